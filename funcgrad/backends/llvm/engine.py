@@ -1,0 +1,292 @@
+"""Compiling LLVM IR to machine code in this process.
+
+One `Engine` per target takes a module (text or llvmlite's builder), verifies it, runs LLVM's
+default pipeline with both vectorizers, emits an object and links it into the process. The two
+long calls run outside llvmlite's lock, each in an LLVM context of its own, so that threads
+compile in parallel. Linked code is never unloaded: an address stays good as long as the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from llvmlite.binding import ffi
+
+_init_lock = threading.Lock()
+_engines: dict[Target, Engine] = {}
+_immortal: list[Any] = []
+
+
+class InvalidIR(ValueError):
+    """A module that LLVM's parser or verifier rejects: a bug of whoever wrote the IR.
+
+    >>> issubclass(InvalidIR, ValueError)
+    True
+    """
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code is generated for: an LLVM triple, a cpu name and a feature string.
+
+    >>> Target.host().generic().features
+    ''
+    """
+
+    triple: str
+    cpu: str
+    features: str
+
+    @staticmethod
+    def host() -> Target:
+        """The processor that runs this process, with all its features.
+
+        >>> Target.host() == Target.host()
+        True
+        """
+        features = llvm.get_host_cpu_features()
+        if features.get("avx512f"):
+            # LLVM models some processors as preferring 256-bit vectors; every one that has
+            # AVX-512 gains from full registers in long loops.
+            features["prefer-256-bit"] = False
+        return Target(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten())
+
+    def generic(self) -> Target:
+        """The oldest processor of the same architecture: code that runs on all of them.
+
+        >>> Target("x86_64-unknown-linux-gnu", "znver5", "+avx512f").generic().cpu
+        'x86-64'
+        """
+        cpu = "x86-64" if self.triple.startswith("x86_64") else "generic"
+        return Target(self.triple, cpu, "")
+
+    def has(self, feature: str) -> bool:
+        """Whether the target has an LLVM feature, such as "avx2" or "neon".
+
+        >>> Target("x86_64-unknown-linux-gnu", "znver5", "+avx512f,-neon").has("avx512f")
+        True
+        """
+        return f"+{feature}" in self.features.split(",")
+
+    @property
+    def vector_bits(self) -> int:
+        """Width of the vector registers: 512 with AVX-512, 256 with AVX, else 128.
+
+        >>> Target("x86_64-unknown-linux-gnu", "znver3", "+avx,+avx2").vector_bits
+        256
+        """
+        return 512 if self.has("avx512f") else 256 if self.has("avx") else 128
+
+
+class Library:
+    """The machine code of one module, linked into this process."""
+
+    def __init__(self, engine: Engine, source: str, obj: bytes, tracker: Any, names: list[str]):
+        self._engine = engine
+        self._tracker = tracker
+        self._names = frozenset(names)
+        self.source = source
+        self.object_code = obj
+
+    def address(self, name: str) -> int:
+        """Address of a function or global that the module defines.
+
+        Raises KeyError if it defines none of that name.
+
+        >>> lib = engine().compile("define i32 @one() { ret i32 1 }")
+        >>> ctypes.CFUNCTYPE(ctypes.c_int)(lib.address("one"))()
+        1
+        """
+        if name not in self._names:
+            known = ", ".join(sorted(self._names)) or "nothing"
+            raise KeyError(f"compiled module has no symbol {name!r}; it defines {known}")
+        return int(self._tracker[name])
+
+    @property
+    def llvm_text(self) -> str:
+        """The optimized LLVM IR, made anew at each reading.
+
+        >>> "ret i32 3" in engine().compile("define i32 @three() { ret i32 3 }").llvm_text
+        True
+        """
+        return self._engine._inspect(self.source, lambda _, mod: str(mod))
+
+    def asm(self) -> str:
+        """The assembly of the target, made anew at each call.
+
+        >>> "ret" in engine().compile("define i32 @four() { ret i32 4 }").asm()
+        True
+        """
+        return self._engine._inspect(self.source, lambda tm, mod: tm.emit_assembly(mod))
+
+
+class Engine:
+    """Compiles modules for one target; shared by all threads. See `engine`."""
+
+    def __init__(self, target: Target):
+        _initialize()
+        self.target = target
+        self._lock = threading.Lock()
+        self._libraries: dict[bytes, Library] = {}
+        self._building: dict[bytes, threading.Event] = {}
+        self._symbols: dict[str, int] = {}
+        self._serial = itertools.count()
+        self._jit = llvm.create_lljit_compiler(self._target_machine(), suppress_errors=True)
+        # Worker threads run compiled code to the very end of the process: never unload it.
+        _immortal.append(self._jit)
+
+    def bind(self, name: str, address: int) -> None:
+        """Give modules compiled from now on the symbol *name* at *address*.
+
+        Raises ValueError for a null address, or a name that already means another address
+        (modules are cached by their text, so a name keeps its meaning).
+
+        >>> engine().bind("fg_example", 4096)
+        """
+        if not address:
+            raise ValueError(f"bind: the address of {name!r} is null")
+        with self._lock:
+            if self._symbols.setdefault(name, address) != address:
+                raise ValueError(f"bind: {name!r} is already bound to another address")
+
+    def compile(self, module: ir.Module | str) -> Library:
+        """Verify, optimize and link a module; the same text is compiled only once.
+
+        Functions and globals that the module declares come from `bind`, then from the process
+        (libc, libm). Raises InvalidIR if LLVM rejects the module, and RuntimeError if a
+        declared symbol is found nowhere.
+
+        >>> lib = engine().compile("define i64 @twice(i64 %x) {  %y = add i64 %x, %x ret i64 %y }")
+        >>> ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(lib.address("twice"))(21)
+        42
+        """
+        text = str(module)
+        key = hashlib.sha256(text.encode()).digest()
+        while True:
+            with self._lock:
+                if key in self._libraries:
+                    return self._libraries[key]
+                event = self._building.get(key)
+                if event is None:
+                    mine = self._building[key] = threading.Event()
+                    break
+            event.wait()
+        try:
+            library = self._build(text)
+            with self._lock:
+                self._libraries[key] = library
+            return library
+        finally:
+            with self._lock:
+                del self._building[key]
+            mine.set()
+
+    def _build(self, text: str) -> Library:
+        obj, defined, declared = self._inspect(text, _emit)
+        linker = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
+        for name in defined:
+            linker.export_symbol(name)
+        for name in declared:
+            if address := self._symbols.get(name):
+                linker.import_symbol(name, address)
+            elif not name.startswith("llvm.") and not llvm.address_of_symbol(name):
+                raise RuntimeError(
+                    f"cannot link a compiled module: symbol {name!r} is neither bound nor in the "
+                    "process; bind(name, address) it before compiling"
+                )
+        try:
+            tracker = linker.link(self._jit, f"fg{next(self._serial)}")
+        except RuntimeError as error:
+            raise RuntimeError(f"cannot link a compiled module: {error}") from None
+        tracker.detach()
+        return Library(self, text, obj, tracker, defined)
+
+    def _target_machine(self) -> Any:
+        target = self.target
+        return llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+        )
+
+    def _inspect(self, text: str, what: Callable[[Any, Any], Any]) -> Any:
+        """Optimize *text* in a fresh context and apply *what* to (target machine, module)."""
+        machine = self._target_machine()
+        with llvm.create_context() as context, _parse(text, context) as mod:
+            mod.triple = self.target.triple
+            mod.data_layout = str(machine.target_data)
+            tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+            tuning.loop_vectorization = True
+            tuning.slp_vectorization = True
+            tuning.loop_interleaving = True
+            tuning.loop_unrolling = True
+            builder = llvm.create_pass_builder(machine, tuning)
+            passes = builder.getModulePassManager()
+            _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, mod, builder)
+            return what(machine, mod)
+
+
+def engine(target: Target | None = None) -> Engine:
+    """The engine of a target (default: this processor), made at first use.
+
+    >>> engine() is engine(Target.host())
+    True
+    """
+    target = target or Target.host()
+    with _init_lock:
+        if target not in _engines:
+            _engines[target] = Engine(target)
+        return _engines[target]
+
+
+def _initialize() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def _parse(text: str, context: Any) -> Any:
+    """Parse and verify: LLVM's passes crash the process on a module that is not valid."""
+    try:
+        mod = llvm.parse_assembly(text, context)
+    except RuntimeError as error:
+        raise InvalidIR(f"LLVM cannot parse the module: {error}") from None
+    try:
+        mod.verify()
+    except RuntimeError as error:
+        mod.close()
+        raise InvalidIR(f"LLVM rejects the module: {error}") from None
+    return mod
+
+
+def _emit(machine: Any, mod: Any) -> tuple[bytes, list[str], list[str]]:
+    """Object code, and the names of the symbols it defines and declares."""
+    defined, declared = [], []
+    for value in itertools.chain(mod.functions, mod.global_variables):
+        if value.is_declaration:
+            declared.append(value.name)
+        elif value.linkage is llvm.Linkage.external:
+            defined.append(value.name)
+    with ffi.OutputString() as error:
+        emit = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)
+        buffer = emit(machine, mod, 1, error)
+        if not buffer:
+            raise RuntimeError(f"LLVM cannot emit an object: {error}")
+    try:
+        size = ffi.lib.LLVMPY_GetBufferSize(buffer)
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), size), defined, declared
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+def _unlocked(function: Any) -> Any:
+    """The C function under llvmlite's wrapper, which would hold one global lock meanwhile.
+
+    Sound here because context, module, pass builder and target machine belong to one thread.
+    """
+    return getattr(function, "_cfn", function)

@@ -1,0 +1,132 @@
+import ctypes
+import threading
+
+import pytest
+from llvmlite import ir
+
+from funcgrad.backends.llvm.engine import InvalidIR, Target, engine
+
+I64 = ctypes.c_int64
+
+SUM = """
+define float @{name}(ptr noalias %a, ptr noalias %b, i64 %n) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %p = getelementptr float, ptr %a, i64 %i
+  %x = load float, ptr %p
+  %y = fadd float %x, {addend}
+  %q = getelementptr float, ptr %b, i64 %i
+  store float %y, ptr %q
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %end
+end:
+  ret float %y
+}}
+"""
+
+
+def builder_module():
+    module = ir.Module("m")
+    i64 = ir.IntType(64)
+    f = ir.Function(module, ir.FunctionType(i64, [i64]), "triple")
+    b = ir.IRBuilder(f.append_basic_block())
+    b.ret(b.mul(f.args[0], i64(3)))
+    return module
+
+
+def test_builder_and_text_compile():
+    lib = engine().compile(builder_module())
+    assert ctypes.CFUNCTYPE(I64, I64)(lib.address("triple"))(14) == 42
+    assert "@triple" in lib.llvm_text
+    assert "triple:" in lib.asm()
+    assert lib.object_code
+
+
+def test_same_text_compiles_once():
+    assert engine().compile(builder_module()) is engine().compile(str(builder_module()))
+    assert engine() is engine(Target.host())
+
+
+def test_vectorizes_for_the_host_width():
+    target = Target.host()
+    text = engine().compile(SUM.format(name="wide", addend="1.0")).llvm_text
+    assert f"<{target.vector_bits // 32} x float>" in text
+
+
+def test_generic_target_runs():
+    generic = engine(Target.host().generic())
+    assert generic is not engine()
+    lib = generic.compile(SUM.format(name="g", addend="2.0"))
+    a, b = (ctypes.c_float * 20)(*range(20)), (ctypes.c_float * 20)()
+    f = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_void_p, I64)(lib.address("g"))
+    assert f(ctypes.addressof(a), ctypes.addressof(b), 20) == 21.0
+    assert list(b) == [i + 2.0 for i in range(20)]
+    assert "zmm" not in lib.asm()
+
+
+def test_bind_by_address_and_from_the_process():
+    e = engine()
+    callback = ctypes.CFUNCTYPE(I64, I64)(lambda x: x * 7)
+    e.bind("fg_test_callback", ctypes.cast(callback, ctypes.c_void_p).value)
+    lib = e.compile(
+        "declare i64 @fg_test_callback(i64)\ndeclare double @exp2(double)\n"
+        "define i64 @call(i64 %x) { %y = call i64 @fg_test_callback(i64 %x) ret i64 %y }\n"
+        "define double @libm(double %x) { %y = call double @exp2(double %x) ret double %y }\n"
+    )
+    assert ctypes.CFUNCTYPE(I64, I64)(lib.address("call"))(6) == 42
+    assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(lib.address("libm"))(5.0) == 32.0
+    with pytest.raises(ValueError, match="'fg_test_callback' is already bound"):
+        e.bind("fg_test_callback", 4096)
+    with pytest.raises(ValueError, match="'fg_test_null' is null"):
+        e.bind("fg_test_null", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("define i32 @f( {", "cannot parse"),
+        (
+            "define i32 @f(i32 %x) {\n %y = add i32 %z, 1\n %z = add i32 %x, 1\n ret i32 %y }",
+            "does not dominate",
+        ),
+        ("define i32 @f() {\nentry:\n br label %entry }", "Entry block"),
+    ],
+)
+def test_invalid_module_raises_and_never_reaches_the_passes(text, words):
+    for _ in range(2):
+        with pytest.raises(InvalidIR, match=words):
+            engine().compile(text)
+
+
+def test_unknown_symbols_are_named():
+    with pytest.raises(RuntimeError, match="symbol 'fg_no_such_symbol' is neither bound"):
+        engine().compile(
+            "declare void @fg_no_such_symbol()\n"
+            "define void @f() { call void @fg_no_such_symbol() ret void }"
+        )
+    with pytest.raises(KeyError, match="no symbol 'nope'; it defines triple"):
+        engine().compile(builder_module()).address("nope")
+
+
+def test_threads_compile_together():
+    texts = [SUM.format(name=f"t{i % 4}", addend=f"{i % 4}.0") for i in range(8)]
+    libraries = [None] * 8
+
+    def work(i):
+        libraries[i] = engine().compile(texts[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(libraries[i] is libraries[i + 4] for i in range(4))
+    assert all(libraries[i].address(f"t{i % 4}") for i in range(8))
+
+
+def test_globals_have_addresses():
+    lib = engine().compile("@table = global [3 x i32] [i32 5, i32 6, i32 7]\n")
+    assert list((ctypes.c_int32 * 3).from_address(lib.address("table"))) == [5, 6, 7]
