@@ -1,0 +1,99 @@
+"""What every test starts from: fixed random numbers, caches of its own, hardware that is there."""
+
+import ctypes
+import importlib.util
+import os
+import random
+import shutil
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+
+hypothesis.settings.register_profile(
+    "ci",
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "thorough", hypothesis.settings.get_profile("ci"), derandomize=False, max_examples=2000
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the tests that take minutes too")
+
+
+def pytest_configure(config):
+    """Nothing that a test run compiles, draws or executes is left in the user's home."""
+    home = tempfile.TemporaryDirectory(prefix="funcgrad-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(home.cleanup)
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    # Matplotlib's cache is only its list of fonts, which takes seconds to build.
+    os.environ.setdefault("MPLCONFIGDIR", str(user_cache / "matplotlib"))
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    os.environ["XDG_CACHE_HOME"] = str(Path(home.name, "cache"))
+    os.environ["IPYTHONDIR"] = str(Path(home.name, "ipython"))
+
+
+def missing_gpu() -> str | None:
+    """Why tests marked gpu can't run here, or None."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed (pip install funcgrad[cuda])"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver (libcuda.so.1) on this machine"
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+        return "the NVIDIA driver finds no GPU"
+    return None
+
+
+def missing_mpi() -> str | None:
+    """Why tests marked mpi can't run here, or None."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed (pip install funcgrad[mpi])"
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    if shutil.which("mpiexec", path=search) is None:
+        return "no mpiexec beside Python or on PATH (pip install mpich)"
+    return None
+
+
+def pytest_collection_modifyitems(config, items):
+    missing = {"gpu": missing_gpu(), "mpi": missing_mpi()}
+    if not config.getoption("--slow"):
+        missing["slow"] = "takes minutes: run with --slow"
+    for item in items:
+        for marker, reason in missing.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def seed(request) -> int:
+    """A number that belongs to this test alone and is the same on every run."""
+    return zlib.crc32(request.node.nodeid.encode())
+
+
+@pytest.fixture
+def rng(seed) -> np.random.Generator:
+    """NumPy's generator, seeded by the test's name."""
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(autouse=True)
+def reproducible(seed):
+    """Global generators start from the seed; NaN and infinity are results here, not accidents."""
+    random.seed(seed)
+    np.random.seed(seed)
+    with np.errstate(all="ignore"):
+        yield

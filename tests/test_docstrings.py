@@ -1,0 +1,119 @@
+"""Every example in a docstring runs, and every public function has one."""
+
+import doctest
+import importlib
+import inspect
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "funcgrad"
+PUBLIC = [
+    "", "debug", "dtypes", "lax", "lax.linalg", "nn", "nn.initializers", "numpy", "numpy.fft",
+    "numpy.linalg", "optim", "random", "scipy", "scipy.special", "tree",
+]  # fmt: skip
+NAMES = {
+    "fg": "", "fnp": "numpy", "lax": "lax", "nn": "nn", "optim": "optim", "random": "random",
+    "tree": "tree",
+}  # fmt: skip
+NEEDS_HARDWARE = ("funcgrad.backends.cuda", "funcgrad.parallel.mpi", "funcgrad.parallel.nccl")
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.REPORT_ONLY_FIRST_FAILURE
+
+
+def path_of(name: str) -> Path | None:
+    """The file of a module named relative to the package, if it is there."""
+    base = PACKAGE.joinpath(*name.split(".")) if name else PACKAGE
+    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()), None)
+
+
+def load(name: str):
+    return importlib.import_module(f"funcgrad.{name}" if name else "funcgrad")
+
+
+def every_module() -> list[str]:
+    paths = (path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
+    names = (".".join(p.parts[:-1] if p.name == "__init__" else p.parts) for p in paths)
+    return sorted(n for n in names if not f"funcgrad.{n}".startswith(NEEDS_HARDWARE))
+
+
+def namespace(owner) -> dict:
+    """What an example may name: its module's own names, and the usual ones without an import."""
+    usual = {short: load(name) for short, name in NAMES.items() if path_of(name)}
+    return {**vars(owner), **usual, "np": np, "__name__": "__main__"}
+
+
+def failures(name: str, docstring: str, owner) -> str:
+    """The report of the examples in one docstring that don't do what they show."""
+    test = doctest.DocTestParser().get_doctest(docstring, namespace(owner), name, None, None)
+    report = io.StringIO()
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write)
+    return report.getvalue()
+
+
+def public_functions(module):
+    """(name, function) for each function of the package that a public module offers."""
+    names = getattr(module, "__all__", [n for n in vars(module) if not n.startswith("_")])
+    for name in names:
+        value = getattr(module, name)
+        ours = (getattr(value, "__module__", None) or "").split(".")[0] == "funcgrad"
+        if callable(value) and not inspect.isclass(value) and ours:
+            yield name, value
+
+
+def own_docstring(value) -> str:
+    """An object's docstring, unless it is only that of its class."""
+    doc = value.__doc__ or ""
+    return "" if not inspect.isroutine(value) and doc == type(value).__doc__ else doc
+
+
+existing = [name for name in PUBLIC if path_of(name)]
+
+
+@pytest.mark.parametrize("name", existing, ids=lambda n: f"funcgrad.{n}".rstrip("."))
+def test_public_functions_have_examples(name):
+    bare = [
+        function
+        for function, value in public_functions(load(name))
+        if ">>>" not in own_docstring(value)
+    ]
+    assert not bare, f"{len(bare)} public functions show no example (>>>): {', '.join(bare)}"
+
+
+@pytest.mark.parametrize("name", existing, ids=lambda n: f"funcgrad.{n}".rstrip("."))
+def test_public_examples_run(name):
+    """Through the public names, so that functions made by a factory are read as well."""
+    module = load(name)
+    reports = [
+        failures(f"{module.__name__}.{function}", own_docstring(value), module)
+        for function, value in public_functions(module)
+    ]
+    if any(reports):
+        pytest.fail("".join(reports), pytrace=False)
+
+
+@pytest.mark.parametrize("name", every_module(), ids=lambda n: f"funcgrad.{n}".rstrip("."))
+def test_examples_of_module_run(name):
+    """All other docstrings: of the module itself, its classes, methods and inner functions."""
+    module = load(name)
+    public = {own_docstring(value) for m in existing for _, value in public_functions(load(m))}
+    found = doctest.DocTestFinder(exclude_empty=True).find(module, module.__name__)
+    inner = [test for test in found if test.examples and test.docstring not in public]
+    reports = [failures(test.name, test.docstring, module) for test in inner]
+    if any(reports):
+        pytest.fail("".join(reports), pytrace=False)
+
+
+def test_a_wrong_example_is_reported():
+    report = failures("f", ">>> 1 + 1\n3\n", np)
+    assert "Expected:\n    3" in report
+    assert "Got:\n    2" in report
+
+
+def test_an_example_that_warns_is_reported():
+    code = ">>> import warnings\n>>> warnings.warn('old', stacklevel=1)\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "UserWarning: old" in failures("f", code, np)

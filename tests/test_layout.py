@@ -1,0 +1,212 @@
+"""The shape of the source: imports only go down, nothing optional loads early, files stay small."""
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "funcgrad"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+ALL_FILES = [
+    p for d in ("funcgrad", "tests", "examples", "benchmarks") for p in (ROOT / d).rglob("*.py")
+]
+
+LAYERS = [
+    ["errors", "dtypes", "tree"],
+    ["core"],
+    ["ops"],
+    ["transforms"],
+    ["numpy", "lax", "nn", "random", "optim", "scipy", "__init__"],
+    ["backends"],
+    ["parallel"],
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+LOADS_BACKENDS = "funcgrad.core.backend"
+
+# Users without these can still import funcgrad, and those who have them don't wait for them.
+LATE_PACKAGES = [
+    "IPython", "cupy", "jax", "llvmlite", "matplotlib", "mpi4py", "safetensors", "scipy", "torch",
+]  # fmt: skip
+FORBIDDEN_CALLS = {"eval", "exec", "pickle.load", "pickle.loads", "pickle.Unpickler"}
+MAX_LINES = 550
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in SOURCES}
+
+
+def rank(module: str) -> int:
+    """The layer of a module by its first part; a part that no layer names is an error."""
+    part = module.split(".")[1] if "." in module else "__init__"
+    assert part in RANK, f"{module}: add {part!r} to LAYERS in {Path(__file__).name}"
+    return RANK[part]
+
+
+def for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in (
+        "TYPE_CHECKING",
+        "typing.TYPE_CHECKING",
+    )
+
+
+def import_nodes(node: ast.AST, depth: int = 0):
+    """Each import statement that runs, with the number of functions around it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, depth
+        elif for_type_checkers(child):
+            yield from import_nodes(ast.Module(child.orelse, []), depth)
+        else:
+            inner = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from import_nodes(child, depth + inner)
+
+
+def targets(node: ast.Import | ast.ImportFrom, module: str, modules=MODULES) -> list[str]:
+    """The modules of the package that an import statement runs, parents left aside."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    else:
+        base = node.module or ""
+        if node.level:
+            is_package = modules[module].name == "__init__.py"
+            parents = module.split(".")
+            parents = parents[: len(parents) - node.level + is_package]
+            base = ".".join([*parents, base] if base else parents)
+        names = [
+            inner if (inner := f"{base}.{alias.name}") in modules else base for alias in node.names
+        ]
+    return [name for name in names if name.split(".")[0] == "funcgrad"]
+
+
+def imports(module: str) -> list[tuple[str, int, int]]:
+    """(imported module, line, functions around it) for each import of the package in a module."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    return [
+        (name, node.lineno, depth)
+        for node, depth in import_nodes(tree)
+        for name in targets(node, module)
+    ]
+
+
+def calls(path: Path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node.lineno
+
+
+def by_module(test):
+    return pytest.mark.parametrize("module", sorted(MODULES))(test)
+
+
+@by_module
+def test_imports_only_go_down(module):
+    above = [
+        f"line {line}: {name} is above"
+        for name, line, _ in imports(module)
+        if rank(name) > rank(module)
+    ]
+    assert not above, f"{module} may import only its own layer and those below: {above}"
+
+
+@by_module
+def test_no_import_of_the_package_inside_a_function(module):
+    hidden = [f"line {line}: {name}" for name, line, depth in imports(module) if depth]
+    assert not hidden, f"{module} hides imports in functions: {hidden}"
+
+
+@by_module
+def test_only_one_module_imports_by_name(module):
+    """A module below the backends that imports by a computed name could reach anything."""
+    if rank(module) >= RANK["backends"] or module == LOADS_BACKENDS:
+        return
+    names = ("import_module", "importlib.import_module", "__import__")
+    found = [f"line {line}" for name, line in calls(MODULES[module]) if name in names]
+    assert not found, f"{module} imports by name at {found}: only {LOADS_BACKENDS} does"
+
+
+def test_imports_have_no_cycle():
+    graph = {
+        module: {name for name, _, _ in imports(module) if name in MODULES and name != module}
+        for module in MODULES
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail("imports form a cycle: " + " → ".join(reversed(error.args[1])))
+
+
+@by_module
+def test_imports_of_the_package_exist(module):
+    missing = [f"line {line}: {name}" for name, line, _ in imports(module) if name not in MODULES]
+    assert not missing, f"{module} imports modules that are not there: {missing}"
+
+
+@by_module
+def test_module_has_a_docstring(module):
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    doc = ast.get_docstring(tree)
+    assert doc, f"{module} needs a docstring that gives its idea"
+    assert len(doc.splitlines()) <= 10, f"{module}: a module's idea fits in ten lines"
+
+
+@by_module
+def test_nothing_evaluates_text_or_loads_pickles(module):
+    found = [
+        f"line {line}: {name}" for name, line in calls(MODULES[module]) if name in FORBIDDEN_CALLS
+    ]
+    assert not found, f"{module} runs what it reads: {found}"
+
+
+@pytest.mark.parametrize("path", sorted(ALL_FILES), ids=lambda p: str(p.relative_to(ROOT)))
+def test_file_holds_one_idea(path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES, f"{path.relative_to(ROOT)} has {lines} lines: it holds two ideas"
+
+
+@pytest.mark.skipif("funcgrad" not in MODULES, reason="the package has no __init__ yet")
+def test_import_loads_no_optional_package():
+    code = "import sys, funcgrad; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    early = set(LATE_PACKAGES) & set(run.stdout.split())
+    assert not early, f"import funcgrad loads {sorted(early)}, which load on first use"
+
+
+def parsed_targets(text: str, module: str) -> list[tuple[str, int]]:
+    modules = {"funcgrad": Path("__init__.py"), "funcgrad.core": Path("__init__.py")}
+    modules |= {f"funcgrad.core.{name}": Path(f"{name}.py") for name in ("ir", "aval")}
+    return [
+        (name, depth)
+        for node, depth in import_nodes(ast.parse(text))
+        for name in targets(node, module, modules)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import numpy as np", []),
+        ("import funcgrad.core.ir as ir", [("funcgrad.core.ir", 0)]),
+        ("from funcgrad.core import ir", [("funcgrad.core.ir", 0)]),
+        ("from funcgrad.core import Jaxpr", [("funcgrad.core", 0)]),
+        ("from . import ir", [("funcgrad.core.ir", 0)]),
+        ("from .aval import Aval", [("funcgrad.core.aval", 0)]),
+        ("from .. import core", [("funcgrad.core", 0)]),
+        ("def f():\n  import funcgrad", [("funcgrad", 1)]),
+        ("try:\n  from .ir import x\nexcept ImportError: pass", [("funcgrad.core.ir", 0)]),
+        ("if TYPE_CHECKING:\n  from .ir import x", []),
+        ("if TYPE_CHECKING:\n  pass\nelse:\n  from .ir import x", [("funcgrad.core.ir", 0)]),
+    ],
+)
+def test_reader_of_imports(text, expected):
+    assert parsed_targets(text, "funcgrad.core.aval") == expected
