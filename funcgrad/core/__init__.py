@@ -1,0 +1,1 @@
+"""What a program is: avals, primitives, jaxprs, traces and arrays."""

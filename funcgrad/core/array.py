@@ -1,0 +1,221 @@
+"""Arrays: immutable values on a device, and the trace that evaluates operations on them at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core import context, source
+from funcgrad.core.aval import ShapedArray, scalar_dtype
+from funcgrad.core.methods import ArrayMethods
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.show import array_html
+from funcgrad.core.trace import Trace, Tracer, leak_error
+from funcgrad.errors import DonatedBufferError, NonFiniteError
+
+
+class Array(ArrayMethods):
+    """An immutable n-dimensional array. Made by `funcgrad.numpy`, not by calling the class.
+
+    >>> import funcgrad.numpy as fnp
+    >>> x = fnp.arange(3.0)
+    >>> x.at[0].set(5.0) + x
+    Array([5., 2., 4.], dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "_gone", "_value", "weak_type")
+
+    def __init__(self, value: np.ndarray, weak_type: bool = False):
+        self._value = value
+        self.weak_type = weak_type
+        self._gone: str | None = None
+
+    @property
+    def value(self) -> np.ndarray:
+        """The numpy (or CuPy) array behind this one; it must not be written to."""
+        if self._gone is not None:
+            raise DonatedBufferError(
+                f"this array {ShapedArray(self._value.shape, self._value.dtype)} is gone: "
+                f"{self._gone}. Keep the function's result instead, or don't donate the argument."
+            )
+        return self._value
+
+    @property
+    def aval(self) -> ShapedArray:
+        return ShapedArray(self._value.shape, self._value.dtype, self.weak_type)
+
+    shape = property(lambda self: self._value.shape)
+    dtype = property(lambda self: self._value.dtype)
+    ndim = property(lambda self: self._value.ndim)
+    size = property(lambda self: self._value.size)
+    nbytes = property(lambda self: self._value.nbytes)
+    itemsize = property(lambda self: self._value.itemsize)
+
+    def delete(self, reason: str = "it was deleted by .delete()") -> None:
+        """Give the buffer back now; using the array again raises, quoting `reason`."""
+        self._gone = reason
+        # Shape and dtype stay known for the error message; the memory does not.
+        self._value = np.broadcast_to(np.empty((), self._value.dtype), self._value.shape)
+
+    def is_deleted(self) -> bool:
+        """Whether the buffer was deleted or donated."""
+        return self._gone is not None
+
+    def block_until_ready(self) -> Array:
+        """Wait for the value; it is always there on CPU."""
+        return self
+
+    def concrete(self) -> Array:
+        """The array itself: its value is known."""
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        value = self.value
+        if dtype is not None and value.dtype != dtype:
+            return value.astype(dtype)
+        if copy:
+            return value.copy()
+        view = value.view()
+        view.flags.writeable = False
+        return view
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.value.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.value.__dlpack_device__()
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __index__(self) -> int:
+        return self.value.__index__()
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __complex__(self) -> complex:
+        return complex(self.value)
+
+    def __iter__(self) -> Any:
+        if not self._value.ndim:
+            raise TypeError("iteration over a 0-d array")
+        return (Array(np.asarray(row), self.weak_type) for row in self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value[()] if not self._value.ndim else self.value, spec)
+
+    def item(self, *args: int) -> Any:
+        """The element (of a one-element array, or at an index) as a Python scalar."""
+        return self.value.item(*args)
+
+    def tolist(self) -> Any:
+        """The elements as nested Python lists."""
+        return self.value.tolist()
+
+    def tobytes(self) -> bytes:
+        """The elements' bytes in C order."""
+        return self.value.tobytes()
+
+    def __copy__(self) -> Array:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return Array(self.value.copy(), self.weak_type)
+
+    def __reduce__(self) -> Any:
+        return Array, (self.value, self.weak_type)
+
+    def __repr__(self) -> str:
+        if self._gone is not None:
+            return f"Array({ShapedArray(self._value.shape, self._value.dtype)}, deleted)"
+        body = np.array2string(self._value, separator=", ", prefix="Array(")
+        empty = f", shape={self._value.shape}" if not self._value.size else ""
+        weak = ", weak_type=True" if self.weak_type else ""
+        return f"Array({body}{empty}, dtype={self._value.dtype.name}{weak})"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def _repr_html_(self) -> str:
+        return array_html(self.value, self.aval)
+
+
+def raw(value: Any) -> np.ndarray:
+    """The numpy array behind a concrete operand: an Array, a numpy array or a Python scalar."""
+    kind = type(value)
+    if kind is Array:
+        return value.value
+    if kind is np.ndarray:
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if isinstance(value, Tracer):
+        if not value._trace.live:
+            raise leak_error(value)
+        raise AssertionError(f"{value!r} reached evaluation")
+    return np.asarray(value, scalar_dtype(value))
+
+
+class EvalTrace(Trace):
+    """The root: runs each operation's `impl` at once."""
+
+    what = "evaluation"
+
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+        values = [raw(a) for a in args]
+        avals = [
+            ShapedArray(v.shape, v.dtype, _is_weak(a)) for a, v in zip(args, values, strict=True)
+        ]
+        out_aval = prim.abstract(*avals, **params)
+        with np.errstate(all="ignore"):
+            out = prim.impl(np, *values, **params)
+        if prim.multiple:
+            outs = [wrap(v, a) for v, a in zip(out, out_aval, strict=True)]
+            if context.current().debug_nans:
+                check_finite(prim, values, outs)
+            return outs
+        result = wrap(out, out_aval)
+        if context.current().debug_nans:
+            check_finite(prim, values, [result])
+        return result
+
+
+def _is_weak(operand: Any) -> bool:
+    if type(operand) is Array:
+        return operand.weak_type
+    return not isinstance(operand, np.ndarray | np.generic | bool)
+
+
+def wrap(value: Any, aval: ShapedArray) -> Array:
+    """An Array of what an `impl` returned, in the dtype that the op's type promises."""
+    if type(value) is not np.ndarray:
+        value = np.asarray(value)
+    if value.dtype != aval.dtype:
+        value = value.astype(aval.dtype)
+    return Array(value, aval.weak_type)
+
+
+def check_finite(prim: Primitive, values: list, outs: list) -> None:
+    """Raise where an op made a NaN out of operands that had none."""
+
+    def has_nan(v: np.ndarray) -> bool:
+        with np.errstate(all="ignore"):
+            return dtypes.is_inexact(v.dtype) and bool(np.any(v != v))
+
+    if any(has_nan(o.value) for o in outs) and not any(has_nan(v) for v in values):
+        place = source.here()
+        where = f" at {place}: {place.text}" if place else ""
+        avals = ", ".join(str(ShapedArray(v.shape, v.dtype)) for v in values)
+        raise NonFiniteError(f"{prim.name} produced NaN from operands ({avals}) without NaN{where}")
+
+
+context.ROOT.trace = EvalTrace(None)

@@ -1,0 +1,46 @@
+"""The one protocol through which programs reach a backend; backends load when first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from funcgrad.core.ir import Jaxpr
+
+
+class Executable(Protocol):
+    """A compiled program."""
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """Run on plain arrays whose dtypes and shapes are those the program was compiled for."""
+
+    def as_text(self, stage: str) -> str:
+        """The program at a stage: "loops", "llvm", "asm", …"""
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Floating-point operations and bytes moved, as the compiled program does them."""
+
+    def memory_analysis(self) -> dict[str, int]:
+        """Bytes of arguments, results, aliases between them, and temporaries."""
+
+
+class Backend(Protocol):
+    """A compiler of programs."""
+
+    name: str
+
+    def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
+        """Compile a program; a donated input's buffer may be written to."""
+
+
+_MODULES = {"numpy": "funcgrad.backends.numpy_eval", "llvm": "funcgrad.backends.llvm"}
+
+
+def backend(name: str = "llvm") -> Backend:
+    """The backend of a name, imported at its first use."""
+    try:
+        module = importlib.import_module(_MODULES[name])
+    except KeyError:
+        raise ValueError(f"no backend {name!r}: there are {', '.join(_MODULES)}") from None
+    return module.BACKEND

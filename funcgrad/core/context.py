@@ -1,0 +1,144 @@
+"""The one context variable: which trace is current, which axes are named, which settings hold.
+
+A `Context` is immutable; `scoped` swaps it for the length of a `with` block. Being a context
+variable, it is private to each thread and each asyncio task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.errors import DTypeError
+
+_FIELDS = ("trace", "axes", "float_dtype", "int_dtype", "scopes", "disable_jit", "debug_nans")
+
+
+class Context:
+    """The current trace, named axes (name → size), default dtypes, name scopes and switches."""
+
+    __slots__ = _FIELDS
+
+    trace: Any
+    axes: dict[Any, int]
+    float_dtype: np.dtype
+    int_dtype: np.dtype
+    scopes: tuple[str, ...]
+    disable_jit: bool
+    debug_nans: bool
+
+    def __init__(self, trace, axes, float_dtype, int_dtype, scopes, disable_jit, debug_nans):
+        self.trace = trace
+        self.axes = axes
+        self.float_dtype = float_dtype
+        self.int_dtype = int_dtype
+        self.scopes = scopes
+        self.disable_jit = disable_jit
+        self.debug_nans = debug_nans
+
+    def replace(self, **changes: Any) -> Context:
+        """A copy with some fields changed."""
+        return Context(*(changes.get(f, getattr(self, f)) for f in _FIELDS))
+
+    def with_trace(self, trace: Any) -> Context:
+        """A copy under another trace: the change that every transform makes at every op."""
+        return Context(trace, self.axes, self.float_dtype, self.int_dtype, self.scopes,
+                       self.disable_jit, self.debug_nans)  # fmt: skip
+
+    def static_key(self) -> tuple:
+        """What a traced program depends on beside its arguments."""
+        return (tuple(self.axes.items()), self.float_dtype, self.int_dtype, self.debug_nans)
+
+
+# core.array completes the root with the trace that evaluates.
+ROOT = Context(None, {}, np.dtype("float32"), np.dtype("int32"), (), False, False)
+_current: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
+current = _current.get
+push = _current.set
+pop = _current.reset
+
+
+@contextmanager
+def scoped(**changes: Any) -> Iterator[None]:
+    """Run a block under a context with some fields changed."""
+    token = push(current().replace(**changes))
+    try:
+        yield
+    finally:
+        pop(token)
+
+
+@contextmanager
+def named_axis(name: Any, size: int) -> Iterator[None]:
+    """Run a block in which collectives know the axis `name`."""
+    with scoped(axes={**current().axes, name: size}):
+        yield
+
+
+@contextmanager
+def default_dtype(dtype: Any) -> Iterator[None]:
+    """Within the block, Python scalars and creation functions take `dtype` by default.
+
+    A float dtype sets the default of floats (and complex numbers accordingly), an integer dtype
+    that of integers. Explicit dtypes are honoured always, whatever the default.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.default_dtype("float64"):
+    ...     print(fnp.zeros(2).dtype)
+    float64
+    """
+    dtype = dtypes.canonical(dtype)
+    if dtypes.is_float(dtype):
+        change = {"float_dtype": dtype}
+    elif dtypes.is_integer(dtype):
+        change = {"int_dtype": dtype}
+    else:
+        raise DTypeError(f"default_dtype: need a float or an integer dtype, got {dtype}")
+    with scoped(**change):
+        yield
+
+
+@contextmanager
+def debug_nans(enabled: bool = True) -> Iterator[None]:
+    """Within the block, an operation that makes a NaN raises, naming the operation and the line.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.debug_nans():
+    ...     fnp.log(-1.0)
+    Traceback (most recent call last):
+    ...
+    funcgrad.errors.NonFiniteError: log produced NaN ...
+    """
+    with scoped(debug_nans=enabled):
+        yield
+
+
+@contextmanager
+def disable_jit(disable: bool = True) -> Iterator[None]:
+    """Within the block, `jit` and control flow run op by op in Python, so values can be seen.
+
+    >>> import funcgrad as fg
+    >>> with fg.disable_jit():
+    ...     fg.jit(lambda x: print(x) or x)(1.0)
+    1.0
+    Array(1., dtype=float32, weak_type=True)
+    """
+    with scoped(disable_jit=disable):
+        yield
+
+
+@contextmanager
+def named_scope(name: str) -> Iterator[None]:
+    """Within the block, traced operations carry `name` in printed programs and profiles.
+
+    >>> import funcgrad as fg
+    >>> with fg.named_scope("attention"):
+    ...     pass
+    """
+    with scoped(scopes=(*current().scopes, name)):
+        yield

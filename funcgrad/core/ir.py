@@ -1,0 +1,260 @@
+"""Jaxprs: programs as plain data. A `Jaxpr` is typed inputs, equations in order, and outputs.
+
+Programs are closed: what a function captured is an input like any other, so programs nest (in the
+parameters of `jit`, `scan`, `cond`, …) without free variables. After every transformation a program
+can be printed, typechecked and evaluated; this module is all there is to know about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core import context, show, source
+from funcgrad.core.array import Array, raw
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import IRError
+
+
+class Var:
+    """A variable: bound once, by an input or an equation. Equal only to itself."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray):
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Var({self.aval})"
+
+
+class Literal:
+    """A scalar constant in place of a variable. `value` is a 0-d numpy array."""
+
+    __slots__ = ("aval", "value")
+
+    def __init__(self, value: np.ndarray, aval: ShapedArray):
+        self.value = value
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Literal({self.value.item()}:{self.aval})"
+
+
+Atom = Var | Literal
+
+
+class Eqn:
+    """One operation of a program: `outs = prim(ins, **params)`."""
+
+    __slots__ = ("ins", "outs", "params", "prim", "scopes", "source")
+
+    def __init__(
+        self,
+        prim: Primitive,
+        ins: Sequence[Atom],
+        outs: Sequence[Var],
+        params: dict[str, Any],
+        source: source.Source | None = None,
+        scopes: tuple[str, ...] = (),
+    ):
+        self.prim = prim
+        self.ins = tuple(ins)
+        self.outs = tuple(outs)
+        self.params = params
+        self.source = source
+        self.scopes = scopes
+
+    def replace(self, **changes: Any) -> Eqn:
+        """A copy with some fields changed."""
+        return Eqn(*(changes.get(f, getattr(self, f)) for f in _EQN_FIELDS))
+
+    def __repr__(self) -> str:
+        return show.eqn_text(self)
+
+
+_EQN_FIELDS = ("prim", "ins", "outs", "params", "source", "scopes")
+
+
+class Jaxpr:
+    """A closed program. `names` are the inputs' names in the user's function, where known."""
+
+    __slots__ = ("__weakref__", "cache", "eqns", "ins", "names", "outs")
+
+    def __init__(
+        self,
+        ins: Sequence[Var],
+        eqns: Sequence[Eqn],
+        outs: Sequence[Atom],
+        names: Sequence[str] | None = None,
+    ):
+        self.ins = tuple(ins)
+        self.eqns = tuple(eqns)
+        self.outs = tuple(outs)
+        self.names = tuple(names) if names is not None else None
+        # What transformations derived from this program, so that each is derived once.
+        self.cache: dict[Any, Any] = {}
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return [v.aval for v in self.ins]
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return [v.aval for v in self.outs]
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether some equation must run for its effect."""
+        if "effects" not in self.cache:
+            self.cache["effects"] = any(
+                e.prim.effect or any(j.has_effects for j in sub_jaxprs(e)) for e in self.eqns
+            )
+        return self.cache["effects"]
+
+    def derive(self, key: Any, make: Callable[[], Any]) -> Any:
+        """`make()`, computed once a program and key."""
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]
+
+    def __deepcopy__(self, memo: Any) -> Jaxpr:
+        return self
+
+    def __repr__(self) -> str:
+        return show.jaxpr_text(self)
+
+    def _repr_html_(self) -> str:
+        return show.jaxpr_html(self)
+
+
+class ClosedJaxpr:
+    """A program together with the values it captured, its first inputs: what `make_jaxpr` gives."""
+
+    __slots__ = ("consts", "jaxpr")
+
+    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any]):
+        self.jaxpr = jaxpr
+        self.consts = tuple(consts)
+
+    in_avals = property(lambda self: self.jaxpr.in_avals[len(self.consts) :])
+    out_avals = property(lambda self: self.jaxpr.out_avals)
+    eqns = property(lambda self: self.jaxpr.eqns)
+
+    def __call__(self, *args: Any) -> list:
+        """Evaluate on flat arguments."""
+        return eval_jaxpr(self.jaxpr, *self.consts, *args)
+
+    def __repr__(self) -> str:
+        return show.jaxpr_text(self.jaxpr, n_consts=len(self.consts))
+
+    def _repr_html_(self) -> str:
+        return show.jaxpr_html(self.jaxpr, n_consts=len(self.consts))
+
+
+def sub_jaxprs(eqn: Eqn) -> Iterable[Jaxpr]:
+    """The programs in an equation's parameters."""
+    for p in eqn.params.values():
+        if isinstance(p, Jaxpr):
+            yield p
+        elif isinstance(p, tuple):
+            yield from (q for q in p if isinstance(q, Jaxpr))
+
+
+def eval_jaxpr(jaxpr: Jaxpr, *args: Any) -> list:
+    """Run a program on values or tracers, under the current trace.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> closed = fg.make_jaxpr(lambda x: x + 1)(1.0)
+    >>> eval_jaxpr(closed.jaxpr, fnp.float32(2))
+    [Array(3., dtype=float32)]
+    """
+    env: dict[Var, Any] = dict(zip(jaxpr.ins, args, strict=True))
+
+    def read(atom: Atom) -> Any:
+        return env[atom] if type(atom) is Var else literal_value(atom)  # type: ignore[arg-type]
+
+    for eqn in jaxpr.eqns:
+        ctx = context.current()
+        outer = ctx.scopes
+        args = tuple(read(a) for a in eqn.ins)
+        if eqn.scopes and eqn.scopes != outer:
+            with context.scoped(scopes=outer + eqn.scopes):
+                out = eqn.prim.bind(*args, **eqn.params)
+        else:
+            out = ctx.trace.process(eqn.prim, args, eqn.params)
+        if eqn.prim.multiple:
+            env.update(zip(eqn.outs, out, strict=True))
+        else:
+            env[eqn.outs[0]] = out
+    return [read(a) for a in jaxpr.outs]
+
+
+def literal_value(atom: Literal) -> Any:
+    """A literal's value as an operand, as weak as the literal."""
+    return Array(atom.value, atom.aval.weak_type)
+
+
+def interpret(jaxpr: Jaxpr, xp: Any, *values: Any) -> list:
+    """Run a program on plain numpy (or CuPy) arrays, op by op: its meaning, without traces."""
+    env: dict[Any, Any] = dict(zip(jaxpr.ins, values, strict=True))
+
+    def read(atom: Atom) -> Any:
+        return env[atom] if type(atom) is Var else xp.asarray(atom.value)  # type: ignore[union-attr]
+
+    for eqn in jaxpr.eqns:
+        out = eqn.prim.impl(xp, *(read(a) for a in eqn.ins), **eqn.params)
+        for var, value in zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True):
+            value = xp.asarray(value)
+            env[var] = value if value.dtype == var.aval.dtype else value.astype(var.aval.dtype)
+    return [read(a) for a in jaxpr.outs]
+
+
+def typecheck(jaxpr: Jaxpr) -> None:
+    """Check that variables are bound once and before use, and that each op's rule gives the types
+    its outputs claim. Raises `IRError`: a fault of the library, found where it was made.
+
+    >>> import funcgrad as fg
+    >>> typecheck(fg.make_jaxpr(lambda x: x * 2)(1.0).jaxpr)
+    """
+    bound: set[Var] = set()
+
+    def bind(var: Var) -> None:
+        if var in bound:
+            raise IRError(f"variable bound twice: {var}\n{jaxpr}")
+        bound.add(var)
+
+    def check_use(atom: Atom, user: Any) -> None:
+        if isinstance(atom, Var) and atom not in bound:
+            raise IRError(f"unbound variable {atom} in {user}\n{jaxpr}")
+
+    for v in jaxpr.ins:
+        bind(v)
+    for eqn in jaxpr.eqns:
+        for a in eqn.ins:
+            check_use(a, eqn)
+        for sub in sub_jaxprs(eqn):
+            typecheck(sub)
+        got = eqn.prim.abstract(*(a.aval for a in eqn.ins), **eqn.params)
+        got = got if eqn.prim.multiple else [got]
+        if len(got) != len(eqn.outs) or not all(
+            g.matches(v.aval) for g, v in zip(got, eqn.outs, strict=True)
+        ):
+            raise IRError(f"{eqn.prim} gives {got}, its equation claims {eqn.outs}: {eqn}")
+        for v in eqn.outs:
+            bind(v)
+    for a in jaxpr.outs:
+        check_use(a, "the outputs")
+
+
+def literal(value: Any) -> Literal | None:
+    """A Literal for a scalar operand (Python scalar or 0-d array), None for anything else."""
+    aval = aval_of(value)
+    if aval.shape or aval.dtype == dtypes.float0:
+        return None
+    return Literal(raw(value), aval)

@@ -1,0 +1,107 @@
+"""Primitives: the vocabulary of programs. An op is one statement and nothing is added to it later.
+
+A `Primitive` carries all its rules; absence is spelled `NoRule("why")`, and the reason is what the
+user reads. Families (`funcgrad.ops`) derive most rules from one formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from funcgrad.core import context
+from funcgrad.errors import BatchingError, DifferentiationError, FuncgradError
+
+
+@dataclass(frozen=True)
+class NoRule:
+    """The spelled-out absence of a rule, with the reason and what to do instead.
+
+    >>> NoRule("the result is an integer").why
+    'the result is an integer'
+    """
+
+    why: str
+
+    def raise_for(self, prim: Primitive, what: str, error: type[FuncgradError]) -> None:
+        """Raise `error` naming the primitive, the missing rule and the reason."""
+        raise error(f"{prim.name} has no {what} rule: {self.why}")
+
+
+Rule = Callable[..., Any]
+
+
+def _as_given(*args: Any, **params: Any) -> tuple[tuple, dict]:
+    return args, params
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Primitive:
+    """One operation and all its rules.
+
+    abstract(*avals, **params) → aval, or a list of avals where `multiple` is set
+    impl(xp, *arrays, **params) → the meaning, on numpy or CuPy arrays (or a list of them)
+    jvp(primals, tangents, **params) → (out, tangent_out); tangents may be `Zero`, also the result
+    transpose(ct, *args, **params) → a cotangent (or None) for each argument; arguments to transpose
+        are given as `Linear`, the others as values; ct is a list where `multiple` is set
+    batch(axis, args, dims, **params) → (out, out_dim): `axis` has .name and .size; dims are ints or
+        None; lists where `multiple` is set
+    dims(*avals, **params) → the einsum-like mapping of axes, "i k, k j -> i j"; see `core.dims`
+    partial(unknown, eqn) → how an equation with both known and unknown operands splits in two
+        (only for ops that hold programs; the others are unknown as a whole)
+    prepare(*args, **params) → (args, params) as the rules want them, from what callers may write
+    elementwise: the op maps scalars to scalars, so that compilers may trace `impl` on symbols
+    effect: the op is run for what it does, in program order, and is never dropped
+    """
+
+    name: str
+    abstract: Rule
+    impl: Rule
+    jvp: Rule | NoRule
+    transpose: Rule | NoRule
+    batch: Rule | NoRule
+    dims: Rule | NoRule
+    partial: Rule | None = None
+    prepare: Rule = field(default=_as_given)
+    multiple: bool = False
+    elementwise: bool = False
+    effect: bool = False
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        if self.doc:
+            object.__setattr__(self, "__doc__", self.doc)
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        """Apply the op to arrays, tracers or scalars under the current trace."""
+        args, params = self.prepare(*args, **params)
+        return context.current().trace.process(self, args, params)
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        """Apply the op to operands that are already as the rules want them."""
+        return context.current().trace.process(self, args, params)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __deepcopy__(self, memo: Any) -> Primitive:
+        return self
+
+    def differentiate(self, primals: Any, tangents: Any, params: dict) -> Any:
+        """Apply the jvp rule, or say why there is none."""
+        if isinstance(self.jvp, NoRule):
+            self.jvp.raise_for(self, "differentiation", DifferentiationError)
+        return self.jvp(primals, tangents, **params)  # type: ignore[operator]
+
+    def transposed(self, ct: Any, args: Any, params: dict) -> Any:
+        """Apply the transpose rule, or say why there is none."""
+        if isinstance(self.transpose, NoRule):
+            self.transpose.raise_for(self, "transpose", DifferentiationError)
+        return self.transpose(ct, *args, **params)  # type: ignore[operator]
+
+    def batched(self, axis: Any, args: Any, dims: Any, params: dict) -> Any:
+        """Apply the batching rule, or say why there is none."""
+        if isinstance(self.batch, NoRule):
+            self.batch.raise_for(self, "batching", BatchingError)
+        return self.batch(axis, args, dims, **params)  # type: ignore[operator]

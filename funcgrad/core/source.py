@@ -1,0 +1,83 @@
+"""Where in the user's code an operation stands: the line errors and printed programs name."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Source(NamedTuple):
+    """A place in a program: cheap to take at each op, resolved to a line only when shown."""
+
+    code: CodeType
+    instruction: int
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename
+
+    @property
+    def line(self) -> int:
+        for start, end, line in self.code.co_lines():
+            if line is not None and start <= self.instruction < end:
+                return line
+        return self.code.co_firstlineno
+
+    @property
+    def text(self) -> str:
+        """The line of code itself, stripped; empty where the source is unknown."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} ({self.code.co_name})"
+
+    def __deepcopy__(self, memo: Any) -> Source:
+        return self
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame
+
+
+def here() -> Source | None:
+    """The user's current place in the program."""
+    frame = user_frame()
+    return None if frame is None else Source(frame.f_code, frame.f_lasti)
+
+
+def variable_holding(value: Any) -> str | None:
+    """The name under which the user's frames hold `value`: a variable, an element, an attribute."""
+    frame = user_frame()
+    while frame is not None:
+        for scope in (frame.f_locals, frame.f_globals):
+            for name, held in list(scope.items()):
+                found = _path_to(value, held, name)
+                if found is not None:
+                    return found
+        frame = frame.f_back
+        if frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+            frame = None
+    return None
+
+
+def _path_to(value: Any, held: Any, name: str) -> str | None:
+    if held is value:
+        return name
+    if isinstance(held, list | tuple):
+        return next((f"{name}[{i}]" for i, x in enumerate(held[:1000]) if x is value), None)
+    if isinstance(held, dict):
+        items = list(held.items())[:1000]
+        return next((f"{name}[{k!r}]" for k, x in items if x is value), None)
+    attributes = getattr(held, "__dict__", None)
+    if isinstance(attributes, dict) and not isinstance(held, type):
+        return next((f"{name}.{k}" for k, x in list(attributes.items()) if x is value), None)
+    return None

@@ -1,0 +1,133 @@
+"""Staging: run a Python function on tracers and write down the program it performs.
+
+Every operation is recorded, also on known values. Values the function captures (arrays, or tracers
+of enclosing transformations) become leading inputs of the program and are handed back beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from funcgrad.core import context, source
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.trace import Trace, Tracer, aval_of, leak_error
+
+
+class JaxprTracer(Tracer):
+    """A variable of the program being written."""
+
+    __slots__ = ("var",)
+
+    def __init__(self, trace: JaxprTrace, var: Var, place: source.Source | None = None):
+        self._trace = trace
+        self.aval = var.aval
+        self.var = var
+        self.source = place
+
+    def origin(self) -> str:
+        trace = self._trace
+        assert isinstance(trace, JaxprTrace)
+        names = trace.arguments_behind(self.var)
+        if names:
+            what = "argument" if len(names) == 1 else "arguments"
+            listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+            return f"It depends on the {what} {listed} of {trace.what}."
+        return f"It is computed inside {trace.what}."
+
+
+class JaxprTrace(Trace):
+    """Records operations as equations."""
+
+    def __init__(self, what: str = "a traced function", names: Sequence[str] | None = None):
+        super().__init__(context.current().trace)
+        self.what = what
+        self.names = names
+        self.args: list[Var] = []
+        self.eqns: list[Eqn] = []
+        self.consts: dict[int, tuple[Any, Var]] = {}
+
+    def new_arg(self, aval: ShapedArray) -> JaxprTracer:
+        """Add an input."""
+        var = Var(aval)
+        self.args.append(var)
+        return JaxprTracer(self, var)
+
+    def atom(self, value: Any) -> Atom:
+        """The variable or literal that stands for a value in this program."""
+        if isinstance(value, JaxprTracer) and value._trace is self:
+            return value.var
+        if isinstance(value, Tracer) and not value._trace.live:
+            raise leak_error(value)
+        known = self.consts.get(id(value))
+        if known is not None:
+            return known[1]
+        if not isinstance(value, Tracer):
+            scalar = literal(value)
+            if scalar is not None:
+                return scalar
+        var = Var(aval_of(value))
+        # Keeping the value alive keeps its id its own.
+        self.consts[id(value)] = (value, var)
+        return var
+
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+        ins = [self.atom(a) for a in args]
+        out = prim.abstract(*(a.aval for a in ins), **params)
+        outs = [Var(a) for a in (out if prim.multiple else [out])]
+        place = source.here()
+        self.eqns.append(Eqn(prim, ins, outs, params, place, context.current().scopes))
+        tracers = [JaxprTracer(self, v, place) for v in outs]
+        return tracers if prim.multiple else tracers[0]
+
+    def process_custom_jvp(self, call: Any, args: tuple) -> list:
+        return call.stage(self, args)
+
+    def process_custom_vjp(self, call: Any, args: tuple) -> list:
+        return call.stage(self, args)
+
+    def arguments_behind(self, var: Var) -> list[str]:
+        """The names of the inputs that a variable depends on."""
+        needed = {var}
+        for eqn in reversed(self.eqns):
+            if any(v in needed for v in eqn.outs):
+                needed.update(a for a in eqn.ins if isinstance(a, Var))
+        names = self.names or [f"#{i}" for i in range(len(self.args))]
+        return [n for n, v in zip(names, self.args, strict=False) if v in needed]
+
+    def finish(self, outs: Sequence[Any]) -> tuple[Jaxpr, list]:
+        """The program with these outputs, captured values first, and those values."""
+        out_atoms = [self.atom(o) for o in outs]
+        values = [v for v, _ in self.consts.values()]
+        variables = [v for _, v in self.consts.values()]
+        names = None
+        if self.names is not None and len(self.names) == len(self.args):
+            names = [*("captured" for _ in variables), *self.names]
+        return Jaxpr([*variables, *self.args], self.eqns, out_atoms, names), values
+
+
+def stage(
+    fun: Callable[..., Sequence[Any]],
+    avals: Sequence[ShapedArray],
+    what: str = "a traced function",
+    names: Sequence[str] | None = None,
+) -> tuple[Jaxpr, list]:
+    """Write down `fun`, a function of flat arguments to a flat list of results.
+
+    Returns the program, whose first inputs are the values `fun` captured, and those values.
+    """
+    trace = JaxprTrace(what, names)
+    with trace.active():
+        tracers = [trace.new_arg(a) for a in avals]
+        return trace.finish(list(fun(*tracers)))
+
+
+def stage_closed(
+    fun: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], what: str = "a program"
+) -> Jaxpr:
+    """Write down a function that captures nothing: for transformations of programs."""
+    jaxpr, consts = stage(fun, avals, what)
+    assert not consts, f"{what} captured {consts}"
+    return jaxpr

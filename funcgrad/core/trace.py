@@ -1,0 +1,189 @@
+"""Traces and tracers: how a transform sees the operations of a running Python function.
+
+The current trace gets every operation. It unpacks the tracers that are its own, applies its rule,
+and leaves the operations of that rule to its parent; the root trace evaluates. A tracer that meets
+a trace it doesn't belong to is a value like any other, unless its own trace has ended: a leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from funcgrad.core import context, source
+from funcgrad.core.aval import ShapedArray, scalar_dtype
+from funcgrad.core.methods import ArrayMethods
+from funcgrad.core.primitive import Primitive
+from funcgrad.errors import (
+    ConcretizationError,
+    LeakedTracerError,
+    TracerArrayConversionError,
+    TracerBoolConversionError,
+    TracerIntegerConversionError,
+)
+
+
+class Trace:
+    """One active transformation; `parent` gets the operations of its rules."""
+
+    what = "a transformation"
+
+    def __init__(self, parent: Trace | None):
+        self.parent = parent
+        self.live = True
+
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+        """Apply `prim` to values and tracers as this transformation means it."""
+        raise NotImplementedError
+
+    def process_custom_jvp(self, call: Any, args: tuple) -> list:
+        """Apply a function with a custom jvp: below differentiation, just the function."""
+        return call.fun(*args)
+
+    def process_custom_vjp(self, call: Any, args: tuple) -> list:
+        """Apply a function with a custom vjp: below differentiation, just the function."""
+        return call.fun(*args)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the current trace for a block, after which its tracers are dead."""
+        token = context.push(context.current().with_trace(self))
+        try:
+            yield
+        finally:
+            context.pop(token)
+            self.live = False
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make this the current trace for a block: for the operations of a rule."""
+        token = context.push(context.current().with_trace(self))
+        try:
+            yield
+        finally:
+            context.pop(token)
+
+
+class Tracer(ArrayMethods):
+    """A value inside a transformation: behaves like an array, knows its shape and dtype."""
+
+    __slots__ = ("__weakref__", "_trace", "aval", "source")
+
+    _trace: Trace
+    aval: ShapedArray
+    source: source.Source | None
+
+    shape = property(lambda self: self.aval.shape)
+    dtype = property(lambda self: self.aval.dtype)
+    ndim = property(lambda self: len(self.aval.shape))
+    size = property(lambda self: self.aval.size)
+    nbytes = property(lambda self: self.aval.nbytes)
+    weak_type = property(lambda self: self.aval.weak_type)
+
+    def concrete(self) -> Any:
+        """The array behind the tracer where its value is known, else None."""
+        return None
+
+    def origin(self) -> str:
+        """A sentence on where the value comes from, for errors."""
+        return f"The value is traced by {self._trace.what}."
+
+    def _known(self, error: type[ConcretizationError], wanted: str, instead: str) -> Any:
+        if not self._trace.live:
+            raise leak_error(self)
+        value = self.concrete()
+        if value is not None:
+            return value
+        place = source.here()
+        line = f"\nAt {place}: {place.text}" if place else ""
+        raise error(
+            f"{wanted}, but the value {self.aval} is unknown while the function is traced. "
+            f"{self.origin()}{line}\n{instead}"
+        )
+
+    def __len__(self) -> int:
+        if not self.aval.shape:
+            raise TypeError("len() of a 0-d array")
+        return self.aval.shape[0]
+
+    def __bool__(self) -> bool:
+        return bool(
+            self._known(
+                TracerBoolConversionError,
+                "Python needs True or False (an if, while, and, or, not, assert)",
+                "Use fnp.where, lax.select, lax.cond or lax.while_loop for a choice on values, or "
+                "make the argument static: jit(f, static_argnames=...).",
+            )
+        )
+
+    def __int__(self) -> int:
+        return int(self._known(TracerIntegerConversionError, "int() needs a value", _STATIC))
+
+    def __index__(self) -> int:
+        wanted = "Python needs an integer (an index, a length, range())"
+        value = self._known(TracerIntegerConversionError, wanted, _STATIC)
+        return value.__index__()
+
+    def __float__(self) -> float:
+        return float(self._known(ConcretizationError, "float() needs a value", _STATIC))
+
+    def __complex__(self) -> complex:
+        return complex(self._known(ConcretizationError, "complex() needs a value", _STATIC))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        instead = "Use funcgrad.numpy in place of numpy inside transformed functions."
+        wanted = "NumPy needs the array's values"
+        value = self._known(TracerArrayConversionError, wanted, instead)
+        return np.asarray(value, dtype=dtype)
+
+    def item(self, *args: Any) -> Any:
+        """The element as a Python scalar, where its value is known."""
+        return self._known(ConcretizationError, "item() needs a value", _STATIC).item(*args)
+
+    def tolist(self) -> Any:
+        """The elements as nested lists, where their values are known."""
+        return self._known(ConcretizationError, "tolist() needs values", _STATIC).tolist()
+
+    def __repr__(self) -> str:
+        return f"Traced<{self.aval}> by {self._trace.what}"
+
+    def __deepcopy__(self, memo: Any) -> Tracer:
+        return self
+
+    def __copy__(self) -> Tracer:
+        return self
+
+
+_STATIC = (
+    "Pass the argument as static (jit(f, static_argnums=...) or static_argnames=...) if the "
+    "program may depend on its value, or stay within funcgrad.numpy."
+)
+
+
+def leak_error(tracer: Tracer) -> LeakedTracerError:
+    """The error for a tracer used after its transformation ended, naming variable and line."""
+    name = source.variable_holding(tracer)
+    held = f"the variable `{name}`" if name else "a variable"
+    made = f" It was made at {tracer.source}: {tracer.source.text}." if tracer.source else ""
+    place = source.here()
+    used = f" It is used at {place}: {place.text}." if place else ""
+    return LeakedTracerError(
+        f"{held} holds a tracer {tracer.aval} that leaked out of {tracer._trace.what}, which has "
+        f"ended.{made}{used}\nReturn the value from the transformed function instead of storing "
+        "it outside (in a global, a closure, an attribute or a list)."
+    )
+
+
+def aval_of(value: Any) -> ShapedArray:
+    """The abstract value of an array, tracer, numpy array or Python scalar."""
+    aval = getattr(value, "aval", None)
+    if aval is not None:
+        return aval
+    if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
+        return ShapedArray((), scalar_dtype(value), weak_type=type(value) is not bool)
+    if isinstance(value, np.ndarray | np.generic):
+        return ShapedArray(value.shape, value.dtype)
+    raise TypeError(f"not an array, a scalar or a tracer: {value!r} of {type(value)}")

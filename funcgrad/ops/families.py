@@ -1,0 +1,235 @@
+"""Families of elementwise ops: one formula and one derivative make a complete primitive.
+
+Operands of an elementwise op have one dtype (unless the op says otherwise) and one shape, but
+scalars, which count at each element. `impl` is written on an array namespace with operators and
+NumPy's names alone, so that numpy runs it on arrays and a compiler traces it on symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core import dims as dims_
+from funcgrad.core.array import Array
+from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, scalar_dtype
+from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
+from funcgrad.ops.base import batch_front, broadcast_p, full, sum_to
+
+Partial = Callable[..., Any]
+NOT_LINEAR = NoRule("it is not linear")
+# A derivative that is zero wherever it exists (floor, sign) or whose result has no tangents.
+FLAT = "flat"
+
+
+def _any_dtype(dtype: np.dtype) -> bool:
+    return True
+
+
+# ---- types
+
+
+def check_dtype(name: str, x: ShapedArray, accepts: Callable[[np.dtype], bool], need: str) -> None:
+    """Raise unless the operand's dtype is one that the op is defined for."""
+    if not accepts(x.dtype):
+        raise DTypeError(f"{name}: need {need}, got {x}; convert with .astype(...)")
+
+
+def common_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
+    """The one shape of elementwise operands; scalars go with any."""
+    shape: tuple[int, ...] = ()
+    for a in avals:
+        if a.shape and a.shape != shape:
+            if shape:
+                listed = " and ".join(str(b) for b in avals)
+                raise ShapeError(
+                    f"{name}: operands must have one shape (or be scalars), got {listed}; "
+                    "broadcast them, or use funcgrad.numpy, which does"
+                )
+            shape = a.shape
+    return shape
+
+
+def scalar_operands(name: str, args: Sequence[Any]) -> list[Any]:
+    """Operands with Python scalars turned into weak arrays of the other operands' dtype."""
+    scalars = [isinstance(a, bool | int | float | complex) and not isinstance(a, np.generic)
+               for a in args]  # fmt: skip
+    if not any(scalars):
+        return [_checked(name, i, a) for i, a in enumerate(args)]
+    avals = [aval_of(_checked(name, i, a)) for i, a in enumerate(args)]
+    dtype = promote(avals)[0]
+    out: list[Any] = []
+    for a, is_scalar in zip(args, scalars, strict=True):
+        out.append(Array(np.asarray(a, dtype), scalar_dtype(a) != dtypes.BOOL) if is_scalar else a)
+    return out
+
+
+def _checked(name: str, position: int, a: Any) -> Any:
+    if hasattr(a, "aval") or isinstance(a, np.ndarray | np.generic | bool | int | float | complex):
+        return a
+    raise TypeError(f"{name}: argument {position} must be an array or a scalar, got {type(a)}: {a}")
+
+
+def _abstract(name: str, accepts: Any, need: str, result: Any, same_dtype: bool) -> Callable:
+    def rule(*avals: ShapedArray, **params: Any) -> ShapedArray:
+        for a in avals:
+            check_dtype(name, a, accepts, need)
+        if same_dtype and any(a.dtype != avals[0].dtype for a in avals):
+            listed = ", ".join(str(a) for a in avals)
+            raise DTypeError(f"{name}: operands must have one dtype, got {listed}")
+        dtype = result(*(a.dtype for a in avals), **params) if result else avals[0].dtype
+        weak = all(a.weak_type for a in avals) and dtype != dtypes.BOOL
+        return ShapedArray(common_shape(name, avals), dtype, weak)
+
+    return rule
+
+
+# ---- rules
+
+
+def _batch(prim: Callable[[], Primitive]) -> Callable:
+    def rule(axis: Any, args: Sequence[Any], dims: Sequence[int | None], **params: Any) -> Any:
+        ranks = [len(aval_of(a).shape) - (d is not None) for a, d in zip(args, dims, strict=True)]
+        rank = max(ranks)
+        # All operands with elements batched at one axis: nothing to move.
+        at = {d for d, r in zip(dims, ranks, strict=True) if r or d is not None}
+        if len(at) == 1 and None not in at and all(r == rank for r, d in zip(ranks, dims, strict=True)
+                                                   if d is not None):  # fmt: skip
+            return prim().bind(*args, **params), at.pop()
+        moved = []
+        for a, d, r in zip(args, dims, ranks, strict=True):
+            if d is None and not r:
+                moved.append(a)
+                continue
+            front = batch_front(a, d, axis.size)
+            if r < rank:
+                shape = (axis.size, *_shape_without_batch(args, dims, ranks, rank))
+                front = broadcast_p.bind(front, shape=shape, broadcast_dimensions=(0,))
+            moved.append(front)
+        return prim().bind(*moved, **params), 0
+
+    return rule
+
+
+def _shape_without_batch(args: Any, dims: Any, ranks: Any, rank: int) -> tuple[int, ...]:
+    a, d = next((a, d) for a, d, r in zip(args, dims, ranks, strict=True) if r == rank)
+    shape = aval_of(a).shape
+    return shape if d is None else shape[:d] + shape[d + 1 :]
+
+
+def _jvp(prim: Callable[[], Primitive], partials: Any) -> Any:
+    """The sum of partials[i](tangent_i, result, *operands) over operands that have a tangent."""
+    if isinstance(partials, NoRule):
+        return partials
+
+    def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        y = prim().bind(*primals, **params)
+        out_aval = aval_of(y).tangent()
+        if partials is FLAT:
+            return y, Zero(out_aval)
+        total: Any = Zero(out_aval)
+        for partial, g in zip(partials, tangents, strict=True):
+            if type(g) is Zero or partial is FLAT:
+                continue
+            if isinstance(partial, NoRule):
+                partial.raise_for(prim(), "differentiation", DifferentiationError)
+            term = partial(g, y, *primals, **params)
+            total = term if type(total) is Zero else add.bind(total, term)
+        if type(total) is not Zero and aval_of(total).shape != out_aval.shape:
+            total = full(out_aval.shape, total)
+        return y, total
+
+    return rule
+
+
+def _transpose(by_operand: Any) -> Any:
+    """by_operand[i](ct, *operands): the cotangent of operand i, in which the op is linear."""
+    if isinstance(by_operand, NoRule):
+        return by_operand
+
+    def rule(ct: Any, *args: Any, **params: Any) -> list:
+        return [
+            sum_to(t(ct, *args, **params), a.aval) if type(a) is Linear else None
+            for t, a in zip(by_operand, args, strict=True)
+        ]
+
+    return rule
+
+
+def elementwise(
+    name: str,
+    *,
+    impl: Callable,
+    jvp: Sequence[Any] | NoRule | str,
+    transpose: Sequence[Callable] | NoRule = NOT_LINEAR,
+    accepts: Callable[[np.dtype], bool] = _any_dtype,
+    need: str = "numbers",
+    result: Callable[..., Any] | None = None,
+    same_dtype: bool = True,
+    prepare: Callable | None = None,
+    doc: str,
+) -> Primitive:
+    """An elementwise primitive of any number of operands from its formula.
+
+    jvp[i](g, y, *operands) is the tangent that operand i's tangent g contributes; `FLAT` is zero.
+    transpose[i](ct, *operands) is operand i's cotangent where the op is linear in it.
+    """
+
+    def this() -> Primitive:
+        return made
+
+    def prepared(*args: Any, **params: Any) -> tuple[list, dict]:
+        return scalar_operands(name, args), params
+
+    made = Primitive(
+        name=name,
+        abstract=_abstract(name, accepts, need, result, same_dtype),
+        impl=impl,
+        jvp=_jvp(this, jvp),
+        transpose=_transpose(transpose),
+        batch=_batch(this),
+        dims=lambda *avals, **params: dims_.pointwise(*avals),
+        prepare=prepare or prepared,
+        elementwise=True,
+        doc=doc,
+    )
+    return made
+
+
+def unary(name: str, *, impl: Callable, jvp: Any, transpose: Any = NOT_LINEAR, **rest: Any):
+    """An elementwise op of one operand: jvp(g, y, x), transpose(ct, x).
+
+    >>> double = unary(
+    ...     "double", impl=lambda xp, x: x + x, jvp=lambda g, y, x: add(g, g), doc="Twice x."
+    ... )
+    >>> double(2.0)
+    Array(4., dtype=float32, weak_type=True)
+    """
+    jvp = jvp if isinstance(jvp, NoRule | str) else (jvp,)
+    transpose = transpose if isinstance(transpose, NoRule) else (transpose,)
+    return elementwise(name, impl=impl, jvp=jvp, transpose=transpose, **rest)
+
+
+def binary(name: str, *, impl: Callable, jvp: Any, transpose: Any = NOT_LINEAR, **rest: Any):
+    """An elementwise op of two operands: jvp is a pair of functions of (g, result, x, y)."""
+    return elementwise(name, impl=impl, jvp=jvp, transpose=transpose, **rest)
+
+
+# The family's first member, which the rules of all others need.
+add = binary(
+    "add",
+    impl=lambda xp, x, y: xp.add(x, y),
+    jvp=(lambda g, z, x, y: g, lambda g, z, x, y: g),
+    transpose=(lambda ct, x, y: ct, lambda ct, x, y: ct),
+    doc="""Elementwise sum x + y of two arrays of one dtype and shape (or scalars).
+
+    >>> from funcgrad import lax
+    >>> lax.add(1.0, 2.0)
+    Array(3., dtype=float32, weak_type=True)
+    """,
+)
