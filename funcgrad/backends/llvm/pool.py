@@ -193,6 +193,7 @@ out:
   ret void
 }
 
+; Wakes as many workers as there are chunks for; all, if some of them are above the limit.
 define internal void @wake_workers(i64 %n, i64 %grain) noinline {
 entry:
   %l = call i32 @pthread_mutex_lock(ptr $mutex)
@@ -201,7 +202,11 @@ entry:
   %have = sext i32 %sleepers to i64
   %last = sub i64 %n, 1
   %useful = udiv i64 %last, %grain
-  %few = icmp slt i64 %useful, %have
+  %fewer = icmp slt i64 %useful, %have
+  %started = load i32, ptr $started
+  %limit = load atomic i32, ptr $limit monotonic, align 4
+  %equal = icmp sle i32 %started, %limit
+  %few = and i1 %fewer, %equal
   br i1 %few, label %one, label %all
 one:
   %i = phi i64 [0, %entry], [%i1, %one]
@@ -351,7 +356,7 @@ def set_num_threads(n: int) -> None:
 
     >>> before = num_threads()
     >>> set_num_threads(1)
-    ... num_threads()
+    >>> num_threads()
     1
     >>> set_num_threads(before)
     """
