@@ -48,8 +48,10 @@ class Primitive:
     batch(axis, args, dims, **params) → (out, out_dim): `axis` has .name and .size; dims are ints or
         None; lists where `multiple` is set
     dims(*avals, **params) → the einsum-like mapping of axes, "i k, k j -> i j"; see `core.dims`
-    partial(unknown, eqn) → how an equation with both known and unknown operands splits in two
-        (only for ops that hold programs; the others are unknown as a whole)
+    partial(unknown, eqn) → how an equation with both known and unknown operands splits in two, a
+        `transforms.partial_eval.Split` (only for ops that hold programs; others are not split)
+    dce(used, eqn) → the equation without what its unused results need (for the same ops); its
+        outputs are the used ones
     prepare(*args, **params) → (args, params) as the rules want them, from what callers may write
     elementwise: the op maps scalars to scalars, so that compilers may trace `impl` on symbols
     effect: the op is run for what it does, in program order, and is never dropped
@@ -63,6 +65,7 @@ class Primitive:
     batch: Rule | NoRule
     dims: Rule | NoRule
     partial: Rule | None = None
+    dce: Rule | None = None
     prepare: Rule = field(default=_as_given)
     multiple: bool = False
     elementwise: bool = False

@@ -82,10 +82,7 @@ class JaxprTrace(Trace):
         tracers = [JaxprTracer(self, v, place) for v in outs]
         return tracers if prim.multiple else tracers[0]
 
-    def process_custom_jvp(self, call: Any, args: tuple) -> list:
-        return call.stage(self, args)
-
-    def process_custom_vjp(self, call: Any, args: tuple) -> list:
+    def process_custom(self, call: Any, args: tuple) -> list:
         return call.stage(self, args)
 
     def arguments_behind(self, var: Var) -> list[str]:

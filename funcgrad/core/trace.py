@@ -39,13 +39,11 @@ class Trace:
         """Apply `prim` to values and tracers as this transformation means it."""
         raise NotImplementedError
 
-    def process_custom_jvp(self, call: Any, args: tuple) -> list:
-        """Apply a function with a custom jvp: below differentiation, just the function."""
-        return call.fun(*args)
-
-    def process_custom_vjp(self, call: Any, args: tuple) -> list:
-        """Apply a function with a custom vjp: below differentiation, just the function."""
-        return call.fun(*args)
+    def process_custom(self, call: Any, args: tuple) -> list:
+        """Apply a function that has its own derivative rule (see `transforms.custom`): where
+        nothing is differentiated, just the function."""
+        with self.current():
+            return call.fun(*args)
 
     @contextmanager
     def active(self) -> Iterator[None]:

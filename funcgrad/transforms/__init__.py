@@ -1,0 +1,1 @@
+"""Transformations: of functions (by tracing them) and of programs (jaxpr to jaxpr)."""

@@ -1,0 +1,128 @@
+"""Forward mode: each value carries a tangent, each op pushes tangents forward by its jvp rule.
+
+Under `JVPTrace` a tracer is a pair (primal, tangent). The rules run under the parent trace, so that
+nesting gives higher derivatives. Tangents that are known to be zero are never computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from funcgrad.core import context
+from funcgrad.core.aval import Zero
+from funcgrad.core.ir import Jaxpr, eval_jaxpr
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.staging import stage_closed
+from funcgrad.core.trace import Trace, Tracer, aval_of
+from funcgrad.ops.base import instantiate
+
+
+class JVPTracer(Tracer):
+    """A value and its tangent."""
+
+    __slots__ = ("primal", "tangent")
+
+    def __init__(self, trace: Trace, primal: Any, tangent: Any):
+        self._trace = trace
+        self.aval = aval_of(primal)
+        self.primal = primal
+        self.tangent = tangent
+        self.source = None
+
+    def concrete(self) -> Any:
+        known = getattr(self.primal, "concrete", None)
+        return self.primal if known is None else known()
+
+    def origin(self) -> str:
+        return self.primal.origin() if isinstance(self.primal, Tracer) else super().origin()
+
+
+class JVPTrace(Trace):
+    """Differentiates every operation in the direction of the tangents."""
+
+    what = "a differentiated function"
+
+    def unpack(self, x: Any) -> tuple[Any, Any]:
+        """A value's primal and tangent as this trace sees them."""
+        if type(x) is JVPTracer and x._trace is self:
+            return x.primal, x.tangent
+        return x, Zero(aval_of(x).tangent())
+
+    def pack(self, primal: Any, tangent: Any) -> Any:
+        """A tracer, or the primal alone where the tangent is zero."""
+        return primal if type(tangent) is Zero else JVPTracer(self, primal, tangent)
+
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+        pairs = [self.unpack(a) for a in args]
+        primals = [p for p, _ in pairs]
+        tangents = [t for _, t in pairs]
+        assert self.parent is not None
+        if all(type(t) is Zero for t in tangents):
+            return self.parent.process(prim, tuple(primals), params)
+        token = context.push(context.current().with_trace(self.parent))
+        try:
+            out, out_tangents = prim.differentiate(primals, tangents, params)
+        finally:
+            context.pop(token)
+        if prim.multiple:
+            return [self.pack(p, t) for p, t in zip(out, out_tangents, strict=True)]
+        return self.pack(out, out_tangents)
+
+    def process_custom(self, call: Any, args: tuple) -> list:
+        pairs = [self.unpack(a) for a in args]
+        primals = [p for p, _ in pairs]
+        tangents = [t for _, t in pairs]
+        assert self.parent is not None
+        if all(type(t) is Zero for t in tangents):
+            return self.parent.process_custom(call, tuple(primals))
+        with self.parent.current():
+            outs, out_tangents = call.differentiate(primals, tangents)
+        return [self.pack(p, t) for p, t in zip(outs, out_tangents, strict=True)]
+
+
+def jvp_flat(
+    fun: Callable[..., Sequence[Any]], primals: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[list, list]:
+    """Results and their tangents (or `Zero`) of a function of flat arguments."""
+    trace = JVPTrace(context.current().trace)
+    with trace.active():
+        outs = fun(*(trace.pack(p, t) for p, t in zip(primals, tangents, strict=True)))
+        pairs = [trace.unpack(o) for o in outs]
+    return [p for p, _ in pairs], [t for _, t in pairs]
+
+
+def jvp_jaxpr(
+    jaxpr: Jaxpr, nonzero: Sequence[bool], instantiate_out: Sequence[bool] | bool = False
+) -> tuple[Jaxpr, list[bool]]:
+    """The program of primals, then tangents where `nonzero`, to results, then their tangents.
+
+    Only tangents that are not zero come out (all where `instantiate_out`); the mask tells which.
+    """
+    wanted = (
+        (instantiate_out,) * len(jaxpr.outs)
+        if isinstance(instantiate_out, bool)
+        else tuple(instantiate_out)
+    )
+    key = ("jvp", tuple(nonzero), wanted)
+    return jaxpr.derive(key, lambda: _jvp_jaxpr(jaxpr, nonzero, wanted))
+
+
+def _jvp_jaxpr(jaxpr: Jaxpr, nonzero: Sequence[bool], wanted: Sequence[bool]) -> Any:
+    n = len(jaxpr.ins)
+    mask: list[bool] = []
+
+    def fun(*args: Any) -> list:
+        given = iter(args[n:])
+        tangents = [
+            next(given) if nz else Zero(v.aval.tangent())
+            for nz, v in zip(nonzero, jaxpr.ins, strict=True)
+        ]
+        outs, outs_t = jvp_flat(lambda *xs: eval_jaxpr(jaxpr, *xs), args[:n], tangents)
+        outs_t = [instantiate(t) if w else t for t, w in zip(outs_t, wanted, strict=True)]
+        mask.extend(type(t) is not Zero for t in outs_t)
+        return [*outs, *(t for t in outs_t if type(t) is not Zero)]
+
+    avals = [*jaxpr.in_avals]
+    avals += [v.aval.tangent() for v, nz in zip(jaxpr.ins, nonzero, strict=True) if nz]
+    return stage_closed(fun, avals, "a jvp"), mask

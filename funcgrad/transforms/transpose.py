@@ -1,0 +1,106 @@
+"""Reverse mode: run a linear program backwards, each op by its transpose rule.
+
+With `partial_eval.linearize` this is all of reverse-mode differentiation (Radul et al., "You only
+linearize once", 2023): the derivative is a linear program, and the gradient is its transpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from funcgrad.core import context
+from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal_value
+from funcgrad.core.staging import stage_closed
+from funcgrad.ops.families import add
+
+
+def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> list:
+    """Cotangents (or `Zero`) of the inputs given as `Linear`, None for the others.
+
+    Equations that depend on no linear input are evaluated first.
+    """
+    env: dict[Any, Any] = {}
+    linear: set[Var] = set()
+    for var, arg in zip(jaxpr.ins, args, strict=True):
+        if type(arg) is Linear:
+            linear.add(var)
+        else:
+            env[var] = arg
+
+    def read(atom: Atom) -> Any:
+        return env[atom] if type(atom) is Var else literal_value(atom)  # type: ignore[arg-type]
+
+    linear_eqns: list[Eqn] = []
+    for eqn in jaxpr.eqns:
+        if any(a in linear for a in eqn.ins):
+            linear_eqns.append(eqn)
+            linear.update(eqn.outs)
+        else:
+            out = eqn.prim.bind(*(read(a) for a in eqn.ins), **eqn.params)
+            env.update(zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True))
+
+    cts: dict[Var, Any] = {}
+
+    def accumulate(atom: Atom, ct: Any) -> None:
+        if ct is None or type(ct) is Zero or atom not in linear:
+            return
+        held = cts.get(atom)  # type: ignore[arg-type]
+        cts[atom] = ct if held is None else add.bind(held, ct)  # type: ignore[index]
+
+    for atom, ct in zip(jaxpr.outs, cts_out, strict=True):
+        accumulate(atom, ct)
+    for eqn in reversed(linear_eqns):
+        outs = [cts.pop(v, None) for v in eqn.outs]
+        if all(c is None for c in outs):
+            continue
+        given = [Zero(v.aval.tangent()) if c is None else c
+                 for c, v in zip(outs, eqn.outs, strict=True)]  # fmt: skip
+        operands = [Linear(a.aval) if a in linear else read(a) for a in eqn.ins]
+        ct = given if eqn.prim.multiple else given[0]
+        if eqn.scopes:
+            with context.scoped(scopes=(*context.current().scopes, *eqn.scopes)):
+                ins = eqn.prim.transposed(ct, operands, eqn.params)
+        else:
+            ins = eqn.prim.transposed(ct, operands, eqn.params)
+        for atom, c in zip(eqn.ins, ins, strict=True):
+            accumulate(atom, c)
+    return [
+        (cts.get(v, Zero(v.aval)) if type(a) is Linear else None)
+        for v, a in zip(jaxpr.ins, args, strict=True)
+    ]
+
+
+def transpose_jaxpr(
+    jaxpr: Jaxpr, linear: Sequence[bool], ct_nonzero: Sequence[bool]
+) -> tuple[Jaxpr, list[bool]]:
+    """The program of the non-linear inputs, then the cotangents that aren't zero, to the
+    cotangents of linear inputs; a mask tells which of these aren't zero and so come out."""
+    key = ("transpose", tuple(linear), tuple(ct_nonzero))
+    return jaxpr.derive(key, lambda: _transpose_jaxpr(jaxpr, linear, ct_nonzero))
+
+
+def _transpose_jaxpr(jaxpr: Jaxpr, linear: Sequence[bool], ct_nonzero: Sequence[bool]) -> tuple:
+    mask: list[bool] = []
+    known = [a for a, is_linear in zip(jaxpr.in_avals, linear, strict=True) if not is_linear]
+
+    def fun(*flat: Any) -> list:
+        values = iter(flat[: len(known)])
+        cts = iter(flat[len(known) :])
+        args = [
+            Linear(a) if is_linear else next(values)
+            for a, is_linear in zip(jaxpr.in_avals, linear, strict=True)
+        ]
+        given = [
+            next(cts) if nz else Zero(a) for a, nz in zip(jaxpr.out_avals, ct_nonzero, strict=True)
+        ]
+        result = backward_pass(jaxpr, args, given)
+        outs = [c for c, is_linear in zip(result, linear, strict=True) if is_linear]
+        mask.extend(type(c) is not Zero for c in outs)
+        return [c for c in outs if type(c) is not Zero]
+
+    ct_avals: list[ShapedArray] = [
+        a for a, nz in zip(jaxpr.out_avals, ct_nonzero, strict=True) if nz
+    ]
+    return stage_closed(fun, [*known, *ct_avals], "a transposed program"), mask
