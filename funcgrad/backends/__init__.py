@@ -1,0 +1,1 @@
+"""Compilers of programs: what `core.backend` loads when a program is first compiled."""

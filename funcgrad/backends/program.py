@@ -1,0 +1,231 @@
+"""Planned programs: steps on memory, ready for a backend to emit as one native function.
+
+Everything has an address before anything is emitted: a `Ref` names a place in an input, an output,
+a constant or the arena, the one block of temporary memory, of which liveness analysis reuses
+parts. Loops and branches hold their steps inside, on the same memory: slices of scanned arrays and
+rows of stacked results are refs that move with the loop's counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from funcgrad.backends.loops import Kernel, kernel_text
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.primitive import Primitive
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The address base + offset + Σ counter·stride, in bytes.
+
+    space, number: input number, output number or constant number; the arena is one (number 0)
+    strides: pairs (number of an enclosing `LoopStep`, bytes by which a turn moves the address)
+
+    Inputs, outputs and the arena are aligned to 64 bytes or as numpy allocates (16); an address
+    inside is as aligned as its offset and strides say.
+    """
+
+    space: Literal["input", "output", "constant", "arena"]
+    number: int = 0
+    offset: int = 0
+    strides: tuple[tuple[int, int], ...] = ()
+
+    def __str__(self) -> str:
+        base = "arena" if self.space == "arena" else f"{self.space}{self.number}"
+        moves = "".join(f"{s:+}*t{n}" for n, s in self.strides)
+        return f"{base}{f'+{self.offset}' if self.offset else ''}{moves}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An array in memory: contiguous, in C order, starting at `ref`."""
+
+    ref: Ref
+    aval: ShapedArray
+
+    def __str__(self) -> str:
+        return f"{self.ref}:{self.aval}"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """Run a kernel: one address a parameter. Equal kernels of a program are one object."""
+
+    kernel: Kernel
+    args: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GemmStep:
+    """c[b…, m, n] = Σ_k a[b…, m, k]·b[b…, k, n] for each point of the batch axes.
+
+    dtype: of all three arrays (float32 or float64)
+    a_strides, b_strides, c_strides: in elements, of the two matrix axes (m, k), (k, n), (m, n)
+    batch: for each batch axis its size and the strides of a, b and c (0 repeats an operand)
+    k may be 0 (c becomes 0). c overlaps neither a nor b.
+    """
+
+    dtype: np.dtype
+    m: int
+    n: int
+    k: int
+    a: Ref
+    b: Ref
+    c: Ref
+    a_strides: tuple[int, int]
+    b_strides: tuple[int, int]
+    c_strides: tuple[int, int]
+    batch: tuple[tuple[int, int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """Run `prim.impl(numpy, *ins, **params)` in Python and copy its results into `outs`, converted
+    to their dtypes. Effects happen in program order. An exception ends the whole program."""
+
+    prim: Primitive
+    params: dict[str, Any]
+    ins: tuple[View, ...]
+    outs: tuple[View, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStep:
+    """Copy bytes; source and destination don't overlap (or are equal: nothing to do)."""
+
+    source: Ref
+    to: Ref
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CondStep:
+    """Run the branch whose number is at `index` (an int32, in range)."""
+
+    index: Ref
+    branches: tuple[tuple[Step, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStep:
+    """Run the body `length` times; refs inside move with counter t`number` = 0 … length-1."""
+
+    number: int
+    length: int
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WhileStep:
+    """Run `test`, and while the bool at `condition` is true the body and `test` again."""
+
+    test: tuple[Step, ...]
+    condition: Ref
+    body: tuple[Step, ...]
+
+
+Step = KernelStep | GemmStep | HostStep | CopyStep | CondStep | LoopStep | WhileStep
+
+
+@dataclass(frozen=True)
+class Program:
+    """A planned program: call it with a pointer for each input and output, and an arena.
+
+    aliases: output number → input number, where an output lives in the memory of a donated input:
+        the caller passes the input's address for both and hands the input's array out as result
+    constants: arrays that refs of space "constant" point into
+    flops, bytes_moved: what the steps do when each loop of unknown length turns once
+    """
+
+    name: str
+    ins: tuple[ShapedArray, ...]
+    outs: tuple[ShapedArray, ...]
+    steps: tuple[Step, ...]
+    arena_bytes: int
+    constants: tuple[np.ndarray, ...] = ()
+    aliases: dict[int, int] = field(default_factory=dict)
+    flops: float = 0.0
+    bytes_moved: float = 0.0
+
+    def kernels(self) -> list[Kernel]:
+        """The different kernels in order of first use."""
+        found = {id(s.kernel): s.kernel for s in walk(self.steps) if isinstance(s, KernelStep)}
+        return list(found.values())
+
+    def __repr__(self) -> str:
+        return program_text(self)
+
+
+def walk(steps: Sequence[Step]) -> Iterator[Step]:
+    """Each step, nested ones after the one that holds them."""
+    for s in steps:
+        yield s
+        for inner in blocks(s):
+            yield from walk(inner)
+
+
+def blocks(step: Step) -> tuple[tuple[Step, ...], ...]:
+    """The lists of steps that a step holds."""
+    if isinstance(step, CondStep):
+        return step.branches
+    if isinstance(step, LoopStep):
+        return (step.body,)
+    return (step.test, step.body) if isinstance(step, WhileStep) else ()
+
+
+# ---- text
+
+
+def _gemm_text(s: GemmStep) -> str:
+    batch = "".join(f" batch {n}({a},{b},{c})" for n, a, b, c in s.batch)
+    return (
+        f"gemm {s.dtype.name} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
+        f"{s.a}{list(s.a_strides)} @ {s.b}{list(s.b_strides)}"
+    )
+
+
+def _step_lines(steps: Sequence[Step], indent: str) -> Iterator[str]:
+    for s in steps:
+        if isinstance(s, KernelStep):
+            yield f"{indent}{s.kernel.name} {', '.join(map(str, s.args))}"
+        elif isinstance(s, GemmStep):
+            yield indent + _gemm_text(s)
+        elif isinstance(s, HostStep):
+            ins, outs = (", ".join(map(str, views)) for views in (s.ins, s.outs))
+            yield f"{indent}host {s.prim.name} {ins} -> {outs}"
+        elif isinstance(s, CopyStep):
+            yield f"{indent}copy {s.nbytes} bytes {s.source} -> {s.to}"
+        else:
+            yield from _nested_lines(s, indent)
+
+
+def _nested_lines(s: CondStep | LoopStep | WhileStep, indent: str) -> Iterator[str]:
+    inner = indent + "  "
+    if isinstance(s, CondStep):
+        for i, branch in enumerate(s.branches):
+            yield f"{indent}{'if' if not i else 'elif'} {s.index} is {i}:"
+            yield from _step_lines(branch, inner)
+    elif isinstance(s, LoopStep):
+        yield f"{indent}loop t{s.number} < {s.length}:"
+        yield from _step_lines(s.body, inner)
+    else:
+        yield f"{indent}while:"
+        yield from _step_lines(s.test, inner)
+        yield f"{inner}stop unless {s.condition}"
+        yield from _step_lines(s.body, inner)
+
+
+def program_text(program: Program) -> str:
+    """The steps, then the kernels they run."""
+    ins, outs = (", ".join(map(str, avals)) for avals in (program.ins, program.outs))
+    head = f"program {program.name}({ins}) -> ({outs}), arena {program.arena_bytes} bytes"
+    aliases = [f"  output{o} is input{i}" for o, i in program.aliases.items()]
+    lines = [head, *aliases, *_step_lines(program.steps, "  ")]
+    return "\n\n".join(["\n".join(lines), *(kernel_text(k) for k in program.kernels())])
