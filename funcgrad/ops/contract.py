@@ -1,0 +1,313 @@
+"""dot_general: sums of products over any axes of two arrays, beside batch axes.
+
+Every matrix product, `einsum` and `tensordot` is one such op. It is evaluated as a (batched) matrix
+product: axes are brought into the order batch, free, contracted, and merged where that is free.
+Small floats are multiplied and accumulated in float32, and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core import dims as dims_
+from funcgrad.core.aval import ShapedArray, Zero
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops.arguments import canonical_axes
+from funcgrad.ops.base import is_linear, size_of, transpose_p
+from funcgrad.ops.families import add
+
+# ---- types
+
+
+def product_dtype(name: str, lhs: ShapedArray, rhs: ShapedArray, preferred: Any) -> np.dtype:
+    """The dtype of a sum of products, or an error naming the op and both operands."""
+    if preferred is None:
+        if lhs.dtype != rhs.dtype:
+            raise DTypeError(
+                f"{name}: operands must have one dtype, got lhs {lhs} and rhs {rhs}; convert one "
+                "with .astype(...), or say preferred_element_type="
+            )
+        return lhs.dtype
+    kinds = {_kind(lhs.dtype), _kind(rhs.dtype)}
+    allowed = {"complex"} if "complex" in kinds else {"float"}
+    if kinds <= {"integer", "bool"}:
+        allowed = {"integer", "float"} | kinds
+    if _kind(preferred) not in allowed:
+        raise DTypeError(
+            f"{name}: preferred_element_type {preferred} can't hold products of lhs {lhs} and "
+            f"rhs {rhs}"
+        )
+    return preferred
+
+
+def _kind(dtype: np.dtype) -> str:
+    if dtype == dtypes.BOOL:
+        return "bool"
+    if dtypes.is_complex(dtype):
+        return "complex"
+    return "float" if dtypes.is_float(dtype) else "integer"
+
+
+def accumulator(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> np.dtype:
+    """The dtype in which products of two dtypes are summed for a result of a third.
+
+    Integers of up to two bytes go through float64, which holds their sums exactly and is far
+    faster in a matrix product.
+    """
+    if lhs == rhs == out and (lhs.itemsize >= 4 or lhs == dtypes.BOOL):
+        return out
+    wide = [d for d in (lhs, rhs, out) if d.itemsize >= 4]
+    if all(dtypes.is_integer(d) or d == dtypes.BOOL for d in (lhs, rhs)):
+        small = max(lhs.itemsize, rhs.itemsize) <= 2
+        return np.dtype(np.float64) if small else np.result_type(lhs, rhs, out)
+    return np.result_type(np.float32, *wide)
+
+
+def from_accumulator(x: Any, dtype: np.dtype) -> Any:
+    """Sums of products in the result's dtype; integers wrap around."""
+    if x.dtype == dtype:
+        return x
+    if dtypes.is_integer(dtype):
+        return x.astype(np.int64).astype(dtype)
+    return x.astype(dtype)
+
+
+# ---- rules
+
+
+def _free(ndim: int, *used: Sequence[int]) -> list[int]:
+    taken = {i for axes in used for i in axes}
+    return [i for i in range(ndim) if i not in taken]
+
+
+def _abstract(lhs, rhs, *, dimension_numbers, preferred_element_type):
+    (lc, rc), (lb, rb) = dimension_numbers
+    for side, x, contract, batch in (("lhs", lhs, lc, lb), ("rhs", rhs, rc, rb)):
+        axes = (*contract, *batch)
+        if len(set(axes)) != len(axes) or any(not 0 <= a < x.ndim for a in axes):
+            raise ShapeError(
+                f"dot_general: contracting axes {contract} and batch axes {batch} are not distinct "
+                f"axes of {side} {x}"
+            )
+    for what, left, right in (("contracting", lc, rc), ("batch", lb, rb)):
+        if [lhs.shape[i] for i in left] != [rhs.shape[i] for i in right]:
+            raise ShapeError(
+                f"dot_general: {what} axes {left} of lhs {lhs} and {right} of rhs {rhs} must have "
+                f"the same sizes"
+            )
+    shape = [lhs.shape[i] for i in lb]
+    shape += [lhs.shape[i] for i in _free(lhs.ndim, lc, lb)]
+    shape += [rhs.shape[i] for i in _free(rhs.ndim, rc, rb)]
+    dtype = product_dtype("dot_general", lhs, rhs, preferred_element_type)
+    return ShapedArray(tuple(shape), dtype, lhs.weak_type and rhs.weak_type)
+
+
+def _impl(xp, lhs, rhs, *, dimension_numbers, preferred_element_type):
+    (lc, rc), (lb, rb) = dimension_numbers
+    out_dtype = preferred_element_type or lhs.dtype
+    compute = accumulator(lhs.dtype, rhs.dtype, out_dtype)
+    l_free, r_free = _free(lhs.ndim, lc, lb), _free(rhs.ndim, rc, rb)
+    batch = [lhs.shape[i] for i in lb]
+    l_sizes, r_sizes = [lhs.shape[i] for i in l_free], [rhs.shape[i] for i in r_free]
+    k = size_of([lhs.shape[i] for i in lc])
+    left = xp.transpose(lhs.astype(compute, copy=False), (*lb, *l_free, *lc))
+    right = xp.transpose(rhs.astype(compute, copy=False), (*rb, *rc, *r_free))
+    left = left.reshape((*batch, size_of(l_sizes), k))
+    right = right.reshape((*batch, k, size_of(r_sizes)))
+    out = xp.matmul(left, right)
+    return from_accumulator(out, out_dtype).reshape((*batch, *l_sizes, *r_sizes))
+
+
+def _jvp(primals, tangents, **params):
+    (lhs, rhs), (g_lhs, g_rhs) = primals, tangents
+    out = dot_general_p.bind(lhs, rhs, **params)
+    terms = []
+    if type(g_lhs) is not Zero:
+        terms.append(dot_general_p.bind(g_lhs, rhs, **params))
+    if type(g_rhs) is not Zero:
+        terms.append(dot_general_p.bind(lhs, g_rhs, **params))
+    if not terms:
+        return out, Zero(aval_of(out).tangent())
+    return out, terms[0] if len(terms) == 1 else add.bind(*terms)
+
+
+def _transpose(ct, lhs, rhs, *, dimension_numbers, preferred_element_type):
+    (lc, rc), (lb, rb) = dimension_numbers
+    l_free = _free(aval_of(lhs).ndim, lc, lb)
+    r_free = _free(aval_of(rhs).ndim, rc, rb)
+    nb, nl, nr = len(lb), len(l_free), len(r_free)
+    ct_batch = tuple(range(nb))
+    ct_left = tuple(range(nb, nb + nl))
+    ct_right = tuple(range(nb + nl, nb + nl + nr))
+    ct_lhs = ct_rhs = None
+    if is_linear(lhs):
+        ct_lhs = _operand_ct(ct, rhs, lhs.aval, (ct_right, ct_batch), (r_free, rc, rb),
+                             (lb, l_free, lc))  # fmt: skip
+    if is_linear(rhs):
+        ct_rhs = _operand_ct(ct, lhs, rhs.aval, (ct_left, ct_batch), (l_free, lc, lb),
+                             (rb, r_free, rc))  # fmt: skip
+    return [ct_lhs, ct_rhs]
+
+
+def _operand_ct(ct, other, aval, ct_axes, other_axes, own_axes):
+    """ct · other over the other operand's free axes, with axes in the order of the operand."""
+    ct_contract, ct_batch = ct_axes
+    other_free, other_contract, other_batch = other_axes
+    own_batch, own_free, own_contract = own_axes
+    same = aval_of(ct).dtype == aval_of(other).dtype == aval.dtype
+    out = dot_general_p.bind(
+        ct,
+        other,
+        dimension_numbers=((ct_contract, tuple(other_free)), (ct_batch, tuple(other_batch))),
+        preferred_element_type=None if same else aval.dtype,
+    )
+    # The product's last axes are the contracted ones in the other operand's order.
+    by_other = sorted(range(len(other_contract)), key=lambda i: other_contract[i])
+    order = (*own_batch, *own_free, *(own_contract[i] for i in by_other))
+    permutation = tuple(order.index(i) for i in range(len(order)))
+    if permutation == tuple(range(len(order))):
+        return out
+    return transpose_p.bind(out, permutation=permutation)
+
+
+def _batch(axis, args, dims, *, dimension_numbers, preferred_element_type):
+    (lc, rc), (lb, rb) = dimension_numbers
+    ld, rd = dims
+
+    def shift(axes: Sequence[int], dim: int | None) -> tuple[int, ...]:
+        return tuple(a if dim is None or a < dim else a + 1 for a in axes)
+
+    lc, lb, rc, rb = shift(lc, ld), shift(lb, ld), shift(rc, rd), shift(rb, rd)
+    if ld is not None and rd is not None:
+        lb, rb, out_dim = (ld, *lb), (rd, *rb), 0
+    elif ld is not None:
+        out_dim = len(lb) + _free(aval_of(args[0]).ndim, lc, lb).index(ld)
+    else:
+        l_free = _free(aval_of(args[0]).ndim, lc, lb)
+        out_dim = len(lb) + len(l_free) + _free(aval_of(args[1]).ndim, rc, rb).index(rd)
+    out = dot_general_p.bind(
+        *args,
+        dimension_numbers=((lc, rc), (lb, rb)),
+        preferred_element_type=preferred_element_type,
+    )
+    return out, out_dim
+
+
+def _dims(lhs, rhs, *, dimension_numbers, preferred_element_type):
+    (lc, rc), (lb, rb) = dimension_numbers
+    left = dims_.letters(lhs.ndim)
+    right = dims_.letters(rhs.ndim, start=lhs.ndim)
+    for i, j in zip((*lc, *lb), (*rc, *rb), strict=True):
+        right[j] = left[i]
+    out = [left[i] for i in lb]
+    out += [left[i] for i in _free(lhs.ndim, lc, lb)]
+    out += [right[i] for i in _free(rhs.ndim, rc, rb)]
+    return f"{' '.join(left)}, {' '.join(right)} -> {' '.join(out)}"
+
+
+dot_general_p = Primitive(
+    name="dot_general",
+    abstract=_abstract,
+    impl=_impl,
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    dims=_dims,
+)
+
+# ---- public functions
+
+
+def dot_general(
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """Sum of products over contracting axes, for each index of the batch axes.
+
+    `dimension_numbers` is ((lhs contracting, rhs contracting), (lhs batch, rhs batch)); the
+    result's axes are the batch axes, then the free axes of lhs, then those of rhs. With
+    `preferred_element_type` sums are formed and given in that dtype; `precision` has no effect,
+    full precision is always used. Raises ShapeError where paired axes differ in size, DTypeError
+    where the operands differ in dtype.
+
+    >>> from funcgrad import lax
+    >>> a, b = lax.reshape(lax.iota("int32", 6), (2, 3)), lax.iota("int32", 3)
+    >>> lax.dot_general(a, b, (([1], [0]), ([], [])))
+    Array([ 5, 14], dtype=int32)
+    """
+    try:
+        (lc, rc), (lb, rb) = dimension_numbers
+    except (TypeError, ValueError) as e:
+        raise TypeError(
+            "dot_general: dimension_numbers must be ((lhs contracting, rhs contracting), "
+            f"(lhs batch, rhs batch)), got {dimension_numbers!r}"
+        ) from e
+    for what, left, right in (("contracting", lc, rc), ("batch", lb, rb)):
+        if len(left) != len(right):
+            raise ShapeError(
+                f"dot_general: lhs has {len(left)} {what} axes {tuple(left)}, rhs has "
+                f"{len(right)} {tuple(right)}: they go in pairs"
+            )
+    l_ndim, r_ndim = len(aval_of(lhs).shape), len(aval_of(rhs).shape)
+    numbers = (
+        (canonical_axes("dot_general", lc, l_ndim), canonical_axes("dot_general", rc, r_ndim)),
+        (canonical_axes("dot_general", lb, l_ndim), canonical_axes("dot_general", rb, r_ndim)),
+    )
+    preferred = preferred_element_type
+    preferred = None if preferred is None else dtypes.canonical(preferred)
+    return dot_general_p.bind(lhs, rhs, dimension_numbers=numbers, preferred_element_type=preferred)
+
+
+def dot(
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """Vector and matrix products: the last axis of lhs with the first of rhs, of rank 1 or 2 each.
+
+    With `dimension_numbers` it is `dot_general`. Raises ShapeError for other ranks or sizes that
+    differ.
+
+    >>> from funcgrad import lax
+    >>> lax.dot(lax.iota("float32", 3), lax.iota("float32", 3))
+    Array(5., dtype=float32)
+    """
+    if dimension_numbers is None:
+        a, b = aval_of(lhs), aval_of(rhs)
+        if a.ndim not in (1, 2) or b.ndim not in (1, 2) or a.shape[-1] != b.shape[0]:
+            raise ShapeError(
+                f"dot: need vectors or matrices, the last axis of lhs as long as the first of rhs; "
+                f"got lhs {a} and rhs {b}"
+            )
+        dimension_numbers = (((a.ndim - 1,), (0,)), ((), ()))
+    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+
+
+def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
+    """Matrix products over the last two axes of arrays whose leading axes agree.
+
+    Raises ShapeError for ranks below 2 or leading axes that differ.
+
+    >>> from funcgrad import lax
+    >>> a = lax.reshape(lax.iota("float32", 8), (2, 2, 2))
+    >>> lax.batch_matmul(a, a)[0]
+    Array([[2., 3.],
+           [6., 11.]], dtype=float32)
+    """
+    a, b = aval_of(lhs), aval_of(rhs)
+    if a.ndim < 2 or a.ndim != b.ndim:
+        raise ShapeError(f"batch_matmul: need operands of one rank of 2 or more, got {a} and {b}")
+    batch = tuple(range(a.ndim - 2))
+    return dot_general(lhs, rhs, (((a.ndim - 1,), (b.ndim - 2,)), (batch, batch)), precision)
