@@ -96,10 +96,9 @@ def map_with_path(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf 
 
 def _columns(where: str, flat: list, treedef: PyTreeDef, rest: tuple) -> list[list]:
     first = Side("the first tree", treedef, flat)
-    names = [f"rest[{i}]" for i in range(len(rest))] if len(rest) > 1 else ["the second"]
     return [
-        flatten_up_to(treedef, tree, first, name, where)
-        for name, tree in zip(names, rest, strict=True)
+        flatten_up_to(treedef, x, first, f"rest[{i}]" if len(rest) > 1 else "the second", where)
+        for i, x in enumerate(rest)
     ]
 
 

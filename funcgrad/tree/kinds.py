@@ -26,6 +26,8 @@ class Kind:
         keyed_children: Callable[[Any], Iterable] | None = None,
         label: str = "",
     ):
+        if not isinstance(cls, type):
+            raise TypeError(f"tree: only a class can be registered as a pytree node, not {cls!r}")
         self.cls = cls
         self.flatten = flatten
         self.unflatten = unflatten

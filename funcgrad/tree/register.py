@@ -26,8 +26,8 @@ def register_pytree_node(
     >>> class Pair:
     ...     def __init__(self, x, y):
     ...         self.x, self.y = x, y
-    >>> register_pytree_node(Pair, lambda p: ((p.x, p.y), None), lambda _, xy: Pair(*xy))
-    >>> leaves([Pair(1, 2), 3])
+    >>> tree.register_pytree_node(Pair, lambda p: ((p.x, p.y), None), lambda _, xy: Pair(*xy))
+    >>> tree.leaves([Pair(1, 2), 3])
     [1, 2, 3]
     """
     add_kind(Kind(nodetype, flatten_func, unflatten_func))
@@ -47,10 +47,10 @@ def register_pytree_with_keys(
     >>> class Box:
     ...     def __init__(self, x):
     ...         self.x = x
-    >>> register_pytree_with_keys(
-    ...     Box, lambda b: ([(GetAttrKey("x"), b.x)], None), lambda _, x: Box(*x)
+    >>> tree.register_pytree_with_keys(
+    ...     Box, lambda b: ([(tree.GetAttrKey("x"), b.x)], None), lambda _, x: Box(*x)
     ... )
-    >>> keystr(leaves_with_path([Box(1)])[0][0])
+    >>> tree.keystr(tree.leaves_with_path([Box(1)])[0][0])
     '[0].x'
     """
 
@@ -70,7 +70,7 @@ def register_pytree_node_class(cls: _C) -> _C:
 
     With a method `tree_flatten_with_keys` too, its children have names in paths.
 
-    >>> @register_pytree_node_class
+    >>> @tree.register_pytree_node_class
     ... class Scaled:
     ...     def __init__(self, x, by):
     ...         self.x, self.by = x, by
@@ -81,7 +81,7 @@ def register_pytree_node_class(cls: _C) -> _C:
     ...     @classmethod
     ...     def tree_unflatten(cls, by, children):
     ...         return cls(*children, by)
-    >>> flatten(Scaled(1.5, by=2))
+    >>> tree.flatten(Scaled(1.5, by=2))
     ([1.5], PyTreeDef(CustomNode(Scaled[2], [*])))
     """
     methods: Any = cls
@@ -110,12 +110,13 @@ def register_dataclass(
     Raises TypeError for a class without fields to go by, ValueError for lists that do not name each
     field of the constructor once.
 
-    >>> @register_dataclass
-    ... @dataclasses.dataclass
+    >>> from dataclasses import dataclass, field
+    >>> @tree.register_dataclass
+    ... @dataclass
     ... class Layer:
     ...     w: object
-    ...     width: int = dataclasses.field(metadata=dict(static=True))
-    >>> flatten(Layer(w=1.5, width=3))
+    ...     width: int = field(metadata=dict(static=True))
+    >>> tree.flatten(Layer(w=1.5, width=3))
     ([1.5], PyTreeDef(CustomNode(Layer[(3,)], [*])))
     """
     data, meta = _field_lists(cls, data_fields, meta_fields)
@@ -180,7 +181,7 @@ class Partial(functools.partial):
     could not. A `functools.partial` inside keeps its own arguments to itself.
 
     >>> half = Partial(pow, 0.5)
-    >>> half(2), leaves(half)
+    >>> half(2), tree.leaves(half)
     (0.25, [0.5])
     """
 

@@ -209,17 +209,14 @@ def _find(kind: Kind, data: Any, arity: int | tuple[PyTreeDef, ...]) -> PyTreeDe
     """The structure with this node on top: one met before, if it holds the very same objects.
 
     Equal objects are not enough: metadata 1.0 equals 1, and unflatten gives back what it was given.
+    Children are known by their ids, which stay theirs as long as the structure found holds them.
     """
-    key = (kind, data, arity)
+    key = (kind, data, arity if isinstance(arity, int) else tuple(map(id, arity)))
     try:
         found = _plain.get(key) or _others.get(key)
     except TypeError:  # unhashable metadata
         return PyTreeDef(kind, data, arity)
-    if (
-        found is not None
-        and (found._data is data or _same_items(found._data, data))
-        and (type(arity) is int or _same_items(found._arity, arity))
-    ):
+    if found is not None and (found._data is data or _same_items(found._data, data)):
         return found
     made = PyTreeDef(kind, data, arity)
     if made._plain:
@@ -277,7 +274,7 @@ def _flatten(tree: Any, leaves: list, is_leaf: IsLeaf) -> PyTreeDef:
         leaves.extend(children)
         return _find(kind, data, len(children))
     arity = tuple([_flatten(child, leaves, is_leaf) for child in children])
-    only_leaves = all(child is LEAF for child in arity)
+    only_leaves = arity[-1] is LEAF and all(child is LEAF for child in arity)
     return _find(kind, data, len(arity) if only_leaves else arity)
 
 
