@@ -142,3 +142,31 @@ def promote(avals: list[ShapedArray]) -> tuple[np.dtype, bool]:
     nodes = frozenset(dtypes.kind_of(a.dtype) if a.weak_type else a.dtype for a in avals)
     node = dtypes.join(nodes)
     return kind_dtype(node), isinstance(node, dtypes.Kind)
+
+
+class ShapeDtypeStruct:
+    """A shape and dtype in place of an array, for `eval_shape`, `make_jaxpr` and `jit(f).lower`.
+
+    >>> import funcgrad as fg
+    >>> fg.eval_shape(lambda x: x @ x, fg.ShapeDtypeStruct((3, 3), "float32"))
+    ShapeDtypeStruct(shape=(3, 3), dtype=float32)
+    """
+
+    __slots__ = ("aval",)
+
+    def __init__(self, shape: Any, dtype: Any, *, weak_type: bool = False):
+        self.aval = ShapedArray(tuple(int(n) for n in shape), dtype, weak_type)
+
+    shape = property(lambda self: self.aval.shape)
+    dtype = property(lambda self: self.aval.dtype)
+    ndim = property(lambda self: self.aval.ndim)
+    size = property(lambda self: self.aval.size)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShapeDtypeStruct) and self.aval == other.aval
+
+    def __hash__(self) -> int:
+        return hash(self.aval)
+
+    def __repr__(self) -> str:
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name})"

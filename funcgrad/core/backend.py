@@ -34,10 +34,11 @@ class Backend(Protocol):
         """Compile a program; a donated input's buffer may be written to."""
 
 
+DEFAULT = "llvm"
 _MODULES = {"numpy": "funcgrad.backends.numpy_eval", "llvm": "funcgrad.backends.llvm"}
 
 
-def backend(name: str = "llvm") -> Backend:
+def backend(name: str = DEFAULT) -> Backend:
     """The backend of a name, imported at its first use."""
     try:
         module = importlib.import_module(_MODULES[name])

@@ -1,0 +1,140 @@
+"""From a user's arguments to flat arrays and back, with names for errors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import tree
+from funcgrad.core.trace import aval_of
+from funcgrad.tree import PyTreeDef
+
+
+def name_of(fun: Callable) -> str:
+    """What to call a function in messages and printed programs.
+
+    >>> name_of(len)
+    'len'
+    """
+    inner = getattr(fun, "func", None)
+    if inner is not None and not hasattr(fun, "__name__"):
+        return name_of(inner)
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+def parameter_names(fun: Callable, n_args: int) -> list[str]:
+    """The names of a function's first n positional parameters, as far as they can be known."""
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names: list[str] = []
+    for p in parameters:
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+        elif p.kind is p.VAR_POSITIONAL:
+            names += [f"{p.name}[{i}]" for i in range(n_args - len(names))]
+            break
+    return [*names, *(f"args[{i}]" for i in range(len(names), n_args))][:n_args]
+
+
+def leaf_names(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """A name for each leaf of a call's arguments: `params['w']`, `x`.
+
+    >>> leaf_names(lambda params, x: 0, ({"w": 1, "b": 2}, 3), {})
+    ["params['b']", "params['w']", 'x']
+    """
+    names: list[str] = []
+    for name, arg in zip(parameter_names(fun, len(args)), args, strict=True):
+        names += [name + tree.keystr(path) for path, _ in tree.leaves_with_path(arg)]
+    for key in sorted(kwargs):
+        names += [key + tree.keystr(path) for path, _ in tree.leaves_with_path(kwargs[key])]
+    return names
+
+
+def is_arraylike(x: Any) -> bool:
+    """Whether x may be a leaf of a transformed function's arguments.
+
+    >>> is_arraylike(1.0), is_arraylike("a")
+    (True, False)
+    """
+    return hasattr(x, "aval") or isinstance(
+        x, np.ndarray | np.generic | bool | int | float | complex
+    )
+
+
+def check_leaves(what: str, fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise where a leaf of the arguments is no array, naming it."""
+    leaves, _ = tree.flatten((tuple(args), kwargs))
+    if all(map(is_arraylike, leaves)):
+        return
+    for name, leaf in zip(leaf_names(fun, args, kwargs), leaves, strict=True):
+        if not is_arraylike(leaf):
+            raise TypeError(
+                f"{what} of {name_of(fun)}: argument {name} must be an array or a number, got "
+                f"{leaf!r} of {type(leaf)}; pass it as a static argument, or close over it"
+            )
+
+
+def flatten_outputs(what: str, fun: Callable, out: Any) -> tuple[list, PyTreeDef]:
+    """The leaves of a function's result, checked to be arrays."""
+    leaves, treedef = tree.flatten(out)
+    if not all(map(is_arraylike, leaves)):
+        for path, leaf in tree.leaves_with_path(out):
+            if not is_arraylike(leaf):
+                raise TypeError(
+                    f"{what} of {name_of(fun)}: the result{tree.keystr(path)} must be an array or "
+                    f"a number, got {leaf!r} of {type(leaf)}"
+                )
+    return leaves, treedef
+
+
+class FlatFunction:
+    """A function of pytrees as one of flat leaves; keeps the structure of the last result."""
+
+    def __init__(self, what: str, fun: Callable, in_tree: PyTreeDef, has_aux: bool = False):
+        self.what = what
+        self.fun = fun
+        self.in_tree = in_tree
+        self.has_aux = has_aux
+        self.out_tree: PyTreeDef | None = None
+        self.aux: Any = None
+
+    def __call__(self, *leaves: Any) -> list:
+        args, kwargs = self.in_tree.unflatten(leaves)
+        out = self.fun(*args, **kwargs)
+        if self.has_aux:
+            if not (isinstance(out, tuple) and len(out) == 2):
+                raise TypeError(
+                    f"{self.what} of {name_of(self.fun)} with has_aux=True: the function must "
+                    f"return a pair (value, aux), got {type(out)}"
+                )
+            out, self.aux = out
+        flat, self.out_tree = flatten_outputs(self.what, self.fun, out)
+        return flat
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """Results as the function's own structure."""
+        assert self.out_tree is not None
+        return self.out_tree.unflatten(leaves)
+
+
+def avals_of(leaves: Sequence[Any]) -> list:
+    """The abstract values of flat arguments."""
+    return [aval_of(x) for x in leaves]
+
+
+def wraps(fun: Callable, what: str) -> Callable[[Callable], Callable]:
+    """functools.wraps that also works for partials and callables, and says what was done."""
+
+    def decorate(wrapper: Callable) -> Callable:
+        wrapper.__name__ = f"{what}({name_of(fun)})"
+        wrapper.__doc__ = getattr(fun, "__doc__", None)
+        wrapper.__module__ = getattr(fun, "__module__", wrapper.__module__)
+        wrapper.__wrapped__ = fun  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate

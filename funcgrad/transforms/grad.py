@@ -1,0 +1,329 @@
+"""Derivatives of functions of pytrees: jvp, linearize, vjp, grad, linear_transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes, tree
+from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.ir import eval_jaxpr
+from funcgrad.core.staging import stage
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import DifferentiationError
+from funcgrad.ops.base import full, instantiate
+from funcgrad.transforms.arguments import (
+    FlatFunction,
+    avals_of,
+    check_leaves,
+    leaf_names,
+    name_of,
+    wraps,
+)
+from funcgrad.transforms.jvp import jvp_flat
+from funcgrad.transforms.partial_eval import Linearized, linearize_flat
+from funcgrad.transforms.transpose import backward_pass
+
+
+def jvp(
+    fun: Callable, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> tuple:
+    """The value of `fun` at `primals` and its derivative in the direction `tangents`.
+
+    `tangents` has the structure, shapes and dtypes of `primals` (float0 for integers). Returns
+    (value, tangent), and aux third where `fun` returns (value, aux) and `has_aux` is set.
+
+    >>> import funcgrad as fg
+    >>> fg.jvp(lambda x: x * x, (3.0,), (1.0,))
+    (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
+    """
+    if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
+        raise TypeError(
+            f"jvp: primals and tangents must be tuples, one entry an argument of {name_of(fun)}; "
+            f"got {type(primals)} and {type(tangents)}"
+        )
+    check_leaves("jvp", fun, primals, {})
+    tree.check_same_structure(
+        tuple(primals), tuple(tangents), what_a="jvp: primals", what_b="tangents"
+    )
+    leaves, in_tree = tree.flatten((tuple(primals), {}))
+    given = tree.leaves(tuple(tangents))
+    for name, p, t in zip(leaf_names(fun, primals, {}), leaves, given, strict=True):
+        check_tangent(f"jvp: the tangent of {name}", aval_of(p), t)
+    flat = FlatFunction("jvp", fun, in_tree, has_aux)
+    outs, outs_t = jvp_flat(
+        flat, leaves, [_zero_if_float0(t, p) for t, p in zip(given, leaves, strict=True)]
+    )
+    value, tangent = flat.unflatten(outs), flat.unflatten([instantiate(t) for t in outs_t])
+    return (value, tangent, flat.aux) if has_aux else (value, tangent)
+
+
+def _zero_if_float0(tangent: Any, primal: Any) -> Any:
+    aval = aval_of(primal).tangent()
+    return Zero(aval) if aval.dtype == dtypes.float0 else tangent
+
+
+def check_tangent(what: str, primal: ShapedArray, tangent: Any) -> None:
+    """Raise unless a tangent or cotangent has the type that its primal's asks for."""
+    want = primal.tangent()
+    if getattr(tangent, "dtype", None) == dtypes.float0:
+        got = ShapedArray(tangent.shape, dtypes.float0)
+    else:
+        got = aval_of(tangent)
+    weak_scalar = got.weak_type and not want.shape and want.dtype != dtypes.float0
+    if got.shape != want.shape or (got.dtype != want.dtype and not weak_scalar):
+        raise DifferentiationError(f"{what} must have type {want}, got {got}")
+
+
+def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
+    """The value of `fun` at `primals`, and its derivative there as a linear function.
+
+    The function is evaluated once; applying the derivative repeats none of its work.
+
+    >>> import funcgrad as fg
+    >>> y, f_lin = fg.linearize(lambda x: x * x, 3.0)
+    >>> f_lin(1.0)
+    Array(6., dtype=float32, weak_type=True)
+    """
+    check_leaves("linearize", fun, primals, {})
+    leaves, in_tree = tree.flatten((tuple(primals), {}))
+    flat = FlatFunction("linearize", fun, in_tree, has_aux)
+    outs, lin = linearize_flat(flat, leaves)
+    value = flat.unflatten(outs)
+    avals = avals_of(leaves)
+    out_avals = avals_of(outs)
+
+    def f_lin(*tangents: Any) -> Any:
+        tree.check_same_structure(
+            tuple(primals), tangents, what_a="linearize: primals", what_b="tangents"
+        )
+        given = tree.leaves(tangents)
+        for i, (a, t) in enumerate(zip(avals, given, strict=True)):
+            check_tangent(f"linearize: tangent {i}", a, t)
+        varying = [t for t, v in zip(given, lin.in_nonzero, strict=True) if v]
+        results = iter(eval_jaxpr(lin.jaxpr, *lin.residuals, *varying))
+        return flat.unflatten(
+            [
+                next(results) if nz else instantiate(Zero(a.tangent()))
+                for nz, a in zip(lin.out_nonzero, out_avals, strict=True)
+            ]
+        )
+
+    return (value, f_lin, flat.aux) if has_aux else (value, f_lin)
+
+
+def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
+    """The value of `fun` at `primals`, and the function from a cotangent of the value to the
+    cotangents of the primals (a tuple).
+
+    >>> import funcgrad as fg
+    >>> y, f_vjp = fg.vjp(lambda x, y: x * y, 3.0, 4.0)
+    >>> f_vjp(1.0)
+    (Array(4., dtype=float32, weak_type=True), Array(3., dtype=float32, weak_type=True))
+    """
+    check_leaves("vjp", fun, primals, {})
+    leaves, in_tree = tree.flatten((tuple(primals), {}))
+    flat = FlatFunction("vjp", fun, in_tree, has_aux)
+    outs, lin = linearize_flat(flat, leaves)
+    pull = Pullback(
+        in_tree, flat.out_tree, avals_of(leaves), avals_of(outs), lin._replace(residuals=[])
+    )
+    f_vjp = tree.Partial(pull, lin.residuals)
+    value = flat.unflatten(outs)
+    return (value, f_vjp, flat.aux) if has_aux else (value, f_vjp)
+
+
+class Pullback:
+    """A linear program applied backwards; what `vjp` returns, but for its residuals."""
+
+    def __init__(self, in_tree: Any, out_tree: Any, avals: list, out_avals: list, lin: Linearized):
+        self.in_tree = in_tree
+        self.out_tree = out_tree
+        self.avals = avals
+        self.out_avals = out_avals
+        self.lin = lin
+
+    def __call__(self, residuals: list, ct: Any) -> tuple:
+        leaves, given_tree = tree.flatten(ct)
+        if given_tree != self.out_tree:
+            tree.check_same_structure(
+                self.out_tree.unflatten(self.out_avals), ct,
+                what_a="vjp: the function's result", what_b="the cotangent",
+            )  # fmt: skip
+        for i, (a, c) in enumerate(zip(self.out_avals, leaves, strict=True)):
+            check_tangent(f"vjp: cotangent {i}", a, c)
+        cts = [c for c, nz in zip(leaves, self.lin.out_nonzero, strict=True) if nz]
+        grads = pull_back(self.lin, residuals, cts, self.avals)
+        return self.in_tree.unflatten([instantiate(g) for g in grads])[0]
+
+
+def pull_back(lin: Linearized, residuals: Sequence[Any], cts: Sequence[Any], avals: Any) -> list:
+    """Cotangents (or `Zero`) of all flat primals, from those of the results that vary."""
+    n = len(residuals)
+    args = [*residuals, *(Linear(v.aval) for v in lin.jaxpr.ins[n:])]
+    given = [
+        full(a.shape, c, a.dtype) if isinstance(c, int | float | complex) else c
+        for c, a in zip(cts, lin.jaxpr.out_avals, strict=True)
+    ]
+    found = iter(backward_pass(lin.jaxpr, args, given)[n:])
+    return [
+        next(found) if v else Zero(a.tangent()) for a, v in zip(avals, lin.in_nonzero, strict=True)
+    ]
+
+
+def grad(
+    fun: Callable,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable:
+    """The function that gives the gradient of a scalar function.
+
+    argnums: which positional arguments to differentiate (an int gives one gradient, a sequence a
+    tuple); each may be a pytree. has_aux: `fun` returns (value, aux), the result is (gradient,
+    aux). holomorphic: `fun` is complex and holomorphic. allow_int: integer arguments are allowed,
+    their gradients are of dtype float0. Gradients of complex arguments follow JAX's convention:
+    for real f, grad f = ∂f/∂x − i ∂f/∂y.
+
+    >>> import funcgrad as fg
+    >>> fg.grad(lambda x: x**3)(2.0)
+    Array(12., dtype=float32, weak_type=True)
+    """
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, _name="grad")
+
+    @wraps(fun, "grad")
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, g = both(*args, **kwargs)
+        return (g, value[1]) if has_aux else g
+
+    return gradient
+
+
+def value_and_grad(
+    fun: Callable,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    _name: str = "value_and_grad",
+) -> Callable:
+    """As `grad`, but the function gives (value, gradient), evaluating `fun` once.
+
+    >>> import funcgrad as fg
+    >>> fg.value_and_grad(lambda x: x * x)(3.0)
+    (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
+    """
+    if not callable(fun):
+        raise TypeError(f"{_name}: the first argument must be a function, got {fun!r}")
+    nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @wraps(fun, _name)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        check_leaves(_name, fun, args, kwargs)
+        chosen = _positions(_name, fun, nums, args)
+        leaves, in_tree = tree.flatten((args, kwargs))
+        wrt = _mask(args, kwargs, chosen)
+        _check_inputs(_name, fun, args, kwargs, leaves, wrt, holomorphic, allow_int)
+        flat = FlatFunction(_name, fun, in_tree, has_aux)
+        outs, lin = linearize_flat(flat, leaves, wrt)
+        _check_scalar(_name, fun, flat, outs, holomorphic)
+        one = np.ones((), aval_of(outs[0]).dtype)
+        cts = pull_back(lin, lin.residuals, [one] if lin.out_nonzero[0] else [], avals_of(leaves))
+        grads, _ = in_tree.unflatten([instantiate(c) for c in cts])
+        value = flat.unflatten(outs)
+        result = tuple(grads[i] for i in chosen)
+        gradient = result[0] if isinstance(argnums, int) else result
+        return ((value, flat.aux), gradient) if has_aux else (value, gradient)
+
+    return both
+
+
+def _positions(what: str, fun: Callable, nums: Sequence[int], args: Sequence[Any]) -> list[int]:
+    chosen = [n if n >= 0 else n + len(args) for n in nums]
+    for n, i in zip(nums, chosen, strict=True):
+        if not 0 <= i < len(args):
+            raise TypeError(
+                f"{what} of {name_of(fun)}: argnums={n} needs at least "
+                f"{n + 1 if n >= 0 else -n} positional arguments, got {len(args)}"
+            )
+    return chosen
+
+
+def _mask(args: Sequence[Any], kwargs: dict, chosen: Sequence[int]) -> list[bool]:
+    mask: list[bool] = []
+    for i, a in enumerate(args):
+        mask += [i in chosen] * len(tree.leaves(a))
+    return mask + [False] * len(tree.leaves(kwargs))
+
+
+def _check_inputs(what, fun, args, kwargs, leaves, wrt, holomorphic, allow_int) -> None:
+    for i, (leaf, chosen) in enumerate(zip(leaves, wrt, strict=True)):
+        if not chosen:
+            continue
+        aval = aval_of(leaf)
+        if holomorphic and not dtypes.is_complex(aval.dtype):
+            need = "holomorphic=True needs complex arguments"
+        elif not dtypes.is_inexact(aval.dtype) and not allow_int:
+            need = (
+                "gradients exist for floating-point and complex arguments; convert it to float, "
+                "choose others by argnums=, or set allow_int=True for a float0 gradient"
+            )
+        else:
+            continue
+        name = leaf_names(fun, args, kwargs)[i]
+        raise DifferentiationError(f"{what} of {name_of(fun)}: argument {name} is {aval}; {need}")
+
+
+def _check_scalar(what: str, fun: Callable, flat: FlatFunction, outs: list, holomorphic: bool):
+    got = ", ".join(str(aval_of(o)) for o in outs)
+    if len(outs) != 1 or flat.out_tree != tree.structure(0) or aval_of(outs[0]).shape:
+        shown = got if flat.out_tree == tree.structure(0) else f"{flat.out_tree} of ({got})"
+        hint = "return (value, aux) with has_aux=True, " if len(outs) > 1 else "sum or average it, "
+        raise DifferentiationError(
+            f"{what} of {name_of(fun)}: the function must return one scalar, got {shown}; {hint}"
+            "or use jacrev, jacfwd or vjp for other results"
+        )
+    dtype = aval_of(outs[0]).dtype
+    if holomorphic and not dtypes.is_complex(dtype):
+        need = "a complex scalar where holomorphic=True"
+    elif not holomorphic and not dtypes.is_float(dtype):
+        need = "a real floating-point scalar (or set holomorphic=True for a complex one)"
+    else:
+        return
+    raise DifferentiationError(
+        f"{what} of {name_of(fun)}: the function must return {need}, got {got}"
+    )
+
+
+def linear_transpose(fun: Callable, *primals: Any) -> Callable:
+    """The transpose of a linear function, as a function from cotangents to a tuple of cotangents.
+
+    `primals` give shapes and dtypes only (arrays or `ShapeDtypeStruct`). Raises
+    `DifferentiationError` where `fun` isn't linear in them.
+
+    >>> import funcgrad as fg
+    >>> fg.linear_transpose(lambda x: 3.0 * x, 1.0)(2.0)
+    (Array(6., dtype=float32, weak_type=True),)
+    """
+    check_leaves("linear_transpose", fun, primals, {})
+    leaves, in_tree = tree.flatten((tuple(primals), {}))
+    flat = FlatFunction("linear_transpose", fun, in_tree)
+    avals = [aval_of(x).strong() for x in leaves]
+    jaxpr, consts = stage(flat, avals, name_of(fun))
+
+    def transposed(ct: Any) -> Any:
+        tree.check_same_structure(
+            flat.unflatten(jaxpr.out_avals), ct,
+            what_a="linear_transpose: the function's result", what_b="the cotangent",
+        )  # fmt: skip
+        cts = [full(a.shape, c, a.dtype) if isinstance(c, int | float | complex) else c
+               for c, a in zip(tree.leaves(ct), jaxpr.out_avals, strict=True)]  # fmt: skip
+        args = [*consts, *(Linear(a) for a in avals)]
+        found = backward_pass(jaxpr, args, cts)[len(consts) :]
+        return in_tree.unflatten([instantiate(c) for c in found])[0]
+
+    return transposed

@@ -1,0 +1,444 @@
+"""jit: trace a function once for each type of its arguments, compile it, and call native code."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from funcgrad import tree
+from funcgrad.core import backend, context
+from funcgrad.core.array import Array, raw, wrap
+from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.staging import stage
+from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.transforms.arguments import (
+    FlatFunction,
+    avals_of,
+    check_leaves,
+    leaf_names,
+    name_of,
+    wraps,
+)
+from funcgrad.transforms.jit_primitive import executable, jit_p
+from funcgrad.transforms.make_jaxpr import struct
+
+RETRACES_BEFORE_WARNING = 16
+
+
+def jit(
+    fun: Callable | None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    backend: str = backend.DEFAULT,
+) -> Any:
+    """The function compiled to native code, once for each type of its arguments.
+
+    static_argnums, static_argnames: arguments whose values the program may depend on; they must be
+    hashable, and each value is compiled apart. donate_argnums, donate_argnames: arguments whose
+    memory the call may reuse for its results; using them afterwards raises. Arrays the function
+    closes over become inputs of the program. Works as a decorator, with or without arguments.
+    `jit(f).trace(*args)`, `.lower(*args)` and `.lower(*args).compile()` show the stages.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> @fg.jit
+    ... def f(x):
+    ...     return fnp.sum(x * x)
+    >>> f(fnp.arange(3.0))
+    Array(5., dtype=float32)
+    """
+    if fun is None:
+        return lambda f: jit(
+            f,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+            donate_argnames=donate_argnames,
+            backend=backend,
+        )
+    if not callable(fun):
+        raise TypeError(f"jit: the first argument must be a function, got {fun!r}")
+    static = _Choice.of(fun, static_argnums, static_argnames, "static")
+    donated = _Choice.of(fun, donate_argnums, donate_argnames, "donate")
+    return wraps(fun, "jit")(Jitted(fun, static, donated, backend))
+
+
+class _Choice(NamedTuple):
+    """Some of a function's arguments, by position and by name."""
+
+    nums: frozenset[int]
+    names: frozenset[str]
+
+    @staticmethod
+    def of(fun: Callable, nums: Any, names: Any, what: str) -> _Choice:
+        nums = {nums} if isinstance(nums, int) else set(nums)
+        names = {names} if isinstance(names, str) else set(names)
+        try:
+            parameters = list(inspect.signature(fun).parameters.values())
+        except (TypeError, ValueError):
+            return _Choice(frozenset(nums), frozenset(names))
+        positional = [p.name for p in parameters if p.kind in _POSITIONAL]
+        nums = {n + len(positional) if n < 0 else n for n in nums}
+        takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        takes_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        for n in nums:
+            if n >= len(positional) and not takes_any:
+                raise ValueError(
+                    f"jit of {name_of(fun)}: {what}_argnums={n}, but the function has "
+                    f"{len(positional)} positional parameters"
+                )
+        for name in names:
+            if name not in {p.name for p in parameters} and not takes_any_name:
+                raise ValueError(
+                    f"jit of {name_of(fun)}: {what}_argnames={name!r} is no parameter of it"
+                )
+        all_nums = nums | {i for i, name in enumerate(positional) if name in names}
+        all_names = names | {positional[n] for n in nums if n < len(positional)}
+        return _Choice(frozenset(all_nums), frozenset(all_names))
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class CacheInfo(NamedTuple):
+    """How often a compiled function found its program, and how many it has."""
+
+    hits: int
+    misses: int
+    currsize: int
+
+
+class Program(NamedTuple):
+    """What tracing gives: the program, the arrays it captured, and the result's structure."""
+
+    jaxpr: Jaxpr
+    consts: list
+    out_tree: Any
+    donated: tuple[bool, ...]
+    names: list[str]
+
+
+class _Call(NamedTuple):
+    """A call's arguments, sorted into static and dynamic ones."""
+
+    leaves: list
+    in_tree: Any
+    static: tuple
+    args: tuple
+    kwargs: dict
+
+
+class Jitted:
+    """A compiled function: what `jit` returns."""
+
+    def __init__(self, fun: Callable, static: _Choice, donated: _Choice, using: str):
+        self._fun = fun
+        self._static = static
+        self._donated = donated
+        self._backend = using
+        self._programs: dict[Any, Program] = {}
+        self._hits = 0
+        self._misses = 0
+        self._warned = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        ctx = context.current()
+        if ctx.disable_jit:
+            return self._fun(*args, **kwargs)
+        call = self._sort(args, kwargs)
+        program = self._program(call)
+        leaves = call.leaves
+        operands = [*program.consts, *leaves] if program.consts else leaves
+        if ctx.trace is context.ROOT.trace and not any(isinstance(x, Tracer) for x in operands):
+            outs = self._run(program, operands)
+        else:
+            # Donation inside another transformation is that transformation's matter.
+            outs = jit_p.bind(*operands, jaxpr=program.jaxpr, name=name_of(self._fun),
+                              donated=(False,) * len(operands))  # fmt: skip
+        return program.out_tree.unflatten(outs)
+
+    def _run(self, program: Program, operands: list) -> list:
+        compiled = executable(program.jaxpr, program.donated, name_of(self._fun), self._backend)
+        results = compiled([raw(x) for x in operands])
+        outs = [wrap(v, a) for v, a in zip(results, program.jaxpr.out_avals, strict=True)]
+        if any(program.donated):
+            self._delete_donated(program, operands)
+        if context.current().debug_nans and _has_nan(results):
+            # Run again op by op: the operation that made the NaN raises, naming its line.
+            ClosedJaxpr(program.jaxpr, ())(*operands)
+        return outs
+
+    def _delete_donated(self, program: Program, operands: list) -> None:
+        for x, donated, name in zip(operands, program.donated, program.names, strict=True):
+            if donated and isinstance(x, Array):
+                x.delete(f"argument {name} was donated to jit({name_of(self._fun)})")
+
+    # ---- arguments and the cache
+
+    def _sort(self, args: tuple, kwargs: dict) -> _Call:
+        nums, names = self._static
+        if not nums and not names:
+            leaves, in_tree = tree.flatten((args, kwargs))
+            return _Call(leaves, in_tree, (), args, kwargs)
+        static = [(i, args[i]) for i in sorted(nums) if i < len(args)]
+        static += [(k, kwargs[k]) for k in sorted(names) if k in kwargs]
+        for key, value in static:
+            self._check_static(key, value)
+        dynamic_args = tuple(a for i, a in enumerate(args) if i not in nums)
+        dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in names}
+        leaves, in_tree = tree.flatten((dynamic_args, dynamic_kwargs))
+        keyed = tuple((k, type(v), v) for k, v in static)
+        return _Call(leaves, in_tree, keyed, args, kwargs)
+
+    def _check_static(self, key: Any, value: Any) -> None:
+        name = key if isinstance(key, str) else leaf_or_position(self._fun, key)
+        if any(isinstance(x, Tracer) for x in tree.leaves(value)):
+            raise TypeError(
+                f"jit of {name_of(self._fun)}: static argument {name} is a tracer "
+                f"({value!r}); a static argument must be a Python value, known while tracing"
+            )
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"jit of {name_of(self._fun)}: static argument {name} must be hashable, got "
+                f"{value!r} of {type(value)}; use a tuple or a frozen dataclass"
+            ) from None
+
+    def _program(self, call: _Call) -> Program:
+        try:
+            types = tuple([_type_key(x) for x in call.leaves])
+        except TypeError:
+            check_leaves("jit", self._fun, call.args, call.kwargs)
+            raise
+        key = (call.in_tree, types, call.static, context.current().static_key())
+        program = self._programs.get(key)
+        if program is not None:
+            self._hits += 1
+            return program
+        self._misses += 1
+        program = self._trace(call)
+        # A program that captured a tracer is good for this call only.
+        if not any(isinstance(c, Tracer) for c in program.consts):
+            self._programs[key] = program
+            self._warn_of_retraces()
+        return program
+
+    def _trace(self, call: _Call) -> Program:
+        fun = self._fun
+        names = [n for n, dynamic in self._named_leaves(call) if dynamic]
+        flat = FlatFunction("jit", self._with_static(call), call.in_tree)
+        avals = avals_of(call.leaves)
+        jaxpr, consts = stage(flat, avals, f"jit({name_of(fun)})", names)
+        donated = self._donated_mask(call)
+        return Program(
+            jaxpr,
+            consts,
+            flat.out_tree,
+            (*([False] * len(consts)), *donated),
+            ["captured"] * len(consts) + names,
+        )
+
+    def _named_leaves(self, call: _Call) -> Iterable[tuple[str, bool]]:
+        nums, names = self._static
+        for i, arg in enumerate(call.args):
+            name = leaf_or_position(self._fun, i)
+            for path, _ in tree.leaves_with_path(arg) if i not in nums else ():
+                yield name + tree.keystr(path), True
+        for k in sorted(call.kwargs):
+            for path, _ in tree.leaves_with_path(call.kwargs[k]) if k not in names else ():
+                yield k + tree.keystr(path), True
+
+    def _donated_mask(self, call: _Call) -> list[bool]:
+        mask: list[bool] = []
+        for i, arg in enumerate(call.args):
+            if i not in self._static.nums:
+                mask += [i in self._donated.nums] * len(tree.leaves(arg))
+        for k in sorted(call.kwargs):
+            if k not in self._static.names:
+                mask += [k in self._donated.names] * len(tree.leaves(call.kwargs[k]))
+        return mask
+
+    def _with_static(self, call: _Call) -> Callable:
+        """The function of dynamic arguments alone."""
+        if not call.static:
+            return self._fun
+        nums, names = self._static
+        fixed = {k: v for k, _, v in call.static}
+        n = len(call.args)
+
+        def fun(*dynamic: Any, **named: Any) -> Any:
+            rest = iter(dynamic)
+            args = [fixed[i] if i in nums else next(rest) for i in range(n)]
+            return self._fun(*args, **named, **{k: v for k, v in fixed.items() if k in names})
+
+        return wraps(self._fun, "static")(fun)
+
+    def _warn_of_retraces(self) -> None:
+        if len(self._programs) < RETRACES_BEFORE_WARNING or self._warned:
+            return
+        self._warned = True
+        keys = list(self._programs)
+        warnings.warn(
+            f"jit({name_of(self._fun)}) has been traced {len(keys)} times, each time compiled "
+            f"anew; between the last two calls {_difference(keys[-2], keys[-1])}. Pad to common "
+            "shapes, or pass changing Python values as arrays instead of static arguments.",
+            stacklevel=4,
+        )
+
+    # ---- stages
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """The program for arguments of these types (arrays or `ShapeDtypeStruct`)."""
+        return Traced(self._program(self._sort(args, kwargs)), name_of(self._fun), self._backend)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The program lowered for the backend."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes and dtypes of the result, as `ShapeDtypeStruct`."""
+        return self.trace(*args, **kwargs).out_info
+
+    def cache_info(self) -> CacheInfo:
+        """Hits, misses and number of programs, as of `functools.lru_cache`."""
+        return CacheInfo(self._hits, self._misses, len(self._programs))
+
+    def clear_cache(self) -> None:
+        """Forget all programs."""
+        self._programs.clear()
+        self._hits = self._misses = 0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else tree.Partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"jit({name_of(self._fun)})"
+
+
+def leaf_or_position(fun: Callable, i: int) -> str:
+    """The name of a function's i-th parameter."""
+    return leaf_names(fun, (0,) * (i + 1), {})[i]
+
+
+def _type_key(x: Any) -> Any:
+    if type(x) is Array:
+        v = x._value
+        return (v.shape, v.dtype, x.weak_type)
+    aval = aval_of(x)
+    return (aval.shape, aval.dtype, aval.weak_type)
+
+
+def _has_nan(values: Sequence[Any]) -> bool:
+    return any(v.dtype.kind in "fcV" and bool((v != v).any()) for v in values)
+
+
+def _difference(a: tuple, b: tuple) -> str:
+    if a[0] != b[0]:
+        return f"the structure of the arguments changed from {a[0]} to {b[0]}"
+    for i, (x, y) in enumerate(zip(a[1], b[1], strict=True)):
+        if x != y:
+            return f"array argument {i} changed from {x[1]}{list(x[0])} to {y[1]}{list(y[0])}"
+    for x, y in zip(a[2], b[2], strict=False):
+        if x != y:
+            return f"static argument {x[0]} changed from {x[2]!r} to {y[2]!r}"
+    return "a setting (default dtype, named axes) changed"
+
+
+class Traced:
+    """A traced function: `.jaxpr`, `.out_info`, `.lower()`."""
+
+    def __init__(self, program: Program, name: str, using: str):
+        self._program = program
+        self._name = name
+        self._backend = using
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The program with the arrays it captured."""
+        return ClosedJaxpr(self._program.jaxpr, self._program.consts)
+
+    @property
+    def out_info(self) -> Any:
+        """Shapes and dtypes of the result, as `ShapeDtypeStruct`."""
+        return self._program.out_tree.unflatten([struct(a) for a in self._program.jaxpr.out_avals])
+
+    def lower(self) -> Lowered:
+        """The program lowered for the backend."""
+        return Lowered(self._program, self._name, self._backend)
+
+    def __repr__(self) -> str:
+        return f"Traced({self._name})\n{self.jaxpr}"
+
+    def _repr_html_(self) -> str:
+        return self.jaxpr._repr_html_()
+
+
+class Lowered:
+    """A lowered program: `.as_text(stage)`, `.cost_analysis()`, `.compile()`."""
+
+    def __init__(self, program: Program, name: str, using: str):
+        self._program = program
+        self._name = name
+        self._backend = using
+
+    def _executable(self) -> backend.Executable:
+        p = self._program
+        return executable(p.jaxpr, p.donated, self._name, self._backend)
+
+    def as_text(self, stage: str = "jaxpr") -> str:
+        """The program at a stage: "jaxpr", "loops", "llvm" or "asm"."""
+        if stage == "jaxpr":
+            return repr(ClosedJaxpr(self._program.jaxpr, self._program.consts))
+        return self._executable().as_text(stage)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Floating-point operations ("flops") and bytes moved ("bytes accessed") of one call."""
+        return self._executable().cost_analysis()
+
+    def compile(self) -> Compiled:
+        """The native program."""
+        return Compiled(self._program, self._executable(), self._name)
+
+    def __repr__(self) -> str:
+        return f"Lowered({self._name})"
+
+
+class Compiled:
+    """A native program for arguments of one type."""
+
+    def __init__(self, program: Program, compiled: backend.Executable, name: str):
+        self._program = program
+        self._executable = compiled
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        p = self._program
+        leaves = tree.leaves((args, kwargs))
+        want = p.jaxpr.in_avals[len(p.consts) :]
+        got = avals_of(leaves)
+        if len(got) != len(want) or any(not g.matches(w) for g, w in zip(got, want, strict=True)):
+            raise TypeError(f"the compiled {self._name} takes arguments of types {want}, got {got}")
+        values = self._executable([raw(x) for x in (*p.consts, *leaves)])
+        return p.out_tree.unflatten(
+            [wrap(v, a) for v, a in zip(values, p.jaxpr.out_avals, strict=True)]
+        )
+
+    def as_text(self, stage: str = "asm") -> str:
+        """The program at a stage: "loops", "llvm" or "asm"."""
+        return self._executable.as_text(stage)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Floating-point operations and bytes moved by one call."""
+        return self._executable.cost_analysis()
+
+    def memory_analysis(self) -> dict[str, int]:
+        """Bytes of arguments, results, what they share, and temporaries."""
+        return self._executable.memory_analysis()
+
+    def __repr__(self) -> str:
+        return f"Compiled({self._name})"

@@ -1,0 +1,79 @@
+"""Programs of functions, for looking at: `make_jaxpr` and `eval_shape`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from funcgrad import tree
+from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.ir import ClosedJaxpr
+from funcgrad.core.staging import stage
+from funcgrad.transforms.arguments import (
+    FlatFunction,
+    avals_of,
+    check_leaves,
+    leaf_names,
+    name_of,
+    wraps,
+)
+
+
+def make_jaxpr(
+    fun: Callable, static_argnums: int | Sequence[int] = (), return_shape: bool = False
+) -> Callable:
+    """The function that gives the program of `fun` for arguments of the given types.
+
+    static_argnums: positional arguments that are passed as they are. return_shape: give also the
+    result as a tree of `ShapeDtypeStruct`.
+
+    >>> import funcgrad as fg
+    >>> fg.make_jaxpr(lambda x: x * 2)(1.0)
+    { lambda ; a:f32[] . let
+        b:f32[] = mul a 2.0:f32[]
+      in (b,) }
+    """
+    static = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
+
+    @wraps(fun, "make_jaxpr")
+    def maker(*args: Any, **kwargs: Any) -> Any:
+        fixed = {i % max(len(args), 1) for i in static}
+        dynamic = tuple(a for i, a in enumerate(args) if i not in fixed)
+
+        def call(*given: Any, **named: Any) -> Any:
+            rest = iter(given)
+            return fun(*(a if i in fixed else next(rest) for i, a in enumerate(args)), **named)
+
+        check_leaves("make_jaxpr", fun, dynamic, kwargs)
+        leaves, in_tree = tree.flatten((dynamic, kwargs))
+        names = leaf_names(fun, args, kwargs) if not fixed else None
+        flat = FlatFunction("make_jaxpr", call, in_tree)
+        jaxpr, consts = stage(flat, avals_of(leaves), f"make_jaxpr({name_of(fun)})", names)
+        closed = ClosedJaxpr(jaxpr, consts)
+        if not return_shape:
+            return closed
+        return closed, flat.unflatten([struct(a) for a in jaxpr.out_avals])
+
+    return maker
+
+
+def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:
+    """The shapes and dtypes of `fun(*args, **kwargs)`, without computing it.
+
+    Arguments may be arrays or `ShapeDtypeStruct`; the result is a tree of `ShapeDtypeStruct`.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.eval_shape(fnp.sum, fnp.ones((1000, 1000)))
+    ShapeDtypeStruct(shape=(), dtype=float32)
+    """
+    check_leaves("eval_shape", fun, args, kwargs)
+    leaves, in_tree = tree.flatten((args, kwargs))
+    flat = FlatFunction("eval_shape", fun, in_tree)
+    names = leaf_names(fun, args, kwargs)
+    jaxpr, _ = stage(flat, avals_of(leaves), f"eval_shape({name_of(fun)})", names)
+    return flat.unflatten([struct(a) for a in jaxpr.out_avals])
+
+
+def struct(aval: Any) -> ShapeDtypeStruct:
+    """A type as users see it."""
+    return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
