@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .vecmath_ir import (
     LAYOUT,
-    LN2,
+    LN2_PARTS,
     Num,
     at_least,
     at_most,
@@ -24,6 +24,7 @@ from .vecmath_ir import (
 )
 
 LOG2E = 1.4426950408889634
+LN2 = 0.6931471805599453
 # exp(r) on ±ln2/2: degree 6, relative error 2^-28.2; degree 11, 2^-57.9.
 EXP = {
     32: (1.0, 1.0, 0.49999994, 0.16666523, 0.041668292, 0.008368532, 0.00138183),
@@ -102,7 +103,7 @@ SINH_LIMIT = {32: 89.7, 64: 711.0}
 def _reduce(x: Num, offset: int) -> tuple[Num, Num]:
     """r = x - k·ln 2 for the nearest integer k, and an integer with k + offset in its low bits."""
     k, n = nearest(x, LOG2E, offset)
-    hi, lo = LN2[x.width]
+    hi, lo = LN2_PARTS[x.width]
     return fma(k, -lo, fma(k, -hi, x)), n
 
 
@@ -127,17 +128,17 @@ def exp2(x: Num) -> Num:
     return _scale(poly(x - k, EXP2[x.width]), n)
 
 
-def _expm1_parts(x: Num) -> tuple[Num, Num]:
-    """p = exp(r) - 1 and s = 2^(k-1): exp(x) = 2s·(p + 1); k ≤ bias + 1."""
-    r, n = _reduce(x, LAYOUT[x.width].bias - 1)
-    return fma(r * r, poly(r, EXPM1[x.width]), r), power_of_two(n)
+def _expm1(r: Num) -> Num:
+    """exp(r) - 1 for |r| ≤ ln2/2."""
+    return fma(r * r, poly(r, EXPM1[r.width]), r)
 
 
 def expm1(x: Num) -> Num:
     lo, hi = EXPM1_RANGE[x.width]
-    p, s = _expm1_parts(at_least(at_most(x, hi), lo))
-    y = fma(p, s, s - 0.5)
-    return copysign(y + y, x)
+    r, n = _reduce(at_least(at_most(x, hi), lo), LAYOUT[x.width].bias - 1)
+    s = power_of_two(n)  # 2^(k-1), which does not overflow before the result does
+    h = fma(_expm1(r), s, s - 0.5)
+    return copysign(h + h, x)
 
 
 def logistic(x: Num) -> Num:
@@ -146,8 +147,10 @@ def logistic(x: Num) -> Num:
 
 
 def tanh(x: Num) -> Num:
-    """h/(h + 1) with h = (exp(2|x|) - 1)/2, which keeps the relative accuracy of small arguments."""
-    p, s = _expm1_parts(at_most(fabs(x), TANH_LIMIT[x.width]) * 2.0)
+    """h/(h + 1) with h = (exp(2|x|) - 1)/2, which keeps the relative accuracy of small results."""
+    y = at_most(fabs(x), TANH_LIMIT[x.width]) * 2.0
+    k, n = nearest(y, LOG2E, LAYOUT[x.width].bias - 1)
+    p, s = _expm1(fma(k, -LN2, y)), power_of_two(n)  # one rounded ln 2 does: k matters little
     h = fma(p, s, s - 0.5)
     return copysign(h / (h + 1.0), x)
 

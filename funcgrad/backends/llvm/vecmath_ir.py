@@ -246,7 +246,7 @@ class Layout:
 LAYOUT = {32: Layout(23, 127), 64: Layout(52, 1023)}
 
 # ln 2 in two parts; the first has trailing zeros, so that an exponent times it is exact.
-LN2 = {
+LN2_PARTS = {
     32: (0.693145751953125, 1.428606765330187e-06),
     64: (0.6931471805598903, 5.497923018708371e-14),
 }

@@ -6,8 +6,9 @@ returned as f plus a correction, so that results near x = 1 keep their relative 
 
 from __future__ import annotations
 
-from .vecmath_ir import LAYOUT, LN2, Num, copysign, fma, horner, poly, where
+from .vecmath_ir import LAYOUT, Num, fma, horner, poly, where
 
+LN2 = 0.6931471805599453
 INF, NAN = float("inf"), float("nan")
 
 # (log(1+f) - f)/f² on [-1/3, 1/3]: degree 8, relative error 2^-27.7 of log(1+f).
@@ -50,25 +51,33 @@ LOG10E = {
 }
 
 
-def _log1p_reduced(f: Num) -> Num:
-    """log(1+f) - f for 1+f in the reduced interval."""
+def _correction(f: Num) -> tuple[Num, Num]:
+    """a and b with log(1+f) = f + a·b, for 1+f in the reduced interval."""
     if f.width == 32:
-        return (f * f) * poly(f, LOG)
-    # log(1+f) = 2s + s³P = f - s·(f - s²P): exact in its leading term
-    s = f / (f + 2.0)
+        return f * f, poly(f, LOG)
+    s = f / (f + 2.0)  # log(1+f) = 2s + s³P = f - s·(f - s²P)
     z = s * s
-    return -s * fma(-z, horner(z, ATANH), f)
+    return -s, fma(-z, horner(z, ATANH), f)
 
 
 def _split(x: Num) -> tuple[Num, Num]:
-    """k and f of x = 2^k·(1 + f), for positive finite x, subnormals included."""
+    """k·2^mantissa, an integer, and f of x = 2^k·(1 + f), for positive finite x."""
     lay = LAYOUT[x.width]
     tiny = x < lay.min_normal
     i = where(tiny, x * 2.0**lay.mantissa, x).bits()
     e = (i - BOUND_BITS[x.width]) & lay.exponent_mask
     f = (i - e).bits() - 1.0
-    k = (e >> lay.mantissa).to_float()
-    return where(tiny, k - float(lay.mantissa), k), f
+    return where(tiny, e - (lay.mantissa << lay.mantissa), e), f
+
+
+def _split_plus_one(x: Num) -> tuple[Num, Num]:
+    """-k·2^mantissa and f of 1 + x = 2^k·(1 + f), for x > -1; f is rounded once."""
+    lay = LAYOUT[x.width]
+    quarter = fma(x, 0.25, 0.25).bits()  # (1+x)/4, so that 4·2^-k below is a normal number
+    two = 2 << lay.mantissa
+    e = (BOUND_BITS[x.width] - two + ~lay.exponent_mask - quarter) & lay.exponent_mask
+    inverse = (e + (lay.one + two)).bits() * 0.25
+    return e, fma(x, inverse, -(1.0 - inverse))  # the signs keep a zero's sign
 
 
 def _with_limits(x: Num, zero: float, y: Num) -> Num:
@@ -78,21 +87,29 @@ def _with_limits(x: Num, zero: float, y: Num) -> Num:
     return where(x > zero, y, edge)
 
 
+def _log(e: Num, f: Num, sign: float) -> Num:
+    """sign·k·ln 2 + log(1+f), where e is k·2^mantissa."""
+    a, b = _correction(f)
+    return fma(e.to_float(), sign * LN2 * 2.0 ** -LAYOUT[f.width].mantissa, fma(a, b, f))
+
+
 def log(x: Num) -> Num:
-    k, f = _split(x)
-    hi, lo = LN2[x.width]
-    y = fma(k, hi, f + fma(k, lo, _log1p_reduced(f)))
-    return _with_limits(x, 0.0, y)
+    return _with_limits(x, 0.0, _log(*_split(x), 1.0))
+
+
+def log1p(x: Num) -> Num:
+    return _with_limits(x, -1.0, _log(*_split_plus_one(x), -1.0))
 
 
 def _log_in_base(x: Num, base: tuple[float, float], unit: tuple[float, float]) -> Num:
     """k·unit + log(1+f)·base, both constants in two parts."""
-    k, f = _split(x)
-    small = fma(_log1p_reduced(f), base[0], f * base[1])
+    e, f = _split(x)
+    a, b = _correction(f)
+    k = (e >> LAYOUT[x.width].mantissa).to_float()
+    small = fma(a * b, base[0], f * base[1])
     if unit[1]:
         small = fma(k, unit[1], small)
-    y = fma(k, unit[0], fma(f, base[0], small))
-    return _with_limits(x, 0.0, y)
+    return _with_limits(x, 0.0, fma(k, unit[0], fma(f, base[0], small)))
 
 
 def log2(x: Num) -> Num:
@@ -101,20 +118,3 @@ def log2(x: Num) -> Num:
 
 def log10(x: Num) -> Num:
     return _log_in_base(x, LOG10E[x.width], LOG10_2[x.width])
-
-
-def log1p(x: Num) -> Num:
-    k, f = _split_plus_one(x)
-    hi, lo = LN2[x.width]
-    y = fma(k, hi, f + fma(k, lo, _log1p_reduced(f)))
-    return copysign(_with_limits(x, -1.0, y), x)
-
-
-def _split_plus_one(x: Num) -> tuple[Num, Num]:
-    """k and f of 1 + x = 2^k·(1 + f): f = x·2^-k + (2^-k - 1) is rounded once, however small x is."""
-    lay = LAYOUT[x.width]
-    two = 2 << lay.mantissa
-    quarter = fma(x, 0.25, 0.25).bits()  # (1+x)/4, so that 4·2^-k below is a normal number
-    e = (quarter - (BOUND_BITS[x.width] - two)) & lay.exponent_mask
-    inverse = ((lay.one + two) - e).bits() * 0.25
-    return (e >> lay.mantissa).to_float(), fma(x, inverse, inverse - 1.0)
