@@ -124,7 +124,7 @@ def _shape_without_batch(args: Any, dims: Any, ranks: Any, rank: int) -> tuple[i
 
 def _jvp(prim: Callable[[], Primitive], partials: Any) -> Any:
     """The sum of partials[i](tangent_i, result, *operands) over operands that have a tangent."""
-    if isinstance(partials, NoRule):
+    if isinstance(partials, NoRule) or callable(partials):
         return partials
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
@@ -149,7 +149,7 @@ def _jvp(prim: Callable[[], Primitive], partials: Any) -> Any:
 
 def _transpose(by_operand: Any) -> Any:
     """by_operand[i](ct, *operands): the cotangent of operand i, in which the op is linear."""
-    if isinstance(by_operand, NoRule):
+    if isinstance(by_operand, NoRule) or callable(by_operand):
         return by_operand
 
     def rule(ct: Any, *args: Any, **params: Any) -> list:
@@ -165,8 +165,9 @@ def elementwise(
     name: str,
     *,
     impl: Callable,
-    jvp: Sequence[Any] | NoRule | str,
-    transpose: Sequence[Callable] | NoRule = NOT_LINEAR,
+    jvp: Sequence[Any] | Callable | NoRule | str,
+    transpose: Sequence[Callable] | Callable | NoRule = NOT_LINEAR,
+    abstract: Callable | None = None,
     accepts: Callable[[np.dtype], bool] = _any_dtype,
     need: str = "numbers",
     result: Callable[..., Any] | None = None,
@@ -178,6 +179,7 @@ def elementwise(
 
     jvp[i](g, y, *operands) is the tangent that operand i's tangent g contributes; `FLAT` is zero.
     transpose[i](ct, *operands) is operand i's cotangent where the op is linear in it.
+    A function in place of a sequence is the primitive's whole rule; so is `abstract`.
     """
 
     def this() -> Primitive:
@@ -188,7 +190,7 @@ def elementwise(
 
     made = Primitive(
         name=name,
-        abstract=_abstract(name, accepts, need, result, same_dtype),
+        abstract=abstract or _abstract(name, accepts, need, result, same_dtype),
         impl=impl,
         jvp=_jvp(this, jvp),
         transpose=_transpose(transpose),
