@@ -52,7 +52,9 @@ def parse(text: str) -> Dims:
 def check(dims: Dims, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> None:
     """Check that a mapping fits the shapes: ranks agree and each factor has one size."""
     sizes: dict[str, int] = {}
-    for names, avals in ((dims.ins, ins), (dims.outs, outs)):
+    # An op without operands and one of a scalar are written alike.
+    no_ins = () if not ins and dims.ins == ((),) else dims.ins
+    for names, avals in ((no_ins, ins), (dims.outs, outs)):
         if len(names) != len(avals):
             raise IRError(f"{dims} maps {len(names)} values, there are {len(avals)}")
         for factors, aval in zip(names, avals, strict=True):

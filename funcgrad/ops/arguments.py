@@ -1,0 +1,38 @@
+"""Static arguments of ops: sequences of integers and axes, checked in the user's terms."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from funcgrad.errors import ShapeError
+
+
+def integers(name: str, argument: str, values: Any) -> tuple[int, ...]:
+    """A static sequence of integers as a tuple of ints, or an error naming the argument."""
+    try:
+        return tuple(operator.index(v) for v in values)
+    except TypeError as e:
+        if hasattr(values, "aval") or any(hasattr(v, "aval") for v in _iterable(values)):
+            raise
+        raise TypeError(f"{name}: {argument} must be integers, got {values!r}") from e
+
+
+def _iterable(values: Any) -> Any:
+    return values if isinstance(values, list | tuple) else ()
+
+
+def canonical_axis(name: str, axis: Any, ndim: int) -> int:
+    """A non-negative axis, or an error naming the op."""
+    axis = operator.index(axis)
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"{name}: axis {axis} is out of range for an operand of {ndim} axes")
+    return axis + ndim if axis < 0 else axis
+
+
+def canonical_axes(name: str, axes: Any, ndim: int) -> tuple[int, ...]:
+    """Distinct non-negative axes, in the given order."""
+    axes = tuple(canonical_axis(name, a, ndim) for a in integers(name, "dimensions", axes))
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{name}: axes {axes} are not distinct")
+    return axes

@@ -1,0 +1,243 @@
+"""What gather and scatter share: which axes belong together, and where each window's elements lie.
+
+An index vector (along the last axis of the indices) is the position of one window in the operand.
+Gathered arrays and updates have the axes of the windows, at `offsets`, among those of the vectors.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core import dims as dims_
+from funcgrad.core.aval import ShapedArray
+from funcgrad.errors import DTypeError, ShapeError
+
+Axes = tuple[int, ...]
+
+
+class GatherDimensionNumbers(NamedTuple):
+    """Which axes of operand, indices and result of a gather belong together.
+
+    offset_dims: the result's axes that run within a window, ascending
+    collapsed_slice_dims: operand axes, of window size 1, that the result lacks
+    start_index_map: the operand axis that each component of an index vector is a position in
+    operand_batching_dims: operand axes, of window size 1, that go along with an axis of the indices
+    start_indices_batching_dims: those axes of the indices, in the same order
+
+    >>> GatherDimensionNumbers((1,), (0,), (0,)).operand_batching_dims
+    ()
+    """
+
+    offset_dims: Axes
+    collapsed_slice_dims: Axes
+    start_index_map: Axes
+    operand_batching_dims: Axes = ()
+    start_indices_batching_dims: Axes = ()
+
+
+class ScatterDimensionNumbers(NamedTuple):
+    """Which axes of operand, indices and updates of a scatter belong together.
+
+    update_window_dims: the updates' axes that run within a window, ascending
+    inserted_window_dims: operand axes, of window size 1, that the updates lack
+    scatter_dims_to_operand_dims: the operand axis of each component of an index vector
+    operand_batching_dims: operand axes, of window size 1, that go along with an axis of the indices
+    scatter_indices_batching_dims: those axes of the indices, in the same order
+
+    >>> ScatterDimensionNumbers((), (0,), (0,)).update_window_dims
+    ()
+    """
+
+    update_window_dims: Axes
+    inserted_window_dims: Axes
+    scatter_dims_to_operand_dims: Axes
+    operand_batching_dims: Axes = ()
+    scatter_indices_batching_dims: Axes = ()
+
+
+Numbers = GatherDimensionNumbers | ScatterDimensionNumbers
+
+
+class GatherScatterMode(enum.Enum):
+    """What becomes of windows that reach out of the operand.
+
+    CLIP: they are moved inside. FILL_OR_DROP: they are gathered as a fill value, and not scattered.
+    PROMISE_IN_BOUNDS: there are none; should there be some, gather clips and scatter drops.
+
+    >>> GatherScatterMode.from_any("clip")
+    <GatherScatterMode.CLIP: 1>
+    """
+
+    CLIP = 1
+    FILL_OR_DROP = 2
+    PROMISE_IN_BOUNDS = 3
+
+    @staticmethod
+    def from_any(mode: Any) -> GatherScatterMode:
+        """The mode of a name: "clip", "fill", "drop", "promise_in_bounds"; None fills and drops."""
+        if isinstance(mode, GatherScatterMode):
+            return mode
+        if mode is None or mode in ("fill", "drop"):
+            return GatherScatterMode.FILL_OR_DROP
+        if mode in ("clip", "promise_in_bounds"):
+            return GatherScatterMode[mode.upper()]
+        raise ValueError(
+            f"mode must be 'clip', 'fill', 'drop', 'promise_in_bounds' or None, got {mode!r}"
+        )
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+def batched_numbers(numbers: Numbers, operand: bool, indices: bool) -> Any:
+    """The dimension numbers where operand or indices (or both) have a batch axis in front."""
+    windows, absent, mapped, batching, batching_of = numbers
+    both = operand and indices
+
+    def shift(axes: Axes, by: bool, front: bool = False) -> Axes:
+        return (0,) * front + tuple(a + by for a in axes)
+
+    return type(numbers)(
+        shift(windows, True, front=not indices),
+        shift(absent, operand),
+        shift(mapped, operand),
+        shift(batching, operand, front=both),
+        shift(batching_of, indices, front=both),
+    )
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of one gather or scatter: sizes for each operand axis, and index arithmetic.
+
+    `inner` are the operand axes that a gathered array has, at its axes `offsets`; its other axes,
+    `outer`, run over the index vectors.
+    """
+
+    shape: tuple[int, ...]
+    counts: tuple[int, ...]
+    numbers: Any
+    sizes: tuple[int, ...]
+
+    @property
+    def offsets(self) -> Axes:
+        return self.numbers[0]
+
+    @property
+    def mapped(self) -> Axes:
+        return self.numbers[2]
+
+    @property
+    def batching(self) -> dict[int, int]:
+        return dict(zip(self.numbers[3], self.numbers[4], strict=True))
+
+    @property
+    def inner(self) -> Axes:
+        return inner_axes(len(self.shape), self.numbers)
+
+    @property
+    def outer(self) -> Axes:
+        rank = len(self.counts) + len(self.offsets)
+        return tuple(i for i in range(rank) if i not in self.offsets)
+
+    @property
+    def gathered_shape(self) -> tuple[int, ...]:
+        at = dict(zip(self.outer, self.counts, strict=True))
+        at |= {o: self.sizes[d] for o, d in zip(self.offsets, self.inner, strict=True)}
+        return tuple(at[i] for i in range(len(at)))
+
+    def positions(self, xp: Any, indices: Any) -> tuple[dict[int, Any], Any]:
+        """Where windows start in the axes in which they differ, moved inside, [*counts] each;
+        and which of them did not need to be moved."""
+        starts, valid = {}, xp.ones(self.counts, bool)
+        if indices.dtype == np.uint64:
+            indices = xp.minimum(indices, np.uint64(2**63 - 1))
+        for k, axis in enumerate(self.mapped):
+            wanted = indices[..., k].astype(np.int64)
+            starts[axis] = xp.clip(wanted, 0, self.shape[axis] - self.sizes[axis])
+            valid &= starts[axis] == wanted
+        for axis, of in self.batching.items():
+            line = [-1 if i == of else 1 for i in range(len(self.counts))]
+            starts[axis] = xp.arange(self.counts[of]).reshape(line)
+        return starts, valid
+
+    def axis_names(self) -> tuple[list[str], list[str], list[str]]:
+        """Factor names of the operand, of the index vectors, and of a gathered array."""
+        rank = len(self.shape)
+        names = dims_.letters(rank + len(self.counts))
+        vectors = names[rank:]
+        operand = [
+            vectors[self.batching[d]] if d in self.batching
+            else names[d] if d not in self.mapped and self.sizes[d] == n
+            else "."
+            for d, n in enumerate(self.shape)
+        ]  # fmt: skip
+        at = dict(zip(self.outer, vectors, strict=True))
+        at |= {o: operand[d] for o, d in zip(self.offsets, self.inner, strict=True)}
+        return operand, vectors, [at[i] for i in range(len(at))]
+
+
+def inner_axes(rank: int, numbers: Numbers) -> Axes:
+    """The operand axes that windows keep: neither collapsed (inserted) nor batching."""
+    return tuple(i for i in range(rank) if i not in numbers[1] and i not in numbers[3])
+
+
+def check_windows(
+    name: str, x: ShapedArray, indices: ShapedArray, numbers: Numbers, sizes: tuple[int, ...]
+) -> None:
+    """Raise unless dimension numbers and window sizes fit the operand and the indices."""
+
+    def need(fits: bool, what: str) -> None:
+        if not fits:
+            raise ShapeError(
+                f"{name}: {what}; got operand {x}, indices {indices}, window sizes {sizes} "
+                f"and {numbers}"
+            )
+
+    def distinct(axes: Axes, rank: int) -> bool:
+        return len(set(axes)) == len(axes) and all(0 <= a < rank for a in axes)
+
+    if not dtypes.is_integer(indices.dtype):
+        raise DTypeError(f"{name}: indices must be integers, got {indices}")
+    fields = numbers._fields
+    windows, absent, mapped, batching, batching_of = numbers
+    need(indices.ndim > 0, "indices need a last axis that holds the index vectors")
+    need(
+        len(mapped) == indices.shape[-1],
+        f"{fields[2]} must name an axis for each of the indices' last axis",
+    )
+    need(
+        distinct(absent + batching, x.ndim) and distinct(mapped + batching, x.ndim),
+        f"{fields[1]}, {fields[2]} and {fields[3]} must name distinct axes of the operand",
+    )
+    need(
+        len(batching) == len(batching_of) and distinct(batching_of, indices.ndim - 1),
+        f"{fields[4]} must name an axis of the indices, but not the last, for each of {fields[3]}",
+    )
+    inner = inner_axes(x.ndim, numbers)
+    rank = indices.ndim - 1 + len(inner)
+    need(
+        len(windows) == len(inner)
+        and distinct(windows, rank)
+        and tuple(sorted(windows)) == windows,
+        f"{fields[0]} must name, ascending, an axis for each of the windows' {len(inner)} axes",
+    )
+    need(len(sizes) == x.ndim, "there must be a window size for each axis of the operand")
+    need(
+        all(
+            sizes[d] == 1 and x.shape[d] == indices.shape[i]
+            for d, i in zip(batching, batching_of, strict=True)
+        ),
+        "batching axes must agree in size and have windows of size 1",
+    )
+    need(all(sizes[d] == 1 for d in absent), f"{fields[1]} must have windows of size 1")
+    need(
+        all(0 <= s <= n for d, (s, n) in enumerate(zip(sizes, x.shape, strict=True))
+            if d not in batching),
+        "windows must not be larger than the operand",
+    )  # fmt: skip
