@@ -242,7 +242,7 @@ def finfo(dtype: Any) -> Any:
     dtype = real_part(canonical(dtype))
     if not is_float(dtype):
         raise DTypeError(f"finfo: {dtype} is not a floating-point dtype")
-    return np.finfo(dtype) if dtype.kind == "f" else ml_dtypes.finfo(dtype)
+    return np.finfo(dtype) if issubclass(dtype.type, np.floating) else ml_dtypes.finfo(dtype)
 
 
 def iinfo(dtype: Any) -> Any:
