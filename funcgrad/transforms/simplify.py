@@ -16,7 +16,9 @@ from funcgrad import dtypes
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, sub_jaxprs
 from funcgrad.transforms.dce import dce_eqns, has_effect
 
-INLINED = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "checkpoint"})
+INLINED = frozenset(
+    {"jit", "custom_jvp_call", "custom_vjp_call", "custom_vjp_tangent", "checkpoint"}
+)
 
 
 def simplify(jaxpr: Jaxpr) -> Jaxpr:
@@ -53,6 +55,8 @@ def _inline(jaxpr: Jaxpr, env: dict, eqns: list[Eqn], scopes: tuple[str, ...]) -
         ins = [read(a) for a in eqn.ins]
         if eqn.prim.name in INLINED:
             inner = eqn.params["jaxpr"]
+            if not isinstance(inner, Jaxpr):  # a program that is only made when it is wanted
+                inner = inner([a.aval for a in ins])
             # A program may be called twice: each call gets variables of its own.
             fresh = dict(zip(inner.ins, ins, strict=True))
             results = _inline(inner, fresh, eqns, scopes + eqn.scopes)

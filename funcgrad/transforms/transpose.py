@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Linear, Zero
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal_value
 from funcgrad.core.staging import stage_closed
+from funcgrad.ops.base import instantiate
 from funcgrad.ops.families import add
 
 
@@ -73,15 +74,18 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
 
 
 def transpose_jaxpr(
-    jaxpr: Jaxpr, linear: Sequence[bool], ct_nonzero: Sequence[bool]
+    jaxpr: Jaxpr, linear: Sequence[bool], ct_nonzero: Sequence[bool], force: bool = False
 ) -> tuple[Jaxpr, list[bool]]:
     """The program of the non-linear inputs, then the cotangents that aren't zero, to the
-    cotangents of linear inputs; a mask tells which of these aren't zero and so come out."""
-    key = ("transpose", tuple(linear), tuple(ct_nonzero))
-    return jaxpr.derive(key, lambda: _transpose_jaxpr(jaxpr, linear, ct_nonzero))
+    cotangents of linear inputs; a mask tells which of these aren't zero and so come out (with
+    `force`, all do)."""
+    key = ("transpose", tuple(linear), tuple(ct_nonzero), force)
+    return jaxpr.derive(key, lambda: _transpose_jaxpr(jaxpr, linear, ct_nonzero, force))
 
 
-def _transpose_jaxpr(jaxpr: Jaxpr, linear: Sequence[bool], ct_nonzero: Sequence[bool]) -> tuple:
+def _transpose_jaxpr(
+    jaxpr: Jaxpr, linear: Sequence[bool], ct_nonzero: Sequence[bool], force: bool
+) -> tuple:
     mask: list[bool] = []
     known = [a for a, is_linear in zip(jaxpr.in_avals, linear, strict=True) if not is_linear]
 
@@ -97,10 +101,10 @@ def _transpose_jaxpr(jaxpr: Jaxpr, linear: Sequence[bool], ct_nonzero: Sequence[
         ]
         result = backward_pass(jaxpr, args, given)
         outs = [c for c, is_linear in zip(result, linear, strict=True) if is_linear]
+        if force:
+            outs = [instantiate(c) for c in outs]
         mask.extend(type(c) is not Zero for c in outs)
         return [c for c in outs if type(c) is not Zero]
 
-    ct_avals: list[ShapedArray] = [
-        a for a, nz in zip(jaxpr.out_avals, ct_nonzero, strict=True) if nz
-    ]
+    ct_avals = [a for a, nz in zip(jaxpr.out_avals, ct_nonzero, strict=True) if nz]
     return stage_closed(fun, [*known, *ct_avals], "a transposed program"), mask
