@@ -1,8 +1,8 @@
 """The elementary functions of the LLVM CPU backend, by NumPy's names.
 
-`emit(builder, name, args)` calls the function `name` for float or double. Its body is emitted once per module, as an
-internal `alwaysinline` function of straight-line code, so that every optimizing pass pipeline inlines it before the
-loop vectorizer looks at the loop around the call.
+`emit(builder, name, args)` calls the function `name` for float or double. Its body is emitted once
+per module, as an internal `alwaysinline` function of straight-line code, so that every optimizing
+pass pipeline inlines it before the loop vectorizer looks at the loop around the call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from . import vecmath_exp, vecmath_log
+from . import vecmath_exp, vecmath_log, vecmath_trig
 from .vecmath_ir import F32, F64, Num
 
 _TABLE: dict[str, Callable[..., Num]] = {
@@ -26,6 +26,9 @@ _TABLE: dict[str, Callable[..., Num]] = {
     "log2": vecmath_log.log2,
     "log10": vecmath_log.log10,
     "log1p": vecmath_log.log1p,
+    "sin": vecmath_trig.sin,
+    "cos": vecmath_trig.cos,
+    "tan": vecmath_trig.tan,
 }
 
 NAMES = frozenset(_TABLE)

@@ -1,8 +1,9 @@
 """The exponential family: exp, exp2, expm1, logistic, tanh, sinh, cosh.
 
-Cody–Waite reduction x = k·ln 2 + r with |r| ≤ ln 2 / 2, a minimax polynomial in r, and a scaling by 2^k done by
-integer arithmetic on exponents. Where results may be subnormal the scaling is two multiplications by powers of two,
-of which only the last rounds. (Cody & Waite, Software Manual for the Elementary Functions, 1980.)
+Cody–Waite reduction x = k·ln 2 + r with |r| ≤ ln 2 / 2, a minimax polynomial in r, and a scaling
+by 2^k done by integer arithmetic on exponents. Where results may be subnormal the scaling is two
+multiplications by powers of two, of which only the last rounds. (Cody & Waite, Software Manual for
+the Elementary Functions, 1980.)
 """
 
 from __future__ import annotations

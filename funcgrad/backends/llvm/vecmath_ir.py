@@ -1,8 +1,9 @@
 """Values with Python operators over an IRBuilder: the notation the vector math is written in.
 
-A `Num` is a scalar LLVM value (float, double, an integer, or a condition). Operators emit one plain IEEE instruction
-each, without fast-math flags; contraction is asked for by `fma`. Everything here is straight-line and has a vector
-form, so that LLVM's loop vectorizer turns a loop around it into full-width code.
+A `Num` is a scalar LLVM value (float, double, an integer, or a condition). Operators emit one plain
+IEEE instruction each, without fast-math flags; contraction is asked for by `fma`. Everything here is
+straight-line and has a vector form, so that LLVM's loop vectorizer turns a loop around it into
+full-width code.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Num:
         o = other if isinstance(other, Num) else self.const(other)
         left, right = (o, self) if swap else (self, o)
         op = f if self.is_float else i
-        assert op and left.type == right.type, (f, i, str(left.type), str(right.type))
-        return Num(self.b, getattr(self.b, op)(left.v, right.v))
+        assert left.type == right.type, (f, str(left.type), str(right.type))
+        return Num(self.b, getattr(self.b, str(op))(left.v, right.v))
 
     def __add__(self, o: Num | float) -> Num:
         return self._arith(o, "fadd", "add")
@@ -221,7 +222,7 @@ def horner(x: Num, coeffs: Sequence[float]) -> Num:
 
 
 def poly(x: Num, coeffs: Sequence[float]) -> Num:
-    """Σ coeffs[i]·xⁱ: Horner's last two steps, for accuracy, over even + x·odd, whose chains run side by side."""
+    """Σ coeffs[i]·xⁱ: Horner's last two steps, for accuracy, over even + x·odd, a shorter chain."""
     if len(coeffs) < 7:
         return horner(x, coeffs)
     s, tail = x * x, coeffs[2:]
@@ -238,7 +239,7 @@ class Layout:
         self.one = bias << mantissa
         self.exponent_mask = -1 << mantissa
         self.infinity = ((2 * bias) + 1) << mantissa
-        # Adding and subtracting `magic` rounds to an integer, which then sits in the sum's low bits.
+        # Adding `magic` rounds to an integer, which then sits in the sum's low bits.
         self.magic = 1.5 * 2.0**mantissa
         self.min_normal = 2.0 ** (1 - bias)
 
@@ -253,7 +254,7 @@ LN2_PARTS = {
 
 
 def nearest(x: Num, scale: float, offset: int = 0) -> tuple[Num, Num]:
-    """k = round(x·scale) as a float, and an integer whose low bits hold k + offset; |x·scale| < 2^20."""
+    """k = round(x·scale) as a float, and an integer with k + offset in its low bits; |k| < 2^20."""
     magic = LAYOUT[x.width].magic + offset
     t = fma(x, scale, magic) if scale != 1.0 else x + magic
     return t - magic, t.bits()
@@ -262,3 +263,29 @@ def nearest(x: Num, scale: float, offset: int = 0) -> tuple[Num, Num]:
 def power_of_two(k: Num) -> Num:
     """2^j, from an integer whose low bits hold j + bias (exponents of normal numbers only)."""
     return (k << LAYOUT[k.width].mantissa).bits()
+
+
+def two_sum(a: Num, b: Num) -> tuple[Num, Num]:
+    """a + b as a rounded sum and its exact error (Knuth)."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def two_product(a: Num, b: Num | float) -> tuple[Num, Num]:
+    """a·b as a rounded product and its exact error."""
+    p = a * b
+    return p, fma(a, b, -p)
+
+
+def lookup(index: Num, symbol: str, values: Sequence[float]) -> Num:
+    """values[index], doubles in a constant array of the module (the vectorizer makes it a gather)."""
+    module = index.b.module
+    if symbol not in module.globals:
+        array = ir.ArrayType(F64, len(values))
+        table = ir.GlobalVariable(module, array, symbol)
+        table.initializer = ir.Constant(array, [ir.Constant(F64, v) for v in values])
+        table.global_constant = True
+        table.linkage = "internal"
+    address = index.b.gep(module.globals[symbol], [ir.Constant(I64, 0), index.v], inbounds=True)
+    return Num(index.b, index.b.load(address))

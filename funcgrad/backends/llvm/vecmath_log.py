@@ -1,7 +1,7 @@
 """The logarithm family: log, log2, log10, log1p, arcsinh, arccosh, arctanh.
 
-x = 2^k·m by integer arithmetic on the bits, with m around 1; log x = k·ln 2 + log m. With f = m - 1, log(1 + f) is
-returned as f plus a correction, so that results near x = 1 keep their relative accuracy.
+x = 2^k·m by integer arithmetic on the bits, with m around 1; log x = k·ln 2 + log m. With f = m - 1,
+log(1 + f) is f plus a correction, so that results near x = 1 keep their relative accuracy.
 """
 
 from __future__ import annotations
