@@ -386,11 +386,14 @@ def declare_parallel_for(module: ir.Module) -> ir.Function:
 
 
 def bind(target: Engine) -> None:
-    """Let modules that *target* compiles call fg_parallel_for.
+    """Let modules that *target* compiles use fg_parallel_for and fg_pool_limit.
+
+    The latter is an i32 in memory: the number of threads, less the caller's.
 
     >>> bind(engine())
     """
     target.bind(NAME, parallel_for_address())
+    target.bind("fg_pool_limit", _the_pool().state + _FIELDS["limit"])
 
 
 def parallel_for_address() -> int:
@@ -399,11 +402,15 @@ def parallel_for_address() -> int:
     >>> parallel_for_address() == parallel_for_address()
     True
     """
+    return _the_pool().address
+
+
+def _the_pool() -> _Pool:
     global _pool
     with _lock:
         if _pool is None:
             _pool = _Pool()
-        return _pool.address
+        return _pool
 
 
 def _default_threads() -> int:

@@ -1,0 +1,263 @@
+"""A thin layer over llvmlite's builder in which generators of GEMM code are readable.
+
+`Code` writes one function. Integers (i64) are wrapped as `Int`, which has Python's operators;
+loops and conditions are `with` blocks whose variables live in stack slots, which LLVM turns into
+registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+I32, I64, PTR, VOID = ir.IntType(32), ir.IntType(64), ir.PointerType(), ir.VoidType()
+
+
+class Int:
+    """An i64 value with operators; plain Python integers mix with it."""
+
+    def __init__(self, code: Code, value: ir.Value):
+        self.code, self.value = code, value
+
+    def _op(self, name: str, other: Any, swap: bool = False) -> Int:
+        pair = (self.value, self.code.i64(other).value)
+        return Int(self.code, getattr(self.code.b, name)(*(pair[::-1] if swap else pair)))
+
+    def _compare(self, sign: str, other: Any) -> Bool:
+        value = self.code.b.icmp_signed(sign, self.value, self.code.i64(other).value)
+        return Bool(self.code, value)
+
+    def __add__(self, other: Any) -> Int:
+        return self._op("add", other)
+
+    def __sub__(self, other: Any) -> Int:
+        return self._op("sub", other)
+
+    def __mul__(self, other: Any) -> Int:
+        return self._op("mul", other)
+
+    def __floordiv__(self, other: Any) -> Int:
+        return self._op("udiv", other)
+
+    def __mod__(self, other: Any) -> Int:
+        return self._op("urem", other)
+
+    def __rsub__(self, other: Any) -> Int:
+        return self._op("sub", other, swap=True)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __lt__(self, other: Any) -> Bool:
+        return self._compare("<", other)
+
+    def __le__(self, other: Any) -> Bool:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Any) -> Bool:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Any) -> Bool:
+        return self._compare(">=", other)
+
+    def eq(self, other: Any) -> Bool:
+        return self._compare("==", other)
+
+    def ne(self, other: Any) -> Bool:
+        return self._compare("!=", other)
+
+    def min(self, other: Any) -> Int:
+        return (self < other).select(self, other)
+
+    def max(self, other: Any) -> Int:
+        return (self > other).select(self, other)
+
+    def ceil_div(self, n: Any) -> Int:
+        return (self + n - 1) // n
+
+    def round_up(self, n: Any) -> Int:
+        return self.ceil_div(n) * n
+
+
+class Bool:
+    """An i1 value with &, | and ~."""
+
+    def __init__(self, code: Code, value: ir.Value):
+        self.code, self.value = code, value
+
+    def __and__(self, other: Bool) -> Bool:
+        return Bool(self.code, self.code.b.and_(self.value, other.value))
+
+    def __or__(self, other: Bool) -> Bool:
+        return Bool(self.code, self.code.b.or_(self.value, other.value))
+
+    def __invert__(self) -> Bool:
+        return Bool(self.code, self.code.b.not_(self.value))
+
+    def select(self, yes: Any, no: Any) -> Int:
+        yes, no = self.code.i64(yes), self.code.i64(no)
+        return Int(self.code, self.code.b.select(self.value, yes.value, no.value))
+
+    def pick(self, yes: ir.Value, no: ir.Value) -> ir.Value:
+        return self.code.b.select(self.value, yes, no)
+
+
+@dataclass
+class Variable:
+    """A stack slot."""
+
+    code: Code
+    type: ir.Type
+    slot: ir.Value
+
+    def get(self) -> ir.Value:
+        return self.code.b.load(self.slot, typ=self.type)
+
+    def set(self, value: Any) -> None:
+        self.code.b.store(value.value if isinstance(value, Int) else value, self.slot)
+
+
+class Code:
+    """One function being written; `args` are its arguments, i64 ones as `Int`."""
+
+    def __init__(
+        self, module: ir.Module, name: str, arg_types: Sequence[ir.Type], public: bool = False
+    ):
+        self.module = module
+        self.function = ir.Function(module, ir.FunctionType(VOID, arg_types), name)
+        self.function.attributes.add("nounwind")
+        self.function.linkage = "external" if public else "internal"
+        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+        body = self.b.append_basic_block("body")
+        self._entry_end = self.b.branch(body)
+        self.b.position_at_end(body)
+        self.args: list[Any] = [Int(self, a) if a.type == I64 else a for a in self.function.args]
+
+    def i64(self, value: Any) -> Int:
+        if isinstance(value, Int):
+            return value
+        return Int(self, I64(value) if isinstance(value, int) else value)
+
+    def variable(self, type_: ir.Type, initial: Any = None, count: int | None = None) -> Variable:
+        """A slot in the function's frame, set to *initial* here."""
+        here = self.b.block
+        self.b.position_before(self._entry_end)
+        slot = allocate(self.b, type_, count)
+        self.b.position_at_end(here)
+        var = Variable(self, type_, slot)
+        if initial is not None:
+            var.set(initial)
+        return var
+
+    @contextmanager
+    def range(self, start: Any, stop: Any, step: Any = 1) -> Iterator[Int]:
+        """for i in range(start, stop, step), step > 0."""
+        index = self.variable(I64, self.i64(start))
+        with self.loop() as (test, done):
+            i = Int(self, index.get())
+            self.b.cbranch((i < stop).value, test, done)
+            self.b.position_at_end(test)
+            yield i
+            index.set(i + step)
+
+    @contextmanager
+    def loop(self) -> Iterator[tuple[ir.Block, ir.Block]]:
+        """Repeats the block; it must itself branch to (go on, leave)."""
+        head = self.b.append_basic_block("loop")
+        test = self.b.append_basic_block("turn")
+        done = self.b.append_basic_block("done")
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        yield test, done
+        self.b.branch(head)
+        self.b.position_at_end(done)
+
+    @contextmanager
+    def when(self, condition: Bool) -> Iterator[None]:
+        with self.b.if_then(condition.value):
+            yield
+
+    @contextmanager
+    def either(self, condition: Bool) -> Iterator[tuple[Any, Any]]:
+        with self.b.if_else(condition.value) as pair:
+            yield pair
+
+    def ret(self) -> None:
+        self.b.ret_void()
+
+    def call(self, function: ir.Function, *args: Any) -> Any:
+        values = []
+        for a, kind in zip(args, function.function_type.args, strict=True):
+            values.append(self.i64(a).value if kind == I64 else a)
+        return self.b.call(function, values)
+
+    def at(self, pointer: ir.Value, index: Any, type_: ir.Type) -> ir.Value:
+        """Address of pointer[index] for elements of a type."""
+        return self.b.gep(pointer, [self.i64(index).value], source_etype=type_)
+
+    def load(self, pointer: ir.Value, type_: ir.Type, align: int | None = None) -> Any:
+        value = self.b.load(pointer, typ=type_, align=align)
+        return Int(self, value) if type_ == I64 else value
+
+    def store(self, value: Any, pointer: ir.Value, align: int | None = None) -> None:
+        self.b.store(value.value if isinstance(value, Int) else value, pointer, align)
+
+    def splat(self, value: ir.Value, lanes: int) -> ir.Value:
+        vec = ir.VectorType(value.type, lanes)
+        one = self.b.insert_element(ir.Constant(vec, ir.Undefined), value, I32(0))
+        zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+        return self.b.shuffle_vector(one, ir.Constant(vec, ir.Undefined), zeros)
+
+    def first_lanes(self, count: Any, lanes: int) -> ir.Value:
+        """Mask <lanes x i1> whose first *count* lanes are on (all, if count is larger)."""
+        vec = ir.VectorType(I32, lanes)
+        limit = self.i64(count).max(0).min(lanes)
+        spread = self.splat(self.b.trunc(limit.value, I32), lanes)
+        return self.b.icmp_signed("<", ir.Constant(vec, list(range(lanes))), spread)
+
+    def masked_load(self, pointer: ir.Value, mask: ir.Value, vec: ir.VectorType) -> ir.Value:
+        """The lanes that are on; the others are zero and their memory is not touched."""
+        kind = ir.FunctionType(vec, [PTR, I32, mask.type, vec])
+        f = self._intrinsic(f"llvm.masked.load.{_suffix(vec)}.p0", kind)
+        return self.b.call(f, [pointer, I32(1), mask, _zero(vec)])
+
+    def masked_store(self, value: ir.Value, pointer: ir.Value, mask: ir.Value) -> None:
+        kind = ir.FunctionType(VOID, [value.type, PTR, I32, mask.type])
+        f = self._intrinsic(f"llvm.masked.store.{_suffix(value.type)}.p0", kind)
+        self.b.call(f, [value, pointer, I32(1), mask])
+
+    def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
+        """llvm.name.<type> of arguments of one type, which is the result's too."""
+        kind = args[0].type
+        f = self._intrinsic(
+            f"llvm.{name}.{_suffix(kind)}", ir.FunctionType(kind, [kind] * len(args))
+        )
+        return self.b.call(f, args)
+
+    def _intrinsic(self, name: str, kind: ir.FunctionType) -> ir.Function:
+        return declare(self.module, name, kind)
+
+
+def allocate(builder: ir.IRBuilder, type_: ir.Type, count: int | None = None) -> ir.Value:
+    """An alloca that is an opaque pointer: llvmlite gives it a typed one."""
+    slot = builder.alloca(type_, None if count is None else I64(count))
+    slot.type = PTR
+    return slot
+
+
+def declare(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
+    """The function *name* of a module, declared at its first use."""
+    return module.globals.get(name) or ir.Function(module, kind, name)
+
+
+def _suffix(kind: ir.Type) -> str:
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{kind.element.intrinsic_name}"
+    return str(kind.intrinsic_name)
+
+
+def _zero(kind: ir.Type) -> ir.Constant:
+    return ir.Constant(kind, None)

@@ -1,0 +1,268 @@
+"""Micro-kernels of the generated GEMM: the loops over k whose accumulators stay in registers.
+
+Three kinds: `packed` multiplies panels (rows × vectors of a register tile, outer products),
+`direct` does the same on operands where they lie, for small or thin problems, and `dot` takes
+inner products of contiguous rows and columns. All end in `store_tile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from .engine import Target
+from .gemm_build import I64, PTR, Bool, Code, Int, Variable
+from .gemm_pack import F32, F64, I32, Format, Tile, widen
+
+Tiles = list[list[ir.Value]]
+
+
+class Kernels:
+    """Writes the micro-kernels of one format into a module, each when it is first asked for."""
+
+    def __init__(self, module: ir.Module, fmt: Format, tile: Tile, target: Target):
+        self.module, self.fmt, self.tile, self.target = module, fmt, tile, target
+        self.vec = ir.VectorType(fmt.acc, tile.lanes)
+        self.storage_vec = ir.VectorType(fmt.storage, tile.lanes)
+        self._made: dict[str, ir.Function] = {}
+
+    @property
+    def direct_works(self) -> bool:
+        """Whether masked loads of the storage type are cheap, which `direct` lives on."""
+        return self.tile.masks and (self.fmt.bytes >= 4 or self.target.has("avx512bw"))
+
+    def _once(self, name: str, write: Callable[[str], ir.Function]) -> ir.Function:
+        if name not in self._made:
+            self._made[name] = write(name)
+        return self._made[name]
+
+    def packed(self, rows: int) -> ir.Function:
+        """void(k, a panel, b panel, c, c_rs, c_cs, m, n, add): rows × tile.cols."""
+        return self._once(f"packed{rows}", lambda name: self._packed(name, rows))
+
+    def direct(self, rows: int, vectors: int, masked: bool) -> ir.Function:
+        """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
+        name = f"direct{rows}x{vectors}{'m' if masked else ''}"
+        return self._once(name, lambda name: self._direct(name, rows, vectors, masked))
+
+    def dot(self, rows: int, cols: int) -> ir.Function:
+        """void(k, a, a_rs, b, b_cs, c, c_rs, c_cs, add): a and b contiguous along k."""
+        return self._once(f"dot{rows}x{cols}", lambda name: self._dot(name, rows, cols))
+
+    def _packed(self, name: str, rows: int) -> ir.Function:
+        types = [I64, PTR, PTR, PTR, I64, I64, I64, I64, I64]
+        code = Code(self.module, name, types)
+        k, a, b, c, c_rs, c_cs, m, n, add = code.args
+        tile, acc = self.tile, self._accumulators(code, rows, self.tile.vectors)
+        with code.range(0, k) as kk:
+            pb = code.at(b, kk * tile.cols, self.fmt.acc)
+            pa = code.at(a, kk * tile.rows, self.fmt.acc)
+            bv = [self._vector(code, pb, v) for v in range(tile.vectors)]
+            for i in range(rows):
+                x = code.load(code.at(pa, i, self.fmt.acc), self.fmt.acc)
+                self._row_product(code, acc[i], x, bv)
+        self.store_tile(code, acc, c, c_rs, c_cs, m, n, add)
+        code.ret()
+        return code.function
+
+    def _direct(self, name: str, rows: int, vectors: int, masked: bool) -> ir.Function:
+        types = [I64, PTR, I64, I64, PTR, I64, PTR, I64, I64, I64]
+        code = Code(self.module, name, types)
+        k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add = code.args
+        lanes, fmt = self.tile.lanes, self.fmt
+        masks = [code.first_lanes(n - v * lanes, lanes) for v in range(vectors)]
+        acc = self._accumulators(code, rows, vectors)
+        row_pointers = [code.at(a, a_rs * i, fmt.storage) for i in range(rows)]
+        with code.range(0, k) as kk:
+            pb = code.at(b, kk * b_rs, fmt.storage)
+            bv = []
+            for v in range(vectors):
+                p = code.at(pb, v * lanes, fmt.storage)
+                if masked:
+                    y = code.masked_load(p, masks[v], self.storage_vec)
+                else:
+                    y = code.load(p, self.storage_vec, fmt.bytes)
+                bv.append(widen(code, fmt, self.target, y))
+            for i in range(rows):
+                x = code.load(code.at(row_pointers[i], kk * a_cs, fmt.storage), fmt.storage)
+                self._row_product(code, acc[i], widen(code, fmt, self.target, x), bv)
+        where = [[code.at(c, c_rs * i + v * lanes, fmt.acc) for v in range(vectors)]
+                 for i in range(rows)]  # fmt: skip
+        values = [[x.get() for x in row] for row in acc]
+        with code.either(add.ne(0)) as (yes, no):
+            for branch, more in ((yes, True), (no, False)):
+                with branch:
+                    for i in range(rows):
+                        for v in range(vectors):
+                            mask = masks[v] if masked else None
+                            self._write(code, values[i][v], where[i][v], mask, more)
+        code.ret()
+        return code.function
+
+    def _dot(self, name: str, rows: int, cols: int) -> ir.Function:
+        code = Code(self.module, name, [I64, PTR, I64, PTR, I64, PTR, I64, I64, I64])
+        k, a, a_rs, b, b_cs, c, c_rs, c_cs, add = code.args
+        lanes, fmt = self.tile.lanes, self.fmt
+        turns = max(1, 8 // (rows * cols))  # enough chains to hide the latency of an addition
+        acc = [self._accumulators(code, rows, cols) for _ in range(turns)]
+        pa = [code.at(a, a_rs * i, fmt.storage) for i in range(rows)]
+        pb = [code.at(b, b_cs * j, fmt.storage) for j in range(cols)]
+
+        def step(kk: Int, into: list[list[Variable]], mask: ir.Value | None) -> None:
+            def get(p: ir.Value) -> ir.Value:
+                p = code.at(p, kk, fmt.storage)
+                if mask is None:
+                    x = code.load(p, self.storage_vec, fmt.bytes)
+                else:
+                    x = code.masked_load(p, mask, self.storage_vec)
+                return widen(code, fmt, self.target, x)
+
+            ys = [get(p) for p in pb]
+            for i in range(rows):
+                self._products(code, into[i], get(pa[i]), ys)
+
+        block = lanes * turns
+        whole = k // block * block
+        with code.range(0, whole, block) as kk:
+            for t in range(turns):
+                step(kk + t * lanes, acc[t], None)
+        with code.range(whole, k, lanes) as kk:
+            step(kk, acc[0], code.first_lanes(k - kk, lanes))
+        for i in range(rows):
+            for j in range(cols):
+                total = acc[0][i][j].get()
+                for t in range(1, turns):
+                    total = self._sum(code, total, acc[t][i][j].get())
+                p = code.at(c, c_rs * i + c_cs * j, fmt.acc)
+                scalar = self._horizontal(code, total)
+                self._write_scalar(code, scalar, p, add)
+        code.ret()
+        return code.function
+
+    def store_tile(
+        self,
+        code: Code,
+        acc: list[list[Variable]],
+        c: ir.Value,
+        c_rs: Int,
+        c_cs: Int,
+        m: Int,
+        n: Int,
+        add: Int,
+    ) -> None:
+        """Stores (or adds, where add ≠ 0) the first m × n elements of a register tile to c."""
+        rows, vectors, lanes = len(acc), len(acc[0]), self.tile.lanes
+        values = [[x.get() for x in row] for row in acc]
+        whole = (m >= rows) & (n >= vectors * lanes) & c_cs.eq(1)
+        with code.either(whole) as (yes, no):
+            with yes, code.either(add.ne(0)) as (more, fresh):
+                for branch, adding in ((more, True), (fresh, False)):
+                    with branch:
+                        for i in range(rows):
+                            row = code.at(c, c_rs * i, self.fmt.acc)
+                            for v in range(vectors):
+                                p = code.at(row, v * lanes, self.fmt.acc)
+                                self._write(code, values[i][v], p, None, adding)
+            with no:
+                self._store_partial(code, values, c, c_rs, c_cs, m, n, add)
+
+    def _store_partial(
+        self, code: Code, values: Tiles, c: ir.Value, c_rs: Int, c_cs: Int, m: Int, n: Int, add: Int
+    ) -> None:
+        """By way of memory: rows with masks where c is contiguous, else element by element."""
+        rows, vectors, lanes = len(values), len(values[0]), self.tile.lanes
+        buffer = code.variable(self.vec, count=rows * vectors).slot
+        for i in range(rows):
+            for v in range(vectors):
+                code.store(values[i][v], code.at(buffer, i * vectors + v, self.vec))
+        with code.range(0, m.min(rows)) as r:
+            line, out = code.at(buffer, r * vectors, self.vec), code.at(c, c_rs * r, self.fmt.acc)
+            masked = c_cs.eq(1) if self.tile.masks else Bool(code, ir.IntType(1)(0))
+            with code.either(masked) as (unit, strided):
+                with unit:
+                    self._store_masked(code, line, out, vectors, n, add)
+                with strided:
+                    self._store_scalars(code, line, out, c_cs, n.min(vectors * lanes), add)
+
+    def _store_masked(
+        self, code: Code, line: ir.Value, out: ir.Value, vectors: int, n: Int, add: Int
+    ) -> None:
+        for v in range(vectors):
+            mask = code.first_lanes(n - v * self.tile.lanes, self.tile.lanes)
+            x = code.load(code.at(line, v, self.vec), self.vec)
+            p = code.at(out, v * self.tile.lanes, self.fmt.acc)
+            with code.either(add.ne(0)) as (more, fresh):
+                with more:
+                    self._write(code, x, p, mask, True)
+                with fresh:
+                    self._write(code, x, p, mask, False)
+
+    def _store_scalars(
+        self, code: Code, line: ir.Value, out: ir.Value, c_cs: Int, n: Int, add: Int
+    ) -> None:
+        with code.range(0, n) as j:
+            x = code.load(code.at(line, j, self.fmt.acc), self.fmt.acc)
+            self._write_scalar(code, x, code.at(out, c_cs * j, self.fmt.acc), add)
+
+    def _accumulators(self, code: Code, rows: int, vectors: int) -> list[list[Variable]]:
+        zero = ir.Constant(self.vec, None)
+        return [[code.variable(self.vec, zero) for _ in range(vectors)] for _ in range(rows)]
+
+    def _vector(self, code: Code, base: ir.Value, v: int) -> ir.Value:
+        p = code.at(base, v * self.tile.lanes, self.fmt.acc)
+        return code.load(p, self.vec, self.fmt.acc_bytes)
+
+    def _row_product(
+        self, code: Code, acc: list[Variable], x: ir.Value, bv: list[ir.Value]
+    ) -> None:
+        self._products(code, acc, code.splat(x, self.tile.lanes), bv)
+
+    def _products(self, code: Code, acc: list[Variable], x: ir.Value, bv: list[ir.Value]) -> None:
+        for slot, y in zip(acc, bv, strict=True):
+            slot.set(self._multiply_add(code, x, y, slot.get()))
+
+    def _multiply_add(self, code: Code, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+        if self.fmt.acc == I32:
+            return code.b.add(code.b.mul(x, y), z)
+        if self.tile.fma:
+            return code.intrinsic("fma", x, y, z)
+        return code.b.fadd(code.b.fmul(x, y), z)
+
+    def _sum(self, code: Code, x: ir.Value, y: ir.Value) -> ir.Value:
+        return code.b.fadd(x, y) if self.fmt.acc in (F32, F64) else code.b.add(x, y)
+
+    def _write(
+        self, code: Code, x: ir.Value, p: ir.Value, mask: ir.Value | None, add: bool
+    ) -> None:
+        size = self.fmt.acc_bytes
+        if add:
+            old = (
+                code.load(p, self.vec, size)
+                if mask is None
+                else code.masked_load(p, mask, self.vec)
+            )
+            x = self._sum(code, old, x)
+        if mask is None:
+            code.store(x, p, size)
+        else:
+            code.masked_store(x, p, mask)
+
+    def _write_scalar(self, code: Code, x: ir.Value, p: ir.Value, add: Int) -> None:
+        with code.either(add.ne(0)) as (yes, no):
+            with yes:
+                code.store(self._sum(code, code.load(p, self.fmt.acc), x), p)
+            with no:
+                code.store(x, p)
+
+    def _horizontal(self, code: Code, x: ir.Value) -> ir.Value:
+        """Sum of a vector's lanes, by halves."""
+        lanes = x.type.count
+        while lanes > 1:
+            lanes //= 2
+            parts = []
+            for start in (0, lanes):
+                index = ir.Constant(ir.VectorType(I32, lanes), list(range(start, start + lanes)))
+                parts.append(code.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), index))
+            x = self._sum(code, *parts)
+        return code.b.extract_element(x, I32(0))

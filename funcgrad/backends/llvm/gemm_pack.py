@@ -1,0 +1,245 @@
+"""Packing of operands for the generated GEMM, and the number formats it knows.
+
+A panel of width W holds k rows of W elements, the order in which the micro-kernel reads them
+(Goto & van de Geijn 2008): W rows of A, or W columns of B. Elements are converted to the
+accumulator's type on the way, and a panel that the matrix does not fill is filled with zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from .engine import Target
+from .gemm_build import I32, I64, PTR, Code, Int
+
+F32, F64, I16 = ir.FloatType(), ir.DoubleType(), ir.IntType(16)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A number format: how it lies in memory, and in which type it is multiplied and added."""
+
+    name: str
+    storage: ir.Type
+    acc: ir.Type
+    bytes: int
+
+    @property
+    def acc_bytes(self) -> int:
+        return 8 if self.acc == F64 else 4
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("float32", F32, F32, 4),
+        Format("float64", F64, F64, 8),
+        Format("float16", I16, F32, 2),
+        Format("bfloat16", I16, F32, 2),
+        Format("int8", ir.IntType(8), I32, 1),
+        Format("int32", I32, I32, 4),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Shape of the register tile (rows × vectors of lanes) and of the blocks around it."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    kc: int
+    masks: bool  # masked loads and stores are cheap
+    fma: bool
+
+    @property
+    def cols(self) -> int:
+        return self.vectors * self.lanes
+
+    @staticmethod
+    def of(target: Target, fmt: Format) -> Tile:
+        lanes = target.vector_bits // (8 * fmt.acc_bytes)
+        if target.has("avx512f"):
+            return Tile(14, 2, lanes, 384, True, True)
+        if target.has("avx2"):
+            return Tile(6, 2, lanes, 256, True, target.has("fma"))
+        if target.triple.startswith(("aarch64", "arm64")):
+            return Tile(8, 3, lanes, 256, False, True)
+        return Tile(6, 2, lanes, 256, False, False)
+
+
+def widen(code: Code, fmt: Format, target: Target, x: ir.Value) -> ir.Value:
+    """Storage type to accumulator type, exactly; scalars or vectors."""
+    b = code.b
+    if fmt.storage == fmt.acc:
+        return x
+    if fmt.name == "int8":
+        return b.sext(x, _like(x, I32))
+    if fmt.name == "bfloat16":
+        high = b.shl(b.zext(x, _like(x, I32)), _const(x, I32, 16))
+        return b.bitcast(high, _like(x, F32))
+    if target.has("f16c") or not target.triple.startswith("x86_64"):
+        return b.fpext(b.bitcast(x, _like(x, ir.HalfType())), _like(x, F32))
+    # Shift exponent and fraction into place and correct the exponent's bias by a product, which
+    # also normalizes denormals; infinities and NaNs get the largest exponent.
+    wide = b.zext(x, _like(x, I32))
+    sign = b.shl(b.and_(wide, _const(x, I32, 0x8000)), _const(x, I32, 16))
+    rest = b.shl(b.and_(wide, _const(x, I32, 0x7FFF)), _const(x, I32, 13))
+    scaled = b.fmul(b.bitcast(rest, _like(x, F32)), _const(x, F32, 2.0**112))
+    special = b.icmp_unsigned(">=", rest, _const(x, I32, 0x7C00 << 13))
+    bits = b.bitcast(scaled, _like(x, I32))
+    bits = b.select(special, b.or_(rest, _const(x, I32, 0x7F800000)), bits)
+    return b.bitcast(b.or_(bits, sign), _like(x, F32))
+
+
+def narrow(code: Code, fmt: Format, x: ir.Value) -> ir.Value:
+    """Float32 to float16 or bfloat16 bits, rounded to nearest even."""
+    b = code.b
+    bits = b.bitcast(x, _like(x, I32))
+    if fmt.name == "bfloat16":
+        odd = b.and_(b.lshr(bits, _const(x, I32, 16)), _const(x, I32, 1))
+        rounded = b.add(b.add(bits, _const(x, I32, 0x7FFF)), odd)
+        quiet = b.or_(bits, _const(x, I32, 0x400000))
+        high = b.select(b.fcmp_unordered("uno", x, x), quiet, rounded)
+        return b.trunc(b.lshr(high, _const(x, I32, 16)), _like(x, I16))
+    size = b.and_(bits, _const(x, I32, 0x7FFFFFFF))
+    sign = b.and_(b.lshr(bits, _const(x, I32, 16)), _const(x, I32, 0x8000))
+    # Adding 0.5 leaves a denormal result in the low bits, rounded by the hardware.
+    small = b.fadd(b.bitcast(size, _like(x, F32)), _const(x, F32, 0.5))
+    small = b.sub(b.bitcast(small, _like(x, I32)), _const(x, I32, 0x3F000000))
+    odd = b.and_(b.lshr(size, _const(x, I32, 13)), _const(x, I32, 1))
+    normal = b.add(b.add(size, _const(x, I32, 0xC8000FFF)), odd)
+    normal = b.lshr(normal, _const(x, I32, 13))
+    nan = b.icmp_unsigned(">", size, _const(x, I32, 0x7F800000))
+    large = b.select(nan, _const(x, I32, 0x7E00), _const(x, I32, 0x7C00))
+    half = b.select(b.icmp_unsigned("<", size, _const(x, I32, 0x38800000)), small, normal)
+    half = b.select(b.icmp_unsigned(">=", size, _const(x, I32, 0x47800000)), large, half)
+    return b.trunc(b.or_(half, sign), _like(x, I16))
+
+
+def pack_function(
+    module: ir.Module, name: str, width: int, lanes: int, fmt: Format, target: Target
+) -> ir.Function:
+    """void name(dst, src, count, k, sw, sk): packs `count` ≤ width rows of a (count × k) matrix
+    whose strides are sw and sk. It may write up to `lanes` elements behind the panel."""
+    code = Code(module, name, [PTR, PTR, I64, I64, I64, I64])
+    packer = _Packer(code, width, lanes, fmt, target)
+    sw, sk = code.args[4], code.args[5]
+    with code.either(sw.eq(1)) as (yes, no):
+        with yes:
+            packer.contiguous_rows()
+        with no, code.either(sk.eq(1)) as (yes_k, no_k):
+            with yes_k:
+                packer.transpose_blocks()
+            with no_k:
+                packer.scalars(code.i64(0))
+    code.ret()
+    return code.function
+
+
+class _Packer:
+    def __init__(self, code: Code, width: int, lanes: int, fmt: Format, target: Target):
+        self.code, self.width, self.lanes, self.fmt, self.target = code, width, lanes, fmt, target
+        self.dst, self.src, self.count, self.k, self.sw, self.sk = code.args
+        self.vec = ir.VectorType(fmt.storage, lanes)
+        # The last group may reach into the next row, which is written later, or, when groups
+        # go downwards, over what the group before it then corrects.
+        self.groups = list(reversed(range(-(-width // lanes))))
+
+    def _source(self, w: Int, kk: Int) -> ir.Value:
+        return self.code.at(self.src, w * self.sw + kk * self.sk, self.fmt.storage)
+
+    def _put(self, value: ir.Value, w: int, kk: Int) -> None:
+        where = self.code.at(self.dst, kk * self.width + w, self.fmt.acc)
+        self.code.store(value, where, self.fmt.acc_bytes)
+
+    def contiguous_rows(self) -> None:
+        """sw = 1: a row of the panel is contiguous in the source."""
+        code, lanes = self.code, self.lanes
+        exact = self.width % lanes == 0
+        full = self.count.eq(self.width)
+        masks = {g: code.first_lanes(self.count - g * lanes, lanes) for g in self.groups}
+
+        def copy(masked: bool) -> None:
+            with code.range(0, self.k) as kk:
+                for g in self.groups:
+                    p = self._source(code.i64(g * lanes), kk)
+                    if masked:
+                        x = code.masked_load(p, masks[g], self.vec)
+                    else:
+                        x = code.load(p, self.vec, self.fmt.bytes)
+                    self._put(widen(code, self.fmt, self.target, x), g * lanes, kk)
+
+        if not exact:
+            copy(True)
+            return
+        with code.either(full) as (yes, no):
+            with yes:
+                copy(False)
+            with no:
+                copy(True)
+
+    def transpose_blocks(self) -> None:
+        """sk = 1: squares of lanes × lanes are transposed in registers, the rest by scalars."""
+        code, lanes = self.code, self.lanes
+        whole = self.k // lanes * lanes
+        with code.range(0, whole, lanes) as kk:
+            for g in self.groups:
+                rows = []
+                for r in range(min(lanes, self.width - g * lanes)):
+                    w = g * lanes + r
+                    inside = self.count > w
+                    p = self._source(inside.select(w, 0), kk)
+                    x = widen(code, self.fmt, self.target, code.load(p, self.vec, self.fmt.bytes))
+                    rows.append(inside.pick(x, ir.Constant(x.type, None)))
+                rows += [ir.Constant(rows[0].type, None)] * (lanes - len(rows))
+                for c, column in enumerate(transpose(code, rows)):
+                    self._put(column, g * lanes, kk + c)
+        self.scalars(whole)
+
+    def scalars(self, start: Int) -> None:
+        """Any strides, element by element."""
+        code = self.code
+        with code.range(start, self.k) as kk:
+            with code.range(0, self.count) as w:
+                x = code.load(self._source(w, kk), self.fmt.storage)
+                self._put_scalar(widen(code, self.fmt, self.target, x), w, kk)
+            with code.range(self.count, self.width) as w:
+                self._put_scalar(ir.Constant(self.fmt.acc, None), w, kk)
+
+    def _put_scalar(self, value: ir.Value, w: Int, kk: Int) -> None:
+        self.code.store(value, self.code.at(self.dst, kk * self.width + w, self.fmt.acc))
+
+
+def transpose(code: Code, rows: list[ir.Value]) -> list[ir.Value]:
+    """A square matrix of vectors, transposed by exchanging blocks of doubling size."""
+    n = len(rows)
+    step = 1
+    while step < n:
+        low = [j if not j & step else n + j - step for j in range(n)]
+        high = [j + step if not j & step else n + j for j in range(n)]
+        result = list(rows)
+        for i in range(n):
+            if not i & step:
+                result[i] = _shuffle(code, rows[i], rows[i + step], low)
+                result[i + step] = _shuffle(code, rows[i], rows[i + step], high)
+        rows = result
+        step *= 2
+    return rows
+
+
+def _shuffle(code: Code, x: ir.Value, y: ir.Value, lanes: list[int]) -> ir.Value:
+    return code.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
+
+
+def _like(x: ir.Value, element: ir.Type) -> ir.Type:
+    return ir.VectorType(element, x.type.count) if isinstance(x.type, ir.VectorType) else element
+
+
+def _const(x: ir.Value, element: ir.Type, value: float) -> ir.Constant:
+    if isinstance(x.type, ir.VectorType):
+        return ir.Constant(ir.VectorType(element, x.type.count), [value] * x.type.count)
+    return ir.Constant(element, value)

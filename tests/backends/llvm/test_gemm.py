@@ -1,0 +1,274 @@
+import ctypes
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from llvmlite import ir
+
+from funcgrad.backends.llvm import gemm as module
+from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.gemm import OUTPUTS, declare_gemm, emit_gemm, gemm
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+FLOATS = [np.dtype(t) for t in ("float32", "float64", "float16")] + [BF16]
+INTEGERS = [np.dtype("int8"), np.dtype("int32")]
+SIZES = [
+    (1, 1, 1), (2, 3, 4), (4, 4, 4), (7, 5, 3), (8, 8, 8), (16, 16, 16), (13, 33, 65),
+    (1, 300, 200), (300, 1, 200), (3, 500, 64), (500, 5, 64), (8, 40, 129), (1, 1, 1000),
+    (14, 32, 100), (15, 31, 97), (120, 110, 90), (130, 97, 391), (257, 70, 40), (29, 2100, 20),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def restore_threads():
+    before = pool.num_threads()
+    yield
+    pool.set_num_threads(before)
+
+
+def random(rng, shape, dtype):
+    if dtype.kind == "i":
+        return rng.integers(-100, 100, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def laid_out(x, layout):
+    """The same values, laid out another way in memory."""
+    x = x.copy()
+    if layout == "transposed":
+        return np.swapaxes(np.swapaxes(x, -1, -2).copy(), -1, -2)
+    if layout == "strided":
+        y = np.zeros((*x.shape[:-2], x.shape[-2] * 2, x.shape[-1] * 3), x.dtype)[..., ::2, ::3]
+        y[...] = x
+        return y
+    if layout == "reversed":
+        return x[..., ::-1, ::-1].copy()[..., ::-1, ::-1]
+    return x
+
+
+def check(c, a, b, before=0.0):
+    """c against float64, with a bound of k roundings for floats; exact for integers."""
+    if c.dtype.kind == "i":
+        expected = a.astype(np.int64) @ b.astype(np.int64) + np.int64(before)
+        np.testing.assert_array_equal(c, expected.astype(np.int32))
+        return
+    af, bf = a.astype(np.float64), b.astype(np.float64)
+    acc = np.float64 if a.dtype == np.float64 else np.float32
+    size = np.abs(af) @ np.abs(bf) + np.abs(before)
+    allowed = (np.finfo(acc).eps * (a.shape[-1] + 2) + float(ml_dtypes.finfo(c.dtype).eps)) * size
+    error = np.abs(c.astype(np.float64) - (af @ bf + before))
+    assert (error <= allowed + 1e-7).all(), (error - allowed).max()
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes_and_dtypes(size, dtype):
+    rng = np.random.default_rng(sum(size))
+    m, n, k = size
+    a, b = random(rng, (m, k), dtype), random(rng, (k, n), dtype)
+    for out in OUTPUTS[dtype.name]:
+        c = np.full((m, n), 77).astype(BF16 if out == "bfloat16" else out)
+        check(gemm(a, b, c), a, b)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("float32"), np.dtype("float64"), BF16], ids=str)
+@pytest.mark.parametrize(
+    "size", [(5, 6, 7), (1, 40, 70), (40, 1, 70), (3, 50, 80), (90, 110, 100)], ids=str
+)
+def test_layouts(size, dtype):
+    rng = np.random.default_rng(1)
+    m, n, k = size
+    a, b = random(rng, (m, k), dtype), random(rng, (k, n), dtype)
+    layouts = ("plain", "transposed", "strided", "reversed")
+    for la, lb, lc in itertools.product(layouts, repeat=3):
+        c = laid_out(np.full((m, n), 5).astype(dtype), lc)
+        check(gemm(laid_out(a, la), laid_out(b, lb), c), a, b)
+        frame = c.base
+        if lc == "strided" and frame is not None:
+            untouched = np.ones(frame.shape, bool)
+            untouched[::2, ::3] = False
+            assert not frame[untouched].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("size", [(4, 5, 6), (1, 30, 90), (100, 90, 110), (20, 30, 1700)], ids=str)
+def test_add(size, dtype):
+    rng = np.random.default_rng(2)
+    dtype = BF16 if dtype == "bfloat16" else np.dtype(dtype)
+    m, n, k = size
+    a, b = random(rng, (m, k), dtype), random(rng, (k, n), dtype)
+    for out in OUTPUTS[dtype.name]:
+        before = random(rng, (m, n), BF16 if out == "bfloat16" else np.dtype(out))
+        c = gemm(a, b, before.copy(), add=True)
+        start = before if c.dtype.kind == "i" else before.astype(np.float64)
+        if c.dtype.kind == "i":
+            np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64) + start)
+        else:
+            check(c, a, b, start)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
+def test_empty(dtype):
+    for m, n, k in itertools.product((0, 1, 20), repeat=3):
+        if 0 in (m, n, k):
+            a, b = np.ones((m, k), dtype), np.ones((k, n), dtype)
+            c = np.full((m, n), 3, OUTPUTS[dtype][0])
+            assert (gemm(a, b, c.copy()) == 0).all()
+            assert (gemm(a, b, c.copy(), add=True) == 3).all()
+    assert gemm(np.ones((0, 2, 3), "f4"), np.ones((0, 3, 4), "f4")).shape == (0, 2, 4)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("batch_a", "batch_b", "size"),
+    [
+        ((6,), (6,), (4, 4, 4)),
+        ((200,), (1,), (5, 7, 9)),
+        ((1,), (40,), (32, 20, 16)),
+        ((3, 1), (1, 4), (17, 33, 40)),
+        ((2, 3, 2), (2, 1, 1), (8, 9, 10)),
+        ((), (5,), (60, 50, 70)),
+        ((2,), (), (150, 140, 130)),
+    ],
+    ids=str,
+)
+def test_batches(threads, batch_a, batch_b, size):
+    pool.set_num_threads(threads)
+    rng = np.random.default_rng(3)
+    m, n, k = size
+    a = random(rng, (*batch_a, m, k), np.dtype("float32"))
+    b = random(rng, (*batch_b, k, n), np.dtype("float32"))
+    check(gemm(a, b), a, b)
+    check(gemm(laid_out(a, "reversed"), laid_out(b, "transposed")), a, b)
+
+
+def test_batch_dimensions_that_are_not_contiguous():
+    rng = np.random.default_rng(4)
+    q, k = (random(rng, (3, 20, 4, 16), np.dtype("float32")) for _ in range(2))
+    a, b = q.transpose(0, 2, 1, 3), k.transpose(0, 2, 3, 1)
+    check(gemm(a, b), a, b)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("size", [(6, 6, 6), (1, 40, 70), (40, 1, 70), (100, 110, 120)], ids=str)
+def test_nan_and_infinity_stay_where_they_belong(size, dtype):
+    m, n, k = size
+    a, b = np.ones((m, k), dtype), np.ones((k, n), dtype)
+    a[m // 2, k // 2], a[0, 0] = np.nan, np.inf
+    c = gemm(a, b).astype(np.float64)
+    expected = np.full((m, n), float(k))
+    expected[0] = np.inf
+    expected[m // 2] = np.nan
+    np.testing.assert_array_equal(c, expected)
+    b[0, 0] = 0
+    assert np.isnan(gemm(a, b)[0, 0].astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_conversions_round_as_numpy_does(dtype):
+    """A product with 1 shows widening and rounding of every 16-bit pattern and of its midpoints."""
+    dtype = BF16 if dtype == "bfloat16" else np.dtype(dtype)
+    every = np.arange(65536, dtype=np.uint16).view(dtype)[:, None]
+    with np.errstate(all="ignore"):
+        one = np.ones((1, 1), dtype)
+        same = gemm(every, one)
+        wide = gemm(every, one, np.empty(every.shape, np.float32))
+        half = np.full((1, 1), 0.5, dtype)
+        halved = gemm(every, half)
+        np.testing.assert_array_equal(wide, every.astype(np.float32))
+        np.testing.assert_array_equal(same.astype(np.float32), every.astype(np.float32))
+        expected = (every.astype(np.float32) * np.float32(0.5)).astype(dtype)
+        np.testing.assert_array_equal(halved.astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("size", [(300, 300, 300), (1, 5000, 100), (5000, 1, 100), (200, 200, 900)])
+def test_threads_do_not_change_the_result(size):
+    rng = np.random.default_rng(5)
+    m, n, k = size
+    a, b = random(rng, (m, k), np.dtype("float32")), random(rng, (k, n), np.dtype("float32"))
+    results = []
+    for threads in (1, 2, 3):
+        pool.set_num_threads(threads)
+        results.append(gemm(a, b))
+        results.append(gemm(a, laid_out(b, "transposed")))
+    for c in results[2:]:
+        np.testing.assert_array_equal(c, results[0 if c is results[2] or c is results[4] else 1])
+
+
+def test_random_shapes():
+    rng = np.random.default_rng(6)
+    for _ in range(60):
+        m, n, k = (int(x) for x in 2 ** rng.uniform(0, 8, 3))
+        a = laid_out(
+            random(rng, (m, k), np.dtype("float32")), rng.choice(["plain", "transposed", "strided"])
+        )
+        b = laid_out(
+            random(rng, (k, n), np.dtype("float32")), rng.choice(["plain", "transposed", "strided"])
+        )
+        check(gemm(a, b), a, b)
+
+
+def test_blocks_larger_than_the_packing_buffers():
+    rng = np.random.default_rng(7)
+    a = random(rng, (1600, 40), np.dtype("float32"))
+    b = random(rng, (40, 2100), np.dtype("float32"))
+    check(gemm(a, b), a, b)
+    a, b = (
+        random(rng, (20, 4000), np.dtype("float64")),
+        random(rng, (4000, 60), np.dtype("float64")),
+    )
+    check(gemm(a, b), a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8"])
+def test_generic_target(dtype):
+    """The code for the oldest processor runs here too: other tiles, no masks, no fma."""
+    target = engine(engine().target.generic())
+    numpy_type = BF16 if dtype == "bfloat16" else np.dtype(dtype)
+    out = OUTPUTS[dtype][0]
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, out, target))
+    rng = np.random.default_rng(8)
+    for m, n, k in [(1, 1, 1), (5, 9, 30), (100, 70, 300), (1, 100, 64), (100, 1, 64)]:
+        a, b = random(rng, (m, k), numpy_type), random(rng, (k, n), numpy_type)
+        b = laid_out(b, "transposed" if m % 2 else "plain")
+        c = np.empty((m, n), BF16 if out == "bfloat16" else out)
+        call = module._words(a, b, c, False)
+        function(ctypes.addressof(call))
+        check(c, a, b)
+
+
+def test_emitted_call():
+    m = ir.Module("test_emitted_call")
+    ptr = ir.PointerType()
+    f = ir.Function(m, ir.FunctionType(ir.VoidType(), [ptr, ptr, ptr]), "product")
+    b = ir.IRBuilder(f.append_basic_block())
+    x, y, z = f.args
+    steps = {"a_rs": 3, "a_cs": 1, "b_rs": 4, "b_cs": 1, "c_rs": 4, "c_cs": 1}
+    emit_gemm(b, "float32", None, {"m": 2, "n": 4, "k": 3, "a": x, "b": y, "c": z, **steps})
+    b.ret_void()
+    assert declare_gemm(m, "float32") is declare_gemm(m, "float32")
+    address = engine().compile(m).address("product")
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(address)
+    a = np.arange(6, dtype="f4").reshape(2, 3)
+    w = np.arange(12, dtype="f4").reshape(3, 4)
+    c = np.empty((2, 4), "f4")
+    call(a.ctypes.data, w.ctypes.data, c.ctypes.data)
+    np.testing.assert_array_equal(c, a @ w)
+    with pytest.raises(ValueError, match=r"unknown words \['row_stride'\]"):
+        emit_gemm(b, "float32", None, {"row_stride": 1})
+
+
+def test_bad_arguments():
+    x = np.ones((2, 3), "f4")
+    with pytest.raises(ValueError, match=r"a has shape \(2, 3\) and b \(2, 3\)"):
+        gemm(x, x)
+    with pytest.raises(TypeError, match="a is float32 and b is float64"):
+        gemm(x, np.ones((3, 2)))
+    with pytest.raises(TypeError, match="a is complex64"):
+        gemm(x.astype("c8"), x.T.astype("c8"))
+    with pytest.raises(ValueError, match=r"out is float32\(3, 3\), the product float32 of shape"):
+        gemm(x, x.T, np.empty((3, 3), "f4"))
+    with pytest.raises(ValueError, match="no product of float32 into float64"):
+        module.install("float32", "float64")
