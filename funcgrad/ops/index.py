@@ -17,7 +17,7 @@ from funcgrad.core import dims as dims_
 from funcgrad.core.aval import promote
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer, aval_of
-from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.errors import DTypeError, OutOfBoundsError, ShapeError
 from funcgrad.ops.arguments import canonical_axis, integers
 from funcgrad.ops.arithmetic import rem
 from funcgrad.ops.base import batch_front, broadcast_p, instantiate, is_linear, zeros
@@ -371,7 +371,7 @@ def slice_in_dim(
 
 
 def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
-    """The elements at one static index of an axis; raises IndexError where there is none.
+    """The elements at one static index of an axis; raises OutOfBoundsError where there is none.
 
     >>> from funcgrad import lax
     >>> lax.index_in_dim(lax.iota("int32", 6), -1)
@@ -382,7 +382,9 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
     size = aval.shape[axis]
     position = operator.index(index)
     if not -size <= position < size:
-        raise IndexError(f"index_in_dim: index {index} is out of bounds for axis {axis} of {aval}")
+        raise OutOfBoundsError(
+            f"index_in_dim: index {index} is out of bounds for axis {axis} of {aval}"
+        )
     position += size * (position < 0)
     out = slice_in_dim(operand, position, position + 1, 1, axis)
     return out if keepdims else squeeze(out, (axis,))
