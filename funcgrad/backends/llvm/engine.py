@@ -89,11 +89,11 @@ class Target:
 class Library:
     """The machine code of one module, linked into this process."""
 
-    def __init__(self, engine: Engine, source: str, obj: bytes, tracker: Any, names: list[str]):
+    def __init__(self, engine: Engine, source: str, level: int, obj: bytes, tracker: Any):
         self._engine = engine
         self._tracker = tracker
-        self._names = frozenset(names)
         self.source = source
+        self.level = level
         self.object_code = obj
 
     def address(self, name: str) -> int:
@@ -105,10 +105,10 @@ class Library:
         >>> ctypes.CFUNCTYPE(ctypes.c_int)(lib.address("one"))()
         1
         """
-        if name not in self._names:
-            known = ", ".join(sorted(self._names)) or "nothing"
-            raise KeyError(f"compiled module has no symbol {name!r}; it defines {known}")
-        return int(self._tracker[name])
+        try:
+            return int(self._tracker[name])
+        except KeyError:
+            raise KeyError(f"compiled module exports no symbol {name!r}") from None
 
     @property
     def llvm_text(self) -> str:
@@ -157,8 +157,11 @@ class Engine:
             if self._symbols.setdefault(name, address) != address:
                 raise ValueError(f"bind: {name!r} is already bound to another address")
 
-    def compile(self, module: ir.Module | str) -> Library:
+    def compile(self, module: ir.Module | str, level: int = 3) -> Library:
         """Verify, optimize and link a module; the same text is compiled only once.
+
+        *level* is LLVM's, 0 to 3. Below 3 loops are neither vectorized nor unrolled, which
+        compiles twice as fast: for code that is written with vectors already.
 
         Functions and globals that the module declares come from `bind`, then from the process
         (libc, libm). Raises InvalidIR if LLVM rejects the module, and RuntimeError if a
@@ -169,7 +172,7 @@ class Engine:
         42
         """
         text = str(module)
-        key = hashlib.sha256(text.encode()).digest()
+        key = hashlib.sha256(f"{level}{text}".encode()).digest()
         while True:
             with self._lock:
                 if key in self._libraries:
@@ -180,7 +183,7 @@ class Engine:
                     break
             event.wait()
         try:
-            library = self._build(text)
+            library = self._build(text, level)
             with self._lock:
                 self._libraries[key] = library
             return library
@@ -189,8 +192,8 @@ class Engine:
                 del self._building[key]
             mine.set()
 
-    def _build(self, text: str) -> Library:
-        obj, defined, declared = self._inspect(text, _emit)
+    def _build(self, text: str, level: int) -> Library:
+        obj, defined, declared = self._inspect(text, level, _emit)
         linker = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
         for name in defined:
             linker.export_symbol(name)
@@ -207,7 +210,7 @@ class Engine:
         except RuntimeError as error:
             raise RuntimeError(f"cannot link a compiled module: {error}") from None
         tracker.detach()
-        return Library(self, text, obj, tracker, defined)
+        return Library(self, text, level, obj, tracker)
 
     def _target_machine(self) -> Any:
         target = self.target
@@ -215,17 +218,15 @@ class Engine:
             cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
         )
 
-    def _inspect(self, text: str, what: Callable[[Any, Any], Any]) -> Any:
+    def _inspect(self, text: str, level: int, what: Callable[[Any, Any], Any]) -> Any:
         """Optimize *text* in a fresh context and apply *what* to (target machine, module)."""
         machine = self._target_machine()
         with llvm.create_context() as context, _parse(text, context) as mod:
             mod.triple = self.target.triple
             mod.data_layout = str(machine.target_data)
-            tuning = llvm.create_pipeline_tuning_options(speed_level=3)
-            tuning.loop_vectorization = True
-            tuning.slp_vectorization = True
-            tuning.loop_interleaving = True
-            tuning.loop_unrolling = True
+            tuning = llvm.create_pipeline_tuning_options(speed_level=level)
+            tuning.loop_vectorization = tuning.slp_vectorization = level == 3
+            tuning.loop_interleaving = tuning.loop_unrolling = level == 3
             builder = llvm.create_pass_builder(machine, tuning)
             passes = builder.getModulePassManager()
             _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, mod, builder)

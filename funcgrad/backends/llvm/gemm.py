@@ -51,7 +51,7 @@ def install(dtype: str, out: str, target: Engine | None = None) -> int:
     module = ir.Module("gemm")
     Driver(module, FORMATS[dtype], FORMATS[out], target.target)
     name = symbol(FORMATS[dtype], FORMATS[out])
-    address = target.compile(module).address(name)
+    address = target.compile(module, level=1).address(name)
     target.bind(name, address)
     return address
 

@@ -15,7 +15,7 @@ from llvmlite import ir
 from .engine import Target
 from .gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from .gemm_kernels import Kernels
-from .gemm_pack import Format, Tile, narrow, pack_function, widen
+from .gemm_pack import Format, Tile, constant, narrow, pack_function, widen
 
 CALL = (
     "batch0", "batch1", "m", "n", "k",
@@ -380,20 +380,24 @@ class Driver:
         code = Code(self.module, "round_task", [PTR, I64, I64])
         job = Record(code, JOB, code.args[0])
         n, rs, cs, add = job["n"], job["c_rs"], job["c_cs"], job["add"]
-        sums, c, acc = job.pointer_at("a"), job.pointer_at("c"), self.fmt.acc
+        sums, c = job.pointer_at("a"), job.pointer_at("c")
+        lanes, storage, acc = self.tile.lanes, self.out.storage, self.fmt.acc
+        vectors = cs.eq(1).select(n // lanes * lanes, 0)
+
+        def round_one(p: ir.Value, x: ir.Value, kind: ir.Type) -> None:
+            """What c held before counts only where the call adds: it may be NaN."""
+            old = widen(code, self.out, self.target, code.load(p, kind, self.out.bytes))
+            old = add.ne(0).pick(old, constant(x.type, -0.0))
+            code.store(narrow(code, self.out, code.b.fadd(old, x)), p, self.out.bytes)
+
         with code.range(code.args[1], code.args[2]) as i:
-            row, c_row = code.at(sums, i * n, acc), code.at(c, i * rs, self.out.storage)
-            for growing in (True, False):
-                for unit in (True, False):
-                    chosen = add.ne(0) if growing else add.eq(0)
-                    chosen = chosen & (cs.eq(1) if unit else cs.ne(1))
-                    with code.when(chosen), code.range(0, n) as j:
-                        p = code.at(c_row, j if unit else j * cs, self.out.storage)
-                        x = code.load(code.at(row, j, acc), acc)
-                        if growing:
-                            old = widen(code, self.out, self.target, code.load(p, self.out.storage))
-                            x = code.b.fadd(old, x)
-                        code.store(narrow(code, self.out, x), p)
+            row, c_row = code.at(sums, i * n, acc), code.at(c, i * rs, storage)
+            with code.range(0, vectors, lanes) as j:
+                x = code.load(code.at(row, j, acc), ir.VectorType(acc, lanes), 4)
+                round_one(code.at(c_row, j, storage), x, ir.VectorType(storage, lanes))
+            with code.range(vectors, n) as j:
+                x = code.load(code.at(row, j, acc), acc)
+                round_one(code.at(c_row, j * cs, storage), x, storage)
         code.ret()
         return code.function
 

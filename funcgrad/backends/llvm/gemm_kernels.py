@@ -35,6 +35,7 @@ class Kernels:
     def _once(self, name: str, write: Callable[[str], ir.Function]) -> ir.Function:
         if name not in self._made:
             self._made[name] = write(name)
+            self._made[name].attributes.add("noinline")  # calls are cheap, compiling is not
         return self._made[name]
 
     def packed(self, rows: int) -> ir.Function:

@@ -240,6 +240,9 @@ def _like(x: ir.Value, element: ir.Type) -> ir.Type:
 
 
 def _const(x: ir.Value, element: ir.Type, value: float) -> ir.Constant:
-    if isinstance(x.type, ir.VectorType):
-        return ir.Constant(ir.VectorType(element, x.type.count), [value] * x.type.count)
-    return ir.Constant(element, value)
+    return constant(_like(x, element), value)
+
+
+def constant(kind: ir.Type, value: float) -> ir.Constant:
+    """A scalar, or a vector of equal elements."""
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)

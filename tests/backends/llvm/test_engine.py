@@ -56,6 +56,12 @@ def test_vectorizes_for_the_host_width():
     assert f"<{target.vector_bits // 32} x float>" in text
 
 
+def test_levels_below_three_do_not_vectorize():
+    source = SUM.format(name="narrow", addend="1.0")
+    assert " x float>" not in engine().compile(source, level=1).llvm_text
+    assert " x float>" in engine().compile(source).llvm_text
+
+
 def test_generic_target_runs():
     generic = engine(Target.host().generic())
     assert generic is not engine()
@@ -107,7 +113,7 @@ def test_unknown_symbols_are_named():
             "declare void @fg_no_such_symbol()\n"
             "define void @f() { call void @fg_no_such_symbol() ret void }"
         )
-    with pytest.raises(KeyError, match="no symbol 'nope'; it defines triple"):
+    with pytest.raises(KeyError, match="exports no symbol 'nope'"):
         engine().compile(builder_module()).address("nope")
 
 
