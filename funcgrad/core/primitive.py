@@ -73,6 +73,7 @@ class Primitive:
     doc: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "__name__", self.name)
         if self.doc:
             object.__setattr__(self, "__doc__", self.doc)
 

@@ -289,9 +289,14 @@ def _partial(unknown: Sequence[bool], eqn: Eqn) -> Split:
 def _transpose(ct: Sequence[Any], *args: Any, jaxpr, length, reverse, unroll, n_consts, n_carry):
     linear = [type(a) is Linear for a in args]
     const_l, init_l, xs_l = split_list(linear, n_consts, n_carry)
-    if not all(init_l):
+
+    def grow(mask: list[bool]) -> list[bool]:
+        return partial_eval_jaxpr(jaxpr, [*const_l, *mask, *xs_l]).out_unknown[:n_carry]
+
+    if not all(fixpoint(grow, init_l)):
         raise DifferentiationError(
-            "scan: a carry of which a part is not linear can't be transposed as a whole"
+            "scan: a linear scan can't be transposed whose carry has a part (a counter, say) that "
+            "doesn't depend on what it is linear in; pass that part as scanned inputs xs"
         )
     ct_carry, ct_ys = split_list(ct, n_carry)
     ys_nz = [type(c) is not Zero for c in ct_ys]
@@ -335,7 +340,7 @@ def _transpose(ct: Sequence[Any], *args: Any, jaxpr, length, reverse, unroll, n_
     acc_it, cx_it = iter(acc), iter(cx)
     return [
         *(next(acc_it) if m else None for m in const_l),
-        *ck,
+        *(c if m else None for c, m in zip(ck, init_l, strict=True)),
         *(next(cx_it) if m else None for m in xs_l),
     ]
 
