@@ -117,7 +117,7 @@ class Library:
         >>> "ret i32 3" in engine().compile("define i32 @three() { ret i32 3 }").llvm_text
         True
         """
-        return self._engine._inspect(self.source, lambda _, mod: str(mod))
+        return self._engine._inspect(self.source, self.level, lambda _, mod: str(mod))
 
     def asm(self) -> str:
         """The assembly of the target, made anew at each call.
@@ -125,7 +125,7 @@ class Library:
         >>> "ret" in engine().compile("define i32 @four() { ret i32 4 }").asm()
         True
         """
-        return self._engine._inspect(self.source, lambda tm, mod: tm.emit_assembly(mod))
+        return self._engine._inspect(self.source, self.level, lambda tm, mod: tm.emit_assembly(mod))
 
 
 class Engine:
