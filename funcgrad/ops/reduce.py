@@ -401,12 +401,12 @@ def reduce(
     avals = [aval_of(x) for x in xs]
     if not avals or any(a.shape != avals[0].shape for a in avals):
         raise ShapeError(f"reduce: operands must have one shape, got {avals}")
-    inits = [_init(i, a.dtype) for i, a in zip(inits, avals, strict=True)]
+    inits = [checked_init("reduce", i, a.dtype) for i, a in zip(inits, avals, strict=True)]
     axes = canonical_axes("reduce", dimensions, avals[0].ndim)
     monoid = monoid_of(computation, avals[0].dtype) if len(xs) == 1 else None
     if monoid is not None:
         reduced = [monoid.reduce.bind(xs[0], axes=axes)]
-        if _is_identity(inits[0], monoid.identity(avals[0].dtype)):
+        if is_identity(inits[0], monoid.identity(avals[0].dtype)):
             return tree.unflatten(structure, reduced)
     else:
         reduced = _pairwise(xs, structure, computation, axes)
@@ -416,16 +416,18 @@ def reduce(
     return computation(tree.unflatten(structure, inits), tree.unflatten(structure, reduced))
 
 
-def _init(init: Any, dtype: np.dtype) -> Any:
+def checked_init(name: str, init: Any, dtype: np.dtype) -> Any:
+    """A reduction's initial value as a scalar of a dtype, or an error naming the op."""
     if isinstance(init, bool | int | float | complex) and not isinstance(init, np.generic):
         return full((), init, dtype)
     aval = aval_of(init)
     if aval.shape or aval.dtype != dtype:
-        raise ShapeError(f"reduce: an init value must be a scalar of dtype {dtype}, got {aval}")
+        raise ShapeError(f"{name}: an init value must be a scalar of dtype {dtype}, got {aval}")
     return init
 
 
-def _is_identity(init: Any, identity: Any) -> bool:
+def is_identity(init: Any, identity: Any) -> bool:
+    """Whether an initial value is known to be neutral."""
     concrete = getattr(init, "concrete", lambda: init)()
     return concrete is not None and bool(np.asarray(concrete) == identity)
 

@@ -1,0 +1,214 @@
+"""Sorting: of several arrays by keys, and the k greatest. NaN counts as greater than all numbers.
+
+The sorted arrays are the operands under a permutation, so tangents follow along that permutation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core import dims as dims_
+from funcgrad.core.aval import Zero
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops.arguments import canonical_axis
+from funcgrad.ops.base import batch_front, broadcast_p, full, move_axis, size_of
+from funcgrad.ops.cumulative import widened
+from funcgrad.ops.families import NOT_LINEAR
+from funcgrad.ops.gather import GatherDimensionNumbers, gather
+from funcgrad.ops.shape import broadcasted_iota, iota_p, rev_p
+
+
+def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    """y[..., k, ...] = x[..., indices[..., k, ...], ...], for indices that are within bounds.
+
+    >>> import numpy as np
+    >>> take_along_axis(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0], [0, 0]]), 1)
+    Array([[2., 1.],
+           [3., 3.]], dtype=float32)
+    """
+    shape = aval_of(indices).shape
+    rank = len(shape)
+    if not size_of(aval_of(x).shape):
+        return full(shape, 0, aval_of(x).dtype)
+    others = tuple(i for i in range(rank) if i != axis)
+    vectors = broadcast_p.bind(indices, shape=(*shape, 1), broadcast_dimensions=tuple(range(rank)))
+    numbers = GatherDimensionNumbers((), (axis,), (axis,), others, others)
+    return gather(x, vectors, numbers, (1,) * rank, mode="promise_in_bounds")
+
+
+# ---- sort
+
+
+def _sort_abstract(*xs, dimension, is_stable, num_keys):
+    if not xs or any(x.shape != xs[0].shape for x in xs):
+        raise ShapeError(f"sort: operands must have one shape, got {list(xs)}")
+    if not 0 <= dimension < xs[0].ndim:
+        raise ShapeError(f"sort: dimension {dimension} is no axis of {xs[0]}")
+    if not 1 <= num_keys <= len(xs):
+        raise ShapeError(f"sort: num_keys must be from 1 to {len(xs)}, got {num_keys}")
+    return list(xs)
+
+
+def _sort_impl(xp, *xs, dimension, is_stable, num_keys):
+    if len(xs) == 1:
+        return [xp.sort(widened(xs[0]), axis=dimension)]
+    order = None
+    for key in reversed(xs[:num_keys]):
+        key = widened(key)
+        if order is not None:
+            key = xp.take_along_axis(key, order, axis=dimension)
+        inner = xp.argsort(key, axis=dimension, kind="stable")
+        order = inner if order is None else xp.take_along_axis(order, inner, axis=dimension)
+    return [xp.take_along_axis(x, order, axis=dimension) for x in xs]
+
+
+def _sort_jvp(primals, tangents, *, dimension, is_stable, num_keys):
+    shape = aval_of(primals[0]).shape
+    places = iota_p.bind(dtype=np.dtype(np.int32), shape=shape, dimension=dimension)
+    *outs, order = sort_p.bind(
+        *primals, places, dimension=dimension, is_stable=is_stable, num_keys=num_keys
+    )
+    return outs, [
+        Zero(aval_of(o).tangent()) if type(g) is Zero else take_along_axis(g, order, dimension)
+        for o, g in zip(outs, tangents, strict=True)
+    ]
+
+
+def _sort_batch(axis, args, dims, *, dimension, is_stable, num_keys):
+    moved = [batch_front(x, d, axis.size) for x, d in zip(args, dims, strict=True)]
+    outs = sort_p.bind(*moved, dimension=dimension + 1, is_stable=is_stable, num_keys=num_keys)
+    return outs, [0] * len(outs)
+
+
+def _sort_dims(*xs, dimension, is_stable, num_keys):
+    names = dims_.letters(xs[0].ndim)
+    names[dimension] += "!"
+    each = ", ".join([" ".join(names)] * len(xs))
+    return f"{each} -> {each}"
+
+
+sort_p = Primitive(
+    name="sort",
+    abstract=_sort_abstract,
+    impl=_sort_impl,
+    jvp=_sort_jvp,
+    transpose=NOT_LINEAR,
+    batch=_sort_batch,
+    dims=_sort_dims,
+    multiple=True,
+)
+
+
+def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
+    """Sort an array along an axis, ascending; or several of one shape together, by the first.
+
+    With `num_keys`, later keys decide among equal ones. NaN comes last; -0.0 equals 0.0; complex
+    numbers go by real, then imaginary part. A sequence of arrays gives a tuple of arrays.
+
+    >>> from funcgrad import lax
+    >>> lax.sort(lax.rev(lax.iota("int32", 4), [0]))
+    Array([0, 1, 2, 3], dtype=int32)
+    """
+    several = isinstance(operand, list | tuple)
+    operands = list(operand) if several else [operand]
+    if not operands:
+        raise TypeError("sort: need at least one operand, got none")
+    axis = canonical_axis("sort", dimension, aval_of(operands[0]).ndim)
+    outs = sort_p.bind(*operands, dimension=axis, is_stable=bool(is_stable), num_keys=int(num_keys))
+    return tuple(outs) if several else outs[0]
+
+
+def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> Any:
+    """Sort `keys` along an axis, and `values` in the same order.
+
+    >>> from funcgrad import lax
+    >>> x = lax.iota("int32", 3)
+    >>> lax.sort_key_val(lax.neg(x), x)
+    (Array([-2, -1,  0], dtype=int32), Array([2, 1, 0], dtype=int32))
+    """
+    return sort((keys, values), dimension, is_stable)
+
+
+def argsort(
+    operand: Any, dimension: int = -1, is_stable: bool = True, descending: bool = False
+) -> Any:
+    """The positions (int32) that sort an array along an axis; equal elements keep their order.
+
+    >>> import numpy as np
+    >>> argsort(np.float32([2, 0, 1, 2]), descending=True)
+    Array([0, 3, 2, 1], dtype=int32)
+    """
+    aval = aval_of(operand)
+    axis = canonical_axis("argsort", dimension, aval.ndim)
+    places = broadcasted_iota("int32", aval.shape, axis)
+    if not descending:
+        return sort_key_val(operand, places, axis, is_stable)[1]
+    # Sorted backwards twice, equal elements are in their order again.
+    back = (axis,)
+    operand, places = (rev_p.bind(v, dimensions=back) for v in (operand, places))
+    return rev_p.bind(sort_key_val(operand, places, axis, is_stable)[1], dimensions=back)
+
+
+# ---- top_k
+
+
+def _top_abstract(x, *, k):
+    if not x.ndim or not 0 <= k <= x.shape[-1]:
+        raise ShapeError(f"top_k: k = {k} must be from 0 to the size of the last axis of {x}")
+    if dtypes.is_complex(x.dtype):
+        raise DTypeError(f"top_k: need real numbers, got {x}")
+    shape = (*x.shape[:-1], k)
+    return [x.update(shape=shape), x.update(shape=shape, dtype=np.dtype(np.int32), weak_type=False)]
+
+
+def _top_impl(xp, x, *, k):
+    # An ascending stable sort of the reversed axis, read from its end.
+    backwards = xp.argsort(widened(x)[..., ::-1], axis=-1, kind="stable")
+    order = x.shape[-1] - 1 - backwards[..., ::-1][..., :k]
+    return [xp.take_along_axis(x, order, axis=-1), order.astype(np.int32)]
+
+
+def _top_jvp(primals, tangents, *, k):
+    values, order = top_k_p.bind(*primals, k=k)
+    g = take_along_axis(tangents[0], order, len(aval_of(order).shape) - 1)
+    return [values, order], [g, Zero(aval_of(order).tangent())]
+
+
+def _top_batch(axis, args, dims, *, k):
+    return top_k_p.bind(move_axis(args[0], dims[0], 0), k=k), [0, 0]
+
+
+def _top_dims(x, *, k):
+    names = dims_.letters(x.ndim)
+    out = " ".join([*names[:-1], "."])
+    return f"{' '.join(names)}! -> {out}, {out}"
+
+
+top_k_p = Primitive(
+    name="top_k",
+    abstract=_top_abstract,
+    impl=_top_impl,
+    jvp=_top_jvp,
+    transpose=NOT_LINEAR,
+    batch=_top_batch,
+    dims=_top_dims,
+    multiple=True,
+)
+
+
+def top_k(operand: Any, k: int) -> list:
+    """The k greatest elements along the last axis, descending, and their positions (int32).
+
+    Among equal elements the first comes first; NaN counts as greatest. Raises ShapeError where k
+    exceeds the axis.
+
+    >>> from funcgrad import lax
+    >>> lax.top_k(lax.iota("float32", 5), 2)
+    [Array([4., 3.], dtype=float32), Array([4, 3], dtype=int32)]
+    """
+    return top_k_p.bind(operand, k=int(k))
