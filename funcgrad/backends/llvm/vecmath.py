@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from . import vecmath_exp, vecmath_log, vecmath_trig
+from . import vecmath_erf, vecmath_exp, vecmath_log, vecmath_power, vecmath_trig
 from .vecmath_ir import F32, F64, Num
 
 _TABLE: dict[str, Callable[..., Num]] = {
@@ -29,6 +29,10 @@ _TABLE: dict[str, Callable[..., Num]] = {
     "sin": vecmath_trig.sin,
     "cos": vecmath_trig.cos,
     "tan": vecmath_trig.tan,
+    "power": vecmath_power.power,
+    "rsqrt": vecmath_power.rsqrt,
+    "erf": vecmath_erf.erf,
+    "erfc": vecmath_erf.erfc,
 }
 
 NAMES = frozenset(_TABLE)

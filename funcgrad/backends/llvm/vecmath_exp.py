@@ -101,14 +101,14 @@ TANH_LIMIT = {32: 9.1, 64: 20.0}
 SINH_LIMIT = {32: 89.7, 64: 711.0}
 
 
-def _reduce(x: Num, offset: int) -> tuple[Num, Num]:
+def reduce(x: Num, offset: int) -> tuple[Num, Num]:
     """r = x - k·ln 2 for the nearest integer k, and an integer with k + offset in its low bits."""
     k, n = nearest(x, LOG2E, offset)
     hi, lo = LN2_PARTS[x.width]
     return fma(k, -lo, fma(k, -hi, x)), n
 
 
-def _scale(p: Num, n: Num) -> Num:
+def scale(p: Num, n: Num) -> Num:
     """p·2^k with one rounding, also to subnormals; n's low bits hold k + 2·bias."""
     lay = LAYOUT[p.width]
     first = (n << (lay.mantissa - 1)) & lay.exponent_mask  # the biased exponent of 2^(k // 2)
@@ -118,15 +118,15 @@ def _scale(p: Num, n: Num) -> Num:
 
 def exp(x: Num) -> Num:
     lo, hi = EXP_RANGE[x.width]
-    r, n = _reduce(at_least(at_most(x, hi), lo), 2 * LAYOUT[x.width].bias)
-    return _scale(poly(r, EXP[x.width]), n)
+    r, n = reduce(at_least(at_most(x, hi), lo), 2 * LAYOUT[x.width].bias)
+    return scale(poly(r, EXP[x.width]), n)
 
 
 def exp2(x: Num) -> Num:
     lo, hi = EXP2_RANGE[x.width]
     x = at_least(at_most(x, hi), lo)
     k, n = nearest(x, 1.0, 2 * LAYOUT[x.width].bias)
-    return _scale(poly(x - k, EXP2[x.width]), n)
+    return scale(poly(x - k, EXP2[x.width]), n)
 
 
 def _expm1(r: Num) -> Num:
@@ -136,7 +136,7 @@ def _expm1(r: Num) -> Num:
 
 def expm1(x: Num) -> Num:
     lo, hi = EXPM1_RANGE[x.width]
-    r, n = _reduce(at_least(at_most(x, hi), lo), LAYOUT[x.width].bias - 1)
+    r, n = reduce(at_least(at_most(x, hi), lo), LAYOUT[x.width].bias - 1)
     s = power_of_two(n)  # 2^(k-1), which does not overflow before the result does
     h = fma(_expm1(r), s, s - 0.5)
     return copysign(h + h, x)
@@ -158,7 +158,7 @@ def tanh(x: Num) -> Num:
 
 def _quarter_exp(x: Num) -> Num:
     """exp(|x|)/4, which does not overflow before sinh and cosh do."""
-    r, n = _reduce(at_most(fabs(x), SINH_LIMIT[x.width]), LAYOUT[x.width].bias - 2)
+    r, n = reduce(at_most(fabs(x), SINH_LIMIT[x.width]), LAYOUT[x.width].bias - 2)
     return poly(r, EXP[x.width]) * power_of_two(n)
 
 

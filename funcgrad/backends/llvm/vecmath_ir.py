@@ -1,9 +1,9 @@
 """Values with Python operators over an IRBuilder: the notation the vector math is written in.
 
-A `Num` is a scalar LLVM value (float, double, an integer, or a condition). Operators emit one plain
-IEEE instruction each, without fast-math flags; contraction is asked for by `fma`. Everything here is
-straight-line and has a vector form, so that LLVM's loop vectorizer turns a loop around it into
-full-width code.
+A `Num` is a scalar LLVM value (float, double, an integer, or a condition). Operators emit one
+plain IEEE instruction each, without fast-math flags; contraction is asked for by `fma`. Everything
+here is straight-line and has a vector form, so that LLVM's loop vectorizer turns a loop around it
+into full-width code.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def two_product(a: Num, b: Num | float) -> tuple[Num, Num]:
 
 
 def lookup(index: Num, symbol: str, values: Sequence[float]) -> Num:
-    """values[index], doubles in a constant array of the module (the vectorizer makes it a gather)."""
+    """values[index], doubles in a constant array of the module (a gather, once vectorized)."""
     module = index.b.module
     if symbol not in module.globals:
         array = ir.ArrayType(F64, len(values))

@@ -1,7 +1,7 @@
 """The logarithm family: log, log2, log10, log1p, arcsinh, arccosh, arctanh.
 
-x = 2^k·m by integer arithmetic on the bits, with m around 1; log x = k·ln 2 + log m. With f = m - 1,
-log(1 + f) is f plus a correction, so that results near x = 1 keep their relative accuracy.
+x = 2^k·m by integer arithmetic on the bits, with m around 1; log x = k·ln 2 + log m. With
+f = m - 1, log(1 + f) is f plus a correction, so that results near x = 1 keep their accuracy.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _correction(f: Num) -> tuple[Num, Num]:
     return -s, fma(-z, horner(z, ATANH), f)
 
 
-def _split(x: Num) -> tuple[Num, Num]:
+def split(x: Num) -> tuple[Num, Num]:
     """k·2^mantissa, an integer, and f of x = 2^k·(1 + f), for positive finite x."""
     lay = LAYOUT[x.width]
     tiny = x < lay.min_normal
@@ -94,7 +94,7 @@ def _log(e: Num, f: Num, sign: float) -> Num:
 
 
 def log(x: Num) -> Num:
-    return _with_limits(x, 0.0, _log(*_split(x), 1.0))
+    return _with_limits(x, 0.0, _log(*split(x), 1.0))
 
 
 def log1p(x: Num) -> Num:
@@ -103,7 +103,7 @@ def log1p(x: Num) -> Num:
 
 def _log_in_base(x: Num, base: tuple[float, float], unit: tuple[float, float]) -> Num:
     """k·unit + log(1+f)·base, both constants in two parts."""
-    e, f = _split(x)
+    e, f = split(x)
     a, b = _correction(f)
     k = (e >> LAYOUT[x.width].mantissa).to_float()
     small = fma(a * b, base[0], f * base[1])

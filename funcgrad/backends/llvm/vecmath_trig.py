@@ -67,7 +67,7 @@ def _turn_parts(shift: int, count: int) -> list[float]:
 
 
 def _quarter_turns(s: Num, rest: Num | None = None) -> tuple[Num, Num, Num]:
-    """Of s + rest turns: the quadrant (in an integer's low bits), the remainder in radians, its error."""
+    """Of s + rest turns: the quadrant (in low bits), the remainder in radians, and its error."""
     magic = LAYOUT[64].magic
     t = fma(s, 4.0, magic)
     g = fma(s, 4.0, -(t - magic))
