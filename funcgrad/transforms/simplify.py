@@ -19,6 +19,7 @@ from funcgrad.transforms.dce import dce_eqns, has_effect
 INLINED = frozenset(
     {"jit", "custom_jvp_call", "custom_vjp_call", "custom_vjp_tangent", "checkpoint"}
 )
+TRANSPARENT = frozenset({"optimization_barrier", "name"})
 
 
 def simplify(jaxpr: Jaxpr) -> Jaxpr:
@@ -32,6 +33,8 @@ def _simplify(jaxpr: Jaxpr) -> Jaxpr:
     for eqn in inlined.eqns:
         builder.add(eqn)
     outs = [builder.read(a) for a in inlined.outs]
+    if any(e.prim.name in TRANSPARENT for e in builder.eqns):
+        return _without_markers(Jaxpr(inlined.ins, builder.eqns, outs, jaxpr.names))
     return Jaxpr(inlined.ins, dce_eqns(builder.eqns, outs), outs, jaxpr.names)
 
 
@@ -66,6 +69,20 @@ def _inline(jaxpr: Jaxpr, env: dict, eqns: list[Eqn], scopes: tuple[str, ...]) -
             env.update(zip(eqn.outs, outs, strict=True))
             eqns.append(eqn.replace(ins=tuple(ins), outs=tuple(outs), scopes=scopes + eqn.scopes))
     return [read(a) for a in jaxpr.outs]
+
+
+def _without_markers(jaxpr: Jaxpr) -> Jaxpr:
+    """The program without barriers and names, which have done their work."""
+    same: dict[Var, Atom] = {}
+    eqns = []
+    for eqn in jaxpr.eqns:
+        ins = tuple(same.get(a, a) if isinstance(a, Var) else a for a in eqn.ins)
+        if eqn.prim.name in TRANSPARENT:
+            same.update(zip(eqn.outs, ins, strict=True))
+        else:
+            eqns.append(eqn.replace(ins=ins))
+    outs = [same.get(a, a) if isinstance(a, Var) else a for a in jaxpr.outs]
+    return Jaxpr(jaxpr.ins, dce_eqns(eqns, outs), outs, jaxpr.names)
 
 
 class _Builder:
