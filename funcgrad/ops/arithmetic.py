@@ -7,6 +7,7 @@ complex numbers pair with tangents by Re(ct · t).
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -39,6 +40,7 @@ def in_float32(impl: Any) -> Any:
     dtype('float16')
     """
 
+    @functools.wraps(impl)
     def wide(xp: Any, *operands: Any, **params: Any) -> Any:
         dtype = operands[0].dtype
         if dtype.itemsize > 2 or not dtypes.is_float(dtype):

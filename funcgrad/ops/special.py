@@ -1,0 +1,180 @@
+"""Special functions as ops: error, gamma and zeta functions with their derivatives.
+
+What they compute stands in `special_math`; here are types and rules. Floats below 32 bits are
+computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from funcgrad import dtypes
+from funcgrad.core.primitive import NoRule
+from funcgrad.ops import special_math as f
+from funcgrad.ops.arithmetic import in_float32, mul, neg, square, sub
+from funcgrad.ops.families import FLAT, add, elementwise
+from funcgrad.ops.transcendental import exp
+
+SQRT_PI = math.sqrt(math.pi)
+NUMERICALLY = "approximate it by a difference quotient, or take lax.stop_gradient of the argument"
+
+
+def _special(name: str, impl: Any, *jvp: Any, doc: str):
+    """A special function of as many real operands as it has derivatives."""
+    return elementwise(
+        name,
+        impl=in_float32(impl),
+        jvp=FLAT if jvp == (FLAT,) else jvp,
+        accepts=dtypes.is_float,
+        need="floating-point numbers",
+        doc=doc,
+    )
+
+
+# ---- error functions
+
+
+def _gauss(x: Any) -> Any:
+    """exp(-x²)."""
+    return exp(neg(square(x)))
+
+
+erf = _special(
+    "erf",
+    f.erf,
+    lambda g, y, x: mul(g, mul(_gauss(x), 2 / SQRT_PI)),
+    doc="""Elementwise error function 2/√π ∫₀ˣ exp(-t²) dt.
+
+    >>> from funcgrad import lax
+    >>> lax.erf(1.0)
+    Array(0.84270..., dtype=float32, weak_type=True)
+    """,
+)
+
+erfc = _special(
+    "erfc",
+    f.erfc,
+    lambda g, y, x: mul(g, mul(_gauss(x), -2 / SQRT_PI)),
+    doc="""Elementwise complementary error function 1 - erf(x), exact also where it is tiny.
+
+    >>> from funcgrad import lax
+    >>> lax.erfc(1.0)
+    Array(0.15729..., dtype=float32, weak_type=True)
+    """,
+)
+
+erf_inv = _special(
+    "erf_inv",
+    f.erf_inv,
+    lambda g, y, x: mul(g, mul(exp(square(y)), SQRT_PI / 2)),
+    doc="""Elementwise inverse of the error function: ±∞ at ±1, NaN beyond.
+
+    >>> from funcgrad import lax
+    >>> lax.erf_inv(0.5)
+    Array(0.47693..., dtype=float32, weak_type=True)
+    """,
+)
+
+
+def _normal(x: Any) -> Any:
+    """The density of the standard normal distribution."""
+    return mul(exp(mul(square(x), -0.5)), 1 / math.sqrt(2 * math.pi))
+
+
+ndtr = _special(
+    "ndtr",
+    f.ndtr,
+    lambda g, y, x: mul(g, _normal(x)),
+    doc="""The standard normal distribution function ½ erfc(-x / √2).
+
+    >>> ndtr(0.0)
+    Array(0.5, dtype=float32, weak_type=True)
+    """,
+)
+
+ndtri = _special(
+    "ndtri",
+    f.ndtri,
+    lambda g, y, x: mul(g, mul(exp(mul(square(y), 0.5)), math.sqrt(2 * math.pi))),
+    doc="""The inverse of `ndtr`: the quantile of the standard normal distribution.
+
+    >>> ndtri(0.5)
+    Array(0., dtype=float32, weak_type=True)
+    """,
+)
+
+log_ndtr = _special(
+    "log_ndtr",
+    f.log_ndtr,
+    # The density over the distribution function, as one exponential: both may underflow.
+    lambda g, y, x: mul(g, exp(sub(mul(square(x), -0.5), add(y, 0.5 * math.log(2 * math.pi))))),
+    doc="""The logarithm of `ndtr`, also far below zero.
+
+    >>> log_ndtr(-10.0)
+    Array(-53.2312..., dtype=float32, weak_type=True)
+    """,
+)
+
+# ---- gamma functions
+
+lgamma = _special(
+    "lgamma",
+    f.lgamma,
+    lambda g, y, x: mul(g, digamma(x)),
+    doc="""Elementwise log |Γ(x)|.
+
+    >>> from funcgrad import lax
+    >>> lax.lgamma(4.0)
+    Array(1.79175..., dtype=float32, weak_type=True)
+    """,
+)
+
+gammasgn = _special(
+    "gammasgn",
+    f.gammasgn,
+    FLAT,
+    doc="""The sign of Γ(x).
+
+    >>> gammasgn(-0.5)
+    Array(-1., dtype=float32, weak_type=True)
+    """,
+)
+
+digamma = _special(
+    "digamma",
+    f.digamma,
+    lambda g, y, x: mul(g, polygamma(1.0, x)),
+    doc="""Elementwise digamma function, the derivative of log Γ(x).
+
+    >>> from funcgrad import lax
+    >>> lax.digamma(1.0)
+    Array(-0.57721..., dtype=float32, weak_type=True)
+    """,
+)
+
+polygamma = _special(
+    "polygamma",
+    f.polygamma,
+    NoRule("its order is a whole number; differentiate in the second argument only"),
+    lambda g, y, m, x: mul(g, polygamma(add(m, 1.0), x)),
+    doc="""Elementwise polygamma function: the m-th derivative of digamma at x.
+
+    >>> from funcgrad import lax
+    >>> lax.polygamma(1.0, 1.0)
+    Array(1.64493..., dtype=float32, weak_type=True)
+    """,
+)
+
+zeta = _special(
+    "zeta",
+    f.zeta,
+    NoRule(f"no derivative in the exponent is implemented; {NUMERICALLY}"),
+    lambda g, y, x, q: neg(mul(g, mul(x, zeta(add(x, 1.0), q)))),
+    doc="""Elementwise Hurwitz zeta function Σₖ (q + k)⁻ˣ, k = 0, 1, …, for x > 1.
+
+    >>> from funcgrad import lax
+    >>> lax.zeta(2.0, 1.0)
+    Array(1.64493..., dtype=float32, weak_type=True)
+    """,
+)
