@@ -15,6 +15,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.aval import Zero
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
 from funcgrad.ops.base import sum_to
@@ -35,6 +36,7 @@ def _real_number(dtype: np.dtype) -> bool:
 def in_float32(impl: Any) -> Any:
     """A formula of several steps that rounds 8 and 16-bit floats once, at its end.
 
+    >>> import numpy as np
     >>> half = in_float32(lambda xp, x: x / 3 * 3)
     >>> half(np, np.float16(1)).dtype
     dtype('float16')
@@ -52,7 +54,7 @@ def in_float32(impl: Any) -> Any:
 
 # ---- sums and products
 
-neg = unary(
+neg: Primitive = unary(
     "neg",
     impl=lambda xp, x: -x,
     jvp=lambda g, y, x: neg(g),
@@ -66,7 +68,7 @@ neg = unary(
     """,
 )
 
-sub = binary(
+sub: Primitive = binary(
     "sub",
     impl=lambda xp, x, y: x - y,
     jvp=(lambda g, z, x, y: g, lambda g, z, x, y: neg(g)),
@@ -80,7 +82,7 @@ sub = binary(
     """,
 )
 
-mul = binary(
+mul: Primitive = binary(
     "mul",
     impl=lambda xp, x, y: x * y,
     jvp=(lambda g, z, x, y: mul(g, y), lambda g, z, x, y: mul(x, g)),
@@ -108,7 +110,7 @@ def _mulhi_impl(xp: Any, x: Any, y: Any) -> Any:
     return a * c + (middle >> 32) + (((middle & low) + b * c) >> 32)
 
 
-mulhi = binary(
+mulhi: Primitive = binary(
     "mulhi",
     impl=_mulhi_impl,
     jvp=FLAT,
@@ -147,7 +149,7 @@ def _div_transpose(ct: Any, x: Any, y: Any) -> list:
     return [sum_to(div(ct, y), x.aval), None]
 
 
-div = binary(
+div: Primitive = binary(
     "div",
     impl=_div_impl,
     jvp=(
@@ -171,7 +173,7 @@ def _rem_impl(xp: Any, x: Any, y: Any) -> Any:
     return xp.where(y == 0, x, xp.fmod(x, _safe_divisor(xp, y)))
 
 
-rem = binary(
+rem: Primitive = binary(
     "rem",
     impl=_rem_impl,
     jvp=(
@@ -207,7 +209,7 @@ def _sign_jvp(g: Any, y: Any, x: Any) -> Any:
     return mul(y, complex(np.zeros((), aval_of(turn).dtype), turn))
 
 
-sign = unary(
+sign: Primitive = unary(
     "sign",
     impl=_sign_impl,
     jvp=_sign_jvp,
@@ -227,7 +229,7 @@ def _abs_jvp(g: Any, y: Any, x: Any) -> Any:
     return mul(g, sign(x))
 
 
-abs = unary(
+abs: Primitive = unary(
     "abs",
     impl=lambda xp, x: xp.abs(x),
     jvp=_abs_jvp,
@@ -253,7 +255,7 @@ _EXTREMUM_JVP = (
     lambda g, z, x, y: mul(g, _share(y, z, x)),
 )
 
-max = binary(
+max: Primitive = binary(
     "max",
     impl=lambda xp, x, y: xp.maximum(x, y),
     jvp=_EXTREMUM_JVP,
@@ -267,7 +269,7 @@ max = binary(
     """,
 )
 
-min = binary(
+min: Primitive = binary(
     "min",
     impl=lambda xp, x, y: xp.minimum(x, y),
     jvp=_EXTREMUM_JVP,
@@ -298,13 +300,12 @@ def _integer_pow_impl(xp: Any, x: Any, *, y: int) -> Any:
     if y == 0:
         return xp.ones_like(x)
     n, power = (y if y > 0 else -y), None
-    while True:
+    while n:
         if n & 1:
             power = x if power is None else power * x
         n >>= 1
-        if not n:
-            return power if y > 0 else 1 / power
-        x = x * x
+        x = x * x if n else x
+    return power if y > 0 else 1 / power  # type: ignore[operator]
 
 
 def _integer_pow_jvp(g: Any, z: Any, x: Any, *, y: int) -> Any:
@@ -313,7 +314,7 @@ def _integer_pow_jvp(g: Any, z: Any, x: Any, *, y: int) -> Any:
     return g if y == 1 else mul(g, mul(integer_pow(x, y - 1), y))
 
 
-integer_pow_p = unary(
+integer_pow_p: Primitive = unary(
     "integer_pow",
     impl=_integer_pow_impl,
     jvp=_integer_pow_jvp,
@@ -343,7 +344,7 @@ def reciprocal(x: Any) -> Any:
     return integer_pow(x, -1)
 
 
-square = unary(
+square: Primitive = unary(
     "square",
     impl=lambda xp, x: x * x,
     jvp=lambda g, y, x: mul(g, mul(x, 2)),
@@ -356,7 +357,7 @@ square = unary(
     """,
 )
 
-sqrt = unary(
+sqrt: Primitive = unary(
     "sqrt",
     impl=lambda xp, x: xp.sqrt(x),
     jvp=lambda g, y, x: mul(g, div(0.5, y)),
@@ -370,7 +371,7 @@ sqrt = unary(
     """,
 )
 
-rsqrt = unary(
+rsqrt: Primitive = unary(
     "rsqrt",
     impl=in_float32(lambda xp, x: 1 / xp.sqrt(x)),
     jvp=lambda g, y, x: mul(g, mul(div(y, x), -0.5)),
@@ -384,7 +385,7 @@ rsqrt = unary(
     """,
 )
 
-cbrt = unary(
+cbrt: Primitive = unary(
     "cbrt",
     impl=lambda xp, x: xp.cbrt(x),
     jvp=lambda g, y, x: mul(g, div(1 / 3, square(y))),
@@ -407,7 +408,7 @@ def _complex_impl(xp: Any, x: Any, y: Any) -> Any:
     return pairs.view(dtypes.to_complex(x.dtype))[..., 0]
 
 
-complex = binary(
+complex: Primitive = binary(
     "complex",
     impl=_complex_impl,
     jvp=(
@@ -426,7 +427,7 @@ complex = binary(
     """,
 )
 
-real = unary(
+real: Primitive = unary(
     "real",
     impl=lambda xp, x: x.real,
     jvp=lambda g, y, x: real(g),
@@ -442,7 +443,7 @@ real = unary(
     """,
 )
 
-imag = unary(
+imag: Primitive = unary(
     "imag",
     impl=lambda xp, x: x.imag,
     jvp=lambda g, y, x: imag(g),
@@ -458,7 +459,7 @@ imag = unary(
     """,
 )
 
-conj = unary(
+conj: Primitive = unary(
     "conj",
     impl=lambda xp, x: xp.conj(x) if x.dtype.kind == "c" else x.astype(dtypes.to_complex(x.dtype)),
     jvp=lambda g, y, x: conj(g),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core.primitive import Primitive
 from funcgrad.ops.families import FLAT, binary, unary
 
 _UNSIGNED = {1: np.dtype("uint8"), 2: np.dtype("uint16"), 4: np.dtype("uint32"),
@@ -38,7 +39,7 @@ def _to_bool(*operands: np.dtype) -> np.dtype:
 # ---- comparisons
 
 
-def _comparison(name: str, impl: Any, doc: str, accepts: Any = _ordered):
+def _comparison(name: str, impl: Any, doc: str, accepts: Any = _ordered) -> Primitive:
     return binary(
         name,
         impl=impl,
@@ -54,7 +55,7 @@ def _any(dtype: np.dtype) -> bool:
     return True
 
 
-eq = _comparison(
+eq: Primitive = _comparison(
     "eq",
     lambda xp, x, y: x == y,
     """Elementwise x = y, as bool. NaN equals nothing.
@@ -66,7 +67,7 @@ eq = _comparison(
     _any,
 )
 
-ne = _comparison(
+ne: Primitive = _comparison(
     "ne",
     lambda xp, x, y: x != y,
     """Elementwise x ≠ y, as bool. NaN differs from everything.
@@ -78,7 +79,7 @@ ne = _comparison(
     _any,
 )
 
-lt = _comparison(
+lt: Primitive = _comparison(
     "lt",
     lambda xp, x, y: x < y,
     """Elementwise x < y, as bool. False where either is NaN.
@@ -89,7 +90,7 @@ lt = _comparison(
     """,
 )
 
-le = _comparison(
+le: Primitive = _comparison(
     "le",
     lambda xp, x, y: x <= y,
     """Elementwise x ≤ y, as bool. False where either is NaN.
@@ -100,7 +101,7 @@ le = _comparison(
     """,
 )
 
-gt = _comparison(
+gt: Primitive = _comparison(
     "gt",
     lambda xp, x, y: x > y,
     """Elementwise x > y, as bool. False where either is NaN.
@@ -111,7 +112,7 @@ gt = _comparison(
     """,
 )
 
-ge = _comparison(
+ge: Primitive = _comparison(
     "ge",
     lambda xp, x, y: x >= y,
     """Elementwise x ≥ y, as bool. False where either is NaN.
@@ -138,7 +139,7 @@ def _eq_to_impl(xp: Any, x: Any, y: Any) -> Any:
     return _rank(x) == _rank(y)
 
 
-eq_to = _comparison(
+eq_to: Primitive = _comparison(
     "eq_to",
     _eq_to_impl,
     """Elementwise x = y in the total order: NaN equals the same NaN, -0 differs from +0.
@@ -150,7 +151,7 @@ eq_to = _comparison(
     _any,
 )
 
-lt_to = _comparison(
+lt_to: Primitive = _comparison(
     "lt_to",
     lambda xp, x, y: _rank(x) < _rank(y),
     """Elementwise x < y in the total order -NaN < -inf < … < -0 < +0 < … < inf < NaN.
@@ -161,7 +162,7 @@ lt_to = _comparison(
     """,
 )
 
-le_to = _comparison(
+le_to: Primitive = _comparison(
     "le_to",
     lambda xp, x, y: _rank(x) <= _rank(y),
     """Elementwise x ≤ y in the total order -NaN < -inf < … < -0 < +0 < … < inf < NaN.
@@ -175,12 +176,12 @@ le_to = _comparison(
 # ---- logic
 
 
-def _bits(name: str, impl: Any, doc: str):
+def _bits(name: str, impl: Any, doc: str) -> Primitive:
     return binary(name, impl=impl, jvp=FLAT, accepts=bool_or_integer, need="bool or integers",
                   doc=doc)  # fmt: skip
 
 
-bitwise_and = _bits(
+bitwise_and: Primitive = _bits(
     "and",
     lambda xp, x, y: x & y,
     """Elementwise and of the bits of integers, or of bools.
@@ -191,7 +192,7 @@ bitwise_and = _bits(
     """,
 )
 
-bitwise_or = _bits(
+bitwise_or: Primitive = _bits(
     "or",
     lambda xp, x, y: x | y,
     """Elementwise or of the bits of integers, or of bools.
@@ -202,7 +203,7 @@ bitwise_or = _bits(
     """,
 )
 
-bitwise_xor = _bits(
+bitwise_xor: Primitive = _bits(
     "xor",
     lambda xp, x, y: x ^ y,
     """Elementwise exclusive or of the bits of integers, or of bools.
@@ -213,7 +214,7 @@ bitwise_xor = _bits(
     """,
 )
 
-bitwise_not = unary(
+bitwise_not: Primitive = unary(
     "not",
     impl=lambda xp, x: ~x,
     jvp=FLAT,
@@ -259,11 +260,11 @@ def _shift_right_arithmetic_impl(xp: Any, x: Any, y: Any) -> Any:
     return (s >> last).astype(x.dtype)
 
 
-def _shift(name: str, impl: Any, doc: str):
+def _shift(name: str, impl: Any, doc: str) -> Primitive:
     return binary(name, impl=impl, jvp=FLAT, accepts=dtypes.is_integer, need="integers", doc=doc)
 
 
-shift_left = _shift(
+shift_left: Primitive = _shift(
     "shift_left",
     _shift_left_impl,
     """Elementwise x · 2ʸ: bits shifted left by y; 0 where y is negative or not below the width.
@@ -274,7 +275,7 @@ shift_left = _shift(
     """,
 )
 
-shift_right_logical = _shift(
+shift_right_logical: Primitive = _shift(
     "shift_right_logical",
     _shift_right_logical_impl,
     """Elementwise right shift by y that fills with zeros; 0 where y is out of range.
@@ -285,7 +286,7 @@ shift_right_logical = _shift(
     """,
 )
 
-shift_right_arithmetic = _shift(
+shift_right_arithmetic: Primitive = _shift(
     "shift_right_arithmetic",
     _shift_right_arithmetic_impl,
     """Elementwise right shift by y that fills with the top bit, also where y is out of range.
@@ -308,7 +309,7 @@ def _clz_impl(xp: Any, x: Any) -> Any:
     return (width - xp.bitwise_count(u)).astype(x.dtype)
 
 
-population_count = unary(
+population_count: Primitive = unary(
     "population_count",
     impl=lambda xp, x: xp.bitwise_count(unsigned_bits(x)).astype(x.dtype),
     jvp=FLAT,
@@ -322,7 +323,7 @@ population_count = unary(
     """,
 )
 
-clz = unary(
+clz: Primitive = unary(
     "clz",
     impl=_clz_impl,
     jvp=FLAT,

@@ -67,7 +67,7 @@ def _convert_partial(g: Any, y: Any, x: Any, *, new_dtype: np.dtype) -> Any:
     return convert_element_type(g, new_dtype)
 
 
-convert_element_type_p = unary(
+convert_element_type_p: Primitive = unary(
     "convert_element_type",
     impl=_convert_impl,
     jvp=_convert_partial,
@@ -110,7 +110,7 @@ def _bitcast_impl(xp: Any, x: Any, *, new_dtype: np.dtype) -> Any:
     return _cast(x, new_dtype) if _bit_width(new_dtype) == 4 else x.view(new_dtype)
 
 
-bitcast_convert_type_p = unary(
+bitcast_convert_type_p: Primitive = unary(
     "bitcast_convert_type",
     impl=_bitcast_impl,
     jvp=FLAT,
@@ -236,7 +236,7 @@ def _select_transpose(ct: Any, which: Any, *cases: Any) -> list:
     return [None, *(share(i) for i in range(len(cases)))]
 
 
-select_n_p = elementwise(
+select_n_p: Primitive = elementwise(
     "select_n",
     impl=_select_impl,
     jvp=_select_jvp,
@@ -283,7 +283,7 @@ def _only_where(condition: Any, g: Any) -> Any:
     return select(condition, g, 0.0)
 
 
-clamp = elementwise(
+clamp: Primitive = elementwise(
     "clamp",
     impl=lambda xp, low, x, high: xp.minimum(xp.maximum(low, x), high),
     jvp=(
@@ -336,7 +336,7 @@ def _reduce_precision_impl(xp: Any, x: Any, *, exponent_bits: int, mantissa_bits
     return xp.where(x == x, b.view(x.dtype), x)
 
 
-reduce_precision_p = unary(
+reduce_precision_p: Primitive = unary(
     "reduce_precision",
     impl=_reduce_precision_impl,
     jvp=lambda g, y, x, **bits: reduce_precision(g, **bits),
@@ -370,7 +370,7 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
 
 # ---- identities
 
-copy = unary(
+copy: Primitive = unary(
     "copy",
     impl=lambda xp, x: xp.copy(x),
     jvp=lambda g, y, x: copy.bind(g),
@@ -383,7 +383,7 @@ copy = unary(
     """,
 )
 
-stop_gradient_p = unary(
+stop_gradient_p: Primitive = unary(
     "stop_gradient",
     impl=lambda xp, x: x,
     jvp=FLAT,

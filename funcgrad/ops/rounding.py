@@ -6,7 +6,7 @@ import enum
 from typing import Any
 
 from funcgrad import dtypes
-from funcgrad.core.primitive import NoRule
+from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops.families import FLAT, binary, unary
 
 
@@ -17,7 +17,7 @@ class RoundingMethod(enum.IntEnum):
     TO_NEAREST_EVEN = 1
 
 
-floor = unary(
+floor: Primitive = unary(
     "floor",
     impl=lambda xp, x: xp.floor(x),
     jvp=FLAT,
@@ -31,7 +31,7 @@ floor = unary(
     """,
 )
 
-ceil = unary(
+ceil: Primitive = unary(
     "ceil",
     impl=lambda xp, x: xp.ceil(x),
     jvp=FLAT,
@@ -54,7 +54,7 @@ def _round_impl(xp: Any, x: Any, *, rounding_method: RoundingMethod) -> Any:
     return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.copysign(xp.ones_like(x), x), whole)
 
 
-round_p = unary(
+round_p: Primitive = unary(
     "round",
     impl=_round_impl,
     jvp=FLAT,
@@ -76,7 +76,7 @@ def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZER
     return round_p(x, rounding_method=RoundingMethod(rounding_method))
 
 
-nextafter = binary(
+nextafter: Primitive = binary(
     "nextafter",
     impl=lambda xp, x, y: xp.nextafter(x, y),
     jvp=NoRule("neighbouring floats are no smooth function; pass lax.stop_gradient(x)"),
@@ -90,7 +90,7 @@ nextafter = binary(
     """,
 )
 
-is_finite = unary(
+is_finite: Primitive = unary(
     "is_finite",
     impl=lambda xp, x: xp.isfinite(x),
     jvp=FLAT,

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from funcgrad import dtypes
-from funcgrad.core.primitive import NoRule
+from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops import special_math as f
 from funcgrad.ops.arithmetic import in_float32, mul, neg, square, sub
 from funcgrad.ops.families import FLAT, add, elementwise
@@ -20,7 +20,7 @@ SQRT_PI = math.sqrt(math.pi)
 NUMERICALLY = "approximate it by a difference quotient, or take lax.stop_gradient of the argument"
 
 
-def _special(name: str, impl: Any, *jvp: Any, doc: str):
+def _special(name: str, impl: Any, *jvp: Any, doc: str) -> Primitive:
     """A special function of as many real operands as it has derivatives."""
     return elementwise(
         name,
@@ -40,7 +40,7 @@ def _gauss(x: Any) -> Any:
     return exp(neg(square(x)))
 
 
-erf = _special(
+erf: Primitive = _special(
     "erf",
     f.erf,
     lambda g, y, x: mul(g, mul(_gauss(x), 2 / SQRT_PI)),
@@ -52,7 +52,7 @@ erf = _special(
     """,
 )
 
-erfc = _special(
+erfc: Primitive = _special(
     "erfc",
     f.erfc,
     lambda g, y, x: mul(g, mul(_gauss(x), -2 / SQRT_PI)),
@@ -64,7 +64,7 @@ erfc = _special(
     """,
 )
 
-erf_inv = _special(
+erf_inv: Primitive = _special(
     "erf_inv",
     f.erf_inv,
     lambda g, y, x: mul(g, mul(exp(square(y)), SQRT_PI / 2)),
@@ -82,7 +82,7 @@ def _normal(x: Any) -> Any:
     return mul(exp(mul(square(x), -0.5)), 1 / math.sqrt(2 * math.pi))
 
 
-ndtr = _special(
+ndtr: Primitive = _special(
     "ndtr",
     f.ndtr,
     lambda g, y, x: mul(g, _normal(x)),
@@ -93,7 +93,7 @@ ndtr = _special(
     """,
 )
 
-ndtri = _special(
+ndtri: Primitive = _special(
     "ndtri",
     f.ndtri,
     lambda g, y, x: mul(g, mul(exp(mul(square(y), 0.5)), math.sqrt(2 * math.pi))),
@@ -104,7 +104,7 @@ ndtri = _special(
     """,
 )
 
-log_ndtr = _special(
+log_ndtr: Primitive = _special(
     "log_ndtr",
     f.log_ndtr,
     # The density over the distribution function, as one exponential: both may underflow.
@@ -118,7 +118,7 @@ log_ndtr = _special(
 
 # ---- gamma functions
 
-lgamma = _special(
+lgamma: Primitive = _special(
     "lgamma",
     f.lgamma,
     lambda g, y, x: mul(g, digamma(x)),
@@ -130,7 +130,7 @@ lgamma = _special(
     """,
 )
 
-gammasgn = _special(
+gammasgn: Primitive = _special(
     "gammasgn",
     f.gammasgn,
     FLAT,
@@ -141,7 +141,7 @@ gammasgn = _special(
     """,
 )
 
-digamma = _special(
+digamma: Primitive = _special(
     "digamma",
     f.digamma,
     lambda g, y, x: mul(g, polygamma(1.0, x)),
@@ -153,7 +153,7 @@ digamma = _special(
     """,
 )
 
-polygamma = _special(
+polygamma: Primitive = _special(
     "polygamma",
     f.polygamma,
     NoRule("its order is a whole number; differentiate in the second argument only"),
@@ -166,7 +166,7 @@ polygamma = _special(
     """,
 )
 
-zeta = _special(
+zeta: Primitive = _special(
     "zeta",
     f.zeta,
     NoRule(f"no derivative in the exponent is implemented; {NUMERICALLY}"),

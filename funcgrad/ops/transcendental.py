@@ -13,6 +13,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
 from funcgrad.ops.arithmetic import div, in_float32, mul, neg, rsqrt, square, sub
@@ -23,13 +24,13 @@ from funcgrad.ops.families import add, binary, common_shape, elementwise, scalar
 NEED = "floating-point or complex numbers"
 
 
-def _function(name: str, impl: Any, jvp: Any, doc: str):
+def _function(name: str, impl: Any, jvp: Any, doc: str) -> Primitive:
     return unary(name, impl=impl, jvp=jvp, accepts=dtypes.is_inexact, need=NEED, doc=doc)
 
 
 # ---- exponentials and logarithms
 
-exp = _function(
+exp: Primitive = _function(
     "exp",
     lambda xp, x: xp.exp(x),
     lambda g, y, x: mul(g, y),
@@ -41,7 +42,7 @@ exp = _function(
     """,
 )
 
-exp2 = _function(
+exp2: Primitive = _function(
     "exp2",
     lambda xp, x: xp.exp2(x) if x.dtype.kind != "c" else xp.exp(x * math.log(2)),
     lambda g, y, x: mul(g, mul(y, math.log(2))),
@@ -53,7 +54,7 @@ exp2 = _function(
     """,
 )
 
-expm1 = _function(
+expm1: Primitive = _function(
     "expm1",
     lambda xp, x: xp.expm1(x),
     lambda g, y, x: mul(g, add(y, 1.0)),
@@ -65,7 +66,7 @@ expm1 = _function(
     """,
 )
 
-log = _function(
+log: Primitive = _function(
     "log",
     lambda xp, x: xp.log(x),
     lambda g, y, x: div(g, x),
@@ -77,7 +78,7 @@ log = _function(
     """,
 )
 
-log1p = _function(
+log1p: Primitive = _function(
     "log1p",
     lambda xp, x: xp.log1p(x),
     lambda g, y, x: div(g, add(x, 1.0)),
@@ -98,7 +99,7 @@ def _logistic_impl(xp: Any, x: Any) -> Any:
     return xp.where(positive, xp.ones_like(x), small) / (1 + small)
 
 
-logistic = _function(
+logistic: Primitive = _function(
     "logistic",
     _logistic_impl,
     lambda g, y, x: mul(g, mul(y, sub(1.0, y))),
@@ -165,7 +166,7 @@ def _pow_exponent_jvp(g: Any, z: Any, x: Any, y: Any) -> Any:
     return mul(g, mul(z, log(safe)))
 
 
-pow = elementwise(
+pow: Primitive = elementwise(
     "pow",
     impl=_pow_impl,
     jvp=(_pow_base_jvp, _pow_exponent_jvp),
@@ -183,7 +184,7 @@ pow = elementwise(
 
 # ---- trigonometric functions
 
-sin = _function(
+sin: Primitive = _function(
     "sin",
     lambda xp, x: xp.sin(x),
     lambda g, y, x: mul(g, cos(x)),
@@ -195,7 +196,7 @@ sin = _function(
     """,
 )
 
-cos = _function(
+cos: Primitive = _function(
     "cos",
     lambda xp, x: xp.cos(x),
     lambda g, y, x: neg(mul(g, sin(x))),
@@ -207,7 +208,7 @@ cos = _function(
     """,
 )
 
-tan = _function(
+tan: Primitive = _function(
     "tan",
     lambda xp, x: xp.tan(x),
     lambda g, y, x: mul(g, add(square(y), 1.0)),
@@ -224,7 +225,7 @@ def _one_minus_square(x: Any) -> Any:
     return mul(sub(1.0, x), add(x, 1.0))
 
 
-asin = _function(
+asin: Primitive = _function(
     "asin",
     lambda xp, x: xp.arcsin(x),
     lambda g, y, x: mul(g, rsqrt(_one_minus_square(x))),
@@ -236,7 +237,7 @@ asin = _function(
     """,
 )
 
-acos = _function(
+acos: Primitive = _function(
     "acos",
     lambda xp, x: xp.arccos(x),
     lambda g, y, x: neg(mul(g, rsqrt(_one_minus_square(x)))),
@@ -248,7 +249,7 @@ acos = _function(
     """,
 )
 
-atan = _function(
+atan: Primitive = _function(
     "atan",
     lambda xp, x: xp.arctan(x),
     lambda g, y, x: div(g, add(square(x), 1.0)),
@@ -271,7 +272,7 @@ def _square_norm(x: Any, y: Any) -> Any:
     return add(square(x), square(y))
 
 
-atan2 = binary(
+atan2: Primitive = binary(
     "atan2",
     impl=_atan2_impl,
     jvp=(
@@ -292,7 +293,7 @@ atan2 = binary(
 
 # ---- hyperbolic functions
 
-sinh = _function(
+sinh: Primitive = _function(
     "sinh",
     lambda xp, x: xp.sinh(x),
     lambda g, y, x: mul(g, cosh(x)),
@@ -304,7 +305,7 @@ sinh = _function(
     """,
 )
 
-cosh = _function(
+cosh: Primitive = _function(
     "cosh",
     lambda xp, x: xp.cosh(x),
     lambda g, y, x: mul(g, sinh(x)),
@@ -316,7 +317,7 @@ cosh = _function(
     """,
 )
 
-tanh = _function(
+tanh: Primitive = _function(
     "tanh",
     lambda xp, x: xp.tanh(x),
     lambda g, y, x: mul(g, _one_minus_square(y)),
@@ -328,7 +329,7 @@ tanh = _function(
     """,
 )
 
-asinh = _function(
+asinh: Primitive = _function(
     "asinh",
     lambda xp, x: xp.arcsinh(x),
     lambda g, y, x: mul(g, rsqrt(add(square(x), 1.0))),
@@ -340,7 +341,7 @@ asinh = _function(
     """,
 )
 
-acosh = _function(
+acosh: Primitive = _function(
     "acosh",
     lambda xp, x: xp.arccosh(x),
     # Two roots: one of the product has another branch cut in the complex plane.
@@ -353,7 +354,7 @@ acosh = _function(
     """,
 )
 
-atanh = _function(
+atanh: Primitive = _function(
     "atanh",
     lambda xp, x: xp.arctanh(x),
     lambda g, y, x: div(g, _one_minus_square(x)),
