@@ -1,0 +1,471 @@
+"""Collectives over named axes: sums, gathers and exchanges across the lanes of `vmap`.
+
+Each is an op like any other: it differentiates (psum's transpose is psum, all_gather's is
+psum_scatter, a permutation's the inverse one) and batches. `vmap` with an axis name maps it away by
+its batching rule; the axes beyond, if any, remain in the op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes, tree
+from funcgrad.core import context
+from funcgrad.core.aval import ShapedArray, Zero
+from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import ShapeError
+from funcgrad.ops.arithmetic import div, mul
+from funcgrad.ops.base import batch_front, move_axis, sum_p, zeros
+from funcgrad.ops.convert import convert_element_type
+from funcgrad.ops.families import add
+from funcgrad.ops.index import slice_in_dim
+from funcgrad.ops.reduce import reduce_max, reduce_min
+from funcgrad.ops.shape import concatenate, iota, reshape
+
+AxisName = Any
+
+
+def _names(axis_name: AxisName) -> tuple:
+    return tuple(axis_name) if isinstance(axis_name, tuple | list) else (axis_name,)
+
+
+def axis_size(axis_name: AxisName) -> int:
+    """The size of a named axis (or the product of several).
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.vmap(lambda x: x * fg.lax.axis_size("i"), axis_name="i")(fnp.arange(3))
+    Array([0, 3, 6], dtype=int32)
+    """
+    axes = context.current().axes
+    size = 1
+    for name in _names(axis_name):
+        if name not in axes:
+            known = ", ".join(map(repr, axes)) or "none"
+            raise NameError(
+                f"no axis is named {name!r} here; named axes: {known}. Name one by "
+                "vmap(..., axis_name=...) or shard_map"
+            )
+        size *= axes[name]
+    return size
+
+
+def _needs_elsewhere(name: str) -> Callable:
+    def impl(xp: Any, *values: Any, axis_name: tuple, **params: Any) -> Any:
+        raise NameError(f"{name} over {axis_name} outside vmap or shard_map")
+
+    return impl
+
+
+def _checked(x: ShapedArray, axis_name: tuple) -> ShapedArray:
+    axis_size(axis_name)
+    return x
+
+
+# ---- reductions
+
+
+def _reduction(name: str, reduce: Callable, repeated: Callable | None, linear: bool) -> Primitive:
+    """A reduction over lanes. repeated(x, n): the reduction of n equal values (None: x)."""
+
+    def this() -> Primitive:
+        return made
+
+    def batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, axis_name: tuple) -> tuple:
+        (x,), (d,) = args, dims
+        if axis.name not in axis_name:
+            return this().bind(x, axis_name=axis_name), d
+        rest = tuple(n for n in axis_name if n != axis.name)
+        if d is None:
+            out = repeated(x, axis.size) if repeated else x
+        else:
+            out = reduce(x, d)
+        return (this().bind(out, axis_name=rest) if rest else out), None
+
+    def jvp(primals: Any, tangents: Any, *, axis_name: tuple) -> tuple:
+        return this().bind(*primals, axis_name=axis_name), this().bind(
+            *tangents, axis_name=axis_name
+        )
+
+    no_rule = NoRule("its gradient is that of lax.all_gather followed by a maximum: use these")
+    made = Primitive(
+        name=name,
+        abstract=lambda x, *, axis_name: _checked(x, axis_name),
+        impl=_needs_elsewhere(name),
+        jvp=jvp if linear else no_rule,
+        transpose=(lambda ct, x, *, axis_name: [this().bind(ct, axis_name=axis_name)])
+        if linear
+        else no_rule,
+        batch=batch,
+        dims=NoRule("it is a collective already"),
+    )
+    return made
+
+
+psum_p = _reduction(
+    "psum", lambda x, d: sum_p.bind(x, axes=(d,)), lambda x, n: mul(x, n), linear=True
+)
+pmax_p = _reduction("pmax", lambda x, d: reduce_max(x, axes=(d,)), None, linear=False)
+pmin_p = _reduction("pmin", lambda x, d: reduce_min(x, axes=(d,)), None, linear=False)
+
+
+def _number(x: Any) -> Any:
+    aval = aval_of(x)
+    if aval.dtype == dtypes.BOOL:
+        return convert_element_type(x, context.current().int_dtype)
+    return x
+
+
+def psum(x: Any, axis_name: AxisName) -> Any:
+    """The sum of x (a pytree) over a named axis, the same in every lane.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.vmap(lambda x: x / fg.lax.psum(x, "i"), axis_name="i")(fnp.array([1.0, 3.0]))
+    Array([0.25, 0.75], dtype=float32)
+    """
+    return tree.map(lambda v: psum_p.bind(_number(v), axis_name=_names(axis_name)), x)
+
+
+def pmean(x: Any, axis_name: AxisName) -> Any:
+    """The mean of x (a pytree) over a named axis, the same in every lane.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.vmap(lambda x: x - fg.lax.pmean(x, "i"), axis_name="i")(fnp.array([1.0, 3.0]))
+    Array([-1.,  1.], dtype=float32)
+    """
+    n = axis_size(axis_name)
+
+    def mean(v: Any) -> Any:
+        total = psum(v, axis_name)
+        aval = aval_of(total)
+        if not dtypes.is_inexact(aval.dtype):
+            total = convert_element_type(total, context.current().float_dtype)
+        return div(total, n)
+
+    return tree.map(mean, x)
+
+
+def pmax(x: Any, axis_name: AxisName) -> Any:
+    """The elementwise maximum of x (a pytree) over a named axis, the same in every lane.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.vmap(lambda x: fg.lax.pmax(x, "i"), axis_name="i")(fnp.array([1.0, 3.0]))
+    Array([3., 3.], dtype=float32)
+    """
+    return tree.map(lambda v: pmax_p.bind(v, axis_name=_names(axis_name)), x)
+
+
+def pmin(x: Any, axis_name: AxisName) -> Any:
+    """The elementwise minimum of x (a pytree) over a named axis, the same in every lane.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.vmap(lambda x: fg.lax.pmin(x, "i"), axis_name="i")(fnp.array([1.0, 3.0]))
+    Array([1., 1.], dtype=float32)
+    """
+    return tree.map(lambda v: pmin_p.bind(v, axis_name=_names(axis_name)), x)
+
+
+# ---- the lane's number
+
+
+def _index_batch(axis: Any, args: Any, dims: Any, *, axis_name: tuple) -> tuple:
+    (name,) = axis_name
+    assert name == axis.name
+    return iota(np.int32, axis.size), 0
+
+
+axis_index_p = Primitive(
+    name="axis_index",
+    abstract=lambda *, axis_name: _checked(ShapedArray((), np.int32), axis_name),
+    impl=_needs_elsewhere("axis_index"),
+    jvp=lambda primals, tangents, *, axis_name: (
+        axis_index_p.bind(axis_name=axis_name),
+        Zero(ShapedArray((), dtypes.float0)),
+    ),
+    transpose=NoRule("it has no operands"),
+    batch=_index_batch,
+    dims=NoRule("it is a collective already"),
+)
+
+
+def axis_index(axis_name: AxisName) -> Any:
+    """The number of this lane along a named axis, an int32 (row-major over several axes).
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.vmap(lambda x: x + fg.lax.axis_index("i"), axis_name="i")(fnp.zeros(3, "int32"))
+    Array([0, 1, 2], dtype=int32)
+    """
+    index: Any = None
+    for name in _names(axis_name):
+        here = axis_index_p.bind(axis_name=(name,))
+        index = here if index is None else add(mul(index, axis_size(name)), here)
+    return index
+
+
+# ---- gathers, scatters and exchanges: `axis` counts in the operand or result without the lanes
+
+
+def _gather_abstract(x: ShapedArray, *, axis_name: tuple, axis: int, tiled: bool) -> ShapedArray:
+    n = axis_size(axis_name)
+    if tiled:
+        shape = (*x.shape[:axis], x.shape[axis] * n, *x.shape[axis + 1 :])
+    else:
+        shape = (*x.shape[:axis], n, *x.shape[axis:])
+    return x.update(shape=shape)
+
+
+def _merge(x: Any, axis: int) -> Any:
+    shape = aval_of(x).shape
+    return reshape(x, (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
+
+
+def _split(x: Any, axis: int, n: int) -> Any:
+    shape = aval_of(x).shape
+    return reshape(x, (*shape[:axis], n, shape[axis] // n, *shape[axis + 1 :]))
+
+
+def _gather_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, axis: int, tiled: bool):
+    (x,), (d,) = args, dims
+    if ax.name not in axis_name:
+        wide = axis + (d <= axis)
+        out = all_gather_p.bind(x, axis_name=axis_name, axis=wide, tiled=tiled)
+        return out, d + (not tiled and d > axis)
+    x = move_axis(batch_front(x, d, ax.size), 0, axis)
+    return (_merge(x, axis) if tiled else x), None
+
+
+def _scatter_abstract(x: ShapedArray, *, axis_name: tuple, axis: int, tiled: bool) -> ShapedArray:
+    n = axis_size(axis_name)
+    size = x.shape[axis]
+    if (tiled and size % n) or (not tiled and size != n):
+        need = f"a multiple of {n}" if tiled else str(n)
+        raise ShapeError(f"psum_scatter over {axis_name}: axis {axis} of {x} must have size {need}")
+    middle = (size // n,) if tiled else ()
+    return x.update(shape=(*x.shape[:axis], *middle, *x.shape[axis + 1 :]))
+
+
+def _scatter_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, axis: int, tiled: bool):
+    (x,), (d,) = args, dims
+    if ax.name not in axis_name:
+        wide = axis + (d <= axis)
+        out = psum_scatter_p.bind(x, axis_name=axis_name, axis=wide, tiled=tiled)
+        return out, d - (not tiled and d > axis)
+    total = mul(x, ax.size) if d is None else sum_p.bind(x, axes=(d,))
+    return (_split(total, axis, ax.size) if tiled else total), axis
+
+
+def _linear(name: str, abstract: Callable, batch: Callable, transpose: Callable) -> Primitive:
+    def this() -> Primitive:
+        return made
+
+    made = Primitive(
+        name=name,
+        abstract=abstract,
+        impl=_needs_elsewhere(name),
+        jvp=lambda primals, tangents, **params: (
+            this().bind(*primals, **params),
+            this().bind(*tangents, **params),
+        ),
+        transpose=transpose,
+        batch=batch,
+        dims=NoRule("it is a collective already"),
+    )
+    return made
+
+
+all_gather_p = _linear(
+    "all_gather",
+    _gather_abstract,
+    _gather_batch,
+    lambda ct, x, **params: [psum_scatter_p.bind(ct, **params)],
+)
+psum_scatter_p = _linear(
+    "psum_scatter",
+    _scatter_abstract,
+    _scatter_batch,
+    lambda ct, x, **params: [all_gather_p.bind(ct, **params)],
+)
+
+
+def _one(what: str, axis_name: AxisName) -> tuple:
+    names = _names(axis_name)
+    if len(names) != 1:
+        raise NotImplementedError(f"{what} over several axes at once, {names}: do them in turn")
+    axis_size(names)
+    return names
+
+
+def all_gather(x: Any, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Any:
+    """All lanes' x (a pytree), stacked along a new `axis`, or concatenated there where `tiled`.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.vmap(lambda x: fg.lax.all_gather(x, "i"), axis_name="i")(fnp.array([1.0, 2.0]))
+    Array([[1., 2.],
+           [1., 2.]], dtype=float32)
+    """
+    names = _one("all_gather", axis_name)
+    return tree.map(
+        lambda v: all_gather_p.bind(
+            v, axis_name=names, axis=_axis("all_gather", axis, v, not tiled), tiled=tiled
+        ),
+        x,
+    )
+
+
+def _axis(what: str, axis: int, x: Any, new: bool) -> int:
+    ndim = len(aval_of(x).shape) + new
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"{what}: axis={axis} is out of range for {aval_of(x)}")
+    return axis % ndim
+
+
+def psum_scatter(
+    x: Any, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Any:
+    """The sum of x (a pytree) over a named axis, of which each lane keeps its part: the part along
+    `scatter_dimension` with the lane's number (a block of it where `tiled`).
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.vmap(lambda x: fg.lax.psum_scatter(x, "i"), axis_name="i")(fnp.ones((2, 2)))
+    Array([2., 2.], dtype=float32)
+    """
+    names = _one("psum_scatter", axis_name)
+    return tree.map(
+        lambda v: psum_scatter_p.bind(
+            v, axis_name=names, axis=_axis("psum_scatter", scatter_dimension, v, False), tiled=tiled
+        ),
+        x,
+    )
+
+
+def _all_to_all_abstract(x: ShapedArray, *, axis_name: tuple, split: int, concat: int):
+    n = axis_size(axis_name)
+    if x.shape[split] % n:
+        raise ShapeError(
+            f"all_to_all over {axis_name}: axis {split} of {x} must have a size divisible by {n}"
+        )
+    shape = list(x.shape)
+    shape[split] //= n
+    shape[concat] *= n
+    return x.update(shape=tuple(shape))
+
+
+def _all_to_all_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, split: int, concat: int):
+    (x,), (d,) = args, dims
+    if ax.name not in axis_name:
+        moved = {"split": split + (d <= split), "concat": concat + (d <= concat)}
+        return all_to_all_p.bind(x, axis_name=axis_name, **moved), d
+    x = batch_front(x, d, ax.size)
+    # Block j of lane i becomes block i of lane j.
+    blocks = _split(x, split + 1, ax.size)
+    lanes_last = move_axis(blocks, split + 1, 0)
+    sources = move_axis(lanes_last, 1, concat + 1)
+    return _merge(sources, concat + 1), 0
+
+
+all_to_all_p = _linear(
+    "all_to_all",
+    _all_to_all_abstract,
+    _all_to_all_batch,
+    lambda ct, x, *, axis_name, split, concat: [
+        all_to_all_p.bind(ct, axis_name=axis_name, split=concat, concat=split)
+    ],
+)
+
+
+def all_to_all(
+    x: Any, axis_name: AxisName, split_axis: int, concat_axis: int, *, tiled: bool = False
+) -> Any:
+    """Each lane cuts x (a pytree) along `split_axis`, sends part j to lane j, and joins what it
+    gets along `concat_axis`. Without `tiled`, `split_axis` has the size of the named axis and
+    disappears, and `concat_axis` is new.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> x = fnp.arange(4.0).reshape(2, 2)
+    >>> fg.vmap(lambda r: fg.lax.all_to_all(r, "i", 0, 0, tiled=True), axis_name="i")(x)
+    Array([[0., 2.],
+           [1., 3.]], dtype=float32)
+    """
+    names = _one("all_to_all", axis_name)
+    n = axis_size(names)
+
+    def exchange(v: Any) -> Any:
+        split = _axis("all_to_all", split_axis, v, False)
+        concat = _axis("all_to_all", concat_axis, v, False)
+        if tiled:
+            return all_to_all_p.bind(v, axis_name=names, split=split, concat=concat)
+        aval = aval_of(v)
+        if aval.shape[split] != n:
+            raise ShapeError(
+                f"all_to_all over {names}: axis {split} of {aval} must have size {n}; pass "
+                "tiled=True to cut it in blocks"
+            )
+        # The split axis goes, an axis of size 1 comes where the parts are joined.
+        moved = move_axis(v, split, concat)
+        wide = reshape(moved, (*aval_of(moved).shape[: concat + 1], 1,
+                               *aval_of(moved).shape[concat + 1 :]))  # fmt: skip
+        out = all_to_all_p.bind(wide, axis_name=names, split=concat, concat=concat + 1)
+        shape = aval_of(out).shape
+        return reshape(out, (*shape[:concat], *shape[concat + 1 :]))
+
+    return tree.map(exchange, x)
+
+
+def _permute_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, perm: tuple) -> tuple:
+    (x,), (d,) = args, dims
+    if ax.name not in axis_name:
+        return ppermute_p.bind(x, axis_name=axis_name, perm=perm), d
+    x = batch_front(x, d, ax.size)
+    source = {to: fro for fro, to in perm}
+    aval = aval_of(x)
+    nothing = zeros(aval.update(shape=(1, *aval.shape[1:])))
+    rows = [
+        slice_in_dim(x, source[i], source[i] + 1) if i in source else nothing
+        for i in range(ax.size)
+    ]
+    return concatenate(rows, 0), 0
+
+
+ppermute_p = _linear(
+    "ppermute",
+    lambda x, *, axis_name, perm: _checked(x, axis_name),
+    _permute_batch,
+    lambda ct, x, *, axis_name, perm: [
+        ppermute_p.bind(ct, axis_name=axis_name, perm=tuple((b, a) for a, b in perm))
+    ],
+)
+
+
+def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
+    """x (a pytree) sent from lane to lane: `perm` lists pairs (source, destination); lanes that
+    are no destination get zeros.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> shift = lambda x: fg.lax.ppermute(x, "i", [(0, 1), (1, 2), (2, 0)])
+    >>> fg.vmap(shift, axis_name="i")(fnp.array([1.0, 2.0, 3.0]))
+    Array([3., 1., 2.], dtype=float32)
+    """
+    names = _one("ppermute", axis_name)
+    n = axis_size(names)
+    pairs = tuple((int(a), int(b)) for a, b in perm)
+    sources, targets = [a for a, _ in pairs], [b for _, b in pairs]
+    ok = all(0 <= i < n for i in [*sources, *targets])
+    if not ok or len(set(sources)) != len(pairs) or len(set(targets)) != len(pairs):
+        raise ValueError(
+            f"ppermute over {names}: perm must pair distinct lanes below {n}, got {pairs}"
+        )
+    return tree.map(lambda v: ppermute_p.bind(v, axis_name=names, perm=pairs), x)
+
+
+def pshuffle(x: Any, axis_name: AxisName, perm: Sequence[int]) -> Any:
+    """x (a pytree) rearranged: lane i gets the value of lane perm[i].
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> flip = lambda x: fg.lax.pshuffle(x, "i", [1, 0])
+    >>> fg.vmap(flip, axis_name="i")(fnp.array([1.0, 2.0]))
+    Array([2., 1.], dtype=float32)
+    """
+    return ppermute(x, axis_name, [(fro, to) for to, fro in enumerate(perm)])
