@@ -7,7 +7,7 @@ Small floats are multiplied and accumulated in float32, and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,17 +124,22 @@ def _impl(xp, lhs, rhs, *, dimension_numbers, preferred_element_type):
     return from_accumulator(out, out_dtype).reshape((*batch, *l_sizes, *r_sizes))
 
 
-def _jvp(primals, tangents, **params):
-    (lhs, rhs), (g_lhs, g_rhs) = primals, tangents
-    out = dot_general_p.bind(lhs, rhs, **params)
-    terms = []
-    if type(g_lhs) is not Zero:
-        terms.append(dot_general_p.bind(g_lhs, rhs, **params))
-    if type(g_rhs) is not Zero:
-        terms.append(dot_general_p.bind(lhs, g_rhs, **params))
-    if not terms:
-        return out, Zero(aval_of(out).tangent())
-    return out, terms[0] if len(terms) == 1 else add.bind(*terms)
+def bilinear_jvp(prim: Callable[[], Primitive]) -> Callable:
+    """The jvp of an op that is linear in each of its two operands: the product rule."""
+
+    def rule(primals, tangents, **params):
+        (lhs, rhs), (g_lhs, g_rhs) = primals, tangents
+        out = prim().bind(lhs, rhs, **params)
+        terms = []
+        if type(g_lhs) is not Zero:
+            terms.append(prim().bind(g_lhs, rhs, **params))
+        if type(g_rhs) is not Zero:
+            terms.append(prim().bind(lhs, g_rhs, **params))
+        if not terms:
+            return out, Zero(aval_of(out).tangent())
+        return out, terms[0] if len(terms) == 1 else add.bind(*terms)
+
+    return rule
 
 
 def _transpose(ct, lhs, rhs, *, dimension_numbers, preferred_element_type):
@@ -215,7 +220,7 @@ dot_general_p = Primitive(
     name="dot_general",
     abstract=_abstract,
     impl=_impl,
-    jvp=_jvp,
+    jvp=bilinear_jvp(lambda: dot_general_p),
     transpose=_transpose,
     batch=_batch,
     dims=_dims,

@@ -11,6 +11,7 @@ from typing import Any
 
 from funcgrad.errors import ShapeError
 from funcgrad.ops.arguments import integers
+from funcgrad.ops.slicing import pad_p
 
 Pads = tuple[tuple[int, int], ...]
 
@@ -108,3 +109,11 @@ def pads_of_window_gradient(
         high = dilated(m, s) - dilated(n, b) + dilated(w, d) - low - 1
         pads.append((low, high))
     return tuple(pads)
+
+
+def padded(xp: Any, x: Any, value: Any, padding: Any, base_dilation: Any) -> Any:
+    """x with holes between neighbours and a border, both filled with a value."""
+    config = tuple((lo, hi, b - 1) for (lo, hi), b in zip(padding, base_dilation, strict=True))
+    if not any(any(c) for c in config):
+        return x
+    return pad_p.impl(xp, x, value, padding_config=config)

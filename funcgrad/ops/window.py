@@ -24,7 +24,13 @@ from funcgrad.ops.base import batch_front, is_linear, sum_p
 from funcgrad.ops.compare import ge, le
 from funcgrad.ops.cumulative import widened
 from funcgrad.ops.families import NOT_LINEAR
-from funcgrad.ops.padding import dilated, pads_of_operand_gradient, padtype_to_pads, positions
+from funcgrad.ops.padding import (
+    dilated,
+    padded,
+    pads_of_operand_gradient,
+    padtype_to_pads,
+    positions,
+)
 from funcgrad.ops.reduce import (
     checked_init,
     highest,
@@ -65,14 +71,6 @@ def _axes(shape, *, window_dimensions, window_strides, padding, base_dilation, w
         window_dilation,
         strict=True,
     )
-
-
-def padded(xp: Any, x: Any, value: Any, padding: Any, base_dilation: Any) -> Any:
-    """x with holes between neighbours and a border, both filled with a value."""
-    config = tuple((lo, hi, b - 1) for (lo, hi), b in zip(padding, base_dilation, strict=True))
-    if not any(any(c) for c in config):
-        return x
-    return pad_p.impl(xp, x, value, padding_config=config)
 
 
 def taps(window: Sequence[int], strides: Any, dilation: Any, counts: Any) -> Iterator[tuple]:
