@@ -1,7 +1,7 @@
 """Matrix products as generated code: one function a pair of formats serves all shapes and strides.
 
 `declare_gemm` and `emit_gemm` let generated code call it, `gemm` is the same on numpy arrays.
-The function takes a pointer to the i64 words of `gemm_driver.CALL`; strides count elements, may be
+The function takes a pointer to the i64 words of `gemm_job.CALL`; strides count elements, may be
 negative or zero, and there are two batch dimensions.
 """
 
@@ -20,7 +20,8 @@ from llvmlite import ir
 from . import pool, scratch
 from .engine import Engine, engine
 from .gemm_build import I64, PTR, VOID, allocate, declare
-from .gemm_driver import CALL, Driver, symbol
+from .gemm_driver import Driver, symbol
+from .gemm_job import CALL
 from .gemm_pack import FORMATS
 
 # Formats of the operands, and those that a product may have; the first is the default.

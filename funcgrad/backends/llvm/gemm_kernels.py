@@ -47,6 +47,10 @@ class Kernels:
         name = f"direct{rows}x{vectors}{'m' if masked else ''}"
         return self._once(name, lambda name: self._direct(name, rows, vectors, masked))
 
+    def axpy(self, rows: int) -> ir.Function:
+        """void(a, a_cs, b, b_rs, c, n, add): c = or += Σ a[r]·b[r] over rows of b, m = 1."""
+        return self._once(f"axpy{rows}", lambda name: self._axpy(name, rows))
+
     def dot(self, rows: int, cols: int) -> ir.Function:
         """void(k, a, a_rs, b, b_cs, c, c_rs, c_cs, add): a and b contiguous along k."""
         return self._once(f"dot{rows}x{cols}", lambda name: self._dot(name, rows, cols))
@@ -80,10 +84,7 @@ class Kernels:
             bv = []
             for v in range(vectors):
                 p = code.at(pb, v * lanes, fmt.storage)
-                if masked:
-                    y = code.masked_load(p, masks[v], self.storage_vec)
-                else:
-                    y = code.load(p, self.storage_vec, fmt.bytes)
+                y = self._read(code, p, masks[v] if masked else None, self.storage_vec)
                 bv.append(widen(code, fmt, self.target, y))
             for i in range(rows):
                 x = code.load(code.at(row_pointers[i], kk * a_cs, fmt.storage), fmt.storage)
@@ -101,6 +102,41 @@ class Kernels:
         code.ret()
         return code.function
 
+    def _axpy(self, name: str, rows: int) -> ir.Function:
+        code = Code(self.module, name, [PTR, I64, PTR, I64, PTR, I64, I64])
+        a, a_cs, b, b_rs, c, n, add = code.args
+        fmt, lanes, zero = self.fmt, self.tile.lanes, ir.Constant(self.vec, None)
+        xs = []
+        for r in range(rows):
+            x = code.load(code.at(a, a_cs * r, fmt.storage), fmt.storage)
+            xs.append(code.splat(widen(code, fmt, self.target, x), lanes))
+        lines = [code.at(b, b_rs * r, fmt.storage) for r in range(rows)]
+
+        def step(j: Int, mask: ir.Value | None) -> None:
+            out = code.at(c, j, fmt.acc)
+            old = self._read(code, out, mask, self.vec)
+            total = add.ne(0).pick(old, zero)
+            for x, line in zip(xs, lines, strict=True):
+                y = self._read(code, code.at(line, j, fmt.storage), mask, self.storage_vec)
+                total = self._multiply_add(code, x, widen(code, fmt, self.target, y), total)
+            self._write(code, total, out, mask, False)
+
+        whole = n // lanes * lanes
+        with code.range(0, whole, lanes) as j:
+            step(j, None)
+        with code.when(whole < n):
+            step(whole, code.first_lanes(n - whole, lanes))
+        code.ret()
+        return code.function
+
+    def _read(
+        self, code: Code, p: ir.Value, mask: ir.Value | None, kind: ir.VectorType
+    ) -> ir.Value:
+        if mask is not None:
+            return code.masked_load(p, mask, kind)
+        size = self.fmt.bytes if kind == self.storage_vec else self.fmt.acc_bytes
+        return code.load(p, kind, size)
+
     def _dot(self, name: str, rows: int, cols: int) -> ir.Function:
         code = Code(self.module, name, [I64, PTR, I64, PTR, I64, PTR, I64, I64, I64])
         k, a, a_rs, b, b_cs, c, c_rs, c_cs, add = code.args
@@ -112,11 +148,7 @@ class Kernels:
 
         def step(kk: Int, into: list[list[Variable]], mask: ir.Value | None) -> None:
             def get(p: ir.Value) -> ir.Value:
-                p = code.at(p, kk, fmt.storage)
-                if mask is None:
-                    x = code.load(p, self.storage_vec, fmt.bytes)
-                else:
-                    x = code.masked_load(p, mask, self.storage_vec)
+                x = self._read(code, code.at(p, kk, fmt.storage), mask, self.storage_vec)
                 return widen(code, fmt, self.target, x)
 
             ys = [get(p) for p in pb]
@@ -137,7 +169,7 @@ class Kernels:
                     total = self._sum(code, total, acc[t][i][j].get())
                 p = code.at(c, c_rs * i + c_cs * j, fmt.acc)
                 scalar = self._horizontal(code, total)
-                self._write_scalar(code, scalar, p, add)
+                self.write_scalar(code, scalar, p, add)
         code.ret()
         return code.function
 
@@ -204,7 +236,7 @@ class Kernels:
     ) -> None:
         with code.range(0, n) as j:
             x = code.load(code.at(line, j, self.fmt.acc), self.fmt.acc)
-            self._write_scalar(code, x, code.at(out, c_cs * j, self.fmt.acc), add)
+            self.write_scalar(code, x, code.at(out, c_cs * j, self.fmt.acc), add)
 
     def _accumulators(self, code: Code, rows: int, vectors: int) -> list[list[Variable]]:
         zero = ir.Constant(self.vec, None)
@@ -236,20 +268,14 @@ class Kernels:
     def _write(
         self, code: Code, x: ir.Value, p: ir.Value, mask: ir.Value | None, add: bool
     ) -> None:
-        size = self.fmt.acc_bytes
         if add:
-            old = (
-                code.load(p, self.vec, size)
-                if mask is None
-                else code.masked_load(p, mask, self.vec)
-            )
-            x = self._sum(code, old, x)
+            x = self._sum(code, self._read(code, p, mask, self.vec), x)
         if mask is None:
-            code.store(x, p, size)
+            code.store(x, p, self.fmt.acc_bytes)
         else:
             code.masked_store(x, p, mask)
 
-    def _write_scalar(self, code: Code, x: ir.Value, p: ir.Value, add: Int) -> None:
+    def write_scalar(self, code: Code, x: ir.Value, p: ir.Value, add: Int) -> None:
         with code.either(add.ne(0)) as (yes, no):
             with yes:
                 code.store(self._sum(code, code.load(p, self.fmt.acc), x), p)

@@ -121,12 +121,13 @@ def narrow(code: Code, fmt: Format, x: ir.Value) -> ir.Value:
 
 
 def pack_function(
-    module: ir.Module, name: str, width: int, lanes: int, fmt: Format, target: Target
+    module: ir.Module, name: str, width: int, tile: Tile, fmt: Format, target: Target
 ) -> ir.Function:
     """void name(dst, src, count, k, sw, sk): packs `count` ≤ width rows of a (count × k) matrix
-    whose strides are sw and sk. It may write up to `lanes` elements behind the panel."""
+    whose strides are sw and sk. It may write behind the panel, as if k were a multiple of lanes,
+    and then `lanes` elements more."""
     code = Code(module, name, [PTR, PTR, I64, I64, I64, I64])
-    packer = _Packer(code, width, lanes, fmt, target)
+    packer = _Packer(code, width, tile, fmt, target)
     sw, sk = code.args[4], code.args[5]
     with code.either(sw.eq(1)) as (yes, no):
         with yes:
@@ -141,8 +142,10 @@ def pack_function(
 
 
 class _Packer:
-    def __init__(self, code: Code, width: int, lanes: int, fmt: Format, target: Target):
-        self.code, self.width, self.lanes, self.fmt, self.target = code, width, lanes, fmt, target
+    def __init__(self, code: Code, width: int, tile: Tile, fmt: Format, target: Target):
+        self.code, self.width, self.fmt, self.target = code, width, fmt, target
+        self.lanes = lanes = tile.lanes
+        self.masks = tile.masks and (fmt.bytes >= 4 or target.has("avx512bw"))
         self.dst, self.src, self.count, self.k, self.sw, self.sk = code.args
         self.vec = ir.VectorType(fmt.storage, lanes)
         # The last group may reach into the next row, which is written later, or, when groups
@@ -183,22 +186,42 @@ class _Packer:
                 copy(True)
 
     def transpose_blocks(self) -> None:
-        """sk = 1: squares of lanes × lanes are transposed in registers, the rest by scalars."""
+        """sk = 1: squares of lanes × lanes are transposed in registers.
+
+        Where masks are dear, what is left of k goes by scalars.
+        """
         code, lanes = self.code, self.lanes
-        whole = self.k // lanes * lanes
+        whole = self.k if self.masks else self.k // lanes * lanes
         with code.range(0, whole, lanes) as kk:
+            mask = code.first_lanes(whole - kk, lanes) if self.masks else None
             for g in self.groups:
-                rows = []
-                for r in range(min(lanes, self.width - g * lanes)):
-                    w = g * lanes + r
-                    inside = self.count > w
-                    p = self._source(inside.select(w, 0), kk)
-                    x = widen(code, self.fmt, self.target, code.load(p, self.vec, self.fmt.bytes))
-                    rows.append(inside.pick(x, ir.Constant(x.type, None)))
-                rows += [ir.Constant(rows[0].type, None)] * (lanes - len(rows))
-                for c, column in enumerate(transpose(code, rows)):
-                    self._put(column, g * lanes, kk + c)
+                if g == self.groups[-1]:
+                    self._transpose_block(g, kk, mask)
+                    continue
+                with code.either(self.count > g * lanes) as (some, none):
+                    with some:
+                        self._transpose_block(g, kk, mask)
+                    with none:
+                        zero = ir.Constant(ir.VectorType(self.fmt.acc, lanes), None)
+                        for c in range(lanes):
+                            self._put(zero, g * lanes, kk + c)
         self.scalars(whole)
+
+    def _transpose_block(self, group: int, kk: Int, mask: ir.Value | None) -> None:
+        code, rows = self.code, []
+        for r in range(min(self.lanes, self.width - group * self.lanes)):
+            w = group * self.lanes + r
+            inside = self.count > w
+            p = self._source(inside.select(w, 0), kk)
+            if mask is None:
+                x = code.load(p, self.vec, self.fmt.bytes)
+            else:
+                x = code.masked_load(p, mask, self.vec)
+            x = widen(code, self.fmt, self.target, x)
+            rows.append(inside.pick(x, ir.Constant(x.type, None)))
+        rows += [ir.Constant(rows[0].type, None)] * (self.lanes - len(rows))
+        for c, column in enumerate(transpose(code, rows)):
+            self._put(column, group * self.lanes, kk + c)
 
     def scalars(self, start: Int) -> None:
         """Any strides, element by element."""

@@ -1,0 +1,85 @@
+"""What the ways of the generated GEMM share: the records in memory, blocking limits, symbols."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from .engine import Target
+from .gemm_build import I32, I64, PTR, VOID, Code, Int, declare
+from .gemm_kernels import Kernels
+from .gemm_pack import Format, Tile, pack_function
+
+CALL = (
+    "batch0", "batch1", "m", "n", "k",
+    "a", "a_b0", "a_b1", "a_rs", "a_cs",
+    "b", "b_b0", "b_b1", "b_rs", "b_cs",
+    "c", "c_b0", "c_b1", "c_rs", "c_cs",
+    "add",
+)  # fmt: skip
+PRODUCT = ("m", "n", "k", "a", "a_rs", "a_cs", "b", "b_rs", "b_cs", "c", "c_rs", "c_cs", "add")
+JOB = (
+    *PRODUCT,
+    # The block in hand of the packed way: offsets and sizes, packed operands, tiling.
+    "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
+    "a_panels", "mt", "nt", "row_tiles", "prepacked",
+)  # fmt: skip
+THIN = 8
+SMALL_WORK = 96**3  # multiply-adds up to which packing costs more than it saves
+SERIAL_WORK = 1 << 17  # below this many a second thread is no gain
+BATCH_WORK = 1 << 24  # products up to this size are spread over threads as wholes
+
+
+class Record:
+    """Named i64 words or pointers behind a pointer."""
+
+    def __init__(self, code: Code, fields: tuple[str, ...], pointer: ir.Value):
+        self.code, self.fields, self.pointer = code, fields, pointer
+
+    def _slot(self, name: str) -> ir.Value:
+        return self.code.at(self.pointer, self.fields.index(name), I64)
+
+    def __getitem__(self, name: str) -> Int:
+        return self.code.load(self._slot(name), I64)
+
+    def pointer_at(self, name: str) -> ir.Value:
+        return self.code.load(self._slot(name), PTR)
+
+    def __setitem__(self, name: str, value: Int | ir.Value | int) -> None:
+        self.code.store(I64(value) if isinstance(value, int) else value, self._slot(name))
+
+
+class Parts:
+    """A module with the kernels, packers and symbols that the ways of one format use."""
+
+    def __init__(self, module: ir.Module, fmt: Format, out: Format, target: Target):
+        self.module, self.fmt, self.out, self.target = module, fmt, out, target
+        self.tile = Tile.of(target, fmt)
+        self.kernels = Kernels(module, fmt, self.tile, target)
+        loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
+        self.parallel_for = declare(module, "fg_parallel_for", loop)
+        self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
+        self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
+        self.limit = ir.GlobalVariable(module, I32, "fg_pool_limit")
+        self.limit.type = PTR
+        self.pack_a = self._packer("pack_a", self.tile.rows)
+        self.pack_b = self._packer("pack_b", self.tile.cols)
+
+    def _packer(self, name: str, width: int) -> ir.Function:
+        function = pack_function(self.module, name, width, self.tile, self.fmt, self.target)
+        function.attributes.add("noinline")
+        return function
+
+    def threads(self, code: Code) -> Int:
+        return Int(code, code.b.sext(code.load(self.limit, I32), I64)) + 1
+
+    def panel_elements(self, width: int, k: Int) -> Int:
+        """Room for a panel, with what packing may write behind it."""
+        return (k.round_up(self.tile.lanes) * width + self.tile.lanes).round_up(16)
+
+    def loop(self, code: Code, task: ir.Function, ctx: ir.Value, n: Int, grain: Int) -> None:
+        """A parallel loop, or a plain call where one chunk is all."""
+        with code.either(n <= grain) as (yes, no):
+            with yes:
+                code.call(task, ctx, 0, n)
+            with no:
+                code.call(self.parallel_for, task, ctx, n, grain)

@@ -1,0 +1,155 @@
+"""The packed way of the generated GEMM, for all that is neither small nor thin.
+
+Blocks of at most mo × ko of A and ko × no of B are packed in parallel, then tiles of C are
+multiplied in parallel, k in steps of kc (Goto & van de Geijn 2008; Van Zee & van de Geijn, BLIS,
+2015). Where one tile has all rows, B's panels are packed by the tile that needs them, just before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from .gemm_build import I64, PTR, Bool, Code, Int
+from .gemm_job import JOB, SERIAL_WORK, Parts, Record
+
+TILE_ROWS = 252
+TILE_PANELS = 8
+MIN_TILE_WORK = 1 << 18
+
+
+class Packed:
+    """Writes `function`: void(ptr job)."""
+
+    def __init__(self, parts: Parts):
+        self.parts, self.tile, self.fmt = parts, parts.tile, parts.fmt
+        self.function = self._blocks(self._pack_task(), self._tile_task())
+
+    def _pack_task(self) -> ir.Function:
+        """Packs panels [begin, end) of a block: first those of A, then those of B."""
+        code = Code(self.parts.module, "pack_task", [PTR, I64, I64])
+        job, acc = Record(code, JOB, code.args[0]), self.fmt.acc
+        first, last = code.args[1], code.args[2]
+        with code.range(first, last.min(job["a_panels"])) as u:
+            w, rs, cs = self.tile.rows, job["a_rs"], job["a_cs"]
+            offset = (job["ic"] + u * w) * rs + job["ko"] * cs
+            src = code.at(job.pointer_at("a"), offset, self.fmt.storage)
+            dst = code.at(job.pointer_at("pa"), u * job["pa_step"], acc)
+            left = (job["ml"] - u * w).min(w)
+            code.call(self.parts.pack_a, dst, src, left, job["kl"], rs, cs)
+        with code.range(first.max(job["a_panels"]), last) as u:
+            p = u - job["a_panels"]
+            dst = code.at(job.pointer_at("pb"), p * job["pb_step"], acc)
+            self._pack_b(code, job, dst, p * self.tile.cols, code.i64(0), job["kl"])
+        code.ret()
+        return code.function
+
+    def _pack_b(self, code: Code, job: Record, dst: ir.Value, j: Int, first_k: Int, k: Int) -> None:
+        """A panel of B: columns from j and rows from first_k on, counted in the block."""
+        rs, cs = job["b_rs"], job["b_cs"]
+        offset = (job["jc"] + j) * cs + (job["ko"] + first_k) * rs
+        src = code.at(job.pointer_at("b"), offset, self.fmt.storage)
+        left = (job["nl"] - j).min(self.tile.cols)
+        code.call(self.parts.pack_b, dst, src, left, k, cs, rs)
+
+    def _tile_task(self) -> ir.Function:
+        """Multiplies tiles [begin, end) of the block's part of C."""
+        code = Code(self.parts.module, "tile_task", [PTR, I64, I64])
+        job, tile, acc = Record(code, JOB, code.args[0]), self.tile, self.fmt.acc
+        row_tiles, mt, nt = job["row_tiles"], job["mt"], job["nt"]
+        m, n, k, rs, cs = job["ml"], job["nl"], job["kl"], job["c_rs"], job["c_cs"]
+        pa, pb, c = job.pointer_at("pa"), job.pointer_at("pb"), job.pointer_at("c")
+        pa_step, pb_step, prepacked = job["pa_step"], job["pb_step"], job["prepacked"].ne(0)
+        c = code.at(c, job["ic"] * rs + job["jc"] * cs, acc)
+        add_first = job["add"] + job["ko"]
+        own = code.variable(PTR, pb)
+        with code.when(~prepacked):
+            size = self.parts.panel_elements(tile.cols, code.i64(tile.kc)) * self.fmt.acc_bytes
+            own.set(code.call(self.parts.take, size))
+        with code.range(code.args[1], code.args[2]) as t:
+            i0, j0 = t % row_tiles * mt, t // row_tiles * nt
+            i1, j1 = (i0 + mt).min(m), (j0 + nt).min(n)
+            with code.range(0, k, tile.kc) as pc, code.range(j0, j1, tile.cols) as j:
+                kc, add = (k - pc).min(tile.kc), add_first + pc
+                ready = code.at(pb, j // tile.cols * pb_step + pc * tile.cols, acc)
+                with code.when(~prepacked):
+                    self._pack_b(code, job, own.get(), j, pc, kc)
+                bp = prepacked.pick(ready, own.get())
+                with code.range(i0, i1, tile.rows) as i:
+                    ap = code.at(pa, i // tile.rows * pa_step + pc * tile.rows, acc)
+                    cp = code.at(c, i * rs + j * cs, acc)
+                    self._choose_rows(code, (kc, ap, bp, cp, rs, cs, m - i, n - j, add))
+        with code.when(~prepacked):
+            code.call(self.parts.give, own.get())
+        code.ret()
+        return code.function
+
+    def _choose_rows(self, code: Code, args: tuple[Any, ...]) -> None:
+        """The shortest micro-kernel that has the rows that are left."""
+        rows_left, kernels = args[6], self.parts.kernels
+
+        def choose(heights: list[int]) -> None:
+            if len(heights) == 1:
+                code.call(kernels.packed(heights[0]), *args)
+                return
+            with code.either(rows_left > heights[-2]) as (taller, fits):
+                with taller:
+                    code.call(kernels.packed(heights[-1]), *args)
+                with fits:
+                    choose(heights[:-1])
+
+        choose([h for h in (4, 8) if h < self.tile.rows] + [self.tile.rows])
+
+    def _blocks(self, pack_task: ir.Function, tile_task: ir.Function) -> ir.Function:
+        """The loops over blocks, each of two parallel loops: pack, multiply."""
+        code = Code(self.parts.module, "packed", [PTR])
+        job, tile, size = Record(code, JOB, code.args[0]), self.tile, self.fmt.acc_bytes
+        mo, no, ko = tile.rows * (1536 // tile.rows), tile.cols * (2048 // tile.cols), 4 * tile.kc
+        m, n, k, room = job["m"], job["n"], job["k"], self.parts.panel_elements
+        several = m > TILE_ROWS // tile.rows * tile.rows
+        job["prepacked"] = several.select(1, 0)
+        pa_bytes = m.min(mo).ceil_div(tile.rows) * room(tile.rows, k.min(ko)) * size
+        pb_bytes = n.min(no).ceil_div(tile.cols) * room(tile.cols, k.min(ko)) * size
+        pa = code.call(self.parts.take, pa_bytes)
+        pb = code.call(self.parts.take, several.select(pb_bytes, 0))
+        job["pa"], job["pb"] = pa, pb
+        with code.range(0, n, no) as jc, code.range(0, k, ko) as kk, code.range(0, m, mo) as ic:
+            ml, nl, kl = (m - ic).min(mo), (n - jc).min(no), (k - kk).min(ko)
+            a_panels, b_panels = ml.ceil_div(tile.rows), nl.ceil_div(tile.cols)
+            for name, value in {"jc": jc, "ic": ic, "ko": kk, "nl": nl, "ml": ml, "kl": kl}.items():
+                job[name] = value
+            job["pa_step"], job["pb_step"] = room(tile.rows, kl), room(tile.cols, kl)
+            job["a_panels"] = a_panels
+            work = ml * nl * kl
+            serial = work < SERIAL_WORK
+            panels = a_panels + (several & ic.eq(0)).select(b_panels, 0)
+            grain = serial.select(panels, (code.i64(1 << 15) // (kl * tile.cols)).max(1))
+            self.parts.loop(code, pack_task, code.args[0], panels, grain)
+            tiles = self._tiling(code, job, work, a_panels, b_panels, kl, several)
+            self.parts.loop(code, tile_task, code.args[0], tiles, serial.select(tiles, 1))
+        code.call(self.parts.give, pb)
+        code.call(self.parts.give, pa)
+        code.ret()
+        return code.function
+
+    def _tiling(
+        self,
+        code: Code,
+        job: Record,
+        work: Int,
+        a_panels: Int,
+        b_panels: Int,
+        k: Int,
+        several: Bool,
+    ) -> Int:
+        """Sets the tile shape so that every thread gets several tiles; returns their number."""
+        tile = self.tile
+        row_tiles = several.select(a_panels.ceil_div(TILE_ROWS // tile.rows), 1)
+        row_panels = a_panels.ceil_div(row_tiles)
+        aim = (work // (self.parts.threads(code) * 8)).max(MIN_TILE_WORK)
+        per_column = row_panels * (tile.rows * tile.cols) * k
+        col_panels = (aim // per_column).max(1).min(TILE_PANELS)
+        job["mt"], job["nt"] = row_panels * tile.rows, col_panels * tile.cols
+        job["row_tiles"] = row_tiles
+        return row_tiles * b_panels.ceil_div(col_panels)

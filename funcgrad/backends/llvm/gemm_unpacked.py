@@ -1,0 +1,191 @@
+"""The ways of the generated GEMM that pack nothing, or little: small and thin products.
+
+`direct` runs the outer-product kernels on the operands where they lie; `small` does so after
+copying a panel of B to the stack; `turned` writes a thin C that is not contiguous by way of
+scratch; `axpy` adds multiples of B's rows for a single row of A; `dot` takes inner products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from .gemm_build import I64, PTR, Code, Int
+from .gemm_job import JOB, SERIAL_WORK, Parts, Record
+
+SMALL_K = 128  # rows of B that `small` has room for on the stack
+ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
+
+
+class Unpacked:
+    """Writes the functions void(ptr job); see the conditions in `gemm_driver`."""
+
+    def __init__(self, parts: Parts):
+        self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
+        self.heights = (8, 4, 2, 1) if self.tile.rows >= 8 else (4, 2, 1)
+        self.direct = self._direct(self._direct_task())
+        self.small = self._small() if self.fmt.storage == self.fmt.acc else None
+        self.turned = self._turned()
+        self.axpy = self._axpy(self._axpy_task())
+        self.dot = self._dot(self._dot_task())
+
+    @contextmanager
+    def _while_fits(self, code: Code, counter, step: int, stop: Int) -> Iterator[Int]:
+        """while counter + step ≤ stop: …; counter += step."""
+        with code.loop() as (turn, done):
+            i = Int(code, counter.get())
+            code.b.cbranch((i + step <= stop).value, turn, done)
+            code.b.position_at_end(turn)
+            yield i
+            counter.set(i + step)
+
+    def _start(self, name: str, task: bool = False) -> tuple[Code, Record]:
+        code = Code(self.parts.module, name, [PTR, I64, I64] if task else [PTR])
+        return code, Record(code, JOB, code.args[0])
+
+    def _direct(self, task: ir.Function) -> ir.Function:
+        """b and c contiguous along n."""
+        code, job = self._start("direct")
+        unit = 2 * self.tile.lanes
+        grain = (code.i64(SERIAL_WORK) // (job["m"] * job["k"] * unit).max(1)).max(8)
+        self.parts.loop(code, task, code.args[0], job["n"].ceil_div(unit), grain)
+        code.ret()
+        return code.function
+
+    def _direct_task(self) -> ir.Function:
+        """Columns [begin, end), in units of two vectors."""
+        code, job = self._start("direct_task", task=True)
+        lanes, storage, acc = self.tile.lanes, self.fmt.storage, self.fmt.acc
+        fields = ("m", "n", "k", "a_rs", "a_cs", "b_rs", "c_rs", "add")
+        m, n, k, a_rs, a_cs, b_rs, c_rs, add = (job[f] for f in fields)
+        a, b, c = (job.pointer_at(f) for f in "abc")
+        start, stop = code.args[1] * (2 * lanes), (code.args[2] * (2 * lanes)).min(n)
+        row = code.variable(I64, I64(0))
+        wide = {4: 4, 2: 8} if self.tile.rows >= 8 else {}
+        for h in self.heights:
+            with self._while_fits(code, row, h, m) as i:
+                ai, ci = code.at(a, i * a_rs, storage), code.at(c, i * c_rs, acc)
+                column = code.variable(I64, start)
+                if h in wide:
+                    with self._while_fits(code, column, wide[h] * lanes, stop) as j:
+                        kernel = self.parts.kernels.direct(h, wide[h], masked=False)
+                        bj, cj = code.at(b, j, storage), code.at(c, i * c_rs + j, acc)
+                        code.call(kernel, k, ai, a_rs, a_cs, bj, b_rs, cj, c_rs, stop - j, add)
+                with code.range(Int(code, column.get()), stop, 2 * lanes) as j:
+                    bj, cj = code.at(b, j, storage), code.at(ci, j, acc)
+                    args = (k, ai, a_rs, a_cs, bj, b_rs, cj, c_rs, stop - j, add)
+                    self._one_or_two_vectors(code, h, stop - j, args)
+        code.ret()
+        return code.function
+
+    def _one_or_two_vectors(self, code: Code, height: int, n: Int, args: tuple) -> None:
+        with code.either(n > self.tile.lanes) as (two, one):
+            with two:
+                code.call(self.parts.kernels.direct(height, 2, masked=True), *args)
+            with one:
+                code.call(self.parts.kernels.direct(height, 1, masked=True), *args)
+
+    def _small(self) -> ir.Function:
+        """c contiguous along n, k ≤ SMALL_K; b any way."""
+        code, job = self._start("small")
+        tile, acc = self.tile, self.fmt.acc
+        fields = ("m", "n", "k", "a_rs", "a_cs", "b_rs", "b_cs", "c_rs", "add")
+        m, n, k, a_rs, a_cs, b_rs, b_cs, c_rs, add = (job[f] for f in fields)
+        a, b, c = (job.pointer_at(f) for f in "abc")
+        panel = code.variable(acc, count=(SMALL_K + 1) * tile.cols).slot
+        with code.range(0, n, tile.cols) as j:
+            left = (n - j).min(tile.cols)
+            code.call(self.parts.pack_b, panel, code.at(b, j * b_cs, acc), left, k, b_cs, b_rs)
+            row = code.variable(I64, I64(0))
+            for h in self.heights:
+                with self._while_fits(code, row, h, m) as i:
+                    ai, cij = code.at(a, i * a_rs, acc), code.at(c, i * c_rs + j, acc)
+                    args = (k, ai, a_rs, a_cs, panel, tile.cols, cij, c_rs, left, add)
+                    self._one_or_two_vectors(code, h, left, args)
+        code.ret()
+        return code.function
+
+    def _turned(self) -> ir.Function:
+        """b contiguous along n, c not; m small."""
+        code, job = self._start("turned")
+        m, n, rs, cs, add = (job[f] for f in ("m", "n", "c_rs", "c_cs", "add"))
+        c, acc = job.pointer_at("c"), self.fmt.acc
+        rows = code.call(self.parts.take, m * n * self.fmt.acc_bytes)
+        job["c"], job["c_rs"], job["c_cs"], job["add"] = rows, n, 1, 0
+        code.call(self.direct, code.args[0])
+        with code.range(0, n) as j, code.range(0, m) as i:
+            x = code.load(code.at(rows, i * n + j, acc), acc)
+            self.parts.kernels.write_scalar(code, x, code.at(c, i * rs + j * cs, acc), add)
+        code.call(self.parts.give, rows)
+        code.ret()
+        return code.function
+
+    def _axpy(self, task: ir.Function) -> ir.Function:
+        """m = 1, b and c contiguous along n."""
+        code, job = self._start("axpy")
+        lanes = self.tile.lanes
+        grain = (code.i64(SERIAL_WORK // 2) // (job["k"] * lanes).max(1)).max(512 // lanes)
+        self.parts.loop(code, task, code.args[0], job["n"].ceil_div(lanes), grain)
+        code.ret()
+        return code.function
+
+    def _axpy_task(self) -> ir.Function:
+        """Columns [begin, end), in units of a vector."""
+        code, job = self._start("axpy_task", task=True)
+        n, k, a_cs, b_rs, add = (job[f] for f in ("n", "k", "a_cs", "b_rs", "add"))
+        a, b, c = (job.pointer_at(f) for f in "abc")
+        lanes, storage, acc = self.tile.lanes, self.fmt.storage, self.fmt.acc
+        start, stop = code.args[1] * lanes, (code.args[2] * lanes).min(n)
+        with code.range(start, stop, ROW_BLOCK) as j:
+            width = (stop - j).min(ROW_BLOCK)
+            at_k = code.variable(I64, I64(0))
+            for rows in (8, 1):
+                with self._while_fits(code, at_k, rows, k) as kk:
+                    ak = code.at(a, kk * a_cs, storage)
+                    bk = code.at(b, kk * b_rs + j, storage)
+                    more = add + kk
+                    kernel = self.parts.kernels.axpy(rows)
+                    code.call(kernel, ak, a_cs, bk, b_rs, code.at(c, j, acc), width, more)
+        code.ret()
+        return code.function
+
+    def _dot(self, task: ir.Function) -> ir.Function:
+        """m small, b contiguous along k; rows of a are made contiguous if they are not."""
+        code, job = self._start("dot")
+        storage, m, n, k = self.fmt.storage, job["m"], job["n"], job["k"]
+        rs, cs = job["a_rs"], job["a_cs"]
+        grain = (code.i64(SERIAL_WORK // 2) // (m * k).max(1)).max(1).round_up(4)
+        copied = cs.ne(1)
+        with code.when(copied):
+            rows, a = code.call(self.parts.take, m * k * self.fmt.bytes), job.pointer_at("a")
+            with code.range(0, m) as i, code.range(0, k) as kk:
+                x = code.load(code.at(a, i * rs + kk * cs, storage), storage)
+                code.store(x, code.at(rows, i * k + kk, storage))
+            job["a"], job["a_rs"] = rows, k
+        self.parts.loop(code, task, code.args[0], n, grain)
+        with code.when(copied):
+            code.call(self.parts.give, job.pointer_at("a"))
+        code.ret()
+        return code.function
+
+    def _dot_task(self) -> ir.Function:
+        code, job = self._start("dot_task", task=True)
+        fields = ("m", "k", "a_rs", "b_cs", "c_rs", "c_cs", "add")
+        m, k, a_rs, b_cs, c_rs, c_cs, add = (job[f] for f in fields)
+        a, b, c = (job.pointer_at(f) for f in "abc")
+        begin, end = code.args[1:]
+        fours = end - (end - begin) % 4
+        for cols, start, stop in ((4, begin, fours), (1, fours, end)):
+            with code.range(start, stop, cols) as j:
+                bj = code.at(b, j * b_cs, self.fmt.storage)
+                row = code.variable(I64, I64(0))
+                for h in (4, 2, 1):
+                    with self._while_fits(code, row, h, m) as i:
+                        ai = code.at(a, i * a_rs, self.fmt.storage)
+                        cij = code.at(c, i * c_rs + j * c_cs, self.fmt.acc)
+                        kernel = self.parts.kernels.dot(h, cols)
+                        code.call(kernel, k, ai, a_rs, bj, b_cs, cij, c_rs, c_cs, add)
+        code.ret()
+        return code.function
