@@ -216,7 +216,7 @@ def _dims(lhs, rhs, *, dimension_numbers, preferred_element_type):
     return f"{' '.join(left)}, {' '.join(right)} -> {' '.join(out)}"
 
 
-dot_general_p = Primitive(
+dot_general_p: Primitive = Primitive(
     name="dot_general",
     abstract=_abstract,
     impl=_impl,

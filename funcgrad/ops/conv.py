@@ -345,7 +345,7 @@ def _dims(lhs, rhs, *, dimension_numbers, **params):
     return f"{' '.join(left)}, {' '.join(right)} -> {' '.join(out)}"
 
 
-conv_general_dilated_p = Primitive(
+conv_general_dilated_p: Primitive = Primitive(
     name="conv_general_dilated",
     abstract=_abstract,
     impl=_impl,

@@ -158,7 +158,7 @@ def _cumulative(
     return made
 
 
-cumsum_p = _cumulative(
+cumsum_p: Primitive = _cumulative(
     "cumsum",
     lambda xp, x, axis: xp.cumsum(x, axis=axis, dtype=x.dtype),
     _is_number,
@@ -166,28 +166,28 @@ cumsum_p = _cumulative(
     _sum_jvp,
     _sum_transpose,
 )
-cumprod_p = _cumulative(
+cumprod_p: Primitive = _cumulative(
     "cumprod",
     lambda xp, x, axis: xp.cumprod(x, axis=axis, dtype=x.dtype),
     _is_number,
     "numbers",
     _prod_jvp,
 )
-cummax_p = _cumulative(
+cummax_p: Primitive = _cumulative(
     "cummax",
     lambda xp, x, axis: xp.maximum.accumulate(x, axis=axis),
     _is_real,
     "real numbers",
     _extremum_jvp(lambda: cummax_p),
 )
-cummin_p = _cumulative(
+cummin_p: Primitive = _cumulative(
     "cummin",
     lambda xp, x, axis: xp.minimum.accumulate(x, axis=axis),
     _is_real,
     "real numbers",
     _extremum_jvp(lambda: cummin_p),
 )
-cumlogsumexp_p = _cumulative(
+cumlogsumexp_p: Primitive = _cumulative(
     "cumlogsumexp",
     lambda xp, x, axis: xp.logaddexp.accumulate(x, axis=axis),
     dtypes.is_float,

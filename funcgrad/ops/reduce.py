@@ -155,40 +155,40 @@ def _has_bits(dtype: np.dtype) -> bool:
     return not dtypes.is_inexact(dtype)
 
 
-max_p = _reducer(
+max_p: Primitive = _reducer(
     "reduce_max",
     lambda xp, x, axes, dtype: xp.max(x, axis=axes, initial=lowest(dtype).astype(x.dtype)),
     _any_dtype,
     "an array",
     _extremum_jvp(lambda: max_p),
 )
-min_p = _reducer(
+min_p: Primitive = _reducer(
     "reduce_min",
     lambda xp, x, axes, dtype: xp.min(x, axis=axes, initial=highest(dtype).astype(x.dtype)),
     _any_dtype,
     "an array",
     _extremum_jvp(lambda: min_p),
 )
-prod_p = _reducer(
+prod_p: Primitive = _reducer(
     "reduce_prod",
     lambda xp, x, axes, dtype: xp.prod(x, axis=axes, dtype=x.dtype),
     _is_number,
     "numbers",
     _prod_jvp,
 )
-and_p = _reducer(
+and_p: Primitive = _reducer(
     "reduce_and",
     lambda xp, x, axes, dtype: xp.bitwise_and.reduce(x, axis=axes),
     _has_bits,
     "integers or bool",
 )
-or_p = _reducer(
+or_p: Primitive = _reducer(
     "reduce_or",
     lambda xp, x, axes, dtype: xp.bitwise_or.reduce(x, axis=axes),
     _has_bits,
     "integers or bool",
 )
-xor_p = _reducer(
+xor_p: Primitive = _reducer(
     "reduce_xor",
     lambda xp, x, axes, dtype: xp.bitwise_xor.reduce(x, axis=axes),
     _has_bits,
@@ -231,8 +231,8 @@ def _position(name: str, find: Callable[[Any, Any, int], Any]) -> Primitive:
     return made
 
 
-argmax_p = _position("argmax", lambda xp, x, axis: xp.argmax(x, axis=axis))
-argmin_p = _position("argmin", lambda xp, x, axis: xp.argmin(x, axis=axis))
+argmax_p: Primitive = _position("argmax", lambda xp, x, axis: xp.argmax(x, axis=axis))
+argmin_p: Primitive = _position("argmin", lambda xp, x, axis: xp.argmin(x, axis=axis))
 
 
 # ---- public functions
@@ -404,6 +404,7 @@ def reduce(
     inits = [checked_init("reduce", i, a.dtype) for i, a in zip(inits, avals, strict=True)]
     axes = canonical_axes("reduce", dimensions, avals[0].ndim)
     monoid = monoid_of(computation, avals[0].dtype) if len(xs) == 1 else None
+    reduced: list | None
     if monoid is not None:
         reduced = [monoid.reduce.bind(xs[0], axes=axes)]
         if is_identity(inits[0], monoid.identity(avals[0].dtype)):

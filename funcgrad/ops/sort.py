@@ -92,7 +92,7 @@ def _sort_dims(*xs, dimension, is_stable, num_keys):
     return f"{each} -> {each}"
 
 
-sort_p = Primitive(
+sort_p: Primitive = Primitive(
     name="sort",
     abstract=_sort_abstract,
     impl=_sort_impl,
@@ -189,7 +189,7 @@ def _top_dims(x, *, k):
     return f"{' '.join(names)}! -> {out}, {out}"
 
 
-top_k_p = Primitive(
+top_k_p: Primitive = Primitive(
     name="top_k",
     abstract=_top_abstract,
     impl=_top_impl,

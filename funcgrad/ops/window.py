@@ -190,7 +190,7 @@ def _is_real(dtype: np.dtype) -> bool:
     return not dtypes.is_complex(dtype)
 
 
-window_sum_p = _window_reducer(
+window_sum_p: Primitive = _window_reducer(
     "reduce_window_sum",
     lambda xp: xp.add,
     lambda dtype: dtype != dtypes.BOOL,
@@ -198,14 +198,14 @@ window_sum_p = _window_reducer(
     _sum_jvp,
     _sum_transpose,
 )
-window_max_p = _window_reducer(
+window_max_p: Primitive = _window_reducer(
     "reduce_window_max",
     lambda xp: xp.maximum,
     _is_real,
     lowest,
     _extremum_jvp(lambda: window_max_p, ge),
 )
-window_min_p = _window_reducer(
+window_min_p: Primitive = _window_reducer(
     "reduce_window_min",
     lambda xp: xp.minimum,
     _is_real,
@@ -322,10 +322,10 @@ def _selection(
     return made
 
 
-select_and_gather_add_p = _selection(
+select_and_gather_add_p: Primitive = _selection(
     "select_and_gather_add", _gather_abstract, _gather_impl, lambda: select_and_scatter_add_p
 )
-select_and_scatter_add_p = _selection(
+select_and_scatter_add_p: Primitive = _selection(
     "select_and_scatter_add", _scatter_abstract, _scatter_impl, lambda: select_and_gather_add_p
 )
 
@@ -370,9 +370,10 @@ def reduce_window(
     )
     inits = [checked_init("reduce_window", i, a.dtype) for i, a in zip(inits, avals, strict=True)]
     monoid = monoid_of(computation, avals[0].dtype) if len(xs) == 1 else None
-    pooling = _BY_REDUCTION.get(monoid.reduce) if monoid else None
-    if pooling is not None and is_identity(inits[0], monoid.identity(avals[0].dtype)):
-        return tree.unflatten(structure, [pooling.bind(xs[0], **params)])
+    if monoid is not None and monoid.reduce in _BY_REDUCTION:
+        prim = _BY_REDUCTION[monoid.reduce]
+        if is_identity(inits[0], monoid.identity(avals[0].dtype)):
+            return tree.unflatten(structure, [prim.bind(xs[0], **params)])
     return _combined(xs, inits, structure, computation, params)
 
 
