@@ -12,7 +12,7 @@ from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.methods import ArrayMethods
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.show import array_html
-from funcgrad.core.trace import Trace, Tracer, leak_error
+from funcgrad.core.trace import Trace, Tracer, captured_error, leak_error
 from funcgrad.errors import DonatedBufferError, NonFiniteError
 
 
@@ -161,7 +161,7 @@ def raw(value: Any) -> np.ndarray:
     if isinstance(value, Tracer):
         if not value._trace.live:
             raise leak_error(value)
-        raise AssertionError(f"{value!r} reached evaluation")
+        raise captured_error(value)
     return np.asarray(value, scalar_dtype(value))
 
 

@@ -19,6 +19,7 @@ from funcgrad.core.methods import ArrayMethods
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import (
     ConcretizationError,
+    DifferentiationError,
     LeakedTracerError,
     TracerArrayConversionError,
     TracerBoolConversionError,
@@ -172,6 +173,17 @@ def leak_error(tracer: Tracer) -> LeakedTracerError:
         f"{held} holds a tracer {tracer.aval} that leaked out of {tracer._trace.what}, which has "
         f"ended.{made}{used}\nReturn the value from the transformed function instead of storing "
         "it outside (in a global, a closure, an attribute or a list)."
+    )
+
+
+def captured_error(tracer: Tracer) -> DifferentiationError:
+    """The error for a live tracer that a rule's function closes over, below its transformation."""
+    name = source.variable_holding(tracer)
+    return DifferentiationError(
+        f"a function with a custom derivative rule, or a solver, closes over "
+        f"{f'the variable `{name}`' if name else 'a value'} ({tracer.aval}) that is traced by "
+        f"{tracer._trace.what}; the rule can't see it. Pass it as an argument "
+        "(funcgrad.closure_convert makes captured values arguments)."
     )
 
 

@@ -1,0 +1,145 @@
+"""Implicit derivatives: solutions of equations, differentiated without unrolling the solver.
+
+A linear solve A x = b has the tangent A dx = db - dA x; its transpose solves with Aᵀ. A root
+f(x) = 0 has dx = -(∂f/∂x)⁻¹ ∂f, a linear solve (implicit function theorem).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from funcgrad import tree
+from funcgrad.core.aval import Zero
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import CustomRuleError
+from funcgrad.ops.arithmetic import neg, sub
+from funcgrad.ops.base import instantiate
+from funcgrad.transforms.arguments import name_of
+from funcgrad.transforms.custom import closure_convert, custom_jvp, custom_vjp, stop_gradient
+from funcgrad.transforms.grad import jvp, linear_transpose
+
+
+def custom_linear_solve(
+    matvec: Callable,
+    b: Any,
+    solve: Callable,
+    transpose_solve: Callable | None = None,
+    symmetric: bool = False,
+    has_aux: bool = False,
+) -> Any:
+    """x with matvec(x) = b, computed by `solve(matvec, b)` and differentiated implicitly.
+
+    matvec: a linear function of pytrees like b. transpose_solve(vecmat, ct): solves with the
+    transposed operator, for reverse mode; `symmetric` uses `solve` for it. has_aux: the solvers
+    return (x, aux).
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> def f(a, b):
+    ...     return fg.lax.custom_linear_solve(
+    ...         lambda x: a * x, b, lambda mv, r: r / mv(1.0), symmetric=True
+    ...     )
+    >>> [float(g) for g in fg.grad(f, argnums=(0, 1))(2.0, 6.0)]
+    [-1.5, 0.5]
+    """
+    if symmetric and transpose_solve is None:
+        transpose_solve = solve
+    mv, captured = closure_convert(matvec, b)
+
+    def run(solver: Callable, operator: Callable, rhs: Any) -> Any:
+        out = solver(operator, rhs)
+        x, aux = out if has_aux else (out, None)
+        tree.check_same_structure(b, x, what_a="custom_linear_solve: b", what_b="the solution")
+        return x, aux
+
+    @custom_vjp
+    def transposable(rhs: Any, held: Any) -> Any:
+        """The solution as a linear function of the right-hand side alone."""
+        return run(solve, lambda x: mv(x, *held), rhs)[0]
+
+    def forward(rhs: Any, held: Any) -> Any:
+        return transposable(rhs, held), held
+
+    def backward(held: Any, ct: Any) -> Any:
+        if transpose_solve is None:
+            raise CustomRuleError(
+                f"custom_linear_solve with {name_of(matvec)}: reverse-mode differentiation needs "
+                "transpose_solve=, or symmetric=True"
+            )
+        vecmat = linear_transpose(lambda x: mv(x, *held), b)
+        return run(transpose_solve, lambda x: vecmat(x)[0], ct)[0], None
+
+    transposable.defvjp(forward, backward)
+
+    @custom_jvp
+    def solution(rhs: Any, held: Any) -> Any:
+        return run(solve, lambda x: mv(x, *held), rhs)
+
+    @solution.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        rhs, held = primals
+        d_rhs, d_held = tangents
+        x, aux = solution(rhs, held)
+        if held:
+            _, moved = jvp(lambda *h: mv(x, *h), tuple(held), tuple(d_held))
+            d_rhs = tree.map(sub, d_rhs, moved)
+        dx = transposable(d_rhs, stop_gradient(held))
+        return (x, aux), (dx, tree.map(lambda a: instantiate(Zero(aval_of(a).tangent())), aux))
+
+    x, aux = solution(b, captured)
+    return (x, aux) if has_aux else x
+
+
+def custom_root(
+    f: Callable,
+    initial_guess: Any,
+    solve: Callable,
+    tangent_solve: Callable,
+    has_aux: bool = False,
+) -> Any:
+    """x with f(x) = 0, found by `solve(f, initial_guess)` and differentiated implicitly.
+
+    tangent_solve(g, y): solves the linear g(x) = y. Derivatives flow to what `f` captures, none to
+    the guess. has_aux: `solve` returns (x, aux).
+
+    >>> import funcgrad as fg
+    >>> def newton(f, x):
+    ...     return fg.lax.fori_loop(0, 20, lambda i, x: x - f(x) / fg.grad(f)(x), x)
+    >>> def sqrt(a):
+    ...     return fg.lax.custom_root(lambda x: x * x - a, 1.0, newton, lambda g, y: y / g(1.0))
+    >>> float(sqrt(4.0)), float(fg.grad(sqrt)(4.0))
+    (2.0, 0.25)
+    """
+    converted, captured = closure_convert(f, initial_guess)
+
+    def solved(held: Any) -> Any:
+        out = solve(lambda x: converted(x, *held), initial_guess)
+        x, aux = out if has_aux else (out, None)
+        tree.check_same_structure(
+            initial_guess, x, what_a="custom_root: the initial guess", what_b="the solution"
+        )
+        return x, aux
+
+    @custom_jvp
+    def root(held: Any) -> Any:
+        return solved(stop_gradient(held))
+
+    @root.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        (held,), (d_held,) = primals, tangents
+        x, aux = root(held)
+        _, residual = jvp(lambda *h: converted(x, *h), tuple(held), tuple(d_held))
+
+        def derivative(direction: Any) -> Any:
+            return jvp(lambda y: converted(y, *held), (x,), (direction,))[1]
+
+        dx = custom_linear_solve(
+            derivative,
+            tree.map(neg, residual),
+            tangent_solve,
+            transpose_solve=tangent_solve,
+        )
+        return (x, aux), (dx, tree.map(lambda a: instantiate(Zero(aval_of(a).tangent())), aux))
+
+    x, aux = root(captured)
+    return (x, aux) if has_aux else x
