@@ -14,7 +14,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import dims as dims_
-from funcgrad.core.aval import promote
+from funcgrad.core.aval import ShapedArray, promote
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import DTypeError, OutOfBoundsError, ShapeError
@@ -226,8 +226,18 @@ def _starts(name: str, starts: Any, shape: tuple[int, ...]) -> list[Any]:
     traced = [aval_of(s) for s in starts if not _is_static(s)]
     if any(a.shape or not dtypes.is_integer(a.dtype) for a in traced):
         raise DTypeError(f"{name}: start_indices must be integer scalars, got {starts}")
-    dtype = promote([a.strong() for a in traced])[0] if traced else np.dtype(np.int32)
+    dtype = index_dtype(traced)
     return [wrapped(s, n, dtype) for s, n in zip(starts, shape, strict=True)]
+
+
+def index_dtype(avals: Sequence[ShapedArray]) -> np.dtype:
+    """The one dtype of several indices, wide enough to add an axis's size to."""
+    if not avals:
+        return np.dtype(np.int32)
+    found = promote([a.strong() for a in avals])[0]
+    if not dtypes.is_integer(found):
+        return np.dtype(np.int64)
+    return found if found.itemsize >= 4 else np.dtype(np.int32)
 
 
 def wrapped(index: Any, size: int, dtype: np.dtype) -> Any:
@@ -401,7 +411,7 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
     """
     shape = aval_of(src).shape
     axes = tuple(canonical_axis("index_take", a, len(shape)) for a in axes)
-    dtype = promote([aval_of(i) for i in idxs])[0]
+    dtype = index_dtype([aval_of(i) for i in idxs])
     columns = [
         expand_dims(_modulo(convert_element_type(i, dtype), shape[a]), (1,))
         for i, a in zip(idxs, axes, strict=True)
