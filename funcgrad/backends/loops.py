@@ -149,8 +149,8 @@ class Carry:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """Run the body for axis = 0 … size-1. A `parallel` loop carries nothing, and its turns are
-    independent (no turn reads or writes what another writes); any other runs in order."""
+    """Run the body for axis = 0 … size-1. The turns of a `parallel` loop are independent (no turn
+    reads or writes what another writes) but for what carries combine; any other runs in order."""
 
     axis: Value
     size: int

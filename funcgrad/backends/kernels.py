@@ -1,0 +1,400 @@
+"""Writing a cluster's kernel: the rows in parallel, and in a row one loop after the other.
+
+A member that is one element a row is a scalar; the others run in loops over their part of the row.
+Members share a loop where each reads the others at its own point; a reduction's result, or an
+element of another point, is there only after its loop: members are sorted into such levels. What a
+later level or somebody outside reads stands in memory, everything else in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index, strides_of
+from funcgrad.backends.collapse import collapse
+from funcgrad.backends.fusion import Cluster, refine, same_point
+from funcgrad.backends.loops import Axis, Buffer, Const, Index, Kernel, Operand, Value
+from funcgrad.backends.lower import RULES, reduction
+from funcgrad.backends.pull import Pull
+from funcgrad.backends.roots import Root, group
+from funcgrad.core.ir import Eqn, Var
+
+
+@dataclass
+class Written:
+    """A kernel with what its parameters stand for."""
+
+    kernel: Kernel
+    params: list[Var]
+
+
+class Parameters:
+    """The parameters of a kernel: one for each variable that it reads or writes."""
+
+    def __init__(self) -> None:
+        self.ins: dict[Var, Buffer] = {}
+        self.outs: dict[Var, Buffer] = {}
+        self.scratch: list[Buffer] = []
+
+    def read(self, var: Var) -> Buffer:
+        """The parameter to read a variable from."""
+        if var not in self.ins:
+            name = f"in{len(self.ins)}"
+            self.ins[var] = Buffer(name, var.aval.dtype, var.aval.size, "in")
+        return self.ins[var]
+
+    def write(self, var: Var, role: str = "out") -> Buffer:
+        """The parameter to write a variable to."""
+        name = f"out{len(self.outs)}"
+        self.outs[var] = Buffer(name, var.aval.dtype, var.aval.size, role)  # type: ignore[arg-type]
+        return self.outs[var]
+
+    def local(self, dtype, size: int) -> Buffer:
+        """A new scratch buffer."""
+        self.scratch.append(Buffer(f"tmp{len(self.scratch)}", dtype, size, "scratch"))
+        return self.scratch[-1]
+
+    def kernel(
+        self,
+        builder: Builder,
+        name: str,
+        axes: Sequence[Axis],
+        in_place: Sequence[tuple[Var, Var]] = (),
+    ) -> Written:
+        """The finished kernel."""
+        order = [*self.ins, *self.outs]
+        buffers = [*self.ins.values(), *self.outs.values(), *self.scratch]
+        n = len(self.ins)
+        place = {v: i for i, v in enumerate(self.ins)}
+        over = {v: n + i for i, v in enumerate(self.outs)}
+        pairs = tuple((over[o], place[i]) for o, i in in_place if i in place)
+        body = tuple(builder.blocks[0].stmts)
+        return Written(collapse(Kernel(name, tuple(buffers), tuple(axes), body, pairs)), order)
+
+
+@dataclass(eq=False)
+class _Member:
+    """A root of the cluster, and where its values are to be found while the kernel is written."""
+
+    root: Root
+    rows: int
+    level: int = 0
+    buffer: Buffer | None = None
+    scalar: Operand | None = None
+    # Other members that this one reads, with whether at its own point.
+    reads: list[tuple[_Member, bool]] = field(default_factory=list)
+
+    @property
+    def width(self) -> int:
+        """Elements of the result a row."""
+        return self.root.size // self.rows
+
+    @property
+    def turns(self) -> int:
+        """Points of the domain a row: the length of its loop."""
+        return self.width * math.prod(self.root.reduced_shape)
+
+    @property
+    def own_loop(self) -> bool:
+        """Whether it reduces for each of several results a row."""
+        return self.root.reduces and self.width > 1
+
+
+def kernel_name(roots: Sequence[Root]) -> str:
+    """A name that tells what a kernel computes."""
+    names = dict.fromkeys(r.eqn.prim.name.removeprefix("reduce_") for r in roots)
+    return "_".join(list(names)[-4:])
+
+
+def write_cluster(cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var]) -> Written:
+    """The kernel of a cluster; `kept` are the variables that others read."""
+    if cluster.columns:
+        return _write_columns(cluster, inlined)
+    return _RowWriter(cluster, inlined, kept).write()
+
+
+class _RowWriter:
+    def __init__(self, cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var]):
+        self.rows = max(cluster.rows)
+        self.row_sizes = cluster.rows[self.rows]
+        self.kept = kept
+        self.builder = Builder()
+        self.pull = Pull(self.builder, RULES, inlined, self.leaf)
+        self.params = Parameters()
+        self.members = {r.var: _Member(r, self.rows) for r in cluster.members}
+        self.current: dict[Var, Operand] = {}
+        self.pending: list[tuple[Buffer, Index, Operand]] = []
+        for m in self.members.values():
+            self.set_level(m)
+        values = [self.builder.axis(n) for n in self.row_sizes]
+        self.axes = [Axis(v, n) for v, n in zip(values, self.row_sizes, strict=True)]
+        self.row_axes = [(Index(0, ((1, a.value),)), a.size) for a in self.axes]
+        steps = strides_of(self.row_sizes)
+        terms = ((s, a.value) for s, a in zip(steps, self.axes, strict=True))
+        self.row = Index(0, tuple(terms))
+
+    def set_level(self, m: _Member) -> None:
+        """After which loops a member can be computed."""
+        for access in m.root.accesses:
+            other = self.members.get(access.leaf)
+            if other is None:
+                continue
+            here = same_point(access, m.root, other.root.size) and not other.root.reduces
+            here = here and m.turns == other.width and not m.own_loop
+            m.reads.append((other, here or other.width == 1))
+            later = other.root.reduces if other.width == 1 else not here
+            m.level = max(m.level, other.level + later)
+
+    def in_memory(self, m: _Member) -> bool:
+        """Whether a member that isn't kept is read where its value is no longer in a register."""
+        return any(
+            other is m and m.width > 1 and (not here or reader.level > m.level)
+            for reader in self.members.values()
+            for other, here in reader.reads
+        )
+
+    def write(self) -> Written:
+        """The kernel: level by level, scalars first, then loops by length."""
+        for m in self.members.values():
+            if m.root.var in self.kept:
+                m.buffer = self.params.write(m.root.var)
+            elif self.in_memory(m):
+                m.buffer = self.params.local(m.root.var.aval.dtype, m.width)
+        levels = range(1 + max(m.level for m in self.members.values()))
+        for level in levels:
+            here = [m for m in self.members.values() if m.level == level]
+            for m in here:
+                if m.turns == 1 and not m.root.reduces:
+                    self.write_scalar(m)
+            shared: dict[int, list[_Member]] = {}
+            for m in here:
+                if m.own_loop:
+                    self.write_own(m)
+                elif m.turns != 1 or m.root.reduces:
+                    shared.setdefault(m.turns, []).append(m)
+            for members in shared.values():
+                self.write_shared(members)
+        name = kernel_name([m.root for m in self.members.values()])
+        return self.params.kernel(self.builder, name, self.axes, self.in_place())
+
+    # ---- reading and writing members
+
+    def leaf(self, var: Var, flat: Index) -> Operand:
+        """An element of a variable that is not inlined."""
+        b, m = self.builder, self.members.get(var)
+        if m is None:
+            return b.load(self.params.read(var), flat)
+        value = m.scalar if m.width == 1 else self.current.get(var)
+        if value is not None:
+            # Where a guard is false a load gives 0, and so does this.
+            guard = b.guard
+            if guard is None:
+                return value
+            return b.op("where", value.dtype, guard, value, Const(0, value.dtype))
+        assert m.buffer is not None, var
+        if m.buffer.role == "scratch":
+            flat = add_indices(flat, scale_index(self.row, -m.width))
+        return b.load(m.buffer, flat)
+
+    def finish(self, m: _Member, value: Operand, inner: Index) -> None:
+        """Note a member's value at a point of its row; it is stored at the end of the block."""
+        value = self.builder.convert(value, m.root.var.aval.dtype)
+        if m.width == 1:
+            m.scalar = value
+        else:
+            self.current[m.root.var] = value
+        if m.buffer is not None:
+            scratch = m.buffer.role == "scratch"
+            row = ZERO if scratch else scale_index(self.row, m.width)
+            self.pending.append((m.buffer, add_indices(row, inner), value))
+
+    def flush(self) -> None:
+        """Store what the block computed, after everything is read: outputs may be inputs."""
+        for buffer, index, value in self.pending:
+            self.builder.store(buffer, index, value)
+        self.pending.clear()
+
+    def point(self, m: _Member, inner: Sequence[tuple[Index, int]]) -> list[Index]:
+        """The indices of a member's domain from the axes of the row's part."""
+        shape = (*m.root.shape, *m.root.reduced_shape)
+        return group([*self.row_axes, *inner], shape)
+
+    def value(self, m: _Member, inner: Sequence[tuple[Index, int]]) -> Operand:
+        """The element of a member's domain at a point."""
+        at, rank = self.point(m, inner), len(m.root.shape)
+        return m.root.evaluate(self.pull, at[:rank], at[rank:])
+
+    # ---- loops
+
+    def write_scalar(self, m: _Member) -> None:
+        """A member that is one element a row."""
+        self.finish(m, self.value(m, ()), ZERO)
+        self.flush()
+
+    def inner_sizes(self, m: _Member) -> list[int]:
+        """The sizes of a member's loop axes."""
+        sizes, count = [*m.root.out_parts, *m.root.reduced_parts], self.rows
+        while count > 1:
+            count //= sizes.pop(0)
+        return sizes
+
+    def write_shared(self, members: list[_Member]) -> None:
+        """One loop over a row for all of these."""
+        sizes = self.inner_sizes(members[0])
+        rest = []
+        for m in members[1:]:
+            common = refine(sizes, self.inner_sizes(m))
+            if common is None:
+                rest.append(m)
+            else:
+                sizes = common
+        members = [m for m in members if m not in rest]
+        reduces = [m for m in members if m.root.reduces]
+        how = [reduction(m.root.eqn) for m in reduces]
+
+        def body(at: Sequence[Index], *totals: Value) -> list[Operand]:
+            nexts = dict(zip(reduces, totals, strict=True))
+            inner = list(zip(at, sizes, strict=True))
+            flat = self.builder.flatten(at, sizes)
+            for m in members:
+                value = self.value(m, inner)
+                if m in nexts:
+                    r = how[reduces.index(m)]
+                    wide = self.builder.convert(value, r.dtype)
+                    nexts[m] = self.builder.op(r.op, r.dtype, nexts[m], wide)  # type: ignore
+                else:
+                    self.finish(m, value, flat)
+            self.flush()
+            self.current.clear()
+            return list(nexts.values())
+
+        totals = self.builder.nest(
+            sizes, body, [r.start for r in how], [r.op for r in how], parallel=True
+        )
+        for m, total in zip(reduces, totals, strict=True):
+            self.finish(m, total, ZERO)
+        self.flush()
+        if rest:
+            self.write_shared(rest)
+
+    def write_own(self, m: _Member) -> None:
+        """A reduction for each of several results a row."""
+        how, b = reduction(m.root.eqn), self.builder
+        reduced = m.root.reduced_parts
+        sizes = self.inner_sizes(m)
+        sizes = sizes[: len(sizes) - len(reduced)]
+
+        def result(at: Sequence[Index]) -> None:
+            inner = list(zip(at, sizes, strict=True))
+
+            def turn(k: Sequence[Index], total: Value) -> list[Operand]:
+                value = self.value(m, [*inner, *zip(k, reduced, strict=True)])
+                return [b.op(how.op, how.dtype, total, b.convert(value, how.dtype))]
+
+            (total,) = b.nest(reduced, turn, [how.start], [how.op], parallel=True)
+            self.finish(m, total, b.flatten(at, sizes))
+            self.flush()
+            self.current.clear()
+
+        b.nest(sizes, result, parallel=True)
+
+    # ---- in place
+
+    def in_place(self) -> list[tuple[Var, Var]]:
+        """Outputs that may take the place of inputs: each element is read for the last time where
+        the output's is written, or in an earlier loop over the same row."""
+        pairs = []
+        outs = [m for m in self.members.values() if m.root.var in self.kept and not m.root.reduces]
+        for var in self.params.ins:
+            for m in outs:
+                aval = m.root.var.aval
+                if (var.aval.size, var.aval.dtype) == (aval.size, aval.dtype) and all(
+                    self.before(m, reader, var) for reader in self.members.values()
+                ):
+                    pairs.append((m.root.var, var))
+        return pairs
+
+    def before(self, m: _Member, reader: _Member, var: Var) -> bool:
+        """Whether a member's reads of an input are over when another writes in its place."""
+        for access in reader.root.accesses:
+            if access.leaf is not var:
+                continue
+            if access.guarded or not same_point(access, reader.root, var.aval.size):
+                return False
+            shared = reader.turns == m.turns and reader.level == m.level and not m.own_loop
+            if not (shared and self.same_axes(m, reader)) and reader.level >= m.level:
+                return False
+        return True
+
+    def same_axes(self, a: _Member, b: _Member) -> bool:
+        """Whether two members of one length surely share a loop."""
+        return self.inner_sizes(a) == self.inner_sizes(b)
+
+
+# ---- columns
+
+# A task reduces no fewer columns than NARROW, and there are some TASKS tasks at least.
+NARROW, TASKS = 64, 8
+
+
+def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn]) -> Written:
+    """Reductions over slow axes: a block of columns a task, whose totals take up row by row."""
+    b, params = Builder(), Parameters()
+    pull = Pull(b, RULES, inlined, lambda v, flat: b.load(params.read(v), flat))
+    roots = cluster.members
+    first = roots[0]
+    *outer, columns = first.out_parts
+    block = column_block(columns, math.prod(outer))
+    sizes = [*outer, columns // block]
+    axes = [Axis(b.axis(n), n) for n in sizes if n != 1]
+    left = iter(axes)
+    outer_axes = [(Index(0, ((1, next(left).value),)) if n != 1 else ZERO, n) for n in sizes]
+    totals = [params.local(reduction(r.eqn).dtype, block) for r in roots]
+    how = [reduction(r.eqn) for r in roots]
+    rank, shape = len(first.shape), (*first.shape, *first.reduced_shape)
+
+    def over_block(body: Callable[[Index], None]) -> None:
+        b.loop(block, lambda c: body(Index(0, ((1, c),))), parallel=True)  # type: ignore
+
+    def start(c: Index) -> None:
+        for total, r in zip(totals, how, strict=True):
+            b.store(total, c, r.start)
+
+    def row(k: Sequence[Index]) -> None:
+        def add(c: Index) -> None:
+            reduced = zip(k, first.reduced_parts, strict=True)
+            at = group([*outer_axes, (c, block), *reduced], shape)
+            sums = []
+            for root, total, r in zip(roots, totals, how, strict=True):
+                value = b.convert(root.evaluate(pull, at[:rank], at[rank:]), r.dtype)
+                sums.append(b.op(r.op, r.dtype, b.load(total, c), value))
+            for total, value in zip(totals, sums, strict=True):
+                b.store(total, c, value)
+
+        over_block(add)
+
+    def finish(c: Index) -> None:
+        flat = b.flatten([i for i, _ in outer_axes] + [c], [*sizes, block])
+        for root, total in zip(roots, totals, strict=True):
+            value = b.convert(b.load(total, c), root.var.aval.dtype)
+            b.store(params.outs[root.var], flat, value)
+
+    for root in roots:
+        params.write(root.var)
+    over_block(start)
+    b.nest(first.reduced_parts, row)
+    over_block(finish)
+    return params.kernel(b, kernel_name(roots), axes)
+
+
+def column_block(columns: int, others: int) -> int:
+    """How many columns a task takes: a divisor of their number."""
+    best = columns
+    for d in range(2, columns // NARROW + 1):
+        if others * (columns // best) >= TASKS:
+            break
+        if columns % d == 0:
+            best = columns // d
+    return best

@@ -1,0 +1,111 @@
+"""Elements of ops that look at many of their operand's: windows, and positions of extrema."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from funcgrad.backends.builder import Builder, add_indices, scale_index
+from funcgrad.backends.loops import INDEX, Const, Index, Operand, Value
+from funcgrad.backends.pull import Indices, Pull, Rule
+from funcgrad.backends.scalars import HALVES
+from funcgrad.core.ir import Eqn
+from funcgrad.ops.reduce import highest, lowest
+
+BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
+
+# ---- pooling
+
+_WINDOWS = {
+    "reduce_window_sum": "add", "reduce_window_max": "maximum", "reduce_window_min": "minimum",
+}  # fmt: skip
+
+
+def _inside(b: Builder, eqn: Eqn, at: Indices, element: Indices) -> tuple[list[Index], list]:
+    """Where a window's element stands in the operand, and the conditions for it to be there."""
+    p = eqn.params
+    source, conditions = [], []
+    for d, n in enumerate(eqn.ins[0].aval.shape):
+        low = p["padding"][d][0]
+        position = add_indices(
+            scale_index(at[d], p["window_strides"][d], -low),
+            scale_index(element[d], p["window_dilation"][d]),
+        )
+        if p["base_dilation"][d] != 1:
+            position, rest = b.divide(position, p["base_dilation"][d])
+            conditions.append(b.compare("less", rest, 1))
+        conditions += [b.compare("greater_equal", position, 0), b.compare("less", position, n)]
+        source.append(position)
+    return source, conditions
+
+
+def _window(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
+    b, (x,) = pull.builder, eqn.ins
+    op = _WINDOWS[eqn.prim.name]
+    dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
+    start = {"add": 0, "maximum": lowest(dtype), "minimum": highest(dtype)}[op]
+    if dtype == BOOL:
+        op = {"maximum": "bitwise_or", "minimum": "bitwise_and"}.get(op, op)
+    identity = Const(start, dtype)
+
+    def body(element: Indices, total: Value) -> list[Operand]:
+        source, conditions = _inside(b, eqn, at, element)
+        inside = b.all_of(conditions)
+        with b.guarded(inside):
+            value = b.convert(pull.read(x, source), dtype)
+        if inside is not None:
+            value = b.op("where", dtype, inside, value, identity)
+        return [b.op(op, dtype, total, value)]
+
+    (total,) = b.nest(eqn.params["window_dimensions"], body, [identity], [op])
+    return b.convert(total, x.aval.dtype)
+
+
+# ---- positions
+
+
+def _position(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
+    b, (x,) = pull.builder, eqn.ins
+    (axis,) = eqn.params["axes"]
+    dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
+    better = "greater" if eqn.prim.name == "argmax" else "less"
+
+    def read(k: Index) -> Operand:
+        return b.convert(pull.read(x, [*at[:axis], k, *at[axis:]]), dtype)
+
+    def body(k: Value, best: Value, position: Value) -> list[Operand]:
+        value = read(Index(0, ((1, k),)))
+        wins = _wins(b, better, value, best)
+        return [b.op("where", dtype, wins, value, best), b.op("where", INDEX, wins, k, position)]
+
+    starts = [read(Index(0)), Const(0, INDEX)]
+    _, position = b.loop(x.aval.shape[axis], body, starts)
+    return b.convert(position, eqn.outs[0].aval.dtype)
+
+
+def _wins(b: Builder, better: str, value: Operand, best: Operand) -> Operand:
+    """Whether a later element takes the place of the best so far: the first NaN is best of all."""
+    if value.dtype == BOOL:
+        loser, winner = (best, value) if better == "greater" else (value, best)
+        return b.op("bitwise_and", BOOL, winner, b.op("invert", BOOL, loser))
+    wins = b.op(better, BOOL, value, best)
+    if value.dtype.kind != "f":
+        return wins
+    first = b.op("bitwise_and", BOOL, b.op("isnan", BOOL, value),
+                 b.op("invert", BOOL, b.op("isnan", BOOL, best)))  # fmt: skip
+    return b.op("bitwise_or", BOOL, wins, first)
+
+
+RULES: dict[str, Rule] = {
+    "argmax": _position,
+    "argmin": _position,
+    **dict.fromkeys(_WINDOWS, _window),
+}
+
+
+def cost(eqn: Eqn) -> int:
+    """How many scalar ops an element takes."""
+    if eqn.prim.name in _WINDOWS:
+        return 64 + 4 * math.prod(eqn.params["window_dimensions"])
+    return 64 + 3 * eqn.ins[0].aval.shape[eqn.params["axes"][0]]

@@ -1,0 +1,228 @@
+"""Before lowering: a program without calls, unused equations, and a few ops written as others.
+
+Calls of programs are replaced by their equations. A reduction to few results becomes two, so that
+it runs in parallel: partial results, then their reduction, in an order that doesn't depend on the
+number of threads. Products that no matrix multiplication serves (of integers, with a vector, tiny)
+become sums of products, which fuse; those of narrow floats are computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.ops.arithmetic import mul
+from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
+from funcgrad.ops.compare import bitwise_and
+from funcgrad.ops.contract import accumulator
+from funcgrad.ops.convert import convert_element_type_p
+from funcgrad.ops.reduce import or_p
+from funcgrad.ops.shape import reshape_p
+
+CALLS = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "checkpoint"})
+GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", "and", "or", "xor"))
+FLOAT32 = np.dtype(np.float32)
+
+# A reduction of more elements than SPLIT_FROM to fewer than FEW results is split in two; a part
+# has no fewer than PART elements.
+SPLIT_FROM, FEW, PART, MAX_PARTS = 1 << 15, 8, 1 << 12, 64
+# Products with fewer multiplications than this don't repay a call of the matrix product.
+TINY = 512
+
+
+class _Flattener:
+    """Writes equations of a program and of those it calls into one list."""
+
+    def __init__(self) -> None:
+        self.eqns: list[Eqn] = []
+
+    def add(self, prim: Any, ins: Sequence[Atom], aval: ShapedArray, **params: Any) -> Var:
+        var = Var(aval)
+        self.eqns.append(Eqn(prim, ins, [var], params))
+        return var
+
+    def inline(self, jaxpr: Jaxpr, args: Iterable[Atom]) -> list[Atom]:
+        """The outputs of a program on these operands, its equations added."""
+        env: dict[Atom, Atom] = dict(zip(jaxpr.ins, args, strict=True))
+        for eqn in jaxpr.eqns:
+            ins = [env.get(a, a) for a in eqn.ins]
+            if eqn.prim.name in CALLS:
+                env.update(zip(eqn.outs, self.inline(eqn.params["jaxpr"], ins), strict=True))
+                continue
+            rewrite = _REWRITES.get(eqn.prim.name)
+            out = rewrite(self, eqn, ins) if rewrite else None
+            if out is not None:
+                env[eqn.outs[0]] = out
+                continue
+            outs = [Var(v.aval) for v in eqn.outs]
+            env.update(zip(eqn.outs, outs, strict=True))
+            self.eqns.append(Eqn(eqn.prim, ins, outs, eqn.params, eqn.source, eqn.scopes))
+        return [env.get(a, a) for a in jaxpr.outs]
+
+    # ---- small steps
+
+    def convert(self, x: Atom, dtype: np.dtype) -> Atom:
+        if x.aval.dtype == dtype:
+            return x
+        aval = ShapedArray(x.aval.shape, dtype)
+        return self.add(convert_element_type_p, [x], aval, new_dtype=dtype)
+
+    def reshape(self, x: Atom, shape: tuple[int, ...]) -> Atom:
+        if x.aval.shape == shape:
+            return x
+        return self.add(reshape_p, [x], ShapedArray(shape, x.aval.dtype), new_sizes=shape)
+
+    def reduce(self, prim: Any, x: Atom, axes: Sequence[int]) -> Atom:
+        shape = tuple(n for i, n in enumerate(x.aval.shape) if i not in axes)
+        return self.add(prim, [x], ShapedArray(shape, x.aval.dtype), axes=tuple(axes))
+
+    def broadcast(self, x: Atom, shape: tuple[int, ...], dims: Sequence[int]) -> Atom:
+        aval = ShapedArray(shape, x.aval.dtype)
+        return self.add(broadcast_p, [x], aval, shape=shape, broadcast_dimensions=tuple(dims))
+
+    def transpose(self, x: Atom, order: Sequence[int]) -> Atom:
+        if list(order) == list(range(len(order))):
+            return x
+        aval = ShapedArray(tuple(x.aval.shape[i] for i in order), x.aval.dtype)
+        return self.add(transpose_p, [x], aval, permutation=tuple(order))
+
+
+# ---- reductions
+
+
+def _parts(n: int, total: int) -> int:
+    """In how many equal parts to cut an axis of size n of a reduction of `total` elements."""
+    most = min(MAX_PARTS, total // PART)
+    return max((d for d in range(1, most + 1) if n % d == 0), default=1)
+
+
+def _reduction(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    (x,), axes = ins, sorted(eqn.params["axes"])
+    dtype, out = x.aval.dtype, eqn.outs[0].aval
+    if not axes and x.aval.dtype == out.dtype:
+        return x
+    if x.aval.size < SPLIT_FROM or out.size >= FEW or dtype not in LOOP_DTYPES:
+        return None
+    shape = x.aval.shape
+    # Neighbouring axes that are all summed count as one.
+    first = last = axes[0]
+    while last + 1 in axes:
+        last += 1
+    size = math.prod(shape[first : last + 1])
+    parts = _parts(size, x.aval.size // max(out.size, 1))
+    if parts < 2:
+        return None
+    wide = flat.convert(x, FLOAT32) if dtype in HALVES else x
+    cut = flat.reshape(wide, shape[:first] + (parts, size // parts) + shape[last + 1 :])
+    moved = [first + 1] + [a - (last - first) + 1 for a in axes if a > last]
+    partial = flat.reduce(eqn.prim, cut, moved)
+    return flat.convert(flat.reduce(eqn.prim, partial, [first]), dtype)
+
+
+# ---- products
+
+
+def _dot(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    lhs, rhs = ins
+    out = eqn.outs[0].aval
+    if any(a.aval.dtype not in LOOP_DTYPES for a in (lhs, rhs)) or out.dtype not in LOOP_DTYPES:
+        return None
+    (lc, _), (lb, _) = eqn.params["dimension_numbers"]
+    dtype = accumulator(lhs.aval.dtype, rhs.aval.dtype, out.dtype)
+    if dtypes.is_integer(out.dtype) and not dtypes.is_integer(dtype):
+        dtype = np.result_type(lhs.aval.dtype, rhs.aval.dtype, out.dtype)
+    batch = math.prod(lhs.aval.shape[i] for i in lb)
+    k = math.prod(lhs.aval.shape[i] for i in lc)
+    m, n = (a.aval.size // max(1, batch * k) for a in ins)
+    if dtype not in GEMM_DTYPES or min(m, n) < 2 or m * n * k < TINY:
+        return _sum_of_products(flat, eqn, ins, dtype)
+    sides = [
+        _neighbours(flat, flat.convert(a, dtype), contract, batched)
+        for a, contract, batched in zip(ins, *eqn.params["dimension_numbers"], strict=True)
+    ]
+    params = {
+        "dimension_numbers": tuple(zip(*(axes for _, axes in sides), strict=True)),
+        "preferred_element_type": dtype,
+    }
+    aval = ShapedArray(out.shape, dtype)
+    product = flat.add(eqn.prim, [a for a, _ in sides], aval, **params)
+    return flat.convert(product, out.dtype)
+
+
+def _neighbours(
+    flat: _Flattener, x: Atom, contract: tuple[int, ...], batch: tuple[int, ...]
+) -> tuple[Atom, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """An operand of a product with its contracted axes side by side, in order."""
+    if all(b == a + 1 for a, b in zip(contract, contract[1:], strict=False)):
+        return x, (contract, batch)
+    free = [i for i in range(x.aval.ndim) if i not in contract and i not in batch]
+    moved = flat.transpose(x, [*batch, *free, *contract])
+    n = len(batch) + len(free)
+    return moved, (tuple(range(n, n + len(contract))), tuple(range(len(batch))))
+
+
+def _sum_of_products(flat: _Flattener, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom:
+    """A product as `sum(lhs·rhs)` over axes batch, lhs free, rhs free, contracted."""
+    (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
+    lhs, rhs = (flat.convert(a, dtype) for a in ins)
+    left = [i for i in range(lhs.aval.ndim) if i not in lc and i not in lb]
+    right = [i for i in range(rhs.aval.ndim) if i not in rc and i not in rb]
+    nb, nl, nr, nk = len(lb), len(left), len(right), len(lc)
+    shape = (*eqn.outs[0].aval.shape, *(lhs.aval.shape[i] for i in lc))
+    batch, inner = list(range(nb)), list(range(nb + nl + nr, nb + nl + nr + nk))
+    lhs = flat.transpose(lhs, [*lb, *left, *lc])
+    rhs = flat.transpose(rhs, [*rb, *right, *rc])
+    lhs = flat.broadcast(lhs, shape, [*batch, *range(nb, nb + nl), *inner])
+    rhs = flat.broadcast(rhs, shape, [*batch, *range(nb + nl, nb + nl + nr), *inner])
+    logical = dtype == dtypes.BOOL
+    product = flat.add(bitwise_and if logical else mul, [lhs, rhs], ShapedArray(shape, dtype))
+    total = Eqn(or_p if logical else sum_p, [product], eqn.outs, {"axes": tuple(inner)})
+    split = _reduction(flat, total, [product]) if dtype == eqn.outs[0].aval.dtype else None
+    summed = flat.reduce(total.prim, product, inner) if split is None else split
+    return flat.convert(summed, eqn.outs[0].aval.dtype)
+
+
+_REWRITES = {"dot_general": _dot, **dict.fromkeys(REDUCTIONS, _reduction)}
+
+
+# ---- the pass
+
+
+def normalize(jaxpr: Jaxpr) -> Jaxpr:
+    """The program written for lowering: see the module's docstring.
+
+    >>> import funcgrad as fg
+    >>> closed = fg.make_jaxpr(fg.jit(lambda x: x + 1))(1.0)
+    >>> (
+    ...     [e.prim.name for e in closed.jaxpr.eqns],
+    ...     [e.prim.name for e in normalize(closed.jaxpr).eqns],
+    ... )
+    (['jit'], ['add'])
+    """
+    return jaxpr.derive("normalized", lambda: _normalize(jaxpr))
+
+
+def _normalize(jaxpr: Jaxpr) -> Jaxpr:
+    flat = _Flattener()
+    ins = [Var(v.aval) for v in jaxpr.ins]
+    outs = flat.inline(jaxpr, ins)
+    used = {a for a in outs if type(a) is Var}
+    kept = []
+    for eqn in reversed(flat.eqns):
+        if eqn.prim.effect or any(v in used for v in eqn.outs) or _has_effects(eqn):
+            used.update(a for a in eqn.ins if type(a) is not Literal)
+            kept.append(eqn)
+    return Jaxpr(ins, kept[::-1], outs, jaxpr.names)
+
+
+def _has_effects(eqn: Eqn) -> bool:
+    params = (q for p in eqn.params.values() for q in (p if type(p) is tuple else (p,)))
+    return any(type(q) is Jaxpr and q.has_effects for q in params)

@@ -1,0 +1,379 @@
+"""What is computed where: which values of a program are inlined, and which get a place in memory.
+
+A value that one consumer reads once, or that is cheap, is computed where it is read. The others
+are *roots*: each is an element of some op at each point of a domain, perhaps reduced over some of
+its axes. A root knows what it reads and at which affine index, found by reading an element dry; if
+an index is affine only on finer axes than the shape's, its domain is cut that way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from funcgrad.backends import scalars
+from funcgrad.backends.builder import ZERO, Builder
+from funcgrad.backends.loops import Index, Operand, Value
+from funcgrad.backends.lower import REDUCTIONS, RULES, VIEWS, rule_cost
+from funcgrad.backends.pull import Pull
+from funcgrad.core.ir import Atom, Eqn, Literal, Var
+
+# A value is recomputed by several readers if it costs no more than CHEAP scalar ops and reads no
+# more than one array of its own size; a chain of inlined values ends at LONG ops or DEEP equations.
+CHEAP, LONG, DEEP, MANY = 6, 220, 24, 12
+
+
+class Access(NamedTuple):
+    """What a root reads: a variable at a row-major index, perhaps under a guard."""
+
+    leaf: Var
+    index: Index
+    guarded: bool
+
+
+@dataclass(eq=False)
+class Root:
+    """A value that is computed by a kernel of its own or shared.
+
+    sizes: the sizes of the domain's axes, each of the result's, then of the reduced ones; an axis
+        may be cut in several (`parts`)
+    axes: index values and sizes of the domain's axes, without those of size 1
+    """
+
+    eqn: Eqn
+    var: Var
+    reduced: tuple[int, ...]
+    parts: list[list[int]]
+    cost: int
+    axes: list[tuple[Value, int]] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)
+    builder: Builder = field(default_factory=Builder)
+
+    @property
+    def reduces(self) -> bool:
+        return self.eqn.prim.name in REDUCTIONS
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.var.aval.shape
+
+    @property
+    def reduced_shape(self) -> tuple[int, ...]:
+        """The sizes of the axes that are summed (or …) over."""
+        shape = self.eqn.ins[0].aval.shape
+        return tuple(shape[i] for i in self.reduced)
+
+    @property
+    def size(self) -> int:
+        return self.var.aval.size
+
+    @property
+    def out_parts(self) -> list[int]:
+        """Sizes of the result's axes as cut, but those of size 1."""
+        return [n for p in self.parts[: len(self.shape)] for n in p if n != 1]
+
+    @property
+    def reduced_parts(self) -> list[int]:
+        """Sizes of the reduced axes as cut, but those of size 1."""
+        return [n for p in self.parts[len(self.shape) :] for n in p if n != 1]
+
+    def evaluate(self, pull: Pull, out: Sequence[Index], reduced: Sequence[Index] = ()) -> Operand:
+        """The element of the domain at these indices."""
+        if not self.reduces:
+            return pull.evaluate(self.eqn, out, self.eqn.outs.index(self.var))
+        rest, summed = iter(out), iter(reduced)
+        rank = len(out) + len(reduced)
+        at = [next(summed) if i in self.reduced else next(rest) for i in range(rank)]
+        return pull.read(self.eqn.ins[0], at)
+
+
+def group(axes: Sequence[tuple[Index, int]], shape: Sequence[int]) -> list[Index]:
+    """One index for each size of a shape, from the indices of axes that divide it, in order."""
+    out, rest = [], list(axes)[::-1]
+    for n in shape:
+        index, size = [], 1
+        while size < n:
+            part, m = rest.pop()
+            index.append((part, m))
+            size *= m
+        assert size == n or n == 0, (axes, shape)
+        out.append(_row_major(index))
+    return out
+
+
+def _row_major(parts: Sequence[tuple[Index, int]]) -> Index:
+    const, terms, step = 0, [], 1
+    for index, n in reversed(parts):
+        const += index.const * step
+        terms += [(c * step, v) for c, v in index.terms]
+        step *= n
+    return Index(const, tuple(terms))
+
+
+class Analysis:
+    """Which equations of a program can be fused, what is inlined, and the roots.
+
+    inlined: the equation of each variable computed where it is read
+    roots: the others of the fusable equations' results, that somebody reads
+    views: (equation, operand number) → the strided view of a variable that a product reads
+    """
+
+    def __init__(self, eqns: Sequence[Eqn], outs: Sequence[Atom]):
+        self.eqns = eqns
+        self.inlined: dict[Var, Eqn] = {}
+        self.roots: dict[Var, Root] = {}
+        self.views: dict[tuple[Eqn, int], View] = {}
+        self.made: dict[Var, Eqn] = {v: e for e in eqns for v in e.outs}
+        self.costs = {e: fusable_cost(e) for e in eqns}
+        self.forced = {o for o in map(self.alias, outs) if type(o) is Var}
+        self.uses: dict[Var, int] = {}
+        self._count_uses()
+        self._chains: dict[Var, _Chain] = {}
+        for eqn in eqns:
+            if self.costs[eqn] is not None:
+                for var in eqn.outs:
+                    self._decide(eqn, var)
+
+    def alias(self, atom: Atom) -> Atom:
+        """The variable whose memory, under another shape, is this one's."""
+        while type(atom) is Var and atom in self.made:
+            eqn = self.made[atom]
+            if eqn.prim.name != "reshape" or type(eqn.ins[0]) is Literal:
+                break
+            atom = eqn.ins[0]
+        return atom
+
+    # ---- who reads what
+
+    def _count_uses(self) -> None:
+        """How often each value is evaluated if its readers are evaluated once."""
+        for eqn in reversed(self.eqns):
+            if self.costs[eqn] is None:
+                self._opaque_uses(eqn)
+                continue
+            passes = eqn.prim.name in VIEWS
+            n = max(self.uses.get(v, 0) for v in eqn.outs) if passes else 1
+            for a in set(eqn.ins):
+                if type(a) is Var:
+                    self.uses[a] = self.uses.get(a, 0) + n * _repeats(eqn, a)
+
+    def _opaque_uses(self, eqn: Eqn) -> None:
+        for i, a in enumerate(eqn.ins):
+            if type(a) is not Var:
+                continue
+            if eqn.prim.name == "dot_general":
+                view = self._view(a)
+                if view is not None and view.serves(eqn, i):
+                    self.views[eqn, i] = view
+                    self.forced.add(view.base)
+                    continue
+            if eqn.prim.name in UPDATES and i == UPDATES[eqn.prim.name] and self._may_inline(eqn):
+                self.uses[a] = self.uses.get(a, 0) + 1
+                continue
+            self.forced.add(self.alias(a))  # type: ignore[arg-type]
+
+    def _may_inline(self, eqn: Eqn) -> bool:
+        """Whether the updates surely don't read the array that is updated in place."""
+        target = self.alias(eqn.ins[0])
+        seen, todo = set(), [eqn.ins[UPDATES[eqn.prim.name]]]
+        while todo:
+            a = todo.pop()
+            if a is target or self.alias(a) is target or len(seen) > DEEP:
+                return False
+            if a not in seen and a in self.made and self.costs[self.made[a]] is not None:
+                seen.add(a)
+                todo += self.made[a].ins
+        return True
+
+    def _view(self, var: Var) -> View | None:
+        """A variable as a strided view of another one, through ops that only move elements."""
+        chain, atom = {}, var
+        while atom in self.made and self.made[atom].prim.name in VIEWS and len(chain) < DEEP:
+            chain[atom] = eqn = self.made[atom]
+            atom = eqn.ins[0]  # type: ignore[assignment]
+            if type(atom) is Literal:
+                return None
+        found: list[Index] = []
+
+        def leaf(v: Var, index: Index) -> Operand:
+            found.append(index)
+            return Value(v.aval.dtype)
+
+        b = Builder()
+        axes = [b.axis(n) if n != 1 else None for n in var.aval.shape]
+        at = [ZERO if v is None else Index(0, ((1, v),)) for v in axes]
+        Pull(b, RULES, chain, leaf, dry=True).read(var, at)
+        strides = {v: c for c, v in found[0].terms}
+        if not set(strides) <= set(axes):
+            return None
+        steps = tuple(0 if v is None else strides.get(v, 0) for v in axes)
+        return View(atom, found[0].const, steps, var.aval.shape)
+
+    # ---- inline or root
+
+    def _decide(self, eqn: Eqn, var: Var) -> None:
+        cost = self.costs[eqn]
+        assert cost is not None
+        uses = self.uses.get(var, 0)
+        if eqn.prim.name in REDUCTIONS:
+            self._add_root(eqn, var, cost)
+            return
+        chain = self._chain(eqn, cost, var.aval.size)
+        once = uses <= 1 and cost < LONG
+        small = chain.cost <= LONG and chain.depth <= DEEP and len(chain.leaves) <= MANY
+        cheap = chain.cost <= CHEAP and chain.large <= 1
+        view = eqn.prim.name in VIEWS and small
+        free = eqn.prim.name == "reshape" and self.alias(var) is not var
+        inline = free or (var not in self.forced and (view or (small and once) or cheap))
+        if inline:
+            self.inlined[var] = eqn
+            self._chains[var] = chain
+            if free and var in self.forced:
+                self.forced.add(self.alias(var))  # type: ignore[arg-type]
+        elif uses or var in self.forced:
+            self._add_root(eqn, var, chain.cost)
+
+    def _add_root(self, eqn: Eqn, var: Var, cost: int) -> None:
+        self.roots[var] = root = Root(eqn, var, *_domain(eqn, var), cost)
+        analyze(root, self.inlined)
+
+    def _chain(self, eqn: Eqn, cost: int, size: int) -> _Chain:
+        leaves: set[Var] = set()
+        depth = 0
+        for a in set(eqn.ins):
+            known = self._chains.get(a)  # type: ignore[arg-type]
+            if known is not None:
+                leaves |= known.leaves
+                cost += known.cost
+                depth = max(depth, known.depth)
+            elif type(a) is Var:
+                leaves.add(a)
+        large = sum(v.aval.size * 2 > size for v in leaves) if size > 1 else len(leaves)
+        return _Chain(frozenset(leaves), cost, depth + 1, large)
+
+
+class _Chain(NamedTuple):
+    """What inlining a value costs: what it reads, scalar ops, equations in a row, large arrays."""
+
+    leaves: frozenset
+    cost: int
+    depth: int
+    large: int
+
+
+class View(NamedTuple):
+    """base[offset + Σ index·stride], with an index in range(n) for each stride."""
+
+    base: Var
+    offset: int
+    strides: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def serves(self, eqn: Eqn, operand: int) -> bool:
+        """Whether a product can read its operand this way: its contracted axes are one."""
+        contract = eqn.params["dimension_numbers"][0][operand]
+        return merged([(self.shape[i], self.strides[i]) for i in contract]) is not None
+
+
+def merged(axes: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
+    """Axes (size, stride) as one axis, if their strides allow it."""
+    size, step = 1, 1
+    for n, s in reversed([a for a in axes if a[0] != 1]):
+        if size == 1:
+            step = s
+        elif s != step * size:
+            return None
+        size *= n
+    return size, step
+
+
+# The operand of ops that write into an array that may be computed as it is written.
+UPDATES = {
+    "dynamic_update_slice": 1, "scatter": 2, "scatter_add": 2, "scatter_mul": 2,
+    "scatter_min": 2, "scatter_max": 2,
+}  # fmt: skip
+
+
+def _repeats(eqn: Eqn, operand: Atom) -> int:
+    """How often a result evaluates its operand's elements, on average: 1, or 2 for more."""
+    out = max(v.aval.size for v in eqn.outs)
+    name = eqn.prim.name
+    if name in REDUCTIONS or name == "pad":
+        return 1
+    if name == "concatenate":
+        return 1
+    if name in RULES and name not in VIEWS and operand is not eqn.ins[0]:
+        return 2
+    cost = rule_cost(eqn) if name in RULES else 0
+    return 2 if out > operand.aval.size or (cost or 0) >= 64 else 1
+
+
+def fusable_cost(eqn: Eqn) -> int | None:
+    """What an element of the equation's results costs; None if it is not computed by loops."""
+    avals = [a.aval for a in (*eqn.ins, *eqn.outs)]
+    if any(a.dtype not in scalars.LOOP_DTYPES for a in avals):
+        return None
+    name = eqn.prim.name
+    if name in REDUCTIONS:
+        return 1
+    if name in RULES:
+        return rule_cost(eqn)
+    if not eqn.prim.elementwise or eqn.prim.effect:
+        return None
+    dtypes = [a.aval.dtype for a in eqn.ins]
+    costs = [
+        scalars.cost(eqn.prim, eqn.params, dtypes, v.aval.dtype, i) for i, v in enumerate(eqn.outs)
+    ]
+    return None if None in costs else max(c for c in costs if c is not None)
+
+
+def _domain(eqn: Eqn, var: Var) -> tuple[tuple[int, ...], list[list[int]]]:
+    reduced: tuple[int, ...] = ()
+    sizes = list(var.aval.shape)
+    if eqn.prim.name in REDUCTIONS:
+        reduced = tuple(sorted(eqn.params["axes"]))
+        sizes += [eqn.ins[0].aval.shape[i] for i in reduced]
+    return reduced, [[n] for n in sizes]
+
+
+def analyze(root: Root, inlined: dict[Var, Eqn]) -> None:
+    """Find a root's accesses, cutting its axes where that makes them affine."""
+    for _ in range(8):
+        b = root.builder = Builder()
+        values = [[b.axis(n) for n in p] for p in root.parts]
+        flat = [(v, n) for vs, p in zip(values, root.parts, strict=True)
+                for v, n in zip(vs, p, strict=True)]  # fmt: skip
+        root.axes = [(v, n) for v, n in flat if n != 1]
+        found: list[Access] = []
+
+        def leaf(v: Var, index: Index, b: Builder = b, found: list[Access] = found) -> Operand:
+            found.append(Access(v, index, b.guard is not None))
+            value = Value(v.aval.dtype)
+            b.depth[value] = 0
+            return value
+
+        indices = [ZERO if n == 1 else Index(0, ((1, v),)) for v, n in flat]
+        at = group([(i, n) for i, (_, n) in zip(indices, flat, strict=True) if n != 1],
+                   [math.prod(p) for p in root.parts])  # fmt: skip
+        root.evaluate(Pull(b, RULES, inlined, leaf, dry=True), *_split(at, len(root.shape)))
+        root.accesses = found
+        own = {v: (i, j) for i, vs in enumerate(values) for j, v in enumerate(vs)}
+        if not _cut(root, [(own[v], inner) for v, inner in b.wanted if v in own]):
+            return
+
+
+def _split(items: list[Index], n: int) -> tuple[list[Index], list[Index]]:
+    return items[:n], items[n:]
+
+
+def _cut(root: Root, wanted: Iterable[tuple[tuple[int, int], int]]) -> bool:
+    """Cut axes of the domain as an index wants it; whether any was cut."""
+    done: set[int] = set()
+    for (i, j), inner in wanted:
+        if i not in done:
+            n = root.parts[i][j]
+            root.parts[i][j : j + 1] = [n // inner, inner]
+            done.add(i)
+    return bool(done)

@@ -1,0 +1,190 @@
+"""Kernels of ops that run through memory in an order of their own: updates in place, and running
+sums.
+
+An update writes into the memory of its first operand, which was copied there if it is still needed.
+Windows of a scatter may meet, so that they are written one after the other; columns of windows, and
+batches, are independent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index
+from funcgrad.backends.kernels import Parameters, Written, column_block
+from funcgrad.backends.loops import Axis, Buffer, Const, Index, Operand, Value
+from funcgrad.backends.lower import RULES
+from funcgrad.backends.lower_index import window_starts
+from funcgrad.backends.pull import Pull
+from funcgrad.backends.scalars import HALVES
+from funcgrad.core.ir import Eqn, Var
+from funcgrad.ops.gather import scatter_windows
+from funcgrad.ops.reduce import highest, lowest
+from funcgrad.ops.windows import GatherScatterMode
+
+BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
+_COMBINE = {
+    "scatter_add": "add", "scatter_mul": "multiply", "scatter_min": "minimum",
+    "scatter_max": "maximum",
+}  # fmt: skip
+_RUNNING = {
+    "cumsum": "add", "cumprod": "multiply", "cummax": "maximum", "cummin": "minimum",
+    "cumlogsumexp": "logaddexp",
+}  # fmt: skip
+
+
+def write_special(eqn: Eqn, inlined: dict[Var, Eqn]) -> Written | None:
+    """The kernel of an op that is none of elements; None where there is none."""
+    write = _WRITERS.get(eqn.prim.name)
+    return write(_Kernel(inlined), eqn) if write else None
+
+
+class _Kernel:
+    """What these kernels are written with."""
+
+    def __init__(self, inlined: dict[Var, Eqn]):
+        self.builder = Builder()
+        self.params = Parameters()
+        self.axes: list[Axis] = []
+        self.pull = Pull(self.builder, RULES, inlined, self.leaf)
+
+    def leaf(self, var: Var, flat: Index) -> Operand:
+        return self.builder.load(self.params.read(var), flat)
+
+    def outer(self, n: int) -> Index:
+        """A new outer axis."""
+        if n == 1:
+            return ZERO
+        self.axes.append(Axis(self.builder.axis(n), n))
+        return Index(0, ((1, self.axes[-1].value),))
+
+    def done(self, eqn: Eqn) -> Written:
+        return self.params.kernel(self.builder, eqn.prim.name, self.axes)
+
+
+def _dynamic_update_slice(k: _Kernel, eqn: Eqn) -> Written:
+    b = k.builder
+    x, update, *starts = eqn.ins
+    out = k.params.write(eqn.outs[0], "inout")
+    at = [k.outer(n) for n in update.aval.shape]
+    place = [
+        add_indices(i, k.pull.start(s, (), n - m))
+        for i, s, n, m in zip(at, starts, x.aval.shape, update.aval.shape, strict=True)
+    ]
+    b.store(out, b.flatten(place, x.aval.shape), k.pull.read(update, at))
+    return k.done(eqn)
+
+
+def _scatter(k: _Kernel, eqn: Eqn) -> Written:
+    b, p = k.builder, eqn.params
+    x, indices, updates = eqn.ins
+    w = scatter_windows(x.aval, indices.aval, updates.aval, p["dimension_numbers"])
+    out = k.params.write(eqn.outs[0], "inout")
+    alone = set(w.batching.values()) if not p["unique_indices"] else set(range(len(w.counts)))
+    vector: list[Index | None] = [
+        k.outer(n) if i in alone else None for i, n in enumerate(w.counts)
+    ]
+    sizes = [w.sizes[d] for d in w.inner]
+    # Columns of the windows are independent; the last window axis is cut into tasks.
+    others = math.prod(a.size for a in k.axes)
+    block = column_block(sizes[-1], others) if sizes and sizes[-1] else 1
+    column = k.outer(sizes[-1] // block) if sizes and sizes[-1] else ZERO
+    serial = [n for i, n in enumerate(w.counts) if i not in alone]
+    clip = p["mode"] is GatherScatterMode.CLIP
+
+    def write_window(serial_at: Sequence[Index]) -> None:
+        rest = iter(serial_at)
+        at = [next(rest) if v is None else v for v in vector]
+        starts, valid = window_starts(k.pull, w, indices, at, clip)
+
+        def write_element(inner: Sequence[Index]) -> None:
+            inner = list(inner)
+            if inner:
+                inner[-1] = add_indices(inner[-1], scale_index(column, block))
+            place = [starts.get(d, ZERO) for d in range(len(w.shape))]
+            source = [ZERO] * updates.aval.ndim
+            for o, d, i in zip(w.offsets, w.inner, inner, strict=True):
+                place[d], source[o] = add_indices(place[d], i), i
+            for o, i in zip(w.outer, at, strict=True):
+                source[o] = i
+            with b.guarded(valid):
+                _combine(k, eqn, out, b.flatten(place, w.shape), k.pull.read(updates, source))
+
+        b.nest([*sizes[:-1], block] if sizes else [], write_element, parallel=True)
+
+    b.nest(serial, write_window)
+    return k.done(eqn)
+
+
+def _combine(k: _Kernel, eqn: Eqn, out: Buffer, place: Index, value: Operand) -> None:
+    """Store an update, combined with what is there."""
+    b, op, dtype = k.builder, _COMBINE.get(eqn.prim.name), out.dtype
+    if op is not None:
+        wide = FLOAT32 if dtype in HALVES else dtype
+        if dtype == BOOL:
+            op = {"minimum": "bitwise_and", "maximum": "bitwise_or"}.get(op, op)
+        both = [b.convert(v, wide) for v in (b.load(out, place), value)]
+        value = b.convert(b.op(op, wide, *both), dtype)
+    b.store(out, place, value)
+
+
+# ---- running sums
+
+
+def _running(k: _Kernel, eqn: Eqn) -> Written:
+    b, (x,) = k.builder, eqn.ins
+    axis, shape = eqn.params["axis"], x.aval.shape
+    n, reverse = shape[axis], eqn.params["reverse"]
+    dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
+    op = _RUNNING[eqn.prim.name]
+    start = {"add": 0, "multiply": 1, "maximum": lowest(dtype), "minimum": highest(dtype),
+             "logaddexp": -np.inf}[op]  # fmt: skip
+    initial = Const(start, dtype)
+    out = k.params.write(eqn.outs[0])
+
+    def step(at: list[Index], i: Value, total: Operand) -> tuple[Operand, Index, Operand]:
+        turn = Index(0, ((1, i),))
+        at[axis] = scale_index(turn, -1, n - 1) if reverse else turn
+        value = b.op(op, dtype, total, b.convert(k.pull.read(x, at), dtype))
+        return value, b.flatten(at, shape), b.convert(value, out.dtype)
+
+    columns = math.prod(shape[axis + 1 :])
+    if columns == 1:
+        at = [ZERO if d == axis else k.outer(m) for d, m in enumerate(shape)]
+
+        def turn(i: Value, total: Value) -> list[Operand]:
+            value, place, stored = step(at, i, total)
+            b.store(out, place, stored)
+            return [value]
+
+        b.loop(n, turn, [initial])
+        return k.done(eqn)
+    rows = [k.outer(m) for m in shape[:axis]]
+    block = column_block(columns, math.prod(shape[:axis]))
+    first = scale_index(k.outer(columns // block), block)
+    totals = k.params.local(dtype, block)
+
+    def line(i: Value) -> None:
+        def column(c: Value) -> None:
+            here = Index(0, ((1, c),))
+            at = [*rows, ZERO, *b.unflatten(add_indices(first, here), shape[axis + 1 :])]
+            value, place, stored = step(at, i, b.load(totals, here))
+            b.store(totals, here, value)
+            b.store(out, place, stored)
+
+        b.loop(block, column, parallel=True)
+
+    b.loop(block, lambda c: b.store(totals, Index(0, ((1, c),)), initial), parallel=True)
+    b.loop(n, line)
+    return k.done(eqn)
+
+
+_WRITERS = {
+    "dynamic_update_slice": _dynamic_update_slice,
+    **dict.fromkeys(["scatter", *_COMBINE], _scatter),
+    **dict.fromkeys(_RUNNING, _running),
+}
+SPECIAL = frozenset(_WRITERS)
