@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from . import vecmath_erf, vecmath_exp, vecmath_log, vecmath_power, vecmath_trig
+from . import (
+    vecmath_arc,
+    vecmath_bits,
+    vecmath_erf,
+    vecmath_exp,
+    vecmath_gamma,
+    vecmath_log,
+    vecmath_power,
+    vecmath_trig,
+)
 from .vecmath_ir import F32, F64, Num
 
 _TABLE: dict[str, Callable[..., Num]] = {
@@ -33,6 +42,20 @@ _TABLE: dict[str, Callable[..., Num]] = {
     "rsqrt": vecmath_power.rsqrt,
     "erf": vecmath_erf.erf,
     "erfc": vecmath_erf.erfc,
+    "erf_inv": vecmath_erf.erf_inv,
+    "arcsin": vecmath_arc.arcsin,
+    "arccos": vecmath_arc.arccos,
+    "arctan": vecmath_arc.arctan,
+    "arctan2": vecmath_arc.arctan2,
+    "arcsinh": vecmath_log.arcsinh,
+    "arccosh": vecmath_log.arccosh,
+    "arctanh": vecmath_log.arctanh,
+    "cbrt": vecmath_power.cbrt,
+    "hypot": vecmath_power.hypot,
+    "lgamma": vecmath_gamma.lgamma,
+    "digamma": vecmath_gamma.digamma,
+    "fmod": vecmath_bits.fmod,
+    "nextafter": vecmath_bits.nextafter,
 }
 
 NAMES = frozenset(_TABLE)

@@ -289,3 +289,13 @@ def lookup(index: Num, symbol: str, values: Sequence[float]) -> Num:
         table.linkage = "internal"
     address = index.b.gep(module.globals[symbol], [ir.Constant(I64, 0), index.v], inbounds=True)
     return Num(index.b, index.b.load(address))
+
+
+def libm(name: str, *args: Num) -> Num:
+    """A call of the C library's function of doubles: correct, but scalar."""
+    module = args[0].b.module
+    fn = module.globals.get(name)
+    if fn is None:
+        fn = ir.Function(module, ir.FunctionType(F64, [F64] * len(args)), name)
+        fn.attributes.add("nounwind")
+    return Num(args[0].b, args[0].b.call(fn, [a.v for a in args]))

@@ -6,7 +6,7 @@ f = m - 1, log(1 + f) is f plus a correction, so that results near x = 1 keep th
 
 from __future__ import annotations
 
-from .vecmath_ir import LAYOUT, Num, fma, horner, poly, where
+from .vecmath_ir import LAYOUT, Num, copysign, fabs, fma, horner, poly, sqrt, where
 
 LN2 = 0.6931471805599453
 INF, NAN = float("inf"), float("nan")
@@ -118,3 +118,28 @@ def log2(x: Num) -> Num:
 
 def log10(x: Num) -> Num:
     return _log_in_base(x, LOG10E[x.width], LOG10_2[x.width])
+
+
+def arcsinh(x: Num) -> Num:
+    if x.width == 32:
+        return arcsinh(x.widen()).narrow()
+    a = fabs(x)
+    t = fma(a, a / (sqrt(fma(a, a, 1.0)) + 1.0), a)  # e^arcsinh(a) - 1
+    large = a > 2.0**60
+    y = log1p(where(large, a, t)) + where(large, a.const(LN2), 0.0)
+    return copysign(y, x)
+
+
+def arccosh(x: Num) -> Num:
+    if x.width == 32:
+        return arccosh(x.widen()).narrow()
+    d = x - 1.0
+    large = x > 2.0**60
+    t = where(large, x, d + sqrt(d * (d + 2.0)))
+    y = log1p(t) + where(large, x.const(LN2), 0.0)
+    return where(x >= 1.0, y, NAN)
+
+
+def arctanh(x: Num) -> Num:
+    a = fabs(x)
+    return copysign(log1p((a + a) / (1.0 - a)) * 0.5, x)

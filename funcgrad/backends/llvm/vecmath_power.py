@@ -13,6 +13,7 @@ from .vecmath_ir import (
     Num,
     at_least,
     at_most,
+    copysign,
     fabs,
     fma,
     horner,
@@ -21,6 +22,7 @@ from .vecmath_ir import (
     poly,
     rint,
     sqrt,
+    two_product,
     where,
 )
 from .vecmath_log import split
@@ -36,6 +38,9 @@ LOG2_32 = (
     0.31928804500303026,
     0.29079805199318504,
 )
+
+# Of float(high word of r) = CBRT_GUESS - float(high word of a)/3: the r of least error.
+CBRT_GUESS = 1430186400.0
 
 
 def _exp2_of_product32(a: Num, y: Num) -> Num:
@@ -69,3 +74,36 @@ def power(x: Num, y: Num) -> Num:
 
 def rsqrt(x: Num) -> Num:
     return 1.0 / sqrt(x)
+
+
+def hypot(x: Num, y: Num) -> Num:
+    a, b = fabs(x), fabs(y)
+    if x.width == 32:
+        wa, wb = a.widen(), b.widen()
+        r = sqrt(fma(wa, wa, wb * wb)).narrow()
+    else:
+        less = a < b
+        n, d = where(less, a, b), where(less, b, a)
+        u = where(d.eq(0.0), 0.0, n / d)
+        r = d * sqrt(fma(u, u, 1.0))
+    return where(a.eq(INF), INF, where(b.eq(INF), INF, r))
+
+
+def cbrt(x: Num) -> Num:
+    """a·r² with r = a^(-1/3), from a guess by arithmetic on the exponent and two quartic steps."""
+    if x.width == 32:
+        return cbrt(x.widen()).narrow()
+    a = fabs(x)
+    tiny = a < LAYOUT[64].min_normal
+    a = where(tiny, a * 2.0**54, a)
+    # the high word, as a number, is about 2^20·(log2(a) + 1023)
+    guess = (a.bits() >> 32).narrow().to_float() * (-1.0 / 3.0) + CBRT_GUESS
+    r = (guess.to_int().widen() << 32).bits()
+    for _ in range(2):
+        e = fma(-(a * r), r * r, 1.0)
+        r = fma(r * e, fma(e, fma(e, 14 / 81, 2 / 9), 1 / 3), r)
+    y = (a * r) * r
+    square, error = two_product(y, y)
+    y = fma(fma(-square, y, a) - error * y, r * r * (1.0 / 3.0), y)
+    y = where(tiny, y * 2.0**-18, y)
+    return where((a > 0.0) & (a < INF), copysign(y, x), x)
