@@ -193,7 +193,9 @@ def parse_index(shape: tuple[int, ...], idx: Any, checked: bool = True) -> Plan:
     """
     entries = _expand(shape, idx)
     slices = [(0, n, 1) for n in shape]
-    flipped, dropped, arrays = [], [], []
+    flipped: list[int] = []
+    dropped: list[int] = []
+    arrays: list[tuple[int | None, Any]] = []
     inside = True
     layout: list[Any] = []
     # Where the arrays' axes go: where the arrays stand if they stand together, else in front.

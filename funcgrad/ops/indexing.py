@@ -124,9 +124,10 @@ def _vectors(plan: Plan, shape: tuple[int, ...]) -> Any:
     """The index vectors [*common, number of arrays], counted from the start of each axis."""
     unknown = [aval_of(i) for _, i in plan.arrays if not isinstance(i, np.ndarray)]
     if not unknown:
-        dtype = np.int64 if any(n >= 2**31 for n in shape) else np.int32
+        wide = any(n >= 2**31 for n in shape)
+        none = np.zeros((*plan.common, 0), np.int64 if wide else np.int32)
         found = [np.broadcast_to(i, plan.common) for _, i in plan.arrays]
-        return np.stack(found, -1, dtype=dtype) if found else np.zeros((*plan.common, 0), dtype)
+        return np.stack(found, -1, dtype=none.dtype) if found else none
     some_known = [aval_of(np.int32(0))] if len(unknown) < len(plan.arrays) else []
     dtype = index_dtype(unknown + some_known)
     rank = len(plan.common)
@@ -293,12 +294,17 @@ def _update_at_once(x: Array, idx: Any, y: Any, op: str) -> Array | None:
     if plain is NotImplemented or not isinstance(value, np.ndarray):
         return None
     basic = _is_basic(plain)
-    if op != "set" and (op not in _UFUNCS or not basic):
+    # Sums of many narrow floats are scatter_add's, which keeps them in float32.
+    exact = not dtypes.is_float(x.dtype) or x.dtype.itemsize >= 4
+    if op != "set" and (op not in _UFUNCS or not (basic or exact)):
         return None
     out = x.value.copy()
     try:
         with np.errstate(all="ignore"):
-            out[plain] = value if op == "set" else _UFUNCS[op](out[plain], value)
+            if op == "set" or basic:
+                out[plain] = value if op == "set" else _UFUNCS[op](out[plain], value)
+            else:
+                _UFUNCS[op].at(out, plain, value)
     except (IndexError, TypeError, ValueError):
         return None  # What follows says what does not fit.
     return Array(out, x.weak_type)

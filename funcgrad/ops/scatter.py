@@ -210,13 +210,13 @@ scatter = _public(
     "[3, 7, 5, 6]",
 )
 scatter_add = _public(
-    "scatter_add", scatter_add_p, "The operand with updates added to windows.", "[3, 13, 5, 6]"
+    "scatter_add", scatter_add_p, "The operand with updates added to windows.", "[ 3, 13,  5,  6]"
 )
 scatter_mul = _public(
     "scatter_mul",
     scatter_mul_p,
     "The operand with windows multiplied by updates.",
-    "[3, 56, 5, 6]",
+    "[ 3, 56,  5,  6]",
 )
 scatter_min = _public(
     "scatter_min",

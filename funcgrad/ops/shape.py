@@ -68,7 +68,7 @@ def _offset(shape: tuple[int, ...], axis: int) -> int:
     return size_of(shape[axis + 1 :])
 
 
-reshape_p = Primitive(
+reshape_p: Primitive = Primitive(
     name="reshape",
     abstract=_reshape_abstract,
     impl=lambda xp, x, *, new_sizes: x.reshape(new_sizes),
@@ -228,7 +228,7 @@ def _rev_dims(x, *, dimensions):
     return f"{' '.join(names)} -> {' '.join(names)}"
 
 
-rev_p = Primitive(
+rev_p: Primitive = Primitive(
     name="rev",
     abstract=_rev_abstract,
     impl=_rev_impl,

@@ -195,7 +195,7 @@ def _slice_dims(x, *, start_indices, limit_indices, strides):
     return f"{kept} -> {kept}"
 
 
-slice_p = Primitive(
+slice_p: Primitive = Primitive(
     name="slice",
     abstract=_slice_abstract,
     impl=_slice_impl,
