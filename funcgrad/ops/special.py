@@ -1,4 +1,4 @@
-"""Special functions as ops: error, gamma and zeta functions with their derivatives.
+"""Special functions as ops: error, gamma, beta, zeta and Bessel functions with their derivatives.
 
 What they compute stands in `special_math`; here are types and rules. Floats below 32 bits are
 computed in float32.
@@ -12,9 +12,11 @@ from typing import Any
 from funcgrad import dtypes
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops import special_math as f
-from funcgrad.ops.arithmetic import in_float32, mul, neg, square, sub
+from funcgrad.ops.arithmetic import abs, in_float32, mul, neg, reciprocal, sign, square, sub
+from funcgrad.ops.compare import eq, gt
+from funcgrad.ops.convert import select
 from funcgrad.ops.families import FLAT, add, elementwise
-from funcgrad.ops.transcendental import exp
+from funcgrad.ops.transcendental import exp, log, log1p
 
 SQRT_PI = math.sqrt(math.pi)
 NUMERICALLY = "approximate it by a difference quotient, or take lax.stop_gradient of the argument"
@@ -176,5 +178,129 @@ zeta: Primitive = _special(
     >>> from funcgrad import lax
     >>> lax.zeta(2.0, 1.0)
     Array(1.64493..., dtype=float32, weak_type=True)
+    """,
+)
+
+
+def _times_log(exponent: Any, log_x: Any) -> Any:
+    """exponent · log x, and 0 where the exponent is 0, whatever x."""
+    return select(eq(exponent, 0), 0.0, mul(exponent, log_x))
+
+
+def _gamma_density(a: Any, x: Any) -> Any:
+    """x^(a-1) e^-x / Γ(a), the derivative of igamma in x."""
+    return exp(sub(sub(_times_log(sub(a, 1.0), log(x)), x), lgamma(a)))
+
+
+igamma: Primitive = _special(
+    "igamma",
+    f.igamma,
+    lambda g, y, a, x: mul(g, igamma_grad_a(a, x)),
+    lambda g, y, a, x: mul(g, _gamma_density(a, x)),
+    doc="""Elementwise regularized lower incomplete gamma function 1/Γ(a) ∫₀ˣ tᵃ⁻¹ e⁻ᵗ dt.
+
+    >>> from funcgrad import lax
+    >>> lax.igamma(1.0, 1.0)
+    Array(0.63212..., dtype=float32, weak_type=True)
+    """,
+)
+
+igammac: Primitive = _special(
+    "igammac",
+    f.igammac,
+    lambda g, y, a, x: neg(mul(g, igamma_grad_a(a, x))),
+    lambda g, y, a, x: neg(mul(g, _gamma_density(a, x))),
+    doc="""Elementwise regularized upper incomplete gamma function, 1 - igamma(a, x).
+
+    >>> from funcgrad import lax
+    >>> lax.igammac(1.0, 1.0)
+    Array(0.36787..., dtype=float32, weak_type=True)
+    """,
+)
+
+igamma_grad_a: Primitive = _special(
+    "igamma_grad_a",
+    f.igamma_grad_a,
+    NoRule(f"no second derivative of igamma in a is implemented; {NUMERICALLY}"),
+    lambda g, y, a, x: mul(g, mul(_gamma_density(a, x), sub(log(x), digamma(a)))),
+    doc="""The derivative of igamma(a, x) in a.
+
+    >>> from funcgrad import lax
+    >>> lax.igamma_grad_a(1.0, 1.0)
+    Array(-0.4317..., dtype=float32, weak_type=True)
+    """,
+)
+
+random_gamma_grad: Primitive = _special(
+    "random_gamma_grad",
+    f.random_gamma_grad,
+    NoRule(f"a sample's second derivative is not implemented; {NUMERICALLY}"),
+    NoRule(f"a sample's second derivative is not implemented; {NUMERICALLY}"),
+    doc="""How a sample x of the gamma distribution of shape a moves with a.
+
+    This is -(∂igamma/∂a) / (∂igamma/∂x), at a fixed value of igamma(a, x).
+
+    >>> from funcgrad import lax
+    >>> lax.random_gamma_grad(1.0, 1.0)
+    Array(1.173..., dtype=float32, weak_type=True)
+    """,
+)
+
+# ---- beta
+
+
+def _beta_density(a: Any, b: Any, x: Any) -> Any:
+    """x^(a-1) (1-x)^(b-1) / B(a, b)."""
+    left = _times_log(sub(a, 1.0), log(x))
+    right = _times_log(sub(b, 1.0), log1p(neg(x)))
+    return exp(add(add(left, right), sub(lgamma(add(a, b)), add(lgamma(a), lgamma(b)))))
+
+
+betainc: Primitive = _special(
+    "regularized_incomplete_beta",
+    f.betainc,
+    NoRule(f"no derivative in a is implemented; {NUMERICALLY}"),
+    NoRule(f"no derivative in b is implemented; {NUMERICALLY}"),
+    lambda g, y, a, b, x: mul(g, _beta_density(a, b, x)),
+    doc="""Elementwise regularized incomplete beta function 1/B(a, b) ∫₀ˣ tᵃ⁻¹ (1-t)ᵇ⁻¹ dt.
+
+    >>> from funcgrad import lax
+    >>> lax.betainc(1.0, 2.0, 0.5)
+    Array(0.75, dtype=float32, weak_type=True)
+    """,
+)
+
+# ---- Bessel functions
+
+bessel_i0e: Primitive = _special(
+    "bessel_i0e",
+    f.bessel_i0e,
+    lambda g, y, x: mul(g, sub(bessel_i1e(x), mul(sign(x), y))),
+    doc="""Elementwise e⁻|x| I₀(x), the scaled modified Bessel function of order 0.
+
+    >>> from funcgrad import lax
+    >>> lax.bessel_i0e(0.0)
+    Array(1., dtype=float32, weak_type=True)
+    """,
+)
+
+
+def _i1e_jvp(g: Any, y: Any, x: Any) -> Any:
+    # I₁'(x) = I₀(x) - I₁(x)/x, where the quotient tends to ½ at 0.
+    nonzero = gt(abs(x), 0.0)
+    safe = select(nonzero, x, 1.0)
+    quotient = select(nonzero, mul(y, reciprocal(safe)), 0.5)
+    return mul(g, sub(sub(bessel_i0e(x), quotient), mul(sign(x), y)))
+
+
+bessel_i1e: Primitive = _special(
+    "bessel_i1e",
+    f.bessel_i1e,
+    _i1e_jvp,
+    doc="""Elementwise e⁻|x| I₁(x), the scaled modified Bessel function of order 1.
+
+    >>> from funcgrad import lax
+    >>> lax.bessel_i1e(0.0)
+    Array(0., dtype=float32, weak_type=True)
     """,
 )

@@ -16,6 +16,16 @@ X = np.array([0.3, -0.7, 1.9])
 POSITIVE = np.array([0.4, 1.7, 6.2])
 UNIT = np.array([0.1, 0.5, 0.8])
 
+
+def igamma_grad_a(a, x):
+    return (sp.gammainc(a + 1e-4, x) - sp.gammainc(a - 1e-4, x)) / 2e-4
+
+
+def random_gamma_grad(a, x):
+    quantiles = sp.gammainc(a, x)
+    return (sp.gammaincinv(a + 1e-4, quantiles) - sp.gammaincinv(a - 1e-4, quantiles)) / 2e-4
+
+
 # op, SciPy's function, operands, the operands with a derivative.
 CASES = [
     (ops.erf, sp.erf, (X,), (0,)), (ops.erfc, sp.erfc, (X,), (0,)),
@@ -26,6 +36,12 @@ CASES = [
     (ops.digamma, sp.digamma, (POSITIVE,), (0,)),
     (ops.polygamma, sp.polygamma, (np.array([1.0, 2.0, 3.0]), POSITIVE), (1,)),
     (ops.zeta, sp.zeta, (POSITIVE + 1.5, POSITIVE[::-1].copy()), (1,)),
+    (ops.bessel_i0e, sp.i0e, (X,), (0,)), (ops.bessel_i1e, sp.i1e, (X,), (0,)),
+    (ops.igamma, sp.gammainc, (POSITIVE, POSITIVE[::-1].copy()), (0, 1)),
+    (ops.igammac, sp.gammaincc, (POSITIVE, POSITIVE[::-1].copy()), (0, 1)),
+    (ops.igamma_grad_a, igamma_grad_a, (POSITIVE, POSITIVE[::-1].copy()), (1,)),
+    (ops.random_gamma_grad, random_gamma_grad, (POSITIVE, POSITIVE[::-1].copy()), ()),
+    (ops.betainc, sp.betainc, (POSITIVE, POSITIVE[::-1].copy(), UNIT), (2,)),
 ]  # fmt: skip
 
 
@@ -41,6 +57,9 @@ def test_values(op, reference, args, smooth, dtype):
     assert got.dtype == dtype
     exact = reference(*(a.astype(np.float64) for a in args))
     tol = 8 * float(dtypes.finfo(dtype).eps)
+    if op in (ops.igamma_grad_a, ops.random_gamma_grad):
+        # The reference is a difference quotient.
+        tol = max(tol, 1e-6)
     exact = np.asarray(exact).astype(dtype).astype(np.float64)
     np.testing.assert_allclose(np.asarray(got).astype(np.float64), exact, rtol=tol, atol=tol)
 
@@ -53,13 +72,23 @@ def test_rules(op, reference, args, smooth, rng):
             full[i] = v
         return op(*full)
 
-    check_derivatives(fun, [args[i] for i in smooth], rng, order=ORDER.get(op.name, 2))
+    if smooth:
+        check_derivatives(fun, [args[i] for i in smooth], rng, order=ORDER.get(op.name, 2))
     check_vmap(op, args, rng)
     check_dims(op, args)
 
 
 # Ops whose derivative has no derivative in all operands.
-ORDER = {"igamma": 1, "igammac": 1, "igamma_grad_a": 1}
+ORDER = {"igamma": 1, "igammac": 1}
+
+
+def test_incomplete_functions_have_second_derivatives_in_x(rng):
+    a = Array(POSITIVE)
+    check_derivatives(lambda x: ops.igamma(a, x), [POSITIVE[::-1].copy()], rng)
+    check_derivatives(lambda x: ops.igammac(1.0, x), [POSITIVE], rng)
+    assert slope(lambda x: ops.igamma(1.0, x), 0.0) == 1
+    assert slope(lambda x: ops.betainc(1.0, 2.0, x), 0.0) == pytest.approx(2)
+    assert slope(lambda x: ops.betainc(2.0, 1.0, x), 1.0) == pytest.approx(2)
 
 
 @pytest.mark.parametrize(("op", "reference", "args", "smooth"), CASES, ids=name)
@@ -82,6 +111,9 @@ def test_derivatives_at_special_points():
     # Far in the tail, where the density and the distribution function are both 0.
     assert slope(ops.log_ndtr, -50.0) == pytest.approx(50.02, rel=1e-4)
     assert slope(ops.gammasgn, -0.5) == 0
+    assert slope(ops.bessel_i0e, 0.0) == 0
+    assert slope(ops.bessel_i1e, 0.0) == 0.5
+    assert slope(ops.bessel_i1e, 1e-12) == pytest.approx(0.5)
 
 
 def test_reverse_mode_sums_for_a_scalar_operand():

@@ -45,7 +45,9 @@ OPS = {add.name: add} | {
 
 def operands(prim):
     """How many operands an op has; two cases and a selector where it takes any number."""
-    kinds = [p.kind for p in inspect.signature(prim.impl).parameters.values()]
+    # `eps` is what the decorator of a series adds.
+    named = inspect.signature(prim.impl).parameters.items()
+    kinds = [p.kind for name, p in named if name != "eps"]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return 3
     return kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) - 1
