@@ -1,0 +1,242 @@
+"""Keys: the state of random number generation, passed explicitly and never used twice.
+
+A `Key` is a pytree over an array of uint32 pairs, so it maps, scans and compiles like an array.
+Bits are those of `jax.random` (threefry2x32, partitionable).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import tree
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops.arithmetic import mul
+from funcgrad.ops.compare import bitwise_or, bitwise_xor, shift_left, shift_right_logical
+from funcgrad.ops.convert import convert_element_type
+from funcgrad.ops.index import index_in_dim
+from funcgrad.ops.indexing import index
+from funcgrad.ops.random import threefry2x32_p
+from funcgrad.ops.shape import broadcasted_iota, expand_dims, reshape
+from funcgrad.ops.slicing import concatenate
+
+
+class Key:
+    """A random key, or an array of them. Made by `key` and `split`.
+
+    `shape` is that of the keys; `data` the uint32 words, two a key.
+
+    >>> from funcgrad import random
+    >>> random.split(random.key(0), 3).shape
+    (3,)
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Any):
+        self.data = data
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return aval_of(self.data).shape[:-1]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def reshape(self, *shape: Any) -> Key:
+        """The same keys in another shape."""
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        known = math.prod(n for n in sizes if n != -1)
+        sizes = tuple(self.size // max(known, 1) if n == -1 else n for n in sizes)
+        return Key(reshape(self.data, (*sizes, 2)))
+
+    def __getitem__(self, idx: Any) -> Key:
+        if not self.ndim:
+            raise ShapeError(f"a single random key can't be indexed, got {idx!r}; split it first")
+        idx = idx if isinstance(idx, tuple) else (idx,)
+        if not any(i is Ellipsis for i in idx):
+            idx = (*idx, Ellipsis)
+        return Key(index(self.data, (*idx, slice(None))))
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of a single random key")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Key]:
+        if not self.ndim:
+            raise TypeError("a single random key can't be unpacked; use random.split(key, n)")
+        return (Key(index_in_dim(self.data, i, 0, keepdims=False)) for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Key({self.data!r})"
+
+
+tree.register_pytree_with_keys(
+    Key,
+    lambda k: (((tree.GetAttrKey("data"), k.data),), None),
+    lambda _, children: Key(*children),
+)
+
+
+def words(what: str, key: Any) -> tuple[Any, Any]:
+    """The two words of a single key: a `Key`, or an array of two uint32."""
+    data = key.data if isinstance(key, Key) else key
+    try:
+        aval = aval_of(data)
+    except TypeError:
+        raise TypeError(f"{what}: need a random key (random.key(seed)), got {key!r}") from None
+    if aval.dtype != np.uint32 or not aval.shape or aval.shape[-1] != 2:
+        raise DTypeError(
+            f"{what}: need a random key (random.key(seed), or two uint32 words), got {aval}"
+        )
+    if aval.ndim != 1:
+        raise ShapeError(
+            f"{what}: need a single key, got an array of keys of shape {aval.shape[:-1]}; "
+            "use vmap for one draw a key"
+        )
+    return (
+        index_in_dim(data, 0, 0, keepdims=False),
+        index_in_dim(data, 1, 0, keepdims=False),
+    )
+
+
+def key(seed: Any) -> Key:
+    """The key of an integer seed (a Python integer or an integer scalar).
+
+    >>> from funcgrad import random
+    >>> random.key(42)
+    Key(Array([ 0, 42], dtype=uint32))
+    """
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        low = seed & 0xFFFFFFFF
+        high = 0 if -(1 << 31) <= seed < 1 << 32 else (seed >> 32) & 0xFFFFFFFF
+        return Key(_array(np.array([high, low], np.uint32)))
+    aval = aval_of(seed)
+    if aval.dtype.kind not in "iu" or aval.shape:
+        raise DTypeError(f"random.key: the seed must be an integer scalar, got {aval}")
+    low = convert_element_type(seed, np.uint32)
+    high = (
+        convert_element_type(shift_right_logical(seed, aval.dtype.type(32)), np.uint32)
+        if aval.dtype.itemsize == 8
+        else mul(low, np.uint32(0))
+    )
+    return Key(concatenate([expand_dims(high, (0,)), expand_dims(low, (0,))], 0))
+
+
+def _array(value: np.ndarray) -> Any:
+    return convert_element_type(value, value.dtype)
+
+
+def key_data(keys: Key) -> Any:
+    """The words of keys: a uint32 array with a last axis of size 2.
+
+    >>> from funcgrad import random
+    >>> random.key_data(random.key(1))
+    Array([0, 1], dtype=uint32)
+    """
+    return keys.data if isinstance(keys, Key) else keys
+
+
+def wrap_key_data(data: Any) -> Key:
+    """Keys of words: the inverse of `key_data`.
+
+    >>> import funcgrad.numpy as fnp
+    >>> from funcgrad import random
+    >>> random.wrap_key_data(fnp.array([0, 1], "uint32")).shape
+    ()
+    """
+    aval = aval_of(data)
+    if aval.dtype != np.uint32 or not aval.shape or aval.shape[-1] != 2:
+        raise DTypeError(f"wrap_key_data: need uint32 words with a last axis of 2, got {aval}")
+    return Key(data)
+
+
+def _counters(shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """The row-major number of each element, as high and low words."""
+    size = math.prod(shape)
+    if size < 1 << 32:
+        low = reshape(broadcasted_iota(np.uint32, (size,), 0), shape)
+        return np.uint32(0), low
+    wide = reshape(broadcasted_iota(np.uint64, (size,), 0), shape)
+    high = convert_element_type(shift_right_logical(wide, np.uint64(32)), np.uint32)
+    return high, convert_element_type(wide, np.uint32)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    return tuple(int(n) for n in sizes)
+
+
+def split(key: Any, num: int | Sequence[int] = 2) -> Key:
+    """`num` independent keys (an int, or a shape) from one, which must not be used again.
+
+    >>> from funcgrad import random
+    >>> k1, k2 = random.split(random.key(0))
+    >>> k1
+    Key(Array([1797259609, 2579123966], dtype=uint32))
+    """
+    k0, k1 = words("random.split", key)
+    shape = _shape(num)
+    y0, y1 = threefry2x32_p.bind(k0, k1, *_counters(shape))
+    last = (len(shape),)
+    return Key(concatenate([expand_dims(y0, last), expand_dims(y1, last)], len(shape)))
+
+
+def fold_in(key: Any, data: Any) -> Key:
+    """A key that depends on `key` and the integer `data` (a step number, a layer's index).
+
+    >>> from funcgrad import random
+    >>> random.fold_in(random.key(0), 1).shape
+    ()
+    """
+    k0, k1 = words("random.fold_in", key)
+    aval = aval_of(data)
+    if aval.dtype.kind not in "iu" or aval.shape:
+        raise DTypeError(f"random.fold_in: data must be an integer scalar, got {aval}")
+    if isinstance(data, int):
+        data = np.uint32(data & 0xFFFFFFFF)
+    y0, y1 = threefry2x32_p.bind(k0, k1, np.uint32(0), convert_element_type(data, np.uint32))
+    return Key(concatenate([expand_dims(y0, (0,)), expand_dims(y1, (0,))], 0))
+
+
+def clone(key: Key) -> Key:
+    """The same key, to say that using it again is meant.
+
+    >>> from funcgrad import random
+    >>> random.clone(random.key(0)).shape
+    ()
+    """
+    return key
+
+
+def bits(key: Any, shape: Any = (), dtype: Any = np.uint32) -> Any:
+    """Uniformly random bits as unsigned integers (uint8, uint16, uint32 or uint64).
+
+    >>> from funcgrad import random
+    >>> random.bits(random.key(0), (2,))
+    Array([4070199207, 4202968722], dtype=uint32)
+    """
+    return random_words("random.bits", key, _shape(shape), np.dtype(dtype))
+
+
+def random_words(what: str, key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """Random unsigned integers of a dtype, for the samplers."""
+    k0, k1 = words(what, key)
+    if dtype.kind != "u":
+        raise DTypeError(f"{what}: need an unsigned integer dtype, got {dtype}")
+    y0, y1 = threefry2x32_p.bind(k0, k1, *_counters(shape))
+    if dtype.itemsize == 8:
+        high = shift_left(convert_element_type(y0, np.uint64), np.uint64(32))
+        return bitwise_or(high, convert_element_type(y1, np.uint64))
+    word = bitwise_xor(y0, y1)
+    return word if dtype.itemsize == 4 else convert_element_type(word, dtype)
