@@ -5,10 +5,14 @@ complains of the infinities and NaN that are these functions' values at poles an
 domains, so callers run them under `np.errstate(all="ignore")`.
 """
 
+from funcgrad.ops.special_math_bessel import bessel_i0e, bessel_i1e, i0, i1
+from funcgrad.ops.special_math_beta import betainc
 from funcgrad.ops.special_math_erf import erf, erf_inv, erfc, log_ndtr, ndtr, ndtri
 from funcgrad.ops.special_math_gamma import digamma, gammasgn, lgamma, polygamma, zeta
+from funcgrad.ops.special_math_igamma import igamma, igamma_grad_a, igammac, random_gamma_grad
 
 __all__ = [
-    "digamma", "erf", "erf_inv", "erfc", "gammasgn", "lgamma", "log_ndtr", "ndtr", "ndtri",
-    "polygamma", "zeta",
+    "bessel_i0e", "bessel_i1e", "betainc", "digamma", "erf", "erf_inv", "erfc", "gammasgn", "i0",
+    "i1", "igamma", "igamma_grad_a", "igammac", "lgamma", "log_ndtr", "ndtr", "ndtri", "polygamma",
+    "random_gamma_grad", "zeta",
 ]  # fmt: skip

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+FLOAT64 = np.dtype(np.float64)
+
 
 def polynomial(coefficients: Sequence[float], x: Any) -> Any:
     """The polynomial with these coefficients, highest power first, by Horner's scheme.
@@ -82,13 +84,31 @@ def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapped(xp: Any, *args: Any) -> Any:
-        dtype = args[-1].dtype
-        if dtype == np.dtype(np.float64):
-            return function(xp, *args)
-        wide = [a.astype(np.dtype(np.float64)) for a in args]
-        return function(xp, *wide).astype(dtype)
+        return _widened(function, xp, args)
 
     return wrapped
+
+
+def iterated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Like `in_float64`, for `function(xp, *args, eps)`: eps is the error to iterate to.
+
+    >>> iterated(lambda xp, x, eps: x + eps)(np, np.float64(0))
+    np.float64(3e-16)
+    """
+
+    @functools.wraps(function)
+    def wrapped(xp: Any, *args: Any) -> Any:
+        eps = 1e-9 if is_single(args[-1]) else 3e-16
+        return _widened(lambda *wide: function(*wide, eps), xp, args)
+
+    return wrapped
+
+
+def _widened(function: Callable[..., Any], xp: Any, args: tuple) -> Any:
+    dtype = args[-1].dtype
+    if dtype == FLOAT64:
+        return function(xp, *args)
+    return function(xp, *(a.astype(FLOAT64) for a in args)).astype(dtype)
 
 
 def fori(xp: Any, n: int, body: Callable[[Any, tuple], tuple], init: tuple) -> tuple:

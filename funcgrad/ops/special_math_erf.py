@@ -102,8 +102,12 @@ INVERSE_FAR_SINGLE = (
 # fmt: on
 
 
-def _erfcx(xp: Any, x: Any) -> Any:
-    """exp(x²) erfc(x) for finite x ≥ 0."""
+def erfcx(xp: Any, x: Any) -> Any:
+    """exp(x²) erfc(x) for finite x ≥ 0.
+
+    >>> erfcx(np, np.array([0.0, 1e6]))
+    array([1.00000000e+00, 5.64189584e-07])
+    """
     u = 2.0 / (x + 2.0)
     return u * ratio(ERFCX_SINGLE if is_single(x) else ERFCX, u)
 
@@ -133,7 +137,7 @@ def erf(xp: Any, x: Any) -> Any:
     small = a < 1.0
     near = x * ratio(ERF, xp.where(small, x * x, 0.0))
     b = xp.minimum(a, 6.0)
-    far = 1.0 - _erfcx(xp, b) * xp.exp(-b * b)
+    far = 1.0 - erfcx(xp, b) * xp.exp(-b * b)
     return xp.where(small, near, xp.copysign(far, x))
 
 
@@ -148,7 +152,7 @@ def erfc(xp: Any, x: Any) -> Any:
     small = a < 0.5
     near = 1.0 - x * ratio(ERF_SINGLE if single else ERF, xp.where(small, x * x, 0.0))
     b = xp.minimum(a, 11.0 if single else 28.0)
-    tail = _erfcx(xp, b) * _exp_minus_square(xp, b, 1.0)
+    tail = erfcx(xp, b) * _exp_minus_square(xp, b, 1.0)
     return xp.where(small, near, xp.where(x < 0.0, 2.0 - tail, tail))
 
 
@@ -208,7 +212,7 @@ def ndtr(xp: Any, x: Any) -> Any:
 def _normal_tail(xp: Any, x: Any) -> Any:
     """1 - ndtr(x) for x ≥ 0."""
     b = xp.minimum(x, 15.0 if is_single(x) else 39.0)
-    return 0.5 * _erfcx(xp, b * SQRT_HALF) * _exp_minus_square(xp, b, 0.5)
+    return 0.5 * erfcx(xp, b * SQRT_HALF) * _exp_minus_square(xp, b, 0.5)
 
 
 @in_float64
@@ -219,6 +223,6 @@ def log_ndtr(xp: Any, x: Any) -> Any:
     array([-5.00000000e+19, -6.93147181e-01, -2.75362412e-89])
     """
     a = xp.abs(x)
-    lower = xp.log(0.5 * _erfcx(xp, xp.minimum(a, 1e300) * SQRT_HALF)) - 0.5 * (x * x)
+    lower = xp.log(0.5 * erfcx(xp, xp.minimum(a, 1e300) * SQRT_HALF)) - 0.5 * (x * x)
     upper = xp.log1p(-_normal_tail(xp, xp.where(x < 0.0, 0.0, a)))
     return xp.where(x < 0.0, lower, upper)

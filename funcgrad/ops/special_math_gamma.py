@@ -14,9 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.ops.special_math_base import constant, fori, in_float64, is_single, ratio, while_
+from funcgrad.ops.special_math_base import (
+    FLOAT64,
+    constant,
+    fori,
+    in_float64,
+    is_single,
+    ratio,
+    while_,
+)
 
-FLOAT64 = np.dtype(np.float64)
 PI = math.pi
 
 # fmt: off

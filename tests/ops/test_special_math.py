@@ -81,6 +81,32 @@ def zeta_reference(s, q):
     return total
 
 
+def lower(a, x):
+    return mpmath.gammainc(a, 0, x, regularized=True)
+
+
+def upper(a, x):
+    return mpmath.gammainc(a, x, mpmath.inf, regularized=True)
+
+
+def igamma_grad_a_reference(a, x):
+    """A difference quotient in 80 digits, of the smaller tail."""
+    with mpmath.workdps(80):
+        h = mpf(10) ** -25 * a
+        if x < a:
+            return (lower(a + h, x) - lower(a - h, x)) / (2 * h)
+        return (upper(a - h, x) - upper(a + h, x)) / (2 * h)
+
+
+def random_gamma_grad_reference(a, x):
+    density = x ** (a - 1) * mpmath.exp(-x) / mpmath.gamma(a)
+    return -igamma_grad_a_reference(a, x) / density
+
+
+def betainc_reference(a, b, x):
+    return mpmath.betainc(a, b, 0, x, regularized=True)
+
+
 def polygamma_reference(n, x):
     return (-1) ** (int(n) + 1) * mpmath.factorial(n) * zeta_reference(n + 1, x)
 
@@ -108,6 +134,19 @@ def magnitudes(low, high, n=100, sign=1.0):
 
 def one_minus(rng, dtype):
     return 1 - 10.0 ** rng.uniform(-7 if dtype == F32 else -15.9, -0.1, 100)
+
+
+def gamma_pairs(low, high, spread, n=40):
+    """(a, x): a log-uniform, x within some standard deviations of a gamma variable."""
+
+    def draw_a(rng, dtype):
+        return 10.0 ** np.linspace(low, high, n)
+
+    def draw_x(rng, dtype):
+        a = draw_a(rng, dtype)
+        return np.maximum(a + np.sqrt(a) * rng.uniform(-spread, spread, n), a / 20)
+
+    return draw_a, draw_x
 
 
 def above_one(rng, dtype):
@@ -157,6 +196,26 @@ ROWS = [
         1, 16),
     Row("polygamma", polygamma_reference, ((lambda rng, _: rng.integers(1, 9, 100),
         magnitudes(-1, 4)),), 1, 8),
+    *(
+        Row(name, reference, (gamma_pairs(-6, 1.3, 3), gamma_pairs(0, 3, 8), gamma_pairs(5, 5, 2),
+            (magnitudes(-3, 0, 40), magnitudes(-5, 1, 40))), 1, 120)
+        for name, reference in [("igamma", lower), ("igammac", upper)]
+    ),
+    *(
+        Row(name, reference, (gamma_pairs(-4, 1.3, 3, 15), gamma_pairs(1.3, 3, 4, 15),
+            (magnitudes(-3, 0, 15), magnitudes(-5, 1, 15))), 1, 60)
+        for name, reference in [("igamma_grad_a", igamma_grad_a_reference),
+                                ("random_gamma_grad", random_gamma_grad_reference)]
+    ),
+    Row("betainc", betainc_reference, ((magnitudes(-2, 2.5), magnitudes(-2, 2.5),
+        uniform(0, 1, 100)),), 1, 8, lambda a, b, x: 1.0),
+    Row("betainc", betainc_reference, ((uniform(1, 50), uniform(1, 50), uniform(0, 0.5)),), 1, 200),
+    *(
+        Row(name, lambda x, n=order, s=scaled: mpmath.besseli(n, x) * mpmath.exp(-s * abs(x)),
+            (uniform(-25, 25), magnitudes(-300, 300 if scaled else 0), uniform(-80, 80)), 6, 8)
+        for name, order, scaled in [("bessel_i0e", 0, 1), ("bessel_i1e", 1, 1), ("i0", 0, 0),
+                                    ("i1", 1, 0)]
+    ),
 ]  # fmt: skip
 
 
@@ -197,6 +256,36 @@ VALUES = {
         [0, -1, -1, INF, 1, 1, -1, 1, NAN],
         [INF, NAN, NAN, 0, NAN, NAN, INF, NAN, NAN],
     ),
+    "igamma": (
+        [0, 0, 0, 1, 1, 1, -1, INF, INF, NAN, 1],
+        [0, 1, INF, 0, INF, -1, 1, 1, INF, 1, NAN],
+        [NAN, 1, 1, 0, 1, NAN, NAN, 0, NAN, NAN, NAN],
+    ),
+    "igammac": (
+        [0, 0, 0, 1, 1, 1, -1, INF, INF, NAN, 1],
+        [0, 1, INF, 0, INF, -1, 1, 1, INF, 1, NAN],
+        [NAN, 0, 0, 1, 0, NAN, NAN, 1, NAN, NAN, NAN],
+    ),
+    "igamma_grad_a": (
+        [0, 1, 1, 1, -1, INF, NAN, 1],
+        [1, 0, INF, -1, 1, 1, 1, NAN],
+        [NAN, 0, 0, NAN, NAN, NAN, NAN, NAN],
+    ),
+    "random_gamma_grad": (
+        [0, 1, 1, 1, -1, INF, NAN, 1, 1e20],
+        [1, 0, INF, -1, 1, 1, 1, NAN, 1e20],
+        [NAN, 0, NAN, NAN, NAN, NAN, NAN, NAN, 1],
+    ),
+    "betainc": (
+        [1, 1, 0, 0, 0, 1, 1, INF, INF, 1, 1, -1, NAN, 1],
+        [1, 1, 1, 0, 1, 0, INF, 1, INF, 1, 1, 1, 1, 1],
+        [0, 1, 0.5, 0.5, 0, 0.5, 0.5, 0.5, 0.5, -0.5, 1.5, 0.5, 0.5, NAN],
+        [0, 1, 1, NAN, 0, 0, 1, 0, NAN, NAN, NAN, NAN, NAN, NAN],
+    ),
+    "bessel_i0e": ([0, -0.0, INF, -INF, NAN], [1, 1, 0, 0, NAN]),
+    "bessel_i1e": ([0, -0.0, INF, -INF, NAN], [0, -0.0, 0, -0.0, NAN]),
+    "i0": ([0, -0.0, INF, -INF, NAN], [1, 1, INF, INF, NAN]),
+    "i1": ([0, -0.0, INF, -INF, NAN], [0, -0.0, INF, -INF, NAN]),
 }
 
 
@@ -211,11 +300,11 @@ def test_special_values(name, dtype):
 
 
 # Where scipy and this library differ on purpose, or scipy loses digits.
-SCIPY_NAMES = {"erf_inv": "erfinv", "lgamma": "gammaln", "digamma": "psi"}
+SCIPY_NAMES = {"erf_inv": "erfinv", "lgamma": "gammaln", "digamma": "psi", "bessel_i0e": "i0e"}
 
 
 @pytest.mark.parametrize("name", ["erf", "erfc", "erf_inv", "ndtr", "log_ndtr", "ndtri", "lgamma",
-                                  "digamma", "gammasgn"])  # fmt: skip
+                                  "digamma", "gammasgn", "bessel_i0e"])  # fmt: skip
 def test_random_bit_patterns(name):
     """All exponents, denormals, infinities and NaN among them, against scipy in float64."""
     bits = np.random.default_rng(3).integers(0, 2**32, 20000, dtype=np.uint32)
