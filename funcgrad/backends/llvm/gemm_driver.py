@@ -56,10 +56,11 @@ class Driver:
         m, n, b_unit, c_unit = job["m"], job["n"], job["b_cs"].eq(1), job["c_cs"].eq(1)
         ways: list[tuple[Bool, ir.Function]] = []
         if self.unpacked:
+            few = (m <= THIN) | small & (k > SMALL_K)
             ways = [
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
                 (b_unit & c_unit & (small | (m <= THIN)), self.unpacked.direct),
-                (job["b_rs"].eq(1) & (m <= THIN) & (k >= 4 * lanes), self.unpacked.dot),
+                (job["b_rs"].eq(1) & (k >= 4 * lanes) & few, self.unpacked.dot),
                 (b_unit & (m <= THIN), self.unpacked.turned),
             ]
             if self.unpacked.small:

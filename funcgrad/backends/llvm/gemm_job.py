@@ -23,7 +23,7 @@ JOB = (
     "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
     "a_panels", "mt", "nt", "row_tiles", "prepacked",
 )  # fmt: skip
-THIN = 8
+THIN = 8  # rows of A up to which B is not worth packing
 SMALL_WORK = 96**3  # multiply-adds up to which packing costs more than it saves
 SERIAL_WORK = 1 << 17  # below this many a second thread is no gain
 BATCH_WORK = 1 << 24  # products up to this size are spread over threads as wholes

@@ -7,6 +7,8 @@ accumulator's type on the way, and a panel that the matrix does not fill is fill
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -15,6 +17,9 @@ from .engine import Target
 from .gemm_build import I32, I64, PTR, Code, Int
 
 F32, F64, I16 = ir.FloatType(), ir.DoubleType(), ir.IntType(16)
+
+
+AHEAD = 512  # bytes between a prefetch and its use, in rows too many for the hardware's
 
 
 @dataclass(frozen=True)
@@ -123,19 +128,19 @@ def narrow(code: Code, fmt: Format, x: ir.Value) -> ir.Value:
 def pack_function(
     module: ir.Module, name: str, width: int, tile: Tile, fmt: Format, target: Target
 ) -> ir.Function:
-    """void name(dst, src, count, k, sw, sk): packs `count` ≤ width rows of a (count × k) matrix
-    whose strides are sw and sk. It may write behind the panel, as if k were a multiple of lanes,
-    and then `lanes` elements more."""
-    code = Code(module, name, [PTR, PTR, I64, I64, I64, I64])
+    """void name(dst, src, count, k, sw, sk, step): packs the rows of a (count × k) matrix, whose
+    strides are sw and sk, into panels that begin every `step` elements. It may write behind a
+    panel, as if k were a multiple of lanes, and then `lanes` elements more."""
+    code = Code(module, name, [PTR, PTR, I64, I64, I64, I64, I64])
     packer = _Packer(code, width, tile, fmt, target)
-    sw, sk = code.args[4], code.args[5]
+    sw, sk = code.args[4:6]
     with code.either(sw.eq(1)) as (yes, no):
         with yes:
             packer.contiguous_rows()
         with no, code.either(sk.eq(1)) as (yes_k, no_k):
             with yes_k:
                 packer.transpose_blocks()
-            with no_k:
+            with no_k, packer.each_panel():
                 packer.scalars(code.i64(0))
     code.ret()
     return code.function
@@ -146,11 +151,22 @@ class _Packer:
         self.code, self.width, self.fmt, self.target = code, width, fmt, target
         self.lanes = lanes = tile.lanes
         self.masks = tile.masks and (fmt.bytes >= 4 or target.has("avx512bw"))
-        self.dst, self.src, self.count, self.k, self.sw, self.sk = code.args
+        self.dst, self.src, self.count, self.k, self.sw, self.sk, self.step = code.args
         self.vec = ir.VectorType(fmt.storage, lanes)
         # The last group may reach into the next row, which is written later, or, when groups
         # go downwards, over what the group before it then corrects.
         self.groups = list(reversed(range(-(-width // lanes))))
+
+    @contextmanager
+    def each_panel(self) -> Iterator[None]:
+        """Turns dst, src and count into those of a single panel."""
+        dst, src, count = self.dst, self.src, self.count
+        with self.code.range(0, count.ceil_div(self.width)) as p:
+            self.dst = self.code.at(dst, p * self.step, self.fmt.acc)
+            self.src = self.code.at(src, p * self.width * self.sw, self.fmt.storage)
+            self.count = (count - p * self.width).min(self.width)
+            yield
+        self.dst, self.src, self.count = dst, src, count
 
     def _source(self, w: Int, kk: Int) -> ir.Value:
         return self.code.at(self.src, w * self.sw + kk * self.sk, self.fmt.storage)
@@ -160,30 +176,30 @@ class _Packer:
         self.code.store(value, where, self.fmt.acc_bytes)
 
     def contiguous_rows(self) -> None:
-        """sw = 1: a row of the panel is contiguous in the source."""
-        code, lanes = self.code, self.lanes
-        exact = self.width % lanes == 0
-        full = self.count.eq(self.width)
-        masks = {g: code.first_lanes(self.count - g * lanes, lanes) for g in self.groups}
+        """sw = 1: rows of all panels together are contiguous in the source, and read at once."""
+        code, lanes, dst, src = self.code, self.lanes, self.dst, self.src
+        rest = self.count % self.width
+        whole = self.count // self.width
+        full = {g: code.first_lanes(self.width - g * lanes, lanes) for g in self.groups}
+        part = {g: code.first_lanes(rest - g * lanes, lanes) for g in self.groups}
 
-        def copy(masked: bool) -> None:
-            with code.range(0, self.k) as kk:
-                for g in self.groups:
-                    p = self._source(code.i64(g * lanes), kk)
-                    if masked:
-                        x = code.masked_load(p, masks[g], self.vec)
-                    else:
-                        x = code.load(p, self.vec, self.fmt.bytes)
-                    self._put(widen(code, self.fmt, self.target, x), g * lanes, kk)
+        def copy(p: Int, kk: Int, masks: dict[int, ir.Value]) -> None:
+            to = code.at(dst, p * self.step + kk * self.width, self.fmt.acc)
+            line = code.at(src, p * self.width + kk * self.sk, self.fmt.storage)
+            for g in self.groups:
+                q = code.at(line, g * lanes, self.fmt.storage)
+                if masks is full and (g + 1) * lanes <= self.width:
+                    x = code.load(q, self.vec, self.fmt.bytes)
+                else:
+                    x = code.masked_load(q, masks[g], self.vec)
+                x = widen(code, self.fmt, self.target, x)
+                code.store(x, code.at(to, g * lanes, self.fmt.acc), self.fmt.acc_bytes)
 
-        if not exact:
-            copy(True)
-            return
-        with code.either(full) as (yes, no):
-            with yes:
-                copy(False)
-            with no:
-                copy(True)
+        with code.range(0, self.k) as kk:
+            with code.range(0, whole) as p:
+                copy(p, kk, full)
+            with code.when(rest > 0):
+                copy(whole, kk, part)
 
     def transpose_blocks(self) -> None:
         """sk = 1: squares of lanes × lanes are transposed in registers.
@@ -192,20 +208,21 @@ class _Packer:
         """
         code, lanes = self.code, self.lanes
         whole = self.k if self.masks else self.k // lanes * lanes
-        with code.range(0, whole, lanes) as kk:
-            mask = code.first_lanes(whole - kk, lanes) if self.masks else None
-            for g in self.groups:
-                if g == self.groups[-1]:
-                    self._transpose_block(g, kk, mask)
-                    continue
-                with code.either(self.count > g * lanes) as (some, none):
-                    with some:
+        with self.each_panel():
+            with code.range(0, whole, lanes) as kk:
+                mask = code.first_lanes(whole - kk, lanes) if self.masks else None
+                for g in self.groups:
+                    if g == self.groups[-1]:
                         self._transpose_block(g, kk, mask)
-                    with none:
-                        zero = ir.Constant(ir.VectorType(self.fmt.acc, lanes), None)
-                        for c in range(lanes):
-                            self._put(zero, g * lanes, kk + c)
-        self.scalars(whole)
+                        continue
+                    with code.either(self.count > g * lanes) as (some, none):
+                        with some:
+                            self._transpose_block(g, kk, mask)
+                        with none:
+                            zero = ir.Constant(ir.VectorType(self.fmt.acc, lanes), None)
+                            for c in range(lanes):
+                                self._put(zero, g * lanes, kk + c)
+            self.scalars(whole)
 
     def _transpose_block(self, group: int, kk: Int, mask: ir.Value | None) -> None:
         code, rows = self.code, []
@@ -213,6 +230,7 @@ class _Packer:
             w = group * self.lanes + r
             inside = self.count > w
             p = self._source(inside.select(w, 0), kk)
+            code.prefetch(code.at(p, AHEAD // self.fmt.bytes, self.fmt.storage))
             if mask is None:
                 x = code.load(p, self.vec, self.fmt.bytes)
             else:

@@ -30,28 +30,38 @@ class Packed:
         """Packs panels [begin, end) of a block: first those of A, then those of B."""
         code = Code(self.parts.module, "pack_task", [PTR, I64, I64])
         job, acc = Record(code, JOB, code.args[0]), self.fmt.acc
-        first, last = code.args[1], code.args[2]
-        with code.range(first, last.min(job["a_panels"])) as u:
-            w, rs, cs = self.tile.rows, job["a_rs"], job["a_cs"]
-            offset = (job["ic"] + u * w) * rs + job["ko"] * cs
+        first, last, panels = code.args[1], code.args[2], job["a_panels"]
+        with code.when(first < panels):
+            w, rs, cs, step = self.tile.rows, job["a_rs"], job["a_cs"], job["pa_step"]
+            offset = (job["ic"] + first * w) * rs + job["ko"] * cs
             src = code.at(job.pointer_at("a"), offset, self.fmt.storage)
-            dst = code.at(job.pointer_at("pa"), u * job["pa_step"], acc)
-            left = (job["ml"] - u * w).min(w)
-            code.call(self.parts.pack_a, dst, src, left, job["kl"], rs, cs)
-        with code.range(first.max(job["a_panels"]), last) as u:
-            p = u - job["a_panels"]
-            dst = code.at(job.pointer_at("pb"), p * job["pb_step"], acc)
-            self._pack_b(code, job, dst, p * self.tile.cols, code.i64(0), job["kl"])
+            dst = code.at(job.pointer_at("pa"), first * step, acc)
+            count = (job["ml"].min(last * w)) - first * w
+            code.call(self.parts.pack_a, dst, src, count, job["kl"], rs, cs, step)
+        with code.when(last > panels):
+            start, step = first.max(panels) - panels, job["pb_step"]
+            dst = code.at(job.pointer_at("pb"), start * step, acc)
+            j0, j1 = start * self.tile.cols, (last - panels) * self.tile.cols
+            self._pack_b(code, job, dst, j0, j1.min(job["nl"]), code.i64(0), job["kl"], step)
         code.ret()
         return code.function
 
-    def _pack_b(self, code: Code, job: Record, dst: ir.Value, j: Int, first_k: Int, k: Int) -> None:
-        """A panel of B: columns from j and rows from first_k on, counted in the block."""
+    def _pack_b(
+        self,
+        code: Code,
+        job: Record,
+        dst: ir.Value,
+        j0: Int,
+        j1: Int,
+        first_k: Int,
+        k: Int,
+        step: Int,
+    ) -> None:
+        """Panels of B: columns [j0, j1) and rows from first_k on, counted in the block."""
         rs, cs = job["b_rs"], job["b_cs"]
-        offset = (job["jc"] + j) * cs + (job["ko"] + first_k) * rs
+        offset = (job["jc"] + j0) * cs + (job["ko"] + first_k) * rs
         src = code.at(job.pointer_at("b"), offset, self.fmt.storage)
-        left = (job["nl"] - j).min(self.tile.cols)
-        code.call(self.parts.pack_b, dst, src, left, k, cs, rs)
+        code.call(self.parts.pack_b, dst, src, j1 - j0, k, cs, rs, step)
 
     def _tile_task(self) -> ir.Function:
         """Multiplies tiles [begin, end) of the block's part of C."""
@@ -64,22 +74,24 @@ class Packed:
         c = code.at(c, job["ic"] * rs + job["jc"] * cs, acc)
         add_first = job["add"] + job["ko"]
         own = code.variable(PTR, pb)
+        own_step = self.parts.panel_elements(tile.cols, code.i64(tile.kc))
         with code.when(~prepacked):
-            size = self.parts.panel_elements(tile.cols, code.i64(tile.kc)) * self.fmt.acc_bytes
+            size = own_step * (nt // tile.cols) * self.fmt.acc_bytes
             own.set(code.call(self.parts.take, size))
-        with code.range(code.args[1], code.args[2]) as t:
+        with code.range(code.args[1], code.args[2]) as t, code.range(0, k, tile.kc) as pc:
             i0, j0 = t % row_tiles * mt, t // row_tiles * nt
             i1, j1 = (i0 + mt).min(m), (j0 + nt).min(n)
-            with code.range(0, k, tile.kc) as pc, code.range(j0, j1, tile.cols) as j:
-                kc, add = (k - pc).min(tile.kc), add_first + pc
+            kc, add = (k - pc).min(tile.kc), add_first + pc
+            with code.when(~prepacked):
+                self._pack_b(code, job, own.get(), j0, j1, pc, kc, own_step)
+            # Along rows of C first: a column of tiles would walk through memory in long strides.
+            with code.range(i0, i1, tile.rows) as i, code.range(j0, j1, tile.cols) as j:
                 ready = code.at(pb, j // tile.cols * pb_step + pc * tile.cols, acc)
-                with code.when(~prepacked):
-                    self._pack_b(code, job, own.get(), j, pc, kc)
-                bp = prepacked.pick(ready, own.get())
-                with code.range(i0, i1, tile.rows) as i:
-                    ap = code.at(pa, i // tile.rows * pa_step + pc * tile.rows, acc)
-                    cp = code.at(c, i * rs + j * cs, acc)
-                    self._choose_rows(code, (kc, ap, bp, cp, rs, cs, m - i, n - j, add))
+                fresh = code.at(own.get(), (j - j0) // tile.cols * own_step, acc)
+                bp = prepacked.pick(ready, fresh)
+                ap = code.at(pa, i // tile.rows * pa_step + pc * tile.rows, acc)
+                cp = code.at(c, i * rs + j * cs, acc)
+                self._choose_rows(code, (kc, ap, bp, cp, rs, cs, m - i, n - j, add))
         with code.when(~prepacked):
             code.call(self.parts.give, own.get())
         code.ret()
@@ -124,7 +136,7 @@ class Packed:
             work = ml * nl * kl
             serial = work < SERIAL_WORK
             panels = a_panels + (several & ic.eq(0)).select(b_panels, 0)
-            grain = serial.select(panels, (code.i64(1 << 15) // (kl * tile.cols)).max(1))
+            grain = serial.select(panels, (code.i64(1 << 15) // (kl * tile.cols)).max(4))
             self.parts.loop(code, pack_task, code.args[0], panels, grain)
             tiles = self._tiling(code, job, work, a_panels, b_panels, kl, several)
             self.parts.loop(code, tile_task, code.args[0], tiles, serial.select(tiles, 1))

@@ -97,7 +97,8 @@ class Unpacked:
         panel = code.variable(acc, count=(SMALL_K + 1) * tile.cols).slot
         with code.range(0, n, tile.cols) as j:
             left = (n - j).min(tile.cols)
-            code.call(self.parts.pack_b, panel, code.at(b, j * b_cs, acc), left, k, b_cs, b_rs)
+            bj = code.at(b, j * b_cs, acc)
+            code.call(self.parts.pack_b, panel, bj, left, k, b_cs, b_rs, 0)
             row = code.variable(I64, I64(0))
             for h in self.heights:
                 with self._while_fits(code, row, h, m) as i:
