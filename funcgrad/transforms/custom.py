@@ -347,24 +347,3 @@ def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list]:
         return flat.unflatten(eval_jaxpr(jaxpr, *args[n:], *given))
 
     return wraps(fun, "closure_convert")(converted), consts
-
-
-def stop_gradient(x: Any) -> Any:
-    """x, as a constant for differentiation: its tangents are zero. x may be a pytree.
-
-    >>> import funcgrad as fg
-    >>> float(fg.grad(lambda x: x * fg.lax.stop_gradient(x))(3.0))
-    3.0
-    """
-    return tree.map(_stop, x)
-
-
-@custom_jvp
-def _stop(x: Any) -> Any:
-    return x
-
-
-@_stop.defjvp
-def _stop_rule(primals: Any, tangents: Any) -> Any:
-    (x,) = primals
-    return _stop(x), SymbolicZero(aval_of(x).tangent())

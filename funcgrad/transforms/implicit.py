@@ -15,8 +15,9 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import CustomRuleError
 from funcgrad.ops.arithmetic import neg, sub
 from funcgrad.ops.base import instantiate
+from funcgrad.ops.convert import stop_gradient
 from funcgrad.transforms.arguments import name_of
-from funcgrad.transforms.custom import closure_convert, custom_jvp, custom_vjp, stop_gradient
+from funcgrad.transforms.custom import closure_convert, custom_jvp, custom_vjp
 from funcgrad.transforms.grad import jvp, linear_transpose
 
 
