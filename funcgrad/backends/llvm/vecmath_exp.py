@@ -96,6 +96,7 @@ SINH = {
 # Beyond these the result is 0 or infinity, and stays so when the argument is clamped to them.
 EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
 EXP2_RANGE = {32: (-151.0, 129.0), 64: (-1076.0, 1025.0)}
+EXPM1_TINY = {32: 2.0**-25, 64: 2.0**-54}
 EXPM1_RANGE = {32: (-18.0, 89.0), 64: (-38.0, 710.0)}
 TANH_LIMIT = {32: 9.1, 64: 20.0}
 SINH_LIMIT = {32: 89.7, 64: 711.0}
@@ -139,7 +140,7 @@ def expm1(x: Num) -> Num:
     r, n = reduce(at_least(at_most(x, hi), lo), LAYOUT[x.width].bias - 1)
     s = power_of_two(n)  # 2^(k-1), which does not overflow before the result does
     h = fma(_expm1(r), s, s - 0.5)
-    return copysign(h + h, x)
+    return where(fabs(x) < EXPM1_TINY[x.width], x, h + h)
 
 
 def logistic(x: Num) -> Num:

@@ -84,7 +84,7 @@ def hypot(x: Num, y: Num) -> Num:
     else:
         less = a < b
         n, d = where(less, a, b), where(less, b, a)
-        u = where(d.eq(0.0), 0.0, n / d)
+        u = where(n.eq(d), 1.0, n / d)
         r = d * sqrt(fma(u, u, 1.0))
     return where(a.eq(INF), INF, where(b.eq(INF), INF, r))
 
