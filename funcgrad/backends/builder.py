@@ -148,7 +148,7 @@ class Builder:
     def guarded(self, condition: Operand | None):
         """Loads and stores inside happen only where the condition holds, too."""
         before = self.guard
-        if condition is not None:
+        if condition is not None and not (type(condition) is Const and condition.value):
             both = before is not None
             self.guard = self.op("bitwise_and", BOOL, before, condition) if both else condition
         try:

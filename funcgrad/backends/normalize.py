@@ -8,6 +8,7 @@ become sums of products, which fuse; those of narrow floats are computed in floa
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -161,7 +162,7 @@ def _neighbours(
     flat: _Flattener, x: Atom, contract: tuple[int, ...], batch: tuple[int, ...]
 ) -> tuple[Atom, tuple[tuple[int, ...], tuple[int, ...]]]:
     """An operand of a product with its contracted axes side by side, in order."""
-    if all(b == a + 1 for a, b in zip(contract, contract[1:], strict=False)):
+    if all(b == a + 1 for a, b in itertools.pairwise(contract)):
         return x, (contract, batch)
     free = [i for i in range(x.aval.ndim) if i not in contract and i not in batch]
     moved = flat.transpose(x, [*batch, *free, *contract])

@@ -145,24 +145,27 @@ def _running(k: _Kernel, eqn: Eqn) -> Written:
     initial = Const(start, dtype)
     out = k.params.write(eqn.outs[0])
 
-    def step(at: list[Index], i: Value, total: Operand) -> tuple[Operand, Index, Operand]:
-        turn = Index(0, ((1, i),))
-        at[axis] = scale_index(turn, -1, n - 1) if reverse else turn
-        value = b.op(op, dtype, total, b.convert(k.pull.read(x, at), dtype))
-        return value, b.flatten(at, shape), b.convert(value, out.dtype)
-
+    # Rows, the axis, and everything after it.
     columns = math.prod(shape[axis + 1 :])
+    cut = (*shape[:axis], n, columns)
+
+    def step(i: Value, column: Index, total: Operand) -> tuple[Operand, Index]:
+        turn = Index(0, ((1, i),))
+        turn = scale_index(turn, -1, n - 1) if reverse else turn
+        place = b.flatten([*rows, turn, column], cut)
+        value = b.convert(k.pull.read_flat(x, place), dtype)
+        return b.op(op, dtype, total, value), place
+
+    rows = [k.outer(m) for m in shape[:axis]]
     if columns == 1:
-        at = [ZERO if d == axis else k.outer(m) for d, m in enumerate(shape)]
 
         def turn(i: Value, total: Value) -> list[Operand]:
-            value, place, stored = step(at, i, total)
-            b.store(out, place, stored)
+            value, place = step(i, ZERO, total)
+            b.store(out, place, b.convert(value, out.dtype))
             return [value]
 
         b.loop(n, turn, [initial])
         return k.done(eqn)
-    rows = [k.outer(m) for m in shape[:axis]]
     block = column_block(columns, math.prod(shape[:axis]))
     first = scale_index(k.outer(columns // block), block)
     totals = k.params.local(dtype, block)
@@ -170,10 +173,9 @@ def _running(k: _Kernel, eqn: Eqn) -> Written:
     def line(i: Value) -> None:
         def column(c: Value) -> None:
             here = Index(0, ((1, c),))
-            at = [*rows, ZERO, *b.unflatten(add_indices(first, here), shape[axis + 1 :])]
-            value, place, stored = step(at, i, b.load(totals, here))
+            value, place = step(i, add_indices(first, here), b.load(totals, here))
             b.store(totals, here, value)
-            b.store(out, place, stored)
+            b.store(out, place, b.convert(value, out.dtype))
 
         b.loop(block, column, parallel=True)
 

@@ -1,0 +1,335 @@
+"""Programs as drafts of steps: what each step reads and writes, before anything has an address.
+
+A `Block` is the draft of a program (or of a loop's or branch's body): clusters become kernels,
+products matrix multiplications, control flow drafts with blocks inside, and what loops can't
+express runs on the host. Values that need memory are `Tensor`s, to be placed by `plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from funcgrad.backends.fusion import Cluster, Entry, fuse
+from funcgrad.backends.gemms import gemm_shape
+from funcgrad.backends.kernels import Written, write_cluster
+from funcgrad.backends.loops import Kernel, kernel_text
+from funcgrad.backends.normalize import normalize
+from funcgrad.backends.program import (
+    CondStep,
+    GemmStep,
+    HostStep,
+    KernelStep,
+    LoopStep,
+    Ref,
+    Step,
+    View,
+    WhileStep,
+)
+from funcgrad.backends.roots import Analysis
+from funcgrad.backends.scalars import LOOP_DTYPES
+from funcgrad.backends.updates import SPECIAL, write_special
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+
+INT32 = np.dtype(np.int32)
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A value in memory. `ref` is its address, once it has one.
+
+    base: what this one is a part of; who reads the part reads the base
+    """
+
+    aval: ShapedArray
+    ref: Ref | None = None
+    base: Tensor | None = None
+
+    @property
+    def place(self) -> Ref:
+        """The address."""
+        assert self.ref is not None, self.aval
+        return self.ref
+
+    @property
+    def whole(self) -> Tensor:
+        """The tensor that owns the memory."""
+        return self if self.base is None else self.base.whole
+
+
+@dataclass(eq=False)
+class Row(Tensor):
+    """The part of `base` along its first axis that a loop's counter points at."""
+
+    number: int = 0
+    length: int = 0
+    reverse: bool = False
+
+    @property
+    def place(self) -> Ref:
+        """The address, which moves with the counter."""
+        assert self.base is not None
+        at, step = self.base.place, self.aval.nbytes
+        offset = at.offset + (self.length - 1) * step if self.reverse else at.offset
+        moves = (*at.strides, (self.number, -step if self.reverse else step))
+        return Ref(at.space, at.number, offset, moves)
+
+
+@dataclass(eq=False)
+class Draft:
+    """A step to be: `make(steps of the inner blocks)` builds it when all tensors have addresses.
+
+    in_place: pairs (written, read) that may share memory
+    starts: pairs (written, read): the written tensor begins as a copy of the other, or in its place
+    """
+
+    reads: list[Tensor]
+    writes: list[Tensor]
+    make: Callable[[list[tuple[Step, ...]]], list[Step]]
+    in_place: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    starts: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Block:
+    """Drafts in order. results: pairs (value, destination): where values are to be at the end."""
+
+    drafts: list[Draft]
+    results: list[tuple[Tensor, Tensor]]
+
+
+class Drafter:
+    """Drafts blocks; shares equal kernels, constants and numbers of loops among them."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, Kernel] = {}
+        self.names: dict[str, int] = {}
+        self.constants: list[np.ndarray] = []
+        self.known: dict[tuple, Tensor] = {}
+        self.loops = 0
+
+    def block(self, jaxpr: Jaxpr, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Block:
+        """The draft of a program on these inputs, its results for these destinations."""
+        return _BlockDrafter(self, normalize(jaxpr), ins).draft(outs)
+
+    def constant(self, literal: Literal) -> Tensor:
+        """A literal in memory."""
+        aval, value = literal.aval.strong(), np.asarray(literal.value)
+        key = (aval.dtype, value.tobytes())
+        if key not in self.known:
+            self.known[key] = Tensor(aval, Ref("constant", len(self.constants)))
+            self.constants.append(np.ascontiguousarray(value.astype(aval.dtype)))
+        return self.known[key]
+
+    def shared(self, kernel: Kernel) -> Kernel:
+        """The kernel, or an equal one that was written before."""
+        text = kernel_text(kernel, name="")
+        if text not in self.kernels:
+            n = self.names[kernel.name] = self.names.get(kernel.name, -1) + 1
+            name = f"{kernel.name}_{n}" if n else kernel.name
+            made = Kernel(name, kernel.buffers, kernel.axes, kernel.body, kernel.in_place)
+            self.kernels[text] = made
+        return self.kernels[text]
+
+    def loop_number(self) -> int:
+        """A number for a new loop's counter."""
+        self.loops += 1
+        return self.loops - 1
+
+
+class _BlockDrafter:
+    def __init__(self, drafter: Drafter, jaxpr: Jaxpr, ins: Sequence[Tensor]):
+        self.drafter = drafter
+        self.jaxpr = jaxpr
+        self.analysis = Analysis(jaxpr.eqns, jaxpr.outs)
+        self.tensors: dict[Var, Tensor] = dict(zip(jaxpr.ins, ins, strict=True))
+        self.drafts: list[Draft] = []
+
+    def draft(self, outs: Sequence[Tensor]) -> Block:
+        entries = fuse(self.analysis)
+        kept = self.kept(entries)
+        for entry in entries:
+            if isinstance(entry, Cluster):
+                if any(m.size for m in entry.members):
+                    self.kernel(write_cluster(entry, self.analysis.inlined, kept))
+            elif any(v.aval.size for v in entry.outs) or not entry.outs or entry.prim.multiple:
+                self.step(entry)
+        values = [self.tensor(a) for a in self.jaxpr.outs]
+        return Block(self.drafts, list(zip(values, outs, strict=True)))
+
+    def kept(self, entries: Sequence[Entry]) -> set[Var]:
+        """The roots that somebody other than their own cluster reads."""
+        kept = set(self.analysis.forced)
+        for entry in entries:
+            if isinstance(entry, Cluster):
+                kept |= entry.leaves - entry.vars
+            else:
+                # What is inlined into an op that writes in place reads memory, too.
+                kept |= self.leaves(entry)
+        return kept
+
+    def leaves(self, eqn: Eqn) -> set[Var]:
+        seen: set[Atom] = set()
+        found: set[Var] = set()
+        todo = [a for a in eqn.ins if a in self.analysis.inlined]
+        while todo:
+            for a in self.analysis.inlined[todo.pop()].ins:  # type: ignore[index]
+                if a in self.analysis.inlined and a not in seen:
+                    todo.append(a)
+                elif type(a) is Var:
+                    found.add(a)
+                seen.add(a)
+        return found
+
+    def tensor(self, atom: Atom) -> Tensor:
+        """The memory of a value; made when first asked for."""
+        atom = self.analysis.alias(atom)
+        if type(atom) is Literal:
+            return self.drafter.constant(atom)
+        if atom not in self.tensors:
+            self.tensors[atom] = Tensor(atom.aval.strong())  # type: ignore[index]
+        return self.tensors[atom]  # type: ignore[index]
+
+    def view(self, atom: Atom) -> Callable[[], View]:
+        tensor, aval = self.tensor(atom), atom.aval
+        return lambda: View(tensor.place, aval)
+
+    def add(
+        self, reads: Sequence[Tensor], writes: Sequence[Tensor], make: Any, **rest: Any
+    ) -> None:
+        self.drafts.append(Draft(reads, writes, make, **rest))
+
+    # ---- steps
+
+    def kernel(self, written: Written, **rest: Any) -> None:
+        """A kernel on the variables that its parameters stand for."""
+        kernel = self.drafter.shared(written.kernel)
+        tensors = [self.tensor(v) for v in written.params]
+        reads = [t for t, b in zip(tensors, kernel.params, strict=True) if b.role == "in"]
+        writes = [t for t, b in zip(tensors, kernel.params, strict=True) if b.role != "in"]
+        pairs = [(tensors[o], tensors[i]) for o, i in kernel.in_place]
+        self.add(reads, writes, lambda inner: [KernelStep(kernel, tuple(t.place for t in tensors))],
+                 in_place=pairs, **rest)  # fmt: skip
+
+    def step(self, eqn: Eqn) -> None:
+        """An equation that is a step of its own."""
+        make = _STEPS.get(eqn.prim.name)
+        if eqn.prim.name in SPECIAL and self.special(eqn):
+            return
+        if make is not None and make(self, eqn):
+            return
+        self.host(eqn)
+
+    def special(self, eqn: Eqn) -> bool:
+        """An op with a kernel of its own kind, unless its dtypes are the host's."""
+        if any(a.aval.dtype not in LOOP_DTYPES for a in eqn.ins):
+            return False
+        written = write_special(eqn, self.analysis.inlined)
+        assert written is not None
+        inout = any(b.role == "inout" for b in written.kernel.params)
+        if not inout:
+            self.kernel(written)
+            return True
+        pair = (self.tensor(eqn.outs[0]), self.tensor(eqn.ins[0]))
+        self.kernel(written, starts=[pair])
+        self.drafts[-1].reads.append(pair[1])
+        return True
+
+    def dot(self, eqn: Eqn) -> bool:
+        """A product as a matrix multiplication."""
+        sides = []
+        for i, a in enumerate(eqn.ins):
+            view = self.analysis.views.get((eqn, i))
+            base = a if view is None else view.base
+            sides.append((self.tensor(base), view, a.aval.shape))
+        shape = gemm_shape(eqn, [(view, shape) for _, view, shape in sides])
+        if shape is None:
+            return False
+        out, dtype = self.tensor(eqn.outs[0]), eqn.outs[0].aval.dtype
+        (a, va, _), (b, vb, _) = sides
+        offsets = [0 if v is None else v.offset * dtype.itemsize for v in (va, vb)]
+
+        def make(inner: Any) -> list[Step]:
+            at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])
+            sizes = shape.m, shape.n, shape.k
+            return [GemmStep(dtype, *sizes, at_a, at_b, out.place, *shape.strides, shape.batch)]
+
+        self.add([a, b], [out], make)
+        return True
+
+    def host(self, eqn: Eqn) -> None:
+        """An op that Python runs."""
+        ins = [self.view(a) for a in eqn.ins]
+        outs = [self.view(v) for v in eqn.outs]
+
+        def make(inner: Any) -> list[Step]:
+            views = tuple(v() for v in ins), tuple(v() for v in outs)
+            return [HostStep(eqn.prim, eqn.params, *views)]
+
+        reads = [self.tensor(a) for a in eqn.ins]
+        self.add(reads, [self.tensor(v) for v in eqn.outs], make)
+
+    # ---- control flow
+
+    def cond(self, eqn: Eqn) -> bool:
+        index, *ops = (self.tensor(a) for a in eqn.ins)
+        if index.aval.dtype != INT32:
+            return False
+        outs = [self.tensor(v) for v in eqn.outs]
+        blocks = [self.drafter.block(b, ops, outs) for b in eqn.params["branches"]]
+        self.add([index, *ops], outs, lambda inner: [CondStep(index.place, tuple(inner))],
+                 blocks=blocks)  # fmt: skip
+        return True
+
+    def while_(self, eqn: Eqn) -> bool:
+        p, ins = eqn.params, [self.tensor(a) for a in eqn.ins]
+        nc, nb = p["n_cond"], p["n_body"]
+        cond_consts, consts, init = ins[:nc], ins[nc : nc + nb], ins[nc + nb :]
+        carry = [self.tensor(v) for v in eqn.outs]
+        holds = Tensor(p["cond_jaxpr"].outs[0].aval.strong())
+        test = self.drafter.block(p["cond_jaxpr"], [*cond_consts, *carry], [holds])
+        body = self.drafter.block(p["body_jaxpr"], [*consts, *carry], carry)
+
+        def make(inner: list[tuple[Step, ...]]) -> list[Step]:
+            return [WhileStep(inner[0], holds.place, inner[1])]
+
+        self.add(ins, [*carry, holds], make, starts=list(zip(carry, init, strict=True)),
+                 blocks=[test, body])  # fmt: skip
+        return True
+
+    def scan(self, eqn: Eqn) -> bool:
+        p, ins = eqn.params, [self.tensor(a) for a in eqn.ins]
+        nc, nk, length = p["n_consts"], p["n_carry"], p["length"]
+        consts, init, xs = ins[:nc], ins[nc : nc + nk], ins[nc + nk :]
+        outs = [self.tensor(v) for v in eqn.outs]
+        carry, ys = outs[:nk], outs[nk:]
+        number = self.drafter.loop_number()
+
+        def row(t: Tensor, aval: ShapedArray) -> Tensor:
+            return Row(aval.strong(), None, t, number, length, p["reverse"])
+
+        body = p["jaxpr"]
+        rows = [row(x, v.aval) for x, v in zip(xs, body.ins[nc + nk :], strict=True)]
+        slots = [row(y, v.aval) for y, v in zip(ys, body.outs[nk:], strict=True)]
+        block = self.drafter.block(body, [*consts, *carry, *rows], [*carry, *slots])
+        self.add(ins, outs, lambda inner: [LoopStep(number, length, inner[0])],
+                 starts=list(zip(carry, init, strict=True)), blocks=[block])  # fmt: skip
+        return True
+
+
+_STEPS: dict[str, Callable[[_BlockDrafter, Eqn], bool]] = {
+    "dot_general": _BlockDrafter.dot,
+    "cond": _BlockDrafter.cond,
+    "while": _BlockDrafter.while_,
+    "scan": _BlockDrafter.scan,
+}
+
+
+def moved(ref: Ref, offset: int) -> Ref:
+    """An address some bytes further."""
+    return Ref(ref.space, ref.number, ref.offset + offset, ref.strides)

@@ -1,0 +1,72 @@
+"""Products as matrix multiplications: which axes are rows, columns and batches, and their strides.
+
+Axes that memory runs through as one are merged; of several groups of rows (or columns) the largest
+is the matrix's, the others repeat it. Transposed and broadcast operands are just other strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from funcgrad.backends.builder import strides_of
+from funcgrad.backends.roots import View, merged
+from funcgrad.core.ir import Eqn
+
+# An axis (or several): its size and the strides of lhs, rhs and result.
+Span = tuple[int, int, int, int]
+
+
+class GemmShape(NamedTuple):
+    """The fields of a `GemmStep` beside its addresses."""
+
+    m: int
+    n: int
+    k: int
+    strides: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+    batch: tuple[Span, ...]
+
+
+def gemm_shape(
+    eqn: Eqn, operands: Sequence[tuple[View | None, tuple[int, ...]]]
+) -> GemmShape | None:
+    """How a matrix multiplication computes a product of operands (with views of memory, or
+    contiguous, and their shapes); None if the contracted axes aren't one axis of both."""
+    (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
+    (left, l_shape), (right, r_shape) = operands
+    a = strides_of(l_shape) if left is None else left.strides
+    b = strides_of(r_shape) if right is None else right.strides
+    c = iter(strides_of(eqn.outs[0].aval.shape))
+    inner = (merged([(l_shape[i], a[i]) for i in lc]), merged([(r_shape[i], b[i]) for i in rc]))
+    if inner[0] is None or inner[1] is None:
+        return None
+    (k, a_k), (_, b_k) = inner
+    l_free = [i for i in range(len(l_shape)) if i not in lc and i not in lb]
+    r_free = [i for i in range(len(r_shape)) if i not in rc and i not in rb]
+    batch = [(l_shape[i], a[i], b[j], next(c)) for i, j in zip(lb, rb, strict=True)]
+    rows = _merge((l_shape[i], a[i], 0, next(c)) for i in l_free)
+    columns = _merge((r_shape[i], 0, b[i], next(c)) for i in r_free)
+    m, a_m, _, c_m = _largest(rows)
+    n, _, b_n, c_n = _largest(columns)
+    strides = ((a_m, a_k), (b_k, b_n), (c_m, c_n))
+    return GemmShape(m, n, k, strides, tuple(_merge([*batch, *rows, *columns])))
+
+
+def _merge(spans: Iterable[Span]) -> list[Span]:
+    """Neighbours joined where all strides allow it; axes of size 1 left out."""
+    out: list[Span] = []
+    for n, *steps in spans:
+        if n == 1:
+            continue
+        if out and all(s == t * n for s, t in zip(out[-1][1:], steps, strict=True)):
+            out[-1] = (out[-1][0] * n, *steps)  # type: ignore[assignment]
+        else:
+            out.append((n, *steps))  # type: ignore[arg-type]
+    return out
+
+
+def _largest(spans: list[Span]) -> Span:
+    """Take out the largest span."""
+    if not spans:
+        return (1, 1, 1, 1)
+    return spans.pop(max(range(len(spans)), key=lambda i: spans[i][0]))

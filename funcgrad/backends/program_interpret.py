@@ -1,0 +1,126 @@
+"""The meaning of planned programs: an interpreter in NumPy, on real memory.
+
+It runs each step on the bytes its refs name, so that a plan that reuses memory too early gives a
+wrong result here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from funcgrad.backends import loops_interpret
+from funcgrad.backends.program import (
+    CondStep,
+    CopyStep,
+    GemmStep,
+    HostStep,
+    KernelStep,
+    LoopStep,
+    Program,
+    Ref,
+    Step,
+    View,
+    WhileStep,
+)
+
+BYTE = np.dtype(np.uint8)
+
+
+def run(program: Program, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results of a program on arrays of its inputs' types; donated ones are copied first."""
+    ins = [np.array(v, dtype=a.dtype, order="C") for v, a in zip(values, program.ins, strict=True)]
+    outs = [
+        ins[program.aliases[i]] if i in program.aliases else np.empty(a.shape, a.dtype)
+        for i, a in enumerate(program.outs)
+    ]
+    _Machine(program, ins, outs).run(program.steps)
+    return outs
+
+
+class _Machine:
+    def __init__(self, program: Program, ins: list[np.ndarray], outs: list[np.ndarray]):
+        self.spaces = {
+            "input": [_bytes(x) for x in ins],
+            "output": [_bytes(x) for x in outs],
+            "constant": [_bytes(x.copy()) for x in program.constants],
+            # Bytes that look like nothing sensible, lest somebody reads them unwritten.
+            "arena": [np.full(program.arena_bytes, 0xCB, BYTE)],
+        }
+        self.counters: dict[int, int] = {}
+
+    def memory(self, ref: Ref, nbytes: int) -> np.ndarray:
+        """The bytes at an address."""
+        at = ref.offset + sum(self.counters[n] * s for n, s in ref.strides)
+        space = self.spaces[ref.space][ref.number]
+        assert 0 <= at <= at + nbytes <= space.size, (ref, nbytes, space.size)
+        return space[at : at + nbytes]
+
+    def array(self, view: View) -> np.ndarray:
+        aval = view.aval
+        return self.memory(view.ref, aval.nbytes).view(aval.dtype).reshape(aval.shape)
+
+    def run(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            _RUN[type(step)](self, step)
+
+    def kernel(self, s: KernelStep) -> None:
+        arrays = [
+            self.memory(ref, b.size * b.dtype.itemsize).view(b.dtype)
+            for ref, b in zip(s.args, s.kernel.params, strict=True)
+        ]
+        loops_interpret.run(s.kernel, arrays)
+
+    def gemm(self, s: GemmStep) -> None:
+        sizes = [n for n, *_ in s.batch]
+
+        def matrix(ref: Ref, shape: tuple, strides: tuple, batch: list[int]) -> np.ndarray:
+            at = ref.offset + sum(self.counters[n] * d for n, d in ref.strides)
+            flat = self.spaces[ref.space][ref.number][at:]
+            flat = flat[: flat.size // s.dtype.itemsize * s.dtype.itemsize].view(s.dtype)
+            steps = [n * s.dtype.itemsize for n in (*batch, *strides)]
+            return np.lib.stride_tricks.as_strided(flat, (*sizes, *shape), steps)
+
+        a = matrix(s.a, (s.m, s.k), s.a_strides, [x[1] for x in s.batch])
+        b = matrix(s.b, (s.k, s.n), s.b_strides, [x[2] for x in s.batch])
+        c = matrix(s.c, (s.m, s.n), s.c_strides, [x[3] for x in s.batch])
+        c[...] = np.matmul(a, b)
+
+    def host(self, s: HostStep) -> None:
+        out = s.prim.impl(np, *(self.array(v) for v in s.ins), **s.params)
+        for view, value in zip(s.outs, out if s.prim.multiple else [out], strict=True):
+            self.array(view)[...] = np.asarray(value).astype(view.aval.dtype)
+
+    def copy(self, s: CopyStep) -> None:
+        self.memory(s.to, s.nbytes)[...] = self.memory(s.source, s.nbytes).copy()
+
+    def cond(self, s: CondStep) -> None:
+        self.run(s.branches[int(self.memory(s.index, 4).view(np.int32)[0])])
+
+    def loop(self, s: LoopStep) -> None:
+        for i in range(s.length):
+            self.counters[s.number] = i
+            self.run(s.body)
+
+    def while_(self, s: WhileStep) -> None:
+        while True:
+            self.run(s.test)
+            if not self.memory(s.condition, 1)[0]:
+                return
+            self.run(s.body)
+
+
+def _bytes(x: np.ndarray) -> np.ndarray:
+    return x.reshape(-1).view(BYTE)
+
+
+_RUN = {
+    KernelStep: _Machine.kernel,
+    GemmStep: _Machine.gemm,
+    HostStep: _Machine.host,
+    CopyStep: _Machine.copy,
+    CondStep: _Machine.cond,
+    LoopStep: _Machine.loop,
+    WhileStep: _Machine.while_,
+}
