@@ -1,0 +1,429 @@
+"""From a kernel of the loop IR to LLVM IR: loops that LLVM's vectorizer can take as they are.
+
+Parameters are `noalias`, counters can't wrap, and accesses in parallel loops carry their access
+group, so no loop needs a check at run time. A kernel becomes one function, void(pointers…), or
+void(pointers…, i64 begin, i64 end) on a part of its range where threads share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from funcgrad.backends.llvm import emit_ops
+from funcgrad.backends.llvm.emit_block import emit_block
+from funcgrad.backends.llvm.emit_schedule import Level, Schedule, schedule
+from funcgrad.backends.llvm.emit_text import (
+    BOOL,
+    Definitions,
+    Function,
+    constant,
+    memory_type,
+    value_type,
+)
+from funcgrad.backends.loops import (
+    REDUCTIONS,
+    Buffer,
+    Const,
+    Index,
+    Kernel,
+    Load,
+    Loop,
+    Op,
+    Operand,
+    Stmt,
+    Store,
+    Value,
+    While,
+    walk,
+)
+
+STACK_BYTES = 65_536
+HEAVY_OPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A loop runs over part number `axis` of its turns, each part `size` long but the last."""
+
+    axis: Value
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A kernel's function; `turns` > 0 says that tasks share the range [0, turns) by `grain`.
+
+    `{name}_task`(context, begin, end) is then the same function on an array of pointers.
+    """
+
+    text: str
+    definitions: Definitions
+    turns: int
+    grain: int
+
+
+def emit(
+    kernel: Kernel, name: str, ranges: dict[Loop, Range] | None = None, share: float = 1.0
+) -> Emitted:
+    """The LLVM function of a kernel that has points."""
+    return Emitter(kernel, schedule(kernel, share), ranges or {}).run(name)
+
+
+class Emitter:
+    """Writes the function of one kernel."""
+
+    def __init__(self, kernel: Kernel, plan: Schedule, ranges: dict[Loop, Range]):
+        self.kernel = kernel
+        self.plan = plan
+        self.ranges = ranges
+        self.module = Definitions()
+        self.f = Function(self.module)
+        self.env: dict[Value, str] = dict.fromkeys(plan.fixed, "0")
+        self.base: dict[Buffer, str] = {}
+        self.taken: list[str] = []
+        # Access groups of the parallel loops around, and how many of them are around a point.
+        self.groups: list[str] = []
+        self.outside = 0
+        self.group_lists: dict[tuple[str, ...], str] = {}
+        self.bounds: dict[Value, tuple[str, str]] = {}
+        self.loose = _reassociable(kernel.body)
+        heavy = sum(isinstance(s, Op) for s in walk(kernel.body)) > HEAVY_OPS
+        self.hints = ['!{!"llvm.loop.interleave.count", i32 1}'] if heavy else []
+
+    def run(self, name: str) -> Emitted:
+        shared = self.plan.lead > 0
+        params = self._params()
+        if shared:
+            params += ["i64 %begin", "i64 %end"]
+        self._scratch()
+        self._levels(list(self.plan.levels), self.plan.lead)
+        for block in self.taken:
+            self.f.do(f"call void @fg_scratch_give(ptr {block})")
+        self.f.do("ret void")
+        linkage = "internal " if shared else ""
+        head = f"define {linkage}void @{name}({', '.join(params)}) noinline nounwind"
+        turns, grain = (self.plan.turns, self.plan.grain) if shared else (0, 0)
+        text = self.f.text(head)
+        if shared:
+            text += "\n\n" + _task(name, len(self.kernel.params))
+        return Emitted(text, self.module, turns, grain)
+
+    def _params(self) -> list[str]:
+        overlapping = {i for pair in self.kernel.in_place for i in pair}
+        out = []
+        for i, b in enumerate(self.kernel.params):
+            self.base[b] = f"%p{i}"
+            noalias = "" if i in overlapping else " noalias"
+            out.append(f"ptr{noalias}{' readonly' if b.role == 'in' else ''} %p{i}")
+        return out
+
+    def _scratch(self) -> None:
+        room = STACK_BYTES
+        for b in self.kernel.buffers:
+            if b.role != "scratch":
+                continue
+            nbytes = max(1, b.size) * b.dtype.itemsize
+            if nbytes <= room:
+                room -= nbytes
+                self.base[b] = self.f.alloca(memory_type(b.dtype), max(1, b.size))
+            else:
+                self.module.declare("fg_scratch_take", "noalias ptr", ["i64"])
+                self.module.declare("fg_scratch_give", "void", ["ptr"])
+                self.base[b] = self.f.let(f"call ptr @fg_scratch_take(i64 {nbytes})")
+                self.taken.append(self.base[b])
+
+    # ---- the loops around the body
+
+    def _levels(self, levels: list[Level], lead: int) -> None:
+        plan = self.plan
+        if lead and plan.unit:
+            self._units(levels[0])
+        elif lead == 1 and levels[0].part == "all":
+            self._level(levels[0], levels[1:], "%begin", "%end")
+        elif lead:
+            with_range = levels[:lead]
+            self.loop("%begin", "%end", lambda i: self._unflatten(i, with_range, levels[lead:]))
+        elif levels and not (levels[0].axis is plan.block and levels[0].part == "inside"):
+            start, stop = "0", str(levels[0].turns)
+            if levels[0].part == "inside":
+                start, stop = self.bounds[levels[0].axis]
+            self._level(levels[0], levels[1:], start, stop)
+        else:
+            self._body()
+
+    def _level(self, level: Level, rest: list[Level], start: str, stop: str) -> None:
+        def turn(i: str) -> None:
+            self._enter(level, i)
+            self._levels(rest, 0)
+
+        self.loop(start, stop, turn)
+
+    def _enter(self, level: Level, i: str) -> None:
+        """Turn i of a level has begun: its axis, or the bounds of its axis, are known."""
+        if level.part != "tiles":
+            self.env[level.axis] = i
+            return
+        low = self.f.let(f"mul nuw nsw i64 {i}, {level.tile}")
+        high = self.f.let(f"add nuw nsw i64 {low}, {level.tile}")
+        if level.size % level.tile:
+            high = self.f.intrinsic("smin", "i64", high, str(level.size))
+        self.bounds[level.axis] = (low, high)
+
+    def _unflatten(self, i: str, lead: list[Level], rest: list[Level]) -> None:
+        for level in lead[:0:-1]:
+            inner = self.f.let(f"urem i64 {i}, {level.turns}")
+            i = self.f.let(f"udiv i64 {i}, {level.turns}")
+            self._enter(level, inner)
+        self._enter(lead[0], i)
+        self._levels(rest, 0)
+
+    def _units(self, level: Level) -> None:
+        """One axis, its range counted in units, so that LLVM knows of no rest where there is none."""
+        start = self.f.let(f"mul nuw nsw i64 %begin, {self.plan.unit}")
+        stop = self.f.let(f"mul nuw nsw i64 %end, {self.plan.unit}")
+        if level.size % self.plan.unit:
+            stop = self.f.intrinsic("smin", "i64", stop, str(level.size))
+        self._level(level, [], start, stop)
+
+    def _body(self) -> None:
+        self.outside = len(self.groups)
+        if self.plan.block is None:
+            self.body(self.kernel.body)
+        else:
+            most = self.plan.levels[-1].turns
+            emit_block(self, self.plan.block, most)
+
+    # ---- statements
+
+    def body(self, stmts: Sequence[Stmt]) -> None:
+        """Statements for one point."""
+        for s in stmts:
+            if isinstance(s, Op):
+                self.env[s.out] = self.op(s)
+            elif isinstance(s, Load):
+                self.env[s.out] = self.load(s)
+            elif isinstance(s, Store):
+                self.store(s)
+            elif isinstance(s, While):
+                self._while(s)
+            else:
+                self._loop(s)
+
+    def read(self, operand: Operand) -> str:
+        """An operand as an LLVM value."""
+        if isinstance(operand, Const):
+            return constant(operand.value, operand.dtype)
+        return self.env[operand]
+
+    def op(self, s: Op) -> str:
+        """The value of an op."""
+        args = [self.read(a) for a in s.args]
+        flags = "reassoc" if s.out in self.loose else ""
+        return emit_ops.apply(self.f, s.name, s.out.dtype, [a.dtype for a in s.args], args, flags)
+
+    def load(self, s: Load) -> str:
+        """The value of a load."""
+        zero = constant(0, s.buffer.dtype)
+        if s.guard is None:
+            return self._load(s)
+        if isinstance(s.guard, Const):
+            return self._load(s) if s.guard.value else zero
+        before = self.f.block
+        then, join = self.f.name("load"), self.f.name("join")
+        self.f.do(f"br i1 {self.read(s.guard)}, label %{then}, label %{join}")
+        self.f.start(then)
+        value = self._load(s)
+        self.f.do(f"br label %{join}")
+        self.f.start(join)
+        kind = value_type(s.buffer.dtype)
+        return self.f.let(f"phi {kind} [{value}, %{then}], [{zero}, %{before}]")
+
+    def _load(self, s: Load) -> str:
+        kind = memory_type(s.buffer.dtype)
+        place = self.address(s.buffer, s.index)
+        value = self.f.let(f"load {kind}, ptr {place}{self._align(s.buffer)}{self._group(s.buffer)}")
+        return self.f.let(f"icmp ne i8 {value}, 0") if s.buffer.dtype == BOOL else value
+
+    def store(self, s: Store) -> None:
+        """A store."""
+        if isinstance(s.guard, Const) and not s.guard.value:
+            return
+        if s.guard is None or isinstance(s.guard, Const):
+            self._store(s)
+            return
+        then, join = self.f.name("store"), self.f.name("join")
+        self.f.do(f"br i1 {self.read(s.guard)}, label %{then}, label %{join}")
+        self.f.start(then)
+        self._store(s)
+        self.f.do(f"br label %{join}")
+        self.f.start(join)
+
+    def _store(self, s: Store) -> None:
+        value, kind = self.read(s.value), memory_type(s.buffer.dtype)
+        if s.buffer.dtype == BOOL:
+            value = self.f.let(f"zext i1 {value} to i8")
+        place = self.address(s.buffer, s.index)
+        self.f.do(
+            f"store {kind} {value}, ptr {place}{self._align(s.buffer)}{self._group(s.buffer)}"
+        )
+
+    def address(self, buffer: Buffer, index: Index) -> str:
+        """The address of an element."""
+        offset = self._index(index)
+        kind = memory_type(buffer.dtype)
+        return self.f.let(f"getelementptr inbounds {kind}, ptr {self.base[buffer]}, i64 {offset}")
+
+    def _index(self, index: Index) -> str:
+        total = ""
+        for c, v in index.terms:
+            value = self.env[v]
+            if value == "0":
+                continue
+            value = emit_ops.convert(self.f, value, v.dtype, np.dtype(np.int64))
+            if c != 1:
+                value = self.f.let(f"mul nsw i64 {value}, {c}")
+            total = self.f.let(f"add nsw i64 {total}, {value}") if total else value
+        if not total:
+            return str(index.const)
+        return self.f.let(f"add nsw i64 {total}, {index.const}") if index.const else total
+
+    def _align(self, buffer: Buffer) -> str:
+        return f", align {buffer.dtype.itemsize}"
+
+    def _group(self, buffer: Buffer) -> str:
+        """Scratch belongs to a point: loops around the point reuse it, one after the other."""
+        first = self.outside if buffer.role == "scratch" else 0
+        return self.group(first)
+
+    def group(self, first: int = 0) -> str:
+        """The metadata of an access in the parallel loops from number `first` on."""
+        groups = tuple(self.groups[first:])
+        if not groups:
+            return ""
+        if groups not in self.group_lists:
+            listed = f"!{{{', '.join(groups)}}}"
+            self.group_lists[groups] = (
+                groups[0] if len(groups) == 1 else self.module.node(listed)
+            )
+        return f", !llvm.access.group {self.group_lists[groups]}"
+
+    # ---- loops
+
+    def loop(
+        self,
+        start: str,
+        stop: str,
+        body: Callable[..., Sequence[str] | None],
+        types: Sequence[str] = (),
+        starts: Sequence[str] = (),
+        parallel: bool = True,
+    ) -> list[str]:
+        """for i in [start, stop), not empty: carried = body(i, *carried); the last carried."""
+        f = self.f
+        label, before = f.name("loop"), f.block
+        f.do(f"br label %{label}")
+        f.start(label)
+        place = len(f.lines)
+        counter = "%" + f.name("i")
+        inside = ["%" + f.name("c") for _ in types]
+        f.lines += [""] * (1 + len(inside))
+        if parallel:
+            self.groups.append(self.module.node("distinct !{}"))
+        nexts = list(body(counter, *inside) or ())
+        step = f.let(f"add nuw nsw i64 {counter}, 1")
+        latch = f.block
+        phis = [(counter, "i64", start, step)]
+        phis += list(zip(inside, types, starts, nexts, strict=True))
+        for k, (name, kind, first, later) in enumerate(phis):
+            f.lines[place + k] = f"  {name} = phi {kind} [{first}, %{before}], [{later}, %{latch}]"
+        more, after = f.let(f"icmp slt i64 {step}, {stop}"), f.name("done")
+        f.do(f"br i1 {more}, label %{label}, label %{after}{self._loop_hints(parallel)}")
+        if parallel:
+            self.groups.pop()
+        f.start(after)
+        return nexts
+
+    def _loop_hints(self, parallel: bool) -> str:
+        hints = [self.module.node(h) for h in self.hints]
+        if parallel:
+            text = f'!{{!"llvm.loop.parallel_accesses", {self.groups[-1]}}}'
+            hints.append(self.module.node(text))
+        if not hints:
+            return ""
+        return f", !llvm.loop {self.module.node('distinct !{' + ', '.join(['{self}', *hints]) + '}')}"
+
+    def _loop(self, s: Loop) -> None:
+        start, stop = self.turns(s)
+        if not s.size:
+            self.env.update({c.out: self.read(c.start) for c in s.carries})
+            return
+
+        def turn(i: str, *carried: str) -> list[str]:
+            self.env[s.axis] = i
+            self.env.update(zip((c.inside for c in s.carries), carried, strict=True))
+            self.body(s.body)
+            return [self.read(c.next) for c in s.carries]
+
+        types = [value_type(c.inside.dtype) for c in s.carries]
+        starts = [self.read(c.start) for c in s.carries]
+        outs = self.loop(start, stop, turn, types, starts, s.parallel)
+        self.env.update(zip((c.out for c in s.carries), outs, strict=True))
+
+    def turns(self, s: Loop) -> tuple[str, str]:
+        """The first turn of a loop and the one after its last."""
+        part = self.ranges.get(s)
+        if part is None:
+            return "0", str(s.size)
+        low = self.f.let(f"mul nuw nsw i64 {self.env[part.axis]}, {part.size}")
+        high = self.f.let(f"add nuw nsw i64 {low}, {part.size}")
+        if s.size % part.size:
+            high = self.f.intrinsic("smin", "i64", high, str(s.size))
+        return low, high
+
+    def _while(self, s: While) -> None:
+        f = self.f
+        head, turn, after = f.name("while"), f.name("turn"), f.name("done")
+        starts, before = [self.read(c.start) for c in s.carries], f.block
+        f.do(f"br label %{head}")
+        f.start(head)
+        place = len(f.lines)
+        inside = ["%" + f.name("c") for _ in s.carries]
+        f.lines += [""] * len(inside)
+        for c, name in zip(s.carries, inside, strict=True):
+            self.env[c.inside] = self.env[c.out] = name
+        self.body(s.test)
+        f.do(f"br i1 {self.read(s.condition)}, label %{turn}, label %{after}")
+        f.start(turn)
+        self.body(s.body)
+        latch = f.block
+        for k, (c, name, first) in enumerate(zip(s.carries, inside, starts, strict=True)):
+            kind, later = value_type(c.inside.dtype), self.read(c.next)
+            f.lines[place + k] = f"  {name} = phi {kind} [{first}, %{before}], [{later}, %{latch}]"
+        f.do(f"br label %{head}")
+        f.start(after)
+
+
+def _task(name: str, params: int) -> str:
+    lines = [f"define void @{name}_task(ptr %context, i64 %begin, i64 %end) nounwind {{"]
+    for i in range(params):
+        lines.append(f"  %a{i} = getelementptr ptr, ptr %context, i64 {i}")
+        lines.append(f"  %p{i} = load ptr, ptr %a{i}")
+    args = "".join(f"ptr %p{i}, " for i in range(params))
+    lines.append(f"  call void @{name}({args}i64 %begin, i64 %end)")
+    return "\n".join([*lines, "  ret void", "}"])
+
+
+def _reassociable(body: Sequence[Stmt]) -> set[Value]:
+    """The results of the floating-point ops by which reductions combine."""
+    made = {s.out: s for s in walk(body) if isinstance(s, Op)}
+    found = set()
+    for s in walk(body):
+        for c in s.carries if isinstance(s, Loop) else ():
+            op = made.get(c.next) if isinstance(c.next, Value) else None
+            if c.combine in REDUCTIONS and op is not None and op.name == c.combine:
+                found.add(c.next)
+    return found
+

@@ -1,0 +1,312 @@
+"""How a kernel's points are walked: the order of its axes, tiles, blocks, and parts for threads.
+
+The innermost loop should touch memory in order. Where no inner loop of the body does, but an outer
+axis would, the body runs for a block of points of that axis at once (`block`): each statement
+becomes a loop over the block, as in compilers of data-parallel languages for CPUs (Karrenberg &
+Hack, Whole-Function Vectorization, 2011). Work of more than some microseconds is cut into tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from funcgrad.backends.llvm import vecmath
+from funcgrad.backends.llvm.emit_block import can_block
+from funcgrad.backends.loops import (
+    MATH,
+    Axis,
+    Index,
+    Kernel,
+    Load,
+    Loop,
+    Op,
+    Stmt,
+    Store,
+    Value,
+    While,
+    walk,
+)
+
+SERIAL_NS = 20_000.0
+TASK_NS = 10_000.0
+MOST_TASKS = 64
+LINE = 64  # points in a row that one task keeps together, so that no two share a cache line
+TILE = 32
+BLOCK_BYTES = 16_384
+SHORT = 8  # an innermost loop of fewer turns gains nothing from vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One loop around the body. part "all": over an axis; "tiles": over tiles of `tile` points;
+    "inside": over the points of the tile in hand."""
+
+    axis: Value
+    size: int
+    part: str = "all"
+    tile: int = 0
+
+    @property
+    def turns(self) -> int:
+        """How often the loop turns, at most."""
+        if self.part == "all":
+            return self.size
+        return self.tile if self.part == "inside" else -(-self.size // self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """levels: the loops around the body, outermost first
+    lead: how many of them are flattened into one range that tasks share (0: runs as a whole)
+    grain: turns of that range in a task
+    unit: points of the one leading axis in a turn (it is then walked in units)
+    fixed: axes of one point, and what a coalesced axis stands for in indices
+    block: the axis of whose points a block is run together, its levels being the last
+    """
+
+    levels: tuple[Level, ...]
+    lead: int
+    grain: int
+    unit: int
+    fixed: frozenset[Value]
+    block: Value | None
+    nanoseconds: float
+
+    @property
+    def turns(self) -> int:
+        """The length of the range that tasks share."""
+        if self.unit:
+            return -(-self.levels[0].size // self.unit)
+        return math.prod(level.turns for level in self.levels[: self.lead])
+
+
+def schedule(kernel: Kernel, share: float = 1.0) -> Schedule:
+    """The schedule of a kernel that has points; each runs a share of its loops' turns."""
+    axes, fixed = coalesce(kernel)
+    found = list(accesses(kernel.body))
+    total = math.prod(a.size for a in axes) * cost(kernel.body) * share
+    inner = [a for a in found if a.loop is not None]
+    block = _block_axis(axes, found) if inner and can_block(kernel) else None
+    order = _order(axes, found, block)
+    levels = [Level(a.value, a.size) for a in order]
+    if block is not None:
+        levels = _with_tile(levels, block, _block_size(kernel))
+    elif not inner and len(order) > 1:
+        levels = _tiled(levels, found)
+    parts = min(MOST_TASKS, int(total / TASK_NS)) if total > SERIAL_NS else 1
+    return _cut(levels, parts, not inner, fixed, block, total)
+
+
+# ---- axes
+
+
+def coalesce(kernel: Kernel) -> tuple[list[Axis], frozenset[Value]]:
+    """The axes that remain when neighbours in memory are walked as one, and those that vanish.
+
+    An axis p vanishes into q where every index counts p as often as q's size times q; q then
+    counts the points of both.
+    """
+    axes = [a for a in kernel.axes if a.size != 1]
+    fixed = {a.value for a in kernel.axes if a.size == 1}
+    indices = [s.index for s in walk(kernel.body) if isinstance(s, Load | Store)]
+    named = _used_as_scalars(kernel.body)
+    merged = True
+    while merged:
+        merged = False
+        for p in axes:
+            q = next((q for q in axes if _joins(p, q, indices, named)), None)
+            if q is not None:
+                joined = Axis(q.value, p.size * q.size)
+                axes = [joined if a is q else a for a in axes if a is not p]
+                fixed.add(p.value)
+                merged = True
+                break
+    return axes, frozenset(fixed)
+
+
+def _joins(p: Axis, q: Axis, indices: Sequence[Index], named: set[Value]) -> bool:
+    if p is q or p.value in named or q.value in named:
+        return False
+    return all(coefficient(i, p.value) == q.size * coefficient(i, q.value) for i in indices)
+
+
+def _used_as_scalars(body: Sequence[Stmt]) -> set[Value]:
+    used: set[Value] = set()
+    for s in walk(body):
+        if isinstance(s, Op):
+            used.update(a for a in s.args if isinstance(a, Value))
+        elif isinstance(s, Load | Store):
+            used.update(a for a in (s.guard, getattr(s, "value", None)) if isinstance(a, Value))
+        else:
+            for c in s.carries:
+                used.update(a for a in (c.start, c.next) if isinstance(a, Value))
+    return used
+
+
+def coefficient(index: Index, axis: Value) -> int:
+    """How far a step along an axis moves an index."""
+    return next((c for c, v in index.terms if v is axis), 0)
+
+
+def _order(axes: Sequence[Axis], found: Sequence[Access], block: Value | None) -> list[Axis]:
+    """Outermost first: the axis along which memory is in order last, long strides first."""
+    if not axes:
+        return []
+    inner = any(a.loop is not None for a in found)
+
+    def stride(axis: Axis) -> float:
+        steps = [abs(coefficient(a.index, axis.value)) * (2 if a.store else 1) for a in found]
+        return sum(steps)
+
+    def badness(axis: Axis) -> float:
+        return sum(_step_cost(a, axis.value, axis.size) for a in found)
+
+    order = sorted(axes, key=stride, reverse=True)
+    if block is not None:
+        last = next(a for a in axes if a.value is block)
+    elif inner:
+        return order
+    else:
+        last = min(order[::-1], key=badness)
+    return [a for a in order if a is not last] + [last]
+
+
+# ---- accesses
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A load or store, the innermost loop around it (None: the points' own), how often it runs."""
+
+    index: Index
+    loop: Loop | None
+    weight: float
+    store: bool
+
+
+def accesses(body: Sequence[Stmt], loop: Loop | None = None, weight: float = 1) -> Iterator[Access]:
+    """All accesses of a body."""
+    for s in body:
+        if isinstance(s, Load | Store):
+            yield Access(s.index, loop, weight, isinstance(s, Store))
+        elif isinstance(s, Loop):
+            yield from accesses(s.body, s, weight * s.size)
+        elif isinstance(s, While):
+            yield from accesses((*s.test, *s.body), loop, weight * 16)
+
+
+def _step_cost(a: Access, axis: Value, size: int) -> float:
+    """What an access costs when this axis is walked innermost."""
+    if size < SHORT:
+        return 8 * a.weight
+    step = abs(coefficient(a.index, axis))
+    if step == 0:
+        return a.weight * (8 if a.store else 0)
+    return a.weight * (1 if step == 1 else 16 if a.store else 8)
+
+
+def _block_axis(axes: Sequence[Axis], found: Sequence[Access]) -> Value | None:
+    """The outer axis that serves the body's loops better than their own axes, if there is one."""
+    if not axes:
+        return None
+    inner = [a for a in found if a.loop is not None]
+    # A loop that adds up in registers pays nothing for its results, which run once.
+    own = sum(_step_cost(a, a.loop.axis, a.loop.size) for a in inner if a.loop is not None)
+    costs = [(sum(_step_cost(a, x.value, x.size) for a in inner), x) for x in axes]
+    best, axis = min(costs, key=lambda pair: pair[0])
+    return axis.value if best * 2 < own else None
+
+
+def _block_size(kernel: Kernel) -> int:
+    """Points of a block: its carried values should stay in the first-level cache."""
+    kept = 8
+    for s in walk(kernel.body):
+        if isinstance(s, Loop):
+            kept += sum(c.inside.dtype.itemsize for c in s.carries)
+    return max(LINE, min(1024, BLOCK_BYTES // kept // LINE * LINE))
+
+
+# ---- tiles and tasks
+
+
+def _with_tile(levels: list[Level], axis: Value, tile: int) -> list[Level]:
+    """The levels with this axis last, in tiles if it is long."""
+    rest = [v for v in levels if v.axis is not axis]
+    size = next(v.size for v in levels if v.axis is axis)
+    tile = min(tile, size)
+    return [*rest, Level(axis, size, "tiles", tile), Level(axis, size, "inside", tile)]
+
+
+def _tiled(levels: list[Level], found: Sequence[Access]) -> list[Level]:
+    """Tiles over two axes where one access is in order along one and another along the other."""
+    last = levels[-1]
+    other = None
+    for a in found:
+        if abs(coefficient(a.index, last.axis)) > 1:
+            other = next((v for v in levels[:-1] if abs(coefficient(a.index, v.axis)) == 1), None)
+            if other is not None:
+                break
+    if other is None or min(other.size, last.size) < 2 * TILE:
+        return levels
+    rest = [v for v in levels if v is not last and v is not other]
+    parts = [Level(v.axis, v.size, part, TILE) for part in ("tiles", "inside") for v in (other, last)]
+    return [*rest, *parts]
+
+
+def _cut(
+    levels: list[Level], parts: int, flat: bool, fixed: frozenset[Value], block: Value | None,
+    total: float,
+) -> Schedule:  # fmt: skip
+    if parts <= 1 or not levels:
+        return Schedule(tuple(levels), 0, 0, 0, fixed, block, total)
+    if len(levels) == 1 and flat:
+        units = -(-levels[0].size // LINE)
+        grain = max(1, -(-units // parts))
+        return Schedule(tuple(levels), 1, grain, LINE, fixed, block, total)
+    if flat and levels[-1].part == "all" and levels[-1].size >= 2 * LINE:
+        outer = math.prod(v.turns for v in levels[:-1])
+        if outer < parts:
+            want = -(-parts // outer)
+            tile = -(-levels[-1].size // want // LINE) * LINE or LINE
+            levels = _with_tile(levels, levels[-1].axis, max(LINE, tile))
+    turns, lead = 1, 0
+    for v in levels:
+        if turns >= parts or v.part == "inside":
+            break
+        turns *= v.turns
+        lead += 1
+    grain = max(1, -(-turns // parts))
+    return Schedule(tuple(levels), lead, grain, 0, fixed, block, total)
+
+
+# ---- cost
+
+_SLOW = {"floor_divide": 1.0, "remainder": 1.0, "fmod": 1.0, "divide": 0.2, "sqrt": 0.2}
+
+
+def cost(body: Sequence[Stmt]) -> float:
+    """Nanoseconds that a body may take for one point, roughly."""
+    total = 0.0
+    for s in body:
+        if isinstance(s, Op):
+            total += _op_cost(s)
+        elif isinstance(s, Load | Store):
+            total += 0.02 * max(2, s.buffer.dtype.itemsize)
+        elif isinstance(s, Loop):
+            total += s.size * cost(s.body)
+        else:
+            total += 16 * cost((*s.test, *s.body))
+    return total
+
+
+def _op_cost(s: Op) -> float:
+    wide = s.args[0].dtype.itemsize / 4
+    if s.name in MATH or s.name == "power":
+        ours = s.name in vecmath.NAMES or s.name == "logaddexp"
+        return 0.5 * wide if ours and s.out.dtype.kind == "f" else 10.0
+    if s.name in _SLOW:
+        slow = s.args[0].dtype.kind == "f" and _SLOW[s.name] >= 1
+        return 10.0 if slow else _SLOW[s.name] * wide
+    return 0.03 * wide

@@ -1,0 +1,327 @@
+"""Compiled programs as Python callables: one native call that takes lists of numpy arrays.
+
+Reading an array's address in Python costs more than small programs do. So a generic native function
+gets the lists themselves: it takes each array's data pointer where CPython and NumPy keep it (both
+layouts are part of their stable ABIs), checks that the array is contiguous, aligned and of the
+expected dtype object, and calls the program. What doesn't pass is converted and called again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad.backends.llvm.emit_kernels import KernelCache
+from funcgrad.backends.llvm.engine import Engine, Library, engine
+from funcgrad.backends.llvm.host import emit_host, host_steps
+from funcgrad.backends.llvm.memory import LARGE, bind, large_arrays
+from funcgrad.backends.program import HostStep, Program, View, program_text
+from funcgrad.errors import CompileError
+
+# Sizes of CPython's object head (it is longer in free-threaded builds), and of what follows.
+_HEAD = object.__basicsize__
+_C_CONTIGUOUS, _ALIGNED = 0x1, 0x100
+_FAILED, _ODD, _EXHAUSTED = 1, 2, 3
+
+# spec: numbers of inputs and outputs, the program, constants, callback, the arena's size, then the
+# dtype objects.
+_RUN = f"""
+declare ptr @fg_memory_take(ptr, i64)
+declare void @fg_memory_give(ptr, ptr, i64)
+
+define i32 @fg_run(ptr %values, ptr %results, ptr %spec) {{
+entry:
+  %n_in = load i64, ptr %spec
+  %n_out.at = getelementptr i64, ptr %spec, i64 1
+  %n_out = load i64, ptr %n_out.at
+  %program.at = getelementptr i64, ptr %spec, i64 2
+  %program = load ptr, ptr %program.at
+  %constants.at = getelementptr i64, ptr %spec, i64 3
+  %constants = load ptr, ptr %constants.at
+  %callback.at = getelementptr i64, ptr %spec, i64 4
+  %callback = load ptr, ptr %callback.at
+  %bytes.at = getelementptr i64, ptr %spec, i64 5
+  %bytes = load i64, ptr %bytes.at
+  %dtypes = getelementptr i64, ptr %spec, i64 6
+  %given.at = getelementptr i8, ptr %values, i64 {_HEAD}
+  %given = load i64, ptr %given.at
+  %right = icmp eq i64 %given, %n_in
+  br i1 %right, label %begin, label %odd
+begin:
+  %ins = alloca ptr, i64 %n_in
+  %outs = alloca ptr, i64 %n_out
+  %values.at = getelementptr i8, ptr %values, i64 {_HEAD + 8}
+  %items = load ptr, ptr %values.at
+  %results.at = getelementptr i8, ptr %results, i64 {_HEAD + 8}
+  %made = load ptr, ptr %results.at
+  br label %in.test
+in.test:
+  %i = phi i64 [0, %begin], [%i.next, %in.good]
+  %in.more = icmp slt i64 %i, %n_in
+  br i1 %in.more, label %in, label %out.test
+in:
+  %item.at = getelementptr ptr, ptr %items, i64 %i
+  %item = load ptr, ptr %item.at
+  %type.at = getelementptr i8, ptr %item, i64 {_HEAD - 8}
+  %type = load i64, ptr %type.at
+  %array = icmp eq i64 %type, {id(np.ndarray)}
+  br i1 %array, label %in.array, label %odd
+in.array:
+  %flags.at = getelementptr i8, ptr %item, i64 {_HEAD + 48}
+  %flags = load i32, ptr %flags.at
+  %known = and i32 %flags, {_C_CONTIGUOUS | _ALIGNED}
+  %plain = icmp eq i32 %known, {_C_CONTIGUOUS | _ALIGNED}
+  %dtype.at = getelementptr i8, ptr %item, i64 {_HEAD + 40}
+  %dtype = load ptr, ptr %dtype.at
+  %want.at = getelementptr ptr, ptr %dtypes, i64 %i
+  %want = load ptr, ptr %want.at
+  %same = icmp eq ptr %dtype, %want
+  %good = and i1 %plain, %same
+  br i1 %good, label %in.good, label %odd
+in.good:
+  %data.at = getelementptr i8, ptr %item, i64 {_HEAD}
+  %data = load ptr, ptr %data.at
+  %in.at = getelementptr ptr, ptr %ins, i64 %i
+  store ptr %data, ptr %in.at
+  %i.next = add i64 %i, 1
+  br label %in.test
+out.test:
+  %o = phi i64 [0, %in.test], [%o.next, %out]
+  %out.more = icmp slt i64 %o, %n_out
+  br i1 %out.more, label %out, label %call
+out:
+  %result.at = getelementptr ptr, ptr %made, i64 %o
+  %result = load ptr, ptr %result.at
+  %memory.at = getelementptr i8, ptr %result, i64 {_HEAD}
+  %memory = load ptr, ptr %memory.at
+  %out.at = getelementptr ptr, ptr %outs, i64 %o
+  store ptr %memory, ptr %out.at
+  %o.next = add i64 %o, 1
+  br label %out.test
+call:
+  %temporary = icmp ne i64 %bytes, 0
+  br i1 %temporary, label %large, label %plain_call
+plain_call:
+  %status = call i32 %program(ptr %ins, ptr %outs, ptr null, ptr %constants, ptr %callback)
+  ret i32 %status
+large:
+  %arena = call ptr @fg_memory_take(ptr null, i64 %bytes)
+  %none = icmp eq ptr %arena, null
+  br i1 %none, label %exhausted, label %arena_call
+arena_call:
+  %status2 = call i32 %program(ptr %ins, ptr %outs, ptr %arena, ptr %constants, ptr %callback)
+  call void @fg_memory_give(ptr null, ptr %arena, i64 0)
+  ret i32 %status2
+exhausted:
+  ret i32 {_EXHAUSTED}
+odd:
+  ret i32 {_ODD}
+}}
+"""
+
+empty = np.empty
+_lock = threading.Lock()
+_run: Callable[..., int] | None = None
+
+
+def native_run() -> Callable[..., int]:
+    """The generic native function, compiled and checked at first use."""
+    global _run
+    with _lock:
+        if _run is None:
+            probe = np.arange(3)
+            at = id(probe) + _HEAD
+            data = ctypes.c_void_p.from_address(at).value
+            flags = ctypes.c_int32.from_address(at + 48).value
+            dtype = ctypes.c_void_p.from_address(at + 40).value
+            if (data, flags, dtype) != (probe.ctypes.data, probe.flags.num, id(probe.dtype)):
+                raise CompileError("this NumPy keeps its arrays in a layout that is not known")
+            bind(engine())
+            kind = ctypes.CFUNCTYPE(
+                ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_void_p
+            )
+            _run = kind(engine().compile(_RUN).address("fg_run"))
+        return _run
+
+
+_cache: KernelCache | None = None
+
+
+def kernel_cache() -> KernelCache:
+    """The compiled kernels of this processor."""
+    global _cache
+    with _lock:
+        if _cache is None:
+            _cache = KernelCache(engine())
+        return _cache
+
+
+class Executable:
+    """A planned program in machine code; calls may overlap in time."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        cache = kernel_cache()
+        natives = cache.compile(program.kernels())
+        self._library = _compile_host(cache.engine, program, natives)
+        self._kernels = cache.libraries(natives.values())
+        self._steps = host_steps(program.steps)
+        self._errors: dict[int, BaseException] = {}
+        self._callback = _CALLBACK(self._call_back) if self._steps else None
+        self._constants = [np.require(c, requirements="CA") for c in program.constants]
+        self._dtypes = [a.dtype for a in program.ins]
+        self._outs = [(a.shape, a.dtype) for a in program.outs]
+        self._large = any(a.nbytes >= LARGE for a in program.outs)
+        self._aliases = tuple(program.aliases.items())
+        self._run = native_run()
+        self._spec = self._make_spec()
+        self._spec_address = ctypes.addressof(self._spec)
+
+    def _make_spec(self) -> Any:
+        program = self._library.address("fg_program")
+        pointers = [c.ctypes.data for c in self._constants]
+        self._constant_table = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
+        callback = ctypes.cast(self._callback, ctypes.c_void_p).value if self._callback else 0
+        words = [len(self._dtypes), len(self._outs), program]
+        words += [ctypes.addressof(self._constant_table), callback or 0]
+        words += [self.program.arena_bytes]
+        words += [id(d) for d in self._dtypes]
+        return (ctypes.c_int64 * len(words))(*words)
+
+    def __call__(self, values: Sequence[Any]) -> list[np.ndarray]:
+        """Run the program on arrays of its inputs' types."""
+        if type(values) is not list:
+            values = list(values)
+        results = large_arrays(self._outs) if self._large else [empty(*s) for s in self._outs]
+        if self._aliases:
+            values = self._share(values, results)
+        status = self._run(values, results, self._spec_address)
+        if status == _ODD:
+            values = self._plain(values)
+            status = self._run(values, results, self._spec_address)
+        if status:
+            self._fail(status)
+        return results
+
+    def _share(self, values: list, results: list) -> list:
+        """Put donated arrays in their results' places: themselves where nobody else holds them."""
+        values = list(values)
+        for out, i in self._aliases:
+            x, aval = values[i], self.program.ins[i]
+            # This list, the caller's list, the Array, `x` and the count's argument.
+            mine = type(x) is np.ndarray and sys.getrefcount(x) <= 5
+            if not (mine and x.flags.carray and x.flags.owndata and x.dtype is aval.dtype):
+                copy = results[out]
+                copy[...] = x
+                x = copy
+            values[i] = results[out] = x
+        return values
+
+    def _plain(self, values: list) -> list:
+        """The same arrays as the native code needs them: contiguous, aligned, in native order."""
+        if len(values) != len(self._dtypes):
+            raise TypeError(
+                f"{self.program.name} takes {len(self._dtypes)} arrays, got {len(values)}"
+            )
+        out = []
+        for v, aval in zip(values, self.program.ins, strict=True):
+            x = np.require(v, aval.dtype, "CA")
+            if x.shape != aval.shape:
+                raise TypeError(f"{self.program.name} takes {aval}, got shape {x.shape}")
+            if type(x) is not np.ndarray or x.dtype is not aval.dtype:
+                # Equal dtypes need not be one object.
+                x = np.asarray(x).view(np.ndarray).view(aval.dtype)
+            out.append(x)
+        return out
+
+    # ---- steps in Python
+
+    def _call_back(self, number: int, pointers: Any) -> int:
+        try:
+            step = self._steps[number]
+            views = [
+                _view(v, pointers[i], i >= len(step.ins))
+                for i, v in enumerate((*step.ins, *step.outs))
+            ]
+            run_host_step(step, views[: len(step.ins)], views[len(step.ins) :])
+        except BaseException as error:
+            self._errors[threading.get_ident()] = error
+            return _FAILED
+        return 0
+
+    def _fail(self, status: int) -> None:
+        error = self._errors.pop(threading.get_ident(), None)
+        if status == _EXHAUSTED:
+            need = self.program.arena_bytes
+            raise MemoryError(f"no room for the {need} temporary bytes of {self.program.name}")
+        if error is None:
+            raise CompileError(f"the compiled {self.program.name} ended with status {status}")
+        raise error
+
+    # ---- inspection
+
+    def as_text(self, stage: str) -> str:
+        """The planned program ("loops"), its optimized LLVM IR ("llvm"), its assembly ("asm")."""
+        libraries: list[Library] = [self._library, *self._kernels]
+        if stage == "loops":
+            return program_text(self.program)
+        if stage == "llvm":
+            return "\n".join(x.llvm_text for x in libraries)
+        if stage == "asm":
+            return "\n".join(x.asm() for x in libraries)
+        raise ValueError(f'no stage {stage!r}: there are "jaxpr", "loops", "llvm" and "asm"')
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Floating-point operations and bytes moved by one call."""
+        return {"flops": self.program.flops, "bytes accessed": self.program.bytes_moved}
+
+    def memory_analysis(self) -> dict[str, int]:
+        """Bytes of arguments, results, what they share, constants and temporaries."""
+        p = self.program
+        return {
+            "argument_size_in_bytes": sum(a.nbytes for a in p.ins),
+            "output_size_in_bytes": sum(a.nbytes for a in p.outs),
+            "alias_size_in_bytes": sum(p.outs[o].nbytes for o in p.aliases),
+            "constant_size_in_bytes": sum(c.nbytes for c in p.constants),
+            "temp_size_in_bytes": p.arena_bytes,
+        }
+
+    def __repr__(self) -> str:
+        return f"Executable({self.program.name})"
+
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p))
+
+
+def _compile_host(target: Engine, program: Program, natives: Any) -> Library:
+    return target.compile(emit_host(program, natives, "fg_program"))
+
+
+def _view(view: View, address: int, writable: bool) -> np.ndarray:
+    """The array at an address."""
+    aval = view.aval
+    if not aval.size:
+        return np.empty(aval.shape, aval.dtype)
+    memory = (ctypes.c_char * aval.nbytes).from_address(address)
+    array = np.ndarray(aval.shape, aval.dtype, memory)
+    array.flags.writeable = writable
+    return array
+
+
+def run_host_step(
+    step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]
+) -> None:
+    """Run a step's primitive on arrays, its results copied into `outs`."""
+    prim = step.prim
+    if prim.effect or any(callable(p) for p in step.params.values()):
+        # Users' functions may keep what they are given; this memory is soon used again.
+        ins = [x.copy() for x in ins]
+    with np.errstate(all="ignore"):
+        results = prim.impl(np, *ins, **step.params)
+        for out, result in zip(outs, results if prim.multiple else [results], strict=True):
+            np.copyto(out, result, casting="unsafe")

@@ -1,0 +1,286 @@
+"""A planned program as one native function: its steps in order, with native loops and branches.
+
+`i32 name(ptr inputs, ptr outputs, ptr arena, ptr constants, ptr callback)` takes arrays of pointers
+and returns 0, or 1 at once when a step that runs in Python failed. Kernels, matrix products and the
+thread pool are external functions; addresses are computed from the refs of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from funcgrad.backends.llvm import gemm
+from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
+from funcgrad.backends.llvm.emit_text import Definitions, Function
+from funcgrad.backends.llvm.gemm_driver import CALL
+from funcgrad.backends.loops import Kernel
+from funcgrad.backends.program import (
+    CondStep,
+    CopyStep,
+    GemmStep,
+    HostStep,
+    KernelStep,
+    LoopStep,
+    Program,
+    Ref,
+    Step,
+    WhileStep,
+)
+
+STACK_BYTES = 32_768
+_SPACES = {"input": "%inputs", "output": "%outputs", "constant": "%constants"}
+
+
+def emit_host(program: Program, natives: Mapping[Kernel, Native], name: str) -> str:
+    """The module of a program's host function."""
+    return _Host(natives).run(program, name)
+
+
+def host_steps(steps: Sequence[Step]) -> list[HostStep]:
+    """The steps that run in Python, in the order in which the host function numbers them."""
+    found: list[HostStep] = []
+    for s in steps:
+        if isinstance(s, HostStep):
+            found.append(s)
+        elif isinstance(s, CondStep):
+            for branch in s.branches:
+                found += host_steps(branch)
+        elif isinstance(s, LoopStep):
+            found += host_steps(s.body)
+        elif isinstance(s, WhileStep):
+            found += host_steps((*s.test, *s.body))
+    return found
+
+
+class _Host:
+    def __init__(self, natives: Mapping[Kernel, Native]):
+        self.natives = natives
+        self.module = Definitions()
+        self.f = Function(self.module)
+        self.bases: dict[tuple[str, int], str] = {}
+        self.counters: dict[int, str] = {}
+        self.slots: dict[str, tuple[str, int]] = {}
+        self.host_count = 0
+
+    def run(self, program: Program, name: str) -> str:
+        self.f.do("br label %steps")
+        jump = self.f.lines.pop()
+        self.f.start("steps")
+        self.steps(program.steps)
+        self.f.do("ret i32 0")
+        self.f.start("failed")
+        self.f.do("ret i32 1")
+        self.f.entry += [f"  {p} = alloca [{n} x i64], align 64" for p, n in self.slots.values()]
+        self.f.entry.append(jump)
+        head = (
+            f"define i32 @{name}(ptr %inputs, ptr %outputs, ptr %arena, ptr %constants, "
+            "ptr %callback) nounwind"
+        )
+        return self.module.text([self.f.text(head)])
+
+    # ---- memory
+
+    def base(self, ref: Ref) -> str:
+        """The pointer that a ref's space and number stand for, loaded at the function's start."""
+        if ref.space == "arena":
+            return "%arena"
+        key = (ref.space, ref.number)
+        if key not in self.bases:
+            n = len(self.bases)
+            self.f.entry += [
+                f"  %place{n} = getelementptr ptr, ptr {_SPACES[ref.space]}, i64 {ref.number}",
+                f"  %base{n} = load ptr, ptr %place{n}",
+            ]
+            self.bases[key] = f"%base{n}"
+        return self.bases[key]
+
+    def address(self, ref: Ref) -> str:
+        """A ref's address at the present turns of the loops around."""
+        base, offset = self.base(ref), str(ref.offset)
+        for counter, stride in ref.strides:
+            moved = self.f.let(f"mul nsw i64 {self.counters[counter]}, {stride}")
+            offset = moved if offset == "0" else self.f.let(f"add nsw i64 {moved}, {offset}")
+        return base if offset == "0" else self.f.let(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def slot(self, kind: str, words: int) -> str:
+        """Words in the function's frame that all steps of a kind use, one after the other."""
+        name, size = self.slots.get(kind, (f"%{kind}", 0))
+        self.slots[kind] = (name, max(size, words))
+        return name
+
+    def put(self, place: str, words: Sequence[tuple[str, str]]) -> None:
+        """Store words (type, value) in a row."""
+        for i, (kind, value) in enumerate(words):
+            at = self.f.let(f"getelementptr i64, ptr {place}, i64 {i}")
+            self.f.do(f"store {kind} {value}, ptr {at}")
+
+    # ---- steps
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        for s in steps:
+            if isinstance(s, KernelStep):
+                self.kernel(s)
+            elif isinstance(s, GemmStep):
+                self.gemm(s)
+            elif isinstance(s, HostStep):
+                self.host(s)
+            elif isinstance(s, CopyStep):
+                self.copy(s)
+            elif isinstance(s, CondStep):
+                self.cond(s)
+            elif isinstance(s, LoopStep):
+                self.loop(s)
+            else:
+                self.while_(s)
+
+    def kernel(self, s: KernelStep) -> None:
+        native = self.natives[s.kernel]
+        if not native.calls:
+            return
+        pointers = [self.address(a) for a in s.args]
+        pointers_of_partials, block = self.partials(native.partials)
+        pointers += pointers_of_partials
+        for c in native.calls:
+            args = [pointers[i] for i in c.params]
+            if not c.turns:
+                self.module.declare(c.symbol, "void", ["ptr"] * len(args))
+                self.f.call(c.symbol, "void", ["ptr"] * len(args), args)
+                continue
+            task, context = task_symbol(c.symbol), self.slot("context", len(args))
+            self.module.declare(task, "void", ["ptr", "i64", "i64"])
+            self.module.declare("fg_parallel_for", "void", ["ptr", "ptr", "i64", "i64"])
+            self.put(context, [("ptr", a) for a in args])
+            given = [f"@{task}", context, str(c.turns), str(c.grain)]
+            self.f.call("fg_parallel_for", "void", ["ptr", "ptr", "i64", "i64"], given)
+        if block:
+            self.f.call("fg_scratch_give", "void", ["ptr"], [block])
+
+    def partials(self, sizes: Sequence[int]) -> tuple[list[str], str]:
+        """Memory for partial results: one pointer for each, and the block to give back."""
+        places, total = [], 0
+        for n in sizes:
+            places.append(total)
+            total += -(-n // 64) * 64
+        if not total:
+            return [], ""
+        block = ""
+        if total <= STACK_BYTES:
+            base = self.slot("partials", total // 8)
+        else:
+            self.module.declare("fg_scratch_take", "ptr", ["i64"])
+            self.module.declare("fg_scratch_give", "void", ["ptr"])
+            base = block = self.f.call("fg_scratch_take", "ptr", ["i64"], [str(total)])
+        return [self.f.let(f"getelementptr i8, ptr {base}, i64 {p}") for p in places], block
+
+    def gemm(self, s: GemmStep) -> None:
+        name = s.dtype.name
+        gemm.install(name, name)
+        symbol = f"fg_gemm_{name}_{name}"
+        self.module.declare(symbol, "void", ["ptr"])
+        a, b, c = (self.address(r) for r in (s.a, s.b, s.c))
+        outer, inner = s.batch[:-2], s.batch[-2:]
+        sizes, steps = [1, 1], [(0, 0), (0, 0), (0, 0)]
+        if inner:
+            rows = [(1, 0, 0, 0), *inner][-2:]
+            sizes = [r[0] for r in rows]
+            steps = [(rows[0][i], rows[1][i]) for i in (1, 2, 3)]
+        words = {"m": s.m, "n": s.n, "k": s.k, "batch0": sizes[0], "batch1": sizes[1]}
+        matrix = (s.a_strides, s.b_strides, s.c_strides)
+        for x, batch, strides in zip("abc", steps, matrix, strict=True):
+            words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
+            words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
+
+        def product(pointers: Sequence[str]) -> None:
+            place = self.slot("product", len(CALL))
+            known = {k: ("i64", str(v)) for k, v in words.items()}
+            known |= {k: ("ptr", p) for k, p in zip("abc", pointers, strict=True)}
+            self.put(place, [known.get(w, ("i64", "0")) for w in CALL])
+            self.f.call(symbol, "void", ["ptr"], [place])
+
+        self.batch(outer, (a, b, c), s.dtype.itemsize, product)
+
+    def batch(self, axes: Sequence, pointers: Sequence[str], width: int, product) -> None:
+        """The batch axes that a matrix product doesn't take, as loops."""
+        if not axes:
+            product(pointers)
+            return
+        (size, *strides), rest = axes[0], axes[1:]
+
+        def turn(i: str) -> None:
+            moved = []
+            for p, stride in zip(pointers, strides, strict=True):
+                offset = self.f.let(f"mul nsw i64 {i}, {stride * width}")
+                moved.append(self.f.let(f"getelementptr i8, ptr {p}, i64 {offset}"))
+            self.batch(rest, moved, width, product)
+
+        self.count(size, turn)
+
+    def host(self, s: HostStep) -> None:
+        number, self.host_count = self.host_count, self.host_count + 1
+        views = [self.address(v.ref) for v in (*s.ins, *s.outs)]
+        place = self.slot("views", max(1, len(views)))
+        self.put(place, [("ptr", v) for v in views])
+        status = self.f.let(f"call i32 %callback(i64 {number}, ptr {place})")
+        failed, after = self.f.let(f"icmp ne i32 {status}, 0"), self.f.name("after")
+        self.f.do(f"br i1 {failed}, label %failed, label %{after}")
+        self.f.start(after)
+
+    def copy(self, s: CopyStep) -> None:
+        if s.source == s.to or not s.nbytes:
+            return
+        types = ["ptr", "ptr", "i64", "i1"]
+        self.module.declare("llvm.memmove.p0.p0.i64", "void", types)
+        given = [self.address(s.to), self.address(s.source), str(s.nbytes), "false"]
+        self.f.call("llvm.memmove.p0.p0.i64", "void", types, given)
+
+    # ---- control
+
+    def count(self, length: int, body) -> None:
+        """for i in range(length): body(i)."""
+        if not length:
+            return
+        f = self.f
+        head, before, i = f.name("loop"), f.block, "%" + f.name("t")
+        f.do(f"br label %{head}")
+        f.start(head)
+        place = len(f.lines)
+        f.lines.append("")
+        body(i)
+        step = f.let(f"add nuw nsw i64 {i}, 1")
+        f.lines[place] = f"  {i} = phi i64 [0, %{before}], [{step}, %{f.block}]"
+        more, after = f.let(f"icmp slt i64 {step}, {length}"), f.name("done")
+        f.do(f"br i1 {more}, label %{head}, label %{after}")
+        f.start(after)
+
+    def loop(self, s: LoopStep) -> None:
+        def turn(i: str) -> None:
+            self.counters[s.number] = i
+            self.steps(s.body)
+
+        self.count(s.length, turn)
+
+    def while_(self, s: WhileStep) -> None:
+        f = self.f
+        head, turn, after = f.name("while"), f.name("turn"), f.name("done")
+        f.do(f"br label %{head}")
+        f.start(head)
+        self.steps(s.test)
+        flag = f.let(f"load i8, ptr {self.address(s.condition)}")
+        f.do(f"br i1 {f.let(f'icmp ne i8 {flag}, 0')}, label %{turn}, label %{after}")
+        f.start(turn)
+        self.steps(s.body)
+        f.do(f"br label %{head}")
+        f.start(after)
+
+    def cond(self, s: CondStep) -> None:
+        f = self.f
+        index = f.let(f"load i32, ptr {self.address(s.index)}")
+        labels = [f.name("branch") for _ in s.branches]
+        after = f.name("done")
+        cases = " ".join(f"i32 {i}, label %{x}" for i, x in enumerate(labels[:-1]))
+        f.do(f"switch i32 {index}, label %{labels[-1]} [{cases}]")
+        for label, branch in zip(labels, s.branches, strict=True):
+            f.start(label)
+            self.steps(branch)
+            f.do(f"br label %{after}")
+        f.start(after)
