@@ -57,11 +57,13 @@ class Driver:
         ways: list[tuple[Bool, ir.Function]] = []
         if self.unpacked:
             few = (m <= THIN) | small & (k > SMALL_K)
+            # Narrow columns of a B that no cache holds would be read in long strides.
+            streamed = (m > THIN // 2) & (n * k > 1 << 22)
             ways = [
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
-                (b_unit & c_unit & (small | (m <= THIN)), self.unpacked.direct),
+                (b_unit & c_unit & (small | (m <= THIN) & ~streamed), self.unpacked.direct),
                 (job["b_rs"].eq(1) & (k >= 4 * lanes) & few, self.unpacked.dot),
-                (b_unit & (m <= THIN), self.unpacked.turned),
+                (b_unit & ~c_unit & (m <= THIN), self.unpacked.turned),
             ]
             if self.unpacked.small:
                 ways.append((c_unit & small & (k <= SMALL_K), self.unpacked.small))
