@@ -272,6 +272,12 @@ def two_sum(a: Num, b: Num) -> tuple[Num, Num]:
     return s, (a - (s - t)) + (b - t)
 
 
+def fast_two_sum(a: Num, b: Num) -> tuple[Num, Num]:
+    """`two_sum` where |a| ≥ |b| or a = 0 (Dekker)."""
+    s = a + b
+    return s, b - (s - a)
+
+
 def two_product(a: Num, b: Num | float) -> tuple[Num, Num]:
     """a·b as a rounded product and its exact error."""
     p = a * b

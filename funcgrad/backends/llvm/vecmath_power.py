@@ -15,9 +15,9 @@ from .vecmath_ir import (
     at_most,
     copysign,
     fabs,
+    fast_two_sum,
     fma,
     horner,
-    intrinsic,
     nearest,
     poly,
     rint,
@@ -39,6 +39,20 @@ LOG2_32 = (
     0.29079805199318504,
 )
 
+# log2((1+s)/(1-s)) = C1·s + C3·s³ + s⁵·Q(s²), C1 and C3 in two parts, |s| ≤ 3 - 2√2: degree 6,
+# relative error 2^-66 of the logarithm, for double results.
+LOG2_C1 = (2.8853900817779268, 4.0710547481862066e-17)
+LOG2_C3 = (0.9617966939259756, 5.0577616648125907e-17)
+LOG2_Q = (
+    0.577078016355618,
+    0.4121985830919395,
+    0.3205989022737674,
+    0.2623077010962896,
+    0.22198399962219875,
+    0.1912551058490839,
+    0.19038604322580469,
+)
+
 # Of float(high word of r) = CBRT_GUESS - float(high word of a)/3: the r of least error.
 CBRT_GUESS = 1430186400.0
 
@@ -56,11 +70,48 @@ def _exp2_of_product32(a: Num, y: Num) -> Num:
     return scale(poly((p - k).narrow(), EXP2[32]), n.narrow())
 
 
+def _scaled(s: tuple[Num, Num], c: tuple[float, float]) -> tuple[Num, Num]:
+    """The product of a number and a constant, each in two parts."""
+    p, error = two_product(s[0], c[0])
+    return p, fma(s[0], c[1], fma(s[1], c[0], error))
+
+
+def _log2_pair(a: Num) -> tuple[Num, Num]:
+    """log2 of a positive finite double, in two parts, with a relative error of about 2^-64."""
+    e, f = split(a)
+    k = (e >> LAYOUT[64].mantissa).to_float()
+    m = f + 1.0  # exact: split subtracted it
+    d = m + 1.0
+    inverse = 1.0 / d
+    hi = f * inverse
+    s = hi, fma(-hi, m - (d - 1.0), fma(-hi, d, f)) * inverse  # s = f/(m + 1)
+    z, z_low = two_product(hi, hi)
+    z_low = fma(hi + hi, s[1], z_low)
+    cube, cube_low = two_product(z, hi)
+    cube_low = fma(z, s[1], fma(z_low, hi, cube_low))
+    first = _scaled(s, LOG2_C1)
+    third = _scaled((cube, cube_low), LOG2_C3)
+    t, t_error = fast_two_sum(k, first[0])
+    u, u_error = fast_two_sum(t, third[0])
+    small = fma(cube * z, horner(z, LOG2_Q), third[1] + first[1])
+    return fast_two_sum(u, (t_error + u_error) + small)
+
+
+def _exp2_of_product64(a: Num, y: Num) -> Num:
+    """exp2(y·log2(a)) for double a ≥ 0, a = 1 with infinite y apart."""
+    hi, lo = _log2_pair(a)
+    hi = where(a < INF, where(a > 0.0, hi, -INF), a)
+    p, error = two_product(hi, y)
+    tail = fma(lo, y, error)
+    p = at_least(at_most(p, 1030.0), -1080.0)
+    k, n = nearest(p, 1.0, 2 * LAYOUT[64].bias)
+    r = (p - k) + where(fabs(p) < 1030.0, tail, 0.0)
+    return scale(poly(r, EXP2[64]), n)
+
+
 def power(x: Num, y: Num) -> Num:
-    if x.width == 64:
-        return intrinsic("llvm.pow", x, y)
     a, b = fabs(x), fabs(y)
-    r = _exp2_of_product32(a, y)
+    r = (_exp2_of_product32 if x.width == 32 else _exp2_of_product64)(a, y)
     integer = rint(y).eq(y)
     half = y * 0.5
     odd = integer & rint(half).ne(half)
