@@ -31,8 +31,10 @@ from funcgrad.ops.families import (
 # ---- convert_element_type
 
 
-def _convert_abstract(x: ShapedArray, *, new_dtype: np.dtype) -> ShapedArray:
-    return ShapedArray(x.shape, new_dtype)
+def _convert_abstract(
+    x: ShapedArray, *, new_dtype: np.dtype, weak_type: bool = False
+) -> ShapedArray:
+    return ShapedArray(x.shape, new_dtype, weak_type)
 
 
 def _saturate(xp: Any, x: Any, dtype: np.dtype) -> Any:
@@ -48,7 +50,7 @@ def _saturate(xp: Any, x: Any, dtype: np.dtype) -> Any:
     return result.astype(dtype)
 
 
-def _convert_impl(xp: Any, x: Any, *, new_dtype: np.dtype) -> Any:
+def _convert_impl(xp: Any, x: Any, *, new_dtype: np.dtype, weak_type: bool = False) -> Any:
     if x.dtype.kind == "c" and new_dtype.kind not in "cb":
         x = x.real
     if dtypes.is_float(x.dtype) and dtypes.is_integer(new_dtype):
@@ -61,7 +63,9 @@ def _cast(x: Any, dtype: np.dtype) -> Any:
     return (x.astype(np.int8) if _bit_width(x.dtype) == 4 else x).astype(dtype)
 
 
-def _convert_partial(g: Any, y: Any, x: Any, *, new_dtype: np.dtype) -> Any:
+def _convert_partial(
+    g: Any, y: Any, x: Any, *, new_dtype: np.dtype, weak_type: bool = False
+) -> Any:
     if not dtypes.is_inexact(new_dtype):
         return Zero(aval_of(y).tangent())
     return convert_element_type(g, new_dtype)
@@ -71,7 +75,7 @@ convert_element_type_p: Primitive = unary(
     "convert_element_type",
     impl=_convert_impl,
     jvp=_convert_partial,
-    transpose=lambda ct, x, *, new_dtype: convert_element_type(ct, x.aval.dtype),
+    transpose=lambda ct, x, **dtype: convert_element_type(ct, x.aval.dtype),
     abstract=_convert_abstract,
     doc="",
 )

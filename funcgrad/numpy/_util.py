@@ -1,0 +1,263 @@
+"""What every function of `funcgrad.numpy` does first: arguments to arrays, one dtype, one shape.
+
+Python scalars are weakly typed, numpy's arrays and scalars keep their dtype, lists are no operands.
+Operands that fit already are passed on untouched, so that eager calls cost what the op costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from funcgrad import dtypes
+from funcgrad.core import context
+from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapedArray, scalar_dtype
+from funcgrad.core.aval import promote as _promote_avals
+from funcgrad.core.trace import Tracer
+from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers
+from funcgrad.ops.base import broadcast_p
+from funcgrad.ops.convert import convert_element_type, convert_element_type_p
+
+__all__ = [
+    "align", "as_array", "axes_of", "broadcast", "broadcast_shapes", "broadcast_to",
+    "canonical_axes", "canonical_axis", "convert", "default_float", "default_int", "dtype_or",
+    "elementwise", "integers", "is_scalar", "number", "promote", "promote_and_broadcast",
+    "promote_inexact", "shape_of",
+]  # fmt: skip
+
+# ---- one argument
+
+
+def is_scalar(x: Any) -> bool:
+    """Whether x is a Python scalar (numpy's scalars have a dtype, so they are arrays here)."""
+    return isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic)
+
+
+def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
+    """x as an Array or Tracer: Python scalars become weakly typed arrays.
+
+    Raises TypeError, naming the function and the argument, for lists and everything else.
+    """
+    if type(x) is Array or isinstance(x, Tracer):
+        return x
+    if is_scalar(x):
+        return number(name, x, scalar_dtype(x), weak=type(x) is not bool, argument=argument)
+    if isinstance(x, np.ndarray | np.generic):
+        return Array(np.asarray(x, dtypes.canonical(x.dtype)))
+    if hasattr(x, "__funcgrad_array__"):
+        return x.__funcgrad_array__()
+    raise TypeError(_no_operand(name, x, argument))
+
+
+def _no_operand(name: str, x: Any, argument: str) -> str:
+    if isinstance(x, list | tuple):
+        return (
+            f"{name}: {argument} is a {type(x).__name__}: {_short(x)}; arrays and scalars are "
+            "needed. Convert it with fnp.array(...)"
+        )
+    return f"{name}: {argument} must be an array or a scalar, got {type(x)}: {_short(x)}"
+
+
+def _short(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def number(
+    name: str, value: Any, dtype: np.dtype, weak: bool, argument: str = "an argument"
+) -> Array:
+    """A Python scalar as a 0-d array of a dtype; OverflowError where the dtype can't hold it."""
+    try:
+        return Array(np.asarray(value, dtype), weak)
+    except OverflowError as e:
+        raise OverflowError(
+            f"{name}: {argument} is {value}, which {dtype} can't hold; give it a wider dtype, as "
+            "in fnp.int64(...)"
+        ) from e
+
+
+def _label(i: int, count: int) -> str:
+    """How errors call argument i: binary functions have x and y."""
+    return "xy"[i] if count <= 2 else f"argument {i}"
+
+
+# ---- dtypes
+
+
+def default_float() -> np.dtype:
+    """The dtype of floats that nothing else determines: float32, or fg.default_dtype's."""
+    return context.current().float_dtype
+
+
+def default_int() -> np.dtype:
+    """The dtype of integers that nothing else determines: int32, or fg.default_dtype's."""
+    return context.current().int_dtype
+
+
+def dtype_or(dtype: Any, otherwise: np.dtype) -> np.dtype:
+    """A `dtype=` argument as a numpy dtype; Python's float, int and complex mean the defaults."""
+    if dtype is None:
+        return otherwise
+    if dtype is float:
+        return default_float()
+    if dtype is int:
+        return default_int()
+    return dtypes.to_complex(default_float()) if dtype is complex else dtypes.canonical(dtype)
+
+
+def convert(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
+    """An array in a dtype, strong or weak; x itself where it is so already."""
+    aval = x.aval
+    if aval.dtype == dtype and aval.weak_type == weak:
+        return x
+    if weak:
+        return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=True)
+    return convert_element_type(x, dtype)
+
+
+def _to_common(
+    name: str, args: Sequence[Any], common: Callable[[list[ShapedArray]], tuple[np.dtype, bool]]
+) -> list[Any]:
+    """Arguments as arrays of the dtype, and weakness, that `common` says for their types."""
+    n = len(args)
+    plain = [is_scalar(a) for a in args]
+    arrays = [a if s else as_array(name, a, _label(i, n))
+              for i, (a, s) in enumerate(zip(args, plain, strict=True))]  # fmt: skip
+    avals = [ShapedArray((), scalar_dtype(a), type(a) is not bool) if s else a.aval
+             for a, s in zip(arrays, plain, strict=True)]  # fmt: skip
+    dtype, weak = common(avals)
+    out: list[Any] = []
+    for i, (a, s, aval) in enumerate(zip(arrays, plain, avals, strict=True)):
+        if s:
+            # At its full precision, once: float64's 0.1 is not float32's.
+            out.append(number(name, a, dtype, weak or aval.weak_type, _label(i, n)))
+        elif aval.dtype != dtype or (weak and not aval.weak_type):
+            out.append(convert(a, dtype, weak))
+        else:
+            out.append(a)
+    return out
+
+
+def promote(name: str, *args: Any) -> list[Any]:
+    """Arguments as arrays of their common dtype (JAX's lattice with weak types).
+
+    Shapes stay as they are. Raises TypePromotionError where there is no common dtype.
+    """
+    return _to_common(name, args, _promote_avals)
+
+
+def _promote_inexact_avals(avals: list[ShapedArray]) -> tuple[np.dtype, bool]:
+    dtype, weak = _promote_avals(avals)
+    return dtypes.to_inexact(dtype, default_float()), weak
+
+
+def promote_inexact(name: str, *args: Any) -> list[Any]:
+    """Arguments as arrays of one floating-point or complex dtype: the default float for integers.
+
+    Shapes stay as they are.
+    """
+    if len(args) == 1:
+        # The functions of one argument: nothing to do for floats.
+        x = args[0]
+        if type(x) is Array and dtypes.is_inexact(x._value.dtype):
+            return [x]
+    return _to_common(name, args, _promote_inexact_avals)
+
+
+# ---- shapes
+
+
+def shape_of(name: str, shape: Any) -> tuple[int, ...]:
+    """A `shape=` argument, an integer or a sequence of them, as a tuple of sizes."""
+    sizes = (shape,) if isinstance(shape, int | np.integer) else shape
+    if isinstance(sizes, Array | Tracer) and not sizes.ndim:
+        sizes = (sizes,)
+    sizes = integers(name, "shape", sizes)
+    if any(n < 0 for n in sizes):
+        raise ShapeError(f"{name}: shape {sizes} has a negative size")
+    return sizes
+
+
+def broadcast_shapes(name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that all `shapes` broadcast to by NumPy's rules.
+
+    Raises ShapeError naming the function, the two arguments and the sizes that differ.
+    """
+    ndim = max(map(len, shapes), default=0)
+    out = [1] * ndim
+    source = [0] * ndim
+    for i, shape in enumerate(shapes):
+        for axis, n in enumerate(shape, start=ndim - len(shape)):
+            if n == 1 or n == out[axis]:
+                continue
+            if out[axis] != 1:
+                first, second = _label(source[axis], len(shapes)), _label(i, len(shapes))
+                raise ShapeError(
+                    f"{name}: {first} of shape {tuple(shapes[source[axis]])} and {second} of shape "
+                    f"{tuple(shape)} can't be broadcast together: their sizes {out[axis]} and {n} "
+                    f"at axis {axis - ndim} differ, and neither is 1"
+                )
+            out[axis], source[axis] = n, i
+    return tuple(out)
+
+
+def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """An array broadcast to a shape that is known to fit; x itself where it has that shape."""
+    own = x.shape
+    if own == shape:
+        return x
+    dims = tuple(range(len(shape) - len(own), len(shape)))
+    return broadcast_p.bind(x, shape=shape, broadcast_dimensions=dims)
+
+
+def broadcast(name: str, *args: Any) -> list[Any]:
+    """Arguments as arrays of their common shape; dtypes stay as they are."""
+    arrays = [as_array(name, a, _label(i, len(args))) for i, a in enumerate(args)]
+    shape = broadcast_shapes(name, *(a.shape for a in arrays))
+    return [broadcast_to(a, shape) for a in arrays]
+
+
+def align(name: str, arrays: list[Any]) -> list[Any]:
+    """Arrays as elementwise ops take them: of one shape, but scalars, which ops take as they are.
+
+    Where all are scalars of one element in different ranks, the common shape is made of them.
+    """
+    shape = arrays[0].shape
+    if all(a.shape == shape for a in arrays):
+        return arrays
+    shape = broadcast_shapes(name, *(a.shape for a in arrays))
+    return [broadcast_to(a, shape) if a.shape else a for a in arrays]
+
+
+def promote_and_broadcast(name: str, *args: Any) -> list[Any]:
+    """Arguments as arrays of one dtype and one shape; scalars stay scalars, as ops take them."""
+    if len(args) == 2:
+        x, y = args
+        if type(x) is Array and type(y) is Array:
+            a, b = x._value, y._value
+            if a.dtype == b.dtype and a.shape == b.shape:
+                return [x, y]
+    return align(name, promote(name, *args))
+
+
+def elementwise(name: str, prim: Any, *args: Any) -> Any:
+    """A primitive applied to arguments of any dtypes and shapes that promote and broadcast."""
+    return prim.bind(*promote_and_broadcast(name, *args))
+
+
+def axes_of(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """An `axis=` argument (None for all axes, an integer or a sequence) as non-negative axes."""
+    if axis is None:
+        return tuple(range(ndim))
+    if isinstance(axis, tuple | list):
+        return canonical_axes(name, axis, ndim)
+    return (canonical_axis(name, axis, ndim),)
+
+
+def need_real(name: str, x: Any) -> None:
+    """Raise DTypeError for complex arrays, which have no order."""
+    if dtypes.is_complex(x.dtype):
+        raise DTypeError(f"{name}: need real numbers, got {x.aval}: complex ones have no order")
