@@ -131,9 +131,13 @@ def _series_and_derivative(xp: Any, at: _Point, eps: float) -> tuple[Any, Any]:
     return end[3], end[4]
 
 
-def _fraction(xp: Any, at: _Point, eps: float) -> Any:
-    """Legendre's continued fraction h by Lentz's algorithm: 1 - P = a D h."""
-    a, start = at.a, at.x + 1.0 - at.a
+def legendre_fraction(xp: Any, a: Any, x: Any, on: Any, eps: float) -> Any:
+    """h = x⁻ᵃ eˣ ∫ₓ^∞ tᵃ⁻¹ e⁻ᵗ dt, Legendre's continued fraction by Lentz's algorithm, where `on`.
+
+    >>> legendre_fraction(np, np.float64(1), np.float64(4), np.bool_(True), 1e-15)
+    array(0.25)
+    """
+    start = x + 1.0 - a
     zero = constant(xp, start, 0.0)
 
     def step(carry: tuple) -> tuple:
@@ -148,12 +152,12 @@ def _fraction(xp: Any, at: _Point, eps: float) -> Any:
         return (xp.abs(carry[4] - 1.0) > eps) & (carry[0] < MOST_TERMS)
 
     d = 1.0 / start
-    init = (zero, zero + 1e300, d, d, xp.where(at.fraction, 2.0, zero + 1.0))
+    init = (zero, zero + 1e300, d, d, xp.where(on, 2.0, zero + 1.0))
     return while_(xp, unfinished, step, init)[3]
 
 
 def _fraction_and_derivative(xp: Any, at: _Point, eps: float) -> tuple[Any, Any]:
-    """The value of `_fraction` and its derivative in a."""
+    """The value of `legendre_fraction` and its derivative in a."""
     a, start = at.a, at.x + 1.0 - at.a
     zero = constant(xp, start, 0.0)
 
@@ -224,7 +228,8 @@ def _tails(xp: Any, a: Any, x: Any, eps: float) -> tuple[Any, Any]:
     m = _series(xp, at, eps)
     log_power = a * xp.log(x) - lgamma_1p(xp, xp.minimum(a, 1.0))
     rest = xp.exp(log_power) * a * m
-    small = xp.where(at.uniform, middle, a * at.density * _fraction(xp, at, eps))
+    fraction = a * at.density * legendre_fraction(xp, a, x, at.fraction, eps)
+    small = xp.where(at.uniform, middle, fraction)
     small = xp.where(at.series, at.density * m, small)
     is_lower = at.series | (at.uniform & (at.mu < 0.0))
     p = xp.where(is_lower, small, 1.0 - small)

@@ -107,6 +107,12 @@ def betainc_reference(a, b, x):
     return mpmath.betainc(a, b, 0, x, regularized=True)
 
 
+def spence_reference(x):
+    if x > 1.5:
+        return -(mpmath.log(x) ** 2) / 2 - spence_reference(1 / x)
+    return mpmath.polylog(2, 1 - x).real
+
+
 def polygamma_reference(n, x):
     return (-1) ** (int(n) + 1) * mpmath.factorial(n) * zeta_reference(n + 1, x)
 
@@ -216,6 +222,17 @@ ROWS = [
         for name, order, scaled in [("bessel_i0e", 0, 1), ("bessel_i1e", 1, 1), ("i0", 0, 0),
                                     ("i1", 1, 0)]
     ),
+    Row("xlogy", lambda x, y: x * mpmath.log(y), ((uniform(-9, 9), uniform(0, 4)),), 5, 4),
+    Row("xlog1py", lambda x, y: x * mpmath.log1p(y), ((uniform(-9, 9), uniform(-0.9, 4)),), 5, 4),
+    Row("entr", lambda x: -x * mpmath.log(x), (uniform(0, 4), magnitudes(-300, 30)), 5, 4),
+    Row("logit", lambda p: mpmath.log(p / (1 - p)), (uniform(0, 1), one_minus, magnitudes(-320, -1),
+        around(0.5, width=1e-4)), 6, 4),
+    Row("spence", spence_reference, (uniform(0, 4), magnitudes(-300, 300),
+        around(0.5, 1, 2, width=1e-5)), 1, 14),
+    Row("exp1", mpmath.e1, (uniform(0, 3), magnitudes(-300, 1.9)), 1, 10),
+    Row("expi", mpmath.ei, (uniform(-3, 30), magnitudes(-300, 1.9)), 1, 8, lambda x: 0.1),
+    Row("expn", lambda n, x: mpmath.expint(n, x).real, ((lambda rng, _: rng.integers(0, 30, 100),
+        magnitudes(-3, 1.5)),), 1, 50),
 ]  # fmt: skip
 
 
@@ -286,6 +303,26 @@ VALUES = {
     "bessel_i1e": ([0, -0.0, INF, -INF, NAN], [0, -0.0, 0, -0.0, NAN]),
     "i0": ([0, -0.0, INF, -INF, NAN], [1, 1, INF, INF, NAN]),
     "i1": ([0, -0.0, INF, -INF, NAN], [0, -0.0, INF, -INF, NAN]),
+    "xlogy": (
+        [0, 0, 0, 0, 1, -1, NAN, 2],
+        [0, -1, INF, NAN, 0, 0, 1, -1],
+        [0, 0, 0, NAN, -INF, INF, NAN, NAN],
+    ),
+    "xlog1py": (
+        [0, 0, 0, 0, 1, -1, NAN, 2],
+        [-1, -2, INF, NAN, -1, -1, 1, -2],
+        [0, 0, 0, NAN, -INF, INF, NAN, NAN],
+    ),
+    "entr": ([0, 1, -1, INF, -INF, NAN], [0, 0, -INF, -INF, -INF, NAN]),
+    "logit": ([0, 0.5, 1, -0.1, 1.1, NAN], [-INF, 0, INF, NAN, NAN, NAN]),
+    "spence": ([1, INF, -1, NAN], [0, -INF, NAN, NAN]),
+    "exp1": ([0, INF, -1, NAN], [INF, 0, NAN, NAN]),
+    "expi": ([0, INF, -INF, NAN], [-INF, INF, -0.0, NAN]),
+    "expn": (
+        [0, 1, 2, 3, 2, -1, 1.5, 1, NAN],
+        [0, 0, 0, 0, INF, 1, 1, -1, 1],
+        [INF, INF, 1, 0.5, 0, NAN, NAN, NAN, NAN],
+    ),
 }
 
 
@@ -303,8 +340,13 @@ def test_special_values(name, dtype):
 SCIPY_NAMES = {"erf_inv": "erfinv", "lgamma": "gammaln", "digamma": "psi", "bessel_i0e": "i0e"}
 
 
-@pytest.mark.parametrize("name", ["erf", "erfc", "erf_inv", "ndtr", "log_ndtr", "ndtri", "lgamma",
-                                  "digamma", "gammasgn", "bessel_i0e"])  # fmt: skip
+PATTERNS = (
+    "erf", "erfc", "erf_inv", "ndtr", "log_ndtr", "ndtri", "lgamma", "digamma", "gammasgn",
+    "bessel_i0e", "logit", "entr",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PATTERNS)
 def test_random_bit_patterns(name):
     """All exponents, denormals, infinities and NaN among them, against scipy in float64."""
     bits = np.random.default_rng(3).integers(0, 2**32, 20000, dtype=np.uint32)
