@@ -14,11 +14,15 @@ import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 from llvmlite.binding import ffi
+
+from . import objects
+
+Source: TypeAlias = ir.Module | str | Callable[[], ir.Module | str]
 
 _init_lock = threading.Lock()
 _engines: dict[Target, Engine] = {}
@@ -89,12 +93,21 @@ class Target:
 class Library:
     """The machine code of one module, linked into this process."""
 
-    def __init__(self, engine: Engine, source: str, level: int, obj: bytes, tracker: Any):
+    def __init__(self, engine: Engine, module: Source, level: int, obj: bytes, tracker: Any):
         self._engine = engine
+        self._module = module
         self._tracker = tracker
-        self.source = source
         self.level = level
         self.object_code = obj
+
+    @property
+    def source(self) -> str:
+        """The LLVM IR before optimization.
+
+        >>> engine().compile("define i32 @two() { ret i32 2 }").source
+        'define i32 @two() { ret i32 2 }'
+        """
+        return _text(self._module)
 
     def address(self, name: str) -> int:
         """Address of a function or global that the module defines.
@@ -135,8 +148,8 @@ class Engine:
         _initialize()
         self.target = target
         self._lock = threading.Lock()
-        self._libraries: dict[bytes, Library] = {}
-        self._building: dict[bytes, threading.Event] = {}
+        self._libraries: dict[str, Library] = {}
+        self._building: dict[str, threading.Event] = {}
         self._symbols: dict[str, int] = {}
         self._serial = itertools.count()
         self._jit = llvm.create_lljit_compiler(self._target_machine(), suppress_errors=True)
@@ -157,11 +170,13 @@ class Engine:
             if self._symbols.setdefault(name, address) != address:
                 raise ValueError(f"bind: {name!r} is already bound to another address")
 
-    def compile(self, module: ir.Module | str, level: int = 3) -> Library:
+    def compile(self, module: Source, level: int = 3, key: str | None = None) -> Library:
         """Verify, optimize and link a module; the same text is compiled only once.
 
         *level* is LLVM's, 0 to 3. Below 3 loops are neither vectorized nor unrolled, which
-        compiles twice as fast: for code that is written with vectors already.
+        compiles twice as fast: for code that is written with vectors already. *key*, if given,
+        stands for the text, and must change when it does; then *module* may be a function, which
+        is called only if the object code is not on disk (see `objects`).
 
         Functions and globals that the module declares come from `bind`, then from the process
         (libc, libm). Raises InvalidIR if LLVM rejects the module, and RuntimeError if a
@@ -171,38 +186,39 @@ class Engine:
         >>> ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(lib.address("twice"))(21)
         42
         """
-        text = str(module)
-        key = hashlib.sha256(f"{level}{text}".encode()).digest()
+        salt = f"{llvm.llvm_version_info}|{self.target}|{level}|{key is None}|"
+        name = hashlib.sha256((salt + (_text(module) if key is None else key)).encode()).hexdigest()
         while True:
             with self._lock:
-                if key in self._libraries:
-                    return self._libraries[key]
-                event = self._building.get(key)
+                if name in self._libraries:
+                    return self._libraries[name]
+                event = self._building.get(name)
                 if event is None:
-                    mine = self._building[key] = threading.Event()
+                    mine = self._building[name] = threading.Event()
                     break
             event.wait()
         try:
-            library = self._build(text, level)
+            library = self._build(module, level, name)
             with self._lock:
-                self._libraries[key] = library
+                self._libraries[name] = library
             return library
         finally:
             with self._lock:
-                del self._building[key]
+                del self._building[name]
             mine.set()
 
-    def _build(self, text: str, level: int) -> Library:
-        obj, defined, declared = self._inspect(text, level, _emit)
+    def _build(self, module: Source, level: int, name: str) -> Library:
+        kept = objects.load(name)
+        obj, defined, declared = kept or self._inspect(_text(module), level, _emit)
         linker = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
-        for name in defined:
-            linker.export_symbol(name)
-        for name in declared:
-            if address := self._symbols.get(name):
-                linker.import_symbol(name, address)
-            elif not name.startswith("llvm.") and not llvm.address_of_symbol(name):
+        for symbol in defined:
+            linker.export_symbol(symbol)
+        for symbol in declared:
+            if address := self._symbols.get(symbol):
+                linker.import_symbol(symbol, address)
+            elif not symbol.startswith("llvm.") and not llvm.address_of_symbol(symbol):
                 raise RuntimeError(
-                    f"cannot link a compiled module: symbol {name!r} is neither bound nor in the "
+                    f"cannot link a compiled module: symbol {symbol!r} is neither bound nor in the "
                     "process; bind(name, address) it before compiling"
                 )
         try:
@@ -210,7 +226,9 @@ class Engine:
         except RuntimeError as error:
             raise RuntimeError(f"cannot link a compiled module: {error}") from None
         tracker.detach()
-        return Library(self, text, level, obj, tracker)
+        if kept is None:
+            objects.save(name, obj, defined, declared)
+        return Library(self, module, level, obj, tracker)
 
     def _target_machine(self) -> Any:
         target = self.target
@@ -244,6 +262,10 @@ def engine(target: Target | None = None) -> Engine:
         if target not in _engines:
             _engines[target] = Engine(target)
         return _engines[target]
+
+
+def _text(module: Source) -> str:
+    return str(module() if callable(module) else module)
 
 
 def _initialize() -> None:

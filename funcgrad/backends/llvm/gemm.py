@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -49,12 +51,26 @@ def install(dtype: str, out: str, target: Engine | None = None) -> int:
     target = target or engine()
     pool.bind(target)
     scratch.bind(target)
-    module = ir.Module("gemm")
-    Driver(module, FORMATS[dtype], FORMATS[out], target.target)
     name = symbol(FORMATS[dtype], FORMATS[out])
-    address = target.compile(module, level=1).address(name)
+
+    def write() -> ir.Module:
+        module = ir.Module("gemm")
+        Driver(module, FORMATS[dtype], FORMATS[out], target.target)
+        return module
+
+    address = target.compile(write, level=1, key=f"{name} {_generator()}").address(name)
     target.bind(name, address)
     return address
+
+
+@functools.cache
+def _generator() -> str:
+    """A digest of the generator's files, which stands for what they write."""
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("gemm*.py"), folder / "engine.py"]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def declare_gemm(module: ir.Module, dtype: str, out: str | None = None) -> ir.Function:

@@ -1,0 +1,75 @@
+import os
+import stat
+import sys
+
+import pytest
+
+from funcgrad.backends.llvm import objects
+from funcgrad.backends.llvm.engine import Engine, Target
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_round_trip_and_damage(folder):
+    assert objects.load("k") is None
+    objects.save("k", b"code\nmore", ["f"], ["g"])
+    assert objects.load("k") == (b"code\nmore", ["f"], ["g"])
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    whole = (folder / "k").read_bytes()
+    for damaged in (
+        b"",
+        whole[:-1],
+        b"\n" + whole,
+        b"[]\n" + whole,
+        whole.replace(b"code", b"kode"),
+    ):
+        (folder / "k").write_bytes(damaged)
+        assert objects.load("k") is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no owners and modes")
+def test_directory_open_to_others_is_not_used(folder):
+    objects.save("k", b"code", [], [])
+    folder.chmod(0o777)
+    assert objects.load("k") is None
+    objects.save("l", b"code", [], [])
+    assert not (folder / "l").exists()
+
+
+def test_can_be_turned_off_and_survives_a_bad_place(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in ("", str(tmp_path / "file" / "cache")):
+        monkeypatch.setenv("FUNCGRAD_CACHE_DIR", place)
+        objects.save("k", b"code", [], [])
+        assert objects.load("k") is None
+
+
+def test_oldest_half_goes(folder, monkeypatch):
+    monkeypatch.setattr(objects, "MOST_FILES", 8)
+    for i in range(9):
+        objects.save(f"k{i}", b"", [], [])
+        os.utime(folder / f"k{i}", (i, i))
+    objects.save("last", b"", [], [])
+    assert len(list(folder.iterdir())) <= 8
+    assert objects.load("last")
+    assert objects.load("k0") is None
+
+
+def test_engine_takes_objects_from_disk(folder):
+    def write():
+        calls.append(1)
+        return "define i64 @answer() { ret i64 42 }"
+
+    calls = []
+    for _ in range(2):
+        library = Engine(Target.host()).compile(write, key="answer 1")
+        assert library.address("answer")
+    assert calls == [1]
+    assert "ret i64 42" in library.llvm_text
+    Engine(Target.host()).compile(write, key="answer 2")
+    Engine(Target.host().generic()).compile(write, key="answer 2")
+    assert len(calls) == 4
