@@ -7,14 +7,14 @@ void(pointers…, i64 begin, i64 end) on a part of its range where threads share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from funcgrad.backends.llvm import emit_ops
 from funcgrad.backends.llvm.emit_block import emit_block
-from funcgrad.backends.llvm.emit_schedule import Level, Schedule, schedule
+from funcgrad.backends.llvm.emit_schedule import Level, Range, Schedule, schedule
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
     Definitions,
@@ -45,14 +45,6 @@ HEAVY_OPS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """A loop runs over part number `axis` of its turns, each part `size` long but the last."""
-
-    axis: Value
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Emitted:
     """A kernel's function; `turns` > 0 says that tasks share the range [0, turns) by `grain`.
 
@@ -66,16 +58,17 @@ class Emitted:
 
 
 def emit(
-    kernel: Kernel, name: str, ranges: dict[Loop, Range] | None = None, share: float = 1.0
+    kernel: Kernel, name: str, ranges: Mapping[Loop, Range] | None = None
 ) -> Emitted:
     """The LLVM function of a kernel that has points."""
-    return Emitter(kernel, schedule(kernel, share), ranges or {}).run(name)
+    ranges = ranges or {}
+    return Emitter(kernel, schedule(kernel, ranges), ranges).run(name)
 
 
 class Emitter:
     """Writes the function of one kernel."""
 
-    def __init__(self, kernel: Kernel, plan: Schedule, ranges: dict[Loop, Range]):
+    def __init__(self, kernel: Kernel, plan: Schedule, ranges: Mapping[Loop, Range]):
         self.kernel = kernel
         self.plan = plan
         self.ranges = ranges

@@ -85,7 +85,7 @@ class KernelCache:
         pieces, partials = split(kernel)
         calls = []
         for piece in pieces:
-            emitted = emit(piece.kernel, "KERNEL", piece.ranges, piece.share)
+            emitted = emit(piece.kernel, "KERNEL", piece.ranges)
             text = emitted.definitions.text([emitted.text])
             symbol = f"fg_k{hashlib.sha256(text.encode()).hexdigest()[:16]}"
             with self._lock:

@@ -9,7 +9,7 @@ Hack, Whole-Function Vectorization, 2011). Work of more than some microseconds i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from funcgrad.backends.llvm import vecmath
@@ -82,13 +82,23 @@ class Schedule:
         return math.prod(level.turns for level in self.levels[: self.lead])
 
 
-def schedule(kernel: Kernel, share: float = 1.0) -> Schedule:
-    """The schedule of a kernel that has points; each runs a share of its loops' turns."""
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A loop runs over part number `axis` of its turns, each part `size` long but the last."""
+
+    axis: Value
+    size: int
+
+
+def schedule(kernel: Kernel, ranges: Mapping[Loop, Range] | None = None) -> Schedule:
+    """The schedule of a kernel that has points."""
+    ranges = ranges or {}
+    parts = {r.axis for r in ranges.values()}
     axes, fixed = coalesce(kernel)
     found = list(accesses(kernel.body))
-    total = math.prod(a.size for a in axes) * cost(kernel.body) * share
+    total = math.prod(a.size for a in axes) * cost(kernel.body, ranges)
     inner = [a for a in found if a.loop is not None]
-    block = _block_axis(axes, found) if inner and can_block(kernel) else None
+    block = _block_axis([a for a in axes if a.value not in parts], found) if inner and can_block(kernel) else None
     order = _order(axes, found, block)
     levels = [Level(a.value, a.size) for a in order]
     if block is not None:
@@ -286,8 +296,9 @@ def _cut(
 _SLOW = {"floor_divide": 1.0, "remainder": 1.0, "fmod": 1.0, "divide": 0.2, "sqrt": 0.2}
 
 
-def cost(body: Sequence[Stmt]) -> float:
+def cost(body: Sequence[Stmt], ranges: Mapping[Loop, Range] | None = None) -> float:
     """Nanoseconds that a body may take for one point, roughly."""
+    ranges = ranges or {}
     total = 0.0
     for s in body:
         if isinstance(s, Op):
@@ -295,7 +306,8 @@ def cost(body: Sequence[Stmt]) -> float:
         elif isinstance(s, Load | Store):
             total += 0.02 * max(2, s.buffer.dtype.itemsize)
         elif isinstance(s, Loop):
-            total += s.size * cost(s.body)
+            turns = ranges[s].size if s in ranges else s.size
+            total += turns * cost(s.body, ranges)
         else:
             total += 16 * cost((*s.test, *s.body))
     return total

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.llvm.emit import Range
 from funcgrad.backends.llvm.emit_schedule import (
     LINE,
     MOST_TASKS,
     SERIAL_NS,
     TASK_NS,
+    Range,
     cost,
     schedule,
 )
@@ -47,12 +47,10 @@ MOST_POINTS = 65_536
 @dataclass(frozen=True)
 class Piece:
     """A kernel, and for each of its parameters the number in those of the split kernel, after
-    which the partial results are counted. `share`: the part of its loops' turns that one point
-    runs."""
+    which the partial results are counted."""
 
     kernel: Kernel
     params: tuple[int, ...]
-    share: float = 1.0
     ranges: dict[Loop, Range] = field(default_factory=dict)
 
 
@@ -150,7 +148,7 @@ def _first(
     params = (*(kernel.params[i] for i in kept), *made)
     first = Kernel(f"{kernel.name}_parts", params, (part, *kernel.axes), body)
     numbers = (*kept, *(n + i for i in range(len(made))))
-    return Piece(first, numbers, 1 / part.size, {reduce: Range(part.value, size)})
+    return Piece(first, numbers, {reduce: Range(part.value, size)})
 
 
 def _point_index(axes: Sequence[Axis]) -> Index:

@@ -18,7 +18,7 @@ import numpy as np
 
 from funcgrad.backends.llvm.emit_kernels import KernelCache
 from funcgrad.backends.llvm.engine import Engine, Library, engine
-from funcgrad.backends.llvm.host import emit_host, host_steps
+from funcgrad.backends.llvm.host import emit_host, host_steps, written_inputs
 from funcgrad.backends.llvm.memory import LARGE, bind, large_arrays
 from funcgrad.backends.program import HostStep, Program, View, program_text
 from funcgrad.errors import CompileError
@@ -177,7 +177,9 @@ class Executable:
         self._dtypes = [a.dtype for a in program.ins]
         self._outs = [(a.shape, a.dtype) for a in program.outs]
         self._large = any(a.nbytes >= LARGE for a in program.outs)
-        self._aliases = tuple(program.aliases.items())
+        written = written_inputs(program.steps) | set(program.aliases.values())
+        results = {i: o for o, i in program.aliases.items()}
+        self._written = [(i, results.get(i)) for i in sorted(written)]
         self._run = native_run()
         self._spec = self._make_spec()
         self._spec_address = ctypes.addressof(self._spec)
@@ -198,8 +200,8 @@ class Executable:
         if type(values) is not list:
             values = list(values)
         results = large_arrays(self._outs) if self._large else [empty(*s) for s in self._outs]
-        if self._aliases:
-            values = self._share(values, results)
+        if self._written:
+            values = self._donated(values, results)
         status = self._run(values, results, self._spec_address)
         if status == _ODD:
             values = self._plain(values)
@@ -208,18 +210,21 @@ class Executable:
             self._fail(status)
         return results
 
-    def _share(self, values: list, results: list) -> list:
-        """Put donated arrays in their results' places: themselves where nobody else holds them."""
+    def _donated(self, values: list, results: list) -> list:
+        """Donated arrays that the program writes to: themselves where nobody else holds them, else
+        copies; those that become results are put among them."""
         values = list(values)
-        for out, i in self._aliases:
+        for i, out in self._written:
             x, aval = values[i], self.program.ins[i]
-            # This list, the caller's list, the Array, `x` and the count's argument.
+            # Counted are two lists, the Array that was donated, `x`, and the count's argument.
             mine = type(x) is np.ndarray and sys.getrefcount(x) <= 5
             if not (mine and x.flags.carray and x.flags.owndata and x.dtype is aval.dtype):
-                copy = results[out]
+                copy = results[out] if out is not None else empty(aval.shape, aval.dtype)
                 copy[...] = x
                 x = copy
-            values[i] = results[out] = x
+            values[i] = x
+            if out is not None:
+                results[out] = x
         return values
 
     def _plain(self, values: list) -> list:

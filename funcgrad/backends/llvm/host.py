@@ -25,6 +25,7 @@ from funcgrad.backends.program import (
     Ref,
     Step,
     WhileStep,
+    walk,
 )
 
 STACK_BYTES = 32_768
@@ -50,6 +51,22 @@ def host_steps(steps: Sequence[Step]) -> list[HostStep]:
         elif isinstance(s, WhileStep):
             found += host_steps((*s.test, *s.body))
     return found
+
+
+def written_inputs(steps: Sequence[Step]) -> set[int]:
+    """The numbers of the inputs that a program writes to."""
+    return {r.number for s in walk(steps) for r in _written(s) if r.space == "input"}
+
+
+def _written(s: Step) -> list[Ref]:
+    if isinstance(s, KernelStep):
+        pairs = zip(s.args, s.kernel.params, strict=True)
+        return [ref for ref, b in pairs if b.role != "in"]
+    if isinstance(s, HostStep):
+        return [v.ref for v in s.outs]
+    if isinstance(s, CopyStep):
+        return [s.to]
+    return [s.c] if isinstance(s, GemmStep) else []
 
 
 class _Host:

@@ -1,0 +1,27 @@
+"""The CPU backend: programs become machine code of this process through LLVM.
+
+`BACKEND.compile` plans a jaxpr (`backends.plan`), compiles its kernels and one host function, and
+gives an `Executable`, a callable on numpy arrays. Threads are set by `pool.set_num_threads` or the
+environment variable FUNCGRAD_NUM_THREADS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from funcgrad.backends.llvm.executable import Executable
+from funcgrad.backends.plan import plan
+from funcgrad.core.ir import Jaxpr
+
+
+class LLVMBackend:
+    """The compiler for this processor."""
+
+    name = "llvm"
+
+    def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
+        """Compile a program; a donated input's buffer may be written to."""
+        return Executable(plan(jaxpr, donated, name))
+
+
+BACKEND = LLVMBackend()
