@@ -1,0 +1,137 @@
+"""Optimizers: chains of the steps in `updates`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from funcgrad.optim.base import GradientTransformation, chain, identity, masked
+from funcgrad.optim.updates import (
+    ScalarOrSchedule,
+    add_decayed_weights,
+    scale_by_adam,
+    scale_by_learning_rate,
+    scale_by_lion,
+    scale_by_rms,
+    scale_by_rss,
+    trace,
+)
+
+
+def sgd(
+    learning_rate: ScalarOrSchedule, momentum: float | None = None, nesterov: bool = False
+) -> GradientTransformation:
+    """Stochastic gradient descent, with momentum if asked for.
+
+    >>> from funcgrad import optim
+    >>> opt = optim.sgd(0.1)
+    >>> updates, state = opt.update(2.0, opt.init(1.0))
+    >>> print(optim.apply_updates(1.0, updates))
+    0.8
+    """
+    moments = identity() if momentum is None else trace(momentum, nesterov)
+    return chain(moments, scale_by_learning_rate(learning_rate))
+
+
+def adam(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    mu_dtype: Any = None,
+    nesterov: bool = False,
+) -> GradientTransformation:
+    """Adam (Kingma & Ba, 2015); see `scale_by_adam`.
+
+    >>> from funcgrad import optim
+    >>> opt = optim.adam(0.1)
+    >>> print(opt.update(2.0, opt.init(1.0))[0])
+    -0.1
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+def adamw(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    mu_dtype: Any = None,
+    weight_decay: float = 1e-4,
+    mask: Any = None,
+    nesterov: bool = False,
+) -> GradientTransformation:
+    """Adam with decoupled weight decay (Loshchilov & Hutter, 2019).
+
+    mask: a pytree of bools, or a function from parameters to one, of the leaves that decay.
+
+    >>> from funcgrad import optim
+    >>> opt = optim.adamw(0.1, weight_decay=0.0)
+    >>> print(opt.update(2.0, opt.init(1.0), 1.0)[0])
+    -0.1
+    """
+    decay = add_decayed_weights(weight_decay)
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov),
+        decay if mask is None else masked(decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+def lion(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.99,
+    weight_decay: float = 1e-3,
+    mask: Any = None,
+) -> GradientTransformation:
+    """Lion (Chen et al., 2023) with decoupled weight decay.
+
+    >>> from funcgrad import optim
+    >>> opt = optim.lion(0.1, weight_decay=0.0)
+    >>> print(opt.update(2.0, opt.init(1.0), 1.0)[0])
+    -0.1
+    """
+    decay = add_decayed_weights(weight_decay)
+    return chain(
+        scale_by_lion(b1, b2),
+        decay if mask is None else masked(decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+def rmsprop(
+    learning_rate: ScalarOrSchedule,
+    decay: float = 0.9,
+    eps: float = 1e-8,
+    momentum: float | None = None,
+    nesterov: bool = False,
+) -> GradientTransformation:
+    """RMSProp (Tieleman & Hinton, 2012), with momentum if asked for.
+
+    >>> from funcgrad import optim
+    >>> opt = optim.rmsprop(0.1, decay=0.0)
+    >>> print(opt.update(2.0, opt.init(1.0))[0])
+    -0.1
+    """
+    moments = identity() if momentum is None else trace(momentum, nesterov)
+    return chain(scale_by_rms(decay, eps), scale_by_learning_rate(learning_rate), moments)
+
+
+def adagrad(
+    learning_rate: ScalarOrSchedule, initial_accumulator_value: float = 0.1, eps: float = 1e-7
+) -> GradientTransformation:
+    """Adagrad (Duchi et al., 2011).
+
+    >>> from funcgrad import optim
+    >>> opt = optim.adagrad(0.1, 0.0, 0.0)
+    >>> print(opt.update(2.0, opt.init(1.0))[0])
+    -0.1
+    """
+    return chain(
+        scale_by_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate)
+    )
