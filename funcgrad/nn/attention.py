@@ -1,0 +1,107 @@
+"""Scaled dot-product attention (Vaswani et al., "Attention Is All You Need", 2017)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import funcgrad.numpy as fnp
+from funcgrad import dtypes
+from funcgrad.errors import ShapeError
+from funcgrad.nn.normalize import softmax
+
+
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: Any = None,
+    key_value_seq_lengths: Any = None,
+    local_window_size: int | tuple[int, int] | None = None,
+) -> Any:
+    """softmax(query·keyᵀ·scale + bias)·value for each head.
+
+    query: (B, T, N, H) or (T, N, H); key, value: (B, S, K, H), where K divides N (grouped heads).
+    bias: added to the logits, broadcastable to (B, N, T, S); mask: bool of that shape, False leaves
+    a pair out. scale: 1/√H by default. is_causal: query t sees keys s ≤ t.
+    *_seq_lengths: int (B,), the tokens that count; local_window_size: how many keys to the left and
+    right a query sees. Softmax is computed in float32 for lower-precision inputs. Rows without any
+    key give 0. Result: as query.
+
+    >>> from funcgrad import nn
+    >>> x = fnp.ones((1, 2, 1, 4))
+    >>> nn.dot_product_attention(x, x, x, is_causal=True).shape
+    (1, 2, 1, 4)
+    """
+    query, key, value = fnp.asarray(query), fnp.asarray(key), fnp.asarray(value)
+    batched = query.ndim == 4
+    if not batched:
+        query, key, value = query[None], key[None], value[None]
+    _check(query, key, value)
+    b, t, n, h = query.shape
+    s, k = key.shape[1:3]
+    if k != n:
+        key, value = (fnp.repeat(x, n // k, axis=2) for x in (key, value))
+    wide = query.dtype if query.dtype.itemsize >= 4 else np.dtype(np.float32)
+    factor = 1 / math.sqrt(h) if scale is None else scale
+    logits = fnp.einsum("btnh,bsnh->bnts", query * factor, key).astype(wide)
+    if bias is not None:
+        logits = logits + fnp.asarray(bias).astype(wide)
+    allowed = _allowed(t, s, mask, is_causal, local_window_size)
+    lengths = _lengths(t, s, query_seq_lengths, key_value_seq_lengths)
+    if lengths is not None:
+        allowed = lengths if allowed is None else fnp.logical_and(allowed, lengths)
+    if allowed is not None:
+        # A large finite value instead of -inf: a row without keys stays free of NaN.
+        logits = fnp.where(allowed, logits, float(dtypes.finfo(wide).min) / 2)
+    weights = softmax(logits, axis=-1).astype(value.dtype)
+    if lengths is not None or mask is not None:
+        weights = fnp.where(allowed, weights, fnp.zeros_like(weights))
+    out = fnp.einsum("bnts,bsnh->btnh", weights, value)
+    return out if batched else out[0]
+
+
+def _check(query: Any, key: Any, value: Any) -> None:
+    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
+    if not (query.ndim == key.ndim == value.ndim == 4):
+        raise ShapeError(
+            f"dot_product_attention: need three arrays of (B, T, N, H) or (T, N, H), got {shapes}"
+        )
+    same = key.shape == value.shape and key.shape[0] == query.shape[0]
+    if not same or key.shape[3] != query.shape[3] or query.shape[2] % key.shape[2]:
+        raise ShapeError(
+            "dot_product_attention: batch and head sizes must agree, key and value have one shape, "
+            f"and the key heads divide the query heads; got {shapes}"
+        )
+
+
+def _allowed(t: int, s: int, mask: Any, is_causal: bool, window: Any) -> Any:
+    """Which pairs (query, key) count, or None for all."""
+    allowed = None if mask is None else fnp.asarray(mask)
+    rows, columns = fnp.arange(t)[:, None], fnp.arange(s)[None, :]
+    conditions = [columns <= rows] if is_causal else []
+    if window is not None:
+        left, right = (window, window) if isinstance(window, int) else window
+        conditions += [columns >= rows - left, columns <= rows + right]
+    for c in conditions:
+        allowed = c if allowed is None else fnp.logical_and(allowed, c)
+    return allowed
+
+
+def _lengths(t: int, s: int, query_lengths: Any, key_lengths: Any) -> Any:
+    """Which pairs are within the sequences' lengths, as (B, 1, T, S), or None."""
+    allowed = None
+    for lengths, size, at in ((query_lengths, t, (3,)), (key_lengths, s, (2,))):
+        if lengths is None:
+            continue
+        within = fnp.arange(size)[None, :] < fnp.asarray(lengths)[:, None]
+        within = fnp.expand_dims(within, (1, *at))
+        allowed = within if allowed is None else fnp.logical_and(allowed, within)
+    return allowed

@@ -1,0 +1,216 @@
+"""Initializers: functions init(key, shape, dtype) that give a layer's first weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import funcgrad.numpy as fnp
+from funcgrad import random
+
+Initializer = Callable[..., Any]
+
+
+def zeros(key: Any, shape: Sequence[int], dtype: Any = np.float32) -> Any:
+    """All zeros; the key isn't used.
+
+    >>> from funcgrad import nn, random
+    >>> print(nn.initializers.zeros(random.key(0), (2,)))
+    [0. 0.]
+    """
+    return fnp.zeros(shape, dtype)
+
+
+def ones(key: Any, shape: Sequence[int], dtype: Any = np.float32) -> Any:
+    """All ones; the key isn't used.
+
+    >>> from funcgrad import nn, random
+    >>> print(nn.initializers.ones(random.key(0), (2,)))
+    [1. 1.]
+    """
+    return fnp.ones(shape, dtype)
+
+
+def constant(value: Any, dtype: Any = np.float32) -> Initializer:
+    """All equal to value.
+
+    >>> from funcgrad import nn, random
+    >>> print(nn.initializers.constant(3.0)(random.key(0), (2,)))
+    [3. 3.]
+    """
+    default = dtype
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
+        return fnp.full(shape, value, dtype)
+
+    return init
+
+
+def uniform(scale: float = 1e-2, dtype: Any = np.float32) -> Initializer:
+    """Uniform on [0, scale).
+
+    >>> from funcgrad import nn, random
+    >>> nn.initializers.uniform()(random.key(0), (2, 3)).shape
+    (2, 3)
+    """
+    default = dtype
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
+        return random.uniform(key, shape, dtype) * fnp.asarray(scale, dtype)
+
+    return init
+
+
+def normal(stddev: float = 1e-2, dtype: Any = np.float32) -> Initializer:
+    """Normal with mean 0 and a standard deviation.
+
+    >>> from funcgrad import nn, random
+    >>> nn.initializers.normal(0.02)(random.key(0), (2, 3)).shape
+    (2, 3)
+    """
+    default = dtype
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
+        return random.normal(key, shape, dtype) * fnp.asarray(stddev, dtype)
+
+    return init
+
+
+def truncated_normal(
+    stddev: float = 1e-2, dtype: Any = np.float32, lower: float = -2.0, upper: float = 2.0
+) -> Initializer:
+    """Normal, cut at lower and upper standard deviations.
+
+    >>> from funcgrad import nn, random
+    >>> nn.initializers.truncated_normal()(random.key(0), (2, 3)).shape
+    (2, 3)
+    """
+    default = dtype
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
+        drawn = random.truncated_normal(key, lower, upper, shape, dtype)
+        return drawn * fnp.asarray(stddev, dtype)
+
+    return init
+
+
+def _fans(
+    shape: Sequence[int], in_axis: Any, out_axis: Any, batch_axis: Any
+) -> tuple[float, float]:
+    if len(shape) < 2:
+        raise ValueError(
+            f"initializers: variance scaling needs a shape of at least two axes, got {tuple(shape)}"
+        )
+
+    def product(axes: Any) -> int:
+        return math.prod(shape[a] for a in ((axes,) if isinstance(axes, int) else axes))
+
+    n_in, n_out, n_batch = product(in_axis), product(out_axis), product(batch_axis)
+    field = math.prod(shape) / n_in / n_out / n_batch
+    return n_in * field, n_out * field
+
+
+def variance_scaling(
+    scale: float,
+    mode: str,
+    distribution: str,
+    in_axis: int | Sequence[int] = -2,
+    out_axis: int | Sequence[int] = -1,
+    batch_axis: Sequence[int] = (),
+    dtype: Any = np.float32,
+) -> Initializer:
+    """Weights of variance scale / n, with n the "fan_in", "fan_out" or "fan_avg" of the shape.
+
+    distribution: "truncated_normal", "normal" or "uniform".
+
+    >>> from funcgrad import nn, random
+    >>> init = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+    >>> init(random.key(0), (4, 5)).shape
+    (4, 5)
+    """
+    default = dtype
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
+        fan_in, fan_out = _fans(shape, in_axis, out_axis, batch_axis)
+        fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
+        if mode not in fans:
+            raise ValueError(f"variance_scaling: mode must be one of {list(fans)}, got {mode!r}")
+        variance = scale / max(fans[mode], 1.0)
+        if distribution == "truncated_normal":
+            # Cutting at two standard deviations leaves a variance of 0.7737.
+            stddev = math.sqrt(variance) / 0.87962566103423978
+            return random.truncated_normal(key, -2, 2, shape, dtype) * fnp.asarray(stddev, dtype)
+        if distribution == "normal":
+            return random.normal(key, shape, dtype) * fnp.asarray(math.sqrt(variance), dtype)
+        if distribution == "uniform":
+            return random.uniform(key, shape, dtype, -1) * fnp.asarray(
+                math.sqrt(3 * variance), dtype
+            )
+        raise ValueError(
+            "variance_scaling: distribution must be truncated_normal, normal or uniform, got "
+            f"{distribution!r}"
+        )
+
+    return init
+
+
+def _scaled(name: str, scale: float, mode: str, distribution: str, source: str) -> Any:
+    def make(
+        in_axis: int | Sequence[int] = -2,
+        out_axis: int | Sequence[int] = -1,
+        batch_axis: Sequence[int] = (),
+        dtype: Any = np.float32,
+    ) -> Initializer:
+        return variance_scaling(scale, mode, distribution, in_axis, out_axis, batch_axis, dtype)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"""Variance {scale}/{mode}, distribution {distribution}. Source: {source}.
+
+    >>> from funcgrad import nn, random
+    >>> nn.initializers.{name}()(random.key(0), (4, 5)).shape
+    (4, 5)
+    """
+    return make
+
+
+_GLOROT = "Glorot & Bengio, 2010"
+_HE = "He et al., 2015"
+_LECUN = "LeCun et al., 1998"
+glorot_uniform = _scaled("glorot_uniform", 1.0, "fan_avg", "uniform", _GLOROT)
+glorot_normal = _scaled("glorot_normal", 1.0, "fan_avg", "truncated_normal", _GLOROT)
+he_uniform = _scaled("he_uniform", 2.0, "fan_in", "uniform", _HE)
+he_normal = _scaled("he_normal", 2.0, "fan_in", "truncated_normal", _HE)
+lecun_uniform = _scaled("lecun_uniform", 1.0, "fan_in", "uniform", _LECUN)
+lecun_normal = _scaled("lecun_normal", 1.0, "fan_in", "truncated_normal", _LECUN)
+xavier_uniform, xavier_normal = glorot_uniform, glorot_normal
+kaiming_uniform, kaiming_normal = he_uniform, he_normal
+
+
+def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = np.float32) -> Initializer:
+    """A (semi-)orthogonal matrix: Q of a normal one (Saxe et al., 2013).
+
+    >>> from funcgrad import nn, random
+    >>> q = nn.initializers.orthogonal()(random.key(0), (3, 3))
+    >>> bool(fnp.allclose(q @ q.T, fnp.eye(3), atol=1e-5))
+    True
+    """
+    default = dtype
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
+        if len(shape) < 2:
+            raise ValueError(f"orthogonal: need a shape of at least two axes, got {tuple(shape)}")
+        columns = shape[column_axis]
+        rows = math.prod(shape) // columns
+        drawn = random.normal(key, (max(rows, columns), min(rows, columns)), dtype)
+        q, r = fnp.linalg.qr(drawn)
+        q = q * fnp.sign(fnp.diagonal(r))
+        if rows < columns:
+            q = q.T
+        wide = [n for i, n in enumerate(shape) if i != column_axis % len(shape)]
+        q = fnp.reshape(q, (*wide, columns))
+        return fnp.asarray(scale, dtype) * fnp.moveaxis(q, -1, column_axis)
+
+    return init

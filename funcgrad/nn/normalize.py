@@ -1,0 +1,145 @@
+"""The softmax family, standardization, one-hot codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import funcgrad.numpy as fnp
+from funcgrad import dtypes
+from funcgrad.core.context import current
+from funcgrad.errors import DTypeError
+from funcgrad.ops.convert import stop_gradient
+
+Axis = int | Sequence[int] | None
+
+
+def _float(x: Any) -> Any:
+    x = fnp.asarray(x)
+    return x if dtypes.is_inexact(x.dtype) else x.astype(current().float_dtype)
+
+
+def _guarded_max(x: Any, axis: Axis, where: Any = None) -> Any:
+    """The maximum along axis as a constant, 0 where it is infinite: what exponents are shifted by.
+
+    Functions that use it don't depend on the shift, so its derivative isn't needed.
+    """
+    top = fnp.max(x, axis=axis, keepdims=True, where=where, initial=-fnp.inf)
+    return stop_gradient(fnp.where(fnp.isfinite(top), top, fnp.zeros_like(top)))
+
+
+def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
+    """exp(x) / Σ exp(x) along `axis`, computed without overflow.
+
+    where: a mask; elements outside count as -inf and give 0.
+
+    >>> from funcgrad import nn
+    >>> print(nn.softmax(fnp.array([0.0, 0.0])))
+    [0.5 0.5]
+    """
+    x = _float(x)
+    if where is not None:
+        x = fnp.where(where, x, -fnp.inf)
+    weights = fnp.exp(x - _guarded_max(x, axis))
+    total = fnp.sum(weights, axis=axis, keepdims=True)
+    if where is not None:
+        total = fnp.where(total == 0, fnp.ones_like(total), total)
+    return weights / total
+
+
+def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
+    """log(softmax(x)) along `axis`, accurate where softmax underflows.
+
+    >>> from funcgrad import nn
+    >>> print(nn.log_softmax(fnp.array([0.0, -1000.0])))
+    [    0. -1000.]
+    """
+    x = _float(x)
+    if where is not None:
+        x = fnp.where(where, x, -fnp.inf)
+    shifted = x - _guarded_max(x, axis)
+    return shifted - fnp.log(fnp.sum(fnp.exp(shifted), axis=axis, keepdims=True))
+
+
+def logsumexp(
+    a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, where: Any = None
+) -> Any:
+    """log Σ b·exp(a) along `axis`, computed without overflow. -inf for an empty sum.
+
+    >>> from funcgrad import nn
+    >>> print(nn.logsumexp(fnp.array([1000.0, 1000.0])))
+    1000.69...
+    """
+    a = _float(a)
+    if where is not None:
+        a = fnp.where(where, a, -fnp.inf)
+    if b is not None:
+        a = fnp.where(fnp.asarray(b) != 0, a, -fnp.inf)
+    top = _guarded_max(a, axis)
+    weights = fnp.exp(a - top)
+    if b is not None:
+        weights = weights * b
+    total = fnp.sum(weights, axis=axis, keepdims=True)
+    out = fnp.log(total) + top
+    return out if keepdims else fnp.squeeze(out, axis=_axes(axis, a.ndim))
+
+
+def _axes(axis: Axis, ndim: int) -> tuple[int, ...]:
+    if axis is None:
+        return tuple(range(ndim))
+    return (axis,) if isinstance(axis, int) else tuple(axis)
+
+
+def logmeanexp(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+    """The logarithm of the mean of exp(a) along `axis`.
+
+    >>> from funcgrad import nn
+    >>> print(nn.logmeanexp(fnp.array([1000.0, 1000.0])))
+    1000.0
+    """
+    a = _float(a)
+    count = 1
+    for d in _axes(axis, a.ndim):
+        count *= a.shape[d]
+    return logsumexp(a, axis, keepdims=keepdims) - fnp.log(fnp.asarray(count, a.dtype))
+
+
+def standardize(
+    x: Any,
+    axis: Axis = -1,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: float = 1e-5,
+    where: Any = None,
+) -> Any:
+    """(x - mean) / √(variance + epsilon) along `axis`; the moments are x's own if not given.
+
+    >>> from funcgrad import nn
+    >>> print(nn.standardize(fnp.array([1.0, 3.0]), epsilon=0.0))
+    [-1.  1.]
+    """
+    x = _float(x)
+    if mean is None:
+        mean = fnp.mean(x, axis=axis, keepdims=True, where=where)
+    if variance is None:
+        variance = fnp.mean(fnp.square(x - mean), axis=axis, keepdims=True, where=where)
+    return (x - mean) / fnp.sqrt(variance + epsilon)
+
+
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
+    """A vector with 1 at index x and 0 elsewhere, for each integer in x, along a new `axis`.
+
+    Indices outside [0, num_classes) give zeros.
+
+    >>> from funcgrad import nn
+    >>> print(nn.one_hot(fnp.array([0, 2]), 3))
+    [[1. 0. 0.]
+     [0. 0. 1.]]
+    """
+    x = fnp.asarray(x)
+    if not dtypes.is_integer(x.dtype):
+        raise DTypeError(f"nn.one_hot: the indices must be integers, got {x.dtype.name}")
+    dtype = current().float_dtype if dtype is None else dtype
+    classes = fnp.arange(num_classes, dtype=x.dtype)
+    hot = (x[..., None] == classes).astype(dtype)
+    return fnp.moveaxis(hot, -1, axis)
