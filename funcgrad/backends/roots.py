@@ -94,11 +94,13 @@ def group(axes: Sequence[tuple[Index, int]], shape: Sequence[int]) -> list[Index
     out, rest = [], list(axes)[::-1]
     for n in shape:
         index, size = [], 1
+        if n == 0:
+            index.append(rest.pop())
         while size < n:
             part, m = rest.pop()
             index.append((part, m))
             size *= m
-        assert size == n or n == 0, (axes, shape)
+        assert n in (0, size), (axes, shape)
         out.append(_row_major(index))
     return out
 
@@ -153,8 +155,9 @@ class Analysis:
             if self.costs[eqn] is None:
                 self._opaque_uses(eqn)
                 continue
+            # A view evaluates its operand whenever it is evaluated; what is kept, once.
             passes = eqn.prim.name in VIEWS
-            n = max(self.uses.get(v, 0) for v in eqn.outs) if passes else 1
+            n = max(1, *(self.uses.get(v, 0) for v in eqn.outs)) if passes else 1
             for a in set(eqn.ins):
                 if type(a) is Var:
                     self.uses[a] = self.uses.get(a, 0) + n * _repeats(eqn, a)
@@ -237,7 +240,8 @@ class Analysis:
 
     def _add_root(self, eqn: Eqn, var: Var, cost: int) -> None:
         self.roots[var] = root = Root(eqn, var, *_domain(eqn, var), cost)
-        analyze(root, self.inlined)
+        if root.size:
+            analyze(root, self.inlined)
 
     def _chain(self, eqn: Eqn, cost: int, size: int) -> _Chain:
         leaves: set[Var] = set()

@@ -1,0 +1,65 @@
+"""How lowering is tested: a program, planned and interpreted, against its ops one by one."""
+
+import numpy as np
+
+from funcgrad.backends import program_interpret
+from funcgrad.backends.plan import plan
+from funcgrad.backends.program import HostStep, KernelStep, walk
+from funcgrad.core.ir import interpret, typecheck
+from funcgrad.core.staging import stage
+from funcgrad.core.trace import aval_of
+
+TOLERANCE = {"e": 2e-3, "f": 3e-5, "d": 1e-12, "F": 3e-5, "D": 1e-12}
+
+
+def program(fun, *arrays, donated=None):
+    """The jaxpr and the planned program of a function of arrays that gives a list."""
+    jaxpr, consts = stage(lambda *args: fun(*args), [aval_of(a) for a in arrays])
+    assert not consts
+    typecheck(jaxpr)
+    planned = plan(jaxpr, donated or [False] * len(arrays), "test")
+    return jaxpr, planned
+
+
+def check(fun, *arrays, donated=None, exact=False):
+    """Compare both ways of running; the planned program, for more questions."""
+    arrays = [np.asarray(a) for a in arrays]
+    jaxpr, planned = program(fun, *arrays, donated=donated)
+    with np.errstate(all="ignore"):
+        wanted = interpret(jaxpr, np, *arrays)
+    got = program_interpret.run(planned, arrays)
+    for w, g, v in zip(wanted, got, jaxpr.outs, strict=True):
+        same(g, np.asarray(w).astype(v.aval.dtype), exact)
+    return planned
+
+
+def same(got, wanted, exact=False):
+    """Assert that arrays are equal: type, shape and, up to rounding, values."""
+    assert got.dtype == wanted.dtype
+    assert got.shape == wanted.shape
+    if got.dtype.kind == "V" or got.dtype.name == "bfloat16":
+        got, wanted = got.astype(np.float32), wanted.astype(np.float32)
+        np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=2e-2)
+        return
+    tolerance = 0 if exact else TOLERANCE.get(got.dtype.char, 0)
+    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+def kernels(planned):
+    """How many kernels the program runs."""
+    return sum(isinstance(s, KernelStep) for s in walk(planned.steps))
+
+
+def hosts(planned):
+    """The names of the ops that run in Python."""
+    return [s.prim.name for s in walk(planned.steps) if isinstance(s, HostStep)]
+
+
+def floats(*shape, seed=0, dtype="float32"):
+    """Reproducible normal numbers."""
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+def integers(*shape, low=-5, high=6, seed=0, dtype="int32"):
+    """Reproducible integers."""
+    return np.random.default_rng(seed).integers(low, high, size=shape).astype(dtype)
