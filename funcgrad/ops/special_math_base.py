@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 FLOAT64 = np.dtype(np.float64)
+FOR_FLOAT32, FOR_FLOAT64 = 1e-9, 3e-16
 
 
 def polynomial(coefficients: Sequence[float], x: Any) -> Any:
@@ -89,16 +90,18 @@ def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def iterated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Like `in_float64`, for `function(xp, *args, eps)`: eps is the error to iterate to.
+def to_accuracy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Like `in_float64`, for `function(xp, *args, eps)`; eps is the relative error to aim at.
 
-    >>> iterated(lambda xp, x, eps: x + eps)(np, np.float64(0))
-    np.float64(3e-16)
+    That is FOR_FLOAT32 or FOR_FLOAT64, by the dtype of the arguments.
+
+    >>> to_accuracy(lambda xp, x, eps: x + eps)(np, np.float32(0))
+    np.float32(1e-09)
     """
 
     @functools.wraps(function)
     def wrapped(xp: Any, *args: Any) -> Any:
-        eps = 1e-9 if is_single(args[-1]) else 3e-16
+        eps = FOR_FLOAT32 if is_single(args[-1]) else FOR_FLOAT64
         return _widened(lambda *wide: function(*wide, eps), xp, args)
 
     return wrapped

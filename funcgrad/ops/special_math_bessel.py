@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from funcgrad.ops.special_math_base import is_single, polynomial
+from funcgrad.ops.special_math_base import in_float64, is_single, polynomial
 
 # fmt: off
 # I₀(x) in x², x ≤ 12: 1e-18
@@ -100,6 +100,7 @@ def bessel_i1e(xp: Any, x: Any) -> Any:
     return xp.where(is_near, x * near, xp.copysign(far, x))
 
 
+@in_float64
 def i0(xp: Any, x: Any) -> Any:
     """I₀(x).
 
@@ -109,6 +110,7 @@ def i0(xp: Any, x: Any) -> Any:
     return _unscaled(xp, x, bessel_i0e(xp, x))
 
 
+@in_float64
 def i1(xp: Any, x: Any) -> Any:
     """I₁(x), an odd function.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.ops.special_math_base import constant, iterated, ratio, while_
+from funcgrad.ops.special_math_base import constant, ratio, to_accuracy, while_
 from funcgrad.ops.special_math_gamma import STIRLING, lgamma_1p
 from funcgrad.ops.special_math_igamma import log_gap
 
@@ -62,7 +62,7 @@ def _fraction(xp: Any, a: Any, b: Any, x: Any, excess: Any, eps: float) -> Any:
     return while_(xp, unfinished, step, (zero, first, zero, first, zero))[3]
 
 
-@iterated
+@to_accuracy
 def betainc(xp: Any, a: Any, b: Any, x: Any, eps: float) -> Any:
     """1/B(a, b) ∫₀ˣ tᵃ⁻¹ (1-t)ᵇ⁻¹ dt for a ≥ 0, b ≥ 0, 0 ≤ x ≤ 1, else NaN.
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 from funcgrad.ops.special_math_base import (
+    FOR_FLOAT32,
+    FOR_FLOAT64,
     choose_ratio,
     constant,
-    in_float64,
     is_single,
     polynomial,
     ratio,
+    to_accuracy,
 )
 
 SQRT_HALF = 0.7071067811865476
@@ -102,25 +104,26 @@ INVERSE_FAR_SINGLE = (
 # fmt: on
 
 
-def erfcx(xp: Any, x: Any) -> Any:
+def erfcx(xp: Any, x: Any, eps: float = FOR_FLOAT64) -> Any:
     """exp(x²) erfc(x) for finite x ≥ 0.
 
     >>> erfcx(np, np.array([0.0, 1e6]))
     array([1.00000000e+00, 5.64189584e-07])
     """
     u = 2.0 / (x + 2.0)
-    return u * ratio(ERFCX_SINGLE if is_single(x) else ERFCX, u)
+    return u * ratio(ERFCX_SINGLE if eps == FOR_FLOAT32 else ERFCX, u)
 
 
-def _exp_minus_square(xp: Any, x: Any, scale: float) -> Any:
+def _exp_minus_square(xp: Any, x: Any, scale: float, eps: float) -> Any:
     """exp(-scale x²) for 0 ≤ x < 40 and scale a power of two, to the last bits of a tiny result.
 
     x is cut into h + l where h² is exact; x² = h² + l (x + h).
     """
-    grid = 256.0 if is_single(x) else 1048576.0
-    h = xp.rint(x * grid) * (1.0 / grid)
+    if eps == FOR_FLOAT32:  # x² is exact
+        return xp.exp(x * x * -scale)
+    h = xp.rint(x * 1048576.0) * (1.0 / 1048576.0)
     t = (x - h) * (x + h) * -scale
-    return xp.exp(h * h * -scale) * polynomial((1 / 24, 1 / 6, 0.5, 1.0, 1.0), t)
+    return xp.exp(h * h * -scale) * polynomial((1 / 6, 0.5, 1.0, 1.0), t)
 
 
 def erf(xp: Any, x: Any) -> Any:
@@ -141,18 +144,18 @@ def erf(xp: Any, x: Any) -> Any:
     return xp.where(small, near, xp.copysign(far, x))
 
 
-def erfc(xp: Any, x: Any) -> Any:
+@to_accuracy
+def erfc(xp: Any, x: Any, eps: float) -> Any:
     """The complementary error function 1 - erf(x), without cancellation for large x.
 
     >>> erfc(np, np.array([-np.inf, 0.0, 10.0]))
     array([2.00000000e+00, 1.00000000e+00, 2.08848758e-45])
     """
-    single = is_single(x)
     a = xp.abs(x)
     small = a < 0.5
-    near = 1.0 - x * ratio(ERF_SINGLE if single else ERF, xp.where(small, x * x, 0.0))
-    b = xp.minimum(a, 11.0 if single else 28.0)
-    tail = erfcx(xp, b) * _exp_minus_square(xp, b, 1.0)
+    near = 1.0 - x * ratio(ERF, xp.where(small, x * x, 0.0))
+    b = xp.minimum(a, 28.0)
+    tail = erfcx(xp, b, eps) * _exp_minus_square(xp, b, 1.0, eps)
     return xp.where(small, near, xp.where(x < 0.0, 2.0 - tail, tail))
 
 
@@ -174,7 +177,8 @@ def erf_inv(xp: Any, x: Any) -> Any:
     return xp.where(xp.isinf(w), xp.copysign(w, x), x * f)
 
 
-def ndtri(xp: Any, p: Any) -> Any:
+@to_accuracy
+def ndtri(xp: Any, p: Any, eps: float) -> Any:
     """The inverse of the normal distribution function: √2 erf_inv(2p - 1), exact in both tails.
 
     >>> ndtri(np, np.array([0.0, 1e-300, 0.5, 0.975]))
@@ -182,7 +186,7 @@ def ndtri(xp: Any, p: Any) -> Any:
     """
     x = 2.0 * p - 1.0
     w = -xp.log(4.0 * p * (1.0 - p))
-    if is_single(p):
+    if eps == FOR_FLOAT32:
         r = xp.sqrt(xp.minimum(xp.maximum(w, 5.0), 106.0)) - 2.25
         f = choose_ratio(
             xp, w < 5.0, INVERSE_CENTRE_SINGLE, xp.minimum(w, 5.0), INVERSE_FAR_SINGLE, r
@@ -195,7 +199,8 @@ def ndtri(xp: Any, p: Any) -> Any:
     return xp.where(xp.isinf(w), xp.copysign(w, x), x * f * SQRT_2)
 
 
-def ndtr(xp: Any, x: Any) -> Any:
+@to_accuracy
+def ndtr(xp: Any, x: Any, eps: float) -> Any:
     """The normal distribution function (1 + erf(x/√2))/2, exact in its lower tail.
 
     >>> ndtr(np, np.array([-30.0, 0.0, 1.0]))
@@ -204,25 +209,25 @@ def ndtr(xp: Any, x: Any) -> Any:
     a = xp.abs(x)
     small = a < 0.5
     t = xp.where(small, x * SQRT_HALF, 0.0)
-    near = 0.5 + 0.5 * t * ratio(ERF_SINGLE if is_single(x) else ERF, t * t)
-    tail = _normal_tail(xp, a)
+    near = 0.5 + 0.5 * t * ratio(ERF, t * t)
+    tail = _normal_tail(xp, a, eps)
     return xp.where(small, near, xp.where(x < 0.0, tail, 1.0 - tail))
 
 
-def _normal_tail(xp: Any, x: Any) -> Any:
+def _normal_tail(xp: Any, x: Any, eps: float) -> Any:
     """1 - ndtr(x) for x ≥ 0."""
-    b = xp.minimum(x, 15.0 if is_single(x) else 39.0)
-    return 0.5 * erfcx(xp, b * SQRT_HALF) * _exp_minus_square(xp, b, 0.5)
+    b = xp.minimum(x, 39.0)
+    return 0.5 * erfcx(xp, b * SQRT_HALF, eps) * _exp_minus_square(xp, b, 0.5, eps)
 
 
-@in_float64
-def log_ndtr(xp: Any, x: Any) -> Any:
+@to_accuracy
+def log_ndtr(xp: Any, x: Any, eps: float) -> Any:
     """The logarithm of the normal distribution function, without underflow or cancellation.
 
     >>> log_ndtr(np, np.array([-1e10, 0.0, 20.0]))
     array([-5.00000000e+19, -6.93147181e-01, -2.75362412e-89])
     """
     a = xp.abs(x)
-    lower = xp.log(0.5 * erfcx(xp, xp.minimum(a, 1e300) * SQRT_HALF)) - 0.5 * (x * x)
-    upper = xp.log1p(-_normal_tail(xp, xp.where(x < 0.0, 0.0, a)))
+    lower = xp.log(0.5 * erfcx(xp, xp.minimum(a, 1e300) * SQRT_HALF, eps)) - 0.5 * (x * x)
+    upper = xp.log1p(-_normal_tail(xp, xp.where(x < 0.0, 0.0, a), eps))
     return xp.where(x < 0.0, lower, upper)

@@ -16,8 +16,8 @@ from funcgrad.ops.special_math_base import (
     choose_ratio,
     constant,
     in_float64,
-    iterated,
     ratio,
+    to_accuracy,
     while_,
 )
 from funcgrad.ops.special_math_gamma import digamma
@@ -111,7 +111,7 @@ def expi(xp: Any, x: Any) -> Any:
     return xp.where(x < 0.0, -_exp1(xp, xp.where(x < 0.0, -x, 1.0)), y)
 
 
-@iterated
+@to_accuracy
 def expn(xp: Any, n: Any, x: Any, eps: float) -> Any:
     """Eₙ(x) = ∫₁^∞ e⁻ˣᵗ/tⁿ dt for n = 0, 1, 2, … and x ≥ 0, else NaN.
 

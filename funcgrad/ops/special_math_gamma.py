@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from funcgrad.ops.special_math_base import (
-    FLOAT64,
+    FOR_FLOAT32,
     constant,
     fori,
     in_float64,
-    is_single,
     ratio,
+    to_accuracy,
     while_,
 )
 
@@ -105,7 +105,8 @@ def lgamma_1p(xp: Any, s: Any, table: tuple = LGAMMA) -> Any:
     return s * (s - 1.0) * ratio(table, s + 0.5)
 
 
-def lgamma(xp: Any, x: Any) -> Any:
+@to_accuracy
+def lgamma(xp: Any, x: Any, eps: float) -> Any:
     """log |Γ(x)|: ∞ at 0, -1, -2, … and at ±∞.
 
     Near its zeros left of -2 the error is an absolute one, a few ulp of `lgamma(-x)`.
@@ -113,13 +114,9 @@ def lgamma(xp: Any, x: Any) -> Any:
     >>> lgamma(np, np.array([-1.0, 0.5, 2.0, 100.0]))
     array([         inf,   0.57236494,   0.        , 359.13420537])
     """
-    if is_single(x):
-        wide = x.astype(FLOAT64)
-        return _lgamma(xp, wide, LGAMMA_SINGLE, STIRLING_SINGLE).astype(x.dtype)
-    return _lgamma(xp, x, LGAMMA, STIRLING)
-
-
-def _lgamma(xp: Any, x: Any, table: tuple, remainder: tuple) -> Any:
+    short = eps == FOR_FLOAT32
+    table = LGAMMA_SINGLE if short else LGAMMA
+    remainder = STIRLING_SINGLE if short else STIRLING
     a = xp.abs(x)
     log_a = xp.log(a)
     # Γ(x) = Γ(1 + x)/x below ½, also where x is a little negative; 1 + x is not formed.
@@ -151,7 +148,8 @@ def gammasgn(xp: Any, x: Any) -> Any:
     return xp.where((x < 0.0) & (x == xp.floor(x)), np.nan, sign)
 
 
-def digamma(xp: Any, x: Any) -> Any:
+@to_accuracy
+def digamma(xp: Any, x: Any, eps: float) -> Any:
     """The derivative of log Γ: ∓∞ at ±0, NaN at the other poles -1, -2, … and at -∞.
 
     Near its zeros left of 0 the error is an absolute one.
@@ -159,13 +157,8 @@ def digamma(xp: Any, x: Any) -> Any:
     >>> digamma(np, np.array([-1.0, 0.0, 1.0, 100.0]))
     array([        nan,        -inf, -0.57721566,  4.60016185])
     """
-    if is_single(x):
-        wide = x.astype(FLOAT64)
-        return _digamma(xp, wide, DIGAMMA_SINGLE, DIGAMMA_TAIL_SINGLE).astype(x.dtype)
-    return _digamma(xp, x, DIGAMMA, DIGAMMA_TAIL)
-
-
-def _digamma(xp: Any, x: Any, table: tuple, tail: tuple) -> Any:
+    short = eps == FOR_FLOAT32
+    table, tail = (DIGAMMA_SINGLE, DIGAMMA_TAIL_SINGLE) if short else (DIGAMMA, DIGAMMA_TAIL)
     a = xp.abs(x)
     below = a < 1.0
     s = xp.minimum(xp.where(below, a, a - 1.0), 2.0)

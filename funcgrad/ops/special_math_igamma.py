@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.ops.special_math_base import constant, iterated, ratio, while_
+from funcgrad.ops.special_math_base import constant, ratio, to_accuracy, while_
 from funcgrad.ops.special_math_erf import erfcx
 from funcgrad.ops.special_math_gamma import STIRLING, digamma, lgamma_1p
 
@@ -247,7 +247,7 @@ def _with_limits(xp: Any, a: Any, x: Any, y: Any, at_zero: float, at_infinity: f
     return xp.where((a >= 0.0) & (x >= 0.0) & ~bad, y, np.nan)
 
 
-@iterated
+@to_accuracy
 def igamma(xp: Any, a: Any, x: Any, eps: float) -> Any:
     """1/Γ(a) ∫₀ˣ tᵃ⁻¹ e⁻ᵗ dt for a ≥ 0 and x ≥ 0, else NaN.
 
@@ -257,7 +257,7 @@ def igamma(xp: Any, a: Any, x: Any, eps: float) -> Any:
     return _with_limits(xp, a, x, _tails(xp, a, x, eps)[0], 0.0, 1.0)
 
 
-@iterated
+@to_accuracy
 def igammac(xp: Any, a: Any, x: Any, eps: float) -> Any:
     """1 - igamma(a, x), also where that is tiny.
 
@@ -279,7 +279,7 @@ def _derivative(xp: Any, at: _Point, eps: float) -> Any:
     return xp.where(at.uniform, _temme_derivative(xp, at), y)
 
 
-@iterated
+@to_accuracy
 def igamma_grad_a(xp: Any, a: Any, x: Any, eps: float) -> Any:
     """The derivative of igamma(a, x) in a.
 
@@ -291,7 +291,7 @@ def igamma_grad_a(xp: Any, a: Any, x: Any, eps: float) -> Any:
     return xp.where((a == 0.0) | xp.isinf(a), np.nan, y)
 
 
-@iterated
+@to_accuracy
 def random_gamma_grad(xp: Any, a: Any, x: Any, eps: float) -> Any:
     """How a sample x of the gamma distribution of shape a moves with a: -(∂P/∂a)/(∂P/∂x).
 
