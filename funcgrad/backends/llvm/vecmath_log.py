@@ -11,17 +11,16 @@ from .vecmath_ir import LAYOUT, Num, copysign, fabs, fma, horner, poly, sqrt, wh
 LN2 = 0.6931471805599453
 INF, NAN = float("inf"), float("nan")
 
-# (log(1+f) - f)/f² on [-1/3, 1/3]: degree 8, relative error 2^-27.7 of log(1+f).
+# (log(1+f) - f)/f² on [√½ - 1, √2 - 1]: degree 7, relative error 2^-24.9 of log(1+f).
 LOG = (
     -0.5,
-    0.33333215,
-    -0.24999806,
-    0.20010427,
-    -0.16680196,
-    0.14005734,
-    -0.12187481,
-    0.13984594,
-    -0.12880029,
+    0.3333391,
+    -0.25001335,
+    0.19963102,
+    -0.16577649,
+    0.1491448,
+    -0.14266959,
+    0.087005384,
 )
 # (2·atanh(s) - 2s)/s³ in z = s², |s| ≤ 3 - 2√2: degree 6, relative error 2^-59.5 of 2·atanh(s).
 ATANH = (
@@ -33,8 +32,8 @@ ATANH = (
     0.1531411046629262,
     0.14795367496066109,
 )
-# The mantissa is taken from [bound, 2·bound).
-BOUND_BITS = {32: 0x3F2AAAAB, 64: 0x3FE6A09E667F3BCD}  # 2/3, √½
+# The mantissa is taken from [√½, √2).
+BOUND_BITS = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
 
 # Constants in two parts; the first of log10(2) has trailing zeros, so that k times it is exact.
 LOG10_2 = {
