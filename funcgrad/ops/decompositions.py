@@ -284,7 +284,11 @@ def _eig_impl(xp, x, *, compute_left_eigenvectors, compute_right_eigenvectors):
     if compute_left_eigenvectors:
         # The rows of the inverse, as they belong to the same eigenvalues in the same order.
         left = xp.conj(xp.swapaxes(xp.linalg.inv(right), -1, -2))
-        out.append(left / xp.linalg.norm(left, axis=-2, keepdims=True))
+        if x.size:
+            place = xp.argmax(abs(left), axis=-2)[..., None, :]
+            left = left * xp.conj(xp.take_along_axis(left, place, axis=-2))
+            left = left / xp.linalg.norm(left, axis=-2, keepdims=True)
+        out.append(left)
     return [*out, right] if compute_right_eigenvectors else out
 
 
@@ -337,8 +341,8 @@ def eig(
 ) -> list:
     """Eigenvalues, then left and right eigenvectors (columns, as asked for), of square matrices.
 
-    All are complex. Vectors have norm 1, and right ones a real largest component. Left ones (uᴴ x =
-    w uᴴ) need distinct eigenvalues, and have no derivative.
+    All are complex. Vectors have norm 1 and a real largest component. Left ones (uᴴ x = w uᴴ) need
+    distinct eigenvalues, and have no derivative.
 
     >>> import numpy as np
     >>> from funcgrad import lax

@@ -256,6 +256,11 @@ def _lu_abstract(x):
     return [x.strong(), pivots, ShapedArray((*lead, m), integer)]
 
 
+def _magnitude(x: Any) -> Any:
+    """What LAPACK compares when it looks for a pivot."""
+    return abs(x.real) + abs(x.imag) if x.dtype.kind == "c" else abs(x)
+
+
 def _lu_impl(xp, x):
     """Elimination with partial pivoting: columns within a block, products between blocks."""
     *lead, m, n = x.shape
@@ -266,7 +271,7 @@ def _lu_impl(xp, x):
     for start in range(0, k, BLOCK):
         end = min(start + BLOCK, k)
         for j in range(start, end):
-            pivots[:, j] = best = j + xp.argmax(xp.abs(a[:, j:, j]), axis=1)
+            pivots[:, j] = best = j + xp.argmax(_magnitude(a[:, j:, j]), axis=1)
             for rows_of in (a, order):
                 held = rows_of[rows, best]
                 rows_of[rows, best] = rows_of[:, j]

@@ -133,12 +133,12 @@ def test_lu(dtype, shape, rng):
     permuted = np.take_along_axis(a, order[..., None].astype(int), -2)
     np.testing.assert_allclose(product, permuted, rtol=tolerance(dtype), atol=tolerance(dtype))
     if m:
-        assert np.abs(low).max(initial=1) <= 1 + 1e-6
+        assert np.abs(low).max(initial=1) <= np.sqrt(2) + 1e-6
     again = np.asarray(lu_pivots_to_permutation(Array(pivots), m))
     np.testing.assert_array_equal(again, order)
-    if shape == (4, 4) and dtype == "float64":
+    if shape == (4, 4):
         expected, expected_pivots = scipy.linalg.lu_factor(a)
-        np.testing.assert_allclose(factors, expected)
+        np.testing.assert_allclose(factors, expected, rtol=1e-4)
         np.testing.assert_array_equal(pivots, expected_pivots)
 
 
