@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm import gemm as module
 from funcgrad.backends.llvm import pool
-from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.engine import Target, engine
 from funcgrad.backends.llvm.gemm import OUTPUTS, declare_gemm, emit_gemm, gemm
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -222,10 +222,15 @@ def test_blocks_larger_than_the_packing_buffers():
     check(gemm(a, b), a, b)
 
 
+@pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8"])
-def test_generic_target(dtype):
-    """The code for the oldest processor runs here too: other tiles, no masks, no fma."""
-    target = engine(engine().target.generic())
+def test_other_targets(dtype, cpu):
+    """Other tiles, without masks for 16 bits, or without masks and fma at all."""
+    host = engine().target
+    if not host.triple.startswith("x86_64") or not host.has("avx2"):
+        pytest.skip("this processor does not run the code")
+    features = "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""
+    target = engine(Target(host.triple, cpu, features))
     numpy_type = BF16 if dtype == "bfloat16" else np.dtype(dtype)
     out = OUTPUTS[dtype][0]
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, out, target))
