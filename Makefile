@@ -52,7 +52,7 @@ $(VENV)/.created:
 
 $(VENV)/.demo: $(VENV)/.created pyproject.toml
 	@echo "Installing funcgrad into $(VENV)"
-	$(INSTALL) --editable . matplotlib
+	$(INSTALL) --editable . matplotlib tqdm
 	@touch $@
 
 $(VENV)/.test $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: $(VENV)/.created pyproject.toml
