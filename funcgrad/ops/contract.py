@@ -307,9 +307,11 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
 
     >>> from funcgrad import lax
     >>> a = lax.reshape(lax.iota("float32", 8), (2, 2, 2))
-    >>> lax.batch_matmul(a, a)[0]
-    Array([[2., 3.],
-           [6., 11.]], dtype=float32)
+    >>> lax.batch_matmul(a, a)
+    Array([[[ 2.,  3.],
+            [ 6., 11.]],
+           [[46., 55.],
+            [66., 79.]]], dtype=float32)
     """
     a, b = aval_of(lhs), aval_of(rhs)
     if a.ndim < 2 or a.ndim != b.ndim:

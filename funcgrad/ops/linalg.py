@@ -85,7 +85,8 @@ def _triangular_impl(xp, a, b, *, left_side, lower, transpose_a, conjugate_a, un
     if lower:
         x = _solve_lower(xp, a, b, unit_diagonal)
     else:
-        x = _solve_lower(xp, a[..., ::-1, ::-1], b[..., ::-1, :], unit_diagonal)[..., ::-1, :]
+        flipped = xp.ascontiguousarray(a[..., ::-1, ::-1])
+        x = _solve_lower(xp, flipped, b[..., ::-1, :], unit_diagonal)[..., ::-1, :]
     return x if left_side else xp.swapaxes(x, -1, -2)
 
 

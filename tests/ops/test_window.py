@@ -166,13 +166,6 @@ def test_several_operands_in_order(rng):
         np.testing.assert_allclose(np.asarray(got[1])[i, j], offset)
 
 
-def test_padtype_to_pads():
-    assert padtype_to_pads((5, 6), (3, 2), (2, 2), "SAME") == ((1, 1), (0, 0))
-    assert padtype_to_pads((5,), (2,), (1,), "SAME") == ((0, 1),)
-    assert padtype_to_pads((5,), (2,), (1,), "SAME_LOWER") == ((1, 0),)
-    assert padtype_to_pads((5,), (2,), (1,), [(1, -1)]) == ((1, -1),)
-
-
 def test_errors():
     x = np.zeros((4, 4), np.float32)
     with pytest.raises(ShapeError, match="reduce_window: window_dimensions .* each axis of f32"):
