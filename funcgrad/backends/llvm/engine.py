@@ -20,7 +20,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from llvmlite.binding import ffi
 
-from . import objects
+from funcgrad.backends.llvm import objects
 
 Source: TypeAlias = ir.Module | str | Callable[[], ir.Module | str]
 

@@ -19,12 +19,12 @@ import ml_dtypes
 import numpy as np
 from llvmlite import ir
 
-from . import pool, scratch
-from .engine import Engine, engine
-from .gemm_build import I64, PTR, VOID, allocate, declare
-from .gemm_driver import Driver, symbol
-from .gemm_job import CALL
-from .gemm_pack import FORMATS
+from funcgrad.backends.llvm import pool, scratch
+from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm.gemm_build import I64, PTR, VOID, allocate, declare
+from funcgrad.backends.llvm.gemm_driver import Driver, symbol
+from funcgrad.backends.llvm.gemm_job import CALL
+from funcgrad.backends.llvm.gemm_pack import FORMATS
 
 # Formats of the operands, and those that a product may have; the first is the default.
 OUTPUTS = {

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from .engine import Target
-from .gemm_build import I64, PTR, Bool, Code
-from .gemm_job import (
+from funcgrad.backends.llvm.engine import Target
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code
+from funcgrad.backends.llvm.gemm_job import (
     BATCH_WORK,
     CALL,
     JOB,
@@ -23,9 +23,9 @@ from .gemm_job import (
     Parts,
     Record,
 )  # fmt: skip
-from .gemm_pack import Format, constant, narrow, widen
-from .gemm_packed import Packed
-from .gemm_unpacked import SMALL_K, Unpacked
+from funcgrad.backends.llvm.gemm_pack import Format, constant, narrow, widen
+from funcgrad.backends.llvm.gemm_packed import Packed
+from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 
 
 class Driver:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from .engine import Target
-from .gemm_build import I32, I64, PTR, VOID, Code, Int, declare
-from .gemm_kernels import Kernels
-from .gemm_pack import Format, Tile, pack_function
+from funcgrad.backends.llvm.engine import Target
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.gemm_kernels import Kernels
+from funcgrad.backends.llvm.gemm_pack import Format, Tile, pack_function
 
 CALL = (
     "batch0", "batch1", "m", "n", "k",

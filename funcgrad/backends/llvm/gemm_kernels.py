@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from .engine import Target
-from .gemm_build import I64, PTR, Bool, Code, Int, Variable
-from .gemm_pack import F32, F64, I32, Format, Tile, widen
+from funcgrad.backends.llvm.engine import Target
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int, Variable
+from funcgrad.backends.llvm.gemm_pack import F32, F64, I32, Format, Tile, widen
 
 Tiles = list[list[ir.Value]]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from .engine import Target
-from .gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.engine import Target
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
 
 F32, F64, I16 = ir.FloatType(), ir.DoubleType(), ir.IntType(16)
 

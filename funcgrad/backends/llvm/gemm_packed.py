@@ -11,8 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from .gemm_build import I64, PTR, Bool, Code, Int
-from .gemm_job import JOB, SERIAL_WORK, Parts, Record
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record
 
 TILE_ROWS = 252
 TILE_PANELS = 8

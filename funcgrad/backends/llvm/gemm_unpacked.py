@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from .gemm_build import I64, PTR, Code, Int
-from .gemm_job import JOB, SERIAL_WORK, Parts, Record
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record
 
 SMALL_K = 128  # rows of B that `small` has room for on the stack
 ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache

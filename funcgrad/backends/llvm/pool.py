@@ -18,7 +18,7 @@ from string import Template
 
 from llvmlite import ir
 
-from .engine import Engine, Target, engine
+from funcgrad.backends.llvm.engine import Engine, Target, engine
 
 NAME = "fg_parallel_for"
 SPIN_SECONDS = 30e-6

@@ -8,7 +8,7 @@ not.
 
 from __future__ import annotations
 
-from .engine import Engine, engine
+from funcgrad.backends.llvm.engine import Engine, engine
 
 _IR = """
 @slots = internal global [65 x [4 x ptr]] zeroinitializer, align 64
