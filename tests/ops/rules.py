@@ -8,6 +8,7 @@ from funcgrad import dtypes
 from funcgrad.core import dims as dims_
 from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, Zero
+from funcgrad.core.ir import typecheck
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import instantiate
@@ -134,8 +135,9 @@ def _shuffled(rng, a):
 
 
 def check_dims(fun, args):
-    """The axis mapping of each op that `fun` performs fits its shapes."""
+    """`fun` as a program typechecks, and the axis mapping of each of its ops fits the shapes."""
     jaxpr, _ = stage(lambda *xs: as_list(fun(*xs)), [aval_of(np.asarray(a)) for a in args])
+    typecheck(jaxpr)
     for eqn in jaxpr.eqns:
         if callable(eqn.prim.dims):
             avals = [a.aval for a in eqn.ins]
