@@ -1,20 +1,19 @@
 """Writing a cluster's kernel: the rows in parallel, and in a row one loop after the other.
 
-A member that is one element a row is a scalar; the others run in loops over their part of the row.
-Members share a loop where each reads the others at its own point; a reduction's result, or an
-element of another point, is there only after its loop: members are sorted into such levels. What a
-later level or somebody outside reads stands in memory, everything else in registers.
+What a later loop or somebody outside reads stands in memory, everything else in registers. Sums
+over slow axes go another way: a task takes some columns, and adds up row after row.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.collapse import collapse
-from funcgrad.backends.fusion import Cluster, refine, same_point
+from funcgrad.backends.fusion import Cluster, same_point
+from funcgrad.backends.levels import Member, Nest, arrange
 from funcgrad.backends.loops import Axis, Buffer, Const, Index, Kernel, Operand, Value
 from funcgrad.backends.lower import RULES, reduction
 from funcgrad.backends.pull import Pull
@@ -74,34 +73,6 @@ class Parameters:
         return Written(collapse(Kernel(name, tuple(buffers), tuple(axes), body, pairs)), order)
 
 
-@dataclass(eq=False)
-class _Member:
-    """A root of the cluster, and where its values are to be found while the kernel is written."""
-
-    root: Root
-    rows: int
-    level: int = 0
-    buffer: Buffer | None = None
-    scalar: Operand | None = None
-    # Other members that this one reads, with whether at its own point.
-    reads: list[tuple[_Member, bool]] = field(default_factory=list)
-
-    @property
-    def width(self) -> int:
-        """Elements of the result a row."""
-        return self.root.size // self.rows
-
-    @property
-    def turns(self) -> int:
-        """Points of the domain a row: the length of its loop."""
-        return self.width * math.prod(self.root.reduced_shape)
-
-    @property
-    def own_loop(self) -> bool:
-        """Whether it reduces for each of several results a row."""
-        return self.root.reduces and self.width > 1
-
-
 def kernel_name(roots: Sequence[Root]) -> str:
     """A name that tells what a kernel computes."""
     names = dict.fromkeys(r.eqn.prim.name.removeprefix("reduce_") for r in roots)
@@ -123,11 +94,9 @@ class _RowWriter:
         self.builder = Builder()
         self.pull = Pull(self.builder, RULES, inlined, self.leaf)
         self.params = Parameters()
-        self.members = {r.var: _Member(r, self.rows) for r in cluster.members}
+        self.members = arrange(cluster, self.rows)
         self.current: dict[Var, Operand] = {}
         self.pending: list[tuple[Buffer, Index, Operand]] = []
-        for m in self.members.values():
-            self.set_level(m)
         values = [self.builder.axis(n) for n in self.row_sizes]
         self.axes = [Axis(v, n) for v, n in zip(values, self.row_sizes, strict=True)]
         self.row_axes = [(Index(0, ((1, a.value),)), a.size) for a in self.axes]
@@ -135,47 +104,24 @@ class _RowWriter:
         terms = ((s, a.value) for s, a in zip(steps, self.axes, strict=True))
         self.row = Index(0, tuple(terms))
 
-    def set_level(self, m: _Member) -> None:
-        """After which loops a member can be computed."""
-        for access in m.root.accesses:
-            other = self.members.get(access.leaf)
-            if other is None:
-                continue
-            here = same_point(access, m.root, other.root.size) and not other.root.reduces
-            here = here and m.turns == other.width and not m.own_loop
-            m.reads.append((other, here or other.width == 1))
-            later = other.root.reduces if other.width == 1 else not here
-            m.level = max(m.level, other.level + later)
-
-    def in_memory(self, m: _Member) -> bool:
-        """Whether a member that isn't kept is read where its value is no longer in a register."""
-        return any(
-            other is m and m.width > 1 and (not here or reader.level > m.level)
-            for reader in self.members.values()
-            for other, here in reader.reads
-        )
-
     def write(self) -> Written:
-        """The kernel: level by level, scalars first, then loops by length."""
+        """The kernel: level by level, scalars first, then loops."""
         for m in self.members.values():
             if m.root.var in self.kept:
                 m.buffer = self.params.write(m.root.var)
-            elif self.in_memory(m):
+            elif m.read_later:
                 m.buffer = self.params.local(m.root.var.aval.dtype, m.width)
-        levels = range(1 + max(m.level for m in self.members.values()))
-        for level in levels:
+        for level in range(1 + max(m.level for m in self.members.values())):
             here = [m for m in self.members.values() if m.level == level]
             for m in here:
-                if m.turns == 1 and not m.root.reduces:
-                    self.write_scalar(m)
-            shared: dict[int, list[_Member]] = {}
-            for m in here:
-                if m.own_loop:
-                    self.write_own(m)
-                elif m.turns != 1 or m.root.reduces:
-                    shared.setdefault(m.turns, []).append(m)
-            for members in shared.values():
-                self.write_shared(members)
+                if m.is_scalar:
+                    self.finish(m, self.value(m, ()), ZERO)
+            self.flush()
+            for nest in dict.fromkeys(m.nest for m in here if m.nest is not None):
+                if nest.members[0].own_loop:
+                    self.write_own(nest.members[0])
+                else:
+                    self.write_nest(nest)
         name = kernel_name([m.root for m in self.members.values()])
         return self.params.kernel(self.builder, name, self.axes, self.in_place())
 
@@ -198,7 +144,7 @@ class _RowWriter:
             flat = add_indices(flat, scale_index(self.row, -m.width))
         return b.load(m.buffer, flat)
 
-    def finish(self, m: _Member, value: Operand, inner: Index) -> None:
+    def finish(self, m: Member, value: Operand, inner: Index) -> None:
         """Note a member's value at a point of its row; it is stored at the end of the block."""
         value = self.builder.convert(value, m.root.var.aval.dtype)
         if m.width == 1:
@@ -216,41 +162,21 @@ class _RowWriter:
             self.builder.store(buffer, index, value)
         self.pending.clear()
 
-    def point(self, m: _Member, inner: Sequence[tuple[Index, int]]) -> list[Index]:
+    def point(self, m: Member, inner: Sequence[tuple[Index, int]]) -> list[Index]:
         """The indices of a member's domain from the axes of the row's part."""
         shape = (*m.root.shape, *m.root.reduced_shape)
         return group([*self.row_axes, *inner], shape)
 
-    def value(self, m: _Member, inner: Sequence[tuple[Index, int]]) -> Operand:
+    def value(self, m: Member, inner: Sequence[tuple[Index, int]]) -> Operand:
         """The element of a member's domain at a point."""
         at, rank = self.point(m, inner), len(m.root.shape)
         return m.root.evaluate(self.pull, at[:rank], at[rank:])
 
     # ---- loops
 
-    def write_scalar(self, m: _Member) -> None:
-        """A member that is one element a row."""
-        self.finish(m, self.value(m, ()), ZERO)
-        self.flush()
-
-    def inner_sizes(self, m: _Member) -> list[int]:
-        """The sizes of a member's loop axes."""
-        sizes, count = [*m.root.out_parts, *m.root.reduced_parts], self.rows
-        while count > 1:
-            count //= sizes.pop(0)
-        return sizes
-
-    def write_shared(self, members: list[_Member]) -> None:
-        """One loop over a row for all of these."""
-        sizes = self.inner_sizes(members[0])
-        rest = []
-        for m in members[1:]:
-            common = refine(sizes, self.inner_sizes(m))
-            if common is None:
-                rest.append(m)
-            else:
-                sizes = common
-        members = [m for m in members if m not in rest]
+    def write_nest(self, nest: Nest) -> None:
+        """One loop over a row for all members of a nest."""
+        sizes, members = nest.sizes, nest.members
         reduces = [m for m in members if m.root.reduces]
         how = [reduction(m.root.eqn) for m in reduces]
 
@@ -276,15 +202,12 @@ class _RowWriter:
         for m, total in zip(reduces, totals, strict=True):
             self.finish(m, total, ZERO)
         self.flush()
-        if rest:
-            self.write_shared(rest)
 
-    def write_own(self, m: _Member) -> None:
+    def write_own(self, m: Member) -> None:
         """A reduction for each of several results a row."""
         how, b = reduction(m.root.eqn), self.builder
         reduced = m.root.reduced_parts
-        sizes = self.inner_sizes(m)
-        sizes = sizes[: len(sizes) - len(reduced)]
+        sizes = m.sizes[: len(m.sizes) - len(reduced)]
 
         def result(at: Sequence[Index]) -> None:
             inner = list(zip(at, sizes, strict=True))
@@ -316,21 +239,17 @@ class _RowWriter:
                     pairs.append((m.root.var, var))
         return pairs
 
-    def before(self, m: _Member, reader: _Member, var: Var) -> bool:
+    def before(self, m: Member, reader: Member, var: Var) -> bool:
         """Whether a member's reads of an input are over when another writes in its place."""
         for access in reader.root.accesses:
             if access.leaf is not var:
                 continue
             if access.guarded or not same_point(access, reader.root, var.aval.size):
                 return False
-            shared = reader.turns == m.turns and reader.level == m.level and not m.own_loop
-            if not (shared and self.same_axes(m, reader)) and reader.level >= m.level:
+            together = reader.nest is m.nest and reader.level == m.level and not m.own_loop
+            if not together and reader.level >= m.level:
                 return False
         return True
-
-    def same_axes(self, a: _Member, b: _Member) -> bool:
-        """Whether two members of one length surely share a loop."""
-        return self.inner_sizes(a) == self.inner_sizes(b)
 
 
 # ---- columns

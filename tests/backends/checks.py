@@ -13,18 +13,18 @@ TOLERANCE = {"e": 2e-3, "f": 3e-5, "d": 1e-12, "F": 3e-5, "D": 1e-12}
 
 
 def program(fun, *arrays, donated=None):
-    """The jaxpr and the planned program of a function of arrays that gives a list."""
+    """The jaxpr of a function of arrays that gives a list, what it captured, and its plan."""
     jaxpr, consts = stage(lambda *args: fun(*args), [aval_of(a) for a in arrays])
-    assert not consts
     typecheck(jaxpr)
-    planned = plan(jaxpr, donated or [False] * len(arrays), "test")
-    return jaxpr, planned
+    donated = [False] * len(consts) + list(donated or [False] * len(arrays))
+    return jaxpr, [np.asarray(c) for c in consts], plan(jaxpr, donated, "test")
 
 
 def check(fun, *arrays, donated=None, exact=False):
     """Compare both ways of running; the planned program, for more questions."""
     arrays = [np.asarray(a) for a in arrays]
-    jaxpr, planned = program(fun, *arrays, donated=donated)
+    jaxpr, consts, planned = program(fun, *arrays, donated=donated)
+    arrays = [*consts, *arrays]
     with np.errstate(all="ignore"):
         wanted = interpret(jaxpr, np, *arrays)
     got = program_interpret.run(planned, arrays)
