@@ -172,7 +172,8 @@ def _counters(shape: tuple[int, ...]) -> tuple[Any, Any]:
     return high, convert_element_type(wide, np.uint32)
 
 
-def _shape(shape: Any) -> tuple[int, ...]:
+def as_shape(shape: Any) -> tuple[int, ...]:
+    """A shape given as an integer or a sequence of them."""
     sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     return tuple(int(n) for n in sizes)
 
@@ -186,7 +187,7 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Key:
     Key(Array([1797259609, 2579123966], dtype=uint32))
     """
     k0, k1 = words("random.split", key)
-    shape = _shape(num)
+    shape = as_shape(num)
     y0, y1 = threefry2x32_p.bind(k0, k1, *_counters(shape))
     last = (len(shape),)
     return Key(concatenate([expand_dims(y0, last), expand_dims(y1, last)], len(shape)))
@@ -226,7 +227,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = np.uint32) -> Any:
     >>> random.bits(random.key(0), (2,))
     Array([4070199207, 4202968722], dtype=uint32)
     """
-    return random_words("random.bits", key, _shape(shape), np.dtype(dtype))
+    return random_words("random.bits", key, as_shape(shape), np.dtype(dtype))
 
 
 def random_words(what: str, key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:

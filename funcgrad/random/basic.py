@@ -1,0 +1,284 @@
+"""The samplers that everything uses: uniform, normal, integers, choices, permutations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import funcgrad.numpy as fnp
+from funcgrad import dtypes
+from funcgrad.core.context import current
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops.compare import bitwise_or, shift_right_logical
+from funcgrad.ops.convert import bitcast_convert_type
+from funcgrad.ops.sort import sort_key_val, top_k
+from funcgrad.ops.special import erf, erf_inv
+from funcgrad.random.keys import as_shape, random_words, split
+
+
+def float_dtype(what: str, dtype: Any, complex_too: bool = False) -> np.dtype:
+    """The dtype of a draw: the default float where nothing is asked for."""
+    found = current().float_dtype if dtype is None else dtypes.canonical(dtype)
+    if not dtypes.is_float(found) and not (complex_too and dtypes.is_complex(found)):
+        raise DTypeError(f"{what}: dtype must be a floating-point one, got {found}")
+    return found
+
+
+def shape_with(what: str, shape: Any, **parameters: Any) -> tuple[int, ...]:
+    """The shape of a draw: that of the parameters where None, else checked to fit theirs."""
+    shapes = [np.shape(p) if np.isscalar(p) else aval_of(p).shape for p in parameters.values()]
+    joint = np.broadcast_shapes(*shapes)
+    if shape is None:
+        return joint
+    shape = as_shape(shape)
+    try:
+        fits = np.broadcast_shapes(shape, joint) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        listed = ", ".join(f"{n} {s}" for n, s in zip(parameters, shapes, strict=True))
+        raise ShapeError(f"{what}: shape {shape} doesn't fit the parameters' shapes: {listed}")
+    return shape
+
+
+def uniform(
+    key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0
+) -> Any:
+    """Uniform on [minval, maxval), with all bits of the mantissa random.
+
+    >>> from funcgrad import random
+    >>> print(random.uniform(random.key(0), (2,)))
+    [0.947667   0.97855616]
+    """
+    dtype = float_dtype("random.uniform", dtype)
+    shape = as_shape(shape)
+    low, high = fnp.asarray(minval, dtype), fnp.asarray(maxval, dtype)
+    shape_with("random.uniform", shape, minval=low, maxval=high)
+    info = dtypes.finfo(dtype)
+    nmant = info.nmant
+    # Formats with few mantissa bits need only a byte of randomness.
+    width = 8 if nmant < 8 else info.bits
+    words = random_words("random.uniform", key, shape, np.dtype(f"uint{width}"))
+    if width != info.bits:
+        words = words.astype(f"uint{info.bits}")
+    one = np.array(1.0, dtype).view(f"uint{info.bits}")
+    shift = words.dtype.type(width - nmant)
+    in_one_two = bitwise_or(shift_right_logical(words, shift), one)
+    unit = bitcast_convert_type(in_one_two, dtype) - np.array(1.0, dtype)
+    return fnp.maximum(low, unit * (high - low) + low)
+
+
+def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Normal with mean 0 and variance 1; complex ones have independent parts of variance 1/2.
+
+    >>> from funcgrad import random
+    >>> print(random.normal(random.key(0), (2,)))
+    [1.6226... 2.0252...]
+    """
+    dtype = float_dtype("random.normal", dtype, complex_too=True)
+    if dtypes.is_complex(dtype):
+        k1, k2 = split(key)
+        part = dtypes.real_part(dtype)
+        both = normal(k1, shape, part) + 1j * normal(k2, shape, part)
+        return (both / math.sqrt(2)).astype(dtype)
+    low = np.nextafter(np.array(-1.0, dtype), np.array(0.0, dtype), dtype=dtype)
+    u = uniform(key, shape, dtype, low, 1.0)
+    return np.array(math.sqrt(2), dtype) * erf_inv(u)
+
+
+def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """Normal with mean 0 and variance 1, given that it lies between lower and upper.
+
+    >>> from funcgrad import random
+    >>> x = random.truncated_normal(random.key(0), -1.0, 1.0, (100,))
+    >>> bool((fnp.abs(x) <= 1).all())
+    True
+    """
+    dtype = float_dtype("random.truncated_normal", dtype)
+    lower, upper = fnp.asarray(lower, dtype), fnp.asarray(upper, dtype)
+    shape = shape_with("random.truncated_normal", shape, lower=lower, upper=upper)
+    root = np.array(math.sqrt(2), dtype)
+    u = uniform(key, shape, dtype, erf(lower / root), erf(upper / root))
+    inside_low = fnp.nextafter(lower, fnp.asarray(np.inf, dtype))
+    inside_high = fnp.nextafter(upper, fnp.asarray(-np.inf, dtype))
+    return fnp.clip(root * erf_inv(u), inside_low, inside_high)
+
+
+def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -> Any:
+    """Uniform integers from minval to maxval - 1 (default dtype int32).
+
+    >>> from funcgrad import random
+    >>> print(random.randint(random.key(0), (3,), 0, 10))
+    [2 4 9]
+    """
+    dtype = current().int_dtype if dtype is None else dtypes.canonical(dtype)
+    if not dtypes.is_integer(dtype):
+        raise DTypeError(f"random.randint: dtype must be an integer one, got {dtype}")
+    for name, v in (("minval", minval), ("maxval", maxval)):
+        if not dtypes.is_integer(aval_of(v).dtype):
+            raise DTypeError(f"random.randint: {name} must be an integer, got {aval_of(v)}")
+    shape = as_shape(shape)
+    bits = dtype.itemsize * 8
+    unsigned = np.dtype(f"uint{bits}")
+    info = dtypes.iinfo(dtype)
+    # A maxval one past the dtype's largest value asks for the whole range.
+    past_end = isinstance(maxval, int) and maxval > info.max
+    low = fnp.asarray(_within(minval, info), dtype)
+    high = fnp.asarray(_within(maxval, info), dtype)
+    shape_with("random.randint", shape, minval=low, maxval=high)
+    span = (high - low).astype(unsigned)
+    if past_end:
+        span = span + np.array(1, unsigned)
+    span = fnp.where(high > low, span, fnp.ones_like(span))
+    k1, k2 = split(key)
+    upper = random_words("random.randint", k1, shape, unsigned)
+    lower = random_words("random.randint", k2, shape, unsigned)
+    # (upper·2ᵇ + lower) mod span, without a wider integer; span 0 stands for 2ᵇ.
+    whole = span == 0
+    safe = fnp.where(whole, fnp.ones_like(span), span)
+    half = np.array(1 << (bits // 2), unsigned) % safe
+    offset = ((upper % safe) * ((half * half) % safe) + lower % safe) % safe
+    return low + fnp.where(whole, lower, offset).astype(dtype)
+
+
+def _within(v: Any, info: Any) -> Any:
+    return min(max(v, int(info.min)), int(info.max)) if isinstance(v, int) else v
+
+
+def bernoulli(key: Any, p: Any = 0.5, shape: Any = None) -> Any:
+    """True with probability p.
+
+    >>> from funcgrad import random
+    >>> print(random.bernoulli(random.key(0), 0.5, (3,)))
+    [False False  True]
+    """
+    p = fnp.asarray(p)
+    if not dtypes.is_float(p.dtype):
+        p = p.astype(current().float_dtype)
+    return uniform(key, shape_with("random.bernoulli", shape, p=p), p.dtype) < p
+
+
+def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """-1 or 1 with equal probability.
+
+    >>> from funcgrad import random
+    >>> print(random.rademacher(random.key(0), (3,)))
+    [-1 -1  1]
+    """
+    dtype = current().int_dtype if dtype is None else dtypes.canonical(dtype)
+    return (2 * bernoulli(key, 0.5, as_shape(shape)).astype(dtype) - 1).astype(dtype)
+
+
+def gumbel_noise(key: Any, shape: Any, dtype: np.dtype) -> Any:
+    """-log(-log(u)) for uniform u > 0: the noise whose argmax draws from logits."""
+    tiny = np.array(dtypes.finfo(dtype).tiny, dtype)
+    return -fnp.log(-fnp.log(uniform(key, shape, dtype, tiny, 1.0)))
+
+
+def categorical(
+    key: Any, logits: Any, axis: int = -1, shape: Any = None, replace: bool = True
+) -> Any:
+    """Indices drawn with probability softmax(logits) along `axis` (Gumbel's trick).
+
+    shape: of the result; it ends with the shape of logits without `axis`. replace=False: no index
+    twice along the leading axes of `shape`.
+
+    >>> from funcgrad import random
+    >>> print(random.categorical(random.key(0), fnp.array([-fnp.inf, 0.0])))
+    1
+    """
+    logits = fnp.asarray(logits)
+    if not dtypes.is_float(logits.dtype):
+        logits = logits.astype(current().float_dtype)
+    if not logits.ndim:
+        raise ShapeError("random.categorical: the logits need at least one axis, got a scalar")
+    axis = axis % logits.ndim
+    batch = logits.shape[:axis] + logits.shape[axis + 1 :]
+    shape = batch if shape is None else as_shape(shape)
+    prefix = shape[: len(shape) - len(batch)]
+    if shape[len(prefix) :] != batch:
+        raise ShapeError(
+            f"random.categorical: shape {shape} must end with the shape {batch} of logits "
+            f"{logits.shape} without axis {axis}"
+        )
+    if not replace:
+        noisy = fnp.moveaxis(logits + gumbel_noise(key, logits.shape, logits.dtype), axis, -1)
+        chosen = top_k(noisy, math.prod(prefix))[1]
+        return fnp.moveaxis(chosen, -1, 0).reshape(shape)
+    lanes = len(prefix)
+    noise_shape = (*prefix, *logits.shape)
+    noisy = gumbel_noise(key, noise_shape, logits.dtype) + logits
+    return fnp.argmax(noisy, axis=axis + lanes)
+
+
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
+    """A random permutation of 0 … x-1 for an integer x, or of an array along `axis`.
+
+    independent: each slice along the axis is permuted in its own way.
+
+    >>> from funcgrad import random
+    >>> print(sorted(random.permutation(random.key(0), 4).tolist()))
+    [0, 1, 2, 3]
+    """
+    if isinstance(x, int | np.integer):
+        return _shuffle(key, fnp.arange(x), 0)
+    x = fnp.asarray(x)
+    if not x.ndim:
+        raise ShapeError("random.permutation: need an integer or an array with axes, got a scalar")
+    if independent or x.ndim == 1:
+        return _shuffle(key, x, axis % x.ndim)
+    return fnp.take(x, _shuffle(key, fnp.arange(x.shape[axis]), 0), axis=axis)
+
+
+def _shuffle(key: Any, x: Any, axis: int) -> Any:
+    # Sorting by random words; enough rounds that ties leave no trace.
+    rounds = math.ceil(3 * math.log(max(1, x.size)) / math.log(2**32 - 1))
+    for _ in range(rounds):
+        key, sub = split(key)
+        words = random_words("random.permutation", sub, x.shape, np.dtype(np.uint32))
+        _, x = sort_key_val(words, x, axis)
+    return x
+
+
+def choice(
+    key: Any, a: Any, shape: Any = (), replace: bool = True, p: Any = None, axis: int = 0
+) -> Any:
+    """Random elements of an array along `axis` (of 0 … a-1 for an integer a).
+
+    p: their probabilities (uniform if None). replace=False: no element twice.
+
+    >>> from funcgrad import random
+    >>> sorted(random.choice(random.key(0), 3, (3,), replace=False).tolist())
+    [0, 1, 2]
+    """
+    shape = as_shape(shape)
+    count = math.prod(shape)
+    whole = isinstance(a, int | np.integer)
+    a = a if whole else fnp.asarray(a)
+    n = int(a) if whole else a.shape[axis]
+    if n < 1 and count:
+        raise ValueError("random.choice: there is nothing to choose from (a is empty)")
+    if not replace and count > n:
+        raise ValueError(f"random.choice: can't choose {count} of {n} elements without repeats")
+    if p is not None and aval_of(fnp.asarray(p)).shape != (n,):
+        raise ShapeError(f"random.choice: p must have shape ({n},), got {fnp.asarray(p).shape}")
+    if p is None and replace:
+        index = randint(key, shape, 0, n)
+    elif p is None:
+        order = permutation(key, n)[:count]
+        index = order.reshape(shape)
+    elif replace:
+        total = fnp.cumsum(fnp.asarray(p))
+        r = total[-1] * (1 - uniform(key, shape, total.dtype))
+        index = fnp.searchsorted(total, r).astype(current().int_dtype)
+    else:
+        p = fnp.asarray(p)
+        noisy = gumbel_noise(key, (n,), p.dtype) + fnp.log(p)
+        index = top_k(noisy, count)[1].reshape(shape)
+    if whole:
+        return index
+    taken = fnp.take(a, index.reshape(-1), axis=axis)
+    return taken.reshape(*a.shape[:axis], *shape, *a.shape[axis + 1 :])

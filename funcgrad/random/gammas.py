@@ -1,0 +1,194 @@
+"""The gamma distribution, with derivatives by its shape parameter, and what is made from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import funcgrad.numpy as fnp
+from funcgrad.ops.special import random_gamma_grad
+from funcgrad.random.basic import float_dtype, normal, shape_with, uniform
+from funcgrad.random.keys import Key, split
+from funcgrad.transforms.custom import custom_jvp
+from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.while_loop import while_loop
+
+
+def _one(key: Any, alpha: Any, log_space: bool) -> Any:
+    """A draw by rejection (Marsaglia & Tsang, "A simple method for generating gamma variables",
+    2000); for alpha < 1 a draw for alpha + 1 is scaled down."""
+    dtype = alpha.dtype
+
+    def const(v: float) -> Any:
+        return fnp.asarray(np.array(v, dtype))
+
+    large = alpha >= 1
+    d = fnp.where(large, alpha, alpha + 1) - const(1 / 3)
+    c = const(1 / 3) / fnp.sqrt(d)
+
+    def rejected(state: Any) -> Any:
+        _, x2, v, u = state
+        by_squeeze = u >= 1 - const(0.0331) * (x2 * x2)
+        by_log = fnp.log(u) >= x2 * const(0.5) + d * ((1 - v) + fnp.log(v))
+        return fnp.logical_and(by_squeeze, by_log)
+
+    def draw(state: Any) -> Any:
+        key, x_key, u_key = split(state[0], 3)
+
+        def again(inner: Any) -> Any:
+            held, sub = split(inner[0])
+            x = normal(sub, (), dtype)
+            return held, x, 1 + x * c
+
+        _, x, v = while_loop(lambda s: s[2] <= 0, again, (x_key, const(0.0), const(-1.0)))
+        return key, x * x, v * v * v, uniform(u_key, (), dtype)
+
+    key, boost_key = split(key)
+    start = (key, const(0.0), const(1.0), const(2.0))
+    v = while_loop(rejected, draw, start)[2]
+    u = 1 - uniform(boost_key, (), dtype)
+    if not log_space:
+        return d * v * fnp.where(large, const(1.0), u ** (1 / alpha))
+    log_u = fnp.log(u)
+    boost = fnp.where(fnp.logical_or(large, log_u == 0), const(0.0), log_u * (1 / alpha))
+    return fnp.log(d) + fnp.log(v) + boost
+
+
+def _draws(keys: Any, alpha: Any, log_space: bool) -> Any:
+    return vmap(lambda k, a: _one(k, a, log_space))(keys, alpha)
+
+
+@custom_jvp
+def _gamma(words: Any, alpha: Any) -> Any:
+    return _draws(Key(words), alpha, False)
+
+
+@_gamma.defjvp
+def _gamma_jvp(primals: Any, tangents: Any) -> Any:
+    words, alpha = primals
+    sample = _gamma(words, alpha)
+    return sample, tangents[1] * random_gamma_grad(alpha, sample)
+
+
+@custom_jvp
+def _loggamma(words: Any, alpha: Any) -> Any:
+    return _draws(Key(words), alpha, True)
+
+
+@_loggamma.defjvp
+def _loggamma_jvp(primals: Any, tangents: Any) -> Any:
+    words, alpha = primals
+    log_sample = _loggamma(words, alpha)
+    sample = fnp.exp(log_sample)
+    # Where the sample underflows, d log x / d alpha tends to -log(x)/alpha.
+    limit = -log_sample / alpha
+    safe = fnp.where(sample == 0, fnp.ones_like(sample), sample)
+    slope = fnp.where(sample == 0, limit, random_gamma_grad(alpha, safe) / safe)
+    return log_sample, tangents[1] * slope
+
+
+def _sampled(what: str, draw: Any, key: Any, a: Any, shape: Any, dtype: Any) -> Any:
+    dtype = float_dtype(what, dtype)
+    a = fnp.asarray(a, dtype)
+    shape = shape_with(what, shape, a=a)
+    flat = fnp.broadcast_to(a, shape).reshape(-1)
+    keys = split(key, (flat.size,))
+    return draw(keys.data, flat).reshape(shape)
+
+
+def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """Density x^(a-1)·exp(-x)/Γ(a); differentiable in a.
+
+    >>> from funcgrad import random
+    >>> random.gamma(random.key(0), 2.0, (3,)).shape
+    (3,)
+    """
+    return _sampled("random.gamma", _gamma, key, a, shape, dtype)
+
+
+def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """The logarithm of a gamma variable, accurate where the variable itself underflows.
+
+    >>> from funcgrad import random
+    >>> random.loggamma(random.key(0), 1e-3, (3,)).shape
+    (3,)
+    """
+    return _sampled("random.loggamma", _loggamma, key, a, shape, dtype)
+
+
+def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """Density proportional to x^(a-1)·(1-x)^(b-1) on (0, 1).
+
+    >>> from funcgrad import random
+    >>> random.beta(random.key(0), 2.0, 3.0, (3,)).shape
+    (3,)
+    """
+    dtype = float_dtype("random.beta", dtype)
+    a, b = fnp.asarray(a, dtype), fnp.asarray(b, dtype)
+    shape = shape_with("random.beta", shape, a=a, b=b)
+    k1, k2 = split(key)
+    log_x, log_y = loggamma(k1, a, shape, dtype), loggamma(k2, b, shape, dtype)
+    top = fnp.maximum(log_x, log_y)
+    x, y = fnp.exp(log_x - top), fnp.exp(log_y - top)
+    return x / (x + y)
+
+
+def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """Points of the simplex: gamma variables of parameters alpha (…, n), divided by their sum.
+
+    >>> from funcgrad import random
+    >>> random.dirichlet(random.key(0), fnp.ones(4), (3,)).shape
+    (3, 4)
+    """
+    dtype = float_dtype("random.dirichlet", dtype)
+    alpha = fnp.asarray(alpha, dtype)
+    if not alpha.ndim:
+        raise ValueError("random.dirichlet: alpha needs at least one axis, got a scalar")
+    shape = alpha.shape[:-1] if shape is None else tuple(np.atleast_1d(np.asarray(shape, int)))
+    full = (*(int(n) for n in shape), alpha.shape[-1])
+    logs = loggamma(key, alpha, full, dtype)
+    weights = fnp.exp(logs - fnp.max(logs, axis=-1, keepdims=True))
+    return weights / fnp.sum(weights, axis=-1, keepdims=True)
+
+
+def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """The sum of df squared normal variables: twice a gamma variable of df/2.
+
+    >>> from funcgrad import random
+    >>> random.chisquare(random.key(0), 3.0, (3,)).shape
+    (3,)
+    """
+    dtype = float_dtype("random.chisquare", dtype)
+    half = fnp.asarray(df, dtype) / 2
+    return 2 * fnp.exp(loggamma(key, half, shape, dtype))
+
+
+def t(key: Any, df: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Student's t with df degrees of freedom.
+
+    >>> from funcgrad import random
+    >>> random.t(random.key(0), 3.0, (3,)).shape
+    (3,)
+    """
+    dtype = float_dtype("random.t", dtype)
+    df = fnp.asarray(df, dtype)
+    shape = shape_with("random.t", shape, df=df)
+    k1, k2 = split(key)
+    half = df / 2
+    return normal(k1, shape, dtype) * fnp.sqrt(half / gamma(k2, half, shape, dtype))
+
+
+def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """The ratio of two mean squares, of dfnum and dfden normal variables.
+
+    >>> from funcgrad import random
+    >>> random.f(random.key(0), 3.0, 4.0, (3,)).shape
+    (3,)
+    """
+    dtype = float_dtype("random.f", dtype)
+    above, below = fnp.asarray(dfnum, dtype), fnp.asarray(dfden, dtype)
+    shape = shape_with("random.f", shape, dfnum=above, dfden=below)
+    k1, k2 = split(key)
+    top = chisquare(k1, above, shape, dtype) / above
+    return top / (chisquare(k2, below, shape, dtype) / below)

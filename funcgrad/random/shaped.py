@@ -1,0 +1,274 @@
+"""Continuous distributions by transforming uniform and normal draws."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import funcgrad.numpy as fnp
+from funcgrad import dtypes
+from funcgrad.errors import ShapeError
+from funcgrad.random.basic import (
+    float_dtype,
+    gumbel_noise,
+    normal,
+    rademacher,
+    shape_with,
+    uniform,
+)
+from funcgrad.random.gammas import gamma
+from funcgrad.random.keys import as_shape, split
+
+
+def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Density exp(-x) for x ≥ 0.
+
+    >>> from funcgrad import random
+    >>> random.exponential(random.key(0), (2,)).shape
+    (2,)
+    """
+    return -fnp.log1p(-uniform(key, shape, float_dtype("random.exponential", dtype)))
+
+
+def gumbel(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Density exp(-x - exp(-x)).
+
+    >>> from funcgrad import random
+    >>> random.gumbel(random.key(0), (2,)).shape
+    (2,)
+    """
+    return gumbel_noise(key, as_shape(shape), float_dtype("random.gumbel", dtype))
+
+
+def laplace(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Density exp(-|x|)/2.
+
+    >>> from funcgrad import random
+    >>> random.laplace(random.key(0), (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.laplace", dtype)
+    u = uniform(key, shape, dtype, -1.0 + float(dtypes.finfo(dtype).epsneg), 1.0)
+    return fnp.sign(u) * fnp.log1p(-fnp.abs(u))
+
+
+def logistic(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Density exp(-x)/(1 + exp(-x))².
+
+    >>> from funcgrad import random
+    >>> random.logistic(random.key(0), (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.logistic", dtype)
+    u = uniform(key, shape, dtype, float(dtypes.finfo(dtype).eps), 1.0)
+    return fnp.log(u / (1 - u))
+
+
+def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Density 1/(π(1 + x²)).
+
+    >>> from funcgrad import random
+    >>> random.cauchy(random.key(0), (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.cauchy", dtype)
+    u = uniform(key, shape, dtype, float(dtypes.finfo(dtype).eps), 1.0)
+    return fnp.tan(np.array(math.pi, dtype) * (u - np.array(0.5, dtype)))
+
+
+def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None) -> Any:
+    """exp(sigma·z) of a normal z.
+
+    >>> from funcgrad import random
+    >>> random.lognormal(random.key(0), 1.0, (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.lognormal", dtype)
+    sigma = fnp.asarray(sigma, dtype)
+    return fnp.exp(normal(key, shape_with("random.lognormal", shape, sigma=sigma), dtype) * sigma)
+
+
+def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """Density b·x^(-b-1) for x ≥ 1.
+
+    >>> from funcgrad import random
+    >>> random.pareto(random.key(0), 2.0, (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.pareto", dtype)
+    b = fnp.asarray(b, dtype)
+    return fnp.exp(exponential(key, shape_with("random.pareto", shape, b=b), dtype) / b)
+
+
+def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """Density x/s²·exp(-x²/(2s²)) for x ≥ 0 with scale s.
+
+    >>> from funcgrad import random
+    >>> random.rayleigh(random.key(0), 1.0, (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.rayleigh", dtype)
+    scale = fnp.asarray(scale, dtype)
+    u = uniform(key, shape_with("random.rayleigh", shape, scale=scale), dtype)
+    return fnp.sqrt(-2 * fnp.log1p(-u)) * scale
+
+
+def weibull_min(
+    key: Any, scale: Any, concentration: Any, shape: Any = None, dtype: Any = None
+) -> Any:
+    """Density of λ·E^(1/k): E exponential, scale λ, concentration k.
+
+    >>> from funcgrad import random
+    >>> random.weibull_min(random.key(0), 1.0, 2.0, (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.weibull_min", dtype)
+    scale, concentration = fnp.asarray(scale, dtype), fnp.asarray(concentration, dtype)
+    shape = shape_with("random.weibull_min", shape, scale=scale, concentration=concentration)
+    u = uniform(key, shape, dtype)
+    return fnp.power(-fnp.log1p(-u), 1 / concentration) * scale
+
+
+def triangular(
+    key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None
+) -> Any:
+    """The density that rises linearly from left to mode and falls to right.
+
+    >>> from funcgrad import random
+    >>> random.triangular(random.key(0), 0.0, 0.5, 1.0, (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.triangular", dtype)
+    left, mode, right = (fnp.asarray(v, dtype) for v in (left, mode, right))
+    shape = shape_with("random.triangular", shape, left=left, mode=mode, right=right)
+    u = uniform(key, shape, dtype)
+    cut = (mode - left) / (right - left)
+    rising = left + fnp.sqrt(u * (right - left) * (mode - left))
+    falling = right - fnp.sqrt((1 - u) * (right - left) * (right - mode))
+    return fnp.where(u < cut, rising, falling)
+
+
+def maxwell(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """The length of a normal vector in three dimensions.
+
+    >>> from funcgrad import random
+    >>> random.maxwell(random.key(0), (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.maxwell", dtype)
+    z = normal(key, (*as_shape(shape), 3), dtype)
+    return fnp.sqrt(fnp.sum(z * z, axis=-1))
+
+
+def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """loc + scale·m with m of either sign and Maxwell-distributed size.
+
+    >>> from funcgrad import random
+    >>> random.double_sided_maxwell(random.key(0), 0.0, 1.0, (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.double_sided_maxwell", dtype)
+    k1, k2 = split(key)
+    shape = as_shape(shape)
+    return fnp.asarray(loc, dtype) + fnp.asarray(scale, dtype) * (
+        maxwell(k1, shape, dtype) * rademacher(k2, shape).astype(dtype)
+    )
+
+
+def generalized_normal(key: Any, p: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Density proportional to exp(-|x|^p).
+
+    >>> from funcgrad import random
+    >>> random.generalized_normal(random.key(0), 2.0, (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.generalized_normal", dtype)
+    k1, k2 = split(key)
+    shape = as_shape(shape)
+    size = gamma(k1, 1 / fnp.asarray(p, dtype), shape, dtype)
+    return rademacher(k2, shape).astype(dtype) * size ** (1 / fnp.asarray(p, dtype))
+
+
+def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """The inverse Gaussian with scale 1 (Michael, Schucany & Haas, 1976).
+
+    >>> from funcgrad import random
+    >>> random.wald(random.key(0), 1.0, (2,)).shape
+    (2,)
+    """
+    dtype = float_dtype("random.wald", dtype)
+    mean = fnp.asarray(mean, dtype)
+    shape = shape_with("random.wald", shape, mean=mean)
+    k1, k2 = split(key)
+    z, u = normal(k1, shape, dtype), uniform(k2, shape, dtype)
+    y = z * z
+    small = mean + mean * mean * y / 2 - mean / 2 * fnp.sqrt(4 * mean * y + mean * mean * y * y)
+    return fnp.where(u <= mean / (mean + small), small, mean * mean / small)
+
+
+def multivariate_normal(
+    key: Any, mean: Any, cov: Any, shape: Any = None, dtype: Any = None, method: str = "cholesky"
+) -> Any:
+    """Normal vectors with a mean (…, n) and a covariance (…, n, n); shape is that of the batch.
+
+    method: how the covariance is factored, "cholesky", "eigh" or "svd" (these allow it singular).
+
+    >>> from funcgrad import random
+    >>> random.multivariate_normal(random.key(0), fnp.zeros(2), fnp.eye(2), (5,)).shape
+    (5, 2)
+    """
+    dtype = float_dtype("random.multivariate_normal", dtype)
+    mean, cov = fnp.asarray(mean, dtype), fnp.asarray(cov, dtype)
+    n = mean.shape[-1] if mean.ndim else -1
+    if cov.shape[-2:] != (n, n):
+        raise ShapeError(
+            f"random.multivariate_normal: mean (…, n) and cov (…, n, n) don't fit: {mean.shape} "
+            f"and {cov.shape}"
+        )
+    batch = np.broadcast_shapes(mean.shape[:-1], cov.shape[:-2])
+    shape = batch if shape is None else as_shape(shape)
+    if method == "cholesky":
+        factor = fnp.linalg.cholesky(cov)
+    elif method == "eigh":
+        w, v = fnp.linalg.eigh(cov)
+        factor = v * fnp.sqrt(w)[..., None, :]
+    elif method == "svd":
+        u, s, _ = fnp.linalg.svd(cov)
+        factor = u * fnp.sqrt(s)[..., None, :]
+    else:
+        raise ValueError(
+            f"random.multivariate_normal: method must be cholesky, eigh or svd, got {method!r}"
+        )
+    z = normal(key, (*shape, n), dtype)
+    return mean + fnp.einsum("...ij,...j->...i", factor, z)
+
+
+def orthogonal(key: Any, n: int, shape: Any = (), dtype: Any = None) -> Any:
+    """Matrices (…, n, n), uniform among the orthogonal ones (Mezzadri, 2007).
+
+    >>> from funcgrad import random
+    >>> random.orthogonal(random.key(0), 3).shape
+    (3, 3)
+    """
+    dtype = float_dtype("random.orthogonal", dtype)
+    q, r = fnp.linalg.qr(normal(key, (*as_shape(shape), n, n), dtype))
+    d = fnp.diagonal(r, axis1=-2, axis2=-1)
+    return q * fnp.sign(d)[..., None, :]
+
+
+def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None) -> Any:
+    """Uniform in the d-dimensional unit ball of the p-norm (Barthe et al., 2005).
+
+    >>> from funcgrad import random
+    >>> random.ball(random.key(0), 3, shape=(5,)).shape
+    (5, 3)
+    """
+    dtype = float_dtype("random.ball", dtype)
+    shape = as_shape(shape)
+    k1, k2 = split(key)
+    g = generalized_normal(k1, p, (*shape, d), dtype)
+    e = exponential(k2, shape, dtype)
+    length = (fnp.sum(fnp.abs(g) ** p, axis=-1) + e) ** (1 / p)
+    return g / length[..., None]
