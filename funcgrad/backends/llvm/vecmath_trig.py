@@ -121,7 +121,7 @@ def _sin_cos(x: Num) -> tuple[Num, Num, Num]:
         quadrant, r = _reduce32(x)
         z = r * r
         sin = fma(r * z, horner(z, SIN[32]), r)
-        return quadrant, sin, fma(z * z, horner(z, COS[32]), fma(z, -0.5, 1.0))
+        return quadrant, sin, horner(z, (1.0, -0.5, *COS[32]))
     quadrant, r, low = _reduce64(x)
     z = r * r
     half = z * 0.5

@@ -36,7 +36,7 @@ UNARY = {
     "tanh": (np.tanh, 2.5, 2.5),
     "arcsin": (np.arcsin, 2, 2),
     "arccos": (np.arccos, 1.5, 1.5),
-    "arctan": (np.arctan, 1.5, 1.5),
+    "arctan": (np.arctan, 2, 1.5),
     "arcsinh": (np.arcsinh, 1, 2),
     "arccosh": (np.arccosh, 1, 2.5),
     "arctanh": (np.arctanh, 2.5, 2.5),
