@@ -42,8 +42,8 @@ def index_key(index: Index) -> tuple:
     return (index.const, frozenset(index.terms))
 
 
-def _const_key(c: Const) -> tuple:
-    return (c.dtype, c.value.tobytes())
+def _operand_key(a: Operand) -> Any:
+    return a if type(a) is Value else (a.dtype, a.value.tobytes())  # type: ignore[union-attr]
 
 
 def add_indices(*indices: Index) -> Index:
@@ -78,7 +78,7 @@ class _Block:
 
     def __init__(self) -> None:
         self.stmts: list[Stmt] = []
-        self.memo: dict[Any, Value] = {}
+        self.memo: dict[Any, Operand] = {}
 
 
 class Builder:
@@ -102,25 +102,21 @@ class Builder:
 
     def op(self, name: str, dtype: np.dtype, *args: Operand) -> Operand:
         """name(*args) of this dtype, made now or before; of constants, their value."""
-        depth = max((self.depth[a] for a in args if type(a) is Value), default=0)
+        depth = max((self.depth[a] for a in args if type(a) is Value), default=-1)
+        if depth < 0:
+            with np.errstate(all="ignore"):
+                return Const(apply(name, dtype, [np.asarray(a.value) for a in args]), dtype)  # type: ignore[union-attr]
         block = self.blocks[depth]
-        key = (
-            name,
-            dtype,
-            *(a if type(a) is Value else (a.dtype, a.value.tobytes()) for a in args),
-        )
+        key = (name, dtype, *map(_operand_key, args))
         known = block.memo.get(key)
         if known is None:
-            known = block.memo[key] = Value(dtype)
-            self.depth[known] = depth
-            block.stmts.append(Op(known, name, args))
+            made = Value(dtype)
+            known = block.memo[key] = made
+            self.depth[made] = depth
+            block.stmts.append(Op(made, name, args))
         return known
 
-    def _fold(self, name: str, dtype: np.dtype, args: Sequence[Any]) -> Const:
-        with np.errstate(all="ignore"):
-            return Const(apply(name, dtype, [np.asarray(a.value) for a in args]), dtype)
-
-    def load(self, buffer: Buffer, index: Index) -> Value:
+    def load(self, buffer: Buffer, index: Index) -> Operand:
         """An element of a buffer, under the current guard; of what a kernel only reads, once."""
         values = [v for _, v in index.terms]
         if type(self.guard) is Value:
@@ -133,11 +129,11 @@ class Builder:
         key = (buffer, index_key(index), self.guard)
         known = block.memo.get(key) if fixed else None
         if known is None:
-            known = Value(buffer.dtype)
-            self.depth[known] = depth
-            block.stmts.append(Load(known, buffer, index, self.guard))
+            known = made = Value(buffer.dtype)
+            self.depth[made] = depth
+            block.stmts.append(Load(made, buffer, index, self.guard))
             if fixed:
-                block.memo[key] = known
+                block.memo[key] = made
         return known
 
     def store(self, buffer: Buffer, index: Index, value: Operand) -> None:
@@ -149,8 +145,9 @@ class Builder:
         """Loads and stores inside happen only where the condition holds, too."""
         before = self.guard
         if condition is not None and not (type(condition) is Const and condition.value):
-            both = before is not None
-            self.guard = self.op("bitwise_and", BOOL, before, condition) if both else condition
+            self.guard = condition
+            if before is not None:
+                self.guard = self.op("bitwise_and", BOOL, before, condition)
         try:
             yield
         finally:
@@ -223,7 +220,7 @@ class Builder:
     def while_(
         self,
         test: Callable[..., Operand],
-        body: Callable[..., Sequence[Operand] | None],
+        body: Callable[..., Sequence[Operand]],
         starts: Sequence[Operand],
     ) -> list[Value]:
         """A loop that runs while test(*carried) holds; the last carried values."""
@@ -269,6 +266,7 @@ class Builder:
         if type(value) is Const:
             return Index(int(value.value))
         wide = self.convert(value, INDEX)
+        assert type(wide) is Value
         a, b = self.bounds.get(wide, (-_BIG, _BIG))
         self.bounds[wide] = (max(a, low), min(b, high))
         return Index(0, ((1, wide),))
@@ -295,6 +293,8 @@ class Builder:
         x = self.integer(rest)
         q = self.op("floor_divide", INDEX, x, Const(d, INDEX))
         r = self.op("remainder", INDEX, x, Const(d, INDEX))
+        assert type(q) is Value
+        assert type(r) is Value
         if low > -_BIG and high < _BIG:
             self.bounds[q] = (low // d, high // d)
         self.bounds[r] = (0, d - 1)

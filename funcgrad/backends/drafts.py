@@ -178,7 +178,7 @@ class _BlockDrafter:
         found: set[Var] = set()
         todo = [a for a in eqn.ins if a in self.analysis.inlined]
         while todo:
-            for a in self.analysis.inlined[todo.pop()].ins:  # type: ignore[index]
+            for a in self.analysis.inlined[todo.pop()].ins:
                 if a in self.analysis.inlined and a not in seen:
                     todo.append(a)
                 elif type(a) is Var:
@@ -202,7 +202,7 @@ class _BlockDrafter:
     def add(
         self, reads: Sequence[Tensor], writes: Sequence[Tensor], make: Any, **rest: Any
     ) -> None:
-        self.drafts.append(Draft(reads, writes, make, **rest))
+        self.drafts.append(Draft(list(reads), list(writes), make, **rest))
 
     # ---- steps
 
@@ -243,10 +243,10 @@ class _BlockDrafter:
     def dot(self, eqn: Eqn) -> bool:
         """A product as a matrix multiplication."""
         sides = []
-        for i, a in enumerate(eqn.ins):
+        for i, operand in enumerate(eqn.ins):
             view = self.analysis.views.get((eqn, i))
-            base = a if view is None else view.base
-            sides.append((self.tensor(base), view, a.aval.shape))
+            base = operand if view is None else view.base
+            sides.append((self.tensor(base), view, operand.aval.shape))
         shape = gemm_shape(eqn, [(view, shape) for _, view, shape in sides])
         if shape is None:
             return False

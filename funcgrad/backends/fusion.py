@@ -116,7 +116,7 @@ class _Fuser:
 
 def row_axes(root: Root) -> dict[int, list[int]]:
     """For each number of rows that a root can be cut into, the sizes of the row axes."""
-    rows = {1: []}
+    rows: dict[int, list[int]] = {1: []}
     count = 1
     sizes: list[int] = []
     for n in root.out_parts:
@@ -146,7 +146,7 @@ def aligned(access: Access, root: Root, rows: int, size: int) -> bool:
         return False
     width = size // rows
     count, done = rows, 0
-    terms = {v: c for c, v in access.index.terms}
+    terms = {v: c for c, v in access.at.terms}
     for v, n in root.axes:
         if count == 1:
             break
@@ -154,7 +154,7 @@ def aligned(access: Access, root: Root, rows: int, size: int) -> bool:
         done += 1
         if terms.pop(v, 0) != width * count:
             return False
-    rest = Index(access.index.const, tuple((c, v) for v, c in terms.items()))
+    rest = Index(access.at.const, tuple((c, v) for v, c in terms.items()))
     own = {v for v, _ in root.axes[:done]}
     low, high = root.builder.index_bounds(rest)
     return low >= 0 and high < width and not own & set(terms)
@@ -162,9 +162,9 @@ def aligned(access: Access, root: Root, rows: int, size: int) -> bool:
 
 def same_point(access: Access, root: Root, size: int) -> bool:
     """Whether the root reads an array of its domain's size at the point it computes."""
-    if access.index.const or math.prod(n for _, n in root.axes) != size:
+    if access.at.const or math.prod(n for _, n in root.axes) != size:
         return False
-    terms = {v: c for c, v in access.index.terms}
+    terms = {v: c for c, v in access.at.terms}
     steps = strides_of([n for _, n in root.axes])
     return len(terms) == len(steps) and all(
         terms.get(v) == s for (v, _), s in zip(root.axes, steps, strict=True)
@@ -219,7 +219,7 @@ def is_column(root: Root) -> bool:
     last = len(root.out_parts) - 1
     score = {True: 0, False: 0}
     for access in root.accesses:
-        steps = {v: abs(c) for c, v in access.index.terms}
+        steps = {v: abs(c) for c, v in access.at.terms}
         fast = [i for i, (v, _) in enumerate(root.axes) if steps.get(v) == 1]
         if fast:
             score[fast[0] == last] += access.leaf.aval.size

@@ -37,10 +37,11 @@ def gemm_shape(
     a = strides_of(l_shape) if left is None else left.strides
     b = strides_of(r_shape) if right is None else right.strides
     c = iter(strides_of(eqn.outs[0].aval.shape))
-    inner = (merged([(l_shape[i], a[i]) for i in lc]), merged([(r_shape[i], b[i]) for i in rc]))
-    if inner[0] is None or inner[1] is None:
+    l_inner = merged([(l_shape[i], a[i]) for i in lc])
+    r_inner = merged([(r_shape[i], b[i]) for i in rc])
+    if l_inner is None or r_inner is None:
         return None
-    (k, a_k), (_, b_k) = inner
+    (k, a_k), (_, b_k) = l_inner, r_inner
     l_free = [i for i in range(len(l_shape)) if i not in lc and i not in lb]
     r_free = [i for i in range(len(r_shape)) if i not in rc and i not in rb]
     batch = [(l_shape[i], a[i], b[j], next(c)) for i, j in zip(lb, rb, strict=True)]

@@ -275,7 +275,7 @@ def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn]) -> Written:
     rank, shape = len(first.shape), (*first.shape, *first.reduced_shape)
 
     def over_block(body: Callable[[Index], None]) -> None:
-        b.loop(block, lambda c: body(Index(0, ((1, c),))), parallel=True)  # type: ignore
+        b.loop(block, lambda c: body(Index(0, ((1, c),))), parallel=True)
 
     def start(c: Index) -> None:
         for total, r in zip(totals, how, strict=True):

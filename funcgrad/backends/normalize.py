@@ -18,7 +18,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
 from funcgrad.ops.compare import bitwise_and
@@ -219,7 +219,7 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
     kept = []
     for eqn in reversed(flat.eqns):
         if eqn.prim.effect or any(v in used for v in eqn.outs) or _has_effects(eqn):
-            used.update(a for a in eqn.ins if type(a) is not Literal)
+            used.update(a for a in eqn.ins if type(a) is Var)
             kept.append(eqn)
     return Jaxpr(ins, kept[::-1], outs, jaxpr.names)
 

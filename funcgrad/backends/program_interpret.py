@@ -7,6 +7,7 @@ wrong result here, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -115,7 +116,7 @@ def _bytes(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1).view(BYTE)
 
 
-_RUN = {
+_RUN: dict[type, Any] = {
     KernelStep: _Machine.kernel,
     GemmStep: _Machine.gemm,
     HostStep: _Machine.host,

@@ -29,7 +29,7 @@ class Access(NamedTuple):
     """What a root reads: a variable at a row-major index, perhaps under a guard."""
 
     leaf: Var
-    index: Index
+    at: Index
     guarded: bool
 
 
@@ -180,7 +180,8 @@ class Analysis:
     def _may_inline(self, eqn: Eqn) -> bool:
         """Whether the updates surely don't read the array that is updated in place."""
         target = self.alias(eqn.ins[0])
-        seen, todo = set(), [eqn.ins[UPDATES[eqn.prim.name]]]
+        seen: set[Atom] = set()
+        todo = [eqn.ins[UPDATES[eqn.prim.name]]]
         while todo:
             a = todo.pop()
             if a is target or self.alias(a) is target or len(seen) > DEEP:
@@ -192,12 +193,16 @@ class Analysis:
 
     def _view(self, var: Var) -> View | None:
         """A variable as a strided view of another one, through ops that only move elements."""
-        chain, atom = {}, var
-        while atom in self.made and self.made[atom].prim.name in VIEWS and len(chain) < DEEP:
-            chain[atom] = eqn = self.made[atom]
-            atom = eqn.ins[0]  # type: ignore[assignment]
-            if type(atom) is Literal:
-                return None
+        chain: dict[Var, Eqn] = {}
+        atom: Atom = var
+        while len(chain) < DEEP:
+            eqn = self.made.get(atom)  # type: ignore[arg-type]
+            if eqn is None or eqn.prim.name not in VIEWS:
+                break
+            chain[eqn.outs[0]] = eqn
+            atom = eqn.ins[0]
+        if type(atom) is not Var:
+            return None
         found: list[Index] = []
 
         def leaf(v: Var, index: Index) -> Operand:

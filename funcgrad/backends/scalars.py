@@ -194,7 +194,7 @@ class Scalars:
 
     def call(self, name: str, *args: Any) -> Symbol:
         """NumPy's function of this name, with its types."""
-        kinds = tuple(a.dtype if hasattr(a, "dtype") else type(a) for a in args)
+        kinds: tuple[Any, ...] = tuple(a.dtype if hasattr(a, "dtype") else type(a) for a in args)
         try:
             *ins, out = _loop_types(name, kinds)
         except TypeError as e:
@@ -204,7 +204,7 @@ class Scalars:
             raise Unsupported(f"{name} gives {out}")
         # A float32 that stands for a narrower float keeps the name of that dtype.
         halves = [k for k in kinds if k in HALVES]
-        nominal = halves[0] if halves and out == FLOAT32 and _all_narrow(kinds) else out
+        nominal: np.dtype = halves[0] if halves and out == FLOAT32 and _all_narrow(kinds) else out
         return Symbol(self, self.builder.op(name, out, *operands), nominal)
 
     def _operand(self, value: Any, dtype: np.dtype) -> Operand:
