@@ -45,7 +45,7 @@ def dot_product_attention(
     if not batched:
         query, key, value = query[None], key[None], value[None]
     _check(query, key, value)
-    b, t, n, h = query.shape
+    t, n, h = query.shape[1:]
     s, k = key.shape[1:3]
     if k != n:
         key, value = (fnp.repeat(x, n // k, axis=2) for x in (key, value))

@@ -22,7 +22,7 @@ SQRT_PI = math.sqrt(math.pi)
 NUMERICALLY = "approximate it by a difference quotient, or take lax.stop_gradient of the argument"
 
 
-def _special(name: str, impl: Any, *jvp: Any, doc: str) -> Primitive:
+def special(name: str, impl: Any, *jvp: Any, doc: str) -> Primitive:
     """A special function of as many real operands as it has derivatives."""
     return elementwise(
         name,
@@ -42,7 +42,7 @@ def _gauss(x: Any) -> Any:
     return exp(neg(square(x)))
 
 
-erf: Primitive = _special(
+erf: Primitive = special(
     "erf",
     f.erf,
     lambda g, y, x: mul(g, mul(_gauss(x), 2 / SQRT_PI)),
@@ -54,7 +54,7 @@ erf: Primitive = _special(
     """,
 )
 
-erfc: Primitive = _special(
+erfc: Primitive = special(
     "erfc",
     f.erfc,
     lambda g, y, x: mul(g, mul(_gauss(x), -2 / SQRT_PI)),
@@ -66,7 +66,7 @@ erfc: Primitive = _special(
     """,
 )
 
-erf_inv: Primitive = _special(
+erf_inv: Primitive = special(
     "erf_inv",
     f.erf_inv,
     lambda g, y, x: mul(g, mul(exp(square(y)), SQRT_PI / 2)),
@@ -84,7 +84,7 @@ def _normal(x: Any) -> Any:
     return mul(exp(mul(square(x), -0.5)), 1 / math.sqrt(2 * math.pi))
 
 
-ndtr: Primitive = _special(
+ndtr: Primitive = special(
     "ndtr",
     f.ndtr,
     lambda g, y, x: mul(g, _normal(x)),
@@ -95,7 +95,7 @@ ndtr: Primitive = _special(
     """,
 )
 
-ndtri: Primitive = _special(
+ndtri: Primitive = special(
     "ndtri",
     f.ndtri,
     lambda g, y, x: mul(g, mul(exp(mul(square(y), 0.5)), math.sqrt(2 * math.pi))),
@@ -106,7 +106,7 @@ ndtri: Primitive = _special(
     """,
 )
 
-log_ndtr: Primitive = _special(
+log_ndtr: Primitive = special(
     "log_ndtr",
     f.log_ndtr,
     # The density over the distribution function, as one exponential: both may underflow.
@@ -120,7 +120,7 @@ log_ndtr: Primitive = _special(
 
 # ---- gamma functions
 
-lgamma: Primitive = _special(
+lgamma: Primitive = special(
     "lgamma",
     f.lgamma,
     lambda g, y, x: mul(g, digamma(x)),
@@ -132,7 +132,7 @@ lgamma: Primitive = _special(
     """,
 )
 
-gammasgn: Primitive = _special(
+gammasgn: Primitive = special(
     "gammasgn",
     f.gammasgn,
     FLAT,
@@ -143,7 +143,7 @@ gammasgn: Primitive = _special(
     """,
 )
 
-digamma: Primitive = _special(
+digamma: Primitive = special(
     "digamma",
     f.digamma,
     lambda g, y, x: mul(g, polygamma(1.0, x)),
@@ -155,7 +155,7 @@ digamma: Primitive = _special(
     """,
 )
 
-polygamma: Primitive = _special(
+polygamma: Primitive = special(
     "polygamma",
     f.polygamma,
     NoRule("its order is a whole number; differentiate in the second argument only"),
@@ -168,7 +168,7 @@ polygamma: Primitive = _special(
     """,
 )
 
-zeta: Primitive = _special(
+zeta: Primitive = special(
     "zeta",
     f.zeta,
     NoRule(f"no derivative in the exponent is implemented; {NUMERICALLY}"),
@@ -192,7 +192,7 @@ def _gamma_density(a: Any, x: Any) -> Any:
     return exp(sub(sub(_times_log(sub(a, 1.0), log(x)), x), lgamma(a)))
 
 
-igamma: Primitive = _special(
+igamma: Primitive = special(
     "igamma",
     f.igamma,
     lambda g, y, a, x: mul(g, igamma_grad_a(a, x)),
@@ -205,7 +205,7 @@ igamma: Primitive = _special(
     """,
 )
 
-igammac: Primitive = _special(
+igammac: Primitive = special(
     "igammac",
     f.igammac,
     lambda g, y, a, x: neg(mul(g, igamma_grad_a(a, x))),
@@ -218,7 +218,7 @@ igammac: Primitive = _special(
     """,
 )
 
-igamma_grad_a: Primitive = _special(
+igamma_grad_a: Primitive = special(
     "igamma_grad_a",
     f.igamma_grad_a,
     NoRule(f"no second derivative of igamma in a is implemented; {NUMERICALLY}"),
@@ -231,7 +231,7 @@ igamma_grad_a: Primitive = _special(
     """,
 )
 
-random_gamma_grad: Primitive = _special(
+random_gamma_grad: Primitive = special(
     "random_gamma_grad",
     f.random_gamma_grad,
     NoRule(f"a sample's second derivative is not implemented; {NUMERICALLY}"),
@@ -256,7 +256,7 @@ def _beta_density(a: Any, b: Any, x: Any) -> Any:
     return exp(add(add(left, right), sub(lgamma(add(a, b)), add(lgamma(a), lgamma(b)))))
 
 
-betainc: Primitive = _special(
+betainc: Primitive = special(
     "regularized_incomplete_beta",
     f.betainc,
     NoRule(f"no derivative in a is implemented; {NUMERICALLY}"),
@@ -272,7 +272,7 @@ betainc: Primitive = _special(
 
 # ---- Bessel functions
 
-bessel_i0e: Primitive = _special(
+bessel_i0e: Primitive = special(
     "bessel_i0e",
     f.bessel_i0e,
     lambda g, y, x: mul(g, sub(bessel_i1e(x), mul(sign(x), y))),
@@ -293,7 +293,7 @@ def _i1e_jvp(g: Any, y: Any, x: Any) -> Any:
     return mul(g, sub(sub(bessel_i0e(x), quotient), mul(sign(x), y)))
 
 
-bessel_i1e: Primitive = _special(
+bessel_i1e: Primitive = special(
     "bessel_i1e",
     f.bessel_i1e,
     _i1e_jvp,
