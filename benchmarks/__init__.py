@@ -1,0 +1,1 @@
+"""Measurements: the same work on funcgrad and its peers, side by side in one run."""
