@@ -96,6 +96,8 @@ class Builder:
         self.bounds: dict[Value, tuple[int, int]] = {}
         self.axes: dict[Value, int] = {}
         self.wanted: list[tuple[Value, int]] = []
+        # Quotients: the divisor, the remainder beside it, and the index that was divided.
+        self.quotients: dict[Value, tuple[int, Value, Index]] = {}
         self.guard: Operand | None = None
 
     # ---- scalars
@@ -295,6 +297,7 @@ class Builder:
         r = self.op("remainder", INDEX, x, Const(d, INDEX))
         assert type(q) is Value
         assert type(r) is Value
+        self.quotients[q] = (d, r, rest)
         if low > -_BIG and high < _BIG:
             self.bounds[q] = (low // d, high // d)
         self.bounds[r] = (0, d - 1)
@@ -309,7 +312,20 @@ class Builder:
     def flatten(self, indices: Sequence[Index], shape: Sequence[int]) -> Index:
         """The row-major position of an element."""
         strides = strides_of(shape)
-        return add_indices(*(scale_index(i, s) for i, s in zip(indices, strides, strict=True)))
+        flat = add_indices(*(scale_index(i, s) for i, s in zip(indices, strides, strict=True)))
+        return self._rejoined(flat) if self.quotients else flat
+
+    def _rejoined(self, index: Index) -> Index:
+        """The index with c·(d·(x // d) + x % d) written as c·x again."""
+        terms = {v: c for c, v in index.terms}
+        for v, c in list(terms.items()):
+            d, rest, divided = self.quotients.get(v, (0, v, index))
+            if d and c == d * terms.get(rest, 0):
+                c = terms.pop(rest)
+                del terms[v]
+                left = Index(index.const, tuple((k, u) for u, k in terms.items()))
+                return self._rejoined(add_indices(left, scale_index(divided, c)))
+        return index
 
     def unflatten(self, flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
         """The indices of the element at a row-major position."""

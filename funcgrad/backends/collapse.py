@@ -1,7 +1,7 @@
-"""Joining neighbouring axes of a finished kernel that every index runs through as one.
+"""Tidying a finished kernel: axes that every index runs through as one are joined.
 
 Kernels are written on the axes of their arrays' shapes; where memory is read and written straight
-through, two axes are one longer one, which makes better loops.
+through, two axes are one longer one, which makes better loops. What nobody reads is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from funcgrad.backends.loops import (
 
 
 def collapse(kernel: Kernel) -> Kernel:
-    """The same kernel on as few axes as possible."""
+    """The same kernel on as few axes as possible, without unused statements."""
+    kernel = replace(kernel, body=_used(kernel.body, set()))
     uses = _Uses(kernel.body)
     gone: set[Value] = set()
     axes: list[Axis] = []
@@ -42,6 +43,29 @@ def collapse(kernel: Kernel) -> Kernel:
     if gone:
         body = tuple(_without(body, gone))
     return replace(kernel, axes=tuple(axes[::-1]), body=body)
+
+
+def _used(body: Sequence[Stmt], needed: set[Operand]) -> tuple[Stmt, ...]:
+    """The statements that stores, or the values needed after them, depend on."""
+    kept: list[Stmt] = []
+    for s in reversed(body):
+        if isinstance(s, Op | Load) and s.out not in needed:
+            continue
+        if isinstance(s, Op):
+            needed.update(s.args)
+        elif isinstance(s, Load | Store):
+            needed.update(v for _, v in s.index.terms)
+            needed.update([s.guard] if s.guard is not None else [])
+            if isinstance(s, Store):
+                needed.add(s.value)
+        else:
+            needed.update(v for c in s.carries for v in (c.start, c.next))
+            s = replace(s, body=_used(s.body, needed))
+            if isinstance(s, While):
+                needed.add(s.condition)
+                s = replace(s, test=_used(s.test, needed))
+        kept.append(s)
+    return tuple(kept[::-1])
 
 
 class _Uses:

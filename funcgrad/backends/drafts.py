@@ -251,7 +251,7 @@ class _BlockDrafter:
         if shape is None:
             return False
         out, dtype = self.tensor(eqn.outs[0]), eqn.outs[0].aval.dtype
-        (a, va, _), (b, vb, _) = sides
+        (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
         offsets = [0 if v is None else v.offset * dtype.itemsize for v in (va, vb)]
 
         def make(inner: Any) -> list[Step]:
@@ -323,7 +323,7 @@ class _BlockDrafter:
 
 
 _STEPS: dict[str, Callable[[_BlockDrafter, Eqn], bool]] = {
-    "dot_general": _BlockDrafter.dot,
+    "product": _BlockDrafter.dot,
     "cond": _BlockDrafter.cond,
     "while": _BlockDrafter.while_,
     "scan": _BlockDrafter.scan,

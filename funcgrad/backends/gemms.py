@@ -1,7 +1,8 @@
 """Products as matrix multiplications: which axes are rows, columns and batches, and their strides.
 
 Axes that memory runs through as one are merged; of several groups of rows (or columns) the largest
-is the matrix's, the others repeat it. Transposed and broadcast operands are just other strides.
+is the matrix's, the others repeat it. Transposed and broadcast operands are just other strides, and
+a result whose columns lie together is written as the transposed product.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ Span = tuple[int, int, int, int]
 
 
 class GemmShape(NamedTuple):
-    """The fields of a `GemmStep` beside its addresses."""
+    """The fields of a `GemmStep` beside its addresses; swapped: its a is the rhs, its b the lhs."""
 
     m: int
     n: int
     k: int
     strides: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
     batch: tuple[Span, ...]
+    swapped: bool
 
 
 def gemm_shape(
@@ -36,7 +38,10 @@ def gemm_shape(
     (left, l_shape), (right, r_shape) = operands
     a = strides_of(l_shape) if left is None else left.strides
     b = strides_of(r_shape) if right is None else right.strides
-    c = iter(strides_of(eqn.outs[0].aval.shape))
+    # The result's strides in the order batch, free axes of lhs, of rhs: it is written permuted.
+    order = eqn.params["permutation"]
+    placed = dict(zip(order, strides_of(eqn.outs[0].aval.shape), strict=True))
+    c = iter([placed[i] for i in range(len(order))])
     l_inner = merged([(l_shape[i], a[i]) for i in lc])
     r_inner = merged([(r_shape[i], b[i]) for i in rc])
     if l_inner is None or r_inner is None:
@@ -49,8 +54,11 @@ def gemm_shape(
     columns = _merge((r_shape[i], 0, b[i], next(c)) for i in r_free)
     m, a_m, _, c_m = _largest(rows)
     n, _, b_n, c_n = _largest(columns)
-    strides = ((a_m, a_k), (b_k, b_n), (c_m, c_n))
-    return GemmShape(m, n, k, strides, tuple(_merge([*batch, *rows, *columns])))
+    rest = tuple(_merge([*batch, *rows, *columns]))
+    if c_m == 1 and c_n != 1:
+        rest = tuple((size, right, left, out) for size, left, right, out in rest)
+        return GemmShape(n, m, k, ((b_n, b_k), (a_k, a_m), (c_n, c_m)), rest, True)
+    return GemmShape(m, n, k, ((a_m, a_k), (b_k, b_n), (c_m, c_n)), rest, False)
 
 
 def _merge(spans: Iterable[Span]) -> list[Span]:

@@ -19,10 +19,11 @@ from funcgrad import dtypes
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
 from funcgrad.ops.compare import bitwise_and
-from funcgrad.ops.contract import accumulator
+from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.convert import convert_element_type_p
 from funcgrad.ops.reduce import or_p
 from funcgrad.ops.shape import reshape_p
@@ -131,6 +132,51 @@ def _reduction(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 # ---- products
 
 
+def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation):
+    product = dot_general_p.impl(
+        xp, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=None
+    )
+    return xp.transpose(product, permutation)
+
+
+def _product_abstract(lhs, rhs, *, dimension_numbers, permutation):
+    out = dot_general_p.abstract(
+        lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=None
+    )
+    return out.update(shape=tuple(out.shape[i] for i in permutation))
+
+
+_LOWERED = NoRule("it is made when a program is lowered, after all transformations")
+# A matrix product of float32 or float64, and a permutation of its axes.
+product_p = Primitive(
+    name="product",
+    abstract=_product_abstract,
+    impl=_product_impl,
+    jvp=_LOWERED,
+    transpose=_LOWERED,
+    batch=_LOWERED,
+    dims=_LOWERED,
+)
+
+
+def _absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:
+    """Products whose only reader is a transpose write their result transposed."""
+    readers: dict[Atom, int] = {}
+    for a in (*outs, *(a for e in eqns for a in e.ins)):
+        readers[a] = readers.get(a, 0) + 1
+    made = {e.outs[0]: i for i, e in enumerate(eqns) if e.prim is product_p}
+    out: list[Eqn | None] = list(eqns)
+    for i, eqn in enumerate(eqns):
+        if eqn.prim is not transpose_p or readers[eqn.ins[0]] != 1 or eqn.ins[0] not in made:
+            continue
+        at = made.pop(eqn.ins[0])  # type: ignore[arg-type]
+        product = eqns[at]
+        order = tuple(product.params["permutation"][p] for p in eqn.params["permutation"])
+        out[at] = product.replace(outs=eqn.outs, params={**product.params, "permutation": order})
+        out[i] = None
+    return [e for e in out if e is not None]
+
+
 def _dot(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     lhs, rhs = ins
     out = eqn.outs[0].aval
@@ -149,12 +195,11 @@ def _dot(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         _neighbours(flat, flat.convert(a, dtype), contract, batched)
         for a, contract, batched in zip(ins, *eqn.params["dimension_numbers"], strict=True)
     ]
-    params = {
-        "dimension_numbers": tuple(zip(*(axes for _, axes in sides), strict=True)),
-        "preferred_element_type": dtype,
-    }
-    aval = ShapedArray(out.shape, dtype)
-    product = flat.add(eqn.prim, [a for a, _ in sides], aval, **params)
+    numbers = tuple(zip(*(axes for _, axes in sides), strict=True))
+    product = flat.add(
+        product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype),
+        dimension_numbers=numbers, permutation=tuple(range(out.ndim)),
+    )  # fmt: skip
     return flat.convert(product, out.dtype)
 
 
@@ -221,7 +266,7 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
         if eqn.prim.effect or any(v in used for v in eqn.outs) or _has_effects(eqn):
             used.update(a for a in eqn.ins if type(a) is Var)
             kept.append(eqn)
-    return Jaxpr(ins, kept[::-1], outs, jaxpr.names)
+    return Jaxpr(ins, _absorb_transposes(kept[::-1], outs), outs, jaxpr.names)
 
 
 def _has_effects(eqn: Eqn) -> bool:

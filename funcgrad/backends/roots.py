@@ -166,7 +166,7 @@ class Analysis:
         for i, a in enumerate(eqn.ins):
             if type(a) is not Var:
                 continue
-            if eqn.prim.name == "dot_general":
+            if eqn.prim.name == "product":
                 view = self._view(a)
                 if view is not None and view.serves(eqn, i):
                     self.views[eqn, i] = view
