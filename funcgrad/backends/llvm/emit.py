@@ -57,9 +57,7 @@ class Emitted:
     grain: int
 
 
-def emit(
-    kernel: Kernel, name: str, ranges: Mapping[Loop, Range] | None = None
-) -> Emitted:
+def emit(kernel: Kernel, name: str, ranges: Mapping[Loop, Range] | None = None) -> Emitted:
     """The LLVM function of a kernel that has points."""
     ranges = ranges or {}
     return Emitter(kernel, schedule(kernel, ranges), ranges).run(name)
@@ -174,7 +172,7 @@ class Emitter:
         self._levels(rest, 0)
 
     def _units(self, level: Level) -> None:
-        """One axis, its range counted in units, so that LLVM knows of no rest where there is none."""
+        """One axis, its range counted in units: LLVM sees where no rest can remain."""
         start = self.f.let(f"mul nuw nsw i64 %begin, {self.plan.unit}")
         stop = self.f.let(f"mul nuw nsw i64 %end, {self.plan.unit}")
         if level.size % self.plan.unit:
@@ -237,7 +235,9 @@ class Emitter:
     def _load(self, s: Load) -> str:
         kind = memory_type(s.buffer.dtype)
         place = self.address(s.buffer, s.index)
-        value = self.f.let(f"load {kind}, ptr {place}{self._align(s.buffer)}{self._group(s.buffer)}")
+        value = self.f.let(
+            f"load {kind}, ptr {place}{self._align(s.buffer)}{self._group(s.buffer)}"
+        )
         return self.f.let(f"icmp ne i8 {value}, 0") if s.buffer.dtype == BOOL else value
 
     def store(self, s: Store) -> None:
@@ -298,9 +298,7 @@ class Emitter:
             return ""
         if groups not in self.group_lists:
             listed = f"!{{{', '.join(groups)}}}"
-            self.group_lists[groups] = (
-                groups[0] if len(groups) == 1 else self.module.node(listed)
-            )
+            self.group_lists[groups] = groups[0] if len(groups) == 1 else self.module.node(listed)
         return f", !llvm.access.group {self.group_lists[groups]}"
 
     # ---- loops
@@ -346,7 +344,9 @@ class Emitter:
             hints.append(self.module.node(text))
         if not hints:
             return ""
-        return f", !llvm.loop {self.module.node('distinct !{' + ', '.join(['{self}', *hints]) + '}')}"
+        return (
+            f", !llvm.loop {self.module.node('distinct !{' + ', '.join(['{self}', *hints]) + '}')}"
+        )
 
     def _loop(self, s: Loop) -> None:
         start, stop = self.turns(s)
@@ -412,11 +412,10 @@ def _task(name: str, params: int) -> str:
 def _reassociable(body: Sequence[Stmt]) -> set[Value]:
     """The results of the floating-point ops by which reductions combine."""
     made = {s.out: s for s in walk(body) if isinstance(s, Op)}
-    found = set()
+    found: set[Value] = set()
     for s in walk(body):
         for c in s.carries if isinstance(s, Loop) else ():
-            op = made.get(c.next) if isinstance(c.next, Value) else None
-            if c.combine in REDUCTIONS and op is not None and op.name == c.combine:
+            known = isinstance(c.next, Value) and c.combine in REDUCTIONS
+            if known and c.next in made and made[c.next].name == c.combine:
                 found.add(c.next)
     return found
-

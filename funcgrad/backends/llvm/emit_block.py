@@ -174,4 +174,3 @@ def _uses(body: Sequence[Stmt]) -> dict[Value, list[Any]]:
             if isinstance(v, Value):
                 uses.setdefault(v, []).append(s)
     return uses
-

@@ -129,7 +129,7 @@ def merge(modules: Sequence[str]) -> str:
     metadata: list[str] = []
     for text in modules:
         shift = len(metadata)
-        moved = re.sub(r"!(\d+)", lambda m, by=shift: f"!{int(m[1]) + by}", text) if shift else text
+        moved = _moved(text, shift) if shift else text
         *functions, nodes = moved.rstrip("\n").split("\n\n")
         if not nodes.startswith("!"):
             functions, nodes = [*functions, nodes], ""
@@ -138,6 +138,11 @@ def merge(modules: Sequence[str]) -> str:
             parts.setdefault(found[1] if found else function, function)
         metadata += nodes.split("\n") if nodes else []
     return "\n\n".join([*parts.values(), "\n".join(metadata)]) + "\n"
+
+
+def _moved(text: str, shift: int) -> str:
+    """The text with metadata numbers increased."""
+    return re.sub(r"!(\d+)", lambda m: f"!{int(m[1]) + shift}", text)
 
 
 _NAME = re.compile(r'@"?([\w.]+)"?\(')

@@ -93,12 +93,14 @@ class Range:
 def schedule(kernel: Kernel, ranges: Mapping[Loop, Range] | None = None) -> Schedule:
     """The schedule of a kernel that has points."""
     ranges = ranges or {}
-    parts = {r.axis for r in ranges.values()}
+    bounding = {r.axis for r in ranges.values()}
     axes, fixed = coalesce(kernel)
     found = list(accesses(kernel.body))
     total = math.prod(a.size for a in axes) * cost(kernel.body, ranges)
     inner = [a for a in found if a.loop is not None]
-    block = _block_axis([a for a in axes if a.value not in parts], found) if inner and can_block(kernel) else None
+    block = None
+    if inner and can_block(kernel):
+        block = _block_axis([a for a in axes if a.value not in bounding], found)
     order = _order(axes, found, block)
     levels = [Level(a.value, a.size) for a in order]
     if block is not None:
@@ -261,7 +263,9 @@ def _tiled(levels: list[Level], found: Sequence[Access]) -> list[Level]:
     if other is None or min(other.size, last.size) < 2 * TILE:
         return levels
     rest = [v for v in levels if v is not last and v is not other]
-    parts = [Level(v.axis, v.size, part, TILE) for part in ("tiles", "inside") for v in (other, last)]
+    parts = [
+        Level(v.axis, v.size, part, TILE) for part in ("tiles", "inside") for v in (other, last)
+    ]
     return [*rest, *parts]
 
 

@@ -68,23 +68,32 @@ def split(kernel: Kernel) -> tuple[list[Piece], list[Buffer]]:
 
 
 def _reduction(kernel: Kernel) -> tuple[list[Stmt], Loop] | None:
-    """The first loop, if threads should share its turns, and what stands before it."""
+    """The first loop whose turns threads should share, and what stands before it."""
     if any(b.role == "scratch" for b in kernel.buffers) or kernel.points > MOST_POINTS:
         return None
     before: list[Stmt] = []
     for s in kernel.body:
         if isinstance(s, Loop):
-            work = kernel.points * s.size * cost(s.body)
-            good = s.carries and all(c.combine for c in s.carries) and s.size >= 2 * ENOUGH_TASKS
-            plain = not any(isinstance(t, Store) for t in walk(s.body))
-            plan = schedule(kernel)
-            few = (plan.turns if plan.lead else 1) < ENOUGH_TASKS
-            worth = work > 2 * SERIAL_NS and good and plain and few
-            return (before, s) if worth else None
-        if not isinstance(s, Op | Load):
+            if any(isinstance(t, Store) for t in walk(s.body)):
+                return None
+            if _worth_sharing(kernel, s):
+                return before, s
+            # What is repeated in each part must be cheap.
+            if s.size * cost(s.body) > TASK_NS / 10:
+                return None
+        elif not isinstance(s, Op | Load):
             return None
         before.append(s)
     return None
+
+
+def _worth_sharing(kernel: Kernel, loop: Loop) -> bool:
+    if kernel.points * loop.size * cost(loop.body) < 2 * SERIAL_NS:
+        return False
+    if loop.size < 2 * ENOUGH_TASKS or not all(c.combine for c in loop.carries):
+        return False
+    plan = schedule(kernel)
+    return bool(loop.carries) and (plan.turns if plan.lead else 1) < ENOUGH_TASKS
 
 
 def _part_size(kernel: Kernel, loop: Loop) -> int:
@@ -169,7 +178,7 @@ def identity(combine: str, dtype: np.dtype) -> Any:
     is_float = dtype.kind == "f"
     if combine in ("maximum", "minimum"):
         low = combine == "maximum"
-        if dtype == bool:
+        if dtype.kind == "b":
             return not low
         info: Any = None if is_float else np.iinfo(dtype)
         if is_float:
@@ -179,6 +188,6 @@ def identity(combine: str, dtype: np.dtype) -> Any:
         # Zero's own negative keeps the sign of sums of negative zeros.
         return dtype.type(-0.0) if is_float else dtype.type(0)
     if combine in ("multiply", "bitwise_and"):
-        ones = combine == "bitwise_and" and dtype != bool
+        ones = combine == "bitwise_and" and dtype.kind != "b"
         return ~dtype.type(0) if ones else dtype.type(1)
     return dtype.type(0)

@@ -173,7 +173,7 @@ class Executable:
         self._steps = host_steps(program.steps)
         self._errors: dict[int, BaseException] = {}
         self._callback = _CALLBACK(self._call_back) if self._steps else None
-        self._constants = [np.require(c, requirements="CA") for c in program.constants]
+        self._constants = [np.require(c, requirements=("C", "A")) for c in program.constants]
         self._dtypes = [a.dtype for a in program.ins]
         self._outs = [(a.shape, a.dtype) for a in program.outs]
         self._large = any(a.nbytes >= LARGE for a in program.outs)
@@ -216,8 +216,8 @@ class Executable:
         values = list(values)
         for i, out in self._written:
             x, aval = values[i], self.program.ins[i]
-            # Counted are two lists, the Array that was donated, `x`, and the count's argument.
-            mine = type(x) is np.ndarray and sys.getrefcount(x) <= 5
+            # Beside this list there are `x`, the caller's list, and the Array that was donated.
+            mine = type(x) is np.ndarray and _references(values, i) <= _LISTED + 3
             if not (mine and x.flags.carray and x.flags.owndata and x.dtype is aval.dtype):
                 copy = results[out] if out is not None else empty(aval.shape, aval.dtype)
                 copy[...] = x
@@ -235,7 +235,7 @@ class Executable:
             )
         out = []
         for v, aval in zip(values, self.program.ins, strict=True):
-            x = np.require(v, aval.dtype, "CA")
+            x = np.require(v, aval.dtype, ("C", "A"))
             if x.shape != aval.shape:
                 raise TypeError(f"{self.program.name} takes {aval}, got shape {x.shape}")
             if type(x) is not np.ndarray or x.dtype is not aval.dtype:
@@ -303,6 +303,14 @@ class Executable:
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p))
 
 
+def _references(values: list, i: int) -> int:
+    """The reference count of a list's element, and what reading it adds."""
+    return sys.getrefcount(values[i])
+
+
+_LISTED = _references([np.empty(0)], 0)
+
+
 def _compile_host(target: Engine, program: Program, natives: Any) -> Library:
     return target.compile(emit_host(program, natives, "fg_program"))
 
@@ -313,14 +321,12 @@ def _view(view: View, address: int, writable: bool) -> np.ndarray:
     if not aval.size:
         return np.empty(aval.shape, aval.dtype)
     memory = (ctypes.c_char * aval.nbytes).from_address(address)
-    array = np.ndarray(aval.shape, aval.dtype, memory)
+    array = np.ndarray(aval.shape, aval.dtype, memoryview(memory))
     array.flags.writeable = writable
     return array
 
 
-def run_host_step(
-    step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]
-) -> None:
+def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
     """Run a step's primitive on arrays, its results copied into `outs`."""
     prim = step.prim
     if prim.effect or any(callable(p) for p in step.params.values()):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy._core import _multiarray_umath as umath  # type: ignore[attr-defined]
 
 from funcgrad.backends.llvm.engine import Engine, engine
 
@@ -249,9 +250,9 @@ class _Allocator:
         pointer = ctypes.pythonapi.PyCapsule_GetPointer
         pointer.restype = ctypes.c_void_p
         pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-        table = pointer(np._core._multiarray_umath._ARRAY_API, None)
+        table = pointer(umath._ARRAY_API, None)
         word = ctypes.sizeof(ctypes.c_void_p)
-        function = ctypes.c_void_p.from_address(table + _SET_HANDLER * word).value
+        function = ctypes.c_size_t.from_address(table + _SET_HANDLER * word).value
         return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(function)
 
 

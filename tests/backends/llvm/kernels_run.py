@@ -3,10 +3,14 @@
 import numpy as np
 
 from funcgrad.backends import loops_interpret
+from funcgrad.backends.builder import Builder
 from funcgrad.backends.llvm.executable import Executable
-from funcgrad.backends.loops import INDEX, Axis, Buffer, Index, Kernel, Load, Op, Store, Value
+from funcgrad.backends.loops import Axis, Buffer, Index, Kernel
 from funcgrad.backends.program import CopyStep, KernelStep, Program, Ref
 from funcgrad.core.aval import ShapedArray
+
+F32, F64, I32 = np.dtype("float32"), np.dtype("float64"), np.dtype("int32")
+BOOL = np.dtype(bool)
 
 
 def program_of(kernel):
@@ -41,17 +45,38 @@ def run_interpreted(kernel, arrays):
     return [m for m, b in zip(memory, kernel.params, strict=True) if b.role != "in"]
 
 
-def flat(axis):
-    return Index(0, ((1, axis),))
+def check(kernel, *arrays, tolerance=0.0):
+    """Compare the two."""
+    got, wanted = run_native(kernel, arrays), run_interpreted(kernel, arrays)
+    for g, w in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance)
+
+
+def kernel(buffers, sizes, write, in_place=()):
+    """The kernel whose body write(builder, *axes) writes."""
+    b = Builder()
+    axes = [b.axis(n) for n in sizes]
+    write(b, *axes)
+    outer = tuple(Axis(v, n) for v, n in zip(axes, sizes, strict=True))
+    return Kernel("test", tuple(buffers), outer, tuple(b.blocks[0].stmts), in_place)
+
+
+def at(*terms, const=0):
+    """The index const + Σ coefficient·value."""
+    return Index(const, tuple((c, v) for c, v in terms if c))
 
 
 def pointwise(name, dtypes, out, n):
     """out[i] = name(in0[i], …)."""
-    axis = Value(INDEX)
     ins = [Buffer(f"in{k}", d, n, "in") for k, d in enumerate(dtypes)]
     to = Buffer("out", out, n, "out")
-    values = [Value(d) for d in dtypes]
-    result = Value(out)
-    body = [Load(v, b, flat(axis)) for v, b in zip(values, ins, strict=True)]
-    body += [Op(result, name, tuple(values)), Store(to, flat(axis), result)]
-    return Kernel(name, (*ins, to), (Axis(axis, n),), tuple(body))
+
+    def write(b, i):
+        b.store(to, at((1, i)), b.op(name, out, *(b.load(x, at((1, i))) for x in ins)))
+
+    return kernel([*ins, to], [n], write)
+
+
+def matrix(m, n, axis):
+    """Strides of points and of turns, and their numbers, for loops along an axis of (m, n)."""
+    return ((n, 1), (m, n)) if axis == 1 else ((1, n), (n, m))
