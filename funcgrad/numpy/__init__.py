@@ -1,48 +1,75 @@
-"""NumPy's functions on arrays that differentiate, batch and compile: `funcgrad.numpy as fnp`."""
+"""NumPy's functions on arrays that differentiate, batch and compile: `funcgrad.numpy as fnp`.
 
-from funcgrad.numpy.joining import (
-    append,
-    array_split,
-    block,
-    column_stack,
-    concat,
-    concatenate,
-    delete,
-    dsplit,
-    dstack,
-    hsplit,
-    hstack,
-    insert,
-    repeat,
-    resize,
-    roll,
-    split,
-    stack,
-    tile,
-    trim_zeros,
-    unstack,
-    vsplit,
-    vstack,
+Names, signatures and meaning are NumPy's, with the promotion of JAX. Each module holds one topic;
+importing this package gives arrays and tracers their operators and methods.
+"""
+
+# ruff: noqa: F401, I001 - the names imported here are the public ones, a line holds many
+# fmt: off
+
+from funcgrad.numpy import methods
+from funcgrad.numpy.arithmetic import (
+    abs, absolute, add, clip, divide, divmod, fabs, float_power, floor_divide, fmax, fmin, fmod,
+    maximum, minimum, mod, multiply, negative, positive, pow, power, reciprocal, remainder, sign,
+    square, subtract, true_divide,
 )
-from funcgrad.numpy.padding import pad
+from funcgrad.numpy.choosing import (
+    choose, piecewise, select,
+)
+from funcgrad.numpy.creation import (
+    array, asarray, astype, copy, empty, empty_like, eye, from_dlpack, frombuffer, fromfunction,
+    full, full_like, identity, ones, ones_like, tri, zeros, zeros_like,
+)
+from funcgrad.numpy.elementwise import (
+    acos, acosh, angle, arccos, arccosh, arcsin, arcsinh, arctan, arctanh, asin, asinh, atan,
+    atanh, cbrt, conj, conjugate, cos, cosh, deg2rad, degrees, exp, exp2, expm1, i0, imag, log,
+    log10, log1p, log2, rad2deg, radians, real, sin, sinc, sinh, sqrt, tan, tanh,
+)
+from funcgrad.numpy.floats import (
+    around, ceil, copysign, fix, floor, frexp, ldexp, modf, nan_to_num, nextafter, rint, round,
+    signbit, spacing, trunc,
+)
+from funcgrad.numpy.indexing import (
+    argwhere, compress, extract, flatnonzero, nonzero, place, put, put_along_axis, take,
+    take_along_axis, where,
+)
+from funcgrad.numpy.insertion import (
+    delete, insert,
+)
+from funcgrad.numpy.joining import (
+    append, array_split, block, column_stack, concat, concatenate, dsplit, dstack, hsplit, hstack,
+    repeat, resize, roll, split, stack, tile, trim_zeros, unstack, vsplit, vstack,
+)
+from funcgrad.numpy.logic import (
+    allclose, array_equal, array_equiv, bitwise_and, bitwise_count, bitwise_invert,
+    bitwise_left_shift, bitwise_not, bitwise_or, bitwise_right_shift, bitwise_xor, equal, greater,
+    greater_equal, invert, isclose, iscomplex, isfinite, isinf, isnan, isneginf, isposinf, isreal,
+    left_shift, less, less_equal, logical_and, logical_not, logical_or, logical_xor, not_equal,
+    right_shift,
+)
+from funcgrad.numpy.padding import (
+    pad,
+)
+from funcgrad.numpy.pairs import (
+    arctan2, atan2, gcd, heaviside, hypot, lcm, logaddexp, logaddexp2,
+)
+from funcgrad.numpy.ranges import (
+    arange, geomspace, linspace, logspace,
+)
+from funcgrad.numpy.reductions import (
+    all, amax, amin, any, argmax, argmin, count_nonzero, max, mean, min, prod, ptp, std, sum, var,
+)
 from funcgrad.numpy.shape import (
-    atleast_1d,
-    atleast_2d,
-    atleast_3d,
-    broadcast_arrays,
-    broadcast_to,
-    expand_dims,
-    flip,
-    fliplr,
-    flipud,
-    matrix_transpose,
-    moveaxis,
-    permute_dims,
-    ravel,
-    reshape,
-    rollaxis,
-    rot90,
-    squeeze,
-    swapaxes,
-    transpose,
+    atleast_1d, atleast_2d, atleast_3d, broadcast_arrays, broadcast_to, expand_dims, flip, fliplr,
+    flipud, matrix_transpose, moveaxis, permute_dims, ravel, reshape, rollaxis, rot90, squeeze,
+    swapaxes, transpose,
+)
+from funcgrad.numpy.types import (
+    bfloat16, bool_, can_cast, cdouble, complex128, complex64, complexfloating, csingle, double,
+    dtype, e, euler_gamma, finfo, float16, float32, float64, float8_e4m3b11fnuz, float8_e4m3fn,
+    float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, floating, generic, get_printoptions, iinfo,
+    inexact, inf, int16, int32, int4, int64, int8, integer, iscomplexobj, isdtype, isrealobj,
+    isscalar, issubdtype, nan, ndarray, ndim, newaxis, number, pi, printoptions, promote_types,
+    result_type, set_printoptions, shape, signedinteger, single, size, uint16, uint32, uint4,
+    uint64, uint8, unsignedinteger,
 )

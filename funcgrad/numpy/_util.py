@@ -6,6 +6,7 @@ Operands that fit already are passed on untouched, so that eager calls cost what
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,9 +24,9 @@ from funcgrad.ops.convert import convert_element_type, convert_element_type_p
 
 __all__ = [
     "align", "as_array", "axes_of", "broadcast", "broadcast_shapes", "broadcast_to",
-    "canonical_axes", "canonical_axis", "convert", "default_float", "default_int", "dtype_or",
-    "elementwise", "integers", "is_scalar", "number", "promote", "promote_and_broadcast",
-    "promote_inexact", "shape_of",
+    "canonical_axes", "canonical_axis", "convert", "default_float", "default_int",
+    "documented", "dtype_or", "elementwise", "integers", "is_scalar", "need_real", "number",
+    "promote", "promote_and_broadcast", "promote_inexact", "shape_of",
 ]  # fmt: skip
 
 # ---- one argument
@@ -47,8 +48,6 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
         return number(name, x, scalar_dtype(x), weak=type(x) is not bool, argument=argument)
     if isinstance(x, np.ndarray | np.generic):
         return Array(np.asarray(x, dtypes.canonical(x.dtype)))
-    if hasattr(x, "__funcgrad_array__"):
-        return x.__funcgrad_array__()
     raise TypeError(_no_operand(name, x, argument))
 
 
@@ -261,3 +260,10 @@ def need_real(name: str, x: Any) -> None:
     """Raise DTypeError for complex arrays, which have no order."""
     if dtypes.is_complex(x.dtype):
         raise DTypeError(f"{name}: need real numbers, got {x.aval}: complex ones have no order")
+
+
+def documented(function: Any, name: str, *paragraphs: str) -> Any:
+    """A function made by a family, under its public name, with a docstring of paragraphs."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = "\n\n".join(map(inspect.cleandoc, paragraphs)) + "\n"
+    return function

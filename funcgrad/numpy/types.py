@@ -1,0 +1,232 @@
+"""Constants, the array type, and questions about dtypes, shapes and kinds of values."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from funcgrad import dtypes
+from funcgrad.core.aval import ShapedArray, scalar_dtype
+from funcgrad.core.aval import promote as promote_avals
+from funcgrad.core.methods import ArrayMethods
+from funcgrad.numpy._util import as_array, is_scalar
+from funcgrad.ops.arguments import canonical_axis
+
+pi, e, euler_gamma, inf, nan = math.pi, math.e, 0.5772156649015329, math.inf, math.nan
+newaxis = None
+
+# What arrays and tracers are instances of.
+ndarray = ArrayMethods
+
+bool_ = dtypes.bool_
+int4, int8, int16, int32, int64 = dtypes.int4, dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64
+uint4, uint8, uint16 = dtypes.uint4, dtypes.uint8, dtypes.uint16
+uint32, uint64 = dtypes.uint32, dtypes.uint64
+bfloat16, float16 = dtypes.bfloat16, dtypes.float16
+float32, float64 = dtypes.float32, dtypes.float64
+float8_e4m3b11fnuz = dtypes.float8_e4m3b11fnuz
+float8_e4m3fn, float8_e4m3fnuz = dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz
+float8_e5m2, float8_e5m2fnuz = dtypes.float8_e5m2, dtypes.float8_e5m2fnuz
+complex64, complex128 = dtypes.complex64, dtypes.complex128
+single, double, csingle, cdouble = float32, float64, complex64, complex128
+dtype = np.dtype
+generic, number, inexact, floating = np.generic, np.number, np.inexact, np.floating
+complexfloating, integer = np.complexfloating, np.integer
+signedinteger, unsignedinteger = np.signedinteger, np.unsignedinteger
+
+finfo, iinfo = dtypes.finfo, dtypes.iinfo
+
+# ---- dtypes
+
+_ABSTRACT: dict[Any, Any] = {
+    np.generic: lambda d: True,
+    np.number: lambda d: d != dtypes.BOOL,
+    np.inexact: dtypes.is_inexact,
+    np.floating: dtypes.is_float,
+    np.complexfloating: dtypes.is_complex,
+    np.integer: dtypes.is_integer,
+    np.signedinteger: dtypes.is_signed,
+    np.unsignedinteger: lambda d: d in dtypes.UNSIGNED,
+}
+_PYTHON = {bool: np.bool_, int: np.integer, float: np.floating, complex: np.complexfloating}
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Whether a dtype is another one, or of a kind: fnp.floating, fnp.integer, fnp.inexact, … .
+
+    >>> fnp.issubdtype("bfloat16", fnp.floating), fnp.issubdtype("int32", fnp.floating)
+    (True, False)
+    """
+    if arg2 in _PYTHON:
+        arg2 = _PYTHON[arg2]
+    if isinstance(arg1, type) and arg1 in _ABSTRACT:
+        return np.issubdtype(arg1, arg2)
+    kind = _ABSTRACT.get(arg2) if isinstance(arg2, type) else None
+    found = dtypes.canonical(arg1)
+    return bool(kind(found)) if kind else found == dtypes.canonical(arg2)
+
+
+_KINDS = {
+    "bool": (dtypes.BOOL,),
+    "signed integer": dtypes.SIGNED,
+    "unsigned integer": dtypes.UNSIGNED,
+    "integral": dtypes.SIGNED + dtypes.UNSIGNED,
+    "real floating": dtypes.FLOATS,
+    "complex floating": dtypes.COMPLEX,
+    "numeric": tuple(d for d in dtypes.ALL if d != dtypes.BOOL),
+}
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind of the array API ("real floating", "integral", …).
+
+    `kind` may also be a dtype, or a tuple of kinds and dtypes.
+
+    >>> fnp.isdtype("float16", ("real floating", "complex floating"))
+    True
+    """
+    if isinstance(kind, tuple):
+        return builtins.any(isdtype(dtype, k) for k in kind)
+    found = dtypes.canonical(dtype)
+    if isinstance(kind, str) and kind in _KINDS:
+        return found in _KINDS[kind]
+    return found == dtypes.canonical(kind)
+
+
+def _type_of(x: Any) -> ShapedArray:
+    """The type that an array, a scalar, a dtype or Python's float, int, … has in a promotion."""
+    if is_scalar(x):
+        return ShapedArray((), scalar_dtype(x), type(x) is not bool)
+    if x in _WEAK:
+        return ShapedArray((), scalar_dtype(x(0)), x is not bool)
+    aval = getattr(x, "aval", None)
+    if aval is not None:
+        return aval
+    return ShapedArray((), dtypes.canonical(x.dtype if hasattr(x, "shape") else x))
+
+
+_WEAK = (bool, int, float, complex)
+
+
+def result_type(*args: Any) -> np.dtype:
+    """The dtype that arrays, scalars and dtypes promote to together.
+
+    >>> fnp.result_type("int8", "uint8"), fnp.result_type(fnp.zeros(2, "bfloat16"), 1.0)
+    (dtype('int16'), dtype(bfloat16))
+    """
+    if not args:
+        raise TypeError("result_type: need at least one array or dtype")
+    return promote_avals([_type_of(x) for x in args])[0]
+
+
+def promote_types(a: Any, b: Any) -> np.dtype:
+    """The dtype that two dtypes promote to.
+
+    >>> fnp.promote_types("int32", "float16")
+    """
+    return result_type(_strong(a), _strong(b))
+
+
+def _strong(dtype: Any) -> Any:
+    return dtype if isinstance(dtype, type) and dtype in _WEAK else dtypes.canonical(dtype)
+
+
+def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
+    """Whether a dtype (or an array's) can be cast to another by the rule `casting`, as in NumPy.
+
+    >>> fnp.can_cast("int32", "float64"), fnp.can_cast("float64", "int32")
+    (True, False)
+    """
+    found = dtypes.canonical(from_.dtype if hasattr(from_, "dtype") else from_)
+    return bool(np.can_cast(found, dtypes.canonical(to), casting))  # type: ignore[arg-type]
+
+
+# ---- values
+
+
+def iscomplexobj(x: Any) -> bool:
+    """Whether an array or scalar has a complex dtype.
+
+    >>> fnp.iscomplexobj(1j)
+    True
+    """
+    return dtypes.is_complex(np.dtype(getattr(x, "dtype", None) or np.asarray(x).dtype))
+
+
+def isrealobj(x: Any) -> bool:
+    """Whether an array or scalar has no complex dtype.
+
+    >>> fnp.isrealobj(1j)
+    False
+    """
+    return not iscomplexobj(x)
+
+
+def isscalar(element: Any) -> bool:
+    """Whether `element` is a number, or an array of no axes.
+
+    >>> fnp.isscalar(3.0), fnp.isscalar(fnp.zeros(1))
+    (True, False)
+    """
+    return is_scalar(element) or (hasattr(element, "dtype") and np.shape(element) == ())
+
+
+def ndim(a: Any) -> int:
+    """The number of axes.
+
+    >>> fnp.ndim(fnp.zeros((2, 3)))
+    2
+    """
+    return as_array("ndim", a, "a").ndim
+
+
+def shape(a: Any) -> tuple[int, ...]:
+    """The sizes of the axes.
+
+    >>> fnp.shape(fnp.zeros((2, 3)))
+    (2, 3)
+    """
+    return as_array("shape", a, "a").shape
+
+
+def size(a: Any, axis: int | None = None) -> int:
+    """The number of elements, or the size of one axis.
+
+    >>> fnp.size(fnp.zeros((2, 3))), fnp.size(fnp.zeros((2, 3)), axis=1)
+    (6, 3)
+    """
+    a = as_array("size", a, "a")
+    return a.size if axis is None else a.shape[canonical_axis("size", axis, a.ndim)]
+
+
+# ---- printing
+
+
+def set_printoptions(*args: Any, **kwargs: Any) -> None:
+    """Set how arrays are printed, by NumPy's options, for all of the program.
+
+    >>> fnp.set_printoptions(precision=8)
+    """
+    np.set_printoptions(*args, **kwargs)
+
+
+def get_printoptions() -> dict[str, Any]:
+    """The options of printing that hold now.
+
+    >>> fnp.get_printoptions()["precision"]
+    8
+    """
+    return dict(np.get_printoptions())
+
+
+def printoptions(*args: Any, **kwargs: Any) -> AbstractContextManager:
+    """Within the block, arrays are printed by these options of NumPy.
+
+    >>> with fnp.printoptions(precision=2):
+    ...     print(fnp.array(fnp.pi))
+    3.1415927
+    """
+    return np.printoptions(*args, **kwargs)
