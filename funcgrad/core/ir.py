@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core import context, show, source
+from funcgrad.core import context, show, show_html, source
 from funcgrad.core.array import Array, raw
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import IRError
+from funcgrad.errors import IRError, NonFiniteError
 
 
 class Var:
@@ -130,7 +130,7 @@ class Jaxpr:
         return show.jaxpr_text(self)
 
     def _repr_html_(self) -> str:
-        return show.jaxpr_html(self)
+        return show_html.jaxpr_html(self)
 
 
 class ClosedJaxpr:
@@ -154,7 +154,7 @@ class ClosedJaxpr:
         return show.jaxpr_text(self.jaxpr, n_consts=len(self.consts))
 
     def _repr_html_(self) -> str:
-        return show.jaxpr_html(self.jaxpr, n_consts=len(self.consts))
+        return show_html.jaxpr_html(self.jaxpr, n_consts=len(self.consts))
 
 
 def sub_jaxprs(eqn: Eqn) -> Iterable[Jaxpr]:
@@ -183,11 +183,17 @@ def eval_jaxpr(jaxpr: Jaxpr, *args: Any) -> list:
         ctx = context.current()
         outer = ctx.scopes
         args = tuple(read(a) for a in eqn.ins)
-        if eqn.scopes and eqn.scopes != outer:
-            with context.scoped(scopes=outer + eqn.scopes):
-                out = eqn.prim.bind(*args, **eqn.params)
-        else:
-            out = ctx.trace.process(eqn.prim, args, eqn.params)
+        try:
+            if eqn.scopes and eqn.scopes != outer:
+                with context.scoped(scopes=outer + eqn.scopes):
+                    out = eqn.prim.bind(*args, **eqn.params)
+            else:
+                out = ctx.trace.process(eqn.prim, args, eqn.params)
+        except NonFiniteError as e:
+            if eqn.source is None or "traced" in str(e):
+                raise
+            place = f"{eqn.source}: {eqn.source.text}"
+            raise NonFiniteError(f"{e}; the operation was traced at {place}") from None
         if eqn.prim.multiple:
             env.update(zip(eqn.outs, out, strict=True))
         else:
@@ -257,4 +263,4 @@ def literal(value: Any) -> Literal | None:
     aval = aval_of(value)
     if aval.shape or aval.dtype == dtypes.float0:
         return None
-    return Literal(raw(value), aval)
+    return Literal(np.array(raw(value)), aval)

@@ -162,14 +162,16 @@ class Jitted:
         return program.out_tree.unflatten(outs)
 
     def _run(self, program: Program, operands: list) -> list:
-        compiled = executable(program.jaxpr, program.donated, name_of(self._fun), self._backend)
+        checking = context.current().debug_nans
+        donated = (False,) * len(operands) if checking else program.donated
+        compiled = executable(program.jaxpr, donated, name_of(self._fun), self._backend)
         results = compiled([raw(x) for x in operands])
         outs = [wrap(v, a) for v, a in zip(results, program.jaxpr.out_avals, strict=True)]
-        if any(program.donated):
-            self._delete_donated(program, operands)
-        if context.current().debug_nans and _has_nan(results):
+        if checking and _has_nan(results):
             # Run again op by op: the operation that made the NaN raises, naming its line.
             ClosedJaxpr(program.jaxpr, ())(*operands)
+        if any(program.donated):
+            self._delete_donated(program, operands)
         return outs
 
     def _delete_donated(self, program: Program, operands: list) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from funcgrad.core import backend
+from funcgrad.core import backend, context
+from funcgrad.core.array import raw
 from funcgrad.core.aval import Linear, Zero
-from funcgrad.core.ir import Eqn, Jaxpr, Var
+from funcgrad.core.ir import Eqn, Jaxpr, Var, eval_jaxpr
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.transforms.batching import batch_jaxpr
 from funcgrad.transforms.dce import dce_jaxpr
@@ -29,6 +30,9 @@ def executable(
 
 
 def _impl(xp: Any, *values: Any, jaxpr: Jaxpr, name: str, donated: tuple[bool, ...]) -> list:
+    if context.current().debug_nans:
+        # Op by op, so that the operation that makes a NaN is found.
+        return [raw(x) for x in eval_jaxpr(jaxpr, *values)]
     return executable(jaxpr, (False,) * len(values), name)(values)
 
 
