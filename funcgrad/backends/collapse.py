@@ -59,6 +59,8 @@ def _used(body: Sequence[Stmt], needed: set[Operand]) -> tuple[Stmt, ...]:
             if isinstance(s, Store):
                 needed.add(s.value)
         else:
+            if not any(c.out in needed for c in s.carries) and not _stores(s):
+                continue
             needed.update(v for c in s.carries for v in (c.start, c.next))
             s = replace(s, body=_used(s.body, needed))
             if isinstance(s, While):
@@ -66,6 +68,10 @@ def _used(body: Sequence[Stmt], needed: set[Operand]) -> tuple[Stmt, ...]:
                 s = replace(s, test=_used(s.test, needed))
         kept.append(s)
     return tuple(kept[::-1])
+
+
+def _stores(s: Loop | While) -> bool:
+    return any(isinstance(inner, Store) for inner in walk(s.body))
 
 
 class _Uses:

@@ -7,7 +7,7 @@ import numpy as np
 from funcgrad.backends.builder import ZERO, add_indices, scale_index
 from funcgrad.backends.loops import Const, Operand
 from funcgrad.backends.pull import Indices, Pull, Rule
-from funcgrad.core.ir import Eqn, Literal
+from funcgrad.core.ir import Atom, Eqn, Var
 
 BOOL = np.dtype(bool)
 
@@ -61,23 +61,25 @@ def _pad(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
         conditions.append(b.compare("greater_equal", position, 0))
         conditions.append(b.compare("less", position, n))
         source.append(position)
-    return select(pull, b.all_of(conditions), x, source, value)
+    return inside_or(pull, b.all_of(conditions), x, source, pull.read(value, ()))
 
 
-def select(pull: Pull, inside: Operand | None, x, source: Indices, otherwise) -> Operand:
-    """x[source] where the condition holds, else a scalar value; x is read only there."""
+def inside_or(
+    pull: Pull, inside: Operand | None, x: Atom, source: Indices, otherwise: Operand
+) -> Operand:
+    """x[source] where the condition holds, else a value; x is read only there."""
     if inside is None:
         return pull.read(x, source)
     b = pull.builder
     if type(inside) is Const:
-        return pull.read(x, source) if inside.value else pull.read(otherwise, ())
+        return pull.read(x, source) if inside.value else otherwise
     with b.guarded(inside):
         value = pull.read(x, source)
     # A guarded load gives 0 by itself where nothing is read.
-    zero = type(otherwise) is Literal and not otherwise.value and not np.signbit(otherwise.value)
-    if zero and type(x) is not Literal and x not in pull.inlined:
+    zero = type(otherwise) is Const and not any(otherwise.value.tobytes())
+    if zero and type(x) is Var and x not in pull.inlined:
         return value
-    return b.op("where", value.dtype, inside, value, pull.read(otherwise, ()))
+    return b.op("where", value.dtype, inside, value, otherwise)
 
 
 def _concatenate(pull: Pull, eqn: Eqn, at: Indices) -> Operand:

@@ -3,7 +3,8 @@
 Calls of programs are replaced by their equations. A reduction to few results becomes two, so that
 it runs in parallel: partial results, then their reduction, in an order that doesn't depend on the
 number of threads. Products that no matrix multiplication serves (of integers, with a vector, tiny)
-become sums of products, which fuse; those of narrow floats are computed in float32.
+become sums of products, which fuse; those of narrow floats are computed in float32, and
+convolutions are products of windows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.backends.convolution import convolution
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
@@ -169,7 +171,7 @@ def _absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:
     for i, eqn in enumerate(eqns):
         if eqn.prim is not transpose_p or readers[eqn.ins[0]] != 1 or eqn.ins[0] not in made:
             continue
-        at = made.pop(eqn.ins[0])  # type: ignore[arg-type]
+        at = made.pop(eqn.ins[0])
         product = eqns[at]
         order = tuple(product.params["permutation"][p] for p in eqn.params["permutation"])
         out[at] = product.replace(outs=eqn.outs, params={**product.params, "permutation": order})
@@ -236,7 +238,17 @@ def _sum_of_products(flat: _Flattener, eqn: Eqn, ins: list[Atom], dtype: np.dtyp
     return flat.convert(summed, eqn.outs[0].aval.dtype)
 
 
-_REWRITES = {"dot_general": _dot, **dict.fromkeys(REDUCTIONS, _reduction)}
+def _convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    if any(a.dtype not in LOOP_DTYPES for a in (*(x.aval for x in ins), eqn.outs[0].aval)):
+        return None
+    return convolution(flat, eqn, ins, _dot)
+
+
+_REWRITES = {
+    "dot_general": _dot,
+    "conv_general_dilated": _convolution,
+    **dict.fromkeys(REDUCTIONS, _reduction),
+}
 
 
 # ---- the pass

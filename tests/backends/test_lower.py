@@ -9,9 +9,10 @@ import pytest
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import FuncgradError
-from funcgrad.ops import arithmetic, compare, convert, rounding, transcendental
+from funcgrad.ops import arithmetic, compare, convert, random, rounding, transcendental, window
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
 from funcgrad.ops.contract import dot_general_p
+from funcgrad.ops.conv import conv_general_dilated
 from funcgrad.ops.cumulative import cummax_p, cumsum_p
 from funcgrad.ops.families import add
 from funcgrad.ops.gather import GatherDimensionNumbers, gather, scatter_add_p
@@ -228,3 +229,49 @@ def test_zero_sizes():
         return [add.bind(x, x), sum_p.bind(x, axes=(0,)), concatenate_p.bind(x, y, dimension=0)]
 
     check(fun, floats(0, 3), floats(2, 3))
+
+
+CONVOLUTIONS = [
+    {},
+    {"window_strides": (2, 1), "padding": ((1, 2), (0, -1))},
+    {"lhs_dilation": (2, 1), "rhs_dilation": (1, 2), "padding": ((2, 1), (3, 0))},
+    {"feature_group_count": 2},
+    {"batch_group_count": 2},
+]
+
+
+@pytest.mark.parametrize("params", CONVOLUTIONS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
+def test_convolutions(params, layout, dtype):
+    x = integers(2, 4, 7, 6, low=-2, high=3).astype(dtype)
+    w = integers(6, 4 // params.get("feature_group_count", 1), 3, 2, low=-2, high=3).astype(dtype)
+    numbers = (layout, "OIHW" if layout == "NCHW" else "HWIO", layout)
+    if layout == "NHWC":
+        x, w = x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0)
+    params = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": numbers, **params}
+    assert not hosts(check(lambda x, w: [conv_general_dilated(x, w, **params)], x, w))
+
+
+@pytest.mark.parametrize("prim", ["sum", "max", "min"])
+def test_pooling(prim):
+    params = {
+        "window_dimensions": (1, 3, 2), "window_strides": (1, 2, 1), "base_dilation": (1, 1, 2),
+        "padding": ((0, 0), (1, 1), (0, 2)), "window_dilation": (1, 2, 1),
+    }  # fmt: skip
+    op = getattr(window, f"window_{prim}_p")
+    assert not hosts(check(lambda x: [op.bind(exp(x), **params)], floats(2, 7, 5)))
+
+
+def test_random_bits():
+    def fun(k, x):
+        return list(random.threefry2x32_p.bind(k, k, x, x))
+
+    assert not hosts(check(fun, np.uint32(7), np.arange(9, dtype=np.uint32), exact=True))
+
+
+def test_complex_runs_on_the_host():
+    def fun(x):
+        return [mul.bind(x, x), reshape_p.bind(x, new_sizes=(6,)), sum_p.bind(x, axes=(0,))]
+
+    check(fun, (floats(2, 3) + 1j * floats(2, 3, seed=1)).astype(np.complex64))
