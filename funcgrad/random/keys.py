@@ -6,6 +6,7 @@ Bits are those of `jax.random` (threefry2x32, partitionable).
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad import tree
+from funcgrad.core.array import Array
+from funcgrad.core.show_array import bits_html
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arithmetic import mul
@@ -79,6 +82,12 @@ class Key:
 
     def __repr__(self) -> str:
         return f"Key({self.data!r})"
+
+    def _repr_html_(self) -> str:
+        if not isinstance(self.data, Array):
+            return f"<code>{html.escape(repr(self))}</code>"
+        title = f"keys {self.shape}" if self.ndim else repr(self)
+        return bits_html(title, self.data.value)
 
 
 tree.register_pytree_with_keys(
