@@ -281,14 +281,19 @@ def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn]) -> Written:
         for total, r in zip(totals, how, strict=True):
             b.store(total, c, r.start)
 
-    def row(k: Sequence[Index]) -> None:
+    *slow, rows = first.reduced_parts
+    together = _rows_together(rows, sum(r.cost for r in roots))
+
+    def some_rows(k: Sequence[Index]) -> None:
         def add(c: Index) -> None:
-            reduced = zip(k, first.reduced_parts, strict=True)
-            at = group([*outer_axes, (c, block), *reduced], shape)
-            sums = []
-            for root, total, r in zip(roots, totals, how, strict=True):
-                value = b.convert(root.evaluate(pull, at[:rank], at[rank:]), r.dtype)
-                sums.append(b.op(r.op, r.dtype, b.load(total, c), value))
+            sums = [b.load(total, c) for total in totals]
+            for j in range(together):
+                reduced = zip([*k[:-1], scale_index(k[-1], together, j)], first.reduced_parts,
+                              strict=True)  # fmt: skip
+                at = group([*outer_axes, (c, block), *reduced], shape)
+                for i, (root, r) in enumerate(zip(roots, how, strict=True)):
+                    value = b.convert(root.evaluate(pull, at[:rank], at[rank:]), r.dtype)
+                    sums[i] = b.op(r.op, r.dtype, sums[i], value)
             for total, value in zip(totals, sums, strict=True):
                 b.store(total, c, value)
 
@@ -303,9 +308,15 @@ def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn]) -> Written:
     for root in roots:
         params.write(root.var)
     over_block(start)
-    b.nest(first.reduced_parts, row)
+    b.nest([*slow, rows // together], some_rows)
     over_block(finish)
     return params.kernel(b, kernel_name(roots), axes)
+
+
+def _rows_together(rows: int, cost: int) -> int:
+    """How many rows to add at a time, so that totals are loaded and stored less often."""
+    most = 8 if cost <= 8 else 4 if cost <= 32 else 1
+    return next(n for n in (8, 4, 2, 1) if n <= most and rows % n == 0) if rows else 1
 
 
 def column_block(columns: int, others: int) -> int:
