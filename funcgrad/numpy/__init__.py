@@ -36,6 +36,28 @@ from funcgrad.numpy.indexing import (
 from funcgrad.numpy.insertion import (
     delete, insert,
 )
+from funcgrad.numpy.diagonals import (
+    diag,
+    diag_indices,
+    diag_indices_from,
+    diagflat,
+    diagonal,
+    fill_diagonal,
+    mask_indices,
+    tril,
+    tril_indices,
+    tril_indices_from,
+    triu,
+    triu_indices,
+    triu_indices_from,
+)
+from funcgrad.numpy.grids import (
+    indices,
+    ix_,
+    meshgrid,
+    ravel_multi_index,
+    unravel_index,
+)
 from funcgrad.numpy.joining import (
     append, array_split, block, column_stack, concat, concatenate, dsplit, dstack, hsplit, hstack,
     repeat, resize, roll, split, stack, tile, trim_zeros, unstack, vsplit, vstack,

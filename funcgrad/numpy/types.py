@@ -100,12 +100,14 @@ def _type_of(x: Any) -> ShapedArray:
     """The type that an array, a scalar, a dtype or Python's float, int, … has in a promotion."""
     if is_scalar(x):
         return ShapedArray((), scalar_dtype(x), type(x) is not bool)
-    if x in _WEAK:
+    if isinstance(x, type) and x in _WEAK:
         return ShapedArray((), scalar_dtype(x(0)), x is not bool)
     aval = getattr(x, "aval", None)
     if aval is not None:
         return aval
-    return ShapedArray((), dtypes.canonical(x.dtype if hasattr(x, "shape") else x))
+    return ShapedArray(
+        (), dtypes.canonical(x.dtype if isinstance(x, np.ndarray | np.generic) else x)
+    )
 
 
 _WEAK = (bool, int, float, complex)
@@ -126,6 +128,7 @@ def promote_types(a: Any, b: Any) -> np.dtype:
     """The dtype that two dtypes promote to.
 
     >>> fnp.promote_types("int32", "float16")
+    dtype('float16')
     """
     return result_type(_strong(a), _strong(b))
 

@@ -1,0 +1,47 @@
+"""funcgrad: a functional array library. Write NumPy; differentiate, batch, compile, distribute it.
+
+>>> import funcgrad as fg
+>>> import funcgrad.numpy as fnp
+>>> fg.grad(lambda x: fnp.sum(x**2))(fnp.array([1.0, 2.0, 3.0]))
+Array([2., 4., 6.], dtype=float32)
+"""
+
+from funcgrad import debug, dtypes, errors, lax, numpy, random, tree
+from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.context import debug_nans, default_dtype, disable_jit, named_scope
+from funcgrad.transforms.callbacks import io_callback, pure_callback
+from funcgrad.transforms.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
+from funcgrad.transforms.custom import closure_convert, custom_jvp, custom_vjp
+from funcgrad.transforms.grad import (
+    grad,
+    jvp,
+    linear_transpose,
+    linearize,
+    value_and_grad,
+    vjp,
+)
+from funcgrad.transforms.jacobian import hessian, jacfwd, jacrev
+from funcgrad.transforms.jit import jit
+from funcgrad.transforms.make_jaxpr import eval_shape, make_jaxpr
+from funcgrad.transforms.vmap import vmap
+
+__all__ = [
+    # arrays and what is known of them
+    "Array", "ShapeDtypeStruct",
+    # compilation
+    "jit", "make_jaxpr", "eval_shape", "disable_jit", "named_scope",
+    # derivatives
+    "grad", "value_and_grad", "jvp", "vjp", "linearize", "linear_transpose",
+    "jacfwd", "jacrev", "hessian",
+    "custom_jvp", "custom_vjp", "closure_convert",
+    "checkpoint", "checkpoint_name", "checkpoint_policies",
+    # batching
+    "vmap",
+    # the host, and looking inside
+    "pure_callback", "io_callback", "debug", "debug_nans",
+    # dtypes
+    "default_dtype", "dtypes",
+    # subpackages
+    "errors", "lax", "numpy", "random", "tree",
+]  # fmt: skip
