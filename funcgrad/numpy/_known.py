@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import ConcretizationError
+from funcgrad.ops import cumulative
+from funcgrad.ops import shape as ops
+from funcgrad.ops.base import full
+from funcgrad.ops.convert import convert_element_type, select_n
 from funcgrad.ops.index_plan import known
+from funcgrad.ops.indexing import index_update
 
 
 def is_known(x: Any) -> bool:
@@ -34,10 +39,10 @@ def concrete(name: str, argument: str, x: Any, instead: str) -> np.ndarray:
     return value
 
 
-def size_hint(name: str) -> str:
-    """What to do about a result whose length depends on values.
-
-    >>> size_hint("nonzero")
-    'Give the length of the result: nonzero(..., size=n) pads or cuts to n elements.'
-    """
-    return f"Give the length of the result: {name}(..., size=n) pads or cuts to n elements."
+def first_true(mask: Any, count: int) -> Any:
+    """The positions of the first `count` true elements of a vector; where there are less, any."""
+    place = ops.iota(np.int32, mask.shape[0])
+    rank = cumulative.cumsum(convert_element_type(mask, np.int32))
+    # Element number r (from 1) goes to place r - 1; the others are dropped.
+    target = select_n(mask, np.asarray(count, np.int32), rank - 1)
+    return index_update(full((count,), 0, np.int32), target, place, "set", mode="drop")

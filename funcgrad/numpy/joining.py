@@ -1,4 +1,4 @@
-"""Joining and cutting arrays: stacks, splits, repetition, insertion and deletion."""
+"""Joining, cutting and repeating arrays: stacks, splits, tiles, rolls."""
 
 from __future__ import annotations
 
@@ -25,22 +25,18 @@ from funcgrad.numpy.shape import (
     atleast_1d,
     atleast_2d,
     atleast_3d,
-    moveaxis,
     ravel,
     reshape,
 )
 from funcgrad.ops import cumulative
 from funcgrad.ops import shape as ops
 from funcgrad.ops.base import full
-from funcgrad.ops.compare import bitwise_not
 from funcgrad.ops.convert import convert_element_type
-from funcgrad.ops.index import index_dtype, wrapped
 from funcgrad.ops.indexing import index, index_update
-from funcgrad.ops.sort import argsort
 
 __all__ = [
-    "append", "array_split", "block", "column_stack", "concat", "concatenate", "delete", "dsplit",
-    "dstack", "hsplit", "hstack", "insert", "repeat", "resize", "roll", "split", "stack", "tile",
+    "append", "array_split", "block", "column_stack", "concat", "concatenate", "dsplit",
+    "dstack", "hsplit", "hstack", "repeat", "resize", "roll", "split", "stack", "tile",
     "trim_zeros", "unstack", "vsplit", "vstack",
 ]  # fmt: skip
 
@@ -360,9 +356,7 @@ def repeat(
             return ops.collapse(wide, axis, axis + 2)
         return _along(a, np.repeat(np.arange(size), times), axis)
     if total_repeat_length is None:
-        raise unknown_error(
-            "repeat", "repeats", counts, "Give it: repeat(..., total_repeat_length=n)."
-        )
+        raise unknown_error("repeat", "repeats", counts, "Give total_repeat_length=n.")
     total = operator.index(total_repeat_length)
     if not size:
         return full((*a.shape[:axis], total, *a.shape[axis + 1 :]), 0, a.dtype)
@@ -457,99 +451,3 @@ def _bounds(shape: tuple[int, ...], axis: int, start: int, stop: int) -> tuple[l
     starts, stops = [0] * len(shape), list(shape)
     starts[axis], stops[axis] = start, stop
     return starts, stops
-
-
-# ---- insertion and deletion
-
-
-def delete(
-    arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False
-) -> Any:
-    """An array without the elements at positions `obj` of an axis (flattened where None).
-
-    `obj` is an integer (which may be traced), a slice, or known integers or booleans. Traced ones
-    need `assume_unique_indices`: the promise that all differ, so that their number is known.
-
-    >>> fnp.delete(fnp.arange(5), fnp.array([0, -1]))
-    Array([1, 2, 3], dtype=int32)
-    """
-    arr = as_array("delete", arr, "arr")
-    if axis is None or not arr.ndim:
-        arr, axis = ravel(arr), 0
-    axis = canonical_axis("delete", axis, arr.ndim)
-    size = arr.shape[axis]
-    if isinstance(obj, slice):
-        return _along(arr, np.delete(np.arange(size), obj), axis)
-    if isinstance(obj, list | tuple):
-        obj = np.asarray(obj) if obj else np.zeros(0, np.int32)
-    where = as_array("delete", obj, "obj")
-    if is_known(where):
-        try:
-            return _along(arr, np.delete(np.arange(size), np.asarray(where)), axis)
-        except IndexError as e:
-            raise IndexError(f"delete: {e}, for arr {arr.aval}") from None
-    if where.ndim and not assume_unique_indices:
-        hint = "If all positions differ, say so: delete(..., assume_unique_indices=True)."
-        raise unknown_error("delete", "obj", where, hint)
-    if where.dtype.kind not in "iu":
-        raise unknown_error("delete", "obj", where, "Give the positions as integers.")
-    gone = index_update(full((size,), False, bool), ravel(where), True, "set")
-    return _along(arr, _nth_true(bitwise_not(gone), size - where.size), axis)
-
-
-def _nth_true(mask: Any, count: int) -> Any:
-    """The positions of the first `count` elements that hold in a vector of booleans."""
-    rank = cumulative.cumsum(convert_element_type(mask, np.int32)) - 1
-    place = ops.iota(np.int32, mask.shape[0])
-    rank = index_update(rank, bitwise_not(mask), count, "set")
-    return index_update(full((count,), 0, np.int32), rank, place, "set", mode="drop")
-
-
-def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
-    """An array with `values` inserted before positions `obj` of an axis (flattened where None).
-
-    Positions are those in `arr`: an integer, a slice, or integers, which may be traced. `values`
-    broadcast to the elements that are inserted and are converted to `arr`'s dtype.
-
-    >>> fnp.insert(fnp.arange(3), 1, 9)
-    Array([0, 9, 1, 2], dtype=int32)
-    """
-    arr = as_array("insert", arr, "arr")
-    if isinstance(values, list | tuple):
-        values = np.asarray(values)
-    values = convert(as_array("insert", values, "values"), arr.dtype)
-    if axis is None or not arr.ndim:
-        arr, axis = ravel(arr), 0
-    axis = canonical_axis("insert", axis, arr.ndim)
-    size = arr.shape[axis]
-    if isinstance(obj, slice):
-        obj = np.arange(*obj.indices(size))
-    elif isinstance(obj, list | tuple):
-        obj = np.asarray(obj) if obj else np.zeros(0, np.int32)
-    if is_known(obj) and np.asarray(obj).dtype == bool:
-        obj = np.flatnonzero(np.asarray(obj))
-    where = as_array("insert", obj, "obj")
-    values = ops.expand_dims(values, tuple(range(max(arr.ndim - values.ndim, 0))))
-    if not where.ndim:
-        values = moveaxis(values, 0, axis)
-    count = max(where.size, values.shape[axis]) if where.size == 1 else where.size
-    shape = (*arr.shape[:axis], count, *arr.shape[axis + 1 :])
-    joined = ops.concatenate([arr, broadcast_to(values, shape)], axis)
-    return _along(joined, _merged(where, size, count), axis)
-
-
-def _merged(where: Any, size: int, count: int) -> Any:
-    """For each element of the result of an insertion, its position in [array, values]."""
-    if is_known(where):
-        try:
-            return np.insert(np.arange(size), np.asarray(where), size + np.arange(count))
-        except IndexError as e:
-            raise IndexError(f"insert: {e}") from None
-    if where.dtype.kind not in "iu":
-        raise unknown_error("insert", "obj", where, "Give the positions as integers.")
-    where = broadcast_to(ravel(wrapped(where, size, index_dtype([where.aval]))), (count,))
-    places = where + argsort(argsort(where))
-    empty = full((size + count,), False, bool)
-    mine = _nth_true(bitwise_not(index_update(empty, places, True, "set")), size)
-    merged = index_update(full((size + count,), 0, np.int32), mine, ops.iota(np.int32, size), "set")
-    return index_update(merged, places, size + ops.iota(np.int32, count), "set")

@@ -14,7 +14,8 @@ def leaves(out):
 
 def same(ours, theirs, rtol=1e-6, atol=1e-6, dtype=True):
     """Results have NumPy's structure, shapes and values, and (where `dtype`) its dtypes."""
-    ours, theirs = leaves(ours), leaves(theirs)
+    several = isinstance(ours, list | tuple)
+    ours, theirs = leaves(ours), leaves(theirs) if several else [np.asarray(theirs)]
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
         a, b = np.asarray(a), np.asarray(b)
