@@ -17,7 +17,7 @@ class GradientTransformation(NamedTuple):
 
     >>> from funcgrad import optim
     >>> optim.sgd(0.1).update(1.0, optim.sgd(0.1).init(5.0))[0]
-    Array(-0.1, dtype=float32, weak_type=True)
+    -0.1
     """
 
     init: Callable[[Any], Any]

@@ -45,8 +45,8 @@ def adam(
 
     >>> from funcgrad import optim
     >>> opt = optim.adam(0.1)
-    >>> print(opt.update(2.0, opt.init(1.0))[0])
-    -0.1
+    >>> print(f"{opt.update(2.0, opt.init(1.0))[0]:.4f}")
+    -0.1000
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov),
@@ -71,8 +71,8 @@ def adamw(
 
     >>> from funcgrad import optim
     >>> opt = optim.adamw(0.1, weight_decay=0.0)
-    >>> print(opt.update(2.0, opt.init(1.0), 1.0)[0])
-    -0.1
+    >>> print(f"{opt.update(2.0, opt.init(1.0), 1.0)[0]:.4f}")
+    -0.1000
     """
     decay = add_decayed_weights(weight_decay)
     return chain(

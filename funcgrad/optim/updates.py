@@ -116,8 +116,8 @@ def scale_by_adam(
 
     >>> from funcgrad import optim
     >>> step = optim.scale_by_adam()
-    >>> print(step.update(3.0, step.init(0.0))[0])
-    1.0
+    >>> print(f"{step.update(3.0, step.init(0.0))[0]:.4f}")
+    1.0000
     """
 
     def init(params: Any) -> AdamState:
