@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from funcgrad.backends.llvm import vecmath
 from funcgrad.backends.llvm.emit_block import can_block
+from funcgrad.backends.llvm.emit_transpose import tile_size
 from funcgrad.backends.loops import (
     MATH,
     Axis,
@@ -33,7 +34,6 @@ SERIAL_NS = 20_000.0
 TASK_NS = 10_000.0
 MOST_TASKS = 64
 LINE = 64  # points in a row that one task keeps together, so that no two share a cache line
-TILE = 32
 BLOCK_BYTES = 16_384
 SHORT = 8  # an innermost loop of fewer turns gains nothing from vectors
 
@@ -106,7 +106,7 @@ def schedule(kernel: Kernel, ranges: Mapping[Loop, Range] | None = None) -> Sche
     if block is not None:
         levels = _with_tile(levels, block, _block_size(kernel))
     elif not inner and len(order) > 1:
-        levels = _tiled(levels, found)
+        levels = _tiled(levels, found, max(b.dtype.itemsize for b in kernel.params))
     parts = min(MOST_TASKS, int(total / TASK_NS)) if total > SERIAL_NS else 1
     return _cut(levels, parts, not inner, fixed, block, total)
 
@@ -251,7 +251,7 @@ def _with_tile(levels: list[Level], axis: Value, tile: int) -> list[Level]:
     return [*rest, Level(axis, size, "tiles", tile), Level(axis, size, "inside", tile)]
 
 
-def _tiled(levels: list[Level], found: Sequence[Access]) -> list[Level]:
+def _tiled(levels: list[Level], found: Sequence[Access], width: int) -> list[Level]:
     """Tiles over two axes where one access is in order along one and another along the other."""
     last = levels[-1]
     other = None
@@ -260,13 +260,13 @@ def _tiled(levels: list[Level], found: Sequence[Access]) -> list[Level]:
             other = next((v for v in levels[:-1] if abs(coefficient(a.index, v.axis)) == 1), None)
             if other is not None:
                 break
-    if other is None or min(other.size, last.size) < 2 * TILE:
+    tile = tile_size(width)
+    if other is None or min(other.size, last.size) < SHORT or other.size * last.size < tile * tile:
         return levels
     rest = [v for v in levels if v is not last and v is not other]
-    parts = [
-        Level(v.axis, v.size, part, TILE) for part in ("tiles", "inside") for v in (other, last)
-    ]
-    return [*rest, *parts]
+    pair, parts = (other, last), ("tiles", "inside")
+    tiles = [Level(v.axis, v.size, part, min(tile, v.size)) for part in parts for v in pair]
+    return [*rest, *tiles]
 
 
 def _cut(
