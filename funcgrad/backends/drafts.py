@@ -157,7 +157,7 @@ class _BlockDrafter:
             if isinstance(entry, Cluster):
                 if any(m.size for m in entry.members):
                     self.kernel(write_cluster(entry, self.analysis.inlined, kept))
-            elif any(v.aval.size for v in entry.outs) or not entry.outs or entry.prim.multiple:
+            elif any(v.aval.size for v in entry.outs) or entry.prim.multiple or entry.prim.effect:
                 self.step(entry)
         values = [self.tensor(a) for a in self.jaxpr.outs]
         return Block(self.drafts, list(zip(values, outs, strict=True)))

@@ -30,6 +30,8 @@ from funcgrad.ops.convert import convert_element_type_p
 from funcgrad.ops.reduce import or_p
 from funcgrad.ops.shape import reshape_p
 
+# What only transformations and users care for.
+IDENTITIES = frozenset({"name", "optimization_barrier"})
 CALLS = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "checkpoint"})
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", "and", "or", "xor"))
@@ -47,6 +49,8 @@ class _Flattener:
 
     def __init__(self) -> None:
         self.eqns: list[Eqn] = []
+        # What each reshape is a reshape of.
+        self.reshaped: dict[Atom, Atom] = {}
 
     def add(self, prim: Any, ins: Sequence[Atom], aval: ShapedArray, **params: Any) -> Var:
         var = Var(aval)
@@ -60,6 +64,9 @@ class _Flattener:
             ins = [env.get(a, a) for a in eqn.ins]
             if eqn.prim.name in CALLS:
                 env.update(zip(eqn.outs, self.inline(eqn.params["jaxpr"], ins), strict=True))
+                continue
+            if eqn.prim.name in IDENTITIES:
+                env.update(zip(eqn.outs, ins, strict=True))
                 continue
             rewrite = _REWRITES.get(eqn.prim.name)
             out = rewrite(self, eqn, ins) if rewrite else None
@@ -80,8 +87,13 @@ class _Flattener:
         return self.add(convert_element_type_p, [x], aval, new_dtype=dtype)
 
     def reshape(self, x: Atom, shape: tuple[int, ...]) -> Atom:
+        x = self.reshaped.get(x, x)
         if x.aval.shape == shape:
             return x
+        self.reshaped[out := self.reshape_of(x, shape)] = x
+        return out
+
+    def reshape_of(self, x: Atom, shape: tuple[int, ...]) -> Var:
         return self.add(reshape_p, [x], ShapedArray(shape, x.aval.dtype), new_sizes=shape)
 
     def reduce(self, prim: Any, x: Atom, axes: Sequence[int]) -> Atom:
@@ -247,6 +259,7 @@ def _convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 _REWRITES = {
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
+    "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
     **dict.fromkeys(REDUCTIONS, _reduction),
 }
 

@@ -231,7 +231,7 @@ class Analysis:
         chain = self._chain(eqn, cost, var.aval.size)
         once = uses <= 1 and cost < LONG
         small = chain.cost <= LONG and chain.depth <= DEEP and len(chain.leaves) <= MANY
-        cheap = chain.cost <= CHEAP and chain.large <= 1
+        cheap = small and chain.cost <= CHEAP and chain.large <= 1
         view = eqn.prim.name in VIEWS and small
         free = eqn.prim.name == "reshape" and self.alias(var) is not var
         inline = free or (var not in self.forced and (view or (small and once) or cheap))
