@@ -16,9 +16,19 @@ from funcgrad.numpy.arithmetic import (
 from funcgrad.numpy.choosing import (
     choose, piecewise, select,
 )
+from funcgrad.numpy.contraction import (
+    cross, dot, inner, kron, matmul, matvec, outer, tensordot, trace, vdot, vecdot, vecmat,
+)
 from funcgrad.numpy.creation import (
     array, asarray, astype, copy, empty, empty_like, eye, from_dlpack, frombuffer, fromfunction,
     full, full_like, identity, ones, ones_like, tri, zeros, zeros_like,
+)
+from funcgrad.numpy.diagonals import (
+    diag, diag_indices, diag_indices_from, diagflat, diagonal, fill_diagonal, mask_indices, tril,
+    tril_indices, tril_indices_from, triu, triu_indices, triu_indices_from,
+)
+from funcgrad.numpy.einsum import (
+    einsum, einsum_path,
 )
 from funcgrad.numpy.elementwise import (
     acos, acosh, angle, arccos, arccosh, arcsin, arcsinh, arctan, arctanh, asin, asinh, atan,
@@ -29,34 +39,15 @@ from funcgrad.numpy.floats import (
     around, ceil, copysign, fix, floor, frexp, ldexp, modf, nan_to_num, nextafter, rint, round,
     signbit, spacing, trunc,
 )
+from funcgrad.numpy.grids import (
+    indices, ix_, meshgrid, ravel_multi_index, unravel_index,
+)
 from funcgrad.numpy.indexing import (
     argwhere, compress, extract, flatnonzero, nonzero, place, put, put_along_axis, take,
     take_along_axis, where,
 )
 from funcgrad.numpy.insertion import (
     delete, insert,
-)
-from funcgrad.numpy.diagonals import (
-    diag,
-    diag_indices,
-    diag_indices_from,
-    diagflat,
-    diagonal,
-    fill_diagonal,
-    mask_indices,
-    tril,
-    tril_indices,
-    tril_indices_from,
-    triu,
-    triu_indices,
-    triu_indices_from,
-)
-from funcgrad.numpy.grids import (
-    indices,
-    ix_,
-    meshgrid,
-    ravel_multi_index,
-    unravel_index,
 )
 from funcgrad.numpy.joining import (
     append, array_split, block, column_stack, concat, concatenate, dsplit, dstack, hsplit, hstack,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core import methods
 from funcgrad.core.array import Array
@@ -14,17 +15,21 @@ from funcgrad.core.trace import Tracer
 from funcgrad.errors import ShapeError
 from funcgrad.numpy import (
     arithmetic,
+    choosing,
+    contraction,
     creation,
+    diagonals,
     elementwise,
     floats,
+    indexing,
     joining,
     logic,
     reductions,
     shape,
 )
 from funcgrad.numpy._util import dtype_or
-from funcgrad.ops import indexing
 from funcgrad.ops.convert import bitcast_convert_type
+from funcgrad.ops.indexing import IndexUpdateHelper, index
 
 _OPERANDS = (Array, Tracer, np.ndarray, np.generic, bool, int, float, complex)
 _REFUSED = (list, tuple, dict, set)
@@ -64,6 +69,7 @@ _BINARY = {
     "add": ("+", arithmetic.add),
     "sub": ("-", arithmetic.subtract),
     "mul": ("*", arithmetic.multiply),
+    "matmul": ("@", contraction.matmul),
     "truediv": ("/", arithmetic.true_divide),
     "floordiv": ("//", arithmetic.floor_divide),
     "mod": ("%", arithmetic.remainder),
@@ -121,10 +127,10 @@ def _brief(value: Any) -> str:
 
 def _setitem(self: Any, idx: Any, value: Any) -> None:
     name = variable_holding(self) or "x"
-    index, new = _shown(idx), _brief(value)
+    at, new = _shown(idx), _brief(value)
     raise TypeError(
-        f"arrays are immutable: {name}[{index}] = {new} can't change one. Make an updated copy: "
-        f"{name} = {name}.at[{index}].set({new}), or .add, .multiply, .min, .max, ..."
+        f"arrays are immutable: {name}[{at}] = {new} can't change one. Make an updated copy: "
+        f"{name} = {name}.at[{at}].set({new}), or .add, .multiply, .min, .max, ..."
     )
 
 
@@ -170,12 +176,17 @@ def _transpose(self: Any, *axes: Any) -> Any:
     return shape.transpose(self, axes or None)
 
 
+def _compress(self: Any, condition: Any, axis: int | None = None, **options: Any) -> Any:
+    """`fnp.compress` of this array."""
+    return indexing.compress(condition, self, axis, **options)
+
+
 _METHODS = {
     "__round__": _round,
-    "__getitem__": indexing.index,
+    "__getitem__": index,
     "__setitem__": _setitem,
     "__iter__": _iterate,
-    "at": property(indexing.IndexUpdateHelper),
+    "at": property(IndexUpdateHelper),
     "T": property(shape.transpose),
     "mT": property(shape.matrix_transpose),
     "real": property(elementwise.real),
@@ -189,6 +200,13 @@ _METHODS = {
     "conj": elementwise.conjugate,
     "conjugate": elementwise.conjugate,
     "copy": creation.copy,
+    "diagonal": diagonals.diagonal,
+    "dot": contraction.dot,
+    "trace": contraction.trace,
+    "choose": choosing.choose,
+    "compress": _compress,
+    "nonzero": indexing.nonzero,
+    "take": indexing.take,
     "max": reductions.max,
     "mean": reductions.mean,
     "min": reductions.min,

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as promote_avals
