@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import ConcretizationError
 from funcgrad.ops import cumulative

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from funcgrad.errors import OutOfBoundsError
 from funcgrad.numpy._known import unknown_error
 from funcgrad.numpy._util import as_array, broadcast_shapes, broadcast_to, convert, promote

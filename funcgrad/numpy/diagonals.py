@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from funcgrad.core.array import Array
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import as_array, broadcast_to, canonical_axis, convert, default_int

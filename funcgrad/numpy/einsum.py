@@ -27,6 +27,7 @@ from funcgrad.ops.reduce import or_p
 __all__ = ["einsum", "einsum_path"]
 
 Labels = tuple[str, ...]
+Term = tuple[Any, Labels]  # an array and the labels of its axes
 
 
 def einsum(
@@ -70,9 +71,9 @@ def einsum(
         kept = set(output).union(*(labels for _, labels in terms))
         while len(chosen) > 1:
             later = kept.union(*(labels for _, labels in chosen[2:]))
-            chosen[:2] = [_pair(*chosen[:2], later, output)]
-        terms.append(_summed(*chosen[0], kept))
-    return _ordered(*_summed(*terms[0], set(output)), output, sizes)
+            chosen[:2] = [_pair(chosen[0], chosen[1], later, output)]
+        terms.append(_summed(chosen[0], kept))
+    return _ordered(_summed(terms[0], set(output)), output, sizes)
 
 
 def einsum_path(
@@ -221,7 +222,7 @@ def _path(inputs: tuple[Labels, ...], output: Labels, shapes: tuple, optimize: A
 # ---- contractions
 
 
-def _single(x: Any, labels: Labels, sizes: dict[str, int]) -> tuple[Any, Labels]:
+def _single(x: Any, labels: Labels, sizes: dict[str, int]) -> Term:
     """An operand without repeated labels (their diagonal) and without axes that broadcast."""
     stretched = [i for i, c in enumerate(labels) if x.shape[i] == 1 and sizes[c] != 1]
     if stretched:
@@ -236,19 +237,20 @@ def _single(x: Any, labels: Labels, sizes: dict[str, int]) -> tuple[Any, Labels]
     return x, labels
 
 
-def _summed(x: Any, labels: Labels, kept: set[str]) -> tuple[Any, Labels]:
+def _summed(term: Term, kept: set[str]) -> Term:
     """An operand summed over the labels that nothing else needs."""
+    x, labels = term
     axes = tuple(i for i, c in enumerate(labels) if c not in kept)
     if not axes:
-        return x, labels
+        return term
     prim = or_p if x.dtype == dtypes.BOOL else sum_p
     return prim.bind(x, axes=axes), tuple(c for c in labels if c in kept)
 
 
-def _pair(a: tuple, b: tuple, kept: set[str], output: Labels) -> tuple[Any, Labels]:
+def _pair(a: Term, b: Term, kept: set[str], output: Labels) -> Term:
     """The product of two operands, summed over the labels that are needed no more."""
-    x, left = _summed(*a, kept | set(b[1]))
-    y, right = _summed(*b, kept | set(left))
+    x, left = _summed(a, kept | set(b[1]))
+    y, right = _summed(b, kept | set(left))
     both = [c for c in left if c in right]
     if all(c in kept for c in both):
         return _product(x, left, y, right)
@@ -268,7 +270,7 @@ def _pair(a: tuple, b: tuple, kept: set[str], output: Labels) -> tuple[Any, Labe
     return out, (*batch, *free(left), *free(right))
 
 
-def _product(x: Any, left: Labels, y: Any, right: Labels) -> tuple[Any, Labels]:
+def _product(x: Any, left: Labels, y: Any, right: Labels) -> Term:
     """The product of two operands where nothing is summed."""
     labels = (*left, *(c for c in right if c not in left))
     x, y = (_aligned(v, own, labels) for v, own in ((x, left), (y, right)))
@@ -284,6 +286,6 @@ def _aligned(x: Any, labels: Labels, wanted: Labels) -> Any:
     return ops.expand_dims(x, [i for i, c in enumerate(wanted) if c not in labels])
 
 
-def _ordered(x: Any, labels: Labels, output: Labels, sizes: dict[str, int]) -> Any:
+def _ordered(term: Term, output: Labels, sizes: dict[str, int]) -> Any:
     """The result with its axes in the order that was asked for."""
-    return broadcast_to(_aligned(x, labels, output), tuple(sizes[c] for c in output))
+    return broadcast_to(_aligned(*term, output), tuple(sizes[c] for c in output))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.errors import OutOfBoundsError, ShapeError

@@ -10,6 +10,7 @@ import operator
 from typing import Any
 
 import numpy as np
+
 from funcgrad.core.array import Array
 from funcgrad.errors import OutOfBoundsError, ShapeError
 from funcgrad.numpy._known import first_true, is_known, unknown_error

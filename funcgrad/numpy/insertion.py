@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from funcgrad.numpy._known import first_true, is_known, unknown_error
 from funcgrad.numpy._util import as_array, broadcast_to, canonical_axis, convert
 from funcgrad.numpy.shape import moveaxis, ravel

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from funcgrad.core.array import Array
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._known import concrete, is_known, unknown_error
