@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from funcgrad.core import context, source
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.methods import ArrayMethods
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.show import array_html
+from funcgrad.core.show_array import array_html
 from funcgrad.core.trace import Trace, Tracer, captured_error, leak_error
 from funcgrad.errors import DonatedBufferError, NonFiniteError
 
@@ -178,6 +179,8 @@ class EvalTrace(Trace):
         out_aval = prim.abstract(*avals, **params)
         with np.errstate(all="ignore"):
             out = prim.impl(np, *values, **params)
+        if np.ndarray in map(type, args):
+            out = own(args, out) if prim.multiple else own(args, [out])[0]
         if prim.multiple:
             outs = [wrap(v, a) for v, a in zip(out, out_aval, strict=True)]
             if context.current().debug_nans:
@@ -204,14 +207,27 @@ def wrap(value: Any, aval: ShapedArray) -> Array:
     return Array(value, aval.weak_type)
 
 
+def own(args: Sequence[Any], outs: Sequence[Any]) -> list:
+    """Results, copied where they share memory with a numpy array among the operands, which its
+    owner may write to."""
+    given = [a for a in args if type(a) is np.ndarray and a.flags.writeable]
+    return [
+        o.copy() if any(np.may_share_memory(o, a) for a in given) else o
+        for o in map(np.asarray, outs)
+    ]
+
+
+def has_nan(x: Any) -> bool:
+    """Whether an array has an element that isn't a number."""
+    value = raw(x)
+    with np.errstate(all="ignore"):
+        return dtypes.is_inexact(value.dtype) and bool(np.any(value != value))
+
+
 def check_finite(prim: Primitive, values: list, outs: list) -> None:
     """Raise where an op made a NaN out of operands that had none."""
 
-    def has_nan(v: np.ndarray) -> bool:
-        with np.errstate(all="ignore"):
-            return dtypes.is_inexact(v.dtype) and bool(np.any(v != v))
-
-    if any(has_nan(o.value) for o in outs) and not any(has_nan(v) for v in values):
+    if any(map(has_nan, outs)) and not any(map(has_nan, values)):
         place = source.here()
         where = f" at {place}: {place.text}" if place else ""
         avals = ", ".join(str(ShapedArray(v.shape, v.dtype)) for v in values)

@@ -26,7 +26,7 @@ class ShapedArray:
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, weak_type: bool = False):
         self.shape = shape
-        self.dtype = dtype if type(dtype) is np.dtype else dtypes.canonical(dtype)
+        self.dtype = dtypes.canonical(dtype)
         self.weak_type = weak_type
 
     @property

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from funcgrad.core import context, source
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal
 from funcgrad.core.primitive import Primitive
@@ -47,7 +50,7 @@ class JaxprTrace(Trace):
         self.names = names
         self.args: list[Var] = []
         self.eqns: list[Eqn] = []
-        self.consts: dict[int, tuple[Any, Var]] = {}
+        self.consts: dict[int, tuple[Any, Any, Var]] = {}
 
     def new_arg(self, aval: ShapedArray) -> JaxprTracer:
         """Add an input."""
@@ -63,14 +66,16 @@ class JaxprTrace(Trace):
             raise leak_error(value)
         known = self.consts.get(id(value))
         if known is not None:
-            return known[1]
+            return known[-1]
         if not isinstance(value, Tracer):
             scalar = literal(value)
             if scalar is not None:
                 return scalar
         var = Var(aval_of(value))
-        # Keeping the value alive keeps its id its own.
-        self.consts[id(value)] = (value, var)
+        # Keeping the value alive keeps its id its own. A numpy array may be written to later; the
+        # program holds what it was.
+        held = Array(value.copy()) if isinstance(value, np.ndarray) else value
+        self.consts[id(value)] = (value, held, var)
         return var
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
@@ -97,8 +102,8 @@ class JaxprTrace(Trace):
     def finish(self, outs: Sequence[Any]) -> tuple[Jaxpr, list]:
         """The program with these outputs, captured values first, and those values."""
         out_atoms = [self.atom(o) for o in outs]
-        values = [v for v, _ in self.consts.values()]
-        variables = [v for _, v in self.consts.values()]
+        values = [held for _, held, _ in self.consts.values()]
+        variables = [var for _, _, var in self.consts.values()]
         names = None
         if self.names is not None and len(self.names) == len(self.args):
             names = [*("captured" for _ in variables), *self.names]

@@ -96,11 +96,9 @@ class Tracer(ArrayMethods):
         value = self.concrete()
         if value is not None:
             return value
-        place = source.here()
-        line = f"\nAt {place}: {place.text}" if place else ""
         raise error(
             f"{wanted}, but the value {self.aval} is unknown while the function is traced. "
-            f"{self.origin()}{line}\n{instead}"
+            f"{self.origin()}{_place()}\n{instead}"
         )
 
     def __len__(self) -> int:
@@ -133,18 +131,27 @@ class Tracer(ArrayMethods):
         return complex(self._known(ConcretizationError, "complex() needs a value", _STATIC))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        instead = "Use funcgrad.numpy in place of numpy inside transformed functions."
-        wanted = "NumPy needs the array's values"
-        value = self._known(TracerArrayConversionError, wanted, instead)
-        return np.asarray(value, dtype=dtype)
+        # Also where the value is known: what NumPy computed of it would have no derivative.
+        if not self._trace.live:
+            raise leak_error(self)
+        raise TracerArrayConversionError(
+            f"NumPy was given the value {self.aval}, which it can't follow. {self.origin()}"
+            f"{_place()}\nUse funcgrad.numpy in place of numpy inside transformed functions."
+        )
 
     def item(self, *args: Any) -> Any:
         """The element as a Python scalar, where its value is known."""
-        return self._known(ConcretizationError, "item() needs a value", _STATIC).item(*args)
+        value = self._known(ConcretizationError, "item() needs a value", _STATIC)
+        return np.asarray(value).item(*args)
 
     def tolist(self) -> Any:
         """The elements as nested lists, where their values are known."""
-        return self._known(ConcretizationError, "tolist() needs values", _STATIC).tolist()
+        value = self._known(ConcretizationError, "tolist() needs values", _STATIC)
+        return np.asarray(value).tolist()
+
+    def __format__(self, spec: str) -> str:
+        value = self.concrete() if self._trace.live and spec else None
+        return repr(self) if value is None else format(value, spec)
 
     def __repr__(self) -> str:
         return f"Traced<{self.aval}> by {self._trace.what}"
@@ -154,6 +161,12 @@ class Tracer(ArrayMethods):
 
     def __copy__(self) -> Tracer:
         return self
+
+
+def _place() -> str:
+    """A line on where the user's program stands, for errors."""
+    place = source.here()
+    return f"\nAt {place}: {place.text}" if place else ""
 
 
 _STATIC = (

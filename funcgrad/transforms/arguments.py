@@ -116,6 +116,11 @@ class FlatFunction:
         flat, self.out_tree = flatten_outputs(self.what, self.fun, out)
         return flat
 
+    def lower_aux(self, lower: Callable[[Any], Any]) -> None:
+        """Give aux, which isn't transformed, as the world outside the transformation sees it."""
+        if self.has_aux:
+            self.aux = tree.map(lower, self.aux)
+
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """Results as the function's own structure."""
         assert self.out_tree is not None

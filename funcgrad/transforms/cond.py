@@ -112,19 +112,20 @@ def _join(what: str, funs: Sequence[Callable], outs: list[list[ShapedArray]]) ->
     """The common types of the branches' results; only weak types may give way."""
     joined = []
     for i, avals in enumerate(zip(*outs, strict=True)):
-        first = avals[0]
-        for f, a in zip(funs, avals, strict=True):
-            differ = a.dtype != first.dtype and not (a.weak_type or first.weak_type)
-            if a.shape != first.shape or differ:
-                raise ControlFlowError(
-                    f"{what}: all branches must return the same types, but result {i} is {first} "
-                    f"from {name_of(funs[0])} and {a} from {name_of(f)}"
-                )
         try:
             dtype, weak = promote(list(avals))
         except TypePromotionError as e:
             raise ControlFlowError(f"{what}: result {i} of the branches: {e}") from None
-        joined.append(ShapedArray(first.shape, dtype, weak))
+        shape = avals[0].shape
+        if any(a.shape != shape or (a.dtype != dtype and not a.weak_type) for a in avals):
+            listed = " and ".join(
+                f"{a}{' (weak)' if a.weak_type else ''} from {name_of(f)}"
+                for f, a in zip(funs, avals, strict=True)
+            )
+            raise ControlFlowError(
+                f"{what}: all branches must return the same types, but result {i} is {listed}"
+            )
+        joined.append(ShapedArray(shape, dtype, weak))
     return joined
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core import context
-from funcgrad.core.aval import ShapedArray, Zero
+from funcgrad.core.aval import Linear, ShapedArray, Zero
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
@@ -69,12 +69,12 @@ class _Custom:
             bound = inspect.signature(self._fun).bind(*args, **kwargs)
         except ValueError:
             return args
-        bound.apply_defaults()
         if bound.kwargs:
             raise TypeError(
                 f"{type(self).__name__} function {name_of(self._fun)} takes no keyword-only "
                 f"arguments, got {sorted(bound.kwargs)}"
             )
+        bound.apply_defaults()
         return bound.args
 
     def _split(self, args: tuple) -> tuple[list, tuple]:
@@ -116,6 +116,7 @@ class custom_jvp(_Custom):
     """
 
     _rule: Callable | None = None
+    _transpose: Callable | None = None
     _symbolic_zeros = False
 
     def defjvp(self, rule: Callable, symbolic_zeros: bool = False) -> Callable:
@@ -142,6 +143,15 @@ class custom_jvp(_Custom):
 
         self.defjvp(rule)
 
+    def deftranspose(self, rule: Callable) -> Callable:
+        """Set the rule(primals, cotangent) → a tuple with a cotangent (or None) for each argument.
+
+        For a function that is linear in some arguments, where its jvp rule applies it to tangents:
+        there the primals are `Linear`, known by their type alone.
+        """
+        self._transpose = rule
+        return rule
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._rule is None:
             raise CustomRuleError(
@@ -153,9 +163,24 @@ class custom_jvp(_Custom):
         leaves, in_tree = tree.flatten((dynamic, {}))
         flat = FlatFunction("custom_jvp", lambda *a: self._fun(*self._join(fixed, a)), in_tree)
         rule = _jvp_rule(self, fixed, in_tree, flat)
-        call = JVPCall(name_of(self._fun), flat, rule, self._symbolic_zeros)
+        transpose = self._transpose and _transpose_rule(self, fixed, in_tree, flat)
+        call = JVPCall(name_of(self._fun), flat, rule, self._symbolic_zeros, transpose)
         outs = context.current().trace.process_custom(call, tuple(leaves))
         return flat.unflatten(outs)
+
+
+def _transpose_rule(custom: custom_jvp, fixed: list, in_tree: Any, flat: FlatFunction) -> Callable:
+    def rule(args: Sequence[Any], cts: Sequence[Any]) -> list:
+        primals = in_tree.unflatten(args)[0]
+        assert custom._transpose is not None
+        found = custom._transpose(*fixed, primals, flat.unflatten([instantiate(c) for c in cts]))
+        leaves: list[Any] = []
+        for given, primal in zip(found, primals, strict=True):
+            n = len(tree.leaves(primal))
+            leaves += [None] * n if given is None else tree.leaves(given)
+        return [c if type(a) is Linear else None for a, c in zip(args, leaves, strict=True)]
+
+    return rule
 
 
 def _jvp_rule(custom: custom_jvp, fixed: list, in_tree: Any, flat: FlatFunction) -> Callable:

@@ -28,13 +28,25 @@ Dims = Sequence[int | None]
 
 
 class JVPCall:
-    """A call of a `custom_jvp` function: `jvp(primals, tangents)` gives results and tangents."""
+    """A call of a `custom_jvp` function: `jvp(primals, tangents)` gives results and tangents.
 
-    def __init__(self, name: str, fun: Flat, jvp: Callable, symbolic_zeros: bool):
+    transpose(args, cts) → a cotangent (or None) for each argument: for a function that is linear in
+    the arguments given as `Linear`, and isn't to be transposed op by op.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fun: Flat,
+        jvp: Callable,
+        symbolic_zeros: bool,
+        transpose: Callable | None = None,
+    ):
         self.name = name
         self.fun = fun
         self.jvp = jvp
         self.symbolic_zeros = symbolic_zeros
+        self.transpose = transpose
 
     def differentiate(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
         """Results and tangents by the user's rule."""
@@ -64,7 +76,8 @@ class JVPCall:
             return outs[:half], outs[half:]
 
         fun = mapped(self.fun, axis, dims)
-        return JVPCall(self.name, fun, jvp, self.symbolic_zeros)
+        transpose = self.transpose and batched_transpose(self.transpose, axis, dims)
+        return JVPCall(self.name, fun, jvp, self.symbolic_zeros, transpose)
 
     def stage(self, trace: JaxprTrace, args: Sequence[Any]) -> list:
         """Record the call as an equation."""
@@ -187,6 +200,40 @@ def mapped(fun: Flat, axis: BatchAxis, dims: Dims) -> Flat:
     return lambda *args: map_flat(fun, axis, args, dims)
 
 
+def batched_transpose(transpose: Callable, axis: BatchAxis, dims: Dims) -> Callable:
+    """A transpose rule over a batch; cotangents of arguments that are the same for all lanes are
+    summed over them."""
+
+    def batched(args: Sequence[Any], cts: Sequence[Any]) -> list:
+        linear = [type(a) is Linear for a in args]
+        known = [(a, d) for a, d in zip(args, dims, strict=True) if type(a) is not Linear]
+
+        def lane(*flat: Any) -> list:
+            values = iter(flat)
+            lanes = [
+                Linear(a.aval if d is None else _without(a.aval, d)) if m else next(values)
+                for a, d, m in zip(args, dims, linear, strict=True)
+            ]
+            found = transpose(lanes, list(values))
+            wanted = zip(found, lanes, strict=True)
+            return [
+                instantiate(Zero(a.aval) if c is None else c)
+                for c, a in wanted
+                if type(a) is Linear
+            ]
+
+        given = [*known, *((instantiate(c), 0) for c in cts)]
+        outs = iter(map_flat(lane, axis, [x for x, _ in given], [d for _, d in given]))
+        return [_to_lanes(next(outs), d) if m else None for m, d in zip(linear, dims, strict=True)]
+
+    return batched
+
+
+def _to_lanes(ct: Any, dim: int | None) -> Any:
+    """A cotangent batched at axis 0 as that of an argument batched at `dim`."""
+    return sum_p.bind(ct, axes=(0,)) if dim is None else move_axis(ct, 0, dim)
+
+
 def batched_bwd(bwd: Callable, axis: BatchAxis, dims: Dims) -> Callable:
     """A backward rule over residuals and cotangents batched at axis 0; cotangents of primals that
     are the same for all lanes are summed over them."""
@@ -214,8 +261,7 @@ def batched_bwd(bwd: Callable, axis: BatchAxis, dims: Dims) -> Callable:
                 wide = shape if d is None else (*shape[:d], axis.size, *shape[d:])
                 result.append(Zero(c.aval.update(shape=wide)))
             else:
-                out = next(outs)
-                result.append(sum_p.bind(out, axes=(0,)) if d is None else move_axis(out, 0, d))
+                result.append(_to_lanes(next(outs), d))
         return result
 
     return batched
@@ -247,7 +293,10 @@ def _call_batch(prim: Callable[[], Primitive]) -> Callable:
 
 
 def _call_transpose(ct: Sequence[Any], *args: Any, jaxpr, call, n_consts) -> list:
-    return backward_pass(jaxpr, args, ct)
+    transpose = getattr(call, "transpose", None)
+    if transpose is None or any(type(a) is Linear for a in args[:n_consts]):
+        return backward_pass(jaxpr, args, ct)
+    return [None] * n_consts + transpose(args[n_consts:], ct)
 
 
 def _staged_call(name: str) -> Primitive:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes, tree
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DifferentiationError
-from funcgrad.ops.base import full, instantiate
+from funcgrad.ops.base import instantiate
 from funcgrad.transforms.arguments import (
     FlatFunction,
     avals_of,
@@ -22,6 +22,7 @@ from funcgrad.transforms.arguments import (
     name_of,
     wraps,
 )
+from funcgrad.transforms.control import as_type
 from funcgrad.transforms.jvp import jvp_flat
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat
 from funcgrad.transforms.transpose import backward_pass
@@ -50,12 +51,13 @@ def jvp(
     )
     leaves, in_tree = tree.flatten((tuple(primals), {}))
     given = tree.leaves(tuple(tangents))
-    for name, p, t in zip(leaf_names(fun, primals, {}), leaves, given, strict=True):
-        check_tangent(f"jvp: the tangent of {name}", aval_of(p), t)
+    names = leaf_names(fun, primals, {})
+    varying = [
+        _zero_if_float0(as_tangent(f"jvp: the tangent of {name}", aval_of(p), t), p)
+        for name, p, t in zip(names, leaves, given, strict=True)
+    ]
     flat = FlatFunction("jvp", fun, in_tree, has_aux)
-    outs, outs_t = jvp_flat(
-        flat, leaves, [_zero_if_float0(t, p) for t, p in zip(given, leaves, strict=True)]
-    )
+    outs, outs_t = jvp_flat(flat, leaves, varying)
     value, tangent = flat.unflatten(outs), flat.unflatten([instantiate(t) for t in outs_t])
     return (value, tangent, flat.aux) if has_aux else (value, tangent)
 
@@ -65,16 +67,24 @@ def _zero_if_float0(tangent: Any, primal: Any) -> Any:
     return Zero(aval) if aval.dtype == dtypes.float0 else tangent
 
 
-def check_tangent(what: str, primal: ShapedArray, tangent: Any) -> None:
-    """Raise unless a tangent or cotangent has the type that its primal's asks for."""
+def as_tangent(what: str, primal: ShapedArray, tangent: Any) -> Any:
+    """A tangent or cotangent, checked to have the type that its primal's asks for.
+
+    A weak scalar takes that dtype, if it is of no higher kind.
+    """
     want = primal.tangent()
-    if getattr(tangent, "dtype", None) == dtypes.float0:
-        got = ShapedArray(tangent.shape, dtypes.float0)
-    else:
-        got = aval_of(tangent)
-    weak_scalar = got.weak_type and not want.shape and want.dtype != dtypes.float0
-    if got.shape != want.shape or (got.dtype != want.dtype and not weak_scalar):
-        raise DifferentiationError(f"{what} must have type {want}, got {got}")
+    got = aval_of(tangent)
+    if got.shape == want.shape:
+        if got.dtype == want.dtype:
+            return tangent
+        strong = want.strong()
+        if (
+            got.weak_type
+            and want.dtype != dtypes.float0
+            and promote([got, strong])[0] == want.dtype
+        ):
+            return as_type(tangent, strong)
+    raise DifferentiationError(f"{what} must have type {want}, got {got}")
 
 
 def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
@@ -100,8 +110,10 @@ def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
             tuple(primals), tangents, what_a="linearize: primals", what_b="tangents"
         )
         given = tree.leaves(tangents)
-        for i, (a, t) in enumerate(zip(avals, given, strict=True)):
-            check_tangent(f"linearize: tangent {i}", a, t)
+        given = [
+            as_tangent(f"linearize: tangent {i}", a, t)
+            for i, (a, t) in enumerate(zip(avals, given, strict=True))
+        ]
         varying = [t for t, v in zip(given, lin.in_nonzero, strict=True) if v]
         results = iter(eval_jaxpr(lin.jaxpr, *lin.residuals, *varying))
         return flat.unflatten(
@@ -152,8 +164,10 @@ class Pullback:
                 self.out_tree.unflatten(self.out_avals), ct,
                 what_a="vjp: the function's result", what_b="the cotangent",
             )  # fmt: skip
-        for i, (a, c) in enumerate(zip(self.out_avals, leaves, strict=True)):
-            check_tangent(f"vjp: cotangent {i}", a, c)
+        leaves = [
+            as_tangent(f"vjp: cotangent {i}", a, c)
+            for i, (a, c) in enumerate(zip(self.out_avals, leaves, strict=True))
+        ]
         cts = [c for c, nz in zip(leaves, self.lin.out_nonzero, strict=True) if nz]
         grads = pull_back(self.lin, residuals, cts, self.avals)
         return self.in_tree.unflatten([instantiate(g) for g in grads])[0]
@@ -163,11 +177,7 @@ def pull_back(lin: Linearized, residuals: Sequence[Any], cts: Sequence[Any], ava
     """Cotangents (or `Zero`) of all flat primals, from those of the results that vary."""
     n = len(residuals)
     args = [*residuals, *(Linear(v.aval) for v in lin.jaxpr.ins[n:])]
-    given = [
-        full(a.shape, c, a.dtype) if isinstance(c, int | float | complex) else c
-        for c, a in zip(cts, lin.jaxpr.out_avals, strict=True)
-    ]
-    found = iter(backward_pass(lin.jaxpr, args, given)[n:])
+    found = iter(backward_pass(lin.jaxpr, args, cts)[n:])
     return [
         next(found) if v else Zero(a.tangent()) for a, v in zip(avals, lin.in_nonzero, strict=True)
     ]
@@ -233,7 +243,8 @@ def value_and_grad(
         _check_scalar(_name, fun, flat, outs, holomorphic)
         one = np.ones((), aval_of(outs[0]).dtype)
         cts = pull_back(lin, lin.residuals, [one] if lin.out_nonzero[0] else [], avals_of(leaves))
-        grads, _ = in_tree.unflatten([instantiate(c) for c in cts])
+        chosen_cts = [instantiate(c) if w else c for c, w in zip(cts, wrt, strict=True)]
+        grads, _ = in_tree.unflatten(chosen_cts)
         value = flat.unflatten(outs)
         result = tuple(grads[i] for i in chosen)
         gradient = result[0] if isinstance(argnums, int) else result
@@ -320,8 +331,10 @@ def linear_transpose(fun: Callable, *primals: Any) -> Callable:
             flat.unflatten(jaxpr.out_avals), ct,
             what_a="linear_transpose: the function's result", what_b="the cotangent",
         )  # fmt: skip
-        cts = [full(a.shape, c, a.dtype) if isinstance(c, int | float | complex) else c
-               for c, a in zip(tree.leaves(ct), jaxpr.out_avals, strict=True)]  # fmt: skip
+        cts = [
+            as_tangent(f"linear_transpose: cotangent {i}", a, c)
+            for i, (a, c) in enumerate(zip(jaxpr.out_avals, tree.leaves(ct), strict=True))
+        ]
         args = [*consts, *(Linear(a) for a in avals)]
         found = backward_pass(jaxpr, args, cts)[len(consts) :]
         return in_tree.unflatten([instantiate(c) for c in found])[0]

@@ -17,7 +17,7 @@ from funcgrad.ops.arithmetic import neg, sub
 from funcgrad.ops.base import instantiate
 from funcgrad.ops.convert import stop_gradient
 from funcgrad.transforms.arguments import name_of
-from funcgrad.transforms.custom import closure_convert, custom_jvp, custom_vjp
+from funcgrad.transforms.custom import closure_convert, custom_jvp
 from funcgrad.transforms.grad import jvp, linear_transpose
 
 
@@ -47,34 +47,15 @@ def custom_linear_solve(
         transpose_solve = solve
     mv, captured = closure_convert(matvec, b)
 
-    def run(solver: Callable, operator: Callable, rhs: Any) -> Any:
-        out = solver(operator, rhs)
+    def run(operator: Callable, rhs: Any) -> Any:
+        out = solve(operator, rhs)
         x, aux = out if has_aux else (out, None)
         tree.check_same_structure(b, x, what_a="custom_linear_solve: b", what_b="the solution")
         return x, aux
 
-    @custom_vjp
-    def transposable(rhs: Any, held: Any) -> Any:
-        """The solution as a linear function of the right-hand side alone."""
-        return run(solve, lambda x: mv(x, *held), rhs)[0]
-
-    def forward(rhs: Any, held: Any) -> Any:
-        return transposable(rhs, held), held
-
-    def backward(held: Any, ct: Any) -> Any:
-        if transpose_solve is None:
-            raise CustomRuleError(
-                f"custom_linear_solve with {name_of(matvec)}: reverse-mode differentiation needs "
-                "transpose_solve=, or symmetric=True"
-            )
-        vecmat = linear_transpose(lambda x: mv(x, *held), b)
-        return run(transpose_solve, lambda x: vecmat(x)[0], ct)[0], None
-
-    transposable.defvjp(forward, backward)
-
     @custom_jvp
     def solution(rhs: Any, held: Any) -> Any:
-        return run(solve, lambda x: mv(x, *held), rhs)
+        return run(lambda x: mv(x, *held), rhs)
 
     @solution.defjvp
     def _(primals: Any, tangents: Any) -> Any:
@@ -84,8 +65,22 @@ def custom_linear_solve(
         if held:
             _, moved = jvp(lambda *h: mv(x, *h), tuple(held), tuple(d_held))
             d_rhs = tree.map(sub, d_rhs, moved)
-        dx = transposable(d_rhs, stop_gradient(held))
+        dx, _ = solution(d_rhs, held)
         return (x, aux), (dx, tree.map(lambda a: instantiate(Zero(aval_of(a).tangent())), aux))
+
+    @solution.deftranspose
+    def _(primals: Any, ct: Any) -> Any:
+        if transpose_solve is None:
+            raise CustomRuleError(
+                f"custom_linear_solve with {name_of(matvec)}: reverse-mode differentiation needs "
+                "transpose_solve=, or symmetric=True"
+            )
+        _, held = primals
+        vecmat = linear_transpose(lambda x: mv(x, *held), b)
+        back = custom_linear_solve(
+            lambda y: vecmat(y)[0], ct[0], transpose_solve, solve, has_aux=has_aux
+        )
+        return (back[0] if has_aux else back), None
 
     x, aux = solution(b, captured)
     return (x, aux) if has_aux else x

@@ -7,10 +7,13 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from funcgrad import tree
 from funcgrad.core import backend, context
-from funcgrad.core.array import Array, raw, wrap
+from funcgrad.core.array import Array, has_nan, own, raw, wrap
 from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.show_html import program_html
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.transforms.arguments import (
@@ -121,6 +124,37 @@ class Program(NamedTuple):
     donated: tuple[bool, ...]
     names: list[str]
 
+    def signature(self) -> str:
+        """The types of arguments and results."""
+        ins = self.jaxpr.in_avals[len(self.consts) :]
+        return f"({_listed(ins)}) → {_listed(self.jaxpr.out_avals)}"
+
+    def shown(self, title: str) -> tuple[str, Jaxpr, int]:
+        """The program under a title, for a notebook."""
+        return title, self.jaxpr, len(self.consts)
+
+
+def _listed(avals: Sequence[Any]) -> str:
+    more = f", … {len(avals) - 6} more" if len(avals) > 6 else ""
+    return ", ".join(map(str, avals[:6])) + more
+
+
+def call_compiled(compiled: backend.Executable, jaxpr: Jaxpr, operands: Sequence[Any]) -> list:
+    """The results of a compiled program as arrays."""
+    values = compiled([raw(x) for x in operands])
+    if np.ndarray in map(type, operands):
+        values = own(operands, values)
+    return [wrap(v, a) for v, a in zip(values, jaxpr.out_avals, strict=True)]
+
+
+def delete_donated(program: Program, name: str, operands: Sequence[Any]) -> None:
+    """Donated arrays are gone after a call, whether their memory was of use or not."""
+    if True not in program.donated:
+        return
+    for x, donated, argument in zip(operands, program.donated, program.names, strict=True):
+        if donated and isinstance(x, Array):
+            x.delete(f"argument {argument} was donated to jit({name})")
+
 
 class _Call(NamedTuple):
     """A call's arguments, sorted into static and dynamic ones."""
@@ -164,20 +198,14 @@ class Jitted:
     def _run(self, program: Program, operands: list) -> list:
         checking = context.current().debug_nans
         donated = (False,) * len(operands) if checking else program.donated
-        compiled = executable(program.jaxpr, donated, name_of(self._fun), self._backend)
-        results = compiled([raw(x) for x in operands])
-        outs = [wrap(v, a) for v, a in zip(results, program.jaxpr.out_avals, strict=True)]
-        if checking and _has_nan(results):
+        name = name_of(self._fun)
+        compiled = executable(program.jaxpr, donated, name, self._backend)
+        outs = call_compiled(compiled, program.jaxpr, operands)
+        if checking and any(map(has_nan, outs)):
             # Run again op by op: the operation that made the NaN raises, naming its line.
             ClosedJaxpr(program.jaxpr, ())(*operands)
-        if any(program.donated):
-            self._delete_donated(program, operands)
+        delete_donated(program, name, operands)
         return outs
-
-    def _delete_donated(self, program: Program, operands: list) -> None:
-        for x, donated, name in zip(operands, program.donated, program.names, strict=True):
-            if donated and isinstance(x, Array):
-                x.delete(f"argument {name} was donated to jit({name_of(self._fun)})")
 
     # ---- arguments and the cache
 
@@ -321,6 +349,11 @@ class Jitted:
     def __repr__(self) -> str:
         return f"jit({name_of(self._fun)})"
 
+    def _repr_html_(self) -> str:
+        facts = {"programs": len(self._programs), "calls": self._hits + self._misses}
+        programs = [p.shown(p.signature()) for p in self._programs.values()]
+        return program_html(repr(self), facts, programs)
+
 
 def leaf_or_position(fun: Callable, i: int) -> str:
     """The name of a function's i-th parameter."""
@@ -333,10 +366,6 @@ def _type_key(x: Any) -> Any:
         return (v.shape, v.dtype, x.weak_type)
     aval = aval_of(x)
     return (aval.shape, aval.dtype, aval.weak_type)
-
-
-def _has_nan(values: Sequence[Any]) -> bool:
-    return any(v.dtype.kind in "fcV" and bool((v != v).any()) for v in values)
 
 
 def _difference(a: tuple, b: tuple) -> str:
@@ -377,7 +406,8 @@ class Traced:
         return f"Traced({self._name})\n{self.jaxpr}"
 
     def _repr_html_(self) -> str:
-        return self.jaxpr._repr_html_()
+        title = f"{self._name}{self._program.signature()}"
+        return program_html(title, {}, [self._program.shown("jaxpr")])
 
 
 class Lowered:
@@ -409,6 +439,11 @@ class Lowered:
     def __repr__(self) -> str:
         return f"Lowered({self._name})"
 
+    def _repr_html_(self) -> str:
+        title = f"{self._name}{self._program.signature()}"
+        loops = [("loops", self.as_text("loops"))]
+        return program_html(title, self.cost_analysis(), [self._program.shown("jaxpr")], loops)
+
 
 class Compiled:
     """A native program for arguments of one type."""
@@ -425,10 +460,10 @@ class Compiled:
         got = avals_of(leaves)
         if len(got) != len(want) or any(not g.matches(w) for g, w in zip(got, want, strict=True)):
             raise TypeError(f"the compiled {self._name} takes arguments of types {want}, got {got}")
-        values = self._executable([raw(x) for x in (*p.consts, *leaves)])
-        return p.out_tree.unflatten(
-            [wrap(v, a) for v, a in zip(values, p.jaxpr.out_avals, strict=True)]
-        )
+        operands = [*p.consts, *leaves]
+        outs = call_compiled(self._executable, p.jaxpr, operands)
+        delete_donated(p, self._name, operands)
+        return p.out_tree.unflatten(outs)
 
     def as_text(self, stage: str = "asm") -> str:
         """The program at a stage: "loops", "llvm" or "asm"."""
@@ -444,3 +479,9 @@ class Compiled:
 
     def __repr__(self) -> str:
         return f"Compiled({self._name})"
+
+    def _repr_html_(self) -> str:
+        title = f"{self._name}{self._program.signature()}"
+        facts = {**self.cost_analysis(), **self.memory_analysis()}
+        texts = [(stage, self.as_text(stage)) for stage in ("loops", "llvm")]
+        return program_html(title, facts, [self._program.shown("jaxpr")], texts)

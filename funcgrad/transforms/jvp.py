@@ -16,6 +16,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Trace, Tracer, aval_of
 from funcgrad.ops.base import instantiate
+from funcgrad.transforms.arguments import FlatFunction
 
 
 class JVPTracer(Tracer):
@@ -48,6 +49,10 @@ class JVPTrace(Trace):
         if type(x) is JVPTracer and x._trace is self:
             return x.primal, x.tangent
         return x, Zero(aval_of(x).tangent())
+
+    def primal(self, x: Any) -> Any:
+        """A value without its tangent."""
+        return x.primal if type(x) is JVPTracer and x._trace is self else x
 
     def pack(self, primal: Any, tangent: Any) -> Any:
         """A tracer, or the primal alone where the tangent is zero."""
@@ -89,6 +94,8 @@ def jvp_flat(
     with trace.active():
         outs = fun(*(trace.pack(p, t) for p, t in zip(primals, tangents, strict=True)))
         pairs = [trace.unpack(o) for o in outs]
+        if isinstance(fun, FlatFunction):
+            fun.lower_aux(trace.primal)
     return [p for p, _ in pairs], [t for _, t in pairs]
 
 

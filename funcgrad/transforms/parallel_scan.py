@@ -28,7 +28,7 @@ def associative_scan(fn: Callable, elems: Any, reverse: bool = False, axis: int 
     """All prefix combinations of `elems` (a pytree) along an axis: x0, fn(x0, x1), …
 
     fn(a, b): associative, of pytrees like elems, elementwise along the axis (it is given slices
-    with many elements there at once). reverse: combine from the end.
+    with many elements there at once). reverse: scan from the end, fn(x[-1], x[-2]) and so on.
 
     >>> import funcgrad.numpy as fnp
     >>> from funcgrad import lax
@@ -51,9 +51,7 @@ def associative_scan(fn: Callable, elems: Any, reverse: bool = False, axis: int 
     axes = [axis % a.ndim for a in avals]
 
     def combine(a: list, b: list) -> list:
-        first, second = treedef.unflatten(a), treedef.unflatten(b)
-        result = fn(second, first) if reverse else fn(first, second)
-        return tree.leaves(result)
+        return tree.leaves(fn(treedef.unflatten(a), treedef.unflatten(b)))
 
     if reverse:
         leaves = [rev(x, (d,)) for x, d in zip(leaves, axes, strict=True)]

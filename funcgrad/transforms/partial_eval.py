@@ -16,6 +16,7 @@ from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var, literal_value
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import JaxprTrace, JaxprTracer
 from funcgrad.core.trace import Trace, aval_of
+from funcgrad.transforms.arguments import FlatFunction
 from funcgrad.transforms.dce import dce_eqns
 from funcgrad.transforms.jvp import JVPTrace
 
@@ -69,6 +70,8 @@ class LinearTrace(Trace):
     def process_custom(self, call: Any, args: tuple) -> list:
         assert self.parent is not None
         if any(self.is_unknown(a) for a in args):
+            if getattr(call, "transpose", None) is not None:
+                return self.tape.process_custom(call, args)
             return super().process_custom(call, args)
         return self.parent.process_custom(call, args)
 
@@ -102,6 +105,8 @@ def linearize_flat(
                 for p, a, v in zip(primals, avals, varies, strict=True)
             ]
             pairs = [jvp.unpack(o) for o in fun(*args)]
+            if isinstance(fun, FlatFunction):
+                fun.lower_aux(jvp.primal)
         outs = [p for p, _ in pairs]
         tangents = [t for _, t in pairs if type(t) is not Zero]
         jaxpr, residuals = linear.tape.finish(tangents)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from funcgrad import tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero
@@ -23,6 +21,8 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import ControlFlowError, DifferentiationError
 from funcgrad.ops.base import batch_front, instantiate, move_axis, zeros
 from funcgrad.ops.families import add
+from funcgrad.ops.index import index_in_dim
+from funcgrad.ops.shape import concatenate
 from funcgrad.transforms.arguments import check_leaves, name_of
 from funcgrad.transforms.batching import BatchAxis, batch_jaxpr
 from funcgrad.transforms.control import (
@@ -65,7 +65,7 @@ def scan(
     check_leaves("scan", f, (init, xs), {})
     xs_leaves, xs_tree = tree.flatten(xs)
     n = _length(f, xs, xs_leaves, length)
-    if context.current().disable_jit:
+    if context.current().disable_jit and n:
         return _run_in_python(f, init, xs_leaves, xs_tree, n, reverse)
     init_leaves, init_tree = tree.flatten(init)
     x_avals = [_row(aval_of(x)) for x in xs_leaves]
@@ -132,19 +132,15 @@ def _run_in_python(f: Callable, carry: Any, xs: list, xs_tree: Any, n: int, reve
     ys = []
     y_tree = None
     for i in steps:
-        carry, y = f(carry, xs_tree.unflatten([x[i] for x in xs]))
+        carry, y = f(carry, xs_tree.unflatten([index_in_dim(x, i, keepdims=False) for x in xs]))
         leaves, y_tree = tree.flatten(y)
         ys.append(leaves)
-    if y_tree is None:
-        raise ControlFlowError(f"scan of {name_of(f)}: length 0 needs tracing; enable jit")
     ys = ys[::-1] if reverse else ys
-    stacked = [np.stack([np.asarray(y[i]) for y in ys]) for i in range(len(ys[0]))]
-    return carry, y_tree.unflatten([convert(s) for s in stacked])
-
-
-def convert(x: np.ndarray) -> Any:
-    """A numpy array as an array."""
-    return as_type(add(x, np.zeros((), x.dtype)), ShapedArray(x.shape, x.dtype))
+    assert y_tree is not None
+    columns = zip(*ys, strict=True)
+    return carry, y_tree.unflatten(
+        [concatenate([batch_front(y, None, 1) for y in column], 0) for column in columns]
+    )
 
 
 # ---- rules
