@@ -66,8 +66,9 @@ def eqn_text(eqn: Any, names: Names | None = None, indent: str = "") -> str:
     """One equation: `c:f32[3] = mul a b`."""
     names = names or Names()
     ins = " ".join(atom_text(a, names) for a in eqn.ins)
-    # Programs last, where they don't part the short ones.
-    ordered = sorted(eqn.params.items(), key=lambda item: holds_programs(item[1]))
+    # Programs last, where they don't part the short ones; what is None says nothing.
+    said = [(k, v) for k, v in eqn.params.items() if v is not None]
+    ordered = sorted(said, key=lambda item: holds_programs(item[1]))
     params = " ".join(f"{k}={param_text(v, indent)}" for k, v in ordered)
     outs = " ".join(binder_text(v, names) for v in eqn.outs)
     scope = f"  # {'/'.join(eqn.scopes)}" if eqn.scopes else ""

@@ -80,7 +80,7 @@ def _table(jaxpr: Any, n_consts: int = 0) -> str:
 
 def _equation(e: Any, names: Names, line: str) -> str:
     ins = " ".join(_atom(a, names) for a in e.ins)
-    plain = {k: p for k, p in e.params.items() if not holds_programs(p)}
+    plain = {k: p for k, p in e.params.items() if p is not None and not holds_programs(p)}
     params = " ".join(f"{k}={html.escape(param_text(p, ''))}" for k, p in plain.items())
     details = f"{ins} {_quiet(params, escaped=True)}" if params else ins
     for key, value in e.params.items():
