@@ -311,7 +311,9 @@ def _integer_pow_impl(xp: Any, x: Any, *, y: int) -> Any:
 def _integer_pow_jvp(g: Any, z: Any, x: Any, *, y: int) -> Any:
     if y == 0:
         return Zero(aval_of(z).tangent())
-    return g if y == 1 else mul(g, mul(integer_pow(x, y - 1), y))
+    if y == 1:
+        return g
+    return mul(g, mul(x if y == 2 else integer_pow(x, y - 1), y))
 
 
 integer_pow_p: Primitive = unary(
