@@ -20,7 +20,7 @@ LAYERS = [
     ["core"],
     ["ops"],
     ["transforms"],
-    ["numpy", "lax", "nn", "random", "optim", "scipy", "__init__"],
+    ["numpy", "lax", "nn", "random", "optim", "scipy", "debug", "__init__"],
     ["backends"],
     ["parallel"],
 ]

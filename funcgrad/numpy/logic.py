@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import ShapeError
@@ -87,7 +88,14 @@ less_equal = _ordering(
     Array([ True,  True, False], dtype=bool)
     """,
 )
-greater = _ordering(compare.gt, "greater", ">", """>>> fnp.greater(fnp.array([1, 2, 3]), 2)""")
+greater = _ordering(
+    compare.gt,
+    "greater",
+    ">",
+    """>>> fnp.greater(fnp.array([1, 2, 3]), 2)
+    Array([False, False,  True], dtype=bool)
+    """,
+)
 greater_equal = _ordering(
     compare.ge,
     "greater_equal",

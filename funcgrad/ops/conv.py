@@ -385,7 +385,7 @@ def conv_general_dilated(
     >>> lax.conv_general_dilated(image, kernel, (1, 1), "SAME")
     Array([[[[4., 4., 2.],
              [4., 4., 2.],
-             [2., 2., 1.]]]], dtype=float32)
+             [2., 2., 1.]]]], dtype=float32, weak_type=True)
     """
     a, b = aval_of(lhs), aval_of(rhs)
     numbers = conv_dimension_numbers(a.shape, b.shape, dimension_numbers)

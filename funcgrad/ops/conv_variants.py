@@ -29,7 +29,7 @@ def conv(
 
     >>> from funcgrad import lax
     >>> lax.conv(lax.full((1, 1, 5), 1.0), lax.full((1, 1, 2), 1.0), (2,), "VALID")
-    Array([[[2., 2.]]], dtype=float32)
+    Array([[[2., 2.]]], dtype=float32, weak_type=True)
     """
     return conv_general_dilated(
         lhs,
@@ -56,7 +56,7 @@ def conv_with_general_padding(
     >>> from funcgrad import lax
     >>> x, w = lax.full((1, 1, 3), 1.0), lax.full((1, 1, 2), 1.0)
     >>> lax.conv_with_general_padding(x, w, (1,), [(1, 0)], (1,), (2,))
-    Array([[[1., 2.]]], dtype=float32)
+    Array([[[1., 2.]]], dtype=float32, weak_type=True)
     """
     return conv_general_dilated(
         lhs,

@@ -251,6 +251,6 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
 
     >>> from funcgrad import lax
     >>> lax.cumlogsumexp(lax.full((3,), 1000.0))
-    Array([1000.     , 1000.6932 , 1001.09863], dtype=float32)
+    Array([1000.     , 1000.6932 , 1001.09863], dtype=float32, weak_type=True)
     """
     return _apply(cumlogsumexp_p, operand, axis, reverse)

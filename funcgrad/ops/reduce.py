@@ -287,7 +287,7 @@ def reduce_and(operand: Any, axes: Sequence[int]) -> Any:
 
     >>> from funcgrad import lax
     >>> lax.reduce_and(lax.full((2,), 6), [0])
-    Array(6, dtype=int32)
+    Array(6, dtype=int32, weak_type=True)
     """
     return _reduce(and_p, operand, axes)
 
