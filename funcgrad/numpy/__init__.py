@@ -13,6 +13,9 @@ from funcgrad.numpy.arithmetic import (
     maximum, minimum, mod, multiply, negative, positive, pow, power, reciprocal, remainder, sign,
     square, subtract, true_divide,
 )
+from funcgrad.numpy.calculus import (
+    diff, ediff1d, gradient, trapezoid, unwrap,
+)
 from funcgrad.numpy.choosing import (
     choose, piecewise, select,
 )
@@ -22,6 +25,9 @@ from funcgrad.numpy.contraction import (
 from funcgrad.numpy.creation import (
     array, asarray, astype, copy, empty, empty_like, eye, from_dlpack, frombuffer, fromfunction,
     full, full_like, identity, ones, ones_like, tri, zeros, zeros_like,
+)
+from funcgrad.numpy.cumulative import (
+    cumprod, cumsum, cumulative_prod, cumulative_sum, nancumprod, nancumsum,
 )
 from funcgrad.numpy.diagonals import (
     diag, diag_indices, diag_indices_from, diagflat, diagonal, fill_diagonal, mask_indices, tril,
@@ -38,6 +44,9 @@ from funcgrad.numpy.elementwise import (
 from funcgrad.numpy.floats import (
     around, ceil, copysign, fix, floor, frexp, ldexp, modf, nan_to_num, nextafter, rint, round,
     signbit, spacing, trunc,
+)
+from funcgrad.numpy.functional import (
+    apply_along_axis, apply_over_axes, vectorize,
 )
 from funcgrad.numpy.grids import (
     indices, ix_, meshgrid, ravel_multi_index, unravel_index,
@@ -59,6 +68,9 @@ from funcgrad.numpy.logic import (
     greater_equal, invert, isclose, iscomplex, isfinite, isinf, isnan, isneginf, isposinf, isreal,
     left_shift, less, less_equal, logical_and, logical_not, logical_or, logical_xor, not_equal,
     right_shift,
+)
+from funcgrad.numpy.nan_reductions import (
+    average, nanargmax, nanargmin, nanmax, nanmean, nanmin, nanprod, nanstd, nansum, nanvar,
 )
 from funcgrad.numpy.padding import (
     pad,

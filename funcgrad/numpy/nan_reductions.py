@@ -1,0 +1,251 @@
+"""Reductions that leave NaN out, and weighted means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.errors import ShapeError
+from funcgrad.numpy import reductions
+from funcgrad.numpy._util import (
+    as_array,
+    axes_of,
+    broadcast_to,
+    convert,
+    default_int,
+    promote_inexact,
+)
+from funcgrad.numpy.arithmetic import maximum, minimum
+from funcgrad.numpy.logic import isnan, logical_and
+from funcgrad.ops import arithmetic, compare, reduce
+from funcgrad.ops.base import full
+from funcgrad.ops.convert import select
+from funcgrad.ops.shape import reshape
+
+# ---- sums and products
+
+
+def _filled(name: str, a: Any, value: Any) -> Any:
+    """a with NaN replaced."""
+    x = as_array(name, a, "a")
+    if not dtypes.is_inexact(x.dtype):
+        return x
+    return select(isnan(x), np.asarray(value).astype(x.dtype), x)
+
+
+def nansum(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Any:
+    """The sum over `axis`, in which NaN counts as 0; see `sum`.
+
+    >>> fnp.nansum(fnp.array([1.0, fnp.nan, 3.0]))
+    Array(4., dtype=float32)
+    """
+    return reductions.sum(_filled("nansum", a, 0), axis, dtype, keepdims, initial, where)
+
+
+def nanprod(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Any:
+    """The product over `axis`, in which NaN counts as 1; see `prod`.
+
+    >>> fnp.nanprod(fnp.array([2.0, fnp.nan, 3.0]))
+    Array(6., dtype=float32)
+    """
+    return reductions.prod(_filled("nanprod", a, 1), axis, dtype, keepdims, initial, where)
+
+
+# ---- extrema
+
+
+def _extremum(
+    name: str, reduction: Callable, neutral: Callable, combine: Callable, a: Any, axis: Any,
+    keepdims: bool, initial: Any, where: Any,
+) -> Any:  # fmt: skip
+    x = as_array(name, a, "a")
+    if not dtypes.is_inexact(x.dtype):
+        return reduction(x, axis, keepdims, initial, where)
+    out = reduction(_filled(name, x, neutral(x.dtype)), axis, keepdims, initial, where)
+    if initial is not None:
+        return out
+    nothing = reductions.all(isnan(x), axis, keepdims, where=where)
+    return select(nothing, np.asarray(np.nan, x.dtype), out)
+
+
+def nanmax(
+    a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
+    """The maximum over `axis` of what is not NaN; NaN where there is nothing else. See `max`.
+
+    >>> fnp.nanmax(fnp.array([1.0, fnp.nan, 3.0]))
+    Array(3., dtype=float32)
+    """
+    return _extremum("nanmax", reductions.max, reduce.lowest, maximum, a, axis, keepdims, initial,
+                     where)  # fmt: skip
+
+
+def nanmin(
+    a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
+    """The minimum over `axis` of what is not NaN; NaN where there is nothing else. See `min`.
+
+    >>> fnp.nanmin(fnp.array([1.0, fnp.nan, 3.0]))
+    Array(1., dtype=float32)
+    """
+    return _extremum("nanmin", reductions.min, reduce.highest, minimum, a, axis, keepdims, initial,
+                     where)  # fmt: skip
+
+
+def _position(
+    name: str, find: Callable, neutral: Callable, a: Any, axis: Any, keepdims: Any
+) -> Any:
+    x = as_array(name, a, "a")
+    if not dtypes.is_inexact(x.dtype):
+        return find(x, axis, keepdims=keepdims)
+    out = find(_filled(name, x, neutral(x.dtype)), axis, keepdims=keepdims)
+    nothing = reductions.all(isnan(x), axis, bool(keepdims))
+    return select(nothing, np.asarray(-1, out.dtype), out)
+
+
+def nanargmax(a: Any, axis: int | None = None, keepdims: bool | None = None) -> Any:
+    """The position of the maximum of what is not NaN; -1 where there is nothing else.
+
+    >>> fnp.nanargmax(fnp.array([1.0, fnp.nan, 3.0]))
+    Array(2, dtype=int32)
+    """
+    return _position("nanargmax", reductions.argmax, reduce.lowest, a, axis, keepdims)
+
+
+def nanargmin(a: Any, axis: int | None = None, keepdims: bool | None = None) -> Any:
+    """The position of the minimum of what is not NaN; -1 where there is nothing else.
+
+    >>> fnp.nanargmin(fnp.array([1.0, fnp.nan, 3.0]))
+    Array(0, dtype=int32)
+    """
+    return _position("nanargmin", reductions.argmin, reduce.highest, a, axis, keepdims)
+
+
+# ---- moments
+
+
+def _present(a: Any, where: Any) -> Any:
+    """The mask of what is not NaN and not left out."""
+    kept = compare.bitwise_not(isnan(a))
+    return kept if where is None else logical_and(kept, where)
+
+
+def nanmean(
+    a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, where: Any = None
+) -> Any:
+    """The mean over `axis` of what is not NaN; NaN where there is nothing else. See `mean`.
+
+    >>> fnp.nanmean(fnp.array([1.0, fnp.nan, 3.0]))
+    Array(2., dtype=float32)
+    """
+    x = as_array("nanmean", a, "a")
+    return reductions.mean(x, axis, dtype, keepdims, where=_present(x, where))
+
+
+def nanvar(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    mean: Any = None,
+    correction: float | None = None,
+) -> Any:
+    """The variance over `axis` of what is not NaN; see `var`.
+
+    NaN where no more than `ddof` elements are left.
+
+    >>> fnp.nanvar(fnp.array([1.0, fnp.nan, 3.0]))
+    Array(1., dtype=float32)
+    """
+    x = as_array("nanvar", a, "a")
+    mask = _present(x, where)
+    ddof = ddof if correction is None else correction
+    # The guard keeps the derivative of what is left out finite.
+    out = reductions.var(_filled("nanvar", x, 0), axis, dtype, ddof, keepdims, where=mask,
+                         mean=mean)  # fmt: skip
+    left = reductions.sum(mask, axis, default_int(), keepdims)
+    enough = compare.gt(convert(left, out.dtype), ddof)
+    return select(enough, out, np.asarray(np.nan, out.dtype))
+
+
+def nanstd(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    mean: Any = None,
+    correction: float | None = None,
+) -> Any:
+    """The standard deviation over `axis` of what is not NaN: the root of `nanvar`.
+
+    >>> fnp.nanstd(fnp.array([1.0, fnp.nan, 3.0]))
+    Array(1., dtype=float32)
+    """
+    return arithmetic.sqrt(nanvar(a, axis, dtype, ddof, keepdims, where, mean, correction))
+
+
+# ---- weighted means
+
+
+def average(
+    a: Any,
+    axis: Any = None,
+    weights: Any = None,
+    returned: bool = False,
+    keepdims: bool = False,
+) -> Any:
+    """The mean over `axis`, of elements that count by `weights`: Σ w·a / Σ w.
+
+    `weights` has the shape of `a`, or is a vector along the one `axis`. With `returned` the result
+    is (mean, sum of weights).
+
+    >>> fnp.average(fnp.array([1.0, 2.0]), weights=fnp.array([3.0, 1.0]))
+    Array(1.25, dtype=float32)
+    """
+    if weights is None:
+        x = as_array("average", a, "a")
+        out = reductions.mean(x, axis, keepdims=keepdims)
+        total = full(out.shape, x.size // (out.size or 1), out.dtype)
+        return (out, total) if returned else out
+    x, w = promote_inexact("average", a, weights)
+    if w.shape != x.shape:
+        w = _along_axis(x, w, axis)
+    total = reductions.sum(w, axis, keepdims=keepdims)
+    out = arithmetic.div(reductions.sum(arithmetic.mul(x, w), axis, keepdims=keepdims), total)
+    return (out, total) if returned else out
+
+
+def _along_axis(x: Any, w: Any, axis: Any) -> Any:
+    """A vector of weights as an array of x's shape."""
+    if axis is None or w.ndim != 1:
+        raise ShapeError(
+            f"average: weights {w.aval} must have the shape of a {x.aval}, or be a vector along one "
+            "axis that is given"
+        )
+    (at,) = axes_of("average", axis, x.ndim)
+    if w.shape[0] != x.shape[at]:
+        raise ShapeError(f"average: weights {w.aval} don't fit axis {at} of a {x.aval}")
+    return broadcast_to(
+        reshape(w, tuple(n if i == at else 1 for i, n in enumerate(x.shape))), x.shape
+    )
