@@ -60,9 +60,9 @@ def _edges() -> dict[Any, tuple]:
     d = np.dtype
     up: dict[Any, tuple] = {
         BOOL: (WEAK_INT,),
-        WEAK_INT: (d(uint4), d(int4)),
-        d(uint4): (d(uint8), d(int8)),
-        d(int4): (d(int8),),
+        WEAK_INT: (d(uint4), d(int4), d(uint8), d(int8)),
+        d(uint4): (),
+        d(int4): (),
         d(uint8): (d(uint16), d(int16)),
         d(uint16): (d(uint32), d(int32)),
         d(uint32): (d(uint64), d(int64)),

@@ -22,7 +22,7 @@ class DTypeError(FuncgradError, TypeError):
 
 
 class TypePromotionError(FuncgradError, TypeError):
-    """Two dtypes have no implicit common dtype (float8 with anything else)."""
+    """Two dtypes have no implicit common dtype (float8 or int4 with another)."""
 
 
 class ConcretizationError(FuncgradError, TypeError):
