@@ -18,8 +18,10 @@ from funcgrad.transforms.arguments import (
     FlatFunction,
     avals_of,
     check_leaves,
+    is_arraylike,
     leaf_names,
     name_of,
+    parameter_names,
     wraps,
 )
 from funcgrad.transforms.control import as_type
@@ -233,21 +235,26 @@ def value_and_grad(
 
     @wraps(fun, _name)
     def both(*args: Any, **kwargs: Any) -> Any:
-        check_leaves(_name, fun, args, kwargs)
         chosen = _positions(_name, fun, nums, args)
-        leaves, in_tree = tree.flatten((args, kwargs))
-        wrt = _mask(args, kwargs, chosen)
-        _check_inputs(_name, fun, args, kwargs, leaves, wrt, holomorphic, allow_int)
-        flat = FlatFunction(_name, fun, in_tree, has_aux)
-        outs, lin = linearize_flat(flat, leaves, wrt)
+        # What isn't differentiated is passed as it is, whatever it is.
+        varying = tuple(args[i] for i in chosen)
+
+        def partial(*given: Any) -> Any:
+            whole = list(args)
+            for i, a in zip(chosen, given, strict=True):
+                whole[i] = a
+            return fun(*whole, **kwargs)
+
+        leaves, in_tree = tree.flatten((varying, {}))
+        _check_inputs(_name, fun, args, chosen, leaves, holomorphic, allow_int)
+        flat = FlatFunction(_name, wraps(fun, _name)(partial), in_tree, has_aux)
+        outs, lin = linearize_flat(flat, leaves)
         _check_scalar(_name, fun, flat, outs, holomorphic)
         one = np.ones((), aval_of(outs[0]).dtype)
         cts = pull_back(lin, lin.residuals, [one] if lin.out_nonzero[0] else [], avals_of(leaves))
-        chosen_cts = [instantiate(c) if w else c for c, w in zip(cts, wrt, strict=True)]
-        grads, _ = in_tree.unflatten(chosen_cts)
+        grads, _ = in_tree.unflatten([instantiate(c) for c in cts])
         value = flat.unflatten(outs)
-        result = tuple(grads[i] for i in chosen)
-        gradient = result[0] if isinstance(argnums, int) else result
+        gradient = grads[0] if isinstance(argnums, int) else grads
         return ((value, flat.aux), gradient) if has_aux else (value, gradient)
 
     return both
@@ -264,29 +271,31 @@ def _positions(what: str, fun: Callable, nums: Sequence[int], args: Sequence[Any
     return chosen
 
 
-def _mask(args: Sequence[Any], kwargs: dict, chosen: Sequence[int]) -> list[bool]:
-    mask: list[bool] = []
-    for i, a in enumerate(args):
-        mask += [i in chosen] * len(tree.leaves(a))
-    return mask + [False] * len(tree.leaves(kwargs))
-
-
-def _check_inputs(what, fun, args, kwargs, leaves, wrt, holomorphic, allow_int) -> None:
-    for i, (leaf, chosen) in enumerate(zip(leaves, wrt, strict=True)):
-        if not chosen:
-            continue
-        aval = aval_of(leaf)
-        if holomorphic and not dtypes.is_complex(aval.dtype):
-            need = "holomorphic=True needs complex arguments"
-        elif not dtypes.is_inexact(aval.dtype) and not allow_int:
-            need = (
-                "gradients exist for floating-point and complex arguments; convert it to float, "
-                "choose others by argnums=, or set allow_int=True for a float0 gradient"
-            )
+def _check_inputs(what, fun, args, chosen, leaves, holomorphic, allow_int) -> None:
+    for i, leaf in enumerate(leaves):
+        if not is_arraylike(leaf):
+            need = "gradients are of arrays and numbers; choose others by argnums="
+            got: Any = f"{leaf!r} of {type(leaf)}"
         else:
-            continue
-        name = leaf_names(fun, args, kwargs)[i]
-        raise DifferentiationError(f"{what} of {name_of(fun)}: argument {name} is {aval}; {need}")
+            got = aval_of(leaf)
+            if holomorphic and not dtypes.is_complex(got.dtype):
+                need = "holomorphic=True needs complex arguments"
+            elif not dtypes.is_inexact(got.dtype) and not allow_int:
+                need = (
+                    "gradients exist for floating-point and complex arguments; convert it to "
+                    "float, choose others by argnums=, or set allow_int=True for a float0 gradient"
+                )
+            else:
+                continue
+        names = parameter_names(fun, len(args))
+        paths = [
+            names[k] + tree.keystr(path)
+            for k in chosen
+            for path, _ in tree.leaves_with_path(args[k])
+        ]
+        raise DifferentiationError(
+            f"{what} of {name_of(fun)}: argument {paths[i]} is {got}; {need}"
+        )
 
 
 def _check_scalar(what: str, fun: Callable, flat: FlatFunction, outs: list, holomorphic: bool):

@@ -9,7 +9,14 @@ from funcgrad import tree
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import BatchingError
 from funcgrad.ops.base import batch_front, move_axis
-from funcgrad.transforms.arguments import FlatFunction, check_leaves, leaf_names, name_of, wraps
+from funcgrad.transforms.arguments import (
+    FlatFunction,
+    check_leaves,
+    is_arraylike,
+    leaf_names,
+    name_of,
+    wraps,
+)
 from funcgrad.transforms.batching import BatchAxis, batch_flat
 
 
@@ -44,7 +51,6 @@ def vmap(
                 f"vmap of {name_of(fun)}: in_axes has {len(in_axes)} entries, but the function was "
                 f"called with {len(args)} positional arguments"
             )
-        check_leaves("vmap", fun, args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
         args_tree = tree.structure(args)
         axes = tree.flatten_axes("vmap in_axes", args_tree, in_axes)
@@ -68,6 +74,8 @@ def _normalized(fun, args, kwargs, leaves, axes) -> list[int | None]:
         if axis is None:
             dims.append(None)
             continue
+        if not is_arraylike(leaf):
+            check_leaves("vmap", fun, args, kwargs)
         aval = aval_of(leaf)
         if not isinstance(axis, int) or not -aval.ndim <= axis < aval.ndim:
             name = leaf_names(fun, args, kwargs)[i]
