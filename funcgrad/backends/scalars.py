@@ -195,6 +195,8 @@ class Scalars:
     def call(self, name: str, *args: Any) -> Symbol:
         """NumPy's function of this name, with its types."""
         kinds: tuple[Any, ...] = tuple(a.dtype if hasattr(a, "dtype") else type(a) for a in args)
+        if name == "nextafter" and any(k in HALVES for k in kinds):
+            raise Unsupported("the neighbour of a float that is held as a wider one")
         try:
             *ins, out = _loop_types(name, kinds)
         except TypeError as e:
