@@ -109,8 +109,8 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
     dtype = _int_dtype("random.geometric", dtype)
     p = fnp.asarray(p, current().float_dtype)
     shape = shape_with("random.geometric", shape, p=p)
-    u = uniform(key, shape, p.dtype)
-    return (fnp.floor(fnp.log1p(-u) / fnp.log1p(-p)) + 1).astype(dtype)
+    u = uniform(key, shape, p.dtype, float(dtypes.finfo(p.dtype).tiny))
+    return (fnp.floor(fnp.log(u) / fnp.log1p(-p)) + 1).astype(dtype)
 
 
 def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:

@@ -111,8 +111,9 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None) -> Any:
     """
     dtype = float_dtype("random.rayleigh", dtype)
     scale = fnp.asarray(scale, dtype)
-    u = uniform(key, shape_with("random.rayleigh", shape, scale=scale), dtype)
-    return fnp.sqrt(-2 * fnp.log1p(-u)) * scale
+    shape = shape_with("random.rayleigh", shape, scale=scale)
+    u = uniform(key, shape, dtype, float(dtypes.finfo(dtype).tiny))
+    return fnp.sqrt(-2 * fnp.log(u)) * scale
 
 
 def weibull_min(
