@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import funcgrad.numpy as fnp
@@ -10,6 +11,7 @@ from funcgrad import dtypes
 from funcgrad.core.context import current
 from funcgrad.errors import DTypeError
 from funcgrad.ops.convert import stop_gradient
+from funcgrad.transforms.custom import custom_jvp
 
 Axis = int | Sequence[int] | None
 
@@ -37,14 +39,29 @@ def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     >>> print(nn.softmax(fnp.array([0.0, 0.0])))
     [0.5 0.5]
     """
+    return _softmax(_masked(x, where), axis, where is not None)
+
+
+def _masked(x: Any, where: Any) -> Any:
     x = _float(x)
-    if where is not None:
-        x = fnp.where(where, x, -fnp.inf)
+    return x if where is None else fnp.where(where, x, -fnp.inf)
+
+
+@partial(custom_jvp, nondiff_argnums=(1, 2))
+def _softmax(x: Any, axis: Axis, masked: bool) -> Any:
     weights = fnp.exp(x - _guarded_max(x, axis))
     total = fnp.sum(weights, axis=axis, keepdims=True)
-    if where is not None:
+    if masked:
         total = fnp.where(total == 0, fnp.ones_like(total), total)
     return weights / total
+
+
+@_softmax.defjvp
+def _softmax_jvp(axis: Axis, masked: bool, primals: Any, tangents: Any) -> Any:
+    # In terms of the result alone: it is all that reverse mode keeps.
+    y = _softmax(primals[0], axis, masked)
+    moved = y * tangents[0]
+    return y, moved - y * fnp.sum(moved, axis=axis, keepdims=True)
 
 
 def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
@@ -54,11 +71,20 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     >>> print(nn.log_softmax(fnp.array([0.0, -1000.0])))
     [    0. -1000.]
     """
-    x = _float(x)
-    if where is not None:
-        x = fnp.where(where, x, -fnp.inf)
+    return _log_softmax(_masked(x, where), axis)
+
+
+@partial(custom_jvp, nondiff_argnums=(1,))
+def _log_softmax(x: Any, axis: Axis) -> Any:
     shifted = x - _guarded_max(x, axis)
     return shifted - fnp.log(fnp.sum(fnp.exp(shifted), axis=axis, keepdims=True))
+
+
+@_log_softmax.defjvp
+def _log_softmax_jvp(axis: Axis, primals: Any, tangents: Any) -> Any:
+    y = _log_softmax(primals[0], axis)
+    (t,) = tangents
+    return y, t - fnp.sum(fnp.exp(y) * t, axis=axis, keepdims=True)
 
 
 def logsumexp(
