@@ -216,6 +216,9 @@ def _select_impl(xp: Any, which: Any, *cases: Any) -> Any:
     if len(cases) == 2 and which.dtype == dtypes.BOOL:
         return xp.where(which, cases[1], cases[0])
     chosen = cases[-1]
+    if len(cases) == 1:
+        # The result has the selector's shape also where the only case is a scalar.
+        return xp.where(which == which, chosen, chosen)
     for i in reversed(range(len(cases) - 1)):
         chosen = xp.where(which <= i, cases[i], chosen)
     return chosen
