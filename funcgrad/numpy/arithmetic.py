@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import DTypeError
@@ -197,7 +198,10 @@ def _float_quotient(x: Any, y: Any) -> Any:
     down = compare.bitwise_and(compare.ne(rest, zero), other_sign)
     quotient = select(down, arithmetic.sub(quotient, 1), quotient)
     whole = rounding.round(quotient, rounding.RoundingMethod.TO_NEAREST_EVEN)
-    return select(compare.eq(y, zero), arithmetic.div(x, y), whole)
+    plain = arithmetic.div(x, y)
+    # A quotient of 0 has the sign of x / y.
+    whole = select(compare.eq(whole, zero), arithmetic.mul(plain, 0), whole)
+    return select(compare.eq(y, zero), plain, whole)
 
 
 def _integer_quotient(x: Any, y: Any) -> Any:

@@ -33,7 +33,7 @@ def _parsed(signature: str) -> tuple[list[_Dims], list[_Dims]]:
 
 
 def _core_sizes(name: str, shape: Sequence[int], core: _Dims, sizes: dict[str, int]) -> None:
-    """Check the last axes of a shape against what is known of the core axes, and note their sizes."""
+    """Check the last axes of a shape against known core axes, and note their sizes."""
     if len(shape) < len(core):
         raise ShapeError(f"{name}: an array of shape {tuple(shape)} lacks the core axes {core}")
     for dim, n in zip(core, shape[len(shape) - len(core) :], strict=True):
@@ -99,7 +99,7 @@ def _check_results(name: str, out: Any, cores: Any) -> None:
 
 
 def _over_leading_axes(name: str, call: Callable, arrays: list, cores: Sequence[_Dims]) -> Any:
-    """`call` mapped over the broadcast leading axes, an axis at a time from the last to the first."""
+    """`call` mapped over the broadcast leading axes, from the last to the first."""
     sizes: dict[str, int] = {}
     for x, core in zip(arrays, cores, strict=True):
         _core_sizes(name, x.shape, core, sizes)

@@ -240,8 +240,8 @@ def _along_axis(x: Any, w: Any, axis: Any) -> Any:
     """A vector of weights as an array of x's shape."""
     if axis is None or w.ndim != 1:
         raise ShapeError(
-            f"average: weights {w.aval} must have the shape of a {x.aval}, or be a vector along one "
-            "axis that is given"
+            f"average: weights {w.aval} must have the shape of a {x.aval}, or be a vector along "
+            "one axis that is given"
         )
     (at,) = axes_of("average", axis, x.ndim)
     if w.shape[0] != x.shape[at]:

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.errors import DTypeError
 from funcgrad.numpy._util import (
@@ -177,7 +178,8 @@ def gcd(x: Any, y: Any, /) -> Any:
     def unfinished(pair: Any) -> Any:
         return reduce_or(compare.ne(pair[1], 0), range(x.ndim))
 
-    return while_loop(unfinished, step, (arithmetic.abs(x), arithmetic.abs(y)))[0]
+    size = while_loop(unfinished, step, (x, y))[0]
+    return arithmetic.abs(size) if dtypes.is_signed(size.dtype) else size
 
 
 def lcm(x: Any, y: Any, /) -> Any:
@@ -191,4 +193,6 @@ def lcm(x: Any, y: Any, /) -> Any:
     x, y = _integers("lcm", x, y)
     divisor = gcd(x, y)
     safe = select(compare.eq(divisor, 0), 1, divisor)
-    return arithmetic.abs(arithmetic.mul(x, arithmetic.div(y, safe)))
+    if dtypes.is_signed(x.dtype):
+        x, y = arithmetic.abs(x), arithmetic.abs(y)
+    return arithmetic.mul(x, arithmetic.div(y, safe))

@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.trace import aval_of
@@ -151,8 +152,8 @@ def geomspace(
 
     Both ends are exact. Ends of different sign need a complex dtype.
 
-    >>> fnp.geomspace(1, 1000, 4)
-    Array([   1.      ,   10.000001,  100.      , 1000.      ], dtype=float32)
+    >>> fnp.geomspace(1, 16, 3)
+    Array([ 1.,  4., 16.], dtype=float32)
     """
     start, stop = broadcast("geomspace", *promote_inexact("geomspace", start, stop))
     size = stop.ndim + 1
