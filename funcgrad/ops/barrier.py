@@ -27,7 +27,7 @@ def _barrier_dims(*avals: Any) -> str:
 
 # What reads a barrier's results is never merged with what reads its operands: this keeps a
 # rematerialized computation apart from the first one. Backends see no trace of it.
-barrier_p = Primitive(
+barrier_p: Primitive = Primitive(
     name="optimization_barrier",
     abstract=lambda *avals: list(avals),
     impl=lambda xp, *values: list(values),
@@ -38,7 +38,7 @@ barrier_p = Primitive(
     multiple=True,
 )
 
-name_p = Primitive(
+name_p: Primitive = Primitive(
     name="name",
     abstract=lambda x, *, name: x,
     impl=lambda xp, x, *, name: x,

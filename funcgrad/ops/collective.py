@@ -105,11 +105,11 @@ def _reduction(name: str, reduce: Callable, repeated: Callable | None, linear: b
     return made
 
 
-psum_p = _reduction(
+psum_p: Primitive = _reduction(
     "psum", lambda x, d: sum_p.bind(x, axes=(d,)), lambda x, n: mul(x, n), linear=True
 )
-pmax_p = _reduction("pmax", lambda x, d: reduce_max(x, axes=(d,)), None, linear=False)
-pmin_p = _reduction("pmin", lambda x, d: reduce_min(x, axes=(d,)), None, linear=False)
+pmax_p: Primitive = _reduction("pmax", lambda x, d: reduce_max(x, axes=(d,)), None, linear=False)
+pmin_p: Primitive = _reduction("pmin", lambda x, d: reduce_min(x, axes=(d,)), None, linear=False)
 
 
 def _number(x: Any) -> Any:
@@ -177,7 +177,7 @@ def _index_batch(axis: Any, args: Any, dims: Any, *, axis_name: tuple) -> tuple:
     return iota(np.int32, axis.size), 0
 
 
-axis_index_p = Primitive(
+axis_index_p: Primitive = Primitive(
     name="axis_index",
     abstract=lambda *, axis_name: _checked(ShapedArray((), np.int32), axis_name),
     impl=_needs_elsewhere("axis_index"),
@@ -276,13 +276,13 @@ def _linear(name: str, abstract: Callable, batch: Callable, transpose: Callable)
     return made
 
 
-all_gather_p = _linear(
+all_gather_p: Primitive = _linear(
     "all_gather",
     _gather_abstract,
     _gather_batch,
     lambda ct, x, **params: [psum_scatter_p.bind(ct, **params)],
 )
-psum_scatter_p = _linear(
+psum_scatter_p: Primitive = _linear(
     "psum_scatter",
     _scatter_abstract,
     _scatter_batch,
@@ -366,7 +366,7 @@ def _all_to_all_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, split:
     return _merge(sources, concat + 1), 0
 
 
-all_to_all_p = _linear(
+all_to_all_p: Primitive = _linear(
     "all_to_all",
     _all_to_all_abstract,
     _all_to_all_batch,
@@ -429,7 +429,7 @@ def _permute_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, perm: tup
     return concatenate(rows, 0), 0
 
 
-ppermute_p = _linear(
+ppermute_p: Primitive = _linear(
     "ppermute",
     lambda x, *, axis_name, perm: _checked(x, axis_name),
     _permute_batch,

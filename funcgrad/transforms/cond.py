@@ -170,8 +170,8 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, branches) -> 
         return outs, [0 if u else None for u in union]
     results = []
     for b in branches:
-        batched, _ = batch_jaxpr(b, axis, dims[1:], force=True)
-        results.append(eval_jaxpr(batched, *ops))
+        all_lanes, _ = batch_jaxpr(b, axis, dims[1:], force=True)
+        results.append(eval_jaxpr(all_lanes, *ops))
     lanes = batch_front(index, dims[0], axis.size)
     outs = [_select_lanes(lanes, cases) for cases in zip(*results, strict=True)]
     return outs, [0] * len(outs)

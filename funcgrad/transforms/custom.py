@@ -63,6 +63,9 @@ class _Custom:
         wraps(fun, type(self).__name__)(self)
         self.__name__ = name_of(fun)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
     def _resolve(self, args: tuple, kwargs: dict) -> tuple:
         """Positional arguments, with keywords and defaults in their places."""
         try:

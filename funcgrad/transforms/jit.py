@@ -214,7 +214,7 @@ class Jitted:
         if not nums and not names:
             leaves, in_tree = tree.flatten((args, kwargs))
             return _Call(leaves, in_tree, (), args, kwargs)
-        static = [(i, args[i]) for i in sorted(nums) if i < len(args)]
+        static: list[tuple[Any, Any]] = [(i, args[i]) for i in sorted(nums) if i < len(args)]
         static += [(k, kwargs[k]) for k in sorted(names) if k in kwargs]
         for key, value in static:
             self._check_static(key, value)

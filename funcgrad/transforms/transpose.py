@@ -47,8 +47,8 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
     def accumulate(atom: Atom, ct: Any) -> None:
         if ct is None or type(ct) is Zero or atom not in linear:
             return
-        held = cts.get(atom)  # type: ignore[arg-type]
-        cts[atom] = ct if held is None else add.bind(held, ct)  # type: ignore[index]
+        held = cts.get(atom)
+        cts[atom] = ct if held is None else add.bind(held, ct)
 
     for atom, ct in zip(jaxpr.outs, cts_out, strict=True):
         accumulate(atom, ct)
