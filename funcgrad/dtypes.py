@@ -221,7 +221,9 @@ def real_part(dtype: np.dtype) -> np.dtype:
     >>> real_part(np.dtype("complex64"))
     dtype('float32')
     """
-    return {"c8": np.dtype(float32), "c16": np.dtype(float64)}.get(dtype.str[1:], dtype)
+    if not is_complex(dtype):
+        return dtype
+    return np.dtype(float32 if dtype == np.complex64 else float64)
 
 
 def to_complex(dtype: np.dtype) -> np.dtype:

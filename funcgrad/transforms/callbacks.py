@@ -220,9 +220,9 @@ def _callback(name: str, jvp: Any, effect: bool) -> Primitive:
 _NO_DERIVATIVE = NoRule(
     "Python code can't be differentiated; wrap the call in a custom_jvp or custom_vjp function"
 )
-pure_callback_p = _callback("pure_callback", _NO_DERIVATIVE, effect=False)
-io_callback_p = _callback("io_callback", _NO_DERIVATIVE, effect=True)
-debug_callback_p = _callback(
+pure_callback_p: Primitive = _callback("pure_callback", _NO_DERIVATIVE, effect=False)
+io_callback_p: Primitive = _callback("io_callback", _NO_DERIVATIVE, effect=True)
+debug_callback_p: Primitive = _callback(
     "debug_callback",
     lambda primals, tangents, **params: (debug_callback_p.bind(*primals, **params), []),
     effect=True,
