@@ -195,8 +195,6 @@ class Scalars:
     def call(self, name: str, *args: Any) -> Symbol:
         """NumPy's function of this name, with its types."""
         kinds: tuple[Any, ...] = tuple(a.dtype if hasattr(a, "dtype") else type(a) for a in args)
-        if name == "nextafter" and any(k in HALVES for k in kinds):
-            raise Unsupported("the neighbour of a float that is held as a wider one")
         try:
             *ins, out = _loop_types(name, kinds)
         except TypeError as e:
@@ -265,6 +263,16 @@ class Scalars:
     def square(self, x: Symbol) -> Symbol:
         """x·x."""
         return self.call("multiply", x, x)
+
+    def nextafter(self, x: Symbol, y: Symbol) -> Symbol:
+        """The neighbour of x towards y; that of a narrow float is not float32's."""
+        if x.dtype not in HALVES:
+            return self.call("nextafter", x, y)
+        bits, target = x.view(np.int16), y.view(np.int16)
+        step = self.where((x < y) == (x > 0), np.int16(1), np.int16(-1))
+        moved = self.where(x == 0, (target & np.int16(-0x8000)) | np.int16(1), bits + step)
+        kept = self.where(x == y, target, moved).view(x.dtype)
+        return self.where(self.isnan(x), x, self.where(self.isnan(y), y, kept))
 
     def reciprocal(self, x: Symbol) -> Symbol:
         """1/x."""
