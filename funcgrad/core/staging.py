@@ -22,18 +22,18 @@ from funcgrad.core.trace import Trace, Tracer, aval_of, leak_error
 class JaxprTracer(Tracer):
     """A variable of the program being written."""
 
-    __slots__ = ("var",)
+    __slots__ = ("_var",)
 
     def __init__(self, trace: JaxprTrace, var: Var, place: source.Source | None = None):
         self._trace = trace
         self.aval = var.aval
-        self.var = var
+        self._var = var
         self.source = place
 
     def origin(self) -> str:
         trace = self._trace
         assert isinstance(trace, JaxprTrace)
-        names = trace.arguments_behind(self.var)
+        names = trace.arguments_behind(self._var)
         if names:
             what = "argument" if len(names) == 1 else "arguments"
             listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
@@ -61,7 +61,7 @@ class JaxprTrace(Trace):
     def atom(self, value: Any) -> Atom:
         """The variable or literal that stands for a value in this program."""
         if isinstance(value, JaxprTracer) and value._trace is self:
-            return value.var
+            return value._var
         if isinstance(value, Tracer) and not value._trace.live:
             raise leak_error(value)
         known = self.consts.get(id(value))
