@@ -78,6 +78,9 @@ from funcgrad.numpy.padding import (
 from funcgrad.numpy.pairs import (
     arctan2, atan2, gcd, heaviside, hypot, lcm, logaddexp, logaddexp2,
 )
+from funcgrad.numpy.quantiles import (
+    median, nanmedian, nanpercentile, nanquantile, percentile, quantile,
+)
 from funcgrad.numpy.ranges import (
     arange, geomspace, linspace, logspace,
 )
@@ -85,31 +88,16 @@ from funcgrad.numpy.reductions import (
     all, amax, amin, any, argmax, argmin, count_nonzero, max, mean, min, prod, ptp, std, sum, var,
 )
 from funcgrad.numpy.sets import (
-    intersect1d,
-    isin,
-    setdiff1d,
-    setxor1d,
-    union1d,
-    unique,
-    unique_all,
-    unique_counts,
-    unique_inverse,
-    unique_values,
-)
-from funcgrad.numpy.sorting import (
-    argpartition,
-    argsort,
-    digitize,
-    lexsort,
-    partition,
-    searchsorted,
-    sort,
-    sort_complex,
+    intersect1d, isin, setdiff1d, setxor1d, union1d, unique, unique_all, unique_counts,
+    unique_inverse, unique_values,
 )
 from funcgrad.numpy.shape import (
     atleast_1d, atleast_2d, atleast_3d, broadcast_arrays, broadcast_to, expand_dims, flip, fliplr,
     flipud, matrix_transpose, moveaxis, permute_dims, ravel, reshape, rollaxis, rot90, squeeze,
     swapaxes, transpose,
+)
+from funcgrad.numpy.sorting import (
+    argpartition, argsort, digitize, lexsort, partition, searchsorted, sort, sort_complex,
 )
 from funcgrad.numpy.types import (
     bfloat16, bool_, can_cast, cdouble, complex128, complex64, complexfloating, csingle, double,

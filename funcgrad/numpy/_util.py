@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core.array import Array
@@ -47,7 +48,8 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
     if is_scalar(x):
         return number(name, x, scalar_dtype(x), weak=type(x) is not bool, argument=argument)
     if isinstance(x, np.ndarray | np.generic):
-        return Array(np.asarray(x, dtypes.canonical(x.dtype)))
+        # Whoever holds a writeable array may write to it later.
+        return Array(np.array(x, dtypes.canonical(x.dtype), copy=x.flags.writeable or None))
     raise TypeError(_no_operand(name, x, argument))
 
 

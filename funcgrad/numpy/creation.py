@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype

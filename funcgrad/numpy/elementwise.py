@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
 from funcgrad.numpy._util import as_array, documented, need_real, promote_inexact

@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import DTypeError

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import ShapeError

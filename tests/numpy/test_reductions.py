@@ -1,0 +1,239 @@
+"""Reductions, running reductions and weighted means against NumPy; derivatives; errors."""
+
+import numpy as np
+import pytest
+
+import funcgrad.numpy as fnp
+from funcgrad.core.array import Array
+from funcgrad.core.context import default_dtype
+from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.transforms.grad import grad
+from funcgrad.transforms.jit import jit
+from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
+
+X = np.array([[3.0, -1.0, 2.5, 0.0], [1.0, 7.0, -2.0, 0.5], [4.0, 4.0, 1.0, -6.0]])
+MASK = np.array([[True, False, True, True], [True, True, True, False], [False, True, True, True]])
+HOLES = np.where(MASK, X, np.nan)
+AXES = [None, 0, 1, -1, (0, 1), ()]
+NAMES = ["sum", "prod", "max", "min", "mean", "var", "std", "all", "any", "ptp", "count_nonzero"]
+NAN_NAMES = ["nansum", "nanprod", "nanmax", "nanmin", "nanmean", "nanvar", "nanstd"]
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("name", NAMES)
+def test_reduction(name, axis, keepdims):
+    options = {"axis": axis, "keepdims": keepdims}
+    same_as_numpy(
+        lambda v: getattr(fnp, name)(v, **options),
+        lambda v: getattr(np, name)(v, **options),
+        X,
+        dtype=name != "count_nonzero",
+    )
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("name", NAN_NAMES)
+def test_reduction_without_nan(name, axis):
+    for keepdims in (False, True):
+        options = {"axis": axis, "keepdims": keepdims}
+        same_as_numpy(lambda v: getattr(fnp, name)(v, **options),
+                      lambda v: getattr(np, name)(v, **options), HOLES)  # fmt: skip
+    same(getattr(fnp, name)(Array(X), axis=axis), getattr(np, name)(X, axis=axis))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reductions_batch(name):
+    same_batched(lambda v: getattr(fnp, name)(v, axis=0), np.stack([X, X + 1, -X]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("bool", "int32"), ("int8", "int32"), ("uint8", "uint32"), ("int32", "int32"),
+     ("int64", "int64"), ("float16", "float16"), ("bfloat16", "bfloat16"), ("float64", "float64"),
+     ("complex64", "complex64")],
+)  # fmt: skip
+def test_sum_dtypes(dtype, expected):
+    x = fnp.ones((3,), dtype)
+    assert str(fnp.sum(x).dtype) == expected
+    assert str(fnp.prod(x).dtype) == expected
+    assert str(fnp.cumsum(x).dtype) == expected
+    assert fnp.sum(x).item() == 3
+
+
+def test_sums_of_narrow_integers_do_not_wrap():
+    assert fnp.sum(fnp.full(300, 100, "int8")).item() == 30000
+    assert fnp.sum(fnp.full(300, 100, "int8"), dtype="int8").item() == 30000 - 117 * 256
+    with default_dtype("int64"):
+        assert fnp.sum(fnp.full(2, 2**30, "int32")).item() == 2**31
+
+
+def test_sum_as_bool():
+    assert fnp.sum(fnp.array([0, 0, 3]), dtype=bool).tolist() is True
+
+
+def test_half_precision_sums_are_formed_in_float32():
+    x = fnp.full(4096, 1.0, "float16")
+    assert fnp.sum(x).item() == 4096
+    assert fnp.mean(fnp.full(100000, 60000.0, "float16")).item() == 60000
+    assert fnp.var(fnp.full(100000, 600.0, "bfloat16")).item() == 0
+
+
+def test_mean_dtypes():
+    assert fnp.mean(fnp.array([1, 2])).dtype == np.float32
+    assert fnp.mean(fnp.array([1, 2]), dtype="float64").dtype == np.float64
+    assert fnp.mean(fnp.array([True, False])).item() == 0.5
+    assert fnp.mean(fnp.array([1, 2]), dtype=int).item() == 1
+    assert fnp.var(fnp.array([1j, 2.0])).dtype == np.float32
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("name", ["sum", "prod", "mean", "var", "std", "all", "any"])
+def test_where(name, axis):
+    same_as_numpy(
+        lambda v, m: getattr(fnp, name)(v, axis=axis, where=m),
+        lambda v, m: getattr(np, name)(v, axis=axis, where=m),
+        X,
+        MASK,
+    )
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
+def test_initial(name):
+    same_as_numpy(
+        lambda v, m: getattr(fnp, name)(v, axis=1, initial=2.0, where=m),
+        lambda v, m: getattr(np, name)(v, axis=1, initial=2.0, where=m),
+        X,
+        MASK,
+    )
+    row = MASK[0]
+    same(getattr(fnp, name)(X, axis=0, initial=2.0, where=row),
+         getattr(np, name)(X, axis=0, initial=2.0, where=row))  # fmt: skip
+
+
+def test_variance_options():
+    for options in ({"ddof": 1}, {"correction": 1}, {"mean": X.mean(1, keepdims=True)}):
+        same_as_numpy(lambda v, o=options: fnp.var(v, axis=1, **o),
+                      lambda v, o=options: np.var(v, axis=1, **o), X)  # fmt: skip
+    z = np.array([1 + 2j, 3 - 1j, 0.5])
+    same_as_numpy(fnp.var, np.var, z)
+    same_as_numpy(fnp.std, np.std, z)
+
+
+def test_moments_of_nothing():
+    with np.errstate(all="ignore"):
+        assert np.isnan(fnp.mean(fnp.zeros(0)).item())
+        assert np.isnan(fnp.nanmean(fnp.array([np.nan])).item())
+        assert np.isnan(fnp.nanvar(fnp.array([np.nan, 1.0]), ddof=1).item())
+        assert np.isnan(fnp.nanmax(fnp.array([np.nan])).item())
+    assert fnp.sum(fnp.zeros((0, 3)), axis=0).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("name", ["argmax", "argmin", "nanargmax", "nanargmin"])
+def test_positions(name, axis):
+    for keepdims in (False, True):
+        same_as_numpy(
+            lambda v, k=keepdims: getattr(fnp, name)(v, axis=axis, keepdims=k),
+            lambda v, k=keepdims: getattr(np, name)(v, axis=axis, keepdims=k),
+            HOLES if name.startswith("nan") else X,
+            dtype=False,
+        )
+    assert getattr(fnp, name)(X).dtype == np.int32
+
+
+def test_position_where_all_is_nan():
+    assert fnp.nanargmax(fnp.array([np.nan, np.nan])).item() == -1
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "nancumsum", "nancumprod"])
+def test_running(name, axis):
+    x = HOLES if name.startswith("nan") else X
+    same_as_numpy(lambda v: getattr(fnp, name)(v, axis), lambda v: getattr(np, name)(v, axis), x)
+
+
+@pytest.mark.parametrize("name", ["cumulative_sum", "cumulative_prod"])
+def test_running_of_the_array_api(name):
+    for options in ({"axis": 1}, {"axis": 0, "include_initial": True}):
+        same_as_numpy(lambda v, o=options: getattr(fnp, name)(v, **o),
+                      lambda v, o=options: getattr(np, name)(v, **o), X)  # fmt: skip
+    same(getattr(fnp, name)(X[0]), getattr(np, name)(X[0]))
+    with pytest.raises(ShapeError, match="axis= must be given"):
+        getattr(fnp, name)(X)
+
+
+def test_average():
+    w = np.array([1.0, 2.0, 0.5, 3.0])
+    same_as_numpy(lambda v, u: fnp.average(v, 1, u), lambda v, u: np.average(v, 1, u), X, w)
+    same_as_numpy(
+        lambda v, u: fnp.average(v, None, u), lambda v, u: np.average(v, None, u), X, X**2
+    )
+    same(fnp.average(X, 0, returned=True), np.average(X, 0, returned=True))
+    same(fnp.average(X, 1, w, returned=True), np.average(X, 1, w, returned=True))
+    with pytest.raises(ShapeError, match="average: weights"):
+        fnp.average(X, weights=w)
+
+
+# ---- derivatives
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: fnp.mean(x, axis=0),
+        lambda x: fnp.var(x, axis=1, ddof=1),
+        lambda x: fnp.std(x),
+        lambda x: fnp.prod(x, axis=1),
+        lambda x: fnp.max(x, axis=0),
+        lambda x: fnp.ptp(x, axis=1),
+        lambda x: fnp.sum(x, where=MASK, initial=3.0),
+        lambda x: fnp.mean(x, axis=1, where=MASK),
+        lambda x: fnp.average(x, 1, fnp.arange(1.0, 5.0)),
+        lambda x: fnp.cumsum(x, axis=1),
+        lambda x: fnp.nancumprod(x),
+        lambda x: fnp.nanmean(fnp.where(MASK, x, fnp.nan), axis=0),
+        lambda x: fnp.nanvar(fnp.where(MASK, x, fnp.nan), axis=0),
+        lambda x: fnp.nanmax(fnp.where(MASK, x, fnp.nan), axis=0),
+    ],
+)
+def test_derivatives(function):
+    check_grad(function, X + np.arange(12.0).reshape(3, 4) / 100)
+
+
+def test_variance_of_equal_numbers_has_a_derivative():
+    assert grad(lambda x: fnp.var(x))(np.ones(3)).tolist() == [0, 0, 0]
+
+
+def test_equal_maxima_share_the_derivative():
+    assert grad(fnp.max)(fnp.array([1.0, 2.0, 2.0])).tolist() == [0, 0.5, 0.5]
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: fnp.sum(X, axis=2), ShapeError, "sum: axis 2 is out of range"),
+        (lambda: fnp.sum(X, axis=(0, 0)), ShapeError, "not distinct"),
+        (lambda: fnp.max(fnp.zeros((0, 2))), ShapeError, "max: .* is empty.*initial="),
+        (lambda: fnp.max(X, where=MASK), ValueError, "max: where= needs an initial="),
+        (lambda: fnp.argmax(fnp.zeros(0)), ShapeError, "argmax: .*empty"),
+        (lambda: fnp.argmax(fnp.array([1j])), DTypeError, "argmax: need real numbers"),
+        (lambda: fnp.sum([1, 2]), TypeError, "sum: a is a list"),
+        (lambda: fnp.sum(X, where=np.ones(3)), ShapeError, "sum: .*broadcast"),
+    ],
+)
+def test_errors(call, error, match):
+    with pytest.raises(error, match=match):
+        call()
+
+
+def test_methods():
+    x = Array(X)
+    for name in ("sum", "prod", "max", "min", "mean", "var", "std", "all", "any"):
+        same(getattr(x, name)(axis=1), getattr(X, name)(axis=1))
+        same(jit(lambda v, n=name: getattr(v, n)(0), backend="numpy")(x), getattr(X, name)(0))
+    same(x.argmax(), X.argmax(), dtype=False)
+    same(x.cumsum(1), X.cumsum(1))
