@@ -166,6 +166,14 @@ def sub_jaxprs(eqn: Eqn) -> Iterable[Jaxpr]:
             yield from (q for q in p if isinstance(q, Jaxpr))
 
 
+def call_types(what: str, jaxpr: Jaxpr, operands: Sequence[ShapedArray]) -> list[ShapedArray]:
+    """The types of a called program's results; its operands must have the types of its inputs."""
+    want = jaxpr.in_avals
+    if len(operands) != len(want) or not all(map(ShapedArray.matches, operands, want)):
+        raise IRError(f"{what}: its program takes {want}, its operands are {list(operands)}")
+    return jaxpr.out_avals
+
+
 def eval_jaxpr(jaxpr: Jaxpr, *args: Any) -> list:
     """Run a program on values or tracers, under the current trace.
 

@@ -60,7 +60,8 @@ def variable_holding(value: Any) -> str | None:
     while frame is not None:
         for scope in (frame.f_locals, frame.f_globals):
             for name, held in list(scope.items()):
-                found = _path_to(value, held, name)
+                # Test runners and debuggers keep values under names that aren't the user's.
+                found = _path_to(value, held, name) if name.isidentifier() else None
                 if found is not None:
                     return found
         frame = frame.f_back

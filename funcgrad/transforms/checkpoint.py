@@ -11,7 +11,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.aval import Linear, Zero
-from funcgrad.core.ir import Eqn, Jaxpr, Var, interpret
+from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage
 from funcgrad.ops.barrier import barrier_p, name_p
@@ -211,7 +211,7 @@ def _dce(used: Sequence[bool], eqn: Eqn) -> Eqn:
 
 checkpoint_p = Primitive(
     name="checkpoint",
-    abstract=lambda *avals, jaxpr, **rest: jaxpr.out_avals,
+    abstract=lambda *avals, jaxpr, **rest: call_types("checkpoint", jaxpr, avals),
     impl=lambda xp, *values, jaxpr, **rest: interpret(jaxpr, xp, *values),
     jvp=_jvp,
     transpose=_transpose,

@@ -14,11 +14,11 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
-from funcgrad.core.ir import Eqn, Jaxpr, Var, eval_jaxpr, interpret
+from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import ControlFlowError, TypePromotionError
+from funcgrad.errors import ControlFlowError, IRError, TypePromotionError
 from funcgrad.ops.base import batch_front, broadcast_p, zeros
 from funcgrad.ops.compare import ne
 from funcgrad.ops.convert import clamp, convert_element_type, select_n
@@ -130,6 +130,14 @@ def _join(what: str, funs: Sequence[Callable], outs: list[list[ShapedArray]]) ->
 
 
 # ---- rules
+
+
+def _abstract(index: ShapedArray, *avals: ShapedArray, branches: Sequence[Jaxpr]) -> list:
+    outs, *others = [call_types("cond", b, avals) for b in branches]
+    for other in others:
+        if len(other) != len(outs) or not all(map(ShapedArray.matches, outs, other)):
+            raise IRError(f"cond: one branch gives {outs}, another {other}")
+    return outs
 
 
 def _impl(xp: Any, index: Any, *ops: Any, branches: tuple[Jaxpr, ...]) -> list:
@@ -291,7 +299,7 @@ def _dce(used: Sequence[bool], eqn: Eqn) -> Eqn:
 
 cond_p = Primitive(
     name="cond",
-    abstract=lambda index, *avals, branches: branches[0].out_avals,
+    abstract=_abstract,
     impl=_impl,
     jvp=_jvp,
     transpose=_transpose,

@@ -13,7 +13,7 @@ from funcgrad.core.aval import ShapedArray, promote
 from funcgrad.core.ir import Jaxpr, Var, eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import ControlFlowError
+from funcgrad.errors import ControlFlowError, IRError
 from funcgrad.ops.convert import convert_element_type
 from funcgrad.transforms.arguments import FlatFunction, name_of
 
@@ -110,6 +110,12 @@ def with_unused(jaxpr: Jaxpr, before: Sequence[ShapedArray], after: Sequence[Sha
     """The program with inputs added that it ignores."""
     ins = [*(Var(a) for a in before), *jaxpr.ins, *(Var(a) for a in after)]
     return Jaxpr(ins, jaxpr.eqns, jaxpr.outs)
+
+
+def check_carry(what: str, entering: Sequence[ShapedArray], leaving: Sequence[ShapedArray]) -> None:
+    """Raise unless a loop's body gives the carry the types that it takes it in."""
+    if len(entering) != len(leaving) or not all(map(ShapedArray.matches, entering, leaving)):
+        raise IRError(f"{what}: the carry enters the body as {entering} and leaves as {leaving}")
 
 
 def split_list(items: Sequence[Any], *sizes: int) -> list[list]:

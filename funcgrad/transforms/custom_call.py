@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad.core.aval import Linear, ShapedArray, Zero
-from funcgrad.core.ir import Jaxpr, interpret
+from funcgrad.core.ir import Jaxpr, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import JaxprTrace, stage
 from funcgrad.core.trace import aval_of
@@ -305,7 +305,7 @@ def _staged_call(name: str) -> Primitive:
 
     made = Primitive(
         name=name,
-        abstract=lambda *avals, jaxpr, call, n_consts: jaxpr.out_avals,
+        abstract=lambda *avals, jaxpr, call, n_consts: call_types(name, jaxpr, avals),
         impl=lambda xp, *values, jaxpr, call, n_consts: interpret(jaxpr, xp, *values),
         jvp=_call_jvp,
         transpose=_call_transpose,

@@ -8,7 +8,7 @@ from typing import Any
 from funcgrad.core import backend, context
 from funcgrad.core.array import raw
 from funcgrad.core.aval import Linear, Zero
-from funcgrad.core.ir import Eqn, Jaxpr, Var, eval_jaxpr
+from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.transforms.batching import batch_jaxpr
 from funcgrad.transforms.dce import dce_jaxpr
@@ -96,7 +96,7 @@ def _dce(used: Sequence[bool], eqn: Eqn) -> Eqn:
 
 jit_p = Primitive(
     name="jit",
-    abstract=lambda *avals, jaxpr, name, donated: jaxpr.out_avals,
+    abstract=lambda *avals, jaxpr, name, donated: call_types("jit", jaxpr, avals),
     impl=_impl,
     jvp=_jvp,
     transpose=_transpose,

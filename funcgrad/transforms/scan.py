@@ -14,11 +14,11 @@ from typing import Any
 from funcgrad import tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero
-from funcgrad.core.ir import Eqn, Jaxpr, Var, interpret
+from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import ControlFlowError, DifferentiationError
+from funcgrad.errors import ControlFlowError, DifferentiationError, IRError
 from funcgrad.ops.base import batch_front, instantiate, move_axis, zeros
 from funcgrad.ops.families import add
 from funcgrad.ops.index import index_in_dim
@@ -28,6 +28,7 @@ from funcgrad.transforms.batching import BatchAxis, batch_jaxpr
 from funcgrad.transforms.control import (
     as_type,
     cast_outputs,
+    check_carry,
     choose,
     drop,
     fixpoint,
@@ -146,9 +147,18 @@ def _run_in_python(f: Callable, carry: Any, xs: list, xs_tree: Any, n: int, reve
 # ---- rules
 
 
-def _abstract(*avals: ShapedArray, jaxpr, length, n_carry, **params: Any) -> list:
+def _results(jaxpr: Jaxpr, length: int, n_carry: int) -> list[ShapedArray]:
     outs = jaxpr.out_avals
     return [*outs[:n_carry], *(_stacked(a, length) for a in outs[n_carry:])]
+
+
+def _abstract(*avals: ShapedArray, jaxpr, length, n_consts, n_carry, **params: Any) -> list:
+    n = n_consts + n_carry
+    if any(a.shape[:1] != (length,) for a in avals[n:]):
+        raise IRError(f"scan: inputs {list(avals[n:])} of a scan over {length} elements")
+    outs = call_types("scan", jaxpr, [*avals[:n], *map(_row, avals[n:])])
+    check_carry("scan", avals[n_consts:n], outs[:n_carry])
+    return _results(jaxpr, length, n_carry)
 
 
 def _impl(xp: Any, *values: Any, jaxpr, length, reverse, unroll, n_consts, n_carry) -> list:
@@ -190,7 +200,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, n_consts, n_
     )  # fmt: skip
     ok, okt, oy, oyt = split_list(outs, n_carry, sum(carry_nz), len(oy))
     given = iter([*okt, *oyt])
-    avals = _abstract(jaxpr=jaxpr, length=rest["length"], n_carry=n_carry)
+    avals = _results(jaxpr, rest["length"], n_carry)
     out_t = [next(given) if nz else Zero(a.tangent()) for nz, a in zip(out_nz, avals, strict=True)]
     return [*ok, *oy], out_t
 

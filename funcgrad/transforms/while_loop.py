@@ -15,8 +15,8 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core import context
-from funcgrad.core.aval import Zero
-from funcgrad.core.ir import Eqn, Jaxpr, Var, eval_jaxpr, interpret
+from funcgrad.core.aval import ShapedArray, Zero
+from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer, aval_of
@@ -32,6 +32,7 @@ from funcgrad.transforms.cond import broadcast_lanes, cond
 from funcgrad.transforms.control import (
     as_type,
     cast_outputs,
+    check_carry,
     check_pred,
     choose,
     drop,
@@ -150,6 +151,14 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
 
 
 # ---- rules
+
+
+def _abstract(*avals: ShapedArray, cond_jaxpr, body_jaxpr, n_cond, n_body) -> list[ShapedArray]:
+    cond_consts, body_consts, carry = split_list(avals, n_cond, n_body)
+    call_types("while", cond_jaxpr, [*cond_consts, *carry])
+    outs = call_types("while", body_jaxpr, [*body_consts, *carry])
+    check_carry("while", carry, outs)
+    return outs
 
 
 def _impl(xp: Any, *values: Any, cond_jaxpr, body_jaxpr, n_cond, n_body) -> list:
@@ -290,7 +299,7 @@ def _partial(unknown: Sequence[bool], eqn: Eqn) -> Split:
 
 while_p = Primitive(
     name="while",
-    abstract=lambda *avals, cond_jaxpr, body_jaxpr, n_cond, n_body: body_jaxpr.out_avals,
+    abstract=_abstract,
     impl=_impl,
     jvp=_jvp,
     transpose=NoRule(
