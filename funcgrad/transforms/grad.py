@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes, tree
+from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
@@ -250,7 +251,7 @@ def value_and_grad(
         flat = FlatFunction(_name, wraps(fun, _name)(partial), in_tree, has_aux)
         outs, lin = linearize_flat(flat, leaves)
         _check_scalar(_name, fun, flat, outs, holomorphic)
-        one = np.ones((), aval_of(outs[0]).dtype)
+        one = Array(np.ones((), aval_of(outs[0]).dtype))
         cts = pull_back(lin, lin.residuals, [one] if lin.out_nonzero[0] else [], avals_of(leaves))
         grads, _ = in_tree.unflatten([instantiate(c) for c in cts])
         value = flat.unflatten(outs)
