@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 from funcgrad import dtypes
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapeDtypeStruct, ShapedArray, Zero, scalar_dtype
+from funcgrad.core.aval import Linear, ShapedArray, ShapeDtypeStruct, Zero, scalar_dtype
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
 

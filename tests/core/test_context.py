@@ -33,9 +33,11 @@ def test_default_int_and_nesting():
 
 @pytest.mark.parametrize("bad", ["complex64", "bool"])
 def test_default_dtype_refuses(bad):
-    with pytest.raises(DTypeError, match="need a float or an integer dtype"):
-        with fg.default_dtype(bad):
-            pass
+    with (
+        pytest.raises(DTypeError, match="need a float or an integer dtype"),
+        fg.default_dtype(bad),
+    ):
+        pass
 
 
 def test_settings_end_with_the_block_also_after_errors():

@@ -25,7 +25,7 @@ def test_captured_arrays_become_leading_inputs_once():
 
 def test_captured_numpy_arrays_are_what_they_were():
     b = np.ones(3, "float32")
-    jaxpr, consts = stage(lambda x: [x * b], [F3])
+    _, consts = stage(lambda x: [x * b], [F3])
     b[:] = 7
     np.testing.assert_array_equal(consts[0], [1, 1, 1])
 
@@ -63,7 +63,7 @@ def test_results_may_be_inputs_constants_and_repeats():
 
 def test_tracers_of_enclosing_transformations_are_captured():
     def outer(x):
-        jaxpr, consts = stage(lambda y: [x * y], [F3])
+        _, consts = stage(lambda y: [x * y], [F3])
         assert len(consts) == 1
         assert consts[0] is x
         return fnp.sum(x)

@@ -120,13 +120,18 @@ def test_values_are_unknown_inside_jit(use, error, words):
     assert "test_trace.py" in str(caught.value)
 
 
-@pytest.mark.parametrize("transform", [fg.grad, fg.vmap, fg.linearize])
-def test_numpy_is_refused_everywhere_as_it_drops_what_is_traced(transform):
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: fg.grad(np.sin)(1.0),
+        lambda: fg.vmap(np.sin)(fnp.ones(3)),
+        lambda: fg.linearize(np.sin, 1.0),
+        lambda: fg.jvp(np.asarray, (1.0,), (1.0,)),
+    ],
+)
+def test_numpy_is_refused_everywhere_as_it_drops_what_is_traced(use):
     with pytest.raises(TracerArrayConversionError, match="can't follow"):
-        if transform is fg.linearize:
-            fg.linearize(np.sin, 1.0)
-        else:
-            transform(np.sin)(fnp.ones(3) if transform is fg.vmap else 1.0)
+        use()
 
 
 def test_under_vmap_lanes_have_no_one_value():
