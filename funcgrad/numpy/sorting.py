@@ -177,7 +177,7 @@ def searchsorted(
     if sorter is not None:
         a = index(a, as_array("searchsorted", sorter, "sorter"))
     if is_known(a) and is_known(v):
-        found = np.searchsorted(widened(known(a)), widened(known(v)), side)
+        found = np.searchsorted(widened(known(a)), widened(known(v)), side)  # type: ignore[call-overload]
         return Array(np.asarray(found, default_int()))
     if not a.shape[0]:
         return full(v.shape, 0, default_int())
