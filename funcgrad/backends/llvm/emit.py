@@ -14,7 +14,14 @@ import numpy as np
 
 from funcgrad.backends.llvm import emit_ops
 from funcgrad.backends.llvm.emit_block import emit_block
-from funcgrad.backends.llvm.emit_schedule import Level, Range, Schedule, coefficient, schedule
+from funcgrad.backends.llvm.emit_schedule import (
+    SHORT,
+    Level,
+    Range,
+    Schedule,
+    coefficient,
+    schedule,
+)
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
     Definitions,
@@ -347,6 +354,7 @@ class Emitter:
         types: Sequence[str] = (),
         starts: Sequence[str] = (),
         parallel: bool = True,
+        hints: Sequence[str] = (),
     ) -> list[str]:
         """for i in [start, stop), not empty: carried = body(i, *carried); the last carried."""
         f = self.f
@@ -367,14 +375,14 @@ class Emitter:
         for k, (name, kind, first, later) in enumerate(phis):
             f.lines[place + k] = f"  {name} = phi {kind} [{first}, %{before}], [{later}, %{latch}]"
         more, after = f.let(f"icmp slt i64 {step}, {stop}"), f.name("done")
-        f.do(f"br i1 {more}, label %{label}, label %{after}{self._loop_hints(parallel)}")
+        f.do(f"br i1 {more}, label %{label}, label %{after}{self._loop_hints(parallel, hints)}")
         if parallel:
             self.groups.pop()
         f.start(after)
         return nexts
 
-    def _loop_hints(self, parallel: bool) -> str:
-        hints = [self.module.node(h) for h in self.hints]
+    def _loop_hints(self, parallel: bool, more: Sequence[str]) -> str:
+        hints = [self.module.node(h) for h in (*self.hints, *more)]
         if parallel:
             text = f'!{{!"llvm.loop.parallel_accesses", {self.groups[-1]}}}'
             hints.append(self.module.node(text))
@@ -398,7 +406,10 @@ class Emitter:
 
         types = [value_type(c.inside.dtype) for c in s.carries]
         starts = [self.read(c.start) for c in s.carries]
-        outs = self.loop(start, stop, turn, types, starts, s.parallel)
+        # Unrolled whole, a row would leave the points outside to be vectorized, with gathers.
+        innermost = s.size >= 2 * SHORT and not any(isinstance(b, Loop | While) for b in s.body)
+        hints = ['!{!"llvm.loop.unroll.disable"}'] if innermost else []
+        outs = self.loop(start, stop, turn, types, starts, s.parallel, hints)
         self.env.update(zip((c.out for c in s.carries), outs, strict=True))
 
     def turns(self, s: Loop) -> tuple[str, str]:
