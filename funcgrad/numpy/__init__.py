@@ -41,6 +41,9 @@ from funcgrad.numpy.elementwise import (
     atanh, cbrt, conj, conjugate, cos, cosh, deg2rad, degrees, exp, exp2, expm1, i0, imag, log,
     log10, log1p, log2, rad2deg, radians, real, sin, sinc, sinh, sqrt, tan, tanh,
 )
+from funcgrad.numpy.files import (
+    fromiter, load, save, savez,
+)
 from funcgrad.numpy.floats import (
     around, ceil, copysign, fix, floor, frexp, ldexp, modf, nan_to_num, nextafter, rint, round,
     signbit, spacing, trunc,
@@ -57,6 +60,9 @@ from funcgrad.numpy.indexing import (
 )
 from funcgrad.numpy.insertion import (
     delete, insert,
+)
+from funcgrad.numpy.interpolation import (
+    interp,
 )
 from funcgrad.numpy.joining import (
     append, array_split, block, column_stack, concat, concatenate, dsplit, dstack, hsplit, hstack,
@@ -99,12 +105,19 @@ from funcgrad.numpy.shape import (
 from funcgrad.numpy.sorting import (
     argpartition, argsort, digitize, lexsort, partition, searchsorted, sort, sort_complex,
 )
+from funcgrad.numpy.statistics import (
+    bincount, corrcoef, cov, histogram, histogram2d, histogram_bin_edges, histogramdd,
+)
 from funcgrad.numpy.types import (
-    bfloat16, bool_, can_cast, cdouble, complex128, complex64, complexfloating, csingle, double,
-    dtype, e, euler_gamma, finfo, float16, float32, float64, float8_e4m3b11fnuz, float8_e4m3fn,
-    float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, floating, generic, get_printoptions, iinfo,
-    inexact, inf, int16, int32, int4, int64, int8, integer, iscomplexobj, isdtype, isrealobj,
-    isscalar, issubdtype, nan, ndarray, ndim, newaxis, number, pi, printoptions, promote_types,
-    result_type, set_printoptions, shape, signedinteger, single, size, uint16, uint32, uint4,
-    uint64, uint8, unsignedinteger,
+    array_repr, array_str, bfloat16, bool_, bool_ as bool, broadcast_shapes, can_cast, cdouble,
+    complex128, complex64, complexfloating, csingle, double, dtype, e, euler_gamma, finfo,
+    float16, float32, float64, float8_e4m3b11fnuz, float8_e4m3fn, float8_e4m3fnuz, float8_e5m2,
+    float8_e5m2fnuz, floating, generic, get_printoptions, iinfo, inexact, inf, int16, int32, int4,
+    int64, int8, integer, iscomplexobj, isdtype, isrealobj, isscalar, issubdtype, iterable, nan,
+    ndarray, ndim, newaxis, number, pi, printoptions, promote_types, result_type,
+    set_printoptions, shape, signedinteger, single, size, uint16, uint32, uint4, uint64, uint8,
+    unsignedinteger,
+)
+from funcgrad.numpy.windows import (
+    bartlett, blackman, hamming, hanning, kaiser,
 )

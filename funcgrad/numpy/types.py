@@ -13,7 +13,8 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as promote_avals
 from funcgrad.core.methods import ArrayMethods
-from funcgrad.numpy._util import as_array, is_scalar
+from funcgrad.numpy._util import as_array, is_scalar, shape_of
+from funcgrad.numpy._util import broadcast_shapes as _broadcast_shapes
 from funcgrad.ops.arguments import canonical_axis
 
 pi, e, euler_gamma, inf, nan = math.pi, math.e, 0.5772156649015329, math.inf, math.nan
@@ -206,7 +207,48 @@ def size(a: Any, axis: int | None = None) -> int:
     return a.size if axis is None else a.shape[canonical_axis("size", axis, a.ndim)]
 
 
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape to which all shapes (sizes or tuples of them) broadcast. Raises ShapeError if none.
+
+    >>> fnp.broadcast_shapes((2, 1), (3,), 1)
+    (2, 3)
+    """
+    sizes = [shape_of("broadcast_shapes", s) for s in shapes]
+    return _broadcast_shapes("broadcast_shapes", *sizes)
+
+
+def iterable(y: Any) -> bool:
+    """Whether a value can be iterated over: arrays of one or more axes can.
+
+    >>> fnp.iterable(fnp.zeros(2)), fnp.iterable(fnp.array(1.0))
+    (True, False)
+    """
+    try:
+        iter(y)
+    except TypeError:
+        return False
+    return True
+
+
 # ---- printing
+
+
+def array_repr(arr: Any) -> str:
+    """The text of an array with its dtype, as repr gives it.
+
+    >>> fnp.array_repr(fnp.array([1, 2]))
+    'Array([1, 2], dtype=int32)'
+    """
+    return repr(as_array("array_repr", arr, "arr"))
+
+
+def array_str(a: Any) -> str:
+    """The text of an array's elements, as str gives it.
+
+    >>> fnp.array_str(fnp.array([1, 2]))
+    '[1 2]'
+    """
+    return str(as_array("array_str", a, "a"))
 
 
 def set_printoptions(*args: Any, **kwargs: Any) -> None:
