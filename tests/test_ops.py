@@ -21,6 +21,7 @@ from funcgrad.transforms.jit import jit
 from funcgrad.transforms.vmap import vmap
 from tests.op_samples import PRIMITIVES, ROWS
 from tests.op_samples_base import (
+    C64,
     C128,
     F32,
     F64,
@@ -216,9 +217,26 @@ def test_operands_without_a_derivative(row, rng):
     case = row.cases[0]
     args = operands(row, case, rng, F64)
     for i, words in row.no_derivative.items():
-        fun = lambda x: function(row, case)(*arrays(args[:i]), x, *arrays(args[i + 1 :]))
+        fun = lambda x: as_list(
+            row.apply(*arrays(args[:i]), x, *arrays(args[i + 1 :]), **case.params)
+        )
+        tangent = lambda x: jvp(fun, [x], [x])
         with pytest.raises(DifferentiationError, match=words):
-            jvp(fun, arrays(args[i : i + 1]), arrays(args[i : i + 1]))
+            (vmap(tangent, axis_name=row.axis) if row.axis else tangent)(Array(args[i]))
+
+
+@by_row([row for row in ROWS if row.axis and row.order])
+def test_collectives_differentiate_inside_of_vmap(row, rng):
+    (case,) = row.cases
+    fun, (x,) = function(row, case), operands(row, case, rng, F64)
+    inner = lambda y: as_list(row.apply(y, **case.params))
+    t = random_like(rng, x)
+    outer = np.asarray(jvp(fun, [Array(x)], [Array(t)])[0])
+    pushed = vmap(lambda x, t: jvp(inner, [x], [t])[0], axis_name=row.axis)(x, t)
+    np.testing.assert_allclose(pushed, outer, rtol=1e-12)
+    ct = random_like(rng, outer)
+    pulled = vmap(lambda x, ct: vjp(inner, [x], [ct])[0], axis_name=row.axis)(x, ct)
+    np.testing.assert_allclose(pulled, vjp(fun, [Array(x)], [Array(ct)])[0], rtol=1e-12)
 
 
 # ---- batching
@@ -394,6 +412,49 @@ def test_jit_of_strided_operands(row, rng):
     check_jit(row, cases, [[spaced(x) for x in args] for args in all_args])
 
 
+@by_row([row for row in ROWS if row.order and row.cases_for("grad") and row.cases_for("jit")])
+def test_jit_of_gradients(row, rng):
+    """Forward and backward, in single precision, of all cases as one program."""
+    dtype = next((d for d in (F32, C64) if d in row.dtypes), None)
+    funs, given, wanted = [], [], []
+    for case in row.cases_for("grad") if dtype else []:
+        fun, xs = varying(row, case, operands(row, case, rng, dtype))
+        outs = [o for o in fun(*arrays(xs)) if dtypes.is_inexact(aval_of(o).dtype)]
+        if not xs or not outs:
+            continue
+        tangents = [random_like(rng, x) for x in xs]
+        cts = [random_like(rng, np.asarray(o)) for o in outs]
+
+        def both(xs, tangents, cts, fun=fun):
+            return jvp(fun, xs, tangents), vjp(fun, xs, cts)
+
+        funs.append(both)
+        given.append([arrays(v) for v in (xs, tangents, cts)])
+        wanted.append(both(*given[-1]))
+    if not funs:
+        return
+    got = jit(lambda every: [f(*v) for f, v in zip(funs, every, strict=True)])(given)
+    for pair, want in zip(got, wanted, strict=True):
+        for g, w in zip([*pair[0], *pair[1]], [*want[0], *want[1]], strict=True):
+            size = float(np.abs(np.asarray(w)).max(initial=1))
+            assert_close(g, w, 512, 64 * size, f"gradient of {row}")
+
+
+@by_row([row for row in batched_rows() if row.cases_for("jit")])
+def test_jit_of_vmap(row, rng):
+    dtype = typical(row)
+    for case in row.cases_for("vmap")[:2]:
+        axes = [
+            (i + 1) % (len(a.shape) + 1) if a.batched else None for i, a in enumerate(case.args)
+        ]
+        if all(d is None for d in axes):
+            continue
+        args, _ = stacked(case, axes, rng, dtype)
+        mapped = vmap(function(row, case), tuple(axes))
+        for g, w in zip(jit(mapped)(*args), mapped(*arrays(args)), strict=True):
+            row.close(g, w, f"jit of vmap of {row}", row.jit_ulps, row.jit_atol)
+
+
 def spaced(x):
     """x as a view with gaps."""
     if not x.ndim:
@@ -468,8 +529,10 @@ def check_cuts(prim, params, args):
             halves = [r[k] for r in results]
             if factor in mapping.outs[k]:
                 joined = np.concatenate(halves, mapping.outs[k].index(factor))
+            elif factor not in mapping.contracted:
+                # Another result's: this one is the same in both blocks.
+                joined = halves[1]
             else:
-                assert factor in mapping.contracted
                 joined = COMBINE[mapping.reduction](*halves)
             what = f"{prim.name} {mapping} cut in {factor}"
             assert_close(joined.astype(out.dtype), out, 64, 64, what)

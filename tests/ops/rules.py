@@ -61,9 +61,8 @@ def numeric_jvp(fun, primals, tangents, step=1e-6):
 def random_like(rng, x):
     x = np.asarray(x)
     noise = rng.standard_normal(x.shape)
-    return (noise + 1j * rng.standard_normal(x.shape) if x.dtype.kind == "c" else noise).astype(
-        x.dtype
-    )
+    noise = noise + 1j * rng.standard_normal(x.shape) if x.dtype.kind == "c" else noise
+    return np.asarray(noise).astype(x.dtype)
 
 
 def check_derivatives(fun, args, rng, order=2, tol=1e-5):
