@@ -17,7 +17,7 @@ import numpy as np
 from funcgrad.core.show_html import page
 
 # Larger arrays are sampled to as many points and pixels.
-CURVE, PIXELS, TABLE, SLICES = 240, 160, 12, 8
+CURVE, PIXELS, TABLE, SLICES = 240, 200, 12, 8
 _NEGATIVE, _POSITIVE, _STRANGE = (59, 130, 246), (234, 110, 10), (220, 38, 38)
 
 
@@ -202,7 +202,7 @@ def _cell_text(value: Any) -> str:
 # ---- pixels
 
 
-def heat_map(matrix: np.ndarray, top: float | None = None, width: int = PIXELS) -> str:
+def heat_map(matrix: np.ndarray, top: float | None = None, width: int = CURVE) -> str:
     """A matrix as pixels: orange above zero, blue below, red where it is not finite. `top` is the
     magnitude of full colour, `width` that to which few pixels are enlarged."""
     known = np.isfinite(matrix)
@@ -230,7 +230,7 @@ def _rgba(image: np.ndarray) -> np.ndarray:
     return np.concatenate([pixels, np.full((*pixels.shape[:2], 1), 255, np.uint8)], axis=-1)
 
 
-def _image(rgba: np.ndarray, wanted: int = PIXELS) -> str:
+def _image(rgba: np.ndarray, wanted: int = CURVE) -> str:
     height, width = rgba.shape[:2]
     zoom = max(1, min(14, wanted // max(height, width)))
     data = base64.b64encode(png(rgba)).decode()
