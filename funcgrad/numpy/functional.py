@@ -129,8 +129,8 @@ def apply_along_axis(func1d: Callable, axis: int, arr: Any, *args: Any, **kwargs
     def function(v: Any) -> Any:
         return func1d(v, *args, **kwargs)
 
-    for _ in range(x.ndim - axis - 1):
-        function = vmap(function, in_axes=1, out_axes=-1)
+    for i in range(1, x.ndim - axis):
+        function = vmap(function, in_axes=i, out_axes=-1)
     for _ in range(axis):
         function = vmap(function)
     return function(x)

@@ -1,0 +1,108 @@
+"""Questions about dtypes, shapes and values; constants; printing."""
+
+import math
+
+import numpy as np
+import pytest
+
+import funcgrad.numpy as fnp
+from funcgrad import dtypes
+from funcgrad.core.context import default_dtype
+from funcgrad.errors import DTypeError, ShapeError
+
+
+def test_can_cast():
+    assert fnp.can_cast("int8", "int16")
+    assert not fnp.can_cast("float32", "int32")
+    assert not fnp.can_cast(fnp.zeros(2, "float64"), "float32")
+    assert fnp.can_cast("float64", "float32", "same_kind")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ("bfloat16", fnp.floating, True), ("bfloat16", fnp.inexact, True), ("int4", int, True),
+        ("int4", fnp.signedinteger, True), ("uint4", fnp.unsignedinteger, True),
+        ("complex64", fnp.inexact, True), ("complex64", fnp.floating, False),
+        ("bool", fnp.number, False), ("bool", bool, True), ("float32", "float32", True),
+        ("float32", "float64", False), (fnp.floating, fnp.inexact, True), ("int8", float, False),
+        (fnp.float8_e5m2, fnp.floating, True), (np.float32, np.generic, True),
+    ],
+)  # fmt: skip
+def test_issubdtype(a, b, expected):
+    assert fnp.issubdtype(a, b) is expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "expected"),
+    [
+        ("bool", "bool", True), ("int8", "signed integer", True), ("int8", "integral", True),
+        ("uint8", "unsigned integer", True), ("bfloat16", "real floating", True),
+        ("complex64", "numeric", True), ("bool", "numeric", False), ("int8", "int8", True),
+        ("float32", ("integral", "real floating"), True), ("float32", (np.int8,), False),
+    ],
+)  # fmt: skip
+def test_isdtype(dtype, kind, expected):
+    assert fnp.isdtype(dtype, kind) is expected
+
+
+def test_isdtype_of_no_kind():
+    with pytest.raises(DTypeError, match="floating point"):
+        fnp.isdtype("int8", "floating point")
+
+
+def test_result_type():
+    assert fnp.result_type("int8", "uint8") == np.int16
+    assert fnp.result_type(fnp.zeros(2, "bfloat16"), 1.5) == dtypes.bfloat16
+    assert fnp.result_type(np.arange(3), np.float32) == np.float32
+    assert fnp.result_type(1, 2.0) == np.float32
+    assert fnp.result_type(int, "int8") == np.int8
+    assert fnp.promote_types("int32", float) == np.float32
+    assert fnp.promote_types("int32", "float16") == np.float16
+    with default_dtype("float64"):
+        assert fnp.result_type(1.0) == np.float64
+    with pytest.raises(TypeError, match="at least one"):
+        fnp.result_type()
+
+
+def test_limits():
+    assert fnp.finfo("bfloat16").bits == 16
+    assert fnp.finfo(fnp.complex64).dtype == np.float32
+    assert int(fnp.iinfo("int4").max) == 7
+
+
+def test_values():
+    assert fnp.iscomplexobj(fnp.zeros(2, "complex64"))
+    assert fnp.isrealobj(1.0)
+    assert not fnp.isrealobj(1j)
+    assert fnp.isscalar(1.0)
+    assert fnp.isscalar(fnp.array(1.0))
+    assert not fnp.isscalar([1])
+    x = fnp.zeros((2, 3))
+    assert (fnp.ndim(x), fnp.shape(x), fnp.size(x), fnp.size(x, -1)) == (2, (2, 3), 6, 3)
+    assert fnp.shape(1.0) == ()
+    assert fnp.iterable([])
+    with pytest.raises(TypeError, match="shape: a is a list"):
+        fnp.shape([1])
+
+
+def test_broadcast_shapes():
+    assert fnp.broadcast_shapes((2, 1), 3, ()) == (2, 3)
+    assert fnp.broadcast_shapes() == ()
+    with pytest.raises(ShapeError, match=r"broadcast_shapes: x of shape \(2,\) and y of"):
+        fnp.broadcast_shapes((2,), (3,))
+
+
+def test_constants():
+    assert (fnp.pi, fnp.e, fnp.inf) == (math.pi, math.e, math.inf)
+    assert math.isnan(fnp.nan)
+    assert fnp.euler_gamma == np.euler_gamma
+    assert fnp.newaxis is None
+    assert fnp.bool is np.bool_
+
+
+def test_printing():
+    x = fnp.array([1.23456, 2.0])
+    assert fnp.array_repr(x) == "Array([1.23456, 2.     ], dtype=float32)"
+    with fnp.printoptions(precision=2):
+        assert fnp.array_str(x) == "[1.23 2.  ]"
