@@ -14,6 +14,7 @@ import numpy as np
 
 from funcgrad.backends.llvm import emit_ops
 from funcgrad.backends.llvm.emit_block import emit_block
+from funcgrad.backends.llvm.emit_order import COMBINE, FORMATS, from_ordered, to_ordered
 from funcgrad.backends.llvm.emit_schedule import (
     SHORT,
     Level,
@@ -34,6 +35,7 @@ from funcgrad.backends.llvm.emit_transpose import declare_transpose, tile_size
 from funcgrad.backends.loops import (
     REDUCTIONS,
     Buffer,
+    Carry,
     Const,
     Index,
     Kernel,
@@ -90,6 +92,8 @@ class Emitter:
         self.bounds: dict[Value, tuple[str, str]] = {}
         self.staged: dict[Load, tuple] = {}
         self.loose = _reassociable(kernel.body)
+        # Results of maxima and minima that loops carry as integers: op's result → carry.
+        self.extremes: dict[Operand, Carry] = {}
         heavy = sum(isinstance(s, Op) for s in walk(kernel.body)) > HEAVY_OPS
         self.hints = ['!{!"llvm.loop.interleave.count", i32 1}'] if heavy else []
 
@@ -256,8 +260,17 @@ class Emitter:
     def op(self, s: Op) -> str:
         """The value of an op."""
         args = [self.read(a) for a in s.args]
+        if s.out in self.extremes:
+            return self._extreme(s, self.extremes[s.out])
         flags = "reassoc" if s.out in self.loose else ""
         return emit_ops.apply(self.f, s.name, s.out.dtype, [a.dtype for a in s.args], args, flags)
+
+    def _extreme(self, s: Op, carry: Carry) -> str:
+        other = next(a for a in s.args if a is not carry.inside)
+        kind = value_type(other.dtype)
+        ordered = to_ordered(self.f, self.read(other), kind, s.name)
+        held = self.env[carry.inside]
+        return self.f.intrinsic(COMBINE[s.name], FORMATS[kind][0], held, ordered)
 
     def load(self, s: Load) -> str:
         """The value of a load."""
@@ -406,11 +419,19 @@ class Emitter:
 
         types = [value_type(c.inside.dtype) for c in s.carries]
         starts = [self.read(c.start) for c in s.carries]
+        extremes = {c: k for c, k in zip(s.carries, types, strict=True) if _is_extreme(s, c, k)}
+        self.extremes |= {c.next: c for c in extremes}
+        for i, c in enumerate(s.carries):
+            if c in extremes:
+                starts[i] = to_ordered(self.f, starts[i], types[i], str(c.combine))
+                types[i] = FORMATS[types[i]][0]
         # Unrolled whole, a row would leave the points outside to be vectorized, with gathers.
         innermost = s.size >= 2 * SHORT and not any(isinstance(b, Loop | While) for b in s.body)
         hints = ['!{!"llvm.loop.unroll.disable"}'] if innermost else []
         outs = self.loop(start, stop, turn, types, starts, s.parallel, hints)
         self.env.update(zip((c.out for c in s.carries), outs, strict=True))
+        for c, kind in extremes.items():
+            self.env[c.out] = from_ordered(self.f, self.env[c.out], kind)
 
     def turns(self, s: Loop) -> tuple[str, str]:
         """The first turn of a loop and the one after its last."""
@@ -454,6 +475,18 @@ def _task(name: str, params: int) -> str:
     args = "".join(f"ptr %p{i}, " for i in range(params))
     lines.append(f"  call void @{name}({args}i64 %begin, i64 %end)")
     return "\n".join([*lines, "  ret void", "}"])
+
+
+def _is_extreme(s: Loop, carry: Carry, kind: str) -> bool:
+    """Whether a carry is the maximum or minimum of floats, made by one op of the loop's body."""
+    if not s.parallel or carry.combine not in COMBINE or kind not in FORMATS:
+        return False
+    made = next((b for b in s.body if isinstance(b, Op) and b.out is carry.next), None)
+    return (
+        made is not None
+        and made.name == carry.combine
+        and sum(a is carry.inside for a in made.args) == 1
+    )
 
 
 def _reassociable(body: Sequence[Stmt]) -> set[Value]:
