@@ -247,8 +247,15 @@ def _scatter_abstract(x: ShapedArray, *, axis_name: tuple, axis: int, tiled: boo
     return x.update(shape=(*x.shape[:axis], *middle, *x.shape[axis + 1 :]))
 
 
+def _lane(x: Any, dim: int | None) -> ShapedArray:
+    """The type of one lane."""
+    aval = aval_of(x)
+    return aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
+
+
 def _scatter_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, axis: int, tiled: bool):
     (x,), (d,) = args, dims
+    _scatter_abstract(_lane(x, d), axis_name=axis_name, axis=axis, tiled=tiled)
     if ax.name not in axis_name:
         wide = axis + (d <= axis)
         out = psum_scatter_p.bind(x, axis_name=axis_name, axis=wide, tiled=tiled)

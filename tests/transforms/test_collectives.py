@@ -1,0 +1,249 @@
+"""Collectives over the named axes of vmap, against explicit formulas."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax, tree
+from funcgrad.errors import DifferentiationError, ShapeError
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3) / 3 - 1
+N = len(X)
+mapped = functools.partial(fg.vmap, axis_name="i")
+
+
+def close(got, want):
+    tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), got, want)
+
+
+def every(value):
+    """The same value in every lane."""
+    return np.broadcast_to(value, (N, *np.shape(value)))
+
+
+REDUCTIONS = {
+    "psum": (lax.psum, np.sum), "pmean": (lax.pmean, np.mean),
+    "pmax": (lax.pmax, np.max), "pmin": (lax.pmin, np.min),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("jit", [False, True], ids=["", "jit"])
+def test_reductions(name, jit):
+    collective, reduce = REDUCTIONS[name]
+    f = mapped(lambda x: collective(x, "i"))
+    close((fg.jit(f) if jit else f)(X), every(reduce(X, axis=0)))
+    close(mapped(fg.jit(lambda x: collective(x, "i")))(X), every(reduce(X, axis=0)))
+    # Of a value that is the same in all lanes.
+    close(mapped(lambda x: collective(2.0, "i"))(X), every(reduce(np.full(N, 2.0))))
+
+
+def test_reductions_of_trees_integers_and_booleans():
+    out = mapped(lambda x: lax.psum({"a": x, "b": (x > 0, 1)}, "i"))(X)
+    close(out["a"], every(X.sum(0)))
+    close(out["b"][0], every((X > 0).sum(0)))
+    close(out["b"][1], every(N))
+    assert out["b"][0].dtype == np.int32
+    assert mapped(lambda x: lax.pmean(1, "i"))(X).dtype == np.float32
+
+
+def test_axis_index_and_size():
+    close(mapped(lambda x: lax.axis_index("i"))(X), np.arange(N))
+    close(mapped(lambda x: x * lax.axis_size("i"))(X), N * X)
+    assert mapped(lambda: lax.axis_index("i"), axis_size=3)().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_all_gather(axis):
+    got = mapped(lambda x: lax.all_gather(x, "i", axis=axis))(X)
+    close(got, every(np.moveaxis(X, 0, axis)))
+    rows = X.reshape(N, 3, 1)
+    tiled = mapped(lambda x: lax.all_gather(x, "i", axis=0, tiled=True))(rows)
+    close(tiled, every(X.reshape(-1, 1)))
+
+
+def test_psum_scatter():
+    t = np.arange(N * N * 2, dtype="float32").reshape(N, N, 2)
+    close(mapped(lambda x: lax.psum_scatter(x, "i"))(t), t.sum(0))
+    wide = np.arange(N * 2 * N, dtype="float32").reshape(N, 2 * N)
+    got = mapped(lambda x: lax.psum_scatter(x, "i", tiled=True))(wide)
+    close(got, wide.sum(0).reshape(N, 2))
+    with pytest.raises(ShapeError, match="must have size 4"):
+        mapped(lambda x: lax.psum_scatter(x, "i"))(X)
+    with pytest.raises(ShapeError, match="must have size 4; pass tiled=True"):
+        mapped(lambda x: lax.all_to_all(x, "i", 0, 0))(X)
+
+
+def test_ppermute_and_shuffle():
+    perm = [(i, (i + 1) % N) for i in range(N)]
+    close(mapped(lambda x: lax.ppermute(x, "i", perm))(X), np.roll(X, 1, 0))
+    some = mapped(lambda x: lax.ppermute(x, "i", [(0, 2)]))(X)
+    close(some, np.stack([0 * X[0], 0 * X[0], X[0], 0 * X[0]]))
+    close(mapped(lambda x: lax.pshuffle(x, "i", [3, 2, 1, 0]))(X), X[::-1])
+
+
+def test_all_to_all():
+    t = np.arange(N * N * 2, dtype="float32").reshape(N, N, 2)
+    got = mapped(lambda x: lax.all_to_all(x, "i", split_axis=0, concat_axis=0))(t)
+    close(got, t.transpose(1, 0, 2))
+
+
+# ---- several axes
+
+
+def nested(f, **options):
+    return fg.vmap(fg.vmap(f, axis_name="j"), axis_name="i", **options)
+
+
+def test_nested_axes():
+    t = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    close(nested(lambda x: lax.psum(x, "j"))(t), np.broadcast_to(t.sum(1, keepdims=True), t.shape))
+    close(nested(lambda x: lax.psum(x, "i"))(t), np.broadcast_to(t.sum(0), t.shape))
+    both = np.broadcast_to(t.sum((0, 1)), t.shape)
+    close(nested(lambda x: lax.psum(x, ("i", "j")))(t), both)
+    close(nested(lambda x: lax.psum(lax.psum(x, "j"), "i"))(t), both)
+    close(nested(lambda x: lax.pmean(x, ("j", "i")))(t), both / 6)
+    close(nested(lambda x: lax.axis_index(("i", "j")))(t), np.arange(6).reshape(2, 3))
+    close(nested(lambda x: lax.axis_index("i") * 10 + lax.axis_index("j"))(t),
+          [[0, 1, 2], [10, 11, 12]])  # fmt: skip
+    gathered = nested(lambda x: lax.all_gather(x, "i"))(t)
+    close(gathered[1, 2], t[:, 2])
+
+
+def test_a_collective_passes_axes_that_are_not_its_own():
+    t = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    f = fg.vmap(lambda x: fg.vmap(lambda y: lax.all_gather(y, "i"))(x), axis_name="i")
+    close(f(t)[0], t.transpose(1, 0, 2))
+    g = fg.vmap(lambda x: fg.vmap(lambda y: lax.ppermute(y, "i", [(0, 1), (1, 0)]))(x),
+                axis_name="i")  # fmt: skip
+    close(g(t), t[::-1])
+
+
+# ---- derivatives: each lane's gradient of the sum over all lanes
+
+
+def test_gradient_of_a_mapped_function():
+    f = lambda x: fnp.sum(mapped(lambda v: v * lax.psum(v, "i"))(x))
+    close(fg.grad(f)(X), every(2 * X.sum(0)))
+    g = lambda x: fnp.sum(mapped(lambda v: lax.pmean(v, "i") ** 2)(x))
+    close(fg.grad(g)(X), every(2 * X.mean(0)))
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda v: lax.all_gather(v, "i"),
+        lambda v: lax.ppermute(v, "i", [(0, 1), (1, 3), (3, 0)]),
+        lambda v: lax.psum(v, "i"),
+        lambda v: lax.psum_scatter(fnp.stack([v, 2 * v, 3 * v, 4 * v]), "i"),
+        lambda v: lax.all_to_all(fnp.stack([v, 2 * v, 3 * v, 4 * v]), "i", 0, 0),
+    ],
+    ids=["all_gather", "ppermute", "psum", "psum_scatter", "all_to_all"],
+)
+def test_transposes(collective):
+    f = mapped(collective)
+    out = f(X)
+    weights = np.cos(np.arange(out.size, dtype="float32")).reshape(out.shape)
+    scalar = lambda x: fnp.sum(f(x) * weights)
+    jac = np.stack(
+        [np.asarray(f(e)).ravel() for e in np.eye(12, dtype="float32").reshape(12, N, 3)]
+    )
+    want = (jac @ weights.ravel()).reshape(N, 3)
+    close(fg.grad(scalar)(X), want)
+    close(fg.jit(fg.grad(scalar))(X), want)
+    close(fg.jvp(f, (X,), (X,))[1], out)
+
+
+def test_gradient_inside_the_map():
+    # psum's transpose is psum: the gradients that lanes send each other are summed.
+    g = mapped(fg.grad(lambda v: fnp.sum(lax.psum(v, "i") ** 2)))(X)
+    close(g, every(2 * N * X.sum(0)))
+    normalized = mapped(fg.grad(lambda v: fnp.sum(v * lax.pmean(v, "i"))))(X)
+    close(normalized, every(2 * X.mean(0)))
+
+
+def test_pmax_says_why_it_has_no_gradient():
+    with pytest.raises(DifferentiationError, match="pmax has no differentiation rule.*all_gather"):
+        mapped(fg.grad(lambda v: fnp.sum(lax.pmax(v, "i"))))(X)
+    # Mapped first, it is a maximum like any other.
+    g = fg.grad(lambda x: fnp.sum(mapped(lambda v: lax.pmax(v, "i"))(x)))(X)
+    close(g, np.array([[0], [0], [0], [N]]) * np.ones(3))
+
+
+# ---- inside other transformations
+
+
+def test_inside_control_flow_and_calls():
+    body = lambda c, x: (c + lax.psum(x, "i"), lax.axis_index("i"))
+    total, index = mapped(lambda v: lax.scan(body, 0.0, v))(X)
+    close(total, every(X.sum()))
+    close(index, np.arange(N)[:, None] * np.ones(3))
+    branch = mapped(lambda v: lax.cond(True, lambda: lax.psum(v, "i"), lambda: v))(X)
+    close(branch, every(X.sum(0)))
+    grew = mapped(lambda v: lax.while_loop(
+        lambda c: c < 10, lambda c: c + lax.psum(1.0, "i"), 0.0))(X)  # fmt: skip
+    close(grew, every(12.0))
+    close(mapped(fg.checkpoint(lambda v: lax.psum(fnp.sin(v), "i")))(X), every(np.sin(X).sum(0)))
+
+
+def test_batch_normalization_as_a_user_writes_it():
+    def layer(w, x):
+        y = w * x
+        mean, var = lax.pmean(y, "b"), lax.pmean(y**2, "b") - lax.pmean(y, "b") ** 2
+        return (y - mean) / fnp.sqrt(var + 1e-5)
+
+    def loss(w):
+        return fnp.sum(fg.vmap(layer, (None, 0), axis_name="b")(w, X) ** 3)
+
+    def plain(w):
+        y = w * X
+        z = (y - fnp.mean(y, 0)) / fnp.sqrt(fnp.mean(y**2, 0) - fnp.mean(y, 0) ** 2 + 1e-5)
+        return fnp.sum(z**3)
+
+    w = np.array([1.0, 2.0, 3.0], "float32")
+    np.testing.assert_allclose(fg.grad(loss)(w), fg.grad(plain)(w), atol=1e-3)
+    np.testing.assert_allclose(fg.jit(loss)(w), plain(w), atol=1e-3)
+
+
+def test_custom_rules_may_use_names():
+    @fg.custom_vjp
+    def normalized(x):
+        return x - lax.pmean(x, "i")
+
+    normalized.defvjp(
+        lambda x: (normalized(x), None), lambda _, g: (10.0 * (g - lax.pmean(g, "i")),)
+    )
+    f = lambda x: fnp.sum(mapped(normalized)(x) * X)
+    close(fg.grad(f)(X), 10 * (X - X.mean(0)))
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: lax.psum(1.0, "i"),
+        lambda: lax.axis_index("i"),
+        lambda: fg.jit(lambda x: lax.psum(x, "i"))(1.0),
+        lambda: mapped(lambda x: lax.all_gather(x, "k"))(X),
+        lambda: lax.axis_size("i"),
+    ],
+)
+def test_unknown_names(use):
+    with pytest.raises(NameError, match=r"no axis is named '.'.*axis_name="):
+        use()
+
+
+def test_the_known_names_are_listed():
+    with pytest.raises(NameError, match="no axis is named 'k' here; named axes: 'i', 'j'"):
+        nested(lambda x: lax.psum(x, "k"))(np.ones((2, 2)))
+
+
+def test_a_name_ends_with_its_map():
+    mapped(lambda x: x)(X)
+    with pytest.raises(NameError):
+        lax.axis_size("i")
