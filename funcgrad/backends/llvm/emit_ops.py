@@ -123,7 +123,7 @@ def _compare(s: Site, name: str, a: str, b: str) -> str:
 
 
 def convert(f: Function, x: str, source: np.dtype, to: np.dtype) -> str:
-    """numpy's astype; floats outside an integer's range saturate, NaN becomes 0."""
+    """numpy's astype; what floats outside an integer's range give is up to the processor."""
     if source == to:
         return x
     if source == BFLOAT16:
@@ -140,10 +140,7 @@ def convert(f: Function, x: str, source: np.dtype, to: np.dtype) -> str:
     if source in FLOATS:
         if to in FLOATS:
             return _float_to_float(f, x, source, to)
-        op = "fptoui.sat" if to.kind == "u" else "fptosi.sat"
-        full = f"llvm.{op}.{new}.{'f32' if source == FLOAT32 else 'f64'}"
-        f.module.declare(full, new, [old])
-        return f.call(full, new, [old], [x])
+        return _float_to_integer(f, x, old, to)
     if to in FLOATS:
         if to == FLOAT16:
             return convert(f, convert(f, x, source, FLOAT32), FLOAT32, to)
@@ -158,6 +155,14 @@ def _resize(f: Function, x: str, source: np.dtype, to: np.dtype) -> str:
         return x
     op = "trunc" if after < before else "sext" if source.kind == "i" else "zext"
     return f.let(f"{op} {old} {x} to {new}")
+
+
+def _float_to_integer(f: Function, x: str, old: str, to: np.dtype) -> str:
+    # Without `freeze` a float out of range would make everything after it undefined.
+    wide = to if to.itemsize >= 4 else np.dtype(np.int32)
+    op = "fptoui" if wide.kind == "u" else "fptosi"
+    value = f.let(f"{op} {old} {x} to {value_type(wide)}")
+    return _resize(f, f.let(f"freeze {value_type(wide)} {value}"), wide, to)
 
 
 def _float_to_float(f: Function, x: str, source: np.dtype, to: np.dtype) -> str:
