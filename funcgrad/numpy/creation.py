@@ -86,6 +86,8 @@ def _given(dtype: Any) -> np.dtype | None:
 def _from_object(name: str, value: Any, dtype: np.dtype | None, copy: bool | None) -> Any:
     if isinstance(value, Array | Tracer):
         if dtype is None or dtype == value.dtype:
+            if copy and isinstance(value, Array):
+                value = Array(value.value.copy(), value.weak_type)
             return convert(value, value.dtype, value.weak_type and dtype is None)
         return convert(value, dtype)
     if is_scalar(value):
