@@ -25,8 +25,8 @@ reduce_max reduce_min reduce_or reduce_precision reduce_prod reduce_sum reduce_w
 reshape rev round rsqrt scan scatter scatter_add scatter_max scatter_min scatter_mul scatter_sub
 select select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice
 slice_in_dim sort sort_key_val split sqrt square squeeze stop_gradient sub switch tan tanh tile
-top_k transpose while_loop zeta Precision RoundingMethod GatherDimensionNumbers ScatterDimensionNumbers
-GatherScatterMode ConvDimensionNumbers FftType
+top_k transpose while_loop zeta Precision RoundingMethod GatherDimensionNumbers
+ScatterDimensionNumbers GatherScatterMode ConvDimensionNumbers FftType
 """
 LINALG = "cholesky eig eigh householder_product lu lu_pivots_to_permutation qr svd triangular_solve"
 
