@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import funcgrad.core
 import funcgrad.ops
 import funcgrad.transforms
 from funcgrad import dtypes
@@ -148,9 +149,9 @@ class Row:
 
 
 def all_primitives():
-    """Every primitive of funcgrad.ops and funcgrad.transforms."""
+    """Every primitive of funcgrad.core, funcgrad.ops and funcgrad.transforms."""
     found = {}
-    for package in (funcgrad.ops, funcgrad.transforms):
+    for package in (funcgrad.core, funcgrad.ops, funcgrad.transforms):
         for module in pkgutil.iter_modules(package.__path__):
             content = importlib.import_module(f"{package.__name__}.{module.name}")
             found |= {p: None for p in vars(content).values() if isinstance(p, Primitive)}

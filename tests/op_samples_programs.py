@@ -3,6 +3,7 @@
 import numpy as np
 
 from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.staging import constant_p
 from funcgrad.ops import arithmetic as a
 from funcgrad.ops import collective as co
 from funcgrad.ops import compare as c
@@ -145,6 +146,19 @@ hard.defvjp(
     lambda x, y: (hard(x, y), (x, y)),
     lambda kept, g: (a.mul(a.mul(t.cos(kept[0]), kept[1]), g), a.mul(t.sin(kept[0]), g)),
 )
+TABLE = np.arange(3.0)
+
+
+tabled = custom_jvp(t.sin)
+tabled.defjvp(lambda p, g: (t.sin(*p), a.mul(g[0], v.convert_element_type(TABLE, g[0].dtype))))
+
+
+def by_table(x):
+    """The derivative of a loop whose body has a rule that captures an array."""
+    loop = lambda x: scan.scan(lambda c, _: (c, tabled(c)), x, None, length=2)[1]
+    return jvp(loop, (x,), (x,))[1]
+
+
 PRODUCT = (case((3,), (3,)), case((2, 2), (2, 2), tests="eager vmap jit dims"))
 
 
@@ -162,6 +176,7 @@ CALLS = [
     program(checkpoint_p, checkpoint(lambda x, y: a.mul(t.sin(x), y)), product, *PRODUCT),
     program(custom_call.custom_jvp_call_p, soft, product, *PRODUCT),
     program(custom_call.custom_vjp_call_p, hard, product, *PRODUCT, order=1),
+    program(constant_p, by_table, lambda x: np.stack([x * TABLE] * 2), case((3,)), order=1),
     program(custom_call.custom_vjp_tangent_p, pushed, lambda x, y, g: np.cos(x) * y * g,
             case((3,), (3,), (3,), tests="eager vmap jit dims")),
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from funcgrad.core import context, source
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal
-from funcgrad.core.primitive import Primitive
+from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import Trace, Tracer, aval_of, leak_error
 
 
@@ -129,7 +129,41 @@ def stage(
 def stage_closed(
     fun: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], what: str = "a program"
 ) -> Jaxpr:
-    """Write down a function that captures nothing: for transformations of programs."""
-    jaxpr, consts = stage(fun, avals, what)
-    assert not consts, f"{what} captured {consts}"
-    return jaxpr
+    """Write down a function as a program with these inputs alone: for transformations of programs.
+
+    Arrays that it captures (custom derivative rules may) become constants of the program.
+    """
+    jaxpr, captured = stage(fun, avals, what)
+    if not captured:
+        return jaxpr
+    assert not any(isinstance(c, Tracer) for c in captured), f"{what} captured {captured}"
+    n = len(captured)
+    constants = [
+        Eqn(constant_p, (), (var,), {"value": Constant(c)})
+        for c, var in zip(captured, jaxpr.ins, strict=False)
+    ]
+    return Jaxpr(jaxpr.ins[n:], [*constants, *jaxpr.eqns], jaxpr.outs)
+
+
+class Constant:
+    """An array as a parameter of an equation; equal only to itself."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Array):
+        self.array = array
+
+    def __repr__(self) -> str:
+        return f"array{list(self.array.shape)}"
+
+
+_NO_OPERANDS = NoRule("it has no operands")
+constant_p = Primitive(
+    name="constant",
+    abstract=lambda *, value: value.array.aval,
+    impl=lambda xp, *, value: xp.asarray(value.array.value),
+    jvp=_NO_OPERANDS,
+    transpose=_NO_OPERANDS,
+    batch=_NO_OPERANDS,
+    dims=lambda *, value: f" -> {' '.join('.' * value.array.ndim)}",
+)
