@@ -147,6 +147,10 @@ def promote(name: str, *args: Any) -> list[Any]:
 
     Shapes stay as they are. Raises TypePromotionError where there is no common dtype.
     """
+    if len(args) == 2 and type(args[0]) is type(args[1]) is Array:
+        x, y = args
+        if x._value.dtype == y._value.dtype:
+            return [x, y]
     return _to_common(name, args, _promote_avals)
 
 
@@ -163,7 +167,7 @@ def promote_inexact(name: str, *args: Any) -> list[Any]:
     if len(args) == 1:
         # The functions of one argument: nothing to do for floats.
         x = args[0]
-        if type(x) is Array and dtypes.is_inexact(x._value.dtype):
+        if type(x) is Array and x._value.dtype.kind in "fc":
             return [x]
     return _to_common(name, args, _promote_inexact_avals)
 
@@ -237,11 +241,25 @@ def promote_and_broadcast(name: str, *args: Any) -> list[Any]:
     """Arguments as arrays of one dtype and one shape; scalars stay scalars, as ops take them."""
     if len(args) == 2:
         x, y = args
-        if type(x) is Array and type(y) is Array:
-            a, b = x._value, y._value
-            if a.dtype == b.dtype and a.shape == b.shape:
-                return [x, y]
+        if type(x) is Array:
+            if type(y) is Array:
+                a, b = x._value, y._value
+                if a.dtype == b.dtype and a.shape == b.shape:
+                    return [x, y]
+            elif _yields(y, x):
+                return [x, number(name, y, x._value.dtype, True, "y")]
+        elif type(y) is Array and _yields(x, y):
+            return [number(name, x, y._value.dtype, True, "x"), y]
     return align(name, promote(name, *args))
+
+
+# The kinds of dtypes, as numpy has them, that a Python number takes beside an array.
+_KINDS = {float: "fc", int: "fciu"}
+
+
+def _yields(scalar: Any, x: Array) -> bool:
+    """Whether a Python scalar takes x's dtype, as far as that is plain to see."""
+    return not x.weak_type and x._value.dtype.kind in _KINDS.get(type(scalar), "")
 
 
 def elementwise(name: str, prim: Any, *args: Any) -> Any:

@@ -98,7 +98,7 @@ def log2(x: Any, /) -> Any:
     >>> fnp.log2(fnp.array([1.0, 2.0, 8.0]))
     Array([0., 1., 3.], dtype=float32)
     """
-    return arithmetic.mul(log(as_array("log2", x)), 1 / math.log(2))
+    return arithmetic.div(log(as_array("log2", x)), math.log(2))
 
 
 def log10(x: Any, /) -> Any:
@@ -109,7 +109,7 @@ def log10(x: Any, /) -> Any:
     >>> fnp.log10(fnp.array([1.0, 10.0, 100.0]))
     Array([0., 1., 2.], dtype=float32)
     """
-    return arithmetic.mul(log(as_array("log10", x)), 1 / math.log(10))
+    return arithmetic.div(log(as_array("log10", x)), math.log(10))
 
 
 # ---- trigonometric functions

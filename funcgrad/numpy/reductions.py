@@ -267,7 +267,7 @@ def mean(
     work, out_dtype = _mean_dtypes(x.dtype, dtype)
     total = sum(x, axis, work, keepdims, where=where)
     count = _count("mean", x, axis, keepdims, where, total)
-    return convert(arithmetic.div(total, count), out_dtype)
+    return convert(arithmetic.div.bind(total, count), out_dtype)
 
 
 def _count(name: str, x: Any, axis: Any, keepdims: bool, where: Any, total: Any) -> Any:
@@ -314,8 +314,12 @@ def var(
     else:
         squares = arithmetic.square(offset)
     total = sum(squares, axis, None, keepdims, where=where)
-    count = arithmetic.sub(_count("var", x, axis, keepdims, where, total), ddof)
-    out = arithmetic.div(total, arithmetic.max(count, 0))
+    count = _count("var", x, axis, keepdims, where, total)
+    if where is None:
+        count = np.maximum(count - count.dtype.type(ddof), 0)
+    else:
+        count = arithmetic.max(arithmetic.sub(count, ddof), 0)
+    out = arithmetic.div.bind(total, count)
     return convert(out, dtypes.real_part(out_dtype))
 
 
