@@ -66,35 +66,35 @@ def _window(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
 
 
 def _position(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
+    """Two reductions, which vectorize: the extremum, and the first place where it, or NaN, is."""
     b, (x,) = pull.builder, eqn.ins
     (axis,) = eqn.params["axes"]
+    n = x.aval.shape[axis]
     dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
-    better = "greater" if eqn.prim.name == "argmax" else "less"
+    greatest = eqn.prim.name == "argmax"
+    combine, start = ("maximum", lowest(dtype)) if greatest else ("minimum", highest(dtype))
+    if dtype == BOOL:
+        combine = "bitwise_or" if greatest else "bitwise_and"
+    counter = np.dtype(np.int32) if n < 2**31 else INDEX
 
-    def read(k: Index) -> Operand:
-        return b.convert(pull.read(x, [*at[:axis], k, *at[axis:]]), dtype)
+    def read(k: Value) -> Operand:
+        i = Index(0, ((1, k),))
+        return b.convert(pull.read(x, [*at[:axis], i, *at[axis:]]), dtype)
 
-    def body(k: Value, best: Value, position: Value) -> list[Operand]:
-        value = read(Index(0, ((1, k),)))
-        wins = _wins(b, better, value, best)
-        return [b.op("where", dtype, wins, value, best), b.op("where", INDEX, wins, k, position)]
+    def best(k: Value, so_far: Value) -> list[Operand]:
+        return [b.op(combine, dtype, so_far, read(k))]
 
-    starts = [read(Index(0)), Const(0, INDEX)]
-    _, position = b.loop(x.aval.shape[axis], body, starts)
+    def first(k: Value, so_far: Value) -> list[Operand]:
+        value = read(k)
+        hit = b.op("equal", BOOL, value, extremum)
+        if dtype.kind == "f":
+            hit = b.op("bitwise_or", BOOL, hit, b.op("isnan", BOOL, value))
+        place = b.op("where", counter, hit, b.convert(k, counter), Const(n, counter))
+        return [b.op("minimum", counter, so_far, place)]
+
+    (extremum,) = b.loop(n, best, [Const(start, dtype)], [combine], parallel=True)
+    (position,) = b.loop(n, first, [Const(n, counter)], ["minimum"], parallel=True)
     return b.convert(position, eqn.outs[0].aval.dtype)
-
-
-def _wins(b: Builder, better: str, value: Operand, best: Operand) -> Operand:
-    """Whether a later element takes the place of the best so far: the first NaN is best of all."""
-    if value.dtype == BOOL:
-        loser, winner = (best, value) if better == "greater" else (value, best)
-        return b.op("bitwise_and", BOOL, winner, b.op("invert", BOOL, loser))
-    wins = b.op(better, BOOL, value, best)
-    if value.dtype.kind != "f":
-        return wins
-    first = b.op("bitwise_and", BOOL, b.op("isnan", BOOL, value),
-                 b.op("invert", BOOL, b.op("isnan", BOOL, best)))  # fmt: skip
-    return b.op("bitwise_or", BOOL, wins, first)
 
 
 RULES: dict[str, Rule] = {
