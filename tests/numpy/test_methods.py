@@ -209,3 +209,13 @@ def test_view(dtype):
 def test_view_needs_a_length_that_fits():
     with pytest.raises(ShapeError, match="multiple of 2"):
         fnp.zeros(3, "float32").view("float64")
+
+
+@pytest.mark.parametrize("name", ["all", "any", "max", "mean", "min", "prod", "std", "sum", "var"])
+def test_numpy_calls_the_methods(name):
+    x = np.arange(6.0).reshape(2, 3)
+    got = getattr(np, name)(fnp.array(x), axis=0)
+    assert isinstance(got, Array)
+    np.testing.assert_allclose(got, getattr(np, name)(x, axis=0), rtol=1e-6)
+    with pytest.raises(TypeError, match=f"{name}: arrays are immutable, so out= can't be written"):
+        getattr(fnp.array(x), name)(out=np.zeros(()))
