@@ -17,6 +17,16 @@ from funcgrad.core.trace import Trace, Tracer, captured_error, leak_error
 from funcgrad.errors import DonatedBufferError, NonFiniteError
 
 
+class Freed:
+    """What a deleted array still knows of itself."""
+
+    __slots__ = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
+
+    def __init__(self, value: Any):
+        self.shape, self.dtype, self.ndim = value.shape, value.dtype, value.ndim
+        self.size, self.nbytes, self.itemsize = value.size, value.nbytes, value.itemsize
+
+
 class Array(ArrayMethods):
     """An immutable n-dimensional array. Made by `funcgrad.numpy`, not by calling the class.
 
@@ -58,7 +68,7 @@ class Array(ArrayMethods):
         """Give the buffer back now; using the array again raises, quoting `reason`."""
         self._gone = reason
         # Shape and dtype stay known for the error message; the memory does not.
-        self._value = np.broadcast_to(np.empty((), self._value.dtype), self._value.shape)
+        self._value = Freed(self._value)  # type: ignore[assignment]
 
     def is_deleted(self) -> bool:
         """Whether the buffer was deleted or donated."""
