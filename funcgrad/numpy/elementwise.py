@@ -15,9 +15,9 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
 from funcgrad.numpy._util import as_array, documented, need_real, promote_inexact
-from funcgrad.ops import arithmetic, compare, special, transcendental
+from funcgrad.ops import arithmetic, compare, rounding, special, transcendental
 from funcgrad.ops.base import full
-from funcgrad.ops.convert import select
+from funcgrad.ops.convert import select, stop_gradient
 from funcgrad.ops.families import add
 
 _TYPES = "The result has the shape of `x`, its dtype if that is inexact, else the default float."
@@ -91,25 +91,41 @@ cbrt = _function(
 
 
 def log2(x: Any, /) -> Any:
-    """Elementwise logarithm to base 2.
+    """Elementwise logarithm to base 2, exact for powers of 2.
 
     The result has the shape of `x`, and its dtype if that is inexact, else the default float.
 
     >>> fnp.log2(fnp.array([1.0, 2.0, 8.0]))
     Array([0., 1., 3.], dtype=float32)
     """
-    return arithmetic.div(log(as_array("log2", x)), math.log(2))
+    return _to_base("log2", x, 2)
 
 
 def log10(x: Any, /) -> Any:
-    """Elementwise logarithm to base 10.
+    """Elementwise logarithm to base 10, exact for powers of 10.
 
     The result has the shape of `x`, and its dtype if that is inexact, else the default float.
 
     >>> fnp.log10(fnp.array([1.0, 10.0, 100.0]))
     Array([0., 1., 2.], dtype=float32)
     """
-    return arithmetic.div(log(as_array("log10", x)), math.log(10))
+    return _to_base("log10", x, 10)
+
+
+def _to_base(name: str, x: Any, base: int) -> Any:
+    """log x / log base, where what rounding kept from being an integer is one.
+
+    Otherwise floor(log10(1000)) would be 2. The derivative does not see the correction.
+    """
+    (x,) = promote_inexact(name, x)
+    y = arithmetic.div(transcendental.log(x), math.log(base))
+    if dtypes.is_complex(x.dtype):
+        return y
+    fixed = stop_gradient(y)
+    whole = rounding.round(fixed, rounding.RoundingMethod.TO_NEAREST_EVEN)
+    miss = arithmetic.sub(whole, fixed)
+    slack = arithmetic.mul(arithmetic.abs(whole), 2 * float(dtypes.finfo(x.dtype).eps))
+    return add(y, select(compare.le(arithmetic.abs(miss), slack), miss, _constant(x, 0.0)))
 
 
 # ---- trigonometric functions

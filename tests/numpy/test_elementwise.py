@@ -90,6 +90,16 @@ def test_integers_become_the_default_float(name):
         assert getattr(fnp, name)(np.int8([1, 2])).dtype == np.float64
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("name", "base"), [("log2", 2.0), ("log10", 10.0)])
+def test_logarithms_of_powers_are_exact(name, base, dtype):
+    exponents = np.arange(-20, 20) if base == 2 else np.arange(0, 11)
+    powers = (base**exponents).astype(dtype)
+    assert np.asarray(getattr(fnp, name)(powers)).tolist() == exponents.tolist()
+    slope = grad(getattr(fnp, name))(np.float64(base))
+    np.testing.assert_allclose(slope, 1 / (base * np.log(base)))
+
+
 def test_bfloat16_stays():
     x = fnp.array([1.0, 4.0], "bfloat16")
     assert fnp.sqrt(x).dtype == fnp.bfloat16
