@@ -125,7 +125,7 @@ def _split_at(
         body.append(Load(x, b, Index(place.const, ((points, turn), *place.terms))))
         body.append(Op(new, str(c.combine), (inside, x)))
         carries.append(Carry(inside, c.start, new, c.out, c.combine))
-    gather = Loop(turn, parts, tuple(body), tuple(carries))
+    gather = Loop(turn, parts, tuple(body), tuple(carries), parallel=True)
     after = kernel.body[len(before) + 1 :]
     rest = Kernel(
         kernel.name,
@@ -150,7 +150,7 @@ def _first(
         start = Const(identity(str(c.combine), b.dtype), b.dtype)
         carries.append(Carry(c.inside, start, c.next, out, c.combine))
         stores.append(Store(b, Index(place.const, ((points, part.value), *place.terms)), out))
-    reduce = Loop(loop.axis, loop.size, loop.body, tuple(carries))
+    reduce = Loop(loop.axis, loop.size, loop.body, tuple(carries), loop.parallel)
     body = (*before, reduce, *stores)
     used = {s.buffer for s in walk(body) if isinstance(s, Load)}
     kept = [i for i, b in enumerate(kernel.params) if b in used]
