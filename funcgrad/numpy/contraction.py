@@ -75,7 +75,7 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     return _batched_product(a, b, lead_a, lead_b, preferred_element_type)
 
 
-def _batched_product(a: Any, b: Any, lead_a: _Axes, lead_b: _Axes, dtype: Any) -> Any:
+def _batched_product(a: Any, b: Any, lead_a: tuple, lead_b: tuple, dtype: Any) -> Any:
     """A matrix product whose leading axes broadcast without being repeated in memory.
 
     An axis that one operand lacks, or has in size 1, is a free axis of the other; a permutation

@@ -386,4 +386,4 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
 
 def _indices(name: str, n: Any, m: Any) -> tuple[Any, Any]:
     sizes = shape_of(name, (n, n if m is None else m))
-    return tuple(ops_shape.broadcasted_iota(np.int32, sizes, axis) for axis in (0, 1))  # type: ignore[return-value]
+    return tuple(ops_shape.broadcasted_iota(np.int32, sizes, axis) for axis in (0, 1))

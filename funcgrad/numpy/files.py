@@ -27,7 +27,8 @@ def savez(file: Any, *args: Any, **kwds: Any) -> None:
     >>> import io
     >>> fnp.savez(io.BytesIO(), x=fnp.arange(2))
     """
-    np.savez(file, *map(np.asarray, args), **{k: np.asarray(v) for k, v in kwds.items()})
+    named: dict[str, Any] = {k: np.asarray(v) for k, v in kwds.items()}
+    np.savez(file, *map(np.asarray, args), **named)
 
 
 def load(file: Any, **kwargs: Any) -> Any:

@@ -160,7 +160,12 @@ def modf(x: Any, /) -> tuple[Any, Any]:
 
 # ---- signs and neighbours
 
-_SIGNED = {1: np.dtype("int8"), 2: np.dtype("int16"), 4: np.dtype("int32"), 8: np.dtype("int64")}
+_SIGNED: dict[int, np.dtype] = {
+    1: np.dtype("int8"),
+    2: np.dtype("int16"),
+    4: np.dtype("int32"),
+    8: np.dtype("int64"),
+}
 
 
 def signbit(x: Any, /) -> Any:

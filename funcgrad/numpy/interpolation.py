@@ -73,4 +73,4 @@ def _repeated(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
     ends = arithmetic.sub(last, period), add(first, period)
     values = index(fp, slice(-1, None)), index(fp, slice(0, 1))
     around = [concatenate([e[0], v, e[1]], 0) for e, v in ((ends, xp), (values, fp))]
-    return x, *around  # type: ignore[return-value]
+    return x, *around

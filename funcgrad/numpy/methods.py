@@ -174,7 +174,7 @@ def _reshape(self: Any, *sizes: Any, order: str = "C", **options: Any) -> Any:
 def _transpose(self: Any, *axes: Any) -> Any:
     """`fnp.transpose`, with the axes given as one tuple, one by one, or not at all."""
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], tuple | list)):
-        axes = axes[0]
+        return shape.transpose(self, axes[0])
     return shape.transpose(self, axes or None)
 
 
