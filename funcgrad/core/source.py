@@ -34,7 +34,10 @@ class Source(NamedTuple):
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} ({self.code.co_name})"
+        # A notebook's cells are files of random names; the line's text tells which cell it is.
+        in_cell = os.path.basename(os.path.dirname(self.file)).startswith("ipykernel_")
+        place = f"line {self.line} of a cell" if in_cell else f"{self.file}:{self.line}"
+        return f"{place} ({self.code.co_name})"
 
     def __deepcopy__(self, memo: Any) -> Source:
         return self

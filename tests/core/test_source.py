@@ -69,3 +69,9 @@ def test_variable_holding_finds_names_elements_and_attributes():
     assert source.variable_holding(kept[0]) == "kept[0]"
     assert source.variable_holding(object()) is None
     assert other is not value
+
+
+def test_a_line_of_a_notebook_cell_is_called_that():
+    code = compile("\n\nx = 1", "/tmp/ipykernel_123/456.py", "exec")
+    place = source.Source(code, len(code.co_code) - 2)
+    assert str(place) == "line 3 of a cell (<module>)"
