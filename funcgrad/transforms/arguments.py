@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import tree
+from funcgrad.core.array import Array, raw
 from funcgrad.core.trace import aval_of
 from funcgrad.tree import PyTreeDef
 
@@ -64,6 +65,17 @@ def is_arraylike(x: Any) -> bool:
     return hasattr(x, "aval") or isinstance(
         x, np.ndarray | np.generic | bool | int | float | complex
     )
+
+
+def as_array(x: Any) -> Any:
+    """An argument as a function that isn't traced gets it in place of a tracer.
+
+    >>> as_array(1.0)
+    Array(1., dtype=float32, weak_type=True)
+    """
+    if hasattr(x, "aval") or not is_arraylike(x):
+        return x
+    return Array(np.array(raw(x)), aval_of(x).weak_type)
 
 
 def check_leaves(what: str, fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> None:

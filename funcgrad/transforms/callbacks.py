@@ -101,8 +101,10 @@ def debug_callback(callback: Callable, *args: Any, ordered: bool = False, **kwar
     """Call `callback(*args, **kwargs)` for its effect; derivatives pass it by.
 
     >>> import funcgrad as fg
-    >>> fg.debug.callback(lambda x: print("x is", x), 1.5)
-    x is 1.5
+    >>> seen = []
+    >>> fg.debug.callback(lambda x: seen.append(float(x)), 1.5)
+    >>> seen
+    [1.5]
     """
     host = lambda *a, **k: callback(*a, **k) and None  # noqa: E731 - the result is ignored
     host.__name__ = name_of(callback)

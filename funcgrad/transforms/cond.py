@@ -22,7 +22,7 @@ from funcgrad.errors import ControlFlowError, IRError, TypePromotionError
 from funcgrad.ops.base import batch_front, broadcast_p, zeros
 from funcgrad.ops.compare import ne
 from funcgrad.ops.convert import clamp, convert_element_type, select_n
-from funcgrad.transforms.arguments import check_leaves, name_of
+from funcgrad.transforms.arguments import as_array, check_leaves, name_of
 from funcgrad.transforms.batching import batch_jaxpr
 from funcgrad.transforms.control import (
     cast_outputs,
@@ -54,6 +54,7 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> 
     if aval.dtype != dtypes.BOOL:
         pred = ne(pred, 0)
     if context.current().disable_jit:
+        operands = tree.map(as_array, operands)
         return true_fun(*operands) if bool(pred) else false_fun(*operands)
     index = convert_element_type(pred, np.int32)
     return _branches("cond", index, (false_fun, true_fun), operands)
@@ -75,6 +76,7 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
     if len(branches) == 1:
         return branches[0](*operands)
     if context.current().disable_jit:
+        operands = tree.map(as_array, operands)
         return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
     index = clamp(np.int32(0), convert_element_type(index, np.int32), np.int32(len(branches) - 1))
     return _branches("switch", index, branches, operands)

@@ -18,6 +18,7 @@ from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.transforms.arguments import (
     FlatFunction,
+    as_array,
     avals_of,
     check_leaves,
     leaf_names,
@@ -116,10 +117,12 @@ class CacheInfo(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What tracing gives: the program, the arrays it captured, and the result's structure."""
+    """What tracing gives: the program, the arrays it captured, the structures of dynamic arguments
+    and result, and which inputs are donated and how they are called."""
 
     jaxpr: Jaxpr
     consts: list
+    in_tree: Any
     out_tree: Any
     donated: tuple[bool, ...]
     names: list[str]
@@ -181,9 +184,10 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         ctx = context.current()
-        if ctx.disable_jit:
-            return self._fun(*args, **kwargs)
         call = self._sort(args, kwargs)
+        if ctx.disable_jit:
+            dynamic, named = call.in_tree.unflatten(map(as_array, call.leaves))
+            return self._with_static(call)(*dynamic, **named)
         program = self._program(call)
         leaves = call.leaves
         operands = [*program.consts, *leaves] if program.consts else leaves
@@ -192,7 +196,7 @@ class Jitted:
         else:
             # Donation inside another transformation is that transformation's matter.
             outs = jit_p.bind(*operands, jaxpr=program.jaxpr, name=name_of(self._fun),
-                              donated=(False,) * len(operands))  # fmt: skip
+                              donated=(False,) * len(operands), backend=self._backend)  # fmt: skip
         return program.out_tree.unflatten(outs)
 
     def _run(self, program: Program, operands: list) -> list:
@@ -260,7 +264,7 @@ class Jitted:
 
     def _trace(self, call: _Call) -> Program:
         fun = self._fun
-        names = [n for n, dynamic in self._named_leaves(call) if dynamic]
+        names = list(self._leaf_names(call))
         flat = FlatFunction("jit", self._with_static(call), call.in_tree)
         avals = avals_of(call.leaves)
         jaxpr, consts = stage(flat, avals, f"jit({name_of(fun)})", names)
@@ -268,20 +272,21 @@ class Jitted:
         return Program(
             jaxpr,
             consts,
+            call.in_tree,
             flat.out_tree,
             (*([False] * len(consts)), *donated),
             ["captured"] * len(consts) + names,
         )
 
-    def _named_leaves(self, call: _Call) -> Iterable[tuple[str, bool]]:
+    def _leaf_names(self, call: _Call) -> Iterable[str]:
         nums, names = self._static
         for i, arg in enumerate(call.args):
             name = leaf_or_position(self._fun, i)
             for path, _ in tree.leaves_with_path(arg) if i not in nums else ():
-                yield name + tree.keystr(path), True
+                yield name + tree.keystr(path)
         for k in sorted(call.kwargs):
             for path, _ in tree.leaves_with_path(call.kwargs[k]) if k not in names else ():
-                yield k + tree.keystr(path), True
+                yield k + tree.keystr(path)
 
     def _donated_mask(self, call: _Call) -> list[bool]:
         mask: list[bool] = []
@@ -312,10 +317,13 @@ class Jitted:
         if len(self._programs) < RETRACES_BEFORE_WARNING or self._warned:
             return
         self._warned = True
-        keys = list(self._programs)
+        before, last = list(self._programs)[-2:]
+        program = self._programs[last]
+        names = program.names[len(program.consts) :]
         warnings.warn(
-            f"jit({name_of(self._fun)}) has been traced {len(keys)} times, each time compiled "
-            f"anew; between the last two calls {_difference(keys[-2], keys[-1])}. Pad to common "
+            f"jit({name_of(self._fun)}) has been traced {len(self._programs)} times, each time "
+            f"compiled anew; between the last two calls "
+            f"{_difference(before, last, names, self._fun)}. Pad to common "
             "shapes, or pass changing Python values as arrays instead of static arguments.",
             stacklevel=4,
         )
@@ -368,16 +376,22 @@ def _type_key(x: Any) -> Any:
     return (aval.shape, aval.dtype, aval.weak_type)
 
 
-def _difference(a: tuple, b: tuple) -> str:
+def _difference(a: tuple, b: tuple, names: Sequence[str], fun: Callable) -> str:
     if a[0] != b[0]:
         return f"the structure of the arguments changed from {a[0]} to {b[0]}"
-    for i, (x, y) in enumerate(zip(a[1], b[1], strict=True)):
+    for name, x, y in zip(names, a[1], b[1], strict=True):
         if x != y:
-            return f"array argument {i} changed from {x[1]}{list(x[0])} to {y[1]}{list(y[0])}"
+            return f"argument {name} changed from {_type_text(x)} to {_type_text(y)}"
     for x, y in zip(a[2], b[2], strict=False):
         if x != y:
-            return f"static argument {x[0]} changed from {x[2]!r} to {y[2]!r}"
+            name = x[0] if isinstance(x[0], str) else leaf_or_position(fun, x[0])
+            return f"static argument {name} changed from {x[2]!r} to {y[2]!r}"
     return "a setting (default dtype, named axes) changed"
+
+
+def _type_text(key: tuple) -> str:
+    shape, dtype, weak = key
+    return f"{dtype}{list(shape)}{' (a Python number)' if weak else ''}"
 
 
 class Traced:
@@ -455,7 +469,12 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         p = self._program
-        leaves = tree.leaves((args, kwargs))
+        leaves, in_tree = tree.flatten((args, kwargs))
+        if in_tree != p.in_tree:
+            tree.check_same_structure(
+                p.in_tree, in_tree,
+                what_a=f"what {self._name} was compiled for", what_b="this call",
+            )  # fmt: skip
         want = p.jaxpr.in_avals[len(p.consts) :]
         got = avals_of(leaves)
         if len(got) != len(want) or any(not g.matches(w) for g, w in zip(got, want, strict=True)):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from funcgrad.core import backend, context
+from funcgrad.core import context
 from funcgrad.core.array import raw
 from funcgrad.core.aval import Linear, Zero
+from funcgrad.core.backend import DEFAULT, Executable
+from funcgrad.core.backend import backend as load
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.transforms.batching import batch_jaxpr
@@ -19,28 +21,30 @@ from funcgrad.transforms.transpose import transpose_jaxpr
 
 
 def executable(
-    jaxpr: Jaxpr, donated: tuple[bool, ...], name: str, using: str = backend.DEFAULT
-) -> backend.Executable:
+    jaxpr: Jaxpr, donated: tuple[bool, ...], name: str, using: str = DEFAULT
+) -> Executable:
     """The compiled program, compiled once for each backend and donation."""
 
-    def compiled() -> backend.Executable:
-        return backend.backend(using).compile(simplify(jaxpr), donated, name)
+    def compiled() -> Executable:
+        return load(using).compile(simplify(jaxpr), donated, name)
 
     return jaxpr.derive(("executable", using, donated), compiled)
 
 
-def _impl(xp: Any, *values: Any, jaxpr: Jaxpr, name: str, donated: tuple[bool, ...]) -> list:
+def _impl(xp: Any, *values: Any, jaxpr: Jaxpr, name: str, donated: Any, backend: str) -> list:
     if context.current().debug_nans:
         # Op by op, so that the operation that makes a NaN is found.
         return [raw(x) for x in eval_jaxpr(jaxpr, *values)]
-    return executable(jaxpr, (False,) * len(values), name)(values)
+    return executable(jaxpr, (False,) * len(values), name, backend)(values)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, name, donated) -> tuple:
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, name, donated, backend
+) -> tuple:
     nonzero = [type(t) is not Zero for t in tangents]
     both, out_nonzero = jvp_jaxpr(jaxpr, nonzero)
     given = [t for t in tangents if type(t) is not Zero]
-    outs = call_jaxpr(both, [*primals, *given], f"jvp({name})")
+    outs = call_jaxpr(both, [*primals, *given], f"jvp({name})", backend)
     n = len(jaxpr.outs)
     rest = iter(outs[n:])
     out_tangents = [
@@ -50,13 +54,13 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, name, donate
     return outs[:n], out_tangents
 
 
-def _transpose(ct: Sequence[Any], *args: Any, jaxpr, name, donated) -> list:
+def _transpose(ct: Sequence[Any], *args: Any, jaxpr, name, backend, **rest: Any) -> list:
     linear = [type(a) is Linear for a in args]
     nonzero = [type(c) is not Zero for c in ct]
     backward, mask = transpose_jaxpr(jaxpr, linear, nonzero)
     values = [a for a in args if type(a) is not Linear]
     cts = [c for c in ct if type(c) is not Zero]
-    found = iter(call_jaxpr(backward, [*values, *cts], f"transpose({name})"))
+    found = iter(call_jaxpr(backward, [*values, *cts], f"transpose({name})", backend))
     nonzero_in = iter(mask)
     return [
         (next(found) if next(nonzero_in) else Zero(a.aval)) if type(a) is Linear else None
@@ -64,9 +68,11 @@ def _transpose(ct: Sequence[Any], *args: Any, jaxpr, name, donated) -> list:
     ]
 
 
-def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, jaxpr, name, donated) -> tuple:
+def _batch(
+    axis: Any, args: Sequence[Any], dims: Sequence[Any], *, jaxpr, name, donated, backend
+) -> tuple:
     batched, mask = batch_jaxpr(jaxpr, axis, dims)
-    outs = call_jaxpr(batched, args, f"vmap({name})")
+    outs = call_jaxpr(batched, args, f"vmap({name})", backend)
     return outs, [0 if m else None for m in mask]
 
 
@@ -96,7 +102,7 @@ def _dce(used: Sequence[bool], eqn: Eqn) -> Eqn:
 
 jit_p = Primitive(
     name="jit",
-    abstract=lambda *avals, jaxpr, name, donated: call_types("jit", jaxpr, avals),
+    abstract=lambda *avals, jaxpr, **rest: call_types("jit", jaxpr, avals),
     impl=_impl,
     jvp=_jvp,
     transpose=_transpose,
@@ -108,12 +114,14 @@ jit_p = Primitive(
 )
 
 
-def call_jaxpr(jaxpr: Jaxpr, args: Sequence[Any], name: str) -> list:
+def call_jaxpr(jaxpr: Jaxpr, args: Sequence[Any], name: str, using: str = DEFAULT) -> list:
     """Call a program as a unit, under the current trace."""
-    return jit_p.bind(*args, jaxpr=jaxpr, name=name, donated=(False,) * len(args))
+    donated = (False,) * len(args)
+    return jit_p.bind(*args, jaxpr=jaxpr, name=name, donated=donated, backend=using)
 
 
 def call_eqn(like: Eqn, jaxpr: Jaxpr, ins: Sequence[Any], outs: Sequence[Any], name: str) -> Eqn:
-    """The equation that calls a program, at the place of another equation."""
-    params = {"jaxpr": jaxpr, "name": name, "donated": (False,) * len(ins)}
+    """The equation that calls a program, at the place of another call."""
+    donated = (False,) * len(ins)
+    params = {**like.params, "jaxpr": jaxpr, "name": name, "donated": donated}
     return Eqn(jit_p, ins, outs, params, like.source, like.scopes)

@@ -23,7 +23,7 @@ from funcgrad.ops.base import batch_front, instantiate, move_axis, zeros
 from funcgrad.ops.families import add
 from funcgrad.ops.index import index_in_dim
 from funcgrad.ops.shape import concatenate
-from funcgrad.transforms.arguments import check_leaves, name_of
+from funcgrad.transforms.arguments import as_array, check_leaves, name_of
 from funcgrad.transforms.batching import BatchAxis, batch_jaxpr
 from funcgrad.transforms.control import (
     as_type,
@@ -67,6 +67,7 @@ def scan(
     xs_leaves, xs_tree = tree.flatten(xs)
     n = _length(f, xs, xs_leaves, length)
     if context.current().disable_jit and n:
+        init = tree.map(as_array, init)
         return _run_in_python(f, init, xs_leaves, xs_tree, n, reverse)
     init_leaves, init_tree = tree.flatten(init)
     x_avals = [_row(aval_of(x)) for x in xs_leaves]

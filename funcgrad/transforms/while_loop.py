@@ -15,6 +15,7 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core import context
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
@@ -23,10 +24,10 @@ from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ControlFlowError
 from funcgrad.ops.base import batch_front, instantiate
 from funcgrad.ops.compare import lt
-from funcgrad.ops.convert import convert_element_type, select_n
+from funcgrad.ops.convert import select_n
 from funcgrad.ops.families import add
 from funcgrad.ops.reduce import reduce_or
-from funcgrad.transforms.arguments import check_leaves, name_of
+from funcgrad.transforms.arguments import as_array, check_leaves, name_of
 from funcgrad.transforms.batching import BatchAxis, batch_jaxpr
 from funcgrad.transforms.cond import broadcast_lanes, cond
 from funcgrad.transforms.control import (
@@ -95,7 +96,7 @@ def while_loop(
 
 
 def _run_in_python(cond_fun: Callable, body_fun: Callable, value: Any, max_steps: int | None):
-    steps = 0
+    steps, value = 0, tree.map(as_array, value)
     while bool(cond_fun(value)) and (max_steps is None or steps < max_steps):
         value = body_fun(value)
         steps += 1
@@ -122,11 +123,13 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
     if not callable(body_fun):
         raise TypeError(f"fori_loop: the third argument must be a function, got {body_fun!r}")
     known = not isinstance(lower, Tracer) and not isinstance(upper, Tracer)
-    dtype = np.dtype(np.int32)
+    # Like Python's own integers, an index between such takes the dtype of what it meets.
+    dtype, weak = np.dtype(np.int32), True
     for bound in (lower, upper):
         aval = check_pred("fori_loop", bound, "a bound")
         if not dtypes.is_integer(aval.dtype):
             raise ControlFlowError(f"fori_loop: the bounds must be integers, got {aval}")
+        weak = weak and aval.weak_type
         dtype = dtype if aval.weak_type else np.promote_types(dtype, aval.dtype)
     if known:
         start, length = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
@@ -135,7 +138,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
             i, val = carry
             return (add(i, 1), body_fun(i, val)), None
 
-        start_at = np.asarray(start, dtype)
+        start_at = Array(np.asarray(start, dtype), weak)
         (_, value), _ = scan(turn, (start_at, init_val), None, length=length, unroll=unroll)
         return value
 
@@ -146,7 +149,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
         i, end, val = carry
         return add(i, 1), end, body_fun(i, val)
 
-    bounds = [convert_element_type(b, dtype) for b in (lower, upper)]
+    bounds = [as_type(b, ShapedArray((), dtype, weak)) for b in (lower, upper)]
     return while_loop(test, body, (*bounds, init_val))[2]
 
 

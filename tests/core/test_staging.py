@@ -7,7 +7,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Literal, typecheck
+from funcgrad.core.ir import Literal, eval_jaxpr, typecheck
 from funcgrad.core.staging import JaxprTrace, stage, stage_closed
 from funcgrad.errors import LeakedTracerError
 
@@ -77,10 +77,21 @@ def test_names_of_inputs_follow_captured_ones():
     assert jaxpr.names == ("captured", "a", "b")
 
 
-def test_stage_closed_refuses_captured_values():
-    w = fnp.ones(3)
-    with pytest.raises(AssertionError, match="the test captured"):
-        stage_closed(lambda x: [x * w], [F3], "the test")
+def test_stage_closed_makes_captured_arrays_constants():
+    w = fnp.asarray([1.0, 2.0, 3.0])
+    jaxpr = stage_closed(lambda x: [x * w], [F3], "the test")
+    typecheck(jaxpr)
+    assert [e.prim.name for e in jaxpr.eqns] == ["constant", "mul"]
+    np.testing.assert_array_equal(eval_jaxpr(jaxpr, w)[0], [1, 4, 9])
+
+
+def test_stage_closed_refuses_captured_tracers():
+    def f(x):
+        with pytest.raises(AssertionError, match="the test captured"):
+            stage_closed(lambda y: [x * y], [F3], "the test")
+        return fnp.sum(x)
+
+    fg.grad(f)(fnp.ones(3))
 
 
 def test_the_trace_ends_also_after_an_error():
