@@ -9,7 +9,6 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
-from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
