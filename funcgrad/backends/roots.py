@@ -62,6 +62,8 @@ class Root:
     @property
     def reduced_shape(self) -> tuple[int, ...]:
         """The sizes of the axes that are summed (or …) over."""
+        if not self.reduced:
+            return ()  # iota has no operand
         shape = self.eqn.ins[0].aval.shape
         return tuple(shape[i] for i in self.reduced)
 
