@@ -6,6 +6,7 @@ values tie but for rounding. A block is data (its steps) and a function of array
 """
 
 import math
+import random
 
 import numpy as np
 from hypothesis import strategies as st
@@ -60,6 +61,38 @@ BINARY = {
 }  # fmt: skip
 
 
+class Drawn:
+    """Choices by hypothesis, which shrinks them."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def integer(self, low, high):
+        return self.draw(st.integers(low, high))
+
+    def one_of(self, options):
+        return self.draw(st.sampled_from(list(options)))
+
+    def order(self, n):
+        return tuple(self.draw(st.permutations(range(n))))
+
+
+class Rolled:
+    """Choices by a seed: fast, and more varied."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def integer(self, low, high):
+        return self.random.randint(low, high)
+
+    def one_of(self, options):
+        return self.random.choice(list(options))
+
+    def order(self, n):
+        return tuple(self.random.sample(range(n), n))
+
+
 class Block:
     """A program of some arrays: steps that each append a value; gives its last value."""
 
@@ -72,6 +105,20 @@ class Block:
         for _, run, at in self.steps:
             values.append(run(*(values[i] for i in at)))
         return values[-1]
+
+    def shorter(self):
+        """The same program without its last step, or without steps that its result doesn't need."""
+        needed = {self.n_in + len(self.steps) - 1}
+        for k in reversed(range(len(self.steps))):
+            needed |= set(self.steps[k][2]) if self.n_in + k in needed else set()
+        kept = [k for k in range(len(self.steps)) if self.n_in + k in needed]
+        if len(kept) == len(self.steps):
+            return Block(self.steps[:-1], self.n_in) if len(kept) > 1 else None
+        number = {i: i for i in range(self.n_in)}
+        number |= {self.n_in + k: self.n_in + i for i, k in enumerate(kept)}
+        steps = [self.steps[k] for k in kept]
+        moved = [(name, run, [number[i] for i in at]) for name, run, at in steps]
+        return Block(moved, self.n_in)
 
     def __repr__(self):
         return "; ".join(f"v{self.n_in + k} = {name}({', '.join(f'v{i}' for i in at)})"
@@ -111,8 +158,8 @@ def whole(x, n):
 class Maker:
     """Draws steps on values known by example. `smooth`: no op that is not continuous."""
 
-    def __init__(self, draw, examples, smooth, depth=0):
-        self.draw = draw
+    def __init__(self, choose, examples, smooth, depth=0):
+        self.choose = choose
         self.values = [Array(np.asarray(x)) for x in examples]
         self.n_in = len(examples)
         self.steps = []
@@ -122,10 +169,10 @@ class Maker:
     # ---- choices
 
     def integer(self, low, high):
-        return self.draw(st.integers(low, high))
+        return self.choose.integer(low, high)
 
     def choice(self, options):
-        return self.draw(st.sampled_from(list(options)))
+        return self.choose.one_of(options)
 
     def pick(self, rank=0, most=3):
         """The number of a value of at least some rank: late ones come first."""
@@ -169,7 +216,7 @@ class Maker:
     def inner(self, shapes, dtype, n_steps=3):
         """A block of operands of some shapes."""
         examples = [self.constant(s, dtype) for s in shapes]
-        maker = Maker(self.draw, examples, self.smooth, self.depth + 1)
+        maker = Maker(self.choose, examples, self.smooth, self.depth + 1)
         return maker.block(self.integer(1, n_steps))
 
     # ---- elementwise
@@ -228,7 +275,7 @@ class Maker:
         i = self.pick(2)
         if i is None:
             return None
-        order = tuple(self.draw(st.permutations(range(len(self.values[i].shape)))))
+        order = self.choose.order(len(self.values[i].shape))
         return f"transpose{order}", lambda x: transpose_p.bind(x, permutation=order), [i]
 
     def op_reshape(self):
@@ -563,12 +610,11 @@ class Maker:
 SHAPES = [(), (3,), (4,), (2, 3), (3, 4), (4, 2), (2, 3, 2), (1, 4)]
 
 
-@st.composite
-def programs(draw, most=10):
+def program(choose, most=10):
     """A block and its operands: float64, or float32 where all of it is smooth."""
-    smooth = draw(st.booleans()) and draw(st.booleans())
+    smooth = choose.integer(0, 3) == 3
     dtype = np.dtype("float32" if smooth else "float64")
-    shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
-    rng = np.random.default_rng(draw(st.integers(0, 999)))
+    shapes = [choose.one_of(SHAPES) for _ in range(choose.integer(1, 3))]
+    rng = np.random.default_rng(choose.integer(0, 999))
     args = [rng.uniform(-1.2, 1.2, s).astype(dtype) for s in shapes]
-    return Maker(draw, args, smooth).block(draw(st.integers(1, most))), args
+    return Maker(choose, args, smooth).block(choose.integer(1, most)), args

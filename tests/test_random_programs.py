@@ -5,6 +5,8 @@ loop in place of `vmap`, the function itself in place of `jit`, `checkpoint`, a 
 around it. Forward and reverse mode are held together by the products of cotangents and tangents.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, note, settings
@@ -25,7 +27,7 @@ from funcgrad.transforms.make_jaxpr import make_jaxpr
 from funcgrad.transforms.scan import scan
 from funcgrad.transforms.vmap import vmap
 from tests.op_samples_base import as_list
-from tests.random_programs import programs
+from tests.random_programs import Drawn, Rolled, program
 
 LANES = 2
 
@@ -55,24 +57,24 @@ def directions(args, seed):
 # ---- transformations beside their references: (function, reference, args) → the same
 
 
-def by_jit(draw, f, r, args):
+def by_jit(choose, f, r, args):
     return jit(f), r, args
 
 
-def by_checkpoint(draw, f, r, args):
+def by_checkpoint(choose, f, r, args):
     return checkpoint(f), r, args
 
 
-def by_vmap(draw, f, r, args):
+def by_vmap(choose, f, r, args):
     """Some operands are mapped, at any axis; the lanes of the others are the same."""
-    axes = [draw(st.one_of(st.none(), st.integers(0, np.ndim(x)))) for x in args]
+    axes = [choose.one_of([*range(np.ndim(x) + 1), None]) for x in args]
     if all(d is None for d in axes):
         axes[0] = 0
     wide = [
-        x if d is None else np.stack([x, *(0.7 * x[None])], d).astype(x.dtype)
+        x if d is None else np.stack([x, 0.7 * x], d).astype(x.dtype)
         for x, d in zip(args, axes, strict=True)
     ]
-    out = draw(st.integers(0, 1))
+    out = choose.integer(0, 1)
 
     def loop(*xs):
         lanes = []
@@ -93,25 +95,24 @@ def by_vmap(draw, f, r, args):
     return mapped, loop, wide
 
 
-def by_jvp(draw, f, r, args):
-    tangents = directions(args, draw(st.integers(0, 99)))
-    push = lambda f: (
-        lambda *xs: [
-            y for pair in jvp(lambda *ys: as_list(f(*ys)), xs, tuple(tangents)) for y in pair
-        ]
-    )
+def by_jvp(choose, f, r, args):
+    tangents = tuple(directions(args, choose.integer(0, 99)))
+
+    def push(f):
+        return lambda *xs: [*itertools.chain(*jvp(lambda *ys: as_list(f(*ys)), xs, tangents))]
+
     return push(f), push(r), args
 
 
-def by_linearize(draw, f, r, args):
-    tangents = directions(args, draw(st.integers(0, 99)))
-    fast = lambda *xs: as_list(linearize(lambda *ys: as_list(f(*ys)), *xs)[1](*tangents))
-    slow = lambda *xs: jvp(lambda *ys: as_list(r(*ys)), xs, tuple(tangents))[1]
+def by_linearize(choose, f, r, args):
+    tangents = tuple(directions(args, choose.integer(0, 99)))
+    fast = lambda *xs: linearize(lambda *ys: as_list(f(*ys)), *xs)[1](*tangents)
+    slow = lambda *xs: jvp(lambda *ys: as_list(r(*ys)), xs, tangents)[1]
     return fast, slow, args
 
 
-def by_vjp(draw, f, r, args):
-    seed = draw(st.integers(0, 99))
+def by_vjp(choose, f, r, args):
+    seed = choose.integer(0, 99)
 
     def pull(f):
         def gradients(*xs):
@@ -123,7 +124,7 @@ def by_vjp(draw, f, r, args):
     return pull(f), pull(r), args
 
 
-def by_scan(draw, f, r, args):
+def by_scan(choose, f, r, args):
     """In the body of a loop of two turns, whose results are stacked."""
 
     def looped(*xs):
@@ -135,8 +136,9 @@ def by_scan(draw, f, r, args):
     return looped, twice, args
 
 
-def by_cond(draw, f, r, args):
-    which = draw(st.booleans())
+def by_cond(choose, f, r, args):
+    """In one of two branches; the operands say which."""
+    which = bool(choose.integer(0, 1))
 
     def branched(*xs):
         total = sum_p.bind(xs[0], axes=tuple(range(aval_of(xs[0]).ndim)))
@@ -151,12 +153,12 @@ def by_cond(draw, f, r, args):
 TRANSFORMS = (by_jit, by_vmap, by_vjp, by_jvp, by_linearize, by_checkpoint, by_scan, by_cond)
 
 
-def check_stack(draw, most=3):
-    block, args = draw(programs())
+def check_stack(choose, block, args, most=3):
+    """A program under a stack of transformations: eagerly, interpreted and compiled."""
     f = r = block
-    stack = draw(st.lists(st.sampled_from(TRANSFORMS), min_size=1, max_size=most))
+    stack = [choose.one_of(TRANSFORMS) for _ in range(choose.integer(1, most))]
     for transform in stack:
-        f, r, args = transform(draw, f, r, args)
+        f, r, args = transform(choose, f, r, args)
     names = " of ".join(t.__name__[3:] for t in reversed(stack))
     note(f"{names} of the program\n{block}\non {[aval_of(x) for x in args]}")
     args = arrays(args)
@@ -171,47 +173,74 @@ def check_stack(draw, most=3):
     same(jit(f)(*args), wanted, f"jit of {names}")
 
 
-@given(st.data())
-def test_stacks_of_transformations(data):
-    check_stack(data.draw)
-
-
-def check_compiled(program):
-    """Forward and backward in one program, and both modes against each other."""
-    block, args = program
-    note(f"{block}\non {[aval_of(x) for x in args]}\n{make_jaxpr(block)(*args)}")
+def check_both_modes(choose, block, args):
+    """Forward and backward in one compiled program, and both modes against each other."""
     tangents = directions(args, 1)
+    args = arrays(args)
+    note(f"{block}\non {[aval_of(x) for x in args]}\n{make_jaxpr(block)(*args)}")
 
     def everything(xs, ts, ct):
         out, out_t = jvp(block, xs, ts)
         _, back = vjp(block, *xs)
-        return out, out_t, back(ct)
+        return [out, out_t, *back(ct)]
 
-    args = arrays(args)
     out = block(*args)
     ct = directions([out], 2)[0]
-    given_ = (tuple(args), tuple(arrays(tangents)), Array(ct))
-    value, pushed, pulled = everything(*given_)
-    same(value, out, "the value by jvp")
-    got = jit(everything)(*given_)
-    for g, w, what in zip(got, (out, pushed, pulled), ("value", "jvp", "vjp"), strict=True):
-        same(list(g) if what == "vjp" else g, list(w) if what == "vjp" else w, f"jit: {what}")
+    operands = (tuple(args), tuple(arrays(tangents)), Array(ct))
+    _, pushed, *pulled = wanted = everything(*operands)
+    same(wanted[0], out, "the value by jvp")
+    same(jit(everything)(*operands), wanted, "jit of jvp and vjp")
     forward = float(np.sum(ct * np.asarray(pushed), dtype=float))
-    reverse = sum(float(np.sum(t * np.asarray(c), dtype=float))
-                  for t, c in zip(tangents, pulled, strict=True))  # fmt: skip
+    terms = [t * np.asarray(c) for t, c in zip(tangents, pulled, strict=True)]
+    reverse = sum(float(np.sum(x, dtype=float)) for x in terms)
+    sizes = sum(float(np.abs(x).sum()) for x in terms)
     tolerance = 1e-3 if ct.dtype == np.float32 else 1e-8
-    sizes = sum(float(np.abs(np.asarray(c)).sum()) for c in pulled)
-    assert abs(forward - reverse) <= tolerance * max(1.0, sizes, abs(forward))
+    assert abs(forward - reverse) <= tolerance * max(1.0, sizes), (forward, reverse)
 
 
-@given(programs())
-def test_compiled_programs(program):
-    check_compiled(program)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=3000, derandomize=False)
 @given(st.data())
-def test_many_stacks(data):
-    check_stack(data.draw, most=4)
+def test_stacks_of_transformations(data):
+    choose = Drawn(data.draw)
+    check_stack(choose, *program(choose))
+
+
+@given(st.data())
+def test_both_modes(data):
+    choose = Drawn(data.draw)
+    check_both_modes(choose, *program(choose))
+
+
+# ---- many programs by seeds: faster and more varied, with a shrinker of their own
+
+
+def failure(check, seed, block, args):
+    """What a check of a program raises, with the choices that the seed makes after the program."""
+    try:
+        check(Rolled(-seed - 1), block, args)
+    except Exception as error:
+        return error
+    return None
+
+
+def check_seed(check, seed):
+    block, args = program(Rolled(seed), most=14)
+    error = failure(check, seed, block, args)
+    if error is None:
+        return
+    while (smaller := block.shorter()) is not None:
+        found = failure(check, seed, smaller, args)
+        if found is None:
+            break
+        block, error = smaller, found
+    shown = make_jaxpr(block)(*args)
+    raise AssertionError(f"{check.__name__} of seed {seed}: {block}\n{shown}") from error
+
+
+COUNT = 5 * settings().max_examples
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("check", [check_stack, check_both_modes])
+def test_seeds(check, part):
+    for seed in range(part, COUNT, 4):
+        check_seed(check, seed)
