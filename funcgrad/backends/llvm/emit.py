@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from funcgrad.backends.llvm import emit_ops
-from funcgrad.backends.llvm.emit_block import emit_block
+from funcgrad.backends.llvm.emit_block import emit_block, emit_rows
 from funcgrad.backends.llvm.emit_order import COMBINE, FORMATS, from_ordered, to_ordered
 from funcgrad.backends.llvm.emit_schedule import (
     SHORT,
@@ -129,10 +129,13 @@ class Emitter:
         for b in self.kernel.buffers:
             if b.role != "scratch":
                 continue
-            nbytes = max(1, b.size) * b.dtype.itemsize
+            # Where rows are taken several at a time, each has scratch of its own.
+            points = self.plan.levels[-1].turns if self.plan.rows else 1
+            count = max(1, b.size) * points
+            nbytes = count * b.dtype.itemsize
             if nbytes <= room:
                 room -= nbytes
-                self.base[b] = self.f.alloca(memory_type(b.dtype), max(1, b.size))
+                self.base[b] = self.f.alloca(memory_type(b.dtype), count)
             else:
                 self.module.declare("fg_scratch_take", "noalias ptr", ["i64"])
                 self.module.declare("fg_scratch_give", "void", ["ptr"])
@@ -232,8 +235,8 @@ class Emitter:
         if self.plan.block is None:
             self.body(self.kernel.body)
         else:
-            most = self.plan.levels[-1].turns
-            emit_block(self, self.plan.block, most)
+            write = emit_rows if self.plan.rows else emit_block
+            write(self, self.plan.block, self.plan.levels[-1].turns)
 
     # ---- statements
 

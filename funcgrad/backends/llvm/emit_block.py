@@ -3,6 +3,9 @@
 Loops of the body stay outside; each run of other statements between them becomes a loop over the
 block, which walks memory in order. What lives longer than a run, carried values above all, lies in
 small arrays with one place a point. What is the same for all points is computed once.
+
+Rows that take several passes (softmax, norms) gain from a milder form: a pass over a few rows, then
+the next pass over the same rows, so that no pass waits for the end of the one before.
 """
 
 from __future__ import annotations
@@ -39,7 +42,21 @@ def emit_block(emitter: Any, axis: Value, most: int) -> None:
     _Block(emitter, axis, most).block(emitter.kernel.body, [])
 
 
+def has_passes(kernel: Kernel) -> bool:
+    """Whether the body passes over its row several times, a later pass needing an earlier's sum."""
+    loops = [s for s in kernel.body if isinstance(s, Loop)]
+    simple = not any(isinstance(s, While) for s in walk(kernel.body))
+    return simple and len(loops) > 1 and any(s.carries for s in loops[:-1])
+
+
+def emit_rows(emitter: Any, axis: Value, most: int) -> None:
+    """Write the body for a few points of `axis`, pass by pass."""
+    _Rows(emitter, axis, most).block(emitter.kernel.body, [])
+
+
 class _Block:
+    hints: tuple[str, ...] = ()
+
     def __init__(self, emitter: Any, axis: Value, most: int):
         self.e = emitter
         self.f = emitter.f
@@ -85,7 +102,8 @@ class _Block:
         if not run and not moves:
             return
         made = [s.out for s in run if isinstance(s, Op | Load)]
-        here = {id(s) for s in run}
+        made += [c.out for s in run if isinstance(s, Loop) for c in s.carries]
+        here = {id(s) for s in walk(run)}
         kept = [v for v in made if any(id(u) not in here for u in self.uses.get(v, ()))]
         arrays = {v: self.array(v) for v in kept}
 
@@ -93,6 +111,7 @@ class _Block:
             env = self.e.env
             self.e.env = _Lazy(self, env, j)
             self.e.env[self.axis] = self.f.let(f"add nuw nsw i64 {self.low}, {j}")
+            self.enter(j)
             self.e.body(run)
             for v, array in arrays.items():
                 self.put(array, v.dtype, j, self.e.env[v])
@@ -101,7 +120,10 @@ class _Block:
                 self.put(array, operand.dtype, j, value)
             self.e.env = env
 
-        self.e.loop("0", self.count, turn)
+        self.e.loop("0", self.count, turn, hints=self.hints)
+
+    def enter(self, j: str) -> None:
+        """Point number j of the block begins."""
 
     # ---- arrays of one place a point
 
@@ -123,6 +145,30 @@ class _Block:
         place, kind = self.place(self.arrays[v], v.dtype, j), memory_type(v.dtype)
         value = self.f.let(f"load {kind}, ptr {place}{self.e.group(len(self.e.groups) - 1)}")
         return self.f.let(f"icmp ne i8 {value}, 0") if v.dtype == BOOL else value
+
+
+class _Rows(_Block):
+    hints = ('!{!"llvm.loop.unroll.disable"}',)
+
+    def __init__(self, emitter: Any, axis: Value, most: int):
+        super().__init__(emitter, axis, most)
+        self.uniform = set()
+        self.scratch = {b: emitter.base[b] for b in emitter.kernel.buffers if b.role == "scratch"}
+
+    def block(self, stmts: Sequence[Stmt], tail: list[Move]) -> None:
+        run: list[Stmt] = []
+        for s in stmts:
+            run.append(s)
+            if isinstance(s, Loop):
+                self.flush(run, [])
+                run = []
+        self.flush(run, tail)
+
+    def enter(self, j: str) -> None:
+        for b, base in self.scratch.items():
+            first = self.f.let(f"mul nuw nsw i64 {j}, {max(1, b.size)}")
+            kind = memory_type(b.dtype)
+            self.e.base[b] = self.f.let(f"getelementptr inbounds {kind}, ptr {base}, i64 {first}")
 
 
 class _Lazy(dict):

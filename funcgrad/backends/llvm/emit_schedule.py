@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from funcgrad.backends.llvm import vecmath
-from funcgrad.backends.llvm.emit_block import can_block
+from funcgrad.backends.llvm.emit_block import can_block, has_passes
 from funcgrad.backends.llvm.emit_transpose import tile_size
 from funcgrad.backends.loops import (
     MATH,
@@ -35,6 +35,7 @@ TASK_NS = 10_000.0
 MOST_TASKS = 64
 LINE = 64  # points in a row that one task keeps together, so that no two share a cache line
 BLOCK_BYTES = 16_384
+MOST_ROWS = 8
 SHORT = 8  # an innermost loop of fewer turns gains nothing from vectors
 
 
@@ -64,6 +65,7 @@ class Schedule:
     unit: points of the one leading axis in a turn (it is then walked in units)
     fixed: axes of one point, and what a coalesced axis stands for in indices
     block: the axis of whose points a block is run together, its levels being the last
+    rows: the block is a few rows, taken pass by pass
     """
 
     levels: tuple[Level, ...]
@@ -73,6 +75,7 @@ class Schedule:
     fixed: frozenset[Value]
     block: Value | None
     nanoseconds: float
+    rows: bool = False
 
     @property
     def turns(self) -> int:
@@ -107,8 +110,22 @@ def schedule(kernel: Kernel, ranges: Mapping[Loop, Range] | None = None) -> Sche
         levels = _with_tile(levels, block, _block_size(kernel))
     elif not inner and len(order) > 1:
         levels = _tiled(levels, found, max(b.dtype.itemsize for b in kernel.params))
+    rows = 0
+    if block is None and inner and levels and has_passes(kernel):
+        rows = min(_rows_at_once(kernel), levels[-1].size)
+        if rows > 1 and levels[-1].axis not in bounding:
+            block = levels[-1].axis
+            levels = _with_tile(levels, block, rows)
     parts = min(MOST_TASKS, int(total / TASK_NS)) if total > SERIAL_NS else 1
-    return _cut(levels, parts, not inner, fixed, block, total)
+    found_schedule = _cut(levels, parts, not inner, fixed, block, total)
+    return replace(found_schedule, rows=rows > 1 and block is not None)
+
+
+def _rows_at_once(kernel: Kernel) -> int:
+    """How many rows go through each pass together: few enough to stay in the first-level cache."""
+    longest = max(s.size for s in walk(kernel.body) if isinstance(s, Loop))
+    width = max(b.dtype.itemsize for b in kernel.params)
+    return max(1, min(MOST_ROWS, BLOCK_BYTES // max(1, longest * width)))
 
 
 # ---- axes
