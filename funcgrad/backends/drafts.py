@@ -32,6 +32,7 @@ from funcgrad.backends.program import (
 from funcgrad.backends.roots import Analysis
 from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.backends.updates import SPECIAL, write_special
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 
@@ -51,7 +52,9 @@ class Tensor:
 
     @property
     def place(self) -> Ref:
-        """The address."""
+        """The address; any will do for what has no elements."""
+        if self.ref is None and not self.aval.size:
+            return Ref("arena")
         assert self.ref is not None, self.aval
         return self.ref
 
@@ -111,6 +114,7 @@ class Drafter:
         self.names: dict[str, int] = {}
         self.constants: list[np.ndarray] = []
         self.known: dict[tuple, Tensor] = {}
+        self.arrays: dict[int, tuple[Array, Tensor]] = {}
         self.loops = 0
 
     def block(self, jaxpr: Jaxpr, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Block:
@@ -122,9 +126,18 @@ class Drafter:
         aval, value = literal.aval.strong(), np.asarray(literal.value)
         key = (aval.dtype, value.tobytes())
         if key not in self.known:
-            self.known[key] = Tensor(aval, Ref("constant", len(self.constants)))
-            self.constants.append(np.ascontiguousarray(value.astype(aval.dtype)))
+            self.known[key] = self.held(aval, value)
         return self.known[key]
+
+    def array(self, x: Array) -> Tensor:
+        """An array that a program holds."""
+        if id(x) not in self.arrays:
+            self.arrays[id(x)] = x, self.held(x.aval.strong(), x.value)
+        return self.arrays[id(x)][1]
+
+    def held(self, aval: ShapedArray, value: np.ndarray) -> Tensor:
+        self.constants.append(np.ascontiguousarray(value.astype(aval.dtype)))
+        return Tensor(aval, Ref("constant", len(self.constants) - 1))
 
     def shared(self, kernel: Kernel) -> Kernel:
         """The kernel, or an equal one that was written before."""
@@ -157,6 +170,8 @@ class _BlockDrafter:
             if isinstance(entry, Cluster):
                 if any(m.size for m in entry.members):
                     self.kernel(write_cluster(entry, self.analysis.inlined, kept))
+            elif entry.prim.name == "constant":
+                self.tensors[entry.outs[0]] = self.drafter.array(entry.params["value"].array)
             elif any(v.aval.size for v in entry.outs) or entry.prim.multiple or entry.prim.effect:
                 self.step(entry)
         values = [self.tensor(a) for a in self.jaxpr.outs]

@@ -251,7 +251,8 @@ def _sum_of_products(flat: _Flattener, eqn: Eqn, ins: list[Atom], dtype: np.dtyp
 
 
 def _convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
-    if any(a.dtype not in LOOP_DTYPES for a in (*(x.aval for x in ins), eqn.outs[0].aval)):
+    avals = [*(x.aval for x in ins), eqn.outs[0].aval]
+    if any(a.dtype not in LOOP_DTYPES or not a.size for a in avals):
         return None
     return convolution(flat, eqn, ins, _dot)
 
