@@ -6,7 +6,7 @@
 Array([2., 4., 6.], dtype=float32)
 """
 
-from funcgrad import debug, dtypes, errors, lax, numpy, random, tree
+from funcgrad import debug, dtypes, errors, lax, nn, numpy, optim, random, scipy, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.context import debug_nans, default_dtype, disable_jit, named_scope
@@ -43,5 +43,5 @@ __all__ = [
     # dtypes
     "default_dtype", "dtypes",
     # subpackages
-    "errors", "lax", "numpy", "random", "tree",
+    "errors", "lax", "nn", "numpy", "optim", "random", "scipy", "tree",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ importing this package gives arrays and tracers their operators and methods.
 # ruff: noqa: F401, I001 - the names imported here are the public ones, a line holds many
 # fmt: off
 
-from funcgrad.numpy import fft, linalg, methods
+from funcgrad.numpy import fft, methods
 from funcgrad.numpy.arithmetic import (
     abs, absolute, add, clip, divide, divmod, fabs, float_power, floor_divide, fmax, fmin, fmod,
     maximum, minimum, mod, multiply, negative, positive, pow, power, reciprocal, remainder, sign,
