@@ -7,7 +7,7 @@ importing this package gives arrays and tracers their operators and methods.
 # ruff: noqa: F401, I001 - the names imported here are the public ones, a line holds many
 # fmt: off
 
-from funcgrad.numpy import fft, methods
+from funcgrad.numpy import fft, linalg, methods
 from funcgrad.numpy.arithmetic import (
     abs, absolute, add, clip, divide, divmod, fabs, float_power, floor_divide, fmax, fmin, fmod,
     maximum, minimum, mod, multiply, negative, positive, pow, power, reciprocal, remainder, sign,
@@ -83,6 +83,10 @@ from funcgrad.numpy.padding import (
 )
 from funcgrad.numpy.pairs import (
     arctan2, atan2, gcd, heaviside, hypot, lcm, logaddexp, logaddexp2,
+)
+from funcgrad.numpy.polynomial import (
+    convolve, correlate, poly, polyadd, polyder, polydiv, polyfit, polyint, polymul, polysub,
+    polyval, roots, vander,
 )
 from funcgrad.numpy.quantiles import (
     median, nanmedian, nanpercentile, nanquantile, percentile, quantile,
