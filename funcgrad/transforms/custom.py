@@ -20,6 +20,7 @@ from funcgrad.transforms.arguments import (
     avals_of,
     check_leaves,
     flatten_outputs,
+    is_arraylike,
     name_of,
     wraps,
 )
@@ -344,7 +345,7 @@ def _check_cotangents(name: str, found: Sequence[Any], wants: Sequence[ShapedArr
 def _describe(result: Any) -> str:
     if isinstance(result, tuple | list):
         return f"{len(result)} entries"
-    return f"{type(result)}"
+    return f"one array {aval_of(result)}" if is_arraylike(result) else f"{type(result)}"
 
 
 def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list]:
