@@ -91,6 +91,10 @@ from funcgrad.numpy.polynomial import (
 from funcgrad.numpy.quantiles import (
     median, nanmedian, nanpercentile, nanquantile, percentile, quantile,
 )
+from funcgrad.numpy.polynomial import (
+    convolve, correlate, poly, polyadd, polyder, polydiv, polyfit, polyint, polymul, polysub, polyval,
+    roots, vander,
+)
 from funcgrad.numpy.ranges import (
     arange, geomspace, linspace, logspace,
 )
