@@ -6,7 +6,10 @@
 Array([2., 4., 6.], dtype=float32)
 """
 
-from funcgrad import debug, dtypes, errors, lax, nn, numpy, optim, random, scipy, tree
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from funcgrad import debug, dtypes, errors, lax, numpy, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.context import debug_nans, default_dtype, disable_jit, named_scope
@@ -25,6 +28,9 @@ from funcgrad.transforms.jacobian import hessian, jacfwd, jacrev
 from funcgrad.transforms.jit import jit
 from funcgrad.transforms.make_jaxpr import eval_shape, make_jaxpr
 from funcgrad.transforms.vmap import vmap
+
+if TYPE_CHECKING:
+    from funcgrad import nn, optim, random, scipy
 
 __all__ = [
     # arrays and what is known of them
@@ -45,3 +51,17 @@ __all__ = [
     # subpackages
     "errors", "lax", "nn", "numpy", "optim", "random", "scipy", "tree",
 ]  # fmt: skip
+
+
+# Loaded when first asked for, so that `import funcgrad` stays quick.
+_LATER = ("nn", "optim", "random", "scipy")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return importlib.import_module(f"funcgrad.{name}")
+    raise AttributeError(f"module 'funcgrad' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
