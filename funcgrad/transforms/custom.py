@@ -8,7 +8,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
@@ -24,6 +24,7 @@ from funcgrad.transforms.arguments import (
     name_of,
     wraps,
 )
+from funcgrad.transforms.control import as_type
 from funcgrad.transforms.custom_call import JVPCall, VJPCall
 
 
@@ -348,6 +349,16 @@ def _describe(result: Any) -> str:
     return f"one array {aval_of(result)}" if is_arraylike(result) else f"{type(result)}"
 
 
+def _of_type(what: str, x: Any, want: ShapedArray) -> Any:
+    """x, a weak scalar in the wanted dtype, checked to have the wanted type."""
+    got = aval_of(x)
+    if got.weak_type and got.shape == want.shape and promote([got, want.strong()])[0] == want.dtype:
+        return as_type(x, want)
+    if not got.matches(want):
+        raise TypeError(f"closure_convert of {what} must be {want} as the example was, got {got}")
+    return x
+
+
 def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list]:
     """A function of `fun`'s arguments and then the values it captured, and those values.
 
@@ -363,7 +374,8 @@ def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list]:
     check_leaves("closure_convert", fun, example_args, {})
     leaves, in_tree = tree.flatten((example_args, {}))
     flat = FlatFunction("closure_convert", fun, in_tree)
-    jaxpr, consts = stage(flat, avals_of(leaves), name_of(fun))
+    avals = avals_of(leaves)
+    jaxpr, consts = stage(flat, avals, name_of(fun))
     n = len(example_args)
 
     def converted(*args: Any) -> Any:
@@ -373,6 +385,10 @@ def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list]:
                 in_tree.unflatten(leaves)[0], args[:n],
                 what_a="closure_convert: the example arguments", what_b="the arguments",
             )  # fmt: skip
+        given = [
+            _of_type(f"{name_of(fun)}: argument leaf {i}", x, a)
+            for i, (x, a) in enumerate(zip(given, avals, strict=True))
+        ]
         return flat.unflatten(eval_jaxpr(jaxpr, *args[n:], *given))
 
     return wraps(fun, "closure_convert")(converted), consts

@@ -108,8 +108,8 @@ def custom_root(
     """
     converted, captured = closure_convert(f, initial_guess)
 
-    def solved(held: Any) -> Any:
-        out = solve(lambda x: converted(x, *held), initial_guess)
+    def solved(guess: Any, held: Any) -> Any:
+        out = solve(lambda x: converted(x, *held), guess)
         x, aux = out if has_aux else (out, None)
         tree.check_same_structure(
             initial_guess, x, what_a="custom_root: the initial guess", what_b="the solution"
@@ -117,13 +117,13 @@ def custom_root(
         return x, aux
 
     @custom_jvp
-    def root(held: Any) -> Any:
-        return solved(stop_gradient(held))
+    def root(guess: Any, held: Any) -> Any:
+        return solved(stop_gradient(guess), stop_gradient(held))
 
     @root.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        (held,), (d_held,) = primals, tangents
-        x, aux = root(held)
+        (guess, held), (_, d_held) = primals, tangents
+        x, aux = root(guess, held)
         _, residual = jvp(lambda *h: converted(x, *h), tuple(held), tuple(d_held))
 
         def derivative(direction: Any) -> Any:
@@ -137,5 +137,5 @@ def custom_root(
         )
         return (x, aux), (dx, tree.map(lambda a: instantiate(Zero(aval_of(a).tangent())), aux))
 
-    x, aux = root(captured)
+    x, aux = root(initial_guess, captured)
     return (x, aux) if has_aux else x

@@ -411,6 +411,10 @@ def test_closure_convert():
     f, captured = fg.closure_convert(lambda v: v * 2.0, 1.0)
     assert captured == []
     assert f.__name__.startswith("closure_convert")
+    f, _ = fg.closure_convert(lambda v: v * v, np.float64(2))
+    assert f(3.0).dtype == np.float64
+    with pytest.raises(TypeError, match=r"argument leaf 0 must be f64\[\] .*got f32\[3\]"):
+        f(X)
 
 
 def test_methods():
