@@ -215,7 +215,7 @@ ARITHMETIC = [
     binary(a.min, np.minimum, ANY, signed_zeros=False),
     binary(a.mulhi, on_integers(lambda x, y, bits, signed: (x * y) >> bits), INTEGERS,
            any_integers, exact=True),
-    binary(r.nextafter, np.nextafter, FLOATS, exact=True, ulps=0, jit_ulps=0,
+    binary(r.nextafter, np.nextafter, FLOATS, exact=True, ulps=0, jit_ulps=0, signed_zeros=False,
            no_derivative={0: "neighbouring", 1: "neighbouring"}),
     unary(r.floor, np.floor, FLOATS), unary(r.ceil, np.ceil, FLOATS),
     unary(r.round_p, rounded, FLOATS,

@@ -1,4 +1,4 @@
-"""Every op, by its row of samples: values, derivatives, batching, compiled code, axis mappings."""
+"""Every op, by its row of samples: values, derivatives, batching and axis mappings."""
 
 import itertools
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from funcgrad import dtypes
-from funcgrad.backends.llvm import pool
 from funcgrad.core import dims as dims_
 from funcgrad.core.array import Array
 from funcgrad.core.context import named_axis
@@ -15,64 +14,26 @@ from funcgrad.core.primitive import NoRule
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import BatchingError, DifferentiationError
-from funcgrad.ops.base import transpose_p
-from funcgrad.ops.shape import rev_p
-from funcgrad.transforms.jit import jit
 from funcgrad.transforms.vmap import vmap
-from tests.op_samples import PRIMITIVES, ROWS
-from tests.op_samples_base import (
-    C64,
-    C128,
-    F32,
-    F64,
-    I32,
-    as_list,
-    assert_close,
-    special_operands,
-    widened,
+from tests.op_checks import (
+    LANES,
+    arrays,
+    batched_rows,
+    by_dtype,
+    by_row,
+    by_special_dtype,
+    distinct_params,
+    function,
+    numpy_list,
+    operands,
+    special_args,
+    stacked,
+    typical,
+    varying,
 )
+from tests.op_samples import PRIMITIVES, ROWS
+from tests.op_samples_base import C128, F32, F64, as_list, assert_close, widened
 from tests.ops.rules import check_derivatives, jvp, random_like, vjp
-
-LANES = 3
-
-
-def function(row, case):
-    """The row's op as a function of arrays that gives a list."""
-    if row.axis:
-        mapped = vmap(lambda *xs: row.apply(*xs, **case.params), axis_name=row.axis)
-        return lambda *xs: as_list(mapped(*xs))
-    return lambda *xs: as_list(row.apply(*xs, **case.params))
-
-
-def operands(row, case, rng, dtype):
-    if row.axis:
-        lanes = [case.make(rng, dtype) for _ in range(LANES)]
-        return [np.stack(xs) for xs in zip(*lanes, strict=True)]
-    return case.make(rng, dtype)
-
-
-def arrays(values):
-    return [Array(np.asarray(x)) for x in values]
-
-
-def numpy_list(values):
-    return [np.asarray(x) for x in values]
-
-
-def typical(row):
-    """The dtype in which rules are tested that no dtype changes."""
-    return next((d for d in (F32, F64, I32) if d in row.dtypes), row.dtypes[0])
-
-
-def by_dtype(rows=ROWS):
-    return pytest.mark.parametrize(
-        ("row", "dtype"), [pytest.param(r, d, id=f"{r}-{d}") for r in rows for d in r.dtypes]
-    )
-
-
-def by_row(rows):
-    return pytest.mark.parametrize("row", list(rows), ids=str)
-
 
 # ---- completeness
 
@@ -141,21 +102,6 @@ def test_eager(row, dtype, rng):
         check_values(row, case, operands(row, case, rng, dtype), dtype)
 
 
-by_special_dtype = pytest.mark.parametrize(
-    ("row", "dtype"),
-    [pytest.param(r, d, id=f"{r}-{d}") for r in ROWS for d in r.dtypes if d in r.special],
-)
-
-
-def special_args(row, dtype):
-    args = row.cases[0].args
-    return special_operands(dtype, len(args), [a.dtype for a in args])
-
-
-def distinct_params(row):
-    return [c for i, c in enumerate(row.cases) if c.params not in [d.params for d in row.cases[:i]]]
-
-
 @by_special_dtype
 def test_eager_at_special_values(row, dtype):
     for case in distinct_params(row):
@@ -184,21 +130,6 @@ def test_programs(row, rng):
 
 def smooth_rows():
     return [row for row in ROWS if row.order and row.cases_for("grad")]
-
-
-def varying(row, case, args):
-    """The op as a function of the operands with derivatives, and these operands."""
-    fun = function(row, case)
-    chosen = [i for i, a in enumerate(case.args) if a.smooth and i not in row.no_derivative]
-    chosen = [i for i in chosen if dtypes.is_inexact(args[i].dtype)]
-
-    def of_chosen(*xs):
-        full = arrays(args)
-        for i, x in zip(chosen, xs, strict=True):
-            full[i] = x
-        return fun(*full)
-
-    return of_chosen, [args[i] for i in chosen]
 
 
 @pytest.mark.parametrize("dtype", [F64, C128], ids=str)
@@ -255,19 +186,6 @@ def choices(case):
                    for i, a in enumerate(case.args)]  # fmt: skip
 
 
-def stacked(case, axes, rng, dtype, size=LANES):
-    """Operands with lanes along their batch axes, and the operands of each lane."""
-    lanes = [case.make(rng, dtype) for _ in range(size)]
-    args = [
-        lanes[0][i] if d is None else np.stack([lane[i] for lane in lanes], d)
-        for i, d in enumerate(axes)
-    ]
-    by_lane = [
-        [lanes[0][i] if d is None else lane[i] for i, d in enumerate(axes)] for lane in lanes
-    ]
-    return args, by_lane
-
-
 def check_lanes(row, got, lanes, what):
     for k, wanted in enumerate(lanes):
         for g, w in zip(got, wanted, strict=True):
@@ -275,10 +193,6 @@ def check_lanes(row, got, lanes, what):
             lane = np.asarray(g)[k]
             assert lane.dtype == w.dtype
             assert_close(lane, w, max(row.jit_ulps, 8), max(row.jit_atol, 8), what)
-
-
-def batched_rows():
-    return [row for row in ROWS if not row.axis and row.cases_for("vmap")]
 
 
 @by_row(batched_rows())
@@ -358,122 +272,6 @@ def test_vmap_of_gradients(row, rng):
                 assert_close(np.asarray(g)[k], w, 512, 512 * size, f"gradient of {row}")
 
 
-# ---- compiled code
-
-
-def check_jit(row, cases, all_args, through=lambda x: x):
-    """All cases as one program, against running them at once."""
-    funs = [function(row, c) for c in cases]
-    sizes = [len(args) for args in all_args]
-
-    def together(*flat):
-        rest = iter(flat)
-        return [f(*(through(next(rest)) for _ in range(n)))
-                for f, n in zip(funs, sizes, strict=True)]  # fmt: skip
-
-    got = jit(together)(*[x for args in all_args for x in args])
-    for case, fun, args, outs in zip(cases, funs, all_args, got, strict=True):
-        shown = f"jit of {row} of {[aval_of(x) for x in args]} with {case.params}"
-        for g, w in zip(outs, fun(*(through(x) for x in arrays(args))), strict=True):
-            assert g.dtype == w.dtype
-            row.close(g, w, shown, row.jit_ulps, row.jit_atol)
-
-
-@by_dtype()
-def test_jit(row, dtype, rng):
-    cases = row.cases_for("jit")
-    if cases:
-        check_jit(row, cases, [operands(row, c, rng, dtype) for c in cases])
-
-
-@by_special_dtype
-def test_jit_at_special_values(row, dtype):
-    cases = distinct_params(row)
-    check_jit(row, cases, [special_args(row, dtype)] * len(cases))
-
-
-def backwards(x):
-    """x read with strides that are negative and out of order, of an array laid out so."""
-    ndim = len(aval_of(x).shape)
-    flipped = rev_p.bind(x, dimensions=tuple(range(ndim)))
-    return transpose_p.bind(flipped, permutation=tuple(reversed(range(ndim))))
-
-
-@by_row([row for row in ROWS if row.cases_for("jit") and not row.axis])
-def test_jit_of_strided_operands(row, rng):
-    cases = [c for c in row.cases_for("jit") if c.args]
-    all_args = [operands(row, c, rng, typical(row)) for c in cases]
-    if not cases:
-        return
-    # Inside the program, and as arrays that aren't contiguous.
-    check_jit(
-        row, cases, [[np.asarray(backwards(x)) for x in args] for args in all_args], backwards
-    )
-    check_jit(row, cases, [[spaced(x) for x in args] for args in all_args])
-
-
-@by_row([row for row in ROWS if row.order and row.cases_for("grad") and row.cases_for("jit")])
-def test_jit_of_gradients(row, rng):
-    """Forward and backward, in single precision, of all cases as one program."""
-    dtype = next((d for d in (F32, C64) if d in row.dtypes), None)
-    funs, given, wanted = [], [], []
-    for case in row.cases_for("grad") if dtype else []:
-        fun, xs = varying(row, case, operands(row, case, rng, dtype))
-        outs = [o for o in fun(*arrays(xs)) if dtypes.is_inexact(aval_of(o).dtype)]
-        if not xs or not outs:
-            continue
-        tangents = [random_like(rng, x) for x in xs]
-        cts = [random_like(rng, np.asarray(o)) for o in outs]
-
-        def both(xs, tangents, cts, fun=fun):
-            return jvp(fun, xs, tangents), vjp(fun, xs, cts)
-
-        funs.append(both)
-        given.append([arrays(v) for v in (xs, tangents, cts)])
-        wanted.append(both(*given[-1]))
-    if not funs:
-        return
-    got = jit(lambda every: [f(*v) for f, v in zip(funs, every, strict=True)])(given)
-    for pair, want in zip(got, wanted, strict=True):
-        for g, w in zip([*pair[0], *pair[1]], [*want[0], *want[1]], strict=True):
-            size = float(np.abs(np.asarray(w)).max(initial=1))
-            assert_close(g, w, 512, 64 * size, f"gradient of {row}")
-
-
-@by_row([row for row in batched_rows() if row.cases_for("jit")])
-def test_jit_of_vmap(row, rng):
-    dtype = typical(row)
-    for case in row.cases_for("vmap")[:2]:
-        axes = [
-            (i + 1) % (len(a.shape) + 1) if a.batched else None for i, a in enumerate(case.args)
-        ]
-        if all(d is None for d in axes):
-            continue
-        args, _ = stacked(case, axes, rng, dtype)
-        mapped = vmap(function(row, case), tuple(axes))
-        for g, w in zip(jit(mapped)(*args), mapped(*arrays(args)), strict=True):
-            row.close(g, w, f"jit of vmap of {row}", row.jit_ulps, row.jit_atol)
-
-
-def spaced(x):
-    """x as a view with gaps."""
-    if not x.ndim:
-        return x
-    wide = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
-    wide[..., ::2] = x
-    return wide[..., ::2]
-
-
-@pytest.mark.slow
-@by_dtype([row for row in ROWS if not row.axis])
-def test_jit_of_each_case_alone(row, dtype, rng):
-    for case in row.cases_for("jit"):
-        args = operands(row, case, rng, dtype)
-        check_jit(row, [case], [args])
-        if case.args:
-            check_jit(row, [case], [[np.asarray(backwards(x)) for x in args]], backwards)
-
-
 # ---- axis mappings
 
 COMBINE = {
@@ -542,51 +340,3 @@ def check_cuts(prim, params, args):
 def test_dims(row, rng):
     for case in row.cases_for("dims"):
         check_cuts(row.prim, case.params, case.make(rng, typical(row)))
-
-
-# ---- threads
-
-
-@pytest.fixture
-def threads():
-    before = pool.num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
-
-
-BY_NAME = {str(row): row for row in ROWS}
-LARGE = {
-    "exp": [(100_003,)], "add": [(301, 333), (301, 333)], "lgamma": [(30_001,)],
-    "reduce_sum": [(517, 301)], "reduce_max": [(517, 301)], "argmax": [(333, 517)],
-    "cumsum": [(333, 517)], "transpose": [(333, 517)], "dot_general": [(257, 129), (129, 211)],
-    "sort": [(129, 301)], "concatenate": [(333, 100), (333, 201)], "broadcast_in_dim": [(517,)],
-}  # fmt: skip
-LARGE_PARAMS = {
-    "reduce_sum": [{"axes": (0,)}, {"axes": (1,)}, {"axes": (0, 1)}],
-    "reduce_max": [{"axes": (0,)}, {"axes": (1,)}, {"axes": (0, 1)}],
-    "argmax": [{"axes": (k,), "index_dtype": I32} for k in (0, 1)],
-    "cumsum": [{"axis": k, "reverse": bool(k)} for k in (0, 1)],
-    "transpose": [{"permutation": (1, 0)}],
-    "dot_general": [{"dimension_numbers": (((1,), (0,)), ((), ())),
-                     "preferred_element_type": None}],
-    "sort": [{"dimension": k, "is_stable": True, "num_keys": 1} for k in (0, 1)],
-    "concatenate": [{"dimension": 1}],
-    "broadcast_in_dim": [{"shape": (517, 300), "broadcast_dimensions": (0,)}],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_results_do_not_depend_on_threads(name, threads, rng):
-    row = BY_NAME[name]
-    args = [rng.uniform(0.1, 2, s).astype(F32) for s in LARGE[name]]
-    for params in LARGE_PARAMS.get(name, [{}]):
-        compiled = jit(lambda *xs: as_list(row.apply(*xs, **params)))
-        wanted = as_list(row.apply(*arrays(args), **params))
-        results = []
-        for n in (1, 2, 3):
-            threads(n)
-            results.append(numpy_list(compiled(*args)))
-        for k, want in enumerate(wanted):
-            assert_close(results[0][k], want, 256, 256, name)
-            for other in results[1:]:
-                np.testing.assert_array_equal(other[k], results[0][k])
