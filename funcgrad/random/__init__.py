@@ -18,6 +18,7 @@ from funcgrad.random.discrete import binomial, geometric, multinomial, poisson
 from funcgrad.random.gammas import beta, chisquare, dirichlet, f, gamma, loggamma, t
 from funcgrad.random.keys import (
     Key,
+    PRNGKey,
     bits,
     clone,
     fold_in,
@@ -48,6 +49,7 @@ from funcgrad.random.shaped import (
 
 __all__ = [
     "Key",
+    "PRNGKey",
     "ball",
     "bernoulli",
     "beta",

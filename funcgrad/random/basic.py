@@ -110,6 +110,9 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype:
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -> Any:
     """Uniform integers from minval to maxval - 1 (default dtype int32).
 
+    Limits outside of the dtype's range are moved into it; maxval may be one past its largest value.
+    Where maxval ≤ minval the draw is minval.
+
     >>> from funcgrad import random
     >>> print(random.randint(random.key(0), (3,), 0, 10))
     [9 0 2]
@@ -121,18 +124,44 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
         if not dtypes.is_integer(aval_of(v).dtype):
             raise DTypeError(f"random.randint: {name} must be an integer, got {aval_of(v)}")
     shape = as_shape(shape)
+    info = dtypes.iinfo(dtype)
+    least, most = int(info.min), int(info.max)
+    if info.bits < 32:
+        # Of few words a remainder would favour some numbers.
+        low, high = (
+            _within(minval, least, most, np.int32),
+            _within(maxval, least, most + 1, np.int32),
+        )
+        return _integers(key, shape, low, high, False).astype(dtype)
+    low, high = _within(minval, least, most, dtype), _within(maxval, least, most, dtype)
+    past_end = maxval > most if isinstance(maxval, int) else _exceeds(maxval, dtype)
+    return _integers(key, shape, low, high, past_end)
+
+
+def _within(v: Any, least: int, most: int, dtype: Any) -> Any:
+    """v moved into least … most, as an array of dtype."""
+    if isinstance(v, int):
+        return fnp.asarray(min(max(v, least), most), dtype)
+    v = fnp.asarray(v)
+    info = dtypes.iinfo(v.dtype)
+    return fnp.clip(v, max(least, int(info.min)), min(most, int(info.max))).astype(dtype)
+
+
+def _exceeds(v: Any, dtype: np.dtype) -> Any:
+    """Where the integers v lie past the end of a dtype."""
+    v = fnp.asarray(v)
+    most = int(dtypes.iinfo(dtype).max)
+    return v > v.dtype.type(most) if int(dtypes.iinfo(v.dtype).max) > most else False
+
+
+def _integers(key: Any, shape: tuple[int, ...], low: Any, high: Any, past_end: Any) -> Any:
+    """Integers from low to high - 1, or to high where past_end says so, of 32 or 64 bits."""
+    dtype = low.dtype
     bits = dtype.itemsize * 8
     unsigned = np.dtype(f"uint{bits}")
-    info = dtypes.iinfo(dtype)
-    # A maxval one past the dtype's largest value asks for the whole range.
-    past_end = isinstance(maxval, int) and maxval > info.max
-    low = fnp.asarray(_within(minval, info), dtype)
-    high = fnp.asarray(_within(maxval, info), dtype)
     shape_with("random.randint", shape, minval=low, maxval=high)
     span = (high - low).astype(unsigned)
-    if past_end:
-        span = span + np.array(1, unsigned)
-    span = fnp.where(high > low, span, fnp.ones_like(span))
+    span = fnp.where(high > low, span + fnp.asarray(past_end, unsigned), fnp.ones_like(span))
     k1, k2 = split(key)
     upper = random_words("random.randint", k1, shape, unsigned)
     lower = random_words("random.randint", k2, shape, unsigned)
@@ -142,10 +171,6 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
     half = np.array(1 << (bits // 2), unsigned) % safe
     offset = ((upper % safe) * ((half * half) % safe) + lower % safe) % safe
     return low + fnp.where(whole, lower, offset).astype(dtype)
-
-
-def _within(v: Any, info: Any) -> Any:
-    return min(max(v, int(info.min)), int(info.max)) if isinstance(v, int) else v
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = None) -> Any:
@@ -198,18 +223,24 @@ def categorical(
     axis = axis % logits.ndim
     batch = logits.shape[:axis] + logits.shape[axis + 1 :]
     shape = batch if shape is None else as_shape(shape)
-    prefix = shape[: len(shape) - len(batch)]
-    if shape[len(prefix) :] != batch:
+    lanes = len(shape) - len(batch)
+    prefix, ending = shape[: max(lanes, 0)], shape[max(lanes, 0) :]
+    fits = lanes >= 0 and all(b in (1, n) for b, n in zip(batch, ending, strict=True))
+    if not fits or (not replace and ending != batch):
         raise ShapeError(
             f"random.categorical: shape {shape} must end with the shape {batch} of logits "
             f"{logits.shape} without axis {axis}"
         )
     if not replace:
+        if math.prod(prefix) > logits.shape[axis]:
+            raise ValueError(
+                f"random.categorical: can't draw {math.prod(prefix)} of {logits.shape[axis]} "
+                "categories without repeats"
+            )
         noisy = fnp.moveaxis(logits + gumbel_noise(key, logits.shape, logits.dtype), axis, -1)
         chosen = top_k(noisy, math.prod(prefix))[1]
         return fnp.moveaxis(chosen, -1, 0).reshape(shape)
-    lanes = len(prefix)
-    noise_shape = (*prefix, *logits.shape)
+    noise_shape = (*prefix, *ending[:axis], logits.shape[axis], *ending[axis:])
     noisy = gumbel_noise(key, noise_shape, logits.dtype) + logits
     return fnp.argmax(noisy, axis=axis + lanes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.context import current
-from funcgrad.errors import DTypeError
+from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.special import lgamma
-from funcgrad.random.basic import shape_with, uniform
-from funcgrad.random.keys import split
+from funcgrad.random.basic import float_dtype, shape_with, uniform
+from funcgrad.random.keys import as_shape, split
 from funcgrad.transforms.scan import scan
 from funcgrad.transforms.while_loop import while_loop
 
@@ -113,58 +114,120 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
     return (fnp.floor(fnp.log(u) / fnp.log1p(-p)) + 1).astype(dtype)
 
 
+def _by_waiting(key: Any, n: Any, p: Any, shape: tuple[int, ...]) -> Any:
+    """Add up the waiting times between successes, which are geometric, until n trials are over
+    (Devroye, "Non-Uniform Random Variate Generation", 1986, X.4)."""
+    log_fail = fnp.log1p(-p)
+
+    def going(state: Any) -> Any:
+        return fnp.any(state[1] <= n)
+
+    def turn(state: Any) -> Any:
+        count, waited, key = state
+        sub, key = split(key)
+        count = fnp.where(waited <= n, count + 1, count)
+        wait = fnp.ceil(fnp.log(uniform(sub, shape, p.dtype)) / log_fail)
+        # Without any chance of success (0/0 or x/0) the first wait never ends.
+        return count, waited + fnp.where(p > 0, wait, fnp.inf), key
+
+    start = (fnp.zeros(shape, p.dtype), fnp.zeros(shape, p.dtype), key)
+    return while_loop(going, turn, start)[0] - 1
+
+
+def _stirling_rest(k: Any) -> Any:
+    """log k! less Stirling's formula (k + 1/2)·log(k + 1) - (k + 1) + log(2π)/2."""
+    exact = np.array(
+        [
+            math.lgamma(i + 1) - (i + 0.5) * math.log(i + 1) + i + 1 - math.log(2 * math.pi) / 2
+            for i in range(10)
+        ]
+    )
+    k1 = k + 1
+    series = (1 / 12 - (1 / 360 - 1 / 1260 / (k1 * k1)) / (k1 * k1)) / k1
+    first = fnp.asarray(exact, k.dtype)[fnp.clip(k, 0, 9).astype(np.int32)]
+    return fnp.where(k <= 9, first, series)
+
+
+def _trials_by_rejection(key: Any, n: Any, p: Any, shape: tuple[int, ...]) -> Any:
+    """Transformed rejection, BTRS (Hörmann, "The generation of binomial random variates", 1993),
+    for n·p ≥ 10 and p ≤ 1/2."""
+    deviation = fnp.sqrt(n * p * (1 - p))
+    b = 1.15 + 2.53 * deviation
+    a = -0.0873 + 0.0248 * b + 0.01 * p
+    v_r = 0.92 - 4.2 / b
+    odds = p / (1 - p)
+    alpha = (2.83 + 5.1 / b) * deviation
+    mode = fnp.floor((n + 1) * p)
+    at_mode = (mode + 0.5) * fnp.log((mode + 1) / (odds * (n - mode + 1)))
+    at_mode = at_mode + _stirling_rest(mode) + _stirling_rest(n - mode)
+
+    def turn(state: Any) -> Any:
+        held, accepted, key = state
+        key, k0, k1 = split(key, 3)
+        u = uniform(k0, shape, p.dtype) - 0.5
+        v = uniform(k1, shape, p.dtype)
+        w = 0.5 - fnp.abs(u)
+        k = fnp.floor((2 * a / w + b) * u + n * p + 0.5)
+        inside = fnp.logical_and(k >= 0, k <= n)
+        bound = (
+            at_mode
+            + (n + 1) * fnp.log((n - mode + 1) / (n - k + 1))
+            + (k + 0.5) * fnp.log(odds * (n - k + 1) / (k + 1))
+            - _stirling_rest(k)
+            - _stirling_rest(n - k)
+        )
+        slow = fnp.logical_and(inside, fnp.log(v * alpha / (a / (w * w) + b)) <= bound)
+        good = fnp.logical_or(fnp.logical_and(w >= 0.07, v <= v_r), slow)
+        return fnp.where(good, k, held), fnp.logical_or(accepted, good), key
+
+    start = (fnp.zeros(shape, p.dtype), fnp.zeros(shape, bool), key)
+    return while_loop(lambda state: fnp.any(fnp.logical_not(state[1])), turn, start)[0]
+
+
 def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The number of successes in n trials of probability p, as floats of dtype.
 
-    Waiting times between successes are geometric; they are added up until n is passed (Devroye,
-    "Non-Uniform Random Variate Generation", 1986, X.4), so the time grows with n·min(p, 1-p).
+    NaN where n or p is out of range.
 
     >>> from funcgrad import random
     >>> random.binomial(random.key(0), 10, 0.5, (4,)).shape
     (4,)
     """
-    found = current().float_dtype if dtype is None else dtypes.canonical(dtype)
-    n, p = fnp.asarray(n, found), fnp.asarray(p, found)
+    dtype = float_dtype("random.binomial", dtype)
+    wide = dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
+    n, p = fnp.asarray(n, wide), fnp.asarray(p, wide)
     shape = shape_with("random.binomial", shape, n=n, p=p)
-    n, p = fnp.broadcast_to(n, shape), fnp.broadcast_to(p, shape)
+    n, p = fnp.floor(fnp.broadcast_to(n, shape)), fnp.broadcast_to(p, shape)
     valid = fnp.logical_and(fnp.logical_and(p >= 0, p <= 1), n >= 0)
-    rare = fnp.where(p <= 0.5, p, 1 - p)
-    rare = fnp.where(valid, rare, fnp.zeros_like(rare))
-    log_fail = fnp.log1p(-rare)
-
-    def going(state: Any) -> Any:
-        _, waited, _ = state
-        return fnp.any(fnp.logical_and(waited <= n, rare > 0))
-
-    def turn(state: Any) -> Any:
-        count, waited, key = state
-        key, sub = split(key)
-        wait = fnp.ceil(
-            fnp.log1p(-uniform(sub, shape, found)) / fnp.where(rare > 0, log_fail, -1.0)
-        )
-        waited = waited + fnp.maximum(wait, 1)
-        return fnp.where(waited <= n, count + 1, count), waited, key
-
-    start = (fnp.zeros(shape, found), fnp.zeros(shape, found), key)
-    successes = while_loop(going, turn, start)[0]
-    successes = fnp.where(rare > 0, successes, fnp.zeros_like(successes))
-    result = fnp.where(p <= 0.5, successes, n - successes)
-    return fnp.where(valid, result, fnp.nan)
+    rare = fnp.where(valid, fnp.where(p < 0.5, p, 1 - p), 0.0)
+    few = fnp.logical_or(fnp.logical_not(valid), n * rare <= 10)
+    by_waiting = _by_waiting(key, fnp.where(few, n, 0.0), rare, shape)
+    # Where the other way is taken, the loop is given something that ends at once.
+    by_rejection = _trials_by_rejection(
+        key, fnp.where(few, 1e4, n), fnp.where(few, 0.5, rare), shape
+    )
+    successes = fnp.where(few, by_waiting, by_rejection)
+    result = fnp.where(p < 0.5, successes, n - successes)
+    result = fnp.where(n == fnp.inf, fnp.inf, result)
+    return fnp.where(valid, result, fnp.nan).astype(dtype)
 
 
 def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = None) -> Any:
     """Counts of n draws from the probabilities p (…, k), as floats: conditional binomials.
+
+    shape: of the result, its last axis included.
 
     >>> from funcgrad import random
     >>> counts = random.multinomial(random.key(0), 10, fnp.array([0.5, 0.25, 0.25]))
     >>> float(counts.sum())
     10.0
     """
-    found = current().float_dtype if dtype is None else dtypes.canonical(dtype)
-    p = fnp.asarray(p, found)
-    n = fnp.asarray(n, found)
+    found = float_dtype("random.multinomial", dtype)
+    n, p = fnp.asarray(n, found), fnp.asarray(p, found)
+    if not p.ndim:
+        raise ShapeError("random.multinomial: p needs at least one axis, got a scalar")
     if shape is not None:
-        p = fnp.broadcast_to(p, tuple(shape))
+        p = fnp.broadcast_to(p, as_shape(shape))
     batch = np.broadcast_shapes(n.shape, p.shape[:-1])
     p = fnp.moveaxis(fnp.broadcast_to(p, (*batch, p.shape[-1])), -1, 0)
     remaining = fnp.flip(fnp.cumsum(fnp.flip(p, 0), axis=0), 0)

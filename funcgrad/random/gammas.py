@@ -145,9 +145,8 @@ def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None) -> Any
     alpha = fnp.asarray(alpha, dtype)
     if not alpha.ndim:
         raise ValueError("random.dirichlet: alpha needs at least one axis, got a scalar")
-    shape = alpha.shape[:-1] if shape is None else tuple(np.atleast_1d(np.asarray(shape, int)))
-    full = (*(int(n) for n in shape), alpha.shape[-1])
-    logs = loggamma(key, alpha, full, dtype)
+    shape = shape_with("random.dirichlet", shape, alpha=alpha[..., 0])
+    logs = loggamma(key, alpha, (*shape, alpha.shape[-1]), dtype)
     weights = fnp.exp(logs - fnp.max(logs, axis=-1, keepdims=True))
     return weights / fnp.sum(weights, axis=-1, keepdims=True)
 
@@ -190,5 +189,5 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None) ->
     above, below = fnp.asarray(dfnum, dtype), fnp.asarray(dfden, dtype)
     shape = shape_with("random.f", shape, dfnum=above, dfden=below)
     k1, k2 = split(key)
-    top = chisquare(k1, above, shape, dtype) / above
-    return top / (chisquare(k2, below, shape, dtype) / below)
+    bottom = chisquare(k1, below, shape, dtype) / below
+    return chisquare(k2, above, shape, dtype) / above / bottom

@@ -1,6 +1,7 @@
 """Keys: the state of random number generation, passed explicitly and never used twice.
 
 A `Key` is a pytree over an array of uint32 pairs, so it maps, scans and compiles like an array.
+Plain arrays of such pairs are keys as well; what is made from them is an array again.
 Bits are those of `jax.random` (threefry2x32, partitionable).
 """
 
@@ -122,11 +123,13 @@ def words(what: str, key: Any) -> tuple[Any, Any]:
 def key(seed: Any) -> Key:
     """The key of an integer seed (a Python integer or an integer scalar).
 
+    The last 64 bits of the seed count; Python integers below 2³² and from -2³¹ on count as 32 bits.
+
     >>> from funcgrad import random
     >>> random.key(42)
     Key(Array([ 0, 42], dtype=uint32))
     """
-    if isinstance(seed, int) and not isinstance(seed, bool):
+    if isinstance(seed, int):
         low = seed & 0xFFFFFFFF
         high = 0 if -(1 << 31) <= seed < 1 << 32 else (seed >> 32) & 0xFFFFFFFF
         return Key(_array(np.array([high, low], np.uint32)))
@@ -140,6 +143,21 @@ def key(seed: Any) -> Key:
         else mul(low, np.uint32(0))
     )
     return Key(concatenate([expand_dims(high, (0,)), expand_dims(low, (0,))], 0))
+
+
+def PRNGKey(seed: Any) -> Any:
+    """The words of `key(seed)`: a key as a plain uint32 array of shape (2,), for older code.
+
+    >>> from funcgrad import random
+    >>> random.PRNGKey(42)
+    Array([ 0, 42], dtype=uint32)
+    """
+    return key(seed).data
+
+
+def _like(original: Any, data: Any) -> Any:
+    """New words in the form of the key that they are made from."""
+    return Key(data) if isinstance(original, Key) else data
 
 
 def _array(value: np.ndarray) -> Any:
@@ -187,7 +205,7 @@ def as_shape(shape: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes)
 
 
-def split(key: Any, num: int | Sequence[int] = 2) -> Key:
+def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     """`num` independent keys (an int, or a shape) from one, which must not be used again.
 
     >>> from funcgrad import random
@@ -199,10 +217,10 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Key:
     shape = as_shape(num)
     y0, y1 = threefry2x32_p.bind(k0, k1, *_counters(shape))
     last = (len(shape),)
-    return Key(concatenate([expand_dims(y0, last), expand_dims(y1, last)], len(shape)))
+    return _like(key, concatenate([expand_dims(y0, last), expand_dims(y1, last)], len(shape)))
 
 
-def fold_in(key: Any, data: Any) -> Key:
+def fold_in(key: Any, data: Any) -> Any:
     """A key that depends on `key` and the integer `data` (a step number, a layer's index).
 
     >>> from funcgrad import random
@@ -213,13 +231,14 @@ def fold_in(key: Any, data: Any) -> Key:
     aval = aval_of(data)
     if aval.dtype.kind not in "iu" or aval.shape:
         raise DTypeError(f"random.fold_in: data must be an integer scalar, got {aval}")
-    if isinstance(data, int):
-        data = np.uint32(data & 0xFFFFFFFF)
-    y0, y1 = threefry2x32_p.bind(k0, k1, np.uint32(0), convert_element_type(data, np.uint32))
-    return Key(concatenate([expand_dims(y0, (0,)), expand_dims(y1, (0,))], 0))
+    if isinstance(data, int) and not 0 <= data < 1 << 32:
+        raise OverflowError(f"random.fold_in: data must lie in 0 … 2³² - 1, got {data}")
+    data = np.uint32(data) if isinstance(data, int) else convert_element_type(data, np.uint32)
+    y0, y1 = threefry2x32_p.bind(k0, k1, np.uint32(0), data)
+    return _like(key, concatenate([expand_dims(y0, (0,)), expand_dims(y1, (0,))], 0))
 
 
-def clone(key: Key) -> Key:
+def clone(key: Any) -> Any:
     """The same key, to say that using it again is meant.
 
     >>> from funcgrad import random

@@ -62,8 +62,8 @@ def logistic(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     (2,)
     """
     dtype = float_dtype("random.logistic", dtype)
-    u = uniform(key, shape, dtype, float(dtypes.finfo(dtype).eps), 1.0)
-    return fnp.log(u / (1 - u))
+    u = uniform(key, shape, dtype, float(dtypes.finfo(dtype).tiny), 1.0)
+    return fnp.log(u) - fnp.log1p(-u)
 
 
 def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
@@ -166,16 +166,17 @@ def maxwell(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Any:
     """loc + scale·m with m of either sign and Maxwell-distributed size.
 
+    The result has the shape `shape`, followed by that of loc and scale together.
+
     >>> from funcgrad import random
     >>> random.double_sided_maxwell(random.key(0), 0.0, 1.0, (2,)).shape
     (2,)
     """
     dtype = float_dtype("random.double_sided_maxwell", dtype)
+    loc, scale = fnp.asarray(loc, dtype), fnp.asarray(scale, dtype)
+    shape = (*as_shape(shape), *np.broadcast_shapes(loc.shape, scale.shape))
     k1, k2 = split(key)
-    shape = as_shape(shape)
-    return fnp.asarray(loc, dtype) + fnp.asarray(scale, dtype) * (
-        maxwell(k1, shape, dtype) * rademacher(k2, shape).astype(dtype)
-    )
+    return maxwell(k1, shape, dtype) * rademacher(k2, shape, dtype) * scale + loc
 
 
 def generalized_normal(key: Any, p: Any, shape: Any = (), dtype: Any = None) -> Any:
@@ -204,8 +205,9 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None) -> Any:
     shape = shape_with("random.wald", shape, mean=mean)
     k1, k2 = split(key)
     z, u = normal(k1, shape, dtype), uniform(k2, shape, dtype)
-    y = z * z
-    small = mean + mean * mean * y / 2 - mean / 2 * fnp.sqrt(4 * mean * y + mean * mean * y * y)
+    # The smaller root of the quadratic, written so that nothing cancels.
+    half = mean * (z * z) / 2
+    small = mean / (1 + half + fnp.sqrt(half * (2 + half)))
     return fnp.where(u <= mean / (mean + small), small, mean * mean / small)
 
 
@@ -214,22 +216,26 @@ def multivariate_normal(
 ) -> Any:
     """Normal vectors with a mean (…, n) and a covariance (…, n, n); shape is that of the batch.
 
+    dtype: that of mean and cov by default.
     method: how the covariance is factored, "cholesky", "eigh" or "svd" (these allow it singular).
 
     >>> from funcgrad import random
     >>> random.multivariate_normal(random.key(0), fnp.zeros(2), fnp.eye(2), (5,)).shape
     (5, 2)
     """
+    mean, cov = fnp.asarray(mean), fnp.asarray(cov)
+    joint = fnp.result_type(mean, cov)
+    if dtype is None and dtypes.is_float(joint):
+        dtype = joint
     dtype = float_dtype("random.multivariate_normal", dtype)
-    mean, cov = fnp.asarray(mean, dtype), fnp.asarray(cov, dtype)
+    mean, cov = mean.astype(dtype), cov.astype(dtype)
     n = mean.shape[-1] if mean.ndim else -1
     if cov.shape[-2:] != (n, n):
         raise ShapeError(
             f"random.multivariate_normal: mean (…, n) and cov (…, n, n) don't fit: {mean.shape} "
             f"and {cov.shape}"
         )
-    batch = np.broadcast_shapes(mean.shape[:-1], cov.shape[:-2])
-    shape = batch if shape is None else as_shape(shape)
+    shape = shape_with("random.multivariate_normal", shape, mean=mean[..., 0], cov=cov[..., 0, 0])
     if method == "cholesky":
         factor = fnp.linalg.cholesky(cov)
     elif method == "eigh":
@@ -246,17 +252,21 @@ def multivariate_normal(
     return mean + fnp.einsum("...ij,...j->...i", factor, z)
 
 
-def orthogonal(key: Any, n: int, shape: Any = (), dtype: Any = None) -> Any:
-    """Matrices (…, n, n), uniform among the orthogonal ones (Mezzadri, 2007).
+def orthogonal(key: Any, n: int, shape: Any = (), dtype: Any = None, m: int | None = None) -> Any:
+    """Matrices (…, n, m), uniform among those with orthonormal columns, or rows where n < m.
+
+    m: n by default. Complex dtypes give unitary matrices. Source: Mezzadri, "How to generate random
+    matrices from the classical compact groups", 2007.
 
     >>> from funcgrad import random
     >>> random.orthogonal(random.key(0), 3).shape
     (3, 3)
     """
-    dtype = float_dtype("random.orthogonal", dtype)
-    q, r = fnp.linalg.qr(normal(key, (*as_shape(shape), n, n), dtype))
-    d = fnp.diagonal(r, axis1=-2, axis2=-1)
-    return q * fnp.sign(d)[..., None, :]
+    dtype = float_dtype("random.orthogonal", dtype, complex_too=True)
+    m = n if m is None else m
+    q, r = fnp.linalg.qr(normal(key, (*as_shape(shape), max(n, m), min(n, m)), dtype))
+    q = q * fnp.sign(fnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
+    return fnp.swapaxes(q, -1, -2) if n < m else q
 
 
 def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None) -> Any:
