@@ -13,6 +13,9 @@ from funcgrad.numpy.arithmetic import (
     maximum, minimum, mod, multiply, negative, positive, pow, power, reciprocal, remainder, sign,
     square, subtract, true_divide,
 )
+from funcgrad.numpy.bits import (
+    packbits, unpackbits,
+)
 from funcgrad.numpy.calculus import (
     diff, ediff1d, gradient, trapezoid, unwrap,
 )
@@ -91,10 +94,6 @@ from funcgrad.numpy.polynomial import (
 from funcgrad.numpy.quantiles import (
     median, nanmedian, nanpercentile, nanquantile, percentile, quantile,
 )
-from funcgrad.numpy.polynomial import (
-    convolve, correlate, poly, polyadd, polyder, polydiv, polyfit, polyint, polymul, polysub, polyval,
-    roots, vander,
-)
 from funcgrad.numpy.ranges import (
     arange, geomspace, linspace, logspace,
 )
@@ -109,6 +108,9 @@ from funcgrad.numpy.shape import (
     atleast_1d, atleast_2d, atleast_3d, broadcast_arrays, broadcast_to, expand_dims, flip, fliplr,
     flipud, matrix_transpose, moveaxis, permute_dims, ravel, reshape, rollaxis, rot90, squeeze,
     swapaxes, transpose,
+)
+from funcgrad.numpy.slices import (
+    c_, index_exp, mgrid, ogrid, r_, s_,
 )
 from funcgrad.numpy.sorting import (
     argpartition, argsort, digitize, lexsort, partition, searchsorted, sort, sort_complex,

@@ -28,6 +28,7 @@ from funcgrad.numpy import (
     logic,
     reductions,
     shape,
+    sorting,
 )
 from funcgrad.numpy._util import dtype_or
 from funcgrad.ops.convert import bitcast_convert_type
@@ -223,6 +224,11 @@ _METHODS = {
     "compress": _compress,
     "nonzero": indexing.nonzero,
     "take": indexing.take,
+    "argpartition": sorting.argpartition,
+    "argsort": sorting.argsort,
+    "partition": sorting.partition,
+    "searchsorted": sorting.searchsorted,
+    "sort": sorting.sort,
     "max": _reduction(reductions.max),
     "mean": _reduction(reductions.mean),
     "min": _reduction(reductions.min),

@@ -330,11 +330,11 @@ def setdiff1d(
     assume_unique: bool = False,
     *,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: Any = 0,
 ) -> Any:
     """The distinct elements of `ar1` that are not in `ar2`, sorted.
 
-    With `assume_unique`, in the order of `ar1`. See `unique` for `size` and `fill_value`.
+    With `assume_unique`, in the order of `ar1`. See `unique` for `size`; `fill_value` is 0.
 
     >>> fnp.setdiff1d(fnp.array([3, 1, 4, 1]), fnp.array([3]))
     Array([1, 4], dtype=int32)

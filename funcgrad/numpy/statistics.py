@@ -138,11 +138,10 @@ def _add_up(bins: Any, weights: Any, sizes: tuple[int, ...]) -> Any:
 
 
 def _weights(name: str, weights: Any, x: Any) -> Any:
-    """One for each element, by default 1: as in JAX, counts are of x's dtype."""
+    """One for each element, by default 1: as in JAX, counts are floating-point numbers."""
     if weights is None:
-        narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
-        dtype = default_int() if x.dtype == dtypes.BOOL else x.dtype
-        return full((x.size,), 1, default_float() if narrow else dtype)
+        dtype = promote_inexact(name, x)[0].dtype
+        return full((x.size,), 1, dtype if dtype.itemsize >= 4 else default_float())
     weights = as_array(name, weights, "weights")
     if weights.size != x.size:
         raise ShapeError(f"{name}: weights {weights.aval} must have as many elements as {x.aval}")
@@ -155,7 +154,7 @@ def histogram(
     """How many elements (or what sum of `weights`) lie in each bin, and the bins' edges.
 
     Bins hold their lower edge, the last one both. See `histogram_bin_edges` for `bins` and
-    `range`. With `density` the histogram's integral is 1. Counts have the dtype of `a`.
+    `range`. With `density` the histogram's integral is 1. Counts are floating-point numbers.
 
     >>> fnp.histogram(fnp.array([0.0, 1.0, 3.0, 4.0]), bins=2)
     (Array([2., 2.], dtype=float32), Array([0., 2., 4.], dtype=float32))
