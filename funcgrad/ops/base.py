@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from funcgrad.errors import DTypeError, ShapeError
 
 def _broadcast_abstract(x, *, shape, broadcast_dimensions):
     dims = broadcast_dimensions
-    if len(dims) != x.ndim or any(a >= b for a, b in zip(dims, dims[1:], strict=False)):
+    if len(dims) != x.ndim or any(a >= b for a, b in pairwise(dims)):
         raise ShapeError(
             f"broadcast_in_dim: broadcast_dimensions {dims} must name one increasing result axis "
             f"for each of the operand's {x.ndim} axes"

@@ -61,8 +61,9 @@ def scalar_operands(name: str, args: Sequence[Any]) -> list[Any]:
                for a in args]  # fmt: skip
     if not any(scalars):
         return [_checked(name, i, a) for i, a in enumerate(args)]
+    # Arrays keep their dtype, weak or not: they are not converted here.
     avals = [aval_of(_checked(name, i, a)) for i, a in enumerate(args)]
-    dtype = promote(avals)[0]
+    dtype = promote([v if s else v.strong() for v, s in zip(avals, scalars, strict=True)])[0]
     out: list[Any] = []
     for a, is_scalar in zip(args, scalars, strict=True):
         out.append(Array(np.asarray(a, dtype), scalar_dtype(a) != dtypes.BOOL) if is_scalar else a)
@@ -98,8 +99,8 @@ def _batch(prim: Callable[[], Primitive]) -> Callable:
         rank = max(ranks)
         # All operands with elements batched at one axis: nothing to move.
         at = {d for d, r in zip(dims, ranks, strict=True) if r or d is not None}
-        if len(at) == 1 and None not in at and all(r == rank for r, d in zip(ranks, dims, strict=True)
-                                                   if d is not None):  # fmt: skip
+        mapped = [r for r, d in zip(ranks, dims, strict=True) if d is not None]
+        if len(at) == 1 and None not in at and all(r == rank for r in mapped):
             return prim().bind(*args, **params), at.pop()
         moved = []
         for a, d, r in zip(args, dims, ranks, strict=True):
