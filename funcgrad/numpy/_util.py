@@ -26,8 +26,8 @@ from funcgrad.ops.convert import convert_element_type, convert_element_type_p
 __all__ = [
     "align", "as_array", "axes_of", "broadcast", "broadcast_shapes", "broadcast_to",
     "canonical_axes", "canonical_axis", "convert", "default_float", "default_int",
-    "documented", "dtype_or", "elementwise", "integers", "is_scalar", "need_real", "number",
-    "promote", "promote_and_broadcast", "promote_inexact", "shape_of",
+    "documented", "dtype_or", "elementwise", "integers", "is_scalar", "keep_weak", "need_real",
+    "number", "numbers", "promote", "promote_and_broadcast", "promote_inexact", "shape_of",
 ]  # fmt: skip
 
 # ---- one argument
@@ -119,6 +119,18 @@ def convert(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
     return convert_element_type(x, dtype)
 
 
+def keep_weak(out: Any, *operands: Any) -> Any:
+    """The result of a composed function: weak where all operands are, as if it were one op."""
+    return convert(out, out.dtype, all(x.weak_type for x in operands))
+
+
+def numbers(*arrays: Any) -> list[Any]:
+    """Arrays of one dtype with bool as the default integer."""
+    if arrays[0].dtype != dtypes.BOOL:
+        return list(arrays)
+    return [convert(x, default_int()) for x in arrays]
+
+
 def _to_common(
     name: str, args: Sequence[Any], common: Callable[[list[ShapedArray]], tuple[np.dtype, bool]]
 ) -> list[Any]:
@@ -134,7 +146,7 @@ def _to_common(
     for i, (a, s, aval) in enumerate(zip(arrays, plain, avals, strict=True)):
         if s:
             # At its full precision, once: float64's 0.1 is not float32's.
-            out.append(number(name, a, dtype, weak or aval.weak_type, _label(i, n)))
+            out.append(number(name, a, dtype, weak, _label(i, n)))
         elif aval.dtype != dtype or (weak and not aval.weak_type):
             out.append(convert(a, dtype, weak))
         else:
@@ -247,9 +259,9 @@ def promote_and_broadcast(name: str, *args: Any) -> list[Any]:
                 if a.dtype == b.dtype and a.shape == b.shape:
                     return [x, y]
             elif _yields(y, x):
-                return [x, number(name, y, x._value.dtype, True, "y")]
+                return [x, number(name, y, x._value.dtype, False, "y")]
         elif type(y) is Array and _yields(x, y):
-            return [number(name, x, y._value.dtype, True, "x"), y]
+            return [number(name, x, y._value.dtype, False, "x"), y]
     return align(name, promote(name, *args))
 
 

@@ -12,15 +12,14 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
-from funcgrad.errors import DTypeError
 from funcgrad.numpy._util import (
     align,
     as_array,
-    convert,
-    default_int,
     documented,
     is_scalar,
+    keep_weak,
     need_real,
+    numbers,
     promote,
     promote_and_broadcast,
     promote_inexact,
@@ -136,13 +135,12 @@ def sign(x: Any, /) -> Any:
 
 
 def square(x: Any, /) -> Any:
-    """Elementwise x², in x's dtype; bool as it is.
+    """Elementwise x², in x's dtype; bool becomes the default integer.
 
     >>> fnp.square(fnp.array([1, 2, 3]))
     Array([1, 4, 9], dtype=int32)
     """
-    x = as_array("square", x, "x")
-    return x if x.dtype == dtypes.BOOL else arithmetic.square.bind(x)
+    return arithmetic.square.bind(*numbers(as_array("square", x, "x")))
 
 
 def reciprocal(x: Any, /) -> Any:
@@ -209,13 +207,18 @@ def _integer_quotient(x: Any, y: Any) -> Any:
     quotient = arithmetic.div(x, y)
     if not dtypes.is_signed(x.dtype):
         return quotient
-    inexact = compare.ne(arithmetic.rem(x, y), 0)
+    inexact = compare.ne(_integer_rest(x, y), 0)
     negative = compare.ne(compare.lt(x, 0), compare.lt(y, 0))
     return select(compare.bitwise_and(inexact, negative), arithmetic.sub(quotient, 1), quotient)
 
 
+def _integer_rest(x: Any, y: Any) -> Any:
+    """The remainder of the truncated quotient, and 0 for y = 0 as in NumPy."""
+    return select(compare.eq(y, 0), 0, arithmetic.rem(x, y))
+
+
 def _integer_remainder(x: Any, y: Any) -> Any:
-    rest = arithmetic.rem(x, y)
+    rest = _integer_rest(x, y)
     if not dtypes.is_signed(x.dtype):
         return rest
     other_sign = compare.ne(compare.lt(rest, 0), compare.lt(y, 0))
@@ -224,37 +227,39 @@ def _integer_remainder(x: Any, y: Any) -> Any:
 
 def _divisible(name: str, x: Any, y: Any) -> list[Any]:
     """Operands of a division with remainder: real numbers of one dtype and shape."""
-    x, y = promote_and_broadcast(name, x, y)
+    x, y = numbers(*promote_and_broadcast(name, x, y))
     need_real(name, x)
-    if x.dtype == dtypes.BOOL:
-        raise DTypeError(f"{name}: need real numbers, got {x.aval} and {y.aval}")
     return [x, y]
 
 
 def floor_divide(x: Any, y: Any, /) -> Any:
-    """Elementwise floor(x / y), as Python's //. Raises DTypeError for bool and complex numbers.
+    """Elementwise floor(x / y), as Python's //. Raises DTypeError for complex numbers.
 
-    `x` and `y` promote to one dtype and broadcast to one shape, which the result has. Integers
-    divided by 0 give -1 (the greatest value if unsigned), floats ±inf or NaN.
+    `x` and `y` promote to one dtype and broadcast to one shape, which the result has; bool becomes
+    the default integer. Integers divided by 0 give -1 (the greatest value if unsigned), floats ±inf
+    or NaN.
 
     >>> fnp.floor_divide(fnp.array([7, -7]), 2)
     Array([ 3, -4], dtype=int32)
     """
     x, y = _divisible("floor_divide", x, y)
-    return _float_quotient(x, y) if dtypes.is_float(x.dtype) else _integer_quotient(x, y)
+    out = _float_quotient(x, y) if dtypes.is_float(x.dtype) else _integer_quotient(x, y)
+    return keep_weak(out, x, y)
 
 
 def remainder(x: Any, y: Any, /) -> Any:
     """Elementwise x - y · floor(x / y), with the sign of y, as Python's %. Also named `mod`.
 
-    `x` and `y` promote to one dtype and broadcast to one shape, which the result has. Raises
-    DTypeError for bool and complex numbers. Integers modulo 0 stay as they are, floats give NaN.
+    `x` and `y` promote to one dtype and broadcast to one shape, which the result has; bool becomes
+    the default integer. Raises DTypeError for complex numbers. Integers modulo 0 give 0, floats
+    NaN.
 
     >>> fnp.remainder(fnp.array([7, -7]), 3)
     Array([1, 2], dtype=int32)
     """
     x, y = _divisible("remainder", x, y)
-    return _float_remainder(x, y) if dtypes.is_float(x.dtype) else _integer_remainder(x, y)
+    out = _float_remainder(x, y) if dtypes.is_float(x.dtype) else _integer_remainder(x, y)
+    return keep_weak(out, x, y)
 
 
 mod = remainder
@@ -269,14 +274,20 @@ def divmod(x: Any, y: Any, /) -> tuple[Any, Any]:
     return floor_divide(x, y), remainder(x, y)
 
 
-fmod = _binary(
-    arithmetic.rem,
-    "fmod",
-    "Elementwise remainder x - y · trunc(x / y), with the sign of the dividend x, as C's.",
-    """>>> fnp.fmod(fnp.array([7, -7]), 3)
+def fmod(x: Any, y: Any, /) -> Any:
+    """Elementwise remainder x - y · trunc(x / y), with the sign of the dividend x, as C's.
+
+    `x` and `y` promote to one dtype and broadcast to one shape, which the result has; bool becomes
+    the default integer. Raises DTypeError for complex numbers. Integers modulo 0 give 0, floats
+    NaN.
+
+    >>> fnp.fmod(fnp.array([7, -7]), 3)
     Array([ 1, -1], dtype=int32)
-    """,
-)
+    """
+    x, y = _divisible("fmod", x, y)
+    out = arithmetic.rem(x, y) if dtypes.is_float(x.dtype) else _integer_rest(x, y)
+    return keep_weak(out, x, y)
+
 
 # ---- powers
 
@@ -298,14 +309,11 @@ def power(x: Any, y: Any, /) -> Any:
         whole = int(y) if type(y) is int or (type(y) is float and y == y // 1) else None
         if whole is not None and -1024 <= whole <= 1024:
             if type(y) is int:
-                base = convert(base, default_int()) if base.dtype == dtypes.BOOL else base
-                return arithmetic.integer_pow(base, whole)
+                return arithmetic.integer_pow(numbers(base)[0], whole)
             if dtypes.is_inexact(base.dtype):
                 return arithmetic.integer_pow(base, whole)
     x, y = promote("power", x, y)
-    if x.dtype == dtypes.BOOL:
-        x, y = convert(x, default_int()), convert(y, default_int())
-    return transcendental.pow.bind(*align("power", [x, y]))
+    return transcendental.pow.bind(*align("power", numbers(x, y)))
 
 
 pow = power

@@ -311,7 +311,7 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
     >>> fnp.zeros_like(fnp.array([1, 2]))
     Array([0, 0], dtype=int32)
     """
-    return full_p(*_filled("zeros_like", a, 0, dtype, shape))
+    return _weak_like(a, dtype, full_p(*_filled("zeros_like", a, 0, dtype, shape)))
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
@@ -320,7 +320,7 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
     >>> fnp.ones_like(fnp.array([1.5, 2.5]))
     Array([1., 1.], dtype=float32)
     """
-    return full_p(*_filled("ones_like", a, 1, dtype, shape))
+    return _weak_like(a, dtype, full_p(*_filled("ones_like", a, 1, dtype, shape)))
 
 
 def empty_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
@@ -330,6 +330,12 @@ def empty_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
     Array([0., 0.], dtype=float32)
     """
     return full_p(*_filled("empty_like", a, 0, dtype, shape))
+
+
+def _weak_like(a: Any, dtype: Any, out: Any) -> Any:
+    """A result like `a`, weak if that is and no dtype was asked for."""
+    weak = dtype is None and (is_scalar(a) or getattr(a, "weak_type", False))
+    return convert(out, out.dtype, weak and out.dtype != dtypes.BOOL)
 
 
 def _filled(name: str, a: Any, value: int, dtype: Any, shape: Any) -> tuple:

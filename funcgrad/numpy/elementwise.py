@@ -14,7 +14,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
-from funcgrad.numpy._util import as_array, documented, need_real, promote_inexact
+from funcgrad.numpy._util import as_array, documented, keep_weak, need_real, promote_inexact
 from funcgrad.ops import arithmetic, compare, rounding, special, transcendental
 from funcgrad.ops.base import full
 from funcgrad.ops.convert import select, stop_gradient
@@ -118,9 +118,14 @@ def _to_base(name: str, x: Any, base: int) -> Any:
     Otherwise floor(log10(1000)) would be 2. The derivative does not see the correction.
     """
     (x,) = promote_inexact(name, x)
-    y = arithmetic.div(transcendental.log(x), math.log(base))
+    log_base = math.log(base)
+    y = transcendental.log(x)
     if dtypes.is_complex(x.dtype):
-        return y
+        parts = (
+            arithmetic.div(part, log_base) for part in (arithmetic.real(y), arithmetic.imag(y))
+        )
+        return arithmetic.complex(*parts)
+    y = arithmetic.div(y, log_base)
     fixed = stop_gradient(y)
     whole = rounding.round(fixed, rounding.RoundingMethod.TO_NEAREST_EVEN)
     miss = arithmetic.sub(whole, fixed)
@@ -238,9 +243,7 @@ atan, atanh = arctan, arctanh
 
 def _scaled(name: str, factor: float, summary: str, example: str) -> Any:
     def function(x: Any, /) -> Any:
-        (x,) = promote_inexact(name, x)
-        need_real(name, x)
-        return arithmetic.mul(x, factor)
+        return arithmetic.mul(*promote_inexact(name, x), factor)
 
     return documented(function, name, summary, _TYPES, example)
 
@@ -248,7 +251,7 @@ def _scaled(name: str, factor: float, summary: str, example: str) -> Any:
 degrees = _scaled(
     "degrees",
     180 / math.pi,
-    "Elementwise angles in degrees, of angles in radians. Raises DTypeError for complex numbers.",
+    "Elementwise angles in degrees, of angles in radians.",
     """>>> fnp.degrees(fnp.pi)
     Array(180., dtype=float32, weak_type=True)
     """,
@@ -256,7 +259,7 @@ degrees = _scaled(
 radians = _scaled(
     "radians",
     math.pi / 180,
-    "Elementwise angles in radians, of angles in degrees. Raises DTypeError for complex numbers.",
+    "Elementwise angles in radians, of angles in degrees.",
     """>>> fnp.radians(180.0)
     Array(3.1415927, dtype=float32, weak_type=True)
     """,
@@ -283,7 +286,8 @@ def sinc(x: Any, /) -> Any:
     for k in range(8, -1, -1):
         series = add(arithmetic.mul(series, t), (-1.0) ** k / math.factorial(2 * k + 1))
     far = select(near, _constant(x, 1.0), angle)
-    return select(near, series, arithmetic.div(transcendental.sin(far), far))
+    out = select(near, series, arithmetic.div(transcendental.sin(far), far))
+    return keep_weak(out, x)
 
 
 def _constant(x: Any, value: float) -> Any:
@@ -326,7 +330,7 @@ def imag(val: Any, /) -> Any:
     x = as_array("imag", val, "val")
     if dtypes.is_complex(x.dtype):
         return arithmetic.imag(x)
-    return full(x.shape, 0, x.dtype)
+    return keep_weak(full(x.shape, 0, x.dtype), x)
 
 
 def conjugate(x: Any, /) -> Any:

@@ -16,7 +16,9 @@ from funcgrad.numpy._util import (
     as_array,
     convert,
     documented,
+    keep_weak,
     need_real,
+    numbers,
     promote_inexact,
 )
 from funcgrad.numpy.logic import isnan, isneginf, isposinf
@@ -155,7 +157,7 @@ def modf(x: Any, /) -> tuple[Any, Any]:
     whole = trunc(x)
     infinite = compare.eq(arithmetic.abs(x), np.asarray(np.inf, x.dtype))
     rest = select(infinite, np.zeros((), x.dtype), arithmetic.sub(x, whole))
-    return copysign(rest, x), whole
+    return keep_weak(copysign(rest, x), x), whole
 
 
 # ---- signs and neighbours
@@ -263,6 +265,7 @@ def ldexp(x: Any, y: Any, /) -> Any:
     Array([8. , 1.5], dtype=float32)
     """
     y = as_array("ldexp", y, "y")
+    (y,) = numbers(y)
     if not dtypes.is_integer(y.dtype):
         raise DTypeError(f"ldexp: y must be integers, got {y.aval}")
     (x,) = promote_inexact("ldexp", x)

@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     convert,
     documented,
     need_real,
+    numbers,
     promote,
     promote_and_broadcast,
 )
@@ -191,14 +192,6 @@ bitwise_xor = _bits(
     Array([6, 5], dtype=int32)
     """,
 )
-left_shift = _bits(
-    compare.shift_left,
-    "left_shift",
-    "Elementwise x · 2ʸ of integers; 0 where y is negative or not below the dtype's width.",
-    """>>> fnp.left_shift(fnp.array([1, 5]), 2)
-    Array([ 4, 20], dtype=int32)
-    """,
-)
 
 
 def bitwise_not(x: Any, /) -> Any:
@@ -210,6 +203,17 @@ def bitwise_not(x: Any, /) -> Any:
     return compare.bitwise_not.bind(as_array("bitwise_not", x, "x"))
 
 
+def left_shift(x: Any, y: Any, /) -> Any:
+    """Elementwise x · 2ʸ of integers; 0 where y is negative or not below the dtype's width.
+
+    `x` and `y` promote to one dtype and broadcast to one shape.
+
+    >>> fnp.left_shift(fnp.array([1, 5]), 2)
+    Array([ 4, 20], dtype=int32)
+    """
+    return compare.shift_left.bind(*numbers(*promote_and_broadcast("left_shift", x, y)))
+
+
 def right_shift(x: Any, y: Any, /) -> Any:
     """Elementwise floor(x / 2ʸ) of integers: signed ones keep their sign.
 
@@ -218,7 +222,7 @@ def right_shift(x: Any, y: Any, /) -> Any:
     >>> fnp.right_shift(fnp.array([20, -20]), 2)
     Array([ 5, -5], dtype=int32)
     """
-    x, y = promote_and_broadcast("right_shift", x, y)
+    x, y = numbers(*promote_and_broadcast("right_shift", x, y))
     signed = dtypes.is_signed(x.dtype)
     return (compare.shift_right_arithmetic if signed else compare.shift_right_logical).bind(x, y)
 
@@ -229,7 +233,7 @@ def bitwise_count(x: Any, /) -> Any:
     >>> fnp.bitwise_count(fnp.array([0, 7, -8]))
     Array([0, 3, 1], dtype=uint8)
     """
-    x = as_array("bitwise_count", x, "x")
+    (x,) = numbers(as_array("bitwise_count", x, "x"))
     size = arithmetic.abs(x) if dtypes.is_signed(x.dtype) else x
     return convert(compare.population_count(size), np.dtype(np.uint8))
 

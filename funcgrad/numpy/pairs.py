@@ -17,6 +17,7 @@ from funcgrad.numpy._util import (
     align,
     broadcast,
     convert,
+    keep_weak,
     need_real,
     promote_and_broadcast,
     promote_inexact,
@@ -38,13 +39,13 @@ def _reals(name: str, x: Any, y: Any) -> list[Any]:
 def arctan2(x: Any, y: Any, /) -> Any:
     """The angle of the point (y, x), in (-π, π]: arctan(x / y) in the quadrant the signs tell.
 
-    `x` and `y` promote to one float dtype and broadcast to one shape. The derivative does not exist
-    at the origin, and is NaN there. Raises DTypeError for complex numbers.
+    `x` and `y` promote to one inexact dtype and broadcast to one shape. The derivative does not
+    exist at the origin, and is NaN there.
 
     >>> fnp.arctan2(1.0, -1.0)
     Array(2.3561945, dtype=float32, weak_type=True)
     """
-    return transcendental.atan2.bind(*_reals("arctan2", x, y))
+    return transcendental.atan2.bind(*align("arctan2", promote_inexact("arctan2", x, y)))
 
 
 atan2 = arctan2
@@ -78,9 +79,10 @@ def hypot(x: Any, y: Any, /) -> Any:
     even beside NaN. Raises DTypeError for complex numbers.
 
     >>> fnp.hypot(3.0, 4.0)
-    Array(5., dtype=float32)
+    Array(5., dtype=float32, weak_type=True)
     """
-    return _hypot(*_reals("hypot", x, y))
+    x, y = _reals("hypot", x, y)
+    return keep_weak(_hypot(x, y), x, y)
 
 
 # ---- sums of exponentials
@@ -118,9 +120,10 @@ def logaddexp(x: Any, y: Any, /) -> Any:
     numbers.
 
     >>> fnp.logaddexp(1000.0, 1000.0)
-    Array(1000.6932, dtype=float32)
+    Array(1000.6932, dtype=float32, weak_type=True)
     """
-    return _logaddexp(*_reals("logaddexp", x, y))
+    x, y = _reals("logaddexp", x, y)
+    return keep_weak(_logaddexp(x, y), x, y)
 
 
 def logaddexp2(x: Any, y: Any, /) -> Any:
@@ -130,10 +133,10 @@ def logaddexp2(x: Any, y: Any, /) -> Any:
     numbers.
 
     >>> fnp.logaddexp2(3.0, 3.0)
-    Array(4., dtype=float32)
+    Array(4., dtype=float32, weak_type=True)
     """
     x, y = (arithmetic.mul(v, math.log(2)) for v in _reals("logaddexp2", x, y))
-    return arithmetic.mul(_logaddexp(x, y), 1 / math.log(2))
+    return keep_weak(arithmetic.mul(_logaddexp(x, y), 1 / math.log(2)), x, y)
 
 
 def heaviside(x: Any, y: Any, /) -> Any:
@@ -147,7 +150,7 @@ def heaviside(x: Any, y: Any, /) -> Any:
     x, y = _reals("heaviside", x, y)
     zero, one = np.zeros((), x.dtype), np.ones((), x.dtype)
     step = select(compare.lt(x, zero), zero, select(compare.gt(x, zero), one, x))
-    return select(compare.eq(x, zero), y, step)
+    return keep_weak(select(compare.eq(x, zero), y, step), x, y)
 
 
 # ---- common divisors

@@ -149,7 +149,7 @@ def _extremum(
     x = as_array(name, a, "a")
     if where is not None and initial is None:
         raise ValueError(f"{name}: where= needs an initial= value, as there may be no element")
-    x = masked(name, x, where, identity(x.dtype))
+    x = masked(name, convert(x, x.dtype), where, identity(x.dtype))
     axes = axes_of(name, axis, x.ndim)
     if initial is None and not size_of([x.shape[i] for i in axes]):
         raise ShapeError(

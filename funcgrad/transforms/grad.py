@@ -329,7 +329,7 @@ def linear_transpose(fun: Callable, *primals: Any) -> Callable:
 
     >>> import funcgrad as fg
     >>> fg.linear_transpose(lambda x: 3.0 * x, 1.0)(2.0)
-    (Array(6., dtype=float32, weak_type=True),)
+    (Array(6., dtype=float32),)
     """
     check_leaves("linear_transpose", fun, primals, {})
     leaves, in_tree = tree.flatten((tuple(primals), {}))
