@@ -332,9 +332,7 @@ def test_numbers_that_do_not_fit():
         fnp.add(fnp.array([1], "uint8"), 300)
 
 
-@pytest.mark.parametrize(
-    "name", ["floor", "heaviside", "hypot", "clip", "signbit", "i0"]
-)
+@pytest.mark.parametrize("name", ["floor", "heaviside", "hypot", "clip", "signbit", "i0"])
 def test_complex_numbers_are_refused(name):
     args = (1j, 1.0) if name in ("heaviside", "hypot") else (1j,)
     with pytest.raises(DTypeError, match=f"{name}: need real numbers"):
