@@ -120,10 +120,12 @@ def _join(what: str, funs: Sequence[Callable], outs: list[list[ShapedArray]]) ->
             raise ControlFlowError(f"{what}: result {i} of the branches: {e}") from None
         shape = avals[0].shape
         if any(a.shape != shape or (a.dtype != dtype and not a.weak_type) for a in avals):
-            listed = " and ".join(
+            each = [
                 f"{a}{' (weak)' if a.weak_type else ''} from {name_of(f)}"
                 for f, a in zip(funs, avals, strict=True)
-            )
+            ]
+            # Users give cond the branch for true first.
+            listed = " and ".join(each[::-1] if what == "cond" else each)
             raise ControlFlowError(
                 f"{what}: all branches must return the same types, but result {i} is {listed}"
             )

@@ -43,7 +43,7 @@ def associative_scan(fn: Callable, elems: Any, reverse: bool = False, axis: int 
     avals = [aval_of(x) for x in leaves]
     sizes = {a.shape[axis] if -a.ndim <= axis < a.ndim else None for a in avals}
     if len(sizes) != 1 or None in sizes:
-        listed = ", ".join(map(str, avals))
+        listed = ", ".join(str(a) for a in avals)
         raise ControlFlowError(
             f"associative_scan with {name_of(fn)}: the arrays must have one size along axis "
             f"{axis}, got {listed}"
