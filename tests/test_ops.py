@@ -285,20 +285,20 @@ def block(x, factors, factor, part):
     return np.ascontiguousarray(x[where]).reshape(x[where].shape)
 
 
-def local_params(prim, params, operand, out_shape):
+def local_params(prim, params, operands, out_shape):
     """The parameters that hold sizes, for a block."""
     params = dict(params)
-    if prim.name == "broadcast_in_dim":
+    if prim.name in ("broadcast_in_dim", "iota"):
         params["shape"] = out_shape
     elif prim.name == "reshape":
         params["new_sizes"] = out_shape
     elif prim.name == "dynamic_slice":
         params["slice_sizes"] = out_shape
     elif prim.name == "slice":
-        limits = zip(params["limit_indices"], operand.shape, strict=True)
+        limits = zip(params["limit_indices"], operands[0].shape, strict=True)
         params["limit_indices"] = tuple(min(*pair) for pair in limits)
     elif prim.name == "gather":
-        sizes = zip(params["slice_sizes"], operand.shape, strict=True)
+        sizes = zip(params["slice_sizes"], operands[0].shape, strict=True)
         params["slice_sizes"] = tuple(min(*pair) for pair in sizes)
     return params
 
@@ -309,19 +309,18 @@ def check_cuts(prim, params, args):
     mapping = dims_.parse(prim.dims(*avals, **params))
     whole = numpy_list(as_list(prim.bind(*args, **params)))
     dims_.check(mapping, avals, [aval_of(o) for o in whole])
-    named = zip(mapping.ins, args, strict=True) if args else ()
+    ins = mapping.ins if args else ()
+    named = zip((*ins, *mapping.outs), (*args, *whole), strict=True)
     sizes = {f: n for names, x in named for f, n in zip(names, x.shape, strict=True)}
     for factor, n in sizes.items():
         if factor == "." or factor in mapping.whole or n < 2:
             continue
         results = []
         for part in (slice(0, n // 2), slice(n // 2, n)):
-            own = [
-                block(x, names, factor, part) for names, x in zip(mapping.ins, args, strict=True)
-            ]
+            own = [block(x, names, factor, part) for names, x in zip(ins, args, strict=True)]
             named, count = zip(mapping.outs[0], whole[0].shape, strict=True), len(range(n)[part])
             shape = tuple(count if f == factor else m for f, m in named)
-            outs = prim.bind(*own, **local_params(prim, params, own[0], shape))
+            outs = prim.bind(*own, **local_params(prim, params, own, shape))
             results.append(numpy_list(as_list(outs)))
         for k, out in enumerate(whole):
             halves = [r[k] for r in results]

@@ -267,6 +267,13 @@ def _iota_impl(xp, *, dtype, shape, dimension):
     return xp.broadcast_to(counts.reshape(line), shape)
 
 
+def _iota_dims(*, dtype, shape, dimension):
+    names = dims_.letters(len(shape))
+    # A block of the axis that counts would begin with another number.
+    names[dimension] += "!"
+    return f" -> {' '.join(names)}"
+
+
 iota_p = Primitive(
     name="iota",
     abstract=_iota_abstract,
@@ -274,7 +281,7 @@ iota_p = Primitive(
     jvp=NoRule("it has no operands"),
     transpose=NoRule("it has no operands"),
     batch=NoRule("it has no operands"),
-    dims=lambda *, dtype, shape, dimension: f" -> {' '.join(dims_.letters(len(shape)))}",
+    dims=_iota_dims,
 )
 
 
