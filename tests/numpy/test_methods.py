@@ -190,6 +190,14 @@ def test_methods(method):
     same(jit(method_of, backend="numpy")(Array(X)), method(X))
 
 
+def test_sorting_methods():
+    x = Array(X)
+    same(x.sort(), np.sort(X))
+    same(x.argsort(0), np.argsort(X, 0), dtype=False)
+    same(x[0].sort().searchsorted(0.0), np.sort(X[0]).searchsorted(0.0), dtype=False)
+    assert x[0].argpartition(1).shape == (3,)
+
+
 def test_methods_that_return_what_values_say():
     x = Array(X)
     same(x.nonzero(), X.nonzero(), dtype=False)
