@@ -210,8 +210,6 @@ _METHODS = {
     "any": _reduction(reductions.any),
     "argmax": reductions.argmax,
     "argmin": reductions.argmin,
-    "argpartition": sorting.argpartition,
-    "argsort": sorting.argsort,
     "astype": creation.astype,
     "clip": arithmetic.clip,
     "conj": elementwise.conjugate,
