@@ -13,7 +13,7 @@ from funcgrad.ops import shape as ops
 from funcgrad.ops.base import full
 from funcgrad.ops.convert import convert_element_type, select_n
 from funcgrad.ops.index_plan import known
-from funcgrad.ops.indexing import index_update
+from funcgrad.ops.indexing import index, index_update
 
 
 def is_known(x: Any) -> bool:
@@ -47,3 +47,9 @@ def first_true(mask: Any, count: int) -> Any:
     # Element number r (from 1) goes to place r - 1; the others are dropped.
     target = select_n(mask, np.asarray(count, np.int32), rank - 1)
     return index_update(full((count,), 0, np.int32), target, place, "set", mode="drop")
+
+
+def along(x: Any, positions: Any, axis: int = 0) -> Any:
+    """The elements at positions of an axis that all lie inside it."""
+    mode = None if is_known(positions) else "promise_in_bounds"
+    return index(x, (slice(None),) * axis + (positions,), mode=mode)

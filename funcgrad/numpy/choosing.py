@@ -18,7 +18,7 @@ from funcgrad.numpy.joining import arrays_of
 from funcgrad.numpy.logic import truth
 from funcgrad.ops.arithmetic import max as larger
 from funcgrad.ops.arithmetic import min as smaller
-from funcgrad.ops.convert import convert_element_type, select_n, stop_gradient
+from funcgrad.ops.convert import convert_element_type, select_n, select_n_p, stop_gradient
 from funcgrad.ops.convert import select as choice_of
 from funcgrad.ops.index_plan import known
 
@@ -70,7 +70,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     masks = [truth(c) for c in arrays_of("select", condlist, "condlist")]
     out, *choices = promote("select", default, *arrays_of("select", choicelist, "choicelist"))
     for mask, choice in zip(reversed(masks), reversed(choices), strict=True):
-        out = select_n(*cases_of("select", mask, out, choice))
+        out = select_n_p.bind(*cases_of("select", mask, out, choice))
     return out
 
 
@@ -109,7 +109,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
         out = value(default, None)
     out = broadcast_to(out, x.shape)
     for mask, function in zip(masks, functions, strict=True):
-        out = select_n(*cases_of("piecewise", mask, out, value(function, mask)))
+        out = select_n_p.bind(*cases_of("piecewise", mask, out, value(function, mask)))
     return out
 
 

@@ -141,7 +141,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     first, second = max(-offset, 0), max(offset, 0)
     places = np.arange(max(min(rows - first, columns - second), 0))
     a = moveaxis(a, axes, (-2, -1))
-    return index(a, (..., places + first, places + second), mode="promise_in_bounds")
+    return index(a, (..., places + first, places + second))
 
 
 def diag(v: Any, k: int = 0) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from funcgrad.core.array import Array
 from funcgrad.errors import OutOfBoundsError, ShapeError
-from funcgrad.numpy._known import first_true, is_known, unknown_error
+from funcgrad.numpy._known import along, first_true, is_known, unknown_error
 from funcgrad.numpy._util import (
     as_array,
     broadcast_shapes,
@@ -30,7 +30,7 @@ from funcgrad.ops import cumulative
 from funcgrad.ops import shape as ops
 from funcgrad.ops.arithmetic import max as larger
 from funcgrad.ops.base import full, sum_p
-from funcgrad.ops.convert import convert_element_type, select_n
+from funcgrad.ops.convert import convert_element_type, select_n_p
 from funcgrad.ops.convert import select as choice_of
 from funcgrad.ops.gather import gather_p
 from funcgrad.ops.index import index_dtype, wrapped
@@ -79,11 +79,14 @@ def where(
         raise ValueError("where: size and fill_value are for a condition alone, without x and y")
     mask = truth(as_array("where", condition, "condition"))
     x, y = promote("where", x, y)
-    return select_n(*cases_of("where", mask, y, x))
+    return select_n_p.bind(*cases_of("where", mask, y, x))
 
 
 def cases_of(name: str, mask: Any, x: Any, y: Any) -> list[Any]:
     """A mask and two cases of a common shape, as select_n takes them."""
+    given = {a.shape for a in (mask, x, y)} - {()}
+    if len(given) < 2:
+        return [mask, x, y]
     shape = broadcast_shapes(name, mask.shape, x.shape, y.shape)
     return [broadcast_to(a, shape) if a.shape else a for a in (mask, x, y)]
 
@@ -420,5 +423,5 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = False) -> Any:
         return arr
     flat = ravel(mask)
     rank = cumulative.cumsum(convert_element_type(flat, np.int32)) - 1
-    new = index(vals, larger(rank, 0) % vals.size, mode="promise_in_bounds")
+    new = along(vals, larger(rank, 0) % vals.size)
     return reshape(choice_of(flat, new, ravel(arr)), arr.shape)

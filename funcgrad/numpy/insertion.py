@@ -6,22 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.numpy._known import first_true, is_known, unknown_error
+from funcgrad.numpy._known import along, first_true, is_known, unknown_error
 from funcgrad.numpy._util import as_array, broadcast_to, canonical_axis, convert
 from funcgrad.numpy.shape import moveaxis, ravel
 from funcgrad.ops import shape as ops
 from funcgrad.ops.base import full
 from funcgrad.ops.compare import bitwise_not
 from funcgrad.ops.index import index_dtype, wrapped
-from funcgrad.ops.indexing import index, index_update
+from funcgrad.ops.indexing import index_update
 from funcgrad.ops.sort import argsort
 
 __all__ = ["delete", "insert"]
-
-
-def _along(a: Any, positions: Any, axis: int) -> Any:
-    """The elements of an axis at positions that lie inside it."""
-    return index(a, (slice(None),) * axis + (positions,), mode="promise_in_bounds")
 
 
 def delete(
@@ -41,13 +36,13 @@ def delete(
     axis = canonical_axis("delete", axis, arr.ndim)
     size = arr.shape[axis]
     if isinstance(obj, slice):
-        return _along(arr, np.delete(np.arange(size), obj), axis)
+        return along(arr, np.delete(np.arange(size), obj), axis)
     if isinstance(obj, list | tuple):
         obj = np.asarray(obj) if obj else np.zeros(0, np.int32)
     where = as_array("delete", obj, "obj")
     if is_known(where):
         try:
-            return _along(arr, np.delete(np.arange(size), np.asarray(where)), axis)
+            return along(arr, np.delete(np.arange(size), np.asarray(where)), axis)
         except IndexError as e:
             raise IndexError(f"delete: {e}, for arr {arr.aval}") from None
     if where.ndim and not assume_unique_indices:
@@ -56,7 +51,7 @@ def delete(
     if where.dtype.kind not in "iu":
         raise unknown_error("delete", "obj", where, "Give the positions as integers.")
     gone = index_update(full((size,), False, bool), ravel(where), True, "set")
-    return _along(arr, first_true(bitwise_not(gone), size - where.size), axis)
+    return along(arr, first_true(bitwise_not(gone), size - where.size), axis)
 
 
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
@@ -89,7 +84,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     count = max(where.size, values.shape[axis]) if where.size == 1 else where.size
     shape = (*arr.shape[:axis], count, *arr.shape[axis + 1 :])
     joined = ops.concatenate([arr, broadcast_to(values, shape)], axis)
-    return _along(joined, _merged(where, size, count), axis)
+    return along(joined, _merged(where, size, count), axis)
 
 
 def _merged(where: Any, size: int, count: int) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from funcgrad.core.array import Array
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._known import concrete, is_known, unknown_error
+from funcgrad.numpy._known import along, concrete, is_known, unknown_error
 from funcgrad.numpy._util import (
     as_array,
     broadcast_to,
@@ -355,7 +355,7 @@ def repeat(
             wide = ops.expand_dims(a, (axis + 1,))
             wide = broadcast_to(wide, (*a.shape[: axis + 1], int(times), *a.shape[axis + 1 :]))
             return ops.collapse(wide, axis, axis + 2)
-        return _along(a, np.repeat(np.arange(size), times), axis)
+        return along(a, np.repeat(np.arange(size), times), axis)
     if total_repeat_length is None:
         raise unknown_error("repeat", "repeats", counts, "Give total_repeat_length=n.")
     total = operator.index(total_repeat_length)
@@ -366,7 +366,7 @@ def repeat(
     ends = cumulative.cumsum(convert_element_type(counts, np.int32))
     begins = ops.concatenate([full((1,), 0, np.int32), ops.slice(ends, (0,), (size - 1,))], 0)
     marks = index_update(full((total,), 0, np.int32), begins, 1, "add", mode="drop")
-    return _along(a, cumulative.cumsum(marks) - 1, axis)
+    return along(a, cumulative.cumsum(marks) - 1, axis)
 
 
 def _counts(repeats: Any, size: int) -> Any:
@@ -385,11 +385,6 @@ def _counts(repeats: Any, size: int) -> Any:
     if counts.dtype.kind not in "iu":
         raise TypeError(f"repeat: repeats must be integers, got {counts.aval}")
     return counts
-
-
-def _along(a: Any, positions: Any, axis: int) -> Any:
-    """The elements of an axis at positions that lie inside it."""
-    return index(a, (slice(None),) * axis + (positions,), mode="promise_in_bounds")
 
 
 def resize(a: Any, new_shape: Any) -> Any:
@@ -445,7 +440,7 @@ def _roll_axis(a: Any, shift: Any, axis: int) -> Any:
         start = -operator.index(shift) % size
         parts = [ops.slice(a, *_bounds(a.shape, axis, *b)) for b in ((start, size), (0, start))]
         return ops.concatenate(parts, axis) if start else a
-    return _along(a, (np.arange(size, dtype=np.int32) - shift) % size, axis)
+    return along(a, (np.arange(size, dtype=np.int32) - shift) % size, axis)
 
 
 def _bounds(shape: tuple[int, ...], axis: int, start: int, stop: int) -> tuple[list, list]:

@@ -14,6 +14,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.errors import ShapeError
+from funcgrad.numpy._known import along
 from funcgrad.numpy._util import as_array, broadcast_to, convert, integers
 from funcgrad.numpy.shape import moveaxis, reshape
 from funcgrad.ops import shape as ops
@@ -85,7 +86,7 @@ def _filler(mode: str, option: Any, array: Any) -> Callable:
         return lambda x, axis, *widths: _odd(x, axis, widths, mode)
     if option not in (None, "even", "odd"):
         raise ValueError(f"pad: reflect_type must be 'even' or 'odd', got {option!r}")
-    return lambda x, axis, *widths: _along(x, np.pad(np.arange(x.shape[axis]), widths, mode), axis)  # type: ignore[call-overload]
+    return lambda x, axis, *widths: along(x, np.pad(np.arange(x.shape[axis]), widths, mode), axis)  # type: ignore[call-overload]
 
 
 # ---- arguments
@@ -135,10 +136,6 @@ def _lengths(option: Any, ndim: int) -> list[tuple[int, int]]:
 
 
 # ---- modes
-
-
-def _along(x: Any, positions: Any, axis: int) -> Any:
-    return index(x, (slice(None),) * axis + (positions,), mode="promise_in_bounds")
 
 
 def _part(x: Any, axis: int, start: int, stop: int) -> Any:
@@ -200,7 +197,7 @@ def _odd(x: Any, axis: int, widths: tuple, mode: str) -> Any:
     size = x.shape[axis]
     period = size if mode == "symmetric" else size - 1
     if not period:
-        return _along(x, np.zeros(size + sum(widths), int), axis)
+        return along(x, np.zeros(size + sum(widths), int), axis)
     segment, rest = np.divmod(np.arange(-widths[0], size + widths[1]), period)
     mirrored = segment % 2
     positions = np.where(mirrored, period - rest - (mode == "symmetric"), rest)
@@ -211,7 +208,7 @@ def _odd(x: Any, axis: int, widths: tuple, mode: str) -> Any:
 
     first, last = _part(x, axis, 0, 1), _part(x, axis, size - 1, size)
     moved = first * factor(-turns) + last * factor(turns + 2 * mirrored)
-    return moved + _along(x, positions, axis) * factor(1 - 2 * mirrored)
+    return moved + along(x, positions, axis) * factor(1 - 2 * mirrored)
 
 
 # ---- statistics

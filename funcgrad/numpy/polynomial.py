@@ -10,7 +10,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._known import concrete
+from funcgrad.numpy._known import along, concrete
 from funcgrad.numpy._util import (
     as_array,
     broadcast_to,
@@ -308,7 +308,7 @@ def _roots_of_some_degree(p: Any) -> Any:
     places = ops.iota(np.int32, n)
     leading = total_of(cumprod(convert(p == 0, np.dtype(np.int32))), dtype=np.int32)
     # With the zeros moved to the end, each is a root 0 too many; roots 0 are sorted last.
-    p = index(p, (places + leading) % n, mode="promise_in_bounds")
+    p = along(p, (places + leading) % n)
     found = _companion_roots(where(leading == n, full((n,), 1, p.dtype), p))
     found = index(found, argsort(magnitude(found), descending=True))
     missing = places[: n - 1] >= n - 1 - leading

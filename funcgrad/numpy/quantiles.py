@@ -132,7 +132,7 @@ def _element(x: Any, position: Any, count: Any) -> Any:
     """Elements at positions, held within the rows' numbers of elements."""
     if isinstance(position, np.ndarray):
         at = np.clip(position, 0, count - 1).astype(np.int32)
-        return index(x, (..., at), mode="promise_in_bounds")
+        return index(x, (..., at))
     last = convert(as_array("quantile", count - 1), position.dtype)
     at = convert_element_type(maximum(minimum(position, last), 0), np.int32)
     if at.ndim == 1:

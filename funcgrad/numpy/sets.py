@@ -11,7 +11,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.array import Array
-from funcgrad.numpy._known import is_known, unknown_error
+from funcgrad.numpy._known import along, is_known, unknown_error
 from funcgrad.numpy._util import (
     as_array,
     broadcast_to,
@@ -253,7 +253,7 @@ def _isin(x: Any, among: Any, method: str = "auto") -> Any:
         return reduce_or(same, (x.ndim,))
     ordered = sorts.sort(among)
     place = smaller(searchsorted(ordered, x), n - 1)
-    return eq(index(ordered, place, mode="promise_in_bounds"), x)
+    return eq(along(ordered, place), x)
 
 
 # ---- two sets
@@ -281,7 +281,7 @@ def _kept(name: str, x: Any, keep: Any, size: Any, fill_value: Any) -> tuple[Any
     (places,) = nonzero(keep, size=size, fill_value=n)
     if not n:
         return full(places.shape, 0 if fill_value is None else fill_value, x.dtype), places
-    values = index(x, smaller(places, n - 1), mode="promise_in_bounds")
+    values = along(x, smaller(places, n - 1))
     if fill_value is None:
         # As in unique, by default what is missing is the first that is there.
         fill = index(values, slice(0, 1))

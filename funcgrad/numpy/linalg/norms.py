@@ -10,17 +10,23 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import as_array, axes_of, promote_inexact
-from funcgrad.numpy.elementwise import imag, real, sqrt
+from funcgrad.numpy.elementwise import imag, real
 from funcgrad.numpy.indexing import where
 from funcgrad.numpy.linalg.factors import svdvals
 from funcgrad.numpy.linalg.solvers import inv, matrices
 from funcgrad.numpy.logic import isnan
 from funcgrad.numpy.reductions import any as any_of
+from funcgrad.numpy.reductions import keep_axes
 from funcgrad.numpy.reductions import max as greatest
 from funcgrad.numpy.reductions import min as least
 from funcgrad.numpy.reductions import sum as total_of
 from funcgrad.numpy.shape import expand_dims, moveaxis
 from funcgrad.ops.arithmetic import abs as magnitude
+from funcgrad.ops.arithmetic import mul
+from funcgrad.ops.arithmetic import sqrt as sqrt_p
+from funcgrad.ops.base import sum_p
+from funcgrad.ops.compare import eq
+from funcgrad.ops.convert import select_n_p
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
 
@@ -31,11 +37,17 @@ def _inexact(name: str, x: Any) -> Any:
 
 
 def _root_of_squares(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    square = x * x if not dtypes.is_complex(x.dtype) else real(x) * real(x) + imag(x) * imag(x)
-    total = total_of(square, axis=axes, keepdims=keepdims)
+    if dtypes.is_complex(x.dtype):
+        square = real(x) * real(x) + imag(x) * imag(x)
+    else:
+        square = mul.bind(x, x)
+    total = sum_p.bind(square, axes=axes)
     # Where all is zero, the root's infinite derivative is kept out: the norm's is zero.
-    zero = total == 0
-    return where(zero, 0, sqrt(where(zero, 1, total)))
+    nothing, one = (np.asarray(n, total.dtype) for n in (0, 1))
+    zero = eq.bind(total, nothing)
+    root = sqrt_p.bind(select_n_p.bind(zero, total, one))
+    out = select_n_p.bind(zero, root, nothing)
+    return keep_axes(out, x.shape, axes) if keepdims else out
 
 
 def _power(x: Any, p: Any) -> Any:

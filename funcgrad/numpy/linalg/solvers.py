@@ -7,13 +7,15 @@ matrices give inf or NaN, as nothing is known of values while a program is trace
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core import context
+from funcgrad.core.array import Array, EvalTrace
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
     as_array,
@@ -70,6 +72,23 @@ def identity_like(x: Any) -> Any:
     return convert_element_type(eye_mask(x), x.dtype)
 
 
+def _at_once(function: Callable, *arrays: Any) -> Array | None:
+    """NumPy's result where arrays are known and nothing is traced, else None.
+
+    LAPACK is far faster than the elimination that is written as operations, which programs need.
+    """
+    now = context.current()
+    if any(type(a) is not Array for a in arrays) or type(now.trace) is not EvalTrace:
+        return None
+    if now.debug_nans:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            return Array(np.asarray(function(*(a.value for a in arrays))))
+    except np.linalg.LinAlgError:
+        return None  # What follows gives the inf and NaN of singular matrices.
+
+
 # ---- solve
 
 
@@ -104,6 +123,9 @@ def _solution_transpose(transposed: bool, primals: Any, ct: Any) -> Any:
 
 def solve_matrices(a: Any, b: Any) -> Any:
     """x with a x = b, for square a and matrices b whose leading axes broadcast."""
+    done = _at_once(np.linalg.solve, a, b)
+    if done is not None:
+        return done
     factors, _, order = ops.lu(stop_gradient(a))
     lead = broadcast_shapes("solve", a.shape[:-2], b.shape[:-2])
     a, factors, b = (broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, factors, b))
@@ -171,7 +193,8 @@ def det(a: Any) -> Any:
     if n == 3:
         terms = [a[..., 2, k] * _minor(a, i, j) for k, i, j in ((0, 1, 2), (1, 2, 0), (2, 0, 1))]
         return terms[0] + terms[1] + terms[2]
-    return _det(a)
+    done = _at_once(np.linalg.det, a)
+    return _det(a) if done is None else done
 
 
 @custom_jvp
