@@ -22,7 +22,17 @@ from funcgrad.transforms.jit import jit
 from funcgrad.transforms.scan import scan
 from funcgrad.transforms.vmap import vmap
 from funcgrad.transforms.while_loop import fori_loop, while_loop
-from tests.random_steps import MOST, Steps, fitted, mean_of, scaled, shape_of, whole
+from tests.random_integers import WIDTHS, Integers
+from tests.random_steps import (
+    MOST,
+    Steps,
+    alike,
+    is_low,
+    mean_of,
+    scaled,
+    settled,
+    whole,
+)
 
 
 class Drawn:
@@ -89,10 +99,8 @@ class Block:
                          for k, (name, _, at) in enumerate(self.steps))  # fmt: skip
 
 
-class Maker(Steps):
-    """Makes blocks. `smooth`: without ops that are not continuous."""
-
-    # ---- making a block
+class Programs:
+    """Makes blocks of steps; steps that hold blocks. `smooth`: without ops that jump."""
 
     def block(self, n_steps):
         kinds = [k for k in dir(self) if k.startswith("op_")]
@@ -101,48 +109,99 @@ class Maker(Steps):
         if self.depth >= 2:
             kinds = [k for k in kinds if not k.startswith(("op_inner_", "op_jump_inner_"))]
         for _ in range(n_steps):
-            kind = self.choice(kinds)
-            made = getattr(self, kind)() or self.op_unary()
-            name, run, at = made
+            name, run, at = getattr(self, self.choice(kinds))() or self.op_unary()
             out = run(*(self.values[i] for i in at))
             if math.prod(out.shape) > MOST or len(out.shape) > 4:
                 continue
             self.steps.append((name, run, at))
             self.values.append(out)
         if not self.steps:
-            name, run, at = self.op_unary()
-            self.steps.append((name, run, at))
+            self.steps.append(self.op_unary())
         return Block(self.steps, self.n_in)
 
-    def inner(self, shapes, dtype, n_steps=3):
-        """A block of operands of some shapes."""
-        examples = [self.constant(s, dtype) for s in shapes]
-        maker = Maker(self.choose, examples, self.smooth, self.depth + 1)
+    def inner(self, *examples, n_steps=3):
+        """A block of operands of some shapes and dtypes."""
+        like = [self.constant(shape, x.dtype) for x, shape in examples]
+        maker = type(self)(self.choose, like, self.smooth, self.depth + 1)
         return maker.block(self.integer(1, n_steps))
 
-    # ---- programs in programs
+    def two(self, rank=0):
+        """Two operands' numbers and values."""
+        i, j = self.pick(rank), self.pick()
+        return None if i is None else (i, j, self.values[i], self.values[j])
 
     def op_inner_call(self):
-        i, j = self.pick(), self.pick()
-        x, y = self.values[i], self.values[j]
-        body = self.inner([x.shape, y.shape], x.dtype)
+        i, j, x, y = self.two()
+        body = self.inner((x, x.shape), (y, y.shape))
         name = self.choice(["jit", "checkpoint", "call"])
         f = {"jit": jit, "checkpoint": checkpoint, "call": lambda f: f}[name](body)
         return f"{name}[{body}]", f, [i, j]
 
     def op_inner_vmap(self):
-        i, j = self.pick(1), self.pick()
-        if i is None:
+        if (found := self.two(1)) is None:
             return None
-        x, y = self.values[i], self.values[j]
+        i, j, x, y = found
         d = self.axis(x)
-        body = self.inner([x.shape[:d] + x.shape[d + 1 :], y.shape], x.dtype)
+        body = self.inner((x, x.shape[:d] + x.shape[d + 1 :]), (y, y.shape))
         return f"vmap{d}[{body}]", vmap(body, (d, None)), [i, j]
 
+    def op_inner_scan(self):
+        if (found := self.two(1)) is None:
+            return None
+        i, j, x, y = found
+        body = self.inner((y, y.shape), (x, x.shape[1:]))
+        reverse, last = bool(self.integer(0, 1)), bool(self.integer(0, 1))
+
+        def step(carry, row):
+            new = body(carry, row)
+            return settled(add(carry, alike(new, carry))), new
+
+        def run(x, y):
+            carry, rows = scan(step, y, x, reverse=reverse)
+            return carry if last else rows
+
+        return f"scan[{body}]", run, [i, j]
+
+    def op_inner_loop(self):
+        i, n = self.pick(), self.integer(0, 3)
+        x = self.values[i]
+        body = self.inner((x, x.shape), n_steps=2)
+        turn = lambda k, y: settled(add(y, alike(body(y), y)))
+        return f"fori{n}[{body}]", lambda x: fori_loop(0, n, turn, x), [i]
+
+    def op_jump_inner_while(self):
+        i = self.pick()
+        x = self.values[i]
+        body = self.inner((x, x.shape), n_steps=2)
+
+        def run(x):
+            n = whole(x, 3)
+            turn = lambda s: (add(s[0], 1), settled(add(alike(body(s[1]), s[1]), s[1])))
+            return while_loop(lambda s: lt(s[0], n), turn, (np.int32(0), x), max_steps=4)[1]
+
+        return f"while[{body}]", run, [i]
+
+    def op_jump_inner_cond(self):
+        i, j, x, y = self.two()
+        k = self.pick()
+        one, two = (self.inner((x, x.shape), (y, y.shape), n_steps=2) for _ in range(2))
+        like = self.choice([x, y])
+        first = lambda x, y: alike(one(x, y), like)
+        second = lambda x, y: alike(two(x, y), like)
+        third = lambda x, y: alike(y, like)
+        if self.integer(0, 1):
+            run = lambda x, y, z: cond(is_low(z), first, second, x, y)
+            return f"cond[{one} | {two}]", run, [i, j, k]
+        run = lambda x, y, z: switch(whole(z, 2), [first, second, third], x, y)
+        return f"switch[{one} | {two}]", run, [i, j, k]
+
+
+class Maker(Steps, Programs):
+    """Programs of floats."""
+
     def op_inner_derivative(self):
-        i, j = self.pick(), self.pick()
-        x, y = self.values[i], self.values[j]
-        body = self.inner([x.shape, y.shape], x.dtype)
+        i, j, x, y = self.two()
+        body = self.inner((x, x.shape), (y, y.shape))
         if self.integer(0, 1):
             run = lambda x, y: scaled(grad(lambda x, y: mean_of(body(x, y)))(x, y), 0.5)
             return f"grad[{body}]", lambda x, y: transcendental.tanh(run(x, y)), [i, j]
@@ -151,7 +210,8 @@ class Maker(Steps):
 
     def op_inner_custom(self):
         i = self.pick()
-        body = self.inner([self.values[i].shape], self.values[i].dtype, 2)
+        x = self.values[i]
+        body = self.inner((x, x.shape), n_steps=2)
         if self.integer(0, 1):
             f = custom_jvp(lambda x: body(x))
             f.defjvp(lambda p, t: jvp(body, p, t))
@@ -161,60 +221,9 @@ class Maker(Steps):
                  lambda x, ct: (a.mul(ct, transcendental.cos(x)),))  # fmt: skip
         return "custom_vjp[sin]", g, [i]
 
-    def op_inner_scan(self):
-        i, j = self.pick(1), self.pick()
-        if i is None:
-            return None
-        x, y = self.values[i], self.values[j]
-        body = self.inner([y.shape, x.shape[1:]], x.dtype)
-        reverse, last = bool(self.integer(0, 1)), bool(self.integer(0, 1))
 
-        def step(carry, row):
-            new = body(carry, row)
-            return transcendental.tanh(add(carry, fitted(new, shape_of(carry)))), new
-
-        def run(x, y):
-            carry, rows = scan(step, y, x, reverse=reverse)
-            return carry if last else rows
-
-        return f"scan[{body}]", run, [i, j]
-
-    def op_inner_loop(self):
-        i = self.pick()
-        x, n = self.values[i], self.integer(0, 3)
-        body = self.inner([x.shape], x.dtype, 2)
-        turn = lambda k, y: transcendental.tanh(add(y, fitted(body(y), shape_of(y))))
-        return f"fori{n}[{body}]", lambda x: fori_loop(0, n, turn, x), [i]
-
-    def op_jump_inner_while(self):
-        i = self.pick()
-        x = self.values[i]
-        body = self.inner([x.shape], x.dtype, 2)
-
-        def run(x):
-            n = whole(x, 3)
-            turn = lambda s: (
-                add(s[0], 1),
-                transcendental.tanh(add(fitted(body(s[1]), x.shape), s[1])),
-            )
-            return while_loop(lambda s: lt(s[0], n), turn, (np.int32(0), x), max_steps=4)[1]
-
-        return f"while[{body}]", run, [i]
-
-    def op_jump_inner_cond(self):
-        i, j, k = self.pick(), self.pick(), self.pick()
-        x, y = self.values[i], self.values[j]
-        one, two = (self.inner([x.shape, y.shape], x.dtype, 2) for _ in range(2))
-        shape = self.choice([x.shape, y.shape])
-        first = lambda x, y: fitted(one(x, y), shape)
-        second = lambda x, y: fitted(two(x, y), shape)
-        if self.integer(0, 1):
-            run = lambda x, y, z: cond(lt(mean_of(z), 0.1357), first, second, x, y)
-            return f"cond[{one} | {two}]", run, [i, j, k]
-        run = lambda x, y, z: switch(
-            whole(z, 2), [first, second, lambda x, y: fitted(y, shape)], x, y
-        )
-        return f"switch[{one} | {two}]", run, [i, j, k]
+class IntegerMaker(Integers, Programs):
+    """Programs of integers."""
 
 
 SHAPES = [(), (3,), (4,), (2, 3), (3, 4), (4, 2), (2, 3, 2), (1, 4)]
@@ -228,3 +237,11 @@ def program(choose, most=10):
     rng = np.random.default_rng(choose.integer(0, 999))
     args = [rng.uniform(-1.2, 1.2, s).astype(dtype) for s in shapes]
     return Maker(choose, args, smooth).block(choose.integer(1, most)), args
+
+
+def integer_program(choose, most=14):
+    """A block of integers of some widths, and its operands."""
+    kinds = [np.dtype(choose.one_of(WIDTHS)) for _ in range(choose.integer(1, 3))]
+    rng = np.random.default_rng(choose.integer(0, 999))
+    args = [rng.integers(-9, 10, choose.one_of(SHAPES)).astype(d) for d in kinds]
+    return IntegerMaker(choose, args, False).block(choose.integer(1, most)), args

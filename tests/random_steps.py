@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.trace import aval_of
 from funcgrad.ops import arithmetic as a
@@ -63,26 +64,50 @@ def scaled(x, by):
     return a.mul(x, np.asarray(by, dtype_of(x)))
 
 
+def is_integer(x):
+    return dtypes.is_integer(dtype_of(x))
+
+
 def mean_of(x):
+    """The mean of floats, the sum of integers."""
     shape = shape_of(x)
-    return scaled(sum_p.bind(x, axes=tuple(range(len(shape)))), 1 / max(math.prod(shape), 1))
+    total = sum_p.bind(x, axes=tuple(range(len(shape))))
+    return total if is_integer(x) else scaled(total, 1 / max(math.prod(shape), 1))
 
 
-def fitted(x, shape):
-    """x in another shape: spread from its mean where it has not the shape."""
+def fitted(x, shape, dtype=None):
+    """x in another shape (spread from its mean where it has not the shape) and dtype."""
+    x = x if dtype is None else v.convert_element_type(x, dtype)
     if shape_of(x) == shape:
         return x
     return broadcast_p.bind(mean_of(x), shape=shape, broadcast_dimensions=())
 
 
+def alike(x, other):
+    return fitted(x, shape_of(other), dtype_of(other))
+
+
+def settled(x):
+    """A carry that doesn't grow."""
+    return x if is_integer(x) else transcendental.tanh(x)
+
+
+def is_low(x):
+    return lt(mean_of(x), np.asarray(1 if is_integer(x) else 0.1357, dtype_of(x)))
+
+
 def whole(x, n):
     """An integer from -1 to n that depends on x."""
+    if is_integer(x):
+        wide = v.convert_element_type(mean_of(x), "int32")
+        return a.sub(a.rem(a.abs(wide), np.int32(n + 2)), np.int32(1))
     turned = a.mul(transcendental.sin(add(scaled(mean_of(x), 7.3), 0.4321)), (n + 2) / 2)
     return v.convert_element_type(floor(add(turned, n / 2)), "int32")
 
 
-class Steps:
-    """Draws steps, (name, function, numbers of operands), on values known by example."""
+class Moving:
+    """Draws steps, (name, function, numbers of operands), on values known by example: here those
+    that move elements of any dtype."""
 
     def __init__(self, choose, examples, smooth, depth=0):
         self.choose = choose
@@ -119,58 +144,6 @@ class Steps:
         """A function that adds a constant whose elements all differ."""
         salt = self.constant(x.shape, x.dtype)
         return lambda y: add(y, salt)
-
-    # ---- elementwise
-
-    def op_unary(self):
-        name = self.choice(UNARY)
-        return name, UNARY[name], [self.pick()]
-
-    def op_binary(self):
-        i, j, name = self.pick(), self.pick(), self.choice(BINARY)
-        shapes = self.values[i].shape, self.values[j].shape
-        f = BINARY[name]
-        if shapes[0] == shapes[1] or () in shapes:
-            return name, f, [i, j]
-        return f"{name}, fitted", lambda x, y: f(x, fitted(y, shape_of(x))), [i, j]
-
-    def op_with_constant(self):
-        i, name = self.pick(), self.choice(BINARY)
-        x, f = self.values[i], BINARY[name]
-        shape = self.choice([x.shape, ()])
-        c = self.constant(shape, x.dtype)
-        return f"{name} constant", lambda x: f(x, c), [i]
-
-    def op_select(self):
-        i, j = self.pick(), self.pick()
-        x = self.values[i]
-        mask = self.constant(x.shape, x.dtype) < 0.2
-        return "select", lambda x, y: v.select(mask, x, fitted(y, shape_of(x))), [i, j]
-
-    def op_jump_choose(self):
-        i = self.pick()
-        salt = self.salted(self.values[i])
-
-        def run(x):
-            y = salt(x)
-            low = bitwise_and(lt(y, 0.41), lt(-0.73, y))
-            return v.select(low, transcendental.sin(x), scaled(x, 0.5))
-
-        return "choose", run, [i]
-
-    def op_jump_extremum(self):
-        i, name = self.pick(), self.choice(["max", "min", "abs", "clamp"])
-        salt = self.salted(self.values[i])
-        c = self.constant(self.values[i].shape, self.values[i].dtype)
-        f = {
-            "max": lambda x: a.max(salt(x), c),
-            "min": lambda x: a.min(salt(x), c),
-            "abs": lambda x: a.abs(salt(x)),
-            "clamp": lambda x: v.clamp(-0.613, salt(x), 0.427),
-        }
-        return name, f[name], [i]  # fmt: skip
-
-    # ---- structure
 
     def op_transpose(self):
         i = self.pick(2)
@@ -230,8 +203,111 @@ class Steps:
         if i is None:
             return None
         d = self.axis(self.values[i])
-        run = lambda x, y: concatenate([x, fitted(y, shape_of(x)), x], d)
+        run = lambda x, y: concatenate([x, alike(y, x), x], d)
         return f"concatenate{d}", run, [i, j]
+
+    def op_select(self):
+        i, j = self.pick(), self.pick()
+        x = self.values[i]
+        mask = self.constant(x.shape, x.dtype) < 0.2
+        return "select", lambda x, y: v.select(mask, x, alike(y, x)), [i, j]
+
+    # ---- positions
+
+    def op_gather(self):
+        i = self.pick(1)
+        if i is None:
+            return None
+        shape = self.values[i].shape
+        rng = np.random.default_rng(self.integer(0, 99))
+        at = rng.integers(-1, shape[0] + 1, (self.integer(1, 4), 1)).astype(np.int32)
+        numbers = GatherDimensionNumbers(tuple(range(1, len(shape))), (0,), (0,))
+        mode = self.choice(["clip", "fill"])
+        run = lambda x: gather(x, at, numbers, (1, *shape_of(x)[1:]), mode=mode, fill_value=0.0)
+        return f"gather {at.ravel()}", run, [i]
+
+    def op_scatter(self):
+        i, j = self.pick(1), self.pick()
+        if i is None:
+            return None
+        shape, name = self.values[i].shape, self.choice(["scatter", "scatter_add", "scatter_mul"])
+        rng = np.random.default_rng(self.integer(0, 99))
+        unique = name == "scatter_mul"
+        n = min(self.integer(1, 4), shape[0] if unique else 4)
+        rows = rng.permutation(shape[0])[:n] if unique else rng.integers(-1, shape[0] + 1, n)
+        at = rows.reshape(-1, 1).astype(np.int32)
+        numbers = ScatterDimensionNumbers(tuple(range(1, len(shape))), (0,), (0,))
+        f = {"scatter": scatter, "scatter_add": scatter_add, "scatter_mul": scatter_mul}[name]
+
+        def run(x, y):
+            updates = fitted(y, (len(at), *shape_of(x)[1:]), dtype_of(x))
+            return f(x, at, updates, numbers, unique_indices=unique)
+
+        return f"{name} {rows}", run, [i, j]
+
+    def op_jump_dynamic(self):
+        i, j, k = self.pick(1), self.pick(), self.pick()
+        if i is None:
+            return None
+        shape = self.values[i].shape
+        sizes = tuple(self.integer(1, n) for n in shape)
+        update = bool(self.integer(0, 1))
+
+        def run(x, y, z):
+            starts = [whole(y, n) for n in shape]
+            if update:
+                return dynamic_update_slice(x, fitted(z, sizes, dtype_of(x)), starts)
+            return dynamic_slice(x, starts, sizes)
+
+        return f"dynamic{sizes}", run, [i, j, k]
+
+
+class Steps(Moving):
+    """Steps on floats."""
+
+    # ---- elementwise
+
+    def op_unary(self):
+        name = self.choice(UNARY)
+        return name, UNARY[name], [self.pick()]
+
+    def op_binary(self):
+        i, j, name = self.pick(), self.pick(), self.choice(BINARY)
+        shapes = self.values[i].shape, self.values[j].shape
+        f = BINARY[name]
+        if shapes[0] == shapes[1] or () in shapes:
+            return name, f, [i, j]
+        return f"{name}, fitted", lambda x, y: f(x, alike(y, x)), [i, j]
+
+    def op_with_constant(self):
+        i, name = self.pick(), self.choice(BINARY)
+        x, f = self.values[i], BINARY[name]
+        shape = self.choice([x.shape, ()])
+        c = self.constant(shape, x.dtype)
+        return f"{name} constant", lambda x: f(x, c), [i]
+
+    def op_jump_choose(self):
+        i = self.pick()
+        salt = self.salted(self.values[i])
+
+        def run(x):
+            y = salt(x)
+            low = bitwise_and(lt(y, 0.41), lt(-0.73, y))
+            return v.select(low, transcendental.sin(x), scaled(x, 0.5))
+
+        return "choose", run, [i]
+
+    def op_jump_extremum(self):
+        i, name = self.pick(), self.choice(["max", "min", "abs", "clamp"])
+        salt = self.salted(self.values[i])
+        c = self.constant(self.values[i].shape, self.values[i].dtype)
+        f = {
+            "max": lambda x: a.max(salt(x), c),
+            "min": lambda x: a.min(salt(x), c),
+            "abs": lambda x: a.abs(salt(x)),
+            "clamp": lambda x: v.clamp(-0.613, salt(x), 0.427),
+        }
+        return name, f[name], [i]  # fmt: skip
 
     # ---- reductions, cumulative ops, contractions
 
@@ -341,38 +417,7 @@ class Steps:
 
         return "cholesky", run, [i]
 
-    # ---- positions
-
-    def op_gather(self):
-        i = self.pick(1)
-        if i is None:
-            return None
-        shape = self.values[i].shape
-        rng = np.random.default_rng(self.integer(0, 99))
-        at = rng.integers(-1, shape[0] + 1, (self.integer(1, 4), 1)).astype(np.int32)
-        numbers = GatherDimensionNumbers(tuple(range(1, len(shape))), (0,), (0,))
-        mode = self.choice(["clip", "fill"])
-        run = lambda x: gather(x, at, numbers, (1, *shape_of(x)[1:]), mode=mode, fill_value=0.0)
-        return f"gather {at.ravel()}", run, [i]
-
-    def op_scatter(self):
-        i, j = self.pick(1), self.pick()
-        if i is None:
-            return None
-        shape, name = self.values[i].shape, self.choice(["scatter", "scatter_add", "scatter_mul"])
-        rng = np.random.default_rng(self.integer(0, 99))
-        unique = name == "scatter_mul"
-        n = min(self.integer(1, 4), shape[0] if unique else 4)
-        rows = rng.permutation(shape[0])[:n] if unique else rng.integers(-1, shape[0] + 1, n)
-        at = rows.reshape(-1, 1).astype(np.int32)
-        numbers = ScatterDimensionNumbers(tuple(range(1, len(shape))), (0,), (0,))
-        f = {"scatter": scatter, "scatter_add": scatter_add, "scatter_mul": scatter_mul}[name]
-
-        def run(x, y):
-            updates = fitted(y, (len(at), *shape_of(x)[1:]))
-            return f(x, at, updates, numbers, unique_indices=unique)
-
-        return f"{name} {rows}", run, [i, j]
+    # ---- sorting
 
     def op_jump_scatter_max(self):
         i = self.pick(1)
@@ -383,22 +428,6 @@ class Steps:
         at = np.random.default_rng(self.integer(0, 99)).integers(0, x.shape[0], (x.shape[0], 1))
         numbers = ScatterDimensionNumbers(tuple(range(1, len(x.shape))), (0,), (0,))
         return "scatter_max", lambda x: scatter_max(salt(x), at, updates, numbers), [i]
-
-    def op_jump_dynamic(self):
-        i, j, k = self.pick(1), self.pick(), self.pick()
-        if i is None:
-            return None
-        shape = self.values[i].shape
-        sizes = tuple(self.integer(1, n) for n in shape)
-        update = bool(self.integer(0, 1))
-
-        def run(x, y, z):
-            starts = [whole(y, n) for n in shape]
-            if update:
-                return dynamic_update_slice(x, fitted(z, sizes), starts)
-            return dynamic_slice(x, starts, sizes)
-
-        return f"dynamic{sizes}", run, [i, j, k]
 
     def op_jump_sort(self):
         i = self.pick(1)

@@ -16,7 +16,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.ir import interpret, typecheck
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import move_axis, sum_p
-from funcgrad.ops.compare import lt
+from funcgrad.ops.compare import eq, ne
 from funcgrad.ops.index import index_in_dim
 from funcgrad.ops.shape import concatenate, expand_dims
 from funcgrad.transforms.checkpoint import checkpoint
@@ -27,7 +27,7 @@ from funcgrad.transforms.make_jaxpr import make_jaxpr
 from funcgrad.transforms.scan import scan
 from funcgrad.transforms.vmap import vmap
 from tests.op_samples_base import as_list
-from tests.random_programs import Drawn, Rolled, program
+from tests.random_programs import Drawn, Rolled, integer_program, program
 
 LANES = 2
 
@@ -43,6 +43,9 @@ def same(got, wanted, what):
     for g, w in zip(got, wanted, strict=True):
         g, w = np.asarray(g), np.asarray(w)
         assert (g.shape, g.dtype) == (w.shape, w.dtype), what
+        if w.dtype.kind in "iu":
+            np.testing.assert_array_equal(g, w, err_msg=what)
+            continue
         assert np.isfinite(w).all(), f"{what}: the program is to have finite values"
         scale = max(1.0, float(np.abs(w).max(initial=0)))
         bound = (1e-3 if w.dtype == np.float32 else 1e-9) * scale
@@ -148,7 +151,7 @@ def by_cond(choose, f, r, args):
 
     def branched(*xs):
         total = sum_p.bind(xs[0], axes=tuple(range(aval_of(xs[0]).ndim)))
-        pred = lt(total, 1e9 if which else -1e9)
+        pred = eq(total, total) if which else ne(total, total)
         one = lambda *ys: as_list(f(*ys))
         two = lambda *ys: [y * 2 for y in as_list(f(*ys))]
         return cond(pred, one, two, *xs) if which else cond(pred, two, one, *xs)
@@ -159,10 +162,10 @@ def by_cond(choose, f, r, args):
 TRANSFORMS = (by_jit, by_vmap, by_vjp, by_jvp, by_linearize, by_checkpoint, by_scan, by_cond)
 
 
-def check_stack(choose, block, args, most=3):
+def check_stack(choose, block, args, most=3, transforms=TRANSFORMS):
     """A program under a stack of transformations: eagerly, interpreted and compiled."""
     f = r = block
-    stack = [choose.one_of(TRANSFORMS) for _ in range(choose.integer(1, most))]
+    stack = [choose.one_of(transforms) for _ in range(choose.integer(1, most))]
     for transform in stack:
         f, r, args = transform(choose, f, r, args)
     names = " of ".join(t.__name__[3:] for t in reversed(stack))
@@ -177,6 +180,14 @@ def check_stack(choose, block, args, most=3):
         values = [np.asarray(x) for x in (*closed.consts, *args)]
         same(interpret(closed.jaxpr, np, *values), wanted, f"{names}, interpreted")
     same(jit(f)(*args), wanted, f"jit of {names}")
+
+
+EXACT = (by_jit, by_vmap, by_checkpoint, by_scan, by_cond)
+
+
+def check_integers(choose, block, args):
+    """Integers are equal to the last bit."""
+    check_stack(choose, block, args, transforms=EXACT)
 
 
 def check_both_modes(choose, block, args):
@@ -211,6 +222,12 @@ def test_stacks_of_transformations(data):
 
 
 @given(st.data())
+def test_stacks_of_transformations_of_integers(data):
+    choose = Drawn(data.draw)
+    check_integers(choose, *integer_program(choose))
+
+
+@given(st.data())
 def test_both_modes(data):
     choose = Drawn(data.draw)
     check_both_modes(choose, *program(choose))
@@ -229,7 +246,8 @@ def failure(check, seed, block, args):
 
 
 def check_seed(check, seed):
-    block, args = program(Rolled(seed), most=14)
+    make = integer_program if check is check_integers else program
+    block, args = make(Rolled(seed), most=14)
     error = failure(check, seed, block, args)
     if error is None:
         return
@@ -246,7 +264,7 @@ COUNT = 3 * settings().max_examples
 
 
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("check", [check_stack, check_both_modes])
+@pytest.mark.parametrize("check", [check_stack, check_both_modes, check_integers])
 def test_seeds(check, part):
     for seed in range(part, COUNT, 4):
         check_seed(check, seed)
