@@ -261,6 +261,8 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str = "scan") ->
     x, bins = as_array("digitize", x, "x"), as_array("digitize", bins, "bins")
     if bins.ndim != 1:
         raise ShapeError(f"digitize: bins must be a vector, got {bins.aval}")
+    need_real("digitize", x)
+    need_real("digitize", bins)
     n = bins.shape[0]
     if not n:
         return full(x.shape, 0, default_int())
