@@ -28,6 +28,7 @@ from funcgrad.transforms.control import choose, drop
 from funcgrad.transforms.dce import dce_jaxpr
 from funcgrad.transforms.jvp import jvp_jaxpr
 from funcgrad.transforms.partial_eval import Split, partial_eval_jaxpr
+from funcgrad.transforms.simplify import inline_calls
 from funcgrad.transforms.transpose import transpose_jaxpr
 
 Policy = Callable[..., bool]
@@ -179,12 +180,16 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, jaxpr, **rest
 
 
 def _partial(unknown: Sequence[bool], eqn: Eqn) -> Split:
-    policy = eqn.params["policy"] or checkpoint_policies.nothing_saveable
+    jaxpr = eqn.params["jaxpr"]
+    policy = checkpoint_policies.nothing_saveable
+    if eqn.params["policy"] is not None:
+        # What a compiled function computes is up to the policy too.
+        policy, jaxpr = eqn.params["policy"], inline_calls(jaxpr, frozenset({"jit"}))
 
     def saveable(e: Eqn) -> bool:
         return policy(e.prim, *(a.aval for a in e.ins), **e.params)
 
-    parts = partial_eval_jaxpr(eqn.params["jaxpr"], unknown, saveable=saveable)
+    parts = partial_eval_jaxpr(jaxpr, unknown, saveable=saveable)
     known_ins, unknown_ins = drop(eqn.ins, unknown), choose(eqn.ins, unknown)
     held = [Var(r.aval) for r, f in zip(parts.residuals, parts.forwarded, strict=True) if f is None]
     fresh = iter(held)

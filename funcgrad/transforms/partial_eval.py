@@ -17,7 +17,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import JaxprTrace, JaxprTracer
 from funcgrad.core.trace import Trace, aval_of
 from funcgrad.transforms.arguments import FlatFunction
-from funcgrad.transforms.dce import dce_eqns
+from funcgrad.transforms.dce import dce_eqns, has_effect
 from funcgrad.transforms.jvp import JVPTrace
 
 
@@ -176,7 +176,7 @@ def _partial_eval_jaxpr(
     if saveable is not None:
         # Known equations stand on the unknown side too, but their saved results are inputs there.
         saved = {v for e in known_eqns if saveable(e) for v in e.outs}
-        again = [e for e in known_eqns if not any(v in saved for v in e.outs) and not e.prim.effect]
+        again = [e for e in known_eqns if not any(v in saved for v in e.outs) and not has_effect(e)]
         unknown_eqns = [*again, *unknown_eqns]
     unknown_eqns = dce_eqns(unknown_eqns, unknown_outs)
 

@@ -38,17 +38,19 @@ def _simplify(jaxpr: Jaxpr) -> Jaxpr:
     return Jaxpr(inlined.ins, dce_eqns(builder.eqns, outs), outs, jaxpr.names)
 
 
-def inline_calls(jaxpr: Jaxpr) -> Jaxpr:
+def inline_calls(jaxpr: Jaxpr, names: frozenset[str] = INLINED) -> Jaxpr:
     """The program with the programs of nested calls in place of the calls."""
-    if not any(e.prim.name in INLINED for e in jaxpr.eqns):
+    if not any(e.prim.name in names for e in jaxpr.eqns):
         return jaxpr
     env: dict[Var, Atom] = {}
     eqns: list[Eqn] = []
-    outs = _inline(jaxpr, env, eqns, ())
+    outs = _inline(jaxpr, env, eqns, (), names)
     return Jaxpr(jaxpr.ins, eqns, outs, jaxpr.names)
 
 
-def _inline(jaxpr: Jaxpr, env: dict, eqns: list[Eqn], scopes: tuple[str, ...]) -> list[Atom]:
+def _inline(
+    jaxpr: Jaxpr, env: dict, eqns: list[Eqn], scopes: tuple[str, ...], names: frozenset[str]
+) -> list[Atom]:
     """Append the equations of a program, its inputs bound in env; gives its outputs."""
 
     def read(atom: Atom) -> Atom:
@@ -56,13 +58,13 @@ def _inline(jaxpr: Jaxpr, env: dict, eqns: list[Eqn], scopes: tuple[str, ...]) -
 
     for eqn in jaxpr.eqns:
         ins = [read(a) for a in eqn.ins]
-        if eqn.prim.name in INLINED:
+        if eqn.prim.name in names:
             inner = eqn.params["jaxpr"]
             if not isinstance(inner, Jaxpr):  # a program that is only made when it is wanted
                 inner = inner([a.aval for a in ins])
             # A program may be called twice: each call gets variables of its own.
             fresh = dict(zip(inner.ins, ins, strict=True))
-            results = _inline(inner, fresh, eqns, scopes + eqn.scopes)
+            results = _inline(inner, fresh, eqns, scopes + eqn.scopes, names)
             env.update(zip(eqn.outs, results, strict=True))
         else:
             outs = [Var(v.aval) for v in eqn.outs]
