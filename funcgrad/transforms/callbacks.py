@@ -51,6 +51,10 @@ class _Host:
                 )
         return [a.astype(want.dtype) for a, want in zip(arrays, self.avals, strict=True)]
 
+    def giving(self, avals: Sequence) -> _Host:
+        """The same function, whose results are of other types."""
+        return _Host(self.what, self.fun, self.in_tree, self.out_tree, avals)
+
     def __repr__(self) -> str:
         return name_of(self.fun)
 
@@ -154,34 +158,35 @@ def _impl(xp: Any, *values: Any, callback, out_avals, vmap_method) -> list:
 
 def _batch(prim: Callable[[], Primitive]) -> Callable:
     def rule(axis: Any, args, dims, *, callback, out_avals, vmap_method) -> tuple:
-        moved = [a if d is None else move_axis(a, d, 0) for a, d in zip(args, dims, strict=True)]
-        mapped = [d is not None for d in dims]
-        if vmap_method == "broadcast_all":
-            moved = [batch_front(a, d, axis.size) for a, d in zip(args, dims, strict=True)]
-            mapped = [True] * len(moved)
         wide = tuple(a.update(shape=(axis.size, *a.shape)) for a in out_avals)
-        lanes = _Lanes(callback, mapped, axis.size, wide, vmap_method)
-        outs = prim().bind(*moved, callback=lanes, out_avals=wide, vmap_method=vmap_method)
+        if vmap_method == "sequential":
+            given = [
+                a if d is None else move_axis(a, d, 0) for a, d in zip(args, dims, strict=True)
+            ]
+            callback = _Lanes(callback, [d is not None for d in dims], axis.size, wide)
+        else:
+            size = axis.size if vmap_method == "broadcast_all" else 1
+            given = [
+                batch_front(a, d, size if d is None else axis.size)
+                for a, d in zip(args, dims, strict=True)
+            ]
+            callback = callback.giving(wide)
+        outs = prim().bind(*given, callback=callback, out_avals=wide, vmap_method=vmap_method)
         return outs, [0] * len(outs)
 
     return rule
 
 
 class _Lanes:
-    """A callback over a batch."""
+    """A callback of one lane as one of a batch."""
 
-    def __init__(self, inner: Any, mapped: list, size: int, avals: tuple, method: str):
+    def __init__(self, inner: Any, mapped: list, size: int, avals: tuple):
         self.inner = inner
         self.mapped = mapped
         self.size = size
         self.avals = avals
-        self.method = method
 
     def __call__(self, *values: np.ndarray) -> list[np.ndarray]:
-        if self.method != "sequential":
-            wide = [v if m else v[None] for v, m in zip(values, self.mapped, strict=True)]
-            host = _innermost(self.inner)
-            return _Host(host.what, host.fun, host.in_tree, host.out_tree, self.avals)(*wide)
         rows = [
             self.inner(*(v[i] if m else v for v, m in zip(values, self.mapped, strict=True)))
             for i in range(self.size)
@@ -193,12 +198,6 @@ class _Lanes:
 
     def __repr__(self) -> str:
         return repr(self.inner)
-
-
-def _innermost(callback: Any) -> _Host:
-    while isinstance(callback, _Lanes):
-        callback = callback.inner
-    return callback
 
 
 def _callback(name: str, jvp: Any, effect: bool) -> Primitive:

@@ -158,12 +158,19 @@ def _times_one(eqn: Eqn, made_by: dict) -> Atom | None:
     return None
 
 
+def _is_negative(atom: Atom) -> bool:
+    """Whether the sign bits of a literal are set, that of the imaginary part too."""
+    if not isinstance(atom, Literal):
+        return False
+    value = complex(atom.value)
+    parts = (value.real, value.imag) if atom.aval.dtype.kind == "c" else (value.real,)
+    return bool(np.all(np.signbit(parts)))
+
+
 def _plus_zero(eqn: Eqn, made_by: dict) -> Atom | None:
     x, y = eqn.ins
     for a, b in ((x, y), (y, x)):
-        exact = not dtypes.is_inexact(b.aval.dtype) or (
-            isinstance(b, Literal) and bool(np.signbit(np.real(b.value.astype(complex))))
-        )
+        exact = not dtypes.is_inexact(b.aval.dtype) or _is_negative(b)
         if _literal_is(b, 0) and exact and _same_type(a, eqn.outs[0]):
             return a
     return None
