@@ -190,8 +190,8 @@ class _BlockDrafter:
 
     def leaves(self, eqn: Eqn) -> set[Var]:
         seen: set[Atom] = set()
-        found: set[Var] = set()
         todo = [a for a in eqn.ins if a in self.analysis.inlined]
+        found = {a for a in eqn.ins if type(a) is Var and a not in self.analysis.inlined}
         while todo:
             for a in self.analysis.inlined[todo.pop()].ins:
                 if a in self.analysis.inlined and a not in seen:
