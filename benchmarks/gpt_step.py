@@ -13,15 +13,17 @@ from funcgrad import random
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import gpt
 
+BATCH = 8
+
 
 def main() -> None:
     """Measure a step of the demo's model and batch."""
     train, _, alphabet = gpt.load_text()
     cfg = gpt.Config(len(alphabet))
-    optimizer = gpt.make_optimizer(1500, 3e-3)
+    optimizer = gpt.make_optimizer(14000, 3e-3)
     params = gpt.init_params(random.key(0), cfg)
     state = {"params": params, "optimizer": optimizer.init(params), "step": fnp.zeros((), "int32")}
-    step = gpt.make_step(cfg, optimizer, 16)
+    step = gpt.make_step(cfg, optimizer, BATCH)
     codes, key = fnp.array(train), random.key(1)
     held = {"jit": fg.tree.map(fnp.array, state)}
 
@@ -33,7 +35,7 @@ def main() -> None:
             step(state, key, codes)
 
     medians = interleaved({"jit": compiled, "eager": eager}, seconds=20.0)
-    report("GPT training step (3 layers, width 128, batch 16 × 128)", medians, ours="jit")
+    report(f"GPT training step, {cfg}, batch {BATCH}", medians, ours="jit")
 
 
 if __name__ == "__main__":

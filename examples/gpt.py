@@ -55,10 +55,10 @@ class Config:
     """The model's shape."""
 
     vocabulary: int
-    context: int = 128
-    width: int = 128
+    context: int = 64
+    width: int = 64
     heads: int = 4
-    layers: int = 3
+    layers: int = 4
 
 
 def init_params(key, cfg: Config):
@@ -224,11 +224,11 @@ def plot(losses: list[float], path: Path) -> None:
 def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1500, help="steps of the whole run")
+    parser.add_argument("--steps", type=int, default=14000, help="steps of the whole run")
     parser.add_argument("--stop-at", type=int, help="save and stop after this many steps")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--width", type=int, default=Config.width)
+    parser.add_argument("--layers", type=int, default=Config.layers)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("examples/out"))
