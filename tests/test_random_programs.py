@@ -30,6 +30,7 @@ from tests.op_samples_base import as_list
 from tests.random_programs import Drawn, Rolled, integer_program, program
 
 LANES = 2
+pytestmark = pytest.mark.timeout(3600)  # for the thorough profile
 
 
 def arrays(values):
