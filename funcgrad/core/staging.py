@@ -134,10 +134,15 @@ def stage_closed(
     Arrays that it captures (custom derivative rules may) become constants of the program.
     """
     jaxpr, captured = stage(fun, avals, what)
-    if not captured:
-        return jaxpr
     assert not any(isinstance(c, Tracer) for c in captured), f"{what} captured {captured}"
+    return with_constants(jaxpr, captured)
+
+
+def with_constants(jaxpr: Jaxpr, captured: Sequence[Any]) -> Jaxpr:
+    """The program with arrays in place of its first inputs."""
     n = len(captured)
+    if not n:
+        return jaxpr
     constants = [
         Eqn(constant_p, (), (var,), {"value": Constant(c)})
         for c, var in zip(captured, jaxpr.ins, strict=False)

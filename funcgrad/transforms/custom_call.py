@@ -14,8 +14,8 @@ from typing import Any
 from funcgrad.core.aval import Linear, ShapedArray, Zero
 from funcgrad.core.ir import Jaxpr, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
-from funcgrad.core.staging import JaxprTrace, stage
-from funcgrad.core.trace import aval_of
+from funcgrad.core.staging import JaxprTrace, stage, with_constants
+from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import DifferentiationError
 from funcgrad.ops.base import batch_front, instantiate, move_axis, sum_p
 from funcgrad.transforms.batching import BatchAxis, batch_flat, batch_jaxpr
@@ -172,9 +172,9 @@ class _Forward:
             return [instantiate(t) for t in outs_t]
 
         jaxpr, consts = stage(fun, in_avals, f"jvp of {call.name}")
-        if consts:
+        if any(isinstance(c, Tracer) for c in consts):
             raise captured_error(call.name)
-        return jaxpr
+        return with_constants(jaxpr, consts)
 
     def __repr__(self) -> str:
         return f"jvp({self.call.name})"
