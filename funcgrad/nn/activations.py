@@ -81,6 +81,20 @@ def softplus(x: Any) -> Any:
     return fnp.logaddexp(_inexact(x), 0.0)
 
 
+def log1mexp(x: Any) -> Any:
+    """log(1 - exp(-x)) for x ≥ 0, accurate for small and large x (Mächler, 2012).
+
+    >>> from funcgrad import nn
+    >>> print(nn.log1mexp(1.0))
+    -0.4586751
+    """
+    x = _inexact(x)
+    near = x < math.log(2)
+    # Each branch sees only what it is for, so that the other's derivative stays finite.
+    small, large = fnp.where(near, x, 1.0), fnp.where(near, 1.0, x)
+    return fnp.where(near, fnp.log(-fnp.expm1(-small)), fnp.log1p(-fnp.exp(-large)))
+
+
 def soft_sign(x: Any) -> Any:
     """x / (|x| + 1).
 
@@ -104,6 +118,16 @@ def silu(x: Any) -> Any:
 
 
 swish = silu
+
+
+def identity(x: Any) -> Any:
+    """x itself, as an array.
+
+    >>> from funcgrad import nn
+    >>> print(nn.identity(2.0))
+    2.0
+    """
+    return fnp.asarray(x)
 
 
 def tanh(x: Any) -> Any:
@@ -219,6 +243,9 @@ def hard_silu(x: Any) -> Any:
     """
     x = _inexact(x)
     return x * hard_sigmoid(x)
+
+
+hard_swish = hard_silu
 
 
 def glu(x: Any, axis: int = -1) -> Any:

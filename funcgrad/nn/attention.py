@@ -9,7 +9,7 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
-from funcgrad.errors import ShapeError
+from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.nn.normalize import softmax
 
 
@@ -51,7 +51,7 @@ def dot_product_attention(
         key, value = (fnp.repeat(x, n // k, axis=2) for x in (key, value))
     wide = query.dtype if query.dtype.itemsize >= 4 else np.dtype(np.float32)
     factor = 1 / math.sqrt(h) if scale is None else scale
-    logits = fnp.einsum("btnh,bsnh->bnts", query * factor, key).astype(wide)
+    logits = fnp.einsum("btnh,bsnh->bnts", query * factor, key, preferred_element_type=wide)
     if bias is not None:
         logits = logits + fnp.asarray(bias).astype(wide)
     allowed = _allowed(t, s, mask, is_causal, local_window_size)
@@ -62,7 +62,7 @@ def dot_product_attention(
         # A large finite value instead of -inf: a row without keys stays free of NaN.
         logits = fnp.where(allowed, logits, float(dtypes.finfo(wide).min) / 2)
     weights = softmax(logits, axis=-1).astype(value.dtype)
-    if lengths is not None or mask is not None:
+    if lengths is not None or mask is not None or local_window_size is not None:
         weights = fnp.where(allowed, weights, fnp.zeros_like(weights))
     out = fnp.einsum("bnts,bsnh->btnh", weights, value)
     return out if batched else out[0]
@@ -85,6 +85,11 @@ def _check(query: Any, key: Any, value: Any) -> None:
 def _allowed(t: int, s: int, mask: Any, is_causal: bool, window: Any) -> Any:
     """Which pairs (query, key) count, or None for all."""
     allowed = None if mask is None else fnp.asarray(mask)
+    if allowed is not None and allowed.dtype != np.bool_:
+        raise DTypeError(
+            f"dot_product_attention: mask must be of bools, got {allowed.dtype}; give numbers that "
+            "are added to the logits as bias"
+        )
     rows, columns = fnp.arange(t)[:, None], fnp.arange(s)[None, :]
     conditions = [columns <= rows] if is_causal else []
     if window is not None:

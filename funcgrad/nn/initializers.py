@@ -6,15 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 import funcgrad.numpy as fnp
 from funcgrad import random
+from funcgrad.core.context import current
 
 Initializer = Callable[..., Any]
 
 
-def zeros(key: Any, shape: Sequence[int], dtype: Any = np.float32) -> Any:
+def _scaled(x: Any, factor: Any) -> Any:
+    """x times a number or an array, in the dtype of x."""
+    return x * fnp.asarray(factor, x.dtype)
+
+
+def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Any:
     """All zeros; the key isn't used.
 
     >>> from funcgrad import nn, random
@@ -24,7 +28,7 @@ def zeros(key: Any, shape: Sequence[int], dtype: Any = np.float32) -> Any:
     return fnp.zeros(shape, dtype)
 
 
-def ones(key: Any, shape: Sequence[int], dtype: Any = np.float32) -> Any:
+def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Any:
     """All ones; the key isn't used.
 
     >>> from funcgrad import nn, random
@@ -34,7 +38,7 @@ def ones(key: Any, shape: Sequence[int], dtype: Any = np.float32) -> Any:
     return fnp.ones(shape, dtype)
 
 
-def constant(value: Any, dtype: Any = np.float32) -> Initializer:
+def constant(value: Any, dtype: Any = None) -> Initializer:
     """All equal to value.
 
     >>> from funcgrad import nn, random
@@ -44,12 +48,12 @@ def constant(value: Any, dtype: Any = np.float32) -> Initializer:
     default = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
-        return fnp.full(shape, value, dtype)
+        return fnp.full(shape, value, current().float_dtype if dtype is None else dtype)
 
     return init
 
 
-def uniform(scale: float = 1e-2, dtype: Any = np.float32) -> Initializer:
+def uniform(scale: float = 1e-2, dtype: Any = None) -> Initializer:
     """Uniform on [0, scale).
 
     >>> from funcgrad import nn, random
@@ -59,12 +63,12 @@ def uniform(scale: float = 1e-2, dtype: Any = np.float32) -> Initializer:
     default = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
-        return random.uniform(key, shape, dtype) * fnp.asarray(scale, dtype)
+        return _scaled(random.uniform(key, shape, dtype), scale)
 
     return init
 
 
-def normal(stddev: float = 1e-2, dtype: Any = np.float32) -> Initializer:
+def normal(stddev: float = 1e-2, dtype: Any = None) -> Initializer:
     """Normal with mean 0 and a standard deviation.
 
     >>> from funcgrad import nn, random
@@ -74,13 +78,13 @@ def normal(stddev: float = 1e-2, dtype: Any = np.float32) -> Initializer:
     default = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
-        return random.normal(key, shape, dtype) * fnp.asarray(stddev, dtype)
+        return _scaled(random.normal(key, shape, dtype), stddev)
 
     return init
 
 
 def truncated_normal(
-    stddev: float = 1e-2, dtype: Any = np.float32, lower: float = -2.0, upper: float = 2.0
+    stddev: float = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0
 ) -> Initializer:
     """Normal, cut at lower and upper standard deviations.
 
@@ -91,8 +95,7 @@ def truncated_normal(
     default = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
-        drawn = random.truncated_normal(key, lower, upper, shape, dtype)
-        return drawn * fnp.asarray(stddev, dtype)
+        return _scaled(random.truncated_normal(key, lower, upper, shape, dtype), stddev)
 
     return init
 
@@ -120,9 +123,10 @@ def variance_scaling(
     in_axis: int | Sequence[int] = -2,
     out_axis: int | Sequence[int] = -1,
     batch_axis: Sequence[int] = (),
-    dtype: Any = np.float32,
+    dtype: Any = None,
 ) -> Initializer:
-    """Weights of variance scale / n, with n the "fan_in", "fan_out" or "fan_avg" of the shape.
+    """Weights of variance scale / n, with n the "fan_in", "fan_out", "fan_avg" or
+    "fan_geo_avg" (the geometric mean) of the shape.
 
     distribution: "truncated_normal", "normal" or "uniform".
 
@@ -135,20 +139,23 @@ def variance_scaling(
 
     def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
         fan_in, fan_out = _fans(shape, in_axis, out_axis, batch_axis)
-        fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
+        fans = {
+            "fan_in": fan_in,
+            "fan_out": fan_out,
+            "fan_avg": (fan_in + fan_out) / 2,
+            "fan_geo_avg": math.sqrt(fan_in * fan_out),
+        }
         if mode not in fans:
             raise ValueError(f"variance_scaling: mode must be one of {list(fans)}, got {mode!r}")
         variance = scale / max(fans[mode], 1.0)
         if distribution == "truncated_normal":
             # Cutting at two standard deviations leaves a variance of 0.7737.
             stddev = math.sqrt(variance) / 0.87962566103423978
-            return random.truncated_normal(key, -2, 2, shape, dtype) * fnp.asarray(stddev, dtype)
+            return _scaled(random.truncated_normal(key, -2, 2, shape, dtype), stddev)
         if distribution == "normal":
-            return random.normal(key, shape, dtype) * fnp.asarray(math.sqrt(variance), dtype)
+            return _scaled(random.normal(key, shape, dtype), math.sqrt(variance))
         if distribution == "uniform":
-            return random.uniform(key, shape, dtype, -1) * fnp.asarray(
-                math.sqrt(3 * variance), dtype
-            )
+            return _scaled(random.uniform(key, shape, dtype, -1), math.sqrt(3 * variance))
         raise ValueError(
             "variance_scaling: distribution must be truncated_normal, normal or uniform, got "
             f"{distribution!r}"
@@ -157,12 +164,12 @@ def variance_scaling(
     return init
 
 
-def _scaled(name: str, scale: float, mode: str, distribution: str, source: str) -> Any:
+def _variant(name: str, scale: float, mode: str, distribution: str, source: str) -> Any:
     def make(
         in_axis: int | Sequence[int] = -2,
         out_axis: int | Sequence[int] = -1,
         batch_axis: Sequence[int] = (),
-        dtype: Any = np.float32,
+        dtype: Any = None,
     ) -> Initializer:
         return variance_scaling(scale, mode, distribution, in_axis, out_axis, batch_axis, dtype)
 
@@ -179,17 +186,17 @@ def _scaled(name: str, scale: float, mode: str, distribution: str, source: str) 
 _GLOROT = "Glorot & Bengio, 2010"
 _HE = "He et al., 2015"
 _LECUN = "LeCun et al., 1998"
-glorot_uniform = _scaled("glorot_uniform", 1.0, "fan_avg", "uniform", _GLOROT)
-glorot_normal = _scaled("glorot_normal", 1.0, "fan_avg", "truncated_normal", _GLOROT)
-he_uniform = _scaled("he_uniform", 2.0, "fan_in", "uniform", _HE)
-he_normal = _scaled("he_normal", 2.0, "fan_in", "truncated_normal", _HE)
-lecun_uniform = _scaled("lecun_uniform", 1.0, "fan_in", "uniform", _LECUN)
-lecun_normal = _scaled("lecun_normal", 1.0, "fan_in", "truncated_normal", _LECUN)
+glorot_uniform = _variant("glorot_uniform", 1.0, "fan_avg", "uniform", _GLOROT)
+glorot_normal = _variant("glorot_normal", 1.0, "fan_avg", "truncated_normal", _GLOROT)
+he_uniform = _variant("he_uniform", 2.0, "fan_in", "uniform", _HE)
+he_normal = _variant("he_normal", 2.0, "fan_in", "truncated_normal", _HE)
+lecun_uniform = _variant("lecun_uniform", 1.0, "fan_in", "uniform", _LECUN)
+lecun_normal = _variant("lecun_normal", 1.0, "fan_in", "truncated_normal", _LECUN)
 xavier_uniform, xavier_normal = glorot_uniform, glorot_normal
 kaiming_uniform, kaiming_normal = he_uniform, he_normal
 
 
-def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = np.float32) -> Initializer:
+def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
     """A (semi-)orthogonal matrix: Q of a normal one (Saxe et al., 2013).
 
     >>> from funcgrad import nn, random
@@ -211,6 +218,6 @@ def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = np.float3
             q = q.T
         wide = [n for i, n in enumerate(shape) if i != column_axis % len(shape)]
         q = fnp.reshape(q, (*wide, columns))
-        return fnp.asarray(scale, dtype) * fnp.moveaxis(q, -1, column_axis)
+        return _scaled(fnp.moveaxis(q, -1, column_axis), scale)
 
     return init

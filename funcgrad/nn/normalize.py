@@ -67,30 +67,45 @@ def _softmax_jvp(axis: Axis, masked: bool, primals: Any, tangents: Any) -> Any:
 def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     """log(softmax(x)) along `axis`, accurate where softmax underflows.
 
+    where: a mask; elements outside count as -inf and give -inf.
+
     >>> from funcgrad import nn
     >>> print(nn.log_softmax(fnp.array([0.0, -1000.0])))
     [    0. -1000.]
     """
-    return _log_softmax(_masked(x, where), axis)
+    out = _log_softmax(_masked(x, where), axis, where is not None)
+    # The mask once more: what is constant outside of it has no derivative.
+    return _masked(out, where)
 
 
-@partial(custom_jvp, nondiff_argnums=(1,))
-def _log_softmax(x: Any, axis: Axis) -> Any:
+@partial(custom_jvp, nondiff_argnums=(1, 2))
+def _log_softmax(x: Any, axis: Axis, masked: bool) -> Any:
     shifted = x - _guarded_max(x, axis)
-    return shifted - fnp.log(fnp.sum(fnp.exp(shifted), axis=axis, keepdims=True))
+    total = fnp.sum(fnp.exp(shifted), axis=axis, keepdims=True)
+    if masked:
+        total = fnp.where(total == 0, fnp.ones_like(total), total)
+    return shifted - fnp.log(total)
 
 
 @_log_softmax.defjvp
-def _log_softmax_jvp(axis: Axis, primals: Any, tangents: Any) -> Any:
-    y = _log_softmax(primals[0], axis)
+def _log_softmax_jvp(axis: Axis, masked: bool, primals: Any, tangents: Any) -> Any:
+    y = _log_softmax(primals[0], axis, masked)
     (t,) = tangents
     return y, t - fnp.sum(fnp.exp(y) * t, axis=axis, keepdims=True)
 
 
 def logsumexp(
-    a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, where: Any = None
+    a: Any,
+    axis: Axis = None,
+    b: Any = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: Any = None,
 ) -> Any:
     """log Σ b·exp(a) along `axis`, computed without overflow. -inf for an empty sum.
+
+    return_sign: give the pair of log |Σ b·exp(a)| and the sum's sign; a negative sum without it is
+    NaN. where: a mask of the elements that count.
 
     >>> from funcgrad import nn
     >>> print(nn.logsumexp(fnp.array([1000.0, 1000.0])))
@@ -106,8 +121,10 @@ def logsumexp(
     if b is not None:
         weights = weights * b
     total = fnp.sum(weights, axis=axis, keepdims=True)
-    out = fnp.log(total) + top
-    return out if keepdims else fnp.squeeze(out, axis=_axes(axis, a.ndim))
+    parts = [fnp.log(fnp.abs(total) if return_sign else total) + top, fnp.sign(total)]
+    if not keepdims:
+        parts = [fnp.squeeze(x, axis=_axes(axis, a.ndim)) for x in parts]
+    return (parts[0], parts[1]) if return_sign else parts[0]
 
 
 def _axes(axis: Axis, ndim: int) -> tuple[int, ...]:
@@ -116,18 +133,17 @@ def _axes(axis: Axis, ndim: int) -> tuple[int, ...]:
     return (axis,) if isinstance(axis, int) else tuple(axis)
 
 
-def logmeanexp(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
-    """The logarithm of the mean of exp(a) along `axis`.
+def logmeanexp(a: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Any:
+    """The logarithm of the mean of exp(a) along `axis`, of the elements in the mask `where`.
 
     >>> from funcgrad import nn
     >>> print(nn.logmeanexp(fnp.array([1000.0, 1000.0])))
     1000.0
     """
     a = _float(a)
-    count = 1
-    for d in _axes(axis, a.ndim):
-        count *= a.shape[d]
-    return logsumexp(a, axis, keepdims=keepdims) - fnp.log(fnp.asarray(count, a.dtype))
+    counted = fnp.ones(a.shape, bool) if where is None else fnp.broadcast_to(where, a.shape)
+    count = fnp.sum(counted, axis=axis, keepdims=keepdims, dtype=a.dtype)
+    return logsumexp(a, axis, keepdims=keepdims, where=where) - fnp.log(count)
 
 
 def standardize(
@@ -140,16 +156,24 @@ def standardize(
 ) -> Any:
     """(x - mean) / √(variance + epsilon) along `axis`; the moments are x's own if not given.
 
+    Computed in float32 for floats of less precision, whose squares could overflow. where: a mask of
+    the elements that the moments are taken of.
+
     >>> from funcgrad import nn
     >>> print(nn.standardize(fnp.array([1.0, 3.0]), epsilon=0.0))
     [-1.  1.]
     """
     x = _float(x)
+    dtype = x.dtype
+    if dtype.itemsize < 4:
+        x = x.astype(fnp.float32)
     if mean is None:
         mean = fnp.mean(x, axis=axis, keepdims=True, where=where)
     if variance is None:
         variance = fnp.mean(fnp.square(x - mean), axis=axis, keepdims=True, where=where)
-    return (x - mean) / fnp.sqrt(variance + epsilon)
+    elif isinstance(variance, int | float):
+        variance = fnp.asarray(variance, x.dtype)
+    return ((x - mean) / fnp.sqrt(variance + epsilon)).astype(dtype)
 
 
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
