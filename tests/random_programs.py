@@ -7,6 +7,7 @@ them, or from a seed.
 import math
 import random
 
+import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
@@ -229,14 +230,20 @@ class IntegerMaker(Integers, Programs):
 SHAPES = [(), (3,), (4,), (2, 3), (3, 4), (4, 2), (2, 3, 2), (1, 4)]
 
 
-def program(choose, most=10):
-    """A block and its operands: float64, or float32 where all of it is smooth."""
-    smooth = choose.integer(0, 3) == 3
-    dtype = np.dtype("float32" if smooth else "float64")
+def program(choose, most=10, dtype=None):
+    """A block and its operands: float64, or a narrower float where all of it is smooth."""
+    smooth = choose.integer(0, 3) == 3 or dtype is not None
+    dtype = np.dtype(dtype or ("float32" if smooth else "float64"))
     shapes = [choose.one_of(SHAPES) for _ in range(choose.integer(1, 3))]
     rng = np.random.default_rng(choose.integer(0, 999))
     args = [rng.uniform(-1.2, 1.2, s).astype(dtype) for s in shapes]
     return Maker(choose, args, smooth).block(choose.integer(1, most)), args
+
+
+def narrow_program(choose, most=10):
+    """Of few steps, as each rounds much."""
+    dtype = choose.one_of(["float16", ml_dtypes.bfloat16])
+    return program(choose, max(1, most // 2), dtype)
 
 
 def integer_program(choose, most=14):

@@ -408,7 +408,7 @@ class Steps(Moving):
 
     def op_cholesky(self):
         i = self.pick(2)
-        if i is None:
+        if i is None or self.values[i].dtype.itemsize < 4:
             return None
 
         def run(x):
