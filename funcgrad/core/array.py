@@ -234,11 +234,13 @@ def has_nan(x: Any) -> bool:
         return dtypes.is_inexact(value.dtype) and bool(np.any(value != value))
 
 
-def check_finite(prim: Primitive, values: list, outs: list) -> None:
+def check_finite(
+    prim: Primitive, values: list, outs: list, place: source.Source | None = None
+) -> None:
     """Raise where an op made a NaN out of operands that had none."""
 
     if any(map(has_nan, outs)) and not any(map(has_nan, values)):
-        place = source.here()
+        place = place or source.current()
         where = f" at {place}: {place.text}" if place else ""
         avals = ", ".join(str(ShapedArray(v.shape, v.dtype)) for v in values)
         raise NonFiniteError(f"{prim.name} produced NaN from operands ({avals}) without NaN{where}")

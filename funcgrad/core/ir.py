@@ -14,11 +14,11 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context, show, show_html, source
-from funcgrad.core.array import Array, raw
+from funcgrad.core.array import Array, check_finite, raw
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import IRError, NonFiniteError
+from funcgrad.errors import IRError
 
 
 class Var:
@@ -187,25 +187,24 @@ def eval_jaxpr(jaxpr: Jaxpr, *args: Any) -> list:
     def read(atom: Atom) -> Any:
         return env[atom] if type(atom) is Var else literal_value(atom)  # type: ignore[arg-type]
 
-    for eqn in jaxpr.eqns:
-        ctx = context.current()
-        outer = ctx.scopes
-        args = tuple(read(a) for a in eqn.ins)
-        try:
+    outer_place = source.placed()
+    try:
+        for eqn in jaxpr.eqns:
+            source.set_place(eqn.source or outer_place)
+            ctx = context.current()
+            outer = ctx.scopes
+            args = tuple(read(a) for a in eqn.ins)
             if eqn.scopes and eqn.scopes != outer:
                 with context.scoped(scopes=outer + eqn.scopes):
                     out = eqn.prim.bind(*args, **eqn.params)
             else:
                 out = ctx.trace.process(eqn.prim, args, eqn.params)
-        except NonFiniteError as e:
-            if eqn.source is None or "traced" in str(e):
-                raise
-            place = f"{eqn.source}: {eqn.source.text}"
-            raise NonFiniteError(f"{e}; the operation was traced at {place}") from None
-        if eqn.prim.multiple:
-            env.update(zip(eqn.outs, out, strict=True))
-        else:
-            env[eqn.outs[0]] = out
+            if eqn.prim.multiple:
+                env.update(zip(eqn.outs, out, strict=True))
+            else:
+                env[eqn.outs[0]] = out
+    finally:
+        source.set_place(outer_place)
     return [read(a) for a in jaxpr.outs]
 
 
@@ -221,11 +220,15 @@ def interpret(jaxpr: Jaxpr, xp: Any, *values: Any) -> list:
     def read(atom: Atom) -> Any:
         return env[atom] if type(atom) is Var else xp.asarray(atom.value)  # type: ignore[union-attr]
 
+    checking = context.current().debug_nans
     for eqn in jaxpr.eqns:
-        out = eqn.prim.impl(xp, *(read(a) for a in eqn.ins), **eqn.params)
+        ins = [read(a) for a in eqn.ins]
+        out = eqn.prim.impl(xp, *ins, **eqn.params)
         for var, value in zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True):
             value = xp.asarray(value)
             env[var] = value if value.dtype == var.aval.dtype else value.astype(var.aval.dtype)
+        if checking:
+            check_finite(eqn.prim, ins, [env[v] for v in eqn.outs], eqn.source)
     return [read(a) for a in jaxpr.outs]
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -41,6 +44,28 @@ class Source(NamedTuple):
 
     def __deepcopy__(self, memo: Any) -> Source:
         return self
+
+
+# The place of the equation that is being evaluated or transposed.
+_place: ContextVar[Source | None] = ContextVar("funcgrad_place", default=None)
+placed = _place.get
+set_place = _place.set
+
+
+def current() -> Source | None:
+    """The place of the operation that is performed: where its equation was traced, or else where
+    the user's program stands."""
+    return _place.get() or here()
+
+
+@contextmanager
+def unplaced() -> Iterator[None]:
+    """Run a block of the user's own code, within the evaluation of an equation or not."""
+    token = _place.set(None)
+    try:
+        yield
+    finally:
+        _place.reset(token)
 
 
 def user_frame() -> FrameType | None:

@@ -82,7 +82,7 @@ class JaxprTrace(Trace):
         ins = [self.atom(a) for a in args]
         out = prim.abstract(*(a.aval for a in ins), **params)
         outs = [Var(a) for a in (out if prim.multiple else [out])]
-        place = source.here()
+        place = source.current()
         self.eqns.append(Eqn(prim, ins, outs, params, place, context.current().scopes))
         tracers = [JaxprTracer(self, v, place) for v in outs]
         return tracers if prim.multiple else tracers[0]

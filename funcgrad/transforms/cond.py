@@ -87,12 +87,14 @@ def _branches(what: str, index: Any, funs: Sequence[Callable], operands: tuple) 
     leaves, in_tree = tree.flatten((operands, {}))
     avals = [aval_of(x) for x in leaves]
     staged = [stage_body(what, f, in_tree, avals, "branch") for f in funs]
-    out_tree = staged[0][2]
-    for f, (_, _, other) in zip(funs, staged, strict=True):
+    # Users give cond the branch for true first.
+    order = [*zip(funs, staged, strict=True)][:: -1 if what == "cond" else 1]
+    out_tree = order[0][1][2]
+    for f, (_, _, other) in order:
         if other != out_tree:
             raise ControlFlowError(
-                f"{what}: all branches must return one structure, but {name_of(funs[0])} returns "
-                f"{out_tree} and {name_of(f)} returns {other}"
+                f"{what}: all branches must return one structure, but {name_of(order[0][0])} "
+                f"returns {out_tree} and {name_of(f)} returns {other}"
             )
     out_avals = _join(what, funs, [jaxpr.out_avals for jaxpr, _, _ in staged])
     all_consts = [c for _, consts, _ in staged for c in consts]
@@ -124,7 +126,6 @@ def _join(what: str, funs: Sequence[Callable], outs: list[list[ShapedArray]]) ->
                 f"{a}{' (weak)' if a.weak_type else ''} from {name_of(f)}"
                 for f, a in zip(funs, avals, strict=True)
             ]
-            # Users give cond the branch for true first.
             listed = " and ".join(each[::-1] if what == "cond" else each)
             raise ControlFlowError(
                 f"{what}: all branches must return the same types, but result {i} is {listed}"

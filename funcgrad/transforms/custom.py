@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core import context
+from funcgrad.core import context, source
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
@@ -194,7 +194,10 @@ def _jvp_rule(custom: custom_jvp, fixed: list, in_tree: Any, flat: FlatFunction)
     def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
         shown = [SymbolicZero(t.aval) if type(t) is Zero else t for t in tangents]
         assert custom._rule is not None
-        result = custom._rule(*fixed, in_tree.unflatten(primals)[0], in_tree.unflatten(shown)[0])
+        with source.unplaced():
+            result = custom._rule(
+                *fixed, in_tree.unflatten(primals)[0], in_tree.unflatten(shown)[0]
+            )
         if not (isinstance(result, tuple | list) and len(result) == 2):
             raise CustomRuleError(
                 f"the jvp rule of {name} must return a pair (result, tangent), got {result!r}"
@@ -277,7 +280,8 @@ def _fwd_rule(custom: custom_vjp, fixed: list, in_tree: Any, flat: FlatFunction,
         if custom._symbolic_zeros:
             given = [CustomVJPPrimal(p, v) for p, v in zip(primals, perturbed, strict=True)]
         assert custom._fwd is not None
-        result = custom._fwd(*custom._join(fixed, in_tree.unflatten(given)[0]))
+        with source.unplaced():
+            result = custom._fwd(*custom._join(fixed, in_tree.unflatten(given)[0]))
         if not (isinstance(result, tuple | list) and len(result) == 2):
             raise CustomRuleError(
                 f"the forward rule of {name} must return a pair (result, residuals), got {result!r}"
@@ -315,9 +319,10 @@ def _bwd_rule(custom: custom_vjp, fixed: list, dynamic: tuple, flat: FlatFunctio
         else:
             shown = [instantiate(c) for c in cts]
         assert custom._bwd is not None
-        result = custom._bwd(
-            *fixed, state["residual_tree"].unflatten(residuals), flat.unflatten(shown)
-        )
+        with source.unplaced():
+            result = custom._bwd(
+                *fixed, state["residual_tree"].unflatten(residuals), flat.unflatten(shown)
+            )
         if not isinstance(result, tuple | list) or len(result) != len(dynamic):
             raise CustomRuleError(
                 f"the backward rule of {name} must return a tuple of {len(dynamic)} cotangents, "

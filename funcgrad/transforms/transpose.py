@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from funcgrad.core import context
+from funcgrad.core import context, source
 from funcgrad.core.aval import Linear, Zero
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal_value
 from funcgrad.core.staging import stage_closed
@@ -52,25 +52,33 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
 
     for atom, ct in zip(jaxpr.outs, cts_out, strict=True):
         accumulate(atom, ct)
-    for eqn in reversed(linear_eqns):
-        outs = [cts.pop(v, None) for v in eqn.outs]
-        if all(c is None for c in outs):
-            continue
-        given = [Zero(v.aval.tangent()) if c is None else c
-                 for c, v in zip(outs, eqn.outs, strict=True)]  # fmt: skip
-        operands = [Linear(a.aval) if a in linear else read(a) for a in eqn.ins]
-        ct = given if eqn.prim.multiple else given[0]
-        if eqn.scopes:
-            with context.scoped(scopes=(*context.current().scopes, *eqn.scopes)):
-                ins = eqn.prim.transposed(ct, operands, eqn.params)
-        else:
-            ins = eqn.prim.transposed(ct, operands, eqn.params)
-        for atom, c in zip(eqn.ins, ins, strict=True):
-            accumulate(atom, c)
+    outer_place = source.placed()
+    try:
+        for eqn in reversed(linear_eqns):
+            outs = [cts.pop(v, None) for v in eqn.outs]
+            if any(c is not None for c in outs):
+                source.set_place(eqn.source or outer_place)
+                operands = [Linear(a.aval) if a in linear else read(a) for a in eqn.ins]
+                for atom, c in zip(eqn.ins, _transposed(eqn, outs, operands), strict=True):
+                    accumulate(atom, c)
+    finally:
+        source.set_place(outer_place)
     return [
         (cts.get(v, Zero(v.aval)) if type(a) is Linear else None)
         for v, a in zip(jaxpr.ins, args, strict=True)
     ]
+
+
+def _transposed(eqn: Eqn, outs: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+    """Cotangents of an equation's operands, from those of its results (None for zero)."""
+    given = [
+        Zero(v.aval.tangent()) if c is None else c for c, v in zip(outs, eqn.outs, strict=True)
+    ]
+    ct = given if eqn.prim.multiple else given[0]
+    if not eqn.scopes:
+        return eqn.prim.transposed(ct, operands, eqn.params)
+    with context.scoped(scopes=(*context.current().scopes, *eqn.scopes)):
+        return eqn.prim.transposed(ct, operands, eqn.params)
 
 
 def transpose_jaxpr(

@@ -187,9 +187,9 @@ def test_random_nesting_against_python():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: lax.cond(X > 0, fnp.sin, abs, X), r"cond: the predicate must be a scalar, got bool\[3\]"),
+        (lambda: lax.cond(X > 0, fnp.sin, abs, X), r"predicate must be a scalar, got bool\[3\]"),
         (lambda: lax.cond(1j, fnp.sin, fnp.cos, X), "the predicate must be a boolean or a number"),
-        (lambda: lax.cond(True, lambda: X, lambda: X[:2]), r"0 is f32\[3\] from <lambda> and f32\[2\]"),
+        (lambda: lax.cond(True, lambda: X, lambda: X[:2]), r"0 is f32\[3\] from .* and f32\[2\]"),
         (lambda: lax.cond(True, lambda: (1, X), lambda: (1, X > 0)), r"1 is f32\[3\].*bool\[3\]"),
         (lambda: lax.cond(True, lambda: 1.5, lambda: np.int32(1)), r"f32\[\] \(weak\).*i32\[\]"),
         (lambda: lax.cond(True, lambda: (1, 2), lambda: [1, 2]), "must return one structure"),
