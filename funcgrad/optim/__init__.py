@@ -1,4 +1,4 @@
-"""Optimizers as transformations of gradients, in Optax's style: an `init` and an `update`.
+"""Optimizers as transformations of gradients, in Optax's style: an `init` and an `update`; losses.
 
 `chain` composes them; each is a pair of pure functions, so the state is a pytree that compiles,
 maps, shards and saves like parameters do.
@@ -12,6 +12,14 @@ from funcgrad.optim.base import (
     global_norm,
     identity,
     masked,
+)
+from funcgrad.optim.losses import (
+    huber_loss,
+    l2_loss,
+    sigmoid_binary_cross_entropy,
+    softmax_cross_entropy,
+    softmax_cross_entropy_with_integer_labels,
+    squared_error,
 )
 from funcgrad.optim.optimizers import adagrad, adam, adamw, lion, rmsprop, sgd
 from funcgrad.optim.schedules import (
@@ -34,6 +42,7 @@ from funcgrad.optim.updates import (
     scale_by_rms,
     scale_by_rss,
     scale_by_schedule,
+    set_to_zero,
     trace,
 )
 
@@ -52,8 +61,10 @@ __all__ = [
     "cosine_decay_schedule",
     "exponential_decay",
     "global_norm",
+    "huber_loss",
     "identity",
     "join_schedules",
+    "l2_loss",
     "linear_schedule",
     "lion",
     "masked",
@@ -66,7 +77,12 @@ __all__ = [
     "scale_by_rms",
     "scale_by_rss",
     "scale_by_schedule",
+    "set_to_zero",
     "sgd",
+    "sigmoid_binary_cross_entropy",
+    "softmax_cross_entropy",
+    "softmax_cross_entropy_with_integer_labels",
+    "squared_error",
     "trace",
     "warmup_cosine_decay_schedule",
 ]

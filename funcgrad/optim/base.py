@@ -68,10 +68,11 @@ def chain(*transformations: GradientTransformation) -> GradientTransformation:
         return tuple(t.init(params) for t in transformations)
 
     def update(updates: Any, state: tuple, params: Any = None) -> tuple[Any, tuple]:
-        if len(state) != len(transformations):
+        if not isinstance(state, tuple) or len(state) != len(transformations):
+            held = f"of {len(state)}" if isinstance(state, tuple) else f"{state!r}"
             raise ValueError(
-                f"optim.chain of {len(transformations)} transformations got a state of "
-                f"{len(state)}; make it with init(params) of the same chain"
+                f"optim.chain of {len(transformations)} transformations got a state {held}; "
+                "make it with init(params) of the same chain"
             )
         states = []
         for t, s in zip(transformations, state, strict=True):
@@ -85,7 +86,8 @@ def chain(*transformations: GradientTransformation) -> GradientTransformation:
 def masked(inner: GradientTransformation, mask: Any) -> GradientTransformation:
     """Apply `inner` to some leaves only; the others' updates pass as they are.
 
-    mask: a pytree of bools like the parameters, or a function from them to one.
+    mask: a pytree of bools like the parameters (or like their upper part: a bool then holds for all
+    below it), or a function from the parameters to one.
 
     >>> from funcgrad import optim
     >>> step = optim.masked(optim.scale(2.0), {"a": True, "b": False})
@@ -95,7 +97,7 @@ def masked(inner: GradientTransformation, mask: Any) -> GradientTransformation:
     """
 
     def chosen(params: Any) -> list[bool]:
-        return tree.leaves(mask(params) if callable(mask) else mask)
+        return tree.leaves(tree.broadcast(mask(params) if callable(mask) else mask, params))
 
     def part(values: Any, keep: list[bool]) -> list:
         return [x for x, k in zip(tree.leaves(values), keep, strict=True) if k]

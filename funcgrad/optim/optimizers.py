@@ -18,9 +18,12 @@ from funcgrad.optim.updates import (
 
 
 def sgd(
-    learning_rate: ScalarOrSchedule, momentum: float | None = None, nesterov: bool = False
+    learning_rate: ScalarOrSchedule,
+    momentum: float | None = None,
+    nesterov: bool = False,
+    accumulator_dtype: Any = None,
 ) -> GradientTransformation:
-    """Stochastic gradient descent, with momentum if asked for.
+    """Stochastic gradient descent, with momentum (kept in accumulator_dtype) if asked for.
 
     >>> from funcgrad import optim
     >>> opt = optim.sgd(0.1)
@@ -28,7 +31,7 @@ def sgd(
     >>> print(optim.apply_updates(1.0, updates))
     0.8
     """
-    moments = identity() if momentum is None else trace(momentum, nesterov)
+    moments = identity() if momentum is None else trace(momentum, nesterov, accumulator_dtype)
     return chain(moments, scale_by_learning_rate(learning_rate))
 
 
@@ -86,6 +89,7 @@ def lion(
     learning_rate: ScalarOrSchedule,
     b1: float = 0.9,
     b2: float = 0.99,
+    mu_dtype: Any = None,
     weight_decay: float = 1e-3,
     mask: Any = None,
 ) -> GradientTransformation:
@@ -98,7 +102,7 @@ def lion(
     """
     decay = add_decayed_weights(weight_decay)
     return chain(
-        scale_by_lion(b1, b2),
+        scale_by_lion(b1, b2, mu_dtype),
         decay if mask is None else masked(decay, mask),
         scale_by_learning_rate(learning_rate),
     )
@@ -108,10 +112,13 @@ def rmsprop(
     learning_rate: ScalarOrSchedule,
     decay: float = 0.9,
     eps: float = 1e-8,
+    initial_scale: float = 0.0,
+    eps_in_sqrt: bool = True,
+    *,
     momentum: float | None = None,
     nesterov: bool = False,
 ) -> GradientTransformation:
-    """RMSProp (Tieleman & Hinton, 2012), with momentum if asked for.
+    """RMSProp (Tieleman & Hinton, 2012), with momentum of its steps if asked for.
 
     >>> from funcgrad import optim
     >>> opt = optim.rmsprop(0.1, decay=0.0)
@@ -119,7 +126,11 @@ def rmsprop(
     -0.1
     """
     moments = identity() if momentum is None else trace(momentum, nesterov)
-    return chain(scale_by_rms(decay, eps), scale_by_learning_rate(learning_rate), moments)
+    return chain(
+        scale_by_rms(decay, eps, initial_scale, eps_in_sqrt),
+        scale_by_learning_rate(learning_rate),
+        moments,
+    )
 
 
 def adagrad(

@@ -1,7 +1,12 @@
-"""Steps of which optimizers are made: moments, clipping, decay, learning rates."""
+"""Steps of which optimizers are made: moments, clipping, decay, learning rates.
+
+Moments are kept in the parameters' dtype; the steps are computed in float32 where that is less
+precise, so that a small eps doesn't vanish.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,9 +14,19 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import tree
-from funcgrad.optim.base import GradientTransformation, global_norm, stateless
+from funcgrad.optim.base import GradientTransformation, global_norm, stateless, wide
 
 ScalarOrSchedule = float | Callable[[Any], Any]
+
+
+def set_to_zero() -> GradientTransformation:
+    """Updates of zeros: with `masked`, what keeps parameters as they are.
+
+    >>> from funcgrad import optim
+    >>> print(optim.set_to_zero().update(3.0, optim.EmptyState())[0])
+    0.0
+    """
+    return stateless(lambda updates, params: tree.map(fnp.zeros_like, updates))
 
 
 def scale(step_size: float) -> GradientTransformation:
@@ -70,9 +85,12 @@ class TraceState(NamedTuple):
     trace: Any
 
 
-def trace(decay: float, nesterov: bool = False) -> GradientTransformation:
+def trace(
+    decay: float, nesterov: bool = False, accumulator_dtype: Any = None
+) -> GradientTransformation:
     """Momentum: t ← g + decay·t; the update is t, or g + decay·t once more with `nesterov`.
 
+    accumulator_dtype: dtype of t, that of the parameters by default.
     Source: Sutskever et al., "On the importance of initialization and momentum", 2013.
 
     >>> from funcgrad import optim
@@ -83,14 +101,32 @@ def trace(decay: float, nesterov: bool = False) -> GradientTransformation:
     """
 
     def init(params: Any) -> TraceState:
-        return TraceState(tree.map(fnp.zeros_like, params))
+        return TraceState(_zeros(params, accumulator_dtype))
 
     def update(updates: Any, state: TraceState, params: Any = None) -> tuple:
         held = tree.map(lambda g, t: g + decay * t, updates, state.trace)
         out = tree.map(lambda g, t: g + decay * t, updates, held) if nesterov else held
-        return out, TraceState(held)
+        return out, TraceState(_cast(held, accumulator_dtype))
 
     return GradientTransformation(init, update)
+
+
+def _zeros(params: Any, dtype: Any) -> Any:
+    return tree.map(lambda p: fnp.zeros_like(p, dtype=dtype), params)
+
+
+def _cast(values: Any, dtype: Any) -> Any:
+    return values if dtype is None else tree.map(lambda x: x.astype(dtype), values)
+
+
+def _unbias(decay: Any, count: Any, dtype: np.dtype) -> Any:
+    """1/(1 - decay^count): makes a decaying mean that began at 0 one of the steps so far."""
+    # Not by subtraction from 1: with decay 0.999 that would lose three digits.
+    if isinstance(decay, int | float):
+        rate = math.log(decay) if decay > 0 else -math.inf
+    else:
+        rate = fnp.log(decay)
+    return -1 / fnp.expm1(count.astype(dtype) * rate)
 
 
 class AdamState(NamedTuple):
@@ -121,30 +157,26 @@ def scale_by_adam(
     """
 
     def init(params: Any) -> AdamState:
-        mu = tree.map(lambda p: fnp.zeros_like(p, dtype=mu_dtype), params)
-        return AdamState(fnp.zeros((), np.int32), mu, tree.map(fnp.zeros_like, params))
+        mu, nu = _zeros(params, mu_dtype), _zeros(params, None)
+        return AdamState(fnp.zeros((), np.int32), mu, nu)
 
     def update(updates: Any, state: AdamState, params: Any = None) -> tuple:
         count = state.count + 1
         mu = tree.map(lambda g, m: (1 - b1) * g + b1 * m, updates, state.mu)
         nu = tree.map(lambda g, v: (1 - b2) * (g * g) + b2 * v, updates, state.nu)
-        steps = count.astype(fnp.float32)
-        mean_scale = 1 / (1 - b1**steps)
-        variance_scale = 1 / (1 - b2**steps)
 
         def direction(g: Any, m: Any, v: Any) -> Any:
-            dtype = fnp.asarray(v).dtype
-            first = m * fnp.asarray(mean_scale, dtype)
+            dtype, g, m, v = fnp.asarray(g).dtype, wide(g), wide(m), wide(v)
             if nesterov:
-                later = 1 / (1 - b1 ** (steps + 1))
-                now = (1 - b1) * g * fnp.asarray(mean_scale, dtype)
-                first = b1 * m * fnp.asarray(later, dtype) + now
-            return first / (fnp.sqrt(v * fnp.asarray(variance_scale, dtype) + eps_root) + eps)
+                now = (1 - b1) * g * _unbias(b1, count, v.dtype)
+                mean = b1 * m * _unbias(b1, count + 1, v.dtype) + now
+            else:
+                mean = m * _unbias(b1, count, v.dtype)
+            scaled = mean / (fnp.sqrt(v * _unbias(b2, count, v.dtype) + eps_root) + eps)
+            return fnp.asarray(scaled, dtype)
 
         out = tree.map(direction, updates, mu, nu)
-        if mu_dtype is not None:
-            mu = tree.map(lambda m: m.astype(mu_dtype), mu)
-        return out, AdamState(count, mu, nu)
+        return out, AdamState(count, _cast(mu, mu_dtype), nu)
 
     return GradientTransformation(init, update)
 
@@ -155,9 +187,12 @@ class LionState(NamedTuple):
     mu: Any
 
 
-def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> GradientTransformation:
+def scale_by_lion(
+    b1: float = 0.9, b2: float = 0.99, mu_dtype: Any = None
+) -> GradientTransformation:
     """Lion: the sign of b1·m + (1-b1)·g, with m ← b2·m + (1-b2)·g.
 
+    mu_dtype: dtype of m.
     Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023.
 
     >>> from funcgrad import optim
@@ -167,12 +202,12 @@ def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> GradientTransformation:
     """
 
     def init(params: Any) -> LionState:
-        return LionState(tree.map(fnp.zeros_like, params))
+        return LionState(_zeros(params, mu_dtype))
 
     def update(updates: Any, state: LionState, params: Any = None) -> tuple:
         out = tree.map(lambda g, m: fnp.sign(b1 * m + (1 - b1) * g), updates, state.mu)
         mu = tree.map(lambda g, m: b2 * m + (1 - b2) * g, updates, state.mu)
-        return out, LionState(mu)
+        return out, LionState(_cast(mu, mu_dtype))
 
     return GradientTransformation(init, update)
 
@@ -184,10 +219,11 @@ class SecondMomentState(NamedTuple):
 
 
 def scale_by_rms(
-    decay: float = 0.9, eps: float = 1e-8, initial_scale: float = 0.0
+    decay: float = 0.9, eps: float = 1e-8, initial_scale: float = 0.0, eps_in_sqrt: bool = True
 ) -> GradientTransformation:
-    """RMSProp: g/√(v + eps) with the decaying mean v of g².
+    """RMSProp: g/√(v + eps) with the decaying mean v of g², which begins at initial_scale.
 
+    eps_in_sqrt: False for g/(√v + eps).
     Source: Tieleman & Hinton, lecture 6.5 of "Neural Networks for Machine Learning", 2012.
 
     >>> from funcgrad import optim
@@ -201,7 +237,13 @@ def scale_by_rms(
 
     def update(updates: Any, state: SecondMomentState, params: Any = None) -> tuple:
         nu = tree.map(lambda g, v: (1 - decay) * (g * g) + decay * v, updates, state.nu)
-        return tree.map(lambda g, v: g / fnp.sqrt(v + eps), updates, nu), SecondMomentState(nu)
+
+        def scaled(g: Any, v: Any) -> Any:
+            v = wide(v)
+            scaled = wide(g) / (fnp.sqrt(v + eps) if eps_in_sqrt else fnp.sqrt(v) + eps)
+            return fnp.asarray(scaled, fnp.asarray(g).dtype)
+
+        return tree.map(scaled, updates, nu), SecondMomentState(nu)
 
     return GradientTransformation(init, update)
 
@@ -209,7 +251,7 @@ def scale_by_rms(
 def scale_by_rss(
     initial_accumulator_value: float = 0.1, eps: float = 1e-7
 ) -> GradientTransformation:
-    """Adagrad: g/√(s + eps) with the sum s of all g² so far.
+    """Adagrad: g/√(s + eps) with the sum s of all g² so far, 0 where that is 0.
 
     Source: Duchi et al., "Adaptive Subgradient Methods", 2011.
 
@@ -225,7 +267,13 @@ def scale_by_rss(
 
     def update(updates: Any, state: SecondMomentState, params: Any = None) -> tuple:
         sums = tree.map(lambda g, s: s + g * g, updates, state.nu)
-        return tree.map(lambda g, s: g / fnp.sqrt(s + eps), updates, sums), SecondMomentState(sums)
+
+        def scaled(g: Any, s: Any) -> Any:
+            seen = s > 0
+            scaled = fnp.where(seen, wide(g) / fnp.sqrt(fnp.where(seen, wide(s), 1.0) + eps), 0.0)
+            return fnp.asarray(scaled, fnp.asarray(g).dtype)
+
+        return tree.map(scaled, updates, sums), SecondMomentState(sums)
 
     return GradientTransformation(init, update)
 
