@@ -65,10 +65,12 @@ logit: Primitive = special(
 
 
 def _spence_slope(g: Any, y: Any, x: Any) -> Any:
-    # Its limit at 1 is -1.
+    # At 1 it is 0/0: what stands there has the limit's value and first derivatives.
     at_one = eq(x, 1.0)
     safe = select(at_one, 2.0, x)
-    return mul(g, select(at_one, -1.0, div(log(safe), sub(1.0, safe))))
+    u = sub(x, 1.0)
+    limit = sub(mul(u, sub(0.5, mul(u, 1 / 3))), 1.0)
+    return mul(g, select(at_one, limit, div(log(safe), sub(1.0, safe))))
 
 
 spence: Primitive = special(

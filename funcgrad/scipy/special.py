@@ -188,7 +188,7 @@ def i1(x: Any) -> Any:
 
 
 def rel_entr(p: Any, q: Any) -> Any:
-    """p·log(p/q) for p, q > 0; 0 where p = 0 ≤ q; inf elsewhere.
+    """p·log(p/q) for p, q > 0; 0 where p = 0 ≤ q; inf elsewhere, NaN for NaN.
 
     >>> from funcgrad.scipy import special
     >>> print(special.rel_entr(1.0, 1.0))
@@ -198,7 +198,9 @@ def rel_entr(p: Any, q: Any) -> Any:
     both = fnp.logical_and(p > 0, q > 0)
     ratio = fnp.where(both, p, 1.0) / fnp.where(both, q, 1.0)
     zero = fnp.logical_and(p == 0, q >= 0)
-    return fnp.where(both, p * fnp.log(ratio), fnp.where(zero, 0.0, fnp.inf))
+    unknown = fnp.logical_or(fnp.isnan(p), fnp.isnan(q))
+    beyond = fnp.where(unknown, fnp.nan, fnp.inf)
+    return fnp.where(both, p * fnp.log(ratio), fnp.where(zero, 0.0, beyond))
 
 
 def kl_div(p: Any, q: Any) -> Any:
