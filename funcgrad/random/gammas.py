@@ -9,7 +9,7 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad.ops.special import random_gamma_grad
 from funcgrad.random.basic import float_dtype, normal, shape_with, uniform
-from funcgrad.random.keys import Key, split
+from funcgrad.random.keys import Key, key_data, split
 from funcgrad.transforms.custom import custom_jvp
 from funcgrad.transforms.vmap import vmap
 from funcgrad.transforms.while_loop import while_loop
@@ -94,7 +94,7 @@ def _sampled(what: str, draw: Any, key: Any, a: Any, shape: Any, dtype: Any) -> 
     shape = shape_with(what, shape, a=a)
     flat = fnp.broadcast_to(a, shape).reshape(-1)
     keys = split(key, (flat.size,))
-    return draw(keys.data, flat).reshape(shape)
+    return draw(key_data(keys), flat).reshape(shape)
 
 
 def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None) -> Any:

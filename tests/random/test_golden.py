@@ -1,0 +1,151 @@
+"""Draws written down once from jax.random (0.10, threefry2x32, partitionable; 64-bit dtypes with
+jax_enable_x64): bits and integers are equal, floats up to the rounding of their functions."""
+
+import numpy as np
+import pytest
+
+import funcgrad.numpy as fnp
+from funcgrad import random
+
+KEY = random.key(42)
+SEEDS = {
+    0: [0, 0],
+    42: [0, 42],
+    2**31: [0, 2**31],
+    2**32 - 1: [0, 2**32 - 1],
+    2**32: [1, 0],
+    2**40 + 3: [256, 3],
+    -(2**33) - 5: [4294967293, 4294967291],
+    -1: [0, 2**32 - 1],  # as without jax_enable_x64
+}
+BITS = {
+    "uint8": [162, 217, 249, 215],
+    "uint16": [5026, 12505, 63993, 49623],
+    "uint32": [2098992034, 2919706841, 2646866425, 2409546199],
+    "uint64": [
+        7871734211187709741, 276886910877598708, 10591095138341673235, 13462782411356743825,
+    ],
+}  # fmt: skip
+NARROW, WIDE = [38, 79, 89, 54, 28], [34, 78, 93, 73, 60]
+UNIFORM = {
+    "float16": ["0x1.38p-4", "0x1.86p-3", "0x1.f38p-1", "0x1.838p-1"],
+    "bfloat16": ["0x1.44p-1", "0x1.bp-1", "0x1.fp-1", "0x1.acp-1"],
+    "float32": ["0x1.f47048p-2", "0x1.5c0e6p-1", "0x1.3b87fp-1", "0x1.1f3d8p-1"],
+    "float64": [
+        "0x1.b4f8123c40884p-2", "0x1.ebd996d6e84p-7", "0x1.25f641d41e71ap-1",
+        "0x1.75aad28c6a974p-1",
+    ],
+}  # fmt: skip
+LOGITS = fnp.array([0.0, 1.0, 2.0])
+P = fnp.array([0.1, 0.2, 0.3, 0.4])
+
+# (what, draw, its values)
+INTEGERS = [
+    ("split", lambda: random.split(random.key(7), 3).data,
+     [[3625411723, 1954958720], [195045567, 4062205631], [966301609, 1948237315]]),
+    ("split_shape", lambda: random.split(random.key(7), (2, 1)).data,
+     [[[3625411723, 1954958720]], [[195045567, 4062205631]]]),
+    ("fold_in", lambda: random.fold_in(random.key(7), 5).data, [3583082021, 1947592014]),
+    ("fold_in_large", lambda: random.fold_in(random.key(7), 2**32 - 1).data,
+     [3658129989, 1719350670]),
+    ("randint_int8", lambda: random.randint(KEY, (5,), -128, 128, "int8"), [68, -110, 55, 65, 13]),
+    ("randint_uint8", lambda: random.randint(KEY, (5,), 0, 256, "uint8"), [196, 18, 183, 193, 141]),
+    ("bernoulli", lambda: random.bernoulli(KEY, 0.3, (8,)), [0, 0, 0, 0, 0, 0, 1, 0]),
+    ("categorical", lambda: random.categorical(KEY, LOGITS, shape=(8,)), [2, 2, 2, 2, 1, 2, 1, 2]),
+    ("categorical_once",
+     lambda: random.categorical(KEY, fnp.arange(5.0), shape=(5,), replace=False), [4, 3, 2, 1, 0]),
+    ("permutation", lambda: random.permutation(KEY, 8), [7, 4, 2, 5, 3, 6, 0, 1]),
+    ("permutation_rows",
+     lambda: random.permutation(KEY, fnp.arange(12).reshape(3, 4), 1, independent=True),
+     [[2, 3, 0, 1], [7, 4, 5, 6], [10, 11, 8, 9]]),
+    ("choice", lambda: random.choice(KEY, 10, (6,)), [4, 4, 1, 9, 9, 9]),
+    ("choice_once", lambda: random.choice(KEY, 10, (6,), replace=False), [7, 4, 2, 5, 3, 6]),
+    ("choice_p", lambda: random.choice(KEY, 4, (6,), p=P), [2] * 6),
+    ("choice_once_p", lambda: random.choice(KEY, 4, (3,), False, p=P), [3, 2, 1]),
+    ("rademacher", lambda: random.rademacher(KEY, (8,)), [1, -1, -1, -1, 1, -1, 1, -1]),
+    ("poisson", lambda: random.poisson(KEY, fnp.array([0.5, 4.0, 30.0, 1000.0])), [1, 3, 24, 977]),
+    ("geometric", lambda: random.geometric(KEY, 0.2, (5,)), [4, 2, 3, 3, 4]),
+    ("binomial", lambda: random.binomial(KEY, fnp.array([5.0, 20.0, 100.0, 1e4]), 0.3),
+     [1, 7, 25, 2967]),
+    ("multinomial", lambda: random.multinomial(KEY, 50, fnp.array([0.2, 0.3, 0.5])), [13, 16, 21]),
+]  # fmt: skip
+FLOATS = {
+    "normal": ((), [-0.02830462, 0.46713185]),
+    "exponential": ((), [0.6708175, 1.1388006]),
+    "gumbel": ((), [0.3340934, 0.95201945]),
+    "laplace": ((), [0.02283965, -0.44565356]),
+    "logistic": ((), [-0.04516941, 0.7528398]),
+    "cauchy": ((), [-0.03548463, 0.6337261]),
+    "maxwell": ((), [0.5535825, 0.29328507]),
+    "truncated_normal": ((-1.0, 2.0), [0.14770006, 0.5684449]),
+    "lognormal": ((0.5,), [0.9859474, 1.2630961]),
+    "pareto": ((2.0,), [1.3985119, 1.7672069]),
+    "rayleigh": ((2.0,), [2.3933022, 1.7571814]),
+    "weibull_min": ((1.5, 2.5), [1.278595, 1.5800482]),
+    "triangular": ((0.0, 0.3, 1.0), [0.4017498, 0.52656364]),
+    "beta": ((2.0, 3.0), [0.43196177, 0.3128183]),
+    "chisquare": ((3.0,), [5.870714, 1.397851]),
+    "t": ((3.0,), [0.08987478, -1.7357467]),
+    "f": ((3.0, 4.0), [0.74487185, 0.47861135]),
+    "generalized_normal": ((1.5,), [-0.87823755, -0.20616245]),
+    "double_sided_maxwell": ((0.5, 2.0), [-2.2620435, -0.85137796]),
+    "wald": ((1.5,), [1.6461202, 2.6983466]),
+    "loggamma": ((0.3,), [-0.8295456, -1.1391261]),
+}
+
+
+@pytest.mark.parametrize("number", SEEDS)
+def test_keys(number):
+    assert random.key(number).data.tolist() == SEEDS[number]
+
+
+@pytest.mark.parametrize("dtype", BITS)
+def test_bits(dtype):
+    drawn = random.bits(KEY, (4,), dtype)
+    assert drawn.dtype == dtype
+    assert drawn.tolist() == BITS[dtype]
+    assert random.bits(KEY, (2, 2), dtype).tolist() == [BITS[dtype][:2], BITS[dtype][2:]]
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("kind", ["int", "uint"])
+def test_randint(kind, bits):
+    drawn = random.randint(KEY, (5,), 3, 100, f"{kind}{bits}")
+    assert drawn.dtype == f"{kind}{bits}"
+    assert drawn.tolist() == (WIDE if bits == 64 else NARROW)
+
+
+@pytest.mark.parametrize("dtype", UNIFORM)
+def test_uniform(dtype):
+    drawn = random.uniform(KEY, (4,), dtype)
+    assert drawn.dtype.name == dtype
+    assert [float(x) for x in drawn] == [float.fromhex(x) for x in UNIFORM[dtype]]
+
+
+@pytest.mark.parametrize(
+    ("draw", "wanted"), [c[1:] for c in INTEGERS], ids=[c[0] for c in INTEGERS]
+)
+def test_integers(draw, wanted):
+    assert draw().tolist() == wanted
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_floats(name):
+    args, wanted = FLOATS[name]
+    drawn = getattr(random, name)(KEY, *args, shape=(2,))
+    assert drawn.dtype == np.float32
+    np.testing.assert_allclose(drawn, wanted, rtol=3e-6, atol=1e-7)
+
+
+def test_vectors():
+    close = {"rtol": 3e-6, "atol": 1e-7}
+    drawn = random.gamma(KEY, fnp.array([0.3, 1.0, 5.0]))
+    np.testing.assert_allclose(drawn, [0.43624744, 0.33158407, 7.432342], **close)
+    drawn = random.dirichlet(KEY, fnp.array([1.0, 2.0]))
+    np.testing.assert_allclose(drawn, [0.6626061, 0.33739385], **close)
+    np.testing.assert_allclose(random.ball(KEY, 2), [0.3234561, 0.06134896], **close)
+    drawn = random.normal(KEY, (2,), "complex64")
+    wanted = [0.05368746 + 0.42833984j, -0.34389618 + 0.5650095j]
+    np.testing.assert_allclose(drawn, wanted, **close)
+    drawn = random.orthogonal(KEY, 2)
+    np.testing.assert_allclose(drawn, [[-0.095284, 0.995450], [0.995450, 0.095284]], atol=1e-6)

@@ -1,0 +1,128 @@
+"""Keys: how they are made, what accepts them, how they pass through transforms."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import errors, lax, random, tree
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32"])
+def test_seeds_of_integer_dtypes(dtype):
+    assert random.key(np.dtype(dtype).type(7)).data.tolist() == [0, 7]
+    assert fg.jit(random.key)(np.dtype(dtype).type(7)).data.tolist() == [0, 7]
+
+
+@pytest.mark.parametrize("number", [2**40 + 3, -(2**33) - 5, 2**63 - 1, 5])
+def test_traced_seeds_of_64_bits(number):
+    traced = fg.jit(random.key)(np.int64(number)).data
+    assert traced.tolist() == random.key(number).data.tolist()
+
+
+def test_words_are_keys_too():
+    raw = random.PRNGKey(3)
+    assert raw.shape == (2,)
+    assert raw.dtype == np.uint32
+    key = random.key(3)
+    for kind in (raw, np.asarray(raw)):
+        assert np.array_equal(random.split(kind, 3), random.split(key, 3).data)
+        assert np.array_equal(random.fold_in(kind, 3), random.fold_in(key, 3).data)
+        assert np.array_equal(random.normal(kind, (3,)), random.normal(key, (3,)))
+    a, b = random.split(raw)
+    assert a.shape == b.shape == (2,)
+    assert np.array_equal(random.gamma(raw, 2.0, (3,)), random.gamma(key, 2.0, (3,)))
+    assert np.array_equal(random.wrap_key_data(raw).data, key.data)
+    assert np.array_equal(random.key_data(key), raw)
+
+
+def test_indexing_and_shapes():
+    keys = random.split(random.key(0), (2, 3))
+    assert (keys.shape, keys.ndim, keys.size, len(keys)) == ((2, 3), 2, 6, 2)
+    assert keys[1].shape == (3,)
+    assert keys[:, 1].shape == (2,)
+    assert keys[..., 0].shape == (2,)
+    assert keys[1, 2].shape == ()
+    assert np.array_equal(keys[1, 2].data, keys.data[1, 2])
+    assert keys.reshape(6).shape == keys.reshape(-1).shape == keys.reshape((6,)).shape == (6,)
+    assert [k.shape for k in keys] == [(3,), (3,)]
+    assert random.split(random.key(0), 0).shape == (0,)
+    assert random.split(random.key(0), ()).shape == ()
+
+
+def test_keys_are_leaves_of_trees():
+    state = {"key": random.key(1), "w": fnp.ones(2)}
+    assert [x.shape for x in tree.leaves(state)] == [(2,), (2,)]
+    new = fg.jit(lambda s: {**s, "key": random.split(s["key"])[0]})(state)
+    assert isinstance(new["key"], random.Key)
+    assert np.array_equal(new["key"].data, random.split(state["key"])[0].data)
+    assert "data" in tree.keystr(tree.leaves_with_path(state)[0][0])
+
+
+def test_vmap_and_scan_over_keys():
+    keys = random.split(random.key(1), 4)
+    one_by_one = np.stack([random.normal(k, (3,)) for k in keys])
+    assert np.array_equal(fg.vmap(lambda k: random.normal(k, (3,)))(keys), one_by_one)
+    _, scanned = lax.scan(lambda c, k: (c, random.normal(k, (3,))), 0, keys)
+    assert np.array_equal(scanned, one_by_one)
+    raw = fg.vmap(lambda k: random.normal(k, (3,)))(keys.data)
+    assert np.array_equal(raw, one_by_one)
+    assert fg.vmap(random.split)(keys).shape == (4, 2)
+    assert fg.vmap(random.key)(fnp.arange(3)).shape == (3,)
+    folded = fg.vmap(lambda i: random.fold_in(keys[0], i))(fnp.arange(3))
+    assert np.array_equal(folded.data[2], random.fold_in(keys[0], 2).data)
+
+
+def test_a_key_as_carry():
+    def step(key, _):
+        key, sub = random.split(key)
+        return key, random.uniform(sub)
+
+    key, wanted = random.key(5), []
+    for _ in range(4):
+        key, sub = random.split(key)
+        wanted.append(float(random.uniform(sub)))
+    last, drawn = fg.jit(lambda k: lax.scan(step, k, None, length=4))(random.key(5))
+    assert drawn.tolist() == wanted
+    assert np.array_equal(last.data, key.data)
+    looped = lax.fori_loop(0, 4, lambda i, k: random.split(k)[0], random.key(5))
+    assert np.array_equal(looped.data, key.data)
+
+
+def test_the_same_key_gives_the_same_draw():
+    key = random.key(0)
+    assert np.array_equal(random.normal(key, (4,)), random.normal(random.clone(key), (4,)))
+    a, b = random.split(key)
+    assert not np.array_equal(random.normal(a, (4,)), random.normal(b, (4,)))
+    # A longer draw begins with the shorter one.
+    assert np.array_equal(random.bits(key, (10,))[:4], random.bits(key, (4,)))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: random.key(1.0), errors.DTypeError, "seed must be an integer"),
+        (lambda: random.key(fnp.arange(2)), errors.DTypeError, "integer scalar"),
+        (lambda: random.normal(0), errors.DTypeError, r"random\.normal|random\.uniform"),
+        (lambda: random.normal("seed"), TypeError, r"need a random key \(random.key\(seed\)\)"),
+        (lambda: random.normal(fnp.ones(2)), errors.DTypeError, "two uint32 words"),
+        (lambda: random.split(random.split(random.key(0))), errors.ShapeError, "use vmap"),
+        (lambda: random.fold_in(random.key(0), 0.5), errors.DTypeError, "integer scalar"),
+        (lambda: random.fold_in(random.key(0), 2**32), OverflowError, "got 4294967296"),
+        (lambda: random.fold_in(random.key(0), -1), OverflowError, "got -1"),
+        (lambda: random.bits(random.key(0), (2,), "int32"), errors.DTypeError, "unsigned"),
+        (lambda: random.wrap_key_data(fnp.ones(2)), errors.DTypeError, "uint32 words"),
+        (lambda: random.key(0)[0], errors.ShapeError, "split it first"),
+        (lambda: len(random.key(0)), TypeError, "single random key"),
+        (lambda: list(random.key(0)), TypeError, r"random.split\(key, n\)"),
+    ],
+)
+def test_bad_keys(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_repr():
+    assert repr(random.key(3)) == "Key(Array([0, 3], dtype=uint32))"
+    assert "<" in random.key(3)._repr_html_()
+    assert "keys (2,)" in random.split(random.key(3))._repr_html_()
