@@ -29,6 +29,7 @@ from funcgrad.transforms.control import (
     check_pred,
     choose,
     drop,
+    is_known,
     stage_body,
 )
 from funcgrad.transforms.dce import dce_jaxpr
@@ -53,7 +54,7 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> 
     aval = check_pred("cond", pred, "the predicate")
     if aval.dtype != dtypes.BOOL:
         pred = ne(pred, 0)
-    if context.current().disable_jit:
+    if context.current().disable_jit and is_known(pred):
         operands = tree.map(as_array, operands)
         return true_fun(*operands) if bool(pred) else false_fun(*operands)
     index = convert_element_type(pred, np.int32)
@@ -75,7 +76,7 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
         raise ControlFlowError(f"switch: the index must be an integer, got {aval}")
     if len(branches) == 1:
         return branches[0](*operands)
-    if context.current().disable_jit:
+    if context.current().disable_jit and is_known(index):
         operands = tree.map(as_array, operands)
         return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
     index = clamp(np.int32(0), convert_element_type(index, np.int32), np.int32(len(branches) - 1))

@@ -225,7 +225,7 @@ class Jitted:
         dynamic_args = tuple(a for i, a in enumerate(args) if i not in nums)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in names}
         leaves, in_tree = tree.flatten((dynamic_args, dynamic_kwargs))
-        keyed = tuple((k, type(v), v) for k, v in static)
+        keyed = tuple((k, v, _typed(v)) for k, v in static)
         return _Call(leaves, in_tree, keyed, args, kwargs)
 
     def _check_static(self, key: Any, value: Any) -> None:
@@ -303,7 +303,7 @@ class Jitted:
         if not call.static:
             return self._fun
         nums, names = self._static
-        fixed = {k: v for k, _, v in call.static}
+        fixed = {k: v for k, v, _ in call.static}
         n = len(call.args)
 
         def fun(*dynamic: Any, **named: Any) -> Any:
@@ -368,6 +368,13 @@ def leaf_or_position(fun: Callable, i: int) -> str:
     return leaf_names(fun, (0,) * (i + 1), {})[i]
 
 
+def _typed(value: Any) -> Any:
+    """What tells equal static values apart: 1, 1.0 and True, or 0.0 and -0.0, are equal."""
+    if type(value) is tuple:
+        return tuple([_typed(v) for v in value])
+    return (float, value.hex()) if type(value) is float else type(value)
+
+
 def _type_key(x: Any) -> Any:
     if type(x) is Array:
         v = x._value
@@ -385,7 +392,7 @@ def _difference(a: tuple, b: tuple, names: Sequence[str], fun: Callable) -> str:
     for x, y in zip(a[2], b[2], strict=False):
         if x != y:
             name = x[0] if isinstance(x[0], str) else leaf_or_position(fun, x[0])
-            return f"static argument {name} changed from {x[2]!r} to {y[2]!r}"
+            return f"static argument {name} changed from {x[1]!r} to {y[1]!r}"
     return "a setting (default dtype, named axes) changed"
 
 

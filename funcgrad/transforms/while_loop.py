@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer, aval_of
-from funcgrad.errors import ControlFlowError
+from funcgrad.errors import ControlFlowError, TracerBoolConversionError
 from funcgrad.ops.base import batch_front, instantiate
 from funcgrad.ops.compare import lt
 from funcgrad.ops.convert import select_n
@@ -64,7 +65,9 @@ def while_loop(
         raise TypeError(f"while_loop: need two functions, got {cond_fun!r} and {body_fun!r}")
     check_leaves("while_loop", body_fun, (init_val,), {})
     if context.current().disable_jit:
-        return _run_in_python(cond_fun, body_fun, init_val, max_steps)
+        # Lanes of a vmap end at different times: there the loop stays traced.
+        with suppress(TracerBoolConversionError):
+            return _run_in_python(cond_fun, body_fun, init_val, max_steps)
     if max_steps is not None:
         return _bounded(cond_fun, body_fun, init_val, max_steps)
     leaves, carry_tree = tree.flatten(init_val)

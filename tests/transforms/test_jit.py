@@ -191,7 +191,11 @@ def test_each_static_value_is_traced_once():
     for n in (1, 2, 1, 2, 1.0, True, 1):
         g(X, n)
     assert f.traces == 4, "1, 1.0 and True are equal, but not the same program"
-    assert g(X, 1.0).dtype == np.float32
+    assert g(np.arange(3), 1.0).dtype == np.float32
+    h = fg.jit(lambda x, t: x * t[0], static_argnums=1)
+    assert [h(np.arange(3), (v,)).dtype.name for v in (1, 1.0)] == ["int64", "float32"]
+    assert [float(h(1.0, (v,))) for v in (0.0, -0.0)] == [0.0, 0.0]
+    assert [np.signbit(h(1.0, (v,))) for v in (0.0, -0.0)] == [False, True]
 
 
 def test_static_arguments_that_no_parameter_has():

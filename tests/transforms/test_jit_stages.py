@@ -69,6 +69,17 @@ def test_disable_jit_gives_the_same(f):
     assert [g.dtype for g in tree.leaves(got)] == [w.dtype for w in tree.leaves(want)]
 
 
+def test_disable_jit_under_vmap():
+    pick = lambda v: lax.cond(v > 1.5, fnp.sin, lambda u: u * 2, v)
+    grow = lambda v: lax.while_loop(lambda u: u < 5, lambda u: u * 2, v)
+    choose = lambda v: lax.switch(v.astype(int), [fnp.sin, fnp.cos], v)
+    for f in (pick, grow, choose):
+        want = [f(x) for x in X]
+        with fg.disable_jit():
+            same(fg.vmap(f)(X), want)
+            same(fg.jit(fg.vmap(f))(X), want)
+
+
 # ---- stages
 
 
