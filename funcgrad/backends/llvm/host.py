@@ -47,7 +47,8 @@ def host_steps(steps: Sequence[Step]) -> list[HostStep]:
             for branch in s.branches:
                 found += host_steps(branch)
         elif isinstance(s, LoopStep):
-            found += host_steps(s.body)
+            # A loop of no turns is not written.
+            found += host_steps(s.body) if s.length else []
         elif isinstance(s, WhileStep):
             found += host_steps((*s.test, *s.body))
     return found
