@@ -11,6 +11,7 @@ from funcgrad.ops import convert as v
 from funcgrad.ops import transcendental as t
 from funcgrad.ops.base import sum_p
 from funcgrad.ops.families import add
+from funcgrad.ops.sort import sort
 from funcgrad.transforms import callbacks, cond, custom_call, jit_primitive, scan, while_loop
 from funcgrad.transforms.checkpoint import checkpoint, checkpoint_p
 from funcgrad.transforms.custom import custom_jvp, custom_vjp
@@ -107,7 +108,14 @@ def halved_oracle(x):
     return x
 
 
+def idle(x):
+    """A loop of no turns around a step that Python runs, before another such step."""
+    y, _ = scan.scan(lambda y, _: (sort(y, 1), None), x, None, length=0)
+    return sort(y, 0)
+
+
 CONTROL = [
+    program(scan.scan_p, idle, lambda x: np.sort(x, axis=0), case((3, 4)), name="scan of no turns"),
     program(cond.cond_p, branch, lambda p, x, y: np.where(p, np.sin(x) * y, x + x),
             case(Arg((), dtype=BOOL), (3,), (3,)), accepted=(*WIDE, BF16)),
     program(cond.cond_p, choice,
