@@ -24,7 +24,7 @@ from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.convert import convert_element_type, convert_element_type_p
 
 __all__ = [
-    "align", "as_array", "axes_of", "broadcast", "broadcast_shapes", "broadcast_to",
+    "align", "as_array", "as_dtype", "axes_of", "broadcast", "broadcast_shapes", "broadcast_to",
     "canonical_axes", "canonical_axis", "convert", "default_float", "default_int",
     "documented", "dtype_or", "elementwise", "integers", "is_scalar", "keep_weak", "need_real",
     "number", "numbers", "promote", "promote_and_broadcast", "promote_inexact", "shape_of",
@@ -117,6 +117,18 @@ def convert(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
     if weak:
         return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=True)
     return convert_element_type(x, dtype)
+
+
+def as_dtype(
+    name: str, x: Any, dtype: np.dtype, argument: str = "an argument", weak: bool = False
+) -> Any:
+    """x as an array of a dtype; a Python number at full precision: float64's 0.1 is not float32's.
+
+    Raises TypeError, naming the function and the argument, for what is no array or scalar.
+    """
+    if type(x) in (int, float) and dtypes.is_inexact(dtype):
+        return number(name, x, dtype, weak, argument)
+    return convert(as_array(name, x, argument), dtype, weak)
 
 
 def keep_weak(out: Any, *operands: Any) -> Any:

@@ -15,10 +15,10 @@ from funcgrad.numpy import reductions
 from funcgrad.numpy._util import (
     align,
     as_array,
+    as_dtype,
     axes_of,
     broadcast_to,
     canonical_axis,
-    convert,
     promote,
     promote_inexact,
 )
@@ -85,7 +85,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     parts = [_step(x, 0)]
     for place, ends in ((0, to_begin), (2, to_end)):
         if ends is not None:
-            end = convert(reshape(as_array("ediff1d", ends, "to_end"), (-1,)), x.dtype)
+            end = reshape(as_dtype("ediff1d", ends, x.dtype, "to_end"), (-1,))
             parts.insert(place, end)
     return concatenate(parts, 0) if len(parts) > 1 else parts[0]
 
@@ -116,7 +116,7 @@ def _slope(x: Any, axis: int, spacing: Any) -> Any:
     n = x.shape[axis]
     if n < 2:
         raise ShapeError(f"gradient: axis {axis} of f {x.aval} needs two or more samples")
-    h = convert(as_array("gradient", spacing, "a distance"), x.dtype)
+    h = as_dtype("gradient", spacing, x.dtype, "a distance")
     line = tuple(-1 if i == axis else 1 for i in range(x.ndim))
     steps = _step(x, axis)
     if not h.ndim:
@@ -187,7 +187,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.p
     if not dtypes.is_integer(x.dtype) or period % 2 == 0:
         # Half a period forwards stays forwards.
         forwards = compare.bitwise_and(compare.eq(wrapped, low), compare.gt(steps, 0))
-        wrapped = select(forwards, convert(as_array("unwrap", half), x.dtype), wrapped)
+        wrapped = select(forwards, as_dtype("unwrap", half, x.dtype), wrapped)
     correction = arithmetic.sub(wrapped, steps)
     small = compare.lt(arithmetic.abs(steps), half if discont is None else discont)
     correction = select(small, np.zeros((), x.dtype), correction)

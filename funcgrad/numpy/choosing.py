@@ -12,7 +12,13 @@ import numpy as np
 
 from funcgrad.errors import OutOfBoundsError
 from funcgrad.numpy._known import unknown_error
-from funcgrad.numpy._util import as_array, broadcast_shapes, broadcast_to, convert, promote
+from funcgrad.numpy._util import (
+    as_array,
+    as_dtype,
+    broadcast_shapes,
+    broadcast_to,
+    promote,
+)
 from funcgrad.numpy.indexing import cases_of, positions_of
 from funcgrad.numpy.joining import arrays_of
 from funcgrad.numpy.logic import truth
@@ -97,10 +103,10 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
 
     def value(function: Any, mask: Any) -> Any:
         if not callable(function):
-            return convert(as_array("piecewise", function, "a value"), x.dtype)
+            return as_dtype("piecewise", function, x.dtype, "a value")
         # The value of x is the same, but elements that are not chosen don't depend on it.
         inner = x if mask is None else choice_of(broadcast_to(mask, x.shape), x, stop_gradient(x))
-        return convert(as_array("piecewise", function(inner, *args, **kw)), x.dtype)
+        return as_dtype("piecewise", function(inner, *args, **kw), x.dtype)
 
     if callable(default):
         rest = ~_any_of(masks)

@@ -17,6 +17,7 @@ from funcgrad.core.array import Array
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.numpy._util import (
     as_array,
+    as_dtype,
     axes_of,
     canonical_axes,
     convert,
@@ -274,7 +275,7 @@ def irfftn(
 
 def _frequencies(name: str, counts: np.ndarray, n: Any, d: Any, dtype: Any) -> Any:
     kind = dtype_or(dtype, default_float())
-    step = convert(as_array(name, d, "d"), kind)
+    step = as_dtype(name, d, kind, "d")
     return true_divide(Array(counts.astype(kind)), step * operator.index(n))
 
 

@@ -14,6 +14,7 @@ from funcgrad.errors import DTypeError
 from funcgrad.numpy._util import (
     align,
     as_array,
+    as_dtype,
     convert,
     documented,
     keep_weak,
@@ -304,7 +305,7 @@ def nan_to_num(
 
     def part(v: Any) -> Any:
         for test, value in ((isnan, nan), (isposinf, high), (isneginf, low)):
-            filler = convert(as_array("nan_to_num", value), v.dtype)
+            filler = as_dtype("nan_to_num", value, v.dtype)
             v = select(test(v), *align("nan_to_num", [filler, v]))
         return v
 

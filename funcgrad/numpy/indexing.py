@@ -16,6 +16,7 @@ from funcgrad.errors import OutOfBoundsError, ShapeError
 from funcgrad.numpy._known import along, first_true, is_known, unknown_error
 from funcgrad.numpy._util import (
     as_array,
+    as_dtype,
     broadcast_shapes,
     broadcast_to,
     canonical_axis,
@@ -368,7 +369,7 @@ def put_along_axis(
     arr = as_array(name, arr, "arr")
     shape = arr.shape
     arr, indices, axis = _along(name, arr, indices, axis, mode)
-    values = convert(as_array(name, values, "values"), arr.dtype)
+    values = as_dtype(name, values, arr.dtype, "values")
     if not indices.size:
         return reshape(arr, shape)
     others = tuple(i for i in range(arr.ndim) if i != axis)
@@ -399,7 +400,7 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Fa
         return a
     if mode == "wrap":
         ind = ind % a.size
-    values = convert(resize(as_array("put", v, "v"), ind.shape), a.dtype)
+    values = resize(as_dtype("put", v, a.dtype, "v"), ind.shape)
     out = index_update(ravel(a), ind, values, "set", mode=_mode("put", mode))
     return reshape(out, a.shape)
 
@@ -414,7 +415,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = False) -> Any:
     """
     _no_inplace("place", inplace)
     arr, mask = as_array("place", arr, "arr"), truth(as_array("place", mask, "mask"))
-    vals = convert(ravel(as_array("place", vals, "vals")), arr.dtype)
+    vals = ravel(as_dtype("place", vals, arr.dtype, "vals"))
     if mask.size != arr.size:
         raise ShapeError(f"place: mask {mask.aval} and arr {arr.aval} differ in size")
     if not vals.size:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.numpy._known import along, first_true, is_known, unknown_error
-from funcgrad.numpy._util import as_array, broadcast_to, canonical_axis, convert
+from funcgrad.numpy._util import as_array, as_dtype, broadcast_to, canonical_axis
 from funcgrad.numpy.shape import moveaxis, ravel
 from funcgrad.ops import shape as ops
 from funcgrad.ops.base import full
@@ -66,7 +66,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     arr = as_array("insert", arr, "arr")
     if isinstance(values, list | tuple):
         values = np.asarray(values)
-    values = convert(as_array("insert", values, "values"), arr.dtype)
+    values = as_dtype("insert", values, arr.dtype, "values")
     if axis is None or not arr.ndim:
         arr, axis = ravel(arr), 0
     axis = canonical_axis("insert", axis, arr.ndim)

@@ -7,7 +7,7 @@ from typing import Any
 from funcgrad import dtypes
 from funcgrad.core.aval import promote
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._util import as_array, convert, need_real, promote_inexact
+from funcgrad.numpy._util import as_dtype, convert, need_real, promote_inexact
 from funcgrad.numpy.arithmetic import remainder
 from funcgrad.numpy.sorting import argsort, searchsorted
 from funcgrad.ops import arithmetic, compare
@@ -43,7 +43,7 @@ def interp(
     fp = convert(fp, dtype)
     if period is not None:
         return _between(*_repeated(x, xp, fp, period))
-    ends = [index(fp, i) if v is None else convert(as_array("interp", v, name), dtype)
+    ends = [index(fp, i) if v is None else as_dtype("interp", v, dtype, name)
             for i, v, name in ((0, left, "left"), (-1, right, "right"))]  # fmt: skip
     inside = _between(x, xp, fp) if xp.size > 1 else full(x.shape, index(fp, 0))
     below, above = compare.lt(x, index(xp, 0)), compare.gt(x, index(xp, -1))
@@ -65,7 +65,7 @@ def _between(x: Any, xp: Any, fp: Any) -> Any:
 
 def _repeated(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
     """Points of one period in order, with the last one before and the first one after them."""
-    period = arithmetic.abs(convert(as_array("interp", period, "period"), xp.dtype))
+    period = arithmetic.abs(as_dtype("interp", period, xp.dtype, "period"))
     x, xp = remainder(x, period), remainder(xp, period)
     order = argsort(xp)
     xp, fp = index(xp, order), index(fp, order)

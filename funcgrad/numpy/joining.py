@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     convert,
     dtype_or,
     integers,
+    is_scalar,
     promote,
 )
 from funcgrad.numpy.shape import (
@@ -47,7 +48,9 @@ def arrays_of(name: str, arrays: Any, argument: str = "arrays") -> list[Any]:
     if isinstance(arrays, list | tuple):
         if not arrays:
             raise ValueError(f"{name}: {argument} must hold at least one array, got none")
-        return [as_array(name, a, f"{argument}[{i}]") for i, a in enumerate(arrays)]
+        parts = [as_array(name, a, f"{argument}[{i}]") for i, a in enumerate(arrays)]
+        # Numbers beside arrays keep their full precision in the common dtype.
+        return promote(name, *arrays) if any(map(is_scalar, arrays)) else parts
     if not hasattr(arrays, "shape"):
         raise TypeError(f"{name}: {argument} must be a list or tuple of arrays, got {arrays!r}")
     return list(unstack(arrays))
@@ -192,7 +195,7 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     Array([0, 1, 7], dtype=int32)
     """
     pair = [as_array("append", arr, "arr"), as_array("append", values, "values")]
-    return _join("append", pair, axis)
+    return _join("append", promote("append", arr, values) if is_scalar(values) else pair, axis)
 
 
 # ---- cutting

@@ -15,7 +15,7 @@ from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._known import along
-from funcgrad.numpy._util import as_array, broadcast_to, convert, integers
+from funcgrad.numpy._util import as_array, as_dtype, broadcast_to, convert, integers
 from funcgrad.numpy.shape import moveaxis, reshape
 from funcgrad.ops import shape as ops
 from funcgrad.ops.arithmetic import div
@@ -158,10 +158,8 @@ def _constant(x: Any, widths: list[tuple[int, int]], values: Any) -> Any:
 
 def _value(value: Any, x: Any) -> Any:
     """A scalar in the dtype, and the weakness, of the array that it is put into."""
-    value = as_array("pad", value, "constant_values")
-    if value.ndim:
-        value = reshape(value, ())
-    return convert(value, x.dtype, x.aval.weak_type)
+    value = as_dtype("pad", value, x.dtype, "constant_values", x.aval.weak_type)
+    return reshape(value, ()) if value.ndim else value
 
 
 def _extend(x: Any, axis: int, widths: tuple, ends: tuple) -> Any:
@@ -181,7 +179,7 @@ def _ramp(x: Any, axis: int, widths: tuple, ends: tuple) -> Any:
     shares = [np.arange(n) / max(n, 1) for n in widths]
     ramps = []
     for share, edge, end in zip((shares[0], shares[1][::-1]), edges, ends, strict=True):
-        start = convert(as_array("pad", end, "end_values"), work)
+        start = as_dtype("pad", end, work, "end_values")
         ramp = start + (convert(edge, work) - start) * _line(share, x, axis, work)
         ramps.append(ramp if work == x.dtype else floor(ramp))
     return _extend(x, axis, widths, tuple(ramps))

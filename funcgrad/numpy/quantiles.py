@@ -14,6 +14,7 @@ import numpy as np
 from funcgrad.core.trace import Tracer
 from funcgrad.numpy._util import (
     as_array,
+    as_dtype,
     axes_of,
     convert,
     is_scalar,
@@ -82,7 +83,8 @@ def _quantile(
     a = as_array(name, a, "a")
     need_real(name, a)
     # A tracer's value may be known, but then it has a derivative.
-    given = None if isinstance(q, Tracer) else known(as_array(name, q, "q"))
+    exact = np.asarray(q) if is_scalar(q) else q
+    given = None if isinstance(q, Tracer) else known(as_array(name, exact, "q"))
     a, q = promote_inexact(name, a, q)
     axes = axes_of(name, axis, a.ndim)
     rest = [i for i in range(a.ndim) if i not in axes]
@@ -108,7 +110,7 @@ def _of_rows(x: Any, q: Any, given: np.ndarray | None, method: str, skip_nan: bo
         count = ops.expand_dims(sum_p.bind(numbers, axes=(x.ndim - 1,)), (x.ndim - 1,))
     if given is not None and not skip_nan:
         # Positions are known: they are worked out in full precision and are no part of a program.
-        wide = given.astype(np.float64 if given.dtype.itemsize > 4 else np.float32)
+        wide = given.astype(_wide(q.dtype))
         low, weight = _position(np, size, wide.reshape(-1), method)
         low = np.asarray(low)
     else:
@@ -116,7 +118,7 @@ def _of_rows(x: Any, q: Any, given: np.ndarray | None, method: str, skip_nan: bo
     first, second = (_element(x, low + i, count) for i in (0, 1 if weight is not None else 0))
     out = first
     if weight is not None and not (isinstance(weight, np.ndarray) and not weight.any()):
-        share = convert(as_array("quantile", weight), x.dtype)
+        share = as_dtype("quantile", weight, x.dtype)
         # Where nothing is mixed in, an infinite neighbour has no say.
         out = where(share == 0, first, first * (1 - share) + second * share)
     if skip_nan:
@@ -133,7 +135,7 @@ def _element(x: Any, position: Any, count: Any) -> Any:
     if isinstance(position, np.ndarray):
         at = np.clip(position, 0, count - 1).astype(np.int32)
         return index(x, (..., at))
-    last = convert(as_array("quantile", count - 1), position.dtype)
+    last = as_dtype("quantile", count - 1, position.dtype)
     at = convert_element_type(maximum(minimum(position, last), 0), np.int32)
     if at.ndim == 1:
         return index(x, (..., at), mode="clip")

@@ -13,6 +13,7 @@ from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
 from funcgrad.numpy._util import (
+    as_dtype,
     broadcast,
     broadcast_to,
     canonical_axis,
@@ -100,8 +101,7 @@ def linspace(
     num = operator.index(num)
     if num < 0:
         raise ValueError(f"linspace: num must not be negative, got {num}")
-    start, stop = broadcast("linspace", *promote_inexact("linspace", start, stop))
-    start, stop = convert(start, start.dtype), convert(stop, stop.dtype)
+    start, stop = broadcast("linspace", *_ends("linspace", start, stop, dtype))
     out_dtype = dtype_or(dtype, start.dtype)
     steps = num - 1 if endpoint else num
     shape = start.shape
@@ -126,6 +126,20 @@ def linspace(
     return out, step
 
 
+def _ends(name: str, start: Any, stop: Any, dtype: Any) -> list[Any]:
+    """Both ends in the dtype that what lies between is worked out in: no less than `dtype`."""
+    first, last = promote_inexact(name, start, stop)
+    kind = first.dtype
+    if dtype is not None:
+        wanted = dtype_or(dtype, kind)
+        floats = dtypes.to_inexact(wanted, np.dtype(np.float64 if wanted.itemsize > 4 else kind))
+        kind = promote([ShapedArray((), kind), ShapedArray((), floats)])[0]
+    return [
+        as_dtype(name, given if is_scalar(given) else x, kind)
+        for given, x in ((start, first), (stop, last))
+    ]
+
+
 def logspace(
     start: Any,
     stop: Any,
@@ -140,8 +154,8 @@ def logspace(
     >>> fnp.logspace(0, 3, 4)
     Array([   1.,   10.,  100., 1000.], dtype=float32)
     """
-    exponents = linspace(start, stop, num, endpoint, False, None, axis)
-    out = power(base, exponents)
+    start, stop = _ends("logspace", start, stop, dtype)
+    out = power(base, linspace(start, stop, num, endpoint, False, None, axis))
     return out if dtype is None else convert(out, dtype_or(dtype, out.dtype))
 
 
@@ -155,7 +169,7 @@ def geomspace(
     >>> fnp.geomspace(1, 16, 3)
     Array([ 1.,  4., 16.], dtype=float32)
     """
-    start, stop = broadcast("geomspace", *promote_inexact("geomspace", start, stop))
+    start, stop = broadcast("geomspace", *_ends("geomspace", start, stop, dtype))
     size = stop.ndim + 1
     place = canonical_axis("geomspace", axis, size)
     sign = arithmetic.sign(start)

@@ -18,6 +18,7 @@ from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
     align,
     as_array,
+    as_dtype,
     axes_of,
     broadcast_shapes,
     broadcast_to,
@@ -91,7 +92,7 @@ def _summed(
         out = keep_axes(out, x.shape, axes)
     if initial is None:
         return out
-    return combine(out, convert(as_array(name, initial, "initial"), out.dtype))
+    return combine(out, as_dtype(name, initial, out.dtype, "initial"))
 
 
 def sum(
@@ -306,7 +307,7 @@ def var(
         work = dtypes.to_complex(work)
     x = convert(x, work)
     centre = _mean(x, axis, None, True, where=where) if mean is None else (
-        convert(as_array("var", mean, "mean"), work))  # fmt: skip
+        as_dtype("var", mean, work, "mean"))  # fmt: skip
     offset = arithmetic.sub(*align("var", [x, centre]))
     if dtypes.is_complex(work):
         parts = arithmetic.real(offset), arithmetic.imag(offset)

@@ -14,6 +14,7 @@ from funcgrad.core.array import Array
 from funcgrad.numpy._known import along, is_known, unknown_error
 from funcgrad.numpy._util import (
     as_array,
+    as_dtype,
     broadcast_to,
     canonical_axis,
     convert,
@@ -108,7 +109,7 @@ def _unique(ar: Any, axis: Any, equal_nan: bool, size: Any, fill_value: Any) -> 
     values = index(slices, places)
     if fill_value is not None and count:
         there = reshape(starts < n, (count,) + (1,) * (slices.ndim - 1))
-        fill = convert(as_array("unique", fill_value, "fill_value"), values.dtype)
+        fill = as_dtype("unique", fill_value, values.dtype, "fill_value")
         values = select(broadcast_to(there, values.shape), values, broadcast_to(fill, values.shape))
     rank = cumsum(convert_element_type(first, default_int())) - 1
     inverse = index_update(full((n,), 0, default_int()), order, rank, "set", unique_indices=True)
@@ -137,7 +138,7 @@ def _unique_of_none(slices: Any, axis: int, inverse_shape: Any, size: Any, fill:
     count = size or 0
     if count and fill is None:
         raise ValueError("unique: ar is empty, so size needs a fill_value")
-    value = convert(as_array("unique", 0 if fill is None else fill, "fill_value"), slices.dtype)
+    value = as_dtype("unique", 0 if fill is None else fill, slices.dtype, "fill_value")
     values = broadcast_to(value, (count, *slices.shape[1:]))
     none = Array(np.zeros(count, default_int()))
     return moveaxis(values, 0, axis), none, Array(np.zeros(inverse_shape, default_int())), none
@@ -286,7 +287,7 @@ def _kept(name: str, x: Any, keep: Any, size: Any, fill_value: Any) -> tuple[Any
         # As in unique, by default what is missing is the first that is there.
         fill = index(values, slice(0, 1))
     else:
-        fill = convert(as_array(name, fill_value, "fill_value"), x.dtype)
+        fill = as_dtype(name, fill_value, x.dtype, "fill_value")
     return select(places < n, values, broadcast_to(fill, values.shape)), places
 
 

@@ -14,6 +14,7 @@ from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.numpy._known import concrete, is_known
 from funcgrad.numpy._util import (
     as_array,
+    as_dtype,
     convert,
     default_float,
     default_int,
@@ -286,7 +287,7 @@ def cov(
     out = matmul(weighted, transpose(conjugate(centered)))
     if isinstance(factor, int):
         factor = max(factor, 0)
-    return squeeze(true_divide(out, convert(as_array("cov", factor), out.dtype)))
+    return squeeze(true_divide(out, as_dtype("cov", factor, out.dtype)))
 
 
 def _observation_weights(fweights: Any, aweights: Any, x: Any) -> Any:

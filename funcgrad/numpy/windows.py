@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from funcgrad.numpy._util import as_array, convert, default_float, documented
+from funcgrad.numpy._util import as_dtype, default_float, documented
 from funcgrad.numpy.elementwise import i0
 from funcgrad.ops import arithmetic, transcendental
 from funcgrad.ops.base import full
@@ -92,7 +92,7 @@ def kaiser(M: int, beta: Any) -> Any:
     n = _length("kaiser", M)
     if n <= 1:
         return full((max(n, 0),), 1, default_float())
-    beta = convert(as_array("kaiser", beta, "beta"), default_float())
+    beta = as_dtype("kaiser", beta, default_float(), "beta")
     t = arithmetic.div(iota(default_float(), n), n - 1)
     rest = arithmetic.sub(1.0, arithmetic.square(arithmetic.sub(arithmetic.mul(t, 2), 1)))
     root = arithmetic.sqrt(arithmetic.max(rest, 0))

@@ -106,3 +106,46 @@ def test_printing():
     assert fnp.array_repr(x) == "Array([1.23456, 2.     ], dtype=float32)"
     with fnp.printoptions(precision=2):
         assert fnp.array_str(x) == "[1.23 2.  ]"
+
+
+X = np.arange(1.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda np, x: np.linspace(0, 1, 7, dtype="float64"),
+        lambda np, x: np.linspace(0.1, 0.7, 7, endpoint=False, dtype="float64"),
+        lambda np, x: np.linspace(0, 2**40 + 4, 5, dtype="int64"),
+        lambda np, x: np.logspace(0.1, 1, 5, dtype="float64"),
+        lambda np, x: np.geomspace(0.1, 7, 5, dtype="float64"),
+        lambda np, x: np.pad(x, 1, constant_values=0.1),
+        lambda np, x: np.pad(x, 2, mode="linear_ramp", end_values=0.1),
+        lambda np, x: np.quantile(x, 0.1),
+        lambda np, x: np.nanquantile(x, 0.1),
+        lambda np, x: np.percentile(x, 33),
+        lambda np, x: np.gradient(x, 0.1),
+        lambda np, x: np.trapezoid(x, dx=0.1),
+        lambda np, x: np.interp(x, x[1:3], x[1:3], left=0.1, right=0.2),
+        lambda np, x: np.interp(x, x[:3] / 4, x[:3], period=1.1),
+        lambda np, x: np.sum(x, initial=0.1),
+        lambda np, x: np.max(x, initial=9.1),
+        lambda np, x: np.nan_to_num(x / 0 * 0, nan=0.1),
+        lambda np, x: np.insert(x, 1, 0.1),
+        lambda np, x: np.ediff1d(x, to_end=0.1, to_begin=0.3),
+        lambda np, x: np.piecewise(x, [x > 2], [0.1, 0.2]),
+        lambda np, x: np.where(x > 2, x, 0.1),
+        lambda np, x: np.select([x > 2], [x], 0.1),
+        lambda np, x: np.clip(x, 1.1, 2.3),
+        lambda np, x: np.full_like(x, 0.1),
+        lambda np, x: np.unwrap(x, period=1.3),
+        lambda np, x: np.cov(x, x * x, ddof=1),
+        lambda np, x: np.append(x, 0.1),
+        lambda np, x: np.stack([x[0], 0.1]),
+    ],
+)
+def test_a_python_float_keeps_its_precision_beside_float64(call):
+    got = call(fnp, fnp.asarray(X))
+    want = call(np, X)
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, rtol=1e-14)

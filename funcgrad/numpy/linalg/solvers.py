@@ -19,6 +19,7 @@ from funcgrad.core.array import Array, EvalTrace
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
     as_array,
+    as_dtype,
     broadcast_shapes,
     broadcast_to,
     convert,
@@ -283,7 +284,7 @@ def _cutoff(name: str, rtol: Any, a: Any, default: float) -> Any:
     real_dtype = dtypes.real_part(a.dtype)
     given = default if rtol is None else rtol
     given = given if is_scalar(given) else as_array(name, given, "rtol")
-    return convert(as_array(name, given), real_dtype)
+    return as_dtype(name, given, real_dtype)
 
 
 def lstsq(
