@@ -190,6 +190,8 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     if not dtypes.is_integer(x.dtype):
         raise DTypeError(f"nn.one_hot: the indices must be integers, got {x.dtype.name}")
     dtype = current().float_dtype if dtype is None else dtype
+    if x.dtype.itemsize < 4:
+        x = x.astype(fnp.int32)  # which holds the numbers of all classes
     classes = fnp.arange(num_classes, dtype=x.dtype)
     hot = (x[..., None] == classes).astype(dtype)
     return fnp.moveaxis(hot, -1, axis)
