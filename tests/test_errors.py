@@ -270,6 +270,12 @@ def test_arguments_that_are_no_arrays():
         fg.jit(lambda x: {"a": object()})(1.0)
 
 
+def test_types_in_place_of_arrays():
+    struct = fg.ShapeDtypeStruct((3,), "float32")
+    with fails(TypeError, "has no value", r"ShapeDtypeStruct\(shape=\(3,\)"):
+        fg.jit(lambda x: x * 2)(struct)
+
+
 def test_missing_and_surplus_arguments():
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         fg.jit(lambda x, y: x)(1.0)

@@ -173,6 +173,8 @@ def raw(value: Any) -> np.ndarray:
         if not value._trace.live:
             raise leak_error(value)
         raise captured_error(value)
+    if not isinstance(value, bool | int | float | complex):
+        raise TypeError(f"not an array or a scalar, so it has no value: {value!r} of {type(value)}")
     return np.asarray(value, scalar_dtype(value))
 
 

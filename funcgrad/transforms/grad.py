@@ -104,29 +104,42 @@ def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     leaves, in_tree = tree.flatten((tuple(primals), {}))
     flat = FlatFunction("linearize", fun, in_tree, has_aux)
     outs, lin = linearize_flat(flat, leaves)
+    held = lin._replace(residuals=[])
+    push = Pushforward(in_tree, flat.out_tree, avals_of(leaves), avals_of(outs), held)
+    f_lin = tree.Partial(push, lin.residuals)
     value = flat.unflatten(outs)
-    avals = avals_of(leaves)
-    out_avals = avals_of(outs)
+    return (value, f_lin, flat.aux) if has_aux else (value, f_lin)
 
-    def f_lin(*tangents: Any) -> Any:
-        tree.check_same_structure(
-            tuple(primals), tangents, what_a="linearize: primals", what_b="tangents"
-        )
-        given = tree.leaves(tangents)
-        given = [
+
+class Pushforward:
+    """A linear program applied to tangents; what `linearize` returns, but for its residuals."""
+
+    def __init__(self, in_tree: Any, out_tree: Any, avals: list, out_avals: list, lin: Linearized):
+        self.in_tree = in_tree
+        self.out_tree = out_tree
+        self.avals = avals
+        self.out_avals = out_avals
+        self.lin = lin
+
+    def __call__(self, residuals: list, *tangents: Any) -> Any:
+        leaves, given_tree = tree.flatten((tangents, {}))
+        if given_tree != self.in_tree:
+            primals = self.in_tree.unflatten(self.avals)[0]
+            tree.check_same_structure(
+                primals, tangents, what_a="linearize: primals", what_b="tangents"
+            )
+        leaves = [
             as_tangent(f"linearize: tangent {i}", a, t)
-            for i, (a, t) in enumerate(zip(avals, given, strict=True))
+            for i, (a, t) in enumerate(zip(self.avals, leaves, strict=True))
         ]
-        varying = [t for t, v in zip(given, lin.in_nonzero, strict=True) if v]
-        results = iter(eval_jaxpr(lin.jaxpr, *lin.residuals, *varying))
-        return flat.unflatten(
+        varying = [t for t, v in zip(leaves, self.lin.in_nonzero, strict=True) if v]
+        results = iter(eval_jaxpr(self.lin.jaxpr, *residuals, *varying))
+        return self.out_tree.unflatten(
             [
                 next(results) if nz else instantiate(Zero(a.tangent()))
-                for nz, a in zip(lin.out_nonzero, out_avals, strict=True)
+                for nz, a in zip(self.lin.out_nonzero, self.out_avals, strict=True)
             ]
         )
-
-    return (value, f_lin, flat.aux) if has_aux else (value, f_lin)
 
 
 def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:

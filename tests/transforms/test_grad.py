@@ -115,6 +115,9 @@ def test_linearized_functions_transform():
     close(fg.vmap(f_lin)(batch), np.cos(X) * batch)
     close(fg.jit(f_lin)(X), np.cos(X) * X)
     close(fg.linear_transpose(f_lin, X)(X)[0], np.cos(X) * X)
+    y, pushed = fg.jit(lambda x: fg.linearize(fnp.sin, x))(X)
+    close((y, pushed(X)), (np.sin(X), np.cos(X) * X))
+    close(fg.jit(lambda f, t: f(t))(pushed, X), np.cos(X) * X)
 
 
 def test_vjp():
