@@ -180,21 +180,24 @@ def generate(params, key, length: int, cfg: Config):
 # ---- checkpoints
 
 
-def save(path: Path, state, cfg: Config, losses: list[float]) -> None:
-    """Write the state as safetensors: complete, or not at all."""
+def save(path: Path, state, run: dict, losses: list[float]) -> None:
+    """Write the state as safetensors, with the run's settings: complete, or not at all."""
     tensors = {tree.keystr(p): np.asarray(x) for p, x in tree.leaves_with_path(state)}
     tensors["losses"] = np.asarray(losses, np.float32)
     partial_file = path.with_suffix(".partial")
-    save_file(tensors, partial_file, metadata={"config": json.dumps(asdict(cfg))})
+    save_file(tensors, partial_file, metadata={"run": json.dumps(run)})
     os.replace(partial_file, path)
 
 
-def load(path: Path, state, cfg: Config):
+def load(path: Path, state, run: dict):
     """The saved state, in the structure of `state`, and the losses so far."""
+    if not path.exists():
+        raise SystemExit(f"--resume: there is no checkpoint {path}; start without --resume")
     with safe_open(path, framework="numpy") as file:
-        saved = json.loads(file.metadata()["config"])
-        if saved != asdict(cfg):
-            raise SystemExit(f"{path} holds a model {saved}, this run is for {asdict(cfg)}")
+        saved = json.loads((file.metadata() or {}).get("run", "{}"))
+        changed = [f"{k} {saved.get(k)} (now {v})" for k, v in run.items() if saved.get(k) != v]
+        if changed:
+            raise SystemExit(f"--resume: {path} is of another run, with {', '.join(changed)}")
         restored = tree.map_with_path(
             lambda p, _: fnp.array(file.get_tensor(tree.keystr(p))), state
         )
@@ -221,11 +224,12 @@ def plot(losses: list[float], path: Path) -> None:
     figure.savefig(path, dpi=120, bbox_inches="tight")
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
+def parse_args(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line, or other arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=14000, help="steps of the whole run")
     parser.add_argument("--stop-at", type=int, help="save and stop after this many steps")
+    parser.add_argument("--save-every", type=int, default=1000, help="steps between checkpoints")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--width", type=int, default=Config.width)
     parser.add_argument("--layers", type=int, default=Config.layers)
@@ -233,14 +237,15 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("examples/out"))
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Train, evaluate, sample, plot, save."""
-    args = parse_args()
+    args = parse_args(arguments)
     train, held_out, alphabet = load_text()
     cfg = Config(len(alphabet), width=args.width, layers=args.layers)
+    run = asdict(cfg) | {k: vars(args)[k] for k in ("steps", "batch", "learning_rate", "seed")}
     root = random.key(args.seed)
     optimizer = make_optimizer(args.steps, args.learning_rate)
     params = init_params(random.fold_in(root, 0), cfg)
@@ -249,7 +254,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     checkpoint = args.out / "gpt.safetensors"
     if args.resume:
-        state, losses = load(checkpoint, state, cfg)
+        state, losses = load(checkpoint, state, run)
     count = sum(x.size for x in tree.leaves(state["params"]))
     print(f"{count / 1e6:.2f}M parameters, {len(train) / 1e3:.0f}k characters, {cfg}")
 
@@ -264,7 +269,8 @@ def main() -> None:
             rate = (i + 1 - begin) * args.batch * cfg.context / (time.perf_counter() - start)
             bar.set_postfix_str(f"loss {losses[-1]:.3f}, {rate / 1e3:.1f}k tokens/s", refresh=False)
             bar.update()
-    save(checkpoint, state, cfg, losses)
+            if (i + 1) % args.save_every == 0 or i + 1 == end:
+                save(checkpoint, state, run, losses)
 
     print(f"loss of step {end}: {losses[-1]:.6f}")
     print(f"validation loss: {evaluate(state['params'], held_out, cfg):.4f} nats a character")
