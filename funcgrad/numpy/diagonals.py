@@ -10,7 +10,13 @@ import numpy as np
 
 from funcgrad.core.array import Array
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._util import as_array, broadcast_to, canonical_axis, convert, default_int
+from funcgrad.numpy._util import (
+    as_array,
+    as_dtype,
+    broadcast_to,
+    canonical_axis,
+    default_int,
+)
 from funcgrad.numpy.indexing import nonzero
 from funcgrad.numpy.joining import resize
 from funcgrad.numpy.shape import moveaxis, ravel, reshape
@@ -209,7 +215,8 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = False
     """
     if inplace:
         raise ValueError("fill_diagonal: arrays are immutable; leave inplace=False")
-    a, val = as_array("fill_diagonal", a, "a"), as_array("fill_diagonal", val, "val")
+    a = as_array("fill_diagonal", a, "a")
+    val = as_dtype("fill_diagonal", val, a.dtype, "val")
     if a.ndim < 2 or (a.ndim > 2 and len(set(a.shape)) != 1):
         raise ShapeError(f"fill_diagonal: need a matrix, or more axes of one size, got a {a.aval}")
     step = 1 + sum(int(np.prod(a.shape[i:])) for i in range(1, a.ndim))
@@ -217,5 +224,5 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = False
     places = np.arange(0, end, step)
     if not places.size:
         return a
-    values = convert(resize(val, places.size) if val.ndim else val, a.dtype)
+    values = resize(val, places.size) if val.ndim else val
     return reshape(index_update(ravel(a), places, values, "set"), a.shape)

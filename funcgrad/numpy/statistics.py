@@ -103,7 +103,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     if count < 1:
         raise ValueError(f"{name}: bins must be positive, got {bins}")
     if range is not None:
-        low, high = (as_array(name, r, "range") for r in range)
+        low, high = (as_dtype(name, r, a.dtype, "range") for r in range)
     elif not a.size:
         low, high = (as_array(name, v) for v in (0.0, 1.0))
     else:

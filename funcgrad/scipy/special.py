@@ -24,10 +24,11 @@ def _operands(name: str, args: tuple) -> list:
     if not dtypes.is_inexact(dtype):
         dtype = current().float_dtype
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    return [
-        fnp.broadcast_to(a, shape) if a.shape not in ((), shape) else a
-        for a in (a if a.dtype == dtype else a.astype(dtype) for a in arrays)
+    # From what was given: a Python number has more digits than the default float.
+    same = [
+        a if a.dtype == dtype else fnp.asarray(x, dtype) for a, x in zip(arrays, args, strict=True)
     ]
+    return [fnp.broadcast_to(a, shape) if a.shape not in ((), shape) else a for a in same]
 
 
 def _of(op: Callable, name: str) -> Callable:

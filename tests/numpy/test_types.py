@@ -141,6 +141,7 @@ X = np.arange(1.0, 6.0)
         lambda np, x: np.unwrap(x, period=1.3),
         lambda np, x: np.cov(x, x * x, ddof=1),
         lambda np, x: np.append(x, 0.1),
+        lambda np, x: np.histogram(x, bins=3, range=(0.1, 3.7))[1],
         lambda np, x: np.stack([x[0], 0.1]),
     ],
 )

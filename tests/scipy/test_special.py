@@ -191,6 +191,13 @@ def test_promotion():
     assert special.betainc(fnp.array([1.0], "float16"), 1, 0.5).dtype == np.float16
 
 
+def test_a_python_float_keeps_its_precision_beside_float64():
+    x = np.array([0.3, 1.7])
+    got = special.betainc(0.3, x, 0.7), special.zeta(x + 1, 0.3), special.xlogy(0.3, x)
+    want = sp.betainc(0.3, x, 0.7), sp.zeta(x + 1, 0.3), sp.xlogy(0.3, x)
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
 def test_exact_factorial_is_refused():
     with pytest.raises(NotImplementedError, match="exact=True"):
         special.factorial(3, exact=True)
