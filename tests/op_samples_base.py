@@ -204,7 +204,8 @@ def widened(x):
 
 def assert_close(got, wanted, ulps=0.0, atol=0.0, what="", signed_zeros=False):
     """Equal up to `ulps` relative and `atol` absolute multiples of the dtype's epsilon; NaN and
-    infinities in the same places, complex numbers by their distance."""
+    infinities in the same places, complex numbers by their distance. Narrow floats are computed in
+    float32: theirs is float32's epsilon, and one rounding."""
     got, wanted = np.asarray(got), np.asarray(wanted)
     assert got.shape == wanted.shape, f"{what}: shape {got.shape}, not {wanted.shape}"
     if not dtypes.is_inexact(got.dtype):
@@ -215,10 +216,13 @@ def assert_close(got, wanted, ulps=0.0, atol=0.0, what="", signed_zeros=False):
     info = dtypes.finfo(got.dtype)
     g, w = widened(got), rounded
     wide = widened(wanted) if dtypes.is_inexact(wanted.dtype) else w
-    eps, least = float(info.eps), float(info.smallest_subnormal)
+    least, rounding = float(info.smallest_subnormal), 0.0
+    eps = float(info.eps)
+    if got.dtype.itemsize < 4:
+        rounding, eps = (eps if ulps else 0.0), float(np.finfo(F32).eps)
     same = (g == w) | (np.isnan(g) & np.isnan(w))
-    bound = ulps * eps * np.abs(w) + atol * eps + (2 * least if ulps else 0)
-    edge = np.isfinite(wide) & (np.abs(wide) > float(info.max) * (1 - 4 * ulps * eps))
+    bound = (ulps * eps + rounding) * np.abs(w) + atol * eps + (2 * least if ulps else 0)
+    edge = np.isfinite(wide) & (np.abs(wide) > float(info.max) * (1 - ulps * eps - rounding))
     near = np.isfinite(g) & np.isfinite(w) & (np.abs(g - w) <= bound)
     if got.dtype.kind == "c":
         infinite = np.isinf(g) & np.isinf(w)
