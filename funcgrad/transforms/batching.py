@@ -13,8 +13,9 @@ from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.staging import stage_closed
+from funcgrad.core.staging import stage, stage_closed
 from funcgrad.core.trace import Trace, Tracer, aval_of
+from funcgrad.errors import ConcretizationError
 from funcgrad.ops.base import batch_front
 
 
@@ -82,10 +83,20 @@ class BatchTrace(Trace):
         pairs = [self.unpack(a) for a in args]
         dims = [d for _, d in pairs]
         assert self.parent is not None
-        if all(d is None for d in dims):
+        if all(d is None for d in dims) and not self._reached_by(call, args):
             return self.parent.process_custom(call, args)
         outs = self.parent.process_custom(call.batched(self.axis, dims), tuple(v for v, _ in pairs))
         return [self.pack(o, 0) for o in outs]
+
+    def _reached_by(self, call: Any, args: tuple) -> bool:
+        """Whether a function of arguments that aren't mapped depends on the axis by its name."""
+        if self.axis.name is None:
+            return False
+        try:
+            jaxpr, _ = stage(call.fun, [aval_of(a) for a in args])
+        except ConcretizationError:
+            return False
+        return self.axis.name in jaxpr_axis_names(jaxpr)
 
 
 def axis_names(params: dict) -> frozenset:

@@ -220,6 +220,20 @@ def test_custom_rules_may_use_names():
     close(fg.grad(f)(X), 10 * (X - X.mean(0)))
 
 
+def test_custom_functions_of_unmapped_arguments_may_use_names():
+    @fg.custom_jvp
+    def scaled(x):
+        return x * lax.axis_index("i")
+
+    scaled.defjvps(lambda t, out, x: 10.0 * t * lax.axis_index("i"))
+    close(mapped(lambda v: v[0] * scaled(2.0))(X), X[:, 0] * 2 * np.arange(N))
+    g = fg.grad(lambda w: fnp.sum(mapped(lambda v: v[0] * scaled(w))(X)))(2.0)
+    close(g, np.sum(X[:, 0] * 10 * np.arange(N)))
+    plain = fg.custom_jvp(lambda x: x * 2.0)
+    plain.defjvps(lambda t, out, x: t)
+    close(mapped(lambda v: plain(3.0), out_axes=None)(X), 6.0)
+
+
 # ---- what is refused
 
 
