@@ -85,6 +85,8 @@ class Array(ArrayMethods):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         value = self.value
         if dtype is not None and value.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"an array of {value.dtype} is no {dtype} without a copy")
             return value.astype(dtype)
         if copy:
             return value.copy()
@@ -93,7 +95,14 @@ class Array(ArrayMethods):
         return view
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.value.__dlpack__(**kwargs)
+        value = self.value
+        if (kwargs.get("max_version") or (0, 0))[0] >= 1:
+            value = value.view()
+            value.flags.writeable = False
+        elif not value.flags.writeable:
+            # Before its version 1, DLPack can't say that memory must not be written to.
+            value = value.copy()
+        return value.__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:
         return self.value.__dlpack_device__()

@@ -74,6 +74,9 @@ def test_asarray_is_free_and_converts():
     assert np.asarray(x, np.float64).dtype == np.float64
     assert not np.shares_memory(np.array(x), x.value)
     assert np.array(x).flags.writeable
+    assert np.shares_memory(np.asarray(x, copy=False), x.value)
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(x, np.float64, copy=False)
 
 
 def test_numpy_operators_give_arrays():
@@ -202,6 +205,27 @@ def test_dlpack_out_shares_memory():
     y = np.from_dlpack(x)
     np.testing.assert_array_equal(y, np.asarray(x))
     assert np.shares_memory(y, x.value)
+
+
+def test_dlpack_out_is_read_only_where_the_consumer_can_know():
+    x = fnp.asarray([1.0, 2.0]) * 1
+    y = np.from_dlpack(x)
+    assert not y.flags.writeable
+    old = np.from_dlpack(Legacy(fnp.ones(3)))
+    np.testing.assert_array_equal(old, [1, 1, 1])
+
+
+class Legacy:
+    """A consumer that speaks DLPack's first protocol."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **kwargs):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
 
 
 def test_dlpack_out_of_a_broadcast():
