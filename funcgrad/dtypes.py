@@ -7,7 +7,7 @@ of several types is their least upper bound.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -101,7 +101,7 @@ def _upper_bounds() -> dict[Any, frozenset]:
 _BOUNDS = _upper_bounds()
 
 
-@lru_cache(maxsize=None)
+@cache
 def join(nodes: frozenset) -> Any:
     """The least upper bound of lattice nodes (dtypes and weak kinds).
 

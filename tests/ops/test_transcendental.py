@@ -167,6 +167,7 @@ def test_pow_types():
     assert ops.pow(2.0, np.arange(3, dtype=np.int32)).dtype == np.float32
     assert ops.pow(2, 3).dtype == np.int32
     assert ops.pow(np.float64(2), 3).dtype == np.float64
-    for x, y in [(np.True_, np.int32(2)), (np.int32(2), np.float32(2)), (np.float32(2), np.float64(2))]:
+    mixed = (np.True_, np.int32(2)), (np.int32(2), np.float32(2)), (np.float32(2), np.float64(2))
+    for x, y in mixed:
         with pytest.raises(DTypeError, match="pow: base and exponent must have one dtype"):
             ops.pow(x, np.asarray(y))
