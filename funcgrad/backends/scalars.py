@@ -264,7 +264,7 @@ class Scalars:
         """x·x."""
         return self.call("multiply", x, x)
 
-    def nextafter(self, x: Symbol, y: Symbol) -> Symbol:
+    def nextafter(self, x: Any, y: Any) -> Any:
         """The neighbour of x towards y; that of a narrow float is not float32's."""
         if x.dtype not in HALVES:
             return self.call("nextafter", x, y)
