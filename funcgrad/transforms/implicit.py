@@ -11,8 +11,8 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.aval import Zero
-from funcgrad.core.trace import aval_of
-from funcgrad.errors import CustomRuleError
+from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.errors import ConcretizationError, CustomRuleError
 from funcgrad.ops.arithmetic import neg, sub
 from funcgrad.ops.base import instantiate
 from funcgrad.ops.convert import stop_gradient
@@ -33,7 +33,7 @@ def custom_linear_solve(
 
     matvec: a linear function of pytrees like b. transpose_solve(vecmat, ct): solves with the
     transposed operator, for reverse mode; `symmetric` uses `solve` for it. has_aux: the solvers
-    return (x, aux).
+    return (x, aux). What the solvers capture is constant for derivatives.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> def f(a, b):
@@ -47,43 +47,75 @@ def custom_linear_solve(
         transpose_solve = solve
     mv, captured = closure_convert(matvec, b)
 
-    def run(operator: Callable, rhs: Any) -> Any:
-        out = solve(operator, rhs)
-        x, aux = out if has_aux else (out, None)
-        tree.check_same_structure(b, x, what_a="custom_linear_solve: b", what_b="the solution")
-        return x, aux
+    def transposed(*held: Any) -> Callable:
+        vecmat = linear_transpose(lambda x: mv(x, *held), b)
+        return lambda y: vecmat(y)[0]
+
+    traced = _any_traced(b, captured)
+    forward = _solver(solve, lambda *h: lambda x: mv(x, *h), b, captured, traced)
+    backward = transpose_solve and _solver(transpose_solve, transposed, b, captured, traced)
 
     @custom_jvp
     def solution(rhs: Any, held: Any) -> Any:
-        return run(lambda x: mv(x, *held), rhs)
+        out = forward[0](rhs, *held[0], *held[1])
+        x, aux = out if has_aux else (out, None)
+        tree.check_same_structure(b, x, what_a="custom_linear_solve: b", what_b="the solution")
+        return x, aux
 
     @solution.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         rhs, held = primals
         d_rhs, d_held = tangents
         x, aux = solution(rhs, held)
-        if held:
-            _, moved = jvp(lambda *h: mv(x, *h), tuple(held), tuple(d_held))
+        if held[0]:
+            _, moved = jvp(lambda *h: mv(x, *h), tuple(held[0]), tuple(d_held[0]))
             d_rhs = tree.map(sub, d_rhs, moved)
         dx, _ = solution(d_rhs, held)
         return (x, aux), (dx, tree.map(lambda a: instantiate(Zero(aval_of(a).tangent())), aux))
 
     @solution.deftranspose
     def _(primals: Any, ct: Any) -> Any:
-        if transpose_solve is None:
+        if backward is None:
             raise CustomRuleError(
                 f"custom_linear_solve with {name_of(matvec)}: reverse-mode differentiation needs "
                 "transpose_solve=, or symmetric=True"
             )
-        _, held = primals
-        vecmat = linear_transpose(lambda x: mv(x, *held), b)
+        _, (held, for_solve, for_transpose) = primals
         back = custom_linear_solve(
-            lambda y: vecmat(y)[0], ct[0], transpose_solve, solve, has_aux=has_aux
+            transposed(*held),
+            ct[0],
+            lambda _, rhs: backward[0](rhs, *held, *for_transpose),
+            lambda _, rhs: forward[0](rhs, *held, *for_solve),
+            has_aux=has_aux,
         )
         return (back[0] if has_aux else back), None
 
-    x, aux = solution(b, captured)
+    x, aux = solution(b, (captured, forward[1], backward[1] if backward else []))
     return (x, aux) if has_aux else x
+
+
+def _any_traced(*trees: Any) -> bool:
+    return any(isinstance(x, Tracer) for x in tree.leaves(trees))
+
+
+def _solver(
+    solve: Callable, operator: Callable, b: Any, captured: list, traced: bool
+) -> tuple[Callable, list]:
+    """solve(operator(*captured), b) as a function of b, `captured` and what `solve` captures.
+
+    The latter is constant for derivatives, which the operator alone decides. A solver that looks
+    at values as it runs (a Python loop) can't be converted; it may capture no traced values.
+    """
+
+    def plain(rhs: Any, *held: Any) -> Any:
+        return solve(operator(*held), rhs)
+
+    if not traced:
+        return plain, []
+    try:
+        return closure_convert(plain, b, *captured)
+    except ConcretizationError:
+        return plain, []
 
 
 def custom_root(
@@ -107,9 +139,13 @@ def custom_root(
     (2.0, 0.25)
     """
     converted, captured = closure_convert(f, initial_guess)
+    traced = _any_traced(initial_guess, captured)
+    solver, for_solve = _solver(
+        solve, lambda *h: lambda x: converted(x, *h), initial_guess, captured, traced
+    )
 
     def solved(guess: Any, held: Any) -> Any:
-        out = solve(lambda x: converted(x, *held), guess)
+        out = solver(guess, *held[0], *held[1])
         x, aux = out if has_aux else (out, None)
         tree.check_same_structure(
             initial_guess, x, what_a="custom_root: the initial guess", what_b="the solution"
@@ -122,8 +158,9 @@ def custom_root(
 
     @root.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        (guess, held), (_, d_held) = primals, tangents
-        x, aux = root(guess, held)
+        (guess, every), (_, d_every) = primals, tangents
+        x, aux = root(guess, every)
+        held, d_held = every[0], d_every[0]
         _, residual = jvp(lambda *h: converted(x, *h), tuple(held), tuple(d_held))
 
         def derivative(direction: Any) -> Any:
@@ -137,5 +174,5 @@ def custom_root(
         )
         return (x, aux), (dx, tree.map(lambda a: instantiate(Zero(aval_of(a).tangent())), aux))
 
-    x, aux = root(initial_guess, captured)
+    x, aux = root(initial_guess, (captured, for_solve))
     return (x, aux) if has_aux else x

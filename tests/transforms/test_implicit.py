@@ -198,3 +198,43 @@ def test_root_with_aux_and_trees():
         return x["x"]
 
     close(fg.value_and_grad(f)(np.float64(6)), (3.0, 0.5))
+
+
+def test_solvers_capture_traced_values():
+    """What a solver closes over (a factor, a preconditioner) is a constant of derivatives."""
+
+    def captured(a, b):
+        m = a + a.T
+        direct = lambda _, rhs: fnp.linalg.solve(m, rhs)
+        return weighted(lax.custom_linear_solve(lambda x: m @ x, b, direct, symmetric=True))
+
+    def root(a, b):
+        m = a + a.T
+        newton = lambda f, x: x - fnp.linalg.solve(m, f(x))
+        dense = lambda g, y: fnp.linalg.solve(fg.jacfwd(g)(y), y)
+        return weighted(lax.custom_root(lambda x: m @ x - b, fnp.zeros_like(b), newton, dense))
+
+    def plain(a, b):
+        return direct(a + a.T, b)
+
+    for f in (captured, root):
+        for of in (fg.grad, fg.hessian, lambda f: fg.jacrev(fg.grad(f))):
+            want = of(plain)(A, B)
+            close(of(f)(A, B), want)
+            close(fg.jit(of(f))(A, B), want)
+            close(fg.vmap(of(f), (None, 0))(A, fnp.stack([B, B]))[1], want)
+
+
+def test_a_solver_may_loop_in_python():
+    def bisect(f, x):
+        low, high = 0.0, 8.0
+        while high - low > 1e-12:
+            mid = (low + high) / 2
+            low, high = (mid, high) if f(fnp.asarray(mid, "float64")) < 0 else (low, mid)
+        return fnp.asarray(low, "float64")
+
+    def sqrt(a):
+        zero = fnp.zeros((), "float64")
+        return lax.custom_root(lambda x: x * x - a, zero, bisect, lambda g, y: y / g(1.0))
+
+    close(fg.grad(sqrt)(fnp.asarray(4.0, "float64")), 0.25)
