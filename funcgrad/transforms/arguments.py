@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad import tree
+from funcgrad import dtypes, tree
 from funcgrad.core.array import Array, raw
 from funcgrad.core.trace import aval_of
 from funcgrad.tree import PyTreeDef
@@ -68,12 +68,12 @@ def is_arraylike(x: Any) -> bool:
 
 
 def as_array(x: Any) -> Any:
-    """An argument as a function that isn't traced gets it in place of a tracer.
+    """A number or numpy array as an array: what users get, and functions that aren't traced.
 
     >>> as_array(1.0)
     Array(1., dtype=float32, weak_type=True)
     """
-    if hasattr(x, "aval") or not is_arraylike(x):
+    if hasattr(x, "aval") or not is_arraylike(x) or getattr(x, "dtype", None) == dtypes.float0:
         return x
     return Array(np.array(raw(x)), aval_of(x).weak_type)
 
@@ -134,9 +134,9 @@ class FlatFunction:
             self.aux = tree.map(lower, self.aux)
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
-        """Results as the function's own structure."""
+        """Results in the function's own structure, as arrays."""
         assert self.out_tree is not None
-        return self.out_tree.unflatten(leaves)
+        return self.out_tree.unflatten(map(as_array, leaves))
 
 
 def avals_of(leaves: Sequence[Any]) -> list:

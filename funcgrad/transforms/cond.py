@@ -75,7 +75,7 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
     if not dtypes.is_integer(aval.dtype):
         raise ControlFlowError(f"switch: the index must be an integer, got {aval}")
     if len(branches) == 1:
-        return branches[0](*operands)
+        return branches[0](*tree.map(as_array, operands))
     if context.current().disable_jit and is_known(index):
         operands = tree.map(as_array, operands)
         return branches[min(max(int(index), 0), len(branches) - 1)](*operands)

@@ -17,6 +17,7 @@ from funcgrad.errors import DifferentiationError
 from funcgrad.ops.base import instantiate
 from funcgrad.transforms.arguments import (
     FlatFunction,
+    as_array,
     avals_of,
     check_leaves,
     is_arraylike,
@@ -27,7 +28,7 @@ from funcgrad.transforms.arguments import (
 )
 from funcgrad.transforms.control import as_type
 from funcgrad.transforms.jvp import jvp_flat
-from funcgrad.transforms.partial_eval import Linearized, linearize_flat
+from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
 from funcgrad.transforms.transpose import backward_pass
 
 
@@ -136,7 +137,7 @@ class Pushforward:
         results = iter(eval_jaxpr(self.lin.jaxpr, *residuals, *varying))
         return self.out_tree.unflatten(
             [
-                next(results) if nz else instantiate(Zero(a.tangent()))
+                as_array(next(results)) if nz else instantiate(Zero(a.tangent()))
                 for nz, a in zip(self.lin.out_nonzero, self.out_avals, strict=True)
             ]
         )
@@ -195,7 +196,8 @@ def pull_back(lin: Linearized, residuals: Sequence[Any], cts: Sequence[Any], ava
     args = [*residuals, *(Linear(v.aval) for v in lin.jaxpr.ins[n:])]
     found = iter(backward_pass(lin.jaxpr, args, cts)[n:])
     return [
-        next(found) if v else Zero(a.tangent()) for a, v in zip(avals, lin.in_nonzero, strict=True)
+        as_array(next(found)) if v else Zero(a.tangent())
+        for a, v in zip(avals, lin.in_nonzero, strict=True)
     ]
 
 
@@ -349,6 +351,12 @@ def linear_transpose(fun: Callable, *primals: Any) -> Callable:
     flat = FlatFunction("linear_transpose", fun, in_tree)
     avals = [aval_of(x).strong() for x in leaves]
     jaxpr, consts = stage(flat, avals, name_of(fun))
+    # What doesn't depend on the primals (a loop's counter) is computed once, and apart.
+    n = len(consts)
+    parts = partial_eval_jaxpr(jaxpr, [i >= n for i in range(len(jaxpr.ins))])
+    found = eval_jaxpr(parts.known, *consts)
+    computed = iter(found[len(parts.out_unknown) - sum(parts.out_unknown) :])
+    residuals = [next(computed) if f is None else consts[f] for f in parts.forwarded]
 
     def transposed(ct: Any) -> Any:
         tree.check_same_structure(
@@ -359,8 +367,9 @@ def linear_transpose(fun: Callable, *primals: Any) -> Callable:
             as_tangent(f"linear_transpose: cotangent {i}", a, c)
             for i, (a, c) in enumerate(zip(jaxpr.out_avals, tree.leaves(ct), strict=True))
         ]
-        args = [*consts, *(Linear(a) for a in avals)]
-        found = backward_pass(jaxpr, args, cts)[len(consts) :]
-        return in_tree.unflatten([instantiate(c) for c in found])[0]
+        args = [*residuals, *(Linear(a) for a in avals)]
+        varying = [c for c, u in zip(cts, parts.out_unknown, strict=True) if u]
+        found = backward_pass(parts.unknown, args, varying)[len(residuals) :]
+        return in_tree.unflatten([as_array(instantiate(c)) for c in found])[0]
 
     return transposed

@@ -356,6 +356,37 @@ def test_linear_transpose():
     close(g, {"a": 2 * X, "b": np.full(3, X.sum())})
 
 
+def test_linear_transpose_of_loops_and_branches():
+    loop = lambda x: lax.fori_loop(0, 3, lambda i, c: c * 2.0 + 0.0 * i, x)
+    close(fg.linear_transpose(loop, X)(X)[0], 8 * X)
+    chosen = lambda x: lax.cond(True, lambda v: v * 2.0, lambda v: v, x)
+    close(fg.linear_transpose(chosen, X)(X)[0], 2 * X)
+    sums = lambda x: lax.scan(lambda c, v: (c * 2.0 + v, c), 0.0, x)
+    close(fg.linear_transpose(sums, X)((1.0, np.zeros(3, "float32")))[0], [4, 2, 1])
+    both = lambda x: (x * 2.0, fnp.ones(2))
+    close(fg.linear_transpose(both, X)((X, np.ones(2, "float32")))[0], 2 * X)
+
+
+def test_results_are_arrays():
+    results = [
+        fg.jvp(lambda x: x, (X,), (X,)),
+        fg.vjp(lambda x: x, X)[0],
+        fg.vjp(lambda x: x, X)[1](X),
+        fg.linearize(lambda x: x, X)[0],
+        fg.linearize(lambda x: x, X)[1](X),
+        fg.linear_transpose(lambda x: x, X)(X),
+        fg.value_and_grad(lambda x: x)(2.0),
+        fg.vmap(lambda x: x)(X),
+        fg.checkpoint(lambda x: x)(X),
+        lax.switch(0, [lambda x: x], X),
+    ]
+    kept = X.copy()
+    for leaf in tree.leaves(results):
+        assert type(leaf) is fg.Array
+        assert not np.shares_memory(np.asarray(leaf), X)
+    np.testing.assert_array_equal(X, kept)
+
+
 def test_transposing_twice_gives_the_function_back():
     f = lambda x: fnp.roll(x, 1) * 3.0
     twice = fg.linear_transpose(lambda c: fg.linear_transpose(f, X)(c)[0], X)
