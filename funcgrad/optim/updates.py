@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,15 +166,16 @@ def scale_by_adam(
         mu = tree.map(lambda g, m: (1 - b1) * g + b1 * m, updates, state.mu)
         nu = tree.map(lambda g, v: (1 - b2) * (g * g) + b2 * v, updates, state.nu)
 
+        @cache  # once for all leaves of a dtype
+        def scales(dtype: np.dtype) -> tuple:
+            later = _unbias(b1, count + 1, dtype) if nesterov else None
+            return _unbias(b1, count, dtype), later, _unbias(b2, count, dtype)
+
         def direction(g: Any, m: Any, v: Any) -> Any:
             dtype, g, m, v = fnp.asarray(g).dtype, wide(g), wide(m), wide(v)
-            if nesterov:
-                now = (1 - b1) * g * _unbias(b1, count, v.dtype)
-                mean = b1 * m * _unbias(b1, count + 1, v.dtype) + now
-            else:
-                mean = m * _unbias(b1, count, v.dtype)
-            scaled = mean / (fnp.sqrt(v * _unbias(b2, count, v.dtype) + eps_root) + eps)
-            return fnp.asarray(scaled, dtype)
+            first, later, second = scales(v.dtype)
+            mean = b1 * m * later + (1 - b1) * g * first if nesterov else m * first
+            return fnp.asarray(mean / (fnp.sqrt(v * second + eps_root) + eps), dtype)
 
         out = tree.map(direction, updates, mu, nu)
         return out, AdamState(count, _cast(mu, mu_dtype), nu)

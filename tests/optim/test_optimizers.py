@@ -167,6 +167,12 @@ def test_a_learning_rate_may_be_traced():
     assert float(fg.jit(fg.grad(stepped))(0.1)) == pytest.approx(-2.0, rel=1e-5)
 
 
+def test_decays_may_be_traced():
+    params = fnp.array([1.0, 2.0])
+    step = lambda b: optim.scale_by_adam(b1=b).update(params, optim.scale_by_adam().init(params))
+    np.testing.assert_allclose(fg.jit(step)(0.9)[0], step(0.9)[0], rtol=1e-5)
+
+
 def test_vmap_over_learning_rates():
     params = fnp.array([1.0, 2.0])
 
