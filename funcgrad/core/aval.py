@@ -70,7 +70,7 @@ class ShapedArray:
     def tangent(self) -> ShapedArray:
         """The type of this value's tangents: float0 where there is nothing to differentiate."""
         if dtypes.is_inexact(self.dtype):
-            return self.strong()
+            return self
         return ShapedArray(self.shape, dtypes.float0)
 
     def matches(self, other: ShapedArray) -> bool:

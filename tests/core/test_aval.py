@@ -54,7 +54,7 @@ def test_foreign_byte_order_is_the_same_type():
 def test_tangents(dtype):
     t = ShapedArray((2,), dtype, weak_type=True).tangent()
     if dtypes.is_inexact(dtype):
-        assert t == ShapedArray((2,), dtype)
+        assert t == ShapedArray((2,), dtype, weak_type=True), "as weak as the value"
     else:
         assert t == ShapedArray((2,), dtypes.float0)
 

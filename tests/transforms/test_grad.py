@@ -235,6 +235,15 @@ def test_gradients_have_the_arguments_dtype(x, dtype):
     assert float(g) == 3.0
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, fg.jit, fg.checkpoint, fg.custom_jvp])
+def test_gradients_are_as_weak_as_the_arguments(wrap):
+    f = wrap(lambda x: x * x)
+    if wrap is fg.custom_jvp:
+        f.defjvp(lambda p, t: (f(p[0]), p[0] * t[0] * 2))
+    assert fg.grad(f)(3.0).weak_type
+    assert not fg.grad(f)(np.float32(3)).weak_type
+
+
 def test_mixed_dtypes_keep_their_own_gradients():
     def f(a, b, c):
         return fnp.sum(a * b.astype("float64") * c)
