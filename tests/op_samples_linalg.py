@@ -174,7 +174,7 @@ LINALG = [
             case((2, 2), draw=Domain(1, 2), permutation_size=3))),
     row(d.qr_p, is_qr, (
         *matrices((3, 3), (4, 2), (2, 2, 3), full_matrices=False),
-        case((4, 2), full_matrices=True, tests="eager jit vmap dims")), order=1),
+        case((4, 2), full_matrices=True, tests="eager jit vmap dims"))),
     row(d.svd_p, is_svd, (
         *matrices((3, 3), (4, 2), (2, 2, 3), draw=spread, tests="eager jit vmap dims", **THIN),
         case((3, 4), draw=spread, full_matrices=False, compute_uv=False),
@@ -183,10 +183,10 @@ LINALG = [
     row(d.eigh_p, is_eigh, (
         *matrices((3, 3), (2, 4, 4), draw=hermitian, lower=True, tests="eager jit vmap dims"),
         *matrices((3, 3), draw=hermitian, lower=False, tests="eager jit vmap dims")),
-        lambda dtype, p: [dtype, dtypes.real_part(dtype)], order=1),
+        lambda dtype, p: [dtype, dtypes.real_part(dtype)]),
     row(d.eig_p, is_eig, (
         case((3, 3), draw=spread, compute_left_eigenvectors=False,
              compute_right_eigenvectors=False),
         case((2, 3, 3), draw=spread, compute_left_eigenvectors=True,
-             compute_right_eigenvectors=True, tests="eager jit dims")), complex_all, order=1),
+             compute_right_eigenvectors=True, tests="eager jit dims")), complex_all),
 ]  # fmt: skip
