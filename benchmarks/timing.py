@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-BURST = 0.1  # seconds
+BURST = 1.0  # seconds
 
 
 def interleaved(cases: dict[str, Callable[[], object]], seconds: float = 5.0) -> dict[str, float]:
