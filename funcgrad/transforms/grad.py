@@ -248,6 +248,10 @@ def value_and_grad(
     if not callable(fun):
         raise TypeError(f"{_name}: the first argument must be a function, got {fun!r}")
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if not all(isinstance(n, int) for n in nums):
+        raise TypeError(
+            f"{_name} of {name_of(fun)}: argnums must be positions (integers), got {argnums!r}"
+        )
 
     @wraps(fun, _name)
     def both(*args: Any, **kwargs: Any) -> Any:

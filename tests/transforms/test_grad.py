@@ -430,3 +430,8 @@ def test_gradients_only_of_what_was_asked_for():
     f = lambda x, y: fnp.sum(fnp.sin(x) * fnp.cos(y))
     eqns = fg.make_jaxpr(fg.grad(f))(X, X).eqns
     assert [e.prim.name for e in eqns].count("sin") == 1
+
+
+def test_argnums_must_be_positions():
+    with pytest.raises(TypeError, match="argnums must be positions .* got 'x'"):
+        fg.grad(lambda x: x, argnums="x")
