@@ -77,6 +77,14 @@ class NonFiniteError(FuncgradError, FloatingPointError):
     """A NaN appeared while `debug_nans` was on."""
 
 
+class ShardingError(FuncgradError, ValueError):
+    """A mesh, a partition spec or a sharding doesn't fit its array, or another one."""
+
+
+class CollectiveError(FuncgradError, RuntimeError):
+    """A collective failed: ranks disagree, one is gone or late."""
+
+
 class IRError(FuncgradError, TypeError):
     """A program does not typecheck: a fault in a transformation, never in a user's code."""
 

@@ -1,0 +1,309 @@
+"""Meshes, partition specs and shardings: how an array is cut over devices. Plain data.
+
+A `Mesh` names the axes of a grid of devices. A `PartitionSpec` says for each axis of an array over
+which mesh axes it is cut; `NamedSharding` is both together. Passes over programs work with `Cuts`,
+a spec written out: for each array axis a tuple of mesh axes, the first one varying slowest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from funcgrad.errors import ShardingError
+
+Cuts = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device: a lane of this process ("virtual") or a process of an MPI job ("rank").
+
+    >>> Device(0)
+    Device(id=0, process_index=0, kind='virtual')
+    """
+
+    id: int
+    process_index: int = 0
+    kind: Literal["virtual", "rank"] = "virtual"
+
+    platform = property(lambda self: "cpu")
+
+
+class Mesh:
+    """A grid of devices with named axes. Made by `funcgrad.parallel.make_mesh`.
+
+    devices: an array of `Device`s with an axis for each name. `AbstractMesh` has sizes alone:
+    programs for it can be lowered and analysed, not run.
+
+    >>> from funcgrad.parallel import make_mesh
+    >>> make_mesh((2, 4), ("data", "model"))
+    Mesh('data': 2, 'model': 4)
+    """
+
+    __slots__ = ("_hash", "axis_names", "axis_sizes", "devices")
+
+    def __init__(self, devices: Any, axis_names: Sequence[str] | str):
+        names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        self.devices: np.ndarray | None = np.asarray(devices, dtype=object)
+        self._set(names, self.devices.shape)
+
+    def _set(self, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+        if len(names) != len(sizes):
+            raise ShardingError(f"Mesh: {len(sizes)} axes of devices have {len(names)} names")
+        if len(set(names)) != len(names):
+            raise ShardingError(f"Mesh: axis names must differ, got {names}")
+        if any(n < 1 for n in sizes):
+            raise ShardingError(f"Mesh: axes must have sizes of at least 1, got {sizes}")
+        self.axis_names = names
+        self.axis_sizes = tuple(int(n) for n in sizes)
+        self._hash = hash((names, self.axis_sizes, self._device_ids()))
+
+    def _device_ids(self) -> tuple:
+        return () if self.devices is None else tuple(self.devices.flat)
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The size of each axis by its name."""
+        return dict(zip(self.axis_names, self.axis_sizes, strict=True))
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.axis_sizes)
+
+    @property
+    def is_abstract(self) -> bool:
+        """Whether the mesh has sizes alone."""
+        return self.devices is None
+
+    def extent(self, axes: Iterable[str]) -> int:
+        """The number of parts that a cut over these axes makes."""
+        shape = self.shape
+        return math.prod(shape[a] for a in axes)
+
+    def coordinates(self) -> Iterator[tuple[Device, dict[str, int]]]:
+        """Each device with its place along each axis."""
+        if self.devices is None:
+            raise ShardingError(f"{self} has no devices: it can be lowered for, not run on")
+        for place in np.ndindex(*self.axis_sizes):
+            yield self.devices[place], dict(zip(self.axis_names, place, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Mesh)
+            and self._hash == other._hash
+            and self.axis_names == other.axis_names
+            and self.axis_sizes == other.axis_sizes
+            and self._device_ids() == other._device_ids()
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __deepcopy__(self, memo: Any) -> Mesh:
+        return self
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{n!r}: {s}" for n, s in self.shape.items())
+        return f"{type(self).__name__}({axes})"
+
+
+class AbstractMesh(Mesh):
+    """The sizes and names of a mesh without devices: for lowering and analysis at any scale.
+
+    >>> AbstractMesh((512, 8), ("data", "model")).size
+    4096
+    """
+
+    __slots__ = ()
+
+    def __init__(self, axis_sizes: Sequence[int] | int, axis_names: Sequence[str] | str):
+        sizes = (axis_sizes,) if isinstance(axis_sizes, int) else tuple(axis_sizes)
+        names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        self.devices = None
+        self._set(names, sizes)
+
+
+class PartitionSpec:
+    """For each axis of an array the mesh axis it is cut over, several of them, or None (whole).
+    Axes beyond the last entry are whole. A leaf to the functions of `funcgrad.tree`.
+
+    >>> P("data", None, ("x", "y"))
+    P('data', None, ('x', 'y'))
+    """
+
+    __slots__ = ("entries",)
+
+    def __init__(self, *entries: str | tuple[str, ...] | list[str] | None):
+        for e in entries:
+            ok = (
+                e is None
+                or isinstance(e, str)
+                or (isinstance(e, tuple | list) and all(isinstance(n, str) for n in e))
+            )
+            if not ok:
+                raise TypeError(
+                    f"PartitionSpec: each entry is a mesh axis's name, a tuple of names, or None; "
+                    f"got {e!r}"
+                )
+        self.entries = tuple(_entry(e) for e in entries)
+
+    @staticmethod
+    def of(cuts: Cuts) -> PartitionSpec:
+        """The spec that is written out as `cuts`."""
+        entries = list(cuts)
+        while entries and not entries[-1]:
+            entries.pop()
+        return PartitionSpec(*entries)
+
+    def cuts(self, ndim: int) -> Cuts:
+        """The mesh axes of each of `ndim` axes."""
+        if len(self.entries) > ndim:
+            raise ShardingError(
+                f"{self} has {len(self.entries)} entries, more than the {ndim} axes of the array"
+            )
+        named = tuple(
+            () if e is None else (e,) if isinstance(e, str) else tuple(e) for e in self.entries
+        )
+        return named + ((),) * (ndim - len(named))
+
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes named, in order."""
+        return tuple(a for axes in self.cuts(len(self.entries)) for a in axes)
+
+    def __iter__(self) -> Iterator:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.entries[i]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PartitionSpec) and self.entries == other.entries
+
+    def __hash__(self) -> int:
+        return hash(self.entries)
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(map(repr, self.entries))})"
+
+
+P = PartitionSpec
+
+
+def _entry(e: Any) -> Any:
+    if isinstance(e, tuple | list):
+        return None if not e else e[0] if len(e) == 1 else tuple(e)
+    return e
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSharding:
+    """How an array is cut: a spec over a mesh.
+
+    regather: where a program needs the whole array at several places, gather it for each of them
+    and free it after, instead of keeping the gathered array (parameters under FSDP).
+
+    >>> from funcgrad.parallel import make_mesh
+    >>> NamedSharding(make_mesh((2,), "data"), P("data")).shard_shape((4, 3))
+    (2, 3)
+    """
+
+    mesh: Mesh
+    spec: PartitionSpec
+    regather: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mesh, Mesh):
+            raise TypeError(f"NamedSharding: mesh must be a Mesh, got {self.mesh!r}")
+        if not isinstance(self.spec, PartitionSpec):
+            raise TypeError(f"NamedSharding: spec must be a PartitionSpec, got {self.spec!r}")
+        named = self.spec.axes()
+        for a in named:
+            if a not in self.mesh.axis_names:
+                raise ShardingError(
+                    f"NamedSharding: {self.spec} names {a!r}, no axis of {self.mesh}"
+                )
+        if len(set(named)) != len(named):
+            raise ShardingError(f"NamedSharding: {self.spec} names a mesh axis twice")
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether each device holds the whole array."""
+        return self.mesh.extent(self.spec.axes()) == 1
+
+    @property
+    def device_set(self) -> frozenset[Device]:
+        """The devices of the mesh."""
+        return frozenset(d for d, _ in self.mesh.coordinates())
+
+    def cuts(self, shape: Sequence[int], what: str = "the array") -> Cuts:
+        """The mesh axes of each axis, after a check that they divide the shape."""
+        cuts = self.spec.cuts(len(shape)) if len(self.spec) <= len(shape) else None
+        if cuts is None:
+            raise ShardingError(
+                f"{what} of shape {tuple(shape)} has {len(shape)} axes, fewer than {self.spec} cuts"
+            )
+        for i, (n, axes) in enumerate(zip(shape, cuts, strict=True)):
+            parts = self.mesh.extent(axes)
+            if n % parts:
+                over = " × ".join(f"{a!r} ({self.mesh.shape[a]})" for a in axes)
+                raise ShardingError(
+                    f"axis {i} of {what}, of size {n}, can't be cut into {parts} equal parts over "
+                    f"the mesh axes {over}: shape {tuple(shape)}, {self.spec}. Pad it to a "
+                    f"multiple of {parts}, cut another axis, or leave it whole"
+                )
+        return cuts
+
+    def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of each device's part of an array of `shape`."""
+        return local_shape(self.mesh.shape, self.cuts(shape), shape)
+
+    def devices_indices_map(self, shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
+        """For each device which part of an array of `shape` it holds."""
+        cuts = self.cuts(shape)
+        return {
+            device: local_index(self.mesh.shape, cuts, shape, place)
+            for device, place in self.mesh.coordinates()
+        }
+
+    def __repr__(self) -> str:
+        again = ", regather=True" if self.regather else ""
+        return f"NamedSharding({self.mesh}, {self.spec}{again})"
+
+
+def local_shape(sizes: Mapping[str, int], cuts: Cuts, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of one part.
+
+    >>> local_shape({"x": 2, "y": 4}, (("x", "y"), ()), (16, 3))
+    (2, 3)
+    """
+    return tuple(
+        n // math.prod(sizes[a] for a in axes) for n, axes in zip(shape, cuts, strict=True)
+    )
+
+
+def local_index(
+    sizes: Mapping[str, int], cuts: Cuts, shape: Sequence[int], place: Mapping[str, int]
+) -> tuple[slice, ...]:
+    """Which part of an array the device at a place of the mesh holds.
+
+    >>> local_index({"x": 2}, (("x",), ()), (4, 3), {"x": 1})
+    (slice(2, 4, None), slice(0, 3, None))
+    """
+    index = []
+    for n, axes in zip(shape, cuts, strict=True):
+        number, parts = 0, 1
+        for a in axes:
+            number = number * sizes[a] + place[a]
+            parts *= sizes[a]
+        block = n // parts
+        index.append(slice(number * block, (number + 1) * block))
+    return tuple(index)

@@ -1,0 +1,62 @@
+"""The op that says how a value is cut over a mesh: an identity that partitioning reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from funcgrad.core import dims as dims_
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Jaxpr, sub_jaxprs
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+def _abstract(x: ShapedArray, *, sharding: NamedSharding) -> ShapedArray:
+    sharding.cuts(x.shape, f"with_sharding_constraint: {x}")
+    return x
+
+
+def _batch(axis: Any, args: Any, dims: Any, *, sharding: NamedSharding) -> tuple:
+    (x,), (d,) = args, dims
+    entries = list(sharding.spec.entries)
+    if d < len(entries):
+        entries.insert(d, None)
+    spec = PartitionSpec(*entries)
+    return sharding_constraint_p.bind(x, sharding=_with_spec(sharding, spec)), d
+
+
+def _with_spec(sharding: NamedSharding, spec: PartitionSpec) -> NamedSharding:
+    return NamedSharding(sharding.mesh, spec, sharding.regather)
+
+
+# Its tangents and cotangents are cut as the value is.
+sharding_constraint_p: Primitive = Primitive(
+    name="sharding_constraint",
+    abstract=_abstract,
+    impl=lambda xp, x, *, sharding: x,
+    jvp=lambda primals, tangents, *, sharding: (
+        sharding_constraint_p.bind(*primals, sharding=sharding),
+        sharding_constraint_p.bind(*tangents, sharding=sharding),
+    ),
+    transpose=lambda ct, x, *, sharding: [sharding_constraint_p.bind(ct, sharding=sharding)],
+    batch=_batch,
+    dims=lambda x, *, sharding: dims_.pointwise(x),
+)
+
+
+def jaxpr_meshes(jaxpr: Jaxpr) -> frozenset[Mesh]:
+    """The meshes that a program's annotations and per-device parts name."""
+
+    def find() -> frozenset[Mesh]:
+        found: set[Mesh] = set()
+        for eqn in jaxpr.eqns:
+            for p in eqn.params.values():
+                if isinstance(p, Mesh):
+                    found.add(p)
+                elif isinstance(p, NamedSharding):
+                    found.add(p.mesh)
+            for sub in sub_jaxprs(eqn):
+                found |= jaxpr_meshes(sub)
+        return frozenset(found)
+
+    return jaxpr.derive("meshes", find)

@@ -1,0 +1,122 @@
+"""The devices there are, and meshes of them.
+
+In a plain process devices are virtual: as many as are asked for, run in lockstep as one batched
+program. Under an MPI launcher each rank is a device, and every rank runs the same program.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from funcgrad.core.sharding import Device, Mesh
+from funcgrad.errors import ShardingError
+
+# What launchers tell a process of the job: (its number, the number of processes).
+_LAUNCHERS = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "PMIX_SIZE"),
+)
+
+
+def launched() -> tuple[int, int] | None:
+    """This process's rank and the number of ranks, if an MPI launcher started it as one of
+    several."""
+    for rank, size in _LAUNCHERS:
+        if int(os.environ.get(size, "1")) > 1:
+            return int(os.environ[rank]), int(os.environ[size])
+    return None
+
+
+def process_index() -> int:
+    """This process's rank, 0 where there is one process.
+
+    >>> import funcgrad.parallel as fp
+    >>> fp.process_index()
+    0
+    """
+    job = launched()
+    return job[0] if job else 0
+
+
+def process_count() -> int:
+    """The number of processes of this job.
+
+    >>> import funcgrad.parallel as fp
+    >>> fp.process_count()
+    1
+    """
+    job = launched()
+    return job[1] if job else 1
+
+
+def virtual_devices(n: int) -> tuple[Device, ...]:
+    """n virtual devices of this process.
+
+    >>> import funcgrad as fg
+    >>> fg.virtual_devices(2)[1]
+    Device(id=1, process_index=0, kind='virtual')
+    """
+    if n < 1:
+        raise ValueError(f"virtual_devices: n must be at least 1, got {n}")
+    return tuple(Device(i) for i in range(n))
+
+
+def devices() -> tuple[Device, ...]:
+    """The devices of the job: one a rank under an MPI launcher, else one virtual device.
+
+    >>> import funcgrad as fg
+    >>> len(fg.devices())
+    1
+    """
+    job = launched()
+    if job is None:
+        return virtual_devices(1)
+    return tuple(Device(i, i, "rank") for i in range(job[1]))
+
+
+def make_mesh(
+    axis_shapes: Sequence[int] | int,
+    axis_names: Sequence[str] | str,
+    *,
+    devices: Sequence[Device] | None = None,
+) -> Mesh:
+    """A mesh of named axes over devices, in row-major order.
+
+    axis_shapes: the sizes; one may be -1, for as many as the devices give
+    devices: by default the job's ranks under an MPI launcher, else as many virtual devices as the
+        mesh needs
+
+    >>> from funcgrad.parallel import make_mesh
+    >>> make_mesh((4, 2), ("data", "model")).shape
+    {'data': 4, 'model': 2}
+    """
+    sizes = [axis_shapes] if isinstance(axis_shapes, int) else [int(n) for n in axis_shapes]
+    if sizes.count(-1) > 1 or any(n < 1 and n != -1 for n in sizes):
+        raise ShardingError(f"make_mesh: sizes must be at least 1 (one may be -1), got {sizes}")
+    known = math.prod(n for n in sizes if n != -1)
+    if devices is None:
+        job = launched()
+        count = job[1] if job else known
+        kind = "rank" if job else "virtual"
+        devices = tuple(Device(i, i if job else 0, kind) for i in range(count))
+    if -1 in sizes:
+        if len(devices) % known:
+            raise ShardingError(
+                f"make_mesh: {len(devices)} devices can't fill {sizes}: not a multiple of {known}"
+            )
+        sizes[sizes.index(-1)] = len(devices) // known
+    n = math.prod(sizes)
+    if n > len(devices) or (n < len(devices) and devices[0].kind == "rank"):
+        raise ShardingError(
+            f"make_mesh: a mesh of shape {tuple(sizes)} needs {n} devices, there are "
+            f"{len(devices)}; pass devices=virtual_devices({n}) to try it in one process, or "
+            f"start {n} ranks: mpiexec -n {n} python …"
+        )
+    grid = np.empty(n, dtype=object)
+    grid[:] = devices[:n]
+    return Mesh(grid.reshape(sizes), axis_names)
