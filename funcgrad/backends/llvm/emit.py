@@ -282,15 +282,26 @@ class Emitter:
             return self._load(s)
         if isinstance(s.guard, Const):
             return self._load(s) if s.guard.value else zero
+        guard = self._guard(s)
         before = self.f.block
         then, join = self.f.name("load"), self.f.name("join")
-        self.f.do(f"br i1 {self.read(s.guard)}, label %{then}, label %{join}")
+        self.f.do(f"br i1 {guard}, label %{then}, label %{join}")
         self.f.start(then)
         value = self._load(s)
         self.f.do(f"br label %{join}")
         self.f.start(join)
         kind = value_type(s.buffer.dtype)
         return self.f.let(f"phi {kind} [{value}, %{then}], [{zero}, %{before}]")
+
+    def _guard(self, s: Load | Store) -> str:
+        """The guard of an access, before whose branch what both sides may need is read.
+
+        In a block of points a value is read from its array at first use, which must come before
+        every later one.
+        """
+        for _, v in s.index.terms:
+            self.read(v)
+        return self.read(s.guard)
 
     def _load(self, s: Load) -> str:
         kind = memory_type(s.buffer.dtype)
@@ -306,8 +317,10 @@ class Emitter:
         if s.guard is None or isinstance(s.guard, Const):
             self._store(s)
             return
+        guard = self._guard(s)
+        self.read(s.value)
         then, join = self.f.name("store"), self.f.name("join")
-        self.f.do(f"br i1 {self.read(s.guard)}, label %{then}, label %{join}")
+        self.f.do(f"br i1 {guard}, label %{then}, label %{join}")
         self.f.start(then)
         self._store(s)
         self.f.do(f"br label %{join}")

@@ -321,6 +321,32 @@ def test_guards(n):
     check(kernel([x, o], [n + lo + hi], write), np.arange(max(n, 1)).astype(F32))
 
 
+@pytest.mark.parametrize("store", [False, True])
+def test_guards_in_blocks_of_points(store):
+    """What only a guarded access reads first is there for those after it, guarded or not."""
+    m, n = 40, 30
+    places, x = Buffer("p", I32, m, "in"), Buffer("x", F32, m * n, "in")
+    o, q = Buffer("o", F32, m * n, "out"), Buffer("q", F32, m * n, "inout")
+
+    def write(b, i):
+        p = b.load(places, at((1, i)))
+
+        def turn(j):
+            with b.guarded(b.op("greater_equal", BOOL, j, Const(3, INDEX))):
+                if store:
+                    b.store(q, at((1, p), (m, j)), Const(2, F32))
+                v = b.load(x, at((1, p), (m, j)))
+            b.store(o, at((m, j), (1, i)), b.op("add", F32, v, b.convert(p, F32)))
+
+        b.loop(n, turn, parallel=True)
+
+    k = kernel([places, x, o, q], [m], write)
+    assert schedule(k).block is not None
+    rng = np.random.default_rng(0)
+    check(k, rng.permutation(m).astype(I32), rng.normal(size=m * n).astype(F32),
+          np.zeros(m * n, F32))  # fmt: skip
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_while_loops(n):
     x, o = Buffer("x", I32, n, "in"), Buffer("o", I32, n, "out")
