@@ -19,7 +19,7 @@ from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as _promote_avals
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers
+from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, shape_of
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.convert import convert_element_type, convert_element_type_p
 
@@ -197,17 +197,6 @@ def promote_inexact(name: str, *args: Any) -> list[Any]:
 
 
 # ---- shapes
-
-
-def shape_of(name: str, shape: Any) -> tuple[int, ...]:
-    """A `shape=` argument, an integer or a sequence of them, as a tuple of sizes."""
-    sizes = (shape,) if isinstance(shape, int | np.integer) else shape
-    if isinstance(sizes, Array | Tracer) and not sizes.ndim:
-        sizes = (sizes,)
-    sizes = integers(name, "shape", sizes)
-    if any(n < 0 for n in sizes):
-        raise ShapeError(f"{name}: shape {sizes} has a negative size")
-    return sizes
 
 
 def broadcast_shapes(name: str, *shapes: Sequence[int]) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
+
 from funcgrad.errors import ShapeError
 
 
@@ -16,6 +18,15 @@ def integers(name: str, argument: str, values: Any) -> tuple[int, ...]:
         if hasattr(values, "aval") or any(hasattr(v, "aval") for v in _iterable(values)):
             raise
         raise TypeError(f"{name}: {argument} must be integers, got {values!r}") from e
+
+
+def shape_of(name: str, shape: Any, argument: str = "shape") -> tuple[int, ...]:
+    """A shape given as an integer or a sequence of them, as a tuple of sizes."""
+    whole = isinstance(shape, int | np.integer) or (hasattr(shape, "aval") and not shape.ndim)
+    sizes = integers(name, argument, (shape,) if whole else shape)
+    if any(n < 0 for n in sizes):
+        raise ShapeError(f"{name}: {argument} {sizes} has a negative size")
+    return sizes
 
 
 def _iterable(values: Any) -> Any:

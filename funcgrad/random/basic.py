@@ -12,11 +12,12 @@ from funcgrad import dtypes
 from funcgrad.core.context import current
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops.arguments import canonical_axis
 from funcgrad.ops.compare import bitwise_or, shift_right_logical
 from funcgrad.ops.convert import bitcast_convert_type
 from funcgrad.ops.sort import sort_key_val, top_k
 from funcgrad.ops.special import erf, erf_inv
-from funcgrad.random.keys import as_shape, random_words, split
+from funcgrad.random.keys import random_words, sampler, split
 
 
 def float_dtype(what: str, dtype: Any, complex_too: bool = False) -> np.dtype:
@@ -33,7 +34,6 @@ def shape_with(what: str, shape: Any, **parameters: Any) -> tuple[int, ...]:
     joint = np.broadcast_shapes(*shapes)
     if shape is None:
         return joint
-    shape = as_shape(shape)
     try:
         fits = np.broadcast_shapes(shape, joint) == shape
     except ValueError:
@@ -44,6 +44,7 @@ def shape_with(what: str, shape: Any, **parameters: Any) -> tuple[int, ...]:
     return shape
 
 
+@sampler
 def uniform(
     key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0
 ) -> Any:
@@ -54,7 +55,6 @@ def uniform(
     [0.947667  0.9785799]
     """
     dtype = float_dtype("random.uniform", dtype)
-    shape = as_shape(shape)
     low, high = fnp.asarray(minval, dtype), fnp.asarray(maxval, dtype)
     shape_with("random.uniform", shape, minval=low, maxval=high)
     info = dtypes.finfo(dtype)
@@ -71,6 +71,7 @@ def uniform(
     return fnp.maximum(low, unit * (high - low) + low)
 
 
+@sampler
 def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Normal with mean 0 and variance 1; complex ones have independent parts of variance 1/2.
 
@@ -89,6 +90,7 @@ def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     return np.array(math.sqrt(2), dtype) * erf_inv(u)
 
 
+@sampler
 def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Normal with mean 0 and variance 1, given that it lies between lower and upper.
 
@@ -107,6 +109,7 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype:
     return fnp.clip(root * erf_inv(u), inside_low, inside_high)
 
 
+@sampler
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -> Any:
     """Uniform integers from minval to maxval - 1 (default dtype int32).
 
@@ -123,7 +126,6 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
     for name, v in (("minval", minval), ("maxval", maxval)):
         if not dtypes.is_integer(aval_of(v).dtype):
             raise DTypeError(f"random.randint: {name} must be an integer, got {aval_of(v)}")
-    shape = as_shape(shape)
     info = dtypes.iinfo(dtype)
     least, most = int(info.min), int(info.max)
     if info.bits < 32:
@@ -173,6 +175,7 @@ def _integers(key: Any, shape: tuple[int, ...], low: Any, high: Any, past_end: A
     return low + fnp.where(whole, lower, offset).astype(dtype)
 
 
+@sampler
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = None) -> Any:
     """True with probability p.
 
@@ -186,6 +189,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None) -> Any:
     return uniform(key, shape_with("random.bernoulli", shape, p=p), p.dtype) < p
 
 
+@sampler
 def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """-1 or 1 with equal probability.
 
@@ -194,7 +198,7 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     [-1 -1  1]
     """
     dtype = current().int_dtype if dtype is None else dtypes.canonical(dtype)
-    return (2 * bernoulli(key, 0.5, as_shape(shape)).astype(dtype) - 1).astype(dtype)
+    return (2 * bernoulli(key, 0.5, shape).astype(dtype) - 1).astype(dtype)
 
 
 def gumbel_noise(key: Any, shape: Any, dtype: np.dtype) -> Any:
@@ -203,6 +207,7 @@ def gumbel_noise(key: Any, shape: Any, dtype: np.dtype) -> Any:
     return -fnp.log(-fnp.log(uniform(key, shape, dtype, tiny, 1.0)))
 
 
+@sampler
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Any = None, replace: bool = True
 ) -> Any:
@@ -220,9 +225,9 @@ def categorical(
         logits = logits.astype(current().float_dtype)
     if not logits.ndim:
         raise ShapeError("random.categorical: the logits need at least one axis, got a scalar")
-    axis = axis % logits.ndim
+    axis = canonical_axis("random.categorical", axis, logits.ndim)
     batch = logits.shape[:axis] + logits.shape[axis + 1 :]
-    shape = batch if shape is None else as_shape(shape)
+    shape = batch if shape is None else shape
     lanes = len(shape) - len(batch)
     prefix, ending = shape[: max(lanes, 0)], shape[max(lanes, 0) :]
     fits = lanes >= 0 and all(b in (1, n) for b, n in zip(batch, ending, strict=True))
@@ -245,6 +250,7 @@ def categorical(
     return fnp.argmax(noisy, axis=axis + lanes)
 
 
+@sampler
 def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
     """A random permutation of 0 … x-1 for an integer x, or of an array along `axis`.
 
@@ -259,8 +265,9 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
     x = fnp.asarray(x)
     if not x.ndim:
         raise ShapeError("random.permutation: need an integer or an array with axes, got a scalar")
+    axis = canonical_axis("random.permutation", axis, x.ndim)
     if independent or x.ndim == 1:
-        return _shuffle(key, x, axis % x.ndim)
+        return _shuffle(key, x, axis)
     return fnp.take(x, _shuffle(key, fnp.arange(x.shape[axis]), 0), axis=axis)
 
 
@@ -274,6 +281,7 @@ def _shuffle(key: Any, x: Any, axis: int) -> Any:
     return x
 
 
+@sampler
 def choice(
     key: Any, a: Any, shape: Any = (), replace: bool = True, p: Any = None, axis: int = 0
 ) -> Any:
@@ -285,11 +293,14 @@ def choice(
     >>> sorted(random.choice(random.key(0), 3, (3,), replace=False).tolist())
     [0, 1, 2]
     """
-    shape = as_shape(shape)
     count = math.prod(shape)
     whole = isinstance(a, int | np.integer)
-    a = a if whole else fnp.asarray(a)
-    n = int(a) if whole else a.shape[axis]
+    if whole:
+        n = int(a)
+    else:
+        a = fnp.asarray(a)
+        axis = canonical_axis("random.choice", axis, a.ndim)
+        n = a.shape[axis]
     if n < 1 and count:
         raise ValueError("random.choice: there is nothing to choose from (a is empty)")
     if not replace and count > n:

@@ -13,7 +13,7 @@ from funcgrad.core.context import current
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.special import lgamma
 from funcgrad.random.basic import float_dtype, shape_with, uniform
-from funcgrad.random.keys import as_shape, split
+from funcgrad.random.keys import sampler, split
 from funcgrad.transforms.scan import scan
 from funcgrad.transforms.while_loop import while_loop
 
@@ -78,6 +78,7 @@ def _by_rejection(key: Any, lam: Any, shape: tuple[int, ...], limit: int) -> Any
     return while_loop(going, turn, start)[1].astype("int32")
 
 
+@sampler
 def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The number of events of rate lam ≥ 0: P(k) = lamᵏ·exp(-lam)/k!.
 
@@ -100,6 +101,7 @@ def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None) -> Any:
     return fnp.where(wide >= 0, drawn, -1).astype(dtype)
 
 
+@sampler
 def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The number of trials until the first success of probability p: P(k) = (1-p)^(k-1)·p.
 
@@ -184,6 +186,7 @@ def _trials_by_rejection(key: Any, n: Any, p: Any, shape: tuple[int, ...]) -> An
     return while_loop(lambda state: fnp.any(fnp.logical_not(state[1])), turn, start)[0]
 
 
+@sampler
 def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The number of successes in n trials of probability p, as floats of dtype.
 
@@ -212,6 +215,7 @@ def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> 
     return fnp.where(valid, result, fnp.nan).astype(dtype)
 
 
+@sampler
 def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = None) -> Any:
     """Counts of n draws from the probabilities p (…, k), as floats: conditional binomials.
 
@@ -227,7 +231,7 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = Non
     if not p.ndim:
         raise ShapeError("random.multinomial: p needs at least one axis, got a scalar")
     if shape is not None:
-        p = fnp.broadcast_to(p, as_shape(shape))
+        p = fnp.broadcast_to(p, shape)
     batch = np.broadcast_shapes(n.shape, p.shape[:-1])
     p = fnp.moveaxis(fnp.broadcast_to(p, (*batch, p.shape[-1])), -1, 0)
     remaining = fnp.flip(fnp.cumsum(fnp.flip(p, 0), axis=0), 0)

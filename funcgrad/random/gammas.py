@@ -9,7 +9,7 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad.ops.special import random_gamma_grad
 from funcgrad.random.basic import float_dtype, normal, shape_with, uniform
-from funcgrad.random.keys import Key, key_data, split
+from funcgrad.random.keys import Key, key_data, sampler, split
 from funcgrad.transforms.custom import custom_jvp
 from funcgrad.transforms.vmap import vmap
 from funcgrad.transforms.while_loop import while_loop
@@ -97,6 +97,7 @@ def _sampled(what: str, draw: Any, key: Any, a: Any, shape: Any, dtype: Any) -> 
     return draw(key_data(keys), flat).reshape(shape)
 
 
+@sampler
 def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Density x^(a-1)·exp(-x)/Γ(a); differentiable in a.
 
@@ -107,6 +108,7 @@ def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None) -> Any:
     return _sampled("random.gamma", _gamma, key, a, shape, dtype)
 
 
+@sampler
 def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The logarithm of a gamma variable, accurate where the variable itself underflows.
 
@@ -117,6 +119,7 @@ def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None) -> Any:
     return _sampled("random.loggamma", _loggamma, key, a, shape, dtype)
 
 
+@sampler
 def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Density proportional to x^(a-1)·(1-x)^(b-1) on (0, 1).
 
@@ -134,6 +137,7 @@ def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
     return x / (x + y)
 
 
+@sampler
 def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Points of the simplex: gamma variables of parameters alpha (…, n), divided by their sum.
 
@@ -151,6 +155,7 @@ def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None) -> Any
     return weights / fnp.sum(weights, axis=-1, keepdims=True)
 
 
+@sampler
 def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The sum of df squared normal variables: twice a gamma variable of df/2.
 
@@ -160,9 +165,11 @@ def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None) -> Any:
     """
     dtype = float_dtype("random.chisquare", dtype)
     half = fnp.asarray(df, dtype) / 2
+    shape = shape_with("random.chisquare", shape, df=half)
     return 2 * fnp.exp(loggamma(key, half, shape, dtype))
 
 
+@sampler
 def t(key: Any, df: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Student's t with df degrees of freedom.
 
@@ -178,6 +185,7 @@ def t(key: Any, df: Any, shape: Any = (), dtype: Any = None) -> Any:
     return normal(k1, shape, dtype) * fnp.sqrt(half / gamma(k2, half, shape, dtype))
 
 
+@sampler
 def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The ratio of two mean squares, of dfnum and dfden normal variables.
 

@@ -7,18 +7,22 @@ Bits are those of `jax.random` (threefry2x32, partitionable).
 
 from __future__ import annotations
 
+import functools
 import html
+import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from funcgrad import tree
 from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.show_array import bits_html
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops.arguments import shape_of
 from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.compare import bitwise_or, bitwise_xor, shift_left, shift_right_logical
 from funcgrad.ops.convert import convert_element_type
@@ -98,13 +102,20 @@ tree.register_pytree_with_keys(
 )
 
 
-def words(what: str, key: Any) -> tuple[Any, Any]:
-    """The two words of a single key: a `Key`, or an array of two uint32."""
-    data = key.data if isinstance(key, Key) else key
+def _type_of(x: Any) -> ShapedArray | None:
+    """The type of an array or a number, None of anything else."""
     try:
-        aval = aval_of(data)
+        return aval_of(x)
     except TypeError:
-        raise TypeError(f"{what}: need a random key (random.key(seed)), got {key!r}") from None
+        return None
+
+
+def check_key(what: str, key: Any) -> Any:
+    """The words of a single key, a `Key` or an array of two uint32; raises for anything else."""
+    data = key.data if isinstance(key, Key) else key
+    aval = _type_of(data)
+    if aval is None:
+        raise TypeError(f"{what}: need a random key (random.key(seed)), got {key!r}")
     if aval.dtype != np.uint32 or not aval.shape or aval.shape[-1] != 2:
         raise DTypeError(
             f"{what}: need a random key (random.key(seed), or two uint32 words), got {aval}"
@@ -114,10 +125,42 @@ def words(what: str, key: Any) -> tuple[Any, Any]:
             f"{what}: need a single key, got an array of keys of shape {aval.shape[:-1]}; "
             "use vmap for one draw a key"
         )
+    return data
+
+
+def words(what: str, key: Any) -> tuple[Any, Any]:
+    """The two words of a single key."""
+    data = check_key(what, key)
     return (
         index_in_dim(data, 0, 0, keepdims=False),
         index_in_dim(data, 1, 0, keepdims=False),
     )
+
+
+def sampler(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """A sampler whose key and shape are checked first: errors name the sampler that was called,
+    not those that it draws from. `draw` gets the shape as a tuple, or None where that is its
+    default.
+    """
+    what = f"random.{draw.__name__}"
+    parameters = inspect.signature(draw).parameters
+    place = [*parameters, "shape"].index("shape")
+    optional = "shape" in parameters and parameters["shape"].default is None
+
+    @functools.wraps(draw)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            check_key(what, args[0])
+        elif "key" in kwargs:
+            check_key(what, kwargs["key"])
+        if "shape" in kwargs:
+            if not (optional and kwargs["shape"] is None):
+                kwargs["shape"] = shape_of(what, kwargs["shape"])
+        elif len(args) > place and not (optional and args[place] is None):
+            args = (*args[:place], shape_of(what, args[place]), *args[place + 1 :])
+        return draw(*args, **kwargs)
+
+    return checked
 
 
 def key(seed: Any) -> Key:
@@ -133,9 +176,7 @@ def key(seed: Any) -> Key:
         low = seed & 0xFFFFFFFF
         high = 0 if -(1 << 31) <= seed < 1 << 32 else (seed >> 32) & 0xFFFFFFFF
         return Key(_array(np.array([high, low], np.uint32)))
-    aval = aval_of(seed)
-    if aval.dtype.kind not in "iu" or aval.shape:
-        raise DTypeError(f"random.key: the seed must be an integer scalar, got {aval}")
+    aval = _integer_scalar("random.key", "the seed", seed)
     low = convert_element_type(seed, np.uint32)
     high = (
         convert_element_type(shift_right_logical(seed, aval.dtype.type(32)), np.uint32)
@@ -143,6 +184,13 @@ def key(seed: Any) -> Key:
         else mul(low, np.uint32(0))
     )
     return Key(concatenate([expand_dims(high, (0,)), expand_dims(low, (0,))], 0))
+
+
+def _integer_scalar(what: str, argument: str, x: Any) -> ShapedArray:
+    aval = _type_of(x)
+    if aval is None or aval.dtype.kind not in "iu" or aval.shape:
+        raise DTypeError(f"{what}: {argument} must be an integer scalar, got {aval or repr(x)}")
+    return aval
 
 
 def PRNGKey(seed: Any) -> Any:
@@ -182,9 +230,12 @@ def wrap_key_data(data: Any) -> Key:
     >>> random.wrap_key_data(fnp.array([0, 1], "uint32")).shape
     ()
     """
-    aval = aval_of(data)
-    if aval.dtype != np.uint32 or not aval.shape or aval.shape[-1] != 2:
-        raise DTypeError(f"wrap_key_data: need uint32 words with a last axis of 2, got {aval}")
+    aval = _type_of(data)
+    if aval is None or aval.dtype != np.uint32 or not aval.shape or aval.shape[-1] != 2:
+        raise DTypeError(
+            "random.wrap_key_data: need uint32 words with a last axis of 2, got "
+            f"{aval or repr(data)}"
+        )
     return Key(data)
 
 
@@ -199,12 +250,6 @@ def _counters(shape: tuple[int, ...]) -> tuple[Any, Any]:
     return high, convert_element_type(wide, np.uint32)
 
 
-def as_shape(shape: Any) -> tuple[int, ...]:
-    """A shape given as an integer or a sequence of them."""
-    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    return tuple(int(n) for n in sizes)
-
-
 def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     """`num` independent keys (an int, or a shape) from one, which must not be used again.
 
@@ -214,7 +259,7 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     Key(Array([1797259609, 2579123966], dtype=uint32))
     """
     k0, k1 = words("random.split", key)
-    shape = as_shape(num)
+    shape = shape_of("random.split", num, "num")
     y0, y1 = threefry2x32_p.bind(k0, k1, *_counters(shape))
     last = (len(shape),)
     return _like(key, concatenate([expand_dims(y0, last), expand_dims(y1, last)], len(shape)))
@@ -228,9 +273,7 @@ def fold_in(key: Any, data: Any) -> Any:
     ()
     """
     k0, k1 = words("random.fold_in", key)
-    aval = aval_of(data)
-    if aval.dtype.kind not in "iu" or aval.shape:
-        raise DTypeError(f"random.fold_in: data must be an integer scalar, got {aval}")
+    _integer_scalar("random.fold_in", "data", data)
     if isinstance(data, int) and not 0 <= data < 1 << 32:
         raise OverflowError(f"random.fold_in: data must lie in 0 … 2³² - 1, got {data}")
     data = np.uint32(data) if isinstance(data, int) else convert_element_type(data, np.uint32)
@@ -248,6 +291,7 @@ def clone(key: Any) -> Any:
     return key
 
 
+@sampler
 def bits(key: Any, shape: Any = (), dtype: Any = np.uint32) -> Any:
     """Uniformly random bits as unsigned integers (uint8, uint16, uint32 or uint64).
 
@@ -255,7 +299,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = np.uint32) -> Any:
     >>> random.bits(random.key(0), (2,))
     Array([4070199207, 4202968722], dtype=uint32)
     """
-    return random_words("random.bits", key, as_shape(shape), np.dtype(dtype))
+    return random_words("random.bits", key, shape, np.dtype(dtype))
 
 
 def random_words(what: str, key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:

@@ -19,9 +19,10 @@ from funcgrad.random.basic import (
     uniform,
 )
 from funcgrad.random.gammas import gamma
-from funcgrad.random.keys import as_shape, split
+from funcgrad.random.keys import sampler, split
 
 
+@sampler
 def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density exp(-x) for x ≥ 0.
 
@@ -32,6 +33,7 @@ def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     return -fnp.log1p(-uniform(key, shape, float_dtype("random.exponential", dtype)))
 
 
+@sampler
 def gumbel(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density exp(-x - exp(-x)).
 
@@ -39,9 +41,10 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     >>> random.gumbel(random.key(0), (2,)).shape
     (2,)
     """
-    return gumbel_noise(key, as_shape(shape), float_dtype("random.gumbel", dtype))
+    return gumbel_noise(key, shape, float_dtype("random.gumbel", dtype))
 
 
+@sampler
 def laplace(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density exp(-|x|)/2.
 
@@ -54,6 +57,7 @@ def laplace(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     return fnp.sign(u) * fnp.log1p(-fnp.abs(u))
 
 
+@sampler
 def logistic(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density exp(-x)/(1 + exp(-x))².
 
@@ -66,6 +70,7 @@ def logistic(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     return fnp.log(u) - fnp.log1p(-u)
 
 
+@sampler
 def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density 1/(π(1 + x²)).
 
@@ -78,6 +83,7 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     return fnp.tan(np.array(math.pi, dtype) * (u - np.array(0.5, dtype)))
 
 
+@sampler
 def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None) -> Any:
     """exp(sigma·z) of a normal z.
 
@@ -90,6 +96,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None) 
     return fnp.exp(normal(key, shape_with("random.lognormal", shape, sigma=sigma), dtype) * sigma)
 
 
+@sampler
 def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Density b·x^(-b-1) for x ≥ 1.
 
@@ -102,6 +109,7 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
     return fnp.exp(exponential(key, shape_with("random.pareto", shape, b=b), dtype) / b)
 
 
+@sampler
 def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Density x/s²·exp(-x²/(2s²)) for x ≥ 0 with scale s.
 
@@ -116,6 +124,7 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None) -> Any:
     return fnp.sqrt(-2 * fnp.log(u)) * scale
 
 
+@sampler
 def weibull_min(
     key: Any, scale: Any, concentration: Any, shape: Any = None, dtype: Any = None
 ) -> Any:
@@ -132,6 +141,7 @@ def weibull_min(
     return fnp.power(-fnp.log1p(-u), 1 / concentration) * scale
 
 
+@sampler
 def triangular(
     key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None
 ) -> Any:
@@ -151,6 +161,7 @@ def triangular(
     return fnp.where(u < cut, rising, falling)
 
 
+@sampler
 def maxwell(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """The length of a normal vector in three dimensions.
 
@@ -159,10 +170,11 @@ def maxwell(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     (2,)
     """
     dtype = float_dtype("random.maxwell", dtype)
-    z = normal(key, (*as_shape(shape), 3), dtype)
+    z = normal(key, (*shape, 3), dtype)
     return fnp.sqrt(fnp.sum(z * z, axis=-1))
 
 
+@sampler
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Any:
     """loc + scale·m with m of either sign and Maxwell-distributed size.
 
@@ -174,11 +186,12 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype:
     """
     dtype = float_dtype("random.double_sided_maxwell", dtype)
     loc, scale = fnp.asarray(loc, dtype), fnp.asarray(scale, dtype)
-    shape = (*as_shape(shape), *np.broadcast_shapes(loc.shape, scale.shape))
+    shape = (*shape, *np.broadcast_shapes(loc.shape, scale.shape))
     k1, k2 = split(key)
     return maxwell(k1, shape, dtype) * rademacher(k2, shape, dtype) * scale + loc
 
 
+@sampler
 def generalized_normal(key: Any, p: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density proportional to exp(-|x|^p).
 
@@ -187,12 +200,13 @@ def generalized_normal(key: Any, p: Any, shape: Any = (), dtype: Any = None) -> 
     (2,)
     """
     dtype = float_dtype("random.generalized_normal", dtype)
+    p = fnp.asarray(p, dtype)
+    shape = shape_with("random.generalized_normal", shape, p=p)
     k1, k2 = split(key)
-    shape = as_shape(shape)
-    size = gamma(k1, 1 / fnp.asarray(p, dtype), shape, dtype)
-    return rademacher(k2, shape).astype(dtype) * size ** (1 / fnp.asarray(p, dtype))
+    return rademacher(k2, shape).astype(dtype) * gamma(k1, 1 / p, shape, dtype) ** (1 / p)
 
 
+@sampler
 def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The inverse Gaussian with scale 1 (Michael, Schucany & Haas, 1976).
 
@@ -211,6 +225,7 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None) -> Any:
     return fnp.where(u <= mean / (mean + small), small, mean * mean / small)
 
 
+@sampler
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Any = None, dtype: Any = None, method: str = "cholesky"
 ) -> Any:
@@ -252,6 +267,7 @@ def multivariate_normal(
     return mean + fnp.einsum("...ij,...j->...i", factor, z)
 
 
+@sampler
 def orthogonal(key: Any, n: int, shape: Any = (), dtype: Any = None, m: int | None = None) -> Any:
     """Matrices (…, n, m), uniform among those with orthonormal columns, or rows where n < m.
 
@@ -264,11 +280,12 @@ def orthogonal(key: Any, n: int, shape: Any = (), dtype: Any = None, m: int | No
     """
     dtype = float_dtype("random.orthogonal", dtype, complex_too=True)
     m = n if m is None else m
-    q, r = fnp.linalg.qr(normal(key, (*as_shape(shape), max(n, m), min(n, m)), dtype))
+    q, r = fnp.linalg.qr(normal(key, (*shape, max(n, m), min(n, m)), dtype))
     q = q * fnp.sign(fnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     return fnp.swapaxes(q, -1, -2) if n < m else q
 
 
+@sampler
 def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None) -> Any:
     """Uniform in the d-dimensional unit ball of the p-norm (Barthe et al., 2005).
 
@@ -277,7 +294,6 @@ def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None) -> 
     (5, 3)
     """
     dtype = float_dtype("random.ball", dtype)
-    shape = as_shape(shape)
     k1, k2 = split(key)
     g = generalized_normal(k1, p, (*shape, d), dtype)
     e = exponential(k2, shape, dtype)

@@ -126,3 +126,81 @@ def test_repr():
     assert repr(random.key(3)) == "Key(Array([0, 3], dtype=uint32))"
     assert "<" in random.key(3)._repr_html_()
     assert "keys (2,)" in random.split(random.key(3))._repr_html_()
+
+
+PARAMETERS = {
+    "ball": (2,), "beta": (2.0, 3.0), "binomial": (3, 0.5), "categorical": (np.zeros(2),),
+    "chisquare": (2.0,), "choice": (3,), "dirichlet": (np.ones(2),),
+    "double_sided_maxwell": (0.0, 1.0), "f": (2.0, 3.0), "gamma": (2.0,),
+    "generalized_normal": (2.0,), "geometric": (0.5,), "loggamma": (2.0,),
+    "multinomial": (3, np.ones(2) / 2), "multivariate_normal": (np.zeros(2), np.eye(2)),
+    "orthogonal": (2,), "pareto": (2.0,), "permutation": (3,), "poisson": (2.0,),
+    "rayleigh": (1.0,), "t": (2.0,), "triangular": (0.0, 0.5, 1.0),
+    "truncated_normal": (-1.0, 1.0), "wald": (1.0,), "weibull_min": (1.0, 2.0),
+}  # fmt: skip
+NOT_SAMPLERS = {"Key", "PRNGKey", "clone", "fold_in", "key", "key_data", "split", "wrap_key_data"}
+SAMPLERS = sorted(set(random.__all__) - NOT_SAMPLERS)
+
+
+def draw(name, key, **shape):
+    limits = {"minval": 0, "maxval": 9} if name == "randint" else {}
+    return getattr(random, name)(key, *PARAMETERS.get(name, ()), **shape, **limits)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_name_themselves(name):
+    key = random.key(0)
+    shape = {} if name == "permutation" else {"shape": (3,)}
+    for wrong, error, text in [
+        (0, errors.DTypeError, "need a random key .*got i32"),
+        ("seed", TypeError, "need a random key .*got 'seed'"),
+        ((2, 3), TypeError, "need a random key"),
+        (random.split(key, 3), errors.ShapeError, r"need a single key, got .* shape \(3,\)"),
+    ]:
+        with pytest.raises(error, match=rf"^random\.{name}: {text}"):
+            draw(name, wrong, **shape)
+    if shape:
+        for wrong in ((2.5,), 2.5, "ab", key):
+            with pytest.raises(TypeError, match=rf"^random\.{name}: shape must be integers, got "):
+                draw(name, key, shape=wrong)
+        with pytest.raises(errors.ShapeError, match=rf"^random\.{name}: shape .* negative size"):
+            draw(name, key, shape=(2, -1))
+
+
+def test_shapes_of_draws():
+    key = random.key(0)
+    for shape in (3, (3,), [3], np.int64(3), fnp.array(3), fnp.array([3])):
+        assert random.normal(key, shape).shape == random.normal(key, shape=shape).shape == (3,)
+        assert random.gamma(key, 1.0, shape).shape == random.split(key, shape).shape == (3,)
+    assert random.gamma(key, fnp.ones(4), None).shape == (4,)
+    with pytest.raises(TypeError, match=r"random\.normal: shape must be integers, got None"):
+        random.normal(key, None)
+    with pytest.raises(errors.ShapeError, match=r"random\.split: num .* negative"):
+        random.split(key, -1)
+    with pytest.raises(errors.TracerIntegerConversionError):
+        fg.jit(lambda n: random.normal(key, (n,)))(3)
+    with pytest.raises(TypeError, match=r"normal\(\) missing 1 required .* 'key'"):
+        random.normal()
+
+
+def test_axes_of_draws():
+    key, x = random.key(0), fnp.ones((3, 4))
+    assert random.choice(key, x, (2, 5), axis=-1).shape == (3, 2, 5)
+    for name, f in [
+        ("choice", lambda: random.choice(key, x, (2,), axis=2)),
+        ("permutation", lambda: random.permutation(key, x, axis=2)),
+        ("permutation", lambda: random.permutation(key, x, axis=-3, independent=True)),
+        ("categorical", lambda: random.categorical(key, x, axis=2)),
+    ]:
+        with pytest.raises(errors.ShapeError, match=rf"random\.{name}: axis .* out of range"):
+            f()
+
+
+@pytest.mark.parametrize("wrong", ["a", 1.5, np.ones(2, int)])
+def test_seeds_that_are_none(wrong):
+    with pytest.raises(errors.DTypeError, match=r"random\.key: the seed must be an integer"):
+        random.key(wrong)
+    with pytest.raises(errors.DTypeError, match=r"random\.fold_in: data must be an integer"):
+        random.fold_in(random.key(0), wrong)
+    with pytest.raises(errors.DTypeError, match=r"random\.wrap_key_data: need uint32 words"):
+        random.wrap_key_data(wrong)

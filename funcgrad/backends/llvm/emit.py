@@ -282,7 +282,7 @@ class Emitter:
             return self._load(s)
         if isinstance(s.guard, Const):
             return self._load(s) if s.guard.value else zero
-        guard = self._guard(s)
+        guard = self._guard(s.guard, s.index)
         before = self.f.block
         then, join = self.f.name("load"), self.f.name("join")
         self.f.do(f"br i1 {guard}, label %{then}, label %{join}")
@@ -293,15 +293,15 @@ class Emitter:
         kind = value_type(s.buffer.dtype)
         return self.f.let(f"phi {kind} [{value}, %{then}], [{zero}, %{before}]")
 
-    def _guard(self, s: Load | Store) -> str:
+    def _guard(self, guard: Operand, index: Index) -> str:
         """The guard of an access, before whose branch what both sides may need is read.
 
         In a block of points a value is read from its array at first use, which must come before
         every later one.
         """
-        for _, v in s.index.terms:
+        for _, v in index.terms:
             self.read(v)
-        return self.read(s.guard)
+        return self.read(guard)
 
     def _load(self, s: Load) -> str:
         kind = memory_type(s.buffer.dtype)
@@ -317,7 +317,7 @@ class Emitter:
         if s.guard is None or isinstance(s.guard, Const):
             self._store(s)
             return
-        guard = self._guard(s)
+        guard = self._guard(s.guard, s.index)
         self.read(s.value)
         then, join = self.f.name("store"), self.f.name("join")
         self.f.do(f"br i1 {guard}, label %{then}, label %{join}")
