@@ -85,6 +85,10 @@ class CollectiveError(FuncgradError, RuntimeError):
     """A collective failed: ranks disagree, one is gone or late."""
 
 
+class CheckpointError(FuncgradError, RuntimeError):
+    """A checkpoint can't be written, is damaged, or holds something else than is asked for."""
+
+
 class IRError(FuncgradError, TypeError):
     """A program does not typecheck: a fault in a transformation, never in a user's code."""
 
