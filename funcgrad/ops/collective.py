@@ -29,7 +29,8 @@ from funcgrad.ops.shape import concatenate, iota, reshape
 AxisName = Any
 
 
-def _names(axis_name: AxisName) -> tuple:
+def names_of(axis_name: AxisName) -> tuple:
+    """One axis name or several as a tuple."""
     return tuple(axis_name) if isinstance(axis_name, tuple | list) else (axis_name,)
 
 
@@ -42,7 +43,7 @@ def axis_size(axis_name: AxisName) -> int:
     """
     axes = context.current().axes
     size = 1
-    for name in _names(axis_name):
+    for name in names_of(axis_name):
         if name not in axes:
             known = ", ".join(map(repr, axes)) or "none"
             raise NameError(
@@ -53,14 +54,17 @@ def axis_size(axis_name: AxisName) -> int:
     return size
 
 
-def _needs_elsewhere(name: str) -> Callable:
+def needs_axis(name: str) -> Callable:
+    """The rule `impl` of an op that has a meaning under named axes alone."""
+
     def impl(xp: Any, *values: Any, axis_name: tuple, **params: Any) -> Any:
         raise NameError(f"{name} over {axis_name} outside vmap or shard_map")
 
     return impl
 
 
-def _checked(x: ShapedArray, axis_name: tuple) -> ShapedArray:
+def checked(x: ShapedArray, axis_name: tuple) -> ShapedArray:
+    """x, after a check that the axes are named."""
     axis_size(axis_name)
     return x
 
@@ -68,8 +72,15 @@ def _checked(x: ShapedArray, axis_name: tuple) -> ShapedArray:
 # ---- reductions
 
 
-def _reduction(name: str, reduce: Callable, repeated: Callable | None, linear: bool) -> Primitive:
-    """A reduction over lanes. repeated(x, n): the reduction of n equal values (None: x)."""
+def reduction(
+    name: str,
+    reduce: Callable,
+    repeated: Callable | None = None,
+    linear: bool = False,
+    back: Callable[[], Primitive] | None = None,
+) -> Primitive:
+    """A reduction over lanes. repeated(x, n): the reduction of n equal values (None: x); back: the
+    op that a linear one's transpose is, if not itself."""
 
     def this() -> Primitive:
         return made
@@ -93,10 +104,10 @@ def _reduction(name: str, reduce: Callable, repeated: Callable | None, linear: b
     no_rule = NoRule("its gradient is that of lax.all_gather followed by a maximum: use these")
     made = Primitive(
         name=name,
-        abstract=lambda x, *, axis_name: _checked(x, axis_name),
-        impl=_needs_elsewhere(name),
+        abstract=lambda x, *, axis_name: checked(x, axis_name),
+        impl=needs_axis(name),
         jvp=jvp if linear else no_rule,
-        transpose=(lambda ct, x, *, axis_name: [this().bind(ct, axis_name=axis_name)])
+        transpose=(lambda ct, x, *, axis_name: [(back or this)().bind(ct, axis_name=axis_name)])
         if linear
         else no_rule,
         batch=batch,
@@ -105,11 +116,11 @@ def _reduction(name: str, reduce: Callable, repeated: Callable | None, linear: b
     return made
 
 
-psum_p: Primitive = _reduction(
+psum_p: Primitive = reduction(
     "psum", lambda x, d: sum_p.bind(x, axes=(d,)), lambda x, n: mul(x, n), linear=True
 )
-pmax_p: Primitive = _reduction("pmax", lambda x, d: reduce_max(x, axes=(d,)), None, linear=False)
-pmin_p: Primitive = _reduction("pmin", lambda x, d: reduce_min(x, axes=(d,)), None, linear=False)
+pmax_p: Primitive = reduction("pmax", lambda x, d: reduce_max(x, axes=(d,)))
+pmin_p: Primitive = reduction("pmin", lambda x, d: reduce_min(x, axes=(d,)))
 
 
 def _number(x: Any) -> Any:
@@ -126,7 +137,7 @@ def psum(x: Any, axis_name: AxisName) -> Any:
     >>> fg.vmap(lambda x: x / fg.lax.psum(x, "i"), axis_name="i")(fnp.array([1.0, 3.0]))
     Array([0.25, 0.75], dtype=float32)
     """
-    return tree.map(lambda v: psum_p.bind(_number(v), axis_name=_names(axis_name)), x)
+    return tree.map(lambda v: psum_p.bind(_number(v), axis_name=names_of(axis_name)), x)
 
 
 def pmean(x: Any, axis_name: AxisName) -> Any:
@@ -155,7 +166,7 @@ def pmax(x: Any, axis_name: AxisName) -> Any:
     >>> fg.vmap(lambda x: fg.lax.pmax(x, "i"), axis_name="i")(fnp.array([1.0, 3.0]))
     Array([3., 3.], dtype=float32)
     """
-    return tree.map(lambda v: pmax_p.bind(v, axis_name=_names(axis_name)), x)
+    return tree.map(lambda v: pmax_p.bind(v, axis_name=names_of(axis_name)), x)
 
 
 def pmin(x: Any, axis_name: AxisName) -> Any:
@@ -165,7 +176,7 @@ def pmin(x: Any, axis_name: AxisName) -> Any:
     >>> fg.vmap(lambda x: fg.lax.pmin(x, "i"), axis_name="i")(fnp.array([1.0, 3.0]))
     Array([1., 1.], dtype=float32)
     """
-    return tree.map(lambda v: pmin_p.bind(v, axis_name=_names(axis_name)), x)
+    return tree.map(lambda v: pmin_p.bind(v, axis_name=names_of(axis_name)), x)
 
 
 # ---- the lane's number
@@ -179,8 +190,8 @@ def _index_batch(axis: Any, args: Any, dims: Any, *, axis_name: tuple) -> tuple:
 
 axis_index_p: Primitive = Primitive(
     name="axis_index",
-    abstract=lambda *, axis_name: _checked(ShapedArray((), np.int32), axis_name),
-    impl=_needs_elsewhere("axis_index"),
+    abstract=lambda *, axis_name: checked(ShapedArray((), np.int32), axis_name),
+    impl=needs_axis("axis_index"),
     jvp=lambda primals, tangents, *, axis_name: (
         axis_index_p.bind(axis_name=axis_name),
         Zero(ShapedArray((), dtypes.float0)),
@@ -199,7 +210,7 @@ def axis_index(axis_name: AxisName) -> Any:
     Array([0, 1, 2], dtype=int32)
     """
     index: Any = None
-    for name in _names(axis_name):
+    for name in names_of(axis_name):
         here = axis_index_p.bind(axis_name=(name,))
         index = here if index is None else add(mul(index, axis_size(name)), here)
     return index
@@ -264,14 +275,16 @@ def _scatter_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, axis: int
     return (_split(total, axis, ax.size) if tiled else total), axis
 
 
-def _linear(name: str, abstract: Callable, batch: Callable, transpose: Callable) -> Primitive:
+def linear(name: str, abstract: Callable, batch: Callable, transpose: Callable) -> Primitive:
+    """A collective that is linear in its one operand."""
+
     def this() -> Primitive:
         return made
 
     made = Primitive(
         name=name,
         abstract=abstract,
-        impl=_needs_elsewhere(name),
+        impl=needs_axis(name),
         jvp=lambda primals, tangents, **params: (
             this().bind(*primals, **params),
             this().bind(*tangents, **params),
@@ -283,13 +296,13 @@ def _linear(name: str, abstract: Callable, batch: Callable, transpose: Callable)
     return made
 
 
-all_gather_p: Primitive = _linear(
+all_gather_p: Primitive = linear(
     "all_gather",
     _gather_abstract,
     _gather_batch,
     lambda ct, x, **params: [psum_scatter_p.bind(ct, **params)],
 )
-psum_scatter_p: Primitive = _linear(
+psum_scatter_p: Primitive = linear(
     "psum_scatter",
     _scatter_abstract,
     _scatter_batch,
@@ -298,7 +311,7 @@ psum_scatter_p: Primitive = _linear(
 
 
 def _one(what: str, axis_name: AxisName) -> tuple:
-    names = _names(axis_name)
+    names = names_of(axis_name)
     if len(names) != 1:
         raise NotImplementedError(f"{what} over several axes at once, {names}: do them in turn")
     axis_size(names)
@@ -306,20 +319,24 @@ def _one(what: str, axis_name: AxisName) -> tuple:
 
 
 def all_gather(x: Any, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Any:
-    """All lanes' x (a pytree), stacked along a new `axis`, or concatenated there where `tiled`.
+    """All lanes' x (a pytree), stacked along a new `axis`, or concatenated there where `tiled`;
+    over several named axes row-major.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> fg.vmap(lambda x: fg.lax.all_gather(x, "i"), axis_name="i")(fnp.array([1.0, 2.0]))
     Array([[1., 2.],
            [1., 2.]], dtype=float32)
     """
-    names = _one("all_gather", axis_name)
-    return tree.map(
-        lambda v: all_gather_p.bind(
-            v, axis_name=names, axis=_axis("all_gather", axis, v, not tiled), tiled=tiled
-        ),
-        x,
-    )
+    *outer, last = names_of(axis_name)
+
+    def gather(v: Any) -> Any:
+        at = _axis("all_gather", axis, v, not tiled)
+        v = all_gather_p.bind(v, axis_name=(last,), axis=at, tiled=tiled)
+        for name in reversed(outer):
+            v = all_gather_p.bind(v, axis_name=(name,), axis=at, tiled=True)
+        return v
+
+    return tree.map(gather, x)
 
 
 def _axis(what: str, axis: int, x: Any, new: bool) -> int:
@@ -339,13 +356,17 @@ def psum_scatter(
     >>> fg.vmap(lambda x: fg.lax.psum_scatter(x, "i"), axis_name="i")(fnp.ones((2, 2)))
     Array([2., 2.], dtype=float32)
     """
-    names = _one("psum_scatter", axis_name)
-    return tree.map(
-        lambda v: psum_scatter_p.bind(
-            v, axis_name=names, axis=_axis("psum_scatter", scatter_dimension, v, False), tiled=tiled
-        ),
-        x,
-    )
+    names = names_of(axis_name)
+    *outer, last = names
+
+    def scatter(v: Any) -> Any:
+        at = _axis("psum_scatter", scatter_dimension, v, False)
+        _scatter_abstract(aval_of(v), axis_name=names, axis=at, tiled=tiled)
+        for name in outer:
+            v = psum_scatter_p.bind(v, axis_name=(name,), axis=at, tiled=True)
+        return psum_scatter_p.bind(v, axis_name=(last,), axis=at, tiled=tiled)
+
+    return tree.map(scatter, x)
 
 
 def _all_to_all_abstract(x: ShapedArray, *, axis_name: tuple, split: int, concat: int):
@@ -373,7 +394,7 @@ def _all_to_all_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, split:
     return _merge(sources, concat + 1), 0
 
 
-all_to_all_p: Primitive = _linear(
+all_to_all_p: Primitive = linear(
     "all_to_all",
     _all_to_all_abstract,
     _all_to_all_batch,
@@ -436,9 +457,9 @@ def _permute_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, perm: tup
     return concatenate(rows, 0), 0
 
 
-ppermute_p: Primitive = _linear(
+ppermute_p: Primitive = linear(
     "ppermute",
-    lambda x, *, axis_name, perm: _checked(x, axis_name),
+    lambda x, *, axis_name, perm: checked(x, axis_name),
     _permute_batch,
     lambda ct, x, *, axis_name, perm: [
         ppermute_p.bind(ct, axis_name=axis_name, perm=tuple((b, a) for a, b in perm))
