@@ -6,6 +6,7 @@ from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.staging import constant_p
 from funcgrad.ops import arithmetic as a
 from funcgrad.ops import collective as co
+from funcgrad.ops import collective_varying as cv
 from funcgrad.ops import compare as c
 from funcgrad.ops import convert as v
 from funcgrad.ops import transcendental as t
@@ -250,6 +251,11 @@ COLLECTIVE = [
     collective(co.psum_scatter_p, lambda x: co.psum_scatter(x, "i"), lambda x: x.sum(0), (3, 2)),
     collective(co.psum_scatter_p, lambda x: co.psum_scatter(x, "i", tiled=True),
                lambda x: x.sum(0).reshape(N, 2), (6,), name="psum_scatter tiled"),
+    collective(cv.pvary_p, lambda x: cv.pvary(x, "i"), lambda x: x),
+    collective(cv.psum_invariant_p, lambda x: cv.psum_invariant_p.bind(x, axis_name=("i",)),
+               lambda x: same(x.sum(0)), order=0),
+    collective(cv.assume_invariant_p, lambda x: cv.assume_invariant_p.bind(x, axis_name=("i",)),
+               lambda x: same(x[0]), order=0),
     collective(co.all_to_all_p, lambda x: co.all_to_all(x, "i", 0, 0), exchanged, (3, 2)),
     collective(co.ppermute_p, lambda x: co.ppermute(x, "i", [(0, 2), (2, 0)]), sent),
 ]  # fmt: skip

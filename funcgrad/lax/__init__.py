@@ -21,6 +21,7 @@ from funcgrad.ops.collective import (
     all_gather, all_to_all, axis_index, axis_size, pmax, pmean, pmin, ppermute, pshuffle, psum,
     psum_scatter,
 )
+from funcgrad.ops.collective_varying import pbroadcast, pcast, pvary
 from funcgrad.ops.compare import (
     bitwise_and, bitwise_not, bitwise_or, bitwise_xor, clz, eq, eq_to, ge, gt, le, le_to, lt,
     lt_to, ne, population_count, shift_left, shift_right_arithmetic, shift_right_logical,
