@@ -30,7 +30,15 @@ from funcgrad.transforms.make_jaxpr import eval_shape, make_jaxpr
 from funcgrad.transforms.vmap import vmap
 
 if TYPE_CHECKING:
-    from funcgrad import nn, optim, random, scipy
+    from funcgrad import nn, optim, parallel, random, scipy
+    from funcgrad.parallel import (
+        NamedSharding,
+        P,
+        device_put,
+        devices,
+        make_mesh,
+        virtual_devices,
+    )
 
 __all__ = [
     # arrays and what is known of them
@@ -48,20 +56,27 @@ __all__ = [
     "pure_callback", "io_callback", "debug", "debug_nans",
     # dtypes
     "default_dtype", "dtypes",
+    # many devices (more of them in funcgrad.parallel)
+    "P", "NamedSharding", "device_put", "devices", "make_mesh", "virtual_devices",
     # subpackages
-    "errors", "lax", "nn", "numpy", "optim", "random", "scipy", "tree",
+    "errors", "lax", "nn", "numpy", "optim", "parallel", "random", "scipy", "tree",
 ]  # fmt: skip
 
 
 # Loaded when first asked for, so that `import funcgrad` stays quick.
-_LATER = ("nn", "optim", "random", "scipy")
+_LATER = ("nn", "optim", "parallel", "random", "scipy")
+_OF_PARALLEL = (
+    "P", "NamedSharding", "device_put", "devices", "make_mesh", "virtual_devices",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(f"funcgrad.{name}")
+    if name in _OF_PARALLEL:
+        return getattr(importlib.import_module("funcgrad.parallel"), name)
     raise AttributeError(f"module 'funcgrad' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LATER, *_OF_PARALLEL})

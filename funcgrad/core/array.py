@@ -10,8 +10,10 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core import context, source
 from funcgrad.core.aval import ShapedArray, scalar_dtype
+from funcgrad.core.backend import spmd
 from funcgrad.core.methods import ArrayMethods
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.sharding import Device, Shard, SingleDeviceSharding
 from funcgrad.core.show_array import array_html
 from funcgrad.core.trace import Trace, Tracer, captured_error, leak_error
 from funcgrad.errors import DonatedBufferError, NonFiniteError
@@ -77,6 +79,22 @@ class Array(ArrayMethods):
     def block_until_ready(self) -> Array:
         """Wait for the value; it is always there on CPU."""
         return self
+
+    @property
+    def sharding(self) -> Any:
+        """How the array is cut over devices: not at all."""
+        return SingleDeviceSharding()
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether this process holds all of the array."""
+        return True
+
+    @property
+    def addressable_shards(self) -> list[Shard]:
+        """The parts that this process holds: one, the whole."""
+        whole = tuple(slice(0, n) for n in self.shape)
+        return [Shard(Device(0), whole, 0, self.value)]
 
     def concrete(self) -> Array:
         """The array itself: its value is known."""
@@ -169,6 +187,15 @@ class Array(ArrayMethods):
         return array_html(self.value, self.aval)
 
 
+def is_distributed(value: Any) -> bool:
+    """Whether an operand is an array that is cut over a mesh."""
+    return isinstance(value, Array) and type(value) is not Array
+
+
+# Operands of which it is known without a look that they aren't.
+_HERE = frozenset({Array, np.ndarray, bool, int, float, complex})
+
+
 def raw(value: Any) -> np.ndarray:
     """The numpy array behind a concrete operand: an Array, a numpy array or a Python scalar."""
     kind = type(value)
@@ -178,6 +205,8 @@ def raw(value: Any) -> np.ndarray:
         return value
     if isinstance(value, np.generic):
         return np.asarray(value)
+    if isinstance(value, Array):
+        return value.value
     if isinstance(value, Tracer):
         if not value._trace.live:
             raise leak_error(value)
@@ -193,6 +222,8 @@ class EvalTrace(Trace):
     what = "evaluation"
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+        if not _HERE.issuperset(map(type, args)) and any(map(is_distributed, args)):
+            return spmd().evaluate(prim, args, params)
         values = [raw(a) for a in args]
         avals = [
             ShapedArray(v.shape, v.dtype, _is_weak(a)) for a, v in zip(args, values, strict=True)
@@ -214,7 +245,7 @@ class EvalTrace(Trace):
 
 
 def _is_weak(operand: Any) -> bool:
-    if type(operand) is Array:
+    if isinstance(operand, Array):
         return operand.weak_type
     return not isinstance(operand, np.ndarray | np.generic | bool)
 

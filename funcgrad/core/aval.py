@@ -9,6 +9,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context
+from funcgrad.core.sharding import NamedSharding
 
 
 class ShapedArray:
@@ -145,17 +146,26 @@ def promote(avals: list[ShapedArray]) -> tuple[np.dtype, bool]:
 
 
 class ShapeDtypeStruct:
-    """A shape and dtype in place of an array, for `eval_shape`, `make_jaxpr` and `jit(f).lower`.
+    """A shape and dtype (and sharding) in place of an array, for `eval_shape`, `make_jaxpr` and
+    `jit(f).lower`.
 
     >>> import funcgrad as fg
     >>> fg.eval_shape(lambda x: x @ x, fg.ShapeDtypeStruct((3, 3), "float32"))
     ShapeDtypeStruct(shape=(3, 3), dtype=float32)
     """
 
-    __slots__ = ("aval",)
+    __slots__ = ("aval", "sharding")
 
-    def __init__(self, shape: Any, dtype: Any, *, weak_type: bool = False):
+    def __init__(
+        self,
+        shape: Any,
+        dtype: Any,
+        *,
+        weak_type: bool = False,
+        sharding: NamedSharding | None = None,
+    ):
         self.aval = ShapedArray(tuple(int(n) for n in shape), dtype, weak_type)
+        self.sharding = sharding
 
     shape = property(lambda self: self.aval.shape)
     dtype = property(lambda self: self.aval.dtype)
@@ -163,10 +173,15 @@ class ShapeDtypeStruct:
     size = property(lambda self: self.aval.size)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShapeDtypeStruct) and self.aval == other.aval
+        return (
+            isinstance(other, ShapeDtypeStruct)
+            and self.aval == other.aval
+            and self.sharding == other.sharding
+        )
 
     def __hash__(self) -> int:
         return hash(self.aval)
 
     def __repr__(self) -> str:
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name})"
+        cut = f", sharding={self.sharding}" if self.sharding is not None else ""
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{cut})"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from funcgrad.core.ir import Jaxpr
+if TYPE_CHECKING:
+    from funcgrad.core.ir import Jaxpr
 
 
 class Executable(Protocol):
@@ -32,6 +33,11 @@ class Backend(Protocol):
 
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
         """Compile a program; a donated input's buffer may be written to."""
+
+
+def spmd() -> Any:
+    """What runs programs on meshes, `funcgrad.parallel.spmd`, imported at its first use."""
+    return importlib.import_module("funcgrad.parallel.spmd")
 
 
 DEFAULT = "llvm"

@@ -34,6 +34,38 @@ class Device:
     platform = property(lambda self: "cpu")
 
 
+@dataclass(frozen=True, slots=True)
+class SingleDeviceSharding:
+    """The sharding of an array that is on one device alone.
+
+    >>> import funcgrad.numpy as fnp
+    >>> fnp.ones(3).sharding
+    SingleDeviceSharding(device=Device(id=0, process_index=0, kind='virtual'))
+    """
+
+    device: Device = Device(0)
+
+    is_fully_replicated = property(lambda self: True)
+    device_set = property(lambda self: frozenset({self.device}))
+
+    def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape itself."""
+        return tuple(shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shard:
+    """A device's part of an array: `data`, which stands at `index` in the whole.
+
+    replica_id: 0 for the first device that holds these elements, 1 for the second, …
+    """
+
+    device: Device
+    index: tuple[slice, ...]
+    replica_id: int
+    data: Any
+
+
 class Mesh:
     """A grid of devices with named axes. Made by `funcgrad.parallel.make_mesh`.
 
@@ -91,7 +123,8 @@ class Mesh:
         if self.devices is None:
             raise ShardingError(f"{self} has no devices: it can be lowered for, not run on")
         for place in np.ndindex(*self.axis_sizes):
-            yield self.devices[place], dict(zip(self.axis_names, place, strict=True))
+            device: Device = self.devices[place]  # type: ignore[assignment]
+            yield device, dict(zip(self.axis_names, place, strict=True))
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -43,7 +43,7 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
 
     Raises TypeError, naming the function and the argument, for lists and everything else.
     """
-    if type(x) is Array or isinstance(x, Tracer):
+    if type(x) is Array or isinstance(x, Array | Tracer):
         return x
     if is_scalar(x):
         return number(name, x, scalar_dtype(x), weak=type(x) is not bool, argument=argument)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from funcgrad import tree
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.sharding import Mesh, NamedSharding, PartitionSpec
+from funcgrad.core.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from funcgrad.core.trace import aval_of
 
 
 def _abstract(x: ShapedArray, *, sharding: NamedSharding) -> ShapedArray:
@@ -60,3 +62,33 @@ def jaxpr_meshes(jaxpr: Jaxpr) -> frozenset[Mesh]:
         return frozenset(found)
 
     return jaxpr.derive("meshes", find)
+
+
+def constrain(what: str, x: Any, shardings: Any) -> Any:
+    """x (a pytree of traced values) with constraints: a `NamedSharding`, or a pytree of them (None
+    says nothing) whose structure is a prefix of x's. `what` names the shardings in errors."""
+    leaves, treedef = tree.flatten(x)
+    each = check_shardings(what, x, shardings)
+    return treedef.unflatten(
+        [
+            sharding_constraint_p.bind(v, sharding=s) if isinstance(s, NamedSharding) else v
+            for v, s in zip(leaves, each, strict=True)
+        ]
+    )
+
+
+def check_shardings(what: str, x: Any, shardings: Any) -> list:
+    """A sharding (or None) for each leaf of x, from a prefix of its tree; each fits its leaf."""
+    if shardings is None or isinstance(shardings, NamedSharding | SingleDeviceSharding):
+        each = [shardings] * len(tree.leaves(x))
+    else:
+        each = tree.flatten_axes(what, tree.structure(x), shardings)
+    for (path, leaf), s in zip(tree.leaves_with_path(x), each, strict=True):
+        if isinstance(s, NamedSharding):
+            s.cuts(aval_of(leaf).shape, f"{what}: the array{tree.keystr(path)}")
+        elif s is not None and not isinstance(s, SingleDeviceSharding):
+            raise TypeError(
+                f"{what}: a sharding must be a NamedSharding (a spec with its mesh), got {s!r}; "
+                "write NamedSharding(mesh, P(...))"
+            )
+    return each

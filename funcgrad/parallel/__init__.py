@@ -14,15 +14,24 @@ from funcgrad.core.sharding import (
     P,
     PartitionSpec,
 )
-from funcgrad.parallel.devices import (
+from funcgrad.parallel.arrays import (
+    device_put,
+    make_array_from_callback,
+    reshard,
+    with_sharding_constraint,
+)
+from funcgrad.parallel.meshes import (
     devices,
     make_mesh,
     process_count,
     process_index,
     virtual_devices,
 )
+from funcgrad.parallel.show import visualize_sharding
 
 __all__ = [
     "AbstractMesh", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec",
+    "device_put", "make_array_from_callback", "reshard", "visualize_sharding",
+    "with_sharding_constraint",
     "devices", "make_mesh", "process_count", "process_index", "virtual_devices",
 ]  # fmt: skip

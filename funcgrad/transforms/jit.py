@@ -7,15 +7,14 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from funcgrad import tree
 from funcgrad.core import backend, context
-from funcgrad.core.array import Array, has_nan, own, raw, wrap
-from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.array import Array, has_nan
+from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.show_html import program_html
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import (
     FlatFunction,
     as_array,
@@ -25,8 +24,15 @@ from funcgrad.transforms.arguments import (
     name_of,
     wraps,
 )
-from funcgrad.transforms.jit_primitive import executable, jit_p
-from funcgrad.transforms.make_jaxpr import struct
+from funcgrad.transforms.jit_primitive import jit_p
+from funcgrad.transforms.stages import (
+    Lowered,
+    Program,
+    Traced,
+    call_compiled,
+    delete_donated,
+    sharding_of,
+)
 
 RETRACES_BEFORE_WARNING = 16
 
@@ -38,6 +44,8 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
     donate_argnames: str | Sequence[str] = (),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     backend: str = backend.DEFAULT,
 ) -> Any:
     """The function compiled to native code, once for each type of its arguments.
@@ -46,6 +54,12 @@ def jit(
     hashable, and each value is compiled apart. donate_argnums, donate_argnames: arguments whose
     memory the call may reuse for its results; using them afterwards raises. Arrays the function
     closes over become inputs of the program. Works as a decorator, with or without arguments.
+
+    in_shardings, out_shardings: how arguments and results are cut over a mesh, `NamedSharding`s in
+    a pytree whose structure is a prefix of the arguments (a tuple) or of the result; None leaves it
+    to the compiler. Where anything is cut, the program is partitioned: each device runs its part,
+    with the collectives that this takes.
+
     `jit(f).trace(*args)`, `.lower(*args)` and `.lower(*args).compile()` show the stages.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
@@ -62,13 +76,15 @@ def jit(
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
             donate_argnames=donate_argnames,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
             backend=backend,
         )
     if not callable(fun):
         raise TypeError(f"jit: the first argument must be a function, got {fun!r}")
     static = _Choice.of(fun, static_argnums, static_argnames, "static")
     donated = _Choice.of(fun, donate_argnums, donate_argnames, "donate")
-    return wraps(fun, "jit")(Jitted(fun, static, donated, backend))
+    return wraps(fun, "jit")(Jitted(fun, static, donated, (in_shardings, out_shardings), backend))
 
 
 class _Choice(NamedTuple):
@@ -116,49 +132,6 @@ class CacheInfo(NamedTuple):
     currsize: int
 
 
-class Program(NamedTuple):
-    """What tracing gives: the program, the arrays it captured, the structures of dynamic arguments
-    and result, and which inputs are donated and how they are called."""
-
-    jaxpr: Jaxpr
-    consts: list
-    in_tree: Any
-    out_tree: Any
-    donated: tuple[bool, ...]
-    names: list[str]
-
-    def signature(self) -> str:
-        """The types of arguments and results."""
-        ins = self.jaxpr.in_avals[len(self.consts) :]
-        return f"({_listed(ins)}) → {_listed(self.jaxpr.out_avals)}"
-
-    def shown(self, title: str) -> tuple[str, Jaxpr, int]:
-        """The program under a title, for a notebook."""
-        return title, self.jaxpr, len(self.consts)
-
-
-def _listed(avals: Sequence[Any]) -> str:
-    more = f", … {len(avals) - 6} more" if len(avals) > 6 else ""
-    return ", ".join(map(str, avals[:6])) + more
-
-
-def call_compiled(compiled: backend.Executable, jaxpr: Jaxpr, operands: Sequence[Any]) -> list:
-    """The results of a compiled program as arrays."""
-    values = compiled([raw(x) for x in operands])
-    if np.ndarray in map(type, operands):
-        values = own(operands, values)
-    return [wrap(v, a) for v, a in zip(values, jaxpr.out_avals, strict=True)]
-
-
-def delete_donated(program: Program, name: str, operands: Sequence[Any]) -> None:
-    """Donated arrays are gone after a call, whether their memory was of use or not."""
-    if True not in program.donated:
-        return
-    for x, donated, argument in zip(operands, program.donated, program.names, strict=True):
-        if donated and isinstance(x, Array):
-            x.delete(f"argument {argument} was donated to jit({name})")
-
-
 class _Call(NamedTuple):
     """A call's arguments, sorted into static and dynamic ones."""
 
@@ -172,8 +145,11 @@ class _Call(NamedTuple):
 class Jitted:
     """A compiled function: what `jit` returns."""
 
-    def __init__(self, fun: Callable, static: _Choice, donated: _Choice, using: str):
+    def __init__(
+        self, fun: Callable, static: _Choice, donated: _Choice, shardings: tuple, using: str
+    ):
         self._fun = fun
+        self._in_shardings, self._out_shardings = shardings
         self._static = static
         self._donated = donated
         self._backend = using
@@ -203,8 +179,8 @@ class Jitted:
         checking = context.current().debug_nans
         donated = (False,) * len(operands) if checking else program.donated
         name = name_of(self._fun)
-        compiled = executable(program.jaxpr, donated, name, self._backend)
-        outs = call_compiled(compiled, program.jaxpr, operands)
+        compiled = program.executable(name, self._backend, donated)
+        outs = call_compiled(compiled, program, operands)
         if checking and any(map(has_nan, outs)):
             # Run again op by op: the operation that made the NaN raises, naming its line.
             ClosedJaxpr(program.jaxpr, ())(*operands)
@@ -265,10 +241,11 @@ class Jitted:
     def _trace(self, call: _Call) -> Program:
         fun = self._fun
         names = list(self._leaf_names(call))
-        flat = FlatFunction("jit", self._with_static(call), call.in_tree)
+        flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
         avals = avals_of(call.leaves)
         jaxpr, consts = stage(flat, avals, f"jit({name_of(fun)})", names)
         donated = self._donated_mask(call)
+        cut = tuple(map(sharding_of, [*consts, *call.leaves]))
         return Program(
             jaxpr,
             consts,
@@ -276,7 +253,20 @@ class Jitted:
             flat.out_tree,
             (*([False] * len(consts)), *donated),
             ["captured"] * len(consts) + names,
+            cut if any(cut) or jaxpr_meshes(jaxpr) else None,
         )
+
+    def _with_shardings(self, fun: Callable) -> Callable:
+        """The function whose arguments and results are constrained to the shardings given."""
+        ins, outs = self._in_shardings, self._out_shardings
+        if ins is None and outs is None:
+            return fun
+
+        def constrained(*args: Any, **kwargs: Any) -> Any:
+            out = fun(*constrain(f"jit({name_of(fun)}): in_shardings", args, ins), **kwargs)
+            return constrain(f"jit({name_of(fun)}): out_shardings", out, outs)
+
+        return wraps(fun, "sharded")(constrained)
 
     def _leaf_names(self, call: _Call) -> Iterable[str]:
         nums, names = self._static
@@ -380,6 +370,9 @@ def _type_key(x: Any) -> Any:
         v = x._value
         return (v.shape, v.dtype, x.weak_type)
     aval = aval_of(x)
+    cut = sharding_of(x)
+    if cut is not None:
+        return (aval.shape, aval.dtype, aval.weak_type, cut)
     return (aval.shape, aval.dtype, aval.weak_type)
 
 
@@ -397,117 +390,5 @@ def _difference(a: tuple, b: tuple, names: Sequence[str], fun: Callable) -> str:
 
 
 def _type_text(key: tuple) -> str:
-    shape, dtype, weak = key
-    return f"{dtype}{list(shape)}{' (a Python number)' if weak else ''}"
-
-
-class Traced:
-    """A traced function: `.jaxpr`, `.out_info`, `.lower()`."""
-
-    def __init__(self, program: Program, name: str, using: str):
-        self._program = program
-        self._name = name
-        self._backend = using
-
-    @property
-    def jaxpr(self) -> ClosedJaxpr:
-        """The program with the arrays it captured."""
-        return ClosedJaxpr(self._program.jaxpr, self._program.consts)
-
-    @property
-    def out_info(self) -> Any:
-        """Shapes and dtypes of the result, as `ShapeDtypeStruct`."""
-        return self._program.out_tree.unflatten([struct(a) for a in self._program.jaxpr.out_avals])
-
-    def lower(self) -> Lowered:
-        """The program lowered for the backend."""
-        return Lowered(self._program, self._name, self._backend)
-
-    def __repr__(self) -> str:
-        return f"Traced({self._name})\n{self.jaxpr}"
-
-    def _repr_html_(self) -> str:
-        title = f"{self._name}{self._program.signature()}"
-        return program_html(title, {}, [self._program.shown("jaxpr")])
-
-
-class Lowered:
-    """A lowered program: `.as_text(stage)`, `.cost_analysis()`, `.compile()`."""
-
-    def __init__(self, program: Program, name: str, using: str):
-        self._program = program
-        self._name = name
-        self._backend = using
-
-    def _executable(self) -> backend.Executable:
-        p = self._program
-        return executable(p.jaxpr, p.donated, self._name, self._backend)
-
-    def as_text(self, stage: str = "jaxpr") -> str:
-        """The program at a stage: "jaxpr", "loops", "llvm" or "asm"."""
-        if stage == "jaxpr":
-            return repr(ClosedJaxpr(self._program.jaxpr, self._program.consts))
-        return self._executable().as_text(stage)
-
-    def cost_analysis(self) -> dict[str, float]:
-        """Floating-point operations ("flops") and bytes moved ("bytes accessed") of one call."""
-        return self._executable().cost_analysis()
-
-    def compile(self) -> Compiled:
-        """The native program."""
-        return Compiled(self._program, self._executable(), self._name)
-
-    def __repr__(self) -> str:
-        return f"Lowered({self._name})"
-
-    def _repr_html_(self) -> str:
-        title = f"{self._name}{self._program.signature()}"
-        loops = [("loops", self.as_text("loops"))]
-        return program_html(title, self.cost_analysis(), [self._program.shown("jaxpr")], loops)
-
-
-class Compiled:
-    """A native program for arguments of one type."""
-
-    def __init__(self, program: Program, compiled: backend.Executable, name: str):
-        self._program = program
-        self._executable = compiled
-        self._name = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        p = self._program
-        leaves, in_tree = tree.flatten((args, kwargs))
-        if in_tree != p.in_tree:
-            tree.check_same_structure(
-                p.in_tree, in_tree,
-                what_a=f"what {self._name} was compiled for", what_b="this call",
-            )  # fmt: skip
-        want = p.jaxpr.in_avals[len(p.consts) :]
-        got = avals_of(leaves)
-        if len(got) != len(want) or any(not g.matches(w) for g, w in zip(got, want, strict=True)):
-            raise TypeError(f"the compiled {self._name} takes arguments of types {want}, got {got}")
-        operands = [*p.consts, *leaves]
-        outs = call_compiled(self._executable, p.jaxpr, operands)
-        delete_donated(p, self._name, operands)
-        return p.out_tree.unflatten(outs)
-
-    def as_text(self, stage: str = "asm") -> str:
-        """The program at a stage: "loops", "llvm" or "asm"."""
-        return self._executable.as_text(stage)
-
-    def cost_analysis(self) -> dict[str, float]:
-        """Floating-point operations and bytes moved by one call."""
-        return self._executable.cost_analysis()
-
-    def memory_analysis(self) -> dict[str, int]:
-        """Bytes of arguments, results, what they share, and temporaries."""
-        return self._executable.memory_analysis()
-
-    def __repr__(self) -> str:
-        return f"Compiled({self._name})"
-
-    def _repr_html_(self) -> str:
-        title = f"{self._name}{self._program.signature()}"
-        facts = {**self.cost_analysis(), **self.memory_analysis()}
-        texts = [(stage, self.as_text(stage)) for stage in ("loops", "llvm")]
-        return program_html(title, facts, [self._program.shown("jaxpr")], texts)
+    shape, dtype, weak, *cut = key
+    return f"{dtype}{list(shape)}{' (a Python number)' if weak else ''}{cut or ''}"

@@ -8,10 +8,11 @@ from typing import Any
 from funcgrad.core import context
 from funcgrad.core.array import raw
 from funcgrad.core.aval import Linear, Zero
-from funcgrad.core.backend import DEFAULT, Executable
+from funcgrad.core.backend import DEFAULT, Executable, spmd
 from funcgrad.core.backend import backend as load
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr
 from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.ops.sharding import jaxpr_meshes
 from funcgrad.transforms.batching import batch_jaxpr
 from funcgrad.transforms.dce import dce_jaxpr
 from funcgrad.transforms.jvp import jvp_jaxpr
@@ -35,6 +36,8 @@ def _impl(xp: Any, *values: Any, jaxpr: Jaxpr, name: str, donated: Any, backend:
     if context.current().debug_nans:
         # Op by op, so that the operation that makes a NaN is found.
         return [raw(x) for x in eval_jaxpr(jaxpr, *values)]
+    if jaxpr_meshes(jaxpr):
+        return spmd().run_global(jaxpr, values, name, backend)
     return executable(jaxpr, (False,) * len(values), name, backend)(values)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def make_mesh(
     if devices is None:
         job = launched()
         count = job[1] if job else known
-        kind = "rank" if job else "virtual"
+        kind: Any = "rank" if job else "virtual"
         devices = tuple(Device(i, i if job else 0, kind) for i in range(count))
     if -1 in sizes:
         if len(devices) % known:

@@ -1,0 +1,98 @@
+"""Arrays that are cut over the devices of a mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from funcgrad.core import backend
+from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.sharding import NamedSharding, Shard
+from funcgrad.errors import DonatedBufferError
+
+
+class ShardedArray(Array):
+    """An immutable array cut over a mesh. Made by `device_put`, `make_array_from_callback`, and by
+    computing with such arrays.
+
+    It behaves as an `Array`: operations on it run on all devices and give sharded arrays. Reading
+    its values in Python needs all of them in this process (`is_fully_addressable`).
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> mesh = fg.make_mesh((2,), "data")
+    >>> x = fg.device_put(fnp.arange(4.0), fg.NamedSharding(mesh, fg.P("data")))
+    >>> (x * 2).sharding.spec, [s.data.tolist() for s in x.addressable_shards]
+    (P('data'), [[0.0, 1.0], [2.0, 3.0]])
+    """
+
+    __slots__ = ("_aval", "_sharding")
+
+    def __init__(self, kept: np.ndarray, aval: ShapedArray, sharding: NamedSharding):
+        super().__init__(kept, aval.weak_type)
+        self._aval = aval
+        self._sharding = sharding
+
+    @property
+    def kept(self) -> np.ndarray:
+        """What this process keeps of the array, in the form that the mesh's runtime wants."""
+        if self._gone is not None:
+            raise DonatedBufferError(
+                f"this array {self._aval} is gone: {self._gone}. Keep the function's result "
+                "instead, or don't donate the argument."
+            )
+        return self._value
+
+    @property
+    def value(self) -> np.ndarray:
+        """The whole array in numpy; an error where this process doesn't hold all of it."""
+        return backend.spmd().whole(self)
+
+    aval = property(lambda self: self._aval)
+    shape = property(lambda self: self._aval.shape)
+    dtype = property(lambda self: self._aval.dtype)
+    ndim = property(lambda self: len(self._aval.shape))
+    size = property(lambda self: self._aval.size)
+    nbytes = property(lambda self: self._aval.nbytes)
+    itemsize = property(lambda self: self._aval.dtype.itemsize)
+    sharding = property(lambda self: self._sharding)
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether this process holds all of the array."""
+        return backend.spmd().is_addressable(self)
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether each device holds the whole array."""
+        return self._sharding.is_fully_replicated
+
+    @property
+    def addressable_shards(self) -> list[Shard]:
+        """The parts on this process's devices."""
+        return backend.spmd().shards(self)
+
+    def __deepcopy__(self, memo: Any) -> ShardedArray:
+        return ShardedArray(self.kept.copy(), self._aval, self._sharding)
+
+    def __iter__(self) -> Any:
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d array")
+        return (self[i] for i in range(self.shape[0]))  # type: ignore[index]
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of a 0-d array")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        if self._gone is not None:
+            return f"ShardedArray({self._aval}, deleted)"
+        return backend.spmd().array_text(self)
+
+    def __str__(self) -> str:
+        return str(self.value) if self.is_fully_addressable else repr(self)
+
+    def _repr_html_(self) -> str:
+        return backend.spmd().array_html(self)

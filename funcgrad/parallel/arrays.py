@@ -1,0 +1,135 @@
+"""Arrays onto meshes and from one sharding to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import tree
+from funcgrad.core import context
+from funcgrad.core.array import Array, raw
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.sharded import ShardedArray
+from funcgrad.core.sharding import NamedSharding
+from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.errors import ShapeError
+from funcgrad.ops.sharding import check_shardings, sharding_constraint_p
+from funcgrad.parallel.spmd import put, runtime
+from funcgrad.transforms.arguments import as_array
+
+
+def device_put(x: Any, device: Any = None) -> Any:
+    """x (a pytree) on devices: cut over a mesh by a `NamedSharding`, or whole where `device` is
+    None.
+
+    device: a sharding, or a pytree of shardings whose structure is a prefix of x's
+    Raises ShardingError where a mesh axis doesn't divide the array's. Under a transformation it
+    says how the value is to be cut, as `with_sharding_constraint` does.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> mesh = fg.make_mesh((2,), "data")
+    >>> fg.device_put(fnp.arange(4), fg.NamedSharding(mesh, fg.P("data")))
+    ShardedArray([0, 1, 2, 3], dtype=int32, P('data') on Mesh('data': 2))
+    """
+    return _map("device_put", _put, x, device)
+
+
+def reshard(x: Any, sharding: Any) -> Any:
+    """x (a pytree) cut anew, by the smallest collective that does it.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> from funcgrad.parallel import reshard
+    >>> mesh = fg.make_mesh((2,), "data")
+    >>> x = fg.device_put(fnp.arange(4.0), fg.NamedSharding(mesh, fg.P("data")))
+    >>> reshard(x, fg.NamedSharding(mesh, fg.P())).is_fully_replicated
+    True
+    """
+    return _map("reshard", _put, x, sharding)
+
+
+def with_sharding_constraint(x: Any, shardings: Any) -> Any:
+    """x (a pytree), of which a program under `jit` is told how it is to be cut there.
+
+    shardings: a `NamedSharding`, or a pytree of them (None: nothing is said) whose structure is a
+        prefix of x's. Its derivative and batched forms say the same of their values.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> from funcgrad.parallel import with_sharding_constraint
+    >>> cut = fg.NamedSharding(fg.make_mesh((2,), "data"), fg.P("data"))
+    >>> fg.jit(lambda x: with_sharding_constraint(x * 2, cut))(fnp.ones(4)).sharding.spec
+    P('data')
+    """
+    return _map("with_sharding_constraint", _constrain, x, shardings)
+
+
+def _map(what: str, one: Callable, x: Any, shardings: Any) -> Any:
+    leaves, treedef = tree.flatten(x)
+    each = check_shardings(what, x, shardings)
+    return treedef.unflatten([one(v, s) for v, s in zip(leaves, each, strict=True)])
+
+
+def _traced(x: Any) -> bool:
+    return isinstance(x, Tracer) or context.current().trace is not context.ROOT.trace
+
+
+def _constrain(x: Any, sharding: Any) -> Any:
+    if not isinstance(sharding, NamedSharding):
+        return x
+    if _traced(x):
+        return sharding_constraint_p.bind(x, sharding=sharding)
+    return _put(x, sharding)
+
+
+def _put(x: Any, sharding: Any) -> Any:
+    if _traced(x):
+        return _constrain(x, sharding)
+    if not isinstance(sharding, NamedSharding):
+        if sharding is not None and type(x) is ShardedArray:
+            return Array(x.value, x.weak_type)
+        return as_array(x)
+    if type(x) is not ShardedArray:
+        return put(x, sharding)
+    if x.sharding == sharding:
+        return x
+    if x.sharding.mesh == sharding.mesh:
+        return sharding_constraint_p.bind(x, sharding=sharding)
+    return put(x.value, sharding)
+
+
+def make_array_from_callback(
+    shape: Sequence[int],
+    sharding: NamedSharding,
+    data_callback: Callable[[tuple[slice, ...]], Any],
+    dtype: Any = None,
+) -> ShardedArray:
+    """An array of which each process makes only its own parts.
+
+    data_callback(index) gives the part that stands at `index`, a tuple of slices; it is called once
+    for each part that this process holds.
+
+    >>> import funcgrad as fg, numpy as np
+    >>> from funcgrad.parallel import make_array_from_callback
+    >>> data = np.arange(8.0, dtype="float32")
+    >>> cut = fg.NamedSharding(fg.make_mesh((2,), "data"), fg.P("data"))
+    >>> make_array_from_callback((8,), cut, lambda index: data[index]).shape
+    (8,)
+    """
+    shape = tuple(int(n) for n in shape)
+    sharding.cuts(shape, "make_array_from_callback: the array")
+    made: list[ShapedArray] = []
+
+    def part(index: tuple[slice, ...]) -> np.ndarray:
+        piece = np.asarray(raw(as_array(data_callback(index))), dtype=dtype)
+        want = tuple(s.stop - s.start for s in index)
+        if piece.shape != want:
+            raise ShapeError(
+                f"make_array_from_callback: the part at {index} must have shape {want}, the "
+                f"callback gave {piece.shape}"
+            )
+        made.append(aval_of(piece))
+        return piece
+
+    kept = runtime(sharding.mesh).make(shape, sharding, part)
+    return ShardedArray(kept, ShapedArray(shape, made[0].dtype), sharding)

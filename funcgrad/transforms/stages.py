@@ -1,0 +1,206 @@
+"""The stages of `jit`: a program traced, lowered, compiled; each prints and shows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from funcgrad import tree
+from funcgrad.core import backend
+from funcgrad.core.array import Array, own, raw, wrap
+from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.sharding import NamedSharding
+from funcgrad.core.show_html import program_html
+from funcgrad.errors import ShardingError
+from funcgrad.transforms.arguments import avals_of
+from funcgrad.transforms.jit_primitive import executable
+from funcgrad.transforms.make_jaxpr import struct
+
+
+class Program(NamedTuple):
+    """What tracing gives: the program, the arrays it captured, the structures of dynamic arguments
+    and result, which inputs are donated and how they are called, and how inputs are cut (None for
+    a program that knows of no mesh)."""
+
+    jaxpr: Jaxpr
+    consts: list
+    in_tree: Any
+    out_tree: Any
+    donated: tuple[bool, ...]
+    names: list[str]
+    shardings: tuple[NamedSharding | None, ...] | None
+
+    def executable(self, name: str, using: str, donated: tuple[bool, ...] | None = None) -> Any:
+        """The compiled program: for a mesh where its inputs or annotations name one."""
+        donated = self.donated if donated is None else donated
+        if self.shardings is None:
+            return executable(self.jaxpr, donated, name, using)
+        return backend.spmd().executable(self.jaxpr, self.shardings, donated, name, using)
+
+    def signature(self) -> str:
+        """The types of arguments and results."""
+        ins = self.jaxpr.in_avals[len(self.consts) :]
+        return f"({_listed(ins)}) → {_listed(self.jaxpr.out_avals)}"
+
+    def shown(self, title: str) -> tuple[str, Jaxpr, int]:
+        """The program under a title, for a notebook."""
+        return title, self.jaxpr, len(self.consts)
+
+
+def _listed(avals: Sequence[Any]) -> str:
+    more = f", … {len(avals) - 6} more" if len(avals) > 6 else ""
+    return ", ".join(map(str, avals[:6])) + more
+
+
+def call_compiled(compiled: Any, program: Program, operands: Sequence[Any]) -> list:
+    """The results of a compiled program as arrays."""
+    jaxpr = program.jaxpr
+    if program.shardings is not None:
+        return compiled(operands)
+    values = compiled([raw(x) for x in operands])
+    if np.ndarray in map(type, operands):
+        values = own(operands, values)
+    return [wrap(v, a) for v, a in zip(values, jaxpr.out_avals, strict=True)]
+
+
+def delete_donated(program: Program, name: str, operands: Sequence[Any]) -> None:
+    """Donated arrays are gone after a call, whether their memory was of use or not."""
+    if True not in program.donated:
+        return
+    for x, donated, argument in zip(operands, program.donated, program.names, strict=True):
+        if donated and isinstance(x, Array):
+            x.delete(f"argument {argument} was donated to jit({name})")
+
+
+def sharding_of(x: Any) -> NamedSharding | None:
+    """How an argument is cut over a mesh."""
+    cut = getattr(x, "sharding", None)
+    return cut if isinstance(cut, NamedSharding) else None
+
+
+class Traced:
+    """A traced function: `.jaxpr`, `.out_info`, `.lower()`."""
+
+    def __init__(self, program: Program, name: str, using: str):
+        self._program = program
+        self._name = name
+        self._backend = using
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The program with the arrays it captured."""
+        return ClosedJaxpr(self._program.jaxpr, self._program.consts)
+
+    @property
+    def out_info(self) -> Any:
+        """Shapes and dtypes of the result, as `ShapeDtypeStruct`."""
+        return self._program.out_tree.unflatten([struct(a) for a in self._program.jaxpr.out_avals])
+
+    def lower(self) -> Lowered:
+        """The program lowered for the backend."""
+        return Lowered(self._program, self._name, self._backend)
+
+    def __repr__(self) -> str:
+        return f"Traced({self._name})\n{self.jaxpr}"
+
+    def _repr_html_(self) -> str:
+        title = f"{self._name}{self._program.signature()}"
+        return program_html(title, {}, [self._program.shown("jaxpr")])
+
+
+class Lowered:
+    """A lowered program: `.as_text(stage)`, `.cost_analysis()`, `.compile()`."""
+
+    def __init__(self, program: Program, name: str, using: str):
+        self._program = program
+        self._name = name
+        self._backend = using
+
+    def _executable(self) -> backend.Executable:
+        return self._program.executable(self._name, self._backend)
+
+    def as_text(self, stage: str = "jaxpr") -> str:
+        """The program at a stage: "jaxpr", "loops", "llvm" or "asm"."""
+        if stage == "jaxpr" and self._program.shardings is None:
+            return repr(ClosedJaxpr(self._program.jaxpr, self._program.consts))
+        return self._executable().as_text(stage)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Floating-point operations ("flops") and bytes moved ("bytes accessed") of one call."""
+        return self._executable().cost_analysis()
+
+    def compile(self) -> Compiled:
+        """The native program."""
+        return Compiled(self._program, self._executable(), self._name)
+
+    def __repr__(self) -> str:
+        return f"Lowered({self._name})"
+
+    def _repr_html_(self) -> str:
+        title = f"{self._name}{self._program.signature()}"
+        loops = [("loops", self.as_text("loops"))]
+        return program_html(title, self.cost_analysis(), [self._program.shown("jaxpr")], loops)
+
+
+class Compiled:
+    """A native program for arguments of one type."""
+
+    def __init__(self, program: Program, compiled: backend.Executable, name: str):
+        self._program = program
+        self._executable = compiled
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        p = self._program
+        leaves, in_tree = tree.flatten((args, kwargs))
+        if in_tree != p.in_tree:
+            tree.check_same_structure(
+                p.in_tree, in_tree,
+                what_a=f"what {self._name} was compiled for", what_b="this call",
+            )  # fmt: skip
+        want = p.jaxpr.in_avals[len(p.consts) :]
+        got = avals_of(leaves)
+        if len(got) != len(want) or any(not g.matches(w) for g, w in zip(got, want, strict=True)):
+            raise TypeError(f"the compiled {self._name} takes arguments of types {want}, got {got}")
+        if p.shardings is not None or any(map(sharding_of, leaves)):
+            leaves = self._cut(leaves)
+        operands = [*p.consts, *leaves]
+        outs = call_compiled(self._executable, p, operands)
+        delete_donated(p, self._name, operands)
+        return p.out_tree.unflatten(outs)
+
+    def _cut(self, leaves: Sequence[Any]) -> list:
+        """Arguments cut as the program was compiled for; a plain array may be cut in any way."""
+        p = self._program
+        cuts = (p.shardings or (None,) * (len(p.consts) + len(leaves)))[len(p.consts) :]
+        for x, want, name in zip(leaves, cuts, p.names[len(p.consts) :], strict=True):
+            got = sharding_of(x)
+            if got is not None and got != want:
+                raise ShardingError(
+                    f"the compiled {self._name} takes argument {name} with sharding {want}, got "
+                    f"{got}: reshard it, or call the function that isn't compiled ahead"
+                )
+        return list(leaves)
+
+    def as_text(self, stage: str = "asm") -> str:
+        """The program at a stage: "loops", "llvm" or "asm"."""
+        return self._executable.as_text(stage)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Floating-point operations and bytes moved by one call."""
+        return self._executable.cost_analysis()
+
+    def memory_analysis(self) -> dict[str, int]:
+        """Bytes of arguments, results, what they share, and temporaries."""
+        return self._executable.memory_analysis()
+
+    def __repr__(self) -> str:
+        return f"Compiled({self._name})"
+
+    def _repr_html_(self) -> str:
+        title = f"{self._name}{self._program.signature()}"
+        facts = {**self.cost_analysis(), **self.memory_analysis()}
+        texts = [(stage, self.as_text(stage)) for stage in ("loops", "llvm")]
+        return program_html(title, facts, [self._program.shown("jaxpr")], texts)
