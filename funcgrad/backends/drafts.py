@@ -19,10 +19,13 @@ from funcgrad.backends.kernels import Written, write_cluster
 from funcgrad.backends.loops import Kernel, kernel_text
 from funcgrad.backends.normalize import normalize
 from funcgrad.backends.program import (
+    Comm,
     CondStep,
+    ExchangeStep,
     GemmStep,
     HostStep,
     KernelStep,
+    LaneStep,
     LoopStep,
     Ref,
     Step,
@@ -116,6 +119,7 @@ class Drafter:
         self.known: dict[tuple, Tensor] = {}
         self.arrays: dict[int, tuple[Array, Tensor]] = {}
         self.loops = 0
+        self.comms: dict[Comm, int] = {}
 
     def block(self, jaxpr: Jaxpr, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Block:
         """The draft of a program on these inputs, its results for these destinations."""
@@ -148,6 +152,10 @@ class Drafter:
             made = Kernel(name, kernel.buffers, kernel.axes, kernel.body, kernel.in_place)
             self.kernels[text] = made
         return self.kernels[text]
+
+    def comm(self, axes: tuple, size: int) -> int:
+        """The number of the communicator over named axes."""
+        return self.comms.setdefault(Comm(axes, size), len(self.comms))
 
     def loop_number(self) -> int:
         """A number for a new loop's counter."""
@@ -289,6 +297,31 @@ class _BlockDrafter:
         reads = [self.tensor(a) for a in eqn.ins]
         self.add(reads, [self.tensor(v) for v in eqn.outs], make)
 
+    # ---- exchanges with other devices
+
+    def exchange(self, eqn: Eqn) -> bool:
+        p, source, to = eqn.params, self.tensor(eqn.ins[0]), self.tensor(eqn.outs[0])
+        count = eqn.ins[0].aval.size
+        if p["kind"] in ("reduce_scatter", "all_to_all"):
+            count //= p["size"]
+        comm, dtype = self.drafter.comm(p["axis_name"], p["size"]), eqn.outs[0].aval.dtype
+
+        def make(inner: Any) -> list[Step]:
+            places = source.place, to.place
+            return [
+                ExchangeStep(p["kind"], comm, p["op"], dtype, count, p["size"], *places, p["perm"])
+            ]
+
+        pairs = [(to, source)] if p["kind"] == "all_reduce" else []
+        self.add([source], [to], make, in_place=pairs)
+        return True
+
+    def lane(self, eqn: Eqn) -> bool:
+        to = self.tensor(eqn.outs[0])
+        comm = self.drafter.comm(eqn.params["axis_name"], eqn.params["size"])
+        self.add([], [to], lambda inner: [LaneStep(comm, to.place)])
+        return True
+
     # ---- control flow
 
     def cond(self, eqn: Eqn) -> bool:
@@ -342,6 +375,8 @@ _STEPS: dict[str, Callable[[_BlockDrafter, Eqn], bool]] = {
     "cond": _BlockDrafter.cond,
     "while": _BlockDrafter.while_,
     "scan": _BlockDrafter.scan,
+    "exchange": _BlockDrafter.exchange,
+    "lane": _BlockDrafter.lane,
 }
 
 

@@ -1,17 +1,20 @@
-"""What a planned program does: floating-point operations, and bytes read and written."""
+"""What a planned program does: operations, bytes read and written, exchanges with others."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from funcgrad.backends.loops import MATH, Kernel, Loop, Op, Stmt, While
 from funcgrad.backends.program import (
     CondStep,
     CopyStep,
+    ExchangeStep,
     GemmStep,
     HostStep,
     KernelStep,
+    LaneStep,
     LoopStep,
     Step,
     WhileStep,
@@ -21,33 +24,53 @@ from funcgrad.backends.program import (
 _FREE = {"convert", "bitcast", "where"}
 
 
-def measure(steps: Sequence[Step]) -> tuple[float, float]:
-    """(operations, bytes): the dearest branch of each choice, one turn of a loop whose number of
+@dataclass(frozen=True)
+class Cost:
+    """Floating-point operations, bytes moved in memory, and for each kind of exchange its number
+    ("all_reduce count") and the bytes of its larger side ("all_reduce bytes")."""
+
+    flops: float = 0.0
+    moved: float = 0.0
+    traffic: dict[str, float] = field(default_factory=dict)
+
+    def plus(self, other: Cost, times: int = 1) -> Cost:
+        """The cost of this, and of the other a number of times."""
+        traffic = dict(self.traffic)
+        for key, n in other.traffic.items():
+            traffic[key] = traffic.get(key, 0.0) + n * times
+        return Cost(self.flops + other.flops * times, self.moved + other.moved * times, traffic)
+
+
+def measure(steps: Sequence[Step]) -> Cost:
+    """The cost of steps: the dearest branch of each choice, one turn of a loop whose number of
     turns isn't known."""
-    flops = moved = 0.0
+    total = Cost()
     for step in steps:
-        f, b = _step(step)
-        flops += f
-        moved += b
-    return flops, moved
+        total = total.plus(_step(step))
+    return total
 
 
-def _step(step: Step) -> tuple[float, float]:
+def _step(step: Step) -> Cost:
     if isinstance(step, KernelStep):
-        return kernel_flops(step.kernel), float(kernel_bytes(step.kernel))
+        return Cost(kernel_flops(step.kernel), float(kernel_bytes(step.kernel)))
     if isinstance(step, GemmStep):
         batch = math.prod(n for n, *_ in step.batch)
         m, n, k = step.m, step.n, step.k
-        return 2.0 * batch * m * n * k, float(batch * (m * k + k * n + m * n) * step.dtype.itemsize)
+        moved = float(batch * (m * k + k * n + m * n) * step.dtype.itemsize)
+        return Cost(2.0 * batch * m * n * k, moved)
     if isinstance(step, CopyStep):
-        return 0.0, 2.0 * step.nbytes
+        return Cost(moved=2.0 * step.nbytes)
     if isinstance(step, HostStep):
-        return 0.0, float(sum(v.aval.nbytes for v in (*step.ins, *step.outs)))
+        return Cost(moved=float(sum(v.aval.nbytes for v in (*step.ins, *step.outs))))
+    if isinstance(step, ExchangeStep):
+        return Cost(traffic={f"{step.kind} count": 1.0, f"{step.kind} bytes": float(step.nbytes)})
+    if isinstance(step, LaneStep):
+        return Cost()
     if isinstance(step, LoopStep):
-        flops, moved = measure(step.body)
-        return flops * step.length, moved * step.length
+        return Cost().plus(measure(step.body), step.length)
     if isinstance(step, CondStep):
-        return max((measure(b) for b in step.branches), default=(0.0, 0.0))
+        costs = [measure(b) for b in step.branches]
+        return max(costs, key=lambda c: (c.flops, c.moved), default=Cost())
     assert isinstance(step, WhileStep)
     return measure((*step.test, *step.body))
 

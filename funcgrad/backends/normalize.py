@@ -4,7 +4,7 @@ Calls of programs are replaced by their equations. A reduction to few results be
 it runs in parallel: partial results, then their reduction, in an order that doesn't depend on the
 number of threads. Products that no matrix multiplication serves (of integers, with a vector, tiny)
 become sums of products, which fuse; those of narrow floats are computed in float32, and
-convolutions are products of windows.
+convolutions are products of windows. Collectives become exchanges of contiguous blocks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.backends.convolution import convolution
+from funcgrad.backends.exchanges import REWRITES as EXCHANGES
+from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
@@ -262,6 +264,7 @@ _REWRITES = {
     "conv_general_dilated": _convolution,
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
     **dict.fromkeys(REDUCTIONS, _reduction),
+    **EXCHANGES,
 }
 
 
@@ -279,7 +282,7 @@ def normalize(jaxpr: Jaxpr) -> Jaxpr:
     ... )
     (['jit'], ['add'])
     """
-    return jaxpr.derive("normalized", lambda: _normalize(jaxpr))
+    return jaxpr.derive(("normalized", axes_key()), lambda: _normalize(jaxpr))
 
 
 def _normalize(jaxpr: Jaxpr) -> Jaxpr:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from funcgrad.core import context
 from funcgrad.core.ir import Jaxpr, interpret
 
 
 class Interpreted:
     """A program that is run op by op."""
 
-    def __init__(self, jaxpr: Jaxpr):
+    def __init__(self, jaxpr: Jaxpr, communicators: Callable[[tuple], Any] | None = None):
         self.jaxpr = jaxpr
+        self.communicators = communicators
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """Run on numpy arrays."""
         with np.errstate(all="ignore"):
-            return interpret(self.jaxpr, np, *values)
+            if self.communicators is None:
+                return interpret(self.jaxpr, np, *values)
+            with context.scoped(communicators=self.communicators):
+                return interpret(self.jaxpr, np, *values)
+
+    def bind(self, communicators: Callable[[tuple], Any]) -> Interpreted:
+        """The program whose collectives go through these communicators: communicators(axis names)
+        gives the one over named axes."""
+        return Interpreted(self.jaxpr, communicators)
 
     def as_text(self, stage: str) -> str:
         """The program itself: there are no other stages."""

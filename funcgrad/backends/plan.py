@@ -33,9 +33,10 @@ def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:
     given = [t for t, d in zip(ins, donated, strict=True) if d]
     steps = planner.block(block, given, top=True)
     avals = tuple(t.aval for t in ins), tuple(t.aval for t in outs)
-    flops, moved = measure(steps)
+    cost = measure(steps)
     return Program(name, *avals, steps, planner.arena.high, tuple(drafter.constants),
-                   planner.aliases, flops, moved)  # fmt: skip
+                   planner.aliases, cost.flops, cost.moved, tuple(drafter.comms),
+                   cost.traffic)  # fmt: skip
 
 
 class Arena:

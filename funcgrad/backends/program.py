@@ -97,6 +97,51 @@ class HostStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeStep:
+    """Exchange contiguous blocks with the other devices of a communicator.
+
+    kind: "all_reduce", "all_gather" (a block to one of each rank), "reduce_scatter", "all_to_all"
+        (one block for each rank), "permute" (`perm` has pairs of ranks, from and to; who receives
+        nothing gets zeros)
+    comm: the number of an entry of `Program.comms`
+    op: "sum", "max" or "min", for the kinds that reduce
+    count: the elements of a block; of the whole array for all_reduce and permute
+    size: the number of ranks
+    source and to don't overlap, or for all_reduce may be equal.
+    """
+
+    kind: str
+    comm: int
+    op: str
+    dtype: np.dtype
+    count: int
+    size: int
+    source: Ref
+    to: Ref
+    perm: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """How many blocks the source has, and how many the result."""
+        several = self.size
+        n = {"all_gather": (1, several), "reduce_scatter": (several, 1)}
+        return n.get(self.kind, (several, several) if self.kind == "all_to_all" else (1, 1))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the larger one of source and result."""
+        return max(self.blocks) * self.count * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStep:
+    """Write the device's rank in a communicator, an int32."""
+
+    comm: int
+    to: Ref
+
+
+@dataclass(frozen=True, slots=True)
 class CopyStep:
     """Copy bytes; source and destination don't overlap (or are equal: nothing to do)."""
 
@@ -131,7 +176,28 @@ class WhileStep:
     body: tuple[Step, ...]
 
 
-Step = KernelStep | GemmStep | HostStep | CopyStep | CondStep | LoopStep | WhileStep
+Step = (
+    KernelStep
+    | GemmStep
+    | HostStep
+    | ExchangeStep
+    | LaneStep
+    | CopyStep
+    | CondStep
+    | LoopStep
+    | WhileStep
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """A communicator that a program needs: over named axes, the device's rank counted row-major.
+
+    size: the number of devices, the product of the axes' sizes
+    """
+
+    axes: tuple
+    size: int
 
 
 @dataclass(frozen=True)
@@ -142,6 +208,8 @@ class Program:
         the caller passes the input's address for both and hands the input's array out as result
     constants: arrays that refs of space "constant" point into
     flops, bytes_moved: what the steps do when each loop of unknown length turns once
+    comms: the communicators that exchanges use, in order of first use
+    traffic: for each kind of exchange how many there are and the bytes of their larger side
     """
 
     name: str
@@ -153,6 +221,8 @@ class Program:
     aliases: dict[int, int] = field(default_factory=dict)
     flops: float = 0.0
     bytes_moved: float = 0.0
+    comms: tuple[Comm, ...] = ()
+    traffic: dict[str, float] = field(default_factory=dict)
 
     def kernels(self) -> list[Kernel]:
         """The different kernels in order of first use."""
@@ -191,6 +261,12 @@ def _gemm_text(s: GemmStep) -> str:
     )
 
 
+def _exchange_text(s: ExchangeStep) -> str:
+    what = f"{s.kind} {s.op}" if "reduce" in s.kind else s.kind
+    perm = "".join(f" {a}->{b}" for a, b in s.perm)
+    return f"{what} over comm{s.comm}{perm} {s.dtype.name}[{s.count}]: {s.to} = {s.source}"
+
+
 def _step_lines(steps: Sequence[Step], indent: str) -> Iterator[str]:
     for s in steps:
         if isinstance(s, KernelStep):
@@ -200,6 +276,10 @@ def _step_lines(steps: Sequence[Step], indent: str) -> Iterator[str]:
         elif isinstance(s, HostStep):
             ins, outs = (", ".join(map(str, views)) for views in (s.ins, s.outs))
             yield f"{indent}host {s.prim.name} {ins} -> {outs}"
+        elif isinstance(s, ExchangeStep):
+            yield indent + _exchange_text(s)
+        elif isinstance(s, LaneStep):
+            yield f"{indent}lane of comm{s.comm} -> {s.to}"
         elif isinstance(s, CopyStep):
             yield f"{indent}copy {s.nbytes} bytes {s.source} -> {s.to}"
         else:
@@ -227,5 +307,6 @@ def program_text(program: Program) -> str:
     ins, outs = (", ".join(map(str, avals)) for avals in (program.ins, program.outs))
     head = f"program {program.name}({ins}) -> ({outs}), arena {program.arena_bytes} bytes"
     aliases = [f"  output{o} is input{i}" for o, i in program.aliases.items()]
-    lines = [head, *aliases, *_step_lines(program.steps, "  ")]
+    comms = [f"  comm{i}: {c.size} devices over {c.axes}" for i, c in enumerate(program.comms)]
+    lines = [head, *aliases, *comms, *_step_lines(program.steps, "  ")]
     return "\n\n".join(["\n".join(lines), *(kernel_text(k) for k in program.kernels())])

@@ -6,18 +6,21 @@ wrong result here, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from funcgrad.backends import loops_interpret
+from funcgrad.backends.exchanges import exchange_arrays
 from funcgrad.backends.program import (
     CondStep,
     CopyStep,
+    ExchangeStep,
     GemmStep,
     HostStep,
     KernelStep,
+    LaneStep,
     LoopStep,
     Program,
     Ref,
@@ -25,18 +28,31 @@ from funcgrad.backends.program import (
     View,
     WhileStep,
 )
+from funcgrad.core import context
 
 BYTE = np.dtype(np.uint8)
 
 
-def run(program: Program, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The results of a program on arrays of its inputs' types; donated ones are copied first."""
+def run(
+    program: Program,
+    values: Sequence[np.ndarray],
+    communicators: Callable[[tuple], Any] | None = None,
+) -> list[np.ndarray]:
+    """The results of a program on arrays of its inputs' types; donated ones are copied first.
+
+    communicators: gives the communicator over named axes, for programs that exchange
+    """
     ins = [np.array(v, dtype=a.dtype, order="C") for v, a in zip(values, program.ins, strict=True)]
     outs = [
         ins[program.aliases[i]] if i in program.aliases else np.empty(a.shape, a.dtype)
         for i, a in enumerate(program.outs)
     ]
-    _Machine(program, ins, outs).run(program.steps)
+    machine = _Machine(program, ins, outs)
+    if program.comms:
+        assert communicators is not None, program.comms
+        machine.comms = [communicators(c.axes) for c in program.comms]
+    with context.scoped(communicators=communicators):
+        machine.run(program.steps)
     return outs
 
 
@@ -50,6 +66,7 @@ class _Machine:
             "arena": [np.full(program.arena_bytes, 0xCB, BYTE)],
         }
         self.counters: dict[int, int] = {}
+        self.comms: list[Any] = []
 
     def memory(self, ref: Ref, nbytes: int) -> np.ndarray:
         """The bytes at an address."""
@@ -93,6 +110,18 @@ class _Machine:
         for view, value in zip(s.outs, out if s.prim.multiple else [out], strict=True):
             self.array(view)[...] = np.asarray(value).astype(view.aval.dtype)
 
+    def exchange(self, s: ExchangeStep) -> None:
+        before, after = s.blocks
+        nbytes = s.count * s.dtype.itemsize
+        source = self.memory(s.source, before * nbytes).view(s.dtype)
+        if s.kind in ("reduce_scatter", "all_to_all"):
+            source = source.reshape(before, s.count)
+        out = exchange_arrays(self.comms[s.comm], s.kind, s.op, s.perm, source.copy())
+        self.memory(s.to, after * nbytes).view(s.dtype)[...] = out.reshape(-1)
+
+    def lane(self, s: LaneStep) -> None:
+        self.memory(s.to, 4).view(np.int32)[0] = self.comms[s.comm].rank
+
     def copy(self, s: CopyStep) -> None:
         self.memory(s.to, s.nbytes)[...] = self.memory(s.source, s.nbytes).copy()
 
@@ -120,6 +149,8 @@ _RUN: dict[type, Any] = {
     KernelStep: _Machine.kernel,
     GemmStep: _Machine.gemm,
     HostStep: _Machine.host,
+    ExchangeStep: _Machine.exchange,
+    LaneStep: _Machine.lane,
     CopyStep: _Machine.copy,
     CondStep: _Machine.cond,
     LoopStep: _Machine.loop,

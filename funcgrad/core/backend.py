@@ -16,6 +16,10 @@ class Executable(Protocol):
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """Run on plain arrays whose dtypes and shapes are those the program was compiled for."""
 
+    def bind(self, communicators: Any) -> Executable:
+        """The program whose collectives go through these communicators: communicators(axis names)
+        gives the one over named axes, with ranks counted row-major in their order."""
+
     def as_text(self, stage: str) -> str:
         """The program at a stage: "loops", "llvm", "asm", …"""
 
@@ -32,7 +36,8 @@ class Backend(Protocol):
     name: str
 
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
-        """Compile a program; a donated input's buffer may be written to."""
+        """Compile a program; a donated input's buffer may be written to. Where it has collectives,
+        the context's `axes` must have the sizes of their named axes."""
 
 
 def spmd() -> Any:

@@ -6,7 +6,7 @@ variable, it is private to each thread and each asyncio task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -16,11 +16,18 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.errors import DTypeError
 
-_FIELDS = ("trace", "axes", "float_dtype", "int_dtype", "scopes", "disable_jit", "debug_nans")
+_FIELDS = (
+    "trace", "axes", "float_dtype", "int_dtype", "scopes", "disable_jit", "debug_nans",
+    "communicators",
+)  # fmt: skip
 
 
 class Context:
-    """The current trace, named axes (name → size), default dtypes, name scopes and switches."""
+    """The current trace, named axes (name → size), default dtypes, name scopes and switches.
+
+    communicators: None, or the function from names of axes to the communicator over them through
+        which collectives on plain arrays are done
+    """
 
     __slots__ = _FIELDS
 
@@ -31,8 +38,11 @@ class Context:
     scopes: tuple[str, ...]
     disable_jit: bool
     debug_nans: bool
+    communicators: Callable[[tuple], Any] | None
 
-    def __init__(self, trace, axes, float_dtype, int_dtype, scopes, disable_jit, debug_nans):
+    def __init__(
+        self, trace, axes, float_dtype, int_dtype, scopes, disable_jit, debug_nans, communicators
+    ):
         self.trace = trace
         self.axes = axes
         self.float_dtype = float_dtype
@@ -40,6 +50,7 @@ class Context:
         self.scopes = scopes
         self.disable_jit = disable_jit
         self.debug_nans = debug_nans
+        self.communicators = communicators
 
     def replace(self, **changes: Any) -> Context:
         """A copy with some fields changed."""
@@ -48,7 +59,7 @@ class Context:
     def with_trace(self, trace: Any) -> Context:
         """A copy under another trace: the change that every transform makes at every op."""
         return Context(trace, self.axes, self.float_dtype, self.int_dtype, self.scopes,
-                       self.disable_jit, self.debug_nans)  # fmt: skip
+                       self.disable_jit, self.debug_nans, self.communicators)  # fmt: skip
 
     def static_key(self) -> tuple:
         """What a traced program depends on beside its arguments."""
@@ -56,7 +67,7 @@ class Context:
 
 
 # core.array completes the root with the trace that evaluates.
-ROOT = Context(None, {}, np.dtype("float32"), np.dtype("int32"), (), False, False)
+ROOT = Context(None, {}, np.dtype("float32"), np.dtype("int32"), (), False, False, None)
 _current: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = _current.get
 push = _current.set

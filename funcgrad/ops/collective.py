@@ -21,6 +21,7 @@ from funcgrad.errors import ShapeError
 from funcgrad.ops.arithmetic import div, mul
 from funcgrad.ops.base import batch_front, move_axis, sum_p, zeros
 from funcgrad.ops.convert import convert_element_type
+from funcgrad.ops.exchange import impl_of
 from funcgrad.ops.families import add
 from funcgrad.ops.index import slice_in_dim
 from funcgrad.ops.reduce import reduce_max, reduce_min
@@ -52,15 +53,6 @@ def axis_size(axis_name: AxisName) -> int:
             )
         size *= axes[name]
     return size
-
-
-def needs_axis(name: str) -> Callable:
-    """The rule `impl` of an op that has a meaning under named axes alone."""
-
-    def impl(xp: Any, *values: Any, axis_name: tuple, **params: Any) -> Any:
-        raise NameError(f"{name} over {axis_name} outside vmap or shard_map")
-
-    return impl
 
 
 def checked(x: ShapedArray, axis_name: tuple) -> ShapedArray:
@@ -105,7 +97,7 @@ def reduction(
     made = Primitive(
         name=name,
         abstract=lambda x, *, axis_name: checked(x, axis_name),
-        impl=needs_axis(name),
+        impl=impl_of(name),
         jvp=jvp if linear else no_rule,
         transpose=(lambda ct, x, *, axis_name: [(back or this)().bind(ct, axis_name=axis_name)])
         if linear
@@ -191,7 +183,7 @@ def _index_batch(axis: Any, args: Any, dims: Any, *, axis_name: tuple) -> tuple:
 axis_index_p: Primitive = Primitive(
     name="axis_index",
     abstract=lambda *, axis_name: checked(ShapedArray((), np.int32), axis_name),
-    impl=needs_axis("axis_index"),
+    impl=impl_of("axis_index"),
     jvp=lambda primals, tangents, *, axis_name: (
         axis_index_p.bind(axis_name=axis_name),
         Zero(ShapedArray((), dtypes.float0)),
@@ -284,7 +276,7 @@ def linear(name: str, abstract: Callable, batch: Callable, transpose: Callable) 
     made = Primitive(
         name=name,
         abstract=abstract,
-        impl=needs_axis(name),
+        impl=impl_of(name),
         jvp=lambda primals, tangents, **params: (
             this().bind(*primals, **params),
             this().bind(*tangents, **params),

@@ -8,6 +8,7 @@ expected dtype object, and calls the program. What doesn't pass is converted and
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import sys
 import threading
@@ -18,9 +19,16 @@ import numpy as np
 
 from funcgrad.backends.llvm.emit_kernels import KernelCache
 from funcgrad.backends.llvm.engine import Engine, Library, engine
-from funcgrad.backends.llvm.host import emit_host, host_steps, written_inputs
+from funcgrad.backends.llvm.host import (
+    EXCHANGE,
+    emit_host,
+    exchange_steps,
+    host_steps,
+    written_inputs,
+)
 from funcgrad.backends.llvm.memory import LARGE, bind, large_arrays
 from funcgrad.backends.program import HostStep, Program, View, program_text
+from funcgrad.core import context
 from funcgrad.errors import CompileError
 
 # Sizes of CPython's object head (it is longer in free-threaded builds), and of what follows.
@@ -28,8 +36,8 @@ _HEAD = object.__basicsize__
 _C_CONTIGUOUS, _ALIGNED = 0x1, 0x100
 _FAILED, _ODD, _EXHAUSTED = 1, 2, 3
 
-# spec: numbers of inputs and outputs, the program, constants, callback, the arena's size, then the
-# dtype objects.
+# spec: numbers of inputs and outputs, the program, constants, callback, the arena's size, contexts
+# of communicators, then the dtype objects.
 _RUN = f"""
 declare ptr @fg_memory_take(ptr, i64)
 declare void @fg_memory_give(ptr, ptr, i64)
@@ -47,7 +55,9 @@ entry:
   %callback = load ptr, ptr %callback.at
   %bytes.at = getelementptr i64, ptr %spec, i64 5
   %bytes = load i64, ptr %bytes.at
-  %dtypes = getelementptr i64, ptr %spec, i64 6
+  %comms.at = getelementptr i64, ptr %spec, i64 6
+  %comms = load ptr, ptr %comms.at
+  %dtypes = getelementptr i64, ptr %spec, i64 7
   %given.at = getelementptr i8, ptr %values, i64 {_HEAD}
   %given = load i64, ptr %given.at
   %right = icmp eq i64 %given, %n_in
@@ -107,14 +117,16 @@ call:
   %temporary = icmp ne i64 %bytes, 0
   br i1 %temporary, label %large, label %plain_call
 plain_call:
-  %status = call i32 %program(ptr %ins, ptr %outs, ptr null, ptr %constants, ptr %callback)
+  %status = call i32 %program(ptr %ins, ptr %outs, ptr null, ptr %constants, ptr %callback,
+    ptr %comms)
   ret i32 %status
 large:
   %arena = call ptr @fg_memory_take(ptr null, i64 %bytes)
   %none = icmp eq ptr %arena, null
   br i1 %none, label %exhausted, label %arena_call
 arena_call:
-  %status2 = call i32 %program(ptr %ins, ptr %outs, ptr %arena, ptr %constants, ptr %callback)
+  %status2 = call i32 %program(ptr %ins, ptr %outs, ptr %arena, ptr %constants, ptr %callback,
+    ptr %comms)
   call void @fg_memory_give(ptr null, ptr %arena, i64 0)
   ret i32 %status2
 exhausted:
@@ -162,7 +174,8 @@ def kernel_cache() -> KernelCache:
 
 
 class Executable:
-    """A planned program in machine code; calls may overlap in time."""
+    """A planned program in machine code; calls may overlap in time, unless it exchanges data with
+    other devices. Then it runs after `bind`."""
 
     def __init__(self, program: Program):
         self.program = program
@@ -180,7 +193,38 @@ class Executable:
         written = written_inputs(program.steps) | set(program.aliases.values())
         results = {i: o for o, i in program.aliases.items()}
         self._written = [(i, results.get(i)) for i in sorted(written)]
-        self._run = native_run()
+        self._run = self._unbound if program.comms else native_run()
+        self._communicators: Callable[[tuple], Any] | None = None
+        self._comms: list[Any] = []
+        self._set_spec()
+
+    def bind(self, communicators: Callable[[tuple], Any]) -> Executable:
+        """The program whose collectives go through these communicators: communicators(axis names)
+        gives the one over named axes. Each is asked for once, in an order that is the same on all
+        ranks. Raises ValueError if one has another size than the program was compiled for."""
+        bound = copy.copy(self)
+        bound._communicators = communicators
+        bound._comms = [communicators(c.axes) for c in self.program.comms]
+        for need, comm in zip(self.program.comms, bound._comms, strict=True):
+            if comm.size != need.size:
+                raise ValueError(
+                    f"{self.program.name} was compiled for {need.size} devices over {need.axes}, "
+                    f"its communicator has {comm.size}"
+                )
+        bound._errors = {}
+        bound._callback = _CALLBACK(bound._call_back) if bound._steps else None
+        bound._run = native_run()
+        bound._set_spec()
+        return bound
+
+    def _unbound(self, values: list, results: list, spec: int) -> int:
+        axes = ", ".join(str(c.axes) for c in self.program.comms)
+        raise CompileError(
+            f"{self.program.name} exchanges data over the axes {axes}: bind communicators to it "
+            "before it is called (Executable.bind)"
+        )
+
+    def _set_spec(self) -> None:
         self._spec = self._make_spec()
         self._spec_address = ctypes.addressof(self._spec)
 
@@ -191,7 +235,9 @@ class Executable:
         callback = ctypes.cast(self._callback, ctypes.c_void_p).value if self._callback else 0
         words = [len(self._dtypes), len(self._outs), program]
         words += [ctypes.addressof(self._constant_table), callback or 0]
-        words += [self.program.arena_bytes]
+        contexts = [c.address for c in self._comms]
+        self._contexts = (ctypes.c_void_p * max(1, len(contexts)))(*contexts)
+        words += [self.program.arena_bytes, ctypes.addressof(self._contexts)]
         words += [id(d) for d in self._dtypes]
         return (ctypes.c_int64 * len(words))(*words)
 
@@ -253,7 +299,12 @@ class Executable:
                 _view(v, pointers[i], i >= len(step.ins))
                 for i, v in enumerate((*step.ins, *step.outs))
             ]
-            run_host_step(step, views[: len(step.ins)], views[len(step.ins) :])
+            ins, outs = views[: len(step.ins)], views[len(step.ins) :]
+            if self._communicators is None:
+                run_host_step(step, ins, outs)
+            else:
+                with context.scoped(communicators=self._communicators):
+                    run_host_step(step, ins, outs)
         except BaseException as error:
             self._errors[threading.get_ident()] = error
             return _FAILED
@@ -261,6 +312,11 @@ class Executable:
 
     def _fail(self, status: int) -> None:
         error = self._errors.pop(threading.get_ident(), None)
+        if status >= EXCHANGE:
+            step = exchange_steps(self.program.steps)[status - EXCHANGE]
+            axes, n = self.program.comms[step.comm].axes, max(step.blocks) * step.count
+            what = f"{step.kind} of {step.dtype.name}[{n}] over {axes} in {self.program.name}"
+            raise self._comms[step.comm].failure(what)
         if status == _EXHAUSTED:
             need = self.program.arena_bytes
             raise MemoryError(f"no room for the {need} temporary bytes of {self.program.name}")
@@ -282,8 +338,13 @@ class Executable:
         raise ValueError(f'no stage {stage!r}: there are "jaxpr", "loops", "llvm" and "asm"')
 
     def cost_analysis(self) -> dict[str, float]:
-        """Floating-point operations and bytes moved by one call."""
-        return {"flops": self.program.flops, "bytes accessed": self.program.bytes_moved}
+        """Floating-point operations and bytes moved by one call; with collectives also the bytes of
+        all ("collective bytes"), and of each kind its number and bytes ("all_reduce bytes")."""
+        p = self.program
+        moved = {"flops": p.flops, "bytes accessed": p.bytes_moved}
+        if p.traffic:
+            moved["collective bytes"] = sum(n for k, n in p.traffic.items() if k.endswith("bytes"))
+        return moved | p.traffic
 
     def memory_analysis(self) -> dict[str, int]:
         """Bytes of arguments, results, what they share, constants and temporaries."""

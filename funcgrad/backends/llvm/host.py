@@ -1,14 +1,16 @@
 """A planned program as one native function: its steps in order, with native loops and branches.
 
-`i32 name(ptr inputs, ptr outputs, ptr arena, ptr constants, ptr callback)` takes arrays of pointers
-and returns 0, or 1 at once when a step that runs in Python failed. Kernels, matrix products and the
-thread pool are external functions; addresses are computed from the refs of the plan.
+`i32 name(ptr inputs, ptr outputs, ptr arena, ptr constants, ptr callback, ptr comms)` takes arrays
+of pointers and returns 0, or at once 1 when a step that runs in Python failed, EXCHANGE + n when
+the n-th exchange did. Kernels, matrix products and the thread pool are external functions, an
+exchange calls what a context of `comms` points at; addresses are computed from the plan's refs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, RANK
 from funcgrad.backends.llvm import gemm
 from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit_text import Definitions, Function
@@ -17,18 +19,23 @@ from funcgrad.backends.loops import Kernel
 from funcgrad.backends.program import (
     CondStep,
     CopyStep,
+    ExchangeStep,
     GemmStep,
     HostStep,
     KernelStep,
+    LaneStep,
     LoopStep,
     Program,
     Ref,
     Step,
     WhileStep,
+    blocks,
     walk,
 )
 
 STACK_BYTES = 32_768
+# The status of a failed exchange is this and its number.
+EXCHANGE = 16
 _SPACES = {"input": "%inputs", "output": "%outputs", "constant": "%constants"}
 
 
@@ -39,19 +46,21 @@ def emit_host(program: Program, natives: Mapping[Kernel, Native], name: str) -> 
 
 def host_steps(steps: Sequence[Step]) -> list[HostStep]:
     """The steps that run in Python, in the order in which the host function numbers them."""
-    found: list[HostStep] = []
+    return [s for s in _written_steps(steps) if isinstance(s, HostStep)]
+
+
+def exchange_steps(steps: Sequence[Step]) -> list[ExchangeStep]:
+    """The exchanges, in the order in which the host function numbers them."""
+    return [s for s in _written_steps(steps) if isinstance(s, ExchangeStep)]
+
+
+def _written_steps(steps: Sequence[Step]) -> Iterator[Step]:
+    """Each step in the order in which it is written; a loop of no turns is not."""
     for s in steps:
-        if isinstance(s, HostStep):
-            found.append(s)
-        elif isinstance(s, CondStep):
-            for branch in s.branches:
-                found += host_steps(branch)
-        elif isinstance(s, LoopStep):
-            # A loop of no turns is not written.
-            found += host_steps(s.body) if s.length else []
-        elif isinstance(s, WhileStep):
-            found += host_steps((*s.test, *s.body))
-    return found
+        yield s
+        if not (isinstance(s, LoopStep) and not s.length):
+            for inner in blocks(s):
+                yield from _written_steps(inner)
 
 
 def written_inputs(steps: Sequence[Step]) -> set[int]:
@@ -65,7 +74,7 @@ def _written(s: Step) -> list[Ref]:
         return [ref for ref, b in pairs if b.role != "in"]
     if isinstance(s, HostStep):
         return [v.ref for v in s.outs]
-    if isinstance(s, CopyStep):
+    if isinstance(s, CopyStep | ExchangeStep | LaneStep):
         return [s.to]
     return [s.c] if isinstance(s, GemmStep) else []
 
@@ -79,6 +88,7 @@ class _Host:
         self.counters: dict[int, str] = {}
         self.slots: dict[str, tuple[str, int]] = {}
         self.host_count = 0
+        self.exchange_count = 0
 
     def run(self, program: Program, name: str) -> str:
         self.f.do("br label %steps")
@@ -92,7 +102,7 @@ class _Host:
         self.f.entry.append(jump)
         head = (
             f"define i32 @{name}(ptr %inputs, ptr %outputs, ptr %arena, ptr %constants, "
-            "ptr %callback) nounwind"
+            "ptr %callback, ptr %comms) nounwind"
         )
         return self.module.text([self.f.text(head)])
 
@@ -142,6 +152,10 @@ class _Host:
                 self.gemm(s)
             elif isinstance(s, HostStep):
                 self.host(s)
+            elif isinstance(s, ExchangeStep):
+                self.exchange(s)
+            elif isinstance(s, LaneStep):
+                self.lane(s)
             elif isinstance(s, CopyStep):
                 self.copy(s)
             elif isinstance(s, CondStep):
@@ -242,6 +256,48 @@ class _Host:
         failed, after = self.f.let(f"icmp ne i32 {status}, 0"), self.f.name("after")
         self.f.do(f"br i1 {failed}, label %failed, label %{after}")
         self.f.start(after)
+
+    def exchange(self, s: ExchangeStep) -> None:
+        number, self.exchange_count = self.exchange_count, self.exchange_count + 1
+        known = {
+            "kind": ("i64", str(KINDS.index(s.kind))),
+            "op": ("i64", str(OPS.index(s.op))),
+            "dtype": ("i64", str(DTYPES.index(s.dtype))),
+            "width": ("i64", str(s.dtype.itemsize)),
+            "count": ("i64", str(s.count)),
+            "source": ("ptr", self.address(s.source)),
+            "to": ("ptr", self.address(s.to)),
+            "perm": ("ptr", self.permutation(s) if s.perm else "null"),
+        }
+        place = self.slot("exchange", len(DESCRIPTOR))
+        self.put(place, [known[w] for w in DESCRIPTOR])
+        context = self.word("%comms", s.comm, "ptr")
+        function = self.word(context, KINDS.index(s.kind), "ptr")
+        status = self.f.let(f"call i32 {function}(ptr {context}, ptr {place})")
+        failed = self.f.let(f"icmp ne i32 {status}, 0")
+        stop, after = self.f.name("stop"), self.f.name("after")
+        self.f.do(f"br i1 {failed}, label %{stop}, label %{after}")
+        self.f.start(stop)
+        self.f.do(f"ret i32 {EXCHANGE + number}")
+        self.f.start(after)
+
+    def permutation(self, s: ExchangeStep) -> str:
+        """For each rank whom it sends to and whom it receives from, in read-only memory."""
+        to, source = dict(s.perm), {b: a for a, b in s.perm}
+        words = [w for i in range(s.size) for w in (to.get(i, -1), source.get(i, -1))]
+        values = ", ".join(f"i64 {w}" for w in words)
+        name = f"@perm{self.exchange_count}"
+        self.module.needed[name] = f"{name} = private constant [{len(words)} x i64] [{values}]"
+        return name
+
+    def lane(self, s: LaneStep) -> None:
+        rank = self.word(self.word("%comms", s.comm, "ptr"), RANK, "i64")
+        self.f.do(f"store i32 {self.f.let(f'trunc i64 {rank} to i32')}, ptr {self.address(s.to)}")
+
+    def word(self, base: str, i: int, kind: str) -> str:
+        """The i-th 64-bit word at an address."""
+        at = self.f.let(f"getelementptr i64, ptr {base}, i64 {i}")
+        return self.f.let(f"load {kind}, ptr {at}")
 
     def copy(self, s: CopyStep) -> None:
         if s.source == s.to or not s.nbytes:

@@ -1,0 +1,164 @@
+"""Communicators: what joins devices. Five exchanges, a barrier, a rank and a size.
+
+Compiled programs call a communicator by the native context at its `address` (its words, and those
+of a descriptor: `funcgrad.backends.exchanges`); Python calls the methods, on numpy arrays. In both,
+the devices' blocks lie along the first axis. All ranks make the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, exchange_arrays
+from funcgrad.errors import CollectiveError, ShapeError
+
+FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+Pairs = Sequence[tuple[int, int]]
+
+
+class Communicator(ABC):
+    """Devices with ranks 0 … size-1, and what they exchange.
+
+    Arrays are C-contiguous numpy arrays of the same shape and dtype on all ranks. Sums are made in
+    the order of ranks, so all ranks get the same bits; those of narrow floats in float32.
+    """
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def all_reduce(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
+        """The sum ("max", "min") of all ranks' x, on all ranks."""
+
+    @abstractmethod
+    def all_gather(self, x: np.ndarray) -> np.ndarray:
+        """All ranks' x, stacked along a new first axis, on all ranks."""
+
+    @abstractmethod
+    def reduce_scatter(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
+        """Row `rank` of the sum of all ranks' x, which have a row for each rank."""
+
+    @abstractmethod
+    def all_to_all(self, x: np.ndarray) -> np.ndarray:
+        """Row j of rank i's x becomes row i of rank j's result."""
+
+    @abstractmethod
+    def permute(self, x: np.ndarray, perm: Pairs) -> np.ndarray:
+        """x sent along pairs (from, to) of ranks; zeros for who receives nothing."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    @property
+    @abstractmethod
+    def address(self) -> int:
+        """The address of the native context, which lives as long as the communicator."""
+
+    @abstractmethod
+    def failure(self, what: str) -> BaseException:
+        """The exception for a native exchange that has just failed; `what` describes it."""
+
+    def check_rows(self, what: str, x: np.ndarray) -> None:
+        """Raise ShapeError unless an array has a row for each rank."""
+        if not x.ndim or x.shape[0] != self.size:
+            raise ShapeError(
+                f"{what} among {self.size} ranks needs an array with {self.size} rows, got shape "
+                f"{x.shape}"
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank={self.rank}, size={self.size})"
+
+
+class PythonCommunicator(Communicator):
+    """A communicator whose methods are Python: native programs call them back."""
+
+    def __init__(self, rank: int, size: int):
+        self.rank, self.size = rank, size
+        self._error: BaseException | None = None
+        self._function = FUNCTION(self._call)
+        function = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+        words = [function] * len(KINDS) + [rank, size]
+        self._context = (ctypes.c_int64 * len(words))(*words)
+
+    @property
+    def address(self) -> int:
+        """The address of the native context."""
+        return ctypes.addressof(self._context)
+
+    def failure(self, what: str) -> BaseException:
+        """The exception that a method raised."""
+        error, self._error = self._error, None
+        return error or CollectiveError(f"{what} failed on rank {self.rank}")
+
+    def _call(self, context: int, descriptor: int) -> int:
+        try:
+            words = (ctypes.c_int64 * len(DESCRIPTOR)).from_address(descriptor)
+            run_descriptor(self, dict(zip(DESCRIPTOR, words, strict=True)))
+        except BaseException as error:
+            self._error = error
+            return 1
+        return 0
+
+
+def run_descriptor(comm: Communicator, words: dict[str, int]) -> None:
+    """Do by a communicator's Python methods what a native descriptor asks for."""
+    kind, dtype, n = KINDS[words["kind"]], DTYPES[words["dtype"]], comm.size
+    rows = {"all_gather": (1, n), "reduce_scatter": (n, 1), "all_to_all": (n, n)}
+    before, after = rows.get(kind, (1, 1))
+    source = _memory(words["source"], before * words["count"], dtype)
+    if kind in ("reduce_scatter", "all_to_all"):
+        source = source.reshape(n, words["count"])
+    perm: tuple = ()
+    if kind == "permute" and words["perm"]:
+        targets = (ctypes.c_int64 * (2 * n)).from_address(words["perm"])
+        perm = tuple((i, targets[2 * i]) for i in range(n) if targets[2 * i] >= 0)
+    out = exchange_arrays(comm, kind, OPS[words["op"]], perm, source)
+    _memory(words["to"], after * words["count"], dtype)[...] = out.reshape(-1)
+
+
+def _memory(address: int, count: int, dtype: np.dtype) -> np.ndarray:
+    """The array at an address."""
+    raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    return np.ndarray(count, dtype, memoryview(raw))
+
+
+class SelfCommunicator(PythonCommunicator):
+    """One device alone.
+
+    >>> SelfCommunicator().all_gather(np.ones(2))
+    array([[1., 1.]])
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def all_reduce(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
+        """x itself."""
+        return np.array(x)
+
+    def all_gather(self, x: np.ndarray) -> np.ndarray:
+        """x as the only row."""
+        return np.array(x)[None]
+
+    def reduce_scatter(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
+        """The only row of x."""
+        self.check_rows("reduce_scatter", x)
+        return np.array(x[0])
+
+    def all_to_all(self, x: np.ndarray) -> np.ndarray:
+        """x itself."""
+        self.check_rows("all_to_all", x)
+        return np.array(x)
+
+    def permute(self, x: np.ndarray, perm: Pairs) -> np.ndarray:
+        """x, or zeros if `perm` is empty."""
+        return np.array(x) if list(perm) else np.zeros_like(x)
+
+    def barrier(self) -> None:
+        """Nothing to wait for."""
