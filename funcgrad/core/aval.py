@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -164,13 +165,20 @@ class ShapeDtypeStruct:
         weak_type: bool = False,
         sharding: NamedSharding | None = None,
     ):
-        self.aval = ShapedArray(tuple(int(n) for n in shape), dtype, weak_type)
+        try:
+            sizes = tuple(operator.index(n) for n in shape)
+        except TypeError:
+            raise TypeError(
+                f"ShapeDtypeStruct: shape must be a sequence of integers, got {shape!r}"
+            ) from None
+        self.aval = ShapedArray(sizes, dtype, weak_type)
         self.sharding = sharding
 
     shape = property(lambda self: self.aval.shape)
     dtype = property(lambda self: self.aval.dtype)
     ndim = property(lambda self: self.aval.ndim)
     size = property(lambda self: self.aval.size)
+    weak_type = property(lambda self: self.aval.weak_type)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -183,5 +191,6 @@ class ShapeDtypeStruct:
         return hash(self.aval)
 
     def __repr__(self) -> str:
+        weak = ", weak_type=True" if self.weak_type else ""
         cut = f", sharding={self.sharding}" if self.sharding is not None else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{cut})"
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{weak}{cut})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from funcgrad import tree
+from funcgrad import dtypes, tree
 from funcgrad.core.aval import Zero
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ConcretizationError, CustomRuleError
@@ -17,8 +17,10 @@ from funcgrad.ops.arithmetic import neg, sub
 from funcgrad.ops.base import instantiate
 from funcgrad.ops.convert import stop_gradient
 from funcgrad.transforms.arguments import name_of
+from funcgrad.transforms.control import as_type
 from funcgrad.transforms.custom import closure_convert, custom_jvp
 from funcgrad.transforms.grad import jvp, linear_transpose
+from funcgrad.transforms.make_jaxpr import eval_shape
 
 
 def custom_linear_solve(
@@ -45,12 +47,9 @@ def custom_linear_solve(
     """
     if symmetric and transpose_solve is None:
         transpose_solve = solve
+    b = _promoted(matvec, b)
     mv, captured = closure_convert(matvec, b)
-
-    def transposed(*held: Any) -> Callable:
-        vecmat = linear_transpose(lambda x: mv(x, *held), b)
-        return lambda y: vecmat(y)[0]
-
+    transposed = _transposed(lambda *held: lambda x: mv(x, *held), b)
     traced = _any_traced(b, captured)
     forward = _solver(solve, lambda *h: lambda x: mv(x, *h), b, captured, traced)
     backward = transpose_solve and _solver(transpose_solve, transposed, b, captured, traced)
@@ -73,25 +72,62 @@ def custom_linear_solve(
         dx, _ = solution(d_rhs, held)
         return (x, aux), (dx, tree.map(lambda a: instantiate(Zero(aval_of(a).tangent())), aux))
 
-    @solution.deftranspose
-    def _(primals: Any, ct: Any) -> Any:
+    solution.deftranspose(
+        _transpose_rule(name_of(matvec), transposed, forward[0], backward and backward[0], has_aux)
+    )
+    x, aux = solution(b, (captured, forward[1], backward[1] if backward else []))
+    return (x, aux) if has_aux else x
+
+
+def _transposed(operator: Callable, b: Any) -> Callable:
+    """The transpose of operator(*held), a linear function of trees like b, by the same `held`."""
+
+    def of(*held: Any) -> Callable:
+        vecmat = linear_transpose(operator(*held), b)
+        return lambda y: vecmat(y)[0]
+
+    return of
+
+
+def _transpose_rule(
+    name: str, transposed: Callable, forward: Callable, backward: Callable | None, has_aux: bool
+) -> Callable:
+    """The transpose of a linear solve: a solve of the transposed system by the other solver."""
+
+    def rule(primals: Any, ct: Any) -> Any:
         if backward is None:
             raise CustomRuleError(
-                f"custom_linear_solve with {name_of(matvec)}: reverse-mode differentiation needs "
+                f"custom_linear_solve with {name}: reverse-mode differentiation needs "
                 "transpose_solve=, or symmetric=True"
             )
         _, (held, for_solve, for_transpose) = primals
         back = custom_linear_solve(
             transposed(*held),
             ct[0],
-            lambda _, rhs: backward[0](rhs, *held, *for_transpose),
-            lambda _, rhs: forward[0](rhs, *held, *for_solve),
+            lambda _, rhs: backward(rhs, *held, *for_transpose),
+            lambda _, rhs: forward(rhs, *held, *for_solve),
             has_aux=has_aux,
         )
         return (back[0] if has_aux else back), None
 
-    x, aux = solution(b, (captured, forward[1], backward[1] if backward else []))
-    return (x, aux) if has_aux else x
+    return rule
+
+
+def _promoted(fun: Callable, x: Any) -> Any:
+    """x, with Python numbers in it in the dtype that `fun` gives in their place."""
+    if not any(aval_of(leaf).weak_type for leaf in tree.leaves(x)):
+        return x
+    out = eval_shape(fun, x)
+    if tree.structure(out) != tree.structure(x):
+        return x
+
+    def leaf(given: Any, found: Any) -> Any:
+        aval = aval_of(given)
+        if not aval.weak_type or not dtypes.is_inexact(found.dtype):
+            return given
+        return as_type(given, aval.update(dtype=found.dtype, weak_type=found.weak_type))
+
+    return tree.map(leaf, x, out)
 
 
 def _any_traced(*trees: Any) -> bool:
@@ -138,11 +174,20 @@ def custom_root(
     >>> float(sqrt(4.0)), float(fg.grad(sqrt)(4.0))
     (2.0, 0.25)
     """
+    initial_guess = _promoted(f, initial_guess)
     converted, captured = closure_convert(f, initial_guess)
     traced = _any_traced(initial_guess, captured)
     solver, for_solve = _solver(
         solve, lambda *h: lambda x: converted(x, *h), initial_guess, captured, traced
     )
+
+    def derivative(x: Any, *held: Any) -> Callable:
+        return lambda dx: jvp(lambda y: converted(y, *held), (x,), (dx,))[1]
+
+    at_root = [initial_guess, *captured]
+    transposed = _transposed(derivative, initial_guess)
+    forward, for_forward = _solver(tangent_solve, derivative, initial_guess, at_root, traced)
+    backward, for_backward = _solver(tangent_solve, transposed, initial_guess, at_root, traced)
 
     def solved(guess: Any, held: Any) -> Any:
         out = solver(guess, *held[0], *held[1])
@@ -160,19 +205,15 @@ def custom_root(
     def _(primals: Any, tangents: Any) -> Any:
         (guess, every), (_, d_every) = primals, tangents
         x, aux = root(guess, every)
-        held, d_held = every[0], d_every[0]
-        _, residual = jvp(lambda *h: converted(x, *h), tuple(held), tuple(d_held))
-
-        def derivative(direction: Any) -> Any:
-            return jvp(lambda y: converted(y, *held), (x,), (direction,))[1]
-
+        held, _, for_forward, for_backward = every
+        _, residual = jvp(lambda *h: converted(x, *h), tuple(held), tuple(d_every[0]))
         dx = custom_linear_solve(
-            derivative,
+            derivative(x, *held),
             tree.map(neg, residual),
-            tangent_solve,
-            transpose_solve=tangent_solve,
+            lambda _, y: forward(y, x, *held, *for_forward),
+            transpose_solve=lambda _, y: backward(y, x, *held, *for_backward),
         )
         return (x, aux), (dx, tree.map(lambda a: instantiate(Zero(aval_of(a).tangent())), aux))
 
-    x, aux = root(initial_guess, (captured, for_solve))
+    x, aux = root(initial_guess, (captured, for_solve, for_forward, for_backward))
     return (x, aux) if has_aux else x

@@ -96,6 +96,12 @@ def test_shape_dtype_struct():
     assert (s.shape, s.dtype, s.ndim, s.size) == ((2, 3), np.float32, 2, 6)
     assert repr(s) == "ShapeDtypeStruct(shape=(2, 3), dtype=float32)"
     assert s == fg.ShapeDtypeStruct((2, 3), np.float32)
+    weak = fg.eval_shape(lambda x: x + 1, 2.0)
+    assert (weak.weak_type, s.weak_type) == (True, False)
+    assert repr(weak) == "ShapeDtypeStruct(shape=(), dtype=float32, weak_type=True)"
+    for shape in (3, (2.5,), "ab"):
+        with pytest.raises(TypeError, match="ShapeDtypeStruct: shape must be a sequence of int"):
+            ShapeDtypeStruct(shape, "float32")
     assert len({s, ShapeDtypeStruct((2, 3), "float32"), ShapeDtypeStruct((2, 3), "int8")}) == 2
     assert fg.eval_shape(lambda x: x, s) == s
 

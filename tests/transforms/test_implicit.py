@@ -238,3 +238,49 @@ def test_a_solver_may_loop_in_python():
         return lax.custom_root(lambda x: x * x - a, zero, bisect, lambda g, y: y / g(1.0))
 
     close(fg.grad(sqrt)(fnp.asarray(4.0, "float64")), 0.25)
+
+
+def test_tangent_solve_captures_traced_values():
+    """A factor that the solver of tangents closes over, however the call is transformed."""
+
+    def root(a, scale):
+        f, start = lambda x: x**3 - a, fnp.ones_like(a)
+        tangent = lambda g, y: (y * scale) / (g(fnp.ones_like(y)) * scale)
+        return fnp.sum(lax.custom_root(f, start, newton, tangent))
+
+    a, scale = np.array([1.0, 8.0, 27.0]), np.float64(3)
+    want = 1 / 3 * a ** (-2 / 3)
+    second = np.diag(-2 / 9 * a ** (-5 / 3))
+    for f in (root, fg.jit(root), fg.checkpoint(root)):
+        for of in (fg.grad, fg.jacfwd):
+            close(of(f, (0, 1))(a, scale), (want, 0.0))
+            close(fg.jit(of(f, (0, 1)))(a, scale), (want, 0.0))
+        close(fg.hessian(f)(a, scale), second)
+        many = fg.vmap(fg.grad(f), (None, 0))(a, fnp.array([1.0, 2.0], "float64"))
+        close(many, np.stack([want, want]))
+
+    def looped(a):
+        return lax.scan(lambda c, s: (c + root(a, s), None), scale, np.array([1.0, 2.0]))[0]
+
+    close(fg.grad(looped)(a), 2 * want)
+
+
+def test_python_numbers_take_the_dtype_of_what_they_meet():
+    def sqrt(a):
+        solve = lambda f, x: lax.fori_loop(0, 20, lambda i, x: x - f(x) / fg.grad(f)(x), x)
+        return lax.custom_root(lambda x: x * x - a, 1.0, solve, lambda g, y: y / g(1.0))
+
+    def divide(a, b):
+        solve = lambda matvec, b: b / matvec(1.0)
+        return lax.custom_linear_solve(lambda x: a * x, b, solve, symmetric=True)
+
+    four = np.float64(4)
+    for got, want in [
+        (sqrt(four), 2.0),
+        (fg.grad(sqrt)(four), 0.25),
+        (divide(four, 2.0), 0.5),
+        (fg.grad(divide)(four, 2.0), -0.125),
+    ]:
+        assert got.dtype == np.float64
+        close(got, want)
+    assert sqrt(4.0).weak_type
