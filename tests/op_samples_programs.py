@@ -251,7 +251,7 @@ COLLECTIVE = [
     collective(co.psum_scatter_p, lambda x: co.psum_scatter(x, "i"), lambda x: x.sum(0), (3, 2)),
     collective(co.psum_scatter_p, lambda x: co.psum_scatter(x, "i", tiled=True),
                lambda x: x.sum(0).reshape(N, 2), (6,), name="psum_scatter tiled"),
-    collective(cv.pvary_p, lambda x: cv.pvary(x, "i"), lambda x: x),
+    collective(cv.pvary_p, lambda x: cv.pvary(x, "i"), lambda x: x, order=0),
     collective(cv.psum_invariant_p, lambda x: cv.psum_invariant_p.bind(x, axis_name=("i",)),
                lambda x: same(x.sum(0)), order=0),
     collective(cv.assume_invariant_p, lambda x: cv.assume_invariant_p.bind(x, axis_name=("i",)),
