@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,18 +42,46 @@ def parameter_names(fun: Callable, n_args: int) -> list[str]:
     return [*names, *(f"args[{i}]" for i in range(len(names), n_args))][:n_args]
 
 
-def leaf_names(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
-    """A name for each leaf of a call's arguments: `params['w']`, `x`.
+def leaf_names(
+    fun: Callable, args: Sequence[Any], kwargs: dict[str, Any], fixed: Collection[int] = ()
+) -> list[str]:
+    """A name for each leaf of a call's arguments, but those at positions `fixed`: `params['w']`.
 
     >>> leaf_names(lambda params, x: 0, ({"w": 1, "b": 2}, 3), {})
     ["params['b']", "params['w']", 'x']
     """
     names: list[str] = []
-    for name, arg in zip(parameter_names(fun, len(args)), args, strict=True):
-        names += [name + tree.keystr(path) for path, _ in tree.leaves_with_path(arg)]
+    for i, (name, arg) in enumerate(zip(parameter_names(fun, len(args)), args, strict=True)):
+        if i not in fixed:
+            names += [name + tree.keystr(path) for path, _ in tree.leaves_with_path(arg)]
     for key in sorted(kwargs):
         names += [key + tree.keystr(path) for path, _ in tree.leaves_with_path(kwargs[key])]
     return names
+
+
+def split_static(
+    what: str, fun: Callable, argnums: int | Sequence[int], args: tuple
+) -> tuple[Callable, tuple, set[int]]:
+    """`fun` as a function of its other arguments, these, and the static ones' positions.
+
+    >>> f, rest, fixed = split_static("grad", pow, 1, (2.0, 3))
+    >>> f(*rest), fixed
+    (8.0, {1})
+    """
+    nums = (argnums,) if isinstance(argnums, int) else argnums
+    for n in nums:
+        if not -len(args) <= n < len(args):
+            raise ValueError(
+                f"{what} of {name_of(fun)}: static_argnums={n} needs at least "
+                f"{n + 1 if n >= 0 else -n} positional arguments, got {len(args)}"
+            )
+    fixed = {n % len(args) for n in nums}
+
+    def of_rest(*rest: Any, **kwargs: Any) -> Any:
+        given = iter(rest)
+        return fun(*(a if i in fixed else next(given) for i, a in enumerate(args)), **kwargs)
+
+    return of_rest, tuple(a for i, a in enumerate(args) if i not in fixed), fixed
 
 
 def is_arraylike(x: Any) -> bool:
@@ -78,12 +106,18 @@ def as_array(x: Any) -> Any:
     return Array(np.array(raw(x)), aval_of(x).weak_type)
 
 
-def check_leaves(what: str, fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise where a leaf of the arguments is no array, naming it."""
-    leaves, _ = tree.flatten((tuple(args), kwargs))
+def check_leaves(
+    what: str,
+    fun: Callable,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    fixed: Collection[int] = (),
+) -> None:
+    """Raise where a leaf of the arguments, but at positions `fixed`, is no array, naming it."""
+    leaves, _ = tree.flatten((tuple(a for i, a in enumerate(args) if i not in fixed), kwargs))
     if all(map(is_arraylike, leaves)):
         return
-    for name, leaf in zip(leaf_names(fun, args, kwargs), leaves, strict=True):
+    for name, leaf in zip(leaf_names(fun, args, kwargs, fixed), leaves, strict=True):
         if not is_arraylike(leaf):
             raise TypeError(
                 f"{what} of {name_of(fun)}: argument {name} must be an array or a number, got "

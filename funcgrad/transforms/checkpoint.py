@@ -21,6 +21,7 @@ from funcgrad.transforms.arguments import (
     check_leaves,
     leaf_names,
     name_of,
+    split_static,
     wraps,
 )
 from funcgrad.transforms.batching import batch_jaxpr
@@ -57,21 +58,14 @@ def checkpoint(
         return lambda f: checkpoint(
             f, policy=policy, static_argnums=static_argnums, prevent_cse=prevent_cse
         )
-    static = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
 
     @wraps(fun, "checkpoint")
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        fixed = {i % max(len(args), 1) for i in static}
-        dynamic = tuple(a for i, a in enumerate(args) if i not in fixed)
-
-        def call(*given: Any, **named: Any) -> Any:
-            rest = iter(given)
-            return fun(*(a if i in fixed else next(rest) for i, a in enumerate(args)), **named)
-
-        check_leaves("checkpoint", fun, dynamic, kwargs)
+        call, dynamic, fixed = split_static("checkpoint", fun, static_argnums, args)
+        check_leaves("checkpoint", fun, args, kwargs, fixed)
         leaves, in_tree = tree.flatten((dynamic, kwargs))
         flat = FlatFunction("checkpoint", call, in_tree)
-        names = leaf_names(fun, args, kwargs) if not fixed else None
+        names = leaf_names(fun, args, kwargs, fixed)
         jaxpr, consts = stage(flat, avals_of(leaves), f"checkpoint({name_of(fun)})", names)
         outs = checkpoint_p.bind(
             *consts, *leaves, jaxpr=jaxpr, policy=policy, prevent_cse=prevent_cse

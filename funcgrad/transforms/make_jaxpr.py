@@ -15,6 +15,7 @@ from funcgrad.transforms.arguments import (
     check_leaves,
     leaf_names,
     name_of,
+    split_static,
     wraps,
 )
 
@@ -33,20 +34,13 @@ def make_jaxpr(
         b:f32[] = mul a 2.0:f32[]
       in (b,) }
     """
-    static = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
 
     @wraps(fun, "make_jaxpr")
     def maker(*args: Any, **kwargs: Any) -> Any:
-        fixed = {i % max(len(args), 1) for i in static}
-        dynamic = tuple(a for i, a in enumerate(args) if i not in fixed)
-
-        def call(*given: Any, **named: Any) -> Any:
-            rest = iter(given)
-            return fun(*(a if i in fixed else next(rest) for i, a in enumerate(args)), **named)
-
-        check_leaves("make_jaxpr", fun, dynamic, kwargs)
+        call, dynamic, fixed = split_static("make_jaxpr", fun, static_argnums, args)
+        check_leaves("make_jaxpr", fun, args, kwargs, fixed)
         leaves, in_tree = tree.flatten((dynamic, kwargs))
-        names = leaf_names(fun, args, kwargs) if not fixed else None
+        names = leaf_names(fun, args, kwargs, fixed)
         flat = FlatFunction("make_jaxpr", call, in_tree)
         jaxpr, consts = stage(flat, avals_of(leaves), f"make_jaxpr({name_of(fun)})", names)
         closed = ClosedJaxpr(jaxpr, consts)

@@ -237,3 +237,24 @@ def test_random_numbers_are_the_same_again():
 
     close(fg.grad(fg.checkpoint(f))(X), fg.grad(f)(X))
     close(fg.jit(fg.grad(fg.checkpoint(f)))(X), fg.grad(f)(X))
+
+
+@pytest.mark.parametrize("transform", [fg.checkpoint, fg.make_jaxpr])
+def test_static_arguments_are_named_and_there(transform):
+    name = transform.__name__
+
+    def f(x, kind, y):
+        return x if kind == "x" and x > 0 else y
+
+    with pytest.raises(
+        ValueError, match=rf"{name} of f: static_argnums=3 needs at least 4 .*got 3"
+    ):
+        transform(f, static_argnums=3)(1.0, "x", 2.0)
+    with pytest.raises(ValueError, match=rf"{name} of f: static_argnums=-4 needs at least 4"):
+        transform(f, static_argnums=(1, -4))(1.0, "x", 2.0)
+    # Names of the others don't shift.
+    with pytest.raises(TypeError, match=rf"{name} of f: argument y must be an array .*got 'z'"):
+        transform(f, static_argnums=-2)(1.0, "x", "z")
+    with pytest.raises(fg.errors.TracerBoolConversionError, match=rf"argument x of {name}\(f\)"):
+        transform(f, static_argnums=1)(1.0, "x", 2.0)
+    assert transform(f, static_argnums=[1])(1.0, "y", 2.0) is not None
