@@ -6,6 +6,7 @@
 (2, 3)
 """
 
+from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import (
     AbstractMesh,
     Device,
@@ -27,10 +28,13 @@ from funcgrad.parallel.meshes import (
     process_index,
     virtual_devices,
 )
+from funcgrad.parallel.recipes import by_path, fsdp, replicated
 from funcgrad.parallel.show import visualize_sharding
 
 __all__ = [
     "AbstractMesh", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec",
+    "ShardedArray",
+    "by_path", "fsdp", "replicated",
     "device_put", "make_array_from_callback", "reshard", "visualize_sharding",
     "with_sharding_constraint",
     "devices", "make_mesh", "process_count", "process_index", "virtual_devices",

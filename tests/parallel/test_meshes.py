@@ -1,0 +1,48 @@
+"""Which devices there are."""
+
+import pytest
+
+import funcgrad as fg
+from funcgrad.core.sharding import Device
+from funcgrad.errors import ShardingError
+from funcgrad.parallel import make_mesh, process_count, process_index, virtual_devices
+
+
+def test_a_plain_process_has_as_many_virtual_devices_as_are_asked_for():
+    assert fg.devices() == (Device(0),)
+    assert make_mesh((2, 3), ("a", "b")).devices[1, 2] == Device(5)
+    assert make_mesh((-1, 2), ("a", "b"), devices=virtual_devices(8)).shape == {"a": 4, "b": 2}
+    assert (process_index(), process_count()) == (0, 1)
+
+
+def test_under_a_launcher_devices_are_ranks(monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert (process_index(), process_count()) == (1, 4)
+    assert fg.devices()[3] == Device(3, 3, "rank")
+    mesh = make_mesh((2, -1), ("a", "b"))
+    assert mesh.shape == {"a": 2, "b": 2}
+    assert mesh.devices[1, 0] == Device(2, 2, "rank")
+    with pytest.raises(ShardingError, match=r"needs 2 devices, there are 4"):
+        make_mesh(2, "a")
+    assert make_mesh(2, "a", devices=virtual_devices(2)).devices[1].kind == "virtual"
+
+
+@pytest.mark.parametrize(
+    ("shape", "devices", "words"),
+    [
+        ((3,), 2, "needs 3 devices, there are 2"),
+        ((-1, -1), 4, "one may be -1"),
+        ((0,), 4, "at least 1"),
+        ((-1, 3), 4, "not a multiple of 3"),
+    ],
+)
+def test_meshes_that_cannot_be(shape, devices, words):
+    names = ("a", "b")[: len(shape)]
+    with pytest.raises(ShardingError, match=words):
+        make_mesh(shape, names, devices=virtual_devices(devices))
+
+
+def test_no_devices():
+    with pytest.raises(ValueError, match="at least 1"):
+        virtual_devices(0)
