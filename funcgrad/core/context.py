@@ -17,7 +17,7 @@ from funcgrad import dtypes
 from funcgrad.errors import DTypeError
 
 _FIELDS = (
-    "trace", "axes", "float_dtype", "int_dtype", "scopes", "disable_jit", "debug_nans",
+    "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "debug_nans",
     "communicators",
 )  # fmt: skip
 
@@ -25,6 +25,7 @@ _FIELDS = (
 class Context:
     """The current trace, named axes (name → size), default dtypes, name scopes and switches.
 
+    manual: the mesh axes of the shard_maps around, where it is followed what varies over them
     communicators: None, or the function from names of axes to the communicator over them through
         which collectives on plain arrays are done
     """
@@ -33,6 +34,7 @@ class Context:
 
     trace: Any
     axes: dict[Any, int]
+    manual: tuple[str, ...]
     float_dtype: np.dtype
     int_dtype: np.dtype
     scopes: tuple[str, ...]
@@ -41,10 +43,12 @@ class Context:
     communicators: Callable[[tuple], Any] | None
 
     def __init__(
-        self, trace, axes, float_dtype, int_dtype, scopes, disable_jit, debug_nans, communicators
-    ):
+        self, trace, axes, manual, float_dtype, int_dtype, scopes, disable_jit, debug_nans,
+        communicators,
+    ):  # fmt: skip
         self.trace = trace
         self.axes = axes
+        self.manual = manual
         self.float_dtype = float_dtype
         self.int_dtype = int_dtype
         self.scopes = scopes
@@ -58,16 +62,19 @@ class Context:
 
     def with_trace(self, trace: Any) -> Context:
         """A copy under another trace: the change that every transform makes at every op."""
-        return Context(trace, self.axes, self.float_dtype, self.int_dtype, self.scopes,
+        return Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
                        self.disable_jit, self.debug_nans, self.communicators)  # fmt: skip
 
     def static_key(self) -> tuple:
         """What a traced program depends on beside its arguments."""
-        return (tuple(self.axes.items()), self.float_dtype, self.int_dtype, self.debug_nans)
+        return (
+            tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
+            self.debug_nans,
+        )  # fmt: skip
 
 
 # core.array completes the root with the trace that evaluates.
-ROOT = Context(None, {}, np.dtype("float32"), np.dtype("int32"), (), False, False, None)
+ROOT = Context(None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, False, None)
 _current: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = _current.get
 push = _current.set

@@ -26,9 +26,8 @@ from funcgrad.parallel.shard_map_primitive import (
     inside,
     local_aval,
     shard_map_p,
-    with_excess,
 )
-from funcgrad.parallel.varying import annotate, listed
+from funcgrad.parallel.varying import annotate, listed, with_excess
 from funcgrad.transforms.arguments import (
     FlatFunction,
     avals_of,
@@ -156,7 +155,7 @@ def _trace(
     ]
     local = [local_aval(a, mesh, c) for a, c in zip(avals, in_cuts, strict=True)]
     flat = FlatFunction("shard_map", f, in_tree)
-    with inside(mesh, manual):
+    with inside(mesh, manual, check):
         jaxpr, consts = stage(flat, local, f"shard_map({name_of(f)})", arguments)
         captured = [((),) * aval_of(c).ndim for c in consts]
         cuts = (*captured, *in_cuts)
@@ -171,7 +170,8 @@ def _trace(
 def _manual(what: str, mesh: Mesh, names: frozenset | None) -> tuple[str, ...]:
     """The mesh axes that the function sees, in the mesh's order."""
     if names is None:
-        names = frozenset(mesh.axis_names)
+        # A shard_map inside of another one is over the axes that are left.
+        names = frozenset(mesh.axis_names) - frozenset(context.current().axes)
     unknown = names - frozenset(mesh.axis_names)
     if unknown or not names:
         raise ShardingError(

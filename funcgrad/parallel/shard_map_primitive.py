@@ -21,7 +21,7 @@ from funcgrad.errors import IRError, ShardingError
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.collective_varying import psum_invariant_p, pvary_p
 from funcgrad.ops.shape import reshape_p
-from funcgrad.parallel.varying import NONE, Axes, annotate, listed
+from funcgrad.parallel.varying import NONE, Axes, annotate, listed, with_excess
 from funcgrad.transforms.batching import BatchAxis, batch_jaxpr
 from funcgrad.transforms.control import choose, drop
 from funcgrad.transforms.dce import dce_jaxpr
@@ -37,10 +37,11 @@ def cut_axes(cuts: Cuts) -> Axes:
     return frozenset(a for axes in cuts for a in axes)
 
 
-def inside(mesh: Mesh, manual: Sequence[str]) -> Any:
-    """The context of a body: its mesh axes are named."""
-    axes = {**context.current().axes, **{a: mesh.shape[a] for a in manual}}
-    return context.scoped(axes=axes)
+def inside(mesh: Mesh, manual: Sequence[str], followed: bool = True) -> Any:
+    """The context of a body: its mesh axes are named, and what varies over them is followed."""
+    ctx = context.current()
+    axes = {**ctx.axes, **{a: mesh.shape[a] for a in manual}}
+    return context.scoped(axes=axes, manual=(*ctx.manual, *manual) if followed else ())
 
 
 def local_aval(aval: ShapedArray, mesh: Mesh, cuts: Cuts) -> ShapedArray:
@@ -76,20 +77,6 @@ def fit(
             "tangent per device where the value is the same on all of them; psum it in the rule"
         )
     return annotate(with_excess(jaxpr, over, manual, excess), ins, manual, outs).jaxpr
-
-
-def with_excess(
-    jaxpr: Jaxpr, over: Sequence[Axes], manual: Sequence[str], prim: Primitive
-) -> Jaxpr:
-    """The program with `prim` applied to each result over the axes given for it."""
-    eqns, outs = list(jaxpr.eqns), list(jaxpr.outs)
-    for i, axes in enumerate(over):
-        if axes:
-            new = Var(outs[i].aval)
-            names = tuple(a for a in manual if a in axes)
-            eqns.append(Eqn(prim, [outs[i]], [new], {"axis_name": names}))
-            outs[i] = new
-    return Jaxpr(jaxpr.ins, eqns, outs, jaxpr.names)
 
 
 # ---- rules

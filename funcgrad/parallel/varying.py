@@ -24,6 +24,7 @@ from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.collective import axis_index_p, psum_p
 from funcgrad.ops.collective_varying import assume_invariant_p, psum_invariant_p, pvary_p
 from funcgrad.transforms.control import split_list
+from funcgrad.transforms.pullback import transposed
 
 Axes = frozenset[str]
 NONE: Axes = frozenset()
@@ -144,6 +145,22 @@ class _Pass:
         """Let an atom stand for the result of an equation of the old program."""
         self.env[eqn.outs[0]] = atom
         self.varying[eqn.outs[0]] = varying
+
+    def inline(self, eqn: Eqn, found: Annotated) -> None:
+        """Put an annotated program in the place of an equation."""
+        inner: dict[Var, Atom] = {
+            v: self.read(a) for v, a in zip(found.jaxpr.ins, eqn.ins, strict=True)
+        }
+        for e in found.jaxpr.eqns:
+            ins = [inner.get(a, a) if isinstance(a, Var) else a for a in e.ins]
+            outs = [Var(v.aval) for v in e.outs]
+            inner.update(zip(e.outs, outs, strict=True))
+            self.eqns.append(
+                e.replace(ins=tuple(ins), outs=tuple(outs), scopes=eqn.scopes + e.scopes)
+            )
+        for var, atom, axes in zip(eqn.outs, found.jaxpr.outs, found.varying, strict=True):
+            self.env[var] = inner.get(atom, atom) if isinstance(atom, Var) else atom
+            self.varying[var] = axes
 
 
 # ---- ops of one device
@@ -350,6 +367,41 @@ def _custom_vjp_tangent(p: _Pass, eqn: Eqn) -> None:
     p.keep(eqn, sub.varying, [p.read(a) for a in eqn.ins], jaxpr=sub.jaxpr, bwd=bwd)
 
 
+def _pullback(p: _Pass, eqn: Eqn) -> None:
+    """A transpose that waited: the linear program is annotated, and transposed now."""
+    jaxpr, n_linear = eqn.params["jaxpr"], eqn.params["n_linear"]
+    n = len(jaxpr.ins) - n_linear
+    held = [p.of(a) for a in eqn.ins]
+    likes = [held[i] for i in eqn.params["likes"]]
+    forward = annotate(jaxpr, [*held[:n], *likes], p.manual)
+    for ct, out in zip(held[n:], forward.varying, strict=True):
+        if ct - out:
+            raise ShardingError(
+                f"vjp inside shard_map: a cotangent varies over the mesh axis {listed(ct - out)}, "
+                "but the result it belongs to is the same along it; psum or pmean the cotangent, "
+                "or pvary the result"
+            )
+    backward = transposed(forward.jaxpr, n_linear)
+    found = annotate(backward, held, p.manual)
+    over = [v - like for v, like in zip(found.varying, likes, strict=True)]
+    if any(over):  # a user's backward rule
+        backward = with_excess(backward, over, context.current().axes, psum_invariant_p)
+    found = annotate(backward, held, p.manual, likes)
+    p.inline(eqn, found)
+
+
+def with_excess(jaxpr: Jaxpr, over: Sequence[Axes], order: Iterable[str], prim: Primitive) -> Jaxpr:
+    """The program with `prim` applied to each result over the axes given for it."""
+    eqns, outs = list(jaxpr.eqns), list(jaxpr.outs)
+    for i, axes in enumerate(over):
+        if axes:
+            new = Var(outs[i].aval)
+            names = tuple(a for a in order if a in axes)
+            eqns.append(Eqn(prim, [outs[i]], [new], {"axis_name": names}))
+            outs[i] = new
+    return Jaxpr(jaxpr.ins, eqns, outs, jaxpr.names)
+
+
 def _cond(p: _Pass, eqn: Eqn) -> None:
     branches = eqn.params["branches"]
     index, ops = eqn.ins[0], eqn.ins[1:]
@@ -503,6 +555,7 @@ _RULES: dict[str, Callable[[_Pass, Eqn], None]] = {
     "settle": _settle,
     "optimization_barrier": _side_by_side,
     "jit": _call,
+    "pullback": _pullback,
     "checkpoint": _call,
     "shard_map": _call,
     "custom_jvp_call": _custom_jvp,

@@ -29,6 +29,7 @@ from funcgrad.transforms.arguments import (
 from funcgrad.transforms.control import as_type
 from funcgrad.transforms.jvp import jvp_flat
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
+from funcgrad.transforms.pullback import pull_back_later
 from funcgrad.transforms.transpose import backward_pass
 
 
@@ -193,8 +194,11 @@ class Pullback:
 def pull_back(lin: Linearized, residuals: Sequence[Any], cts: Sequence[Any], avals: Any) -> list:
     """Cotangents (or `Zero`) of all flat primals, from those of the results that vary."""
     n = len(residuals)
-    args = [*residuals, *(Linear(v.aval) for v in lin.jaxpr.ins[n:])]
-    found = iter(backward_pass(lin.jaxpr, args, cts)[n:])
+    if lin.manual:
+        found = iter(pull_back_later(lin.jaxpr, residuals, cts, len(lin.jaxpr.ins) - n))
+    else:
+        args = [*residuals, *(Linear(v.aval) for v in lin.jaxpr.ins[n:])]
+        found = iter(backward_pass(lin.jaxpr, args, cts)[n:])
     return [
         as_array(next(found)) if v else Zero(a.tangent())
         for a, v in zip(avals, lin.in_nonzero, strict=True)

@@ -77,12 +77,17 @@ class LinearTrace(Trace):
 
 
 class Linearized(NamedTuple):
-    """A linear program of the tangents of flat arguments, and the residuals it begins with."""
+    """A linear program of the tangents of flat arguments, and the residuals it begins with.
+
+    Inside of a shard_map the last residuals are the arguments themselves, which the program
+    doesn't read: its transpose has to know over which mesh axes they vary (`transforms.pullback`).
+    """
 
     jaxpr: Jaxpr
     residuals: list
     out_nonzero: list[bool]
     in_nonzero: list[bool]
+    manual: bool = False
 
 
 def linearize_flat(
@@ -113,7 +118,14 @@ def linearize_flat(
         nonzero = [type(t) is not Zero for _, t in pairs]
     finally:
         linear.live = linear.tape.live = False
-    return outs, Linearized(jaxpr, residuals, nonzero, varies)
+    manual = bool(context.current().manual)
+    if manual:
+        n = len(residuals)
+        likes = [p for p, v in zip(primals, varies, strict=True) if v]
+        unread = [Var(aval_of(p)) for p in likes]
+        jaxpr = Jaxpr([*jaxpr.ins[:n], *unread, *jaxpr.ins[n:]], jaxpr.eqns, jaxpr.outs)
+        residuals = [*residuals, *likes]
+    return outs, Linearized(jaxpr, residuals, nonzero, varies, manual)
 
 
 class PartialJaxpr(NamedTuple):
