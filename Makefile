@@ -32,7 +32,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks --out benchmarks/out $(ARGS)
 
 docs: $(VENV)/.docs
 	$(BIN)/pdoc --docformat markdown --math --output-directory build/docs funcgrad

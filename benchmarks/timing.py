@@ -1,37 +1,49 @@
-"""Timing several ways of doing one thing, interleaved, so that a machine's moods hit all alike."""
+"""Times of calls, in bursts."""
 
 from __future__ import annotations
 
-import statistics
+import gc
+import itertools
 import time
 from collections.abc import Callable
 
-BURST = 1.0  # seconds
+SHORTEST = 1e-4  # seconds: calls that take less are timed several at once
 
 
-def interleaved(cases: dict[str, Callable[[], object]], seconds: float = 5.0) -> dict[str, float]:
-    """The median seconds of each case: all in turn, a burst of calls each, for `seconds` in all.
+def calls_a_sample(run: Callable[[], object]) -> int:
+    """How many calls to time at once, so that reading the clock costs nothing beside them."""
+    count = 1
+    while True:
+        elapsed = _timed(run, count)
+        if elapsed >= SHORTEST:
+            return count
+        count = max(2 * count, int(count * SHORTEST / max(elapsed, 1e-9)))
 
-    The first call of a burst isn't counted: it finds the caches, and the cores, as another library
-    left them (whose threads may still be spinning).
+
+def burst(run: Callable[[], object], seconds: float, count: int = 1) -> list[float]:
+    """Seconds a call, for as long as `seconds`, and at least once.
+
+    The first calls aren't counted: they find the caches, and the cores, as another library left
+    them (whose threads may still be spinning).
     """
-    for run in cases.values():
+    _timed(run, count)
+    samples = []
+    stop = time.perf_counter() + seconds
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        while True:
+            samples.append(_timed(run, count) / count)
+            if time.perf_counter() >= stop:
+                return samples
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _timed(run: Callable[[], object], count: int) -> float:
+    times = itertools.repeat(None, count)
+    start = time.perf_counter()
+    for _ in times:
         run()
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or min(map(len, times.values())) < 5:
-        for name, run in cases.items():
-            run()
-            stop = time.perf_counter() + BURST
-            while time.perf_counter() < stop:
-                start = time.perf_counter()
-                run()
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(t) for name, t in times.items()}
-
-
-def report(title: str, medians: dict[str, float], ours: str = "funcgrad") -> None:
-    """Print medians and how many times ours each is."""
-    print(title)
-    for name, median in sorted(medians.items(), key=lambda item: item[1]):
-        print(f"  {name:28} {median * 1e6:10.1f} µs   {median / medians[ours]:6.2f} × {ours}")
+    return time.perf_counter() - start
