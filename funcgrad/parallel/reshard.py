@@ -28,7 +28,7 @@ from funcgrad.ops.collective import (
 )
 from funcgrad.ops.compare import eq
 from funcgrad.ops.convert import select_n
-from funcgrad.ops.index import dynamic_slice_in_dim
+from funcgrad.ops.index import dynamic_slice_p
 
 Sizes = Mapping[str, int]
 Kind = Literal["slice", "first", "psum", "psum_scatter", "all_gather", "all_to_all"]
@@ -159,8 +159,11 @@ def apply(x: Any, have: Layout, want: Layout, sizes: Sizes) -> Any:
 def _take(step: Step, x: Any, sizes: Sizes) -> Any:
     kind, axes, dim, to = step
     if kind == "slice":
-        block = aval_of(x).shape[dim] // extent(axes, sizes)
-        return dynamic_slice_in_dim(x, offset(axes, block), block, dim)
+        shape = list(aval_of(x).shape)
+        shape[dim] //= extent(axes, sizes)
+        starts: list[Any] = [np.int32(0)] * len(shape)
+        starts[dim] = offset(axes, shape[dim])
+        return dynamic_slice_p.bind(x, *starts, slice_sizes=tuple(shape))
     if kind == "first":
         return masked_but_first(x, axes)
     if kind == "psum":

@@ -4,8 +4,9 @@ from collections import Counter
 
 import numpy as np
 
+from funcgrad.core.context import scoped
 from funcgrad.core.ir import interpret, sub_jaxprs, typecheck
-from funcgrad.core.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from funcgrad.core.sharding import NamedSharding, PartitionSpec
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.parallel.lockstep import lockstep
@@ -23,6 +24,7 @@ def traced(fun, args):
 
 def sharded(mesh, *specs):
     """Shardings from specs or cuts; None stays None."""
+
     def one(s):
         if s is None or isinstance(s, NamedSharding):
             return s
@@ -37,8 +39,15 @@ def run(program, args):
     return interpret(lockstep(program), np, *(np.asarray(x) for x in args))
 
 
+def checked(program):
+    """The program, after its types have been checked."""
+    with scoped(axes=program.mesh.shape):
+        typecheck(program.jaxpr)
+    return program
+
+
 def partitioned(fun, args, mesh, specs):
-    """A function's per-device program, after a check of its types and its results."""
+    """A function's per-device program, its program and all inputs of both."""
     jaxpr, args = traced(fun, args)
     shardings = [None] * (len(args) - len(specs)) + sharded(mesh, *specs)
     program = partition(jaxpr, mesh, shardings)
@@ -58,7 +67,3 @@ def counts(program):
 
     walk(program.jaxpr)
     return dict(found)
-
-
-__all__ = ["AbstractMesh", "counts", "interpret", "partitioned", "run", "sharded", "traced",
-           "typecheck"]  # fmt: skip

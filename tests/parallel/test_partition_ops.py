@@ -1,0 +1,145 @@
+"""Every op, by its row of samples, cut over meshes: as the unsharded one, values and gradients."""
+
+import itertools
+import random
+import zlib
+
+import numpy as np
+import pytest
+
+from funcgrad import dtypes
+from funcgrad.core.ir import interpret
+from funcgrad.core.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from funcgrad.core.trace import aval_of
+from funcgrad.ops.sharding import sharding_constraint_p
+from funcgrad.transforms.vmap import vmap
+from tests.op_checks import arrays, batched_rows, by_row, function, operands, typical, varying
+from tests.op_samples import ROWS
+from tests.op_samples_base import F32, F64, assert_close
+from tests.ops.rules import random_like, vjp
+from tests.parallel.programs import checked, partitioned, run
+
+MESHES = [
+    AbstractMesh((2,), ("x",)),
+    AbstractMesh((4,), ("x",)),
+    AbstractMesh((2, 2), ("x", "y")),
+]
+BATCH = 4
+MANY = 400
+
+
+def choices(mesh, shape):
+    """All ways to cut an array over a mesh."""
+    names = mesh.axis_names
+    options = [(), *((a,) for a in names), *itertools.permutations(names, 2)]
+    found = []
+    for cuts in itertools.product(options, repeat=len(shape)):
+        used = [a for axes in cuts for a in axes]
+        fits = all(n and n % mesh.extent(a) == 0 for n, a in zip(shape, cuts, strict=True) if a)
+        if fits and len(set(used)) == len(used):
+            found.append(cuts)
+    return found
+
+
+def sampled(mesh, args, rng, most):
+    """Some ways to cut the operands, most of them in some way; some are left open (None)."""
+    each = [choices(mesh, np.shape(x)) for x in args]
+    if np.prod([len(c) for c in each], dtype=float) <= most:
+        return list(itertools.product(*each))
+    return [
+        [None if rng.random() < 0.1 else rng.choice(c[rng.random() < 0.7 :] or c) for c in each]
+        for _ in range(most)
+    ]
+
+
+def constrained(fun, mesh, rng):
+    """The function with its results cut in some way."""
+
+    def wrapped(*xs):
+        outs = []
+        for o in fun(*xs):
+            cuts = rng.choice(choices(mesh, aval_of(o).shape))
+            s = NamedSharding(mesh, PartitionSpec(*cuts))
+            outs.append(sharding_constraint_p.bind(o, sharding=s) if rng.random() < 0.5 else o)
+        return outs
+
+    return wrapped
+
+
+def check(fun, args, row, rng, most, ulps=256):
+    for mesh in MESHES:
+        for cuts in sampled(mesh, args, rng, most):
+            program, jaxpr, values = partitioned(constrained(fun, mesh, rng), args, mesh, cuts)
+            checked(program)
+            want = interpret(jaxpr, np, *(np.asarray(v) for v in values))
+            for g, w in zip(run(program, values), want, strict=True):
+                size = np.abs(np.where(np.isfinite(w), w, 0)).max(initial=1)
+                size = float(size) if dtypes.is_inexact(w.dtype) else 1.0
+                assert_close(g, w, ulps, ulps * size, f"{row} cut {cuts}\n{jaxpr}\n{program}")
+
+
+def seeded(what):
+    number = zlib.crc32(what.encode())
+    return random.Random(number), np.random.default_rng(number)
+
+
+def how_many(request, few):
+    return MANY if request.config.getoption("--slow") else few
+
+
+@by_row(ROWS)
+def test_values(row, request):
+    for k, case in enumerate(row.cases_for("dims")):
+        rng, numbers = seeded(f"{row} {k}")
+        args = operands(row, case, numbers, typical(row))
+        check(function(row, case), args, row, rng, how_many(request, 2))
+
+
+@by_row(batched_rows())
+def test_values_of_batches(row, request):
+    """With an axis more, that devices can share."""
+    for k, case in enumerate(row.cases_for("vmap")):
+        rng, numbers = seeded(f"{row} {k}")
+        axes = [rng.randint(0, len(a.shape)) if a.batched else None for a in case.args]
+        if all(d is None for d in axes):
+            continue
+        lanes = [case.make(numbers, typical(row)) for _ in range(BATCH)]
+        args = [
+            lanes[0][i] if d is None else np.stack([lane[i] for lane in lanes], d)
+            for i, d in enumerate(axes)
+        ]
+        check(vmap(function(row, case), tuple(axes)), args, row, rng, how_many(request, 2))
+
+
+@by_row([row for row in batched_rows() if row.order and row.cases_for("grad")])
+def test_gradients(row, request):
+    dtype = next((d for d in (F32, F64) if d in row.dtypes), None)
+    for k, case in enumerate(row.cases_for("grad")):
+        if dtype is None:
+            continue
+        rng, numbers = seeded(f"{row} {k}")
+        given = case.make(numbers, dtype)
+        fun, xs = varying(row, case, given)
+        outs = [np.asarray(o) for o in fun(*arrays(xs))] if xs else []
+        cts = [random_like(numbers, o) for o in outs if dtypes.is_inexact(o.dtype)]
+        if not cts:
+            continue
+
+        n = len(xs)
+
+        def pulled(*values, fun=fun, n=n):
+            return vjp(fun, list(values[:n]), list(values[n:]))
+
+        check(pulled, [*xs, *cts], row, rng, how_many(request, 2), ulps=4096)
+
+
+def test_choices():
+    assert choices(MESHES[0], (4, 3)) == [((), ()), (("x",), ())]
+    assert len(choices(MESHES[2], (4, 2))) == 9
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_some_way_to_cut_is_sampled(mesh):
+    found = sampled(mesh, [np.zeros((4, 4)), np.zeros(8)], random.Random(0), 5)
+    assert len(found) == 5
+    assert any(c is not None and any(c) for cuts in found for c in cuts)
