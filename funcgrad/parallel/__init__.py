@@ -29,13 +29,14 @@ from funcgrad.parallel.meshes import (
     virtual_devices,
 )
 from funcgrad.parallel.recipes import by_path, fsdp, replicated
+from funcgrad.parallel.shard_map import shard_map
 from funcgrad.parallel.show import visualize_sharding
 
 __all__ = [
     "AbstractMesh", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec",
     "ShardedArray",
     "by_path", "fsdp", "replicated",
-    "device_put", "make_array_from_callback", "reshard", "visualize_sharding",
+    "device_put", "make_array_from_callback", "reshard", "shard_map", "visualize_sharding",
     "with_sharding_constraint",
     "devices", "make_mesh", "process_count", "process_index", "virtual_devices",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from funcgrad.parallel.factors import Assignment, Factors, restrict
 from funcgrad.parallel.program import SpmdProgram
 from funcgrad.parallel.propagate import REMADE, Propagation, propagate
 from funcgrad.parallel.reshard import Layout, Sizes
+from funcgrad.parallel.varying import erase
 from funcgrad.transforms.control import split_list
 from funcgrad.transforms.simplify import inline_calls
 
@@ -51,7 +52,7 @@ def partition(
         c:f32[] = psum[axis_name=('data',)] b
       in (c,) }
     """
-    jaxpr = inline_calls(jaxpr)
+    jaxpr = erase(inline_calls(jaxpr))
     plan = propagate(jaxpr, mesh, in_shardings)
     layouts = [Layout(plan.cuts[v]) for v in jaxpr.ins]
     found: list[Cuts] = []

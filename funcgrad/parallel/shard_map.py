@@ -27,7 +27,8 @@ from funcgrad.parallel.shard_map_primitive import (
     local_aval,
     shard_map_p,
 )
-from funcgrad.parallel.varying import annotate, listed, with_excess
+from funcgrad.parallel.varying import annotate
+from funcgrad.parallel.varying_pass import listed, with_excess
 from funcgrad.transforms.arguments import (
     FlatFunction,
     avals_of,

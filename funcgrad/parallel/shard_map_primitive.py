@@ -21,7 +21,8 @@ from funcgrad.errors import IRError, ShardingError
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.collective_varying import psum_invariant_p, pvary_p
 from funcgrad.ops.shape import reshape_p
-from funcgrad.parallel.varying import NONE, Axes, annotate, listed, with_excess
+from funcgrad.parallel.varying import annotate
+from funcgrad.parallel.varying_pass import NONE, Axes, listed, with_excess
 from funcgrad.transforms.batching import BatchAxis, batch_jaxpr
 from funcgrad.transforms.control import choose, drop
 from funcgrad.transforms.dce import dce_jaxpr
