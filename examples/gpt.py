@@ -2,31 +2,34 @@
 
     python examples/gpt.py                  # about two minutes on two cores
     python examples/gpt.py --resume         # go on from the last checkpoint
+    mpiexec -n 4 python examples/gpt.py     # the same on four processes
 
-The text is `pydoc_data.topics`, some 700 kB of English; a tenth is held out. The run ends with the
-validation loss, a sample of text, a loss curve (loss.png) and a checkpoint (gpt.safetensors).
+The model and its optimizer's state are spread over four devices (virtual ones, where no launcher
+gives processes) as `--layout` says: see layouts.py. The text is `pydoc_data.topics`, some 700 kB of
+English; a tenth is held out. The run ends with the validation loss, a sample of text, a loss curve
+(loss.png) and a checkpoint (a folder of safetensors files).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save_file
+from layouts import LAYOUTS, Layout
 from tqdm import tqdm
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import lax, nn, optim, random, tree
+from funcgrad import lax, nn, optim, parallel, random, tree
+from funcgrad.parallel import with_sharding_constraint
+from funcgrad.parallel.checkpoint import Checkpointer
 
 # ---- data
 
@@ -101,26 +104,32 @@ def layer_norm(p, x):
 
 
 def attention(p, x, heads: int):
-    """Causal self-attention."""
+    """Causal self-attention; the columns of qkv are in the order of heads."""
     b, t, d = x.shape
-    q, k, v = fnp.split((x @ p["qkv"]).reshape(b, t, 3 * heads, d // heads), 3, axis=2)
+    q, k, v = fnp.split((x @ p["qkv"]).reshape(b, t, heads, 3 * (d // heads)), 3, axis=-1)
     mixed = nn.dot_product_attention(q, k, v, is_causal=True)
     return mixed.reshape(b, t, d) @ p["out"]
 
 
-def logits_of(params, tokens, cfg: Config):
-    """(batch, time) integers to (batch, time, vocabulary) logits of the next character."""
+def logits_of(params, tokens, cfg: Config, residual=None):
+    """(batch, time) integers to (batch, time, vocabulary) logits of the next character.
+
+    residual: how activations between blocks are cut over devices
+    """
     x = params["tokens"][tokens] + params["positions"][: tokens.shape[1]]
     for p in params["blocks"]:
+        x = with_sharding_constraint(x, residual)
         x = x + attention(p, layer_norm(p["norm1"], x), cfg.heads)
+        x = with_sharding_constraint(x, residual)
         hidden = nn.gelu(layer_norm(p["norm2"], x) @ p["up"] + p["up_bias"])
         x = x + hidden @ p["down"] + p["down_bias"]
+    x = with_sharding_constraint(x, residual)
     return layer_norm(params["norm"], x) @ params["head"]
 
 
-def loss_of(params, inputs, targets, cfg: Config):
+def loss_of(params, inputs, targets, cfg: Config, residual=None):
     """Mean cross entropy, in nats a character."""
-    log_probs = nn.log_softmax(logits_of(params, inputs, cfg))
+    log_probs = nn.log_softmax(logits_of(params, inputs, cfg, residual))
     return -fnp.mean(fnp.take_along_axis(log_probs, targets[..., None], axis=-1))
 
 
@@ -137,13 +146,24 @@ def make_optimizer(steps: int, peak: float):
     )
 
 
-def make_step(cfg: Config, optimizer, batch: int):
-    """The compiled training step; the old state's memory becomes the new one's."""
+def init_state(key, cfg: Config, optimizer):
+    """Parameters, the optimizer's moments, and the number of steps done."""
+    params = init_params(key, cfg)
+    return {"params": params, "optimizer": optimizer.init(params), "step": fnp.zeros((), "int32")}
 
-    @partial(fg.jit, donate_argnums=0)
+
+def make_step(cfg: Config, optimizer, batch: int, layout: Layout):
+    """The compiled training step; the old state's memory becomes the new one's."""
+    whole = fg.NamedSharding(layout.mesh, fg.P())
+
+    @partial(fg.jit, donate_argnums=0, out_shardings=(layout.state, whole))
     def step(state, key, codes):
-        inputs, targets = batch_at(key, codes, batch, cfg.context)
-        loss, grads = fg.value_and_grad(loss_of)(state["params"], inputs, targets, cfg)
+        batch_now = batch_at(key, codes, batch, cfg.context)
+        inputs, targets = with_sharding_constraint(batch_now, layout.batch)
+        loss, grads = fg.value_and_grad(loss_of)(
+            state["params"], inputs, targets, cfg, layout.residual
+        )
+        grads = with_sharding_constraint(grads, layout.grads)
         updates, moments = optimizer.update(grads, state["optimizer"], state["params"])
         params = optim.apply_updates(state["params"], updates)
         return {"params": params, "optimizer": moments, "step": state["step"] + 1}, loss
@@ -180,28 +200,18 @@ def generate(params, key, length: int, cfg: Config):
 # ---- checkpoints
 
 
-def save(path: Path, state, run: dict, losses: list[float]) -> None:
-    """Write the state as safetensors, with the run's settings: complete, or not at all."""
-    tensors = {tree.keystr(p): np.asarray(x) for p, x in tree.leaves_with_path(state)}
-    tensors["losses"] = np.asarray(losses, np.float32)
-    partial_file = path.with_suffix(".partial")
-    save_file(tensors, partial_file, metadata={"run": json.dumps(run)})
-    os.replace(partial_file, path)
-
-
-def load(path: Path, state, run: dict):
-    """The saved state, in the structure of `state`, and the losses so far."""
-    if not path.exists():
-        raise SystemExit(f"--resume: there is no checkpoint {path}; start without --resume")
-    with safe_open(path, framework="numpy") as file:
-        saved = json.loads((file.metadata() or {}).get("run", "{}"))
-        changed = [f"{k} {saved.get(k)} (now {v})" for k, v in run.items() if saved.get(k) != v]
-        if changed:
-            raise SystemExit(f"--resume: {path} is of another run, with {', '.join(changed)}")
-        restored = tree.map_with_path(
-            lambda p, _: fnp.array(file.get_tensor(tree.keystr(p))), state
+def resume(checkpoints: Checkpointer, like, run: dict):
+    """The last saved state, cut as `like` is, whatever devices saved it, and the losses so far."""
+    if checkpoints.latest() is None:
+        raise SystemExit(f"--resume: {checkpoints.folder} has no checkpoint; start without it")
+    saved = checkpoints.contents().metadata
+    was = saved["run"]
+    changed = [f"{k} {was.get(k)} (now {v})" for k, v in run.items() if was.get(k) != v]
+    if changed:
+        raise SystemExit(
+            f"--resume: {checkpoints.folder} is of another run, with {', '.join(changed)}"
         )
-        return restored, file.get_tensor("losses").tolist()
+    return checkpoints.restore(like), saved["losses"]
 
 
 # ---- the run
@@ -235,50 +245,72 @@ def parse_args(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=Config.layers)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--layout", choices=LAYOUTS, default="fsdp", help="see layouts.py")
+    parser.add_argument(
+        "--devices", type=int, default=4, help="virtual devices, where no launcher gives processes"
+    )
     parser.add_argument("--out", type=Path, default=Path("examples/out"))
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     return parser.parse_args(arguments)
 
 
+def train(args, step, state, losses: list[float], codes, key, save) -> Any:
+    """The steps that are left, under a progress bar; `save(n, state)` after some of them."""
+    context, chief = Config.context, parallel.process_index() == 0
+    begin, end = int(state["step"]), min(args.steps, args.stop_at or args.steps)
+    start = time.perf_counter()
+    with tqdm(total=end, initial=begin, unit="step", mininterval=0.5, disable=not chief) as bar:
+        for i in range(begin, end):
+            state, loss = step(state, random.fold_in(key, i), codes)
+            losses.append(float(loss))
+            rate = (i + 1 - begin) * args.batch * context / (time.perf_counter() - start)
+            bar.set_postfix_str(f"loss {losses[-1]:.3f}, {rate / 1e3:.1f}k tokens/s", refresh=False)
+            bar.update()
+            if (i + 1) % args.save_every == 0 or i + 1 == end:
+                save(i + 1, state)
+    return state
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Train, evaluate, sample, plot, save."""
     args = parse_args(arguments)
-    train, held_out, alphabet = load_text()
+    say = print if parallel.process_index() == 0 else lambda *_: None
+    training, held_out, alphabet = load_text()
     cfg = Config(len(alphabet), width=args.width, layers=args.layers)
     run = asdict(cfg) | {k: vars(args)[k] for k in ("steps", "batch", "learning_rate", "seed")}
     root = random.key(args.seed)
     optimizer = make_optimizer(args.steps, args.learning_rate)
-    params = init_params(random.fold_in(root, 0), cfg)
-    state = {"params": params, "optimizer": optimizer.init(params), "step": fnp.zeros((), "int32")}
-    losses: list[float] = []
-    args.out.mkdir(parents=True, exist_ok=True)
-    checkpoint = args.out / "gpt.safetensors"
-    if args.resume:
-        state, losses = load(checkpoint, state, run)
+
+    # No device ever holds more of the state than its part: it is made where it belongs.
+    init = partial(init_state, cfg=cfg, optimizer=optimizer)
+    key = random.fold_in(root, 0)
+    devices = parallel.process_count() if parallel.process_count() > 1 else args.devices
+    layout = LAYOUTS[args.layout](fg.eval_shape(init, key), devices)
+    state = fg.jit(init, out_shardings=layout.state)(key)
     count = sum(x.size for x in tree.leaves(state["params"]))
-    print(f"{count / 1e6:.2f}M parameters, {len(train) / 1e3:.0f}k characters, {cfg}")
+    say(f"{count / 1e6:.2f}M parameters, {len(training) / 1e3:.0f}k characters, {cfg}")
+    say(f"layout {args.layout} on {layout.mesh}")
 
-    step = make_step(cfg, optimizer, args.batch)
-    codes, data_key = fnp.array(train), random.fold_in(root, 1)
-    begin, end = int(state["step"]), min(args.steps, args.stop_at or args.steps)
-    start = time.perf_counter()
-    with tqdm(total=end, initial=begin, unit="step", mininterval=0.5) as bar:
-        for i in range(begin, end):
-            state, loss = step(state, random.fold_in(data_key, i), codes)
-            losses.append(float(loss))
-            rate = (i + 1 - begin) * args.batch * cfg.context / (time.perf_counter() - start)
-            bar.set_postfix_str(f"loss {losses[-1]:.3f}, {rate / 1e3:.1f}k tokens/s", refresh=False)
-            bar.update()
-            if (i + 1) % args.save_every == 0 or i + 1 == end:
-                save(checkpoint, state, run, losses)
+    losses: list[float] = []
+    with Checkpointer(args.out / "checkpoints") as checkpoints:
+        if args.resume:
+            state, losses = resume(checkpoints, state, run)
+        state = train(
+            args, make_step(cfg, optimizer, args.batch, layout), state, losses,
+            fnp.array(training), random.fold_in(root, 1),
+            lambda n, state: checkpoints.save(n, state, metadata={"run": run, "losses": losses}),
+        )  # fmt: skip
 
-    print(f"loss of step {end}: {losses[-1]:.6f}")
-    print(f"validation loss: {evaluate(state['params'], held_out, cfg):.4f} nats a character")
-    sample = generate(state["params"], random.fold_in(root, 2), 400, cfg)
-    print("--- a sample ---")
-    print("".join(alphabet[i] for i in np.asarray(sample)))
-    plot(losses, args.out / "loss.png")
-    print(f"--- wrote {checkpoint} and {args.out / 'loss.png'}")
+    params = fg.device_put(state["params"], fg.NamedSharding(layout.mesh, fg.P()))
+    validation = evaluate(params, held_out, cfg)
+    sample = generate(params, random.fold_in(root, 2), 400, cfg)
+    say(f"loss of step {len(losses)}: {losses[-1]:.6f}")
+    say(f"validation loss: {validation:.4f} nats a character")
+    say("--- a sample ---")
+    say("".join(alphabet[i] for i in np.asarray(sample)))
+    if parallel.process_index() == 0:
+        plot(losses, args.out / "loss.png")
+    say(f"--- wrote {checkpoints.folder} and {args.out / 'loss.png'}")
 
 
 if __name__ == "__main__":
