@@ -219,10 +219,17 @@ class PartitionSpec:
         return self.entries[i]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PartitionSpec) and self.entries == other.entries
+        return isinstance(other, PartitionSpec) and self._trimmed() == other._trimmed()
 
     def __hash__(self) -> int:
-        return hash(self.entries)
+        return hash(self._trimmed())
+
+    def _trimmed(self) -> tuple:
+        """The entries up to the last that cuts: what follows says nothing."""
+        n = len(self.entries)
+        while n and self.entries[n - 1] is None:
+            n -= 1
+        return self.entries[:n]
 
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self.entries))})"

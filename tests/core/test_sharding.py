@@ -75,6 +75,8 @@ def test_specs():
     assert PartitionSpec.of((("x",), (), ())) == P("x")
     assert hash(P("x")) == hash(P("x"))
     assert P("x") != P(None, "x")
+    assert P("x", None) == P("x")
+    assert hash(P("x", None)) == hash(P("x"))
     assert fg.tree.leaves({"a": P("x", "y")}) == [P("x", "y")]
     assert repr(P("x", None, ("x", "y"))) == "P('x', None, ('x', 'y'))"
 
