@@ -51,7 +51,7 @@ class ShardFile:
     name: str
     nbytes: int
     crc32: tuple[int, ...]
-    block: int = BLOCK
+    block: int
 
 
 class _Checksums:
@@ -125,7 +125,7 @@ def write_shard(path: Path, tensors: Sequence[tuple[str, np.ndarray]]) -> ShardF
                 at += len(part)
         file.flush()
         os.fsync(file.fileno())
-    return ShardFile(path.name, sums.total, sums.finish())
+    return ShardFile(path.name, sums.total, sums.finish(), BLOCK)
 
 
 def _streams(tensors: Sequence[tuple[str, np.ndarray]]) -> Iterator[memoryview]:

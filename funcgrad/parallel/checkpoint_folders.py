@@ -13,7 +13,6 @@ import fcntl
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from funcgrad.errors import CheckpointError
 from funcgrad.parallel.checkpoint_manifest import MANIFEST, SUM, read_manifest
 
 LOCK = ".lock"
-_BARE_SECONDS = 24 * 3600
 _STEP = re.compile(r"step_(\d{6,})")
 _ASIDE = re.compile(r"(?P<base>.+)\.(?P<kind>tmp|old|dead)-[0-9a-f]{32}(-\d+)?")
 
@@ -55,7 +53,7 @@ def find(base: Path) -> Path | None:
 
     That is the name itself, but for the moment in which it is replaced.
     """
-    for _ in range(2):  # a folder may be renamed between two looks
+    for _ in range(5):  # folders may be renamed between two looks
         if (base / MANIFEST).is_file():
             return base
         for kind in ("tmp", "old"):
@@ -74,14 +72,14 @@ def _names(folder: Path) -> list[str]:
         raise CheckpointError(f"{folder}: can't be listed: {e.strerror}") from e
 
 
-def _aside(parent: Path, base: str | None = None, kind: str = "") -> Iterator[Path]:
+def _aside(parent: Path, base: str | None, kind: str) -> Iterator[Path]:
     """The folders aside of a name (None: of any step)."""
     for name in _names(parent):
         match = _ASIDE.fullmatch(name)
         if (
             match
             and (match["base"] == base if base else _STEP.fullmatch(match["base"]))
-            and kind in ("", match["kind"])
+            and match["kind"] == kind
         ):
             yield parent / name
 
@@ -116,19 +114,19 @@ class Aside:
             )
 
     def make(self) -> None:
-        """Make the folder; it has its lock before anyone can see it free."""
+        """Make the folder and take its lock; again, where a sweep came between the two."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.mkdir()
-        new = self.path / (LOCK + ".new")
-        self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        # Without locks (some network file systems) the folder is never taken for a dead one.
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            new.rename(self.path / LOCK)
+        while True:
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir()
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                self._lock = _take_lock(self.path)
+                return
 
     def publish(self) -> None:
         """Give the complete folder its name, in place of what had it."""
         sync_folder(self.path)
+        replaced: list[Path] = []
         while True:
             try:
                 os.rename(self.path, self.base)
@@ -137,14 +135,13 @@ class Aside:
                 if not self.base.exists() or not self.path.exists():
                     raise
             self.check()
+            replaced.append(_unused(self.base, "old"))
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self.base, self.base.with_name(f"{self.base.name}.old-{self.identity}"))
+                os.rename(self.base, replaced[-1])
         sync_folder(self.base.parent)
-        for name in (LOCK, LOCK + ".new"):
-            (self.base / name).unlink(missing_ok=True)
+        (self.base / LOCK).unlink(missing_ok=True)
         self.release()
-        old = self.base.with_name(f"{self.base.name}.old-{self.identity}")
-        if old.exists():
+        for old in replaced:
             discard(old)
 
     def release(self) -> None:
@@ -156,12 +153,15 @@ class Aside:
             self._lock = -1
 
 
+def _unused(base: Path, kind: str) -> Path:
+    return base.with_name(f"{base.name}.{kind}-{os.urandom(16).hex()}")
+
+
 def discard(path: Path) -> None:
     """Delete a folder, which from the first moment on is no checkpoint any more."""
     aside = _ASIDE.fullmatch(path.name)
     if aside is None or aside["kind"] != "dead":
-        name = aside["base"] if aside else path.name
-        dead = path.with_name(f"{name}.dead-{os.urandom(16).hex()}")
+        dead = _unused(path.with_name(aside["base"]) if aside else path, "dead")
         try:
             path.rename(dead)
         except FileNotFoundError:  # someone else was quicker
@@ -173,25 +173,26 @@ def discard(path: Path) -> None:
 def sweep(parent: Path, base: str | None = None) -> None:
     """Delete what dead saves of a name (None: of any step) left, and finish those that were
     complete but had not got their name."""
-    for path in _aside(parent, base):
-        match = _ASIDE.fullmatch(path.name)
-        assert match is not None
-        kind, final = match["kind"], parent / match["base"]
-        if kind == "dead":
-            discard(path)
-        elif kind == "old":
-            _settle(path, final)
-        else:
-            lock = _lock_of_dead(path)
-            if lock is not None:
-                try:
-                    _settle(path, final)
-                finally:
-                    os.close(lock)
+    for path in _aside(parent, base, "tmp"):  # before what they replace
+        try:
+            lock = _take_lock(path)
+        except OSError:  # its owner lives, or may
+            continue
+        try:
+            _settle(path)
+        finally:
+            os.close(lock)
+    for path in _aside(parent, base, "old"):
+        _settle(path)
+    for path in _aside(parent, base, "dead"):
+        discard(path)
 
 
-def _settle(path: Path, final: Path) -> None:
+def _settle(path: Path) -> None:
     """A complete folder gets its name if no checkpoint has it; everything else is deleted."""
+    match = _ASIDE.fullmatch(path.name)
+    assert match is not None
+    final = path.with_name(match["base"])
     if (final / MANIFEST).is_file() or not _is_complete(path):
         discard(path)
         return
@@ -200,19 +201,20 @@ def _settle(path: Path, final: Path) -> None:
         (final / LOCK).unlink(missing_ok=True)
 
 
-def _lock_of_dead(path: Path) -> int | None:
-    """The lock of a folder whose owner is dead; None where the owner lives, or may."""
-    try:
-        # A save that died before it had its lock, or where there are none, shows by its age alone.
-        bare = not (path / LOCK).exists() and time.time() - path.stat().st_mtime > _BARE_SECONDS
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if bare else 0), 0o644)
-    except OSError:
-        return None
+def _take_lock(path: Path) -> int:
+    """The lock of a folder, which lasts as long as this process, or until it is closed.
+
+    Raises BlockingIOError where someone else has it, FileNotFoundError where the folder is gone.
+    """
+    lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        there = os.stat(path / LOCK)
+        if there.st_ino != os.fstat(lock).st_ino:
+            raise BlockingIOError
+    except BaseException:
         os.close(lock)
-        return None
+        raise
     return lock
 
 
