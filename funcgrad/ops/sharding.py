@@ -21,7 +21,10 @@ def _abstract(x: ShapedArray, *, sharding: NamedSharding) -> ShapedArray:
 def _batch(axis: Any, args: Any, dims: Any, *, sharding: NamedSharding) -> tuple:
     (x,), (d,) = args, dims
     entries = list(sharding.spec.entries)
-    if d < len(entries):
+    if axis.spmd:
+        entries += [None] * (d - len(entries))
+        entries.insert(d, axis.spmd)
+    elif d < len(entries):
         entries.insert(d, None)
     spec = PartitionSpec(*entries)
     return sharding_constraint_p.bind(x, sharding=_with_spec(sharding, spec)), d

@@ -170,9 +170,15 @@ def _trace(
 
 def _manual(what: str, mesh: Mesh, names: frozenset | None) -> tuple[str, ...]:
     """The mesh axes that the function sees, in the mesh's order."""
+    taken = frozenset(context.current().manual)
     if names is None:
         # A shard_map inside of another one is over the axes that are left.
-        names = frozenset(mesh.axis_names) - frozenset(context.current().axes)
+        names = frozenset(mesh.axis_names) - taken
+    if names & taken:
+        raise ShardingError(
+            f"{what}: the mesh axis {listed(names & taken)} is that of a shard_map around it; "
+            f"axis_names may be of {listed(frozenset(mesh.axis_names) - taken) or 'none'}"
+        )
     unknown = names - frozenset(mesh.axis_names)
     if unknown or not names:
         raise ShardingError(

@@ -171,7 +171,7 @@ def _batch(
     axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], *,
     jaxpr, mesh, in_cuts, out_cuts, manual,
 ) -> tuple:  # fmt: skip
-    over = tuple(a for a in spmd_axes(axis) if a in manual)
+    over = tuple(a for a in axis.spmd if a in manual)
     size = axis.size // mesh.extent(over)
     if size * mesh.extent(over) != axis.size:
         raise ShardingError(
@@ -192,19 +192,14 @@ def _batch(
                     f"inside names the same mesh axis: {cuts}"
                 )
         with inside(mesh, manual):
-            batched, mask = batch_jaxpr(jaxpr, BatchAxis(name, size), dims)
+            batched, mask = batch_jaxpr(jaxpr, BatchAxis(name, size, axis.spmd), dims)
             ins = tuple(wide(c, d) for c, d in zip(in_cuts, dims, strict=True))
             outs = tuple(wide(c, 0 if m else None) for c, m in zip(out_cuts, mask, strict=True))
             return fit(batched, ins, outs, manual), ins, outs, mask
 
-    key = ("shard_map_batch", name, size, over, tuple(dims), in_cuts, out_cuts, mesh, manual)
+    key = ("shard_map_batch", name, size, axis.spmd, tuple(dims), in_cuts, out_cuts, mesh, manual)
     batched, ins, outs, mask = jaxpr.derive(key, make)
     return _bind(args, batched, ins, outs, mesh, manual), [0 if m else None for m in mask]
-
-
-def spmd_axes(axis: BatchAxis) -> tuple[str, ...]:
-    """The mesh axes over which a mapped axis is cut."""
-    return tuple(getattr(axis, "spmd", None) or ())
 
 
 def _partial(unknown: Sequence[bool], eqn: Eqn) -> Split:

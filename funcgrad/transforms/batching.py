@@ -20,10 +20,11 @@ from funcgrad.ops.base import batch_front
 
 
 class BatchAxis(NamedTuple):
-    """The axis that is mapped: its name (or None) and size."""
+    """The axis that is mapped: its name (or None) and size, and the mesh axes that cut it."""
 
     name: Any
     size: int
+    spmd: tuple[str, ...] = ()
 
 
 class BatchTracer(Tracer):

@@ -26,6 +26,7 @@ def vmap(
     out_axes: Any = 0,
     axis_name: Any = None,
     axis_size: int | None = None,
+    spmd_axis_name: str | Sequence[str] | None = None,
 ) -> Callable:
     """The function that applies `fun` along an axis of its arguments, all at once.
 
@@ -33,7 +34,8 @@ def vmap(
     a pytree prefix of the arguments. Keyword arguments are mapped over axis 0. out_axes likewise
     for results (None where a result is the same for all lanes). axis_name: a name by which `psum`,
     `axis_index` and other collectives inside `fun` reach across the axis. axis_size: needed only
-    where no argument is mapped.
+    where no argument is mapped. spmd_axis_name: mesh axes over which the mapped axis is cut, for `shard_map`
+    and sharding constraints inside `fun`.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> fg.vmap(fnp.dot, in_axes=(0, None))(fnp.ones((3, 2)), fnp.ones(2))
@@ -43,6 +45,8 @@ def vmap(
         raise TypeError(f"vmap: the first argument must be a function, got {fun!r}")
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
+
+    spmd = (spmd_axis_name,) if isinstance(spmd_axis_name, str) else tuple(spmd_axis_name or ())
 
     @wraps(fun, "vmap")
     def mapped(*args: Any, **kwargs: Any) -> Any:
@@ -58,7 +62,7 @@ def vmap(
         dims = _normalized(fun, args, kwargs, leaves, axes)
         size = _mapped_size(fun, args, kwargs, leaves, dims, axis_size)
         flat = FlatFunction("vmap", fun, in_tree)
-        outs, out_dims = batch_flat(flat, BatchAxis(axis_name, size), leaves, dims)
+        outs, out_dims = batch_flat(flat, BatchAxis(axis_name, size, spmd), leaves, dims)
         assert flat.out_tree is not None
         wanted = tree.flatten_axes("vmap out_axes", flat.out_tree, out_axes)
         return flat.unflatten(
