@@ -36,6 +36,7 @@ UNSIGNED = tuple(map(np.dtype, (uint4, uint8, uint16, uint32, uint64)))
 COMPLEX = tuple(map(np.dtype, (complex64, complex128)))
 BOOL = np.dtype(bool)
 ALL = (BOOL, *SIGNED, *UNSIGNED, *FLOATS, *COMPLEX)
+CANONICAL = frozenset(ALL)
 
 # The dtype of tangents of integers and booleans: there is nothing to differentiate.
 float0 = np.dtype([("float0", np.void, 0)])
@@ -124,6 +125,8 @@ def canonical(dtype: Any) -> np.dtype:
     >>> canonical("bfloat16"), canonical(np.float32)
     (dtype(bfloat16), dtype('float32'))
     """
+    if isinstance(dtype, np.dtype) and dtype in CANONICAL:
+        return dtype
     if isinstance(dtype, str) and dtype in _BY_NAME:
         return _BY_NAME[dtype]
     try:

@@ -28,7 +28,7 @@ class ShapedArray:
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, weak_type: bool = False):
         self.shape = shape
-        self.dtype = dtypes.canonical(dtype)
+        self.dtype = dtype if dtype in dtypes.CANONICAL else dtypes.canonical(dtype)
         self.weak_type = weak_type
 
     @property
@@ -71,7 +71,7 @@ class ShapedArray:
 
     def tangent(self) -> ShapedArray:
         """The type of this value's tangents: float0 where there is nothing to differentiate."""
-        if dtypes.is_inexact(self.dtype):
+        if self.dtype.kind in "fc" or dtypes.is_inexact(self.dtype):
             return self
         return ShapedArray(self.shape, dtypes.float0)
 
@@ -171,7 +171,7 @@ class ShapeDtypeStruct:
             raise TypeError(
                 f"ShapeDtypeStruct: shape must be a sequence of integers, got {shape!r}"
             ) from None
-        self.aval = ShapedArray(sizes, dtype, weak_type)
+        self.aval = ShapedArray(sizes, dtypes.canonical(dtype), weak_type)
         self.sharding = sharding
 
     shape = property(lambda self: self.aval.shape)

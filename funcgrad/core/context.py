@@ -6,7 +6,7 @@ variable, it is private to each thread and each asyncio task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -20,6 +20,9 @@ _FIELDS = (
     "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "debug_nans",
     "communicators",
 )  # fmt: skip
+# What leaves the types of operations' results as they are.
+_NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit"})
+_MAX_TYPES = 4096
 
 
 class Context:
@@ -28,9 +31,10 @@ class Context:
     manual: the mesh axes of the shard_maps around, where it is followed what varies over them
     communicators: None, or the function from names of axes to the communicator over them through
         which collectives on plain arrays are done
+    types: the types of operations' results, remembered, as they depend on the settings here
     """
 
-    __slots__ = _FIELDS
+    __slots__ = (*_FIELDS, "_static_key", "types")
 
     trace: Any
     axes: dict[Any, int]
@@ -41,6 +45,8 @@ class Context:
     disable_jit: bool
     debug_nans: bool
     communicators: Callable[[tuple], Any] | None
+    types: dict[tuple, Any]
+    _static_key: tuple | None
 
     def __init__(
         self, trace, axes, manual, float_dtype, int_dtype, scopes, disable_jit, debug_nans,
@@ -55,22 +61,51 @@ class Context:
         self.disable_jit = disable_jit
         self.debug_nans = debug_nans
         self.communicators = communicators
+        self.types = {}
+        self._static_key = None
 
     def replace(self, **changes: Any) -> Context:
         """A copy with some fields changed."""
-        return Context(*(changes.get(f, getattr(self, f)) for f in _FIELDS))
+        new = Context(*(changes.get(f, getattr(self, f)) for f in _FIELDS))
+        if _NO_SETTINGS.issuperset(changes):
+            new.types, new._static_key = self.types, self._static_key
+        return new
 
     def with_trace(self, trace: Any) -> Context:
         """A copy under another trace: the change that every transform makes at every op."""
-        return Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
-                       self.disable_jit, self.debug_nans, self.communicators)  # fmt: skip
+        new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
+                      self.disable_jit, self.debug_nans, self.communicators)  # fmt: skip
+        new.types, new._static_key = self.types, self._static_key
+        return new
+
+    def type_of(self, prim: Any, avals: Sequence[Any], params: dict) -> Any:
+        """The type of the one result of an operation: computed once for types and parameters."""
+        if not avals:  # a constant, which isn't to be kept
+            return prim.abstract(**params)
+        key = [prim]
+        for a in avals:
+            key += a.shape, a.dtype, a.weak_type
+        if params:
+            key += params.items()
+        try:
+            known = self.types.get(tuple(key))
+        except TypeError:  # a parameter has no hash
+            return prim.abstract(*avals, **params)
+        if known is None:
+            if len(self.types) >= _MAX_TYPES:
+                self.types.clear()
+            known = self.types[tuple(key)] = prim.abstract(*avals, **params)
+        return known
 
     def static_key(self) -> tuple:
         """What a traced program depends on beside its arguments."""
-        return (
-            tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
-            self.debug_nans,
-        )  # fmt: skip
+        key = self._static_key
+        if key is None:
+            key = self._static_key = (
+                tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
+                self.debug_nans,
+            )  # fmt: skip
+        return key
 
 
 # core.array completes the root with the trace that evaluates.

@@ -27,11 +27,10 @@ class ShardedArray(Array):
     (P('data'), [[0.0, 1.0], [2.0, 3.0]])
     """
 
-    __slots__ = ("_aval", "_sharding")
+    __slots__ = ("_sharding",)
 
     def __init__(self, kept: np.ndarray, aval: ShapedArray, sharding: NamedSharding):
-        super().__init__(kept, aval.weak_type)
-        self._aval = aval
+        super().__init__(kept, aval.weak_type, aval)
         self._sharding = sharding
 
     @property

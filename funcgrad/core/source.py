@@ -71,9 +71,22 @@ def unplaced() -> Iterator[None]:
 def user_frame() -> FrameType | None:
     """The innermost frame outside this package."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file not in _inside and not _is_inside(file):
+            return frame
         frame = frame.f_back
-    return frame
+    return None
+
+
+_inside: set[str] = set()  # the files of this package, as far as they were met
+
+
+def _is_inside(file: str) -> bool:
+    inside = file.startswith(_PACKAGE)
+    if inside:
+        _inside.add(file)
+    return inside
 
 
 def here() -> Source | None:

@@ -80,12 +80,15 @@ class JaxprTrace(Trace):
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
         ins = [self.atom(a) for a in args]
-        out = prim.abstract(*(a.aval for a in ins), **params)
-        outs = [Var(a) for a in (out if prim.multiple else [out])]
+        ctx = context.current()
         place = source.current()
-        self.eqns.append(Eqn(prim, ins, outs, params, place, context.current().scopes))
-        tracers = [JaxprTracer(self, v, place) for v in outs]
-        return tracers if prim.multiple else tracers[0]
+        if prim.multiple:
+            outs = [Var(a) for a in prim.abstract(*[a.aval for a in ins], **params)]
+            self.eqns.append(Eqn(prim, ins, outs, params, place, ctx.scopes))
+            return [JaxprTracer(self, v, place) for v in outs]
+        out = Var(ctx.type_of(prim, [a.aval for a in ins], params))
+        self.eqns.append(Eqn(prim, ins, (out,), params, place, ctx.scopes))
+        return JaxprTracer(self, out, place)
 
     def process_custom(self, call: Any, args: tuple) -> list:
         return call.stage(self, args)

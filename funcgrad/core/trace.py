@@ -35,6 +35,8 @@ class Trace:
     def __init__(self, parent: Trace | None):
         self.parent = parent
         self.live = True
+        self._seen: context.Context | None = None
+        self._below: Any = None
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
         """Apply `prim` to values and tracers as this transformation means it."""
@@ -55,6 +57,14 @@ class Trace:
         finally:
             context.pop(token)
             self.live = False
+            self._seen = self._below = None  # they hold the trace, and so all that it holds
+
+    def below(self) -> context.Context:
+        """The current context under the parent trace: that of this trace's rules."""
+        ctx = context.current()
+        if ctx is not self._seen:
+            self._below, self._seen = ctx.with_trace(self.parent), ctx
+        return self._below
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -202,9 +212,10 @@ def captured_error(tracer: Tracer) -> DifferentiationError:
 
 def aval_of(value: Any) -> ShapedArray:
     """The abstract value of an array, tracer, numpy array or Python scalar."""
-    aval = getattr(value, "aval", None)
-    if aval is not None:
-        return aval
+    try:
+        return value.aval
+    except AttributeError:
+        pass
     if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
         return ShapedArray((), scalar_dtype(value), weak_type=type(value) is not bool)
     if isinstance(value, np.ndarray | np.generic):

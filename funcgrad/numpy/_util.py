@@ -30,6 +30,8 @@ __all__ = [
     "number", "numbers", "promote", "promote_and_broadcast", "promote_inexact", "shape_of",
 ]  # fmt: skip
 
+asarray = np.asarray
+
 # ---- one argument
 
 
@@ -72,7 +74,7 @@ def number(
 ) -> Array:
     """A Python scalar as a 0-d array of a dtype; OverflowError where the dtype can't hold it."""
     try:
-        return Array(np.asarray(value, dtype), weak)
+        return Array(asarray(value, dtype), weak)
     except OverflowError as e:
         raise OverflowError(
             f"{name}: {argument} is {value}, which {dtype} can't hold; give it a wider dtype, as "
@@ -191,7 +193,7 @@ def promote_inexact(name: str, *args: Any) -> list[Any]:
     if len(args) == 1:
         # The functions of one argument: nothing to do for floats.
         x = args[0]
-        if type(x) is Array and x._value.dtype.kind in "fc":
+        if (type(x) is Array or isinstance(x, Tracer)) and x.aval.dtype.kind in "fc":
             return [x]
     return _to_common(name, args, _promote_inexact_avals)
 
@@ -254,15 +256,16 @@ def promote_and_broadcast(name: str, *args: Any) -> list[Any]:
     """Arguments as arrays of one dtype and one shape; scalars stay scalars, as ops take them."""
     if len(args) == 2:
         x, y = args
-        if type(x) is Array:
-            if type(y) is Array:
-                a, b = x._value, y._value
-                if a.dtype == b.dtype and a.shape == b.shape:
-                    return [x, y]
-            elif _yields(y, x):
-                return [x, number(name, y, x._value.dtype, False, "y")]
-        elif type(y) is Array and _yields(x, y):
-            return [number(name, x, y._value.dtype, False, "x"), y]
+        a = x.aval if type(x) is Array or isinstance(x, Tracer) else None
+        b = y.aval if type(y) is Array or isinstance(y, Tracer) else None
+        if a is None:
+            if b is not None and _yields(x, b):
+                return [number(name, x, b.dtype, False, "x"), y]
+        elif b is None:
+            if _yields(y, a):
+                return [x, number(name, y, a.dtype, False, "y")]
+        elif a.dtype == b.dtype and (a.shape == b.shape or not (a.shape and b.shape)):
+            return [x, y]
     return align(name, promote(name, *args))
 
 
@@ -270,9 +273,9 @@ def promote_and_broadcast(name: str, *args: Any) -> list[Any]:
 _KINDS = {float: "fc", int: "fciu"}
 
 
-def _yields(scalar: Any, x: Array) -> bool:
+def _yields(scalar: Any, x: ShapedArray) -> bool:
     """Whether a Python scalar takes x's dtype, as far as that is plain to see."""
-    return not x.weak_type and x._value.dtype.kind in _KINDS.get(type(scalar), "")
+    return not x.weak_type and x.dtype.kind in _KINDS.get(type(scalar), "")
 
 
 def elementwise(name: str, prim: Any, *args: Any) -> Any:

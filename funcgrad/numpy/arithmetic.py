@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core.array import Array, evaluated2
 from funcgrad.core.primitive import Primitive
 from funcgrad.numpy._util import (
     align,
@@ -34,7 +35,8 @@ _BOTH = "`x` and `y` promote to one dtype and broadcast to one shape, which the 
 
 def _binary(prim: Primitive, name: str, summary: str, example: str) -> Any:
     def function(x: Any, y: Any, /) -> Any:
-        return prim.bind(*promote_and_broadcast(name, x, y))
+        out = evaluated2(prim, x, y)
+        return prim.bind(*promote_and_broadcast(name, x, y)) if out is None else out
 
     return documented(function, name, summary, _BOTH, example)
 
@@ -43,6 +45,9 @@ def _numbers(prim: Primitive, on_bool: Primitive, name: str, summary: str, examp
     """A binary op of numbers that has a meaning for bool as well."""
 
     def function(x: Any, y: Any, /) -> Any:
+        out = evaluated2(prim, x, y)
+        if out is not None and out._value.dtype is not dtypes.BOOL:
+            return out
         x, y = promote_and_broadcast(name, x, y)
         return (on_bool if x.dtype == dtypes.BOOL else prim).bind(x, y)
 
@@ -163,6 +168,13 @@ def true_divide(x: Any, y: Any, /) -> Any:
     >>> fnp.divide(fnp.array([1, 2, 3]), 2)
     Array([0.5, 1. , 1.5], dtype=float32)
     """
+    if type(x) is Array and x._value.dtype.kind in "fc":
+        # A quotient of floats, as ready as a sum; that of integers is another op's.
+        out = evaluated2(arithmetic.div, x, y)
+        if out is not None:
+            return out
+        if type(y) is float:
+            return arithmetic.div.bind(*promote_and_broadcast("divide", x, y))
     return arithmetic.div.bind(*align("divide", promote_inexact("divide", x, y)))
 
 

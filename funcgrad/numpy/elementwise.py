@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core.array import evaluated1
 from funcgrad.core.primitive import Primitive
 from funcgrad.numpy._util import as_array, documented, keep_weak, need_real, promote_inexact
 from funcgrad.ops import arithmetic, compare, rounding, special, transcendental
@@ -25,7 +26,8 @@ _TYPES = "The result has the shape of `x`, its dtype if that is inexact, else th
 
 def _function(prim: Primitive, name: str, summary: str, example: str) -> Any:
     def function(x: Any, /) -> Any:
-        return prim.bind(*promote_inexact(name, x))
+        out = evaluated1(prim, x)
+        return prim.bind(*promote_inexact(name, x)) if out is None else out
 
     return documented(function, name, summary, _TYPES, example)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core.array import evaluated2
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
@@ -36,13 +37,17 @@ _BOTH = "`x` and `y` promote to one dtype and broadcast to one shape."
 
 def _comparison(prim: Primitive, name: str, relation: str, example: str) -> Any:
     def function(x: Any, y: Any, /) -> Any:
-        return prim.bind(*promote_and_broadcast(name, x, y))
+        out = evaluated2(prim, x, y)
+        return prim.bind(*promote_and_broadcast(name, x, y)) if out is None else out
 
     return documented(function, name, f"Elementwise x {relation} y, as bool.", _BOTH, example)
 
 
 def _ordering(prim: Primitive, name: str, relation: str, example: str) -> Any:
     def function(x: Any, y: Any, /) -> Any:
+        out = evaluated2(prim, x, y)
+        if out is not None:
+            return out
         x, y = promote_and_broadcast(name, x, y)
         if not dtypes.is_complex(x.dtype):
             return prim.bind(x, y)

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core import context
 from funcgrad.core import dims as dims_
 from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, scalar_dtype
 from funcgrad.core.primitive import NoRule, Primitive
-from funcgrad.core.trace import aval_of
+from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
 from funcgrad.ops.base import batch_front, broadcast_p, full, sum_to
 
@@ -55,8 +56,13 @@ def common_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
     return shape
 
 
-def scalar_operands(name: str, args: Sequence[Any]) -> list[Any]:
+def scalar_operands(name: str, args: Sequence[Any]) -> Sequence[Any]:
     """Operands with Python scalars turned into weak arrays of the other operands' dtype."""
+    for a in args:
+        if type(a) is not Array and not isinstance(a, Tracer):
+            break
+    else:
+        return args
     scalars = [isinstance(a, bool | int | float | complex) and not isinstance(a, np.generic)
                for a in args]  # fmt: skip
     if not any(scalars):
@@ -129,8 +135,8 @@ def _jvp(prim: Callable[[], Primitive], partials: Any) -> Any:
         return partials
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-        y = prim().bind(*primals, **params)
-        out_aval = aval_of(y).tangent()
+        y = context.current().trace.process(prim(), tuple(primals), params)
+        out_aval = y.aval.tangent()
         if partials is FLAT:
             return y, Zero(out_aval)
         total: Any = Zero(out_aval)
@@ -139,7 +145,7 @@ def _jvp(prim: Callable[[], Primitive], partials: Any) -> Any:
                 continue
             if isinstance(partial, NoRule):
                 partial.raise_for(prim(), "differentiation", DifferentiationError)
-            term = partial(g, y, *primals, **params)
+            term = partial(g, y, *primals, **params) if params else partial(g, y, *primals)
             total = term if type(total) is Zero else add.bind(total, term)
         if type(total) is not Zero and aval_of(total).shape != out_aval.shape:
             total = full(out_aval.shape, total)
@@ -186,7 +192,7 @@ def elementwise(
     def this() -> Primitive:
         return made
 
-    def prepared(*args: Any, **params: Any) -> tuple[list, dict]:
+    def prepared(*args: Any, **params: Any) -> tuple[Sequence[Any], dict]:
         return scalar_operands(name, args), params
 
     made = Primitive(

@@ -7,6 +7,7 @@ nor cancel where the function itself does not.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def _pow_abstract(x: ShapedArray, y: ShapedArray) -> ShapedArray:
     return ShapedArray(common_shape("pow", (x, y)), x.dtype, x.weak_type and y.weak_type)
 
 
-def _pow_prepare(x: Any, y: Any) -> tuple[list, dict]:
+def _pow_prepare(x: Any, y: Any) -> tuple[Sequence[Any], dict]:
     if isinstance(y, int) and not isinstance(y, bool):
         (x,) = scalar_operands("pow", [x])
         if dtypes.is_inexact(aval_of(x).dtype):

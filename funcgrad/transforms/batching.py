@@ -65,13 +65,21 @@ class BatchTrace(Trace):
         return value if dim is None else BatchTracer(self, value, dim)
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
-        pairs = [self.unpack(a) for a in args]
-        values = [v for v, _ in pairs]
-        dims = [d for _, d in pairs]
+        values: list[Any] = []
+        dims: list[int | None] = []
+        mapped = False
+        for a in args:
+            if type(a) is BatchTracer and a._trace is self:
+                values.append(a.value)
+                dims.append(a.dim)
+                mapped = True
+            else:
+                values.append(a)
+                dims.append(None)
         assert self.parent is not None
-        if all(d is None for d in dims) and self.axis.name not in axis_names(params):
-            return self.parent.process(prim, tuple(values), params)
-        token = context.push(context.current().with_trace(self.parent))
+        if not mapped and self.axis.name not in axis_names(params):
+            return self.parent.process(prim, args, params)
+        token = context.push(self.below())
         try:
             out, out_dims = prim.batched(self.axis, values, dims, params)
         finally:

@@ -59,13 +59,19 @@ class JVPTrace(Trace):
         return primal if type(tangent) is Zero else JVPTracer(self, primal, tangent)
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
-        pairs = [self.unpack(a) for a in args]
-        primals = [p for p, _ in pairs]
-        tangents = [t for _, t in pairs]
+        primals, tangents, constant = [], [], True
+        for a in args:
+            if type(a) is JVPTracer and a._trace is self:
+                primals.append(a.primal)
+                tangents.append(a.tangent)
+                constant = False
+            else:
+                primals.append(a)
+                tangents.append(Zero(aval_of(a).tangent()))
         assert self.parent is not None
-        if all(type(t) is Zero for t in tangents):
-            return self.parent.process(prim, tuple(primals), params)
-        token = context.push(context.current().with_trace(self.parent))
+        if constant:
+            return self.parent.process(prim, args, params)
+        token = context.push(self.below())
         try:
             out, out_tangents = prim.differentiate(primals, tangents, params)
         finally:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from funcgrad.core import context
 from funcgrad.core.aval import Zero
 from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var, literal_value
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import JaxprTrace, JaxprTracer
 from funcgrad.core.trace import Trace, aval_of
-from funcgrad.transforms.arguments import FlatFunction
+from funcgrad.transforms.arguments import FlatFunction, as_array
 from funcgrad.transforms.dce import dce_eqns, has_effect
 from funcgrad.transforms.jvp import JVPTrace
 
@@ -47,11 +49,15 @@ class LinearTrace(Trace):
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
         assert self.parent is not None
-        unknown = [self.is_unknown(a) for a in args]
-        if not any(unknown):
+        tape = self.tape
+        for a in args:
+            if type(a) is JaxprTracer and a._trace is tape:
+                break
+        else:
             return self.parent.process(prim, args, params)
         if prim.partial is None:
-            return self.tape.process(prim, args, params)
+            return tape.process(prim, args, params)
+        unknown = [self.is_unknown(a) for a in args]
         ins = [Var(aval_of(a)) for a in args]
         out_avals = prim.abstract(*(v.aval for v in ins), **params)
         outs = [Var(a) for a in (out_avals if prim.multiple else [out_avals])]
@@ -97,6 +103,8 @@ def linearize_flat(
 
     `wrt` masks the arguments that vary; arguments without tangents never do.
     """
+    # A number takes part as the array it stands for; so each operation needn't convert it.
+    primals = [as_array(p) if not isinstance(p, np.ndarray) else p for p in primals]
     linear = LinearTrace(context.current().trace)
     jvp = JVPTrace(linear)
     avals = [aval_of(p).tangent() for p in primals]

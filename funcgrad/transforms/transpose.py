@@ -35,7 +35,7 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
 
     linear_eqns: list[Eqn] = []
     for eqn in jaxpr.eqns:
-        if any(a in linear for a in eqn.ins):
+        if not linear.isdisjoint(eqn.ins):
             linear_eqns.append(eqn)
             linear.update(eqn.outs)
         else:
@@ -56,10 +56,12 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
     try:
         for eqn in reversed(linear_eqns):
             outs = [cts.pop(v, None) for v in eqn.outs]
-            if any(c is not None for c in outs):
-                source.set_place(eqn.source or outer_place)
-                operands = [Linear(a.aval) if a in linear else read(a) for a in eqn.ins]
-                for atom, c in zip(eqn.ins, _transposed(eqn, outs, operands), strict=True):
+            if not any(c is not None for c in outs):
+                continue
+            source.set_place(eqn.source or outer_place)
+            operands = [Linear(a.aval) if a in linear else read(a) for a in eqn.ins]
+            for atom, c in zip(eqn.ins, _transposed(eqn, outs, operands), strict=True):
+                if c is not None:
                     accumulate(atom, c)
     finally:
         source.set_place(outer_place)
@@ -71,10 +73,11 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
 
 def _transposed(eqn: Eqn, outs: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
     """Cotangents of an equation's operands, from those of its results (None for zero)."""
-    given = [
-        Zero(v.aval.tangent()) if c is None else c for c, v in zip(outs, eqn.outs, strict=True)
-    ]
-    ct = given if eqn.prim.multiple else given[0]
+    ct: Any = outs[0]
+    if eqn.prim.multiple:
+        ct = [
+            Zero(v.aval.tangent()) if c is None else c for c, v in zip(outs, eqn.outs, strict=True)
+        ]
     if not eqn.scopes:
         return eqn.prim.transposed(ct, operands, eqn.params)
     with context.scoped(scopes=(*context.current().scopes, *eqn.scopes)):
