@@ -34,8 +34,8 @@ def vmap(
     a pytree prefix of the arguments. Keyword arguments are mapped over axis 0. out_axes likewise
     for results (None where a result is the same for all lanes). axis_name: a name by which `psum`,
     `axis_index` and other collectives inside `fun` reach across the axis. axis_size: needed only
-    where no argument is mapped. spmd_axis_name: mesh axes over which the mapped axis is cut, for `shard_map`
-    and sharding constraints inside `fun`.
+    where no argument is mapped. spmd_axis_name: mesh axes over which the mapped axis is cut, for
+    `shard_map` and sharding constraints inside `fun`.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> fg.vmap(fnp.dot, in_axes=(0, None))(fnp.ones((3, 2)), fnp.ones(2))
