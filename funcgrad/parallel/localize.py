@@ -22,6 +22,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.arithmetic import sub
 from funcgrad.ops.base import broadcast_p, full, zeros
+from funcgrad.ops.collective import psum_p
 from funcgrad.ops.compare import bitwise_and, eq, ge, lt
 from funcgrad.ops.convert import clamp, convert_element_type, select_n
 from funcgrad.ops.families import add
@@ -192,12 +193,14 @@ def _local_indices(
     starts = [site.offset(_row(d), w.shape[d]) if d in cut else 0 for d in w.mapped]
     local = sub(inside, _components(starts, aval))
     blocks = _components([w.shape[d] for d in w.mapped], aval)
-    is_cut = _components([d in cut for d in w.mapped], aval.update(dtype=np.dtype(bool)))
-    held = select_n(is_cut, full(aval.shape, True), bitwise_and(ge(local, zero), lt(local, blocks)))
-    mine = reduce_and(held, axes=(aval.ndim - 1,))
+    held = bitwise_and(ge(local, zero), lt(local, blocks))
     if outside is not None:
         local = select_n(eq(inside, indices), full(aval.shape, outside, aval.dtype), local)
-    return select_n(is_cut, indices, local), mine
+    if len(cut) < len(w.mapped):
+        is_cut = _components([d in cut for d in w.mapped], aval.update(dtype=np.dtype(bool)))
+        held = select_n(is_cut, full(aval.shape, True), held)
+        local = select_n(is_cut, indices, local)
+    return local, reduce_and(held, axes=(aval.ndim - 1,))
 
 
 def _signed(indices: Any) -> Any:
@@ -271,7 +274,56 @@ def _scatter(site: Site, x: Any, indices: Any, updates: Any) -> Any:
     return site.bind(x, local, updates, mode=GatherScatterMode.FILL_OR_DROP)
 
 
+# ---- collectives of a shard_map over manual axes; the mesh's other axes may cut their operands
+
+
+def _same_dims(x: ShapedArray, **params: Any) -> str:
+    return dims_.pointwise(x)
+
+
+def _exchange_dims(x: ShapedArray, *, split: int, concat: int, **params: Any) -> str:
+    names = " ".join(
+        "." if i in (split, concat) else a for i, a in enumerate(dims_.letters(x.ndim))
+    )
+    return f"{names} -> {names}"
+
+
+def _gathering_dims(x: ShapedArray, *, axis: int, tiled: bool, **params: Any) -> str:
+    names = dims_.letters(x.ndim)
+    rest = [*names[:axis], ".", *names[axis + tiled :]]
+    names[axis : axis + tiled] = ["."] * tiled
+    return f"{' '.join(names)} -> {' '.join(rest)}"
+
+
+def _scattering_dims(x: ShapedArray, *, axis: int, tiled: bool, **params: Any) -> str:
+    names = dims_.letters(x.ndim)
+    names[axis] = "."
+    rest = names if tiled else names[:axis] + names[axis + 1 :]
+    return f"{' '.join(names)} -> {' '.join(rest)}"
+
+
+def _sum(site: Site, x: Any) -> Any:
+    return psum_p.bind(x, axis_name=site.params["axis_name"])
+
+
+def _as_is(site: Site, *values: Any) -> Any:
+    return site.bind(*values)
+
+
+_COLLECTIVES = {
+    **{n: Rule(_as_is, _same_dims) for n in ("psum", "pmax", "pmin", "ppermute")},
+    "all_to_all": Rule(_as_is, _exchange_dims),
+    "all_gather": Rule(_as_is, _gathering_dims),
+    "psum_scatter": Rule(_as_is, _scattering_dims),
+    "axis_index": Rule(_as_is, lambda **params: " -> "),
+    # Marks for derivatives, which have been taken.
+    "psum_invariant": Rule(_sum, _same_dims),
+    "pvary": Rule(lambda site, x: x, _same_dims),
+    "assume_invariant": Rule(lambda site, x: x, _same_dims),
+}
+
 RULES: dict[str, Rule] = {
+    **_COLLECTIVES,
     "broadcast_in_dim": Rule(lambda site, x: site.bind(x, shape=site.out_shapes[0])),
     "reshape": Rule(lambda site, x: site.bind(x, new_sizes=site.out_shapes[0]), _reshape_dims),
     "iota": Rule(_iota, _iota_dims),

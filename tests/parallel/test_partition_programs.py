@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, note
+from hypothesis import given
 from hypothesis import strategies as st
 
 from funcgrad.core.ir import interpret
@@ -16,9 +16,7 @@ from tests.op_samples_base import as_list
 from tests.parallel.programs import checked, partitioned, run
 from tests.parallel.test_partition_ops import MESHES, choices
 from tests.random_programs import Drawn, Maker, Rolled, integer_program
-from tests.test_random_programs import arrays, directions, same
-
-
+from tests.test_random_programs import arrays, directions, same, tell
 
 # Sizes that devices can share.
 SHAPES = [(), (4,), (8,), (2, 4), (4, 8), (8, 4), (4, 2, 4), (1, 8), (3, 4)]
@@ -69,20 +67,13 @@ def check_sharded(choose, block, args):
             return [*outs, *back(arrays(directions(outs, seed)))]
 
     specs = [None if choose.integer(0, 4) == 0 else pick(choose, mesh, np.shape(x)) for x in args]
-    note_(f"{block}\non {[aval_of(x) for x in args]} cut {specs} over {mesh}")
+    tell(f"{block}\non {[aval_of(x) for x in args]} cut {specs} over {mesh}")
     built, jaxpr, values = partitioned(fun, args, mesh, specs)
     checked(built)
-    note_(f"{jaxpr}\n{built}")
+    tell(f"{jaxpr}\n{built}")
     with np.errstate(all="ignore"):
         want = interpret(jaxpr, np, *map(np.asarray, values))
         same(run(built, values), want, f"{block} cut {specs} over {mesh}")
-
-
-def note_(text):
-    try:
-        note(text)
-    except Exception:  # not within hypothesis
-        pass
 
 
 @given(st.data())
