@@ -389,5 +389,7 @@ class Checkpointer:
     def __enter__(self) -> Checkpointer:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.wait()
+    def __exit__(self, kind: Any, *exc: object) -> None:
+        # After an error the other processes may be gone; waiting for them would hide it.
+        if kind is None or self._processes.count == 1:
+            self.wait()
