@@ -11,8 +11,6 @@ from tests.parallel.programs import traced
 SIZES = {"x": 2, "y": 4}
 SIDES = (("i", "k"), ("k", "j")), (("i", "j"),)
 DOT = Factors(*SIDES, {"i": 8, "k": 8, "j": 8}, frozenset("k"), "sum")
-    (("i", "k"), ("k", "j")), (("i", "j"),), {"i": 8, "k": 8, "j": 8}, frozenset("k"), "sum"
-)
 
 
 def of(fun, *args):
