@@ -127,7 +127,7 @@ class Mesh:
             yield device, dict(zip(self.axis_names, place, strict=True))
 
     def __eq__(self, other: object) -> bool:
-        return (
+        return self is other or (
             isinstance(other, Mesh)
             and self._hash == other._hash
             and self.axis_names == other.axis_names
@@ -244,7 +244,6 @@ def _entry(e: Any) -> Any:
     return e
 
 
-@dataclass(frozen=True, slots=True)
 class NamedSharding:
     """How an array is cut: a spec over a mesh.
 
@@ -256,23 +255,39 @@ class NamedSharding:
     (2, 3)
     """
 
-    mesh: Mesh
-    spec: PartitionSpec
-    regather: bool = False
+    # Looked up by value at every call of a compiled function, so it knows its hash.
+    __slots__ = ("_hash", "mesh", "regather", "spec")
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.mesh, Mesh):
-            raise TypeError(f"NamedSharding: mesh must be a Mesh, got {self.mesh!r}")
-        if not isinstance(self.spec, PartitionSpec):
-            raise TypeError(f"NamedSharding: spec must be a PartitionSpec, got {self.spec!r}")
-        named = self.spec.axes()
+    def __init__(self, mesh: Mesh, spec: PartitionSpec, regather: bool = False):
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"NamedSharding: mesh must be a Mesh, got {mesh!r}")
+        if not isinstance(spec, PartitionSpec):
+            raise TypeError(f"NamedSharding: spec must be a PartitionSpec, got {spec!r}")
+        named = spec.axes()
         for a in named:
-            if a not in self.mesh.axis_names:
-                raise ShardingError(
-                    f"NamedSharding: {self.spec} names {a!r}, no axis of {self.mesh}"
-                )
+            if a not in mesh.axis_names:
+                raise ShardingError(f"NamedSharding: {spec} names {a!r}, no axis of {mesh}")
         if len(set(named)) != len(named):
-            raise ShardingError(f"NamedSharding: {self.spec} names a mesh axis twice")
+            raise ShardingError(f"NamedSharding: {spec} names a mesh axis twice")
+        self.mesh = mesh
+        self.spec = spec
+        self.regather = regather
+        self._hash = hash((mesh, spec, regather))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, NamedSharding)
+            and self._hash == other._hash
+            and self.spec == other.spec
+            and self.mesh == other.mesh
+            and self.regather == other.regather
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __deepcopy__(self, memo: Any) -> NamedSharding:
+        return self
 
     @property
     def is_fully_replicated(self) -> bool:
