@@ -124,10 +124,15 @@ class Code:
     """One function being written; `args` are its arguments, i64 ones as `Int`."""
 
     def __init__(
-        self, module: ir.Module, name: str, arg_types: Sequence[ir.Type], public: bool = False
+        self,
+        module: ir.Module,
+        name: str,
+        arg_types: Sequence[ir.Type],
+        public: bool = False,
+        result: ir.Type = VOID,
     ):
         self.module = module
-        self.function = ir.Function(module, ir.FunctionType(VOID, arg_types), name)
+        self.function = ir.Function(module, ir.FunctionType(result, arg_types), name)
         self.function.attributes.add("nounwind")
         self.function.linkage = "external" if public else "internal"
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))

@@ -1,0 +1,281 @@
+"""Communicators over MPI: shared memory inside a node, MPI between nodes.
+
+A device is a rank. `communicator` joins those that differ only in some axes of a mesh; all ranks
+must ask for the same ones in the same order, as making one is a collective, too. mpi4py is loaded
+when first needed.
+
+FUNCGRAD_TRANSPORT=mpi does without shared memory, FUNCGRAD_RANKS_PER_NODE=n takes each n ranks for
+a node: so what several machines do runs on one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from funcgrad.backends.exchanges import DTYPES, KINDS
+from funcgrad.backends.llvm import pool, scratch
+from funcgrad.backends.llvm.engine import engine
+from funcgrad.errors import CollectiveError
+from funcgrad.parallel.communicator import Communicator, SelfCommunicator
+from funcgrad.parallel.mpi_native import mpi_module
+from funcgrad.parallel.native import MPI_FAILED, RECORD_BYTES, NativeCommunicator
+from funcgrad.parallel.shared import SharedCommunicator, SharedMemory
+
+# The largest message, and up to which size MPI sums by itself.
+CHUNK_BYTES, SMALL_BYTES = 1 << 26, 1 << 14
+# What launchers tell a process about the number of ranks.
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
+_CALLS = ("Allreduce", "Alltoall", "Allgather", "Sendrecv", "Barrier")
+
+
+@cache
+def mpi() -> Any:
+    """mpi4py's module MPI, initialized.
+
+    Raises ImportError if mpi4py or an MPI library is missing, RuntimeError if the processes were
+    started by the launcher of another MPI.
+    """
+    os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "100")
+    try:
+        module = importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(
+            f"ranks need mpi4py and an MPI library: pip install 'funcgrad[mpi]' ({error})"
+        ) from error
+    size = module.COMM_WORLD.Get_size()
+    for name in SIZES:
+        wanted = int(os.environ.get(name) or 1)
+        if wanted > 1 and size != wanted:
+            library = module.Get_library_version().split("\n")[0][:60]
+            raise RuntimeError(
+                f"the launcher started {wanted} ranks ({name}), but mpi4py sees {size}: mpiexec "
+                f"belongs to another MPI than mpi4py's library ({library}). Start it with that "
+                "library's mpiexec, or install mpi4py for the launcher's"
+            )
+    return module
+
+
+class MpiCommunicator(NativeCommunicator):
+    """Ranks that talk through MPI alone. chunk, small: bytes, see the module's constants."""
+
+    def __init__(self, comm: Any, chunk: int = CHUNK_BYTES, small: int = SMALL_BYTES):
+        module = mpi()
+        handle = partial(_handle, module)
+        types, ops = (ctypes.c_int64 * (len(DTYPES) + 1))(), (ctypes.c_int64 * 3)()
+        types[0] = handle(module.DATATYPE_NULL)
+        for i, dtype in enumerate(DTYPES):
+            types[i + 1] = handle(_datatype(module, dtype))
+        ops[:] = [handle(op) for op in (module.SUM, module.MAX, module.MIN)]
+        self._tables = types, ops
+        self._comm = comm
+        super().__init__(
+            comm.Get_rank(), comm.Get_size(), _functions(),
+            comm=handle(comm), byte=handle(module.BYTE), in_place=int(module.IN_PLACE),
+            types=ctypes.addressof(types) + 8, ops=ctypes.addressof(ops), chunk=chunk, small=small,
+        )  # fmt: skip
+
+    def reason(self, status: int) -> str:
+        """Why an exchange failed."""
+        if status % 256 == MPI_FAILED:
+            return str(mpi().Get_error_string(status // 256))
+        return super().reason(status)
+
+
+def _handle(module: Any, x: Any) -> int:
+    return int(module._handleof(x))
+
+
+def _datatype(module: Any, dtype: np.dtype) -> Any:
+    """MPI's dtype that sums as ours; none for narrow floats and those with other maxima."""
+    names = {"f": "FLOAT", "d": "DOUBLE", "b": "INT8_T", "h": "INT16_T", "B": "UINT8_T",
+             "H": "UINT16_T"}  # fmt: skip
+    if dtype.kind in "iu" and dtype.itemsize in (4, 8) and dtype.isbuiltin:
+        return getattr(module, f"{'U' if dtype.kind == 'u' else ''}INT{8 * dtype.itemsize}_T")
+    found = names.get(dtype.char) if dtype.isbuiltin == 1 else None
+    return getattr(module, found) if found else module.DATATYPE_NULL
+
+
+@cache
+def _library() -> Any:
+    module = mpi()
+    symbols = ctypes.CDLL(module.__file__)
+    target = engine()
+    for name in _CALLS:
+        function = getattr(symbols, f"MPI_{name}")
+        target.bind(f"MPI_{name}", ctypes.cast(function, ctypes.c_void_p).value or 0)
+    scratch.bind(target)
+    text = mpi_module(target.target, module._sizeof(module.Comm), module.PROC_NULL)
+    return target.compile(text, level=2)
+
+
+def _functions() -> list[int]:
+    return [_library().address(f"fg_mpi_{k}") for k in (*KINDS, "barrier")]
+
+
+class NodesCommunicator(MpiCommunicator):
+    """Ranks on several nodes, the same number on each, that sum inside their node first."""
+
+    def __init__(self, comm: Any, local: Communicator, across: Communicator, **limits: int):
+        super().__init__(comm, **limits)
+        self._parts = local, across
+        function = _library().address("fg_nodes_all_reduce")
+        self.set_words(all_reduce=function, local=local.address, across=across.address)
+        self._functions[0] = type(self._functions[0])(function)
+
+
+# ---- the job's ranks
+
+
+class World:
+    """The ranks of this job, and the communicators made among them."""
+
+    def __init__(self) -> None:
+        module = mpi()
+        self.comm = module.COMM_WORLD.Dup()
+        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self.lock = threading.RLock()
+        self.made: dict[Any, Communicator] = {}
+        node = self.node_of(self.comm)
+        self.local_rank, self.local_size = node.Get_rank(), node.Get_size()
+        self.shares = os.environ.get("FUNCGRAD_TRANSPORT", "") != "mpi"
+        self.members = node.allgather(self.rank)
+        self.records = self.record_memory(node)
+        if not os.environ.get("FUNCGRAD_NUM_THREADS"):
+            pool.set_num_threads(max(1, pool.num_threads() // self.local_size))
+
+    def node_of(self, comm: Any) -> Any:
+        """The ranks of a communicator that are on this rank's node."""
+        module = mpi()
+        pretended = int(os.environ.get("FUNCGRAD_RANKS_PER_NODE") or 0)
+        if pretended:
+            world = module.COMM_WORLD.Get_rank()
+            return comm.Split(world // pretended, comm.Get_rank())
+        return comm.Split_type(module.COMM_TYPE_SHARED, comm.Get_rank())
+
+    def record_memory(self, node: Any) -> Any:
+        """Memory for the records of this node's ranks, which all of them see if they can share."""
+        nbytes = RECORD_BYTES * node.Get_size()
+        try:
+            memory: Any = SharedMemory(_Starter(node), nbytes)
+            self.record = memory.address + RECORD_BYTES * self.local_rank
+        except OSError:
+            self.shares = False
+            self.members, self.local_rank, self.local_size = [self.rank], 0, 1
+            memory = ctypes.create_string_buffer(RECORD_BYTES)
+            self.record = ctypes.addressof(memory)
+        return memory
+
+    def communicator(self, groups: Sequence[tuple[int, int]]) -> Communicator:
+        """The communicator of this rank's group: groups[rank] is the group's number and the place
+        in it. Made once; all ranks call this together."""
+        key = tuple(groups)
+        with self.lock:
+            if key not in self.made:
+                made = self.make(*key[self.rank])
+                if isinstance(made, NativeCommunicator):
+                    made.set_words(record=self.record, number=len(self.made))
+                self.made[key] = made
+            return self.made[key]
+
+    def make(self, color: int, place: int) -> Communicator:
+        comm = self.comm.Split(color, place)
+        comm.Set_errhandler(mpi().ERRORS_RETURN)
+        size = comm.Get_size()
+        # All ranks of the job take part in what follows, so none may leave before.
+        node = self.node_of(comm)
+        counts = comm.allgather((node.Get_size(), node.Get_rank(), min(node.allgather(place))))
+        if size == 1:
+            return SelfCommunicator()
+        if not self.shares or all(n == 1 for n, _, _ in counts):
+            return MpiCommunicator(comm)
+        if node.Get_size() == size:
+            return SharedCommunicator(_Starter(node))
+        if len({n for n, _, _ in counts}) > 1:
+            return MpiCommunicator(comm)
+        across = comm.Split(node.Get_rank(), place)
+        across.Set_errhandler(mpi().ERRORS_RETURN)
+        local = SharedCommunicator(_Starter(node))
+        return NodesCommunicator(comm, local, MpiCommunicator(across))
+
+
+class _Starter:
+    """An mpi4py communicator as `shared.Starter`."""
+
+    def __init__(self, comm: Any):
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.bcast, self.allgather = comm.bcast, comm.allgather
+
+
+_world_lock = threading.Lock()
+_world: World | None = None
+
+
+def world() -> World:
+    """The job's ranks; MPI is initialized at the first call, on all ranks together."""
+    global _world
+    with _world_lock:
+        if _world is None:
+            _world = World()
+        return _world
+
+
+def communicator(mesh_shape: Mapping[str, int], axis_names: Sequence[str]) -> Communicator:
+    """The communicator that joins this rank with those that differ from it in these axes of a mesh.
+
+    mesh_shape: name → size of all axes, whose product is the number of ranks; a rank's place is
+        its number, row-major. Ranks of the communicator count row-major over `axis_names`.
+    All ranks must ask for the same communicators in the same order.
+
+    >>> communicator({"data": 1}, ("data",)).size
+    1
+    """
+    names, sizes = tuple(mesh_shape), tuple(mesh_shape.values())
+    axes = tuple(axis_names)
+    unknown = [a for a in axes if a not in mesh_shape]
+    if unknown or len(set(axes)) < len(axes):
+        raise ValueError(f"communicator over {axes}: the mesh has the axes {names}")
+    count = math.prod(sizes)
+    if count == 1:
+        return SelfCommunicator()
+    if count != world().size:
+        raise CollectiveError(
+            f"a mesh of shape {dict(mesh_shape)} needs {count} ranks, the job has {world().size}: "
+            f"start it with mpiexec -n {count}"
+        )
+    return world().communicator(groups_of(sizes, [names.index(a) for a in axes]))
+
+
+def groups_of(sizes: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
+    """For each rank of a mesh its group along some axes, and its place in it.
+
+    >>> groups_of((2, 2), [1])
+    [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """
+    places = np.indices(sizes).reshape(len(sizes), -1)
+    rest = [i for i in range(len(sizes)) if i not in axes]
+
+    def number(chosen: Sequence[int]) -> np.ndarray:
+        total = np.zeros(places.shape[1], np.int64)
+        for i in chosen:
+            total = total * sizes[i] + places[i]
+        return total
+
+    return list(zip(number(rest).tolist(), number(axes).tolist(), strict=True))
+
+
+def communicators(mesh_shape: Mapping[str, int]) -> Callable[[tuple], Communicator]:
+    """The function from axis names to communicators that a compiled program is bound to.
+
+    >>> communicators({"data": 1})(("data",)).rank
+    0
+    """
+    return partial(communicator, dict(mesh_shape))
