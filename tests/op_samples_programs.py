@@ -3,7 +3,8 @@
 import numpy as np
 
 from funcgrad.core.aval import ShapeDtypeStruct
-from funcgrad.core.staging import constant_p
+from funcgrad.core.staging import constant_p, stage
+from funcgrad.core.trace import aval_of
 from funcgrad.ops import arithmetic as a
 from funcgrad.ops import collective as co
 from funcgrad.ops import collective_varying as cv
@@ -13,7 +14,15 @@ from funcgrad.ops import transcendental as t
 from funcgrad.ops.base import sum_p
 from funcgrad.ops.families import add
 from funcgrad.ops.sort import sort
-from funcgrad.transforms import callbacks, cond, custom_call, jit_primitive, scan, while_loop
+from funcgrad.transforms import (
+    callbacks,
+    cond,
+    custom_call,
+    jit_primitive,
+    pullback,
+    scan,
+    while_loop,
+)
 from funcgrad.transforms.checkpoint import checkpoint, checkpoint_p
 from funcgrad.transforms.custom import custom_jvp, custom_vjp
 from funcgrad.transforms.grad import jvp
@@ -204,8 +213,17 @@ def watched(x):
     return a.mul(x, 2)
 
 
+def pulled_back(x, ct):
+    """The transpose of y ↦ y · sin(x), at ct."""
+    avals = [aval_of(x), aval_of(x)]
+    jaxpr, _ = stage(lambda x, y: [a.mul(y, t.sin(x))], avals)
+    return pullback.pullback_p.bind(x, ct, jaxpr=jaxpr, n_linear=1, likes=(0,))[0]
+
+
 NO_RULE = {0: "Python code"}
 PYTHON = [
+    program(pullback.pullback_p, pulled_back, lambda x, ct: ct * np.sin(x), case((3,), (3,)),
+            order=0),
     program(callbacks.pure_callback_p, host(callbacks.pure_callback), np.sin,
             case((3,)), case((), tests="eager jit"), no_derivative=NO_RULE, order=0),
     program(callbacks.io_callback_p, host(callbacks.io_callback), np.sin, case((3,)),

@@ -247,7 +247,7 @@ def _halves(parts: PartialJaxpr, unknown: Sequence[bool], p: dict) -> tuple:
     ins = [cut_axes(c) for c in drop(p["in_cuts"], unknown)]
     n_res = sum(f is None for f in parts.forwarded)
     outs = [cut_axes(c) for c in drop(p["out_cuts"], parts.out_unknown)] + [NONE] * n_res
-    known, varying, _ = annotate(parts.known, ins, manual, outs)
+    known, varying, *_ = annotate(parts.known, ins, manual, outs)
     axes = varying[len(varying) - n_res :]
     known_eqns, known_outs = list(known.eqns), list(known.outs)
     later_eqns, later_ins, res_cuts = [], list(parts.unknown.ins), []

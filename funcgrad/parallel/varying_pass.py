@@ -16,12 +16,14 @@ NONE: Axes = frozenset()
 
 
 class Annotated(NamedTuple):
-    """A program with its `pvary`s; over which axes each result varies; and for each input over
-    which axes the program makes it vary, so that a caller may do it before."""
+    """A program with its `pvary`s; over which axes each result varies; for each input over which
+    axes the program makes it vary, so that a caller may do it before; and the same of what it
+    computes from the input, with the number of elements that it marks."""
 
     jaxpr: Jaxpr
     varying: list[Axes]
     widened: list[Axes]
+    behind: list[tuple[Axes, int]]
 
 
 Rules = dict[str, Callable[["Pass", Eqn], None]]
@@ -75,6 +77,9 @@ class Pass:
         self.varying: dict[Var, Axes] = dict(zip(jaxpr.ins, in_varying, strict=True))
         self.widened: dict[Var, Axes] = dict.fromkeys(jaxpr.ins, NONE)
         self.wide: dict[tuple[Var, Axes], Var] = {}
+        # The inputs from which a value that varies over no more than they do is computed.
+        self.roots: dict[Var, frozenset[Var]] = {v: frozenset({v}) for v in jaxpr.ins}
+        self.behind: dict[Var, tuple[Axes, int]] = {}
         self.place: Eqn | None = None
         for eqn in jaxpr.eqns:
             self.place = eqn
@@ -87,7 +92,9 @@ class Pass:
         ]
         varying = [self.of(a) | w for a, w in zip(self.jaxpr.outs, at_least, strict=True)]
         program = Jaxpr(self.jaxpr.ins, self.eqns, outs, self.jaxpr.names)
-        return Annotated(program, varying, [self.widened[v] for v in self.jaxpr.ins])
+        ins = self.jaxpr.ins
+        behind = [self.behind.get(v, (NONE, 0)) for v in ins]
+        return Annotated(program, varying, [self.widened[v] for v in ins], behind)
 
     def annotate(
         self, jaxpr: Jaxpr, in_varying: Sequence[Axes], at_least: Sequence[Axes] | None = None
@@ -123,6 +130,9 @@ class Pass:
             self.widened[new] |= missing
         key = (new, missing)
         if key not in self.wide:
+            for root in self.roots.get(new, ()):
+                axes, size = self.behind.get(root, (NONE, 0))
+                self.behind[root] = (axes | missing, size + new.aval.size)
             self.wide[key] = self.emit(pvary_p, [new], axis_name=self.ordered(missing))
         return self.wide[key]
 
@@ -143,6 +153,8 @@ class Pass:
     def keep(self, eqn: Eqn, varying: Sequence[Axes], ins: Sequence[Atom], **params: Any) -> None:
         """Append an equation of the old program, with other operands and parameters."""
         self.varying.update(zip(eqn.outs, varying, strict=True))
+        roots = [self.roots[a] for a in ins if isinstance(a, Var) and a in self.roots]
+        self.roots.update(dict.fromkeys(eqn.outs, frozenset().union(*roots)))
         self.eqns.append(eqn.replace(ins=tuple(ins), params={**eqn.params, **params}))
 
     def alias(self, eqn: Eqn, atom: Atom, varying: Axes) -> None:
@@ -157,6 +169,9 @@ class Pass:
         }
         for e in found.jaxpr.eqns:
             ins = [inner.get(a, a) if isinstance(a, Var) else a for a in e.ins]
+            if e.prim is pvary_p and self.manual.issuperset(e.params["axis_name"]):
+                inner[e.outs[0]] = self.pvary(ins[0], frozenset(e.params["axis_name"]))
+                continue
             outs = [Var(v.aval) for v in e.outs]
             inner.update(zip(e.outs, outs, strict=True))
             self.eqns.append(

@@ -18,22 +18,32 @@ from funcgrad.transforms.pullback import transposed
 
 
 def _hoisted(
-    p: Pass, atoms: Sequence[Atom], run: Callable[[list[Axes]], Any], free: Sequence[bool]
-) -> tuple[list[Axes], Any]:
-    """How a program's inputs should vary, and what `run` (→ .varying, .widened) gives for that.
+    p: Pass,
+    atoms: Sequence[Atom],
+    run: Callable[[list[Axes]], Annotated],
+    free: Sequence[bool],
+    turns: int = 0,
+) -> tuple[list[Axes], Annotated]:
+    """How a program's inputs should vary, and what `run` gives for that.
 
     Inputs that the program itself would make vary do so before it, where no result then varies
-    over more: outside of a loop, and once for all the programs that need it.
+    over more: outside of a loop, and once for all the programs that need it. Of a loop of so many
+    turns also those of which it computes what it would make vary, if that is no smaller in all.
     """
     held = [p.of(a) for a in atoms]
     found = run(held)
+
+    def wanted(i: int) -> Axes:
+        axes, size = found.behind[i]
+        more = axes if turns and size * turns >= atoms[i].aval.size else NONE
+        return (found.widened[i] | more) - held[i]
 
     def may(i: int) -> bool:
         return free[i] and dtypes.is_inexact(atoms[i].aval.dtype)
 
     def attempt(chosen: Sequence[int]) -> bool:
         nonlocal held, found
-        more = [h | (found.widened[i] if i in chosen else NONE) for i, h in enumerate(held)]
+        more = [h | (wanted(i) if i in chosen else NONE) for i, h in enumerate(held)]
         tried = run(more)
         if tried.varying != found.varying:
             return False
@@ -41,7 +51,7 @@ def _hoisted(
         return True
 
     while True:
-        chosen = [i for i, w in enumerate(found.widened) if w - held[i] and may(i)]
+        chosen = [i for i in range(len(held)) if wanted(i) and may(i)]
         if not chosen:
             return held, found
         if not attempt(chosen) and not any(attempt([i]) for i in chosen):
@@ -136,15 +146,16 @@ def cond(p: Pass, eqn: Eqn) -> None:
         varying = [v | apart for v in varying]
         outs = [p.annotate(b, varying).varying for b in branches]
         union = [join(o) | apart for o in zip(*outs, strict=True)]
-        each = [p.annotate(b, varying, union) for b in branches]
-        widened = [join(w) for w in zip(*(e.widened for e in each), strict=True)]
-        return Annotated(tuple(e.jaxpr for e in each), union, widened)  # type: ignore[arg-type]
+        first, *others = [p.annotate(b, varying, union) for b in branches]
+        widened = [join(w) for w in zip(first.widened, *(o.widened for o in others), strict=True)]
+        return first._replace(widened=widened)
 
-    held, sub = _hoisted(p, ops, run, [True] * len(ops))
-    for b in sub.jaxpr:
-        _check_meeting("cond", "index" if len(branches) > 2 else "predicate", apart, [b])
-    ins = [p.widen(a, v | apart) for a, v in zip(ops, held, strict=True)]
-    p.keep(eqn, sub.varying, [p.read(index), *ins], branches=sub.jaxpr)
+    held, found = _hoisted(p, ops, run, [True] * len(ops))
+    held = [v | apart for v in held]
+    each = tuple(p.annotate(b, held, found.varying).jaxpr for b in branches)
+    _check_meeting("cond", "index" if len(branches) > 2 else "predicate", apart, each)
+    ins = [p.widen(a, v) for a, v in zip(ops, held, strict=True)]
+    p.keep(eqn, found.varying, [p.read(index), *ins], branches=each)
 
 
 def scan(p: Pass, eqn: Eqn) -> None:
@@ -162,7 +173,7 @@ def scan(p: Pass, eqn: Eqn) -> None:
         return body
 
     free = [n_consts > i or i >= n_consts + n_carry for i in range(len(eqn.ins))]
-    held, body = _hoisted(p, eqn.ins, run, free)
+    held, body = _hoisted(p, eqn.ins, run, free, eqn.params["length"])
     held[n_consts : n_consts + n_carry] = body.varying[:n_carry]
     ins = [p.widen(a, v) for a, v in zip(eqn.ins, held, strict=True)]
     p.keep(eqn, body.varying, ins, jaxpr=body.jaxpr)
