@@ -10,13 +10,16 @@ a node: so what several machines do runs on one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,10 +73,12 @@ class MpiCommunicator(NativeCommunicator):
     def __init__(self, comm: Any, chunk: int = CHUNK_BYTES, small: int = SMALL_BYTES):
         module = mpi()
         handle = partial(_handle, module)
-        types, ops = (ctypes.c_int64 * (len(DTYPES) + 1))(), (ctypes.c_int64 * 3)()
-        types[0] = handle(module.DATATYPE_NULL)
-        for i, dtype in enumerate(DTYPES):
-            types[i + 1] = handle(_datatype(module, dtype))
+        # Those that MPI sums as we do, then those whose maximum is ours: no floats, for their NaN.
+        sums = [_datatype(module, d) for d in DTYPES]
+        maxima = [t if d.kind in "iu" else module.DATATYPE_NULL
+                  for t, d in zip(sums, DTYPES, strict=True)]  # fmt: skip
+        known = [handle(t) for t in (module.DATATYPE_NULL, *sums, *maxima)]
+        types, ops = (ctypes.c_int64 * len(known))(*known), (ctypes.c_int64 * 3)()
         ops[:] = [handle(op) for op in (module.SUM, module.MAX, module.MIN)]
         self._tables = types, ops
         self._comm = comm
@@ -95,7 +100,7 @@ def _handle(module: Any, x: Any) -> int:
 
 
 def _datatype(module: Any, dtype: np.dtype) -> Any:
-    """MPI's dtype that sums as ours; none for narrow floats and those with other maxima."""
+    """MPI's dtype that sums as ours, or none."""
     names = {"f": "FLOAT", "d": "DOUBLE", "b": "INT8_T", "h": "INT16_T", "B": "UINT8_T",
              "H": "UINT16_T"}  # fmt: skip
     if dtype.kind in "iu" and dtype.itemsize in (4, 8) and dtype.isbuiltin:
@@ -148,6 +153,8 @@ class World:
         self.local_rank, self.local_size = node.Get_rank(), node.Get_size()
         self.shares = os.environ.get("FUNCGRAD_TRANSPORT", "") != "mpi"
         self.members = node.allgather(self.rank)
+        if self.local_rank == 0:
+            _remove_names()
         self.records = self.record_memory(node)
         if not os.environ.get("FUNCGRAD_NUM_THREADS"):
             pool.set_num_threads(max(1, pool.num_threads() // self.local_size))
@@ -205,6 +212,15 @@ class World:
         across.Set_errhandler(mpi().ERRORS_RETURN)
         local = SharedCommunicator(_Starter(node))
         return NodesCommunicator(comm, local, MpiCommunicator(across))
+
+
+def _remove_names() -> None:
+    """Remove the names of MPICH's shared memory, which all ranks of the node have opened by now: a
+    killed job would leave them."""
+    with contextlib.suppress(OSError):
+        maps = Path("/proc/self/maps").read_text()
+        for path in set(re.findall(r"/dev/shm/mpich_shm_\w+", maps)):
+            Path(path).unlink(missing_ok=True)
 
 
 class _Starter:

@@ -16,7 +16,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.backends.exchanges import KINDS
+from funcgrad.backends.exchanges import DTYPES, KINDS, OPS
 from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Bool, Int, declare
 from funcgrad.backends.llvm.gemm_job import Record
@@ -132,7 +132,8 @@ class _Mpi:
         self.check_fold(x)
         code, width = x.code, x.width
         self.arrays = x.table(x.size)
-        kind = self.entry(x, "types", x.wanted["dtype"])
+        ordered = x.wanted["op"].ne(OPS.index("sum")).select(len(DTYPES), 0)
+        kind = self.entry(x, "types", x.wanted["dtype"] + ordered)
         null = self.entry(x, "types", code.i64(-1))
         known = Bool(code, code.b.icmp_unsigned("!=", kind, null))
         small = x.count * width <= x.context["small"]
