@@ -11,7 +11,7 @@ from funcgrad.parallel.varying_programs import collectives
 
 LINE = make_mesh((4,), "i")
 GRID = make_mesh((2, 2), ("i", "j"))
-X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4)
+X = np.linspace(-0.7, 1.5, 32, dtype=np.float32).reshape(8, 4)
 W = np.linspace(-0.5, 1, 12, dtype=np.float32).reshape(4, 3)
 B = np.array([0.1, -0.2, 0.3], np.float32)
 
