@@ -24,6 +24,7 @@ from funcgrad.ops.collective import pmax_p, pmin_p
 from funcgrad.ops.convert import convert_element_type
 from funcgrad.parallel import localize, nested, reshard
 from funcgrad.parallel.factors import Assignment, Factors, restrict
+from funcgrad.parallel.passes import sums_early
 from funcgrad.parallel.program import SpmdProgram
 from funcgrad.parallel.propagate import REMADE, Propagation, propagate
 from funcgrad.parallel.reshard import Layout, Sizes
@@ -69,7 +70,8 @@ def partition(
     with context.scoped(axes=mesh.shape):
         local, captured = stage(device, avals, "a device's program", jaxpr.names)
     assert not captured, f"partitioning captured {captured}"
-    return SpmdProgram(local, mesh, tuple(h.cuts for h in layouts), tuple(found))
+    in_cuts = tuple(h.cuts for h in layouts)
+    return SpmdProgram(sums_early(local), mesh, in_cuts, tuple(found))
 
 
 def local_aval(aval: ShapedArray, layout: Layout, sizes: Sizes) -> ShapedArray:

@@ -20,6 +20,8 @@ INLINED = frozenset(
     {"jit", "custom_jvp_call", "custom_vjp_call", "custom_vjp_tangent", "checkpoint"}
 )
 TRANSPARENT = frozenset({"optimization_barrier", "name"})
+# An array that is gathered twice need not be kept whole in between.
+REPEATED = frozenset({"all_gather"})
 
 
 def simplify(jaxpr: Jaxpr) -> Jaxpr:
@@ -110,7 +112,7 @@ class _Builder:
         elif same is not None:
             self.same[eqn.outs[0]] = same
             return
-        key = None if has_effect(eqn) else _key(eqn)
+        key = None if has_effect(eqn) or eqn.prim.name in REPEATED else _key(eqn)
         if key is not None and key in self.known:
             self.same.update(zip(eqn.outs, self.known[key], strict=True))
             return
