@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -296,12 +297,15 @@ def check_pieces(leaf: TensorLeaf) -> None:
         raise CheckpointError(
             f"the pieces of {name} hold {covered} elements of {math.prod(leaf.shape)}"
         )
-    # With the volumes equal, pieces that are apart leave no gap. Sorted by the first axis, a piece
-    # can overlap only those that begin before it ends.
-    pieces = sorted((p for p in leaf.pieces if volume(p.start, p.stop)), key=lambda p: p.start)
+    # With the volumes equal, pieces that are apart leave no gap. Sorted along the axis that is cut
+    # most, a piece can overlap only those that begin before it ends.
+    pieces = [p for p in leaf.pieces if volume(p.start, p.stop)]
+    axis = max(range(rank), key=lambda a: len({p.start[a] for p in pieces}), default=None)
+    if axis is not None:
+        pieces.sort(key=lambda p: p.start[axis])
     for i, p in enumerate(pieces):
-        for q in pieces[i + 1 :]:
-            if rank and q.start[0] >= p.stop[0]:
+        for q in islice(pieces, i + 1, None):
+            if axis is not None and q.start[axis] >= p.stop[axis]:
                 break
             if overlap(p.start, p.stop, q.start, q.stop):
                 raise CheckpointError(f"pieces of {name} overlap: {_range(p)} and {_range(q)}")
