@@ -33,6 +33,7 @@ from funcgrad.backends.llvm.emit_text import (
 )
 from funcgrad.backends.llvm.emit_transpose import declare_transpose, tile_size
 from funcgrad.backends.loops import (
+    INDEX,
     REDUCTIONS,
     Buffer,
     Carry,
@@ -242,7 +243,7 @@ class Emitter:
 
     def body(self, stmts: Sequence[Stmt]) -> None:
         """Statements for one point."""
-        for s in stmts:
+        for s in _indices_first(stmts):
             if isinstance(s, Op):
                 self.env[s.out] = self.op(s)
             elif isinstance(s, Load):
@@ -491,6 +492,28 @@ def _task(name: str, params: int) -> str:
     args = "".join(f"ptr %p{i}, " for i in range(params))
     lines.append(f"  call void @{name}({args}i64 %begin, i64 %end)")
     return "\n".join([*lines, "  ret void", "}"])
+
+
+def _indices_first(stmts: Sequence[Stmt]) -> list[Stmt]:
+    """The statements, arithmetic on indices and guards in front.
+
+    Behind a guard's branch LLVM may learn the index of a later guarded load at the edge. It then
+    merges that with the index elsewhere, and its vectorizer takes the whole load's address from the
+    first lane of the merged values, even where that lane is masked.
+    """
+    first: list[Stmt] = []
+    rest: list[Stmt] = []
+    later: set[Operand] = set()
+    for s in stmts:
+        if isinstance(s, Op) and s.out.dtype in (BOOL, INDEX) and later.isdisjoint(s.args):
+            first.append(s)
+            continue
+        rest.append(s)
+        if isinstance(s, Op | Load):
+            later.add(s.out)
+        elif isinstance(s, Loop | While):
+            later.update(c.out for c in s.carries)
+    return first + rest
 
 
 def _is_extreme(s: Loop, carry: Carry, kind: str) -> bool:

@@ -8,7 +8,7 @@ from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.emit_kernels import merge
 from funcgrad.backends.llvm.emit_schedule import coalesce, schedule
 from funcgrad.backends.llvm.emit_split import identity, split
-from funcgrad.backends.loops import BITS, INDEX, MATH, OPS, OTHER, PREDICATES, Buffer, Const
+from funcgrad.backends.loops import BITS, INDEX, MATH, OPS, OTHER, PREDICATES, Buffer, Const, Index
 from tests.backends.llvm.kernels_run import (
     BOOL,
     F32,
@@ -345,6 +345,34 @@ def test_guards_in_blocks_of_points(store):
     rng = np.random.default_rng(0)
     check(k, rng.permutation(m).astype(I32), rng.normal(size=m * n).astype(F32),
           np.zeros(m * n, F32))  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [16, 33, 1000])
+def test_guards_on_both_sides(n):
+    """A guarded load whose index is known where an earlier guard fails."""
+    x, y, z = (Buffer(c, F32, n, "in") for c in "xyz")
+    o, total = Buffer("o", F32, n, "out"), Buffer("t", F32, 1, "out")
+    one = Const(1, F32)
+
+    def write(b):
+        def turn(i, a):
+            up, down = Index(1, ((1, i),)), Index(-1, ((1, i),))
+            more = b.op("less", BOOL, b.integer(up), Const(n, INDEX))
+            with b.guarded(more):
+                v = b.op("where", F32, more, b.load(x, up), one)
+            v = b.op("multiply", F32, v, b.load(z, at((1, i))))
+            before = b.op("greater_equal", BOOL, b.integer(down), Const(0, INDEX))
+            with b.guarded(before):
+                w = b.op("where", F32, before, b.load(y, down), one)
+            v = b.op("multiply", F32, v, w)
+            b.store(o, at((1, i)), v)
+            return [b.op("add", F32, a, v)]
+
+        (r,) = b.loop(n, turn, [Const(0, F32)], ["add"], parallel=True)
+        b.store(total, at(), r)
+
+    arrays = [np.random.default_rng(k).uniform(0.5, 1, n).astype(F32) for k in range(3)]
+    check(kernel([x, y, z, o, total], [], write), *arrays, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("n", SIZES)
