@@ -7,7 +7,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.errors import ShardingError
-from funcgrad.parallel import NamedSharding, P, device_put, shard_map
+from funcgrad.parallel import NamedSharding, P, device_put, shard_map, with_sharding_constraint
 from tests.parallel.shard_map_helpers import (
     GRID,
     LINE,
@@ -180,6 +180,12 @@ def test_vmap_over_lanes_that_are_cut():
     h = mapped(lambda x: x, GRID, P("i"), P("i"))
     with pytest.raises(ShardingError, match="spmd_axis_name=.*a spec inside names the same"):
         fg.vmap(h, spmd_axis_name="i")(X)
+
+
+def test_vmap_over_lanes_that_are_cut_of_constrained_values():
+    f = lambda x: with_sharding_constraint(x, NamedSharding(GRID, P("j")))
+    jaxpr = fg.make_jaxpr(fg.vmap(f, in_axes=1, out_axes=1, spmd_axis_name="i"))(X).jaxpr
+    assert jaxpr.eqns[-1].params["sharding"].spec == P("j", "i")
 
 
 def test_vmap_inside():
