@@ -302,6 +302,13 @@ psum_scatter_p: Primitive = linear(
 )
 
 
+def _some(what: str, axis_name: AxisName) -> tuple:
+    names = names_of(axis_name)
+    if not names:
+        raise ValueError(f"{what}: axis_name must name an axis, got {axis_name!r}")
+    return names
+
+
 def _one(what: str, axis_name: AxisName) -> tuple:
     names = names_of(axis_name)
     if len(names) != 1:
@@ -319,7 +326,7 @@ def all_gather(x: Any, axis_name: AxisName, *, axis: int = 0, tiled: bool = Fals
     Array([[1., 2.],
            [1., 2.]], dtype=float32)
     """
-    *outer, last = names_of(axis_name)
+    *outer, last = _some("all_gather", axis_name)
 
     def gather(v: Any) -> Any:
         at = _axis("all_gather", axis, v, not tiled)
@@ -348,7 +355,7 @@ def psum_scatter(
     >>> fg.vmap(lambda x: fg.lax.psum_scatter(x, "i"), axis_name="i")(fnp.ones((2, 2)))
     Array([2., 2.], dtype=float32)
     """
-    names = names_of(axis_name)
+    names = _some("psum_scatter", axis_name)
     *outer, last = names
 
     def scatter(v: Any) -> Any:

@@ -261,3 +261,22 @@ def test_a_name_ends_with_its_map():
     mapped(lambda x: x)(X)
     with pytest.raises(NameError):
         lax.axis_size("i")
+
+
+@pytest.mark.parametrize("name", ["all_gather", "psum_scatter"])
+def test_an_axis_must_be_named(name):
+    with pytest.raises(ValueError, match=f"{name}: axis_name must name an axis"):
+        getattr(lax, name)(np.ones(2), ())
+
+
+def test_broadcast_of_one_lane():
+    close(mapped(lambda x: lax.pbroadcast(x, "i", 2))(X), every(X[2]))
+    close(mapped(lambda x: lax.pbroadcast(x > 0, "i", -1))(X), every(X[-1] > 0))
+    both = nested(lambda x: lax.pbroadcast(x, ("i", "j"), 4))(X)
+    close(both, np.full((4, 3), X[1, 1]))
+    g = fg.grad(lambda x: fnp.sum(mapped(lambda v: lax.pbroadcast(v, "i", 1))(x)))(X)
+    close(g, N * np.eye(N)[:, 1:2] * np.ones(3))
+    with pytest.raises(ValueError, match="no lane 4 among 4"):
+        mapped(lambda x: lax.pbroadcast(x, "i", 4))(X)
+    with pytest.raises(ValueError, match='to must be "varying"'):
+        mapped(lambda x: lax.pcast(x, "i", to="reduced"))(X)
