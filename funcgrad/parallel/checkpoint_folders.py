@@ -9,6 +9,7 @@ deleted.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -107,7 +108,7 @@ class Aside:
         base = self.base
         if base.is_symlink() or (base.exists() and not base.is_dir()):
             raise CheckpointError(f"{base} exists and is no folder: nothing is written over it")
-        if base.exists() and not (base / MANIFEST).is_file() and _names(base):
+        if (names := _names(base)) and MANIFEST not in names:
             raise CheckpointError(
                 f"{base} exists and is no checkpoint (it has no {MANIFEST}): nothing is written "
                 "over it. Save elsewhere, or give a step, which makes a folder inside it"
@@ -131,8 +132,8 @@ class Aside:
             try:
                 os.rename(self.path, self.base)
                 break
-            except OSError:
-                if not self.base.exists() or not self.path.exists():
+            except OSError as e:
+                if e.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     raise
             self.check()
             replaced.append(_unused(self.base, "old"))

@@ -1,12 +1,7 @@
 """Several processes save together; here they are threads, each with the shards of its device."""
 
-import os
-import shutil
-import subprocess
-import sys
 import threading
 import uuid
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,45 +183,29 @@ def test_a_piece_that_nobody_has(tmp_path):
     assert "the pieces of ['x'] hold 0 elements of 6" in str(results[0])
 
 
-PROGRAM = """
-import sys
-import numpy as np
-from mpi4py import MPI
-from funcgrad.core.sharding import Device, Shard
-from funcgrad.parallel import process_index
-from funcgrad.parallel.checkpoint import Checkpointer, contents
-
-class Rows:
-    shape, dtype, weak_type = (6, 2), np.dtype("float32"), False
-    def __init__(self, step):
-        self.step = step
-    @property
-    def addressable_shards(self):
-        k, n = MPI.COMM_WORLD.rank, 6 // MPI.COMM_WORLD.size
-        index = (slice(k * n, k * n + n), slice(0, 2))
-        return [Shard(Device(k, k, "rank"), index, 0, np.full((n, 2), self.step, "float32"))]
-
-with Checkpointer(sys.argv[1], keep=2) as c:
-    for step in range(4):
-        c.save(step, {"x": Rows(step), "step": step})
-    c.wait()
-    assert c.latest() == 3, c.steps()
+@pytest.mark.mpi
+@pytest.mark.parametrize("n", [2, 3])
+def test_mpi_ranks(n, ranks, tmp_path):
+    job = "tests.parallel.checkpoint_jobs:run"
+    assert ranks(n).run(job, str(tmp_path / "run")) == [(3, n)] * n
+    c = Checkpointer(tmp_path / "run")
+    assert c.steps() == [2, 3]
     found = c.restore({"x": np.zeros((6, 2), "float32"), "step": 0})
-    assert found["step"] == 3 and (found["x"] == 3).all()
-    assert contents(sys.argv[1]).processes == MPI.COMM_WORLD.size
-"""
+    assert (found["x"] == 3).all()
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_mpi_ranks(ranks, tmp_path):
-    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    command = [shutil.which("mpiexec", path=search), "-n", str(ranks), sys.executable, "-c"]
-    run = subprocess.run(
-        [*command, PROGRAM, str(tmp_path / "run")],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    found = Checkpointer(tmp_path / "run").restore({"x": np.zeros((6, 2), "float32"), "step": 0})
-    assert (found["x"] == 3).all()
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["step_000002", "step_000003"]
+def test_a_rank_that_is_killed(ranks, tmp_path):
+    """While all save, again and again: the step before is there, and the next job goes on."""
+    folder = str(tmp_path / "run")
+    with pytest.raises(AssertionError, match="has ended|failed on rank"):
+        ranks(3).run("tests.parallel.checkpoint_jobs:killed", folder)
+    last = Checkpointer(folder).latest()
+    assert last >= 3
+    like = {"x": np.zeros((6, 2), "float32"), "step": 0}
+    found = Checkpointer(folder).restore(like)
+    assert found["step"] == last
+    assert (found["x"] == last).all()
+    assert (
+        ranks(2).run("tests.parallel.checkpoint_jobs:run", folder, last + 1) == [(last + 4, 2)] * 2
+    )
