@@ -65,7 +65,7 @@ class Worker:
     def receive(self, timeout: float) -> Any:
         """The answer. WorkerError if there is none in time, or a failure instead."""
         if not self._connection.poll(timeout):
-            self.stop()
+            self.stop(patience=0.0)
             raise WorkerError(f"took more than {timeout:.0f} s")
         try:
             reason, details, value = self._connection.recv()
@@ -84,12 +84,13 @@ class Worker:
         self.send(request, *arguments)
         return self.receive(timeout)
 
-    def stop(self) -> None:
-        """End the process; the next request starts another."""
+    def stop(self, patience: float = 10.0) -> None:
+        """End the process, which has some seconds to clean up; the next request starts another."""
         if self._process is not None:
+            self._connection.close()
+            self._process.join(patience)
             self._process.kill()
             self._process.join()
-            self._connection.close()
             self._process = None
 
     def _start(self) -> None:
