@@ -8,7 +8,7 @@ that shares the work among most devices, and of those the one that moves the few
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 
@@ -20,7 +20,7 @@ from funcgrad.parallel.localize import RULES
 from funcgrad.parallel.reshard import Sizes, extent
 
 Names = tuple[str, ...]
-Assignment = dict[str, tuple[str, ...]]
+Assignment = dict[str, Names]
 MOST_CHOICES = 4096
 
 
@@ -35,15 +35,14 @@ class Factors:
     contracted: frozenset[str]
     reduction: str
 
-    def fitting(self, factor: str, axes: Sequence[str], sizes: Sizes) -> tuple[str, ...]:
+    def fitting(self, factor: str, axes: Names, sizes: Sizes) -> Names:
         """The leading mesh axes that a factor can be cut over."""
         n = self.sizes.get(factor, 0)
-        for k in range(len(axes), 0, -1):
-            if n and n % extent(axes[:k], sizes) == 0:
-                return tuple(axes[:k])
-        return ()
+        while axes and not (n and n % extent(axes, sizes) == 0):
+            axes = axes[:-1]
+        return axes
 
-    def contracted_axes(self, assigned: Assignment) -> tuple[str, ...]:
+    def contracted_axes(self, assigned: Assignment) -> Names:
         """The mesh axes over which results are still to be combined."""
         return tuple(a for f in sorted(self.contracted) for a in assigned.get(f, ()))
 
@@ -99,34 +98,44 @@ def choose(
     >>> choose(f, [(("i", "k"), (("x",), ()))], {"x": 2}, lambda a: 0.0)
     {'i': ('x',)}
     """
-    wishes: dict[str, list[tuple[str, ...]]] = {}
+    wishes: dict[str, list[Names]] = {}
     for names, cuts in seen:
         for f, axes in zip(names, cuts, strict=True):
             if axes and (fits := factors.fitting(f, axes, sizes)):
-                wishes.setdefault(f, []).append(fits)
+                wish = wishes.setdefault(f, [])
+                if fits not in wish:
+                    wish.append(fits)
     longest = {f: max(w, key=len) for f, w in wishes.items()}
-    users: dict[str, set[str]] = {}
-    for f, wish in wishes.items():
-        for axes in wish:
-            for a in axes:
-                users.setdefault(a, set()).add(f)
-    disputed = {f for fs in users.values() if len(fs) > 1 for f in fs}
-    for f, wish in wishes.items():
-        if any(axes != longest[f][: len(axes)] for axes in wish):
-            disputed.add(f)
-    if not disputed:
+    used = [a for axes in longest.values() for a in axes]
+    if len(used) == len(set(used)) and all(len(w) == 1 for w in wishes.values()):
         return longest
+    disputed = _disputed(wishes, longest)
     settled = {f: axes for f, axes in longest.items() if f not in disputed}
     return _cheapest(settled, {f: wishes[f] for f in wishes if f in disputed}, sizes, cost)
 
 
+def _disputed(wishes: Mapping[str, Sequence[Names]], longest: Assignment) -> set[str]:
+    """The factors that are wanted over different axes, or over an axis that another one is."""
+    users: dict[str, set[str]] = {}
+    found = set()
+    for f, wish in wishes.items():
+        for axes in wish:
+            if axes != longest[f][: len(axes)]:
+                found.add(f)
+            for a in axes:
+                users.setdefault(a, set()).add(f)
+    return found.union(*(fs for fs in users.values() if len(fs) > 1))
+
+
 def _cheapest(
     settled: Assignment,
-    wishes: dict[str, list[tuple[str, ...]]],
+    wishes: Mapping[str, Sequence[Names]],
     sizes: Sizes,
     cost: Callable[[Assignment], float],
 ) -> Assignment:
     """The best of all combinations of wishes, of their leading axes, or of none."""
+    if not wishes:
+        return settled
     options = []
     for wish in wishes.values():
         parts = dict.fromkeys(axes[:k] for axes in wish for k in range(len(axes), 0, -1))

@@ -18,18 +18,17 @@ from funcgrad.core import context, source
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value
 from funcgrad.core.sharding import Cuts, Mesh, NamedSharding, local_shape
-from funcgrad.core.staging import stage, stage_closed
+from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.collective import pmax_p, pmin_p
 from funcgrad.ops.convert import convert_element_type
-from funcgrad.parallel import localize, nested, reshard
+from funcgrad.parallel import bodies, localize, reshard
 from funcgrad.parallel.factors import Assignment, Factors, restrict
 from funcgrad.parallel.passes import sums_early
 from funcgrad.parallel.program import SpmdProgram
 from funcgrad.parallel.propagate import REMADE, Propagation, propagate
-from funcgrad.parallel.reshard import Layout, Sizes
+from funcgrad.parallel.reshard import Layout, local_aval
 from funcgrad.parallel.varying import erase
-from funcgrad.transforms.control import split_list
 from funcgrad.transforms.simplify import inline_calls
 
 
@@ -74,11 +73,6 @@ def partition(
     return SpmdProgram(sums_early(local), mesh, in_cuts, tuple(found))
 
 
-def local_aval(aval: ShapedArray, layout: Layout, sizes: Sizes) -> ShapedArray:
-    """The type of a device's part."""
-    return aval.update(shape=local_shape(sizes, layout.cuts, aval.shape))
-
-
 class Held:
     """What devices hold of one value of the whole program: its versions by layout, or how to make
     it (`make`) in whatever layout is wanted.
@@ -114,7 +108,7 @@ class Partitioner:
         self.sizes = plan.sizes
         self.env: dict[Var, Held] = {}
         # Carries of a loop to which nothing but partial values are added: found while running.
-        self.carried: dict[Var, Var] = {}
+        self.carried: dict[Var, Atom] = {}
         self.sums: dict[Var, Layout] = {}
 
     def begin(self, values: Sequence[Any], layouts: Sequence[Layout]) -> None:
@@ -180,7 +174,8 @@ class Partitioner:
             return self.plan.cost_remade(self.plan.maker[atom], cuts, self.cost_of)
         return min(reshard.cost(held.aval, h, want, self.sizes) for h in held.versions)
 
-    def _set(self, var: Var, layout: Layout, x: Any) -> None:
+    def hold(self, var: Var, layout: Layout, x: Any) -> None:
+        """Say what devices hold of a result."""
         self.env[var] = Held(var.aval, {layout: x}, var in self.plan.regather)
 
     # ---- equations
@@ -188,16 +183,16 @@ class Partitioner:
     def _perform(self, i: int, eqn: Eqn) -> None:
         factors = self.plan.factors[i]
         name = eqn.prim.name
-        if name in _NESTED:
-            _NESTED[name](self, i, eqn)
+        if i in self.plan.inner:
+            bodies.perform(self, i, eqn)
         elif name == "sharding_constraint":
             layout = Layout(self.plan.cuts[eqn.outs[0]])
-            self._set(eqn.outs[0], layout, self.demand(eqn.ins[0], layout))
+            self.hold(eqn.outs[0], layout, self.demand(eqn.ins[0], layout))
         elif factors is None:
             values = [self.demand(a, reshard.whole(a.aval.ndim)) for a in eqn.ins]
             out = eqn.prim.bind(*values, **eqn.params)
             for v, x in zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True):
-                self._set(v, reshard.whole(v.aval.ndim), x)
+                self.hold(v, reshard.whole(v.aval.ndim), x)
         elif name in REMADE:
             self._later(i, eqn, factors)
         else:
@@ -231,7 +226,7 @@ class Partitioner:
         elif axes:
             outs = [_reduced(factors.reduction, x, axes) for x in outs]
         for v, names, x in zip(eqn.outs, factors.outs, outs, strict=True):
-            self._set(v, Layout(restrict(names, assigned), partial), x)
+            self.hold(v, Layout(restrict(names, assigned), partial), x)
 
     def _operands(
         self, eqn: Eqn, factors: Factors, assigned: Assignment, due: frozenset[str] = frozenset()
@@ -278,24 +273,25 @@ class Partitioner:
         pending = {k: p for k, a in enumerate(eqn.ins) if (p := self._pending(a)) is not None}
         for k, layout in pending.items():
             self._note_sum(eqn, k, layout)
-        if not pending or not self._is_linear_in(eqn, pending):
+        if not pending or not self._is_linear_in(eqn, list(pending)):
             return None
-        layout = next(iter(pending.values()))
-        if any(p != layout for p in pending.values()):
+        first, *others = pending
+        layout, names = pending[first], factors.ins[first]
+        if any(pending[k] != layout for k in others):
             return None
-        names = factors.ins[next(iter(pending))]
         assigned = {f: c for f, c in zip(names, layout.cuts, strict=True) if c and f != "."}
         return (assigned, layout.partial) if restrict(names, assigned) == layout.cuts else None
 
-    def _is_linear_in(self, eqn: Eqn, pending: dict[int, Layout]) -> bool:
-        name, (out,) = eqn.prim.name, eqn.outs
+    def _is_linear_in(self, eqn: Eqn, pending: Sequence[int]) -> bool:
+        """Whether an op is linear in its pending operands together, which nothing else needs, and
+        gives nothing larger."""
+        name = eqn.prim.name
         if any(self.plan.uses[eqn.ins[k]] > 1 for k in pending):  # type: ignore[index]
             return False
         if name in ("add", "sub"):
             return len(pending) == 2
         if name in ("mul", "div"):
-            (k, *more) = pending
-            return not more and k <= (name == "mul") and out.aval.size == eqn.ins[k].aval.size
+            return len(pending) == 1 and _scales(eqn, pending[0])
         if name == "convert_element_type":
             return self._widens(eqn)
         return name in ("neg", "transpose", "reshape", "reduce_sum")
@@ -321,110 +317,15 @@ class Partitioner:
             if all(self.plan.uses.get(v) == 1 for v in alone):  # type: ignore[arg-type]
                 self.sums[other] = layout
 
-    # ---- programs in equations
 
-    def _tied(self, i: int) -> tuple[list[nested.Tie], list[Cuts]]:
-        ties = self.plan.ties[i]
-        return ties, [self.plan.tie_cuts(i, t) for t in ties]
-
-    def _stage(
-        self, i: int, body: int, ins: Sequence[Layout], outs: Sequence[Layout], loop: int = 0
-    ) -> tuple[Jaxpr, dict[Var, Layout]]:
-        """A body on parts, and the carries (`loop` of them come last of its inputs but scanned
-        ones, first of its results) that might stay partial."""
-        plan = self.plan.inner[i][body]
-        avals = [
-            local_aval(v.aval, h, self.sizes) for v, h in zip(plan.jaxpr.ins, ins, strict=True)
-        ]
-        sums: dict[Var, Layout] = {}
-
-        def fun(*parts: Any) -> list:
-            run = Partitioner(plan)
-            run.begin(parts, ins)
-            n_consts = self.plan.jaxpr.eqns[i].params.get("n_consts", 0)
-            carries = plan.jaxpr.ins[n_consts : n_consts + loop]
-            run.carried = {
-                v: o for v, o in zip(carries, plan.jaxpr.outs, strict=False) if isinstance(o, Var)
-            }
-            run.run()
-            sums.update(run.sums)
-            return [run.demand(a, h) for a, h in zip(plan.jaxpr.outs, outs, strict=True)]
-
-        return stage_closed(fun, avals, "a device's part of a loop or a branch"), sums
-
-    def _scan(self, i: int, eqn: Eqn) -> None:
-        p = eqn.params
-        n_consts, n_carry = p["n_consts"], p["n_carry"]
-        _, cuts = self._tied(i)
-        layouts = [Layout(c) for c in cuts]
-        n_in = len(eqn.ins)
-        ins, ys = layouts[:n_in], layouts[n_in:]
-        carry = ins[n_consts : n_consts + n_carry]
-        body, sums = self._stage(i, 0, ins, [*carry, *ys], n_carry)
-        if sums:
-            inner_ins = p["jaxpr"].ins
-            ins = [sums.get(v, h) for v, h in zip(inner_ins, ins, strict=True)]
-            carry = ins[n_consts : n_consts + n_carry]
-            body, _ = self._stage(i, 0, ins, [*carry, *ys])
-        lead = [0] * (n_consts + n_carry) + [1] * (n_in - n_consts - n_carry)
-        values = [
-            self.demand(a, Layout(((),) * k + h.cuts, h.partial))
-            for a, h, k in zip(eqn.ins, ins, lead, strict=True)
-        ]
-        outs = eqn.prim.bind(*values, **{**p, "jaxpr": body})
-        stacked = [Layout(((), *h.cuts)) for h in ys]
-        for v, h, x in zip(eqn.outs, [*carry, *stacked], outs, strict=True):
-            self._set(v, h, x)
-
-    def _while(self, i: int, eqn: Eqn) -> None:
-        p = eqn.params
-        _, cuts = self._tied(i)
-        layouts = [Layout(c) for c in cuts]
-        tests, consts, carry = split_list(layouts, p["n_cond"], p["n_body"])
-        test, _ = self._stage(i, 0, [*tests, *carry], [reshard.whole(0)])
-        body, _ = self._stage(i, 1, [*consts, *carry], carry)
-        values = [self.demand(a, h) for a, h in zip(eqn.ins, layouts, strict=True)]
-        outs = eqn.prim.bind(*values, **{**p, "cond_jaxpr": test, "body_jaxpr": body})
-        for v, h, x in zip(eqn.outs, carry, outs, strict=True):
-            self._set(v, h, x)
-
-    def _cond(self, i: int, eqn: Eqn) -> None:
-        _, cuts = self._tied(i)
-        layouts = [Layout(c) for c in cuts]
-        n_in = len(eqn.ins) - 1
-        ins, outs = layouts[:n_in], layouts[n_in:]
-        branches = tuple(
-            self._stage(i, k, ins, outs)[0] for k in range(len(eqn.params["branches"]))
-        )
-        index = self.demand(eqn.ins[0], reshard.whole(0))
-        values = [self.demand(a, h) for a, h in zip(eqn.ins[1:], ins, strict=True)]
-        found = eqn.prim.bind(index, *values, branches=branches)
-        for v, h, x in zip(eqn.outs, outs, found, strict=True):
-            self._set(v, h, x)
-
-    def _shard_map(self, i: int, eqn: Eqn) -> None:
-        """The body, in place: its values are parts already, over the mesh's manual axes."""
-        ties, cuts = self._tied(i)
-        plan = self.plan.inner[i][0]
-        inner = Partitioner(plan)
-        n_in = len(eqn.ins)
-        values = [
-            self.demand(a, Layout(t[0].outward(c)))
-            for a, t, c in zip(eqn.ins, ties[:n_in], cuts[:n_in], strict=True)
-        ]
-        inner.begin(values, [Layout(c) for c in cuts[:n_in]])
-        inner.run()
-        for v, t, c in zip(eqn.outs, ties[n_in:], cuts[n_in:], strict=True):
-            x = inner.demand(t[0].atom, Layout(c))
-            self._set(v, Layout(t[1].outward(c)), x)
-
-
-_NESTED: dict[str, Callable[[Partitioner, int, Eqn], None]] = {
-    "scan": Partitioner._scan,
-    "while": Partitioner._while,
-    "cond": Partitioner._cond,
-    "shard_map": Partitioner._shard_map,
-}
+def _scales(eqn: Eqn, k: int) -> bool:
+    """Whether an operand is multiplied by, or divided by, a number that sums may be scaled by as
+    well as their parts are (infinity times parts of both signs would be NaN)."""
+    other = eqn.ins[1 - k]
+    if not isinstance(other, Literal) or not np.all(np.isfinite(other.value)):
+        return False
+    exact = k == 0 and dtypes.is_inexact(other.aval.dtype) and bool(np.any(other.value))
+    return eqn.prim.name == "mul" or exact
 
 
 def _is_zero(atom: Atom) -> bool:

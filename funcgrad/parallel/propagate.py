@@ -190,7 +190,9 @@ class Propagation:
             *zip(factors.ins, eqn.ins, strict=True),
             *zip(factors.outs, eqn.outs, strict=True),
         ]
-        seen = [(names, self.cuts_of(a)) for names, a in values]
+        seen = [(names, c) for names, a in values if any(c := self.cuts_of(a))]
+        if not seen:
+            return {}
         of_operand = cost_of or self._cost_of
 
         def total(assigned: Assignment) -> float:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.sharding import Cuts
+from funcgrad.core.sharding import Cuts, local_shape
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import zeros
@@ -57,9 +57,17 @@ def whole(ndim: int) -> Layout:
     return Layout(((),) * ndim)
 
 
+def local_aval(aval: ShapedArray, layout: Layout, sizes: Sizes) -> ShapedArray:
+    """The type of a device's part."""
+    return aval.update(shape=local_shape(sizes, layout.cuts, aval.shape))
+
+
 def extent(axes: Sequence[str], sizes: Sizes) -> int:
     """The number of parts that a cut over these axes makes."""
-    return math.prod(sizes[a] for a in axes)
+    n = 1
+    for a in axes:
+        n *= sizes[a]
+    return n
 
 
 def used_axes(cuts: Cuts) -> set[str]:

@@ -45,12 +45,13 @@ def mlp_step(keep=lambda w: w, layers=LAYERS):
     return step
 
 
-def accumulated(ws, xs, ys):
-    """Weights after the gradients of several microbatches, summed in a loop."""
+def accumulated(ws, xs, ys, keep=lambda g: g):
+    """Weights after the gradients of several microbatches, summed in a loop; `keep` is applied to
+    each gradient."""
 
     def add(total, xy):
         gs = fg.grad(lambda ws: mlp_loss(ws, *xy))(list(ws))
-        return [t + g for t, g in zip(total, gs, strict=True)], None
+        return [t + keep(g) for t, g in zip(total, gs, strict=True)], None
 
     total, _ = lax.scan(add, [fnp.zeros(w.shape) for w in ws], (xs, ys))
     return [w - 0.1 * g / xs.shape[0] for w, g in zip(ws, total, strict=True)]

@@ -303,3 +303,103 @@ def test_work_grows_with_the_number_of_equations():
         visits.append(propagate(jaxpr, DATA, shardings).visits / len(jaxpr.eqns))
     assert max(visits) < 6
     assert visits[2] < visits[1] * 1.05
+
+
+# ---- sums that stay parts
+
+
+def sums(fun, *args, specs=(CUT,), mesh=DATA):
+    return collectives(lambda *xs: [fun(*xs)], args, mesh, list(specs))
+
+
+def test_linear_ops_sum_their_result():
+    x = normal(8, 4)
+    assert sums(lambda x: fnp.sum(x, 0).reshape(2, 2).T * 2.0 / 3.0, x) == {"psum": 1}
+    assert sums(lambda x: fnp.sum(fnp.sum(x, 0) + fnp.max(x, 0)), x) == {"psum": 1, "pmax": 1}
+    assert sums(lambda x: fnp.sum(x, 0) - fnp.sum(x * x, 0) + fnp.sum(x**3, 0), x) == {"psum": 1}
+
+
+def test_what_is_used_twice_is_summed_once():
+    def fun(x):
+        total = fnp.sum(x, 0)
+        return fnp.concatenate([total * 2.0, total * 3.0])
+
+    assert sums(fun, normal(8, 4)) == {"psum": 1}
+
+
+def test_ops_that_are_not_linear_need_the_sum():
+    whole_numbers = np.arange(-8, 24, dtype="int32").reshape(8, 4)
+    assert sums(lambda x: lax.div(fnp.sum(x, 0), np.int32(3)), whole_numbers) == {"psum": 1}
+    assert sums(lambda x: fnp.sort(fnp.sum(x, 0)), normal(8, 4)) == {"psum": 1}
+    key_and_value = lambda x: lax.sort((fnp.sum(x, 0), x[0]), num_keys=1)
+    collectives(lambda x: [*key_and_value(x)], [normal(8, 4)], DATA, [CUT])
+
+
+@pytest.mark.parametrize("factor", [np.inf, 0.0, np.nan])
+def test_parts_are_not_scaled_by_what_only_sums_may_be(factor):
+    x = np.array([1.0, -2.0, 3.0, 4.0], "float32")
+    fun = lambda x: [fnp.sum(x) * factor, fnp.sum(x) / factor]
+    program, jaxpr, args = partitioned(fun, [x], DATA, [CUT])
+    np.testing.assert_array_equal(run(program, args), interpret(jaxpr, np, *args))
+
+
+def test_sums_in_a_wider_type_are_summed_there():
+    """Gradients of microbatches in bfloat16, summed up in float32."""
+    x = normal(4, 8, 4).astype("bfloat16")
+
+    def fun(x):
+        add = lambda total, part: (total + fnp.sum(part, 0).astype("float32"), None)
+        return [lax.scan(add, fnp.zeros(4), x)[0]]
+
+    program = compare(fun, [x], DATA, [P(None, "data")], tol=0.05)
+    assert counts(program) == {"psum": 1}
+    (total,) = [e for e in program.jaxpr.eqns if e.prim.name == "psum"]
+    assert total.ins[0].aval.dtype == np.float32
+
+
+def test_a_loop_that_starts_with_a_value():
+    fun = lambda init, xs: [lax.scan(lambda c, x: (c + fnp.sum(x, 0), None), init, xs)[0]]
+    program = compare(fun, [normal(4), normal(3, 8, 4)], DATA, [WHOLE, P(None, "data")])
+    assert [e.prim.name for e in program.jaxpr.eqns].count("psum") == 1
+    assert counts(program) == {"psum": 1}
+
+
+def test_a_loop_that_reads_its_sum():
+    fun = lambda xs: [*lax.scan(lambda c, x: (c + fnp.sum(x, 0), c), fnp.zeros(4), xs)]
+    compare(fun, [normal(3, 8, 4)], DATA, [P(None, "data")])
+
+
+# ---- experts
+
+
+def test_experts_exchange_tokens_twice():
+    """Tokens cut over devices are dealt out to experts, one or more a device, and come back."""
+    mesh = AbstractMesh((4,), ("ep",))
+    groups, size, experts, room, width = 8, 16, 4, 4, 8
+
+    def fun(x, deal, w1, w2):
+        sent = fnp.einsum("gsec,gsd->egcd", deal, x)
+        sent = constrain(sent, mesh, P("ep"))
+        done = fnp.einsum("egcf,efd->egcd", fnp.tanh(fnp.einsum("egcd,edf->egcf", sent, w1)), w2)
+        done = constrain(done, mesh, P(None, "ep"))
+        return [fnp.einsum("gsec,egcd->gsd", deal, done)]
+
+    args = [normal(groups, size, width), normal(groups, size, experts, room, seed=1),
+            normal(experts, width, 16, seed=2), normal(experts, 16, width, seed=3)]  # fmt: skip
+    specs = [P("ep"), P("ep"), P("ep"), P("ep")]
+    assert collectives(fun, args, mesh, specs) == {"all_to_all": 2}
+    loss = lambda *xs: fnp.mean(fun(*xs)[0] ** 2)
+    gradient = lambda *xs: list(fg.grad(loss, (2, 3))(*xs))
+    assert collectives(gradient, args, mesh, specs) == {"all_to_all": 3}
+
+
+def test_zero_2_keeps_parts_of_gradients():
+    """Gradients that are constrained in a loop over microbatches are scattered in each turn."""
+    ws = mlp_args()[:LAYERS]
+    xs, ys = normal(4, 32, 16, seed=1), normal(4, 32, 16, seed=2)
+    keep = lambda g: constrain(g, DATA, CUT)
+    fun = lambda *flat: accumulated(list(flat[:LAYERS]), *flat[LAYERS:], keep=keep)
+    batch = P(None, "data")
+    program = compare(fun, [*ws, xs, ys], DATA, [WHOLE] * 3 + [batch] * 2)
+    assert counts(program)["psum_scatter"] == LAYERS
+    assert "psum_scatter" not in [e.prim.name for e in program.jaxpr.eqns]
