@@ -92,7 +92,7 @@ def _cut_further(
 
 
 def by_path(x: Any, mesh: Mesh, rules: Mapping[str, PartitionSpec]) -> Any:
-    """For each leaf of x: the spec of the first rule whose pattern its key path matches, else whole.
+    """For each leaf of x: the spec of the first rule whose pattern fits its key path, or whole.
 
     rules: patterns as of `fnmatch` over key paths (`['blocks'][0]['up']`; `*up*` matches it)
 

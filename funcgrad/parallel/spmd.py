@@ -8,6 +8,7 @@ arrays (`run_global`), and the methods of `ShardedArray`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,9 +30,12 @@ from funcgrad.core.sharding import (
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShardingError
 from funcgrad.ops.sharding import jaxpr_meshes
+from funcgrad.parallel.analysis import Analysis, analyse
 from funcgrad.parallel.lockstep import Lockstep
 from funcgrad.parallel.partition import partition
+from funcgrad.parallel.passes import scheduled
 from funcgrad.parallel.program import SpmdProgram
+from funcgrad.parallel.ranks import Ranks
 from funcgrad.parallel.show import sharded_html, sharded_text
 from funcgrad.transforms.simplify import simplify
 
@@ -68,44 +72,57 @@ def runtime(mesh: Mesh) -> Runtime:
             f"{mesh} has no devices: programs for it can be lowered, not run, and arrays can't be "
             "put on it. make_mesh gives a mesh of virtual devices or of ranks"
         )
-    return Lockstep()
+    return Ranks(mesh) if mesh.devices.flat[0].kind == "rank" else Lockstep()
 
 
 # ---- programs
 
 
 class SpmdExecutable:
-    """A program compiled for a mesh; called with arrays, gives sharded arrays."""
+    """A program compiled for a mesh; called with arrays, gives sharded arrays.
 
-    def __init__(self, program: SpmdProgram, donated: tuple[bool, ...], name: str, using: str):
-        self.program = program
+    partitioned: the per-device program, before its collectives are scheduled
+    """
+
+    def __init__(self, partitioned: SpmdProgram, donated: tuple[bool, ...], name: str, using: str):
+        self.partitioned = partitioned
         self._donated = donated
         self._name = name
         self._using = using
-        self._compiled: Executable | None = None
-        self._in = [NamedSharding(program.mesh, PartitionSpec.of(c)) for c in program.in_cuts]
-        self._out = [NamedSharding(program.mesh, PartitionSpec.of(c)) for c in program.out_cuts]
-        self._out_avals = program.out_avals
+        mesh = partitioned.mesh
+        self._in = [NamedSharding(mesh, PartitionSpec.of(c)) for c in partitioned.in_cuts]
+        self._out = [NamedSharding(mesh, PartitionSpec.of(c)) for c in partitioned.out_cuts]
+        self._out_avals = partitioned.out_avals
 
-    @property
+    @cached_property
+    def program(self) -> SpmdProgram:
+        """The per-device program, as devices that exchange messages run it."""
+        return scheduled(self.partitioned)
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """What a device keeps, computes and sends."""
+        return analyse(self.program, self._donated)
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """What runs the program."""
+        return runtime(self.partitioned.mesh)
+
+    @cached_property
     def compiled(self) -> Executable:
         """The program as the mesh's runtime compiles it, at first use."""
-        if self._compiled is None:
-            with context.scoped(axes={}):
-                self._compiled = runtime(self.program.mesh).compile(
-                    self.program, self._donated, self._name, self._using
-                )
-        return self._compiled
+        with context.scoped(axes={}):
+            return self.runtime.compile(self.partitioned, self._donated, self._name, self._using)
 
     def __call__(self, operands: Sequence[Any]) -> list[ShardedArray]:
         """Run on arrays: sharded ones cut as the program wants them, or plain ones."""
-        compiled = self.compiled
-        run = runtime(self.program.mesh)
+        put = self.runtime.put
         kept = [
-            x.kept if type(x) is ShardedArray else run.put(x, s)
+            x.kept if type(x) is ShardedArray else put(x, s)
             for x, s in zip(operands, self._in, strict=True)
         ]
-        outs = compiled(kept)
+        outs = self.compiled(kept)
         return [
             ShardedArray(np.asarray(v), a, s)
             for v, a, s in zip(outs, self._out_avals, self._out, strict=True)
@@ -116,12 +133,23 @@ class SpmdExecutable:
         return repr(self.program) if stage == "jaxpr" else self.compiled.as_text(stage)
 
     def cost_analysis(self) -> dict[str, float]:
-        """What the compiled program does: of all devices together where they are virtual."""
-        return self.compiled.cost_analysis()
+        """Of each device: floating-point operations ("flops"), "bytes sent", and for each kind of
+        collective how many run and the bytes that the device sends in them."""
+        found = self.analysis
+        costs = {"flops": found.flops, "bytes sent": found.bytes_sent}
+        for (kind, axes), (count, nbytes) in sorted(found.collectives.items()):
+            where = f"{kind} over {'×'.join(axes)}"
+            costs[f"{where}: count"], costs[f"{where}: bytes sent"] = count, nbytes
+        return costs
 
     def memory_analysis(self) -> dict[str, int]:
-        """Bytes of the compiled program: of all devices together where they are virtual."""
-        return self.compiled.memory_analysis()
+        """Of each device: bytes of its parts of arguments and results, and of temporaries."""
+        found = self.analysis
+        return {
+            "argument_size_in_bytes": found.argument_bytes,
+            "output_size_in_bytes": found.result_bytes,
+            "temp_size_in_bytes": found.temporary_bytes,
+        }
 
 
 def executable(

@@ -118,7 +118,7 @@ class Lowered:
         self._name = name
         self._backend = using
 
-    def _executable(self) -> backend.Executable:
+    def _executable(self) -> Any:
         return self._program.executable(self._name, self._backend)
 
     def as_text(self, stage: str = "jaxpr") -> str:
@@ -131,6 +131,13 @@ class Lowered:
         """Floating-point operations ("flops") and bytes moved ("bytes accessed") of one call."""
         return self._executable().cost_analysis()
 
+    def device_analysis(self) -> Any:
+        """What each device of a mesh keeps, computes and sends: a table, from the program alone, so
+        that it needs no devices (`AbstractMesh`)."""
+        if self._program.shardings is None:
+            raise ShardingError(f"{self._name} isn't partitioned: nothing in it names a mesh")
+        return self._executable().analysis
+
     def compile(self) -> Compiled:
         """The native program."""
         return Compiled(self._program, self._executable(), self._name)
@@ -140,6 +147,9 @@ class Lowered:
 
     def _repr_html_(self) -> str:
         title = f"{self._name}{self._program.signature()}"
+        if self._program.shardings is not None:
+            device = ("the program of each device", self._executable().program.jaxpr, 0)
+            return program_html(title, self.cost_analysis(), [device])
         loops = [("loops", self.as_text("loops"))]
         return program_html(title, self.cost_analysis(), [self._program.shown("jaxpr")], loops)
 

@@ -1,0 +1,110 @@
+"""What tests of sharded arrays and partitioned programs run on ranks."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import random, tree
+from funcgrad.errors import ShardingError
+from funcgrad.parallel import (
+    NamedSharding,
+    P,
+    make_array_from_callback,
+    process_count,
+    reshard,
+    shard_map,
+)
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+VALUES = np.arange(32, dtype=np.float32).reshape(4, 8)
+SPECS = [P(), P("x"), P(None, "y"), P("x", "y"), P("y", "x"), P(("x", "y")), P(None, ("y", "x"))]
+
+
+def held(x, values):
+    """Whether this rank's part is that of the whole."""
+    (shard,) = x.addressable_shards
+    part = np.asarray(shard.data)
+    return part.shape == x.sharding.shard_shape(values.shape) and bool(
+        np.allclose(part, values[shard.index], rtol=1e-5)
+    )
+
+
+def arrays():
+    """Arrays are put, cut anew, computed with, and read; what does not hold is returned."""
+    mesh = fg.make_mesh((2, -1), ("x", "y"))
+    wrong = []
+    for spec in SPECS:
+        x = fg.device_put(VALUES, NamedSharding(mesh, spec))
+        if not held(x, VALUES):
+            wrong.append(("put", spec))
+        made = make_array_from_callback((4, 8), x.sharding, lambda index: VALUES[index])
+        if not held(made, VALUES):
+            wrong.append(("callback", spec))
+        for to in SPECS:
+            if not held(reshard(x, NamedSharding(mesh, to)), VALUES):
+                wrong.append(("reshard", spec, to))
+        y = fg.jit(lambda v: fnp.tanh(v) @ v.T)(x)
+        whole = np.asarray(reshard(y, NamedSharding(mesh, P())))
+        if not np.allclose(whole, np.tanh(VALUES) @ VALUES.T, rtol=1e-5):
+            wrong.append(("compute", spec))
+        if not held(x * 2 + VALUES, 3 * VALUES):
+            wrong.append(("eager", spec))
+        total = fg.jit(fg.grad(lambda v: fnp.sum(v**2)))(x)
+        if not held(total, 2 * VALUES):
+            wrong.append(("grad", spec))
+    return wrong
+
+
+def reading_what_is_elsewhere():
+    """The error for values that other processes hold."""
+    x = fg.device_put(VALUES, NamedSharding(fg.make_mesh((2, -1), ("x", "y")), P("x")))
+    try:
+        np.asarray(x)
+    except ShardingError as error:
+        return str(error), x.is_fully_addressable, repr(x)
+    return None
+
+
+def ring():
+    """A ring of devices by shard_map: each ends with the sum of all."""
+    mesh = fg.make_mesh((2, -1), ("x", "y"))
+
+    def turn(v):
+        n = fg.lax.axis_size("y")
+        there = [(i, (i + 1) % n) for i in range(n)]
+        total = v
+        for _ in range(n - 1):
+            v = fg.lax.ppermute(v, "y", there)
+            total = total + v
+        return fg.lax.psum(total, ("x", "y"))
+
+    f = shard_map(turn, mesh=mesh, in_specs=P("x", "y"), out_specs=P())
+    return np.asarray(f(VALUES)).tolist()
+
+
+def gpt_losses(layout, steps):
+    """The losses of the demo's model on a layout over all ranks."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import gpt
+        import layouts
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    cfg = gpt.Config(48, context=16, width=32, heads=4, layers=2)
+    optimizer = gpt.make_optimizer(100, 3e-3)
+    init = partial(gpt.init_state, cfg=cfg, optimizer=optimizer)
+    key = random.key(0)
+    found = layouts.LAYOUTS[layout](fg.eval_shape(init, key), process_count())
+    state = fg.jit(init, out_shardings=found.state)(key)
+    step = gpt.make_step(cfg, optimizer, 16, found)
+    codes = fnp.array(np.random.default_rng(0).integers(0, 48, 3000, np.int32))
+    losses = []
+    for i in range(steps):
+        state, loss = step(state, random.fold_in(key, i), codes)
+        losses.append(float(loss))
+    sizes = [x.addressable_shards[0].data.nbytes for x in tree.leaves(state)]
+    return losses, sum(sizes), sum(x.nbytes for x in tree.leaves(state))

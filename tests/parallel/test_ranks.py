@@ -1,0 +1,40 @@
+"""Sharded arrays and partitioned programs on real ranks."""
+
+import numpy as np
+import pytest
+
+from tests.parallel import jobs_spmd
+from tests.parallel.test_gpt_layouts import LAYOUTS, gpt, reference, settings  # noqa: F401
+
+JOBS = "tests.parallel.jobs_spmd"
+
+
+def test_arrays(ranks):
+    assert ranks(4).run(f"{JOBS}:arrays") == [[]] * 4
+
+
+def test_reading_what_is_elsewhere(ranks):
+    for message, addressable, text in ranks(4).run(f"{JOBS}:reading_what_is_elsewhere"):
+        assert "spread over 4 processes" in message
+        assert "reshard(x, NamedSharding(mesh, P()))" in message
+        assert not addressable
+        assert text == "ShardedArray(f32[4,8], P('x') on Mesh('x': 2, 'y': 2))"
+
+
+def test_ring(ranks):
+    v = jobs_spmd.VALUES
+    parts = sum(v[i : i + 2, j : j + 4] for i in (0, 2) for j in (0, 4))
+    for got in ranks(4).run(f"{JOBS}:ring"):
+        np.testing.assert_allclose(got, 2 * parts)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_losses_are_those_of_one_device(ranks, reference, layout):  # noqa: F811
+    results = ranks(4).run(f"{JOBS}:gpt_losses", layout, len(reference[0]))
+    wanted, _ = reference
+    for losses, kept, total in results:
+        np.testing.assert_allclose(losses, wanted, rtol=2e-5)
+        assert losses == results[0][0]
+        if layout == "fsdp":
+            # Small leaves stay whole.
+            assert kept < 0.45 * total
