@@ -9,7 +9,7 @@ Array([2., 4., 6.], dtype=float32)
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from funcgrad import debug, dtypes, errors, lax, numpy, tree
+from funcgrad import debug, dtypes, errors, flatten_util, lax, numpy, ops, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.context import debug_nans, default_dtype, disable_jit, named_scope
@@ -24,6 +24,7 @@ from funcgrad.transforms.grad import (
     value_and_grad,
     vjp,
 )
+from funcgrad.transforms.host import block_until_ready, device_get
 from funcgrad.transforms.jacobian import hessian, jacfwd, jacrev
 from funcgrad.transforms.jit import jit
 from funcgrad.transforms.make_jaxpr import eval_shape, make_jaxpr
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     # arrays and what is known of them
-    "Array", "ShapeDtypeStruct",
+    "Array", "ShapeDtypeStruct", "block_until_ready", "device_get",
     # compilation
     "jit", "make_jaxpr", "eval_shape", "disable_jit", "named_scope",
     # derivatives
@@ -59,7 +60,8 @@ __all__ = [
     # many devices (more of them in funcgrad.parallel)
     "P", "NamedSharding", "device_put", "devices", "make_mesh", "virtual_devices",
     # subpackages
-    "errors", "lax", "nn", "numpy", "optim", "parallel", "random", "scipy", "tree",
+    "errors", "flatten_util", "lax", "nn", "numpy", "ops", "optim", "parallel", "random", "scipy",
+    "tree",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
-    "", "debug", "dtypes", "lax", "lax.linalg", "nn", "nn.initializers", "numpy", "numpy.fft",
+    "", "debug", "dtypes", "flatten_util", "lax", "lax.linalg", "nn", "nn.initializers", "numpy", "numpy.fft",
     "numpy.linalg", "optim", "random", "scipy", "scipy.special", "tree",
 ]  # fmt: skip
 NAMES = {

@@ -20,7 +20,8 @@ LAYERS = [
     ["core"],
     ["ops"],
     ["transforms"],
-    ["numpy", "lax", "nn", "random", "optim", "scipy", "debug", "__init__"],
+    ["numpy", "lax", "nn", "random", "optim", "scipy", "debug", "flatten_util",
+     "__init__"],
     ["backends"],
     ["parallel"],
 ]

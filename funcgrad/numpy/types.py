@@ -34,6 +34,8 @@ float8_e4m3fn, float8_e4m3fnuz = dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz
 float8_e5m2, float8_e5m2fnuz = dtypes.float8_e5m2, dtypes.float8_e5m2fnuz
 complex64, complex128 = dtypes.complex64, dtypes.complex128
 single, double, csingle, cdouble = float32, float64, complex64, complex128
+# Those of Python's numbers by default; `default_dtype` doesn't change them.
+int_, uint, float_, complex_ = int32, uint32, float32, complex64
 dtype = np.dtype
 generic, number, inexact, floating = np.generic, np.number, np.inexact, np.floating
 complexfloating, integer = np.complexfloating, np.integer

@@ -150,3 +150,9 @@ def test_a_python_float_keeps_its_precision_beside_float64(call):
     want = call(np, X)
     assert got.dtype == want.dtype
     np.testing.assert_allclose(got, want, rtol=1e-14)
+
+
+def test_types_of_numbers():
+    assert [d(1).dtype.name for d in (fnp.int_, fnp.uint, fnp.float_, fnp.complex_)] == [
+        "int32", "uint32", "float32", "complex64",
+    ]  # fmt: skip

@@ -1,0 +1,34 @@
+"""Values on the host: waiting for them, and fetching them as NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from funcgrad import tree
+from funcgrad.transforms.arguments import is_arraylike
+
+
+def block_until_ready(x: Any) -> Any:
+    """x, a pytree, once all of its arrays are computed; other leaves are passed on.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.block_until_ready({"y": fnp.ones(2), "name": "a"})
+    {'y': Array([1., 1.], dtype=float32), 'name': 'a'}
+    """
+    for leaf in tree.leaves(x):
+        wait = getattr(leaf, "block_until_ready", None)
+        if wait is not None:
+            wait()
+    return x
+
+
+def device_get(x: Any) -> Any:
+    """x, a pytree, with NumPy arrays in place of its arrays; other leaves are passed on.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.device_get({"y": fnp.ones(2), "name": "a"})
+    {'name': 'a', 'y': array([1., 1.], dtype=float32)}
+    """
+    return tree.map(lambda leaf: np.asarray(leaf) if is_arraylike(leaf) else leaf, x)
