@@ -14,6 +14,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,7 +107,11 @@ class Aside:
     def check(self) -> None:
         """Raise where the name belongs to something that is no checkpoint: it would be lost."""
         base = self.base
-        if base.is_symlink() or (base.exists() and not base.is_dir()):
+        try:  # one look each, as other savers may be renaming
+            is_folder = stat.S_ISDIR(os.lstat(base).st_mode)
+        except OSError:
+            return
+        if not is_folder:
             raise CheckpointError(f"{base} exists and is no folder: nothing is written over it")
         if (names := _names(base)) and MANIFEST not in names:
             raise CheckpointError(
