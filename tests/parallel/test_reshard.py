@@ -49,7 +49,7 @@ def layouts():
                 yield Layout(cuts, frozenset(partial))
 
 
-@pytest.mark.parametrize("have", list(layouts()), ids=str)
+@pytest.mark.parametrize("have", list(layouts()), ids=lambda h: f"{h.cuts}{sorted(h.partial)}")
 def test_every_pair_of_layouts(have):
     x = np.arange(72, dtype="float32").reshape(SHAPE)
     for want in layouts():
