@@ -73,7 +73,7 @@ class ShardedArray(Array):
         return backend.spmd().shards(self)
 
     def __deepcopy__(self, memo: Any) -> ShardedArray:
-        return ShardedArray(self.kept.copy(), self._aval, self._sharding)
+        return ShardedArray(self.kept.copy(), self.aval, self._sharding)
 
     def __iter__(self) -> Any:
         if not self.ndim:
