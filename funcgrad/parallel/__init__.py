@@ -21,6 +21,7 @@ from funcgrad.parallel.arrays import (
     reshard,
     with_sharding_constraint,
 )
+from funcgrad.parallel.hooks import install as _install
 from funcgrad.parallel.meshes import (
     devices,
     make_mesh,
@@ -31,6 +32,8 @@ from funcgrad.parallel.meshes import (
 from funcgrad.parallel.recipes import by_path, fsdp, replicated
 from funcgrad.parallel.shard_map import shard_map
 from funcgrad.parallel.show import visualize_sharding
+
+_install()
 
 __all__ = [
     "AbstractMesh", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec",

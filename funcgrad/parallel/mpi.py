@@ -16,6 +16,7 @@ import importlib
 import math
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -28,10 +29,11 @@ from funcgrad.backends.exchanges import DTYPES, KINDS
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.errors import CollectiveError
+from funcgrad.parallel import mpi_native, watchdog
 from funcgrad.parallel.communicator import Communicator, SelfCommunicator
-from funcgrad.parallel.mpi_native import mpi_module
-from funcgrad.parallel.native import MPI_FAILED, RECORD_BYTES, NativeCommunicator
-from funcgrad.parallel.shared import SharedCommunicator, SharedMemory
+from funcgrad.parallel.native import MPI_FAILED, RECORD_BYTES, NativeCommunicator, source_key
+from funcgrad.parallel.records import Records
+from funcgrad.parallel.shared import SharedCommunicator, SharedMemory, shared_functions
 
 # The largest message, and up to which size MPI sums by itself.
 CHUNK_BYTES, SMALL_BYTES = 1 << 26, 1 << 14
@@ -118,8 +120,9 @@ def _library() -> Any:
         function = getattr(symbols, f"MPI_{name}")
         target.bind(f"MPI_{name}", ctypes.cast(function, ctypes.c_void_p).value or 0)
     scratch.bind(target)
-    text = mpi_module(target.target, module._sizeof(module.Comm), module.PROC_NULL)
-    return target.compile(text, level=2)
+    facts = module._sizeof(module.Comm), module.PROC_NULL
+    key = f"mpi {facts} {source_key(mpi_native)}"
+    return target.compile(lambda: mpi_native.mpi_module(target.target, *facts), level=2, key=key)
 
 
 def _functions() -> list[int]:
@@ -145,6 +148,9 @@ class World:
 
     def __init__(self) -> None:
         module = mpi()
+        # Compiling is slow the first time: better here than while others wait.
+        shared_functions()
+        _library()
         self.comm = module.COMM_WORLD.Dup()
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self.lock = threading.RLock()
@@ -156,6 +162,7 @@ class World:
         if self.local_rank == 0:
             _remove_names()
         self.records = self.record_memory(node)
+        watchdog.start(self)
         if not os.environ.get("FUNCGRAD_NUM_THREADS"):
             pool.set_num_threads(max(1, pool.num_threads() // self.local_size))
 
@@ -168,30 +175,36 @@ class World:
             return comm.Split(world // pretended, comm.Get_rank())
         return comm.Split_type(module.COMM_TYPE_SHARED, comm.Get_rank())
 
-    def record_memory(self, node: Any) -> Any:
-        """Memory for the records of this node's ranks, which all of them see if they can share."""
-        nbytes = RECORD_BYTES * node.Get_size()
+    def record_memory(self, node: Any) -> Records:
+        """The records of this node's ranks, which all of them see if they can share memory."""
         try:
-            memory: Any = SharedMemory(_Starter(node), nbytes)
-            self.record = memory.address + RECORD_BYTES * self.local_rank
+            memory: Any = SharedMemory(_Starter(node), RECORD_BYTES * node.Get_size())
         except OSError:
             self.shares = False
-            self.members, self.local_rank, self.local_size = [self.rank], 0, 1
-            memory = ctypes.create_string_buffer(RECORD_BYTES)
-            self.record = ctypes.addressof(memory)
-        return memory
+            self.members, self.local_rank = [self.rank], 0
+            memory = None
+        return Records(memory, self.members, self.local_rank)
 
-    def communicator(self, groups: Sequence[tuple[int, int]]) -> Communicator:
+    def communicator(
+        self, groups: Sequence[tuple[int, int]], label: str = "all ranks"
+    ) -> Communicator:
         """The communicator of this rank's group: groups[rank] is the group's number and the place
-        in it. Made once; all ranks call this together."""
+        in it. Made once; all ranks call this together. `label` says what it joins."""
         key = tuple(groups)
         with self.lock:
             if key not in self.made:
-                made = self.make(*key[self.rank])
+                number = len(self.made)
+                with self.records.waiting(number, "making a communicator"):
+                    made = self.make(*key[self.rank])
+                self.records.groups.append((label, [c for c, _ in key]))
                 if isinstance(made, NativeCommunicator):
-                    made.set_words(record=self.record, number=len(self.made))
+                    made.set_words(record=self.records.own, number=number)
                 self.made[key] = made
             return self.made[key]
+
+    def abort(self, status: int = 1) -> None:
+        """End all ranks at once."""
+        abort(status)
 
     def make(self, color: int, place: int) -> Communicator:
         comm = self.comm.Split(color, place)
@@ -244,6 +257,18 @@ def world() -> World:
         return _world
 
 
+def abort(status: int = 1) -> None:
+    """End all ranks of the job at once, with an exit status other than 0."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        comm = mpi().COMM_WORLD
+        _remove_names()
+        comm.Abort(status)
+    finally:
+        os._exit(status)
+
+
 def communicator(mesh_shape: Mapping[str, int], axis_names: Sequence[str]) -> Communicator:
     """The communicator that joins this rank with those that differ from it in these axes of a mesh.
 
@@ -267,7 +292,8 @@ def communicator(mesh_shape: Mapping[str, int], axis_names: Sequence[str]) -> Co
             f"a mesh of shape {dict(mesh_shape)} needs {count} ranks, the job has {world().size}: "
             f"start it with mpiexec -n {count}"
         )
-    return world().communicator(groups_of(sizes, [names.index(a) for a in axes]))
+    groups = groups_of(sizes, [names.index(a) for a in axes])
+    return world().communicator(groups, ", ".join(map(str, axes)))
 
 
 def groups_of(sizes: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:

@@ -8,16 +8,23 @@ memory that the other ranks of the node see, from which a watchdog tells who wai
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
+from funcgrad.backends import exchanges
 from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, WIDER
+from funcgrad.backends.llvm import gemm_build, gemm_pack
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int, declare
 from funcgrad.backends.llvm.gemm_job import Record
 from funcgrad.errors import CollectiveError
+from funcgrad.parallel import fold
 from funcgrad.parallel.communicator import FUNCTION, Communicator, Pairs
 
 CONTEXT = (
@@ -36,10 +43,14 @@ BARRIER = len(KINDS)
 DISAGREE, ABORTED, UNKNOWN, MPI_FAILED = 2, 3, 4, 5
 
 # A record's words, in front of the ring of events and in each event.
-RECORD = ("total", "inside", "process", "deadline")
+RECORD = ("total", "inside", "ended")
 EVENT = ("number", "sequence", "what", "count", "since")
 RING, EVENT_WORDS, HEAD_WORDS = 64, 8, 8
 RECORD_BYTES = 8 * (HEAD_WORDS + RING * EVENT_WORDS)
+
+
+# What ranks wait for beside exchanges, by the number of their kind.
+WAITS = ("barrier", "making a communicator", "comparing programs")
 
 
 def what_word(kind: int, op: int, dtype: int) -> int:
@@ -54,10 +65,17 @@ def what_text(word: int, count: int) -> str:
     'all_reduce max float32[10]'
     """
     kind, op, dtype = word & 255, word >> 8 & 255, word >> 16 & 255
-    if kind >= len(KINDS):
-        return "barrier"
+    if kind >= BARRIER:
+        return WAITS[kind - BARRIER]
     how = f" {OPS[op]}" if "reduce" in KINDS[kind] else ""
     return f"{KINDS[kind]}{how} {DTYPES[dtype].name}[{count}]"
+
+
+def source_key(module: ModuleType) -> str:
+    """What the code that a module writes depends on, beside the target: the sources."""
+    modules = (module, fold, gemm_build, gemm_pack, exchanges, sys.modules[__name__])
+    sources = b"".join(Path(str(m.__file__)).read_bytes() for m in modules)
+    return hashlib.sha256(sources).hexdigest()
 
 
 class Writer:

@@ -12,12 +12,14 @@ import ctypes
 import mmap
 import os
 import secrets
+from functools import cache
 from typing import Any, Protocol
 
 from funcgrad.backends.exchanges import KINDS
 from funcgrad.backends.llvm.engine import engine
-from funcgrad.parallel.native import DISAGREE, NativeCommunicator, what_text
-from funcgrad.parallel.shared_native import LINE, LINE_WORDS, LINES, ODD, shared_module
+from funcgrad.parallel import shared_native
+from funcgrad.parallel.native import DISAGREE, NativeCommunicator, source_key, what_text
+from funcgrad.parallel.shared_native import LINE, LINE_WORDS, LINES, ODD
 
 # Half a slot: what a rank offers at a time. Among many ranks it is less, as all of them are read.
 SLOT_BYTES, MANY, MANYS_SLOT_BYTES = 1 << 21, 16, 1 << 19
@@ -75,9 +77,12 @@ class SharedMemory:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
 
-def _functions() -> list[int]:
+@cache
+def shared_functions() -> list[int]:
     """The addresses of the native functions, compiled at first use."""
-    library = engine().compile(shared_module(engine().target), level=2)
+    target = engine().target
+    key = f"shared {source_key(shared_native)}"
+    library = engine().compile(lambda: shared_native.shared_module(target), level=2, key=key)
     return [library.address(f"fg_shared_{k}") for k in (*KINDS, "barrier")]
 
 
@@ -94,7 +99,7 @@ class SharedCommunicator(NativeCommunicator):
         self.memory = SharedMemory(ranks, slots + 2 * size * slot_bytes)
         base = self.memory.address
         super().__init__(
-            rank, size, _functions(), head=base, lines=base + LINES, slots=base + slots,
+            rank, size, shared_functions(), head=base, lines=base + LINES, slots=base + slots,
             slot_bytes=slot_bytes,
         )  # fmt: skip
         self.set_crowded(size > _cores())
