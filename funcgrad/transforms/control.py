@@ -14,7 +14,7 @@ from funcgrad.core.ir import Jaxpr, Var, eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ControlFlowError, IRError
-from funcgrad.ops.convert import convert_element_type
+from funcgrad.ops.convert import convert_element_type, convert_element_type_p
 from funcgrad.transforms.arguments import FlatFunction, name_of
 
 
@@ -35,6 +35,14 @@ def as_type(x: Any, aval: ShapedArray) -> Any:
     if isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic):
         return Array(np.asarray(x, aval.dtype), aval.weak_type)
     return convert_element_type(x, aval.dtype)
+
+
+def as_weak_as(x: Any, aval: ShapedArray) -> Any:
+    """A scalar, as weak as the value that it belongs to (a gradient's argument); else x itself."""
+    have = aval_of(x)
+    if aval.weak_type == have.weak_type or have.dtype != aval.dtype or have.shape:
+        return x
+    return convert_element_type_p.bind(x, new_dtype=have.dtype, weak_type=aval.weak_type)
 
 
 def cast_outputs(jaxpr: Jaxpr, avals: Sequence[ShapedArray]) -> Jaxpr:

@@ -26,7 +26,7 @@ from funcgrad.transforms.arguments import (
     parameter_names,
     wraps,
 )
-from funcgrad.transforms.control import as_type
+from funcgrad.transforms.control import as_type, as_weak_as
 from funcgrad.transforms.jvp import jvp_flat
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
 from funcgrad.transforms.pullback import pull_back_later
@@ -188,7 +188,8 @@ class Pullback:
         ]
         cts = [c for c, nz in zip(leaves, self.lin.out_nonzero, strict=True) if nz]
         grads = pull_back(self.lin, residuals, cts, self.avals)
-        return self.in_tree.unflatten([instantiate(g) for g in grads])[0]
+        grads = [as_weak_as(instantiate(g), a) for g, a in zip(grads, self.avals, strict=True)]
+        return self.in_tree.unflatten(grads)[0]
 
 
 def pull_back(lin: Linearized, residuals: Sequence[Any], cts: Sequence[Any], avals: Any) -> list:
@@ -277,7 +278,8 @@ def value_and_grad(
         aval = aval_of(outs[0])
         one = Array(np.ones((), aval.dtype), aval.weak_type)
         cts = pull_back(lin, lin.residuals, [one] if lin.out_nonzero[0] else [], avals_of(leaves))
-        grads, _ = in_tree.unflatten([instantiate(c) for c in cts])
+        whole = [as_weak_as(instantiate(c), aval_of(x)) for c, x in zip(cts, leaves, strict=True)]
+        grads, _ = in_tree.unflatten(whole)
         value = flat.unflatten(outs)
         gradient = grads[0] if isinstance(argnums, int) else grads
         return ((value, flat.aux), gradient) if has_aux else (value, gradient)

@@ -23,6 +23,7 @@ from funcgrad.transforms.arguments import (
     wraps,
 )
 from funcgrad.transforms.batching import BatchAxis, batch_flat
+from funcgrad.transforms.control import as_weak_as
 from funcgrad.transforms.grad import pull_back
 from funcgrad.transforms.partial_eval import linearize_flat
 
@@ -109,7 +110,8 @@ def _jacobian(what: str, fill: Callable, fun: Callable, argnums: Any, has_aux: b
         _check_outputs(what, fun, out_avals, holo)
         blocks = fill(lin, in_avals, out_avals)
         arg_tree = tree.structure(dynamic if not isinstance(argnums, int) else dynamic[0])
-        jac = flat.unflatten([arg_tree.unflatten(row) for row in blocks])
+        rows = [map(as_weak_as, row, in_avals) for row in blocks]
+        jac = flat.unflatten([arg_tree.unflatten(row) for row in rows])
         return (jac, flat.aux) if has_aux else jac
 
     return jacobian

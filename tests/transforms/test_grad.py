@@ -435,3 +435,23 @@ def test_gradients_only_of_what_was_asked_for():
 def test_argnums_must_be_positions():
     with pytest.raises(TypeError, match="argnums must be positions .* got 'x'"):
         fg.grad(lambda x: x, argnums="x")
+
+
+def test_gradients_are_as_weak_as_their_arguments():
+    strong = fnp.asarray(3.0, "float32")
+    g = lambda x, y: x * y
+    unused = lambda x, y: x * 1.0
+    for f, grads in [
+        (g, lambda f: fg.grad(f, (0, 1))(3.0, strong)),
+        (g, lambda f: fg.jit(fg.grad(f, (0, 1)))(3.0, strong)),
+        (g, lambda f: fg.vjp(f, 3.0, strong)[1](1.0)),
+        (g, lambda f: fg.vjp(f, 3.0, strong)[1](strong)),
+        (g, lambda f: fg.jacrev(f, (0, 1))(3.0, strong)),
+        (unused, lambda f: fg.grad(f, (0, 1))(3.0, strong)),
+        (unused, lambda f: fg.jacrev(f, (0, 1))(3.0, strong)),
+    ]:
+        assert [x.weak_type for x in grads(f)] == [True, False]
+    cube = lambda x: x**3
+    for derivative in (fg.jacrev(cube), fg.jacfwd(cube), fg.hessian(cube), fg.grad(fg.grad(cube))):
+        assert derivative(2.0).weak_type
+        assert not derivative(strong).weak_type
