@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -158,6 +159,7 @@ class Runner:
 
     def _import(self, library: str) -> float:
         package = "torch" if library == "compile" else library
+        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
         try:
             done = subprocess.run(
                 [sys.executable, "-c", IMPORT.format(package)],
@@ -165,6 +167,7 @@ class Runner:
                 text=True,
                 check=True,
                 timeout=self._settings.timeout,
+                env=environment,
             )
         except subprocess.CalledProcessError as error:
             lines = error.stderr.strip().splitlines() or ["no message"]

@@ -120,6 +120,7 @@ def serve(connection: Connection, library: str, threads: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         # Some libraries take as many threads as there are processors.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    sys.dont_write_bytecode = False  # or a source tree would be slow to import, beside wheels
     bench = Bench(library, threads)
     while True:
         try:
