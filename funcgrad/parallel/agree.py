@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 import numpy as np
 
+from funcgrad.core.ir import Jaxpr
 from funcgrad.errors import CollectiveError
 from funcgrad.parallel.communicator import Communicator
+
+
+def program_text(jaxpr: Jaxpr) -> str:
+    """A program's text without what differs between processes though the programs are the same:
+    the addresses of Python objects in it.
+
+    >>> import funcgrad as fg
+    >>> program_text(fg.make_jaxpr(lambda x: x + 1)(1.0).jaxpr).splitlines()[1].strip()
+    'b:f32[] = add a 1.0:f32[]'
+    """
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(jaxpr))
 
 
 def check_same_program(comm: Communicator, text: str, name: str = "program") -> None:

@@ -13,6 +13,7 @@ from funcgrad.core.backend import Executable
 from funcgrad.core.backend import backend as load
 from funcgrad.core.sharding import Device, Mesh, NamedSharding
 from funcgrad.errors import ShardingError
+from funcgrad.parallel.agree import check_same_program, program_text
 from funcgrad.parallel.meshes import process_count, process_index
 from funcgrad.parallel.mpi import communicators
 from funcgrad.parallel.passes import scheduled
@@ -37,9 +38,12 @@ class Ranks:
     ) -> Executable:
         """The per-device program, joined to the other ranks."""
         jaxpr = simplify(scheduled(program).jaxpr)
+        lookup = communicators(program.mesh.shape)
+        # Before anything is compiled for long: ranks that differ would wait for each other.
+        check_same_program(lookup(program.mesh.axis_names), program_text(jaxpr), name)
         with context.scoped(axes=program.mesh.shape):
             compiled = load(using).compile(jaxpr, tuple(donated), name)
-        return compiled.bind(communicators(program.mesh.shape))
+        return compiled.bind(lookup)
 
     def put(self, value: Any, sharding: NamedSharding) -> np.ndarray:
         """This rank's part of an array that all ranks know."""

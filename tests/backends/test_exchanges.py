@@ -14,6 +14,8 @@ from funcgrad.core.backend import backend
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import CompileError
+from funcgrad.ops.collective import all_gather_p, psum_p
+from funcgrad.parallel.overlap import done_p, start_p
 from funcgrad.transforms.simplify import simplify
 from tests.parallel.threads import Ranks
 
@@ -183,6 +185,17 @@ def test_order_is_the_programs():
 
 def test_empty_arrays_exchange_nothing():
     assert not exchanges(check(lambda x: lax.psum(x, "i"), MESH, numbers(3, 0, 2)))
+
+
+def test_collectives_in_two_parts():
+    def fun(x):
+        total = start_p.bind(x, prim=psum_p, axis_name=("i",), rest=())
+        rows = start_p.bind(
+            x, prim=all_gather_p, axis_name=("i",), rest=(("axis", 1), ("tiled", True))
+        )
+        return done_p.bind(total), done_p.bind(rows)
+
+    assert exchanges(check(fun, MESH, X)) == ["all_reduce", "all_gather"]
 
 
 def test_gradients():
