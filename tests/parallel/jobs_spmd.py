@@ -9,12 +9,13 @@ import numpy as np
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import random, tree
-from funcgrad.errors import ShardingError
+from funcgrad.errors import CollectiveError, ShardingError
 from funcgrad.parallel import (
     NamedSharding,
     P,
     make_array_from_callback,
     process_count,
+    process_index,
     reshard,
     shard_map,
 )
@@ -108,3 +109,14 @@ def gpt_losses(layout, steps):
         losses.append(float(loss))
     sizes = [x.addressable_shards[0].data.nbytes for x in tree.leaves(state)]
     return losses, sum(sizes), sum(x.nbytes for x in tree.leaves(state))
+
+
+def programs_that_differ():
+    """The error where each rank's program has another number in it."""
+    mesh = fg.make_mesh((2, -1), ("x", "y"))
+    x = fg.device_put(VALUES, NamedSharding(mesh, P("x")))
+    try:
+        fg.jit(lambda v: fnp.sum(v * process_index()))(x)
+    except CollectiveError as error:
+        return str(error)
+    return None

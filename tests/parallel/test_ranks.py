@@ -21,6 +21,15 @@ def test_reading_what_is_elsewhere(ranks):
         assert text == "ShardedArray(f32[4,8], P('x') on Mesh('x': 2, 'y': 2))"
 
 
+def test_programs_that_differ_are_refused(ranks):
+    for message in ranks(4).run(f"{JOBS}:programs_that_differ"):
+        assert (
+            "the ranks don't run the same program '<lambda>'; they first differ in line" in message
+        )
+        assert "rank 3: " in message
+        assert "mul a 3.0" in message
+
+
 def test_ring(ranks):
     v = jobs_spmd.VALUES
     parts = sum(v[i : i + 2, j : j + 4] for i in (0, 2) for j in (0, 4))
