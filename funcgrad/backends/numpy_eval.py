@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core import context
+from funcgrad.core.backend import Call
 from funcgrad.core.ir import Jaxpr, interpret
 
 
@@ -25,6 +26,9 @@ class Interpreted:
                 return interpret(self.jaxpr, np, *values)
             with context.scoped(communicators=self.communicators):
                 return interpret(self.jaxpr, np, *values)
+
+    def direct(self, call: Call) -> None:
+        """None: there is no way around Python."""
 
     def bind(self, communicators: Callable[[tuple], Any]) -> Interpreted:
         """The program whose collectives go through these communicators: communicators(axis names)
@@ -58,6 +62,10 @@ class NumpyBackend:
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Interpreted:
         """The program, to be run op by op."""
         return Interpreted(jaxpr)
+
+    def caller(self, entries: Sequence[Any]) -> Callable[[tuple, dict], Any]:
+        """There are no fast calls."""
+        return lambda args, kwargs: NotImplemented
 
 
 BACKEND = NumpyBackend()

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from funcgrad.core.ir import Jaxpr
+
+
+class Call(NamedTuple):
+    """A call of a compiled function that went well: an example of calls to come.
+
+    static: positions and names of the static arguments
+    captured: the arrays that are the program's first inputs; those among the arguments follow
+    donated: for each input None, or why it can't be used after the call, as it was donated
+    """
+
+    args: tuple
+    kwargs: dict
+    static: tuple[frozenset[int], frozenset[str]]
+    captured: Sequence[Any]
+    donated: Sequence[str | None]
+    out_tree: Any
+    out_avals: Sequence[Any]
 
 
 class Executable(Protocol):
@@ -15,6 +32,10 @@ class Executable(Protocol):
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """Run on plain arrays whose dtypes and shapes are those the program was compiled for."""
+
+    def direct(self, call: Call) -> Any:
+        """An entry for `Backend.caller`: calls like this one; None if it can't do without
+        Python."""
 
     def bind(self, communicators: Any) -> Executable:
         """The program whose collectives go through these communicators: communicators(axis names)
@@ -38,6 +59,10 @@ class Backend(Protocol):
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
         """Compile a program; a donated input's buffer may be written to. Where it has collectives,
         the context's `axes` must have the sizes of their named axes."""
+
+    def caller(self, entries: Sequence[Any]) -> Callable[[tuple, dict], Any]:
+        """A fast function of (args, kwargs): the result of a call that is like one of the entries,
+        NotImplemented for others."""
 
 
 def spmd() -> Any:

@@ -110,10 +110,10 @@ class Context:
 
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, False, None)
-_current: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
-current = _current.get
-push = _current.set
-pop = _current.reset
+variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
+current = variable.get
+push = variable.set
+pop = variable.reset
 
 
 @contextmanager

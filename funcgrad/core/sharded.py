@@ -29,6 +29,8 @@ class ShardedArray(Array):
 
     __slots__ = ("_sharding",)
 
+    _aval: ShapedArray
+
     def __init__(self, kept: np.ndarray, aval: ShapedArray, sharding: NamedSharding):
         super().__init__(kept, aval.weak_type, aval)
         self._sharding = sharding

@@ -31,10 +31,15 @@ from funcgrad.transforms.stages import (
     Traced,
     call_compiled,
     delete_donated,
+    gone_reasons,
     sharding_of,
 )
 
 RETRACES_BEFORE_WARNING = 16
+# Kinds of calls that go straight to native code: of one program (its arguments may be numpy arrays
+# at times, or static values other objects), and in all.
+ENTRIES_PER_PROGRAM = 4
+MAX_ENTRIES = 16
 
 
 def jit(
@@ -142,6 +147,10 @@ class _Call(NamedTuple):
     kwargs: dict
 
 
+def _by_python(args: tuple, kwargs: dict) -> Any:
+    return NotImplemented
+
+
 class Jitted:
     """A compiled function: what `jit` returns."""
 
@@ -154,11 +163,22 @@ class Jitted:
         self._donated = donated
         self._backend = using
         self._programs: dict[Any, Program] = {}
+        self._direct: Callable[[tuple, dict], Any] = _by_python
+        self._entries: list[Any] = []
+        self._learned: dict[int, int] = {}
         self._hits = 0
         self._misses = 0
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        out = self._direct(args, kwargs)
+        if out is NotImplemented:
+            return self._call(args, kwargs)
+        self._hits += 1
+        return out
+
+    def _call(self, args: tuple, kwargs: dict) -> Any:
+        """A call by way of Python: the first ones, and those that native code can't do."""
         ctx = context.current()
         call = self._sort(args, kwargs)
         if ctx.disable_jit:
@@ -168,6 +188,7 @@ class Jitted:
         leaves = call.leaves
         operands = [*program.consts, *leaves] if program.consts else leaves
         if ctx.trace is context.ROOT.trace and not any(isinstance(x, Tracer) for x in operands):
+            self._learn(call, program)
             outs = self._run(program, operands)
         else:
             # Donation inside another transformation is that transformation's matter.
@@ -186,6 +207,29 @@ class Jitted:
             ClosedJaxpr(program.jaxpr, ())(*operands)
         delete_donated(program, name, operands)
         return outs
+
+    def _learn(self, call: _Call, program: Program) -> None:
+        """Let calls like this one be direct from now on, where the backend can."""
+        times = self._learned.get(id(program), 0)
+        if program.shardings is not None or times >= ENTRIES_PER_PROGRAM:
+            return
+        if context.current().debug_nans:
+            return
+        self._learned[id(program)] = times + 1
+        name = name_of(self._fun)
+        example = backend.Call(
+            call.args,
+            call.kwargs,
+            self._static,
+            program.consts,
+            gone_reasons(program, name),
+            program.out_tree,
+            program.jaxpr.out_avals,
+        )
+        entry = program.executable(name, self._backend).direct(example)
+        if entry is not None:
+            self._entries = [entry, *self._entries[: MAX_ENTRIES - 1]]
+            self._direct = backend.backend(self._backend).caller(self._entries)
 
     # ---- arguments and the cache
 
@@ -338,6 +382,8 @@ class Jitted:
 
     def clear_cache(self) -> None:
         """Forget all programs."""
+        self._direct, self._entries = _by_python, []
+        self._learned.clear()
         self._programs.clear()
         self._hits = self._misses = 0
 

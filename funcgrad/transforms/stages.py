@@ -69,9 +69,17 @@ def delete_donated(program: Program, name: str, operands: Sequence[Any]) -> None
     """Donated arrays are gone after a call, whether their memory was of use or not."""
     if True not in program.donated:
         return
-    for x, donated, argument in zip(operands, program.donated, program.names, strict=True):
-        if donated and isinstance(x, Array):
-            x.delete(f"argument {argument} was donated to jit({name})")
+    for x, reason in zip(operands, gone_reasons(program, name), strict=True):
+        if reason is not None and isinstance(x, Array):
+            x.delete(reason)
+
+
+def gone_reasons(program: Program, name: str) -> list[str | None]:
+    """Why an input can't be used after a call: it was donated. None for those that weren't."""
+    return [
+        f"argument {argument} was donated to jit({name})" if donated else None
+        for donated, argument in zip(program.donated, program.names, strict=True)
+    ]
 
 
 def sharding_of(x: Any) -> NamedSharding | None:

@@ -7,8 +7,10 @@ environment variable FUNCGRAD_NUM_THREADS.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from funcgrad.backends.llvm import direct
 from funcgrad.backends.llvm.executable import Executable
 from funcgrad.backends.plan import plan
 from funcgrad.core.ir import Jaxpr
@@ -22,6 +24,11 @@ class LLVMBackend:
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
         """Compile a program; a donated input's buffer may be written to."""
         return Executable(plan(jaxpr, donated, name))
+
+    def caller(self, entries: Sequence[direct.Entry]) -> Callable[[tuple, dict], Any]:
+        """A fast function of (args, kwargs): the result of a call that is like one of the entries,
+        NotImplemented for others."""
+        return direct.caller(entries)
 
 
 BACKEND = LLVMBackend()

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.llvm import direct
 from funcgrad.backends.llvm.emit_kernels import KernelCache
 from funcgrad.backends.llvm.engine import Engine, Library, engine
 from funcgrad.backends.llvm.host import (
@@ -27,18 +28,29 @@ from funcgrad.backends.llvm.host import (
     written_inputs,
 )
 from funcgrad.backends.llvm.memory import LARGE, bind, large_arrays
-from funcgrad.backends.program import HostStep, Program, View, program_text
+from funcgrad.backends.program import (
+    CopyStep,
+    HostStep,
+    KernelStep,
+    Program,
+    View,
+    program_text,
+)
 from funcgrad.core import context
+from funcgrad.core.backend import Call
 from funcgrad.errors import CompileError
 
 # Sizes of CPython's object head (it is longer in free-threaded builds), and of what follows.
 _HEAD = object.__basicsize__
 _C_CONTIGUOUS, _ALIGNED = 0x1, 0x100
 _FAILED, _ODD, _EXHAUSTED = 1, 2, 3
+_SHORT = 20_000  # operations and bytes, in some microseconds
 
 # spec: numbers of inputs and outputs, the program, constants, callback, the arena's size, contexts
 # of communicators, then the dtype objects.
 _RUN = f"""
+@fg_ndarray = global ptr null
+
 declare ptr @fg_memory_take(ptr, i64)
 declare void @fg_memory_give(ptr, ptr, i64)
 
@@ -63,6 +75,7 @@ entry:
   %right = icmp eq i64 %given, %n_in
   br i1 %right, label %begin, label %odd
 begin:
+  %ndarray = load ptr, ptr @fg_ndarray
   %ins = alloca ptr, i64 %n_in
   %outs = alloca ptr, i64 %n_out
   %values.at = getelementptr i8, ptr %values, i64 {_HEAD + 8}
@@ -78,8 +91,8 @@ in:
   %item.at = getelementptr ptr, ptr %items, i64 %i
   %item = load ptr, ptr %item.at
   %type.at = getelementptr i8, ptr %item, i64 {_HEAD - 8}
-  %type = load i64, ptr %type.at
-  %array = icmp eq i64 %type, {id(np.ndarray)}
+  %type = load ptr, ptr %type.at
+  %array = icmp eq ptr %type, %ndarray
   br i1 %array, label %in.array, label %odd
 in.array:
   %flags.at = getelementptr i8, ptr %item, i64 {_HEAD + 48}
@@ -157,7 +170,9 @@ def native_run() -> Callable[..., int]:
             kind = ctypes.CFUNCTYPE(
                 ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_void_p
             )
-            _run = kind(engine().compile(_RUN).address("fg_run"))
+            library = engine().compile(_RUN)
+            ctypes.c_void_p.from_address(library.address("fg_ndarray")).value = id(np.ndarray)
+            _run = kind(library.address("fg_run"))
         return _run
 
 
@@ -240,6 +255,17 @@ class Executable:
         words += [self.program.arena_bytes, ctypes.addressof(self._contexts)]
         words += [id(d) for d in self._dtypes]
         return (ctypes.c_int64 * len(words))(*words)
+
+    def direct(self, call: Call) -> direct.Entry | None:
+        """An entry of `direct.caller`: calls like this one; None if they can't do without Python.
+
+        Other threads may use Python while the program runs, unless it is over before they could.
+        """
+        p = self.program
+        short = p.flops + p.bytes_moved < _SHORT and all(
+            isinstance(s, KernelStep | CopyStep) for s in p.steps
+        )
+        return direct.entry(self, call, release=not short)
 
     def __call__(self, values: Sequence[Any]) -> list[np.ndarray]:
         """Run the program on arrays of its inputs' types."""

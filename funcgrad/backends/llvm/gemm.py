@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import itertools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -25,6 +23,7 @@ from funcgrad.backends.llvm.gemm_build import I64, PTR, VOID, allocate, declare
 from funcgrad.backends.llvm.gemm_driver import Driver, symbol
 from funcgrad.backends.llvm.gemm_job import CALL
 from funcgrad.backends.llvm.gemm_pack import FORMATS
+from funcgrad.backends.llvm.objects import generator
 
 # Formats of the operands, and those that a product may have; the first is the default.
 OUTPUTS = {
@@ -58,19 +57,9 @@ def install(dtype: str, out: str, target: Engine | None = None) -> int:
         Driver(module, FORMATS[dtype], FORMATS[out], target.target)
         return module
 
-    address = target.compile(write, level=1, key=f"{name} {_generator()}").address(name)
+    address = target.compile(write, level=1, key=f"{name} {generator('gemm')}").address(name)
     target.bind(name, address)
     return address
-
-
-@functools.cache
-def _generator() -> str:
-    """A digest of the generator's files, which stands for what they write."""
-    folder = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("gemm*.py"), folder / "engine.py"]):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def declare_gemm(module: ir.Module, dtype: str, out: str | None = None) -> ir.Function:

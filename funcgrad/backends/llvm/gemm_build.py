@@ -190,8 +190,11 @@ class Code:
         with self.b.if_else(condition.value) as pair:
             yield pair
 
-    def ret(self) -> None:
-        self.b.ret_void()
+    def ret(self, value: Any = None) -> None:
+        if value is None:
+            self.b.ret_void()
+        else:
+            self.b.ret(value.value if isinstance(value, Int) else value)
 
     def call(self, function: ir.Function, *args: Any) -> Any:
         values = []

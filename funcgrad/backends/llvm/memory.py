@@ -243,17 +243,18 @@ class _Allocator:
         capsule.restype, capsule.argtypes = ctypes.py_object, [address, ctypes.c_char_p, address]
         # NumPy reads the capsule whenever an array dies: it lives as long as the process.
         self.capsule = capsule(ctypes.addressof(self._handler), b"mem_handler", None)
-        self.use = self._numpy_setter()
+        self.set_handler = self._numpy_setter()
+        kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
+        self.use: Callable[[Any], Any] = kind(self.set_handler)
 
     @staticmethod
-    def _numpy_setter() -> Callable[[Any], Any]:
+    def _numpy_setter() -> int:
         pointer = ctypes.pythonapi.PyCapsule_GetPointer
         pointer.restype = ctypes.c_void_p
         pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
         table = pointer(umath._ARRAY_API, None)
         word = ctypes.sizeof(ctypes.c_void_p)
-        function = ctypes.c_size_t.from_address(table + _SET_HANDLER * word).value
-        return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(function)
+        return ctypes.c_size_t.from_address(table + _SET_HANDLER * word).value
 
 
 def _memory_bytes() -> int:

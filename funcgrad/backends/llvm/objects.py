@@ -8,6 +8,7 @@ goes wrong with a file, the caller just compiles.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -15,6 +16,21 @@ import tempfile
 from pathlib import Path
 
 MOST_FILES = 4096
+
+
+@functools.cache
+def generator(prefix: str) -> str:
+    """A digest of the files that generate code, `prefix`*.py, which stands for what they write.
+
+    >>> len(generator("gemm"))
+    64
+    """
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
+    names = {*folder.glob(f"{prefix}*.py"), folder / "gemm_build.py", folder / "engine.py"}
+    for path in sorted(names):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def load(key: str) -> tuple[bytes, list[str], list[str]] | None:

@@ -1,0 +1,140 @@
+"""Words and names that direct calls share: what `direct` writes and native code reads.
+
+What is matched and built is written as words (i64), in prefix order: a node is its tag, its
+operands, its children. `ENV` are facts of this process, set once after loading. Python's C API is
+called by name, so object layouts are known of `Array` and of NumPy's objects alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Bool, Code, Int, declare
+
+HEAD = object.__basicsize__  # CPython's object head; it is longer in free-threaded builds
+
+# Tags of nodes, with the words that follow.
+ARRAY = 0  # dtype, weak type, ndim, *shape: an Array
+NDARRAY = 1  # dtype, ndim, *shape: a numpy array
+NUMBER = 2  # Python type, bytes (4 or 8; 1 for bool): a Python scalar, converted
+NONE = 3
+TUPLE = 4  # class, n; n children: a tuple or named tuple
+LIST = 5  # class, n; n children
+DICT = 6  # class, n; n times a key, which is a str, and a child
+CUSTOM = 7  # class, n, function; n children: function(object) gives them as a tuple, or None;
+#             in results: function(tuple of children) gives the object
+OBJECT = 8  # object: this very object
+SCALAR = 9  # class: a NumPy scalar of up to 8 bytes
+LEAF = 10  # in results: the next array
+
+# An entry's head. Its nodes begin at `CAPTURED` (n captured arrays: object and node), followed by
+# those of args, kwargs, and the result.
+(LEAVES, OUTS, SPEC, FLAGS, FAIL, CHECKS, RESULTS, WRITTEN, DONATED, NODES) = range(10)
+RELEASE, LARGE = 1, 2
+
+ENV = (
+    "Array", "ndarray", "float", "int", "str", "True", "None", "miss", "variable", "new_array",
+    "set_handler", "handler", "value", "weak_type", "gone", "aval",
+)  # fmt: skip
+
+C_CONTIGUOUS, OWNDATA, ALIGNED, WRITEABLE = 0x1, 0x4, 0x100, 0x400
+MATCHED, MISSED, ERROR = 0, 1, 2
+STATE = {"ins": 0, "held": 1, "given": 2, "scratch": 3, "count": 4}
+
+API = {
+    "Py_IncRef": (VOID, [PTR]),
+    "Py_DecRef": (VOID, [PTR]),
+    "PyTuple_Size": (I64, [PTR]),
+    "PyTuple_GetItem": (PTR, [PTR, I64]),
+    "PyTuple_SetItem": (I32, [PTR, I64, PTR]),
+    "PyTuple_New": (PTR, [I64]),
+    "PyList_Size": (I64, [PTR]),
+    "PyList_GetItem": (PTR, [PTR, I64]),
+    "PyList_SetItem": (I32, [PTR, I64, PTR]),
+    "PyList_New": (PTR, [I64]),
+    "PyDict_Size": (I64, [PTR]),
+    "PyDict_Next": (I32, [PTR, PTR, PTR, PTR]),
+    "PyDict_GetItemWithError": (PTR, [PTR, PTR]),
+    "PyDict_SetItem": (I32, [PTR, PTR, PTR]),
+    "PyDict_New": (PTR, []),
+    "PyBytes_AsString": (PTR, [PTR]),
+    "PyFloat_AsDouble": (ir.DoubleType(), [PTR]),
+    "PyLong_AsLongLongAndOverflow": (I64, [PTR, PTR]),
+    "PyLong_FromLong": (PTR, [I64]),
+    "PyObject_CallOneArg": (PTR, [PTR, PTR]),
+    "PyErr_Clear": (VOID, []),
+    "PyType_GenericAlloc": (PTR, [PTR, I64]),
+    "PyContextVar_Get": (I32, [PTR, PTR, PTR]),
+    "PyEval_SaveThread": (PTR, []),
+    "PyEval_RestoreThread": (VOID, [PTR]),
+    "fg_memory_take": (PTR, [PTR, I64]),
+    "fg_memory_give": (VOID, [PTR, PTR, I64]),
+}
+NULL = ir.Constant(PTR, None)
+
+
+class Native(Code):
+    """A function that speaks of Python objects and of words."""
+
+    def word(self, pointer: Any, i: Any) -> Int:
+        return self.load(self.at(pointer, i, I64), I64)
+
+    def address(self, pointer: Any, i: Any) -> ir.Value:
+        return self.load(self.at(pointer, i, I64), PTR)
+
+    def put(self, value: Any, pointer: Any, i: Any) -> None:
+        self.store(value, self.at(pointer, i, I64))
+
+    def field(self, obj: Any, offset: Any, type_: ir.Type = PTR) -> Any:
+        """What is stored at an offset in bytes."""
+        return self.load(self.at(obj, offset, ir.IntType(8)), type_)
+
+    def set_field(self, value: Any, obj: Any, offset: Any) -> None:
+        self.store(value, self.at(obj, offset, ir.IntType(8)))
+
+    def env(self, name: str) -> ir.Value:
+        return self.address(self.module.globals["fg_env"], ENV.index(name))
+
+    def slot(self, name: str) -> Int:
+        """The offset of a slot of Array."""
+        return self.word(self.module.globals["fg_env"], ENV.index(name))
+
+    def api(self, name: str, *args: Any) -> Any:
+        result, kinds = API[name]
+        function = declare(self.module, name, ir.FunctionType(result, kinds))
+        out = self.call(function, *args)
+        return Int(self, out) if result == I64 else out
+
+    def through(self, pointer: Any, returns: ir.Type, *args: Any) -> ir.Value:
+        """The result of a function that is known by its address."""
+        values = [a.value if isinstance(a, Int) else a for a in args]
+        kind = ir.FunctionType(returns, [v.type for v in values])
+        pointer.type = kind.as_pointer()  # llvmlite takes a callee's signature from its type
+        return self.b.call(pointer, values)
+
+    def same(self, a: Any, b: Any) -> Any:
+        return self.is_(self.b.icmp_unsigned("==", a, b))
+
+    def is_(self, value: ir.Value) -> Bool:
+        return Bool(self, value)
+
+    def null(self, pointer: Any) -> Any:
+        return self.same(pointer, NULL)
+
+    def type_is(self, obj: Any, cls: Any) -> Any:
+        return self.same(self.field(obj, HEAD - 8), cls)
+
+    def incref(self, obj: Any) -> None:
+        self.api("Py_IncRef", obj)
+
+    def decref(self, obj: Any) -> None:
+        self.api("Py_DecRef", obj)
+
+    def fn(self, name: str) -> ir.Function:
+        return self.module.globals[name]
+
+    def run(self, name: str, *args: Any) -> Any:
+        out = self.call(self.fn(name), *args)
+        return Int(self, out) if out.type == I64 else out
