@@ -70,6 +70,8 @@ class Case:
         """Whether there is a text for a library, and the measurement makes sense for it."""
         if self.measure in ("cold", "cached") and library in ("numpy", "torch"):
             return False
+        if self.measure == "import" and library == "compile":
+            return False
         if library == "numpy":
             return bool(self.numpy)
         if library in ("torch", "compile"):
