@@ -21,12 +21,13 @@ from funcgrad.parallel import shared_native
 from funcgrad.parallel.native import DISAGREE, NativeCommunicator, source_key, what_text
 from funcgrad.parallel.shared_native import LINE, LINE_WORDS, LINES, ODD
 
-# Half a slot: what a rank offers at a time. Among many ranks it is less, as all of them are read.
-SLOT_BYTES, MANY, MANYS_SLOT_BYTES = 1 << 21, 16, 1 << 19
+# Half a slot: what a rank offers at a time. It stays in a core's cache, and there are few chunks to
+# wait for.
+SLOT_BYTES = 1 << 19
 PAGE = 4096
 # Turns of waiting before a rank yields, and before it sleeps; less of them where ranks share cores.
-SPINS, YIELDS = 4000, 200
-CROWDED_SPINS, CROWDED_YIELDS = 50, 20
+SPINS, YIELDS = 300, 1000
+CROWDED_SPINS, CROWDED_YIELDS = 30, 50
 
 
 class Starter(Protocol):
@@ -92,9 +93,8 @@ class SharedCommunicator(NativeCommunicator):
     ranks: what connects them until they share memory; slot_bytes: what a rank offers at a time
     """
 
-    def __init__(self, ranks: Starter, slot_bytes: int | None = None):
+    def __init__(self, ranks: Starter, slot_bytes: int = SLOT_BYTES):
         rank, size = ranks.rank, ranks.size
-        slot_bytes = slot_bytes or (SLOT_BYTES if size <= MANY else MANYS_SLOT_BYTES)
         slots = -(-(LINES + size * LINE) // PAGE) * PAGE
         self.memory = SharedMemory(ranks, slots + 2 * size * slot_bytes)
         base = self.memory.address

@@ -143,7 +143,13 @@ class _Shared:
             context["failed"] = DISAGREE
             self.atomic(code, "xchg", x.at(head, ABORT), I32(1))
             self.wake_sleepers(x, head)
-        code.b.ret(alike.get())
+            code.b.ret(alike.get())
+        # Once ranks disagreed, nothing that they exchange means anything.
+        stop = self.peek(code, x.at(head, ABORT), I32)
+        with code.when(Bool(code, code.b.icmp_signed("!=", stop, I32(0)))):
+            context["failed"] = ABORTED
+            code.b.ret(I32(ABORTED))
+        code.b.ret(I32(0))
         return code.function
 
     def wake_sleepers(self, x: Exchange, head: ir.Value) -> None:
