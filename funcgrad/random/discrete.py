@@ -14,6 +14,7 @@ from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.special import lgamma
 from funcgrad.random.basic import float_dtype, shape_with, uniform
 from funcgrad.random.keys import sampler, split
+from funcgrad.random.once import traced_once
 from funcgrad.transforms.scan import scan
 from funcgrad.transforms.while_loop import while_loop
 
@@ -25,6 +26,7 @@ def _int_dtype(what: str, dtype: Any) -> np.dtype:
     return found
 
 
+@traced_once(2, 3)
 def _by_products(key: Any, lam: Any, shape: tuple[int, ...], limit: int) -> Any:
     """Multiply uniform variables until the product falls below exp(-lam) (Knuth, 1969)."""
 
@@ -42,6 +44,7 @@ def _by_products(key: Any, lam: Any, shape: tuple[int, ...], limit: int) -> Any:
     return while_loop(going, turn, start)[1] - 1
 
 
+@traced_once(2, 3)
 def _by_rejection(key: Any, lam: Any, shape: tuple[int, ...], limit: int) -> Any:
     """Transformed rejection (Hörmann, "The transformed rejection method for generating Poisson
     random variables", 1993)."""
@@ -116,6 +119,7 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
     return (fnp.floor(fnp.log(u) / fnp.log1p(-p)) + 1).astype(dtype)
 
 
+@traced_once(3)
 def _by_waiting(key: Any, n: Any, p: Any, shape: tuple[int, ...]) -> Any:
     """Add up the waiting times between successes, which are geometric, until n trials are over
     (Devroye, "Non-Uniform Random Variate Generation", 1986, X.4)."""
@@ -150,6 +154,7 @@ def _stirling_rest(k: Any) -> Any:
     return fnp.where(k <= 9, first, series)
 
 
+@traced_once(3)
 def _trials_by_rejection(key: Any, n: Any, p: Any, shape: tuple[int, ...]) -> Any:
     """Transformed rejection, BTRS (Hörmann, "The generation of binomial random variates", 1993),
     for n·p ≥ 10 and p ≤ 1/2."""

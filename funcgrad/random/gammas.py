@@ -10,6 +10,7 @@ import funcgrad.numpy as fnp
 from funcgrad.ops.special import random_gamma_grad
 from funcgrad.random.basic import float_dtype, normal, shape_with, uniform
 from funcgrad.random.keys import Key, key_data, sampler, split
+from funcgrad.random.once import traced_once
 from funcgrad.transforms.custom import custom_jvp
 from funcgrad.transforms.vmap import vmap
 from funcgrad.transforms.while_loop import while_loop
@@ -55,6 +56,7 @@ def _one(key: Any, alpha: Any, log_space: bool) -> Any:
     return fnp.log(d) + fnp.log(v) + boost
 
 
+@traced_once(2)
 def _draws(keys: Any, alpha: Any, log_space: bool) -> Any:
     return vmap(lambda k, a: _one(k, a, log_space))(keys, alpha)
 

@@ -380,6 +380,10 @@ class Jitted:
         """Hits, misses and number of programs, as of `functools.lru_cache`."""
         return CacheInfo(self._hits, self._misses, len(self._programs))
 
+    def expect_many_types(self) -> None:
+        """Let there be no warning of many programs: the types of arguments are a user's affair."""
+        self._warned = True
+
     def clear_cache(self) -> None:
         """Forget all programs."""
         self._direct, self._entries = _by_python, []
