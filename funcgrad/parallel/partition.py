@@ -75,18 +75,19 @@ def partition(
 
 class Held:
     """What devices hold of one value of the whole program: its versions by layout, or how to make
-    it (`make`) in whatever layout is wanted.
+    it (`make`, of equation `maker`) in whatever layout is wanted.
 
     regather: gathered versions are not kept
     zeros: all its elements are zero, so that it may as well be partial
     """
 
-    __slots__ = ("aval", "make", "regather", "versions", "zeros")
+    __slots__ = ("aval", "make", "maker", "regather", "versions", "zeros")
 
     def __init__(self, aval: ShapedArray, versions: dict[Layout, Any], regather: bool = False):
         self.aval = aval
         self.versions = versions
         self.make: Callable[[Cuts], Any] | None = None
+        self.maker = -1
         self.regather = regather
         self.zeros = False
 
@@ -171,12 +172,13 @@ class Partitioner:
         if want in held.versions or held.regather:
             return 0.0
         if held.make is not None:
-            return self.plan.cost_remade(self.plan.maker[atom], cuts, self.cost_of)
+            return self.plan.cost_remade(held.maker, cuts, self.cost_of)
         return min(reshard.cost(held.aval, h, want, self.sizes) for h in held.versions)
 
     def hold(self, var: Var, layout: Layout, x: Any) -> None:
         """Say what devices hold of a result."""
-        self.env[var] = Held(var.aval, {layout: x}, var in self.plan.regather)
+        held = self.env.setdefault(var, Held(var.aval, {}, var in self.plan.regather))
+        held.versions[layout] = x
 
     # ---- equations
 
@@ -188,6 +190,8 @@ class Partitioner:
         elif name == "sharding_constraint":
             layout = Layout(self.plan.cuts[eqn.outs[0]])
             self.hold(eqn.outs[0], layout, self.demand(eqn.ins[0], layout))
+        elif name == "optimization_barrier":
+            self._barrier(eqn)
         elif factors is None:
             values = [self.demand(a, reshard.whole(a.aval.ndim)) for a in eqn.ins]
             out = eqn.prim.bind(*values, **eqn.params)
@@ -198,6 +202,28 @@ class Partitioner:
         else:
             self._apply(i, eqn, factors)
 
+    def _barrier(self, eqn: Eqn) -> None:
+        """Each operand passes as it is held; what is made where it is wanted needs no barrier."""
+        for a, v in zip(eqn.ins, eqn.outs, strict=True):
+            if isinstance(a, Var) and self.env[a].make is not None:
+                self.env[v] = self.env[a]
+            else:
+                self.demand(a, self.resting(a))
+        passed = [
+            (a, v, h)
+            for a, v in zip(eqn.ins, eqn.outs, strict=True)
+            if v not in self.env
+            for h in self._settled(a)
+        ]
+        outs = eqn.prim.bind(*(self.demand(a, h) for a, _, h in passed))
+        for (_, v, h), x in zip(passed, outs, strict=True):
+            self.hold(v, h, x)
+
+    def _settled(self, atom: Atom) -> list[Layout]:
+        """The layouts of which a value's versions are no parts of sums."""
+        held = isinstance(atom, Var) and self.env[atom].versions
+        return [h for h in held if not h.partial] if held else [self.resting(atom)]
+
     def _later(self, i: int, eqn: Eqn, factors: Factors) -> None:
         """Make a broadcast or a count where and as it is wanted."""
 
@@ -207,7 +233,7 @@ class Partitioner:
             return self._emit(eqn, factors, assigned, values)[0]
 
         held = Held(eqn.outs[0].aval, {})
-        held.make = make
+        held.make, held.maker = make, i
         held.zeros = bool(eqn.ins) and _is_zero(eqn.ins[0])
         self.env[eqn.outs[0]] = held
 

@@ -141,6 +141,10 @@ class Propagation:
 
     def _spread_regather(self, eqn: Eqn) -> None:
         """What is made of a regathered value alone, as its conversion, is gathered anew too."""
+        if eqn.prim.name == "optimization_barrier":
+            pairs = zip(eqn.ins, eqn.outs, strict=True)
+            self.regather.update(v for a, v in pairs if a in self.regather)
+            return
         arrays = [a for a in eqn.ins if isinstance(a, Var) and a.aval.ndim]
         if len(arrays) == 1 and arrays[0] in self.regather:
             same = [v for v in eqn.outs if v.aval.size == arrays[0].aval.size]

@@ -164,7 +164,7 @@ def executable(
 
     def compiled() -> SpmdExecutable:
         mesh = the_mesh(f"jit({name})", jaxpr, shardings)
-        program = partition(simplify(jaxpr), mesh, tuple(shardings))
+        program = partition(simplify(jaxpr, barriers=True), mesh, tuple(shardings))
         return SpmdExecutable(program, tuple(donated), name, using)
 
     return jaxpr.derive(key, compiled)

@@ -24,19 +24,23 @@ TRANSPARENT = frozenset({"optimization_barrier", "name"})
 REPEATED = frozenset({"all_gather"})
 
 
-def simplify(jaxpr: Jaxpr) -> Jaxpr:
-    """The same program with less to do. Programs in parameters are simplified too."""
-    return jaxpr.derive("simplified", lambda: _simplify(jaxpr))
+def simplify(jaxpr: Jaxpr, barriers: bool = False) -> Jaxpr:
+    """The same program with less to do. Programs in parameters are simplified too.
+
+    barriers: barriers to sharing stay, so that the result may be simplified once more.
+    """
+    return jaxpr.derive(("simplified", barriers), lambda: _simplify(jaxpr, barriers))
 
 
-def _simplify(jaxpr: Jaxpr) -> Jaxpr:
+def _simplify(jaxpr: Jaxpr, barriers: bool) -> Jaxpr:
     inlined = inline_calls(jaxpr)
-    builder = _Builder()
+    builder = _Builder(barriers)
     for eqn in inlined.eqns:
         builder.add(eqn)
     outs = [builder.read(a) for a in inlined.outs]
-    if any(e.prim.name in TRANSPARENT for e in builder.eqns):
-        return _without_markers(Jaxpr(inlined.ins, builder.eqns, outs, jaxpr.names))
+    marks = TRANSPARENT - {"optimization_barrier"} if barriers else TRANSPARENT
+    if any(e.prim.name in marks for e in builder.eqns):
+        return _without_markers(Jaxpr(inlined.ins, builder.eqns, outs, jaxpr.names), marks)
     return Jaxpr(inlined.ins, dce_eqns(builder.eqns, outs), outs, jaxpr.names)
 
 
@@ -75,13 +79,13 @@ def _inline(
     return [read(a) for a in jaxpr.outs]
 
 
-def _without_markers(jaxpr: Jaxpr) -> Jaxpr:
-    """The program without barriers and names, which have done their work."""
+def _without_markers(jaxpr: Jaxpr, marks: frozenset[str]) -> Jaxpr:
+    """The program without markers (barriers, names) that have done their work."""
     same: dict[Var, Atom] = {}
     eqns = []
     for eqn in jaxpr.eqns:
         ins = tuple(same.get(a, a) if isinstance(a, Var) else a for a in eqn.ins)
-        if eqn.prim.name in TRANSPARENT:
+        if eqn.prim.name in marks:
             same.update(zip(eqn.outs, ins, strict=True))
         else:
             eqns.append(eqn.replace(ins=ins))
@@ -92,7 +96,8 @@ def _without_markers(jaxpr: Jaxpr) -> Jaxpr:
 class _Builder:
     """Equations added one by one, each simplified and looked up among the earlier ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, barriers: bool) -> None:
+        self.barriers = barriers
         self.eqns: list[Eqn] = []
         self.same: dict[Var, Atom] = {}
         self.known: dict[Any, tuple[Var, ...]] = {}
@@ -104,7 +109,7 @@ class _Builder:
     def add(self, eqn: Eqn) -> None:
         eqn = eqn.replace(ins=tuple(self.read(a) for a in eqn.ins))
         if any(True for _ in sub_jaxprs(eqn)):
-            eqn = eqn.replace(params={k: _simplify_param(p) for k, p in eqn.params.items()})
+            eqn = eqn.replace(params={k: self._param(p) for k, p in eqn.params.items()})
         rule = _RULES.get(eqn.prim.name)
         same = rule(eqn, self.made_by) if rule else None
         if isinstance(same, Eqn):
@@ -121,13 +126,12 @@ class _Builder:
         self.eqns.append(eqn)
         self.made_by.update(dict.fromkeys(eqn.outs, eqn))
 
-
-def _simplify_param(param: Any) -> Any:
-    if isinstance(param, Jaxpr):
-        return simplify(param)
-    if isinstance(param, tuple) and any(isinstance(p, Jaxpr) for p in param):
-        return tuple(_simplify_param(p) for p in param)
-    return param
+    def _param(self, param: Any) -> Any:
+        if isinstance(param, Jaxpr):
+            return simplify(param, self.barriers)
+        if isinstance(param, tuple) and any(isinstance(p, Jaxpr) for p in param):
+            return tuple(map(self._param, param))
+        return param
 
 
 def _key(eqn: Eqn) -> Any:

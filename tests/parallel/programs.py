@@ -19,7 +19,7 @@ COLLECTIVES = ("psum", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all
 def traced(fun, args):
     """The program of a function of flat arguments to a list, and all of its inputs."""
     jaxpr, consts = stage(fun, [aval_of(x) for x in args])
-    return simplify(jaxpr), [*consts, *args]
+    return simplify(jaxpr, barriers=True), [*consts, *args]
 
 
 def sharded(mesh, *specs):

@@ -9,12 +9,16 @@ import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core.ir import interpret
 from funcgrad.core.sharding import AbstractMesh, NamedSharding, P
+from funcgrad.core.staging import stage
+from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShardingError
 from funcgrad.ops.sharding import sharding_constraint_p
+from funcgrad.parallel.analysis import analyse
 from funcgrad.parallel.meshes import make_mesh
 from funcgrad.parallel.partition import partition
 from funcgrad.parallel.propagate import propagate
 from funcgrad.parallel.shard_map import shard_map
+from funcgrad.transforms.simplify import simplify
 from tests.parallel.models import (
     LAYERS,
     accumulated,
@@ -403,3 +407,45 @@ def test_zero_2_keeps_parts_of_gradients():
     program = compare(fun, [*ws, xs, ys], DATA, [WHOLE] * 3 + [batch] * 2)
     assert counts(program)["psum_scatter"] == LAYERS
     assert "psum_scatter" not in [e.prim.name for e in program.jaxpr.eqns]
+
+
+# ---- rematerialization
+
+
+def deep_step(remat, layers=6):
+    """A step of residual layers, wide inside, which may be checkpointed."""
+
+    def layer(x, up, down):
+        return x + fnp.tanh(x @ up) @ down
+
+    def step(*flat):
+        ws, x = list(flat[: 2 * layers]), flat[-1]
+
+        def loss(ws):
+            h = x
+            for up, down in zip(ws[::2], ws[1::2], strict=True):
+                h = (fg.checkpoint(layer) if remat else layer)(h, up, down)
+            return fnp.mean(h**2)
+
+        return [w - 0.1 * g for w, g in zip(ws, fg.grad(loss)(ws), strict=True)]
+
+    return step
+
+
+@pytest.mark.parametrize("spec", [WHOLE, CUT, NamedSharding(DATA, CUT, regather=True)])
+def test_what_is_computed_again_is_not_kept(spec):
+    up, down = normal(16, 128), normal(128, 16, seed=1)
+    args = [*[up, down] * 6, normal(2048, 16)]
+
+    def program(remat):
+        jaxpr, _ = stage(deep_step(remat), [aval_of(x) for x in args])
+        return partition(simplify(jaxpr, barriers=True), DATA, sharded(DATA, *[spec] * 12, CUT))
+
+    kept, again = program(False), program(True)
+    for g, w in zip(run(again, args), run(kept, args), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
+    assert analyse(again).temporary_bytes < 0.6 * analyse(kept).temporary_bytes
+    gathers = [analyse(p).counts.get("all_gather", 0) for p in (kept, again)]
+    # Whole copies that are kept serve what is computed again; others are gathered anew for it, of
+    # each layer the first weight.
+    assert gathers == {WHOLE: [0, 0], CUT: [12, 12]}.get(spec, [23, 29])
