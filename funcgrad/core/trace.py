@@ -146,7 +146,8 @@ class Tracer(ArrayMethods):
             raise leak_error(self)
         raise TracerArrayConversionError(
             f"NumPy was given the value {self.aval}, which it can't follow. {self.origin()}"
-            f"{_place()}\nUse funcgrad.numpy in place of numpy inside transformed functions."
+            f"{_place()}\nUse funcgrad.numpy in place of numpy inside transformed functions, and "
+            "x.astype(dtype) in place of fnp.float32(x)."
         )
 
     def item(self, *args: Any) -> Any:

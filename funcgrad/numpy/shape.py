@@ -13,7 +13,7 @@ from funcgrad.errors import ShapeError
 from funcgrad.numpy import _util
 from funcgrad.numpy._util import as_array
 from funcgrad.ops import shape as ops
-from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers
+from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, sizes_of
 
 __all__ = [
     "reshape", "ravel", "squeeze", "expand_dims",
@@ -23,14 +23,6 @@ __all__ = [
 ]  # fmt: skip
 
 # ---- reshape
-
-
-def sizes_of(name: str, argument: str, shape: Any) -> tuple[int, ...]:
-    """A shape given as an integer or a sequence of integers."""
-    try:
-        return (operator.index(shape),)
-    except TypeError:
-        return integers(name, argument, shape)
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:

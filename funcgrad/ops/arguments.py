@@ -5,8 +5,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import numpy as np
-
 from funcgrad.errors import ShapeError
 
 
@@ -20,10 +18,15 @@ def integers(name: str, argument: str, values: Any) -> tuple[int, ...]:
         raise TypeError(f"{name}: {argument} must be integers, got {values!r}") from e
 
 
+def sizes_of(name: str, argument: str, values: Any) -> tuple[int, ...]:
+    """One integer or a sequence of them, as a tuple."""
+    one = isinstance(values, int) or getattr(values, "ndim", None) == 0
+    return integers(name, argument, (values,) if one else values)
+
+
 def shape_of(name: str, shape: Any, argument: str = "shape") -> tuple[int, ...]:
     """A shape given as an integer or a sequence of them, as a tuple of sizes."""
-    whole = isinstance(shape, int | np.integer) or (hasattr(shape, "aval") and not shape.ndim)
-    sizes = integers(name, argument, (shape,) if whole else shape)
+    sizes = sizes_of(name, argument, shape)
     if any(n < 0 for n in sizes):
         raise ShapeError(f"{name}: {argument} {sizes} has a negative size")
     return sizes
@@ -35,7 +38,12 @@ def _iterable(values: Any) -> Any:
 
 def canonical_axis(name: str, axis: Any, ndim: int) -> int:
     """A non-negative axis, or an error naming the op."""
-    axis = operator.index(axis)
+    try:
+        axis = operator.index(axis)
+    except TypeError as e:
+        if hasattr(axis, "aval"):
+            raise
+        raise TypeError(f"{name}: axis must be an integer, got {axis!r}") from e
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{name}: axis {axis} is out of range for an operand of {ndim} axes")
     return axis + ndim if axis < 0 else axis

@@ -18,7 +18,7 @@ from funcgrad.core.aval import Zero
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
-from funcgrad.ops.base import sum_to
+from funcgrad.ops.base import factor, sum_to
 from funcgrad.ops.compare import eq
 from funcgrad.ops.convert import select
 from funcgrad.ops.families import FLAT, binary, unary
@@ -86,7 +86,10 @@ mul: Primitive = binary(
     "mul",
     impl=lambda xp, x, y: x * y,
     jvp=(lambda g, z, x, y: mul(g, y), lambda g, z, x, y: mul(x, g)),
-    transpose=(lambda ct, x, y: mul(ct, y), lambda ct, x, y: mul(x, ct)),
+    transpose=(
+        lambda ct, x, y: mul(ct, factor("mul", y)),
+        lambda ct, x, y: mul(factor("mul", x), ct),
+    ),
     accepts=_number,
     doc="""Elementwise product x · y.
 
@@ -146,7 +149,7 @@ def _div_impl(xp: Any, x: Any, y: Any) -> Any:
 
 
 def _div_transpose(ct: Any, x: Any, y: Any) -> list:
-    return [sum_to(div(ct, y), x.aval), None]
+    return [sum_to(div(ct, factor("div", y)), x.aval), None]
 
 
 div: Primitive = binary(

@@ -19,7 +19,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
 
 # ---- broadcast_in_dim: operand axis i becomes result axis broadcast_dimensions[i]
 
@@ -246,6 +246,16 @@ def sum_to(ct: Any, aval: ShapedArray) -> Any:
 def is_linear(x: Any) -> bool:
     """Whether a transpose rule is asked for this operand's cotangent."""
     return type(x) is Linear
+
+
+def factor(name: str, x: Any) -> Any:
+    """The operand that a product's transpose multiplies with, which must not vary itself."""
+    if is_linear(x):
+        raise DifferentiationError(
+            f"{name}: the function is to be transposed, but isn't linear: it multiplies or divides "
+            "by what it should be linear in"
+        )
+    return x
 
 
 def size_of(shape: Sequence[int]) -> int:

@@ -19,7 +19,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axes
-from funcgrad.ops.base import is_linear, size_of, transpose_p
+from funcgrad.ops.base import factor, is_linear, size_of, transpose_p
 from funcgrad.ops.families import add
 
 # ---- types
@@ -143,6 +143,8 @@ def bilinear_jvp(prim: Callable[[], Primitive]) -> Callable:
 
 
 def _transpose(ct, lhs, rhs, *, dimension_numbers, preferred_element_type):
+    if is_linear(lhs):
+        factor("dot_general", rhs)
     (lc, rc), (lb, rb) = dimension_numbers
     l_free = _free(aval_of(lhs).ndim, lc, lb)
     r_free = _free(aval_of(rhs).ndim, rc, rb)

@@ -19,7 +19,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
 from funcgrad.ops.arguments import integers
-from funcgrad.ops.base import is_linear, move_axis, size_of
+from funcgrad.ops.base import factor, is_linear, move_axis, size_of
 from funcgrad.ops.contract import accumulator, bilinear_jvp, from_accumulator, product_dtype
 from funcgrad.ops.padding import (
     dilated,
@@ -203,6 +203,8 @@ def _product(xp: Any, view: Any, w: Any) -> Any:
 
 
 def _transpose(ct, lhs, rhs, **params):
+    if is_linear(lhs):
+        factor("conv_general_dilated", rhs)
     return [
         _lhs_cotangent(ct, lhs.aval, rhs, **params) if is_linear(lhs) else None,
         _rhs_cotangent(ct, lhs, rhs.aval, **params) if is_linear(rhs) else None,

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad import errors
 from funcgrad.errors import ShapeError
 from tests.numpy.compare import same, same_as_numpy, same_batched
 
@@ -99,3 +101,16 @@ ERRORS = [
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_sizes_and_axes_that_are_no_integers():
+    x = fnp.ones((3, 3))
+    for sizes in (9, (9,), [9], np.int8(9), np.array(9), fnp.array(9)):
+        assert fnp.reshape(x, sizes).shape == (9,)
+    with pytest.raises(TypeError, match=r"reshape: shape must be integers, got 9.0"):
+        fnp.reshape(x, 9.0)
+    with pytest.raises(errors.TracerIntegerConversionError, match="argument n of jit"):
+        fg.jit(lambda x, n: x.reshape(n))(x, 9)
+    for axis in (1.0, "a"):
+        with pytest.raises(TypeError, match=f"sum: axis must be an integer, got {axis!r}"):
+            x.sum(axis=axis)

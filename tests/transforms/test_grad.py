@@ -455,3 +455,20 @@ def test_gradients_are_as_weak_as_their_arguments():
     for derivative in (fg.jacrev(cube), fg.jacfwd(cube), fg.hessian(cube), fg.grad(fg.grad(cube))):
         assert derivative(2.0).weak_type
         assert not derivative(strong).weak_type
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x * x,
+        lambda x: 1 / x,
+        lambda x: x @ x,
+        lambda x: fg.lax.conv(x[None, None], x[None, None], (1, 1), "SAME"),
+    ],
+    ids=["mul", "div", "dot", "conv"],
+)
+def test_products_of_what_varies_are_not_linear(f):
+    x = fnp.ones((3, 3))
+    for run in (lambda f: f, fg.jit):
+        with pytest.raises(DifferentiationError, match="isn't linear: it multiplies or divides"):
+            run(fg.linear_transpose(f, x))(f(x))
