@@ -353,8 +353,9 @@ def own(args: Sequence[Any], outs: Sequence[Any]) -> list:
 
 
 def has_nan(x: Any) -> bool:
-    """Whether an array has an element that isn't a number."""
-    value = raw(x)
+    """Whether an array (of a sharded one the part in this process) has an element that isn't a
+    number."""
+    value = x.kept if is_distributed(x) else raw(x)
     with np.errstate(all="ignore"):
         return dtypes.is_inexact(value.dtype) and bool(np.any(value != value))
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from funcgrad.core import context
-from funcgrad.core.array import Array, raw
+from funcgrad.core.array import Array, check_finite, raw
 from funcgrad.core.backend import DEFAULT, Executable
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
@@ -201,6 +201,8 @@ def evaluate(prim: Primitive, args: Sequence[Any], params: dict) -> Any:
     # An operation at a time is not worth compiling; programs are.
     using = DEFAULT if prim.name == "jit" or jaxpr_meshes(jaxpr) else "numpy"
     outs = executable(jaxpr, shardings, (False,) * len(args), prim.name, using)(args)
+    if context.current().debug_nans:
+        check_finite(prim, list(args), outs)
     return outs if prim.multiple else outs[0]
 
 

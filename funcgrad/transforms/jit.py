@@ -198,6 +198,9 @@ class Jitted:
 
     def _run(self, program: Program, operands: list) -> list:
         checking = context.current().debug_nans
+        if checking and program.shardings is not None:
+            # Op by op at once: another process may see a NaN where this one sees none.
+            return ClosedJaxpr(program.jaxpr, ())(*operands)
         donated = (False,) * len(operands) if checking else program.donated
         name = name_of(self._fun)
         compiled = program.executable(name, self._backend, donated)
@@ -305,6 +308,7 @@ class Jitted:
         ins, outs = self._in_shardings, self._out_shardings
         if ins is None and outs is None:
             return fun
+        ins = tuple(ins) if isinstance(ins, list) else ins
 
         def constrained(*args: Any, **kwargs: Any) -> Any:
             out = fun(*constrain(f"jit({name_of(fun)}): in_shardings", args, ins), **kwargs)

@@ -8,7 +8,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.errors import DonatedBufferError, ShapeError, ShardingError
+from funcgrad.errors import DonatedBufferError, NonFiniteError, ShapeError, ShardingError
 from funcgrad.parallel import (
     NamedSharding,
     P,
@@ -177,6 +177,12 @@ def test_compiled_ahead():
     plain = fg.jit(lambda v: v + 1).lower(VALUES).compile()
     with pytest.raises(ShardingError, match="with sharding None"):
         plain(sharded(P("x")))
+
+
+def test_nans_are_found():
+    x = sharded(P("x"), -VALUES)
+    with fg.debug_nans(), pytest.raises(NonFiniteError, match="log produced NaN"):
+        fg.jit(lambda v: fnp.sum(fnp.log(v)))(x)
 
 
 def test_constraints_inside_transformations():
