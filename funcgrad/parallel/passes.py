@@ -21,23 +21,28 @@ from funcgrad.parallel.program import SpmdProgram
 from funcgrad.parallel.rewriting import Writer, everywhere, makers, uses
 
 BUCKET_BYTES = 25 * 2**20
+# What is scattered is whole until its bucket goes, beside the one part of it that is kept.
+SCATTER_BYTES = 2**18
 SUMS = frozenset({"psum", "psum_scatter"})
 # Ops that may be done early with the sum that alone needs them: they make nothing larger.
 PREPARING = frozenset({"transpose", "reshape", "mul", "div", "neg", "add", "convert_element_type"})
 
 
 def scheduled(
-    program: SpmdProgram, bucket_bytes: int = BUCKET_BYTES, overlap: bool = False
+    program: SpmdProgram,
+    bucket_bytes: int = BUCKET_BYTES,
+    scatter_bytes: int = SCATTER_BYTES,
+    overlap: bool = False,
 ) -> SpmdProgram:
     """The program with its collectives as they are run: early, in buckets, beside other work.
 
-    bucket_bytes: how much is summed at once; 0: each array by itself
+    bucket_bytes, scatter_bytes: how much is summed, and how much summed and scattered, at once;
+        0: each array by itself
     overlap: collectives have starts and ends, with work in between where there is some. A CPU all
     of whose cores compute gains nothing from it.
     """
     jaxpr = sums_early(program.jaxpr)
-    if bucket_bytes:
-        jaxpr = in_buckets(jaxpr, program.mesh.shape, bucket_bytes)
+    jaxpr = in_buckets(jaxpr, program.mesh.shape, bucket_bytes, scatter_bytes)
     if overlap:
         jaxpr = overlapped(jaxpr)
     return SpmdProgram(jaxpr, program.mesh, program.in_cuts, program.out_cuts)
@@ -75,18 +80,25 @@ def _sums_early(jaxpr: Jaxpr) -> Jaxpr:
 # ---- buckets
 
 
-def in_buckets(jaxpr: Jaxpr, sizes: Mapping[str, int], bucket_bytes: int = BUCKET_BYTES) -> Jaxpr:
+def in_buckets(
+    jaxpr: Jaxpr,
+    sizes: Mapping[str, int],
+    bucket_bytes: int = BUCKET_BYTES,
+    scatter_bytes: int = SCATTER_BYTES,
+) -> Jaxpr:
     """Sums of one dtype over the same axes done together, until a bucket is full or something needs
     a result; likewise sums that are scattered.
 
-    sizes: of the mesh's axes. bucket_bytes: a bucket that has as many takes no more, and an array
-    that has as many is summed by itself, without a copy.
+    sizes: of the mesh's axes. bucket_bytes, scatter_bytes: a bucket (of sums that are scattered)
+    that has as many takes no more, and an array that has as many is summed by itself, without a
+    copy.
     """
+    room = {"psum": bucket_bytes, "psum_scatter": scatter_bytes}
     with context.scoped(axes=dict(sizes)):
-        return everywhere(jaxpr, partial(_in_buckets, sizes=sizes, bucket_bytes=bucket_bytes))
+        return everywhere(jaxpr, partial(_in_buckets, sizes=sizes, room=room))
 
 
-def _in_buckets(jaxpr: Jaxpr, sizes: Mapping[str, int], bucket_bytes: int) -> Jaxpr:
+def _in_buckets(jaxpr: Jaxpr, sizes: Mapping[str, int], room: Mapping[str, int]) -> Jaxpr:
     writer = Writer(jaxpr)
     buckets: dict[Any, list[Eqn]] = {}
     waiting: dict[Var, Any] = {}
@@ -101,23 +113,23 @@ def _in_buckets(jaxpr: Jaxpr, sizes: Mapping[str, int], bucket_bytes: int) -> Ja
         for a in eqn.ins:
             if isinstance(a, Var) and a in waiting:
                 close(waiting[a])
-        if not _may_join(eqn, bucket_bytes):
+        if not _may_join(eqn, room):
             writer.copy(eqn)
             continue
         key = (eqn.prim, eqn.params["axis_name"], eqn.ins[0].aval.dtype)
         members = buckets.setdefault(key, [])
         members.append(eqn)
         waiting[eqn.outs[0]] = key
-        if sum(e.ins[0].aval.nbytes for e in members) >= bucket_bytes:
+        if sum(e.ins[0].aval.nbytes for e in members) >= room[eqn.prim.name]:
             close(key)
     for key in list(buckets):
         close(key)
     return writer.finish()
 
 
-def _may_join(eqn: Eqn, bucket_bytes: int) -> bool:
-    small = eqn.prim.name in SUMS and eqn.ins[0].aval.nbytes < bucket_bytes
-    return small and eqn.params.get("tiled", True)
+def _may_join(eqn: Eqn, room: Mapping[str, int]) -> bool:
+    small = eqn.ins and eqn.ins[0].aval.nbytes < room.get(eqn.prim.name, 0)
+    return bool(small) and eqn.params.get("tiled", True)
 
 
 def _sum_together(writer: Writer, members: Sequence[Eqn], sizes: Mapping[str, int]) -> None:

@@ -181,4 +181,4 @@ def test_schedules_of_a_block(overlap):
 
 def test_no_buckets():
     program, _ = ddp()
-    assert counts(scheduled(program, bucket_bytes=0)) == counts(program)
+    assert counts(scheduled(program, bucket_bytes=0, scatter_bytes=0)) == counts(program)
