@@ -105,7 +105,7 @@ def run_python(code, *launcher, **env):
 
 def test_a_launcher_of_another_mpi_is_named(ranks):
     code = "from funcgrad.parallel import mpi; mpi.mpi()"
-    run = run_python(code, OMPI_COMM_WORLD_SIZE="4")
+    run = run_python(code, OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="0")
     assert "the launcher started 4 ranks (OMPI_COMM_WORLD_SIZE), but mpi4py sees 1" in run.stderr
 
 
