@@ -1,14 +1,13 @@
 """Ops on blocks: what beside operands changes where an op sees a part of its arrays.
 
 Most ops work on blocks as they are. The table `RULES` holds the others: parameters that are shapes,
-counts that begin at the block's offset, indices into an axis of which a device holds a block (each
-device looks up what it has, and the sum over devices is the result).
+counts that begin at the block's offset, lookups (`lookups`), collectives inside of shard_map.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,46 +17,12 @@ from funcgrad import dtypes
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.dims import Dims
-from funcgrad.core.primitive import Primitive
-from funcgrad.core.trace import aval_of
-from funcgrad.ops.arithmetic import sub
-from funcgrad.ops.base import broadcast_p, full, zeros
+from funcgrad.ops.base import full
 from funcgrad.ops.collective import psum_p
-from funcgrad.ops.compare import bitwise_and, eq, ge, lt
-from funcgrad.ops.convert import clamp, convert_element_type, select_n
+from funcgrad.ops.convert import convert_element_type
 from funcgrad.ops.families import add
-from funcgrad.ops.gather import scatter_windows
-from funcgrad.ops.reduce import reduce_and
-from funcgrad.ops.shape import broadcasted_iota
-from funcgrad.ops.windows import GatherScatterMode, Windows
-from funcgrad.parallel.reshard import Sizes, offset
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Site:
-    """An equation at which a device's blocks meet its op.
-
-    ins: the types of the whole operands
-    out_shapes: the shapes of the results' blocks
-    assigned: the mesh axes of each factor that is cut
-    """
-
-    prim: Primitive
-    params: Mapping[str, Any]
-    ins: tuple[ShapedArray, ...]
-    out_shapes: tuple[Shape, ...]
-    assigned: Mapping[str, tuple[str, ...]]
-    sizes: Sizes
-
-    def bind(self, *values: Any, **changes: Any) -> Any:
-        """The op on blocks, some parameters changed."""
-        return self.prim.bind(*values, **{**self.params, **changes})
-
-    def offset(self, factor: str, block: int) -> Any:
-        """Where a device's block begins along a factor."""
-        return offset(self.assigned[factor], block)
+from funcgrad.parallel import lookups
+from funcgrad.parallel.site import Shape, Site
 
 
 @dataclass(frozen=True)
@@ -82,11 +47,6 @@ def emit(site: Site, values: Sequence[Any]) -> list:
 
 
 # ---- parameters that are shapes
-
-
-def _slice(site: Site, x: Any) -> Any:
-    limits = zip(site.params["limit_indices"], aval_of(x).shape, strict=True)
-    return site.bind(x, limit_indices=tuple(min(pair) for pair in limits))
 
 
 def _reshape_dims(x: ShapedArray, *, new_sizes: Shape) -> Dims:
@@ -136,142 +96,6 @@ def _iota(site: Site) -> Any:
     start = convert_element_type(site.offset(factor, shape[dimension]), counted)
     counts = site.bind(shape=shape, dtype=counted)
     return convert_element_type(add(counts, full(shape, start)), dtype)
-
-
-# ---- lookups: index vectors into an axis of which each device holds a block
-
-
-def _row(axis: int) -> str:
-    """The factor of an operand axis that index vectors point into."""
-    return f"row{axis}"
-
-
-def _pointed_at(windows: Windows, indices: ShapedArray) -> list[int]:
-    """The operand axes of which windows take one element each, wherever an index points."""
-    if indices.dtype == np.uint64:
-        return []
-    return [d for d in windows.mapped if d in windows.numbers[1] and d not in windows.batching]
-
-
-def _gather_dims(
-    x: ShapedArray, indices: ShapedArray, *, dimension_numbers: Any, slice_sizes: Shape, **rest: Any
-) -> Dims:
-    w = Windows(x.shape, indices.shape[:-1], dimension_numbers, slice_sizes)
-    operand, vectors, gathered = w.axis_names()
-    if x.dtype != dtypes.BOOL:
-        for d in _pointed_at(w, indices):
-            operand[d] = _row(d)
-    return Dims((tuple(operand), (*vectors, ".")), (tuple(gathered),), frozenset())
-
-
-def _gather(site: Site, x: Any, indices: Any) -> Any:
-    (shape,) = site.out_shapes
-    numbers, mode = site.params["dimension_numbers"], site.params["mode"]
-    sizes = tuple(map(min, site.params["slice_sizes"], aval_of(x).shape))
-    w = Windows(aval_of(x).shape, aval_of(indices).shape[:-1], numbers, sizes)
-    cut = [d for d in w.mapped if _row(d) in site.assigned]
-    if not cut:
-        return site.bind(x, indices, slice_sizes=sizes)
-    fills = mode is GatherScatterMode.FILL_OR_DROP
-    local, mine = _local_indices(site, w, indices, cut, outside=-1 if fills else None)
-    found = site.bind(x, local, slice_sizes=sizes, indices_are_sorted=False)
-    mine = broadcast_p.bind(mine, shape=shape, broadcast_dimensions=w.outer)
-    return select_n(mine, zeros(aval_of(found)), found)
-
-
-def _local_indices(
-    site: Site, w: Windows, indices: Any, cut: Sequence[int], outside: int | None
-) -> tuple[Any, Any]:
-    """Index vectors as they count in a device's block, and which of them point into it. Each vector
-    belongs to one device, also if it points outside of the whole axis: there it is `outside`."""
-    indices = _signed(indices)
-    aval = aval_of(indices)
-    whole = site.ins[0].shape
-    top = _components([whole[d] - 1 for d in w.mapped], aval)
-    zero = zeros(aval)
-    inside = clamp(zero, indices, top)
-    starts = [site.offset(_row(d), w.shape[d]) if d in cut else 0 for d in w.mapped]
-    local = sub(inside, _components(starts, aval))
-    blocks = _components([w.shape[d] for d in w.mapped], aval)
-    held = bitwise_and(ge(local, zero), lt(local, blocks))
-    if outside is not None:
-        local = select_n(eq(inside, indices), full(aval.shape, outside, aval.dtype), local)
-    if len(cut) < len(w.mapped):
-        is_cut = _components([d in cut for d in w.mapped], aval.update(dtype=np.dtype(bool)))
-        held = select_n(is_cut, full(aval.shape, True), held)
-        local = select_n(is_cut, indices, local)
-    return local, reduce_and(held, axes=(aval.ndim - 1,))
-
-
-def _signed(indices: Any) -> Any:
-    dtype = aval_of(indices).dtype
-    wide = np.int64 if dtype.itemsize == 8 or dtype == np.uint32 else np.int32
-    return convert_element_type(indices, np.dtype(wide))
-
-
-def _components(values: Sequence[Any], aval: ShapedArray) -> Any:
-    """An array of a type whose last axis holds these scalars."""
-    out = full(aval.shape, _scalar(values[0], aval.dtype))
-    for k, v in enumerate(values[1:], 1):
-        here = eq(
-            broadcasted_iota("int32", aval.shape, aval.ndim - 1), full(aval.shape, np.int32(k))
-        )
-        out = select_n(here, out, full(aval.shape, _scalar(v, aval.dtype)))
-    return out
-
-
-def _scalar(value: Any, dtype: np.dtype) -> Any:
-    return (
-        convert_element_type(value, dtype) if hasattr(value, "aval") else np.asarray(value, dtype)
-    )
-
-
-def _scatter_dims(
-    x: ShapedArray, indices: ShapedArray, updates: ShapedArray, *, dimension_numbers: Any,
-    **rest: Any,
-) -> Dims:  # fmt: skip
-    return _scattering(x, indices, updates, dimension_numbers, adds=False)
-
-
-def _scatter_add_dims(
-    x: ShapedArray, indices: ShapedArray, updates: ShapedArray, *, dimension_numbers: Any,
-    **rest: Any,
-) -> Dims:  # fmt: skip
-    return _scattering(x, indices, updates, dimension_numbers, adds=True)
-
-
-def _scattering(
-    x: ShapedArray, indices: ShapedArray, updates: ShapedArray, numbers: Any, adds: bool
-) -> Dims:
-    """The factors of a scatter. Updates at different vectors may meet in one element: their axes
-    can be cut only where they are added, as parts of one sum."""
-    w = scatter_windows(x, indices, updates, numbers)
-    operand, vectors, gathered = w.axis_names()
-    for d in _pointed_at(w, indices):
-        operand[d] = _row(d)
-    if not adds:
-        free = {v for i, v in enumerate(vectors) if i not in w.batching.values()}
-        vectors = ["." if v in free else v for v in vectors]
-        gathered = ["." if v in free else v for v in gathered]
-    ins = (tuple(operand), (*vectors, "."), tuple(gathered))
-    return Dims(ins, (tuple(operand),), frozenset())
-
-
-def _scatter(site: Site, x: Any, indices: Any, updates: Any) -> Any:
-    numbers, mode = site.params["dimension_numbers"], site.params["mode"]
-    w = scatter_windows(aval_of(x), aval_of(indices), aval_of(updates), numbers)
-    cut = [d for d in w.mapped if _row(d) in site.assigned]
-    if not cut:
-        return site.bind(x, indices, updates)
-    indices = _signed(indices)
-    aval = aval_of(indices)
-    if mode is GatherScatterMode.CLIP:
-        top = [site.ins[0].shape[d] - w.sizes[d] for d in w.mapped]
-        indices = clamp(zeros(aval), indices, _components(top, aval))
-    starts = [site.offset(_row(d), w.shape[d]) if d in cut else 0 for d in w.mapped]
-    # What lies in other devices' blocks lies outside of this one, and is dropped.
-    local = sub(indices, _components(starts, aval))
-    return site.bind(x, local, updates, mode=GatherScatterMode.FILL_OR_DROP)
 
 
 # ---- collectives of a shard_map over manual axes; the mesh's other axes may cut their operands
@@ -327,10 +151,13 @@ RULES: dict[str, Rule] = {
     "broadcast_in_dim": Rule(lambda site, x: site.bind(x, shape=site.out_shapes[0])),
     "reshape": Rule(lambda site, x: site.bind(x, new_sizes=site.out_shapes[0]), _reshape_dims),
     "iota": Rule(_iota, _iota_dims),
-    "slice": Rule(_slice),
-    "dynamic_slice": Rule(lambda site, *xs: site.bind(*xs, slice_sizes=site.out_shapes[0])),
-    "gather": Rule(_gather, _gather_dims),
-    "scatter_add": Rule(_scatter, _scatter_add_dims, partial=(0,)),
-    **{n: Rule(_scatter, _scatter_dims) for n in ("scatter", "scatter_mul", "scatter_min",
-                                                   "scatter_max")},
-}  # fmt: skip
+    "slice": Rule(lookups.slice_block, lookups.slice_dims),
+    "dynamic_slice": Rule(lookups.read, lookups.read_dims),
+    "dynamic_update_slice": Rule(lookups.write, lookups.write_dims),
+    "gather": Rule(lookups.gather, lookups.gather_dims),
+    "scatter_add": Rule(lookups.scatter, lookups.scatter_add_dims, partial=(0,)),
+    "scatter": Rule(lookups.scatter, lookups.scatter_dims),
+    "scatter_mul": Rule(lookups.scatter, lookups.scatter_dims),
+    "scatter_min": Rule(lookups.scatter, lookups.scatter_dims),
+    "scatter_max": Rule(lookups.scatter, lookups.scatter_dims),
+}

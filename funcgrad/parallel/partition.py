@@ -28,6 +28,7 @@ from funcgrad.parallel.passes import sums_early
 from funcgrad.parallel.program import SpmdProgram
 from funcgrad.parallel.propagate import REMADE, Propagation, propagate
 from funcgrad.parallel.reshard import Layout, local_aval
+from funcgrad.parallel.site import Site
 from funcgrad.parallel.varying import erase
 from funcgrad.transforms.simplify import inline_calls
 
@@ -276,7 +277,7 @@ class Partitioner:
             local_shape(self.sizes, restrict(names, assigned), v.aval.shape)
             for names, v in zip(factors.outs, eqn.outs, strict=True)
         )
-        site = localize.Site(
+        site = Site(
             eqn.prim,
             eqn.params,
             tuple(a.aval for a in eqn.ins),

@@ -1,7 +1,5 @@
 """Ops that see blocks: shapes, counts, lookups in every mode."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -73,57 +71,3 @@ def test_random_bits_do_not_depend_on_the_sharding():
     (got,) = run(program, args)
     np.testing.assert_array_equal(got, interpret(jaxpr, np, *map(np.asarray, args))[0])
     assert counts(program) == {}
-
-
-# ---- lookups
-
-MODES = ["fill", "clip", "promise_in_bounds"]
-ROWS_AND_COLUMNS = [P("x"), P(None, "x"), P("x", "y"), P(("x", "y")), P(None, ("y", "x")), P()]
-
-
-def indices(mode, high, shape, dtype="int32"):
-    low = 0 if mode == "promise_in_bounds" or np.dtype(dtype).kind == "u" else -high - 3
-    top = high if mode == "promise_in_bounds" else high + 3
-    return rng.integers(low, top, shape).astype(dtype)
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int8", "uint8", "uint32", "int64"])
-@pytest.mark.parametrize("mode", MODES)
-def test_lookup_in_a_cut_axis(mode, dtype):
-    table = rng.random((16, 4)).astype("float32")
-    i = indices(mode, 16, (8, 3), dtype)
-    for spec, where in itertools.product(ROWS_AND_COLUMNS, [P(), P("x"), P("y")]):
-        compare(lambda t, i: t.at[i].get(mode=mode), [table, i], spec, where)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_lookup_by_two_indices(mode):
-    table = rng.random((8, 4, 2)).astype("float32")
-    i, j = indices(mode, 8, (6,)), indices(mode, 4, (6,))
-    for spec in ROWS_AND_COLUMNS:
-        compare(lambda t, i, j: t.at[i, j].get(mode=mode), [table, i, j], spec, P(), P())
-
-
-def test_lookup_by_unsigned_indices_of_64_bits_and_of_flags():
-    i = rng.integers(0, 8, (4,)).astype("uint64")
-    compare(lambda t, i: t.at[i].get(mode="clip"), [rng.random((8, 2)), i], P("x"), P())
-    compare(lambda t, i: t.at[i].get(mode="clip"), [rng.random((8, 2)) > 0.5, i], P("x"), P())
-
-
-@pytest.mark.parametrize("kind", ["set", "add", "multiply", "min", "max"])
-@pytest.mark.parametrize("mode", MODES)
-def test_updates_of_a_cut_axis(kind, mode):
-    table, new = rng.random((16, 4)), rng.random((8, 4))
-    i = rng.permutation(16)[:8].astype("int32")
-    i[:2] += 0 if mode == "promise_in_bounds" else 20
-    for spec, where in itertools.product(ROWS_AND_COLUMNS, [P(), P("x"), P("y")]):
-        fun = lambda t, i, u: getattr(t.at[i], kind)(u, mode=mode)
-        compare(fun, [table, i, new], spec, where, where)
-
-
-def test_added_updates_of_a_cut_batch_are_summed():
-    """Each device adds its own updates; the operand counts once."""
-    table, i, new = rng.random((16, 4)), rng.integers(0, 16, 8).astype("int32"), rng.random((8, 4))
-    fun = lambda t, i, u: t.at[i].add(u)
-    program = compare(fun, [table, i, new], P(), P("x"), P("x"))
-    assert counts(program) == {"psum": 1}
