@@ -54,6 +54,7 @@ def _known(starts: Sequence[ShapedArray]) -> bool:
 
 
 def read_dims(x: ShapedArray, *starts: ShapedArray, slice_sizes: Shape) -> Dims:
+    """The factors of `dynamic_slice`."""
     rows = x.dtype != dtypes.BOOL and _known(starts)
     names, window = _window_names(x, slice_sizes, rows)
     return Dims((names, *((),) * len(starts)), (window,), frozenset())
@@ -68,11 +69,13 @@ def read(site: Site, x: Any, *starts: Any) -> Any:
 
 
 def write_dims(x: ShapedArray, update: ShapedArray, *starts: ShapedArray) -> Dims:
+    """The factors of `dynamic_update_slice`."""
     names, window = _window_names(x, update.shape, _known(starts))
     return Dims((names, window, *((),) * len(starts)), (names,), frozenset())
 
 
 def write(site: Site, x: Any, update: Any, *starts: Any) -> Any:
+    """An update of a window, on the device in whose block it lies."""
     local, mine = _local_starts(site, aval_of(x).shape, starts)
     out = site.bind(x, update, *local)
     return out if mine is None else select_n(mine, x, out)
@@ -96,6 +99,7 @@ def _local_starts(site: Site, block: Shape, starts: Sequence[Any]) -> tuple[list
 def slice_dims(
     x: ShapedArray, *, start_indices: Shape, limit_indices: Shape, strides: Shape | None
 ) -> Dims:
+    """The factors of `slice`; of an axis that a stride goes through, all is needed."""
     sizes = tuple(hi - lo for lo, hi in zip(start_indices, limit_indices, strict=True))
     steps = strides or (1,) * x.ndim
     plain = all(k == 1 for k in steps)
@@ -107,6 +111,7 @@ def slice_dims(
 
 
 def slice_block(site: Site, x: Any) -> Any:
+    """A slice: of blocks, or of a row that one device has."""
     start, limit = site.params["start_indices"], site.params["limit_indices"]
     if any(_row(d) in site.assigned for d in range(len(start))):
         return read(site, x, *(np.int32(i) for i in start))
@@ -127,6 +132,7 @@ def _pointed_at(windows: Windows, indices: ShapedArray) -> list[int]:
 def gather_dims(
     x: ShapedArray, indices: ShapedArray, *, dimension_numbers: Any, slice_sizes: Shape, **rest: Any
 ) -> Dims:
+    """The factors of `gather`."""
     w = Windows(x.shape, indices.shape[:-1], dimension_numbers, slice_sizes)
     operand, vectors, gathered = w.axis_names()
     if x.dtype != dtypes.BOOL:
@@ -136,6 +142,7 @@ def gather_dims(
 
 
 def gather(site: Site, x: Any, indices: Any) -> Any:
+    """Windows at index vectors: each device gives those that start in its block."""
     (shape,) = site.out_shapes
     numbers, mode = site.params["dimension_numbers"], site.params["mode"]
     sizes = tuple(map(min, site.params["slice_sizes"], aval_of(x).shape))
@@ -229,6 +236,7 @@ def _scattering(
 
 
 def scatter(site: Site, x: Any, indices: Any, updates: Any) -> Any:
+    """Updates at index vectors: each device puts those that start in its block."""
     numbers, mode = site.params["dimension_numbers"], site.params["mode"]
     w = scatter_windows(aval_of(x), aval_of(indices), aval_of(updates), numbers)
     cut = [d for d in w.mapped if _row(d) in site.assigned]
