@@ -13,6 +13,7 @@ from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShardingError
 from funcgrad.ops.sharding import sharding_constraint_p
+from funcgrad.optim.losses import softmax_cross_entropy_with_integer_labels
 from funcgrad.parallel.analysis import analyse
 from funcgrad.parallel.meshes import make_mesh
 from funcgrad.parallel.partition import partition
@@ -201,6 +202,17 @@ def test_embedding_whose_rows_are_cut():
 def test_embedding_whose_columns_are_cut():
     found = collectives(lambda t, i: [t[i]], embedding_args()[:2], DATA, [P(None, "data"), WHOLE])
     assert found == {}
+
+
+def test_loss_over_classes_that_are_cut():
+    """No device sees all of a row: a maximum, a sum and the label's own are exchanged."""
+    labels = np.random.default_rng(0).integers(0, 64, 8).astype("int32")
+    args = [normal(8, 16), normal(16, 64, seed=1), labels]
+    specs = [WHOLE, P(None, "tp"), WHOLE]
+    loss = lambda h, w, i: fnp.mean(softmax_cross_entropy_with_integer_labels(h @ w, i))
+    assert collectives(lambda *xs: [loss(*xs)], args, TP, specs) == {"pmax": 1, "psum": 2}
+    gradients = lambda *xs: list(fg.grad(loss, (0, 1))(*xs))
+    assert collectives(gradients, args, TP, specs) == {"pmax": 1, "psum": 3}
 
 
 # ---- programs in programs
