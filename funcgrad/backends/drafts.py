@@ -34,6 +34,7 @@ from funcgrad.backends.program import (
 )
 from funcgrad.backends.roots import Analysis
 from funcgrad.backends.scalars import LOOP_DTYPES
+from funcgrad.backends.signature import signature
 from funcgrad.backends.updates import SPECIAL, write_special
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
@@ -114,6 +115,8 @@ class Drafter:
 
     def __init__(self) -> None:
         self.kernels: dict[str, Kernel] = {}
+        self.finished: set[int] = set()  # ids of the kernels that are shared
+        self.clusters: dict[tuple, tuple[Kernel, list[int]]] = {}
         self.names: dict[str, int] = {}
         self.constants: list[np.ndarray] = []
         self.known: dict[tuple, Tensor] = {}
@@ -145,13 +148,29 @@ class Drafter:
 
     def shared(self, kernel: Kernel) -> Kernel:
         """The kernel, or an equal one that was written before."""
+        if id(kernel) in self.finished:
+            return kernel
         text = kernel_text(kernel, name="")
         if text not in self.kernels:
             n = self.names[kernel.name] = self.names.get(kernel.name, -1) + 1
             name = f"{kernel.name}_{n}" if n else kernel.name
             made = Kernel(name, kernel.buffers, kernel.axes, kernel.body, kernel.in_place)
             self.kernels[text] = made
+            self.finished.add(id(made))
         return self.kernels[text]
+
+    def written(self, cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var]) -> Written:
+        """The kernel of a cluster, written unless one just like it was."""
+        found = signature(cluster, inlined, kept)
+        if found is None:
+            return write_cluster(cluster, inlined, kept)
+        key, variables = found
+        if key not in self.clusters:
+            made = write_cluster(cluster, inlined, kept)
+            number = {v: i for i, v in enumerate(variables)}
+            self.clusters[key] = self.shared(made.kernel), [number[v] for v in made.params]
+        kernel, params = self.clusters[key]
+        return Written(kernel, [variables[i] for i in params])
 
     def comm(self, axes: tuple, size: int) -> int:
         """The number of the communicator over named axes."""
@@ -177,7 +196,7 @@ class _BlockDrafter:
         for entry in entries:
             if isinstance(entry, Cluster):
                 if any(m.size for m in entry.members):
-                    self.kernel(write_cluster(entry, self.analysis.inlined, kept))
+                    self.kernel(self.drafter.written(entry, self.analysis.inlined, kept))
             elif entry.prim.name == "constant":
                 self.tensors[entry.outs[0]] = self.drafter.array(entry.params["value"].array)
             elif any(v.aval.size for v in entry.outs) or entry.prim.multiple or entry.prim.effect:
