@@ -15,6 +15,7 @@ from funcgrad.core.sharding import (
     P,
     PartitionSpec,
 )
+from funcgrad.parallel.analysis import Analysis
 from funcgrad.parallel.arrays import (
     device_put,
     make_array_from_callback,
@@ -36,7 +37,7 @@ from funcgrad.parallel.show import visualize_sharding
 _install()
 
 __all__ = [
-    "AbstractMesh", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec",
+    "AbstractMesh", "Analysis", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec",
     "ShardedArray",
     "by_path", "fsdp", "replicated",
     "device_put", "make_array_from_callback", "reshard", "shard_map", "visualize_sharding",
