@@ -21,12 +21,12 @@ from funcgrad.parallel import shared_native
 from funcgrad.parallel.native import DISAGREE, NativeCommunicator, source_key, what_text
 from funcgrad.parallel.shared_native import LINE, LINE_WORDS, LINES, ODD
 
-# Half a slot: what a rank offers at a time. It stays in a core's cache, and there are few chunks to
-# wait for.
-SLOT_BYTES = 1 << 19
+# Half a slot: what a rank offers at a time. Large ones mean few waits, which are what costs where
+# cores are busy; among many ranks they are smaller, as all of them are read.
+SLOT_BYTES, MANY, MANYS_SLOT_BYTES = 1 << 21, 16, 1 << 19
 PAGE = 4096
 # Turns of waiting before a rank yields, and before it sleeps; less of them where ranks share cores.
-SPINS, YIELDS = 300, 1000
+SPINS, YIELDS = 2000, 20
 CROWDED_SPINS, CROWDED_YIELDS = 30, 50
 
 
@@ -93,8 +93,9 @@ class SharedCommunicator(NativeCommunicator):
     ranks: what connects them until they share memory; slot_bytes: what a rank offers at a time
     """
 
-    def __init__(self, ranks: Starter, slot_bytes: int = SLOT_BYTES):
+    def __init__(self, ranks: Starter, slot_bytes: int | None = None):
         rank, size = ranks.rank, ranks.size
+        slot_bytes = slot_bytes or (SLOT_BYTES if size <= MANY else MANYS_SLOT_BYTES)
         slots = -(-(LINES + size * LINE) // PAGE) * PAGE
         self.memory = SharedMemory(ranks, slots + 2 * size * slot_bytes)
         base = self.memory.address
