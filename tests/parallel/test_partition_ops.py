@@ -25,7 +25,7 @@ MESHES = [
     AbstractMesh((2, 2), ("x", "y")),
 ]
 BATCH = 4
-MANY = 400
+MANY = 30
 
 
 def choices(mesh, shape):
