@@ -399,7 +399,7 @@ _LISTED = _references([np.empty(0)], 0)
 
 
 def _compile_host(target: Engine, program: Program, natives: Any) -> Library:
-    return target.compile(emit_host(program, natives, "fg_program"))
+    return target.compile(emit_host(program, natives, "fg_program"), level=1)
 
 
 def _view(view: View, address: int, writable: bool) -> np.ndarray:

@@ -36,6 +36,9 @@ from funcgrad.backends.program import (
 STACK_BYTES = 32_768
 # The status of a failed exchange is this and its number.
 EXCHANGE = 16
+# How many steps a function has: those of a long program are several.
+_PART = 64
+_PARAMETERS = "ptr %inputs, ptr %outputs, ptr %arena, ptr %constants, ptr %callback, ptr %comms"
 _SPACES = {"input": "%inputs", "output": "%outputs", "constant": "%constants"}
 
 
@@ -83,28 +86,48 @@ class _Host:
     def __init__(self, natives: Mapping[Kernel, Native]):
         self.natives = natives
         self.module = Definitions()
-        self.f = Function(self.module)
-        self.bases: dict[tuple[str, int], str] = {}
-        self.counters: dict[int, str] = {}
-        self.slots: dict[str, tuple[str, int]] = {}
+        self.f: Function
+        self.bases: dict[tuple[str, int], str]
+        self.counters: dict[int, str]
+        self.slots: dict[str, tuple[str, int]]
+        self.templates: dict[str, str] = {}
         self.host_count = 0
         self.exchange_count = 0
 
     def run(self, program: Program, name: str) -> str:
+        """The module. A long program is several functions: LLVM's work grows faster than they."""
+        steps = program.steps
+        parts = [steps[i : i + _PART] for i in range(0, len(steps), _PART)] or [()]
+        if len(parts) == 1:
+            return self.module.text([self.function(f"define i32 @{name}", steps)])
+        functions = [
+            self.function(f"define internal i32 @{name}_{i}", part) for i, part in enumerate(parts)
+        ]
+        lines = [f"define i32 @{name}({_PARAMETERS}) nounwind {{"]
+        for i in range(len(parts)):
+            lines += [
+                f"  %status{i} = call i32 @{name}_{i}({_PARAMETERS})",
+                f"  %failed{i} = icmp ne i32 %status{i}, 0",
+                f"  br i1 %failed{i}, label %stop{i}, label %go{i}",
+                f"stop{i}:",
+                f"  ret i32 %status{i}",
+                f"go{i}:",
+            ]
+        return self.module.text([*functions, "\n".join([*lines, "  ret i32 0", "}"])])
+
+    def function(self, head: str, steps: Sequence[Step]) -> str:
+        """The function of some of the steps."""
+        self.f, self.bases, self.counters, self.slots = Function(self.module), {}, {}, {}
         self.f.do("br label %steps")
         jump = self.f.lines.pop()
         self.f.start("steps")
-        self.steps(program.steps)
+        self.steps(steps)
         self.f.do("ret i32 0")
         self.f.start("failed")
         self.f.do("ret i32 1")
         self.f.entry += [f"  {p} = alloca [{n} x i64], align 64" for p, n in self.slots.values()]
         self.f.entry.append(jump)
-        head = (
-            f"define i32 @{name}(ptr %inputs, ptr %outputs, ptr %arena, ptr %constants, "
-            "ptr %callback, ptr %comms) nounwind"
-        )
-        return self.module.text([self.f.text(head)])
+        return self.f.text(f"{head}({_PARAMETERS}) noinline nounwind")
 
     # ---- memory
 
@@ -141,6 +164,19 @@ class _Host:
         for i, (kind, value) in enumerate(words):
             at = self.f.let(f"getelementptr i64, ptr {place}, i64 {i}")
             self.f.do(f"store {kind} {value}, ptr {at}")
+
+    def filled(self, kind: str, words: Sequence[int]) -> str:
+        """The slot of a kind, filled with words that are known now."""
+        place, values = self.slot(kind, len(words)), ", ".join(f"i64 {w}" for w in words)
+        if values not in self.templates:
+            name = self.templates[values] = f"@words{len(self.templates)}"
+            text = f"{name} = private constant [{len(words)} x i64] [{values}], align 64"
+            self.module.needed[name] = text
+        types = ["ptr", "ptr", "i64", "i1"]
+        self.module.declare("llvm.memcpy.p0.p0.i64", "void", types)
+        given = [place, self.templates[values], str(8 * len(words)), "false"]
+        self.f.call("llvm.memcpy.p0.p0.i64", "void", types, given)
+        return place
 
     # ---- steps
 
@@ -223,10 +259,10 @@ class _Host:
             words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
 
         def product(pointers: Sequence[str]) -> None:
-            place = self.slot("product", len(CALL))
-            known = {k: ("i64", str(v)) for k, v in words.items()}
-            known |= {k: ("ptr", p) for k, p in zip("abc", pointers, strict=True)}
-            self.put(place, [known.get(w, ("i64", "0")) for w in CALL])
+            place = self.filled("product", [words.get(w, 0) for w in CALL])
+            for k, p in zip("abc", pointers, strict=True):
+                at = self.f.let(f"getelementptr i64, ptr {place}, i64 {CALL.index(k)}")
+                self.f.do(f"store ptr {p}, ptr {at}")
             self.f.call(symbol, "void", ["ptr"], [place])
 
         self.batch(outer, (a, b, c), s.dtype.itemsize, product)
