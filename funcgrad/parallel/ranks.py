@@ -48,7 +48,7 @@ class Ranks:
     def put(self, value: Any, sharding: NamedSharding) -> np.ndarray:
         """This rank's part of an array that all ranks know."""
         values = raw(value)
-        return np.ascontiguousarray(values[self._index(sharding, values.shape)])
+        return np.asarray(values[self._index(sharding, values.shape)], order="C")
 
     def _index(self, sharding: NamedSharding, shape: tuple) -> tuple[slice, ...]:
         return sharding.devices_indices_map(shape)[self.device]
@@ -57,7 +57,7 @@ class Ranks:
         self, shape: tuple[int, ...], sharding: NamedSharding, part: Callable[[tuple], np.ndarray]
     ) -> np.ndarray:
         """This rank's part of an array of which `part` gives the piece at an index."""
-        return np.ascontiguousarray(part(self._index(sharding, shape)))
+        return np.asarray(part(self._index(sharding, shape)), order="C")
 
     def fetch(self, kept: np.ndarray, sharding: NamedSharding, shape: tuple) -> np.ndarray:
         """The whole array, where this rank keeps it."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from funcgrad.core import context
-from funcgrad.core.array import Array, check_finite, raw
+from funcgrad.core.array import Array, check_finite, own, raw
 from funcgrad.core.backend import DEFAULT, Executable
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
@@ -123,6 +123,8 @@ class SpmdExecutable:
             for x, s in zip(operands, self._in, strict=True)
         ]
         outs = self.compiled(kept)
+        if np.ndarray in map(type, operands):
+            outs = own(operands, outs)
         return [
             ShardedArray(np.asarray(v), a, s)
             for v, a, s in zip(outs, self._out_avals, self._out, strict=True)
@@ -259,7 +261,8 @@ def put(value: Any, sharding: NamedSharding) -> ShardedArray:
     """An array whose value this process knows, cut over a mesh."""
     aval = aval_of(value)
     sharding.cuts(aval.shape, f"device_put: {aval}")
-    return ShardedArray(runtime(sharding.mesh).put(raw(value), sharding), aval, sharding)
+    (kept,) = own([value], [runtime(sharding.mesh).put(raw(value), sharding)])
+    return ShardedArray(kept, aval, sharding)
 
 
 def array_text(x: ShardedArray) -> str:

@@ -19,6 +19,10 @@ from funcgrad.parallel import (
     reshard,
     shard_map,
 )
+from tests.op_checks import function, operands, typical
+from tests.op_samples import ROWS
+from tests.op_samples_base import assert_close
+from tests.parallel.test_partition_ops import choices, seeded
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 VALUES = np.arange(32, dtype=np.float32).reshape(4, 8)
@@ -120,3 +124,27 @@ def programs_that_differ():
     except CollectiveError as error:
         return str(error)
     return None
+
+
+def ops(start, stride, backend):
+    """Rows of op samples, their operands cut over the ranks in some way: which of them differ from
+    the unsharded result."""
+    mesh = fg.make_mesh((2, -1), ("x", "y"))
+    wrong, count = [], 0
+    for row in [r for r in ROWS if r.cases_for("dims")][start::stride]:
+        rng, numbers = seeded(str(row))
+        case = row.cases_for("dims")[0]
+        args = operands(row, case, numbers, typical(row))
+        cuts = [rng.choice(choices(mesh, np.shape(x))) for x in args]
+        put = [
+            fg.device_put(x, NamedSharding(mesh, P(*c))) for x, c in zip(args, cuts, strict=True)
+        ]
+        fun = function(row, case)
+        for got, want in zip(fg.jit(fun, backend=backend)(*put), fun(*args), strict=True):
+            values, (shard,) = np.asarray(want), got.addressable_shards
+            count += 1
+            try:
+                assert_close(np.asarray(shard.data), values[shard.index], 256, 256, str(row))
+            except AssertionError as error:
+                wrong.append((str(row), cuts, str(error)))
+    return wrong, count

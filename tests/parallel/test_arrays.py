@@ -64,6 +64,16 @@ def test_put_of_trees_and_prefixes():
     assert type(fg.device_put(VALUES)) is fg.Array
 
 
+def test_numpy_arrays_stay_their_owners():
+    values = VALUES.copy()
+    x = fg.device_put(values, cut("x"))
+    y = fg.jit(lambda v, w: (w, v + w))(x, values)[0]
+    z = x + values
+    values[:] = -1
+    for got in (x, y, z / 2):
+        np.testing.assert_array_equal(np.asarray(got), VALUES)
+
+
 def test_put_elsewhere():
     x = sharded(P("x"))
     other = NamedSharding(fg.make_mesh(4, "z"), P("z"))

@@ -28,6 +28,14 @@ def test_programs_that_differ_are_refused(ranks):
         assert "mul a 3.0" in message
 
 
+@pytest.mark.parametrize(("start", "stride", "backend"), [(0, 3, "numpy"), (1, 9, "llvm")])
+def test_ops(ranks, start, stride, backend):
+    """A sample of what `test_partition_ops` does on virtual devices."""
+    for wrong, count in ranks(4).run(f"{JOBS}:ops", start, stride, backend):
+        assert not wrong
+        assert count >= 15
+
+
 def test_ring(ranks):
     v = jobs_spmd.VALUES
     parts = sum(v[i : i + 2, j : j + 4] for i in (0, 2) for j in (0, 4))
