@@ -148,9 +148,6 @@ class World:
 
     def __init__(self) -> None:
         module = mpi()
-        # Compiling is slow the first time: better here than while others wait.
-        shared_functions()
-        _library()
         self.comm = module.COMM_WORLD.Dup()
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self.lock = threading.RLock()
@@ -161,6 +158,9 @@ class World:
         self.members = node.allgather(self.rank)
         if self.local_rank == 0:
             _remove_names()
+        # Compiling is slow the first time: better here than while others wait, and are watched.
+        shared_functions()
+        _library()
         self.records = self.record_memory(node)
         watchdog.start(self)
         if not os.environ.get("FUNCGRAD_NUM_THREADS"):
@@ -261,10 +261,9 @@ def abort(status: int = 1) -> None:
     """End all ranks of the job at once, with an exit status other than 0."""
     sys.stdout.flush()
     sys.stderr.flush()
+    _remove_names()
     try:
-        comm = mpi().COMM_WORLD
-        _remove_names()
-        comm.Abort(status)
+        mpi().COMM_WORLD.Abort(status)
     finally:
         os._exit(status)
 
