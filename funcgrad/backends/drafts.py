@@ -7,7 +7,7 @@ express runs on the host. Values that need memory are `Tensor`s, to be placed by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,14 @@ import numpy as np
 
 from funcgrad.backends.fusion import Cluster, Entry, fuse
 from funcgrad.backends.gemms import gemm_shape
+from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
 from funcgrad.backends.kernels import Written, write_cluster
 from funcgrad.backends.loops import Kernel, kernel_text
 from funcgrad.backends.normalize import normalize
 from funcgrad.backends.program import (
     Comm,
     CondStep,
+    CopyStep,
     ExchangeStep,
     GemmStep,
     HostStep,
@@ -87,6 +89,19 @@ class Row(Tensor):
 
 
 @dataclass(eq=False)
+class Part(Tensor):
+    """What lies in `base` from byte `offset` on."""
+
+    offset: int = 0
+
+    @property
+    def place(self) -> Ref:
+        """The address in the other tensor."""
+        assert self.base is not None
+        return moved(self.base.place, self.offset)
+
+
+@dataclass(eq=False)
 class Draft:
     """A step to be: `make(steps of the inner blocks)` builds it when all tensors have addresses.
 
@@ -126,7 +141,7 @@ class Drafter:
 
     def block(self, jaxpr: Jaxpr, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Block:
         """The draft of a program on these inputs, its results for these destinations."""
-        return _BlockDrafter(self, normalize(jaxpr), ins).draft(outs)
+        return _BlockDrafter(self, place_pieces(normalize(jaxpr)), ins).draft(outs)
 
     def constant(self, literal: Literal) -> Tensor:
         """A literal in memory."""
@@ -159,14 +174,20 @@ class Drafter:
             self.finished.add(id(made))
         return self.kernels[text]
 
-    def written(self, cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var]) -> Written:
+    def written(
+        self,
+        cluster: Cluster,
+        inlined: dict[Var, Eqn],
+        kept: set[Var],
+        places: Mapping[Var, Place],
+    ) -> Written:
         """The kernel of a cluster, written unless one just like it was."""
-        found = signature(cluster, inlined, kept)
+        found = signature(cluster, inlined, kept, places)
         if found is None:
-            return write_cluster(cluster, inlined, kept)
+            return write_cluster(cluster, inlined, kept, places)
         key, variables = found
         if key not in self.clusters:
-            made = write_cluster(cluster, inlined, kept)
+            made = write_cluster(cluster, inlined, kept, places)
             number = {v: i for i, v in enumerate(variables)}
             self.clusters[key] = self.shared(made.kernel), [number[v] for v in made.params]
         kernel, params = self.clusters[key]
@@ -187,6 +208,11 @@ class _BlockDrafter:
         self.drafter = drafter
         self.jaxpr = jaxpr
         self.analysis = Analysis(jaxpr.eqns, jaxpr.outs)
+        joins = [e for e in jaxpr.eqns if e.prim is join_p]
+        self.places: dict[Var, Place] = {
+            self.analysis.alias(a): place  # type: ignore[misc]
+            for e in joins for a, place in zip(e.ins, places_of(e), strict=True)
+        }  # fmt: skip
         self.tensors: dict[Var, Tensor] = dict(zip(jaxpr.ins, ins, strict=True))
         self.drafts: list[Draft] = []
 
@@ -196,7 +222,8 @@ class _BlockDrafter:
         for entry in entries:
             if isinstance(entry, Cluster):
                 if any(m.size for m in entry.members):
-                    self.kernel(self.drafter.written(entry, self.analysis.inlined, kept))
+                    inlined = self.analysis.inlined
+                    self.kernel(self.drafter.written(entry, inlined, kept, self.places))
             elif entry.prim.name == "constant":
                 self.tensors[entry.outs[0]] = self.drafter.array(entry.params["value"].array)
             elif any(v.aval.size for v in entry.outs) or entry.prim.multiple or entry.prim.effect:
@@ -234,8 +261,15 @@ class _BlockDrafter:
         if type(atom) is Literal:
             return self.drafter.constant(atom)
         if atom not in self.tensors:
-            self.tensors[atom] = Tensor(atom.aval.strong())  # type: ignore[index]
+            self.tensors[atom] = self.made(atom)  # type: ignore
         return self.tensors[atom]  # type: ignore[index]
+
+    def made(self, var: Var) -> Tensor:
+        """A new tensor, or the part of another one that a piece is."""
+        aval, place = var.aval.strong(), self.places.get(var)
+        if place is None:
+            return Tensor(aval)
+        return Part(aval, None, self.tensor(place.whole), place.start * aval.dtype.itemsize)
 
     def view(self, atom: Atom) -> Callable[[], View]:
         tensor, aval = self.tensor(atom), atom.aval
@@ -289,7 +323,9 @@ class _BlockDrafter:
             view = self.analysis.views.get((eqn, i))
             base = operand if view is None else view.base
             sides.append((self.tensor(base), view, operand.aval.shape))
-        shape = gemm_shape(eqn, [(view, shape) for _, view, shape in sides])
+        place = self.places.get(eqn.outs[0])
+        strides = None if place is None else place.strides(eqn.outs[0].aval.shape)
+        shape = gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides)
         if shape is None:
             return False
         out, dtype = self.tensor(eqn.outs[0]), eqn.outs[0].aval.dtype
@@ -315,6 +351,23 @@ class _BlockDrafter:
 
         reads = [self.tensor(a) for a in eqn.ins]
         self.add(reads, [self.tensor(v) for v in eqn.outs], make)
+
+    # ---- pieces of others
+
+    def join(self, eqn: Eqn) -> bool:
+        """Nothing to do: the operands were written to their places."""
+        return True
+
+    def move(self, eqn: Eqn) -> bool:
+        """A contiguous part of an array as bytes."""
+        source, to = self.tensor(eqn.ins[0]), self.tensor(eqn.outs[0])
+        at = eqn.params["start"] * to.aval.dtype.itemsize
+
+        def make(inner: Any) -> list[Step]:
+            return [CopyStep(moved(source.place, at), to.place, to.aval.nbytes)]
+
+        self.add([source], [to], make)
+        return True
 
     # ---- exchanges with other devices
 
@@ -394,6 +447,8 @@ _STEPS: dict[str, Callable[[_BlockDrafter, Eqn], bool]] = {
     "cond": _BlockDrafter.cond,
     "while": _BlockDrafter.while_,
     "scan": _BlockDrafter.scan,
+    "join": _BlockDrafter.join,
+    "move": _BlockDrafter.move,
     "exchange": _BlockDrafter.exchange,
     "lane": _BlockDrafter.lane,
 }

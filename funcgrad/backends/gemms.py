@@ -30,17 +30,22 @@ class GemmShape(NamedTuple):
 
 
 def gemm_shape(
-    eqn: Eqn, operands: Sequence[tuple[View | None, tuple[int, ...]]]
+    eqn: Eqn,
+    operands: Sequence[tuple[View | None, tuple[int, ...]]],
+    strides: Sequence[int] | None = None,
 ) -> GemmShape | None:
     """How a matrix multiplication computes a product of operands (with views of memory, or
-    contiguous, and their shapes); None if the contracted axes aren't one axis of both."""
+    contiguous, and their shapes); None if the contracted axes aren't one axis of both.
+
+    strides: of the result's axes, if it isn't contiguous
+    """
     (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
     (left, l_shape), (right, r_shape) = operands
     a = strides_of(l_shape) if left is None else left.strides
     b = strides_of(r_shape) if right is None else right.strides
     # The result's strides in the order batch, free axes of lhs, of rhs: it is written permuted.
     order = eqn.params["permutation"]
-    placed = dict(zip(order, strides_of(eqn.outs[0].aval.shape), strict=True))
+    placed = dict(zip(order, strides or strides_of(eqn.outs[0].aval.shape), strict=True))
     c = iter([placed[i] for i in range(len(order))])
     l_inner = merged([(l_shape[i], a[i]) for i in lc])
     r_inner = merged([(r_shape[i], b[i]) for i in rc])

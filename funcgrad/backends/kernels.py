@@ -7,12 +7,13 @@ over slow axes go another way: a task takes some columns, and adds up row after 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.collapse import collapse
 from funcgrad.backends.fusion import Cluster, same_point
+from funcgrad.backends.joins import Place
 from funcgrad.backends.levels import Member, Nest, arrange
 from funcgrad.backends.loops import Axis, Buffer, Const, Index, Kernel, Operand, Value
 from funcgrad.backends.lower import RULES, reduction
@@ -30,9 +31,13 @@ class Written:
 
 
 class Parameters:
-    """The parameters of a kernel: one for each variable that it reads or writes."""
+    """The parameters of a kernel: one for each variable that it reads or writes.
 
-    def __init__(self) -> None:
+    places: of variables that are written as pieces of others
+    """
+
+    def __init__(self, places: Mapping[Var, Place] | None = None) -> None:
+        self.places = places or {}
         self.ins: dict[Var, Buffer] = {}
         self.outs: dict[Var, Buffer] = {}
         self.scratch: list[Buffer] = []
@@ -47,8 +52,13 @@ class Parameters:
     def write(self, var: Var, role: str = "out") -> Buffer:
         """The parameter to write a variable to."""
         name = f"out{len(self.outs)}"
-        self.outs[var] = Buffer(name, var.aval.dtype, var.aval.size, role)  # type: ignore[arg-type]
+        size = self.places[var].span if var in self.places else var.aval.size
+        self.outs[var] = Buffer(name, var.aval.dtype, size, role)  # type: ignore[arg-type]
         return self.outs[var]
+
+    def at(self, var: Var, b: Builder, flat: Index) -> Index:
+        """Where the element of a written variable lies in its parameter."""
+        return self.places[var].at(b, flat) if var in self.places else flat
 
     def local(self, dtype, size: int) -> Buffer:
         """A new scratch buffer."""
@@ -79,21 +89,29 @@ def kernel_name(roots: Sequence[Root]) -> str:
     return "_".join(list(names)[-4:])
 
 
-def write_cluster(cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var]) -> Written:
-    """The kernel of a cluster; `kept` are the variables that others read."""
+def write_cluster(
+    cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var], places: Mapping[Var, Place]
+) -> Written:
+    """The kernel of a cluster.
+
+    kept: the variables that others read. places: of those that are pieces of others
+    """
+    params = Parameters(places)
     if cluster.columns:
-        return _write_columns(cluster, inlined)
-    return _RowWriter(cluster, inlined, kept).write()
+        return _write_columns(cluster, inlined, params)
+    return _RowWriter(cluster, inlined, kept, params).write()
 
 
 class _RowWriter:
-    def __init__(self, cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var]):
+    def __init__(
+        self, cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var], params: Parameters
+    ):
         self.rows = max(cluster.rows)
         self.row_sizes = cluster.rows[self.rows]
         self.kept = kept
         self.builder = Builder()
         self.pull = Pull(self.builder, RULES, inlined, self.leaf)
-        self.params = Parameters()
+        self.params = params
         self.members = arrange(cluster, self.rows)
         self.current: dict[Var, Operand] = {}
         self.pending: list[tuple[Buffer, Index, Operand]] = []
@@ -153,8 +171,10 @@ class _RowWriter:
             self.current[m.root.var] = value
         if m.buffer is not None:
             scratch = m.buffer.role == "scratch"
-            row = ZERO if scratch else scale_index(self.row, m.width)
-            self.pending.append((m.buffer, add_indices(row, inner), value))
+            if not scratch:
+                flat = add_indices(scale_index(self.row, m.width), inner)
+                inner = self.params.at(m.root.var, self.builder, flat)
+            self.pending.append((m.buffer, inner, value))
 
     def flush(self) -> None:
         """Store what the block computed, after everything is read: outputs may be inputs."""
@@ -229,7 +249,8 @@ class _RowWriter:
         """Outputs that may take the place of inputs: each element is read for the last time where
         the output's is written, or in an earlier loop over the same row."""
         pairs = []
-        outs = [m for m in self.members.values() if m.root.var in self.kept and not m.root.reduces]
+        free = self.kept - self.params.places.keys()
+        outs = [m for m in self.members.values() if m.root.var in free and not m.root.reduces]
         for var in self.params.ins:
             for m in outs:
                 aval = m.root.var.aval
@@ -258,9 +279,9 @@ class _RowWriter:
 NARROW, TASKS = 64, 8
 
 
-def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn]) -> Written:
+def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn], params: Parameters) -> Written:
     """Reductions over slow axes: a block of columns a task, whose totals take up row by row."""
-    b, params = Builder(), Parameters()
+    b = Builder()
     pull = Pull(b, RULES, inlined, lambda v, flat: b.load(params.read(v), flat))
     roots = cluster.members
     first = roots[0]
@@ -303,7 +324,7 @@ def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn]) -> Written:
         flat = b.flatten([i for i, _ in outer_axes] + [c], [*sizes, block])
         for root, total in zip(roots, totals, strict=True):
             value = b.convert(b.load(total, c), root.var.aval.dtype)
-            b.store(params.outs[root.var], flat, value)
+            b.store(params.outs[root.var], params.at(root.var, b, flat), value)
 
     for root in roots:
         params.write(root.var)

@@ -93,7 +93,8 @@ class Buffer:
     """`size` elements in a row. A kernel's parameters are "in", "out" or "inout" (what it reads
     and also writes); "scratch" is uninitialized memory of its own for one point of the outer axes.
 
-    Parameters don't overlap, but where the kernel's `in_place` allows it.
+    What a kernel reads and writes through its parameters doesn't overlap, but where its `in_place`
+    allows it. One that is written in rows with gaps (others' rows) spans those, too.
     """
 
     name: str

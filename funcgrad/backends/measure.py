@@ -6,7 +6,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from funcgrad.backends.loops import MATH, Kernel, Loop, Op, Stmt, While
+from funcgrad.backends.loops import (
+    MATH,
+    Buffer,
+    Kernel,
+    Load,
+    Loop,
+    Op,
+    Stmt,
+    Store,
+    Value,
+    While,
+    walk,
+)
 from funcgrad.backends.program import (
     CondStep,
     CopyStep,
@@ -76,8 +88,20 @@ def _step(step: Step) -> Cost:
 
 
 def kernel_bytes(kernel: Kernel) -> int:
-    """Bytes of a kernel's parameters, those it reads and writes counted twice."""
-    return sum(b.size * b.dtype.itemsize * (2 if b.role == "inout" else 1) for b in kernel.params)
+    """Bytes of a kernel's parameters, those it reads and writes counted twice, and no more of any
+    than there are places that its indices can name."""
+    sizes: dict[Value, int] = {a.value: a.size for a in kernel.axes}
+    sizes |= {s.axis: s.size for s in walk(kernel.body) if isinstance(s, Loop)}
+    named: dict[Buffer, int] = {}
+    for s in walk(kernel.body):
+        if isinstance(s, Load | Store):
+            known = all(v in sizes for _, v in s.index.terms)
+            count = math.prod(sizes[v] for _, v in s.index.terms) if known else s.buffer.size
+            named[s.buffer] = named.get(s.buffer, 0) + count
+    return sum(
+        min(b.size, named.get(b, b.size)) * b.dtype.itemsize * (2 if b.role == "inout" else 1)
+        for b in kernel.params
+    )
 
 
 def kernel_flops(kernel: Kernel) -> float:

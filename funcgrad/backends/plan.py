@@ -123,7 +123,7 @@ class _BlockPlanner:
         for i, draft in enumerate(self.drafts):
             self.now = i
             taken: set[Tensor] = set()
-            for t in draft.writes:
+            for t in dict.fromkeys(w.whole for w in draft.writes):
                 if t.ref is None:
                     self.place(t, draft, taken)
             steps += self.built(draft)

@@ -9,12 +9,12 @@ an index is affine only on finer axes than the shape's, its domain is cut that w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from funcgrad.backends import scalars
-from funcgrad.backends.builder import ZERO, Builder
+from funcgrad.backends.builder import ZERO, Builder, strides_of
 from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import REDUCTIONS, RULES, VIEWS, rule_cost
 from funcgrad.backends.pull import Pull
@@ -169,7 +169,7 @@ class Analysis:
             if type(a) is not Var:
                 continue
             if eqn.prim.name == "product":
-                view = self._view(a)
+                view = view_of(a, self.made)
                 if view is not None and view.serves(eqn, i):
                     self.views[eqn, i] = view
                     self.forced.add(view.base)
@@ -192,34 +192,6 @@ class Analysis:
                 seen.add(a)
                 todo += self.made[a].ins
         return True
-
-    def _view(self, var: Var) -> View | None:
-        """A variable as a strided view of another one, through ops that only move elements."""
-        chain: dict[Var, Eqn] = {}
-        atom: Atom = var
-        while len(chain) < DEEP:
-            eqn = self.made.get(atom)  # type: ignore[arg-type]
-            if eqn is None or eqn.prim.name not in VIEWS:
-                break
-            chain[eqn.outs[0]] = eqn
-            atom = eqn.ins[0]
-        if type(atom) is not Var:
-            return None
-        found: list[Index] = []
-
-        def leaf(v: Var, index: Index) -> Operand:
-            found.append(index)
-            return Value(v.aval.dtype)
-
-        b = Builder()
-        axes = [b.axis(n) if n != 1 else None for n in var.aval.shape]
-        at = [ZERO if v is None else Index(0, ((1, v),)) for v in axes]
-        Pull(b, RULES, chain, leaf, dry=True).read(var, at)
-        strides = {v: c for c, v in found[0].terms}
-        if not set(strides) <= set(axes):
-            return None
-        steps = tuple(0 if v is None else strides.get(v, 0) for v in axes)
-        return View(atom, found[0].const, steps, var.aval.shape)
 
     # ---- inline or root
 
@@ -282,10 +254,48 @@ class View(NamedTuple):
     strides: tuple[int, ...]
     shape: tuple[int, ...]
 
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements lie one after the other."""
+        steps = zip(self.shape, self.strides, strides_of(self.shape), strict=True)
+        return all(n == 1 or s == step for n, s, step in steps)
+
     def serves(self, eqn: Eqn, operand: int) -> bool:
         """Whether a product can read its operand this way: its contracted axes are one."""
         contract = eqn.params["dimension_numbers"][0][operand]
         return merged([(self.shape[i], self.strides[i]) for i in contract]) is not None
+
+
+def view_of(var: Var, made: Mapping[Var, Eqn]) -> View | None:
+    """A variable as a strided view of another one, through ops that only move elements.
+
+    made: the equation that makes each variable, but the program's inputs
+    """
+    chain: dict[Var, Eqn] = {}
+    atom: Atom = var
+    while len(chain) < DEEP:
+        eqn = made.get(atom)  # type: ignore[arg-type]
+        if eqn is None or eqn.prim.name not in VIEWS:
+            break
+        chain[eqn.outs[0]] = eqn
+        atom = eqn.ins[0]
+    if type(atom) is not Var:
+        return None
+    found: list[Index] = []
+
+    def leaf(v: Var, index: Index) -> Operand:
+        found.append(index)
+        return Value(v.aval.dtype)
+
+    b = Builder()
+    axes = [b.axis(n) if n != 1 else None for n in var.aval.shape]
+    at = [ZERO if v is None else Index(0, ((1, v),)) for v in axes]
+    Pull(b, RULES, chain, leaf, dry=True).read(var, at)
+    strides = {v: c for c, v in found[0].terms}
+    if not set(strides) <= set(axes):
+        return None
+    steps = tuple(0 if v is None else strides.get(v, 0) for v in axes)
+    return View(atom, found[0].const, steps, var.aval.shape)
 
 
 def merged(axes: Iterable[tuple[int, int]]) -> tuple[int, int] | None:

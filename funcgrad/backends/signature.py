@@ -6,15 +6,16 @@ them, and for the others it is only told what its parameters stand for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from funcgrad.backends.fusion import Cluster
+from funcgrad.backends.joins import Place
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 
 
 def signature(
-    cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var]
+    cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var], places: Mapping[Var, Place]
 ) -> tuple[tuple, list[Var]] | None:
     """The key, and the cluster's variables in the order that it numbers them: its members, then
     what they read. None where a parameter of an equation has no hash.
@@ -24,7 +25,8 @@ def signature(
     words: list[Any] = [cluster.columns, rows, tuple(cluster.rows[rows])]
     for m in cluster.members:
         parts = tuple(map(tuple, m.parts))
-        words += [m.var in kept, m.reduced, parts, m.cost, walk.equation(m.eqn, m.var)]
+        form = places[m.var].form if m.var in places else None
+        words += [m.var in kept, form, m.reduced, parts, m.cost, walk.equation(m.eqn, m.var)]
     key = (*words, *walk.words)
     try:
         hash(key)

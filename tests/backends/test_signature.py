@@ -24,7 +24,16 @@ def jaxpr_of(f, *args):
 
 
 X, WS = fnp.ones((8, 16)), [fnp.ones((16, 16))] * 4
+
+
+def joined(x):
+    rows = [fnp.tanh(x), fnp.tanh(x[::-1]), fnp.tanh(x * 2), fnp.tanh(x * 2)[:, 1:], fnp.tanh(x)]
+    flat = fnp.concatenate([fnp.tanh(r * 3).ravel() for r in rows])
+    return fnp.concatenate(rows, 1), flat, fnp.concatenate(rows[:3], 1), fnp.tanh(rows[0] * 3)
+
+
 PROGRAMS = {
+    "joins": (joined, X),
     "layers": (layers, X, WS),
     "gradient": (fg.grad(layers, argnums=1), X, WS),
     "columns": (lambda x, y: (fnp.sum(x, 0), fnp.sum(y, 0), fnp.sum(x * y, 0)), X, X + 1),

@@ -1,0 +1,217 @@
+"""Concatenations as memory: each piece is written where it is wanted in the result.
+
+`place_pieces` writes the concatenations that repay it as *joins*. A join is no step: its operands
+lie in its memory. What makes an operand (a kernel, a product, an exchange, …) writes it there, at
+its `Place`; what is an array of its own anyway is brought there by a `move` of bytes or a `copy` of
+elements. The concatenations that stay are computed where they are read, each element picking its
+piece.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from funcgrad.backends.builder import Builder, add_indices, scale_index, strides_of
+from funcgrad.backends.loops import Index
+from funcgrad.backends.lower import REDUCTIONS, VIEWS
+from funcgrad.backends.roots import fusable_cost, view_of
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.ops.shape import concatenate_p
+
+_LOWERED = NoRule("it is made when a program is lowered, after all transformations")
+
+
+def _primitive(name: str, abstract, impl, **rest) -> Primitive:
+    return Primitive(
+        name=name, abstract=abstract, impl=impl, jvp=_LOWERED, transpose=_LOWERED, batch=_LOWERED,
+        dims=_LOWERED, **rest,
+    )  # fmt: skip
+
+
+# Pieces that lie one after the other in the result.
+join_p = _primitive("join", concatenate_p.abstract, concatenate_p.impl)
+# Elements `start`, … of an operand in memory, as many as there are in `shape`.
+move_p = _primitive(
+    "move",
+    lambda x, *, start, shape: ShapedArray(shape, x.dtype),
+    lambda xp, x, *, start, shape: x.reshape(-1)[start : start + math.prod(shape)].reshape(shape),
+)
+copy_p = _primitive("copy", lambda x: x, lambda xp, x: x, elementwise=True)
+
+# Few pieces that are in memory already, or are cheap, are better picked element by element where
+# rows are so narrow that the choice is unrolled, or where it is made once for a long inner loop and
+# the result need not be stored.
+MANY, FEW, NARROW, LINE, LONG = 12, 4, 128, 16, 64
+
+
+class Place(NamedTuple):
+    """Where a piece lies: rows of `width` elements, `step` apart, from element `start` of `whole`.
+
+    rows: how many there are; a single one is contiguous
+    """
+
+    whole: Var
+    start: int
+    rows: int
+    width: int
+    step: int
+
+    @property
+    def span(self) -> int:
+        """Elements from the first to the last."""
+        return (self.rows - 1) * self.step + self.width
+
+    @property
+    def form(self) -> tuple[int, ...]:
+        """What a kernel that writes the piece depends on."""
+        return (self.rows, self.width, self.step) if self.rows > 1 else (1,)
+
+    def at(self, b: Builder, flat: Index) -> Index:
+        """Where the element at a row-major position lies, from the first."""
+        if self.rows == 1:
+            return flat
+        row, rest = b.divide(flat, self.width)
+        return add_indices(scale_index(row, self.step), rest)
+
+    def strides(self, shape: Sequence[int]) -> list[int]:
+        """Elements between neighbours along each axis of the piece."""
+        return [s if s < self.width else s // self.width * self.step for s in strides_of(shape)]
+
+
+def places_of(join: Eqn) -> list[Place]:
+    """Where each operand of a join lies."""
+    out, d = join.outs[0], join.params["dimension"]
+    shape = out.aval.shape
+    rows, inner = math.prod(shape[:d]), math.prod(shape[d + 1 :])
+    places, start = [], 0
+    for x in join.ins:
+        width = x.aval.shape[d] * inner
+        places.append(Place(out, start, rows, width, shape[d] * inner))
+        start += width
+    return places
+
+
+def place_pieces(jaxpr: Jaxpr) -> Jaxpr:
+    """The program with joins for the concatenations that repay it: see the module's docstring."""
+    if not any(e.prim is concatenate_p for e in jaxpr.eqns):
+        return jaxpr
+    placer = _Placer(jaxpr)
+    for eqn in jaxpr.eqns:
+        placer.add(eqn)
+    return Jaxpr(jaxpr.ins, placer.eqns, jaxpr.outs, jaxpr.names)
+
+
+class _Placer:
+    def __init__(self, jaxpr: Jaxpr):
+        self.eqns: list[Eqn] = []
+        self.made: dict[Var, Eqn] = {}
+        self.readers: dict[Atom, list[Eqn | None]] = {}
+        for eqn in jaxpr.eqns:
+            for a in eqn.ins:
+                self.readers.setdefault(a, []).append(eqn)
+        for a in jaxpr.outs:
+            self.readers.setdefault(a, []).append(None)
+        self.jaxpr = jaxpr
+        self.settled: set[Atom] = set()
+        self.made.update((v, e) for e in jaxpr.eqns for v in e.outs)
+        self.settled.update(map(self.base, jaxpr.outs))
+
+    def add(self, eqn: Eqn) -> None:
+        """The equation, or the join in its place with what brings its operands."""
+        if eqn.prim is concatenate_p and self.repays(eqn):
+            ins = [x for x in eqn.ins if x.aval.size]
+            eqn = Eqn(join_p, ins, eqn.outs, eqn.params, eqn.source, eqn.scopes)
+            eqn = eqn.replace(ins=tuple(map(self.piece, ins, places_of(eqn))))
+        self.made.update((v, eqn) for v in eqn.outs)
+        self.eqns.append(eqn)
+
+    def repays(self, eqn: Eqn) -> bool:
+        """Whether a concatenation is better a join."""
+        pieces = [(x, p) for x, p in zip(eqn.ins, places_of(eqn), strict=True) if p.width]
+        if len(pieces) < 2 or not eqn.outs[0].aval.size or fusable_cost(eqn) is None:
+            return False
+        if len(pieces) > MANY or any(self.is_product(x) and self.writable(x, p) for x, p in pieces):
+            return True
+        computed = sum(not self.plain(x) for x, _ in pieces)
+        width, rows, step = pieces[0][1].width, pieces[0][1].rows, pieces[0][1].step
+        if rows > 1 and step <= NARROW:
+            return computed > 0 and (len(pieces) > FEW or (len(pieces) > 2 and width >= LINE))
+        long = math.prod(eqn.outs[0].aval.shape[eqn.params["dimension"] + 1 :]) >= LONG
+        return computed > 0 or len(pieces) > FEW or not long or not self.read_once(eqn.outs[0])
+
+    def is_product(self, x: Atom) -> bool:
+        eqn = self.made.get(self.base(x))  # type: ignore[arg-type]
+        return eqn is not None and eqn.prim.name == "product"
+
+    def plain(self, x: Atom) -> bool:
+        """Whether an operand's elements are only read from memory."""
+        view = view_of(x, self.made) if type(x) is Var else None
+        return view is not None and self.stays(view.base)
+
+    def read_once(self, out: Var) -> bool:
+        """Whether the result is read by one equation, which can compute it element by element."""
+        readers = self.readers.get(out, [])
+        return len(readers) == 1 and readers[0] is not None and fusable_cost(readers[0]) is not None
+
+    # ---- pieces
+
+    def base(self, atom: Atom) -> Atom:
+        """What an atom is a reshape of."""
+        while type(atom) is Var and atom in self.made:
+            eqn = self.made[atom]
+            if eqn.prim.name != "reshape" or type(eqn.ins[0]) is Literal:
+                break
+            atom = eqn.ins[0]
+        return atom
+
+    def piece(self, x: Atom, place: Place) -> Atom:
+        """An operand as one that is written to its place."""
+        if self.writable(x, place):
+            self.settled.add(self.base(x))
+            return x
+        view = view_of(x, self.made) if type(x) is Var and place.rows == 1 else None
+        out = Var(x.aval.strong())
+        if view is not None and self.stays(view.base) and view.contiguous:
+            params = {"start": view.offset, "shape": x.aval.shape}
+            made = Eqn(move_p, [view.base], [out], params)
+        else:
+            made = Eqn(copy_p, [x], [out], {})
+        self.eqns.append(made)
+        self.made[out] = made
+        return out
+
+    def writable(self, x: Atom, place: Place) -> bool:
+        """Whether what makes an operand can write it to its place."""
+        base = self.base(x)
+        eqn = self.made.get(base)  # type: ignore[arg-type]
+        if eqn is None or base in self.settled or eqn.prim.name in (*VIEWS, "constant"):
+            return False
+        if place.rows == 1:
+            return True
+        if eqn.prim.name != "product" and fusable_cost(eqn) is None:
+            return False
+        return self.alone(x) and place.width in _row_sizes(base.aval.shape)
+
+    def alone(self, x: Atom) -> bool:
+        """Whether nobody else reads an operand, under any shape."""
+        while len(self.readers[x]) == 1:
+            eqn = self.made[x]  # type: ignore[index]
+            if eqn.prim.name != "reshape":
+                return True
+            x = eqn.ins[0]
+        return False
+
+    def stays(self, base: Var) -> bool:
+        """Whether a value surely is an array in memory of its own."""
+        eqn = self.made.get(base)
+        kept = eqn is None or eqn.prim.name in REDUCTIONS or fusable_cost(eqn) is None
+        return kept or base in self.settled
+
+
+def _row_sizes(shape: Sequence[int]) -> set[int]:
+    """The numbers of elements of an array's parts along its first axes."""
+    return {math.prod(shape[i:]) for i in range(len(shape))}
