@@ -131,7 +131,7 @@ def test_of_branches_the_dearest_counts():
 @pytest.mark.parametrize("overlap", [False, True])
 def test_schedules_keep_the_bytes(overlap):
     program = training(mesh_of(4), regathered(4), CUT)
-    bucketed = analyse(scheduled(program, overlap=overlap))
+    bucketed = analyse(scheduled(program, scatter_bytes=2**25, overlap=overlap))
     assert bucketed.counts["reduce_scatter"] == 1
     assert bucketed.bytes_sent == pytest.approx(analyse(program).bytes_sent)
 
