@@ -233,12 +233,9 @@ class EvalTrace(Trace):
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
         out = None
-        if not params:
-            if len(args) == 2:
-                x, y = args
-                out = evaluated2(prim, x, y, True)
-            elif len(args) == 1:
-                out = evaluated1(prim, args[0], None, True)
+        if len(args) == 2:
+            x, y = args
+            out = evaluated2(prim, x, y, params, True)
         elif len(args) == 1:
             out = evaluated1(prim, args[0], params, True)
         return self._evaluate(prim, args, params) if out is None else out
@@ -249,7 +246,8 @@ class EvalTrace(Trace):
             return spmd().evaluate(prim, args, params)
         values = [raw(a) for a in args]
         avals = [
-            ShapedArray(v.shape, v.dtype, _is_weak(a)) for a, v in zip(args, values, strict=True)
+            a.aval if type(a) is Array else ShapedArray(v.shape, v.dtype, _is_weak(a))
+            for a, v in zip(args, values, strict=True)
         ]
         ctx = current()
         if prim.multiple:
@@ -274,7 +272,9 @@ class EvalTrace(Trace):
         return result
 
 
-def evaluated2(prim: Primitive, x: Any, y: Any, at_root: bool = False) -> Array | None:
+def evaluated2(
+    prim: Primitive, x: Any, y: Any, params: dict | None = None, at_root: bool = False
+) -> Array | None:
     """The op's result on two Arrays whose types it was evaluated on before, in this context.
 
     None where anything is otherwise, also under a transformation (unless the op came through it,
@@ -286,13 +286,18 @@ def evaluated2(prim: Primitive, x: Any, y: Any, at_root: bool = False) -> Array 
     if not at_root and ctx.trace is not ROOT.trace:
         return None
     a, b = x._value, y._value
-    key = (prim, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
-    aval = ctx.types.get(key)
+    key: tuple = (prim, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
+    if params:
+        key += tuple(params.items())
+    try:
+        aval = ctx.types.get(key)
+    except TypeError:  # a parameter that has no hash
+        return None
     if aval is None or x._gone is not None or y._gone is not None or ctx.debug_nans:
         return None
     token = quiet()
     try:
-        out = prim.impl(np, a, b)
+        out = prim.impl(np, a, b, **params) if params else prim.impl(np, a, b)
     finally:
         loud(token)
     if type(out) is not ndarray or out.dtype is not aval.dtype:

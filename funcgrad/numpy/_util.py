@@ -31,6 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 asarray = np.asarray
+_SCALARS = frozenset({np.float32, np.float64, np.int32, np.int64, np.uint32, np.bool_})
 
 # ---- one argument
 
@@ -255,7 +256,7 @@ def align(name: str, arrays: list[Any]) -> list[Any]:
 def promote_and_broadcast(name: str, *args: Any) -> list[Any]:
     """Arguments as arrays of one dtype and one shape; scalars stay scalars, as ops take them."""
     if len(args) == 2:
-        x, y = args
+        x, y = (Array(asarray(a)) if type(a) in _SCALARS else a for a in args)
         a = x.aval if type(x) is Array or isinstance(x, Tracer) else None
         b = y.aval if type(y) is Array or isinstance(y, Tracer) else None
         if a is None:
@@ -266,6 +267,7 @@ def promote_and_broadcast(name: str, *args: Any) -> list[Any]:
                 return [x, number(name, y, a.dtype, False, "y")]
         elif a.dtype == b.dtype and (a.shape == b.shape or not (a.shape and b.shape)):
             return [x, y]
+        args = x, y
     return align(name, promote(name, *args))
 
 

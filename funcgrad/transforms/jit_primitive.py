@@ -12,6 +12,7 @@ from funcgrad.core.backend import DEFAULT, Executable, spmd
 from funcgrad.core.backend import backend as load
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr
 from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.rest import no_collections
 from funcgrad.ops.sharding import jaxpr_meshes
 from funcgrad.transforms.batching import batch_jaxpr
 from funcgrad.transforms.dce import dce_jaxpr
@@ -27,7 +28,8 @@ def executable(
     """The compiled program, compiled once for each backend and donation."""
 
     def compiled() -> Executable:
-        return load(using).compile(simplify(jaxpr), donated, name)
+        with no_collections():
+            return load(using).compile(simplify(jaxpr), donated, name)
 
     return jaxpr.derive(("executable", using, donated), compiled)
 

@@ -267,12 +267,16 @@ def _flatten(tree: Any, leaves: list, is_leaf: IsLeaf) -> PyTreeDef:
     if is_leaf is not None and is_leaf(tree):
         leaves.append(tree)
         return LEAF
-    children, data = kind.flatten(tree)
-    children = tuple(children)
+    if kind is TUPLE:
+        children, data = tree, None
+    else:
+        children, data = kind.flatten(tree)
+        children = tuple(children)
     # Where all children are leaves, no Python runs for each of them.
     if leaf_types.issuperset(map(type, children)):
         leaves.extend(children)
-        return _find(kind, data, len(children))
+        found = _plain.get((kind, data, len(children))) if data is None else None
+        return found or _find(kind, data, len(children))
     arity = tuple([_flatten(child, leaves, is_leaf) for child in children])
     only_leaves = arity[-1] is LEAF and all(child is LEAF for child in arity)
     return _find(kind, data, len(arity) if only_leaves else arity)
