@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Backend(Protocol):
         NotImplemented for others."""
 
 
+@cache
 def spmd() -> Any:
     """What runs programs on meshes, `funcgrad.parallel.spmd`, imported at its first use."""
     return importlib.import_module("funcgrad.parallel.spmd")

@@ -11,6 +11,7 @@ from funcgrad import tree
 from funcgrad.core import backend, context
 from funcgrad.core.array import Array, has_nan
 from funcgrad.core.ir import ClosedJaxpr
+from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.show_html import program_html
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer, aval_of
@@ -201,9 +202,8 @@ class Jitted:
         if checking and program.shardings is not None:
             # Op by op at once: another process may see a NaN where this one sees none.
             return ClosedJaxpr(program.jaxpr, ())(*operands)
-        donated = (False,) * len(operands) if checking else program.donated
         name = name_of(self._fun)
-        compiled = program.executable(name, self._backend, donated)
+        compiled = program.executable(name, self._backend, donating=not checking)
         outs = call_compiled(compiled, program, operands)
         if checking and any(map(has_nan, outs)):
             # Run again op by op: the operation that made the NaN raises, naming its line.
@@ -423,6 +423,9 @@ def _type_key(x: Any) -> Any:
     if type(x) is Array:
         v = x._value
         return (v.shape, v.dtype, x.weak_type)
+    if type(x) is ShardedArray:
+        aval = x.aval
+        return (aval.shape, aval.dtype, aval.weak_type, x.sharding)
     aval = aval_of(x)
     cut = sharding_of(x)
     if cut is not None:

@@ -32,9 +32,13 @@ class Program(NamedTuple):
     names: list[str]
     shardings: tuple[NamedSharding | None, ...] | None
 
-    def executable(self, name: str, using: str, donated: tuple[bool, ...] | None = None) -> Any:
+    def executable(self, name: str, using: str, donating: bool = True) -> Any:
         """The compiled program: for a mesh where its inputs or annotations name one."""
-        donated = self.donated if donated is None else donated
+        key = ("called", using, donating)
+        return self.jaxpr.derive(key, lambda: self._executable(name, using, donating))
+
+    def _executable(self, name: str, using: str, donating: bool) -> Any:
+        donated = self.donated if donating else (False,) * len(self.donated)
         if self.shardings is None:
             return executable(self.jaxpr, donated, name, using)
         return backend.spmd().executable(self.jaxpr, self.shardings, donated, name, using)

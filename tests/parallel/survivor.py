@@ -1,4 +1,4 @@
-"""A training job that is killed at random moments: survivor.py FOLDER KILLS SEED.
+"""A training job that is killed at random moments: survivor.py FOLDER KILLS STEPS.
 
 In each of the first KILLS attempts one of the ranks kills itself, anywhere between its imports and
 the end of its last save.
@@ -12,9 +12,9 @@ import threading
 import time
 
 
-def kill_later(attempt, kills, seed):
+def kill_later(attempt, kills):
     """Kill this process at a moment that depends on the attempt, if it is its turn."""
-    rng = chance.Random(seed * 1000 + attempt)
+    rng = chance.Random(attempt)
     rank = int(os.environ.get("PMI_RANK", "0"))
     victim, delay = rng.randrange(int(os.environ.get("PMI_SIZE", "1"))), rng.uniform(0.3, 2.5)
     if attempt < kills and rank == victim:
@@ -23,9 +23,9 @@ def kill_later(attempt, kills, seed):
         timer.start()
 
 
-def main(folder, kills, seed):
+def main(folder, kills, steps):
     """Train, with a checkpoint after each step; print the last loss."""
-    kill_later(int(os.environ.get("FUNCGRAD_ATTEMPT", "0")), int(kills), int(seed))
+    kill_later(int(os.environ.get("FUNCGRAD_ATTEMPT", "0")), int(kills))
     import funcgrad as fg
     import funcgrad.numpy as fnp
     from funcgrad import random, tree
@@ -59,16 +59,14 @@ def main(folder, kills, seed):
             done = checkpoints.latest()
             state = checkpoints.restore(state, done)
             value = checkpoints.contents(done).metadata["loss"]
-        for i in range(done, STEPS):
+        for i in range(done, int(steps)):
             state, value = step(state, random.fold_in(random.key(1), i))
             checkpoints.save(i + 1, state, metadata={"loss": float(value)})
             # A step of a real job takes a while: the kills are to fall into all of them.
-            time.sleep(0.05)
+            time.sleep(0.02)
     if process_index() == 0:
-        print(f"loss of step {STEPS}: {float(value).hex()}", flush=True)
+        print(f"loss of step {steps}: {float(value).hex()}", flush=True)
 
-
-STEPS = 60
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
