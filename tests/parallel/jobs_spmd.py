@@ -19,6 +19,7 @@ from funcgrad.parallel import (
     reshard,
     shard_map,
 )
+from funcgrad.parallel.checkpoint import Checkpointer
 from tests.op_checks import function, operands, typical
 from tests.op_samples import ROWS
 from tests.op_samples_base import assert_close
@@ -29,18 +30,24 @@ VALUES = np.arange(32, dtype=np.float32).reshape(4, 8)
 SPECS = [P(), P("x"), P(None, "y"), P("x", "y"), P("y", "x"), P(("x", "y")), P(None, ("y", "x"))]
 
 
+def mesh_of_all():
+    """All ranks on two axes; without ranks, four virtual devices."""
+    n = process_count()
+    return fg.make_mesh((2, (4 if n == 1 else n) // 2), ("x", "y"))
+
+
 def held(x, values):
     """Whether this rank's part is that of the whole."""
     (shard,) = x.addressable_shards
     part = np.asarray(shard.data)
-    return part.shape == x.sharding.shard_shape(values.shape) and bool(
-        np.allclose(part, values[shard.index], rtol=1e-5)
+    return part.shape == x.sharding.shard_shape(np.shape(values)) and bool(
+        np.allclose(part, np.asarray(values)[shard.index], rtol=1e-5)
     )
 
 
 def arrays():
     """Arrays are put, cut anew, computed with, and read; what does not hold is returned."""
-    mesh = fg.make_mesh((2, -1), ("x", "y"))
+    mesh = mesh_of_all()
     wrong = []
     for spec in SPECS:
         x = fg.device_put(VALUES, NamedSharding(mesh, spec))
@@ -66,7 +73,7 @@ def arrays():
 
 def reading_what_is_elsewhere():
     """The error for values that other processes hold."""
-    x = fg.device_put(VALUES, NamedSharding(fg.make_mesh((2, -1), ("x", "y")), P("x")))
+    x = fg.device_put(VALUES, NamedSharding(mesh_of_all(), P("x")))
     try:
         np.asarray(x)
     except ShardingError as error:
@@ -76,7 +83,7 @@ def reading_what_is_elsewhere():
 
 def ring():
     """A ring of devices by shard_map: each ends with the sum of all."""
-    mesh = fg.make_mesh((2, -1), ("x", "y"))
+    mesh = mesh_of_all()
 
     def turn(v):
         n = fg.lax.axis_size("y")
@@ -117,7 +124,7 @@ def gpt_losses(layout, steps):
 
 def programs_that_differ():
     """The error where each rank's program has another number in it."""
-    mesh = fg.make_mesh((2, -1), ("x", "y"))
+    mesh = mesh_of_all()
     x = fg.device_put(VALUES, NamedSharding(mesh, P("x")))
     try:
         fg.jit(lambda v: fnp.sum(v * process_index()))(x)
@@ -129,7 +136,7 @@ def programs_that_differ():
 def ops(start, stride, backend):
     """Rows of op samples, their operands cut over the ranks in some way: which of them differ from
     the unsharded result."""
-    mesh = fg.make_mesh((2, -1), ("x", "y"))
+    mesh = mesh_of_all()
     wrong, count = [], 0
     for row in [r for r in ROWS if r.cases_for("dims")][start::stride]:
         rng, numbers = seeded(str(row))
@@ -148,3 +155,35 @@ def ops(start, stride, backend):
             except AssertionError as error:
                 wrong.append((str(row), cuts, str(error)))
     return wrong, count
+
+
+def saved_state(mesh):
+    """A tree cut in several ways."""
+    specs = {"a": P(("x", "y")), "b": P(None, ("y", "x")), "c": P(), "d": P("y")}
+    values = {
+        "a": np.arange(96, dtype=np.float32).reshape(24, 4),
+        "b": np.arange(48, dtype=np.int32).reshape(2, 24),
+        "c": np.float64(1.5),
+        "d": np.arange(24).astype("float16"),
+    }
+    return values, {k: NamedSharding(mesh, s) for k, s in specs.items()}
+
+
+def save_state(folder):
+    """Save on this job's ranks."""
+    values, cut = saved_state(mesh_of_all())
+    with Checkpointer(folder) as checkpoints:
+        checkpoints.save(3, fg.device_put(values, cut) | {"epoch": 7})
+    return sorted(p.name for p in checkpoints.folder.iterdir())
+
+
+def load_state(folder):
+    """Load on this job's ranks: what differs."""
+    values, cut = saved_state(mesh_of_all())
+    like = tree.map(
+        lambda v, s: fg.ShapeDtypeStruct(np.shape(v), np.asarray(v).dtype, sharding=s), values, cut
+    )
+    with Checkpointer(folder) as checkpoints:
+        found = checkpoints.restore(like | {"epoch": 0})
+    wrong = [k for k in values if found[k].sharding != cut[k] or not held(found[k], values[k])]
+    return wrong, found["epoch"]

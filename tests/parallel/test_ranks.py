@@ -36,6 +36,15 @@ def test_ops(ranks, start, stride, backend):
         assert count >= 15
 
 
+@pytest.mark.parametrize("other", [2, 4])
+def test_checkpoints_of_other_ranks(ranks, tmp_path, other):
+    folder = str(tmp_path / "run")
+    assert ranks(4).run(f"{JOBS}:save_state", folder)[0] == ["step_000003"]
+    assert ranks(other).run(f"{JOBS}:load_state", folder) == [([], 7)] * other
+    # And on virtual devices of one process.
+    assert jobs_spmd.load_state(folder) == ([], 7)
+
+
 def test_ring(ranks):
     v = jobs_spmd.VALUES
     parts = sum(v[i : i + 2, j : j + 4] for i in (0, 2) for j in (0, 4))
