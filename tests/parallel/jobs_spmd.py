@@ -37,11 +37,12 @@ def mesh_of_all():
 
 
 def held(x, values):
-    """Whether this rank's part is that of the whole."""
-    (shard,) = x.addressable_shards
-    part = np.asarray(shard.data)
-    return part.shape == x.sharding.shard_shape(np.shape(values)) and bool(
-        np.allclose(part, np.asarray(values)[shard.index], rtol=1e-5)
+    """Whether this process's parts are those of the whole."""
+    values = np.asarray(values)
+    return all(
+        shard.data.shape == x.sharding.shard_shape(values.shape)
+        and np.allclose(np.asarray(shard.data), values[shard.index], rtol=1e-5)
+        for shard in x.addressable_shards
     )
 
 
