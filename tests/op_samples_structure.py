@@ -23,6 +23,8 @@ from funcgrad.ops import random as random_ops
 from funcgrad.ops.compare import ge, le
 from funcgrad.ops.conv import conv_dimension_numbers
 from funcgrad.ops.padding import dilated, padtype_to_pads, positions
+from funcgrad.ops.sharding import sharding_constraint_p
+from funcgrad.parallel import NamedSharding, P, make_mesh
 from tests.op_samples_base import (
     BOOL,
     COMPLEX,
@@ -52,6 +54,9 @@ SOME = (F32, F64, np.dtype("float16"), dtypes.canonical("bfloat16"), I32, np.dty
         np.dtype("complex64"), np.dtype("complex128"))  # fmt: skip
 SMALL = Domain(-2, 2)
 FEW = "eager jit"
+
+
+CUT = NamedSharding(make_mesh(2, "x"), P("x"))
 
 
 def moving(prim, oracle, cases, **rest):
@@ -138,6 +143,10 @@ STRUCTURAL = [
         case((0, 2), (), padding_config=((1, 1, 3), (0, 1, 0)), tests=FEW),
     )),
     moving(barrier.barrier_p, lambda *xs: list(xs), (case((3,), (2, 2)), case((), tests=FEW))),
+    # Cut in other ways by tests/parallel; vmap moves the cut axis, which batched rows can't have.
+    moving(sharding_constraint_p, lambda x, sharding: x, (
+        case((4, 3), sharding=CUT, tests="eager jit grad"),
+        case((2,), sharding=CUT, tests="eager jit"))),
     moving(barrier.name_p, lambda x, name: x, (case((3,), name="here"), case((), name="b"))),
     moving(convert.bitcast_regroup_p, regroup, (
         case((3,), new_dtype=np.dtype("uint8"), draw=any_integers),
