@@ -194,12 +194,19 @@ def _svd_jvp(primals, tangents, *, full_matrices, compute_uv):
     return [s, u, vh], [ds, du, adjoint(dv)]
 
 
+def _svd_dce(used, eqn):
+    if any(used[1:]):
+        return eqn
+    return eqn.replace(outs=eqn.outs[:1], params={**eqn.params, "compute_uv": False})
+
+
 svd_p: Primitive = decomposition(
     "svd",
     _svd_abstract,
     _svd_impl,
     _svd_jvp,
     lambda full_matrices, compute_uv: (".", "m! .", ". n!") if compute_uv else (".",),
+    _svd_dce,
 )
 
 
@@ -224,28 +231,45 @@ def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 # ---- eigh
 
 
-def _eigh_abstract(x, *, lower):
+def _eigh_abstract(x, *, lower, compute_vectors):
     check_matrices("eigh", x, square=True)
-    return [x.strong(), ShapedArray(x.shape[:-1], dtypes.real_part(x.dtype))]
+    w = ShapedArray(x.shape[:-1], dtypes.real_part(x.dtype))
+    return [x.strong(), w] if compute_vectors else [w]
 
 
-def _eigh_impl(xp, x, *, lower):
-    w, v = xp.linalg.eigh(x, UPLO="L" if lower else "U")
+def _eigh_impl(xp, x, *, lower, compute_vectors):
+    uplo = "L" if lower else "U"
+    if not compute_vectors:
+        return [xp.linalg.eigvalsh(x, UPLO=uplo)]
+    w, v = xp.linalg.eigh(x, UPLO=uplo)
     return [v, w]
 
 
-def _eigh_jvp(primals, tangents, *, lower):
+def _eigh_jvp(primals, tangents, *, lower, compute_vectors):
     (a,), (g,) = primals, tangents
-    v, w = eigh_p.bind(a, lower=lower)
+    v, w = eigh_p.bind(a, lower=lower, compute_vectors=True)
     n = aval_of(a).shape[-1]
     inner = matmul(matmul(adjoint(v), from_triangle(g, lower)), v)
     dw = real(diagonal(inner)) if dtypes.is_complex(aval_of(a).dtype) else diagonal(inner)
+    if not compute_vectors:
+        return [w], [dw]
     gaps = _like(_reciprocal(sub(as_rows(w, n), as_columns(w, n))), a)
     return [v, w], [matmul(v, mul(gaps, inner)), dw]
 
 
+def _eigh_dce(used, eqn):
+    if used[0]:
+        return eqn
+    return eqn.replace(outs=eqn.outs[1:], params={**eqn.params, "compute_vectors": False})
+
+
 eigh_p: Primitive = decomposition(
-    "eigh", _eigh_abstract, _eigh_impl, _eigh_jvp, lambda lower: ("m! .", ".")
+    "eigh",
+    _eigh_abstract,
+    _eigh_impl,
+    _eigh_jvp,
+    lambda lower, compute_vectors: ("m! .", ".") if compute_vectors else (".",),
+    _eigh_dce,
 )
 
 
@@ -261,8 +285,21 @@ def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True) -> tuple[
     Array([1., 2.], dtype=float32)
     """
     check_matrices("eigh", aval_of(x), square=True)
-    v, w = eigh_p.bind(hermitian_part(x) if symmetrize_input else x, lower=bool(lower))
+    x = hermitian_part(x) if symmetrize_input else x
+    v, w = eigh_p.bind(x, lower=bool(lower), compute_vectors=True)
     return v, w
+
+
+def eigvalsh(x: Any, *, lower: bool = True, symmetrize_input: bool = True) -> Any:
+    """The ascending eigenvalues of Hermitian matrices, without their vectors; see `eigh`.
+
+    >>> import numpy as np
+    >>> eigvalsh(np.float32([[2, 0], [0, 1]]))
+    Array([1., 2.], dtype=float32)
+    """
+    check_matrices("eigvalsh", aval_of(x), square=True)
+    x = hermitian_part(x) if symmetrize_input else x
+    return eigh_p.bind(x, lower=bool(lower), compute_vectors=False)[0]
 
 
 # ---- eig

@@ -121,6 +121,7 @@ def decomposition(
     impl: Callable,
     jvp: Callable | NoRule,
     kinds: Callable[..., tuple[str, ...]],
+    dce: Callable | None = None,
 ) -> Primitive:
     """A primitive of one batch of matrices with several results.
 
@@ -145,6 +146,7 @@ def decomposition(
         transpose=NOT_LINEAR,
         batch=batch,
         dims=dims,
+        dce=dce,
         multiple=True,
     )
     return made

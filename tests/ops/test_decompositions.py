@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+import funcgrad as fg
 from funcgrad.core.array import Array
 from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
 from funcgrad.ops.arithmetic import abs as abs_
 from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.decompositions import eig, eigh, householder_product, qr, svd
 from funcgrad.ops.matrices import adjoint, matmul
+from funcgrad.transforms.simplify import simplify
 from tests.ops.rules import check_derivatives, check_dims, check_vmap, jvp
 
 DTYPES = ["float32", "float64", "complex64", "complex128"]
@@ -208,3 +210,17 @@ def test_errors():
         jvp(eig, [Array(a[:2])], [Array(a[:2])])
     with pytest.raises(ShapeError, match="householder_product: need a"):
         householder_product(a.T, a[:1, 0])
+
+
+def test_vectors_that_nobody_reads_are_not_computed():
+    a = np.float32([[2, 1], [1, 3]])
+    for f, param in (
+        (lambda a: eigh(a)[1], "compute_vectors"),
+        (lambda a: svd(a)[1], "compute_uv"),
+    ):
+        (eqn,) = (e for e in simplify(fg.make_jaxpr(f)(a).jaxpr).eqns if param in e.params)
+        assert eqn.params[param] is False
+        assert len(eqn.outs) == 1
+        np.testing.assert_allclose(fg.jit(f)(a), f(a), rtol=1e-6)
+    both = simplify(fg.make_jaxpr(lambda a: eigh(a)[0])(a).jaxpr)
+    assert both.eqns[-1].params["compute_vectors"]

@@ -122,3 +122,35 @@ def test_errors():
         top_k(x, 4)
     with pytest.raises(DTypeError, match="top_k: need real numbers"):
         top_k(x.astype(np.complex64), 1)
+
+
+EDGES = {
+    "f": [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40],
+    "i": [-(2**31), -1, 0, 1, 2**31 - 1],
+    "u": [0, 1, 2**16, 2**31, 2**32 - 1],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint32])
+@pytest.mark.parametrize("dimension", [0, 1])
+def test_long_axes_sort_as_numpy_does_with_ties(dtype, dimension):
+    dtype = np.dtype(dtype)
+    x = np.random.default_rng(0).choice(np.array(EDGES[dtype.kind]).astype(dtype), (700, 600))
+    places = np.broadcast_to(np.arange(x.shape[1], dtype=np.int32), x.shape)
+    order = np.argsort(x, axis=dimension, kind="stable")
+    outs = sort((x, places), dimension)
+    for out, operand in zip(outs, (x, places), strict=True):
+        wanted = np.take_along_axis(operand, order, dimension)
+        assert np.asarray(out).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint32, np.float16, np.int8, np.bool_])
+@pytest.mark.parametrize("k", [0, 1, 7, 40])
+def test_top_k_takes_the_first_of_equals(dtype, k):
+    dtype = np.dtype(dtype)
+    edges = EDGES.get(dtype.kind, [0, 1])
+    x = np.random.default_rng(0).choice(np.array(edges).astype(dtype), (30, 40))
+    order = 39 - np.argsort(x[:, ::-1], axis=-1, kind="stable")[:, ::-1][:, :k]
+    values, places = top_k(x, k)
+    np.testing.assert_array_equal(places, order)
+    assert np.asarray(values).tobytes() == np.take_along_axis(x, order, -1).tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from funcgrad.numpy._util import convert
@@ -143,12 +144,14 @@ def eigvals(a: Any) -> Any:
     return ops.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
 
-def _hermitian(name: str, a: Any, UPLO: str | None, symmetrize_input: bool) -> tuple[Any, Any]:
+def _hermitian(
+    compute: Callable, name: str, a: Any, UPLO: str | None, symmetrize_input: bool
+) -> Any:
     uplo = "L" if UPLO is None else UPLO.upper()
     if uplo not in ("L", "U"):
         raise ValueError(f"{name}: UPLO must be 'L' or 'U', got {UPLO!r}")
     a = matrices(name, a, square=True)
-    return ops.eigh(a, lower=uplo == "L", symmetrize_input=symmetrize_input)
+    return compute(a, lower=uplo == "L", symmetrize_input=symmetrize_input)
 
 
 def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
@@ -161,7 +164,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     >>> fnp.linalg.eigh(fnp.array([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
     Array([1., 2.], dtype=float32)
     """
-    v, w = _hermitian("eigh", a, UPLO, symmetrize_input)
+    v, w = _hermitian(ops.eigh, "eigh", a, UPLO, symmetrize_input)
     return EighResult(w, v)
 
 
@@ -171,4 +174,4 @@ def eigvalsh(a: Any, UPLO: str | None = None, *, symmetrize_input: bool = True) 
     >>> fnp.linalg.eigvalsh(fnp.array([[2.0, 0.0], [0.0, 1.0]]))
     Array([1., 2.], dtype=float32)
     """
-    return _hermitian("eigvalsh", a, UPLO, symmetrize_input)[1]
+    return _hermitian(ops.eigvalsh, "eigvalsh", a, UPLO, symmetrize_input)
