@@ -19,6 +19,7 @@ from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
 from funcgrad.backends.kernels import Written, write_cluster
 from funcgrad.backends.loops import Kernel, kernel_text
 from funcgrad.backends.normalize import normalize
+from funcgrad.backends.pads import join_pads
 from funcgrad.backends.program import (
     Comm,
     CondStep,
@@ -141,7 +142,7 @@ class Drafter:
 
     def block(self, jaxpr: Jaxpr, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Block:
         """The draft of a program on these inputs, its results for these destinations."""
-        return _BlockDrafter(self, place_pieces(normalize(jaxpr)), ins).draft(outs)
+        return _BlockDrafter(self, place_pieces(join_pads(normalize(jaxpr))), ins).draft(outs)
 
     def constant(self, literal: Literal) -> Tensor:
         """A literal in memory."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from funcgrad.backends.builder import Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.loops import Index
 from funcgrad.backends.lower import REDUCTIONS, VIEWS
-from funcgrad.backends.roots import fusable_cost, view_of
+from funcgrad.backends.roots import CHEAP, fusable_cost, view_of
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.primitive import NoRule, Primitive
@@ -42,10 +42,10 @@ move_p = _primitive(
 )
 copy_p = _primitive("copy", lambda x: x, lambda xp, x: x, elementwise=True)
 
-# Few pieces that are in memory already, or are cheap, are better picked element by element where
-# rows are so narrow that the choice is unrolled, or where it is made once for a long inner loop and
-# the result need not be stored.
-MANY, FEW, NARROW, LINE, LONG = 12, 4, 128, 16, 64
+# Pieces are better picked element by element where the choice is unrolled: in rows of no more than
+# NARROW elements, of pieces that are cheap and SHORT; and likewise, or where it is made once for a
+# LONG inner loop, of a FEW pieces that need not be stored for the one that reads them.
+MANY, FEW, NARROW, SHORT, LONG = 12, 4, 128, 8, 64
 
 
 class Place(NamedTuple):
@@ -131,17 +131,20 @@ class _Placer:
 
     def repays(self, eqn: Eqn) -> bool:
         """Whether a concatenation is better a join."""
+        out, d = eqn.outs[0], eqn.params["dimension"]
         pieces = [(x, p) for x, p in zip(eqn.ins, places_of(eqn), strict=True) if p.width]
-        if len(pieces) < 2 or not eqn.outs[0].aval.size or fusable_cost(eqn) is None:
+        if len(pieces) < 2 or not out.aval.size or fusable_cost(eqn) is None:
             return False
         if len(pieces) > MANY or any(self.is_product(x) and self.writable(x, p) for x, p in pieces):
             return True
-        computed = sum(not self.plain(x) for x, _ in pieces)
-        width, rows, step = pieces[0][1].width, pieces[0][1].rows, pieces[0][1].step
-        if rows > 1 and step <= NARROW:
-            return computed > 0 and (len(pieces) > FEW or (len(pieces) > 2 and width >= LINE))
-        long = math.prod(eqn.outs[0].aval.shape[eqn.params["dimension"] + 1 :]) >= LONG
-        return computed > 0 or len(pieces) > FEW or not long or not self.read_once(eqn.outs[0])
+        place = pieces[0][1]
+        narrow = place.rows > 1 and place.step <= NARROW
+        if narrow and min(p.width for _, p in pieces) < SHORT:
+            return not all(self.cheap(x) for x, _ in pieces)
+        long = math.prod(out.aval.shape[d + 1 :]) >= LONG
+        if not (narrow or long) or len(pieces) > FEW or not self.fuses(out):
+            return True
+        return sum(not self.plain(x) for x, _ in pieces) > 1
 
     def is_product(self, x: Atom) -> bool:
         eqn = self.made.get(self.base(x))  # type: ignore[arg-type]
@@ -152,10 +155,29 @@ class _Placer:
         view = view_of(x, self.made) if type(x) is Var else None
         return view is not None and self.stays(view.base)
 
-    def read_once(self, out: Var) -> bool:
-        """Whether the result is read by one equation, which can compute it element by element."""
+    def cheap(self, x: Atom) -> bool:
+        """Whether an operand's elements are read from memory, or are a few operations on such."""
+        eqn = self.made.get(x)  # type: ignore[arg-type]
+        while eqn is not None and eqn.prim.name in VIEWS:
+            x = eqn.ins[0]
+            eqn = self.made.get(x)  # type: ignore[arg-type]
+        if eqn is None or self.plain(x):
+            return True
+        cost = fusable_cost(eqn)
+        return (
+            cost is not None
+            and cost <= CHEAP
+            and all(type(a) is Literal or self.plain(a) for a in eqn.ins)
+        )
+
+    def fuses(self, out: Var) -> bool:
+        """Whether a result is read once, by an op that takes it element by element."""
         readers = self.readers.get(out, [])
-        return len(readers) == 1 and readers[0] is not None and fusable_cost(readers[0]) is not None
+        while len(readers) == 1 and readers[0] is not None:
+            if readers[0].prim.name not in VIEWS:
+                return readers[0].prim.elementwise
+            readers = self.readers.get(readers[0].outs[0], [])
+        return False
 
     # ---- pieces
 

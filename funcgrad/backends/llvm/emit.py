@@ -22,6 +22,7 @@ from funcgrad.backends.llvm.emit_schedule import (
     Schedule,
     coefficient,
     schedule,
+    used_as_scalars,
 )
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
@@ -169,7 +170,17 @@ class Emitter:
             self._enter(level, i)
             self._levels(rest, 0)
 
-        self.loop(start, stop, turn)
+        self.loop(start, stop, turn, hints=() if rest else self._whole(level))
+
+    def _whole(self, level: Level) -> Sequence[str]:
+        """What to tell LLVM of the innermost level: a row that is straight code stays a loop.
+        Unrolled whole, it would leave the rows to be vectorized, with gathers."""
+        if len(self.plan.levels) < 2 or level.part != "all" or level.size < SHORT:
+            return ()
+        straight = not any(isinstance(s, Loop | While) for s in self.kernel.body)
+        if not straight or level.axis in used_as_scalars(self.kernel.body):
+            return ()
+        return ('!{!"llvm.loop.unroll.disable"}',)
 
     def _enter(self, level: Level, i: str) -> None:
         """Turn i of a level has begun: its axis, or the bounds of its axis, are known."""

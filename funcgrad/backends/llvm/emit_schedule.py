@@ -140,7 +140,7 @@ def coalesce(kernel: Kernel) -> tuple[list[Axis], frozenset[Value]]:
     axes = [a for a in kernel.axes if a.size != 1]
     fixed = {a.value for a in kernel.axes if a.size == 1}
     indices = [s.index for s in walk(kernel.body) if isinstance(s, Load | Store)]
-    named = _used_as_scalars(kernel.body)
+    named = used_as_scalars(kernel.body)
     merged = True
     while merged:
         merged = False
@@ -161,7 +161,8 @@ def _joins(p: Axis, q: Axis, indices: Sequence[Index], named: set[Value]) -> boo
     return all(coefficient(i, p.value) == q.size * coefficient(i, q.value) for i in indices)
 
 
-def _used_as_scalars(body: Sequence[Stmt]) -> set[Value]:
+def used_as_scalars(body: Sequence[Stmt]) -> set[Value]:
+    """The values that ops, guards and stores read, beside those that indices name."""
     used: set[Value] = set()
     for s in walk(body):
         if isinstance(s, Op):

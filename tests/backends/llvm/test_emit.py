@@ -4,6 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import funcgrad as fg
+import funcgrad.numpy as fnp
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.emit_kernels import merge
 from funcgrad.backends.llvm.emit_schedule import coalesce, schedule
@@ -482,3 +484,10 @@ def test_merging_keeps_definitions_once_and_metadata_apart():
     assert merged.count("declare") == 1
     assert "ret void, !x !2" in merged
     assert "!2 = !{!1}" in merged
+
+
+@pytest.mark.parametrize("width", [8, 16, 24, 32])
+def test_short_rows_are_not_gathered(width):
+    x = fnp.ones((1000, 3 * width))
+    for fun in (lambda x: x[:, :width] + 1, lambda x: x + fnp.sum(x, 1, keepdims=True)):
+        assert "gather" not in fg.jit(fun).lower(x).as_text("llvm")
