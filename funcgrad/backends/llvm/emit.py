@@ -21,8 +21,8 @@ from funcgrad.backends.llvm.emit_schedule import (
     Range,
     Schedule,
     coefficient,
+    is_row,
     schedule,
-    used_as_scalars,
 )
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
@@ -54,6 +54,7 @@ from funcgrad.backends.loops import (
 
 STACK_BYTES = 65_536
 HEAVY_OPS = 60
+STAYS = '!{!"llvm.loop.unroll.disable"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +171,9 @@ class Emitter:
             self._enter(level, i)
             self._levels(rest, 0)
 
-        self.loop(start, stop, turn, hints=() if rest else self._whole(level))
-
-    def _whole(self, level: Level) -> Sequence[str]:
-        """What to tell LLVM of the innermost level: a row that is straight code stays a loop.
-        Unrolled whole, it would leave the rows to be vectorized, with gathers."""
-        if len(self.plan.levels) < 2 or level.part != "all" or level.size < SHORT:
-            return ()
-        straight = not any(isinstance(s, Loop | While) for s in self.kernel.body)
-        if not straight or level.axis in used_as_scalars(self.kernel.body):
-            return ()
-        return ('!{!"llvm.loop.unroll.disable"}',)
+        # As in `_loop`: a short row stays a loop.
+        stays = not rest and is_row(self.plan, level, self.kernel.body)
+        self.loop(start, stop, turn, hints=[STAYS] if stays else [])
 
     def _enter(self, level: Level, i: str) -> None:
         """Turn i of a level has begun: its axis, or the bounds of its axis, are known."""
@@ -455,7 +448,7 @@ class Emitter:
                 types[i] = FORMATS[types[i]][0]
         # Unrolled whole, a row would leave the points outside to be vectorized, with gathers.
         innermost = s.size >= 2 * SHORT and not any(isinstance(b, Loop | While) for b in s.body)
-        hints = ['!{!"llvm.loop.unroll.disable"}'] if innermost else []
+        hints = [STAYS] if innermost else []
         outs = self.loop(start, stop, turn, types, starts, s.parallel, hints)
         self.env.update(zip((c.out for c in s.carries), outs, strict=True))
         for c, kind in extremes.items():

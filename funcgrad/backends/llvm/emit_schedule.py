@@ -203,6 +203,13 @@ def _order(axes: Sequence[Axis], found: Sequence[Access], block: Value | None) -
     return [a for a in order if a is not last] + [last]
 
 
+def is_row(plan: Schedule, level: Level, body: Sequence[Stmt]) -> bool:
+    """Whether the innermost level is a row of straight code that indices alone know."""
+    straight = not any(isinstance(s, Loop | While) for s in body)
+    inside = len(plan.levels) > 1 and level.part == "all" and level.size >= SHORT
+    return inside and straight and level.axis not in used_as_scalars(body)
+
+
 # ---- accesses
 
 
