@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends import eliminations, updates
 from funcgrad.backends.fusion import Cluster, Entry, fuse
 from funcgrad.backends.gemms import gemm_shape
 from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
@@ -38,12 +39,16 @@ from funcgrad.backends.program import (
 from funcgrad.backends.roots import Analysis
 from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.backends.signature import signature
-from funcgrad.backends.updates import SPECIAL, write_special
+from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 
 INT32 = np.dtype(np.int32)
+# Ops that are none of elements, and how their kernels are written (None: the host runs it).
+_WRITERS: dict[str, Callable[[SpecialKernel, Eqn], Written | None]] = {
+    **updates.WRITERS, **eliminations.WRITERS,
+}  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -296,18 +301,19 @@ class _BlockDrafter:
     def step(self, eqn: Eqn) -> None:
         """An equation that is a step of its own."""
         make = _STEPS.get(eqn.prim.name)
-        if eqn.prim.name in SPECIAL and self.special(eqn):
+        if eqn.prim.name in _WRITERS and self.special(eqn):
             return
         if make is not None and make(self, eqn):
             return
         self.host(eqn)
 
     def special(self, eqn: Eqn) -> bool:
-        """An op with a kernel of its own kind, unless its dtypes are the host's."""
+        """An op with a kernel of its own kind, unless its types are the host's."""
         if any(a.aval.dtype not in LOOP_DTYPES for a in eqn.ins):
             return False
-        written = write_special(eqn, self.analysis.inlined)
-        assert written is not None
+        written = _WRITERS[eqn.prim.name](SpecialKernel(self.analysis.inlined), eqn)
+        if written is None:
+            return False
         inout = any(b.role == "inout" for b in written.kernel.params)
         if not inout:
             self.kernel(written)

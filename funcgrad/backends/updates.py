@@ -13,14 +13,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index
-from funcgrad.backends.kernels import Parameters, Written, column_block
-from funcgrad.backends.loops import Axis, Buffer, Const, Index, Operand, Value
-from funcgrad.backends.lower import RULES
+from funcgrad.backends.builder import ZERO, add_indices, scale_index
+from funcgrad.backends.kernels import Written, column_block
+from funcgrad.backends.loops import Buffer, Const, Index, Operand, Value
 from funcgrad.backends.lower_index import window_starts
-from funcgrad.backends.pull import Pull
 from funcgrad.backends.scalars import HALVES
-from funcgrad.core.ir import Eqn, Var
+from funcgrad.backends.special import SpecialKernel
+from funcgrad.core.ir import Eqn
 from funcgrad.ops.gather import scatter_windows
 from funcgrad.ops.reduce import highest, lowest
 from funcgrad.ops.windows import GatherScatterMode
@@ -36,36 +35,7 @@ _RUNNING = {
 }  # fmt: skip
 
 
-def write_special(eqn: Eqn, inlined: dict[Var, Eqn]) -> Written | None:
-    """The kernel of an op that is none of elements; None where there is none."""
-    write = _WRITERS.get(eqn.prim.name)
-    return write(_Kernel(inlined), eqn) if write else None
-
-
-class _Kernel:
-    """What these kernels are written with."""
-
-    def __init__(self, inlined: dict[Var, Eqn]):
-        self.builder = Builder()
-        self.params = Parameters()
-        self.axes: list[Axis] = []
-        self.pull = Pull(self.builder, RULES, inlined, self.leaf)
-
-    def leaf(self, var: Var, flat: Index) -> Operand:
-        return self.builder.load(self.params.read(var), flat)
-
-    def outer(self, n: int) -> Index:
-        """A new outer axis."""
-        if n == 1:
-            return ZERO
-        self.axes.append(Axis(self.builder.axis(n), n))
-        return Index(0, ((1, self.axes[-1].value),))
-
-    def done(self, eqn: Eqn) -> Written:
-        return self.params.kernel(self.builder, eqn.prim.name, self.axes)
-
-
-def _dynamic_update_slice(k: _Kernel, eqn: Eqn) -> Written:
+def _dynamic_update_slice(k: SpecialKernel, eqn: Eqn) -> Written:
     b = k.builder
     x, update, *starts = eqn.ins
     out = k.params.write(eqn.outs[0], "inout")
@@ -78,7 +48,7 @@ def _dynamic_update_slice(k: _Kernel, eqn: Eqn) -> Written:
     return k.done(eqn)
 
 
-def _scatter(k: _Kernel, eqn: Eqn) -> Written:
+def _scatter(k: SpecialKernel, eqn: Eqn) -> Written:
     b, p = k.builder, eqn.params
     x, indices, updates = eqn.ins
     w = scatter_windows(x.aval, indices.aval, updates.aval, p["dimension_numbers"])
@@ -119,7 +89,7 @@ def _scatter(k: _Kernel, eqn: Eqn) -> Written:
     return k.done(eqn)
 
 
-def _combine(k: _Kernel, eqn: Eqn, out: Buffer, place: Index, value: Operand) -> None:
+def _combine(k: SpecialKernel, eqn: Eqn, out: Buffer, place: Index, value: Operand) -> None:
     """Store an update, combined with what is there."""
     b, op, dtype = k.builder, _COMBINE.get(eqn.prim.name), out.dtype
     if op is not None:
@@ -134,7 +104,7 @@ def _combine(k: _Kernel, eqn: Eqn, out: Buffer, place: Index, value: Operand) ->
 # ---- running sums
 
 
-def _running(k: _Kernel, eqn: Eqn) -> Written:
+def _running(k: SpecialKernel, eqn: Eqn) -> Written:
     b, (x,) = k.builder, eqn.ins
     axis, shape = eqn.params["axis"], x.aval.shape
     n, reverse = shape[axis], eqn.params["reverse"]
@@ -184,9 +154,8 @@ def _running(k: _Kernel, eqn: Eqn) -> Written:
     return k.done(eqn)
 
 
-_WRITERS = {
+WRITERS = {
     "dynamic_update_slice": _dynamic_update_slice,
     **dict.fromkeys(["scatter", *_COMBINE], _scatter),
     **dict.fromkeys(_RUNNING, _running),
 }
-SPECIAL = frozenset(_WRITERS)

@@ -55,6 +55,8 @@ from funcgrad.backends.loops import (
 STACK_BYTES = 65_536
 HEAVY_OPS = 60
 STAYS = '!{!"llvm.loop.unroll.disable"}'
+# Bodies of more loops than this would take seconds to compile if they were unrolled.
+MANY_LOOPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class Emitter:
         self.extremes: dict[Operand, Carry] = {}
         heavy = sum(isinstance(s, Op) for s in walk(kernel.body)) > HEAVY_OPS
         self.hints = ['!{!"llvm.loop.interleave.count", i32 1}'] if heavy else []
+        if sum(isinstance(s, Loop) for s in walk(kernel.body)) > MANY_LOOPS:
+            self.hints.append(STAYS)
 
     def run(self, name: str) -> Emitted:
         shared = self.plan.lead > 0

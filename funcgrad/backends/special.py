@@ -1,0 +1,35 @@
+"""What kernels are written with that run through memory in an order of their own."""
+
+from __future__ import annotations
+
+from funcgrad.backends.builder import ZERO, Builder
+from funcgrad.backends.kernels import Parameters, Written
+from funcgrad.backends.loops import Axis, Index, Operand
+from funcgrad.backends.lower import RULES
+from funcgrad.backends.pull import Pull
+from funcgrad.core.ir import Eqn, Var
+
+
+class SpecialKernel:
+    """What kernels of ops that are none of elements are written with."""
+
+    def __init__(self, inlined: dict[Var, Eqn]):
+        self.builder = Builder()
+        self.params = Parameters()
+        self.axes: list[Axis] = []
+        self.pull = Pull(self.builder, RULES, inlined, self.leaf)
+
+    def leaf(self, var: Var, flat: Index) -> Operand:
+        """An element of a variable in memory."""
+        return self.builder.load(self.params.read(var), flat)
+
+    def outer(self, n: int) -> Index:
+        """A new outer axis."""
+        if n == 1:
+            return ZERO
+        self.axes.append(Axis(self.builder.axis(n), n))
+        return Index(0, ((1, self.axes[-1].value),))
+
+    def done(self, eqn: Eqn) -> Written:
+        """The finished kernel, named after its op."""
+        return self.params.kernel(self.builder, eqn.prim.name, self.axes)
