@@ -342,7 +342,8 @@ class _BlockDrafter:
         def make(inner: Any) -> list[Step]:
             at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])
             sizes = shape.m, shape.n, shape.k
-            return [GemmStep(dtype, *sizes, at_a, at_b, out.place, *shape.strides, shape.batch)]
+            places = at_a, at_b, out.place
+            return [GemmStep(dtype, *sizes, *places, *shape.strides, shape.batch, shape.axes)]
 
         self.add([a, b], [out], make)
         return True

@@ -7,10 +7,12 @@ a result whose columns lie together is written as the transposed product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from funcgrad.backends.builder import strides_of
+from funcgrad.backends.program import GemmAxes
 from funcgrad.backends.roots import View, merged
 from funcgrad.core.ir import Eqn
 
@@ -27,6 +29,7 @@ class GemmShape(NamedTuple):
     strides: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
     batch: tuple[Span, ...]
     swapped: bool
+    axes: GemmAxes | None = None
 
 
 def gemm_shape(
@@ -47,6 +50,8 @@ def gemm_shape(
     order = eqn.params["permutation"]
     placed = dict(zip(order, strides or strides_of(eqn.outs[0].aval.shape), strict=True))
     c = iter([placed[i] for i in range(len(order))])
+    if eqn.params["gathers"]:
+        return _gathered(eqn, (l_shape, r_shape), (a, b), c)
     l_inner = merged([(l_shape[i], a[i]) for i in lc])
     r_inner = merged([(r_shape[i], b[i]) for i in rc])
     if l_inner is None or r_inner is None:
@@ -64,6 +69,65 @@ def gemm_shape(
         rest = tuple((size, right, left, out) for size, left, right, out in rest)
         return GemmShape(n, m, k, ((b_n, b_k), (a_k, a_m), (c_n, c_m)), rest, True)
     return GemmShape(m, n, k, ((a_m, a_k), (b_k, b_n), (c_m, c_n)), rest, False)
+
+
+def _gathered(
+    eqn: Eqn, shapes: Sequence[tuple[int, ...]], strides: Sequence, places: Iterator[int]
+) -> GemmShape:
+    """As `gemm_shape`, for operands that have rows and columns at any distances.
+
+    places: the result's strides in the order batch, free axes of lhs, of rhs
+    """
+    (contract, batched), (left, right) = eqn.params["dimension_numbers"], shapes
+    a, b = strides
+    rest = [(left[i], a[i], b[j], next(places)) for i, j in zip(*batched, strict=True)]
+    free = [
+        [i for i in range(len(shape)) if i not in (*contract[side], *batched[side])]
+        for side, shape in enumerate(shapes)
+    ]
+    row_groups = _groups((left[i], a[i], 0, next(places)) for i in free[0])
+    column_groups = _groups((right[i], 0, b[i], next(places)) for i in free[1])
+    rows, columns = _take_largest(row_groups), _take_largest(column_groups)
+    rest += [span for group in (*row_groups, *column_groups) for span in group]
+    inner = [(left[i], a[i], b[j], 0) for i, j in zip(*contract, strict=True)]
+    m, n, k = (_merge(spans) or [(1, 1, 1, 1)] for spans in (rows, columns, inner))
+    c_m, c_n = m[-1][3], n[-1][3]
+    batch, swapped = _merge(rest), c_m == 1 and c_n != 1
+    if swapped:
+        m, n, c_m, c_n = n, m, c_n, c_m
+        m, n, k, batch = ([(s, y, x, z) for s, x, y, z in spans] for spans in (m, n, k, batch))
+    size_m, size_n, size_k = (math.prod(span[0] for span in spans) for spans in (m, n, k))
+    if max(len(m), len(n), len(k)) == 1:
+        plain = ((m[0][1], k[0][1]), (k[0][2], n[0][2]), (c_m, c_n))
+        return GemmShape(size_m, size_n, size_k, plain, tuple(batch), swapped)
+    axes = GemmAxes(
+        tuple((s, x) for s, x, _, _ in m),
+        tuple((s, y) for s, _, y, _ in n),
+        tuple((s, x, y) for s, x, y, _ in k),
+    )
+    return GemmShape(
+        size_m, size_n, size_k, ((0, 0), (0, 0), (c_m, c_n)), tuple(batch), swapped, axes
+    )
+
+
+def _groups(spans: Iterable[Span]) -> list[list[Span]]:
+    """Neighbours that the result's memory runs through as one; axes of size 1 left out."""
+    out: list[list[Span]] = []
+    for span in spans:
+        if span[0] == 1:
+            continue
+        if out and out[-1][-1][3] == span[3] * span[0]:
+            out[-1].append(span)
+        else:
+            out.append([span])
+    return out
+
+
+def _take_largest(groups: list[list[Span]]) -> list[Span]:
+    if not groups:
+        return []
+    sizes = [math.prod(span[0] for span in group) for group in groups]
+    return groups.pop(sizes.index(max(sizes)))
 
 
 def _merge(spans: Iterable[Span]) -> list[Span]:

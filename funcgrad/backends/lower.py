@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from funcgrad.backends import lower_index, lower_shape, lower_windows
-from funcgrad.backends.convolution import patches_rule
+from funcgrad.backends.convolution import patches_rule, windows_rule
 from funcgrad.backends.loops import Const
 from funcgrad.backends.pull import Rule
 from funcgrad.backends.scalars import HALVES
@@ -15,8 +15,8 @@ from funcgrad.core.ir import Eqn
 from funcgrad.ops.reduce import highest, lowest
 
 RULES: dict[str, Rule] = {**lower_shape.RULES, **lower_index.RULES, **lower_windows.RULES}
-RULES["patches"] = patches_rule
-VIEWS = lower_shape.VIEWS
+RULES |= {"patches": patches_rule, "windows": windows_rule}
+VIEWS = lower_shape.VIEWS | {"windows"}
 
 _COSTS = {"patches": 16, "pad": 3, "concatenate": 4, "dynamic_slice": 1, "gather": 4}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from funcgrad.backends.loops import (
@@ -68,7 +68,12 @@ def _step(step: Step) -> Cost:
     if isinstance(step, GemmStep):
         batch = math.prod(n for n, *_ in step.batch)
         m, n, k = step.m, step.n, step.k
-        moved = float(batch * (m * k + k * n + m * n) * step.dtype.itemsize)
+        a, b = m * k, k * n
+        if step.axes is not None:
+            # Windows share elements.
+            a = min(a, _span((*step.axes.m, *((size, x) for size, x, _ in step.axes.k))))
+            b = min(b, _span((*step.axes.n, *((size, y) for size, _, y in step.axes.k))))
+        moved = float(batch * (a + b + m * n) * step.dtype.itemsize)
         return Cost(2.0 * batch * m * n * k, moved)
     if isinstance(step, CopyStep):
         return Cost(moved=2.0 * step.nbytes)
@@ -85,6 +90,11 @@ def _step(step: Step) -> Cost:
         return max(costs, key=lambda c: (c.flops, c.moved), default=Cost())
     assert isinstance(step, WhileStep)
     return measure((*step.test, *step.body))
+
+
+def _span(axes: Iterable[tuple[int, int]]) -> int:
+    """Elements from the first to the last that axes (size, stride) reach."""
+    return 1 + sum((size - 1) * abs(stride) for size, stride in axes)
 
 
 def kernel_bytes(kernel: Kernel) -> int:

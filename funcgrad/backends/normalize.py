@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.convolution import convolution
+from funcgrad.backends.convolution import convolution, gathered_convolution
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
@@ -53,6 +53,8 @@ class _Flattener:
         self.eqns: list[Eqn] = []
         # What each reshape is a reshape of.
         self.reshaped: dict[Atom, Atom] = {}
+        # Operands of convolutions with zeros around them.
+        self.padded: dict[tuple, Atom] = {}
 
     def add(self, prim: Any, ins: Sequence[Atom], aval: ShapedArray, **params: Any) -> Var:
         var = Var(aval)
@@ -148,14 +150,14 @@ def _reduction(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 # ---- products
 
 
-def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation):
+def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers):
     product = dot_general_p.impl(
         xp, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=None
     )
     return xp.transpose(product, permutation)
 
 
-def _product_abstract(lhs, rhs, *, dimension_numbers, permutation):
+def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers):
     out = dot_general_p.abstract(
         lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=None
     )
@@ -163,7 +165,8 @@ def _product_abstract(lhs, rhs, *, dimension_numbers, permutation):
 
 
 _LOWERED = NoRule("it is made when a program is lowered, after all transformations")
-# A matrix product of float32 or float64, and a permutation of its axes.
+# A matrix product of float32 or float64, and a permutation of its axes. gathers: whether it reads
+# operands in place whose rows or columns don't lie at equal distances.
 product_p = Primitive(
     name="product",
     abstract=_product_abstract,
@@ -214,7 +217,7 @@ def _dot(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     numbers = tuple(zip(*(axes for _, axes in sides), strict=True))
     product = flat.add(
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype),
-        dimension_numbers=numbers, permutation=tuple(range(out.ndim)),
+        dimension_numbers=numbers, permutation=tuple(range(out.ndim)), gathers=False,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 
@@ -256,7 +259,24 @@ def _convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     avals = [*(x.aval for x in ins), eqn.outs[0].aval]
     if any(a.dtype not in LOOP_DTYPES or not a.size for a in avals):
         return None
-    return convolution(flat, eqn, ins, _dot)
+    gathered = _gathered_convolution(flat, eqn, ins)
+    return convolution(flat, eqn, ins, _dot) if gathered is None else gathered
+
+
+def _gathered_convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A convolution as products of windows that are read in place; None if it is too small."""
+    (lhs, rhs), out = ins, eqn.outs[0].aval
+    dtype = accumulator(lhs.aval.dtype, rhs.aval.dtype, out.dtype)
+    if dtype not in GEMM_DTYPES or dtypes.is_integer(out.dtype):
+        return None
+
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
+        order = tuple(range(len(shape)))
+        return flat.add(product_p, [x, w], ShapedArray(shape, dtype), dimension_numbers=numbers,
+                        permutation=order, gathers=True)  # fmt: skip
+
+    made = gathered_convolution(flat, eqn, ins, dtype, product)
+    return None if made is None else flat.convert(made, out.dtype)
 
 
 _REWRITES = {

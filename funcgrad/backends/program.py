@@ -63,12 +63,26 @@ class KernelStep:
 
 
 @dataclass(frozen=True, slots=True)
+class GemmAxes:
+    """m, n and k as several axes each, outermost first, up to six.
+
+    m: sizes, and strides of a; n: sizes, and strides of b; k: sizes, and strides of a and of b
+    """
+
+    m: tuple[tuple[int, int], ...]
+    n: tuple[tuple[int, int], ...]
+    k: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GemmStep:
     """c[b…, m, n] = Σ_k a[b…, m, k]·b[b…, k, n] for each point of the batch axes.
 
     dtype: of all three arrays (float32 or float64)
     a_strides, b_strides, c_strides: in elements, of the two matrix axes (m, k), (k, n), (m, n)
     batch: for each batch axis its size and the strides of a, b and c (0 repeats an operand)
+    axes: in place of a_strides and b_strides, where an operand's rows or columns don't lie at equal
+        distances, such as windows of an image, whose elements may belong to several rows
     k may be 0 (c becomes 0). c overlaps neither a nor b.
     """
 
@@ -83,6 +97,7 @@ class GemmStep:
     b_strides: tuple[int, int]
     c_strides: tuple[int, int]
     batch: tuple[tuple[int, int, int, int], ...] = ()
+    axes: GemmAxes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +270,12 @@ def blocks(step: Step) -> tuple[tuple[Step, ...], ...]:
 
 def _gemm_text(s: GemmStep) -> str:
     batch = "".join(f" batch {n}({a},{b},{c})" for n, a, b, c in s.batch)
+    if s.axes is not None:
+        axes = f"{s.axes.m} n{s.axes.n} k{s.axes.k}"
+        return (
+            f"gemm {s.dtype.name} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
+            f"{s.a} @ {s.b} over m{axes}"
+        )
     return (
         f"gemm {s.dtype.name} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
         f"{s.a}{list(s.a_strides)} @ {s.b}{list(s.b_strides)}"

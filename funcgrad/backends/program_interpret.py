@@ -100,8 +100,19 @@ class _Machine:
             steps = [n * s.dtype.itemsize for n in (*batch, *strides)]
             return np.lib.stride_tricks.as_strided(flat, (*sizes, *shape), steps)
 
-        a = matrix(s.a, (s.m, s.k), s.a_strides, [x[1] for x in s.batch])
-        b = matrix(s.b, (s.k, s.n), s.b_strides, [x[2] for x in s.batch])
+        def gathered(ref: Ref, rows: list, columns: list, batch: list[int]) -> np.ndarray:
+            """A matrix whose rows and columns are lists of axes (size, stride)."""
+            shape, strides = zip(*rows, *columns, strict=True)
+            sides = [int(np.prod([n for n, _ in side])) for side in (rows, columns)]
+            return matrix(ref, shape, strides, batch).reshape(*sizes, *sides)
+
+        if s.axes is None:
+            a = matrix(s.a, (s.m, s.k), s.a_strides, [x[1] for x in s.batch])
+            b = matrix(s.b, (s.k, s.n), s.b_strides, [x[2] for x in s.batch])
+        else:
+            ks_a, ks_b = ([(x[0], x[i]) for x in s.axes.k] for i in (1, 2))
+            a = gathered(s.a, list(s.axes.m), ks_a, [x[1] for x in s.batch])
+            b = gathered(s.b, ks_b, list(s.axes.n), [x[2] for x in s.batch])
         c = matrix(s.c, (s.m, s.n), s.c_strides, [x[3] for x in s.batch])
         c[...] = np.matmul(a, b)
 

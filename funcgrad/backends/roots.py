@@ -261,7 +261,10 @@ class View(NamedTuple):
         return all(n == 1 or s == step for n, s, step in steps)
 
     def serves(self, eqn: Eqn, operand: int) -> bool:
-        """Whether a product can read its operand this way: its contracted axes are one."""
+        """Whether a product can read its operand this way: if it doesn't gather, its contracted
+        axes are one."""
+        if eqn.params["gathers"]:
+            return True
         contract = eqn.params["dimension_numbers"][0][operand]
         return merged([(self.shape[i], self.strides[i]) for i in contract]) is not None
 
@@ -279,6 +282,17 @@ def view_of(var: Var, made: Mapping[Var, Eqn]) -> View | None:
             break
         chain[eqn.outs[0]] = eqn
         atom = eqn.ins[0]
+    view = _strided(var, atom, chain)
+    windows = [i for i, e in enumerate(chain.values()) if e.prim.name == "windows"]
+    if view is None and windows:
+        # Windows that aren't of memory would have to be written out.
+        first = dict(list(chain.items())[: windows[-1] + 1])
+        view = _strided(var, list(first.values())[-1].ins[0], first)
+    return view
+
+
+def _strided(var: Var, atom: Atom, chain: dict[Var, Eqn]) -> View | None:
+    """A variable as a view of `atom`, of which a chain of equations makes it."""
     if type(atom) is not Var:
         return None
     found: list[Index] = []

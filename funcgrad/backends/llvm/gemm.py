@@ -149,7 +149,7 @@ def _words(a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool) -> Any:
         words[name] = x.ctypes.data
         for field, step in zip(("b0", "b1", "rs", "cs"), steps, strict=True):
             words[f"{name}_{field}"] = step
-    return (ctypes.c_int64 * len(CALL))(*(words[name] for name in CALL))
+    return (ctypes.c_int64 * len(CALL))(*(words.get(name, 0) for name in CALL))
 
 
 def _numpy_type(name: str) -> np.dtype:

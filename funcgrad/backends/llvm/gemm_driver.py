@@ -11,14 +11,18 @@ from __future__ import annotations
 from llvmlite import ir
 
 from funcgrad.backends.llvm.engine import Target
-from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import (
+    AXES,
     BATCH_WORK,
     CALL,
     JOB,
+    MAX_AXES,
     PRODUCT,
     SERIAL_WORK,
+    SHARED,
     SMALL_WORK,
+    TABLES,
     THIN,
     Parts,
     Record,
@@ -44,8 +48,17 @@ class Driver:
     def _product(self) -> ir.Function:
         """Swaps a job if that helps, then sends it the way whose condition comes first."""
         code = Code(self.module, "product", [PTR])
-        job, lanes = Record(code, JOB, code.args[0]), self.parts.tile.lanes
-        m, n, k = job["m"], job["n"], job["k"]
+        job = Record(code, JOB, code.args[0])
+        with code.either(job["a_rows"].ne(0)) as (gathered, plain):
+            with gathered:
+                code.call(self.packed, code.args[0])
+            with plain:
+                self._strided_product(code, job)
+        code.ret()
+        return code.function
+
+    def _strided_product(self, code: Code, job: Record) -> None:
+        m, n, k, lanes = job["m"], job["n"], job["k"], self.parts.tile.lanes
         small = m * n * k <= SMALL_WORK
         thin = (n <= THIN) & (m > 2 * THIN) | (n <= 3 * THIN) & (m > 6 * THIN) & (k > 4 * lanes)
         wide = (m <= THIN) & (n > 2 * THIN)
@@ -68,8 +81,6 @@ class Driver:
             if self.unpacked.small:
                 ways.append((c_unit & small & (k <= SMALL_K), self.unpacked.small))
         self._first_way(code, ways)
-        code.ret()
-        return code.function
 
     def _first_way(self, code: Code, ways: list[tuple[Bool, ir.Function]]) -> None:
         if not ways:
@@ -84,11 +95,11 @@ class Driver:
     def _item(self) -> ir.Function:
         """Product number i of a call's batch."""
         code = Code(self.module, "item", [PTR, I64])
-        call = Record(code, CALL, code.args[0])
+        call = Record(code, SHARED, code.args[0])
         i = code.args[1]
         i0, i1 = i // call["batch1"], i % call["batch1"]
         job = Record(code, JOB, code.variable(I64, count=len(JOB)).slot)
-        for name in PRODUCT:
+        for name in (*PRODUCT, *TABLES):
             job[name] = call[name]
         for name, storage in (("a", self.fmt.storage), ("b", self.fmt.storage),
                               ("c", self.out.storage)):  # fmt: skip
@@ -114,7 +125,7 @@ class Driver:
         """The product in float32 beside C, then rounded (once) into it."""
         m, n = job["m"], job["n"]
         wide = Record(code, JOB, code.variable(I64, count=len(JOB)).slot)
-        for name in PRODUCT:
+        for name in (*PRODUCT, *TABLES):
             wide[name] = job[name]
         sums = code.call(self.parts.take, m * n * self.fmt.acc_bytes)
         wide["c"], wide["c_rs"], wide["c_cs"], wide["add"] = sums, n, 1, 0
@@ -160,10 +171,18 @@ class Driver:
     def _entry(self, task: ir.Function) -> None:
         code = Code(self.module, symbol(self.fmt, self.out), [PTR], public=True)
         given = Record(code, CALL, code.args[0])
-        call = Record(code, CALL, code.variable(I64, count=len(CALL)).slot)
+        call = Record(code, SHARED, code.variable(I64, count=len(SHARED)).slot)
         for name in CALL:
             call[name] = given[name]
-        self._merge_batches(code, call)
+        for name in TABLES:
+            call[name] = 0
+        apart = given["axes"].ne(0)
+        tables = code.variable(PTR, ir.Constant(PTR, None))
+        with code.either(apart) as (yes, no):
+            with yes:
+                tables.set(self._make_tables(code, call))
+            with no:
+                self._merge_batches(code, call)
         batch, m, n = call["batch0"] * call["batch1"], call["m"], call["n"]
         work = m * n * call["k"].max(1)
         spreads = (batch > 1) & (work <= BATCH_WORK)
@@ -173,7 +192,45 @@ class Driver:
                 self.parts.loop(code, task, call.pointer, batch, grain)
             with one_by_one:
                 code.call(task, call.pointer, 0, batch)
+        with code.when(apart):
+            code.call(self.parts.give, tables.get())
         code.ret()
+
+    def _make_tables(self, code: Code, call: Record) -> ir.Value:
+        """Sets the tables of a call that has axes; returns their memory, with room to read on."""
+        m, n, k = call["m"], call["n"], call["k"]
+        axes, fill = call.pointer_at("axes"), self._fill_table()
+        memory = code.call(self.parts.take, (m + n + 2 * k + self.parts.tile.lanes) * 8)
+        at = code.i64(0)
+        sources = zip(TABLES, ("m", "k", "k", "n"), ("m_a", "k_a", "k_b", "n_b"), strict=True)
+        for name, axis, strides in sources:
+            count = {"m": m, "n": n, "k": k}[axis]
+            table = call[name] = code.at(memory, at, I64)
+            parts = (
+                code.at(axes, AXES.index(x) * MAX_AXES, I64) for x in (f"{axis}_sizes", strides)
+            )
+            with code.when(count > 0):
+                code.call(fill, table, *parts)
+            at = at + count
+        return memory
+
+    def _fill_table(self) -> ir.Function:
+        """void fill(table, sizes, strides): Σ index·stride for each point of the axes, in order."""
+        code = Code(self.module, "fill_table", [PTR, PTR, PTR])
+        table, sizes, strides = code.args
+        filled = code.variable(I64, I64(1))
+        code.store(I64(0), table)
+        with code.range(1, MAX_AXES + 1) as back:
+            size, stride = (
+                code.load(code.at(x, MAX_AXES - back, I64), I64) for x in (sizes, strides)
+            )
+            done = Int(code, filled.get())
+            with code.range(1, size) as i, code.range(0, done) as j:
+                start = code.load(code.at(table, j, I64), I64)
+                code.store(start + i * stride, code.at(table, i * done + j, I64))
+            filled.set(done * size)
+        code.ret()
+        return code.function
 
     def _merge_batches(self, code: Code, call: Record) -> None:
         """A batch of A against one B is a taller A, if rows go on from item to item."""

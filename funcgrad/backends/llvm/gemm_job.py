@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
 from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.gemm_gather import gather_function
 from funcgrad.backends.llvm.gemm_kernels import Kernels
 from funcgrad.backends.llvm.gemm_pack import Format, Tile, pack_function
+from funcgrad.backends.program import GemmAxes
 
 CALL = (
     "batch0", "batch1", "m", "n", "k",
@@ -15,10 +19,19 @@ CALL = (
     "b", "b_b0", "b_b1", "b_rs", "b_cs",
     "c", "c_b0", "c_b1", "c_rs", "c_cs",
     "add",
+    # 0, or the address of `AXES`, which then take the place of the strides of a and b.
+    "axes",
 )  # fmt: skip
+# Each matrix axis as MAX_AXES axes, outermost first: their sizes, then their strides.
+MAX_AXES = 6
+AXES = ("m_sizes", "m_a", "n_sizes", "n_b", "k_sizes", "k_a", "k_b")
+# Tables made of them: where each row and each column of an operand begins; 0 if there are none.
+TABLES = ("a_rows", "a_ks", "b_ks", "b_cols")
+SHARED = (*CALL, *TABLES)
 PRODUCT = ("m", "n", "k", "a", "a_rs", "a_cs", "b", "b_rs", "b_cs", "c", "c_rs", "c_cs", "add")
 JOB = (
     *PRODUCT,
+    *TABLES,
     # The block in hand of the packed way: offsets and sizes, packed operands, tiling.
     "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
     "a_panels", "mt", "nt", "row_tiles", "prepacked",
@@ -27,6 +40,15 @@ THIN = 8  # rows of A up to which B is not worth packing
 SMALL_WORK = 96**3  # multiply-adds up to which packing costs more than it saves
 SERIAL_WORK = 1 << 17  # below this many a second thread is no gain
 BATCH_WORK = 1 << 24  # products up to this size are spread over threads as wholes
+
+
+def axes_words(axes: GemmAxes) -> list[int]:
+    """The words of `AXES`."""
+    words = []
+    for spans in (axes.m, axes.n, axes.k):
+        filled = [(1,) * len(spans[0])] * (MAX_AXES - len(spans)) + list(spans)
+        words += [span[i] for i in range(len(spans[0])) for span in filled]
+    return words
 
 
 class Record:
@@ -61,11 +83,13 @@ class Parts:
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
         self.limit = ir.GlobalVariable(module, I32, "fg_pool_limit")
         self.limit.type = PTR
-        self.pack_a = self._packer("pack_a", self.tile.rows)
-        self.pack_b = self._packer("pack_b", self.tile.cols)
+        self.pack_a = self._packer(pack_function, "pack_a", self.tile.rows)
+        self.pack_b = self._packer(pack_function, "pack_b", self.tile.cols)
+        self.gather_a = self._packer(gather_function, "gather_a", self.tile.rows)
+        self.gather_b = self._packer(gather_function, "gather_b", self.tile.cols)
 
-    def _packer(self, name: str, width: int) -> ir.Function:
-        function = pack_function(self.module, name, width, self.tile, self.fmt, self.target)
+    def _packer(self, write: Callable, name: str, width: int) -> ir.Function:
+        function = write(self.module, name, width, self.tile, self.fmt, self.target)
         function.attributes.add("noinline")
         return function
 

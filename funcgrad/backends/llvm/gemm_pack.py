@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from llvmlite import ir
 
@@ -132,7 +133,7 @@ def pack_function(
     strides are sw and sk, into panels that begin every `step` elements. It may write behind a
     panel, as if k were a multiple of lanes, and then `lanes` elements more."""
     code = Code(module, name, [PTR, PTR, I64, I64, I64, I64, I64])
-    packer = _Packer(code, width, tile, fmt, target)
+    packer = Packer(code, width, tile, fmt, target)
     sw, sk = code.args[4:6]
     with code.either(sw.eq(1)) as (yes, no):
         with yes:
@@ -146,7 +147,9 @@ def pack_function(
     return code.function
 
 
-class _Packer:
+class Packer:
+    """Writes the ways to pack, for operands at `src` with strides sw and sk."""
+
     def __init__(self, code: Code, width: int, tile: Tile, fmt: Format, target: Target):
         self.code, self.width, self.fmt, self.target = code, width, fmt, target
         self.lanes = lanes = tile.lanes
@@ -171,7 +174,7 @@ class _Packer:
     def _source(self, w: Int, kk: Int) -> ir.Value:
         return self.code.at(self.src, w * self.sw + kk * self.sk, self.fmt.storage)
 
-    def _put(self, value: ir.Value, w: int, kk: Int) -> None:
+    def _put(self, value: ir.Value, w: Any, kk: Int) -> None:
         where = self.code.at(self.dst, kk * self.width + w, self.fmt.acc)
         self.code.store(value, where, self.fmt.acc_bytes)
 

@@ -37,7 +37,14 @@ class Packed:
             src = code.at(job.pointer_at("a"), offset, self.fmt.storage)
             dst = code.at(job.pointer_at("pa"), first * step, acc)
             count = (job["ml"].min(last * w)) - first * w
-            code.call(self.parts.pack_a, dst, src, count, job["kl"], rs, cs, step)
+            with code.either(job["a_rows"].ne(0)) as (tables, plain):
+                with tables:
+                    rows = code.at(job.pointer_at("a_rows"), job["ic"] + first * w, I64)
+                    ks = code.at(job.pointer_at("a_ks"), job["ko"], I64)
+                    args = (dst, job.pointer_at("a"), count, job["kl"], rows, ks, step)
+                    code.call(self.parts.gather_a, *args)
+                with plain:
+                    code.call(self.parts.pack_a, dst, src, count, job["kl"], rs, cs, step)
         with code.when(last > panels):
             start, step = first.max(panels) - panels, job["pb_step"]
             dst = code.at(job.pointer_at("pb"), start * step, acc)
@@ -61,7 +68,14 @@ class Packed:
         rs, cs = job["b_rs"], job["b_cs"]
         offset = (job["jc"] + j0) * cs + (job["ko"] + first_k) * rs
         src = code.at(job.pointer_at("b"), offset, self.fmt.storage)
-        code.call(self.parts.pack_b, dst, src, j1 - j0, k, cs, rs, step)
+        with code.either(job["b_cols"].ne(0)) as (tables, plain):
+            with tables:
+                columns = code.at(job.pointer_at("b_cols"), job["jc"] + j0, I64)
+                ks = code.at(job.pointer_at("b_ks"), job["ko"] + first_k, I64)
+                args = (dst, job.pointer_at("b"), j1 - j0, k, columns, ks, step)
+                code.call(self.parts.gather_b, *args)
+            with plain:
+                code.call(self.parts.pack_b, dst, src, j1 - j0, k, cs, rs, step)
 
     def _tile_task(self) -> ir.Function:
         """Multiplies tiles [begin, end) of the block's part of C."""

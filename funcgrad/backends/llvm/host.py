@@ -14,7 +14,7 @@ from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, RANK
 from funcgrad.backends.llvm import gemm
 from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit_text import Definitions, Function
-from funcgrad.backends.llvm.gemm_driver import CALL
+from funcgrad.backends.llvm.gemm_job import CALL, axes_words
 from funcgrad.backends.loops import Kernel
 from funcgrad.backends.program import (
     CondStep,
@@ -167,16 +167,21 @@ class _Host:
 
     def filled(self, kind: str, words: Sequence[int]) -> str:
         """The slot of a kind, filled with words that are known now."""
-        place, values = self.slot(kind, len(words)), ", ".join(f"i64 {w}" for w in words)
+        place, template = self.slot(kind, len(words)), self.template(words)
+        types = ["ptr", "ptr", "i64", "i1"]
+        self.module.declare("llvm.memcpy.p0.p0.i64", "void", types)
+        given = [place, template, str(8 * len(words)), "false"]
+        self.f.call("llvm.memcpy.p0.p0.i64", "void", types, given)
+        return place
+
+    def template(self, words: Sequence[int]) -> str:
+        """The constant that holds these words."""
+        values = ", ".join(f"i64 {w}" for w in words)
         if values not in self.templates:
             name = self.templates[values] = f"@words{len(self.templates)}"
             text = f"{name} = private constant [{len(words)} x i64] [{values}], align 64"
             self.module.needed[name] = text
-        types = ["ptr", "ptr", "i64", "i1"]
-        self.module.declare("llvm.memcpy.p0.p0.i64", "void", types)
-        given = [place, self.templates[values], str(8 * len(words)), "false"]
-        self.f.call("llvm.memcpy.p0.p0.i64", "void", types, given)
-        return place
+        return self.templates[values]
 
     # ---- steps
 
@@ -257,12 +262,16 @@ class _Host:
         for x, batch, strides in zip("abc", steps, matrix, strict=True):
             words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
             words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
+        axes = "" if s.axes is None else self.template(axes_words(s.axes))
 
         def product(pointers: Sequence[str]) -> None:
             place = self.filled("product", [words.get(w, 0) for w in CALL])
             for k, p in zip("abc", pointers, strict=True):
                 at = self.f.let(f"getelementptr i64, ptr {place}, i64 {CALL.index(k)}")
                 self.f.do(f"store ptr {p}, ptr {at}")
+            if axes:
+                at = self.f.let(f"getelementptr i64, ptr {place}, i64 {CALL.index('axes')}")
+                self.f.do(f"store ptr {axes}, ptr {at}")
             self.f.call(symbol, "void", ["ptr"], [place])
 
         self.batch(outer, (a, b, c), s.dtype.itemsize, product)

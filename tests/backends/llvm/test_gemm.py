@@ -10,6 +10,8 @@ from funcgrad.backends.llvm import gemm as module
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import Target, engine
 from funcgrad.backends.llvm.gemm import OUTPUTS, declare_gemm, emit_gemm, gemm
+from funcgrad.backends.llvm.gemm_job import AXES, CALL, MAX_AXES, axes_words
+from funcgrad.backends.program import GemmAxes
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(t) for t in ("float32", "float64", "float16")] + [BF16]
@@ -242,6 +244,52 @@ def test_other_targets(dtype, cpu):
         call = module._words(a, b, c, False)
         function(ctypes.addressof(call))
         check(c, a, b)
+
+
+@pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
+def test_operands_of_axes(dtype, cpu):
+    """Rows, columns and sums over several axes that overlap, go backwards or stand still."""
+    host = engine().target
+    if cpu != "host" and not (host.triple.startswith("x86_64") and host.has("avx2")):
+        pytest.skip("this processor does not run the code")
+    features = "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""
+    target = engine() if cpu == "host" else engine(Target(host.triple, cpu, features))
+    out = OUTPUTS[dtype][0]
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, out, target))
+    rng = np.random.default_rng(9)
+    for m, n, k in [
+        (((3, 40), (5, 1)), ((2, 30), (37, 1)), ((4, 100, 90), (3, -7, 2), (2, 1, 1))),
+        (((20, 3),), ((3, 50), (4, 2)), ((3, 200, 100), (40, 1, 1))),
+        (((1, 0),), ((70, 1),), ((5, 3, 70),)),
+        (((300, 2),), ((3, 0), (3, 400), (21, -1)), ((9, 1, 20), (2, 600, 300), (50, 1, 2))),
+        (((2, 17), (40, 1)), ((1, 5),), ((2, 0, 100), (17, 1, 1))),
+        (((3, 5),), ((4, 7), (2, 2), (3, 1), (2, 9), (1, 1), (1, 1)), ((0, 1, 1), (2, 1, 1))),
+    ]:
+        a, b = (random(rng, (4000,), np.dtype(dtype)) for _ in "ab")
+        axes = (ctypes.c_int64 * (len(AXES) * MAX_AXES))(*axes_words(GemmAxes(m, n, k)))
+        first = 100
+        m_a, n_b = offsets(m, 1), offsets(n, 1)
+        rows = a[first + m_a[:, None] + offsets(k, 1)]
+        columns = b[first + offsets(k, 2)[:, None] + n_b]
+        c = np.empty((len(m_a), len(n_b)), out)
+        call = module._words(rows, columns, c, False)
+        for name, value in (
+            ("a", a[first:].ctypes.data),
+            ("b", b[first:].ctypes.data),
+            ("axes", ctypes.addressof(axes)),
+        ):
+            call[CALL.index(name)] = value
+        function(ctypes.addressof(call))
+        check(c, rows, columns)
+
+
+def offsets(axes, which):
+    """Where each point of axes lies, by the strides in a place of their tuples."""
+    out = np.zeros(1, np.int64)
+    for axis in axes:
+        out = (out[:, None] + np.arange(axis[0]) * axis[which]).ravel()
+    return out
 
 
 def test_emitted_call():

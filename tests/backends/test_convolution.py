@@ -1,0 +1,143 @@
+"""Convolutions lowered: planned and interpreted, and compiled, against their definition."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+from funcgrad.backends.llvm import pool
+from funcgrad.backends.program import GemmStep, KernelStep, walk
+from funcgrad.ops.conv import conv_general_dilated
+from tests.backends.checks import check, floats, hosts
+
+ONE = (1, 1)
+NHWC = ("NHWC", "HWIO", "NHWC")
+# lhs, rhs, keywords; large enough that windows are read in place.
+CASES = {
+    "plain": ((2, 8, 12, 14), (16, 8, 3, 3), {"padding": [ONE, ONE]}),
+    "wide": ((1, 3, 9, 70), (5, 3, 2, 3), {}),
+    "strided": ((2, 8, 13, 15), (16, 8, 3, 3), {"window_strides": (2, 3), "padding": [ONE, ONE]}),
+    "dilated": ((2, 8, 13, 15), (16, 8, 3, 2),
+                {"window_strides": (1, 2), "padding": [(-1, 2), (1, -2)], "rhs_dilation": (2, 1)}),
+    "holes": ((2, 8, 7, 6), (16, 8, 3, 2), {"padding": [(-1, 2), (1, 2)], "lhs_dilation": (2, 3)}),
+    "holes without elements": ((2, 8, 9, 9), (16, 8, 1, 2),
+                               {"lhs_dilation": (3, 2), "padding": [(0, 0), ONE]}),
+    "all": ((2, 8, 11, 10), (16, 8, 3, 2),
+            {"window_strides": (3, 2), "padding": [(4, 2), (1, 3)], "lhs_dilation": (2, 4),
+             "rhs_dilation": (2, 3)}),
+    "feature groups": ((4, 8, 7, 9), (16, 4, 3, 3), {"feature_group_count": 2}),
+    "batch groups": ((4, 8, 7, 9), (16, 8, 3, 3), {"batch_group_count": 2}),
+    "depthwise": ((2, 16, 9, 9), (16, 1, 3, 3), {"feature_group_count": 16}),
+    "1×1": ((3, 16, 8, 9), (16, 16, 1, 1), {}),
+    "1×1 strided": ((3, 16, 8, 9), (16, 16, 1, 1), {"window_strides": (2, 2)}),
+    "channels last": ((2, 9, 8, 8), (3, 3, 8, 16), {"dimension_numbers": NHWC, "padding": "SAME"}),
+    "channels last, strided": ((2, 9, 8, 17), (3, 3, 17, 16),
+                               {"dimension_numbers": NHWC, "window_strides": (2, 1)}),
+    "1d": ((2, 8, 40), (16, 8, 5), {"window_strides": (1,), "padding": "SAME"}),
+    "3d": ((2, 6, 5, 6, 5), (8, 6, 3, 2, 3),
+           {"window_strides": (1, 2, 1), "padding": "SAME"}),
+    "small": ((1, 2, 4, 4), (2, 2, 3, 3), {}),
+    "padding only": ((2, 8, 1, 1), (16, 8, 3, 3), {"padding": [(6, 6), (7, 5)]}),
+    "kernel too large": ((2, 8, 2, 2), (16, 8, 3, 3), {}),
+    "nothing": ((0, 8, 9, 9), (16, 8, 3, 3), {}),
+}  # fmt: skip
+cases = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.fixture(autouse=True)
+def restore_threads():
+    before = pool.num_threads()
+    yield
+    pool.set_num_threads(before)
+
+
+def sample(case, dtype="float32"):
+    """The operands of a case, and the convolution of them."""
+    lhs, rhs, kw = CASES[case]
+    kw = {"window_strides": ONE, "padding": "VALID", **kw}
+    x, w = floats(*lhs, dtype=dtype), floats(*rhs, seed=1, dtype=dtype) / np.sqrt(rhs[1] * 9)
+    return x, w.astype(dtype), lambda x, w: conv_general_dilated(x, w, **kw)
+
+
+def gradients(conv, x, w):
+    """The convolution, and its gradients for some cotangent."""
+    y, back = fg.vjp(conv, x, w)
+    return [y, *back(y * 0.5)]
+
+
+@cases
+def test_interpreted(case):
+    x, w, conv = sample(case)
+    assert not hosts(check(lambda x, w: [conv(x, w)], x, w))
+
+
+@pytest.mark.parametrize("case", ["plain", "strided", "channels last", "1d", "feature groups"])
+def test_gradients_interpreted(case):
+    x, w, conv = sample(case, "float64")
+    assert not hosts(check(lambda x, w: gradients(conv, x, w), x, w))
+
+
+@cases
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_compiled(case, dtype):
+    x, w, conv = sample(case, dtype)
+    got = fg.jit(lambda x, w: gradients(conv, x, w))(x, w)
+    exact = gradients(conv, x.astype("float64"), w.astype("float64"))
+    tolerance = {"float16": 1e-2, "float32": 2e-5, "float64": 1e-12}[dtype]
+    for a, b in zip(got, exact, strict=True):
+        assert a.dtype == dtype
+        size = max(1.0, float(np.abs(b).max())) if b.size else 1.0
+        np.testing.assert_allclose(np.asarray(a, "f8"), b, rtol=tolerance, atol=tolerance * size)
+
+
+@pytest.mark.parametrize("case", ["plain", "strided", "channels last"])
+def test_the_number_of_threads_changes_nothing(case):
+    x, w, conv = sample(case)
+    x = np.concatenate([x] * 40, axis=0)
+    f = fg.jit(lambda x, w: gradients(conv, x, w))
+    results = []
+    for threads in (1, 2, 3):
+        pool.set_num_threads(threads)
+        results.append([np.asarray(a) for a in f(x, w)])
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def steps_of(case):
+    x, w, conv = sample(case)
+    planned = check(lambda x, w: [conv(x, w)], x, w)
+    return planned, [s for s in walk(planned.steps) if isinstance(s, GemmStep | KernelStep)]
+
+
+def test_windows_are_not_written_out():
+    planned, (pad, product) = steps_of("plain")
+    assert isinstance(pad, KernelStep)
+    assert product.axes is not None
+    assert planned.arena_bytes < 2 * 4 * (2 * 8 * 14 * 16)
+    assert "gemm float32 16x168x72 batch 2(" in str(planned)
+
+
+def test_one_by_one_is_a_plain_product():
+    planned, (product,) = steps_of("1×1")
+    assert product.axes is None
+    assert planned.arena_bytes == 0
+
+
+def test_zeros_between_elements_are_not_multiplied():
+    _, steps = steps_of("holes")
+    products = [s for s in steps if isinstance(s, GemmStep)]
+    assert len(products) == 4  # two of six phases meet no element of the kernel
+    x, w, conv = sample("holes")
+    full = conv(x, w).size * 8 * 3 * 2
+    done = sum(s.m * s.n * s.k * s.batch[0][0] for s in products)
+    assert done < full / 4
+
+
+def test_padding_is_shared():
+    x, w, _ = sample("plain")
+
+    def both(x, w):
+        return [conv_general_dilated(x, v, ONE, [ONE, ONE]) for v in (w, w * 2)]
+
+    planned = check(both, x, w)
+    assert str(planned).count("\n  pad") == 1
