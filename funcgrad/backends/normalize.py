@@ -42,6 +42,9 @@ FLOAT32 = np.dtype(np.float32)
 # A reduction of more elements than SPLIT_FROM to fewer than FEW results is split in two; a part
 # has no fewer than PART elements.
 SPLIT_FROM, FEW, PART, MAX_PARTS = 1 << 15, 8, 1 << 12, 64
+# A reduction over rows of more elements than TALL is split in so many parts: a part's totals, one
+# for each of at most WIDE columns, stay in the first-level cache while whole rows stream by.
+TALL, ROW_PARTS, WIDE = 1 << 22, 8, 1 << 13
 # Products with fewer multiplications than this don't repay a call of the matrix product.
 TINY = 512
 
@@ -124,12 +127,19 @@ def _parts(n: int, total: int) -> int:
     return max((d for d in range(1, most + 1) if n % d == 0), default=1)
 
 
+def _row_parts(rows: int, columns: int) -> int:
+    """In how many equal parts to cut the rows whose columns are reduced."""
+    if rows * columns < TALL or columns > WIDE:
+        return 1
+    return max(d for d in range(1, ROW_PARTS + 1) if rows % d == 0)
+
+
 def _reduction(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     (x,), axes = ins, sorted(eqn.params["axes"])
     dtype, out = x.aval.dtype, eqn.outs[0].aval
-    if not axes and x.aval.dtype == out.dtype:
-        return x
-    if x.aval.size < SPLIT_FROM or out.size >= FEW or dtype not in LOOP_DTYPES:
+    if not axes:
+        return x if dtype == out.dtype else None
+    if x.aval.size < SPLIT_FROM or dtype not in LOOP_DTYPES:
         return None
     shape = x.aval.shape
     # Neighbouring axes that are all summed count as one.
@@ -137,7 +147,11 @@ def _reduction(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     while last + 1 in axes:
         last += 1
     size = math.prod(shape[first : last + 1])
-    parts = _parts(size, x.aval.size // max(out.size, 1))
+    if out.size < FEW:
+        parts = _parts(size, x.aval.size // max(out.size, 1))
+    else:
+        rows = first == 0 and last == axes[-1]
+        parts = _row_parts(size, out.size) if rows else 1
     if parts < 2:
         return None
     wide = flat.convert(x, FLOAT32) if dtype in HALVES else x
@@ -209,7 +223,8 @@ def _dot(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     k = math.prod(lhs.aval.shape[i] for i in lc)
     m, n = (a.aval.size // max(1, batch * k) for a in ins)
     if dtype not in GEMM_DTYPES or min(m, n) < 2 or m * n * k < TINY:
-        return _sum_of_products(flat, eqn, ins, dtype)
+        rows = _sum_of_rows(flat, eqn, ins, dtype)
+        return _sum_of_products(flat, eqn, ins, dtype) if rows is None else rows
     sides = [
         _neighbours(flat, flat.convert(a, dtype), contract, batched)
         for a, contract, batched in zip(ins, *eqn.params["dimension_numbers"], strict=True)
@@ -232,6 +247,27 @@ def _neighbours(
     moved = flat.transpose(x, [*batch, *free, *contract])
     n = len(batch) + len(free)
     return moved, (tuple(range(n, n + len(contract))), tuple(range(len(batch))))
+
+
+def _sum_of_rows(flat: _Flattener, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A vector times a large matrix (k, n): the matrix's rows, weighted, are summed in parts."""
+    contract, out = eqn.params["dimension_numbers"][0], eqn.outs[0].aval
+    for vector, matrix, axes in zip(ins, ins[::-1], contract[::-1], strict=True):
+        if matrix.aval.ndim != 2 or tuple(axes) != (0,) or dtype == dtypes.BOOL:
+            continue
+        k, n = matrix.aval.shape
+        parts = _row_parts(k, n) if vector.aval.size == k and out.size == n else 1
+        turned = any(e.prim is transpose_p and e.outs[0] is matrix for e in flat.eqns)
+        if parts < 2 or turned:
+            continue
+        shape = (parts, k // parts, n)
+        rows = flat.reshape(flat.convert(matrix, dtype), shape)
+        weights = flat.reshape(flat.convert(vector, dtype), shape[:2])
+        weights = flat.broadcast(weights, shape, (0, 1))
+        product = flat.add(mul, [weights, rows], ShapedArray(shape, dtype))
+        total = flat.reduce(sum_p, flat.reduce(sum_p, product, [1]), [0])
+        return flat.convert(flat.reshape(total, out.shape), out.dtype)
+    return None
 
 
 def _sum_of_products(flat: _Flattener, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom:

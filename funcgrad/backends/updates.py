@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from funcgrad.backends.builder import ZERO, add_indices, scale_index
+from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.kernels import Written, column_block
 from funcgrad.backends.loops import Buffer, Const, Index, Operand, Value
 from funcgrad.backends.lower_index import window_starts
@@ -119,21 +119,28 @@ def _running(k: SpecialKernel, eqn: Eqn) -> Written:
     columns = math.prod(shape[axis + 1 :])
     cut = (*shape[:axis], n, columns)
 
-    def step(i: Value, column: Index, total: Operand) -> tuple[Operand, Index]:
+    def step(i: Value, column: Index) -> tuple[Operand, Index]:
         turn = Index(0, ((1, i),))
         turn = scale_index(turn, -1, n - 1) if reverse else turn
         place = b.flatten([*rows, turn, column], cut)
-        value = b.convert(k.pull.read_flat(x, place), dtype)
-        return b.op(op, dtype, total, value), place
+        return b.convert(k.pull.read_flat(x, place), dtype), place
 
     rows = [k.outer(m) for m in shape[:axis]]
     if columns == 1:
+        # An extremum of floats, with NaN, takes many cycles, one of integers a cycle.
+        ordered = op in ("maximum", "minimum") and dtype.kind == "f"
+        kind = np.dtype(f"i{dtype.itemsize}") if ordered else dtype
 
         def turn(i: Value, total: Value) -> list[Operand]:
-            value, place = step(i, ZERO, total)
+            value, place = step(i, ZERO)
+            value = _to_ordered(b, value, kind, op) if ordered else value
+            so_far = b.op(op, kind, total, value)
+            value = b.op("bitcast", dtype, _flipped(b, so_far)) if ordered else so_far
             b.store(out, place, b.convert(value, out.dtype))
-            return [value]
+            return [so_far]
 
+        if ordered:
+            initial = Const((lowest if op == "maximum" else highest)(kind), kind)
         b.loop(n, turn, [initial])
         return k.done(eqn)
     block = column_block(columns, math.prod(shape[:axis]))
@@ -143,7 +150,8 @@ def _running(k: SpecialKernel, eqn: Eqn) -> Written:
     def line(i: Value) -> None:
         def column(c: Value) -> None:
             here = Index(0, ((1, c),))
-            value, place = step(i, add_indices(first, here), b.load(totals, here))
+            value, place = step(i, add_indices(first, here))
+            value = b.op(op, dtype, b.load(totals, here), value)
             b.store(totals, here, value)
             b.store(out, place, b.convert(value, out.dtype))
 
@@ -152,6 +160,22 @@ def _running(k: SpecialKernel, eqn: Eqn) -> Written:
     b.loop(block, lambda c: b.store(totals, Index(0, ((1, c),)), initial), parallel=True)
     b.loop(n, line)
     return k.done(eqn)
+
+
+def _flipped(b: Builder, bits: Operand) -> Operand:
+    """The bits of floats as integers in the floats' order, and back: all but the sign turn over
+    in negative ones."""
+    kind = bits.dtype
+    sign = b.op("right_shift", kind, bits, Const(8 * kind.itemsize - 1, kind))
+    mask = b.op("bitwise_and", kind, sign, Const(highest(kind), kind))
+    return b.op("bitwise_xor", kind, bits, mask)
+
+
+def _to_ordered(b: Builder, value: Operand, kind: np.dtype, op: str) -> Operand:
+    """A float as an integer of its rank; NaN is the extreme one, whose bits are NaN again."""
+    rank = _flipped(b, b.op("bitcast", kind, value))
+    extreme = Const((highest if op == "maximum" else lowest)(kind), kind)
+    return b.op("where", kind, b.op("isnan", BOOL, value), extreme, rank)
 
 
 WRITERS = {

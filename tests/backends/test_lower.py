@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import funcgrad as fg
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import FuncgradError
@@ -275,3 +276,25 @@ def test_complex_runs_on_the_host():
         return [mul.bind(x, x), reshape_p.bind(x, new_sizes=(6,)), sum_p.bind(x, axes=(0,))]
 
     check(fun, (floats(2, 3) + 1j * floats(2, 3, seed=1)).astype(np.complex64))
+
+
+TALL = {
+    "vector and matrix": lambda v, a: v @ a,
+    "row and matrix": lambda v, a: v[None] @ a,
+    "matrix, turned, and vector": lambda v, a: a.T @ v,
+    "matrix, turned, and column": lambda v, a: a.T @ v[:, None],
+    "sum": lambda v, a: a.sum(0),
+    "maximum": lambda v, a: a.max(0),
+    "sum of both axes' halves": lambda v, a: (a * v[:, None]).reshape(-1, 2, 1024).sum((0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", TALL)
+@pytest.mark.parametrize("rows", [4096, 4098])
+def test_rows_of_tall_matrices_are_reduced_in_parts(name, rows, rng):
+    v = rng.standard_normal(rows)
+    a = rng.standard_normal((rows, 1024))
+    got = fg.jit(TALL[name])(fg.numpy.asarray(v), fg.numpy.asarray(a))
+    wanted = TALL[name](v, a)
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import funcgrad as fg
 from funcgrad.core.array import Array
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.cumulative import (
@@ -119,3 +120,15 @@ def test_errors():
         cummax(np.zeros(3, np.complex64))
     with pytest.raises(DTypeError, match="cumlogsumexp: need floating-point numbers, got i32"):
         cumlogsumexp(np.zeros(3, np.int32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_extrema_compiled_with_nan_and_infinity(dtype, reverse, rng):
+    x = (rng.standard_normal((4, 50)) * 9).astype(dtype)
+    if x.dtype.kind == "f":
+        x[0, [2, 30]], x[1], x[2, 7], x[3, 5] = np.nan, -np.inf, np.inf, -0.0
+        x[1, 20] = -np.nan
+    for op in (cummax, cummin):
+        got = fg.jit(lambda x, op=op: op(x, axis=1, reverse=reverse))(x)
+        np.testing.assert_array_equal(got, op(x, axis=1, reverse=reverse))
