@@ -69,10 +69,13 @@ def factors_of(eqn: Eqn) -> Factors | None:
             if f != "." and f not in dims.whole:
                 sizes[f] = math.gcd(sizes.get(f, n), n)
     contracted = frozenset(f for f in sizes if f not in kept)
-    if contracted and not _combines(dims.reduction, eqn):
+    # A product of booleans says whether there is a pair.
+    logical = dims.reduction == "sum" and eqn.outs[0].aval.dtype == dtypes.BOOL
+    reduction = "or" if logical else dims.reduction
+    if contracted and not _combines(reduction, eqn):
         sizes = {f: n for f, n in sizes.items() if f in kept}
         contracted = frozenset()
-    return Factors(ins, dims.outs, sizes, contracted, dims.reduction)
+    return Factors(ins, dims.outs, sizes, contracted, reduction)
 
 
 def _combines(reduction: str, eqn: Eqn) -> bool:

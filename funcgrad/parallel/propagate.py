@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
@@ -103,13 +104,20 @@ class Propagation:
         if isinstance(atom, Literal) or atom in self.fixed:
             return False
         old = self.cuts[atom]
-        new = merged(old, cuts)
+        new = merged(old, self._open(cuts))
         if new == old:
             return False
         self.cuts[atom] = new
         for i in (*self.users.get(atom, ()), *([self.maker[atom]] if atom in self.maker else ())):
             self._queue(i)
         return True
+
+    def _open(self, cuts: Cuts) -> Cuts:
+        """Cuts up to the first over a mesh axis that is manual here: an operand of a shard_map may
+        arrive cut over one that its spec doesn't name."""
+        if self.axes.issuperset(self.sizes):
+            return cuts
+        return tuple(tuple(takewhile(self.axes.__contains__, c)) for c in cuts)
 
     def _queue(self, i: int) -> None:
         for back in (False, True):

@@ -28,6 +28,11 @@ def test_factors_of_a_product():
     assert found.contracted == {k}
 
 
+def test_a_product_of_booleans_is_combined_by_or():
+    a = np.ones((2, 3), bool)
+    assert of(lambda a, b: a @ b, a, a.T).reduction == "or"
+
+
 @pytest.mark.parametrize(
     ("fun", "shape", "n_cut"),
     [

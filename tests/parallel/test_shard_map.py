@@ -129,6 +129,25 @@ def test_some_axes_alone():
     close(fg.jit(fg.grad(lambda x: fnp.sum(g(x) ** 2)))(x), 2 * np.tile(want, (2, 1)) * np.cos(X))
 
 
+@pytest.mark.parametrize("cut", [P("i"), P(None, "i"), P(("j", "i")), P("j", "i")], ids=str)
+@pytest.mark.parametrize("names", [{"i"}, {"i", "j"}], ids=["i", "i, j"])
+def test_operands_cut_over_axes_that_no_spec_names(cut, names):
+    def f(w, x):
+        return lax.psum(fnp.sum(fnp.tanh(x @ w), 0), "i")
+
+    def plain(w, x):
+        return fnp.sum(fnp.tanh(x @ w), 0)
+
+    square = X[:4]
+    g = mapped(f, GRID, (P(), P("i")), P(), axis_names=names)
+    w, x = (device_put(v, NamedSharding(GRID, cut)) for v in (square, X))
+    want, slope = plain(square, X), fg.jacrev(plain)(square, X)
+    for args in ((w, X), (square, x), (w, x)):
+        close(g(*args), want)
+        close(fg.jit(g)(*args), want)
+        close(fg.jit(fg.jacrev(g))(*args), slope)
+
+
 def test_within_another_one():
     inner = shard_map(lambda x: lax.psum(x, "j"), mesh=GRID, in_specs=P("j"), out_specs=P())
 
