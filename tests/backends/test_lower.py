@@ -232,15 +232,6 @@ def test_zero_sizes():
     check(fun, floats(0, 3), floats(2, 3))
 
 
-def test_products_over_an_axis_of_no_elements():
-    def fun(x, y):
-        split = transpose_p.bind(reshape_p.bind(x, new_sizes=(2, 4, 0)), permutation=(1, 0, 2))
-        joined = reshape_p.bind(split, new_sizes=(8, 0))
-        return [dot_general_p.bind(joined, y, dimension_numbers=(((1,), (0,)), ((), ())))]
-
-    check(fun, floats(8, 0), floats(0, 3))
-
-
 CONVOLUTIONS = [
     {},
     {"window_strides": (2, 1), "padding": ((1, 2), (0, -1))},
