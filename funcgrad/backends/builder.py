@@ -284,8 +284,7 @@ class Builder:
 
     def divide(self, index: Index, d: int) -> tuple[Index, Index]:
         """Quotient and remainder of an index by a constant, rounding down."""
-        # An axis of no elements has no indices; what is read there never runs.
-        if d <= 1:
+        if d == 1:
             return index, ZERO
         quotient = Index(index.const // d, tuple((c // d, v) for c, v in index.terms if not c % d))
         rest = Index(index.const % d, tuple((c, v) for c, v in index.terms if c % d))

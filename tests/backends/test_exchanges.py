@@ -187,14 +187,6 @@ def test_empty_arrays_exchange_nothing():
     assert not exchanges(check(lambda x: lax.psum(x, "i"), MESH, numbers(3, 0, 2)))
 
 
-def test_products_over_no_elements():
-    def fun(x, y):
-        rows = lax.all_gather(x, "i", axis=1, tiled=True)
-        return rows @ lax.all_gather(y, "i", axis=0, tiled=True)
-
-    check(fun, MESH, numbers(3, 8, 0), numbers(3, 0, 8))
-
-
 def test_collectives_in_two_parts():
     def fun(x):
         total = start_p.bind(x, prim=psum_p, axis_name=("i",), rest=())
