@@ -24,7 +24,7 @@ from funcgrad.ops.compare import ge, le
 from funcgrad.ops.conv import conv_dimension_numbers
 from funcgrad.ops.padding import dilated, padtype_to_pads, positions
 from funcgrad.ops.sharding import sharding_constraint_p
-from funcgrad.parallel import NamedSharding, P, make_mesh
+from funcgrad.parallel import NamedSharding, P, make_mesh, virtual_devices
 from tests.op_samples_base import (
     BOOL,
     COMPLEX,
@@ -56,7 +56,7 @@ SMALL = Domain(-2, 2)
 FEW = "eager jit"
 
 
-CUT = NamedSharding(make_mesh(2, "x"), P("x"))
+CUT = NamedSharding(make_mesh(2, "x", devices=virtual_devices(2)), P("x"))
 
 
 def moving(prim, oracle, cases, **rest):
