@@ -340,6 +340,8 @@ def _is_weak(operand: Any) -> bool:
 
 def wrap(value: Any, aval: ShapedArray) -> Array:
     """An Array of what an `impl` returned, in the dtype that the op's type promises."""
+    if is_distributed(value):
+        return value
     if type(value) is not np.ndarray:
         value = np.asarray(value)
     if value.dtype != aval.dtype:
@@ -351,10 +353,14 @@ def own(args: Sequence[Any], outs: Sequence[Any]) -> list:
     """Results, copied where they share memory with a numpy array among the operands, which its
     owner may write to."""
     given = [a for a in args if type(a) is np.ndarray and a.flags.writeable]
-    return [
-        o.copy() if any(np.may_share_memory(o, a) for a in given) else o
-        for o in map(np.asarray, outs)
-    ]
+
+    def owned(out: Any) -> Any:
+        if is_distributed(out):
+            return out
+        value = np.asarray(out)
+        return value.copy() if any(np.may_share_memory(value, a) for a in given) else value
+
+    return [owned(o) for o in outs]
 
 
 def has_nan(x: Any) -> bool:

@@ -190,10 +190,11 @@ def sharding_of(x: Any) -> NamedSharding | None:
 
 
 def run_global(jaxpr: Jaxpr, values: Sequence[Any], name: str, using: str = DEFAULT) -> list:
-    """An annotated program's results on plain arrays, as plain arrays."""
+    """An annotated program's results on plain arrays, as plain arrays where this process has all
+    of their values."""
     shardings = (None,) * len(values)
     run = executable(jaxpr, shardings, (False,) * len(values), name, using)
-    return [x.value for x in run(values)]
+    return [x.value if is_readable(x) else x for x in run(values)]
 
 
 def evaluate(prim: Primitive, args: Sequence[Any], params: dict) -> Any:
@@ -214,7 +215,9 @@ _MAX_SINGLE = 4096
 
 def _jaxpr_of(prim: Primitive, avals: list, params: dict) -> Jaxpr:
     """The program of one operation, made once for operands of equal types."""
-    key: Any = (prim, tuple(avals), tuple(params.items()), context.current().static_key())
+    # Equal parameters may differ: 0, False and -0.0 are equal, and mean different things.
+    exact = tuple((k, v, type(v), repr(v) if type(v) is float else None) for k, v in params.items())
+    key: Any = (prim, tuple(avals), exact, context.current().static_key())
     try:
         found = _single.get(key)
     except TypeError:
@@ -245,6 +248,11 @@ def is_addressable(x: ShardedArray) -> bool:
     return all(d.kind == "virtual" for d in x.sharding.device_set)
 
 
+def is_readable(x: ShardedArray) -> bool:
+    """Whether this process holds all of the array's values."""
+    return x.is_fully_replicated or is_addressable(x)
+
+
 def shards(x: ShardedArray) -> list[Shard]:
     """The parts of a sharded array on this process's devices."""
     seen: dict[tuple, int] = {}
@@ -267,12 +275,12 @@ def put(value: Any, sharding: NamedSharding) -> ShardedArray:
 
 def array_text(x: ShardedArray) -> str:
     """The array's values, where this process holds them, and its sharding."""
-    return sharded_text(x, is_addressable(x) or x.is_fully_replicated)
+    return sharded_text(x, is_readable(x))
 
 
 def array_html(x: ShardedArray) -> str:
     """A picture of the array on its mesh."""
-    return sharded_html(x, is_addressable(x) or x.is_fully_replicated)
+    return sharded_html(x, is_readable(x))
 
 
 __all__ = ["Cuts", "Runtime", "SpmdExecutable", "evaluate", "executable", "put", "run_global"]

@@ -99,6 +99,17 @@ def ring():
     return np.asarray(f(VALUES)).tolist()
 
 
+def eager_gradient():
+    """The gradient of a shard_map op by op, whose residuals are cut over the ranks."""
+    mesh = mesh_of_all()
+
+    def loss(w, x):
+        return fg.lax.psum(fnp.sum(fnp.tanh(x @ w)), ("x", "y"))
+
+    f = shard_map(loss, mesh=mesh, in_specs=(P(), P(("x", "y"))), out_specs=P())
+    return np.asarray(fg.grad(f)(VALUES.T / 4096, VALUES)).tolist()
+
+
 def gpt_losses(layout, steps):
     """The losses of the demo's model on a layout over all ranks."""
     sys.path.insert(0, str(EXAMPLES))

@@ -52,6 +52,13 @@ def test_ring(ranks):
         np.testing.assert_allclose(got, 2 * parts)
 
 
+def test_gradients_op_by_op(ranks):
+    v = jobs_spmd.VALUES
+    want = v.T @ (1 - np.tanh(v @ v.T / 4096) ** 2)
+    for got in ranks(4).run(f"{JOBS}:eager_gradient"):
+        np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_losses_are_those_of_one_device(ranks, reference, layout):  # noqa: F811
     results = ranks(4).run(f"{JOBS}:gpt_losses", layout, len(reference[0]))
