@@ -237,7 +237,7 @@ def plot(losses: list[float], path: Path) -> None:
 def parse_args(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, or other arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=14000, help="steps of the whole run")
+    parser.add_argument("--steps", type=int, default=11000, help="steps of the whole run")
     parser.add_argument("--stop-at", type=int, help="save and stop after this many steps")
     parser.add_argument("--save-every", type=int, default=1000, help="steps between checkpoints")
     parser.add_argument("--batch", type=int, default=8)
