@@ -85,7 +85,7 @@ def check_shardings(what: str, x: Any, shardings: Any) -> list:
     if shardings is None or isinstance(shardings, NamedSharding | SingleDeviceSharding):
         each = [shardings] * len(tree.leaves(x))
     else:
-        each = tree.flatten_axes(what, tree.structure(x), shardings)
+        each = tree.flatten_axes(f"the shardings of {what}", tree.structure(x), shardings)
     for (path, leaf), s in zip(tree.leaves_with_path(x), each, strict=True):
         if isinstance(s, NamedSharding):
             s.cuts(aval_of(leaf).shape, f"{what}: the array{tree.keystr(path)}")

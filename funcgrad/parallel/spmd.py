@@ -20,7 +20,6 @@ from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import (
-    Cuts,
     Device,
     Mesh,
     NamedSharding,
@@ -281,6 +280,3 @@ def array_text(x: ShardedArray) -> str:
 def array_html(x: ShardedArray) -> str:
     """A picture of the array on its mesh."""
     return sharded_html(x, is_readable(x))
-
-
-__all__ = ["Cuts", "Runtime", "SpmdExecutable", "evaluate", "executable", "put", "run_global"]

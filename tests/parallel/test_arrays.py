@@ -8,7 +8,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.errors import DonatedBufferError, NonFiniteError, ShapeError, ShardingError
+from funcgrad.errors import DonatedBufferError, NonFiniteError, ShapeError, ShardingError, TreeError
 from funcgrad.parallel import (
     NamedSharding,
     P,
@@ -212,6 +212,11 @@ def test_constraints_inside_transformations():
         (lambda: fg.device_put(np.ones(3), cut("x")), ShardingError, "axis 0 of device_put"),
         (lambda: fg.device_put({"w": np.ones(3)}, cut("x")), ShardingError, r"\['w'\]"),
         (lambda: fg.device_put(np.ones(2), P("x")), TypeError, "must be a NamedSharding"),
+        (
+            lambda: fg.device_put({"a": np.ones(2)}, {"b": cut("x")}),
+            TreeError,
+            "the shardings of device_put must be a prefix",
+        ),
         (
             lambda: fg.jit(lambda p: p, in_shardings=({"w": cut("x")},))({"w": np.ones(3)}),
             ShardingError,
