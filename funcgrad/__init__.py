@@ -32,6 +32,7 @@ from funcgrad.transforms.vmap import vmap
 
 if TYPE_CHECKING:
     from funcgrad import nn, optim, parallel, random, scipy
+    from funcgrad.backends.llvm.pool import num_threads, set_num_threads
     from funcgrad.parallel import (
         NamedSharding,
         P,
@@ -46,6 +47,7 @@ __all__ = [
     "Array", "ShapeDtypeStruct", "block_until_ready", "device_get",
     # compilation
     "jit", "make_jaxpr", "eval_shape", "disable_jit", "named_scope",
+    "num_threads", "set_num_threads",
     # derivatives
     "grad", "value_and_grad", "jvp", "vjp", "linearize", "linear_transpose",
     "jacfwd", "jacrev", "hessian",
@@ -65,20 +67,28 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Loaded when first asked for, so that `import funcgrad` stays quick.
-_LATER = ("nn", "optim", "parallel", "random", "scipy")
-_OF_PARALLEL = (
-    "P", "NamedSharding", "device_put", "devices", "make_mesh", "virtual_devices",
-)  # fmt: skip
+# Loaded when first asked for, so that `import funcgrad` stays quick: subpackages, and names with
+# the modules that have them.
+_PACKAGES = ("nn", "optim", "parallel", "random", "scipy")
+_NAMES = {
+    "NamedSharding": "parallel",
+    "P": "parallel",
+    "device_put": "parallel",
+    "devices": "parallel",
+    "make_mesh": "parallel",
+    "num_threads": "backends.llvm.pool",
+    "set_num_threads": "backends.llvm.pool",
+    "virtual_devices": "parallel",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
+    if name in _PACKAGES:
         return importlib.import_module(f"funcgrad.{name}")
-    if name in _OF_PARALLEL:
-        return getattr(importlib.import_module("funcgrad.parallel"), name)
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"funcgrad.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'funcgrad' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER, *_OF_PARALLEL})
+    return sorted({*globals(), *_PACKAGES, *_NAMES})

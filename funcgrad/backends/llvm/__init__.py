@@ -1,8 +1,8 @@
 """The CPU backend: programs become machine code of this process through LLVM.
 
 `BACKEND.compile` plans a jaxpr (`backends.plan`), compiles its kernels and one host function, and
-gives an `Executable`, a callable on numpy arrays. Threads are set by `pool.set_num_threads` or the
-environment variable FUNCGRAD_NUM_THREADS.
+gives an `Executable`, a callable on numpy arrays. Threads are set by `fg.set_num_threads` or the
+environment variable FUNCGRAD_NUM_THREADS, the processor's level by FUNCGRAD_TARGET.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ compile in parallel. Linked code is never unloaded: an address stays good as lon
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +25,14 @@ from llvmlite.binding import ffi
 from funcgrad.backends.llvm import objects
 
 Source: TypeAlias = ir.Module | str | Callable[[], ir.Module | str]
+
+# What the levels of x86-64 add to each other, as its ABI defines them.
+LEVELS = {
+    "x86-64": (),
+    "x86-64-v2": ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3"),
+    "x86-64-v3": ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"),
+    "x86-64-v4": ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
+}
 
 _init_lock = threading.Lock()
 _engines: dict[Target, Engine] = {}
@@ -61,14 +71,36 @@ class Target:
             # LLVM models some processors as preferring 256-bit vectors; every one that has
             # AVX-512 gains from full registers in long loops.
             features["prefer-256-bit"] = False
-        flat = features.flatten()
-        if features.get("avx512vl") and llvm.llvm_version_info >= (22,):
-            # LLVM 22 folds the extraction of sign masks of short vectors to instructions that can't
-            # name the upper 16 registers, which then read others (llvm-project issue 191304).
-            # Without this feature, short vectors stay out of those. Last: what implies it goes too.
-            del features["avx512vl"]
-            flat = f"{features.flatten()},-avx512vl"
+        flat = _sound(features)
         return Target(llvm.get_process_triple(), llvm.get_host_cpu_name(), flat)
+
+    @staticmethod
+    def named(name: str) -> Target:
+        """A target by name: "host", "generic", or a level of x86-64 such as "x86-64-v3".
+
+        Raises ValueError for any other name, and for a level that this processor doesn't reach:
+        its code would end the process.
+
+        >>> Target.named("generic") == Target.host().generic()
+        True
+        """
+        host = Target.host()
+        if name in ("host", "generic"):
+            return host if name == "host" else host.generic()
+        if name not in LEVELS or not host.triple.startswith("x86_64"):
+            known = ["host", "generic", *(LEVELS if host.triple.startswith("x86_64") else ())]
+            raise ValueError(f"FUNCGRAD_TARGET must be one of {', '.join(known)}, got {name!r}")
+        features = llvm.get_host_cpu_features()
+        wanted = llvm.FeatureMap()
+        for level, added in LEVELS.items():
+            wanted.update(dict.fromkeys(added, True))
+            if level == name:
+                break
+        if lacking := [feature for feature in wanted if not features.get(feature)]:
+            raise ValueError(
+                f"FUNCGRAD_TARGET={name}: this processor ({host.cpu}) has no {', '.join(lacking)}"
+            )
+        return Target(host.triple, name, _sound(wanted))
 
     def generic(self) -> Target:
         """The oldest processor of the same architecture: code that runs on all of them.
@@ -258,17 +290,40 @@ class Engine:
             return what(machine, mod)
 
 
-def engine(target: Target | None = None) -> Engine:
-    """The engine of a target (default: this processor), made at first use.
+@functools.cache
+def default_target() -> Target:
+    """What programs are compiled for: FUNCGRAD_TARGET from the environment, else this processor.
 
-    >>> engine() is engine(Target.host())
+    Raises ValueError as `Target.named` does.
+
+    >>> default_target() is default_target()
     True
     """
-    target = target or Target.host()
+    return Target.named(os.environ.get("FUNCGRAD_TARGET") or "host")
+
+
+def engine(target: Target | None = None) -> Engine:
+    """The engine of a target (by default `default_target`), made at first use.
+
+    >>> engine() is engine(default_target())
+    True
+    """
+    target = target or default_target()
     with _init_lock:
         if target not in _engines:
             _engines[target] = Engine(target)
         return _engines[target]
+
+
+def _sound(features: Any) -> str:
+    """Features as LLVM reads them, without those that it generates wrong code for."""
+    if features.get("avx512vl") and llvm.llvm_version_info >= (22,):
+        # LLVM 22 folds the extraction of sign masks of short vectors to instructions that can't
+        # name the upper 16 registers, which then read others (llvm-project issue 191304).
+        # Without this feature, short vectors stay out of those. Last: what implies it goes too.
+        del features["avx512vl"]
+        return f"{features.flatten()},-avx512vl"
+    return str(features.flatten())
 
 
 def _text(module: Source) -> str:

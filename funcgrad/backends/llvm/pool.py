@@ -343,7 +343,7 @@ def num_threads() -> int:
     The default is FUNCGRAD_NUM_THREADS from the environment, else the number of processors that
     this process may run on.
 
-    >>> num_threads() >= 1
+    >>> fg.num_threads() >= 1
     True
     """
     return _threads if _threads is not None else _default_threads()
@@ -354,11 +354,11 @@ def set_num_threads(n: int) -> None:
 
     Raises ValueError unless 1 ≤ n ≤ 4096.
 
-    >>> before = num_threads()
-    >>> set_num_threads(1)
-    >>> num_threads()
+    >>> before = fg.num_threads()
+    >>> fg.set_num_threads(1)
+    >>> fg.num_threads()
     1
-    >>> set_num_threads(before)
+    >>> fg.set_num_threads(before)
     """
     global _threads
     if not 1 <= n <= 4096:

@@ -1,4 +1,7 @@
 import ctypes
+import os
+import subprocess
+import sys
 import threading
 
 import llvmlite.binding as llvm
@@ -8,7 +11,7 @@ from llvmlite import ir
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.llvm.engine import InvalidIR, Target, engine
+from funcgrad.backends.llvm.engine import LEVELS, InvalidIR, Target, engine
 
 I64 = ctypes.c_int64
 
@@ -75,6 +78,44 @@ def test_generic_target_runs():
     assert f(ctypes.addressof(a), ctypes.addressof(b), 20) == 21.0
     assert list(b) == [i + 2.0 for i in range(20)]
     assert "zmm" not in lib.asm()
+
+
+def test_targets_by_name():
+    assert Target.named("host") == Target.host()
+    assert Target.named("generic") == Target.host().generic()
+    with pytest.raises(ValueError, match="one of host, generic.*got 'pentium'"):
+        Target.named("pentium")
+
+
+@pytest.mark.skipif(not Target.host().triple.startswith("x86_64"), reason="levels of x86-64")
+def test_levels_of_x86():
+    assert Target.named("x86-64") == Target.host().generic()
+    features = llvm.get_host_cpu_features()
+    lacking = False
+    for (name, added), bits in zip(LEVELS.items(), (128, 128, 256, 512), strict=True):
+        lacking = lacking or not all(features.get(feature) for feature in added)
+        if lacking:
+            with pytest.raises(ValueError, match=f"FUNCGRAD_TARGET={name}: this processor"):
+                Target.named(name)
+            continue
+        target = Target.named(name)
+        assert (target.cpu, target.vector_bits) == (name, bits)
+        library = engine(target).compile("define i32 @level() { ret i32 5 }")
+        assert ctypes.CFUNCTYPE(ctypes.c_int)(library.address("level"))() == 5
+
+
+def test_target_from_the_environment():
+    program = "from funcgrad.backends.llvm.engine import engine; print(engine().target.cpu)"
+    generic = Target.host().generic().cpu
+    for given, out, err in (("generic", generic, ""), ("386", "", "FUNCGRAD_TARGET must be one")):
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "FUNCGRAD_TARGET": given},
+            capture_output=True,
+            text=True,
+        )
+        assert run.stdout.strip() == out
+        assert err in run.stderr
 
 
 def test_bind_by_address_and_from_the_process():
