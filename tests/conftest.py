@@ -30,6 +30,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests that take minutes too")
+    parser.addoption(
+        "--all-cuts", default="", metavar="K/N",
+        help="ops on meshes: part K of N of all combinations of the operands' cuts",
+    )  # fmt: skip
 
 
 def pytest_configure(config):

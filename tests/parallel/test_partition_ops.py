@@ -1,6 +1,11 @@
-"""Every op, by its row of samples, cut over meshes: as the unsharded one, values and gradients."""
+"""Every op, by its row of samples, cut over meshes: as the unsharded one, values and gradients.
 
+`--all-cuts K/N` runs part K of N of all combinations of the operands' cuts (525 544 in all).
+"""
+
+import functools
 import itertools
+import math
 import random
 import zlib
 
@@ -28,6 +33,7 @@ BATCH = 4
 MANY = 30
 
 
+@functools.cache
 def choices(mesh, shape):
     """All ways to cut an array over a mesh."""
     names = mesh.axis_names
@@ -41,9 +47,24 @@ def choices(mesh, shape):
     return found
 
 
+def piece_of_all(each, rng, k, n):
+    """Part k of n of all combinations of choices, in a random order."""
+    counts = [len(c) for c in each]
+    total = math.prod(counts)
+    for at in rng.sample(range(total), total)[k::n]:
+        picked = []
+        for c in each:
+            at, i = divmod(at, len(c))
+            picked.append(c[i])
+        yield picked
+
+
 def sampled(mesh, args, rng, most):
-    """Some ways to cut the operands, most of them in some way; some are left open (None)."""
+    """Some ways to cut the operands, most of them in some way; some are left open (None). Where
+    `most` is a pair (k, n): part k of n of all ways, none of them open."""
     each = [choices(mesh, np.shape(x)) for x in args]
+    if isinstance(most, tuple):
+        return piece_of_all(each, random.Random(0), *most)
     if np.prod([len(c) for c in each], dtype=float) <= most:
         return list(itertools.product(*each))
     return [
@@ -75,7 +96,10 @@ def check(fun, args, row, rng, most, ulps=256):
             for g, w in zip(run(program, values), want, strict=True):
                 size = np.abs(np.where(np.isfinite(w), w, 0)).max(initial=1)
                 size = float(size) if dtypes.is_inexact(w.dtype) else 1.0
-                assert_close(g, w, ulps, ulps * size, f"{row} cut {cuts}\n{jaxpr}\n{program}")
+                try:
+                    assert_close(g, w, ulps, ulps * size, str(row))
+                except AssertionError as error:
+                    raise AssertionError(f"{error}\ncut {cuts}\n{jaxpr}\n{program}") from None
 
 
 def seeded(what):
@@ -84,6 +108,10 @@ def seeded(what):
 
 
 def how_many(request, few):
+    piece = request.config.getoption("--all-cuts")
+    if piece:
+        k, n = map(int, piece.split("/"))
+        return k - 1, n
     return MANY if request.config.getoption("--slow") else few
 
 
@@ -131,6 +159,13 @@ def test_gradients(row, request):
             return vjp(fun, list(values[:n]), list(values[n:]))
 
         check(pulled, [*xs, *cts], row, rng, how_many(request, 2), ulps=4096)
+
+
+def test_parts_of_all_ways_to_cut_are_all_of_them():
+    args = [np.zeros((4, 3)), np.zeros((2, 4))]
+    parts = [c for k in range(3) for c in sampled(MESHES[2], args, None, (k, 3))]
+    each = [choices(MESHES[2], x.shape) for x in args]
+    assert sorted(map(repr, parts)) == sorted(repr(list(c)) for c in itertools.product(*each))
 
 
 def test_choices():
