@@ -22,7 +22,7 @@ from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
@@ -66,9 +66,17 @@ class _Flattener:
 
     def inline(self, jaxpr: Jaxpr, args: Iterable[Atom]) -> list[Atom]:
         """The outputs of a program on these operands, its equations added."""
-        env: dict[Atom, Atom] = dict(zip(jaxpr.ins, args, strict=True))
+        env: dict[Atom, Atom] = {
+            v: a if v.aval.size else self.empty(v.aval)
+            for v, a in zip(jaxpr.ins, args, strict=True)
+        }
         for eqn in jaxpr.eqns:
             ins = [env.get(a, a) for a in eqn.ins]
+            for v in eqn.outs:
+                if not v.aval.size:
+                    env[v] = self.empty(v.aval)
+            if eqn.outs and all(v in env for v in eqn.outs) and not _acts(eqn):
+                continue
             if eqn.prim.name in CALLS:
                 env.update(zip(eqn.outs, self.inline(eqn.params["jaxpr"], ins), strict=True))
                 continue
@@ -81,11 +89,17 @@ class _Flattener:
                 env[eqn.outs[0]] = out
                 continue
             outs = [Var(v.aval) for v in eqn.outs]
-            env.update(zip(eqn.outs, outs, strict=True))
+            env.update((v, o) for v, o in zip(eqn.outs, outs, strict=True) if v.aval.size)
             self.eqns.append(Eqn(eqn.prim, ins, outs, eqn.params, eqn.source, eqn.scopes))
         return [env.get(a, a) for a in jaxpr.outs]
 
     # ---- small steps
+
+    def empty(self, aval: ShapedArray) -> Atom:
+        """A value of no elements, made of nothing: code that reads it, which never runs, computes
+        no index into it, and nothing is exchanged for it."""
+        zero = Literal(np.zeros((), aval.dtype), ShapedArray((), aval.dtype))
+        return self.broadcast(zero, aval.shape, ())
 
     def convert(self, x: Atom, dtype: np.dtype) -> Atom:
         if x.aval.dtype == dtype:
@@ -348,12 +362,15 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
     used = {a for a in outs if type(a) is Var}
     kept = []
     for eqn in reversed(flat.eqns):
-        if eqn.prim.effect or any(v in used for v in eqn.outs) or _has_effects(eqn):
+        if any(v in used for v in eqn.outs) or _acts(eqn):
             used.update(a for a in eqn.ins if type(a) is Var)
             kept.append(eqn)
     return Jaxpr(ins, _absorb_transposes(kept[::-1], outs), outs, jaxpr.names)
 
 
-def _has_effects(eqn: Eqn) -> bool:
+def _acts(eqn: Eqn) -> bool:
+    """Whether an equation does more than to give results."""
+    if eqn.prim.effect:
+        return True
     params = (q for p in eqn.params.values() for q in (p if type(p) is tuple else (p,)))
     return any(type(q) is Jaxpr and q.has_effects for q in params)

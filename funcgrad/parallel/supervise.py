@@ -1,7 +1,8 @@
 """A supervisor: starts a job under mpiexec, and starts it again when it fails.
 
 A program that saves checkpoints and begins with the latest one so survives the loss of a rank.
-It finds the number of the attempt, from 0, in FUNCGRAD_ATTEMPT.
+It finds the number of the attempt, from 0, in FUNCGRAD_ATTEMPT. What a killed attempt has left in
+/dev/shm is removed (`leftovers`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from funcgrad.parallel import leftovers
 
 # A job that fails sooner than this is not started again before so many seconds have passed.
 PAUSE = 1.0
@@ -83,6 +86,7 @@ def _run(n: int, attempt: int, program: Sequence[str]) -> int:
     if not program:
         raise SystemExit("--supervise: name a program to run")
     command = [mpiexec(), "-n", str(n), sys.executable, "-m", "funcgrad.parallel.run", *program]
+    names, older = leftovers.names(), leftovers.processes()
     process = subprocess.Popen(command, env={**os.environ, "FUNCGRAD_ATTEMPT": str(attempt)})
 
     def forward(number: int, frame: object) -> None:
@@ -98,5 +102,5 @@ def _run(n: int, attempt: int, program: Sequence[str]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if process.poll() is None:
-            process.wait()
+        if process.wait() != 0:
+            leftovers.sweep(names, older)

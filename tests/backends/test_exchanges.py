@@ -187,6 +187,45 @@ def test_empty_arrays_exchange_nothing():
     assert not exchanges(check(lambda x: lax.psum(x, "i"), MESH, numbers(3, 0, 2)))
 
 
+def gathered(x, axis):
+    return lax.all_gather(x, "i", axis=axis, tiled=True)
+
+
+def of_no_elements(step):
+    """A branch on a gathered array of no elements, decided by y."""
+    return lambda x, y: lax.cond(
+        y[0, 0] > 0, lambda x: step(x * 2), lambda x: step(x + 1), gathered(x, 1)
+    )
+
+
+EMPTY = {
+    "product": lambda x, y: gathered(x, 1) @ gathered(x.T, 0),
+    "product of booleans": lambda x, y: (gathered(x, 1) > 0) @ (gathered(x.T, 0) > 0),
+    "with a vector": lambda x, y: gathered(x, 1) @ gathered(x.T[:, 0], 0),
+    "sum": lambda x, y: fnp.sum(gathered(x, 1), 1),
+    "prod": lambda x, y: fnp.prod(gathered(x, 1), 1),
+    "reshape": lambda x, y: fnp.sum(gathered(x, 1).reshape(0, 3, 4), 0),
+    "pad": lambda x, y: fnp.pad(gathered(x, 1), ((0, 0), (1, 2)), constant_values=3),
+    "concatenate": lambda x, y: fnp.concatenate([gathered(x, 1), y], 1),
+    "exchange": lambda x, y: lax.all_to_all(x, "i", 0, 1, tiled=True).T.sum(0),
+    "cond": of_no_elements(lambda x: x),
+    "cond of sums": of_no_elements(lambda x: fnp.sum(x, 1)),
+    "cond of products": of_no_elements(lambda x: x @ x.T),
+    "scan": lambda x, y: lax.scan(lambda c, r: (c + fnp.sum(r), r * 2), 0.0, gathered(x, 1)),
+    "no turns": lambda x, y: lax.scan(lambda c, r: (c + fnp.sum(r), r), 0.0, gathered(x, 1).T),
+    "while": lambda x, y: lax.while_loop(
+        lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * 2), (0, gathered(x, 1))
+    ),
+    "scatter": lambda x, y: y.at[0, gathered(x, 1).reshape(-1).astype("int32")].add(1.0),
+    "sorted": lambda x, y: fnp.sort(gathered(x, 1)) @ gathered(x, 1).T,
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_what_is_made_of_no_elements(name):
+    assert not exchanges(check(EMPTY[name], MESH, numbers(3, 6, 0), numbers(3, 6, 2)))
+
+
 def test_collectives_in_two_parts():
     def fun(x):
         total = start_p.bind(x, prim=psum_p, axis_name=("i",), rest=())

@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from funcgrad.parallel import run
+from funcgrad.parallel import leftovers, run
 from funcgrad.parallel.supervise import ranks_of, supervise
 from tests.parallel.ranks import environment, missing, mpiexec
 
 pytestmark = pytest.mark.mpi
 FAULTS = str(Path(__file__).parent / "faults.py")
 RUN = ["-m", "funcgrad.parallel.run"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_in_shared_memory():
+    """No job leaves names that no process holds (jobs of others may come and go meanwhile)."""
+    before, older = leftovers.names(), leftovers.processes()
+    yield
+    assert not leftovers.unheld(leftovers.names() - before, older)
 
 
 def job(how, *command, launched=True, **env):
@@ -52,6 +60,13 @@ def test_a_rank_that_is_late():
         "rank 0 stuck > 4.0 s: rank 0 in #6 all_reduce sum float32[3] over (data); "
         "rank 1 last in #5 all_reduce sum float32[3] over (data)"
     ) in done.stderr
+
+
+def test_a_rank_killed_while_it_starts_leaves_no_names():
+    script = [*RUN, "--supervise", "-n", "2", "--restarts", "1"]
+    done = job("kill early", *script, launched=False)
+    assert "attempt 0 on 2 ranks ended with status 9" in done.stderr
+    assert "done on 2 ranks" in done.stdout
 
 
 def test_a_killed_rank_is_survived_on_fewer():
