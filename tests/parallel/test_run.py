@@ -1,5 +1,6 @@
 """Jobs that fail: all ranks end at once, and say why."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,9 +63,23 @@ def test_a_rank_that_is_late():
     ) in done.stderr
 
 
-def test_a_rank_killed_while_it_starts_leaves_no_names():
-    script = [*RUN, "--supervise", "-n", "2", "--restarts", "1"]
-    done = job("kill early", *script, launched=False)
+EARLY = """
+import os, signal, threading
+def die():
+    while "/dev/shm/mpich_shm" not in open("/proc/self/maps").read():
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+if os.environ.get("PMI_RANK") and os.environ["FUNCGRAD_ATTEMPT"] == "0":
+    threading.Thread(target=die, daemon=True).start()
+"""
+
+
+def test_ranks_killed_while_they_start_leave_no_names(tmp_path):
+    """As soon as they have mapped MPI's memory, whose names are still there."""
+    (tmp_path / "sitecustomize.py").write_text(EARLY)
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    options = ["--supervise", "-n", "2", "--restarts", "1"]
+    done = job("no", *RUN, *options, launched=False, PYTHONPATH=path)
     assert "attempt 0 on 2 ranks ended with status 9" in done.stderr
     assert "done on 2 ranks" in done.stdout
 
