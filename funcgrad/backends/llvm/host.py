@@ -15,6 +15,7 @@ from funcgrad.backends.llvm import gemm
 from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit_text import Definitions, Function
 from funcgrad.backends.llvm.gemm_job import CALL, axes_words
+from funcgrad.backends.llvm.routines import Call, routine
 from funcgrad.backends.loops import Kernel
 from funcgrad.backends.program import (
     CondStep,
@@ -49,7 +50,7 @@ def emit_host(program: Program, natives: Mapping[Kernel, Native], name: str) -> 
 
 def host_steps(steps: Sequence[Step]) -> list[HostStep]:
     """The steps that run in Python, in the order in which the host function numbers them."""
-    return [s for s in _written_steps(steps) if isinstance(s, HostStep)]
+    return [s for s in _written_steps(steps) if isinstance(s, HostStep) and routine(s) is None]
 
 
 def exchange_steps(steps: Sequence[Step]) -> list[ExchangeStep]:
@@ -293,6 +294,10 @@ class _Host:
         self.count(size, turn)
 
     def host(self, s: HostStep) -> None:
+        found = routine(s)
+        if found is not None:
+            self.routine(s, found)
+            return
         number, self.host_count = self.host_count, self.host_count + 1
         views = [self.address(v.ref) for v in (*s.ins, *s.outs)]
         place = self.slot("views", max(1, len(views)))
@@ -301,6 +306,15 @@ class _Host:
         failed, after = self.f.let(f"icmp ne i32 {status}, 0"), self.f.name("after")
         self.f.do(f"br i1 {failed}, label %failed, label %{after}")
         self.f.start(after)
+
+    def routine(self, s: HostStep, call: Call) -> None:
+        symbol, words = call
+        arrays = [self.address(v.ref) for v in (*s.ins, *s.outs)]
+        place = self.filled("routine", [*words, *([0] * len(arrays))])
+        at = self.f.let(f"getelementptr i64, ptr {place}, i64 {len(words)}")
+        self.put(at, [("ptr", a) for a in arrays])
+        self.module.declare(symbol, "void", ["ptr"])
+        self.f.call(symbol, "void", ["ptr"], [place])
 
     def exchange(self, s: ExchangeStep) -> None:
         number, self.exchange_count = self.exchange_count, self.exchange_count + 1

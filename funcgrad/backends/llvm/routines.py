@@ -1,0 +1,22 @@
+"""Host steps that generated code runs: routines of this backend in place of a primitive's `impl`.
+
+A routine is void(ptr call), where a call is an array of i64 words: those that describe the arrays,
+then their addresses, operands first. Whatever the routines don't know stays the host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from funcgrad.backends.llvm.sort import sort_call, top_call
+from funcgrad.backends.program import HostStep
+
+# A routine's symbol, and the words of a call before the addresses.
+Call = tuple[str, tuple[int, ...]]
+_ROUTINES: dict[str, Callable[[HostStep], Call | None]] = {"sort": sort_call, "top_k": top_call}
+
+
+def routine(step: HostStep) -> Call | None:
+    """The routine that runs a step, compiled and bound to its symbol; None if Python runs it."""
+    find = _ROUTINES.get(step.prim.name)
+    return None if find is None else find(step)

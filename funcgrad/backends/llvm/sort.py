@@ -1,0 +1,79 @@
+"""Host steps that sort, as generated code: one function a pattern of dtypes serves all shapes."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm import pool, scratch
+from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.sort_keys import Keys, keys_of
+from funcgrad.backends.llvm.sort_rows import emit_keys, emit_order
+from funcgrad.backends.llvm.sort_top import emit_top
+from funcgrad.backends.program import HostStep
+
+# Positions in a row have 32 bits.
+_MOST = (1 << 32) - 1
+_WIDTHS = (1, 2, 4, 8, 16)
+
+
+def sort_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The name of the function that runs a step of `sort`, and the words of its call before the
+    arrays; None where the host is to run it."""
+    avals = [v.aval for v in step.ins]
+    shape, axis = avals[0].shape, step.params["dimension"]
+    keys = [keys_of(a.dtype) for a in avals[: step.params["num_keys"]]]
+    fit = all(a.dtype.itemsize in _WIDTHS for a in avals)
+    if None in keys or not fit or shape[axis] > _MOST:
+        return None
+    names = "_".join(k.name for k in keys if k)
+    widths = "_".join(str(a.dtype.itemsize) for a in avals) if len(avals) > 1 else ""
+    n = shape[axis]
+    words = math.prod(shape[:axis]), n, math.prod(shape[axis + 1 :]), n
+    name = f"fg_sort_{names}__{widths}"
+    install(name)
+    return name, words
+
+
+def top_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The same for a step of `top_k`."""
+    aval = step.ins[0].aval
+    *lead, n = aval.shape
+    keys = keys_of(aval.dtype)
+    if keys is None or keys.bits > 32 or n > _MOST:
+        return None
+    name = f"fg_top_{keys.name}"
+    install(name)
+    return name, (math.prod(lead), n, 1, step.params["k"])
+
+
+@functools.cache
+def install(name: str, target: Engine | None = None) -> int:
+    """Compile a function that `sort_call` or `top_call` names; bind its symbol, return its address.
+
+    >>> install("fg_sort_float32__") == install("fg_sort_float32__")
+    True
+    """
+    target = target or engine()
+    pool.bind(target)
+    scratch.bind(target)
+    _, what, pattern = name.split("_", 2)
+    dtypes, _, sizes = pattern.partition("__")
+    keys, widths = [Keys(d) for d in dtypes.split("_")], [int(w) for w in sizes.split("_") if w]
+
+    def write() -> ir.Module:
+        module = ir.Module("sort")
+        if what == "top":
+            emit_top(module, name, keys[0])
+        elif widths:
+            emit_order(module, name, keys, widths)
+        else:
+            emit_keys(module, name, keys[0])
+        return module
+
+    address = target.compile(write, level=1, key=f"{name} {generator('sort')}").address(name)
+    target.bind(name, address)
+    return address
