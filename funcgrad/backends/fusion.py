@@ -175,8 +175,8 @@ def join(cluster: Cluster, root: Root) -> dict[int, list[int]] | None:
     """The numbers of rows with which a root could be a member of a cluster; None if it can't."""
     if cluster.cost + root.cost > MAX_COST or not root.size:
         return None
-    leaves = cluster.leaves | {a.leaf for a in root.accesses}
-    if len(leaves) + len(cluster.members) > MAX_LEAVES:
+    touched = cluster.leaves | cluster.vars | {a.leaf for a in root.accesses}
+    if len(touched) >= MAX_LEAVES:
         return None
     if cluster.columns or is_column(root):
         return _join_columns(cluster, root)

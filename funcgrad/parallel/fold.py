@@ -113,7 +113,7 @@ class _Fold:
     def rounded(self, value: ir.Value) -> ir.Value:
         """Float32 as the bits of the narrow float."""
         b, name, type_ = self.code.b, self.kind.narrow, value.type
-        if name == "bfloat16" or not self.target.has("f16c"):
+        if name == "bfloat16" or not self.target.converts_halves:
             return narrow(self.code, FORMATS[name], value)
         half, bits = ir.HalfType(), ir.IntType(16)
         if isinstance(type_, ir.VectorType):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from funcgrad.backends.llvm import pool, scratch
+from funcgrad.backends.llvm import half_calls, pool, scratch
 from funcgrad.backends.llvm.emit import emit
 from funcgrad.backends.llvm.emit_split import split
 from funcgrad.backends.llvm.engine import Engine, Library
@@ -52,6 +52,7 @@ class KernelCache:
         self._libraries: dict[str, Library] = {}
         pool.bind(engine)
         scratch.bind(engine)
+        half_calls.provide(engine)
 
     def compile(self, kernels: Iterable[Kernel]) -> dict[Kernel, Native]:
         """Compile kernels and bind their symbols in the engine."""

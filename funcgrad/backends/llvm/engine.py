@@ -34,6 +34,9 @@ LEVELS = {
     "x86-64-v4": ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
 }
 
+# What LLVM calls for conversions of float16 on a target that doesn't convert them.
+HALF_CALLS = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
+
 _init_lock = threading.Lock()
 _engines: dict[Target, Engine] = {}
 _immortal: list[Any] = []
@@ -118,6 +121,15 @@ class Target:
         True
         """
         return f"+{feature}" in self.features.split(",")
+
+    @property
+    def converts_halves(self) -> bool:
+        """Whether it has instructions that convert float16 to float32 and back.
+
+        >>> Target("x86_64-unknown-linux-gnu", "x86-64", "").converts_halves
+        False
+        """
+        return self.has("f16c") or self.triple.startswith(("aarch64", "arm64"))
 
     @property
     def vector_bits(self) -> int:
@@ -252,7 +264,7 @@ class Engine:
         linker = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
         for symbol in defined:
             linker.export_symbol(symbol)
-        for symbol in declared:
+        for symbol in {*declared, *(set(HALF_CALLS) & set(self._symbols))}:
             if address := self._symbols.get(symbol):
                 linker.import_symbol(symbol, address)
             elif not symbol.startswith("llvm.") and not llvm.address_of_symbol(symbol):

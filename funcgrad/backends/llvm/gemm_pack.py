@@ -87,7 +87,7 @@ def widen(code: Code, fmt: Format, target: Target, x: ir.Value) -> ir.Value:
     if fmt.name == "bfloat16":
         high = b.shl(b.zext(x, _like(x, I32)), _const(x, I32, 16))
         return b.bitcast(high, _like(x, F32))
-    if target.has("f16c") or not target.triple.startswith("x86_64"):
+    if target.converts_halves:
         return b.fpext(b.bitcast(x, _like(x, ir.HalfType())), _like(x, F32))
     # Shift exponent and fraction into place and correct the exponent's bias by a product, which
     # also normalizes denormals; infinities and NaNs get the largest exponent.
