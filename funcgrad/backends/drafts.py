@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends import eliminations, updates
+from funcgrad.backends import depthwise, eliminations, updates
 from funcgrad.backends.fusion import Cluster, Entry, fuse
 from funcgrad.backends.gemms import gemm_shape
 from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
@@ -47,7 +47,7 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 INT32 = np.dtype(np.int32)
 # Ops that are none of elements, and how their kernels are written (None: the host runs it).
 _WRITERS: dict[str, Callable[[SpecialKernel, Eqn], Written | None]] = {
-    **updates.WRITERS, **eliminations.WRITERS,
+    **updates.WRITERS, **eliminations.WRITERS, **depthwise.WRITERS,
 }  # fmt: skip
 
 

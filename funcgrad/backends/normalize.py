@@ -18,6 +18,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.backends.convolution import convolution, gathered_convolution
+from funcgrad.backends.depthwise import channel_convolution
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
@@ -309,16 +310,19 @@ def _convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     avals = [*(x.aval for x in ins), eqn.outs[0].aval]
     if any(a.dtype not in LOOP_DTYPES or not a.size for a in avals):
         return None
-    gathered = _gathered_convolution(flat, eqn, ins)
-    return convolution(flat, eqn, ins, _dot) if gathered is None else gathered
+    dtype = accumulator(avals[0].dtype, avals[1].dtype, avals[2].dtype)
+    if dtype in GEMM_DTYPES and not dtypes.is_integer(avals[2].dtype):
+        for write in (channel_convolution, _gathered_convolution):
+            made = write(flat, eqn, ins, dtype)
+            if made is not None:
+                return made
+    return convolution(flat, eqn, ins, _dot)
 
 
-def _gathered_convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+def _gathered_convolution(
+    flat: _Flattener, eqn: Eqn, ins: list[Atom], dtype: np.dtype
+) -> Atom | None:
     """A convolution as products of windows that are read in place; None if it is too small."""
-    (lhs, rhs), out = ins, eqn.outs[0].aval
-    dtype = accumulator(lhs.aval.dtype, rhs.aval.dtype, out.dtype)
-    if dtype not in GEMM_DTYPES or dtypes.is_integer(out.dtype):
-        return None
 
     def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
         order = tuple(range(len(shape)))
@@ -326,7 +330,7 @@ def _gathered_convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom |
                         permutation=order, gathers=True)  # fmt: skip
 
     made = gathered_convolution(flat, eqn, ins, dtype, product)
-    return None if made is None else flat.convert(made, out.dtype)
+    return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
 
 
 _REWRITES = {
