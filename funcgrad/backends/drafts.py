@@ -335,7 +335,7 @@ class _BlockDrafter:
         shape = gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides)
         if shape is None:
             return False
-        out, dtype = self.tensor(eqn.outs[0]), eqn.outs[0].aval.dtype
+        out, dtype = self.tensor(eqn.outs[0]), eqn.ins[0].aval.dtype
         (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
         offsets = [0 if v is None else v.offset * dtype.itemsize for v in (va, vb)]
 
@@ -343,7 +343,8 @@ class _BlockDrafter:
             at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])
             sizes = shape.m, shape.n, shape.k
             places = at_a, at_b, out.place
-            return [GemmStep(dtype, *sizes, *places, *shape.strides, shape.batch, shape.axes)]
+            types = dtype, out.aval.dtype
+            return [GemmStep(*types, *sizes, *places, *shape.strides, shape.batch, shape.axes)]
 
         self.add([a, b], [out], make)
         return True

@@ -73,7 +73,7 @@ def _step(step: Step) -> Cost:
             # Windows share elements.
             a = min(a, _span((*step.axes.m, *((size, x) for size, x, _ in step.axes.k))))
             b = min(b, _span((*step.axes.n, *((size, y) for size, _, y in step.axes.k))))
-        moved = float(batch * (a + b + m * n) * step.dtype.itemsize)
+        moved = float(batch * ((a + b) * step.dtype.itemsize + m * n * step.out.itemsize))
         return Cost(2.0 * batch * m * n * k, moved)
     if isinstance(step, CopyStep):
         return Cost(moved=2.0 * step.nbytes)

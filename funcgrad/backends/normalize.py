@@ -3,7 +3,7 @@
 Calls of programs are replaced by their equations. A reduction to few results becomes two, so that
 it runs in parallel: partial results, then their reduction, in an order that doesn't depend on the
 number of threads. Products that no matrix multiplication serves (of integers, with a vector, tiny)
-become sums of products, which fuse; those of narrow floats are computed in float32, and
+become sums of products, which fuse; those of narrow floats are summed in float32, and
 convolutions are products of windows. Collectives become exchanges of contiguous blocks.
 """
 
@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from funcgrad import dtypes
@@ -37,6 +38,14 @@ from funcgrad.ops.shape import reshape_p
 IDENTITIES = frozenset({"name", "optimization_barrier"})
 CALLS = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "checkpoint"})
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+# Operands that a matrix product reads as they are, and in which type it sums their products; the
+# sums of int8 are exact up to so many.
+NARROW_SUMS = {
+    np.dtype(ml_dtypes.bfloat16): np.dtype(np.float32),
+    np.dtype(np.float16): np.dtype(np.float32),
+    np.dtype(np.int8): np.dtype(np.int32),
+}
+MOST_INT8 = (1 << 17) - 1
 REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", "and", "or", "xor"))
 FLOAT32 = np.dtype(np.float32)
 
@@ -180,22 +189,25 @@ def _reduction(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 
 
 def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers):
+    wide = NARROW_SUMS.get(lhs.dtype)
     product = dot_general_p.impl(
-        xp, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=None
+        xp, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
     )
     return xp.transpose(product, permutation)
 
 
 def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers):
+    wide = NARROW_SUMS.get(lhs.dtype)
     out = dot_general_p.abstract(
-        lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=None
+        lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
     )
     return out.update(shape=tuple(out.shape[i] for i in permutation))
 
 
 _LOWERED = NoRule("it is made when a program is lowered, after all transformations")
-# A matrix product of float32 or float64, and a permutation of its axes. gathers: whether it reads
-# operands in place whose rows or columns don't lie at equal distances.
+# A matrix product of float32, float64, or operands of `NARROW_SUMS` into the type of their sums,
+# and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
+# don't lie at equal distances.
 product_p = Primitive(
     name="product",
     abstract=_product_abstract,
@@ -237,19 +249,33 @@ def _dot(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     batch = math.prod(lhs.aval.shape[i] for i in lb)
     k = math.prod(lhs.aval.shape[i] for i in lc)
     m, n = (a.aval.size // max(1, batch * k) for a in ins)
-    if dtype not in GEMM_DTYPES or min(m, n) < 2 or m * n * k < TINY:
+    narrow = _narrow_operands(lhs, rhs, dtype, k)
+    if (narrow is None and dtype not in GEMM_DTYPES) or min(m, n) < 2 or m * n * k < TINY:
         rows = _sum_of_rows(flat, eqn, ins, dtype)
         return _sum_of_products(flat, eqn, ins, dtype) if rows is None else rows
     sides = [
-        _neighbours(flat, flat.convert(a, dtype), contract, batched)
+        _neighbours(flat, flat.convert(a, narrow or dtype), contract, batched)
         for a, contract, batched in zip(ins, *eqn.params["dimension_numbers"], strict=True)
     ]
     numbers = tuple(zip(*(axes for _, axes in sides), strict=True))
+    if narrow is not None:
+        dtype = NARROW_SUMS[narrow]
     product = flat.add(
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype),
         dimension_numbers=numbers, permutation=tuple(range(out.ndim)), gathers=False,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
+
+
+def _narrow_operands(lhs: Atom, rhs: Atom, dtype: np.dtype, k: int) -> np.dtype | None:
+    """The dtype of operands that a product reads as they are, if their k products would be summed
+    in `dtype`; None if they must be converted to that."""
+    narrow = lhs.aval.dtype
+    if rhs.aval.dtype != narrow or narrow not in NARROW_SUMS:
+        return None
+    if narrow == np.int8:
+        return narrow if k <= MOST_INT8 else None
+    return narrow if NARROW_SUMS[narrow] == dtype else None
 
 
 def _neighbours(

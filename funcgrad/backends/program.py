@@ -78,7 +78,8 @@ class GemmAxes:
 class GemmStep:
     """c[b…, m, n] = Σ_k a[b…, m, k]·b[b…, k, n] for each point of the batch axes.
 
-    dtype: of all three arrays (float32 or float64)
+    dtype: of a and b: float32, float64; bfloat16, float16 or int8
+    out: of c: that of a and b, or float32 for the narrow floats and int32 for int8
     a_strides, b_strides, c_strides: in elements, of the two matrix axes (m, k), (k, n), (m, n)
     batch: for each batch axis its size and the strides of a, b and c (0 repeats an operand)
     axes: in place of a_strides and b_strides, where an operand's rows or columns don't lie at equal
@@ -87,6 +88,7 @@ class GemmStep:
     """
 
     dtype: np.dtype
+    out: np.dtype
     m: int
     n: int
     k: int
@@ -270,14 +272,15 @@ def blocks(step: Step) -> tuple[tuple[Step, ...], ...]:
 
 def _gemm_text(s: GemmStep) -> str:
     batch = "".join(f" batch {n}({a},{b},{c})" for n, a, b, c in s.batch)
+    kind = s.dtype.name if s.out == s.dtype else f"{s.dtype.name} to {s.out.name}"
     if s.axes is not None:
         axes = f"{s.axes.m} n{s.axes.n} k{s.axes.k}"
         return (
-            f"gemm {s.dtype.name} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
+            f"gemm {kind} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
             f"{s.a} @ {s.b} over m{axes}"
         )
     return (
-        f"gemm {s.dtype.name} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
+        f"gemm {kind} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
         f"{s.a}{list(s.a_strides)} @ {s.b}{list(s.b_strides)}"
     )
 

@@ -93,11 +93,13 @@ class _Machine:
     def gemm(self, s: GemmStep) -> None:
         sizes = [n for n, *_ in s.batch]
 
-        def matrix(ref: Ref, shape: tuple, strides: tuple, batch: list[int]) -> np.ndarray:
+        def matrix(
+            ref: Ref, shape: tuple, strides: tuple, batch: list[int], dtype: np.dtype = s.dtype
+        ) -> np.ndarray:
             at = ref.offset + sum(self.counters[n] * d for n, d in ref.strides)
             flat = self.spaces[ref.space][ref.number][at:]
-            flat = flat[: flat.size // s.dtype.itemsize * s.dtype.itemsize].view(s.dtype)
-            steps = [n * s.dtype.itemsize for n in (*batch, *strides)]
+            flat = flat[: flat.size // dtype.itemsize * dtype.itemsize].view(dtype)
+            steps = [n * dtype.itemsize for n in (*batch, *strides)]
             return np.lib.stride_tricks.as_strided(flat, (*sizes, *shape), steps)
 
         def gathered(ref: Ref, rows: list, columns: list, batch: list[int]) -> np.ndarray:
@@ -113,8 +115,8 @@ class _Machine:
             ks_a, ks_b = ([(x[0], x[i]) for x in s.axes.k] for i in (1, 2))
             a = gathered(s.a, list(s.axes.m), ks_a, [x[1] for x in s.batch])
             b = gathered(s.b, ks_b, list(s.axes.n), [x[2] for x in s.batch])
-        c = matrix(s.c, (s.m, s.n), s.c_strides, [x[3] for x in s.batch])
-        c[...] = np.matmul(a, b)
+        c = matrix(s.c, (s.m, s.n), s.c_strides, [x[3] for x in s.batch], s.out)
+        c[...] = np.matmul(a.astype(s.out), b.astype(s.out))
 
     def host(self, s: HostStep) -> None:
         out = s.prim.impl(np, *(self.array(v) for v in s.ins), **s.params)

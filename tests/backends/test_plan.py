@@ -1,5 +1,6 @@
 """Planned programs: fusion, control flow, and memory that is reused at the right time."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -19,7 +20,7 @@ from funcgrad.transforms.cond import cond_p
 from funcgrad.transforms.jit_primitive import call_jaxpr
 from funcgrad.transforms.scan import scan_p
 from funcgrad.transforms.while_loop import while_p
-from tests.backends.checks import check, floats, kernels
+from tests.backends.checks import check, floats, kernels, program
 
 mul, sub, div, exp = arithmetic.mul, arithmetic.sub, arithmetic.div, transcendental.exp
 sqrt, rsqrt, tanh = arithmetic.sqrt, arithmetic.rsqrt, transcendental.tanh
@@ -129,6 +130,44 @@ def test_narrow_floats_round_once_an_op():
         return [softmax(x), sum_p.bind(x, axes=(0,)), div.bind(x, exp(x))]
 
     check(fun, floats(40, 30))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out", "text"),
+    [
+        (ml_dtypes.bfloat16, None, "gemm bfloat16 to float32 2"),
+        (np.float16, None, "gemm float16 to float32 2"),
+        (ml_dtypes.bfloat16, np.float32, "gemm bfloat16 to float32 2"),
+        (np.int8, None, "gemm int8 to int32 2"),
+        (np.int8, np.int64, "gemm int8 to int32 2"),
+        (np.int8, np.float32, "gemm int8 to int32 2"),
+    ],
+)
+def test_products_read_narrow_operands_as_they_are(dtype, out, text):
+    x, y = ((floats(*s) * 30).astype(dtype) for s in ((20, 3, 9), (3, 13, 9)))
+
+    def product(x, y):
+        numbers = (((2,), (2,)), ((1,), (0,)))
+        wide = None if out is None else np.dtype(out)
+        return [dot_general_p.bind(x, y, dimension_numbers=numbers, preferred_element_type=wide)]
+
+    planned = check(product, x, y, exact=dtype == np.int8)
+    assert text in str(planned), str(planned)
+
+
+def test_long_sums_of_int8_are_exact():
+    k = 1 << 17
+    x, y = (np.full(s, -128, np.int8) for s in ((16, k), (k, 16)))
+
+    def product(x, y):
+        numbers = (((1,), (0,)), ((), ()))
+        wide = np.dtype(np.int64)
+        return [dot_general_p.bind(x, y, dimension_numbers=numbers, preferred_element_type=wide)]
+
+    _, _, planned = program(product, x, y)
+    assert "gemm" not in str(planned)
+    planned = check(product, x[:, 1:], y[1:], exact=True)
+    assert "int8 to int32" in str(planned)
 
 
 def test_reshapes_inside_fusion():

@@ -17,6 +17,24 @@ from llvmlite import ir
 I32, I64, PTR, VOID = ir.IntType(32), ir.IntType(64), ir.PointerType(), ir.VoidType()
 
 
+class _BFloat(ir.Type):
+    """LLVM's bfloat, which llvmlite doesn't name; types are equal if they print alike."""
+
+    intrinsic_name = "bf16"
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+BFLOAT = _BFloat()
+
+
 class Int:
     """An i64 value with operators; plain Python integers mix with it."""
 

@@ -26,9 +26,14 @@ def gather_function(
     into panels as `pack_function` does. A vector behind the tables must be readable."""
     code = Code(module, name, [PTR, PTR, I64, I64, PTR, PTR, I64])
     packer = _Gatherer(code, width, tile, fmt, target)
+    if tile.pairs:
+        with packer.each_panel():
+            packer.scalars(code.i64(0))
+        code.ret()
+        return code.function
     with packer.each_panel():
         across = packer.run(packer.across, code.i64(0), packer.count)
-        along = packer.run(packer.along, code.i64(0), packer.k)
+        along = packer.run(packer.ks, code.i64(0), packer.k)
         with code.either(along > across) as (yes, no):
             with yes:
                 packer.by_rows()
@@ -41,7 +46,7 @@ def gather_function(
 class _Gatherer(Packer):
     def __init__(self, code: Code, width: int, tile: Tile, fmt: Format, target: Target):
         super().__init__(code, width, tile, fmt, target)
-        self.across, self.along = code.args[4:6]
+        self.across, self.ks = code.args[4:6]
 
     @contextmanager
     def each_panel(self) -> Iterator[None]:
@@ -57,7 +62,7 @@ class _Gatherer(Packer):
         return self.code.load(self.code.at(table, i, I64), I64)
 
     def _source(self, w: Int, kk: Int) -> ir.Value:
-        place = self._entry(self.across, w) + self._entry(self.along, kk)
+        place = self._entry(self.across, w) + self._entry(self.ks, kk)
         return self.code.at(self.src, place, self.fmt.storage)
 
     def _line(self, table: ir.Value, i: Int, at: Int) -> ir.Value:
@@ -94,7 +99,7 @@ class _Gatherer(Packer):
     def _whole(self, low: Int) -> None:
         code, start = self.code, self._start(low)
         with code.range(0, self.k) as kk:
-            place = code.at(start, self._entry(self.along, kk), self.fmt.storage)
+            place = code.at(start, self._entry(self.ks, kk), self.fmt.storage)
             x = code.load(place, self.vec, self.fmt.bytes)
             self._put(widen(code, self.fmt, self.target, x), low, kk)
 
@@ -120,7 +125,7 @@ class _Gatherer(Packer):
                 starts = self._start(low), self._start(low + at)
                 starts = starts[0], code.at(starts[1], 0 - at, self.fmt.storage)
                 with code.range(0, self.k) as kk:
-                    step = self._entry(self.along, kk)
+                    step = self._entry(self.ks, kk)
                     places = [code.at(p, step, self.fmt.storage) for p in starts]
                     x = code.masked_load(places[0], mask, self.vec)
                     y = code.masked_load(places[1], b.not_(mask), self.vec)
@@ -138,7 +143,7 @@ class _Gatherer(Packer):
             kk = Int(code, at.get())
             code.b.cbranch((kk < self.k).value, turn, done)
             code.b.position_at_end(turn)
-            run = self.run(self.along, kk, self.k)
+            run = self.run(self.ks, kk, self.k)
             with code.either(run >= min(least, self.lanes)) as (yes, no):
                 with yes:
                     mask = code.first_lanes(run, self.lanes) if self.masks else None
@@ -152,7 +157,7 @@ class _Gatherer(Packer):
     def _row(self, kk: Int, low: Int, high: Int) -> None:
         """Elements [low, high) of row kk of the panel."""
         code = self.code
-        line = code.at(self.src, self._entry(self.along, kk), self.fmt.storage)
+        line = code.at(self.src, self._entry(self.ks, kk), self.fmt.storage)
         with code.range(low, high.min(self.count)) as w:
             place = code.at(line, self._entry(self.across, w), self.fmt.storage)
             x = code.load(place, self.fmt.storage)

@@ -98,7 +98,7 @@ class Parts:
 
     def panel_elements(self, width: int, k: Int) -> Int:
         """Room for a panel, with what packing may write behind it."""
-        return (k.round_up(self.tile.lanes) * width + self.tile.lanes).round_up(16)
+        return (self.tile.depth(k).round_up(self.tile.lanes) * width + self.tile.lanes).round_up(16)
 
     def loop(self, code: Code, task: ir.Function, ctx: ir.Value, n: Int, grain: Int) -> None:
         """A parallel loop, or a plain call where one chunk is all."""

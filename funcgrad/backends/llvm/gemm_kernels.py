@@ -12,7 +12,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from funcgrad.backends.llvm.engine import Target
-from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int, Variable
+from funcgrad.backends.llvm.gemm_build import BFLOAT, I64, PTR, Bool, Code, Int, Variable, declare
 from funcgrad.backends.llvm.gemm_pack import F32, F64, I32, Format, Tile, widen
 
 Tiles = list[list[ir.Value]]
@@ -63,10 +63,18 @@ class Kernels:
         with code.range(0, k) as kk:
             pb = code.at(b, kk * tile.cols, self.fmt.acc)
             pa = code.at(a, kk * tile.rows, self.fmt.acc)
-            bv = [self._vector(code, pb, v) for v in range(tile.vectors)]
+            kind = I32 if tile.pairs else self.fmt.acc
+            vec = ir.VectorType(kind, tile.lanes)
+            bv = [
+                code.load(code.at(pb, v * tile.lanes, kind), vec, self.fmt.acc_bytes)
+                for v in range(tile.vectors)
+            ]
             for i in range(rows):
-                x = code.load(code.at(pa, i, self.fmt.acc), self.fmt.acc)
-                self._row_product(code, acc[i], x, bv)
+                x = code.load(code.at(pa, i, kind), kind)
+                if tile.pairs:
+                    self._pair_products(code, acc[i], code.splat(x, tile.lanes), bv)
+                else:
+                    self._row_product(code, acc[i], x, bv)
         self.store_tile(code, acc, c, c_rs, c_cs, m, n, add)
         code.ret()
         return code.function
@@ -242,10 +250,6 @@ class Kernels:
         zero = ir.Constant(self.vec, None)
         return [[code.variable(self.vec, zero) for _ in range(vectors)] for _ in range(rows)]
 
-    def _vector(self, code: Code, base: ir.Value, v: int) -> ir.Value:
-        p = code.at(base, v * self.tile.lanes, self.fmt.acc)
-        return code.load(p, self.vec, self.fmt.acc_bytes)
-
     def _row_product(
         self, code: Code, acc: list[Variable], x: ir.Value, bv: list[ir.Value]
     ) -> None:
@@ -254,6 +258,23 @@ class Kernels:
     def _products(self, code: Code, acc: list[Variable], x: ir.Value, bv: list[ir.Value]) -> None:
         for slot, y in zip(acc, bv, strict=True):
             slot.set(self._multiply_add(code, x, y, slot.get()))
+
+    def _pair_products(
+        self, code: Code, acc: list[Variable], x: ir.Value, bv: list[ir.Value]
+    ) -> None:
+        """Both products of each lane's pair are added to its sum."""
+        name, b = self.tile.pairs, code.b
+        half = BFLOAT if self.fmt.acc == F32 else ir.IntType(16)
+        kind = ir.VectorType(half, 2 * self.tile.lanes)
+        adds = "pmadd" not in name
+        types = [self.vec, kind, kind] if adds else [kind, kind]
+        f = declare(self.module, f"llvm.x86.{name}", ir.FunctionType(self.vec, types))
+        for slot, y in zip(acc, bv, strict=True):
+            pair = [b.bitcast(x, kind), b.bitcast(y, kind)]
+            if adds:
+                slot.set(b.call(f, [slot.get(), *pair]))
+            else:
+                slot.set(b.add(slot.get(), b.call(f, pair)))
 
     def _multiply_add(self, code: Code, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         if self.fmt.acc == I32:

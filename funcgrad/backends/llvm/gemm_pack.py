@@ -2,14 +2,15 @@
 
 A panel of width W holds k rows of W elements, the order in which the micro-kernel reads them
 (Goto & van de Geijn 2008): W rows of A, or W columns of B. Elements are converted to the
-accumulator's type on the way, and a panel that the matrix does not fill is filled with zeros.
+accumulator's type on the way, or two of neighbouring k become one of 32 bits, where an instruction
+multiplies and adds such pairs. A panel that the matrix does not fill is filled with zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llvmlite import ir
@@ -60,13 +61,23 @@ class Tile:
     kc: int
     masks: bool  # masked loads and stores are cheap
     fma: bool
+    pairs: str = ""  # the instruction for pairs of k, if panels hold pairs
 
     @property
     def cols(self) -> int:
         return self.vectors * self.lanes
 
+    def depth(self, k: Int) -> Int:
+        """The rows of a panel for k."""
+        return k.ceil_div(2) if self.pairs else k
+
     @staticmethod
     def of(target: Target, fmt: Format) -> Tile:
+        tile, pairs = Tile._plain(target, fmt), pair_instruction(target, fmt)
+        return replace(tile, kc=2 * tile.kc, pairs=pairs) if pairs else tile
+
+    @staticmethod
+    def _plain(target: Target, fmt: Format) -> Tile:
         lanes = target.vector_bits // (8 * fmt.acc_bytes)
         if target.has("avx512f"):
             return Tile(14, 2, lanes, 384, True, True)
@@ -75,6 +86,28 @@ class Tile:
         if target.triple.startswith(("aarch64", "arm64")):
             return Tile(8, 3, lanes, 256, False, True)
         return Tile(6, 2, lanes, 256, False, False)
+
+
+def pair_instruction(target: Target, fmt: Format) -> str:
+    """The intrinsic that adds products of pairs to lanes of 32 bits, "" if there is none.
+
+    Pairs of bfloat16 are summed in float32, numbers below the least normal one taken as 0. Those of
+    int8 are pairs of int16 there, and their sums exact.
+
+    >>> pair_instruction(Target("x86_64-unknown-linux-gnu", "x86-64", ""), FORMATS["int8"])
+    'sse2.pmadd.wd'
+    """
+    wide = target.vector_bits == 512
+    if fmt.name == "bfloat16" and wide and target.has("avx512bf16"):
+        return "avx512bf16.dpbf16ps.512"
+    if fmt.name != "int8" or not target.triple.startswith("x86_64"):
+        return ""
+    if wide:
+        known = {"avx512vnni": "avx512.vpdpwssd.512", "avx512bw": "avx512.pmaddw.d.512"}
+        return next((name for feature, name in known.items() if target.has(feature)), "")
+    if target.vector_bits == 256:
+        return "avx2.pmadd.wd" if target.has("avx2") else ""
+    return "sse2.pmadd.wd"
 
 
 def widen(code: Code, fmt: Format, target: Target, x: ir.Value) -> ir.Value:
@@ -148,7 +181,10 @@ def pack_function(
 
 
 class Packer:
-    """Writes the ways to pack, for operands at `src` with strides sw and sk."""
+    """Writes the ways to pack, for operands at `src` with strides sw and sk.
+
+    With pairs, k elements of a row become half as many, kk counts them in the source.
+    """
 
     def __init__(self, code: Code, width: int, tile: Tile, fmt: Format, target: Target):
         self.code, self.width, self.fmt, self.target = code, width, fmt, target
@@ -156,6 +192,8 @@ class Packer:
         self.masks = tile.masks and (fmt.bytes >= 4 or target.has("avx512bw"))
         self.dst, self.src, self.count, self.k, self.sw, self.sk, self.step = code.args
         self.vec = ir.VectorType(fmt.storage, lanes)
+        self.pairs = bool(tile.pairs)
+        self.along = 2 if self.pairs else 1  # elements of k in one of a panel
         # The last group may reach into the next row, which is written later, or, when groups
         # go downwards, over what the group before it then corrects.
         self.groups = list(reversed(range(-(-width // lanes))))
@@ -174,9 +212,26 @@ class Packer:
     def _source(self, w: Int, kk: Int) -> ir.Value:
         return self.code.at(self.src, w * self.sw + kk * self.sk, self.fmt.storage)
 
+    def _row_of(self, kk: Int) -> Int:
+        return kk // 2 if self.pairs else kk
+
     def _put(self, value: ir.Value, w: Any, kk: Int) -> None:
-        where = self.code.at(self.dst, kk * self.width + w, self.fmt.acc)
+        where = self.code.at(self.dst, self._row_of(kk) * self.width + w, self.fmt.acc)
         self.code.store(value, where, self.fmt.acc_bytes)
+
+    def _packed(self, kk: Int, read: Callable[[Int], ir.Value]) -> ir.Value:
+        """What a panel holds for row kk of the source, and with pairs the next: read(k) reads."""
+        if not self.pairs:
+            return widen(self.code, self.fmt, self.target, read(kk))
+        b, more = self.code.b, kk + 1 < self.k
+        low, high = read(kk), read(more.select(kk + 1, kk))
+        high = more.pick(high, ir.Constant(high.type, None))
+        wide = [b.zext(self._halves(x), _like(x, I32)) for x in (low, high)]
+        return b.or_(wide[0], b.shl(wide[1], _const(low, I32, 16)))
+
+    def _halves(self, x: ir.Value) -> ir.Value:
+        """Elements as one of two in a pair."""
+        return self.code.b.sext(x, _like(x, I16)) if self.fmt.storage != I16 else x
 
     def contiguous_rows(self) -> None:
         """sw = 1: rows of all panels together are contiguous in the source, and read at once."""
@@ -187,18 +242,20 @@ class Packer:
         part = {g: code.first_lanes(rest - g * lanes, lanes) for g in self.groups}
 
         def copy(p: Int, kk: Int, masks: dict[int, ir.Value]) -> None:
-            to = code.at(dst, p * self.step + kk * self.width, self.fmt.acc)
-            line = code.at(src, p * self.width + kk * self.sk, self.fmt.storage)
+            to = code.at(dst, p * self.step + self._row_of(kk) * self.width, self.fmt.acc)
             for g in self.groups:
-                q = code.at(line, g * lanes, self.fmt.storage)
-                if masks is full and (g + 1) * lanes <= self.width:
-                    x = code.load(q, self.vec, self.fmt.bytes)
-                else:
-                    x = code.masked_load(q, masks[g], self.vec)
-                x = widen(code, self.fmt, self.target, x)
+
+                def read(at: Int, g: int = g) -> ir.Value:
+                    first = p * self.width + g * lanes
+                    q = code.at(src, first + at * self.sk, self.fmt.storage)
+                    if masks is full and (g + 1) * lanes <= self.width:
+                        return code.load(q, self.vec, self.fmt.bytes)
+                    return code.masked_load(q, masks[g], self.vec)
+
+                x = self._packed(kk, read)
                 code.store(x, code.at(to, g * lanes, self.fmt.acc), self.fmt.acc_bytes)
 
-        with code.range(0, self.k) as kk:
+        with code.range(0, self.k, self.along) as kk:
             with code.range(0, whole) as p:
                 copy(p, kk, full)
             with code.when(rest > 0):
@@ -210,10 +267,11 @@ class Packer:
         Where masks are dear, what is left of k goes by scalars.
         """
         code, lanes = self.code, self.lanes
-        whole = self.k if self.masks else self.k // lanes * lanes
+        square = lanes * self.along  # its side along k
+        whole = self.k if self.masks else self.k // square * square
         with self.each_panel():
-            with code.range(0, whole, lanes) as kk:
-                mask = code.first_lanes(whole - kk, lanes) if self.masks else None
+            with code.range(0, whole, square) as kk:
+                mask = code.first_lanes(whole - kk, square) if self.masks else None
                 for g in self.groups:
                     if g == self.groups[-1]:
                         self._transpose_block(g, kk, mask)
@@ -224,38 +282,46 @@ class Packer:
                         with none:
                             zero = ir.Constant(ir.VectorType(self.fmt.acc, lanes), None)
                             for c in range(lanes):
-                                self._put(zero, g * lanes, kk + c)
+                                self._put(zero, g * lanes, kk + c * self.along)
             self.scalars(whole)
 
     def _transpose_block(self, group: int, kk: Int, mask: ir.Value | None) -> None:
         code, rows = self.code, []
+        vec = ir.VectorType(self.fmt.storage, self.lanes * self.along)
         for r in range(min(self.lanes, self.width - group * self.lanes)):
             w = group * self.lanes + r
             inside = self.count > w
             p = self._source(inside.select(w, 0), kk)
             code.prefetch(code.at(p, AHEAD // self.fmt.bytes, self.fmt.storage))
             if mask is None:
-                x = code.load(p, self.vec, self.fmt.bytes)
+                x = code.load(p, vec, self.fmt.bytes)
             else:
-                x = code.masked_load(p, mask, self.vec)
-            x = widen(code, self.fmt, self.target, x)
+                x = code.masked_load(p, mask, vec)
+            if self.pairs:
+                x = code.b.bitcast(self._halves(x), ir.VectorType(I32, self.lanes))
+            else:
+                x = widen(code, self.fmt, self.target, x)
             rows.append(inside.pick(x, ir.Constant(x.type, None)))
         rows += [ir.Constant(rows[0].type, None)] * (self.lanes - len(rows))
         for c, column in enumerate(transpose(code, rows)):
-            self._put(column, group * self.lanes, kk + c)
+            self._put(column, group * self.lanes, kk + c * self.along)
 
     def scalars(self, start: Int) -> None:
         """Any strides, element by element."""
         code = self.code
-        with code.range(start, self.k) as kk:
+        with code.range(start, self.k, self.along) as kk:
             with code.range(0, self.count) as w:
-                x = code.load(self._source(w, kk), self.fmt.storage)
-                self._put_scalar(widen(code, self.fmt, self.target, x), w, kk)
+
+                def read(at: Int, w: Int = w) -> ir.Value:
+                    return code.load(self._source(w, at), self.fmt.storage)
+
+                self._put_scalar(self._packed(kk, read), w, kk)
             with code.range(self.count, self.width) as w:
                 self._put_scalar(ir.Constant(self.fmt.acc, None), w, kk)
 
     def _put_scalar(self, value: ir.Value, w: Int, kk: Int) -> None:
-        self.code.store(value, self.code.at(self.dst, kk * self.width + w, self.fmt.acc))
+        where = self.code.at(self.dst, self._row_of(kk) * self.width + w, self.fmt.acc)
+        self.code.store(value, where)
 
 
 def transpose(code: Code, rows: list[ir.Value]) -> list[ir.Value]:

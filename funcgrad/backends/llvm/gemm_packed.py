@@ -81,6 +81,7 @@ class Packed:
         """Multiplies tiles [begin, end) of the block's part of C."""
         code = Code(self.parts.module, "tile_task", [PTR, I64, I64])
         job, tile, acc = Record(code, JOB, code.args[0]), self.tile, self.fmt.acc
+        depth = tile.depth
         row_tiles, mt, nt = job["row_tiles"], job["mt"], job["nt"]
         m, n, k, rs, cs = job["ml"], job["nl"], job["kl"], job["c_rs"], job["c_cs"]
         pa, pb, c = job.pointer_at("pa"), job.pointer_at("pb"), job.pointer_at("c")
@@ -100,12 +101,12 @@ class Packed:
                 self._pack_b(code, job, own.get(), j0, j1, pc, kc, own_step)
             # Along rows of C first: a column of tiles would walk through memory in long strides.
             with code.range(i0, i1, tile.rows) as i, code.range(j0, j1, tile.cols) as j:
-                ready = code.at(pb, j // tile.cols * pb_step + pc * tile.cols, acc)
+                ready = code.at(pb, j // tile.cols * pb_step + depth(pc) * tile.cols, acc)
                 fresh = code.at(own.get(), (j - j0) // tile.cols * own_step, acc)
                 bp = prepacked.pick(ready, fresh)
-                ap = code.at(pa, i // tile.rows * pa_step + pc * tile.rows, acc)
+                ap = code.at(pa, i // tile.rows * pa_step + depth(pc) * tile.rows, acc)
                 cp = code.at(c, i * rs + j * cs, acc)
-                self._choose_rows(code, (kc, ap, bp, cp, rs, cs, m - i, n - j, add))
+                self._choose_rows(code, (depth(kc), ap, bp, cp, rs, cs, m - i, n - j, add))
         with code.when(~prepacked):
             code.call(self.parts.give, own.get())
         code.ret()

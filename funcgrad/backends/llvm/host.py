@@ -247,9 +247,8 @@ class _Host:
         return [self.f.let(f"getelementptr i8, ptr {base}, i64 {p}") for p in places], block
 
     def gemm(self, s: GemmStep) -> None:
-        name = s.dtype.name
-        gemm.install(name, name)
-        symbol = f"fg_gemm_{name}_{name}"
+        gemm.install(s.dtype.name, s.out.name)
+        symbol = f"fg_gemm_{s.dtype.name}_{s.out.name}"
         self.module.declare(symbol, "void", ["ptr"])
         a, b, c = (self.address(r) for r in (s.a, s.b, s.c))
         outer, inner = s.batch[:-2], s.batch[-2:]
@@ -275,9 +274,12 @@ class _Host:
                 self.f.do(f"store ptr {axes}, ptr {at}")
             self.f.call(symbol, "void", ["ptr"], [place])
 
-        self.batch(outer, (a, b, c), s.dtype.itemsize, product)
+        widths = s.dtype.itemsize, s.dtype.itemsize, s.out.itemsize
+        self.batch(outer, (a, b, c), widths, product)
 
-    def batch(self, axes: Sequence, pointers: Sequence[str], width: int, product) -> None:
+    def batch(
+        self, axes: Sequence, pointers: Sequence[str], widths: Sequence[int], product
+    ) -> None:
         """The batch axes that a matrix product doesn't take, as loops."""
         if not axes:
             product(pointers)
@@ -286,10 +288,10 @@ class _Host:
 
         def turn(i: str) -> None:
             moved = []
-            for p, stride in zip(pointers, strides, strict=True):
+            for p, stride, width in zip(pointers, strides, widths, strict=True):
                 offset = self.f.let(f"mul nsw i64 {i}, {stride * width}")
                 moved.append(self.f.let(f"getelementptr i8, ptr {p}, i64 {offset}"))
-            self.batch(rest, moved, width, product)
+            self.batch(rest, moved, widths, product)
 
         self.count(size, turn)
 

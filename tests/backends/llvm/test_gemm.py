@@ -111,6 +111,21 @@ def test_add(size, dtype):
             check(c, a, b, start)
 
 
+@pytest.mark.parametrize("layout", ["plain", "transposed", "strided"])
+@pytest.mark.parametrize("k", [97, 130, 801, 1700])
+def test_pairs_of_narrow_numbers_are_summed_exactly(k, layout):
+    """Whole numbers are exact in bfloat16 and their sums in float32; int8 to its extremes."""
+    rng = np.random.default_rng(k)
+    a, b = (rng.integers(-128, 128, s).astype(np.int8) for s in ((261, k), (k, 75)))
+    a[0], b[:, 0] = -128, -128
+    wanted = a.astype(np.int64) @ b.astype(np.int64)
+    np.testing.assert_array_equal(gemm(laid_out(a, layout), laid_out(b, layout)), wanted)
+    a, b = (x.clip(-64, 64).astype(BF16) for x in (a, b))
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    c = np.empty(wanted.shape, np.float32)
+    np.testing.assert_array_equal(gemm(laid_out(a, layout), laid_out(b, layout), c), wanted)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
 def test_empty(dtype):
     for m, n, k in itertools.product((0, 1, 20), repeat=3):

@@ -147,14 +147,28 @@ def test_gemm(dtype, batch):
     r = len(batch)
     axes = tuple(zip(batch, strides(a, r), strides(b, r), strides(c, r), strict=True))
     refs = Ref("input", 0), Ref("input", 1), OUT
-    step = GemmStep(dtype, m, n, k, *refs, (k, 1), (1, k), (n, 1), axes)
+    step = GemmStep(dtype, dtype, m, n, k, *refs, (k, 1), (1, k), (n, 1), axes)
     avals = [ShapedArray(x.shape, dtype) for x in (a, b, c)]
     (out,) = Executable(program(avals[:2], avals[2:], [step]))([a, b])
     np.testing.assert_allclose(out, a @ np.swapaxes(b, -1, -2), rtol=1e-4, atol=1e-5)
 
 
+def test_gemm_into_another_type_with_many_batch_axes():
+    batch, (m, n, k) = (2, 3, 1, 2), (5, 6, 7)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-128, 128, (*batch, *s)).astype(np.int8) for s in ((m, k), (k, n)))
+    c = np.empty((*batch, m, n), np.int32)
+    steps = ([s // x.itemsize for s in x.strides[:-2]] for x in (a, b, c))
+    axes = tuple(zip(batch, *steps, strict=True))
+    refs = Ref("input", 0), Ref("input", 1), OUT
+    step = GemmStep(a.dtype, c.dtype, m, n, k, *refs, (k, 1), (n, 1), (n, 1), axes)
+    avals = [ShapedArray(x.shape, x.dtype) for x in (a, b, c)]
+    (out,) = Executable(program(avals[:2], avals[2:], [step]))([a, b])
+    np.testing.assert_array_equal(out, a.astype(np.int32) @ b.astype(np.int32))
+
+
 def test_gemm_of_nothing_is_zero():
-    step = GemmStep(F32, 2, 3, 0, IN, Ref("input", 1), OUT, (0, 1), (3, 1), (3, 1))
+    step = GemmStep(F32, F32, 2, 3, 0, IN, Ref("input", 1), OUT, (0, 1), (3, 1), (3, 1))
     avals = [ShapedArray(s, F32) for s in ((2, 0), (0, 3), (2, 3))]
     arrays = [np.empty(a.shape, F32) for a in avals[:2]]
     (out,) = Executable(program(avals[:2], avals[2:], [step]))(arrays)
