@@ -7,6 +7,7 @@ from funcgrad.core.staging import constant_p, stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops import arithmetic as a
 from funcgrad.ops import collective as co
+from funcgrad.ops import collective_exchange as ce
 from funcgrad.ops import collective_varying as cv
 from funcgrad.ops import compare as c
 from funcgrad.ops import convert as v
@@ -274,7 +275,7 @@ COLLECTIVE = [
                lambda x: same(x.sum(0)), order=0),
     collective(cv.assume_invariant_p, lambda x: cv.assume_invariant_p.bind(x, axis_name=("i",)),
                lambda x: same(x[0]), order=0),
-    collective(co.all_to_all_p, lambda x: co.all_to_all(x, "i", 0, 0), exchanged, (3, 2)),
-    collective(co.ppermute_p, lambda x: co.ppermute(x, "i", [(0, 2), (2, 0)]), sent),
+    collective(ce.all_to_all_p, lambda x: ce.all_to_all(x, "i", 0, 0), exchanged, (3, 2)),
+    collective(ce.ppermute_p, lambda x: ce.ppermute(x, "i", [(0, 2), (2, 0)]), sent),
 ]  # fmt: skip
 PROGRAMS = [*CONTROL, *CALLS, *PYTHON, *COLLECTIVE]

@@ -18,9 +18,9 @@ from funcgrad.ops.arithmetic import (
 )
 from funcgrad.ops.barrier import optimization_barrier
 from funcgrad.ops.collective import (
-    all_gather, all_to_all, axis_index, axis_size, pmax, pmean, pmin, ppermute, pshuffle, psum,
-    psum_scatter,
+    all_gather, axis_index, axis_size, pmax, pmean, pmin, psum, psum_scatter,
 )
+from funcgrad.ops.collective_exchange import all_to_all, ppermute, pshuffle
 from funcgrad.ops.collective_varying import pbroadcast, pcast, pvary
 from funcgrad.ops.compare import (
     bitwise_and, bitwise_not, bitwise_or, bitwise_xor, clz, eq, eq_to, ge, gt, le, le_to, lt,

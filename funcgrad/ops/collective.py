@@ -1,8 +1,8 @@
-"""Collectives over named axes: sums, gathers and exchanges across the lanes of `vmap`.
+"""Collectives over named axes: sums and gathers across the lanes of `vmap`.
 
 Each is an op like any other: it differentiates (psum's transpose is psum, all_gather's is
-psum_scatter, a permutation's the inverse one) and batches. `vmap` with an axis name maps it away by
-its batching rule; the axes beyond, if any, remain in the op.
+psum_scatter) and batches. `vmap` with an axis name maps it away by its batching rule; the axes
+beyond, if any, remain in the op. Exchanges of data are in `collective_exchange`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
 from funcgrad.ops.arithmetic import div, mul
-from funcgrad.ops.base import batch_front, move_axis, sum_p, zeros
+from funcgrad.ops.base import batch_front, move_axis, sum_p
 from funcgrad.ops.convert import convert_element_type
 from funcgrad.ops.exchange import impl_of
 from funcgrad.ops.families import add
-from funcgrad.ops.index import slice_in_dim
 from funcgrad.ops.reduce import reduce_max, reduce_min
-from funcgrad.ops.shape import concatenate, iota, reshape
+from funcgrad.ops.shape import iota, reshape
 
 AxisName = Any
 
@@ -208,7 +207,7 @@ def axis_index(axis_name: AxisName) -> Any:
     return index
 
 
-# ---- gathers, scatters and exchanges: `axis` counts in the operand or result without the lanes
+# ---- gathers and scatters: `axis` counts in the operand or result without the lanes
 
 
 def _gather_abstract(x: ShapedArray, *, axis_name: tuple, axis: int, tiled: bool) -> ShapedArray:
@@ -220,12 +219,14 @@ def _gather_abstract(x: ShapedArray, *, axis_name: tuple, axis: int, tiled: bool
     return x.update(shape=shape)
 
 
-def _merge(x: Any, axis: int) -> Any:
+def merged(x: Any, axis: int) -> Any:
+    """An axis and the one after it as one."""
     shape = aval_of(x).shape
     return reshape(x, (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
 
 
-def _split(x: Any, axis: int, n: int) -> Any:
+def split_in(x: Any, axis: int, n: int) -> Any:
+    """An axis as n blocks, and what is in each."""
     shape = aval_of(x).shape
     return reshape(x, (*shape[:axis], n, shape[axis] // n, *shape[axis + 1 :]))
 
@@ -237,7 +238,7 @@ def _gather_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, axis: int,
         out = all_gather_p.bind(x, axis_name=axis_name, axis=wide, tiled=tiled)
         return out, d + (not tiled and d > axis)
     x = move_axis(batch_front(x, d, ax.size), 0, axis)
-    return (_merge(x, axis) if tiled else x), None
+    return (merged(x, axis) if tiled else x), None
 
 
 def _scatter_abstract(x: ShapedArray, *, axis_name: tuple, axis: int, tiled: bool) -> ShapedArray:
@@ -264,7 +265,7 @@ def _scatter_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, axis: int
         out = psum_scatter_p.bind(x, axis_name=axis_name, axis=wide, tiled=tiled)
         return out, d - (not tiled and d > axis)
     total = mul(x, ax.size) if d is None else sum_p.bind(x, axes=(d,))
-    return (_split(total, axis, ax.size) if tiled else total), axis
+    return (split_in(total, axis, ax.size) if tiled else total), axis
 
 
 def linear(name: str, abstract: Callable, batch: Callable, transpose: Callable) -> Primitive:
@@ -302,18 +303,13 @@ psum_scatter_p: Primitive = linear(
 )
 
 
-def _some(what: str, axis_name: AxisName) -> tuple:
+def some_axes(what: str, axis_name: AxisName) -> tuple:
+    """The names of one axis or several; ValueError for none, and for one twice."""
     names = names_of(axis_name)
     if not names:
         raise ValueError(f"{what}: axis_name must name an axis, got {axis_name!r}")
-    return names
-
-
-def _one(what: str, axis_name: AxisName) -> tuple:
-    names = names_of(axis_name)
-    if len(names) != 1:
-        raise NotImplementedError(f"{what} over several axes at once, {names}: do them in turn")
-    axis_size(names)
+    if len(set(names)) < len(names):
+        raise ValueError(f"{what}: axis_name names an axis twice: {axis_name!r}")
     return names
 
 
@@ -326,10 +322,10 @@ def all_gather(x: Any, axis_name: AxisName, *, axis: int = 0, tiled: bool = Fals
     Array([[1., 2.],
            [1., 2.]], dtype=float32)
     """
-    *outer, last = _some("all_gather", axis_name)
+    *outer, last = some_axes("all_gather", axis_name)
 
     def gather(v: Any) -> Any:
-        at = _axis("all_gather", axis, v, not tiled)
+        at = axis_number("all_gather", axis, v, not tiled)
         v = all_gather_p.bind(v, axis_name=(last,), axis=at, tiled=tiled)
         for name in reversed(outer):
             v = all_gather_p.bind(v, axis_name=(name,), axis=at, tiled=True)
@@ -338,7 +334,8 @@ def all_gather(x: Any, axis_name: AxisName, *, axis: int = 0, tiled: bool = Fals
     return tree.map(gather, x)
 
 
-def _axis(what: str, axis: int, x: Any, new: bool) -> int:
+def axis_number(what: str, axis: int, x: Any, new: bool) -> int:
+    """The number of an axis of x (of a `new` one), from 0; ShapeError where there is none."""
     ndim = len(aval_of(x).shape) + new
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{what}: axis={axis} is out of range for {aval_of(x)}")
@@ -355,144 +352,14 @@ def psum_scatter(
     >>> fg.vmap(lambda x: fg.lax.psum_scatter(x, "i"), axis_name="i")(fnp.ones((2, 2)))
     Array([2., 2.], dtype=float32)
     """
-    names = _some("psum_scatter", axis_name)
+    names = some_axes("psum_scatter", axis_name)
     *outer, last = names
 
     def scatter(v: Any) -> Any:
-        at = _axis("psum_scatter", scatter_dimension, v, False)
+        at = axis_number("psum_scatter", scatter_dimension, v, False)
         _scatter_abstract(aval_of(v), axis_name=names, axis=at, tiled=tiled)
         for name in outer:
             v = psum_scatter_p.bind(v, axis_name=(name,), axis=at, tiled=True)
         return psum_scatter_p.bind(v, axis_name=(last,), axis=at, tiled=tiled)
 
     return tree.map(scatter, x)
-
-
-def _all_to_all_abstract(x: ShapedArray, *, axis_name: tuple, split: int, concat: int):
-    n = axis_size(axis_name)
-    if x.shape[split] % n:
-        raise ShapeError(
-            f"all_to_all over {axis_name}: axis {split} of {x} must have a size divisible by {n}"
-        )
-    shape = list(x.shape)
-    shape[split] //= n
-    shape[concat] *= n
-    return x.update(shape=tuple(shape))
-
-
-def _all_to_all_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, split: int, concat: int):
-    (x,), (d,) = args, dims
-    if ax.name not in axis_name:
-        moved = {"split": split + (d <= split), "concat": concat + (d <= concat)}
-        return all_to_all_p.bind(x, axis_name=axis_name, **moved), d
-    x = batch_front(x, d, ax.size)
-    # Block j of lane i becomes block i of lane j.
-    blocks = _split(x, split + 1, ax.size)
-    lanes_last = move_axis(blocks, split + 1, 0)
-    sources = move_axis(lanes_last, 1, concat + 1)
-    return _merge(sources, concat + 1), 0
-
-
-all_to_all_p: Primitive = linear(
-    "all_to_all",
-    _all_to_all_abstract,
-    _all_to_all_batch,
-    lambda ct, x, *, axis_name, split, concat: [
-        all_to_all_p.bind(ct, axis_name=axis_name, split=concat, concat=split)
-    ],
-)
-
-
-def all_to_all(
-    x: Any, axis_name: AxisName, split_axis: int, concat_axis: int, *, tiled: bool = False
-) -> Any:
-    """Each lane cuts x (a pytree) along `split_axis`, sends part j to lane j, and joins what it
-    gets along `concat_axis`. Without `tiled`, `split_axis` has the size of the named axis and
-    disappears, and `concat_axis` is new.
-
-    >>> import funcgrad as fg, funcgrad.numpy as fnp
-    >>> x = fnp.arange(4.0).reshape(2, 2)
-    >>> fg.vmap(lambda r: fg.lax.all_to_all(r, "i", 0, 0, tiled=True), axis_name="i")(x)
-    Array([[0., 2.],
-           [1., 3.]], dtype=float32)
-    """
-    names = _one("all_to_all", axis_name)
-    n = axis_size(names)
-
-    def exchange(v: Any) -> Any:
-        split = _axis("all_to_all", split_axis, v, False)
-        concat = _axis("all_to_all", concat_axis, v, False)
-        if tiled:
-            return all_to_all_p.bind(v, axis_name=names, split=split, concat=concat)
-        aval = aval_of(v)
-        if aval.shape[split] != n:
-            raise ShapeError(
-                f"all_to_all over {names}: axis {split} of {aval} must have size {n}; pass "
-                "tiled=True to cut it in blocks"
-            )
-        # The split axis goes, an axis of size 1 comes where the parts are joined.
-        moved = move_axis(v, split, concat)
-        wide = reshape(moved, (*aval_of(moved).shape[: concat + 1], 1,
-                               *aval_of(moved).shape[concat + 1 :]))  # fmt: skip
-        out = all_to_all_p.bind(wide, axis_name=names, split=concat, concat=concat + 1)
-        shape = aval_of(out).shape
-        return reshape(out, (*shape[:concat], *shape[concat + 1 :]))
-
-    return tree.map(exchange, x)
-
-
-def _permute_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, perm: tuple) -> tuple:
-    (x,), (d,) = args, dims
-    if ax.name not in axis_name:
-        return ppermute_p.bind(x, axis_name=axis_name, perm=perm), d
-    x = batch_front(x, d, ax.size)
-    source = {to: fro for fro, to in perm}
-    aval = aval_of(x)
-    nothing = zeros(aval.update(shape=(1, *aval.shape[1:])))
-    rows = [
-        slice_in_dim(x, source[i], source[i] + 1) if i in source else nothing
-        for i in range(ax.size)
-    ]
-    return concatenate(rows, 0), 0
-
-
-ppermute_p: Primitive = linear(
-    "ppermute",
-    lambda x, *, axis_name, perm: checked(x, axis_name),
-    _permute_batch,
-    lambda ct, x, *, axis_name, perm: [
-        ppermute_p.bind(ct, axis_name=axis_name, perm=tuple((b, a) for a, b in perm))
-    ],
-)
-
-
-def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
-    """x (a pytree) sent from lane to lane: `perm` lists pairs (source, destination); lanes that
-    are no destination get zeros.
-
-    >>> import funcgrad as fg, funcgrad.numpy as fnp
-    >>> shift = lambda x: fg.lax.ppermute(x, "i", [(0, 1), (1, 2), (2, 0)])
-    >>> fg.vmap(shift, axis_name="i")(fnp.array([1.0, 2.0, 3.0]))
-    Array([3., 1., 2.], dtype=float32)
-    """
-    names = _one("ppermute", axis_name)
-    n = axis_size(names)
-    pairs = tuple((int(a), int(b)) for a, b in perm)
-    sources, targets = [a for a, _ in pairs], [b for _, b in pairs]
-    ok = all(0 <= i < n for i in [*sources, *targets])
-    if not ok or len(set(sources)) != len(pairs) or len(set(targets)) != len(pairs):
-        raise ValueError(
-            f"ppermute over {names}: perm must pair distinct lanes below {n}, got {pairs}"
-        )
-    return tree.map(lambda v: ppermute_p.bind(v, axis_name=names, perm=pairs), x)
-
-
-def pshuffle(x: Any, axis_name: AxisName, perm: Sequence[int]) -> Any:
-    """x (a pytree) rearranged: lane i gets the value of lane perm[i].
-
-    >>> import funcgrad as fg, funcgrad.numpy as fnp
-    >>> flip = lambda x: fg.lax.pshuffle(x, "i", [1, 0])
-    >>> fg.vmap(flip, axis_name="i")(fnp.array([1.0, 2.0]))
-    Array([2., 1.], dtype=float32)
-    """
-    return ppermute(x, axis_name, [(fro, to) for to, fro in enumerate(perm)])

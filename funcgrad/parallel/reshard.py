@@ -21,11 +21,11 @@ from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import zeros
 from funcgrad.ops.collective import (
     all_gather_p,
-    all_to_all_p,
     axis_index,
     psum_p,
     psum_scatter_p,
 )
+from funcgrad.ops.collective_exchange import all_to_all_p
 from funcgrad.ops.compare import eq
 from funcgrad.ops.convert import select_n
 from funcgrad.ops.index import dynamic_slice_p

@@ -132,6 +132,18 @@ def test_two_axes():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_exchanges_over_two_axes_are_one(names):
+    shift = [(i, (i + 1) % 6) for i in range(5)]
+
+    def fun(x):
+        return lax.all_to_all(x, names, 0, 1, tiled=True), lax.ppermute(x, names, shift)
+
+    planned = check(fun, {"a": 2, "b": 3}, numbers(2, 3, 6, 4))
+    assert exchanges(planned) == ["all_to_all", "permute"]
+    assert [(c.axes, c.size) for c in planned.comms] == [(names, 6)]
+
+
 def test_axes_of_size_one_exchange_nothing():
     def fun(x):
         y = lax.all_gather(x, "o") + lax.psum(x, "o") + lax.axis_index("o").astype("float32")

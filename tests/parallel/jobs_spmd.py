@@ -99,6 +99,22 @@ def ring():
     return np.asarray(f(VALUES)).tolist()
 
 
+def over_several_axes():
+    """Exchanges over both axes at once, in either order, and their gradients."""
+    mesh = mesh_of_all()
+    found = []
+    for names in (("x", "y"), ("y", "x")):
+        for f, out in (
+            (lambda v, n=names: fg.lax.all_to_all(v, n, 1, 0, tiled=True), P(None, names)),
+            (lambda v, n=names: fg.lax.ppermute(v, n, [(0, 3), (3, 1), (1, 0)]), P(names)),
+        ):
+            g = shard_map(f, mesh=mesh, in_specs=P(names), out_specs=out)
+            pulled = fg.grad(lambda v, g=g: fnp.sum(g(v) ** 2 * VALUES))
+            whole = NamedSharding(mesh, P())
+            found += [np.asarray(reshard(h(VALUES), whole)).tolist() for h in (g, pulled)]
+    return found
+
+
 def eager_gradient():
     """The gradient of a shard_map op by op, whose residuals are cut over the ranks."""
     mesh = mesh_of_all()

@@ -52,6 +52,11 @@ def test_ring(ranks):
         np.testing.assert_allclose(got, 2 * parts)
 
 
+def test_exchanges_over_several_axes(ranks):
+    wanted = jobs_spmd.over_several_axes()
+    assert ranks(4).run(f"{JOBS}:over_several_axes") == [wanted] * 4
+
+
 def test_gradients_op_by_op(ranks):
     v = jobs_spmd.VALUES
     want = v.T @ (1 - np.tanh(v @ v.T / 4096) ** 2)

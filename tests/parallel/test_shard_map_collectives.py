@@ -97,3 +97,19 @@ def test_several_axes_at_once():
     last = lambda x: lax.psum_scatter(x, ("i", "j"), scatter_dimension=1)[None]
     close(f(last, P(("i", "j"))).T, blocks.sum((0, 1)))
     close(f(lambda x: lax.pbroadcast(x, ("i", "j"), 1), P()), blocks[0, 1])
+
+
+@pytest.mark.parametrize("names", [("i", "j"), ("j", "i")])
+def test_exchanges_over_several_axes(names):
+    """As over the one axis that they are in a row."""
+    cut = P(names)
+
+    def like_one(f, out, line_out):
+        g = mapped(lambda x: f(x, names), GRID, cut, out)
+        check_like_plain(g, mapped(lambda x: f(x, "i"), LINE, P("i"), line_out), X)
+        batch = np.stack([X, -X])
+        close(fg.vmap(g)(batch), np.stack([g(X), g(-X)]))
+
+    like_one(lambda x, a: lax.all_to_all(x, a, 1, 0, tiled=True), P(None, names), P(None, "i"))
+    like_one(lambda x, a: lax.ppermute(x, a, PERM), cut, P("i"))
+    like_one(lambda x, a: lax.pshuffle(x, a, [3, 0, 2, 1]), cut, P("i"))

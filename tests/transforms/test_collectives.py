@@ -113,6 +113,91 @@ def test_nested_axes():
     close(gathered[1, 2], t[:, 2])
 
 
+SEVERAL = [("a", "b"), ("b", "a"), ("a", "b", "c"), ("c", "b", "a"), ("c", "a"), ("b", "c", "a")]
+GRID = {"a": 2, "b": 3, "c": 2}
+LANES = np.random.default_rng(0).normal(size=(2, 3, 2, 12, 4, 12)).astype("float32")
+
+
+def on_grid(f):
+    """A function of a lane, for all lanes of the grid."""
+    for name in reversed(GRID):
+        f = fg.vmap(f, axis_name=name)
+    return f
+
+
+def in_a_row(f, names, x):
+    """A function of lanes along one axis, for those of several axes in a row, for each lane of the
+    others."""
+    letters = list(GRID)
+    order = [letters.index(n) for n in names]
+    rest = [i for i in range(3) if i not in order]
+    moved = x.transpose(*rest, *order, *range(3, x.ndim))
+    n = np.prod([GRID[k] for k in names])
+    others = moved.reshape(-1, n, *x.shape[3:])
+    out = np.stack([np.asarray(f(v)) for v in others])
+    out = out.reshape(moved.shape[:3] + out.shape[2:])
+    return out.transpose(*np.argsort([*rest, *order]), *range(3, out.ndim))
+
+
+@pytest.mark.parametrize("names", SEVERAL, ids=str)
+@pytest.mark.parametrize(("split", "concat"), [(0, 1), (2, 0), (0, 0)])
+def test_all_to_all_over_several_axes(names, split, concat):
+    def f(x, names=names):
+        return lax.all_to_all(x, names, split, concat, tiled=True)
+
+    want = in_a_row(fg.vmap(lambda x: f(x, "i"), axis_name="i"), names, LANES)
+    close(on_grid(f)(LANES), want)
+    close(fg.jit(on_grid(f))(LANES), want)
+    weights = np.cos(want)
+    grad = fg.grad(lambda x: fnp.sum(on_grid(f)(x) * weights))(LANES)
+    close(on_grid(f)(grad), weights)
+    # Lanes of no named axis, too.
+    inner = on_grid(lambda x: fg.vmap(lambda v: f(v), in_axes=1, out_axes=2)(x))
+    wide = np.stack([LANES, -LANES], 4)
+    close(inner(wide), np.stack([want, -want], 5))
+
+
+def test_all_to_all_over_several_axes_untiled():
+    x = LANES[:, :, :, :6, :, 0]
+    want = in_a_row(fg.vmap(lambda x: lax.all_to_all(x, "i", 0, 1), axis_name="i"), ("b", "a"), x)
+    close(on_grid(lambda x: lax.all_to_all(x, ("b", "a"), 0, 1))(x), want)
+    with pytest.raises(ShapeError, match="must have size 6; pass tiled=True"):
+        on_grid(lambda x: lax.all_to_all(x, ("b", "a"), 0, 1))(LANES)
+
+
+@pytest.mark.parametrize("names", SEVERAL, ids=str)
+@pytest.mark.parametrize("kind", ["shift", "some", "random", "one", "none"])
+def test_ppermute_over_several_axes(names, kind):
+    n = int(np.prod([GRID[k] for k in names]))
+    shift = [(i, (i + 1) % n) for i in range(n)]
+    mixed = list(enumerate(np.random.default_rng(n).permutation(n).tolist()))
+    perm = {"shift": shift, "some": mixed[1:], "random": mixed, "one": [(0, n - 1)], "none": []}
+    f = lambda x, names=names: lax.ppermute(x, names, perm[kind])
+    want = in_a_row(fg.vmap(lambda x: f(x, "i"), axis_name="i"), names, LANES)
+    got = on_grid(f)(LANES)
+    close(got, want)
+    weights = np.cos(LANES)
+    grad = fg.grad(lambda x: fnp.sum(on_grid(f)(x) * weights))(LANES)
+    back = lambda x: lax.ppermute(x, names, [(b, a) for a, b in perm[kind]])
+    close(grad, on_grid(back)(weights))
+    # Signs of zeros and NaN arrive as they are sent.
+    odd = np.where(LANES > 0, np.float32(-0.0), np.float32(np.nan))
+    want = in_a_row(fg.vmap(lambda x: f(x, "i"), axis_name="i"), names, odd)
+    np.testing.assert_array_equal(np.signbit(on_grid(f)(odd)), np.signbit(want))
+
+
+def test_axes_named_twice_are_refused():
+    for f in (
+        lambda x: lax.ppermute(x, ("a", "a"), []),
+        lambda x: lax.all_to_all(x, ["b", "a", "b"], 0, 0),
+        lambda x: lax.all_gather(x, ("a", "a")),
+    ):
+        with pytest.raises(ValueError, match="names an axis twice"):
+            on_grid(f)(LANES)
+    with pytest.raises(ValueError, match=r"distinct lanes below 6, got \(\(0, 6\),\)"):
+        on_grid(lambda x: lax.ppermute(x, ("a", "b"), [(0, 6)]))(LANES)
+
+
 def test_a_collective_passes_axes_that_are_not_its_own():
     t = np.arange(24, dtype="float32").reshape(2, 3, 4)
     f = fg.vmap(lambda x: fg.vmap(lambda y: lax.all_gather(y, "i"))(x), axis_name="i")
