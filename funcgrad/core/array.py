@@ -43,13 +43,23 @@ class Array(ArrayMethods):
     Array([5., 2., 4.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "_aval", "_gone", "_value", "weak_type")
+    __slots__ = ("__weakref__", "_gone", "_value", "aval", "weak_type")
+
+    aval: ShapedArray
 
     def __init__(self, value: np.ndarray, weak_type: bool = False, aval: ShapedArray | None = None):
         self._value = value
         self.weak_type = weak_type
         self._gone: str | None = None
-        self._aval = aval
+        if aval is not None:
+            self.aval = aval
+
+    def __getattr__(self, name: str) -> Any:
+        # `aval` is made when it is first asked for; from then on it is found without this.
+        if name != "aval":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.aval = ShapedArray(self._value.shape, self._value.dtype, self.weak_type)
+        return self.aval
 
     @property
     def value(self) -> np.ndarray:
@@ -60,14 +70,6 @@ class Array(ArrayMethods):
                 f"{self._gone}. Keep the function's result instead, or don't donate the argument."
             )
         return self._value
-
-    @property
-    def aval(self) -> ShapedArray:
-        aval = self._aval
-        if aval is None:
-            value = self._value
-            aval = self._aval = ShapedArray(value.shape, value.dtype, self.weak_type)
-        return aval
 
     shape = property(lambda self: self._value.shape)
     dtype = property(lambda self: self._value.dtype)
@@ -202,6 +204,8 @@ def is_distributed(value: Any) -> bool:
     return isinstance(value, Array) and type(value) is not Array
 
 
+_ARRAYS = frozenset({Array})
+_GIVEN = "as given"  # the types that `combined` knows, beside those of operations themselves
 # Operands of which it is known without a look that they aren't.
 _HERE = frozenset({Array, np.ndarray, bool, int, float, complex})
 
@@ -226,18 +230,31 @@ def raw(value: Any) -> np.ndarray:
     return np.asarray(value, scalar_dtype(value))
 
 
+_SETTLED = 1 << 24  # bytes
+
+
+def settled(value: Any) -> np.ndarray:
+    """As `raw`, for compiled code, which reads memory in row-major order: an Array that is another
+    view (broadcast, transposed) is copied once, not at each call, unless it is very large."""
+    x = raw(value)
+    if type(value) is Array and not x.flags.c_contiguous and x.nbytes <= _SETTLED:
+        value._value = x = np.ascontiguousarray(x)
+    return x
+
+
 class EvalTrace(Trace):
     """The root: runs each operation's `impl` at once."""
 
     what = "evaluation"
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
-        out = None
-        if len(args) == 2:
-            x, y = args
-            out = evaluated2(prim, x, y, params, True)
-        elif len(args) == 1:
+        n = len(args)
+        if n == 2:
+            out = evaluated2(prim, args[0], args[1], params)
+        elif n == 1:
             out = evaluated1(prim, args[0], params, True)
+        else:
+            out = _evaluated(prim, args, params)
         return self._evaluate(prim, args, params) if out is None else out
 
     def _evaluate(self, prim: Primitive, args: tuple, params: dict) -> Any:
@@ -272,19 +289,12 @@ class EvalTrace(Trace):
         return result
 
 
-def evaluated2(
-    prim: Primitive, x: Any, y: Any, params: dict | None = None, at_root: bool = False
-) -> Array | None:
-    """The op's result on two Arrays whose types it was evaluated on before, in this context.
-
-    None where anything is otherwise, also under a transformation (unless the op came through it,
-    `at_root`); then the op is to be applied by its trace.
-    """
-    ctx = current()
+def evaluated2(prim: Primitive, x: Any, y: Any, params: dict) -> Array | None:
+    """The op's result on two Arrays whose types it was evaluated on before, in this context; None
+    where anything is otherwise."""
     if type(x) is not Array or type(y) is not Array:
         return None
-    if not at_root and ctx.trace is not ROOT.trace:
-        return None
+    ctx = current()
     a, b = x._value, y._value
     key: tuple = (prim, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
     if params:
@@ -308,7 +318,8 @@ def evaluated2(
 def evaluated1(
     prim: Primitive, x: Any, params: dict | None = None, at_root: bool = False
 ) -> Array | None:
-    """As `evaluated2`, of one Array and parameters."""
+    """As `evaluated2`, of one Array and parameters; None under a transformation, too, unless the op
+    came through it (`at_root`)."""
     ctx = current()
     if type(x) is not Array or (not at_root and ctx.trace is not ROOT.trace):
         return None
@@ -332,6 +343,92 @@ def evaluated1(
     return Array(out, aval.weak_type, aval)
 
 
+def _evaluated(prim: Primitive, args: tuple, params: dict) -> Array | None:
+    """As `evaluated2` at the root, of any number of Arrays."""
+    if not _ARRAYS.issuperset(map(type, args)):
+        return None
+    ctx = current()
+    key: list[Any] = [prim]
+    for x in args:
+        key += x._value.shape, x._value.dtype, x.weak_type
+    if params:
+        key += params.items()
+    try:
+        aval = ctx.types.get(tuple(key))
+    except TypeError:  # a parameter that has no hash
+        return None
+    if aval is None or ctx.debug_nans or any(x._gone is not None for x in args):
+        return None
+    token = quiet()
+    try:
+        out = prim.impl(np, *[x._value for x in args], **params)
+    finally:
+        loud(token)
+    return wrap(out, aval)
+
+
+def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
+    """The result of an elementwise op on operands as users give them, Arrays that broadcast or an
+    Array and a number: None, unless `remember_combined` met operands of these types before. Under a
+    transformation it is always None, since its trace is to apply the op."""
+    ctx = current()
+    if ctx.trace is not ROOT.trace or ctx.debug_nans:
+        return None
+    key: tuple
+    if type(x) is Array:
+        a = x._value
+        if type(y) is Array:
+            b = y._value
+            key = (_GIVEN, prim, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
+            known = y._gone is None
+        else:
+            key, known = (_GIVEN, prim, a.shape, a.dtype, x.weak_type, type(y)), True
+        known = known and x._gone is None
+    elif type(y) is Array:
+        b = y._value
+        key, known = (_GIVEN, prim, type(x), b.shape, b.dtype, y.weak_type), y._gone is None
+    else:
+        return None
+    aval = ctx.types.get(key)
+    if aval is None or not known:
+        return None
+    token = quiet()
+    try:
+        if type(x) is not Array:
+            a = np.asarray(x, b.dtype)
+        elif type(y) is not Array:
+            b = np.asarray(y, a.dtype)
+        out = prim.impl(np, a, b)
+    except OverflowError:  # a number that the dtype can't hold, of which others tell
+        return None
+    finally:
+        loud(token)
+    if type(out) is not ndarray or out.dtype is not aval.dtype:
+        return wrap(out, aval)
+    return Array(out, aval.weak_type, aval)
+
+
+def remember_combined(
+    prim: Primitive, given: Sequence[Any], taken: Sequence[Any], out: Any
+) -> None:
+    """Let `combined` know a result's type, where the op took the dtypes that a user gave: NumPy
+    then does in one go what a broadcast would do first."""
+    ctx = current()
+    if ctx.trace is not ROOT.trace or type(out) is not Array:
+        return
+    key: list[Any] = [_GIVEN, prim]
+    for x, operand in zip(given, taken, strict=True):
+        if type(x) is Array:
+            if operand.dtype is not x._value.dtype or operand.weak_type is not x.weak_type:
+                return
+            key += x._value.shape, x._value.dtype, x.weak_type
+        elif type(x) is float or type(x) is int:
+            key.append(type(x))
+        else:
+            return
+    ctx.remember(tuple(key), out.aval)
+
+
 def _is_weak(operand: Any) -> bool:
     if isinstance(operand, Array):
         return operand.weak_type
@@ -342,11 +439,11 @@ def wrap(value: Any, aval: ShapedArray) -> Array:
     """An Array of what an `impl` returned, in the dtype that the op's type promises."""
     if is_distributed(value):
         return value
-    if type(value) is not np.ndarray:
+    if type(value) is not ndarray:
         value = np.asarray(value)
-    if value.dtype != aval.dtype:
-        value = value.astype(aval.dtype)
-    return Array(value, aval.weak_type)
+    if value.dtype is aval.dtype:
+        return Array(value, aval.weak_type, aval)
+    return Array(value.astype(aval.dtype, copy=False), aval.weak_type)
 
 
 def own(args: Sequence[Any], outs: Sequence[Any]) -> list:

@@ -92,10 +92,15 @@ class Context:
         except TypeError:  # a parameter has no hash
             return prim.abstract(*avals, **params)
         if known is None:
-            if len(self.types) >= _MAX_TYPES:
-                self.types.clear()
-            known = self.types[tuple(key)] = prim.abstract(*avals, **params)
+            known = prim.abstract(*avals, **params)
+            self.remember(tuple(key), known)
         return known
+
+    def remember(self, key: tuple, known: Any) -> None:
+        """Keep the type of an operation's result for next time."""
+        if len(self.types) >= _MAX_TYPES:
+            self.types.clear()
+        self.types[key] = known
 
     def static_key(self) -> tuple:
         """What a traced program depends on beside its arguments."""

@@ -29,8 +29,6 @@ class ShardedArray(Array):
 
     __slots__ = ("_sharding",)
 
-    _aval: ShapedArray
-
     def __init__(self, kept: np.ndarray, aval: ShapedArray, sharding: NamedSharding):
         super().__init__(kept, aval.weak_type, aval)
         self._sharding = sharding
@@ -40,7 +38,7 @@ class ShardedArray(Array):
         """What this process keeps of the array, in the form that the mesh's runtime wants."""
         if self._gone is not None:
             raise DonatedBufferError(
-                f"this array {self._aval} is gone: {self._gone}. Keep the function's result "
+                f"this array {self.aval} is gone: {self._gone}. Keep the function's result "
                 "instead, or don't donate the argument."
             )
         return self._value
@@ -50,13 +48,12 @@ class ShardedArray(Array):
         """The whole array in numpy; an error where this process doesn't hold all of it."""
         return backend.spmd().whole(self)
 
-    aval = property(lambda self: self._aval)
-    shape = property(lambda self: self._aval.shape)
-    dtype = property(lambda self: self._aval.dtype)
-    ndim = property(lambda self: len(self._aval.shape))
-    size = property(lambda self: self._aval.size)
-    nbytes = property(lambda self: self._aval.nbytes)
-    itemsize = property(lambda self: self._aval.dtype.itemsize)
+    shape = property(lambda self: self.aval.shape)
+    dtype = property(lambda self: self.aval.dtype)
+    ndim = property(lambda self: len(self.aval.shape))
+    size = property(lambda self: self.aval.size)
+    nbytes = property(lambda self: self.aval.nbytes)
+    itemsize = property(lambda self: self.aval.dtype.itemsize)
     sharding = property(lambda self: self._sharding)
 
     @property
@@ -89,7 +86,7 @@ class ShardedArray(Array):
 
     def __repr__(self) -> str:
         if self._gone is not None:
-            return f"ShardedArray({self._aval}, deleted)"
+            return f"ShardedArray({self.aval}, deleted)"
         return backend.spmd().array_text(self)
 
     def __str__(self) -> str:

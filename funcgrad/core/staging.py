@@ -60,7 +60,7 @@ class JaxprTrace(Trace):
 
     def atom(self, value: Any) -> Atom:
         """The variable or literal that stands for a value in this program."""
-        if isinstance(value, JaxprTracer) and value._trace is self:
+        if type(value) is JaxprTracer and value._trace is self:
             return value._var
         if isinstance(value, Tracer) and not value._trace.live:
             raise leak_error(value)
@@ -79,9 +79,8 @@ class JaxprTrace(Trace):
         return var
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
-        ins = [self.atom(a) for a in args]
-        ctx = context.current()
-        place = source.current()
+        atom, ctx, place = self.atom, context.current(), source.current()
+        ins = [a._var if type(a) is JaxprTracer and a._trace is self else atom(a) for a in args]
         if prim.multiple:
             outs = [Var(a) for a in prim.abstract(*[a.aval for a in ins], **params)]
             self.eqns.append(Eqn(prim, ins, outs, params, place, ctx.scopes))

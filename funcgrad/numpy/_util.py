@@ -14,9 +14,10 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, combined, remember_combined
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as _promote_avals
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, shape_of
@@ -24,8 +25,9 @@ from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.convert import convert_element_type, convert_element_type_p
 
 __all__ = [
-    "align", "as_array", "as_dtype", "axes_of", "broadcast", "broadcast_shapes", "broadcast_to",
-    "canonical_axes", "canonical_axis", "convert", "default_float", "default_int",
+    "align", "applied", "as_array", "as_dtype", "axes_of", "binary", "broadcast",
+    "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "convert",
+    "default_float", "default_int",
     "documented", "dtype_or", "elementwise", "integers", "is_scalar", "keep_weak", "need_real",
     "number", "numbers", "promote", "promote_and_broadcast", "promote_inexact", "shape_of",
 ]  # fmt: skip
@@ -278,6 +280,19 @@ _KINDS = {float: "fc", int: "fciu"}
 def _yields(scalar: Any, x: ShapedArray) -> bool:
     """Whether a Python scalar takes x's dtype, as far as that is plain to see."""
     return not x.weak_type and x.dtype.kind in _KINDS.get(type(scalar), "")
+
+
+def binary(name: str, prim: Primitive, x: Any, y: Any) -> Any:
+    """An elementwise primitive applied to two arguments that promote and broadcast."""
+    out = combined(prim, x, y)
+    return applied(prim, (x, y), promote_and_broadcast(name, x, y)) if out is None else out
+
+
+def applied(prim: Primitive, given: Sequence[Any], operands: Sequence[Any]) -> Any:
+    """A primitive of two operands that were made of those given, which is quicker next time."""
+    out = prim.bind(*operands)
+    remember_combined(prim, given, operands, out)
+    return out
 
 
 def elementwise(name: str, prim: Any, *args: Any) -> Any:

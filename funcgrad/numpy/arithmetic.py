@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.array import Array, evaluated2
+from funcgrad.core.array import Array, combined
 from funcgrad.core.primitive import Primitive
 from funcgrad.numpy._util import (
     align,
+    applied,
     as_array,
+    binary,
     documented,
     is_scalar,
     keep_weak,
@@ -35,8 +37,7 @@ _BOTH = "`x` and `y` promote to one dtype and broadcast to one shape, which the 
 
 def _binary(prim: Primitive, name: str, summary: str, example: str) -> Any:
     def function(x: Any, y: Any, /) -> Any:
-        out = evaluated2(prim, x, y)
-        return prim.bind(*promote_and_broadcast(name, x, y)) if out is None else out
+        return binary(name, prim, x, y)
 
     return documented(function, name, summary, _BOTH, example)
 
@@ -45,11 +46,13 @@ def _numbers(prim: Primitive, on_bool: Primitive, name: str, summary: str, examp
     """A binary op of numbers that has a meaning for bool as well."""
 
     def function(x: Any, y: Any, /) -> Any:
-        out = evaluated2(prim, x, y)
-        if out is not None and out._value.dtype is not dtypes.BOOL:
+        out = combined(prim, x, y)
+        if out is not None:
             return out
-        x, y = promote_and_broadcast(name, x, y)
-        return (on_bool if x.dtype == dtypes.BOOL else prim).bind(x, y)
+        operands = promote_and_broadcast(name, x, y)
+        if operands[0].dtype == dtypes.BOOL:
+            return on_bool.bind(*operands)
+        return applied(prim, (x, y), operands)
 
     return documented(function, name, summary, _BOTH, example)
 
@@ -169,12 +172,8 @@ def true_divide(x: Any, y: Any, /) -> Any:
     Array([0.5, 1. , 1.5], dtype=float32)
     """
     if type(x) is Array and x._value.dtype.kind in "fc":
-        # A quotient of floats, as ready as a sum; that of integers is another op's.
-        out = evaluated2(arithmetic.div, x, y)
-        if out is not None:
-            return out
-        if type(y) is float:
-            return arithmetic.div.bind(*promote_and_broadcast("divide", x, y))
+        # A quotient of floats is as any other op; integers are to be converted first.
+        return binary("divide", arithmetic.div, x, y)
     return arithmetic.div.bind(*align("divide", promote_inexact("divide", x, y)))
 
 

@@ -29,6 +29,7 @@ from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.shape import concatenate, expand_dims, reshape, squeeze
 
 _Axes = Sequence[int]
+_MATRICES = ((1,), (0,)), ((), ())
 
 
 def _contract(
@@ -62,7 +63,11 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
             "by scalars with *"
         )
     if a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0]:
-        return _contract(a, b, ((1,), (0,)), ((), ()), preferred_element_type)
+        preferred = preferred_element_type
+        preferred = None if preferred is None else dtype_or(preferred, a.dtype)
+        return dot_general_p.bind(
+            a, b, dimension_numbers=_MATRICES, preferred_element_type=preferred
+        )
     row, column = a.ndim == 1, b.ndim == 1
     inner = a.shape[-1], b.shape[0 if column else -2]
     if inner[0] != inner[1]:

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.array import evaluated2
+from funcgrad.core.array import combined
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
     align,
+    applied,
     as_array,
+    binary,
     broadcast_shapes,
     broadcast_to,
     convert,
@@ -37,20 +39,20 @@ _BOTH = "`x` and `y` promote to one dtype and broadcast to one shape."
 
 def _comparison(prim: Primitive, name: str, relation: str, example: str) -> Any:
     def function(x: Any, y: Any, /) -> Any:
-        out = evaluated2(prim, x, y)
-        return prim.bind(*promote_and_broadcast(name, x, y)) if out is None else out
+        return binary(name, prim, x, y)
 
     return documented(function, name, f"Elementwise x {relation} y, as bool.", _BOTH, example)
 
 
 def _ordering(prim: Primitive, name: str, relation: str, example: str) -> Any:
     def function(x: Any, y: Any, /) -> Any:
-        out = evaluated2(prim, x, y)
+        out = combined(prim, x, y)
         if out is not None:
             return out
+        given = x, y
         x, y = promote_and_broadcast(name, x, y)
         if not dtypes.is_complex(x.dtype):
-            return prim.bind(x, y)
+            return applied(prim, given, (x, y))
         tied = compare.eq(arithmetic.real(x), arithmetic.real(y))
         by_imag = prim.bind(arithmetic.imag(x), arithmetic.imag(y))
         return select(tied, by_imag, prim.bind(arithmetic.real(x), arithmetic.real(y)))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core.array import Array
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
@@ -78,7 +79,8 @@ def _summed(
     """A sum or product over axes."""
     x = as_array(name, a, "a")
     if dtype is None:
-        x = convert(x, accumulation_dtype(x.dtype))
+        if x.dtype.kind not in "fc":
+            x = convert(x, accumulation_dtype(x.dtype))
     else:
         x = convert(x, dtype_or(dtype, x.dtype))
         if x.dtype == dtypes.BOOL:
@@ -265,7 +267,10 @@ def mean(
     Array([1.5, 3.5], dtype=float32)
     """
     x = as_array("mean", a, "a")
-    work, out_dtype = _mean_dtypes(x.dtype, dtype)
+    if dtype is None and x.dtype.kind in "fc" and x.dtype.itemsize >= 4:
+        work = out_dtype = x.dtype
+    else:
+        work, out_dtype = _mean_dtypes(x.dtype, dtype)
     total = sum(x, axis, work, keepdims, where=where)
     count = _count("mean", x, axis, keepdims, where, total)
     return convert(arithmetic.div.bind(total, count), out_dtype)
@@ -275,7 +280,7 @@ def _count(name: str, x: Any, axis: Any, keepdims: bool, where: Any, total: Any)
     """How many elements a reduction counts: known, or where a mask says so an array like total."""
     if where is None:
         n = size_of([x.shape[i] for i in axes_of(name, axis, x.ndim)])
-        return np.asarray(n, np.float64).astype(total.dtype)
+        return Array(np.asarray(n, np.float64).astype(total.dtype))
     mask = truth(as_array(name, where, "where"))
     mask = broadcast_to(mask, broadcast_shapes(name, x.shape, mask.shape))
     return convert(sum(mask, axis, None, keepdims), total.dtype)
@@ -317,7 +322,8 @@ def var(
     total = sum(squares, axis, None, keepdims, where=where)
     count = _count("var", x, axis, keepdims, where, total)
     if where is None:
-        count = np.maximum(count - count.dtype.type(ddof), 0)
+        n = count.value
+        count = Array(np.asarray(np.maximum(n - n.dtype.type(ddof), 0)))
     else:
         count = arithmetic.max(arithmetic.sub(count, ddof), 0)
     out = arithmetic.div.bind(total, count)

@@ -37,6 +37,15 @@ def _broadcast_abstract(x, *, shape, broadcast_dimensions):
 
 
 def _broadcast_impl(xp, x, *, shape, broadcast_dimensions):
+    whole = type(x) is np.ndarray and x.flags.c_contiguous and x.dtype.kind in "fiucb"
+    if whole and 0 not in shape:
+        # A view by its strides: NumPy's own function takes ten times as long.
+        strides = [0] * len(shape)
+        for size, step, d in zip(x.shape, x.strides, broadcast_dimensions, strict=True):
+            strides[d] = step if size == shape[d] else 0
+        view = np.ndarray(shape, x.dtype, x, 0, strides)
+        view.flags.writeable = False
+        return view
     expanded = [1] * len(shape)
     for size, d in zip(x.shape, broadcast_dimensions, strict=True):
         expanded[d] = size
@@ -92,8 +101,8 @@ def _sum_abstract(x, *, axes):
 
 def _sum_impl(xp, x, *, axes):
     if x.dtype.itemsize < 4 and dtypes.is_float(x.dtype):
-        return xp.sum(x.astype(np.float32), axis=axes).astype(x.dtype)
-    return xp.sum(x, axis=axes, dtype=x.dtype)
+        return x.astype(np.float32).sum(axis=axes).astype(x.dtype)
+    return x.sum(axis=axes, dtype=x.dtype)
 
 
 def _sum_jvp(primals, tangents, *, axes):

@@ -8,7 +8,8 @@ Small floats are multiplied and accumulated in float32, and rounded once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,20 +109,46 @@ def _abstract(lhs, rhs, *, dimension_numbers, preferred_element_type):
     return ShapedArray(tuple(shape), dtype, lhs.weak_type and rhs.weak_type)
 
 
-def _impl(xp, lhs, rhs, *, dimension_numbers, preferred_element_type):
+class _Order(NamedTuple):
+    """How a product's operands are brought into the order of a matrix product: batch, free and
+    contracted axes on the left, batch, contracted and free ones on the right; None: they are in it.
+    """
+
+    left: tuple[int, ...] | None
+    right: tuple[int, ...] | None
+    n_batch: int
+    n_contracted: int
+
+
+@lru_cache(maxsize=4096)
+def _order(l_ndim: int, r_ndim: int, dimension_numbers: Any) -> _Order:
     (lc, rc), (lb, rb) = dimension_numbers
+    left, right = (*lb, *_free(l_ndim, lc, lb), *lc), (*rb, *rc, *_free(r_ndim, rc, rb))
+    return _Order(_moved(left), _moved(right), len(lb), len(lc))
+
+
+def _moved(axes: Sequence[int]) -> tuple[int, ...] | None:
+    """A permutation of axes, None where it is none."""
+    return None if tuple(axes) == tuple(range(len(axes))) else tuple(axes)
+
+
+def _impl(xp, lhs, rhs, *, dimension_numbers, preferred_element_type):
+    order = _order(lhs.ndim, rhs.ndim, dimension_numbers)
     out_dtype = preferred_element_type or lhs.dtype
     compute = accumulator(lhs.dtype, rhs.dtype, out_dtype)
-    l_free, r_free = _free(lhs.ndim, lc, lb), _free(rhs.ndim, rc, rb)
-    batch = [lhs.shape[i] for i in lb]
-    l_sizes, r_sizes = [lhs.shape[i] for i in l_free], [rhs.shape[i] for i in r_free]
-    k = size_of([lhs.shape[i] for i in lc])
-    left = xp.transpose(lhs.astype(compute, copy=False), (*lb, *l_free, *lc))
-    right = xp.transpose(rhs.astype(compute, copy=False), (*rb, *rc, *r_free))
-    left = left.reshape((*batch, size_of(l_sizes), k))
-    right = right.reshape((*batch, k, size_of(r_sizes)))
-    out = xp.matmul(left, right)
-    return from_accumulator(out, out_dtype).reshape((*batch, *l_sizes, *r_sizes))
+    left, right = lhs.astype(compute, copy=False), rhs.astype(compute, copy=False)
+    if order.left is not None:
+        left = left.transpose(order.left)
+    if order.right is not None:
+        right = right.transpose(order.right)
+    nb, nc = order.n_batch, order.n_contracted
+    if nc == 1 and left.ndim == right.ndim == nb + 2:
+        return from_accumulator(xp.matmul(left, right), out_dtype)
+    batch, rows, columns = left.shape[:nb], left.shape[nb : left.ndim - nc], right.shape[nb + nc :]
+    k = size_of(right.shape[nb : nb + nc])
+    left, right = left.reshape((*batch, size_of(rows), k)), right.reshape(
+        (*batch, k, size_of(columns)))  # fmt: skip
+    return from_accumulator(xp.matmul(left, right), out_dtype).reshape((*batch, *rows, *columns))
 
 
 def bilinear_jvp(prim: Callable[[], Primitive]) -> Callable:
@@ -145,42 +172,47 @@ def bilinear_jvp(prim: Callable[[], Primitive]) -> Callable:
 def _transpose(ct, lhs, rhs, *, dimension_numbers, preferred_element_type):
     if is_linear(lhs):
         factor("dot_general", rhs)
-    (lc, rc), (lb, rb) = dimension_numbers
-    l_free = _free(aval_of(lhs).ndim, lc, lb)
-    r_free = _free(aval_of(rhs).ndim, rc, rb)
-    nb, nl, nr = len(lb), len(l_free), len(r_free)
-    ct_batch = tuple(range(nb))
-    ct_left = tuple(range(nb, nb + nl))
-    ct_right = tuple(range(nb + nl, nb + nl + nr))
+    ndims = aval_of(lhs).ndim, aval_of(rhs).ndim
     ct_lhs = ct_rhs = None
     if is_linear(lhs):
-        ct_lhs = _operand_ct(ct, rhs, lhs.aval, (ct_right, ct_batch), (r_free, rc, rb),
-                             (lb, l_free, lc))  # fmt: skip
+        ct_lhs = _operand_ct(ct, rhs, lhs.aval, *_ct_axes(0, *ndims, dimension_numbers))
     if is_linear(rhs):
-        ct_rhs = _operand_ct(ct, lhs, rhs.aval, (ct_left, ct_batch), (l_free, lc, lb),
-                             (rb, r_free, rc))  # fmt: skip
+        ct_rhs = _operand_ct(ct, lhs, rhs.aval, *_ct_axes(1, *ndims, dimension_numbers))
     return [ct_lhs, ct_rhs]
 
 
-def _operand_ct(ct, other, aval, ct_axes, other_axes, own_axes):
+@lru_cache(maxsize=4096)
+def _ct_axes(side: int, l_ndim: int, r_ndim: int, dimension_numbers: Any) -> tuple[Any, Any]:
+    """The cotangent of operand `side` is that of the result times the other operand, over the
+    other's free axes: that product's dimension numbers, and how its axes are permuted then."""
+    (lc, rc), (lb, rb) = dimension_numbers
+    l_free, r_free = _free(l_ndim, lc, lb), _free(r_ndim, rc, rb)
+    nb, nl = len(lb), len(l_free)
+    ct_batch, ct_left = tuple(range(nb)), tuple(range(nb, nb + nl))
+    ct_right = tuple(range(nb + nl, nb + nl + len(r_free)))
+    if side == 0:
+        ct_contract, other_free, other_contract, other_batch = ct_right, r_free, rc, rb
+        own = (*lb, *l_free), lc
+    else:
+        ct_contract, other_free, other_contract, other_batch = ct_left, l_free, lc, lb
+        own = (*rb, *r_free), rc
+    # The product's last axes are the contracted ones in the other operand's order.
+    by_other = sorted(range(len(other_contract)), key=lambda i: other_contract[i])
+    order = (*own[0], *(own[1][i] for i in by_other))
+    numbers = ((ct_contract, tuple(other_free)), (ct_batch, tuple(other_batch)))
+    return numbers, _moved([order.index(i) for i in range(len(order))])
+
+
+def _operand_ct(ct, other, aval, dimension_numbers, permutation):
     """ct · other over the other operand's free axes, with axes in the order of the operand."""
-    ct_contract, ct_batch = ct_axes
-    other_free, other_contract, other_batch = other_axes
-    own_batch, own_free, own_contract = own_axes
     same = aval_of(ct).dtype == aval_of(other).dtype == aval.dtype
     out = dot_general_p.bind(
         ct,
         other,
-        dimension_numbers=((ct_contract, tuple(other_free)), (ct_batch, tuple(other_batch))),
+        dimension_numbers=dimension_numbers,
         preferred_element_type=None if same else aval.dtype,
     )
-    # The product's last axes are the contracted ones in the other operand's order.
-    by_other = sorted(range(len(other_contract)), key=lambda i: other_contract[i])
-    order = (*own_batch, *own_free, *(own_contract[i] for i in by_other))
-    permutation = tuple(order.index(i) for i in range(len(order)))
-    if permutation == tuple(range(len(order))):
-        return out
-    return transpose_p.bind(out, permutation=permutation)
+    return out if permutation is None else transpose_p.bind(out, permutation=permutation)
 
 
 def _batch(axis, args, dims, *, dimension_numbers, preferred_element_type):

@@ -136,20 +136,19 @@ def _jvp(prim: Callable[[], Primitive], partials: Any) -> Any:
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         y = context.current().trace.process(prim(), tuple(primals), params)
-        out_aval = y.aval.tangent()
-        if partials is FLAT:
-            return y, Zero(out_aval)
-        total: Any = Zero(out_aval)
-        for partial, g in zip(partials, tangents, strict=True):
+        total: Any = None
+        for partial, g in zip(partials, tangents, strict=True) if partials is not FLAT else ():
             if type(g) is Zero or partial is FLAT:
                 continue
             if isinstance(partial, NoRule):
                 partial.raise_for(prim(), "differentiation", DifferentiationError)
             term = partial(g, y, *primals, **params) if params else partial(g, y, *primals)
-            total = term if type(total) is Zero else add.bind(total, term)
-        if type(total) is not Zero and aval_of(total).shape != out_aval.shape:
-            total = full(out_aval.shape, total)
-        return y, total
+            if type(term) is not Zero:
+                total = term if total is None else add.bind(total, term)
+        if total is None:
+            return y, Zero(y.aval.tangent())
+        shape = y.aval.shape
+        return y, total if aval_of(total).shape == shape else full(shape, total)
 
     return rule
 

@@ -7,6 +7,7 @@ multiplies what stands before and after each factor, so that zeros are no except
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ from funcgrad.ops.slicing import concatenate_p, slice_p
 # ---- identities
 
 
+@cache
 def lowest(dtype: np.dtype) -> Any:
     """The identity of max: -inf where the dtype has it, else its least value."""
     if dtype == dtypes.BOOL:
@@ -53,6 +55,7 @@ def lowest(dtype: np.dtype) -> Any:
     return low if low == low and low < 0 else np.asarray(dtypes.finfo(dtype).min, dtype)
 
 
+@cache
 def highest(dtype: np.dtype) -> Any:
     """The identity of min: inf where the dtype has it, else its greatest value."""
     if dtype == dtypes.BOOL:
@@ -157,14 +160,14 @@ def _has_bits(dtype: np.dtype) -> bool:
 
 max_p: Primitive = _reducer(
     "reduce_max",
-    lambda xp, x, axes, dtype: xp.max(x, axis=axes, initial=lowest(dtype).astype(x.dtype)),
+    lambda xp, x, axes, dtype: x.max(axis=axes, initial=lowest(dtype).astype(x.dtype)),
     _any_dtype,
     "an array",
     _extremum_jvp(lambda: max_p),
 )
 min_p: Primitive = _reducer(
     "reduce_min",
-    lambda xp, x, axes, dtype: xp.min(x, axis=axes, initial=highest(dtype).astype(x.dtype)),
+    lambda xp, x, axes, dtype: x.min(axis=axes, initial=highest(dtype).astype(x.dtype)),
     _any_dtype,
     "an array",
     _extremum_jvp(lambda: min_p),

@@ -64,12 +64,15 @@ class _Custom:
         self._nondiff = tuple(sorted(nums))
         wraps(fun, type(self).__name__)(self)
         self.__name__ = name_of(fun)
+        self._arity = _arity(fun)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
     def _resolve(self, args: tuple, kwargs: dict) -> tuple:
         """Positional arguments, with keywords and defaults in their places."""
+        if not kwargs and len(args) == self._arity:
+            return args
         try:
             bound = inspect.signature(self._fun).bind(*args, **kwargs)
         except ValueError:
@@ -93,6 +96,16 @@ class _Custom:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else tree.Partial(self, instance)
+
+
+def _arity(fun: Callable) -> int | None:
+    """How many arguments a function takes that are all by position, None where that isn't plain."""
+    try:
+        kinds = [p.kind for p in inspect.signature(fun).parameters.values()]
+    except (TypeError, ValueError):
+        return None
+    plain = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return len(kinds) if all(k in plain for k in kinds) else None
 
 
 def _same_types(what: str, got: Sequence[Any], want: Sequence[Any]) -> None:

@@ -59,18 +59,20 @@ class JVPTrace(Trace):
         return primal if type(tangent) is Zero else JVPTracer(self, primal, tangent)
 
     def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
-        primals, tangents, constant = [], [], True
+        for a in args:
+            if type(a) is JVPTracer and a._trace is self:
+                break
+        else:
+            assert self.parent is not None
+            return self.parent.process(prim, args, params)
+        primals, tangents = [], []
         for a in args:
             if type(a) is JVPTracer and a._trace is self:
                 primals.append(a.primal)
                 tangents.append(a.tangent)
-                constant = False
             else:
                 primals.append(a)
                 tangents.append(Zero(aval_of(a).tangent()))
-        assert self.parent is not None
-        if constant:
-            return self.parent.process(prim, args, params)
         token = context.push(self.below())
         try:
             out, out_tangents = prim.differentiate(primals, tangents, params)
@@ -78,7 +80,7 @@ class JVPTrace(Trace):
             context.pop(token)
         if prim.multiple:
             return [self.pack(p, t) for p, t in zip(out, out_tangents, strict=True)]
-        return self.pack(out, out_tangents)
+        return out if type(out_tangents) is Zero else JVPTracer(self, out, out_tangents)
 
     def process_custom(self, call: Any, args: tuple) -> list:
         pairs = [self.unpack(a) for a in args]

@@ -9,7 +9,7 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core import backend
-from funcgrad.core.array import Array, own, raw, wrap
+from funcgrad.core.array import Array, own, settled, wrap
 from funcgrad.core.ir import ClosedJaxpr, Jaxpr
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.show_html import program_html
@@ -63,7 +63,7 @@ def call_compiled(compiled: Any, program: Program, operands: Sequence[Any]) -> l
     jaxpr = program.jaxpr
     if program.shardings is not None:
         return compiled(operands)
-    values = compiled([raw(x) for x in operands])
+    values = compiled([settled(x) for x in operands])
     if np.ndarray in map(type, operands):
         values = own(operands, values)
     return [wrap(v, a) for v, a in zip(values, jaxpr.out_avals, strict=True)]

@@ -44,23 +44,31 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
 
     cts: dict[Var, Any] = {}
 
-    def accumulate(atom: Atom, ct: Any) -> None:
-        if ct is None or type(ct) is Zero or atom not in linear:
-            return
-        held = cts.get(atom)
-        cts[atom] = ct if held is None else add.bind(held, ct)
+    def accumulate(atom: Any, ct: Any) -> None:
+        if atom in linear and type(ct) is not Zero:
+            held = cts.get(atom)
+            cts[atom] = ct if held is None else add.bind(held, ct)
 
     for atom, ct in zip(jaxpr.outs, cts_out, strict=True):
-        accumulate(atom, ct)
+        if ct is not None:
+            accumulate(atom, ct)
     outer_place = source.placed()
     try:
         for eqn in reversed(linear_eqns):
-            outs = [cts.pop(v, None) for v in eqn.outs]
-            if not any(c is not None for c in outs):
-                continue
+            given: Any
+            if not eqn.prim.multiple:
+                given = cts.pop(eqn.outs[0], None)
+                if given is None:
+                    continue
+            else:
+                found = [cts.pop(v, None) for v in eqn.outs]
+                if all(c is None for c in found):
+                    continue
+                given = [Zero(v.aval.tangent()) if c is None else c
+                         for c, v in zip(found, eqn.outs, strict=True)]  # fmt: skip
             source.set_place(eqn.source or outer_place)
             operands = [Linear(a.aval) if a in linear else read(a) for a in eqn.ins]
-            for atom, c in zip(eqn.ins, _transposed(eqn, outs, operands), strict=True):
+            for atom, c in zip(eqn.ins, _transposed(eqn, given, operands), strict=True):
                 if c is not None:
                     accumulate(atom, c)
     finally:
@@ -71,13 +79,8 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
     ]
 
 
-def _transposed(eqn: Eqn, outs: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
-    """Cotangents of an equation's operands, from those of its results (None for zero)."""
-    ct: Any = outs[0]
-    if eqn.prim.multiple:
-        ct = [
-            Zero(v.aval.tangent()) if c is None else c for c, v in zip(outs, eqn.outs, strict=True)
-        ]
+def _transposed(eqn: Eqn, ct: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """Cotangents of an equation's operands, from that of its result (a list of them)."""
     if not eqn.scopes:
         return eqn.prim.transposed(ct, operands, eqn.params)
     with context.scoped(scopes=(*context.current().scopes, *eqn.scopes)):

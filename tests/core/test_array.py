@@ -10,9 +10,9 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import dtypes
+from funcgrad import dtypes, lax
 from funcgrad.core.array import Array, raw
-from funcgrad.errors import DonatedBufferError
+from funcgrad.errors import DonatedBufferError, ShapeError
 
 
 def test_attributes():
@@ -332,3 +332,44 @@ def test_big_python_integers_do_not_wrap():
     with pytest.raises(OverflowError):
         fnp.asarray(2**40)
     assert int(fnp.asarray(2**40, "int64")) == 2**40
+
+
+def test_operands_that_broadcast_and_numbers_are_remembered():
+    rows, column = (
+        fnp.array(np.arange(6, dtype=np.float32).reshape(2, 3)),
+        fnp.array([[1.0], [2.0]]),
+    )
+    byte = fnp.array([1, 2], dtype="int8")
+    for _ in range(3):
+        assert (rows - column).tolist() == [[-1, 0, 1], [1, 2, 3]]
+        assert (rows < 2).tolist() == [[True, True, False], [False, False, False]]
+        assert (1.0 / (1 + rows[:, :2])).tolist() == [[1.0, 0.5], [0.25, np.float32(0.2)]]
+        assert (byte + 1).dtype == np.int8
+        assert (byte + 1.5).dtype == np.float32
+        assert (byte + rows[:, :2]).dtype == np.float32
+        with pytest.raises(OverflowError, match="add: y is 300"):
+            byte + 300
+        with pytest.raises(ShapeError):
+            rows + fnp.ones(2)
+    with fg.default_dtype("float64"):
+        assert (byte + 1.5).dtype == np.float64
+
+
+def test_strict_operations_do_not_broadcast_what_functions_of_numpy_did():
+    x, y = fnp.ones((2, 3)), fnp.ones(3)
+    assert (x + y).shape == (2, 3)
+    assert (x + y).shape == (2, 3)
+    with pytest.raises(ShapeError, match="add"):
+        lax.add(x, y)
+
+
+def test_an_array_that_is_a_view_is_copied_once_for_compiled_code():
+    step = fg.jit(lambda x: x * 2)
+    x = fnp.array(np.arange(6, dtype=np.float32).reshape(2, 3)).T
+    assert not x.value.flags.c_contiguous
+    assert step(x).tolist() == [[0, 6], [2, 8], [4, 10]]
+    held = x.value
+    assert held.flags.c_contiguous
+    assert step(x).tolist() == [[0, 6], [2, 8], [4, 10]]
+    assert x.value is held
+    assert x.tolist() == [[0, 3], [1, 4], [2, 5]]

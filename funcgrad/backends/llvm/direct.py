@@ -298,7 +298,7 @@ def _load() -> ctypes.Structure:
     library = target.compile(direct_code.module, level=1, key=key)
     memory = allocator()
     array, value, gone, aval = Array(np.zeros(1)), np.zeros(1), "gone", object()
-    array._value, array.weak_type, array._gone, array._aval = value, True, gone, aval  # type: ignore
+    array._value, array.weak_type, array._gone, array.aval = value, True, gone, aval  # type: ignore
     slots = {
         "value": _offset(array, value, Array.__basicsize__),
         "weak_type": _offset(array, True, Array.__basicsize__),
