@@ -255,11 +255,11 @@ class Code:
         f = self._intrinsic(f"llvm.masked.store.{_suffix(value.type)}.p0", kind)
         self.b.call(f, [value, pointer, I32(1), mask])
 
-    def prefetch(self, pointer: ir.Value) -> None:
-        """Hint that memory will be read soon; any address is allowed."""
+    def prefetch(self, pointer: ir.Value, write: bool = False) -> None:
+        """Hint that memory will be read (or written) soon; any address is allowed."""
         kind = ir.FunctionType(VOID, [PTR, I32, I32, I32])
         f = self._intrinsic("llvm.prefetch.p0", kind)
-        self.b.call(f, [pointer, I32(0), I32(2), I32(1)])
+        self.b.call(f, [pointer, I32(int(write)), I32(2), I32(1)])
 
     def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
         """llvm.name.<type> of arguments of one type, which is the result's too."""

@@ -60,7 +60,7 @@ class Driver:
     def _strided_product(self, code: Code, job: Record) -> None:
         m, n, k, lanes = job["m"], job["n"], job["k"], self.parts.tile.lanes
         small = m * n * k <= SMALL_WORK
-        thin = (n <= THIN) & (m > 2 * THIN) | (n <= 3 * THIN) & (m > 6 * THIN) & (k > 4 * lanes)
+        thin = (n <= THIN) & (m > 2 * THIN)
         wide = (m <= THIN) & (n > 2 * THIN)
         with code.when(thin | (job["c_cs"].ne(1) & job["c_rs"].eq(1) & ~wide)):
             for x, y in (("m", "n"), ("a", "b"), ("a_rs", "b_cs"), ("a_cs", "b_rs"),
@@ -72,14 +72,20 @@ class Driver:
             few = (m <= THIN) | small & (k > SMALL_K)
             # Narrow columns of a B that no cache holds would be read in long strides.
             streamed = (m > THIN // 2) & (n * k > 1 << 22)
+            kept = code.i64(self.parts.tile.cache // self.fmt.acc_bytes)
+            held = (n * k <= kept) & (job["a_cs"].eq(1) | (m * k <= kept))
+            if not self.unpacked.panelled:
+                held = small
             ways = [
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
-                (b_unit & c_unit & (small | (m <= THIN) & ~streamed), self.unpacked.direct),
+                (b_unit & c_unit & (small | held | (m <= THIN) & ~streamed), self.unpacked.direct),
                 (job["b_rs"].eq(1) & (k >= 4 * lanes) & few, self.unpacked.dot),
                 (b_unit & ~c_unit & (m <= THIN), self.unpacked.turned),
             ]
             if self.unpacked.small:
                 ways.append((c_unit & small & (k <= SMALL_K), self.unpacked.small))
+            if self.unpacked.panelled:
+                ways.append((c_unit & held, self.unpacked.panelled))
         self._first_way(code, ways)
 
     def _first_way(self, code: Code, ways: list[tuple[Bool, ir.Function]]) -> None:

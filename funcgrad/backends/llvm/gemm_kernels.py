@@ -38,9 +38,9 @@ class Kernels:
             self._made[name].attributes.add("noinline")  # calls are cheap, compiling is not
         return self._made[name]
 
-    def packed(self, rows: int) -> ir.Function:
-        """void(k, a panel, b panel, c, c_rs, c_cs, m, n, add): rows × tile.cols."""
-        return self._once(f"packed{rows}", lambda name: self._packed(name, rows))
+    def packed(self, rows: int, vectors: int) -> ir.Function:
+        """void(k, a panel, b panel, c, c_rs, c_cs, m, n, add): rows × the first vectors of b."""
+        return self._once(f"packed{rows}x{vectors}", lambda name: self._packed(name, rows, vectors))
 
     def direct(self, rows: int, vectors: int, masked: bool) -> ir.Function:
         """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
@@ -55,11 +55,18 @@ class Kernels:
         """void(k, a, a_rs, b, b_cs, c, c_rs, c_cs, add): a and b contiguous along k."""
         return self._once(f"dot{rows}x{cols}", lambda name: self._dot(name, rows, cols))
 
-    def _packed(self, name: str, rows: int) -> ir.Function:
+    def _prefetch(self, code: Code, c: ir.Value, c_rs: Int, rows: int, vectors: int) -> None:
+        """The tile of C where its rows are contiguous, lest the end of the sums waits for it."""
+        for i in range(rows):
+            for v in range(vectors):
+                code.prefetch(code.at(c, c_rs * i + v * self.tile.lanes, self.fmt.acc), write=True)
+
+    def _packed(self, name: str, rows: int, vectors: int) -> ir.Function:
         types = [I64, PTR, PTR, PTR, I64, I64, I64, I64, I64]
         code = Code(self.module, name, types)
         k, a, b, c, c_rs, c_cs, m, n, add = code.args
-        tile, acc = self.tile, self._accumulators(code, rows, self.tile.vectors)
+        tile, acc = self.tile, self._accumulators(code, rows, vectors)
+        self._prefetch(code, c, c_rs, rows, vectors)
         with code.range(0, k) as kk:
             pb = code.at(b, kk * tile.cols, self.fmt.acc)
             pa = code.at(a, kk * tile.rows, self.fmt.acc)
@@ -67,7 +74,7 @@ class Kernels:
             vec = ir.VectorType(kind, tile.lanes)
             bv = [
                 code.load(code.at(pb, v * tile.lanes, kind), vec, self.fmt.acc_bytes)
-                for v in range(tile.vectors)
+                for v in range(vectors)
             ]
             for i in range(rows):
                 x = code.load(code.at(pa, i, kind), kind)
@@ -87,6 +94,7 @@ class Kernels:
         masks = [code.first_lanes(n - v * lanes, lanes) for v in range(vectors)]
         acc = self._accumulators(code, rows, vectors)
         row_pointers = [code.at(a, a_rs * i, fmt.storage) for i in range(rows)]
+        self._prefetch(code, c, c_rs, rows, vectors)
         with code.range(0, k) as kk:
             pb = code.at(b, kk * b_rs, fmt.storage)
             bv = []

@@ -14,9 +14,11 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record
 
-TILE_ROWS = 252
+OWN_ROWS = 252  # rows up to which each tile packs its part of B
+TILE_ROWS = 126
 TILE_PANELS = 8
 MIN_TILE_WORK = 1 << 18
+BLOCK_ROWS, BLOCK_COLS = 1100, 2048  # of a block, at most (about)
 
 
 class Packed:
@@ -89,16 +91,17 @@ class Packed:
         c = code.at(c, job["ic"] * rs + job["jc"] * cs, acc)
         add_first = job["add"] + job["ko"]
         own = code.variable(PTR, pb)
-        own_step = self.parts.panel_elements(tile.cols, code.i64(tile.kc))
+        kc = equal_parts(k, tile.kc, 2)
+        own_step = self.parts.panel_elements(tile.cols, kc)
         with code.when(~prepacked):
             size = own_step * (nt // tile.cols) * self.fmt.acc_bytes
             own.set(code.call(self.parts.take, size))
-        with code.range(code.args[1], code.args[2]) as t, code.range(0, k, tile.kc) as pc:
+        with code.range(code.args[1], code.args[2]) as t, code.range(0, k, kc) as pc:
             i0, j0 = t % row_tiles * mt, t // row_tiles * nt
             i1, j1 = (i0 + mt).min(m), (j0 + nt).min(n)
-            kc, add = (k - pc).min(tile.kc), add_first + pc
+            kl, add = (k - pc).min(kc), add_first + pc
             with code.when(~prepacked):
-                self._pack_b(code, job, own.get(), j0, j1, pc, kc, own_step)
+                self._pack_b(code, job, own.get(), j0, j1, pc, kl, own_step)
             # Along rows of C first: a column of tiles would walk through memory in long strides.
             with code.range(i0, i1, tile.rows) as i, code.range(j0, j1, tile.cols) as j:
                 ready = code.at(pb, j // tile.cols * pb_step + depth(pc) * tile.cols, acc)
@@ -106,38 +109,44 @@ class Packed:
                 bp = prepacked.pick(ready, fresh)
                 ap = code.at(pa, i // tile.rows * pa_step + depth(pc) * tile.rows, acc)
                 cp = code.at(c, i * rs + j * cs, acc)
-                self._choose_rows(code, (depth(kc), ap, bp, cp, rs, cs, m - i, n - j, add))
+                self._choose_kernel(code, (depth(kl), ap, bp, cp, rs, cs, m - i, n - j, add))
         with code.when(~prepacked):
             code.call(self.parts.give, own.get())
         code.ret()
         return code.function
 
-    def _choose_rows(self, code: Code, args: tuple[Any, ...]) -> None:
-        """The shortest micro-kernel that has the rows that are left."""
-        rows_left, kernels = args[6], self.parts.kernels
+    def _choose_kernel(self, code: Code, args: tuple[Any, ...]) -> None:
+        """The smallest micro-kernel that has the rows and columns that are left."""
+        rows_left, columns_left, kernels, tile = args[6], args[7], self.parts.kernels, self.tile
 
         def choose(heights: list[int]) -> None:
             if len(heights) == 1:
-                code.call(kernels.packed(heights[0]), *args)
+                code.call(kernels.packed(heights[0], tile.vectors), *args)
                 return
             with code.either(rows_left > heights[-2]) as (taller, fits):
                 with taller:
-                    code.call(kernels.packed(heights[-1]), *args)
+                    code.call(kernels.packed(heights[-1], tile.vectors), *args)
                 with fits:
                     choose(heights[:-1])
 
-        choose([h for h in (4, 8) if h < self.tile.rows] + [self.tile.rows])
+        with code.either(columns_left > tile.lanes) as (several, one):
+            with several:
+                choose([h for h in (4, 8) if h < tile.rows] + [tile.rows])
+            with one:
+                code.call(kernels.packed(tile.rows, 1), *args)
 
     def _blocks(self, pack_task: ir.Function, tile_task: ir.Function) -> ir.Function:
         """The loops over blocks, each of two parallel loops: pack, multiply."""
         code = Code(self.parts.module, "packed", [PTR])
         job, tile, size = Record(code, JOB, code.args[0]), self.tile, self.fmt.acc_bytes
-        mo, no, ko = tile.rows * (1536 // tile.rows), tile.cols * (2048 // tile.cols), 4 * tile.kc
         m, n, k, room = job["m"], job["n"], job["k"], self.parts.panel_elements
-        several = m > TILE_ROWS // tile.rows * tile.rows
+        mo = equal_parts(m, BLOCK_ROWS, tile.rows)
+        no = equal_parts(n, BLOCK_COLS, tile.cols)
+        ko = equal_parts(k, 2 * tile.kc, 2)
+        several = m > OWN_ROWS // tile.rows * tile.rows
         job["prepacked"] = several.select(1, 0)
-        pa_bytes = m.min(mo).ceil_div(tile.rows) * room(tile.rows, k.min(ko)) * size
-        pb_bytes = n.min(no).ceil_div(tile.cols) * room(tile.cols, k.min(ko)) * size
+        pa_bytes = mo // tile.rows * room(tile.rows, ko) * size
+        pb_bytes = no // tile.cols * room(tile.cols, ko) * size
         pa = code.call(self.parts.take, pa_bytes)
         pb = code.call(self.parts.take, several.select(pb_bytes, 0))
         job["pa"], job["pb"] = pa, pb
@@ -172,11 +181,17 @@ class Packed:
     ) -> Int:
         """Sets the tile shape so that every thread gets several tiles; returns their number."""
         tile = self.tile
-        row_tiles = several.select(a_panels.ceil_div(TILE_ROWS // tile.rows), 1)
+        row_tiles = several.select(a_panels.ceil_div(max(1, TILE_ROWS // tile.rows)), 1)
         row_panels = a_panels.ceil_div(row_tiles)
-        aim = (work // (self.parts.threads(code) * 8)).max(MIN_TILE_WORK)
+        aim = (work // (self.parts.threads(code) * 32)).max(MIN_TILE_WORK)
         per_column = row_panels * (tile.rows * tile.cols) * k
         col_panels = (aim // per_column).max(1).min(TILE_PANELS)
         job["mt"], job["nt"] = row_panels * tile.rows, col_panels * tile.cols
         job["row_tiles"] = row_tiles
         return row_tiles * b_panels.ceil_div(col_panels)
+
+
+def equal_parts(size: Int, largest: int, unit: int) -> Int:
+    """The size of the parts, in units, if as few equal ones are made as can be."""
+    parts = size.ceil_div(largest // unit * unit)
+    return size.ceil_div(parts * unit) * unit

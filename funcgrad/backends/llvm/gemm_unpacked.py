@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
-from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record
+from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, THIN, Parts, Record
 
 SMALL_K = 128  # rows of B that `small` has room for on the stack
 ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
@@ -24,9 +24,12 @@ class Unpacked:
 
     def __init__(self, parts: Parts):
         self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
-        self.heights = (8, 4, 2, 1) if self.tile.rows >= 8 else (4, 2, 1)
-        self.direct = self._direct(self._direct_task())
-        self.small = self._small() if self.fmt.storage == self.fmt.acc else None
+        self.heights = (8, 4, 2, 1) if self.tile.rows >= 8 else (6, 4, 2, 1)
+        self.grid = self._grid(self._grid_task())
+        self.direct = self._direct()
+        packs = self.fmt.storage == self.fmt.acc
+        self.small = self._small() if packs else None
+        self.panelled = self._panelled() if packs else None
         self.turned = self._turned()
         self.axpy = self._axpy(self._axpy_task())
         self.dot = self._dot(self._dot_task())
@@ -45,38 +48,108 @@ class Unpacked:
         code = Code(self.parts.module, name, [PTR, I64, I64] if task else [PTR])
         return code, Record(code, JOB, code.args[0])
 
-    def _direct(self, task: ir.Function) -> ir.Function:
+    def _direct(self) -> ir.Function:
         """b and c contiguous along n."""
         code, job = self._start("direct")
-        unit = 2 * self.tile.lanes
-        grain = (code.i64(SERIAL_WORK) // (job["m"] * job["k"] * unit).max(1)).max(8)
-        self.parts.loop(code, task, code.args[0], job["n"].ceil_div(unit), grain)
+        job["pb_step"] = self.tile.cols
+        code.call(self.grid, code.args[0])
         code.ret()
         return code.function
 
-    def _direct_task(self) -> ir.Function:
-        """Columns [begin, end), in units of two vectors."""
-        code, job = self._start("direct_task", task=True)
-        lanes, storage, acc = self.tile.lanes, self.fmt.storage, self.fmt.acc
-        fields = ("m", "n", "k", "a_rs", "a_cs", "b_rs", "c_rs", "add")
-        m, n, k, a_rs, a_cs, b_rs, c_rs, add = (job[f] for f in fields)
+    def _panelled(self) -> ir.Function:
+        """c contiguous along n, b any way: its columns are packed first, a stays where it is."""
+        code, job = self._start("panelled")
+        cols, k = self.tile.cols, job["k"]
+        panels = job["n"].ceil_div(cols)
+        step = job["pb_step"] = self.parts.panel_elements(cols, k)
+        job["pb"] = pb = code.call(self.parts.take, panels * step * self.fmt.acc_bytes)
+        grain = (code.i64(SERIAL_WORK // 4) // (k * cols)).max(1)
+        self.parts.loop(code, self._panel_task(), code.args[0], panels, grain)
+        job["b"], job["b_rs"] = pb, cols
+        code.call(self.grid, code.args[0])
+        code.call(self.parts.give, pb)
+        code.ret()
+        return code.function
+
+    def _panel_task(self) -> ir.Function:
+        """Packs panels [begin, end) of B."""
+        code, job = self._start("panel_task", task=True)
+        cols, k, rs, cs, step = self.tile.cols, job["k"], job["b_rs"], job["b_cs"], job["pb_step"]
+        start, stop = code.args[1] * cols, (code.args[2] * cols).min(job["n"])
+        dst = code.at(job.pointer_at("pb"), code.args[1] * step, self.fmt.acc)
+        src = code.at(job.pointer_at("b"), start * cs, self.fmt.storage)
+        code.call(self.parts.pack_b, dst, src, stop - start, k, cs, rs, step)
+        code.ret()
+        return code.function
+
+    def _grid(self, task: ir.Function) -> ir.Function:
+        """Cuts C into tiles for the threads: by rows if there are enough, so that each reads its
+        part of A once, else by columns."""
+        code, job = self._start("grid")
+        m, n, k, height, unit = job["m"], job["n"], job["k"], self.heights[0], self.tile.cols
+        job["mt"], job["nt"], job["row_tiles"] = m, n, 1
+        tiles = code.variable(I64, I64(1))
+        with code.when(m * n * k > 2 * SERIAL_WORK):
+            rows, columns = m.ceil_div(height), n.ceil_div(unit)
+            by_rows = (rows >= 8) | (rows > columns)
+            with code.either(by_rows) as (yes, no):
+                with yes:
+                    enough = code.i64(SERIAL_WORK) // (n * k * height)
+                    mt = enough.max(rows // (self.parts.threads(code) * 16)).max(1) * height
+                    job["mt"] = mt
+                    count = m.ceil_div(mt)
+                    job["row_tiles"] = count
+                    tiles.set(count)
+                with no:
+                    # Long pieces of B's rows, where they are read but once or twice.
+                    least = (m <= THIN).select(8, 1)
+                    nt = (code.i64(SERIAL_WORK) // (m * k * unit)).max(least) * unit
+                    job["nt"] = nt
+                    tiles.set(n.ceil_div(nt))
+        self.parts.loop(code, task, code.args[0], Int(code, tiles.get()), code.i64(1))
+        code.ret()
+        return code.function
+
+    def _grid_task(self) -> ir.Function:
+        """Tiles [begin, end) of C."""
+        code, job = self._start("grid_task", task=True)
+        storage, acc, cols = self.fmt.storage, self.fmt.acc, self.tile.cols
+        fields = ("k", "a_rs", "a_cs", "b_rs", "c_rs", "add", "pb_step", "mt", "nt", "row_tiles")
+        k, a_rs, a_cs, b_rs, c_rs, add, step, mt, nt, row_tiles = (job[f] for f in fields)
         a, b, c = (job.pointer_at(f) for f in "abc")
-        start, stop = code.args[1] * (2 * lanes), (code.args[2] * (2 * lanes)).min(n)
-        row = code.variable(I64, I64(0))
         wide = {4: 4, 2: 8} if self.tile.rows >= 8 else {}
-        for h in self.heights:
-            with self._while_fits(code, row, h, m) as i:
-                ai, ci = code.at(a, i * a_rs, storage), code.at(c, i * c_rs, acc)
-                column = code.variable(I64, start)
-                if h in wide:
-                    with self._while_fits(code, column, wide[h] * lanes, stop) as j:
-                        kernel = self.parts.kernels.direct(h, wide[h], masked=False)
-                        bj, cj = code.at(b, j, storage), code.at(c, i * c_rs + j, acc)
-                        code.call(kernel, k, ai, a_rs, a_cs, bj, b_rs, cj, c_rs, stop - j, add)
-                with code.range(Int(code, column.get()), stop, 2 * lanes) as j:
-                    bj, cj = code.at(b, j, storage), code.at(ci, j, acc)
-                    args = (k, ai, a_rs, a_cs, bj, b_rs, cj, c_rs, stop - j, add)
-                    self._one_or_two_vectors(code, h, stop - j, args)
+        with code.range(code.args[1], code.args[2]) as t:
+            i0, start = t % row_tiles * mt, t // row_tiles * nt
+            m, stop = (i0 + mt).min(job["m"]), (start + nt).min(job["n"])
+            # Several vectors of B lie side by side only where it isn't packed.
+            wide_stop = step.eq(cols).select(stop, start)
+            row = code.variable(I64, i0)
+            for h in self.heights:
+                with self._while_fits(code, row, h, m) as i:
+                    ai, ci = code.at(a, i * a_rs, storage), code.at(c, i * c_rs, acc)
+                    column = code.variable(I64, start)
+                    if h in wide:
+                        with self._while_fits(
+                            code, column, wide[h] * self.tile.lanes, wide_stop
+                        ) as j:
+                            kernel = self.parts.kernels.direct(h, wide[h], masked=False)
+                            bj, cj = code.at(b, j, storage), code.at(ci, j, acc)
+                            code.call(kernel, k, ai, a_rs, a_cs, bj, b_rs, cj, c_rs, stop - j, add)
+                    with code.range(Int(code, column.get()), stop, cols) as j:
+                        bj = code.at(b, j // cols * step, storage)
+                        args = (
+                            k,
+                            ai,
+                            a_rs,
+                            a_cs,
+                            bj,
+                            b_rs,
+                            code.at(ci, j, acc),
+                            c_rs,
+                            stop - j,
+                            add,
+                        )
+                        self._one_or_two_vectors(code, h, stop - j, args)
         code.ret()
         return code.function
 
