@@ -31,6 +31,9 @@ from funcgrad.backends.llvm.gemm_pack import Format, constant, narrow, widen
 from funcgrad.backends.llvm.gemm_packed import Packed
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 
+PAGE = 4096
+SPREAD_ROWS = 256  # rows in the same few lines of a core's own cache that it still holds
+
 
 class Driver:
     """Writes fg_gemm_<in>_<out>(ptr call) and all it needs into a module."""
@@ -74,11 +77,14 @@ class Driver:
             streamed = (m > THIN // 2) & (n * k > 1 << 22)
             kept = code.i64(self.parts.tile.cache // self.fmt.acc_bytes)
             held = (n * k <= kept) & (job["a_cs"].eq(1) | (m * k <= kept))
-            if not self.unpacked.panelled:
-                held = small
+            # Rows a multiple of a page apart would meet in the same lines of a cache.
+            apart = (job["b_rs"] % (PAGE // self.fmt.bytes)).ne(0) | (k <= SPREAD_ROWS)
+            lies_well = small | (m <= THIN) & ~streamed
+            if self.unpacked.panelled:
+                lies_well = lies_well | held & apart
             ways = [
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
-                (b_unit & c_unit & (small | held | (m <= THIN) & ~streamed), self.unpacked.direct),
+                (b_unit & c_unit & lies_well, self.unpacked.direct),
                 (job["b_rs"].eq(1) & (k >= 4 * lanes) & few, self.unpacked.dot),
                 (b_unit & ~c_unit & (m <= THIN), self.unpacked.turned),
             ]

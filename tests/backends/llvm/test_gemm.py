@@ -214,6 +214,23 @@ def test_threads_do_not_change_the_result(size):
         np.testing.assert_array_equal(c, results[0 if c is results[2] or c is results[4] else 1])
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("size", [(70, 41, 300), (131, 16, 513), (33, 1030, 270), (400, 9, 40)])
+def test_slices_whose_rows_are_pages_apart(size, threads):
+    """What lies well in a cache is read in place, else by way of panels."""
+    pool.set_num_threads(threads)
+    rng = np.random.default_rng(10)
+    m, n, k = size
+    a = random(rng, (m, 1024), np.dtype("float32"))[:, :k]
+    b = random(rng, (k, 2048), np.dtype("float32"))[:, 3 : 3 + n]
+    frame = np.full((m, 1024 + n), 7, np.float32)
+    for right in (b, laid_out(b, "transposed"), laid_out(b, "reversed")):
+        check(gemm(a, right, frame[:, 5 : 5 + n]), a, right)
+        check(gemm(laid_out(a, "transposed"), right, frame[:, 5 : 5 + n]), a, right)
+    assert (frame[:, :5] == 7).all()
+    assert (frame[:, 5 + n :] == 7).all()
+
+
 def test_random_shapes():
     rng = np.random.default_rng(6)
     for _ in range(60):
