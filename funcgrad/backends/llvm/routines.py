@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from funcgrad.backends.llvm.matrix import cholesky_call, lu_call, solve_call
 from funcgrad.backends.llvm.sort import sort_call, top_call
 from funcgrad.backends.program import HostStep
 
 # A routine's symbol, and the words of a call before the addresses.
 Call = tuple[str, tuple[int, ...]]
-_ROUTINES: dict[str, Callable[[HostStep], Call | None]] = {"sort": sort_call, "top_k": top_call}
+_ROUTINES: dict[str, Callable[[HostStep], Call | None]] = {
+    "cholesky": cholesky_call,
+    "lu": lu_call,
+    "sort": sort_call,
+    "top_k": top_call,
+    "triangular_solve": solve_call,
+}
 
 
 def routine(step: HostStep) -> Call | None:

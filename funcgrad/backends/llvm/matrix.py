@@ -1,0 +1,77 @@
+"""Host steps that decompose or solve with large matrices, as generated code.
+
+One function a dtype serves all shapes; its products are `gemm`'s.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm import gemm, pool, scratch
+from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm.matrix_lu import emit_lu
+from funcgrad.backends.llvm.matrix_parts import Matrices
+from funcgrad.backends.llvm.matrix_solve import emit_cholesky, emit_solve
+from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.program import HostStep
+
+_DTYPES = ("float32", "float64")
+_EMIT = {"lu": emit_lu, "cholesky": emit_cholesky, "solve": emit_solve}
+
+
+def lu_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The name of the function that runs a step of `lu`, and the words of its call before the
+    arrays; None where the host is to run it."""
+    *lead, m, n = step.ins[0].aval.shape
+    return _call("lu", step, (math.prod(lead), m, n))
+
+
+def cholesky_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The same for a step of `cholesky`."""
+    *lead, n, _ = step.ins[0].aval.shape
+    return _call("cholesky", step, (math.prod(lead), n))
+
+
+def solve_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The same for a step of `triangular_solve`."""
+    p, (*lead, n, _) = step.params, step.ins[0].aval.shape
+    left = p["left_side"]
+    columns = step.ins[1].aval.shape[-1 if left else -2]
+    # x op(a) = b says the same as op(a)ᵀ xᵀ = bᵀ.
+    turned = p["transpose_a"] != (not left)
+    flags = left, p["lower"] == turned, turned, p["unit_diagonal"]
+    return _call("solve", step, (math.prod(lead), n, columns, *map(int, flags)))
+
+
+def _call(what: str, step: HostStep, words: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | None:
+    dtype = step.ins[0].aval.dtype.name
+    if dtype not in _DTYPES or not all(v.aval.size for v in step.ins):
+        return None
+    install(what, dtype)
+    return f"fg_{what}_{dtype}", words
+
+
+@functools.cache
+def install(what: str, dtype: str, target: Engine | None = None) -> int:
+    """Compile a function, bind its symbol fg_<what>_<dtype>, and return its address.
+
+    >>> install("cholesky", "float32") == install("cholesky", "float32")
+    True
+    """
+    target = target or engine()
+    pool.bind(target)
+    scratch.bind(target)
+    gemm.install(dtype, dtype, target)
+    name = f"fg_{what}_{dtype}"
+
+    def write() -> ir.Module:
+        module = ir.Module(what)
+        _EMIT[what](Matrices(module, dtype, target.target), name)
+        return module
+
+    address = target.compile(write, key=f"{name} {generator('matrix')}").address(name)
+    target.bind(name, address)
+    return address
