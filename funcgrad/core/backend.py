@@ -35,8 +35,8 @@ class Executable(Protocol):
         """Run on plain arrays whose dtypes and shapes are those the program was compiled for."""
 
     def direct(self, call: Call) -> Any:
-        """An entry for `Backend.caller`: calls like this one; None if it can't do without
-        Python."""
+        """An entry for `Backend.caller`: calls like this one; None if it can't do without Python,
+        NotImplemented if it can't yet: ask again at a later call."""
 
     def bind(self, communicators: Any) -> Executable:
         """The program whose collectives go through these communicators: communicators(axis names)

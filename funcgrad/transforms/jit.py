@@ -218,7 +218,6 @@ class Jitted:
             return
         if context.current().debug_nans:
             return
-        self._learned[id(program)] = times + 1
         name = name_of(self._fun)
         example = backend.Call(
             call.args,
@@ -230,6 +229,9 @@ class Jitted:
             program.jaxpr.out_avals,
         )
         entry = program.executable(name, self._backend).direct(example)
+        if entry is NotImplemented:
+            return
+        self._learned[id(program)] = times + 1
         if entry is not None:
             self._entries = [entry, *self._entries[: MAX_ENTRIES - 1]]
             self._direct = backend.backend(self._backend).caller(self._entries)

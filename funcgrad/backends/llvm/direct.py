@@ -9,6 +9,7 @@ meaning this is. Calls that match do what Python would have done, errors and don
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 import sysconfig
 import threading
@@ -32,6 +33,8 @@ from funcgrad.tree.kinds import DICT, LIST, NONE, TUPLE, kind_of
 
 MAX_LEAVES = 4096
 MAX_DEPTH = 64
+PATIENCE = 16  # calls by way of Python before the native code is made, unless it is on disk
+_LEVEL = 1
 _NEW_FROM_DESCR = 94  # the number of PyArray_NewFromDescr in NumPy's table of C functions
 # What a call depends on beside its arguments.
 _CONTEXT = ("trace", "axes", "manual", "float_dtype", "int_dtype", "disable_jit", "debug_nans",
@@ -60,11 +63,16 @@ class Entry:
 
 
 def entry(executable: Any, call: Call, release: bool) -> Entry | None:
-    """What calls like this one look like, and what is to be done; None if Python must do it.
+    """What calls like this one look like, and what is to be done; None if Python must do it,
+    NotImplemented if only for now: it isn't known yet that direct calls are worth compiling.
 
     release: whether other threads may use Python while the program runs
     """
-    if executable.program.comms or not available():
+    if executable.program.comms:
+        return None
+    if not _worthwhile():
+        return NotImplemented
+    if not available():
         return None
     try:
         return _Writer(executable, call, release).entry()
@@ -262,6 +270,7 @@ _lock = threading.Lock()
 _method: ctypes.Structure | None = None
 _slots: dict[str, int] = {}
 _failed = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+_calls = itertools.count()
 
 
 class _MethodDef(ctypes.Structure):
@@ -278,6 +287,12 @@ class _MethodDef(ctypes.Structure):
 _FASTCALL = 0x80
 
 
+def _worthwhile() -> bool:
+    """Whether the native code is there, or calls so far show that it will pay for its making."""
+    ready = _method is not None or _failed or next(_calls) >= PATIENCE
+    return ready or engine().compiled(_key(), _LEVEL)
+
+
 def available() -> bool:
     """Whether there are direct calls in this Python; the native code is made at first use."""
     global _failed, _method
@@ -291,11 +306,14 @@ def available() -> bool:
         return not _failed
 
 
+def _key() -> str:
+    return f"direct {w.HEAD} {generator('direct')}"
+
+
 def _load() -> ctypes.Structure:
     target = engine()
     bind(target)
-    key = f"direct {w.HEAD} {generator('direct')}"
-    library = target.compile(direct_code.module, level=1, key=key)
+    library = target.compile(direct_code.module, _LEVEL, _key())
     memory = allocator()
     array, value, gone, aval = Array(np.zeros(1)), np.zeros(1), "gone", object()
     array._value, array.weak_type, array._gone, array.aval = value, True, gone, aval  # type: ignore

@@ -224,10 +224,12 @@ class Engine:
     def compile(self, module: Source, level: int = 3, key: str | None = None) -> Library:
         """Verify, optimize and link a module; the same text is compiled only once.
 
-        *level* is LLVM's, 0 to 3. Below 3 loops are neither vectorized nor unrolled, which
-        compiles twice as fast: for code that is written with vectors already. *key*, if given,
-        stands for the text, and must change when it does; then *module* may be a function, which
-        is called only if the object code is not on disk (see `objects`).
+        *level*: 3 and 2 are LLVM's, the latter without vectorizing or unrolling loops. 1 is for
+        code that is written as it is to run: what lies in the frame comes into registers, and
+        what is plainly equal is merged, no more. 0 translates as fast as possible, for code whose
+        own time is nothing. *key*, if given, stands for the text, and must change when it does;
+        then *module* may be a function, which is called only if the object code is not on disk
+        (see `objects`).
 
         Functions and globals that the module declares come from `bind`, then from the process
         (libc, libm). Raises InvalidIR if LLVM rejects the module, and RuntimeError if a
@@ -237,8 +239,7 @@ class Engine:
         >>> ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(lib.address("twice"))(21)
         42
         """
-        salt = f"{llvm.llvm_version_info}|{self.target}|{level}|{key is None}|"
-        name = hashlib.sha256((salt + (_text(module) if key is None else key)).encode()).hexdigest()
+        name = self._name(_text(module) if key is None else key, level, key is None)
         while True:
             with self._lock:
                 if name in self._libraries:
@@ -257,6 +258,19 @@ class Engine:
             with self._lock:
                 del self._building[name]
             mine.set()
+
+    def compiled(self, key: str, level: int) -> bool:
+        """Whether `compile` with this key and level has only to link, or nothing to do.
+
+        >>> engine().compiled("never compiled", 3)
+        False
+        """
+        name = self._name(key, level, False)
+        return name in self._libraries or objects.exists(name)
+
+    def _name(self, text: str, level: int, is_text: bool) -> str:
+        salt = f"{llvm.llvm_version_info}|{self.target}|{level}|{is_text}|"
+        return hashlib.sha256((salt + text).encode()).hexdigest()
 
     def _build(self, module: Source, level: int, name: str) -> Library:
         kept = objects.load(name)
@@ -281,24 +295,29 @@ class Engine:
             objects.save(name, obj, defined, declared)
         return Library(self, module, level, obj, tracker)
 
-    def _target_machine(self) -> Any:
+    def _target_machine(self, level: int = 3) -> Any:
         target = self.target
         return llvm.Target.from_triple(target.triple).create_target_machine(
-            cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+            cpu=target.cpu,
+            features=target.features,
+            opt=3 if level else 0,
+            reloc="pic",
+            codemodel="small",
         )
 
     def _inspect(self, text: str, level: int, what: Callable[[Any, Any], Any]) -> Any:
         """Optimize *text* in a fresh context and apply *what* to (target machine, module)."""
-        machine = self._target_machine()
+        machine = self._target_machine(level)
         with llvm.create_context() as context, _parse(text, context) as mod:
             mod.triple = self.target.triple
             mod.data_layout = str(machine.target_data)
-            tuning = llvm.create_pipeline_tuning_options(speed_level=level)
-            tuning.loop_vectorization = tuning.slp_vectorization = level == 3
-            tuning.loop_interleaving = tuning.loop_unrolling = level == 3
-            builder = llvm.create_pass_builder(machine, tuning)
-            passes = builder.getModulePassManager()
-            _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, mod, builder)
+            if level:
+                tuning = llvm.create_pipeline_tuning_options(speed_level=level)
+                tuning.loop_vectorization = tuning.slp_vectorization = level == 3
+                tuning.loop_interleaving = tuning.loop_unrolling = level == 3
+                builder = llvm.create_pass_builder(machine, tuning)
+                passes = builder.getModulePassManager() if level > 1 else _few_passes()
+                _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, mod, builder)
             return what(machine, mod)
 
 
@@ -345,6 +364,16 @@ def _text(module: Source) -> str:
 def _initialize() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+
+
+def _few_passes() -> Any:
+    """LLVM's least pipeline takes as long as code generation; these take a tenth of it."""
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    return passes
 
 
 def _parse(text: str, context: Any) -> Any:

@@ -32,9 +32,12 @@ from funcgrad.backends.program import (
     CopyStep,
     HostStep,
     KernelStep,
+    LoopStep,
     Program,
     View,
+    WhileStep,
     program_text,
+    walk,
 )
 from funcgrad.core import context
 from funcgrad.core.backend import Call
@@ -170,7 +173,7 @@ def native_run() -> Callable[..., int]:
             kind = ctypes.CFUNCTYPE(
                 ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_void_p
             )
-            library = engine().compile(_RUN)
+            library = engine().compile(_RUN, level=0)
             ctypes.c_void_p.from_address(library.address("fg_ndarray")).value = id(np.ndarray)
             _run = kind(library.address("fg_run"))
         return _run
@@ -257,7 +260,8 @@ class Executable:
         return (ctypes.c_int64 * len(words))(*words)
 
     def direct(self, call: Call) -> direct.Entry | None:
-        """An entry of `direct.caller`: calls like this one; None if they can't do without Python.
+        """An entry of `direct.caller`: calls like this one; None if they can't do without Python,
+        NotImplemented if they can't yet.
 
         Other threads may use Python while the program runs, unless it is over before they could.
         """
@@ -399,7 +403,9 @@ _LISTED = _references([np.empty(0)], 0)
 
 
 def _compile_host(target: Engine, program: Program, natives: Any) -> Library:
-    return target.compile(emit_host(program, natives, "fg_program"), level=1)
+    # Without loops it runs once a call: calls of kernels, whose time is theirs.
+    repeats = any(isinstance(s, LoopStep | WhileStep) for s in walk(program.steps))
+    return target.compile(emit_host(program, natives, "fg_program"), level=int(repeats))
 
 
 def _view(view: View, address: int, writable: bool) -> np.ndarray:

@@ -230,7 +230,7 @@ class _Allocator:
     """The native allocator, and how NumPy is told to use it."""
 
     def __init__(self) -> None:
-        library = engine().compile(_IR)
+        library = engine().compile(_IR, level=0)
         names = ("take", "zeros", "resize", "give")
         functions = [library.address(f"fg_memory_{n}") for n in names]
         self._handler = _Handler(b"funcgrad", 1, None, *functions)

@@ -33,6 +33,16 @@ def generator(prefix: str) -> str:
     return digest.hexdigest()
 
 
+def exists(key: str) -> bool:
+    """Whether there is an entry for a key, good or not.
+
+    >>> exists("0" * 64)
+    False
+    """
+    folder = _folder()
+    return folder is not None and (folder / key).exists()
+
+
 def load(key: str) -> tuple[bytes, list[str], list[str]] | None:
     """Object code, names it defines and names it declares; None if there is none for the key.
 

@@ -307,7 +307,7 @@ class _Pool:
     """The compiled loop and its state in memory, which a forked child resets."""
 
     def __init__(self) -> None:
-        self.library = engine().compile(_ir(engine().target))
+        self.library = engine().compile(_ir(engine().target), level=0)
         self.address = self.library.address(NAME)
         self.state = self.library.address("fg_pool")
         self.spins = 0

@@ -69,6 +69,38 @@ def test_levels_below_three_do_not_vectorize():
     assert " x float>" in engine().compile(source).llvm_text
 
 
+@pytest.mark.parametrize("level", range(4))
+def test_all_levels_run(level):
+    source = (
+        SUM.format(name="sum", addend="3.0")
+        + """
+define internal float @one() alwaysinline {
+  ret float 1.0
+}
+define float @{name}() {
+  %slot = alloca float
+  %one = call float @one()
+  store float %one, ptr %slot
+  %x = load float, ptr %slot
+  ret float %x
+}
+""".replace("{name}", "one_by_frame")
+    )
+    library = engine().compile(source, level)
+    f = ctypes.CFUNCTYPE(ctypes.c_float)(library.address("one_by_frame"))
+    assert f() == 1.0
+    assert ("alloca" in library.llvm_text) == (level == 0)
+
+
+def test_compiled_by_key():
+    e = engine()
+    assert not e.compiled("test_compiled_by_key", 1)
+    library = e.compile("define i32 @eight() { ret i32 8 }", 1, "test_compiled_by_key")
+    assert e.compiled("test_compiled_by_key", 1)
+    assert not e.compiled("test_compiled_by_key", 0)
+    assert ctypes.CFUNCTYPE(ctypes.c_int)(library.address("eight"))() == 8
+
+
 def test_generic_target_runs():
     generic = engine(Target.host().generic())
     assert generic is not engine()
