@@ -27,10 +27,10 @@ from funcgrad.backends.llvm.host import (
     host_steps,
     written_inputs,
 )
+from funcgrad.backends.llvm.host_run import run_host_step
 from funcgrad.backends.llvm.memory import LARGE, bind, large_arrays
 from funcgrad.backends.program import (
     CopyStep,
-    HostStep,
     KernelStep,
     LoopStep,
     Program,
@@ -417,15 +417,3 @@ def _view(view: View, address: int, writable: bool) -> np.ndarray:
     array = np.ndarray(aval.shape, aval.dtype, memoryview(memory))
     array.flags.writeable = writable
     return array
-
-
-def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-    """Run a step's primitive on arrays, its results copied into `outs`."""
-    prim = step.prim
-    if prim.effect or any(callable(p) for p in step.params.values()):
-        # Users' functions may keep what they are given; this memory is soon used again.
-        ins = [x.copy() for x in ins]
-    with np.errstate(all="ignore"):
-        results = prim.impl(np, *ins, **step.params)
-        for out, result in zip(outs, results if prim.multiple else [results], strict=True):
-            np.copyto(out, result, casting="unsafe")

@@ -14,12 +14,15 @@ from funcgrad.backends.llvm import gemm, pool, scratch
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.matrix_lu import emit_lu
 from funcgrad.backends.llvm.matrix_parts import Matrices
+from funcgrad.backends.llvm.matrix_qr import emit_qr
 from funcgrad.backends.llvm.matrix_solve import emit_cholesky, emit_solve
 from funcgrad.backends.llvm.objects import generator
 from funcgrad.backends.program import HostStep
 
 _DTYPES = ("float32", "float64")
-_EMIT = {"lu": emit_lu, "cholesky": emit_cholesky, "solve": emit_solve}
+_EMIT = {"lu": emit_lu, "cholesky": emit_cholesky, "qr": emit_qr, "solve": emit_solve}
+# The host's products of blocks are faster for larger ones.
+_MOST_QR = 96
 
 
 def lu_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
@@ -33,6 +36,15 @@ def cholesky_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
     """The same for a step of `cholesky`."""
     *lead, n, _ = step.ins[0].aval.shape
     return _call("cholesky", step, (math.prod(lead), n))
+
+
+def qr_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The same for a step of `qr`."""
+    *lead, m, n = step.ins[0].aval.shape
+    if max(m, n) > _MOST_QR:
+        return None
+    columns = m if step.params["full_matrices"] else min(m, n)
+    return _call("qr", step, (math.prod(lead), m, n, columns))
 
 
 def solve_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:

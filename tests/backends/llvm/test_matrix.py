@@ -120,6 +120,32 @@ def test_batches_and_gradients(dtype, rng):
     near(np.asarray(inverse), np.linalg.inv(full[0]).T, dtype)
 
 
+@dtypes
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (3, 5), (2, 32, 32), (40, 90), (96, 17)])
+@pytest.mark.parametrize("full", [False, True])
+def test_qr(shape, full, dtype, rng):
+    """The very factors of LAPACK, signs included."""
+    a = rng.standard_normal((3, *shape)).astype(dtype)
+    a[1] = 0
+    a[2, ..., 0] = 0
+    a[2, ..., 0, -1] = 1e-30
+    for x in (a, a * dtypes_scale(dtype), a / dtypes_scale(dtype)):
+        got = run(lambda x: lax.linalg.qr(x, full_matrices=full), x)
+        for g, w in zip(got, np.linalg.qr(x, "complete" if full else "reduced"), strict=True):
+            near(g, w, dtype)
+
+
+def dtypes_scale(dtype):
+    """A factor whose square is no number of a dtype."""
+    return np.array(1e25 if dtype == "float32" else 1e200, dtype)
+
+
+def test_large_qr_is_the_hosts(rng):
+    a = rng.standard_normal((200, 120)).astype(np.float32)
+    planned = program(lambda a: lax.linalg.qr(a), a)[2]
+    assert [s.prim.name for s in host_steps(planned.steps)] == ["qr"]
+
+
 def test_other_dtypes_and_nothing_are_the_hosts(rng):
     a = (np.eye(40) * 3 + rng.standard_normal((40, 40)) / 40).astype(np.complex64)
     got = fg.jit(lambda a: lax.linalg.lu(a)[0])(a)

@@ -1,0 +1,67 @@
+"""Steps that run in Python: a primitive's `impl` on NumPy arrays.
+
+NumPy decomposes the matrices of a batch one after the other and lets go of the interpreter
+meanwhile, so a batch is cut into a part for each thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from funcgrad.backends.llvm.pool import num_threads
+from funcgrad.backends.program import HostStep
+
+_BATCHED = frozenset(("eig", "eigh", "qr", "svd"))
+# Larger matrices have threads of NumPy's own linear algebra.
+_OWN_THREADS = 128
+# Multiply-adds from which on it is worth while to start a thread.
+_THREADS_FROM = 1 << 20
+
+
+def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+    """Run a step's primitive on arrays, its results copied into `outs`."""
+    if step.prim.effect or any(callable(p) for p in step.params.values()):
+        # Users' functions may keep what they are given; this memory is soon used again.
+        ins = [x.copy() for x in ins]
+    parts = _parts(step)
+    if parts == 1:
+        _run(step, ins, outs)
+        return
+    errors: list[BaseException] = []
+
+    def run(part: int) -> None:
+        cut = slice(*(len(ins[0]) * i // parts for i in (part, part + 1)))
+        try:
+            _run(step, [x[cut] for x in ins], [x[cut] for x in outs])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(1, parts)]
+    for t in threads:
+        t.start()
+    run(0)
+    for t in threads:
+        t.join()
+    if errors:
+        raise errors[0]
+
+
+def _parts(step: HostStep) -> int:
+    """Into how many parts a step's batch is cut."""
+    aval = step.ins[0].aval if step.ins else None
+    if step.prim.name not in _BATCHED or aval is None or aval.ndim < 3:
+        return 1
+    m, n = aval.shape[-2:]
+    if max(m, n) > _OWN_THREADS or aval.size * min(m, n) < _THREADS_FROM:
+        return 1
+    return max(1, min(aval.shape[0], num_threads()))
+
+
+def _run(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+    with np.errstate(all="ignore"):
+        results = step.prim.impl(np, *ins, **step.params)
+        for out, result in zip(outs, results if step.prim.multiple else [results], strict=True):
+            np.copyto(out, result, casting="unsafe")

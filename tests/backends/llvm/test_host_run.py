@@ -1,0 +1,43 @@
+"""Steps that run in Python: batches of matrices are cut into parts, errors arrive."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+from funcgrad import lax
+from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm.host_run import run_host_step
+from funcgrad.backends.program import HostStep
+from tests.backends.checks import program
+
+
+@pytest.fixture(autouse=True)
+def restore_threads():
+    before = pool.num_threads()
+    yield
+    pool.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("batch", [(40,), (1,), (2, 20), (0,)])
+def test_batches_in_parts(batch, threads, rng):
+    pool.set_num_threads(threads)
+    a = rng.standard_normal((*batch, 32, 32)).astype(np.float32)
+    a = a + a.swapaxes(-1, -2)
+
+    def fun(a):
+        return [lax.linalg.eigh(a)[1], lax.linalg.svd(a, compute_uv=False), *lax.linalg.eig(a)]
+
+    for got, wanted in zip(fg.jit(fun)(a), fun(fg.numpy.asarray(a)), strict=True):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
+
+
+def test_an_error_in_a_thread_is_raised(rng):
+    pool.set_num_threads(2)
+    a = rng.standard_normal((40, 32, 32)).astype(np.float32)
+    step = next(s for s in program(lambda a: lax.linalg.eig(a), a)[2].steps
+                if isinstance(s, HostStep))  # fmt: skip
+    a[-1] = np.nan
+    outs = [np.empty(v.aval.shape, v.aval.dtype) for v in step.outs]
+    with pytest.raises(np.linalg.LinAlgError):
+        run_host_step(step, [a], outs)
