@@ -27,6 +27,7 @@ from funcgrad.backends.llvm.gemm_job import (
     Parts,
     Record,
 )  # fmt: skip
+from funcgrad.backends.llvm.gemm_long import Long
 from funcgrad.backends.llvm.gemm_pack import Format, constant, narrow, widen
 from funcgrad.backends.llvm.gemm_packed import Packed
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
@@ -52,6 +53,7 @@ class Driver:
         """Swaps a job if that helps, then sends it the way whose condition comes first."""
         code = Code(self.module, "product", [PTR])
         job = Record(code, JOB, code.args[0])
+        self.long = Long(self.parts, code.function).function if self.unpacked else None
         with code.either(job["a_rows"].ne(0)) as (gathered, plain):
             with gathered:
                 code.call(self.packed, code.args[0])
@@ -82,7 +84,9 @@ class Driver:
             lies_well = small | (m <= THIN) & ~streamed
             if self.unpacked.panelled:
                 lies_well = lies_well | held & apart
+            assert self.long
             ways = [
+                (c_unit & Long.fits(m, n, k), self.long),
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
                 (b_unit & c_unit & lies_well, self.unpacked.direct),
                 (job["b_rs"].eq(1) & (k >= 4 * lanes) & few, self.unpacked.dot),

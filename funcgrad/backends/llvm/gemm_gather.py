@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
-from funcgrad.backends.llvm.gemm_pack import Format, Packer, Tile, widen
+from funcgrad.backends.llvm.gemm_pack import AHEAD, Format, Packer, Tile, widen
 
 PART = 6  # columns from which on transposing a part of a square is worth it
 
@@ -60,6 +60,9 @@ class _Gatherer(Packer):
 
     def _entry(self, table: ir.Value, i: Int) -> Int:
         return self.code.load(self.code.at(table, i, I64), I64)
+
+    def ahead(self) -> Int:
+        return self.code.i64(AHEAD // self.fmt.bytes)
 
     def _source(self, w: Int, kk: Int) -> ir.Value:
         place = self._entry(self.across, w) + self._entry(self.ks, kk)
