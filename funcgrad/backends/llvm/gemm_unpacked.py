@@ -172,9 +172,9 @@ class Unpacked:
         self, code: Code, a: ir.Value, begin: Int, end: Int, a_rs: Int, k: Int
     ) -> None:
         """Rows [begin, end) of those that the tallest kernel reads next."""
-        with code.range(begin, end.min(self.heights[0])) as r:
-            with code.range(0, k, LINE // self.fmt.bytes) as kk:
-                code.prefetch(code.at(a, r * a_rs + kk, self.fmt.storage))
+        rows, line = end.min(self.heights[0]), LINE // self.fmt.bytes
+        with code.range(begin, rows) as r, code.range(0, k, line) as kk:
+            code.prefetch(code.at(a, r * a_rs + kk, self.fmt.storage))
 
     def _one_or_two_vectors(self, code: Code, height: int, n: Int, args: tuple) -> None:
         with code.either(n > self.tile.lanes) as (two, one):
