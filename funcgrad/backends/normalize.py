@@ -3,8 +3,9 @@
 Calls of programs are replaced by their equations. A reduction to few results becomes two, so that
 it runs in parallel: partial results, then their reduction, in an order that doesn't depend on the
 number of threads. Products that no matrix multiplication serves (of integers, with a vector, tiny)
-become sums of products, which fuse; those of narrow floats are summed in float32, and
-convolutions are products of windows. Collectives become exchanges of contiguous blocks.
+become sums of products, which fuse; those of narrow floats are summed in float32, convolutions
+are products of windows. Scatters of one update are selections, collectives exchanges of contiguous
+blocks.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from funcgrad.backends.depthwise import channel_convolution
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
+from funcgrad.backends.scatters import single_scatter
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.primitive import NoRule, Primitive
@@ -64,6 +66,8 @@ class _Flattener:
 
     def __init__(self) -> None:
         self.eqns: list[Eqn] = []
+        # Broadcasts of zero.
+        self.zeros: set[Var] = set()
         # What each reshape is a reshape of.
         self.reshaped: dict[Atom, Atom] = {}
         # Operands of convolutions with zeros around them.
@@ -71,8 +75,19 @@ class _Flattener:
 
     def add(self, prim: Any, ins: Sequence[Atom], aval: ShapedArray, **params: Any) -> Var:
         var = Var(aval)
-        self.eqns.append(Eqn(prim, ins, [var], params))
+        self.append(Eqn(prim, ins, [var], params))
         return var
+
+    def append(self, eqn: Eqn) -> None:
+        self.eqns.append(eqn)
+        if eqn.prim is broadcast_p and self._is_zero(eqn.ins[0]):
+            self.zeros.add(eqn.outs[0])
+
+    def _is_zero(self, x: Atom) -> bool:
+        if type(x) is Literal and x.aval.dtype in LOOP_DTYPES:
+            value = x.value.astype(np.complex128)
+            return not value and not np.signbit(value.real)
+        return x in self.zeros
 
     def inline(self, jaxpr: Jaxpr, args: Iterable[Atom]) -> list[Atom]:
         """The outputs of a program on these operands, its equations added."""
@@ -100,7 +115,7 @@ class _Flattener:
                 continue
             outs = [Var(v.aval) for v in eqn.outs]
             env.update((v, o) for v, o in zip(eqn.outs, outs, strict=True) if v.aval.size)
-            self.eqns.append(Eqn(eqn.prim, ins, outs, eqn.params, eqn.source, eqn.scopes))
+            self.append(Eqn(eqn.prim, ins, outs, eqn.params, eqn.source, eqn.scopes))
         return [env.get(a, a) for a in jaxpr.outs]
 
     # ---- small steps
@@ -363,6 +378,7 @@ _REWRITES = {
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
+    **dict.fromkeys(("scatter", "scatter_add"), single_scatter),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **EXCHANGES,
 }

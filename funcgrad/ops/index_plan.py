@@ -178,7 +178,8 @@ def _from_start(index: np.ndarray, axis: int, size: int, checked: bool) -> np.nd
     if checked and outside.any():
         bad = int(index[outside][0]) if index.ndim else int(index)
         raise OutOfBoundsError(f"index {bad} is out of bounds for axis {axis} with size {size}")
-    return np.clip(np.where(index < 0, index + size, index), -1, size)
+    # An array also of one index: what isn't one counts as unknown.
+    return np.asarray(np.clip(np.where(index < 0, index + size, index), -1, size))
 
 
 def parse_index(shape: tuple[int, ...], idx: Any, checked: bool = True) -> Plan:

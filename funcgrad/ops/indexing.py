@@ -132,10 +132,17 @@ def _vectors(plan: Plan, shape: tuple[int, ...]) -> Any:
     dtype = index_dtype(unknown + some_known)
     rank = len(plan.common)
     columns = [
-        expand_dims(_broadcast(wrapped(i, shape[a], dtype), plan.common), (rank,))
+        expand_dims(_broadcast(_counted(i, shape[a], dtype), plan.common), (rank,))
         for a, i in plan.arrays
     ]
     return concatenate(columns, rank)
+
+
+def _counted(index: Any, size: int, dtype: np.dtype) -> Any:
+    """An index of a plan in a dtype; known ones are counted from the axis's start already."""
+    if isinstance(index, np.ndarray):
+        return index.astype(dtype)
+    return wrapped(index, size, dtype)
 
 
 def _broadcast(x: Any, shape: tuple[int, ...]) -> Any:
@@ -175,7 +182,7 @@ def _starts(plan: Plan, shape: tuple[int, ...], mode: GatherScatterMode) -> list
     dtype = index_dtype([aval_of(i) for _, i in plan.arrays])
     starts: list[Any] = [np.zeros((), dtype)] * len(shape)
     for axis, i in plan.arrays:
-        starts[axis] = wrapped(i, shape[axis], dtype)
+        starts[axis] = _counted(i, shape[axis], dtype)
     return starts
 
 

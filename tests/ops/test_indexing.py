@@ -171,9 +171,15 @@ def test_known_indices_follow_an_explicit_mode():
         same(fun(lambda x: index(x, at, mode="clip")), np.array([1.0, 3, 0]))
         same(fun(lambda x: index(x, 9, mode="fill")), np.array(np.nan))
         same(fun(lambda x: index(x, 9, mode="clip")), np.array(3.0))
+        same(fun(lambda x: index(x, -5, mode="fill")), np.array(np.nan))
+        same(fun(lambda x: index(x, -5, mode="clip")), np.array(0.0))
+        same(fun(lambda x: index_update(x, -5, 9, "set", mode="drop")), x)
         same(fun(lambda x: index_update(x, at, 9, "set", mode="drop")), np.array([0.0, 9, 2, 3]))
         same(fun(lambda x: index_update(x, 9, 9, "set", mode="drop")), x)
         same(fun(lambda x: index_update(x, 9, 9, "set", mode="clip")), np.array([0.0, 1, 2, 9]))
+        for outside in (-5, 4):
+            put = lambda i, b=outside: index_update(np.zeros((4, 4)), (b, i), 9, "set", mode="drop")
+            same(traced(put, np.array(1)), np.zeros((4, 4)))
     int_x = np.arange(3)
     same(index(Array(int_x), 3, mode="fill"), np.array(-(2**63)))
 

@@ -182,7 +182,7 @@ class Kernels:
             for j in range(cols):
                 total = acc[0][i][j].get()
                 for t in range(1, turns):
-                    total = self._sum(code, total, acc[t][i][j].get())
+                    total = self.sum(code, total, acc[t][i][j].get())
                 p = code.at(c, c_rs * i + c_cs * j, fmt.acc)
                 scalar = self._horizontal(code, total)
                 self.write_scalar(code, scalar, p, add)
@@ -291,14 +291,15 @@ class Kernels:
             return code.intrinsic("fma", x, y, z)
         return code.b.fadd(code.b.fmul(x, y), z)
 
-    def _sum(self, code: Code, x: ir.Value, y: ir.Value) -> ir.Value:
+    def sum(self, code: Code, x: ir.Value, y: ir.Value) -> ir.Value:
+        """x + y in the accumulator's type."""
         return code.b.fadd(x, y) if self.fmt.acc in (F32, F64) else code.b.add(x, y)
 
     def _write(
         self, code: Code, x: ir.Value, p: ir.Value, mask: ir.Value | None, add: bool
     ) -> None:
         if add:
-            x = self._sum(code, self._read(code, p, mask, self.vec), x)
+            x = self.sum(code, self._read(code, p, mask, self.vec), x)
         if mask is None:
             code.store(x, p, self.fmt.acc_bytes)
         else:
@@ -307,7 +308,7 @@ class Kernels:
     def write_scalar(self, code: Code, x: ir.Value, p: ir.Value, add: Int) -> None:
         with code.either(add.ne(0)) as (yes, no):
             with yes:
-                code.store(self._sum(code, code.load(p, self.fmt.acc), x), p)
+                code.store(self.sum(code, code.load(p, self.fmt.acc), x), p)
             with no:
                 code.store(x, p)
 
@@ -320,5 +321,5 @@ class Kernels:
             for start in (0, lanes):
                 index = ir.Constant(ir.VectorType(I32, lanes), list(range(start, start + lanes)))
                 parts.append(code.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), index))
-            x = self._sum(code, *parts)
+            x = self.sum(code, *parts)
         return code.b.extract_element(x, I32(0))

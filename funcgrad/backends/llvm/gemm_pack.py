@@ -286,6 +286,11 @@ class Packer:
                                 self._put(zero, g * lanes, kk + c * self.along)
             self.scalars(whole)
 
+    def ahead(self) -> Int:
+        """How far from what is read the memory lies that will be read soon."""
+        along = self.code.i64(AHEAD // self.fmt.bytes)
+        return (self.k < 2 * along).select(self.width * self.sw, along)
+
     def _transpose_block(self, group: int, kk: Int, mask: ir.Value | None) -> None:
         code, rows = self.code, []
         vec = ir.VectorType(self.fmt.storage, self.lanes * self.along)
@@ -293,7 +298,7 @@ class Packer:
             w = group * self.lanes + r
             inside = self.count > w
             p = self._source(inside.select(w, 0), kk)
-            code.prefetch(code.at(p, AHEAD // self.fmt.bytes, self.fmt.storage))
+            code.prefetch(code.at(p, self.ahead(), self.fmt.storage))
             if mask is None:
                 x = code.load(p, vec, self.fmt.bytes)
             else:

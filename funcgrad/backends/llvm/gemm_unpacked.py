@@ -16,6 +16,8 @@ from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, THIN, Parts, Record
 
 SMALL_K = 128  # rows of B that `small` has room for on the stack
+LINE = 64  # bytes of a line of the caches
+SHORT_ROW = 4096  # bytes of a row of A that the processor's own prefetching is too slow for
 ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
 
 
@@ -123,6 +125,8 @@ class Unpacked:
             m, stop = (i0 + mt).min(job["m"]), (start + nt).min(job["n"])
             # Several vectors of B lie side by side only where it isn't packed.
             wide_stop = step.eq(cols).select(stop, start)
+            short = a_cs.eq(1) & (k <= SHORT_ROW // self.fmt.bytes)
+            share = code.i64(self.heights[0]).ceil_div((stop - start).ceil_div(cols))
             row = code.variable(I64, i0)
             for h in self.heights:
                 with self._while_fits(code, row, h, m) as i:
@@ -136,6 +140,17 @@ class Unpacked:
                             bj, cj = code.at(b, j, storage), code.at(ci, j, acc)
                             code.call(kernel, k, ai, a_rs, a_cs, bj, b_rs, cj, c_rs, stop - j, add)
                     with code.range(Int(code, column.get()), stop, cols) as j:
+                        if h == self.heights[0]:
+                            first = (j - start) // cols * share
+                            with code.when(short):
+                                self._prefetch_rows(
+                                    code,
+                                    code.at(ai, a_rs * h, storage),
+                                    first,
+                                    first + share,
+                                    a_rs,
+                                    k,
+                                )
                         bj = code.at(b, j // cols * step, storage)
                         args = (
                             k,
@@ -152,6 +167,14 @@ class Unpacked:
                         self._one_or_two_vectors(code, h, stop - j, args)
         code.ret()
         return code.function
+
+    def _prefetch_rows(
+        self, code: Code, a: ir.Value, begin: Int, end: Int, a_rs: Int, k: Int
+    ) -> None:
+        """Rows [begin, end) of those that the tallest kernel reads next."""
+        rows, line = end.min(self.heights[0]), LINE // self.fmt.bytes
+        with code.range(begin, rows) as r, code.range(0, k, line) as kk:
+            code.prefetch(code.at(a, r * a_rs + kk, self.fmt.storage))
 
     def _one_or_two_vectors(self, code: Code, height: int, n: Int, args: tuple) -> None:
         with code.either(n > self.tile.lanes) as (two, one):

@@ -231,6 +231,25 @@ def test_slices_whose_rows_are_pages_apart(size, threads):
     assert (frame[:, 5 + n :] == 7).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+@pytest.mark.parametrize("size", [(64, 64, 4096), (5, 41, 30001), (100, 20, 9000), (33, 1, 200000)])
+def test_long_sums(size, dtype):
+    """They are cut along k, at the same places for any number of threads."""
+    rng = np.random.default_rng(11)
+    m, n, k = size
+    a, b = random(rng, (m, k), np.dtype(dtype)), random(rng, (k, n), np.dtype(dtype))
+    before = random(rng, (m, n), np.dtype(OUTPUTS[dtype][0]))
+    for left, right in ((a, b), (laid_out(a, "transposed"), laid_out(b, "transposed"))):
+        results = []
+        for threads in (1, 2, 3):
+            pool.set_num_threads(threads)
+            results.append(gemm(left, right, laid_out(before, "strided"), add=True))
+        check(results[0], a, b, before)
+        for c in results[1:]:
+            np.testing.assert_array_equal(c, results[0])
+    check(gemm(a, b, laid_out(np.empty_like(before), "transposed")), a, b)
+
+
 def test_random_shapes():
     rng = np.random.default_rng(6)
     for _ in range(60):

@@ -1,0 +1,87 @@
+"""The way of the generated GEMM for a small C that is a long sum: parts of k on several threads.
+
+Each part is a product of its own, beside C; then they are added in order. Where they are cut
+depends on the shapes alone.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record
+
+MOST = 1 << 14  # elements of C
+LEAST = 4096  # terms of a sum
+LEAST_PART = 1024
+
+
+class Long:
+    """Writes `function`: void(ptr job), for a c that is contiguous along n."""
+
+    def __init__(self, parts: Parts, product: ir.Function):
+        self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
+        self.function = self._cut(self._part_task(product), self._add_task())
+
+    @staticmethod
+    def fits(m: Int, n: Int, k: Int) -> Bool:
+        """Whether a product of this shape gains."""
+        return (k >= LEAST) & (m * n <= MOST) & (m * n * k >= 32 * SERIAL_WORK)
+
+    def _cut(self, part_task: ir.Function, add_task: ir.Function) -> ir.Function:
+        code = Code(self.parts.module, "long", [PTR])
+        job = Record(code, JOB, code.args[0])
+        m, n, k = job["m"], job["n"], job["k"]
+        held = self.tile.cache // (2 * self.fmt.acc_bytes)
+        most = (code.i64(held) // n.max(self.tile.cols)).max(LEAST_PART)
+        size = k.ceil_div(k.ceil_div(most)).round_up(2 * self.tile.lanes)
+        job["kl"] = size
+        count = k.ceil_div(size)
+        job["nt"] = count
+        sums = code.call(self.parts.take, count * m * n * self.fmt.acc_bytes)
+        job["pb"] = sums
+        self.parts.loop(code, part_task, code.args[0], count, code.i64(1))
+        grain = (code.i64(SERIAL_WORK // 4) // (count * n)).max(1)
+        self.parts.loop(code, add_task, code.args[0], m, grain)
+        code.call(self.parts.give, sums)
+        code.ret()
+        return code.function
+
+    def _part_task(self, product: ir.Function) -> ir.Function:
+        """Parts [begin, end) of k."""
+        code = Code(self.parts.module, "long_task", [PTR, I64, I64])
+        job, storage = Record(code, JOB, code.args[0]), self.fmt.storage
+        part = Record(code, JOB, code.variable(I64, count=len(JOB)).slot)
+        m, n, k, size = job["m"], job["n"], job["k"], job["kl"]
+        with code.range(code.args[1], code.args[2]) as p:
+            for name in ("m", "n", "a_rs", "a_cs", "b_rs", "b_cs"):
+                part[name] = job[name]
+            part["k"] = (k - p * size).min(size)
+            part["a"] = code.at(job.pointer_at("a"), p * size * job["a_cs"], storage)
+            part["b"] = code.at(job.pointer_at("b"), p * size * job["b_rs"], storage)
+            part["c"] = code.at(job.pointer_at("pb"), p * m * n, self.fmt.acc)
+            part["c_rs"], part["c_cs"], part["add"], part["a_rows"] = n, 1, 0, 0
+            part["b_cols"] = 0
+            code.call(product, part.pointer)
+        code.ret()
+        return code.function
+
+    def _add_task(self) -> ir.Function:
+        """Rows [begin, end) of C from those of its parts."""
+        code = Code(self.parts.module, "long_add", [PTR, I64, I64])
+        job, acc, lanes = Record(code, JOB, code.args[0]), self.fmt.acc, self.tile.lanes
+        m, n, count, add = job["m"], job["n"], job["nt"], job["add"]
+        sums, c, kernels = job.pointer_at("pb"), job.pointer_at("c"), self.parts.kernels
+        with code.range(code.args[1], code.args[2]) as i, code.range(0, n, lanes) as j:
+            mask = code.first_lanes(n - j, lanes)
+            out, first = code.at(c, i * job["c_rs"] + j, acc), code.at(sums, i * n + j, acc)
+            total = code.variable(kernels.vec, code.masked_load(first, mask, kernels.vec))
+            with code.range(1, count) as p:
+                x = code.masked_load(code.at(first, p * m * n, acc), mask, kernels.vec)
+                total.set(kernels.sum(code, total.get(), x))
+            with code.when(add.ne(0)):
+                old = code.masked_load(out, mask, kernels.vec)
+                total.set(kernels.sum(code, old, total.get()))
+            code.masked_store(total.get(), out, mask)
+        code.ret()
+        return code.function

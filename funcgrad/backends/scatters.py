@@ -1,0 +1,85 @@
+"""Scatters of one update into zeros, written as selections.
+
+The gradient of `x[i]` with one index, or with one a row as in `take_along_axis`, is such a scatter:
+where an axis' position is the index stands the update, elsewhere zero. A selection fuses with what
+reads it; the scatter would write zeros, then the update, and be read again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from funcgrad.backends.scalars import LOOP_DTYPES
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn
+from funcgrad.ops.compare import eq
+from funcgrad.ops.convert import select_n_p
+from funcgrad.ops.families import add
+from funcgrad.ops.shape import iota_p
+from funcgrad.ops.windows import GatherScatterMode, ScatterDimensionNumbers
+
+BOOL, INT64 = np.dtype(np.bool_), np.dtype(np.int64)
+
+
+def single_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A "scatter" or "scatter_add" as a selection; None if it isn't one of the module's kind.
+
+    flat: the flattener of `normalize`, to which equations are added
+    """
+    operand, indices, updates = ins
+    numbers = eqn.params["dimension_numbers"]
+    if operand not in flat.zeros or not _is_single(eqn, ins, numbers):
+        return None
+    shape, (axis,) = operand.aval.shape, numbers.inserted_window_dims
+    batch = dict(
+        zip(numbers.scatter_indices_batching_dims, numbers.operand_batching_dims, strict=True)
+    )
+    index = _placed(flat, flat.convert(indices, INT64), [batch[i] for i in sorted(batch)], shape)
+    windows = iter(_window_axes(len(shape), numbers))
+    points = iter(range(indices.aval.ndim - 1))
+    axes = [
+        next(windows) if i in numbers.update_window_dims else batch.get(next(points))
+        for i in range(updates.aval.ndim)
+    ]
+    value = _placed(flat, updates, [i for i in axes if i is not None], shape)
+    if eqn.prim.name == "scatter_add":  # which makes 0 of -0
+        value = flat.add(add, [operand, value], operand.aval)
+    place = flat.add(
+        iota_p, [], ShapedArray(shape, INT64), dtype=INT64, shape=shape, dimension=axis
+    )
+    here = flat.add(eq, [place, index], ShapedArray(shape, BOOL))
+    return flat.add(select_n_p, [here, operand, value], operand.aval)
+
+
+def _placed(flat: Any, x: Atom, axes: list[int], shape: tuple[int, ...]) -> Atom:
+    """Broadcast to a shape of which these are x's axes, but those of size 1 that it has besides."""
+    kept = flat.reshape(x, tuple(shape[i] for i in axes))
+    order = sorted(range(len(axes)), key=lambda i: axes[i])
+    return flat.broadcast(flat.transpose(kept, order), shape, sorted(axes))
+
+
+def _is_single(eqn: Eqn, ins: list[Atom], numbers: ScatterDimensionNumbers) -> bool:
+    """Whether there is one update for each point of the batching axes, of whole axes else."""
+    operand, indices, updates = (a.aval for a in ins)
+    if operand.dtype not in LOOP_DTYPES or operand.dtype == BOOL or not updates.size:
+        return False
+    if indices.dtype not in LOOP_DTYPES or indices.dtype == np.dtype(np.uint64):
+        return False
+    if GatherScatterMode.from_any(eqn.params["mode"]) is GatherScatterMode.CLIP:
+        return False
+    points = [indices.shape[i] for i in numbers.scatter_indices_batching_dims]
+    if math.prod(indices.shape[:-1]) != math.prod(points):
+        return False
+    axes = numbers.inserted_window_dims
+    if len(axes) != 1 or axes != tuple(numbers.scatter_dims_to_operand_dims):
+        return False
+    windows = [updates.shape[i] for i in numbers.update_window_dims]
+    return windows == [operand.shape[i] for i in _window_axes(operand.ndim, numbers)]
+
+
+def _window_axes(ndim: int, numbers: ScatterDimensionNumbers) -> list[int]:
+    without = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    return [i for i in range(ndim) if i not in without]
