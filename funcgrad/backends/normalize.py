@@ -24,6 +24,7 @@ from funcgrad.backends.depthwise import channel_convolution
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
+from funcgrad.backends.scans import spread
 from funcgrad.backends.scatters import single_scatter
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
@@ -107,6 +108,10 @@ class _Flattener:
                 continue
             if eqn.prim.name in IDENTITIES:
                 env.update(zip(eqn.outs, ins, strict=True))
+                continue
+            parts = spread(eqn) if eqn.prim.name == "scan" else None
+            if parts is not None:
+                env.update(zip(eqn.outs, self.inline(parts, ins), strict=True))
                 continue
             rewrite = _REWRITES.get(eqn.prim.name)
             out = rewrite(self, eqn, ins) if rewrite else None

@@ -1,0 +1,314 @@
+"""Products out of scans: one large matrix product in place of a small one in each turn.
+
+What a scan's body multiplies by a matrix that stays is known before the scan, if it is a scanned
+row, and needed after it only, if it is a row of a result. What it adds to a carried sum that nobody
+else reads (the gradient of a weight, say) is one product that sums over the turns, too. Rows wait
+in memory for that, as many bytes as `MOST_BYTES` for each value. Sums are added in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.primitive import Primitive
+from funcgrad.ops.base import sum_p, transpose_p
+from funcgrad.ops.contract import dot_general_p
+from funcgrad.ops.families import add
+
+DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+# A product that has more rows than this in each turn, or sums more, is large as it is.
+MOST_ROWS = 256
+MOST_BYTES = 1 << 26
+# Products of more rows than a few gain less than memory costs that no cache holds.
+FEW_ROWS, CACHED_BYTES = 16, 1 << 23
+
+
+def spread(scan: Eqn) -> Jaxpr | None:
+    """The program of a scan's operands that computes its products apart; None if it has none.
+
+    >>> import funcgrad as fg
+    >>> x, w = fg.numpy.ones((5, 2, 3)), fg.numpy.ones((3, 4))
+    >>> f = lambda x, w: fg.lax.scan(lambda c, row: (c, row @ w), 0.0, x)[1]
+    >>> [e.prim.name for e in spread(fg.make_jaxpr(f)(x, w).eqns[-1]).eqns]
+    ['dot_general', 'scan']
+    """
+    p = scan.params
+    key = ("spread", p["length"], p["reverse"], p["n_consts"], p["n_carry"])
+    return p["jaxpr"].derive(key, lambda: _Spreader(scan).run())
+
+
+@dataclass
+class _Product:
+    """A product (or a sum over axes) whose result is then transposed by `order`."""
+
+    eqn: Eqn
+    order: tuple[int, ...]
+
+
+class _Spreader:
+    """Writes the program around a scan. Variables of the body have others outside: those of
+    `consts` stay, those of `rows` have one row a turn."""
+
+    def __init__(self, scan: Eqn):
+        self.scan, self.body, self.length = scan, scan.params["jaxpr"], scan.params["length"]
+        n, m = scan.params["n_consts"], scan.params["n_carry"]
+        self.n_carry = m
+        self.outer = [Var(a.aval) for a in scan.ins]
+        inside = self.body.ins
+        self.consts: dict[Atom, Var] = dict(zip(inside[:n], self.outer[:n], strict=True))
+        self.carry, self.init = inside[n : n + m], self.outer[n : n + m]
+        self.rows: dict[Atom, Var] = dict(zip(inside[n + m :], self.outer[n + m :], strict=True))
+        self.made = {v: e for e in self.body.eqns for v in e.outs}
+        self.readers: dict[Atom, int] = {}
+        for a in (*(a for e in self.body.eqns for a in e.ins), *self.body.outs):
+            self.readers[a] = self.readers.get(a, 0) + 1
+        self.before: list[Eqn] = []
+        self.after: list[Eqn] = []
+        # Values of which a result has the rows, and those that wait until after the scan.
+        self.kept: dict[Atom, Var] = {}
+        self.waiting: dict[Atom, Var] = {}
+
+    def run(self) -> Jaxpr | None:
+        """The program; None if it would be the scan alone."""
+        if self.length < 2:
+            return None
+        for eqn in self.body.eqns:
+            self.known_before(eqn)
+        n = self.n_carry
+        results = [Var(v.aval) for v in self.scan.outs]
+        later: list[tuple[_Product, Var]] = []
+        ys: list[tuple[Atom, Var]] = []
+        for i, out in enumerate(self.body.outs[n:], n):
+            product = self.needed_after(out)
+            if out in self.rows:
+                results[i] = self.rows[out]
+            elif product is not None:
+                later.append((product, results[i]))
+            else:
+                ys.append((out, results[i]))
+        self.kept = dict(ys)
+        for product, result in later:
+            side = self.row_side(product.eqn)
+            assert side is not None
+            self.over_turns(self.after, product.eqn, side, product.order, result)
+        left = list(range(n))
+        # Sums over axes last: those of what waits for a product anyway.
+        for prim in (dot_general_p, sum_p):
+            left = [i for i in left if not self.summed_after(i, prim, results[i])]
+        if not (self.before or self.after):
+            return None
+        scan = self.smaller([(i, results[i]) for i in left], ys)
+        return Jaxpr(self.outer, [*self.before, scan, *self.after], results)
+
+    def smaller(self, left: Sequence[tuple[int, Var]], ys: Sequence[tuple[Atom, Var]]) -> Eqn:
+        """The scan without what was moved."""
+        outs = [*(self.body.outs[i] for i, _ in left), *(a for a, _ in ys), *self.waiting]
+        needed = set(outs)
+        eqns = []
+        for eqn in reversed(self.body.eqns):
+            known = any(v in self.rows for v in eqn.outs)
+            effect = eqn.prim.effect or any(
+                j.has_effects for j in eqn.params.values() if type(j) is Jaxpr
+            )
+            if not known and (effect or needed.intersection(eqn.outs)):
+                needed.update(eqn.ins)
+                eqns.append(eqn)
+        consts, rows = ([v for v in side if v in needed] for side in (self.consts, self.rows))
+        ins = [*consts, *(self.carry[i] for i, _ in left), *rows]
+        body = Jaxpr(ins, eqns[::-1], outs)
+        operands = [
+            *(self.consts[v] for v in consts), *(self.init[i] for i, _ in left),
+            *(self.rows[v] for v in rows),
+        ]  # fmt: skip
+        params = self.scan.params | {
+            "jaxpr": body, "n_consts": len(consts), "n_carry": len(left),
+        }  # fmt: skip
+        made = [*(v for _, v in left), *(v for _, v in ys), *self.waiting.values()]
+        return self.scan.replace(ins=operands, outs=made, params=params)
+
+    # ---- what moves
+
+    def known_before(self, eqn: Eqn) -> None:
+        """Move a product of a row with what stays before the scan."""
+        side = self.row_side(eqn)
+        if side is None or not self.fits(eqn.outs[0].aval):
+            return
+        rows = self.rows_of(eqn, side)
+        if rows > FEW_ROWS and self.length * eqn.outs[0].aval.nbytes > CACHED_BYTES:
+            return
+        if self.untransposed(eqn.ins[side]) in self.rows:
+            stack = self.stacked(eqn.outs[0].aval)
+            self.over_turns(self.before, eqn, side, (), stack)
+            self.rows[eqn.outs[0]] = stack
+
+    def needed_after(self, out: Atom) -> _Product | None:
+        """The product of any value with what stays, of which only rows of a result are made."""
+        product = self.product(out)
+        side = None if product is None else self.row_side(product.eqn)
+        if product is None or side is None or not self.waits(product.eqn.ins[side]):
+            return None
+        return product
+
+    def summed_after(self, i: int, prim: Primitive, result: Var) -> bool:
+        """Move a product or a sum over axes that is only added to carried value number i."""
+        inside, out = self.carry[i], self.body.outs[i]
+        eqn = self.made.get(out)
+        if eqn is None or eqn.prim is not add or inside not in eqn.ins:
+            return False
+        if self.readers[inside] != 1 or self.readers[out] != 1:
+            return False
+        product = self.product(eqn.ins[eqn.ins[0] is inside])
+        if product is None or product.eqn.prim is not prim:
+            return False
+        if not all(self.waits(a) for a in product.eqn.ins):
+            return False
+        if prim is sum_p:
+            # Little work: not worth memory of its own.
+            summed = self.untransposed(product.eqn.ins[0])
+            if not any(summed in known for known in (self.rows, self.kept, self.waiting)):
+                return False
+        else:
+            contract = product.eqn.params["dimension_numbers"][0][0]
+            if math.prod(product.eqn.ins[0].aval.shape[a] for a in contract) > MOST_ROWS:
+                return False
+        stacks = [self.stack(self.after, a) for a in product.eqn.ins]
+        total = self.turned(product, self.all_turns(product.eqn, stacks))
+        self.after.append(Eqn(add, [self.init[i], total], [result], {}))
+        return True
+
+    # ---- what is a product
+
+    def product(self, atom: Atom) -> _Product | None:
+        """The product that makes a value which is read once, through transposes."""
+        order = tuple(range(atom.aval.ndim))
+        while self.readers[atom] == 1 and (eqn := self.made.get(atom)) is not None:
+            if eqn.prim is transpose_p:
+                order = tuple(eqn.params["permutation"][i] for i in order)
+                atom = eqn.ins[0]
+                continue
+            known = eqn.prim is dot_general_p or eqn.prim is sum_p
+            plain = all(a.aval.dtype in DTYPES for a in (*eqn.ins, *eqn.outs))
+            return _Product(eqn, order) if known and plain else None
+        return None
+
+    def stays(self, atom: Atom) -> bool:
+        """Whether a value is the same in each turn: a constant, transposed or not."""
+        return self.untransposed(atom) in self.consts
+
+    def untransposed(self, atom: Atom) -> Atom:
+        """What a value is a transpose of."""
+        while (eqn := self.made.get(atom)) is not None and eqn.prim is transpose_p:
+            atom = eqn.ins[0]
+        return atom
+
+    def row_side(self, eqn: Eqn) -> int | None:
+        """Which operand of a product isn't what stays, if the other is; None too if it has many
+        rows itself."""
+        if eqn.prim is not dot_general_p or any(
+            a.aval.dtype not in DTYPES for a in (*eqn.ins, *eqn.outs)
+        ):
+            return None
+        stays = [self.stays(a) for a in eqn.ins]
+        if stays[0] == stays[1]:
+            return None
+        side = stays.index(False)
+        return side if self.rows_of(eqn, side) <= MOST_ROWS else None
+
+    def rows_of(self, eqn: Eqn, side: int) -> int:
+        """How many rows a product's operand has in a turn."""
+        contract = eqn.params["dimension_numbers"][0][side]
+        shape = eqn.ins[side].aval.shape
+        return math.prod(n for i, n in enumerate(shape) if i not in contract)
+
+    # ---- values of all turns
+
+    def stacked(self, aval: ShapedArray) -> Var:
+        return Var(aval.update(shape=(self.length, *aval.shape)))
+
+    def fits(self, aval: ShapedArray) -> bool:
+        return 0 < self.length * aval.nbytes <= MOST_BYTES
+
+    def waits(self, atom: Atom) -> bool:
+        """Whether a value's rows can be read after the scan."""
+        atom = self.untransposed(atom)
+        if type(atom) is not Var or atom in self.consts:
+            return False
+        return atom in self.rows or self.fits(atom.aval)
+
+    def stack(self, to: list[Eqn], atom: Atom) -> Var:
+        """The variable of a value's rows outside; equations that transpose them go to a list."""
+        for known in (self.rows, self.kept, self.waiting):
+            if atom in known:
+                return known[atom]
+        eqn = self.made.get(atom)
+        if eqn is not None and eqn.prim is transpose_p:
+            order = (0, *(i + 1 for i in eqn.params["permutation"]))
+            out = self.stacked(atom.aval)
+            to.append(eqn.replace(ins=[self.stack(to, eqn.ins[0])], outs=[out],
+                                  params={"permutation": order}))  # fmt: skip
+            return out
+        out = self.waiting[atom] = self.stacked(atom.aval)
+        return out
+
+    def outside(self, to: list[Eqn], atom: Atom) -> Var:
+        """The variable of what stays outside."""
+        if atom in self.consts:
+            return self.consts[atom]
+        eqn, out = self.made[atom], Var(atom.aval)
+        to.append(eqn.replace(ins=[self.outside(to, eqn.ins[0])], outs=[out]))
+        return out
+
+    def over_turns(
+        self, to: list[Eqn], eqn: Eqn, side: int, order: tuple[int, ...], out: Var
+    ) -> None:
+        """A product of each row, whose operand on one side is a row: `out` has the turns first."""
+        contract, batch = ([list(x) for x in pair] for pair in eqn.params["dimension_numbers"])
+        contract[side] = [i + 1 for i in contract[side]]
+        batch[side] = [i + 1 for i in batch[side]]
+        ins = [
+            self.stack(to, a) if i == side else self.outside(to, a) for i, a in enumerate(eqn.ins)
+        ]
+        rank = eqn.outs[0].aval.ndim
+        # The turns are the first free axis of their side.
+        free = 0 if side == 0 else eqn.ins[0].aval.ndim - len(contract[0]) - len(batch[0])
+        place = len(batch[0]) + free
+        whole = list(range(place)) + list(range(place + 1, rank + 1))
+        turn = (place, *(whole[i] for i in (order or range(rank))))
+        shape = [0] * (rank + 1)
+        for i, n in zip(turn, out.aval.shape, strict=True):
+            shape[i] = n
+        plain = turn == tuple(range(rank + 1))
+        made = out if plain else Var(out.aval.update(shape=tuple(shape)))
+        numbers = tuple(tuple(tuple(x) for x in pair) for pair in (contract, batch))
+        params = eqn.params | {"dimension_numbers": numbers}
+        to.append(eqn.replace(ins=ins, outs=[made], params=params))
+        if not plain:
+            to.append(Eqn(transpose_p, [made], [out], {"permutation": turn}))
+
+    def all_turns(self, eqn: Eqn, stacks: Sequence[Var]) -> Var:
+        """The sum of an equation's results over the turns."""
+        out = Var(eqn.outs[0].aval)
+        if eqn.prim is sum_p:
+            params = eqn.params | {"axes": (0, *(i + 1 for i in eqn.params["axes"]))}
+        else:
+            contract, batch = eqn.params["dimension_numbers"]
+            contract = tuple((0, *(i + 1 for i in x)) for x in contract)
+            batch = tuple(tuple(i + 1 for i in x) for x in batch)
+            params = eqn.params | {"dimension_numbers": (contract, batch)}
+        self.after.append(eqn.replace(ins=stacks, outs=[out], params=params))
+        return out
+
+    def turned(self, product: _Product, value: Var) -> Var:
+        """The value of a product, transposed as it was in the body."""
+        if product.order == tuple(range(len(product.order))):
+            return value
+        shape = tuple(value.aval.shape[i] for i in product.order)
+        out = Var(value.aval.update(shape=shape))
+        self.after.append(Eqn(transpose_p, [value], [out], {"permutation": product.order}))
+        return out
