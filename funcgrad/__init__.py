@@ -32,6 +32,7 @@ from funcgrad.transforms.vmap import vmap
 
 if TYPE_CHECKING:
     from funcgrad import nn, optim, parallel, random, scipy
+    from funcgrad.backends.llvm.memory import memory_summary, release_memory
     from funcgrad.backends.llvm.pool import num_threads, set_num_threads
     from funcgrad.parallel import (
         NamedSharding,
@@ -47,7 +48,7 @@ __all__ = [
     "Array", "ShapeDtypeStruct", "block_until_ready", "device_get",
     # compilation
     "jit", "make_jaxpr", "eval_shape", "disable_jit", "named_scope",
-    "num_threads", "set_num_threads",
+    "num_threads", "set_num_threads", "memory_summary", "release_memory",
     # derivatives
     "grad", "value_and_grad", "jvp", "vjp", "linearize", "linear_transpose",
     "jacfwd", "jacrev", "hessian",
@@ -76,7 +77,9 @@ _NAMES = {
     "device_put": "parallel",
     "devices": "parallel",
     "make_mesh": "parallel",
+    "memory_summary": "backends.llvm.memory",
     "num_threads": "backends.llvm.pool",
+    "release_memory": "backends.llvm.memory",
     "set_num_threads": "backends.llvm.pool",
     "virtual_devices": "parallel",
 }

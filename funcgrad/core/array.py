@@ -300,14 +300,15 @@ def evaluated2(prim: Primitive, x: Any, y: Any, params: dict) -> Array | None:
     if params:
         key += tuple(params.items())
     try:
-        aval = ctx.types.get(key)
+        known = ctx.types.get(key)
     except TypeError:  # a parameter that has no hash
         return None
-    if aval is None or x._gone is not None or y._gone is not None or ctx.debug_nans:
+    if known is None or x._gone is not None or y._gone is not None or ctx.debug_nans:
         return None
+    aval, impl = known
     token = quiet()
     try:
-        out = prim.impl(np, a, b, **params) if params else prim.impl(np, a, b)
+        out = impl(np, a, b, **params) if params else impl(np, a, b)
     finally:
         loud(token)
     if type(out) is not ndarray or out.dtype is not aval.dtype:
@@ -326,16 +327,17 @@ def evaluated1(
     a = x._value
     try:
         if params:
-            aval = ctx.types.get((prim, a.shape, a.dtype, x.weak_type, *params.items()))
+            known = ctx.types.get((prim, a.shape, a.dtype, x.weak_type, *params.items()))
         else:
-            aval = ctx.types.get((prim, a.shape, a.dtype, x.weak_type))
+            known = ctx.types.get((prim, a.shape, a.dtype, x.weak_type))
     except TypeError:  # a parameter that has no hash
         return None
-    if aval is None or x._gone is not None or ctx.debug_nans:
+    if known is None or x._gone is not None or ctx.debug_nans:
         return None
+    aval, impl = known
     token = quiet()
     try:
-        out = prim.impl(np, a, **params) if params else prim.impl(np, a)
+        out = impl(np, a, **params) if params else impl(np, a)
     finally:
         loud(token)
     if type(out) is not ndarray or out.dtype is not aval.dtype:
@@ -354,14 +356,15 @@ def _evaluated(prim: Primitive, args: tuple, params: dict) -> Array | None:
     if params:
         key += params.items()
     try:
-        aval = ctx.types.get(tuple(key))
+        known = ctx.types.get(tuple(key))
     except TypeError:  # a parameter that has no hash
         return None
-    if aval is None or ctx.debug_nans or any(x._gone is not None for x in args):
+    if known is None or ctx.debug_nans or any(x._gone is not None for x in args):
         return None
+    aval, impl = known
     token = quiet()
     try:
-        out = prim.impl(np, *[x._value for x in args], **params)
+        out = impl(np, *[x._value for x in args], **params)
     finally:
         loud(token)
     return wrap(out, aval)
@@ -380,25 +383,25 @@ def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
         if type(y) is Array:
             b = y._value
             key = (_GIVEN, prim, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
-            known = y._gone is None
+            alive = x._gone is None and y._gone is None
         else:
-            key, known = (_GIVEN, prim, a.shape, a.dtype, x.weak_type, type(y)), True
-        known = known and x._gone is None
+            key, alive = (_GIVEN, prim, a.shape, a.dtype, x.weak_type, type(y)), x._gone is None
     elif type(y) is Array:
         b = y._value
-        key, known = (_GIVEN, prim, type(x), b.shape, b.dtype, y.weak_type), y._gone is None
+        key, alive = (_GIVEN, prim, type(x), b.shape, b.dtype, y.weak_type), y._gone is None
     else:
         return None
-    aval = ctx.types.get(key)
-    if aval is None or not known:
+    known = ctx.types.get(key)
+    if known is None or not alive:
         return None
+    aval, impl = known
     token = quiet()
     try:
         if type(x) is not Array:
             a = np.asarray(x, b.dtype)
         elif type(y) is not Array:
             b = np.asarray(y, a.dtype)
-        out = prim.impl(np, a, b)
+        out = impl(np, a, b)
     except OverflowError:  # a number that the dtype can't hold, of which others tell
         return None
     finally:
@@ -426,7 +429,7 @@ def remember_combined(
             key.append(type(x))
         else:
             return
-    ctx.remember(tuple(key), out.aval)
+    ctx.remember(tuple(key), prim, out.aval)
 
 
 def _is_weak(operand: Any) -> bool:

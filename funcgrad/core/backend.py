@@ -72,6 +72,12 @@ def spmd() -> Any:
     return importlib.import_module("funcgrad.parallel.spmd")
 
 
+@cache
+def eager() -> Any:
+    """What large eager results need, `funcgrad.backends.eager`, imported at its first use."""
+    return importlib.import_module("funcgrad.backends.eager")
+
+
 DEFAULT = "llvm"
 _MODULES = {"numpy": "funcgrad.backends.numpy_eval", "llvm": "funcgrad.backends.llvm"}
 

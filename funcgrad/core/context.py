@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core.large import implementation
 from funcgrad.errors import DTypeError
 
 _FIELDS = (
@@ -31,7 +32,8 @@ class Context:
     manual: the mesh axes of the shard_maps around, where it is followed what varies over them
     communicators: None, or the function from names of axes to the communicator over them through
         which collectives on plain arrays are done
-    types: the types of operations' results, remembered, as they depend on the settings here
+    types: the types of operations' results, remembered, as they depend on the settings here, and
+        how they are evaluated
     """
 
     __slots__ = (*_FIELDS, "_static_key", "types")
@@ -93,14 +95,15 @@ class Context:
             return prim.abstract(*avals, **params)
         if known is None:
             known = prim.abstract(*avals, **params)
-            self.remember(tuple(key), known)
-        return known
+            self.remember(tuple(key), prim, known)
+            return known
+        return known[0]
 
-    def remember(self, key: tuple, known: Any) -> None:
+    def remember(self, key: tuple, prim: Any, known: Any) -> None:
         """Keep the type of an operation's result for next time."""
         if len(self.types) >= _MAX_TYPES:
             self.types.clear()
-        self.types[key] = known
+        self.types[key] = known, implementation(prim, known)
 
     def static_key(self) -> tuple:
         """What a traced program depends on beside its arguments."""

@@ -28,7 +28,7 @@ from funcgrad.backends.llvm.host import (
     written_inputs,
 )
 from funcgrad.backends.llvm.host_run import run_host_step
-from funcgrad.backends.llvm.memory import LARGE, bind, large_arrays
+from funcgrad.backends.llvm.memory import bind, large_arrays
 from funcgrad.backends.program import (
     CopyStep,
     KernelStep,
@@ -41,6 +41,7 @@ from funcgrad.backends.program import (
 )
 from funcgrad.core import context
 from funcgrad.core.backend import Call
+from funcgrad.core.large import LARGE
 from funcgrad.errors import CompileError
 
 # Sizes of CPython's object head (it is longer in free-threaded builds), and of what follows.

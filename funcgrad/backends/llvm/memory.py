@@ -1,215 +1,35 @@
-"""Memory of compiled programs: large results and arenas come from blocks that are kept.
+"""Memory of compiled programs and of large eager results: blocks that are kept after use.
 
 Most of the time of a large elementwise op goes to page faults on its fresh result. So NumPy gets
 the memory of large results from a native allocator (NumPy's own protocol, NEP 49) that keeps the
-blocks of dead arrays, most recent first, and asks for huge pages. Arenas are kept the same way.
+blocks of dead arrays, most recent first, and asks for huge pages. Arenas are kept the same way. At
+most FUNCGRAD_KEPT_MEMORY bytes are kept idle ("512M", "2G"; by default a sixteenth of the machine's
+memory).
 """
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
+import html
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy._core import _multiarray_umath as umath  # type: ignore[attr-defined]
 
+from funcgrad.backends.llvm import memory_code, scratch
 from funcgrad.backends.llvm.engine import Engine, engine
-
-LARGE = 1 << 17
-HUGE_PAGE = 1 << 21
-SLOTS = 64
-_MADV_HUGEPAGE = 14
-
-# A block is a header of 64 bytes, which holds its size, and the data. The table lists idle blocks,
-# the most recently freed last; a block serves requests of half its size or more.
-_IR = f"""
-@fg_memory_lock = global i32 0, align 64
-@count = internal global i64 0
-@idle = internal global i64 0
-@fg_memory_limit = global i64 0
-@table = internal global [{SLOTS} x ptr] zeroinitializer
-
-declare i32 @posix_memalign(ptr, i64, i64)
-declare void @free(ptr)
-declare i32 @madvise(ptr, i64, i32)
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
-declare i64 @llvm.umin.i64(i64, i64)
-declare {{i64, i1}} @llvm.umul.with.overflow.i64(i64, i64)
-
-define internal void @acquire() {{
-entry:
-  br label %try
-try:
-  %old = atomicrmw xchg ptr @fg_memory_lock, i32 1 acquire
-  %free = icmp eq i32 %old, 0
-  br i1 %free, label %done, label %try
-done:
-  ret void
-}}
-
-; Takes entry i out of the table, whose lock is held.
-define internal ptr @remove(i64 %i) {{
-entry:
-  %slot = getelementptr ptr, ptr @table, i64 %i
-  %block = load ptr, ptr %slot
-  %size = load i64, ptr %block
-  %idle = load i64, ptr @idle
-  %less = sub i64 %idle, %size
-  store i64 %less, ptr @idle
-  %count = load i64, ptr @count
-  %left = sub i64 %count, 1
-  store i64 %left, ptr @count
-  %behind = sub i64 %left, %i
-  %bytes = mul i64 %behind, 8
-  %next = getelementptr ptr, ptr %slot, i64 1
-  call void @llvm.memmove.p0.p0.i64(ptr %slot, ptr %next, i64 %bytes, i1 false)
-  ret ptr %block
-}}
-
-define internal ptr @find(i64 %size) {{
-entry:
-  %most = mul i64 %size, 2
-  call void @acquire()
-  %count = load i64, ptr @count
-  br label %look
-look:
-  %above = phi i64 [%count, %entry], [%i, %next]
-  %some = icmp sgt i64 %above, 0
-  br i1 %some, label %test, label %none
-test:
-  %i = sub i64 %above, 1
-  %slot = getelementptr ptr, ptr @table, i64 %i
-  %block = load ptr, ptr %slot
-  %has = load i64, ptr %block
-  %enough = icmp uge i64 %has, %size
-  %modest = icmp ule i64 %has, %most
-  %fits = and i1 %enough, %modest
-  br i1 %fits, label %take, label %next
-next:
-  br label %look
-take:
-  %found = call ptr @remove(i64 %i)
-  br label %none
-none:
-  %result = phi ptr [null, %look], [%found, %take]
-  store atomic i32 0, ptr @fg_memory_lock release, align 4
-  ret ptr %result
-}}
-
-define ptr @fg_memory_take(ptr %ctx, i64 %size) {{
-entry:
-  %box = alloca ptr
-  %old = call ptr @find(i64 %size)
-  %reuse = icmp ne ptr %old, null
-  br i1 %reuse, label %good, label %fresh
-fresh:
-  %total = add i64 %size, 64
-  %huge = icmp uge i64 %size, {2 * HUGE_PAGE}
-  %align = select i1 %huge, i64 {HUGE_PAGE}, i64 64
-  %error = call i32 @posix_memalign(ptr %box, i64 %align, i64 %total)
-  %failed = icmp ne i32 %error, 0
-  br i1 %failed, label %none, label %made
-made:
-  %new = load ptr, ptr %box
-  br i1 %huge, label %advise, label %label
-advise:
-  %ignored = call i32 @madvise(ptr %new, i64 %total, i32 {_MADV_HUGEPAGE})
-  br label %label
-label:
-  store i64 %size, ptr %new
-  br label %good
-good:
-  %block = phi ptr [%old, %entry], [%new, %label]
-  %data = getelementptr i8, ptr %block, i64 64
-  ret ptr %data
-none:
-  ret ptr null
-}}
-
-define void @fg_memory_give(ptr %ctx, ptr %data, i64 %ignored) {{
-entry:
-  %null = icmp eq ptr %data, null
-  br i1 %null, label %out, label %begin
-begin:
-  %block = getelementptr i8, ptr %data, i64 -64
-  %size = load i64, ptr %block
-  br label %again
-again:
-  call void @acquire()
-  %limit = load i64, ptr @fg_memory_limit
-  %count = load i64, ptr @count
-  %idle = load i64, ptr @idle
-  %sum = add i64 %idle, %size
-  %over = icmp ugt i64 %sum, %limit
-  %full = icmp eq i64 %count, {SLOTS}
-  %much = or i1 %over, %full
-  %empty = icmp eq i64 %count, 0
-  br i1 %much, label %crowded, label %keep
-crowded:
-  br i1 %empty, label %refuse, label %evict
-refuse:
-  store atomic i32 0, ptr @fg_memory_lock release, align 4
-  call void @free(ptr %block)
-  br label %out
-evict:
-  %oldest = call ptr @remove(i64 0)
-  store atomic i32 0, ptr @fg_memory_lock release, align 4
-  call void @free(ptr %oldest)
-  br label %again
-keep:
-  %slot = getelementptr ptr, ptr @table, i64 %count
-  store ptr %block, ptr %slot
-  %more = add i64 %count, 1
-  store i64 %more, ptr @count
-  store i64 %sum, ptr @idle
-  store atomic i32 0, ptr @fg_memory_lock release, align 4
-  br label %out
-out:
-  ret void
-}}
-
-define ptr @fg_memory_zeros(ptr %ctx, i64 %n, i64 %width) {{
-entry:
-  %pair = call {{i64, i1}} @llvm.umul.with.overflow.i64(i64 %n, i64 %width)
-  %size = extractvalue {{i64, i1}} %pair, 0
-  %wraps = extractvalue {{i64, i1}} %pair, 1
-  br i1 %wraps, label %none, label %take
-take:
-  %data = call ptr @fg_memory_take(ptr %ctx, i64 %size)
-  %failed = icmp eq ptr %data, null
-  br i1 %failed, label %none, label %clear
-clear:
-  call void @llvm.memset.p0.i64(ptr %data, i8 0, i64 %size, i1 false)
-  ret ptr %data
-none:
-  ret ptr null
-}}
-
-define ptr @fg_memory_resize(ptr %ctx, ptr %data, i64 %size) {{
-entry:
-  %new = call ptr @fg_memory_take(ptr %ctx, i64 %size)
-  %failed = icmp eq ptr %new, null
-  %first = icmp eq ptr %data, null
-  %nothing = or i1 %failed, %first
-  br i1 %nothing, label %out, label %copy
-copy:
-  %block = getelementptr i8, ptr %data, i64 -64
-  %had = load i64, ptr %block
-  %both = call i64 @llvm.umin.i64(i64 %had, i64 %size)
-  call void @llvm.memcpy.p0.p0.i64(ptr %new, ptr %data, i64 %both, i1 false)
-  call void @fg_memory_give(ptr %ctx, ptr %data, i64 0)
-  br label %out
-out:
-  ret ptr %new
-}}
-"""
+from funcgrad.core.show_array import size_text
+from funcgrad.core.show_html import page
 
 _SET_HANDLER = 304  # the number of PyDataMem_SetHandler in NumPy's table of C functions
+_VARIABLE = "FUNCGRAD_KEPT_MEMORY"
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 class _Handler(ctypes.Structure):
@@ -227,25 +47,29 @@ class _Handler(ctypes.Structure):
 
 
 class _Allocator:
-    """The native allocator, and how NumPy is told to use it."""
+    """The native allocator, and how NumPy is told to use it: after `begin()`, until `end(token)`,
+    in this thread."""
 
     def __init__(self) -> None:
-        library = engine().compile(_IR, level=0)
-        names = ("take", "zeros", "resize", "give")
+        library = engine().compile(memory_code.IR, level=0)
+        names = ("malloc", "zeros", "resize", "give")
         functions = [library.address(f"fg_memory_{n}") for n in names]
         self._handler = _Handler(b"funcgrad", 1, None, *functions)
-        self.limit = ctypes.c_int64.from_address(library.address("fg_memory_limit"))
-        self.limit.value = _memory_bytes() // 16
+        self.numbers = {
+            n: ctypes.c_int64.from_address(library.address(f"fg_memory_{n}"))
+            for n in memory_code.NUMBERS
+        }
+        self.numbers["limit"].value = _limit()
         self.lock = ctypes.c_int32.from_address(library.address("fg_memory_lock"))
-        self.take, self.give = functions[0], functions[3]
+        self.take, self.give = library.address("fg_memory_take"), functions[3]
+        self.empty = ctypes.CFUNCTYPE(ctypes.c_int64)(library.address("fg_memory_empty"))
         address = ctypes.c_void_p
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [address, ctypes.c_char_p, address]
         # NumPy reads the capsule whenever an array dies: it lives as long as the process.
         self.capsule = capsule(ctypes.addressof(self._handler), b"mem_handler", None)
         self.set_handler = self._numpy_setter()
-        kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
-        self.use: Callable[[Any], Any] = kind(self.set_handler)
+        self.begin, self.end = self._switches()
 
     @staticmethod
     def _numpy_setter() -> int:
@@ -256,12 +80,35 @@ class _Allocator:
         word = ctypes.sizeof(ctypes.c_void_p)
         return ctypes.c_size_t.from_address(table + _SET_HANDLER * word).value
 
+    def _switches(self) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+        """NumPy's handler is a context variable, which is quicker to set than by NumPy's function;
+        it shows itself among the variables that have a value."""
+        kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
+        use = kind(self.set_handler)
 
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 33
+        def found() -> contextvars.ContextVar | None:
+            use(self.capsule)
+            held = contextvars.copy_context().items()
+            return next((v for v, value in held if value is self.capsule), None)
+
+        variable = contextvars.copy_context().run(found)
+        if variable is None:
+            return partial(use, self.capsule), use
+        return partial(variable.set, self.capsule), variable.reset
+
+
+def _limit() -> int:
+    """The most bytes that are kept idle."""
+    text = os.environ.get(_VARIABLE, "").strip().upper()
+    if not text:
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16
+        except (AttributeError, ValueError, OSError):
+            return 1 << 29
+    match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)I?B?", text)
+    if match is None:
+        raise ValueError(f"{_VARIABLE} must be a number of bytes, as 512M or 2G, got {text!r}")
+    return min(int(match[1]) << _UNITS[match[2]], (1 << 63) - 1)
 
 
 _lock = threading.Lock()
@@ -284,11 +131,11 @@ def large_arrays(specs: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.n
     (2, 3)
     """
     a = _allocator or allocator()
-    before = a.use(a.capsule)
+    token = a.begin()
     try:
         return [np.empty(shape, dtype) for shape, dtype in specs]
     finally:
-        a.use(before)
+        a.end(token)
 
 
 def bind(target: Engine) -> None:
@@ -301,11 +148,84 @@ def bind(target: Engine) -> None:
     target.bind("fg_memory_give", a.give)
 
 
+# ---- for users
+
+
+class MemorySummary(NamedTuple):
+    """What `memory_summary` tells, in bytes and in numbers of blocks."""
+
+    in_use: int
+    peak: int
+    idle: int
+    idle_blocks: int
+    limit: int
+    reused: int
+    made: int
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table's cells."""
+        return [
+            ("in use", size_text(self.in_use)),
+            ("at most", size_text(self.peak)),
+            ("kept idle", f"{size_text(self.idle)} in {self.idle_blocks} blocks"),
+            ("limit of idle", f"{size_text(self.limit)} ({_VARIABLE})"),
+            ("blocks", f"{self.reused} used again, {self.made} made"),
+        ]
+
+    def __repr__(self) -> str:
+        lines = [f"{what:<15}{text}" for what, text in self.rows()]
+        return "\n".join(["memory of large arrays", *lines])
+
+    def _repr_html_(self) -> str:
+        cells = [f"<td>{html.escape(a)}</td><td>{html.escape(b)}</td>" for a, b in self.rows()]
+        rows = "".join(f"<tr>{c}</tr>" for c in cells)
+        return page(f"<div><b>memory of large arrays</b></div><table>{rows}</table>")
+
+
+def memory_summary() -> MemorySummary:
+    """What large results and temporaries take of this process's memory, and what is kept for more.
+
+    Counted are results of compiled programs where one has 128 KiB or more, the temporaries of
+    programs, and the results of eager operations that are large and often repeated. `in_use` and
+    `peak` are bytes of living arrays, now and at most; `idle` those of dead ones, which the next
+    arrays of such sizes take over. `release_memory` gives these back.
+
+    >>> summary = fg.memory_summary()
+    >>> summary.idle <= summary.limit
+    True
+    """
+    n = {name: number.value for name, number in allocator().numbers.items()}
+    return MemorySummary(
+        n["used"], n["peak"], n["idle"], n["count"], n["limit"], n["reused"], n["made"]
+    )
+
+
+def release_memory() -> int:
+    """Give memory that is kept idle back to the system: the number of bytes of large blocks.
+
+    Arrays that live, and what views them, stay as they are. The environment variable
+    FUNCGRAD_KEPT_MEMORY bounds what is kept: 0 keeps nothing.
+
+    >>> fg.release_memory() >= 0
+    True
+    >>> fg.memory_summary().idle
+    0
+    """
+    freed = allocator().empty()
+    scratch.release()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
+    return freed
+
+
 def _after_fork() -> None:
-    """Another thread may have held the lock when the process forked."""
+    """Another thread may have been changing the table when the process forked: then its blocks are
+    left alone."""
     global _lock
     _lock = threading.Lock()
-    if _allocator is not None:
+    if _allocator is not None and _allocator.lock.value:
+        _allocator.numbers["count"].value = _allocator.numbers["idle"].value = 0
         _allocator.lock.value = 0
 
 

@@ -8,6 +8,8 @@ not.
 
 from __future__ import annotations
 
+import ctypes
+
 from funcgrad.backends.llvm.engine import Engine, engine
 
 _IR = """
@@ -84,6 +86,27 @@ full:
 out:
   ret void
 }
+
+; Frees what is idle.
+define void @fg_scratch_release() nounwind {
+entry:
+  br label %each
+each:
+  %i = phi i64 [0, %entry], [%next, %skip]
+  %slot = getelementptr ptr, ptr @slots, i64 %i
+  %block = atomicrmw xchg ptr %slot, ptr null acquire
+  %none = icmp eq ptr %block, null
+  br i1 %none, label %skip, label %drop
+drop:
+  call void @free(ptr %block)
+  br label %skip
+skip:
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, 260
+  br i1 %more, label %each, label %done
+done:
+  ret void
+}
 """
 
 
@@ -95,3 +118,12 @@ def bind(target: Engine) -> None:
     library = engine().compile(_IR, level=0)
     for name in ("fg_scratch_take", "fg_scratch_give"):
         target.bind(name, library.address(name))
+
+
+def release() -> None:
+    """Free the blocks that are kept idle.
+
+    >>> release()
+    """
+    address = engine().compile(_IR, level=0).address("fg_scratch_release")
+    ctypes.CFUNCTYPE(None)(address)()

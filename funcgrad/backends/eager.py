@@ -1,0 +1,49 @@
+"""What eager operations with large results take of the compiler: kept memory, and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad.backends.llvm.executable import Executable
+from funcgrad.backends.llvm.memory import allocator as memory
+from funcgrad.backends.plan import plan
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Eqn, Jaxpr, Var
+from funcgrad.core.primitive import Primitive
+from funcgrad.ops.base import broadcast_p
+
+__all__ = ["kernel", "memory"]
+
+
+def kernel(
+    prim: Primitive, examples: Sequence[np.ndarray], out: ShapedArray, params: dict[str, Any]
+) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+    """An elementwise operation, compiled for contiguous operands typed like these, which broadcast
+    to the result's shape.
+
+    >>> from funcgrad.ops.families import add
+    >>> x = np.ones(3, np.float32)
+    >>> kernel(add, (x, x[:1]), ShapedArray((3,), x.dtype), {})((x, x[:1]))
+    array([2., 2., 2.], dtype=float32)
+    """
+    ins = [Var(ShapedArray(x.shape, x.dtype)) for x in examples]
+    eqns: list[Eqn] = []
+    operands = [_broadcast(v, out.shape, eqns) for v in ins]
+    result = Var(out.strong())
+    eqns.append(Eqn(prim, operands, (result,), params))
+    run = Executable(plan(Jaxpr(ins, eqns, (result,)), [False] * len(ins), prim.name))
+    return lambda values: run(list(values))[0]
+
+
+def _broadcast(var: Var, shape: tuple[int, ...], eqns: list[Eqn]) -> Var:
+    own = var.aval.shape
+    if not own or own == shape:
+        return var
+    wide = Var(ShapedArray(shape, var.aval.dtype))
+    dims = tuple(range(len(shape) - len(own), len(shape)))
+    params = {"shape": shape, "broadcast_dimensions": dims}
+    eqns.append(Eqn(broadcast_p, (var,), (wide,), params))
+    return wide

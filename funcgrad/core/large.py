@@ -1,0 +1,63 @@
+"""Large results of eager operations, which are worth more than a call of NumPy.
+
+Most of a large elementwise operation's time goes to page faults on its fresh result. So what is
+evaluated again and again gets memory of dead arrays, from the allocator of compiled programs; and
+where compiled code gives the same bits, its loops on all threads take NumPy's place. Neither is
+worth loading a compiler for a few operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from funcgrad.core import backend
+
+LARGE = 1 << 17  # bytes, from which memory is kept
+# Bytes of results that an operation makes before its memory is kept, and before it is compiled.
+KEPT_AFTER, COMPILED_AFTER = 1 << 26, 1 << 29
+COMPILED_FROM = 1 << 20  # bytes of a result, from which threads are worth their start
+
+# What rounds once or not at all, by its kind of dtype.
+_EXACT = {
+    "add": "fiu", "sub": "fiu", "mul": "fiu", "div": "f", "neg": "fi", "abs": "fi", "sqrt": "f",
+    "square": "fiu", "eq": "fiu", "ne": "fiu", "lt": "fiu", "le": "fiu", "gt": "fiu", "ge": "fiu",
+    "select_n": "fib",
+}  # fmt: skip
+
+
+class LargeImpl:
+    """An operation's `impl` on operands of certain types, whose result is large."""
+
+    __slots__ = ("_aval", "_kernel", "_made", "_prim")
+
+    def __init__(self, prim: Any, aval: Any):
+        self._prim, self._aval = prim, aval
+        self._made = 0
+        self._kernel: Any = None
+
+    def __call__(self, xp: Any, *values: Any, **params: Any) -> Any:
+        if self._kernel is not None and all(v.flags.c_contiguous for v in values):
+            return self._kernel(values)
+        self._made += self._aval.nbytes
+        if self._made < KEPT_AFTER:
+            return self._prim.impl(xp, *values, **params)
+        memory = backend.eager().memory()
+        if self._made >= COMPILED_AFTER and self._kernel is None and self._is_exact(values):
+            self._kernel = backend.eager().kernel(self._prim, values, self._aval, params)
+        token = memory.begin()
+        try:
+            return self._prim.impl(xp, *values, **params)
+        finally:
+            memory.end(token)
+
+    def _is_exact(self, values: Any) -> bool:
+        """Whether compiled code gives the same bits, and is worth it."""
+        kinds = _EXACT.get(self._prim.name, "")
+        return self._aval.nbytes >= COMPILED_FROM and all(
+            v.dtype.kind in kinds and (v.dtype.kind != "f" or v.dtype.itemsize >= 4) for v in values
+        )
+
+
+def implementation(prim: Any, aval: Any) -> Any:
+    """How an operation whose result has this type is evaluated."""
+    return prim.impl if aval.nbytes < LARGE else LargeImpl(prim, aval)
