@@ -58,14 +58,26 @@ class Driver:
             with gathered:
                 code.call(self.packed, code.args[0])
             with plain:
-                self._strided_product(code, job)
+                if not self.unpacked:
+                    self._strided_product(code, job)
+                else:
+                    with code.either(self._is_tiny(job)) as (tiny, other):
+                        with tiny:
+                            code.call(self.unpacked.at_once, code.args[0])
+                        with other:
+                            self._strided_product(code, job)
         code.ret()
         return code.function
 
+    def _is_tiny(self, job: Record) -> Bool:
+        """Whether a product lies well, and choosing its way would take long beside itself."""
+        m, n, k = job["m"], job["n"], job["k"]
+        lies_well = job["b_cs"].eq(1) & job["c_cs"].eq(1)
+        return lies_well & (m > 1) & (m * n * k <= SERIAL_WORK) & ~_is_thin(m, n)
+
     def _strided_product(self, code: Code, job: Record) -> None:
         m, n, k, lanes = job["m"], job["n"], job["k"], self.parts.tile.lanes
-        small = m * n * k <= SMALL_WORK
-        thin = (n <= THIN) & (m > 2 * THIN)
+        small, thin = m * n * k <= SMALL_WORK, _is_thin(m, n)
         wide = (m <= THIN) & (n > 2 * THIN)
         with code.when(thin | (job["c_cs"].ne(1) & job["c_rs"].eq(1) & ~wide)):
             for x, y in (("m", "n"), ("a", "b"), ("a_rs", "b_cs"), ("a_cs", "b_rs"),
@@ -259,6 +271,10 @@ class Driver:
             with code.when(follows & (call[batch] > 1)):
                 call["m"] = m * call[batch]
                 call[batch] = 1
+
+
+def _is_thin(m: Int, n: Int) -> Bool:
+    return (n <= THIN) & (m > 2 * THIN)
 
 
 def symbol(fmt: Format, out: Format) -> str:

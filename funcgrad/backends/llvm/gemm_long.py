@@ -12,6 +12,7 @@ from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record
 
 MOST = 1 << 14  # elements of C
+MOST_ROWS = 512  # of C, and columns: threads take parts of more
 LEAST = 4096  # terms of a sum
 LEAST_PART = 1024
 
@@ -26,7 +27,8 @@ class Long:
     @staticmethod
     def fits(m: Int, n: Int, k: Int) -> Bool:
         """Whether a product of this shape gains."""
-        return (k >= LEAST) & (m * n <= MOST) & (m * n * k >= 32 * SERIAL_WORK)
+        few = (m * n <= MOST) & (m.max(n) <= MOST_ROWS)
+        return few & (k >= LEAST) & (m * n * k >= 32 * SERIAL_WORK)
 
     def _cut(self, part_task: ir.Function, add_task: ir.Function) -> ir.Function:
         code = Code(self.parts.module, "long", [PTR])

@@ -17,7 +17,7 @@ from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, THIN, Parts, Recor
 
 SMALL_K = 128  # rows of B that `small` has room for on the stack
 LINE = 64  # bytes of a line of the caches
-SHORT_ROW = 4096  # bytes of a row of A that the processor's own prefetching is too slow for
+SHORT_ROW = 4096  # bytes of a row of A up to which the processor's own prefetching is too slow
 ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
 
 
@@ -27,7 +27,9 @@ class Unpacked:
     def __init__(self, parts: Parts):
         self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
         self.heights = (8, 4, 2, 1) if self.tile.rows >= 8 else (6, 4, 2, 1)
-        self.grid = self._grid(self._grid_task())
+        grid_task = self._grid_task()
+        self.grid = self._grid(grid_task)
+        self.at_once = self._at_once(grid_task)
         self.direct = self._direct()
         packs = self.fmt.storage == self.fmt.acc
         self.small = self._small() if packs else None
@@ -55,6 +57,15 @@ class Unpacked:
         code, job = self._start("direct")
         job["pb_step"] = self.tile.cols
         code.call(self.grid, code.args[0])
+        code.ret()
+        return code.function
+
+    def _at_once(self, task: ir.Function) -> ir.Function:
+        """As `direct`, in the caller."""
+        code, job = self._start("at_once")
+        job["pb_step"] = self.tile.cols
+        job["mt"], job["nt"], job["by_rows"] = job["m"], job["n"], 0
+        code.call(task, code.args[0], 0, 1)
         code.ret()
         return code.function
 
@@ -89,7 +100,7 @@ class Unpacked:
         part of A once, else by columns."""
         code, job = self._start("grid")
         m, n, k, height, unit = job["m"], job["n"], job["k"], self.heights[0], self.tile.cols
-        job["mt"], job["nt"], job["row_tiles"] = m, n, 1
+        job["mt"], job["nt"], job["by_rows"] = m, n, 0
         tiles = code.variable(I64, I64(1))
         with code.when(m * n * k > 2 * SERIAL_WORK):
             rows, columns = m.ceil_div(height), n.ceil_div(unit)
@@ -98,10 +109,8 @@ class Unpacked:
                 with yes:
                     enough = code.i64(SERIAL_WORK) // (n * k * height)
                     mt = enough.max(rows // (self.parts.threads(code) * 16)).max(1) * height
-                    job["mt"] = mt
-                    count = m.ceil_div(mt)
-                    job["row_tiles"] = count
-                    tiles.set(count)
+                    job["mt"], job["by_rows"] = mt, 1
+                    tiles.set(m.ceil_div(mt))
                 with no:
                     # Long pieces of B's rows, where they are read but once or twice.
                     least = (m <= THIN).select(8, 1)
@@ -116,17 +125,19 @@ class Unpacked:
         """Tiles [begin, end) of C."""
         code, job = self._start("grid_task", task=True)
         storage, acc, cols = self.fmt.storage, self.fmt.acc, self.tile.cols
-        fields = ("k", "a_rs", "a_cs", "b_rs", "c_rs", "add", "pb_step", "mt", "nt", "row_tiles")
-        k, a_rs, a_cs, b_rs, c_rs, add, step, mt, nt, row_tiles = (job[f] for f in fields)
+        fields = ("k", "a_rs", "a_cs", "b_rs", "c_rs", "add", "pb_step", "mt", "nt", "by_rows")
+        k, a_rs, a_cs, b_rs, c_rs, add, step, mt, nt, rows_first = (job[f] for f in fields)
         a, b, c = (job.pointer_at(f) for f in "abc")
+        by_rows = rows_first.ne(0)
         wide = {4: 4, 2: 8} if self.tile.rows >= 8 else {}
         with code.range(code.args[1], code.args[2]) as t:
-            i0, start = t % row_tiles * mt, t // row_tiles * nt
+            i0, start = by_rows.select(t * mt, 0), by_rows.select(0, t * nt)
             m, stop = (i0 + mt).min(job["m"]), (start + nt).min(job["n"])
             # Several vectors of B lie side by side only where it isn't packed.
             wide_stop = step.eq(cols).select(stop, start)
-            short = a_cs.eq(1) & (k <= SHORT_ROW // self.fmt.bytes)
-            share = code.i64(self.heights[0]).ceil_div((stop - start).ceil_div(cols))
+            bytes_a_row = k * self.fmt.bytes
+            short = a_cs.eq(1) & (bytes_a_row <= SHORT_ROW) & (bytes_a_row > 2 * LINE)
+            share = self._share(stop - start)
             row = code.variable(I64, i0)
             for h in self.heights:
                 with self._while_fits(code, row, h, m) as i:
@@ -143,30 +154,23 @@ class Unpacked:
                         if h == self.heights[0]:
                             first = (j - start) // cols * share
                             with code.when(short):
-                                self._prefetch_rows(
-                                    code,
-                                    code.at(ai, a_rs * h, storage),
-                                    first,
-                                    first + share,
-                                    a_rs,
-                                    k,
-                                )
+                                rows = (code.at(ai, a_rs * h, storage), first, first + share)
+                                self._prefetch_rows(code, *rows, a_rs, k)
                         bj = code.at(b, j // cols * step, storage)
-                        args = (
-                            k,
-                            ai,
-                            a_rs,
-                            a_cs,
-                            bj,
-                            b_rs,
-                            code.at(ci, j, acc),
-                            c_rs,
-                            stop - j,
-                            add,
-                        )
+                        cj = code.at(ci, j, acc)
+                        args = (k, ai, a_rs, a_cs, bj, b_rs, cj, c_rs, stop - j, add)
                         self._one_or_two_vectors(code, h, stop - j, args)
         code.ret()
         return code.function
+
+    def _share(self, width: Int) -> Int:
+        """How many of the next rows are prefetched with each step along these, to get them all."""
+        share, steps = width.code.i64(1), self.heights[0] - 1
+        while steps:
+            rows = -(-self.heights[0] // (steps // 2 + 1))
+            share = (width > steps * self.tile.cols).select(share, rows)
+            steps //= 2
+        return share
 
     def _prefetch_rows(
         self, code: Code, a: ir.Value, begin: Int, end: Int, a_rs: Int, k: Int
