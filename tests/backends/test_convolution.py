@@ -16,6 +16,9 @@ CASES = {
     "plain": ((2, 8, 12, 14), (16, 8, 3, 3), {"padding": [ONE, ONE]}),
     "wide": ((1, 3, 9, 70), (5, 3, 2, 3), {}),
     "strided": ((2, 8, 13, 15), (16, 8, 3, 3), {"window_strides": (2, 3), "padding": [ONE, ONE]}),
+    "strided, wide": ((3, 8, 7, 71), (16, 8, 3, 3), {"window_strides": (2, 2)}),
+    "strided, rows of 12": ((3, 8, 21, 25), (40, 8, 3, 2), {"window_strides": (1, 2)}),
+    "rows of 21": ((3, 8, 9, 23), (40, 8, 2, 3), {}),
     "dilated": ((2, 8, 13, 15), (16, 8, 3, 2),
                 {"window_strides": (1, 2), "padding": [(-1, 2), (1, -2)], "rhs_dilation": (2, 1)}),
     "holes": ((2, 8, 7, 6), (16, 8, 3, 2), {"padding": [(-1, 2), (1, 2)], "lhs_dilation": (2, 3)}),
@@ -89,7 +92,7 @@ def test_compiled(case, dtype):
         np.testing.assert_allclose(np.asarray(a, "f8"), b, rtol=tolerance, atol=tolerance * size)
 
 
-@pytest.mark.parametrize("case", ["plain", "strided", "channels last"])
+@pytest.mark.parametrize("case", ["plain", "strided", "strided, wide", "channels last"])
 def test_the_number_of_threads_changes_nothing(case):
     x, w, conv = sample(case)
     x = np.concatenate([x] * 40, axis=0)

@@ -31,6 +31,7 @@ from funcgrad.backends.llvm.gemm_long import Long
 from funcgrad.backends.llvm.gemm_pack import Format, constant, narrow, widen
 from funcgrad.backends.llvm.gemm_packed import Packed
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
+from funcgrad.backends.llvm.gemm_windows import Windows
 
 PAGE = 4096
 SPREAD_ROWS = 256  # rows in the same few lines of a core's own cache that it still holds
@@ -43,7 +44,12 @@ class Driver:
         self.parts = Parts(module, fmt, out, target)
         self.module, self.fmt, self.out, self.target = module, fmt, out, target
         self.narrow = out.storage != fmt.acc
-        self.packed = Packed(self.parts).function
+        packed = Packed(self.parts)
+        self.packed = packed.function
+        # Windows are of the formats that are multiplied as they lie.
+        self.windows = (
+            Windows(self.parts, packed) if out.storage == fmt.storage == fmt.acc else None
+        )
         self.unpacked = Unpacked(self.parts) if self.parts.kernels.direct_works else None
         self.product = self._product()
         self.item = self._item()
@@ -214,12 +220,24 @@ class Driver:
         batch, m, n = call["batch0"] * call["batch1"], call["m"], call["n"]
         work = m * n * call["k"].max(1)
         spreads = (batch > 1) & (work <= BATCH_WORK)
-        with code.when(work > 0), code.either(spreads) as (spread, one_by_one):
-            with spread:
-                grain = (code.i64(SERIAL_WORK) // work).max(1)
-                self.parts.loop(code, task, call.pointer, batch, grain)
-            with one_by_one:
-                code.call(task, call.pointer, 0, batch)
+
+        def items() -> None:
+            with code.when(work > 0), code.either(spreads) as (spread, one_by_one):
+                with spread:
+                    grain = (code.i64(SERIAL_WORK) // work).max(1)
+                    self.parts.loop(code, task, call.pointer, batch, grain)
+                with one_by_one:
+                    code.call(task, call.pointer, 0, batch)
+
+        if self.windows is None:
+            items()
+        else:
+            served = apart & (call["k"] > 0) & (work * batch > 0) & self.windows.serves(call)
+            with code.either(served) as (yes, no):
+                with yes:
+                    code.call(self.windows.function, call.pointer)
+                with no:
+                    items()
         with code.when(apart):
             code.call(self.parts.give, tables.get())
         code.ret()

@@ -2,18 +2,18 @@
 
 Element (w, k) of the matrix lies at src[across[w] + along[k]]: windows of an image are such a
 matrix, so a convolution is a product that never writes its windows out (implicit GEMM). Where a
-vector's worth of a table goes on by one, it is read at once; else by elements.
+vector's worth of a table goes on by one or two, it is read at once; else by elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm.engine import Target
-from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_pack import AHEAD, Format, Packer, Tile, widen
 
 PART = 6  # columns from which on transposing a part of a square is worth it
@@ -32,7 +32,7 @@ def gather_function(
         code.ret()
         return code.function
     with packer.each_panel():
-        across = packer.run(packer.across, code.i64(0), packer.count)
+        across = packer.longest(packer.across)
         along = packer.run(packer.ks, code.i64(0), packer.k)
         with code.either(along > across) as (yes, no):
             with yes:
@@ -68,74 +68,145 @@ class _Gatherer(Packer):
         place = self._entry(self.across, w) + self._entry(self.ks, kk)
         return self.code.at(self.src, place, self.fmt.storage)
 
-    def _line(self, table: ir.Value, i: Int, at: Int) -> ir.Value:
+    def _line(self, table: ir.Value, i: Int, at: Int, step: int) -> ir.Value:
         """Bit by bit, which of a vector of entries from i on differ from one of them, number `at`,
-        by as much as their numbers do."""
+        by `step` times as much as their numbers do."""
         b, vec = self.code.b, ir.VectorType(I64, self.lanes)
         entries = self.code.load(self.code.at(table, i, I64), vec, 8)
-        first = self.code.splat((self._entry(table, i + at) - at).value, self.lanes)
-        wanted = b.add(first, ir.Constant(vec, list(range(self.lanes))))
+        first = self.code.splat((self._entry(table, i + at) - at * step).value, self.lanes)
+        wanted = b.add(first, ir.Constant(vec, [step * lane for lane in range(self.lanes)]))
         return b.bitcast(b.icmp_signed("==", entries, wanted), ir.IntType(self.lanes))
+
+    def _steps(self, table: ir.Value, i: Int, step: int) -> Int:
+        """How many entries from i on go on by `step`, in a vector."""
+        b = self.code.b
+        other = b.not_(self._line(table, i, self.code.i64(0), step))
+        wide = b.or_(b.zext(other, I64), I64(1 << self.lanes))
+        return Int(self.code, b.cttz(wide, ir.IntType(1)(0)))
+
+    def longest(self, table: ir.Value) -> Int:
+        """How many entries from the first on go on by one, or by two."""
+        zero = self.code.i64(0)
+        return self._steps(table, zero, 1).max(self._steps(table, zero, 2))
 
     def run(self, table: ir.Value, i: Int, count: Int) -> Int:
         """How many entries from i on go on by one, in a vector; 0 if that reaches too far."""
-        b = self.code.b
-        other = b.not_(self._line(table, i, self.code.i64(0)))
-        wide = b.or_(b.zext(other, I64), I64(1 << self.lanes))
-        length = Int(self.code, b.cttz(wide, ir.IntType(1)(0)))
-        return (i + self.lanes <= count).select(length, 0)
+        return (i + self.lanes <= count).select(self._steps(table, i, 1), 0)
 
     def by_columns(self) -> None:
         """Vectors of rows at once; they never reach behind the panel."""
         for g in self.groups:
-            low = self.code.i64(g * self.lanes)
-            run = self.run(self.across, low, self.count)
-            with self.code.either(run.eq(self.lanes)) as (yes, no):
-                with yes:
-                    self._whole(low)
-                with no:
-                    self._two_runs(low, run, min((g + 1) * self.lanes, self.width))
+            low, high = self.code.i64(g * self.lanes), min((g + 1) * self.lanes, self.width)
+            valid = (self.count - low).min(self.lanes)
+            with self.code.either(valid > 0) as (some, none):
+                with some:
+                    self._columns(low, high, valid)
+                with none:
+                    zero = ir.Constant(ir.VectorType(self.fmt.acc, self.lanes), None)
+                    with self.code.range(0, self.k) as kk:
+                        self._put(zero, low, kk)
 
-    def _start(self, w: Int) -> ir.Value:
-        return self.code.at(self.src, self._entry(self.across, w), self.fmt.storage)
+    def _columns(self, low: Int, high: int, valid: Int) -> None:
+        """The rows [low, high) of the panel, of which the first so many exist."""
+        code, table = self.code, self.across
+        one, two = (self._steps(table, low, step).min(valid) for step in (1, 2))
+        with code.either(one.eq(self.lanes)) as (yes, no):
+            with yes:
+                self._whole(low, 1)
+            with no, code.either(two.eq(self.lanes)) as (yes_two, no_two):
+                with yes_two:
+                    self._whole(low, 2)
+                with no_two:
+                    self._lines(low, high, valid, one, two)
 
-    def _whole(self, low: Int) -> None:
-        code, start = self.code, self._start(low)
-        with code.range(0, self.k) as kk:
-            place = code.at(start, self._entry(self.ks, kk), self.fmt.storage)
-            x = code.load(place, self.vec, self.fmt.bytes)
-            self._put(widen(code, self.fmt, self.target, x), low, kk)
-
-    def _two_runs(self, low: Int, run: Int, high: int) -> None:
+    def _lines(self, low: Int, high: int, valid: Int, one: Int, two: Int) -> None:
         """A vector across the end of an image's line, if masks are cheap; elements else."""
-        code, b = self.code, self.code.b
 
         def rows() -> None:
-            with code.range(0, self.k) as kk:
-                self._row(kk, low, code.i64(high))
+            with self.code.range(0, self.k) as kk:
+                self._row(kk, low, self.code.i64(high))
 
         if not self.masks:
             rows()
             return
-        bits = ir.IntType(self.lanes)
-        before = b.trunc(b.sub(b.shl(I64(1), run.value), I64(1)), bits)
-        at = run.min(self.lanes - 1)
-        line = b.or_(self._line(self.across, low, at), before)
-        two = Bool(code, b.icmp_signed("==", line, bits(-1))) & (run > 0)
-        with code.either(two) as (yes, no):
+        with self.code.either(one >= two) as (near, apart):
+            with near:
+                self._two_runs(low, one, valid, 1, rows)
+            with apart:
+                self._two_runs(low, two, valid, 2, rows)
+
+    def _start(self, w: Int) -> ir.Value:
+        return self.code.at(self.src, self._entry(self.across, w), self.fmt.storage)
+
+    def _whole(self, low: Int, step: int) -> None:
+        code, start = self.code, self._start(low)
+
+        def load(place: ir.Value, first: int) -> ir.Value:
+            where = code.at(place, first, self.fmt.storage)
+            return code.load(where, self.vec, self.fmt.bytes)
+
+        with code.range(0, self.k) as kk:
+            place = code.at(start, self._entry(self.ks, kk), self.fmt.storage)
+            self._put(widen(code, self.fmt, self.target, self._strided(place, step, load)), low, kk)
+
+    def _strided(
+        self, place: ir.Value, step: int, load: Callable[[ir.Value, int], ir.Value]
+    ) -> ir.Value:
+        """A vector of every element, or every second one: of two that end with its last one.
+
+        load(place, n): what lies from element n on
+        """
+        x = load(place, 0)
+        if step == 1:
+            return x
+        second = self.lanes - 1
+        places = [2 * i if 2 * i < self.lanes else 2 * i - second + self.lanes
+                  for i in range(self.lanes)]  # fmt: skip
+        index = ir.Constant(ir.VectorType(I32, self.lanes), places)
+        return self.code.b.shuffle_vector(x, load(place, second), index)
+
+    def _two_runs(
+        self, low: Int, run: Int, valid: Int, step: int, otherwise: Callable[[], None]
+    ) -> None:
+        """A vector whose first `run` entries go on by `step`, if the other valid ones do, too."""
+        code, b = self.code, self.code.b
+        bits, at = ir.IntType(self.lanes), run.min(self.lanes - 1)
+        inside = b.sub(b.shl(I64(1), valid.value), b.shl(I64(1), run.value))
+        line = b.or_(self._line(self.across, low, at, step), b.trunc(b.not_(inside), bits))
+        with code.either(Bool(code, b.icmp_signed("==", line, bits(-1)))) as (yes, no):
             with yes:
                 mask = code.first_lanes(run, self.lanes)
-                starts = self._start(low), self._start(low + at)
-                starts = starts[0], code.at(starts[1], 0 - at, self.fmt.storage)
+                later = code.at(self._start(low + at), at * -step, self.fmt.storage)
+                loads = [
+                    (self._start(low), self._ranges(code.i64(0), run, step)),
+                    (later, self._ranges(run, valid, step)),
+                ]
                 with code.range(0, self.k) as kk:
-                    step = self._entry(self.ks, kk)
-                    places = [code.at(p, step, self.fmt.storage) for p in starts]
-                    x = code.masked_load(places[0], mask, self.vec)
-                    y = code.masked_load(places[1], b.not_(mask), self.vec)
+                    along = self._entry(self.ks, kk)
+                    x, y = (
+                        self._strided(code.at(p, along, self.fmt.storage), step, load)
+                        for p, load in loads
+                    )
                     x = b.select(mask, x, y)
                     self._put(widen(code, self.fmt, self.target, x), low, kk)
             with no:
-                rows()
+                otherwise()
+
+    def _ranges(self, first: Int, last: Int, step: int) -> Callable[[ir.Value, int], ir.Value]:
+        """What loads the elements number [first, last), which are `step` apart, and leaves the
+        rest of the memory alone."""
+        code, masks = self.code, {}
+        for start in (0, self.lanes - 1)[:step]:
+            low, high = first * step - start, last * step - (step - 1) - start
+            masks[start] = code.b.and_(
+                code.first_lanes(high, self.lanes), code.b.not_(code.first_lanes(low, self.lanes))
+            )
+
+        def load(place: ir.Value, start: int) -> ir.Value:
+            where = code.at(place, start, self.fmt.storage)
+            return code.masked_load(where, masks[start], self.vec)
+
+        return load
 
     def by_rows(self) -> None:
         """Squares of lanes × lanes are transposed in registers where k goes on; if masks are cheap

@@ -109,13 +109,13 @@ class Packed:
                 bp = prepacked.pick(ready, fresh)
                 ap = code.at(pa, i // tile.rows * pa_step + depth(pc) * tile.rows, acc)
                 cp = code.at(c, i * rs + j * cs, acc)
-                self._choose_kernel(code, (depth(kl), ap, bp, cp, rs, cs, m - i, n - j, add))
+                self.choose_kernel(code, (depth(kl), ap, bp, cp, rs, cs, m - i, n - j, add))
         with code.when(~prepacked):
             code.call(self.parts.give, own.get())
         code.ret()
         return code.function
 
-    def _choose_kernel(self, code: Code, args: tuple[Any, ...]) -> None:
+    def choose_kernel(self, code: Code, args: tuple[Any, ...]) -> None:
         """The smallest micro-kernel that has the rows and columns that are left."""
         rows_left, columns_left, kernels, tile = args[6], args[7], self.parts.kernels, self.tile
 
