@@ -21,7 +21,7 @@ from funcgrad.core.ir import Eqn, Var
 # Below so many elements anything may share a kernel, whatever its rows.
 SMALL = 2048
 # Rows are no longer than this, and kernels neither costlier nor wider in parameters.
-LONGEST_ROW, MAX_COST, MAX_LEAVES = 1 << 15, 900, 20
+LONGEST_ROW, MAX_COST, MAX_LEAVES = 1 << 18, 900, 20
 # How many of the latest clusters that read the same data a root tries to join.
 TRIES = 3
 

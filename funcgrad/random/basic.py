@@ -141,9 +141,9 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
 
 
 def _within(v: Any, least: int, most: int, dtype: Any) -> Any:
-    """v moved into least … most, as an array of dtype."""
+    """v moved into least … most, as an array of dtype; NumPy's where v is known."""
     if isinstance(v, int):
-        return fnp.asarray(min(max(v, least), most), dtype)
+        return np.asarray(min(max(v, least), most), dtype)
     v = fnp.asarray(v)
     info = dtypes.iinfo(v.dtype)
     return fnp.clip(v, max(least, int(info.min)), min(most, int(info.max))).astype(dtype)
@@ -162,17 +162,24 @@ def _integers(key: Any, shape: tuple[int, ...], low: Any, high: Any, past_end: A
     bits = dtype.itemsize * 8
     unsigned = np.dtype(f"uint{bits}")
     shape_with("random.randint", shape, minval=low, maxval=high)
-    span = (high - low).astype(unsigned)
-    span = fnp.where(high > low, span + fnp.asarray(past_end, unsigned), fnp.ones_like(span))
+    known = all(isinstance(v, np.ndarray | bool) for v in (low, high, past_end))
+    xp = np if known else fnp
+    with np.errstate(over="ignore"):
+        span = (xp.asarray(high) - low).astype(unsigned) + xp.asarray(past_end, unsigned)
+        span = xp.where(xp.asarray(high) > low, span, xp.ones_like(span))
+        # (upper·2ᵇ + lower) mod span, without a wider integer; span 0 stands for 2ᵇ.
+        whole = span == 0
+        safe = xp.where(whole, xp.ones_like(span), span)
+        half = np.array(1 << (bits // 2), unsigned) % safe
+        factor = (half * half) % safe
     k1, k2 = split(key)
     upper = random_words("random.randint", k1, shape, unsigned)
     lower = random_words("random.randint", k2, shape, unsigned)
-    # (upper·2ᵇ + lower) mod span, without a wider integer; span 0 stands for 2ᵇ.
-    whole = span == 0
-    safe = fnp.where(whole, fnp.ones_like(span), span)
-    half = np.array(1 << (bits // 2), unsigned) % safe
-    offset = ((upper % safe) * ((half * half) % safe) + lower % safe) % safe
-    return low + fnp.where(whole, lower, offset).astype(dtype)
+    if known and whole:
+        return low + lower.astype(dtype)
+    offset = ((upper % safe) * factor + lower % safe) % safe
+    offset = offset if known else fnp.where(whole, lower, offset)
+    return low + offset.astype(dtype)
 
 
 @sampler
