@@ -23,6 +23,8 @@ from funcgrad.backends.convolution import convolution, gathered_convolution
 from funcgrad.backends.depthwise import channel_convolution
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
+from funcgrad.backends.running import OPS as RUNNING
+from funcgrad.backends.running import running
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.backends.scans import spread
 from funcgrad.backends.scatters import single_scatter
@@ -385,6 +387,7 @@ _REWRITES = {
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
     **dict.fromkeys(("scatter", "scatter_add"), single_scatter),
     **dict.fromkeys(REDUCTIONS, _reduction),
+    **dict.fromkeys(RUNNING, running),
     **EXCHANGES,
 }
 

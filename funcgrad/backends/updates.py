@@ -33,6 +33,8 @@ _RUNNING = {
     "cumsum": "add", "cumprod": "multiply", "cummax": "maximum", "cummin": "minimum",
     "cumlogsumexp": "logaddexp",
 }  # fmt: skip
+# How many rows have their running sums side by side, unless they are SHORT.
+ABREAST, SHORT = 4, 256
 
 
 def _dynamic_update_slice(k: SpecialKernel, eqn: Eqn) -> Written:
@@ -119,30 +121,37 @@ def _running(k: SpecialKernel, eqn: Eqn) -> Written:
     columns = math.prod(shape[axis + 1 :])
     cut = (*shape[:axis], n, columns)
 
-    def step(i: Value, column: Index) -> tuple[Operand, Index]:
+    def step(i: Value, column: Index, row: Sequence[Index]) -> tuple[Operand, Index]:
         turn = Index(0, ((1, i),))
         turn = scale_index(turn, -1, n - 1) if reverse else turn
-        place = b.flatten([*rows, turn, column], cut)
+        place = b.flatten([*row, turn, column], cut)
         return b.convert(k.pull.read_flat(x, place), dtype), place
 
-    rows = [k.outer(m) for m in shape[:axis]]
     if columns == 1:
         # An extremum of floats, with NaN, takes many cycles, one of integers a cycle.
         ordered = op in ("maximum", "minimum") and dtype.kind == "f"
         kind = np.dtype(f"i{dtype.itemsize}") if ordered else dtype
-
-        def turn(i: Value, total: Value) -> list[Operand]:
-            value, place = step(i, ZERO)
-            value = _to_ordered(b, value, kind, op) if ordered else value
-            so_far = b.op(op, kind, total, value)
-            value = b.op("bitcast", dtype, _flipped(b, so_far)) if ordered else so_far
-            b.store(out, place, b.convert(value, out.dtype))
-            return [so_far]
-
         if ordered:
             initial = Const((lowest if op == "maximum" else highest)(kind), kind)
-        b.loop(n, turn, [initial])
+        # Each turn waits for the one before: rows side by side don't wait for each other.
+        together = ABREAST if axis and shape[axis - 1] % ABREAST == 0 and n >= SHORT else 1
+        rows = [k.outer(m) for m in (*shape[: axis - 1], shape[axis - 1] // together) if axis]
+        others = [rows] if together == 1 else [
+            [*rows[:-1], scale_index(rows[-1], together, i)] for i in range(together)
+        ]  # fmt: skip
+
+        def turn(i: Value, *totals: Value) -> list[Operand]:
+            steps = [step(i, ZERO, row) for row in others]
+            values = [_to_ordered(b, v, kind, op) if ordered else v for v, _ in steps]
+            so_far = [b.op(op, kind, t, v) for t, v in zip(totals, values, strict=True)]
+            for value, (_, place) in zip(so_far, steps, strict=True):
+                value = b.op("bitcast", dtype, _flipped(b, value)) if ordered else value
+                b.store(out, place, b.convert(value, out.dtype))
+            return so_far
+
+        b.loop(n, turn, [initial] * together)
         return k.done(eqn)
+    rows = [k.outer(m) for m in shape[:axis]]
     block = column_block(columns, math.prod(shape[:axis]))
     first = scale_index(k.outer(columns // block), block)
     totals = k.params.local(dtype, block)
@@ -150,7 +159,7 @@ def _running(k: SpecialKernel, eqn: Eqn) -> Written:
     def line(i: Value) -> None:
         def column(c: Value) -> None:
             here = Index(0, ((1, c),))
-            value, place = step(i, add_indices(first, here))
+            value, place = step(i, add_indices(first, here), rows)
             value = b.op(op, dtype, b.load(totals, here), value)
             b.store(totals, here, value)
             b.store(out, place, b.convert(value, out.dtype))
