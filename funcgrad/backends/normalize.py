@@ -23,6 +23,7 @@ from funcgrad.backends.convolution import convolution, gathered_convolution
 from funcgrad.backends.depthwise import channel_convolution
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
+from funcgrad.backends.partial_sums import partial_sums
 from funcgrad.backends.running import OPS as RUNNING
 from funcgrad.backends.running import running
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
@@ -388,6 +389,7 @@ _REWRITES = {
     **dict.fromkeys(("scatter", "scatter_add"), single_scatter),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(RUNNING, running),
+    "scatter_add": partial_sums,
     **EXCHANGES,
 }
 
