@@ -95,8 +95,8 @@ class _Gatherer(Packer):
 
     def by_columns(self) -> None:
         """Vectors of rows at once; they never reach behind the panel."""
-        for g in self.groups:
-            low, high = self.code.i64(g * self.lanes), min((g + 1) * self.lanes, self.width)
+        with self.each_group() as low:
+            high = (low + self.lanes).min(self.width)
             valid = (self.count - low).min(self.lanes)
             with self.code.either(valid > 0) as (some, none):
                 with some:
@@ -106,7 +106,7 @@ class _Gatherer(Packer):
                     with self.code.range(0, self.k) as kk:
                         self._put(zero, low, kk)
 
-    def _columns(self, low: Int, high: int, valid: Int) -> None:
+    def _columns(self, low: Int, high: Int, valid: Int) -> None:
         """The rows [low, high) of the panel, of which the first so many exist."""
         code, table = self.code, self.across
         one, two = (self._steps(table, low, step).min(valid) for step in (1, 2))
@@ -119,12 +119,12 @@ class _Gatherer(Packer):
                 with no_two:
                     self._lines(low, high, valid, one, two)
 
-    def _lines(self, low: Int, high: int, valid: Int, one: Int, two: Int) -> None:
+    def _lines(self, low: Int, high: Int, valid: Int, one: Int, two: Int) -> None:
         """A vector across the end of an image's line, if masks are cheap; elements else."""
 
         def rows() -> None:
             with self.code.range(0, self.k) as kk:
-                self._row(kk, low, self.code.i64(high))
+                self._row(kk, low, high)
 
         if not self.masks:
             rows()
@@ -221,8 +221,8 @@ class _Gatherer(Packer):
             with code.either(run >= min(least, self.lanes)) as (yes, no):
                 with yes:
                     mask = code.first_lanes(run, self.lanes) if self.masks else None
-                    for g in self.groups:
-                        self._transpose_block(g, kk, mask)
+                    with self.each_group() as low:
+                        self._transpose_block(low, kk, mask)
                     at.set(kk + run)
                 with no:
                     self._row(kk, code.i64(0), code.i64(self.width))

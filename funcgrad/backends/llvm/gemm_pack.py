@@ -210,6 +210,16 @@ class Packer:
             yield
         self.dst, self.src, self.count = dst, src, count
 
+    @contextmanager
+    def each_group(self) -> Iterator[Int]:
+        """The first row of each vector of a panel's rows, downwards; written once for all."""
+        last = len(self.groups) - 1
+        if last:
+            with self.code.range(0, last + 1) as i:
+                yield (last - i) * self.lanes
+        else:
+            yield self.code.i64(0)
+
     def _source(self, w: Int, kk: Int) -> ir.Value:
         return self.code.at(self.src, w * self.sw + kk * self.sk, self.fmt.storage)
 
@@ -273,17 +283,13 @@ class Packer:
         with self.each_panel():
             with code.range(0, whole, square) as kk:
                 mask = code.first_lanes(whole - kk, square) if self.masks else None
-                for g in self.groups:
-                    if g == self.groups[-1]:
-                        self._transpose_block(g, kk, mask)
-                        continue
-                    with code.either(self.count > g * lanes) as (some, none):
-                        with some:
-                            self._transpose_block(g, kk, mask)
-                        with none:
-                            zero = ir.Constant(ir.VectorType(self.fmt.acc, lanes), None)
-                            for c in range(lanes):
-                                self._put(zero, g * lanes, kk + c * self.along)
+                with self.each_group() as low, code.either(self.count > low) as (some, none):
+                    with some:
+                        self._transpose_block(low, kk, mask)
+                    with none:
+                        zero = ir.Constant(ir.VectorType(self.fmt.acc, lanes), None)
+                        for c in range(lanes):
+                            self._put(zero, low, kk + c * self.along)
             self.scalars(whole)
 
     def ahead(self) -> Int:
@@ -291,11 +297,12 @@ class Packer:
         along = self.code.i64(AHEAD // self.fmt.bytes)
         return (self.k < 2 * along).select(self.width * self.sw, along)
 
-    def _transpose_block(self, group: int, kk: Int, mask: ir.Value | None) -> None:
+    def _transpose_block(self, low: Int, kk: Int, mask: ir.Value | None) -> None:
+        """Rows of a panel from `low` on, a vector of them."""
         code, rows = self.code, []
         vec = ir.VectorType(self.fmt.storage, self.lanes * self.along)
-        for r in range(min(self.lanes, self.width - group * self.lanes)):
-            w = group * self.lanes + r
+        for r in range(min(self.lanes, self.width)):
+            w = low + r
             inside = self.count > w
             p = self._source(inside.select(w, 0), kk)
             code.prefetch(code.at(p, self.ahead(), self.fmt.storage))
@@ -310,7 +317,7 @@ class Packer:
             rows.append(inside.pick(x, ir.Constant(x.type, None)))
         rows += [ir.Constant(rows[0].type, None)] * (self.lanes - len(rows))
         for c, column in enumerate(transpose(code, rows)):
-            self._put(column, group * self.lanes, kk + c * self.along)
+            self._put(column, low, kk + c * self.along)
 
     def scalars(self, start: Int) -> None:
         """Any strides, element by element."""

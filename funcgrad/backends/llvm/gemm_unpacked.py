@@ -282,7 +282,7 @@ class Unpacked:
             with code.range(start, stop, cols) as j:
                 bj = code.at(b, j * b_cs, self.fmt.storage)
                 row = code.variable(I64, I64(0))
-                for h in (4, 2, 1):
+                for h in (4, 2, 1) if cols > 1 else (1,):
                     with self._while_fits(code, row, h, m) as i:
                         ai = code.at(a, i * a_rs, self.fmt.storage)
                         cij = code.at(c, i * c_rs + j * c_cs, self.fmt.acc)
