@@ -20,9 +20,9 @@ class Limits(NamedTuple):
     bandwidth: float
     flops: float
 
-    def seconds(self, flops: float, moved: float) -> float:
-        """The time below which no program can do so much."""
-        return max(flops / self.flops, moved / self.bandwidth)
+    def seconds(self, flops: float, moved: float, double: bool = False) -> float:
+        """The time below which no program can do so much, in float64 at half the rate if double."""
+        return max(flops / self.flops * (2 if double else 1), moved / self.bandwidth)
 
 
 def measure(threads: int, seconds: float = 0.5) -> Limits:

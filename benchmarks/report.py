@@ -46,7 +46,8 @@ def share_of_limit(outcome: Outcome, limits: Limits | None) -> float | None:
     middle = medians(outcome)
     if limits is None or outcome.case.measure != "call" or OURS not in middle:
         return None
-    share = limits.seconds(outcome.case.flops, outcome.moved) / middle[OURS]
+    case = outcome.case
+    share = limits.seconds(case.flops, outcome.moved, double=case.x64) / middle[OURS]
     return share if share >= LEAST_SHARE else None
 
 

@@ -125,6 +125,7 @@ def test_limits_are_positive():
     assert most.flops > 0
     assert limits.Limits(10.0, 100.0).seconds(200, 10) == 2
     assert limits.Limits(10.0, 100.0).seconds(200, 30) == 3
+    assert limits.Limits(10.0, 100.0).seconds(200, 10, double=True) == 4
 
 
 # ---- reports

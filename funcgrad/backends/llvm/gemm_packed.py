@@ -91,7 +91,7 @@ class Packed:
         c = code.at(c, job["ic"] * rs + job["jc"] * cs, acc)
         add_first = job["add"] + job["ko"]
         own = code.variable(PTR, pb)
-        kc = equal_parts(k, tile.kc, 2)
+        kc = prepacked.select(equal_parts(k, tile.kc, 2), equal_parts(k, tile.kc * 3 // 8, 2))
         own_step = self.parts.panel_elements(tile.cols, kc)
         with code.when(~prepacked):
             size = own_step * (nt // tile.cols) * self.fmt.acc_bytes
@@ -183,7 +183,8 @@ class Packed:
         tile = self.tile
         row_tiles = several.select(a_panels.ceil_div(max(1, TILE_ROWS // tile.rows)), 1)
         row_panels = a_panels.ceil_div(row_tiles)
-        aim = (work // (self.parts.threads(code) * 32)).max(MIN_TILE_WORK)
+        # Narrow tiles of a B that they pack themselves would read it in short pieces.
+        aim = (work // (self.parts.threads(code) * several.select(32, 8))).max(MIN_TILE_WORK)
         per_column = row_panels * (tile.rows * tile.cols) * k
         col_panels = (aim // per_column).max(1).min(TILE_PANELS)
         job["mt"], job["nt"] = row_panels * tile.rows, col_panels * tile.cols

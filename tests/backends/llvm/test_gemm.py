@@ -250,6 +250,21 @@ def test_long_sums(size, dtype):
     check(gemm(a, b, laid_out(np.empty_like(before), "transposed")), a, b)
 
 
+@pytest.mark.parametrize("size", [(9, 130, 600), (31, 1025, 513), (47, 66, 700), (130, 900, 290)])
+def test_few_rows(size):
+    """The ways that serve up to so many rows, and the first beyond them."""
+    rng = np.random.default_rng(12)
+    for more in (0, 2):
+        m, n, k = size[0] + more, *size[1:]
+        a, b = random(rng, (m, k), np.dtype("float32")), random(rng, (k, n), np.dtype("float32"))
+        for left, right in itertools.product(
+            (a, laid_out(a, "transposed")), (b, laid_out(b, "transposed"))
+        ):
+            for threads in (1, 2):
+                pool.set_num_threads(threads)
+                check(gemm(left, right), a, b)
+
+
 def test_random_shapes():
     rng = np.random.default_rng(6)
     for _ in range(60):
