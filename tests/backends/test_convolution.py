@@ -18,6 +18,7 @@ CASES = {
     "strided": ((2, 8, 13, 15), (16, 8, 3, 3), {"window_strides": (2, 3), "padding": [ONE, ONE]}),
     "strided, wide": ((3, 8, 7, 71), (16, 8, 3, 3), {"window_strides": (2, 2)}),
     "strided, rows of 12": ((3, 8, 21, 25), (40, 8, 3, 2), {"window_strides": (1, 2)}),
+    "strided, rows of 16": ((2, 8, 12, 33), (20, 8, 3, 3), {"window_strides": (2, 2)}),
     "rows of 21": ((3, 8, 9, 23), (40, 8, 2, 3), {}),
     "dilated": ((2, 8, 13, 15), (16, 8, 3, 2),
                 {"window_strides": (1, 2), "padding": [(-1, 2), (1, -2)], "rhs_dilation": (2, 1)}),

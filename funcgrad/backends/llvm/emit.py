@@ -54,6 +54,7 @@ from funcgrad.backends.loops import (
 
 STACK_BYTES = 65_536
 HEAVY_OPS = 60
+FEW = 4
 STAYS = '!{!"llvm.loop.unroll.disable"}'
 # Bodies of more loops than this would take seconds to compile if they were unrolled.
 MANY_LOOPS = 16
@@ -175,8 +176,9 @@ class Emitter:
             self._enter(level, i)
             self._levels(rest, 0)
 
-        # As in `_loop`: a short row stays a loop.
-        stays = not rest and is_row(self.plan, level, self.kernel.body)
+        # As in `_loop`: a short row stays a loop, of elements or of few side by side.
+        few = len(rest) == 1 and rest[0].part == "all" and rest[0].size <= FEW
+        stays = (few or not rest) and is_row(self.plan, level, self.kernel.body)
         self.loop(start, stop, turn, hints=[STAYS] if stays else [])
 
     def _enter(self, level: Level, i: str) -> None:

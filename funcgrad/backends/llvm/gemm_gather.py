@@ -32,8 +32,8 @@ def gather_function(
         code.ret()
         return code.function
     with packer.each_panel():
-        across = packer.longest(packer.across)
-        along = packer.run(packer.ks, code.i64(0), packer.k)
+        across, along = packer.longest(packer.across), packer.longest(packer.ks)
+        along = (packer.k >= packer.lanes).select(along, 0)
         with code.either(along > across) as (yes, no):
             with yes:
                 packer.by_rows()
@@ -47,6 +47,8 @@ class _Gatherer(Packer):
     def __init__(self, code: Code, width: int, tile: Tile, fmt: Format, target: Target):
         super().__init__(code, width, tile, fmt, target)
         self.across, self.ks = code.args[4:6]
+        # What loads lines of a square whose elements are two apart.
+        self.apart: Callable[[ir.Value, int], ir.Value] | None = None
 
     @contextmanager
     def each_panel(self) -> Iterator[None]:
@@ -89,9 +91,9 @@ class _Gatherer(Packer):
         zero = self.code.i64(0)
         return self._steps(table, zero, 1).max(self._steps(table, zero, 2))
 
-    def run(self, table: ir.Value, i: Int, count: Int) -> Int:
-        """How many entries from i on go on by one, in a vector; 0 if that reaches too far."""
-        return (i + self.lanes <= count).select(self._steps(table, i, 1), 0)
+    def run(self, table: ir.Value, i: Int, count: Int, step: int) -> Int:
+        """How many entries from i on go on by `step`, in a vector; 0 if that reaches too far."""
+        return (i + self.lanes <= count).select(self._steps(table, i, step), 0)
 
     def by_columns(self) -> None:
         """Vectors of rows at once; they never reach behind the panel."""
@@ -140,14 +142,15 @@ class _Gatherer(Packer):
 
     def _whole(self, low: Int, step: int) -> None:
         code, start = self.code, self._start(low)
-
-        def load(place: ir.Value, first: int) -> ir.Value:
-            where = code.at(place, first, self.fmt.storage)
-            return code.load(where, self.vec, self.fmt.bytes)
-
         with code.range(0, self.k) as kk:
             place = code.at(start, self._entry(self.ks, kk), self.fmt.storage)
-            self._put(widen(code, self.fmt, self.target, self._strided(place, step, load)), low, kk)
+            self._put(
+                widen(code, self.fmt, self.target, self._strided(place, step, self._plain)), low, kk
+            )
+
+    def _plain(self, place: ir.Value, first: int) -> ir.Value:
+        where = self.code.at(place, first, self.fmt.storage)
+        return self.code.load(where, self.vec, self.fmt.bytes)
 
     def _strided(
         self, place: ir.Value, step: int, load: Callable[[ir.Value, int], ir.Value]
@@ -217,16 +220,28 @@ class _Gatherer(Packer):
             kk = Int(code, at.get())
             code.b.cbranch((kk < self.k).value, turn, done)
             code.b.position_at_end(turn)
-            run = self.run(self.ks, kk, self.k)
-            with code.either(run >= min(least, self.lanes)) as (yes, no):
-                with yes:
-                    mask = code.first_lanes(run, self.lanes) if self.masks else None
-                    with self.each_group() as low:
-                        self._transpose_block(low, kk, mask)
-                    at.set(kk + run)
+            one, two = (self.run(self.ks, kk, self.k, step) for step in (1, 2))
+            with code.either(one.max(two) >= min(least, self.lanes)) as (yes, no):
+                with yes, code.either(one >= two) as (near, apart):
+                    for branch, run, step in ((near, one, 1), (apart, two, 2)):
+                        with branch:
+                            self._squares(kk, run, step)
+                            at.set(kk + run)
                 with no:
                     self._row(kk, code.i64(0), code.i64(self.width))
                     at.set(kk + 1)
+
+    def _squares(self, kk: Int, run: Int, step: int) -> None:
+        """The panel's columns from kk on, of which `run` are `step` apart."""
+        mask = self.code.first_lanes(run, self.lanes) if self.masks else None
+        if step > 1:
+            self.apart = self._ranges(self.code.i64(0), run, step) if self.masks else self._plain
+        with self.each_group() as low:
+            self._transpose_block(low, kk, mask)
+        self.apart = None
+
+    def _line_of(self, p: ir.Value, mask: ir.Value | None, vec: ir.VectorType) -> ir.Value:
+        return self._strided(p, 2, self.apart) if self.apart else super()._line_of(p, mask, vec)
 
     def _row(self, kk: Int, low: Int, high: Int) -> None:
         """Elements [low, high) of row kk of the panel."""

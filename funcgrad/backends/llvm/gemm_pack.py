@@ -297,6 +297,12 @@ class Packer:
         along = self.code.i64(AHEAD // self.fmt.bytes)
         return (self.k < 2 * along).select(self.width * self.sw, along)
 
+    def _line_of(self, p: ir.Value, mask: ir.Value | None, vec: ir.VectorType) -> ir.Value:
+        """What lies along k, as far as the mask says."""
+        if mask is None:
+            return self.code.load(p, vec, self.fmt.bytes)
+        return self.code.masked_load(p, mask, vec)
+
     def _transpose_block(self, low: Int, kk: Int, mask: ir.Value | None) -> None:
         """Rows of a panel from `low` on, a vector of them."""
         code, rows = self.code, []
@@ -306,10 +312,7 @@ class Packer:
             inside = self.count > w
             p = self._source(inside.select(w, 0), kk)
             code.prefetch(code.at(p, self.ahead(), self.fmt.storage))
-            if mask is None:
-                x = code.load(p, vec, self.fmt.bytes)
-            else:
-                x = code.masked_load(p, mask, vec)
+            x = self._line_of(p, mask, vec)
             if self.pairs:
                 x = code.b.bitcast(self._halves(x), ir.VectorType(I32, self.lanes))
             else:
