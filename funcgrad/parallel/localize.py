@@ -21,7 +21,7 @@ from funcgrad.ops.base import full
 from funcgrad.ops.collective import psum_p
 from funcgrad.ops.convert import convert_element_type
 from funcgrad.ops.families import add
-from funcgrad.parallel import lookups
+from funcgrad.parallel import lookups, shift
 from funcgrad.parallel.site import Shape, Site
 
 
@@ -76,6 +76,15 @@ def _groups(old: Shape, new: Shape) -> list[tuple[int, int]]:
             else:
                 right *= new[other.pop(0)]
     return found
+
+
+def _pad_dims(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> Dims:
+    """An axis may be cut on which the same surrounds each of its elements."""
+    names = tuple(
+        f if min(low, high) >= 0 and low + high == inner else "."
+        for f, (low, high, inner) in zip(dims_.letters(x.ndim), padding_config, strict=True)
+    )
+    return Dims((names, ()), (names,), frozenset())
 
 
 # ---- counts
@@ -151,6 +160,8 @@ RULES: dict[str, Rule] = {
     "broadcast_in_dim": Rule(lambda site, x: site.bind(x, shape=site.out_shapes[0])),
     "reshape": Rule(lambda site, x: site.bind(x, new_sizes=site.out_shapes[0]), _reshape_dims),
     "iota": Rule(_iota, _iota_dims),
+    "pad": Rule(_as_is, _pad_dims),
+    "shift": Rule(shift.shift_block),
     "slice": Rule(lookups.slice_block, lookups.slice_dims),
     "dynamic_slice": Rule(lookups.read, lookups.read_dims),
     "dynamic_update_slice": Rule(lookups.write, lookups.write_dims),

@@ -99,15 +99,17 @@ def _local_starts(site: Site, block: Shape, starts: Sequence[Any]) -> tuple[list
 def slice_dims(
     x: ShapedArray, *, start_indices: Shape, limit_indices: Shape, strides: Shape | None
 ) -> Dims:
-    """The factors of `slice`; of an axis that a stride goes through, all is needed."""
+    """The factors of `slice`; an axis of whose blocks a stride takes as much each may be cut."""
     sizes = tuple(hi - lo for lo, hi in zip(start_indices, limit_indices, strict=True))
     steps = strides or (1,) * x.ndim
     plain = all(k == 1 for k in steps)
-    names, window = _window_names(x, sizes, plain and x.dtype != dtypes.BOOL)
-    names, window = (
-        tuple("." if k > 1 else f for f, k in zip(fs, steps, strict=True)) for fs in (names, window)
-    )
-    return Dims((names,), (window,), frozenset())
+    names, window = map(list, _window_names(x, sizes, plain and x.dtype != dtypes.BOOL))
+    for d, k in enumerate(steps):
+        if k > 1:
+            taken = -(-sizes[d] // k)
+            even = start_indices[d] < k and taken * k == x.shape[d]
+            names[d] = window[d] = dims_.letters(x.ndim)[d] if even else "."
+    return Dims((tuple(names),), (tuple(window),), frozenset())
 
 
 def slice_block(site: Site, x: Any) -> Any:

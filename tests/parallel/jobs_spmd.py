@@ -115,6 +115,32 @@ def over_several_axes():
     return found
 
 
+def stencils():
+    """Stencils and strides on cut arrays: whether any is gathered, and the values are right."""
+    mesh = mesh_of_all()
+    x = np.sin(np.arange(128, dtype=np.float32)).reshape(16, 8)
+    found = []
+
+    def step(v):
+        around = v[2:, 1:-1] + v[:-2, 1:-1] + v[1:-1, 2:] + v[1:-1, :-2]
+        return v.at[1:-1, 1:-1].set(around / 4)
+
+    def steps(v):
+        return fg.lax.fori_loop(0, 3, lambda i, u: fnp.roll(step(u), 3, 0), v)
+
+    whole = NamedSharding(mesh, P())
+    for spec in (P("x"), P("y", "x"), P(("y", "x")), P(None, "x")):
+        cut = NamedSharding(mesh, spec)
+        v = fg.device_put(x, cut)
+        for f in (steps, lambda u: u[::2] * u[1::2], fg.grad(lambda u: fnp.sum(step(u) ** 2))):
+            g = fg.jit(f, out_shardings=cut)
+            costs = g.lower(v).cost_analysis()
+            gathers = any(k.startswith("all_gather") for k in costs)
+            out = np.asarray(reshard(g(v), whole))
+            found.append((gathers, bool(np.allclose(out, f(x), rtol=1e-5, atol=1e-5))))
+    return found
+
+
 def eager_gradient():
     """The gradient of a shard_map op by op, whose residuals are cut over the ranks."""
     mesh = mesh_of_all()

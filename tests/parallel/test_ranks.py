@@ -57,6 +57,12 @@ def test_exchanges_over_several_axes(ranks):
     assert ranks(4).run(f"{JOBS}:over_several_axes") == [wanted] * 4
 
 
+def test_stencils_exchange_edges(ranks):
+    wanted = [(False, True)] * 12
+    assert jobs_spmd.stencils() == wanted
+    assert ranks(4).run(f"{JOBS}:stencils") == [wanted] * 4
+
+
 def test_gradients_op_by_op(ranks):
     v = jobs_spmd.VALUES
     want = v.T @ (1 - np.tanh(v @ v.T / 4096) ** 2)
