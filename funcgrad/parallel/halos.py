@@ -259,14 +259,17 @@ class HaloPass:
     def best_place(self, runs: Sequence[Run]) -> int:
         """Where runs are to lie so that the fewest bytes move."""
         n = runs[0].n
+        lying = [r for r in runs if any(p.carrier and not p.equal for p in r.pieces)]
 
         def moved(at: int) -> float:
-            apart = [(min((r.place - at) % n, (at - r.place) % n), r) for r in runs]
+            apart = [(min((r.place - at) % n, (at - r.place) % n), r) for r in lying]
             return sum(d * r.aval.nbytes / max(r.length, 1) for d, r in apart)
 
-        carried = [r.place for r in runs if any(p.carrier and not p.equal for p in r.pieces)]
+        if not lying:
+            return 0
         middle = (n - runs[0].length) // 2
-        return min([*carried, middle], key=lambda at: (moved(at), abs(at - middle)))
+        places = {*(r.place for r in lying), middle}
+        return min(places, key=lambda at: (moved(at), abs(at - middle), at))
 
     def contracted(self, eqn: Eqn, factors: Factors, factor: str, run: Run) -> bool:
         """A reduction over a run: other rows are made neutral."""
