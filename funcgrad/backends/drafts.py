@@ -45,6 +45,8 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 
 INT32 = np.dtype(np.int32)
+# From so many bytes on what a loop carries is worth two turns at a time, of so many equations each.
+_LARGE_CARRY, _SHORT_BODY = 1 << 14, 100
 # Ops that are none of elements, and how their kernels are written (None: the host runs it).
 _WRITERS: dict[str, Callable[[SpecialKernel, Eqn], Written | None]] = {
     **updates.WRITERS, **eliminations.WRITERS, **depthwise.WRITERS,
@@ -78,20 +80,24 @@ class Tensor:
 
 @dataclass(eq=False)
 class Row(Tensor):
-    """The part of `base` along its first axis that a loop's counter points at."""
+    """The part of `base` along its first axis that a loop's counter points at: with `every` turns
+    of `length` at a time, that of turn `first` among them; with 0 that of turn `first` alone."""
 
     number: int = 0
     length: int = 0
     reverse: bool = False
+    every: int = 1
+    first: int = 0
 
     @property
     def place(self) -> Ref:
         """The address, which moves with the counter."""
         assert self.base is not None
         at, step = self.base.place, self.aval.nbytes
-        offset = at.offset + (self.length - 1) * step if self.reverse else at.offset
-        moves = (*at.strides, (self.number, -step if self.reverse else step))
-        return Ref(at.space, at.number, offset, moves)
+        row = self.length - 1 - self.first if self.reverse else self.first
+        move = (-step if self.reverse else step) * self.every
+        moves = (*at.strides, (self.number, move)) if move else at.strides
+        return Ref(at.space, at.number, at.offset + row * step, moves)
 
 
 @dataclass(eq=False)
@@ -437,18 +443,40 @@ class _BlockDrafter:
         consts, init, xs = ins[:nc], ins[nc : nc + nk], ins[nc + nk :]
         outs = [self.tensor(v) for v in eqn.outs]
         carry, ys = outs[:nk], outs[nk:]
-        number = self.drafter.loop_number()
+        number, body = self.drafter.loop_number(), p["jaxpr"]
 
-        def row(t: Tensor, aval: ShapedArray) -> Tensor:
-            return Row(aval.strong(), None, t, number, length, p["reverse"])
+        def turn(carried: Sequence[Tensor], i: int, every: int) -> Block:
+            """The body's turn i, and each so many after it; carried values are where they come."""
 
-        body = p["jaxpr"]
-        rows = [row(x, v.aval) for x, v in zip(xs, body.ins[nc + nk :], strict=True)]
-        slots = [row(y, v.aval) for y, v in zip(ys, body.outs[nk:], strict=True)]
-        block = self.drafter.block(body, [*consts, *carry, *rows], [*carry, *slots])
-        self.add(ins, outs, lambda inner: [LoopStep(number, length, inner[0])],
-                 starts=list(zip(carry, init, strict=True)), blocks=[block])  # fmt: skip
+            def rows(arrays: Sequence[Tensor], like: Sequence[Atom]) -> list[Tensor]:
+                return [Row(v.aval.strong(), None, t, number, length, p["reverse"], every, i)
+                        for t, v in zip(arrays, like, strict=True)]  # fmt: skip
+
+            given = [*consts, *carried, *rows(xs, body.ins[nc + nk :])]
+            return self.drafter.block(body, given, [*carry, *rows(ys, body.outs[nk:])])
+
+        def make(inner: list[tuple[Step, ...]]) -> list[Step]:
+            rest = inner[1] if len(inner) > 1 else ()
+            return [LoopStep(number, length // every, inner[0]), *rest]
+
+        every = 2 if length > 1 and _swaps(body, nc, nk) else 1
+        if every == 1:
+            blocks = [turn(carry, 0, 1)]
+        else:
+            # Two turns take each other's memory, where one would copy what it carries back.
+            first = turn(carry, 0, 2)
+            second = turn([value for value, _ in first.results[:nk]], 1, 2)
+            results = [*first.results[nk:], *second.results]
+            blocks = [Block([*first.drafts, *second.drafts], results)]
+            blocks += [turn(carry, length - 1, 0)] if length % 2 else []
+        self.add(ins, outs, make, starts=list(zip(carry, init, strict=True)), blocks=blocks)
         return True
+
+
+def _swaps(body: Jaxpr, n_consts: int, n_carry: int) -> bool:
+    """Whether a loop carries so much that two turns at a time are worth a longer program."""
+    carried = sum(v.aval.nbytes for v in body.ins[n_consts : n_consts + n_carry])
+    return carried >= _LARGE_CARRY and len(body.eqns) <= _SHORT_BODY and not body.has_effects
 
 
 _STEPS: dict[str, Callable[[_BlockDrafter, Eqn], bool]] = {

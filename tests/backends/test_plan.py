@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from funcgrad.backends import drafts
 from funcgrad.backends.program import CopyStep, GemmStep, LoopStep, walk
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
@@ -255,6 +256,40 @@ def test_scan_updates_its_carry_in_place():
                     donated=[True, False])  # fmt: skip
     assert donated.aliases == {0: 0}
     assert not any(isinstance(s, CopyStep) for s in walk(donated.steps))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 7])
+def test_scan_with_large_carries_does_two_turns_at_a_time(length, reverse, monkeypatch):
+    def step(w, a, b, x):
+        moved = transpose_p.bind(dot(a, w), permutation=(1, 0))
+        new = add.bind(sub.bind(moved, b), rows(x, 8))
+        return [new, a, mul.bind(sum_p.bind(new, axes=(1,)), x), x]
+
+    monkeypatch.setattr(drafts, "_LARGE_CARRY", 1)
+    w, a, b, xs = floats(8, 8, seed=3) / 4, floats(8, 8), floats(8, 8, seed=1), floats(length, 8)
+    like = [w, a, b, floats(8)]
+    planned = check(lambda *args: scan(step, 1, 2, length, *args, reverse=reverse, like=like),
+                    w, a, b, xs)  # fmt: skip
+    loops = [s for s in planned.steps if isinstance(s, LoopStep)]
+    assert [s.length for s in loops] == [length if length < 2 else length // 2]
+    if length > 1:
+        large = [s for s in loops[0].body if isinstance(s, CopyStep) and s.nbytes >= a.nbytes]
+        assert not large
+
+
+def test_two_turns_at_a_time_in_two_turns_at_a_time(monkeypatch):
+    def inner(c, x):
+        return [sub.bind(transpose_p.bind(c, permutation=(1, 0)), x), mul.bind(c, x)]
+
+    def outer(c, row):
+        c, ys = scan(inner, 0, 1, 3, c, row, like=[floats(4, 4), floats(4, 4)])
+        return [c, ys]
+
+    monkeypatch.setattr(drafts, "_LARGE_CARRY", 1)
+    xs = floats(5, 3, 4, 4)
+    check(lambda *a: scan(outer, 0, 1, 5, *a, like=[floats(4, 4), xs[0]]),
+          floats(4, 4), xs, exact=True)  # fmt: skip
 
 
 def test_nested_scans():
