@@ -36,7 +36,9 @@ from funcgrad.backends.llvm.gemm_windows import Windows
 PAGE = 4096
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing
 FEW_ROWS = 128  # of A, to which packing B is dear
-SPREAD_ROWS = 256  # rows in the same few lines of a core's own cache that it still holds
+# Rows in the same few lines of a core's own cache that it still holds, and of its first one, which
+# matters where few registers make short steps.
+SPREAD_ROWS, WAYS = 256, 8
 
 
 class Driver:
@@ -94,16 +96,20 @@ class Driver:
         m, n, b_unit, c_unit = job["m"], job["n"], job["b_cs"].eq(1), job["c_cs"].eq(1)
         ways: list[tuple[Bool, ir.Function]] = []
         if self.unpacked:
-            few = (m <= THIN) | small & (k > SMALL_K) | (m <= 6 * THIN) & (k >= LONG_ROWS)
+            few = (m <= THIN) | small & (k > SMALL_K)
             # Narrow columns of a B that no cache holds would be read in long strides.
             streamed = (m > THIN // 2) & (n * k > 1 << 22)
             kept = self.parts.tile.cache // self.fmt.acc_bytes
-            held = (n * k <= (m <= FEW_ROWS).select(kept, kept * 5 // 8)) & (
-                job["a_cs"].eq(1) | (m * k <= kept)
-            )
+            held = n * k <= (m <= FEW_ROWS).select(kept, kept * 5 // 8)
+            held = held & (job["a_cs"].eq(1) | (m * k <= kept))
+            many_registers = self.parts.tile.rows >= 8
             # Rows a multiple of a page apart would meet in the same lines of a cache.
-            apart = (job["b_rs"] % (PAGE // self.fmt.bytes)).ne(0) | (k <= SPREAD_ROWS)
-            lies_well = small | (m <= THIN) & ~streamed | (m <= 4 * THIN) & (n * k <= 1 << 21)
+            spread = SPREAD_ROWS if many_registers else WAYS
+            apart = (job["b_rs"] % (PAGE // self.fmt.bytes)).ne(0) | (k <= spread)
+            lies_well = small | (m <= THIN) & ~streamed
+            if many_registers:
+                few = few | (m <= 6 * THIN) & (k >= LONG_ROWS)
+                lies_well = lies_well | (m <= 4 * THIN) & (n * k <= 1 << 21)
             if self.unpacked.panelled:
                 lies_well = lies_well | held & apart
             assert self.long

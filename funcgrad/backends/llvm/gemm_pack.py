@@ -81,7 +81,7 @@ class Tile:
     def _plain(target: Target, fmt: Format) -> Tile:
         lanes = target.vector_bits // (8 * fmt.acc_bytes)
         if target.has("avx512f"):
-            return Tile(14, 2, lanes, 4096 // fmt.acc_bytes, True, True, 1 << 20)
+            return Tile(14, 2, lanes, 1024 if fmt.acc_bytes == 4 else 384, True, True, 1 << 20)
         if target.has("avx2"):
             return Tile(6, 2, lanes, 256, True, target.has("fma"), 1 << 18)
         if target.triple.startswith(("aarch64", "arm64")):

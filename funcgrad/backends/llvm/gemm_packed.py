@@ -15,6 +15,7 @@ from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record
 
 OWN_ROWS = 252  # rows up to which each tile packs its part of B
+OWN_DEPTH = 384  # of what a tile packs itself
 TILE_ROWS = 126
 TILE_PANELS = 8
 MIN_TILE_WORK = 1 << 18
@@ -91,7 +92,8 @@ class Packed:
         c = code.at(c, job["ic"] * rs + job["jc"] * cs, acc)
         add_first = job["add"] + job["ko"]
         own = code.variable(PTR, pb)
-        kc = prepacked.select(equal_parts(k, tile.kc, 2), equal_parts(k, tile.kc * 3 // 8, 2))
+        own_depth = min(tile.kc, OWN_DEPTH * (2 if tile.pairs else 1))
+        kc = prepacked.select(equal_parts(k, tile.kc, 2), equal_parts(k, own_depth, 2))
         own_step = self.parts.panel_elements(tile.cols, kc)
         with code.when(~prepacked):
             size = own_step * (nt // tile.cols) * self.fmt.acc_bytes

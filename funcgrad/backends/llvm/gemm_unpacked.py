@@ -181,11 +181,24 @@ class Unpacked:
             code.prefetch(code.at(a, r * a_rs + kk, self.fmt.storage))
 
     def _one_or_two_vectors(self, code: Code, height: int, n: Int, args: tuple) -> None:
-        with code.either(n > self.tile.lanes) as (two, one):
-            with two:
-                code.call(self.parts.kernels.direct(height, 2, masked=True), *args)
-            with one:
-                code.call(self.parts.kernels.direct(height, 1, masked=True), *args)
+        direct = self.parts.kernels.direct
+
+        def masked() -> None:
+            with code.either(n > self.tile.lanes) as (two, one):
+                with two:
+                    code.call(direct(height, 2, masked=True), *args)
+                with one:
+                    code.call(direct(height, 1, masked=True), *args)
+
+        if self.tile.rows >= 8 or height <= 2:
+            masked()
+            return
+        # Masks take the place of sums in the registers of processors that have none for them.
+        with code.either(n >= self.tile.cols) as (whole, part):
+            with whole:
+                code.call(direct(height, 2, masked=False), *args)
+            with part:
+                masked()
 
     def _small(self) -> ir.Function:
         """c contiguous along n, k ≤ SMALL_K; b any way."""

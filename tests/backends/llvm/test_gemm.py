@@ -303,7 +303,14 @@ def test_other_targets(dtype, cpu):
     out = OUTPUTS[dtype][0]
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, out, target))
     rng = np.random.default_rng(8)
-    for m, n, k in [(1, 1, 1), (5, 9, 30), (100, 70, 300), (1, 100, 64), (100, 1, 64)]:
+    for m, n, k in [
+        (1, 1, 1),
+        (5, 9, 30),
+        (100, 70, 300),
+        (1, 100, 64),
+        (100, 1, 64),
+        (29, 16, 5000),
+    ]:
         a, b = random(rng, (m, k), numpy_type), random(rng, (k, n), numpy_type)
         b = laid_out(b, "transposed" if m % 2 else "plain")
         c = np.empty((m, n), BF16 if out == "bfloat16" else out)
