@@ -6,6 +6,7 @@ domain. Families of ops share the functions that make their rows.
 """
 
 from tests.op_samples_base import all_primitives
+from tests.op_samples_attention import ATTENTION
 from tests.op_samples_elementwise import ELEMENTWISE
 from tests.op_samples_index import INDEX
 from tests.op_samples_linalg import LINALG
@@ -13,5 +14,5 @@ from tests.op_samples_programs import PROGRAMS
 from tests.op_samples_special import SPECIAL
 from tests.op_samples_structure import STRUCTURE
 
-ROWS = (*ELEMENTWISE, *SPECIAL, *STRUCTURE, *INDEX, *LINALG, *PROGRAMS)
+ROWS = (*ELEMENTWISE, *SPECIAL, *STRUCTURE, *INDEX, *LINALG, *PROGRAMS, *ATTENTION)
 PRIMITIVES = all_primitives()

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends import depthwise, eliminations, updates
+from funcgrad.backends.attention import STRIDED, attention_shape, dtypes_of, scratch_size
+from funcgrad.backends.builder import strides_of
 from funcgrad.backends.fusion import Cluster, Entry, fuse
 from funcgrad.backends.gemms import gemm_shape
 from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
@@ -22,6 +24,7 @@ from funcgrad.backends.loops import Kernel, kernel_text
 from funcgrad.backends.normalize import normalize
 from funcgrad.backends.pads import join_pads
 from funcgrad.backends.program import (
+    AttentionStep,
     Comm,
     CondStep,
     CopyStep,
@@ -33,6 +36,7 @@ from funcgrad.backends.program import (
     LoopStep,
     Ref,
     Step,
+    Strided,
     View,
     WhileStep,
 )
@@ -355,6 +359,44 @@ class _BlockDrafter:
         self.add([a, b], [out], make)
         return True
 
+    def attention(self, eqn: Eqn) -> bool:
+        """Attention, forward or backward, unless its dtype is the host's."""
+        dtype, wide = dtypes_of(eqn)
+        if dtype not in LOOP_DTYPES:
+            return False
+        backward, shape = eqn.prim.name == "attention_backward", attention_shape(eqn)
+        arrays = STRIDED[eqn.prim.name]
+        ins = [self.strided(eqn, i) for i in arrays]
+        outs = [self.tensor(v) for v in eqn.outs]
+        lse = self.tensor(eqn.ins[4]) if backward else outs.pop()
+        lengths = [self.tensor(a) for a in eqn.ins[max(arrays) + 1 :]]
+        written, scratch = list(outs), None
+        if backward:
+            scratch = Tensor(ShapedArray((scratch_size(shape),), wide))
+            written.append(scratch)
+        else:
+            written.append(lse)
+
+        def make(inner: Any) -> list[Step]:
+            p, (sizes, block, ranges) = eqn.params, shape
+            operands = tuple(Strided(moved(t.place, at), strides) for t, at, strides in ins)
+            results = tuple(Strided(t.place, tuple(strides_of(t.aval.shape))) for t in outs)
+            return [AttentionStep(dtype, sizes, operands, results, lse.place,
+                                  tuple(t.place for t in lengths), p["scale"], p["before"],
+                                  p["after"], block, ranges,
+                                  None if scratch is None else scratch.place)]  # fmt: skip
+
+        reads = [t for t, _, _ in ins] + lengths + ([lse] if backward else [])
+        self.add(reads, written, make)
+        return True
+
+    def strided(self, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int, ...]]:
+        """An operand that is read where it lies: what it is part of, from which byte, strides."""
+        operand, view = eqn.ins[i], self.analysis.views.get((eqn, i))
+        if view is None:
+            return self.tensor(operand), 0, tuple(strides_of(operand.aval.shape))
+        return self.tensor(view.base), view.offset * operand.aval.dtype.itemsize, view.strides
+
     def host(self, eqn: Eqn) -> None:
         """An op that Python runs."""
         ins = [self.view(a) for a in eqn.ins]
@@ -481,6 +523,8 @@ def _swaps(body: Jaxpr, n_consts: int, n_carry: int) -> bool:
 
 _STEPS: dict[str, Callable[[_BlockDrafter, Eqn], bool]] = {
     "product": _BlockDrafter.dot,
+    "attention": _BlockDrafter.attention,
+    "attention_backward": _BlockDrafter.attention,
     "cond": _BlockDrafter.cond,
     "while": _BlockDrafter.while_,
     "scan": _BlockDrafter.scan,

@@ -20,6 +20,7 @@ from funcgrad.backends.loops import (
     walk,
 )
 from funcgrad.backends.program import (
+    AttentionStep,
     CondStep,
     CopyStep,
     ExchangeStep,
@@ -75,6 +76,8 @@ def _step(step: Step) -> Cost:
             b = min(b, _span((*step.axes.n, *((size, y) for size, _, y in step.axes.k))))
         moved = float(batch * ((a + b) * step.dtype.itemsize + m * n * step.out.itemsize))
         return Cost(2.0 * batch * m * n * k, moved)
+    if isinstance(step, AttentionStep):
+        return _attention(step)
     if isinstance(step, CopyStep):
         return Cost(moved=2.0 * step.nbytes)
     if isinstance(step, HostStep):
@@ -90,6 +93,22 @@ def _step(step: Step) -> Cost:
         return max(costs, key=lambda c: (c.flops, c.moved), default=Cost())
     assert isinstance(step, WhileStep)
     return measure((*step.test, *step.body))
+
+
+def _attention(step: AttentionStep) -> Cost:
+    """Two products of all pairs that a window lets through, an exponential each; five backward."""
+    n = step.sizes
+    pairs = sum(
+        max(0, min(n.keys, n.keys if step.after is None else t + step.after + 1)
+            - max(0, 0 if step.before is None else t - step.before))
+        for t in range(n.queries)
+    ) if (step.before, step.after) != (None, None) else n.queries * n.keys  # fmt: skip
+    products = 5 if step.backward else 2
+    flops = n.batch * n.heads * pairs * (2.0 * products * n.features + 14)
+    queries = n.batch * n.queries * n.heads * n.features
+    keys = n.batch * n.keys * n.key_heads * n.features
+    moved = 4 * queries + 4 * keys if step.backward else 2 * queries + 2 * keys
+    return Cost(flops, float(moved * step.dtype.itemsize))
 
 
 def _span(axes: Iterable[tuple[int, int]]) -> int:

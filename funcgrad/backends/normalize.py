@@ -39,6 +39,7 @@ from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.convert import convert_element_type_p
 from funcgrad.ops.reduce import or_p
 from funcgrad.ops.shape import reshape_p
+from funcgrad.transforms.attention import tangent_formula
 
 # What only transformations and users care for.
 IDENTITIES = frozenset({"name", "optimization_barrier"})
@@ -382,7 +383,13 @@ def _gathered_convolution(
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
 
 
+def _attention_tangent(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom:
+    """The tangent of attention by its formula."""
+    return flat.inline(tangent_formula([x.aval for x in ins], eqn.params), ins)[0]
+
+
 _REWRITES = {
+    "attention_tangent": _attention_tangent,
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -100,6 +100,57 @@ class GemmStep:
     c_strides: tuple[int, int]
     batch: tuple[tuple[int, int, int, int], ...] = ()
     axes: GemmAxes | None = None
+
+
+class AttentionSizes(NamedTuple):
+    """Of query (batch, queries, heads, features) and key (batch, keys, key heads, features)."""
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    key_heads: int
+    features: int
+
+
+class Strided(NamedTuple):
+    """An array at any strides, which count elements."""
+
+    ref: Ref
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionStep:
+    """`attention` or, where there is `scratch`, `attention_backward` (transforms.attention).
+
+    ins: the op's operands but lse; outs: its results but lse; all with axes batch, place, head,
+        feature
+    lse: (batch, head, query), contiguous, in the dtype of sums
+    lengths: none, or how many queries and how many keys count, int32 (batch)
+    params: the op's
+    block: queries a task of the forward pass has
+    ranges: in how many ranges of keys the backward pass is cut
+    scratch: room for what `backends.attention.scratch_size` counts, in the dtype of sums
+    """
+
+    dtype: np.dtype
+    sizes: AttentionSizes
+    ins: tuple[Strided, ...]
+    outs: tuple[Strided, ...]
+    lse: Ref
+    lengths: tuple[Ref, ...]
+    scale: float
+    before: int | None
+    after: int | None
+    block: int
+    ranges: int
+    scratch: Ref | None = None
+
+    @property
+    def backward(self) -> bool:
+        """Whether the step is `attention_backward`."""
+        return self.scratch is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +247,7 @@ class WhileStep:
 Step = (
     KernelStep
     | GemmStep
+    | AttentionStep
     | HostStep
     | ExchangeStep
     | LaneStep
@@ -285,6 +337,18 @@ def _gemm_text(s: GemmStep) -> str:
     )
 
 
+def _attention_text(s: AttentionStep) -> str:
+    n = s.sizes
+    name = "attention_backward" if s.backward else "attention"
+    window = f" before {s.before} after {s.after}" if (s.before, s.after) != (None, None) else ""
+    ins, outs = (", ".join(f"{x.ref}{list(x.strides)}" for x in xs) for xs in (s.ins, s.outs))
+    rest = "".join(f", {r}" for r in (s.lse, *s.lengths))
+    return (
+        f"{name} {s.dtype.name} {n.batch}x{n.queries}x{n.keys}x{n.heads}/{n.key_heads}x"
+        f"{n.features}{window}: {outs} = {ins}{rest}"
+    )
+
+
 def _exchange_text(s: ExchangeStep) -> str:
     what = f"{s.kind} {s.op}" if "reduce" in s.kind else s.kind
     perm = "".join(f" {a}->{b}" for a, b in s.perm)
@@ -297,6 +361,8 @@ def _step_lines(steps: Sequence[Step], indent: str) -> Iterator[str]:
             yield f"{indent}{s.kernel.name} {', '.join(map(str, s.args))}"
         elif isinstance(s, GemmStep):
             yield indent + _gemm_text(s)
+        elif isinstance(s, AttentionStep):
+            yield indent + _attention_text(s)
         elif isinstance(s, HostStep):
             ins, outs = (", ".join(map(str, views)) for views in (s.ins, s.outs))
             yield f"{indent}host {s.prim.name} {ins} -> {outs}"

@@ -6,6 +6,7 @@ wrong result here, too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from funcgrad.backends import loops_interpret
 from funcgrad.backends.exchanges import exchange_arrays
 from funcgrad.backends.program import (
+    AttentionStep,
     CondStep,
     CopyStep,
     ExchangeStep,
@@ -25,10 +27,12 @@ from funcgrad.backends.program import (
     Program,
     Ref,
     Step,
+    Strided,
     View,
     WhileStep,
 )
 from funcgrad.core import context
+from funcgrad.transforms.attention import attention_backward_p, attention_p, wide_dtype
 
 BYTE = np.dtype(np.uint8)
 
@@ -118,6 +122,39 @@ class _Machine:
         c = matrix(s.c, (s.m, s.n), s.c_strides, [x[3] for x in s.batch], s.out)
         c[...] = np.matmul(a.astype(s.out), b.astype(s.out))
 
+    def attention(self, s: AttentionStep) -> None:
+        n, wide = s.sizes, wide_dtype(s.dtype)
+        queries = (n.batch, n.queries, n.heads, n.features)
+        keys = (n.batch, n.keys, n.key_heads, n.features)
+
+        def arrays(operands: Sequence[Strided]) -> list[np.ndarray]:
+            shapes = [queries, keys, keys, queries, queries]
+            return [self.strided(x.ref, s.dtype, shape, x.strides)
+                    for x, shape in zip(operands, shapes, strict=False)]  # fmt: skip
+
+        shape = (n.batch, n.heads, n.queries)
+        lse = self.memory(s.lse, math.prod(shape) * wide.itemsize).view(wide).reshape(shape)
+        lengths = [self.memory(r, 4 * n.batch).view(np.int32) for r in s.lengths]
+        params = {"scale": s.scale, "before": s.before, "after": s.after}
+        ins, outs = arrays(s.ins), arrays(s.outs)
+        if s.backward:
+            q, k, v, out, ct = ins
+            operands = q, k, v, out, lse, ct
+            found = attention_backward_p.impl(np, *operands, *lengths, **params)
+        else:
+            found = attention_p.impl(np, *ins, *lengths, **params)
+            outs.append(lse)
+        for to, x in zip(outs, found, strict=True):
+            to[...] = x
+
+    def strided(self, ref: Ref, dtype: np.dtype, shape: tuple, strides: tuple) -> np.ndarray:
+        """An array at strides that count elements."""
+        at = ref.offset + sum(self.counters[n] * d for n, d in ref.strides)
+        flat = self.spaces[ref.space][ref.number][at:]
+        flat = flat[: flat.size // dtype.itemsize * dtype.itemsize].view(dtype)
+        steps = [n * dtype.itemsize for n in strides]
+        return np.lib.stride_tricks.as_strided(flat, shape, steps)
+
     def host(self, s: HostStep) -> None:
         out = s.prim.impl(np, *(self.array(v) for v in s.ins), **s.params)
         for view, value in zip(s.outs, out if s.prim.multiple else [out], strict=True):
@@ -161,6 +198,7 @@ def _bytes(x: np.ndarray) -> np.ndarray:
 _RUN: dict[type, Any] = {
     KernelStep: _Machine.kernel,
     GemmStep: _Machine.gemm,
+    AttentionStep: _Machine.attention,
     HostStep: _Machine.host,
     ExchangeStep: _Machine.exchange,
     LaneStep: _Machine.lane,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from funcgrad.backends import scalars
+from funcgrad.backends.attention import STRIDED
 from funcgrad.backends.builder import ZERO, Builder, strides_of
 from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import REDUCTIONS, RULES, VIEWS, rule_cost
@@ -121,7 +122,7 @@ class Analysis:
 
     inlined: the equation of each variable computed where it is read
     roots: the others of the fusable equations' results, that somebody reads
-    views: (equation, operand number) → the strided view of a variable that a product reads
+    views: (equation, operand number) → the strided view of a variable that a product or attention reads
     """
 
     def __init__(self, eqns: Sequence[Eqn], outs: Sequence[Atom]):
@@ -168,7 +169,7 @@ class Analysis:
         for i, a in enumerate(eqn.ins):
             if type(a) is not Var:
                 continue
-            if eqn.prim.name == "product":
+            if eqn.prim.name == "product" or i in STRIDED.get(eqn.prim.name, ()):
                 view = view_of(a, self.made)
                 if view is not None and view.serves(eqn, i):
                     self.views[eqn, i] = view
@@ -262,7 +263,9 @@ class View(NamedTuple):
 
     def serves(self, eqn: Eqn, operand: int) -> bool:
         """Whether a product can read its operand this way: if it doesn't gather, its contracted
-        axes are one."""
+        axes are one. Attention reads any strides."""
+        if eqn.prim.name in STRIDED:
+            return True
         if eqn.params["gathers"]:
             return True
         contract = eqn.params["dimension_numbers"][0][operand]

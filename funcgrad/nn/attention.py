@@ -11,6 +11,7 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.nn.normalize import softmax
+from funcgrad.transforms.attention import attention
 
 
 def dot_product_attention(
@@ -45,27 +46,62 @@ def dot_product_attention(
     if not batched:
         query, key, value = query[None], key[None], value[None]
     _check(query, key, value)
-    t, n, h = query.shape[1:]
+    window = _window(is_causal, local_window_size)
+    given = query_seq_lengths, key_value_seq_lengths
+    if scale is None:
+        scale = 1 / math.sqrt(query.shape[3])
+    fuses = bias is None and mask is None and query.dtype == key.dtype == value.dtype
+    if fuses and dtypes.is_float(query.dtype) and query.size and key.size:
+        out = _fused(query, key, value, scale, window, given)
+    else:
+        out = _composed(query, key, value, scale, window, given, bias, mask)
+    return out if batched else out[0]
+
+
+def _window(is_causal: bool, size: Any) -> tuple[int | None, int | None]:
+    """How many keys before and after its place a query sees; None for all."""
+    before, after = (size, size) if size is None or isinstance(size, int) else size
+    if is_causal:
+        after = 0 if after is None else min(after, 0)
+    return before, after
+
+
+def _fused(query: Any, key: Any, value: Any, scale: Any, window: Any, given: Any) -> Any:
+    """One op, which never has all weights in memory."""
+    if not (isinstance(scale, int | float) and 0 < scale < math.inf):
+        query, scale = (query * scale).astype(query.dtype), 1.0
+    lengths = []
+    if any(x is not None for x in given):
+        for x, size in zip(given, (query.shape[1], key.shape[1]), strict=True):
+            x = fnp.asarray(size if x is None else x).astype(np.int32)
+            lengths.append(fnp.broadcast_to(x, query.shape[:1]))
+    before, after = window
+    return attention(query, key, value, lengths, scale=scale, before=before, after=after)
+
+
+def _composed(
+    query: Any, key: Any, value: Any, scale: Any, window: Any, given: Any, bias: Any, mask: Any
+) -> Any:
+    """Of ops, with all weights at once."""
+    t, n = query.shape[1:3]
     s, k = key.shape[1:3]
     if k != n:
         key, value = (fnp.repeat(x, n // k, axis=2) for x in (key, value))
     wide = query.dtype if query.dtype.itemsize >= 4 else np.dtype(np.float32)
-    factor = 1 / math.sqrt(h) if scale is None else scale
-    logits = fnp.einsum("btnh,bsnh->bnts", query * factor, key, preferred_element_type=wide)
+    logits = fnp.einsum("btnh,bsnh->bnts", query * scale, key, preferred_element_type=wide)
     if bias is not None:
         logits = logits + fnp.asarray(bias).astype(wide)
-    allowed = _allowed(t, s, mask, is_causal, local_window_size)
-    lengths = _lengths(t, s, query_seq_lengths, key_value_seq_lengths)
+    allowed = _allowed(t, s, mask, window)
+    lengths = _lengths(t, s, *given)
     if lengths is not None:
         allowed = lengths if allowed is None else fnp.logical_and(allowed, lengths)
     if allowed is not None:
         # A large finite value instead of -inf: a row without keys stays free of NaN.
         logits = fnp.where(allowed, logits, float(dtypes.finfo(wide).min) / 2)
     weights = softmax(logits, axis=-1).astype(value.dtype)
-    if lengths is not None or mask is not None or local_window_size is not None:
+    if allowed is not None:
         weights = fnp.where(allowed, weights, fnp.zeros_like(weights))
-    out = fnp.einsum("bnts,bsnh->btnh", weights, value)
-    return out if batched else out[0]
+    return fnp.einsum("bnts,bsnh->btnh", weights, value)
 
 
 def _check(query: Any, key: Any, value: Any) -> None:
@@ -82,7 +118,7 @@ def _check(query: Any, key: Any, value: Any) -> None:
         )
 
 
-def _allowed(t: int, s: int, mask: Any, is_causal: bool, window: Any) -> Any:
+def _allowed(t: int, s: int, mask: Any, window: tuple[int | None, int | None]) -> Any:
     """Which pairs (query, key) count, or None for all."""
     allowed = None if mask is None else fnp.asarray(mask)
     if allowed is not None and allowed.dtype != np.bool_:
@@ -91,10 +127,10 @@ def _allowed(t: int, s: int, mask: Any, is_causal: bool, window: Any) -> Any:
             "are added to the logits as bias"
         )
     rows, columns = fnp.arange(t)[:, None], fnp.arange(s)[None, :]
-    conditions = [columns <= rows] if is_causal else []
-    if window is not None:
-        left, right = (window, window) if isinstance(window, int) else window
-        conditions += [columns >= rows - left, columns <= rows + right]
+    before, after = window
+    conditions = [] if before is None else [columns >= rows - before]
+    if after is not None:
+        conditions.append(columns <= rows + after)
     for c in conditions:
         allowed = c if allowed is None else fnp.logical_and(allowed, c)
     return allowed

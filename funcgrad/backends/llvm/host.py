@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, RANK
-from funcgrad.backends.llvm import gemm
+from funcgrad.backends.llvm import attention, gemm
 from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit_text import Definitions, Function
 from funcgrad.backends.llvm.gemm_job import CALL, axes_words
 from funcgrad.backends.llvm.routines import Call, routine
 from funcgrad.backends.loops import Kernel
 from funcgrad.backends.program import (
+    AttentionStep,
     CondStep,
     CopyStep,
     ExchangeStep,
@@ -80,6 +81,9 @@ def _written(s: Step) -> list[Ref]:
         return [v.ref for v in s.outs]
     if isinstance(s, CopyStep | ExchangeStep | LaneStep):
         return [s.to]
+    if isinstance(s, AttentionStep):
+        places = [x.ref for x in s.outs]
+        return [*places, s.scratch] if s.scratch is not None else [*places, s.lse]
     return [s.c] if isinstance(s, GemmStep) else []
 
 
@@ -192,6 +196,8 @@ class _Host:
                 self.kernel(s)
             elif isinstance(s, GemmStep):
                 self.gemm(s)
+            elif isinstance(s, AttentionStep):
+                self.attention(s)
             elif isinstance(s, HostStep):
                 self.host(s)
             elif isinstance(s, ExchangeStep):
@@ -276,6 +282,16 @@ class _Host:
 
         widths = s.dtype.itemsize, s.dtype.itemsize, s.out.itemsize
         self.batch(outer, (a, b, c), widths, product)
+
+    def attention(self, s: AttentionStep) -> None:
+        symbol = attention.install(s.dtype.name, s.backward)
+        self.module.declare(symbol, "void", ["ptr"])
+        place = self.filled("attention", attention.words(s))
+        pointers = attention.pointers(s)
+        for name, ref in pointers.items():
+            at = self.f.let(f"getelementptr i64, ptr {place}, i64 {attention.CALL.index(name)}")
+            self.f.do(f"store ptr {self.address(ref)}, ptr {at}")
+        self.f.call(symbol, "void", ["ptr"], [place])
 
     def batch(
         self, axes: Sequence, pointers: Sequence[str], widths: Sequence[int], product

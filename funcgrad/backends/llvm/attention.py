@@ -1,0 +1,77 @@
+"""Attention as generated code: one function a dtype and direction serves all shapes and strides.
+
+It takes a pointer to the i64 words of `attention_parts.CALL`; `words` and `pointers` say what they
+are for a step of a program.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm import pool, scratch
+from funcgrad.backends.llvm.attention_backward import Backward
+from funcgrad.backends.llvm.attention_forward import Forward
+from funcgrad.backends.llvm.attention_parts import AXES, CALL, FAR, Attention
+from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm.gemm_pack import FORMATS
+from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.program import AttentionStep, Ref
+
+
+@functools.cache
+def install(dtype: str, backward: bool = False, target: Engine | None = None) -> str:
+    """Compile the function of a dtype and direction, bind its symbol, and return that.
+
+    >>> install("float32")
+    'fg_attention_float32'
+    """
+    target = target or engine()
+    pool.bind(target)
+    scratch.bind(target)
+    name = f"fg_attention{'_backward' if backward else ''}_{dtype}"
+
+    def write() -> ir.Module:
+        module = ir.Module("attention")
+        parts = Attention(module, FORMATS[dtype], target.target)
+        (Backward if backward else Forward)(parts, name)
+        return module
+
+    key = f"{name} {' '.join(map(generator, ('attention', 'gemm', 'vecmath_exp')))}"
+    target.bind(name, target.compile(write, level=1, key=key).address(name))
+    return name
+
+
+def words(step: AttentionStep) -> list[int]:
+    """The words of `CALL` that a step knows; addresses are 0."""
+    found: dict[str, int] = dict(step.sizes._asdict())
+    (scale,) = struct.unpack("<q", struct.pack("<d", step.scale))
+    found |= {
+        "scale": scale,
+        "first": -FAR if step.before is None else -step.before,
+        "last": FAR if step.after is None else step.after + 1,
+        "block": step.block,
+        "ranges": step.ranges,
+    }
+    for name, x in _arrays(step).items():
+        found |= {f"{name}_{axis}": n for axis, n in zip(AXES, x.strides, strict=True)}
+    return [found.get(name, 0) for name in CALL]
+
+
+def pointers(step: AttentionStep) -> dict[str, Ref]:
+    """What lies at the addresses among the words."""
+    found = {name: x.ref for name, x in _arrays(step).items()}
+    found["lse"] = step.lse
+    found |= dict(zip(("query_lengths", "key_lengths"), step.lengths, strict=False))
+    if step.scratch is not None:
+        found["scratch"] = step.scratch
+    return found
+
+
+def _arrays(step: AttentionStep) -> dict:
+    names = "q k v out ct".split()[: len(step.ins)]
+    results = ("dq", "dk", "dv") if step.backward else ("out",)
+    ins = dict(zip(names, step.ins, strict=True))
+    return ins | dict(zip(results, step.outs, strict=True))

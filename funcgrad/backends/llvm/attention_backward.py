@@ -1,0 +1,343 @@
+"""Attention backward: blocks of keys outside, blocks of queries inside, weights computed anew.
+
+Here keys are lanes. A task has all queries of one range of keys (of a batch's item and key head):
+it owns their dk and dv, and adds to sums of dq of its own, which are summed over ranges in the end.
+So no two tasks write to one place, and the order of sums depends on shapes alone. (Dao,
+"FlashAttention-2", 2023.)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.attention_parts import CALL, Attention
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_job import Record
+
+# Panels of keys and tiles of queries at a time, and how many queries a small task has.
+PANELS, TILES, QUERIES = 4, 8, 256
+
+
+class _Task(NamedTuple):
+    """A task's place, and its memory."""
+
+    batch: Int
+    key_head: Int
+    queries: Int
+    keys: Int
+    kt: ir.Value  # keys as columns, values as columns
+    vt: ir.Value
+    k: ir.Value  # keys as rows
+    dk: ir.Value  # sums, [panel][feature][key]
+    dv: ir.Value
+    q: ir.Value  # queries as rows, cotangents as rows
+    ct: ir.Value
+    qt: ir.Value  # queries as columns, cotangents as columns
+    ctt: ir.Value
+    lse: ir.Value
+    delta: ir.Value
+    weights: ir.Value  # [query][key] of a panel
+    ds: ir.Value  # the cotangents of scores, [panel][query][key]
+
+
+class _Span(NamedTuple):
+    """Keys [s, s + n) and queries [t, t + m)."""
+
+    s: Int
+    n: Int
+    t: Int
+    m: Int
+
+
+class Backward:
+    """Writes `function`: void(ptr call)."""
+
+    def __init__(self, parts: Attention, symbol: str):
+        self.parts = parts
+        self.q_block, self.k_block = parts.rows * TILES, parts.cols * PANELS
+        self.weigh = self._weigh()
+        delta, task, finish = self._delta(), self._task(), self._finish()
+        code = Code(parts.module, symbol, [PTR], public=True)
+        call = Record(code, CALL, code.args[0])
+        items, small = call["batch"] * call["heads"], call["queries"].ceil_div(QUERIES)
+        parts.loop(code, delta, code.args[0], items * small)
+        tasks = call["batch"] * call["key_heads"] * call["ranges"]
+        parts.loop(code, task, code.args[0], tasks)
+        parts.loop(code, finish, code.args[0], items * small)
+        code.ret()
+        self.function = code.function
+
+    # ---- memory
+
+    def _sums(self, code: Code, call: Record, number: Int, batch: Int, head: Int) -> ir.Value:
+        """The sums of dq of a range and a head: rows of `_row` elements."""
+        items = call["batch"] * call["heads"]
+        item = (number * call["batch"] + batch) * call["heads"] + head
+        rows = call["queries"].round_up(self.parts.rows)
+        at = items * call["queries"] + item * rows * self._row(call)
+        return code.at(call.pointer_at("scratch"), at, self.parts.acc)
+
+    def _row(self, call: Record) -> Int:
+        return call["features"].round_up(self.parts.cols)
+
+    def _deltas(self, code: Code, call: Record, batch: Int, head: Int, t: Int) -> Int:
+        """Where a row's number lies in `scratch` and in `lse`."""
+        return (batch * call["heads"] + head) * call["queries"] + t
+
+    def _small_task(self, name: str):
+        """A task of some queries of a head: code, call, and (batch, head, first, end)."""
+        code = Code(self.parts.module, name, [PTR, I64, I64])
+        call = Record(code, CALL, code.args[0])
+        return code, call
+
+    def _place(self, call: Record, i: Int) -> tuple[Int, Int, Int, Int]:
+        small = call["queries"].ceil_div(QUERIES)
+        start, item = i % small * QUERIES, i // small
+        stop = (start + QUERIES).min(call["queries"])
+        return item // call["heads"], item % call["heads"], start, stop
+
+    def _delta(self) -> ir.Function:
+        """Σ out·ct of each row."""
+        code, call = self._small_task("delta_task")
+        parts, h, lanes = self.parts, call["features"], self.parts.lanes
+        storage = parts.fmt.storage
+        unit = call["out_feature"].eq(1) & call["ct_feature"].eq(1)
+        whole = unit.select(h // lanes * lanes, 0)
+        wide = ir.VectorType(storage, lanes)
+        with code.range(code.args[1], code.args[2]) as i:
+            batch, head, start, stop = self._place(call, i)
+            with code.range(start, stop) as t:
+                out, ct = (
+                    parts.pointer(code, call, x, (batch, t, head)) for x in ("out", "ct")
+                )
+                many = code.variable(parts.vec, ir.Constant(parts.vec, None))
+                one = code.variable(parts.acc, ir.Constant(parts.acc, 0.0))
+                with code.range(0, whole, lanes) as j:
+                    x, y = (parts.widened(code, code.at(p, j, storage), wide) for p in (out, ct))
+                    many.set(parts.fma(code, x, y, many.get()))
+                with code.range(whole, h) as j:
+                    x = parts.widened(code, code.at(out, j * call["out_feature"], storage), storage)
+                    y = parts.widened(code, code.at(ct, j * call["ct_feature"], storage), storage)
+                    one.set(code.b.fadd(one.get(), code.b.fmul(x, y)))
+                total = code.b.fadd(parts.sum(code, many.get()), one.get())
+                at = self._deltas(code, call, batch, head, t)
+                code.store(total, code.at(call.pointer_at("scratch"), at, parts.acc))
+        code.ret()
+        return code.function
+
+    def _finish(self) -> ir.Function:
+        """dq = scale · the sums of all ranges."""
+        code, call = self._small_task("finish_task")
+        parts, h, lanes = self.parts, call["features"], self.parts.lanes
+        storage = parts.fmt.storage
+        scale = parts.scale(code, call)
+        one_scale = code.b.extract_element(scale, I32(0))
+        whole = call["dq_feature"].eq(1).select(h // lanes * lanes, 0)
+        with code.range(code.args[1], code.args[2]) as i:
+            batch, head, start, stop = self._place(call, i)
+            first = self._sums(code, call, code.i64(0), batch, head)
+            rows = call["queries"].round_up(parts.rows)
+            apart = call["batch"] * call["heads"] * rows * self._row(call)
+            with code.range(start, stop) as t:
+                row = code.at(first, t * self._row(call), parts.acc)
+                to = parts.pointer(code, call, "dq", (batch, t, head))
+
+                def total(j: Int, kind: ir.Type, row: ir.Value = row) -> ir.Value:
+                    sums = code.variable(kind, ir.Constant(kind, None))
+                    with code.range(0, call["ranges"]) as r:
+                        p = code.at(row, r * apart + j, parts.acc)
+                        sums.set(code.b.fadd(sums.get(), code.load(p, kind, parts.width)))
+                    return sums.get()
+
+                with code.range(0, whole, lanes) as j:
+                    x = code.b.fmul(total(j, parts.vec), scale)
+                    parts.write(code, x, code.at(to, j, storage))
+                with code.range(whole, h) as j:
+                    x = code.b.fmul(total(j, parts.acc), one_scale)
+                    parts.write(code, x, code.at(to, j * call["dq_feature"], storage))
+        code.ret()
+        return code.function
+
+    # ---- the task
+
+    def _task(self) -> ir.Function:
+        """Tasks [begin, end): a range of keys of a key head."""
+        code = Code(self.parts.module, "backward_task", [PTR, I64, I64])
+        call = Record(code, CALL, code.args[0])
+        parts, h = self.parts, call["features"]
+        rows, cols, group = parts.rows, parts.cols, call["heads"] // call["key_heads"]
+        h_tiles, h_panels = h.ceil_div(rows), h.ceil_div(cols)
+        columns = parts.panel(cols, h) * PANELS
+        sums = h.round_up(rows) * (cols * PANELS)
+        across = parts.panel(rows, h) * TILES
+        along = parts.panel(rows, code.i64(self.q_block)) * h_tiles
+        sizes = [
+            columns, columns, parts.panel(cols, code.i64(self.k_block)) * h_panels, sums, sums,
+            across, across, along, along, code.i64(self.q_block), code.i64(self.q_block),
+            code.i64(self.q_block * cols), code.i64(self.q_block * cols * PANELS),
+        ]  # fmt: skip
+        memory, places = parts.memory(code, sizes)
+        with code.range(code.args[1], code.args[2]) as i:
+            number, rest = i % call["ranges"], i // call["ranges"]
+            batch, key_head = rest // call["key_heads"], rest % call["key_heads"]
+            queries, keys = parts.limits(code, call, batch)
+            task = _Task(batch, key_head, queries, keys, *places)
+            size = call["queries"].round_up(rows) * self._row(call)
+            with code.range(0, group) as g:
+                head = key_head * group + g
+                parts.zero(code, self._sums(code, call, number, batch, head), size)
+            span = call["keys"].ceil_div(call["ranges"]).round_up(self.k_block)
+            start = number * span
+            with code.range(start, (start + span).min(call["keys"]), self.k_block) as s:
+                n = (call["keys"] - s).min(self.k_block)
+                self._keys(code, call, task, number, s, n, group)
+        code.call(parts.give, memory)
+        code.ret()
+        return code.function
+
+    def _keys(self, code: Code, call: Record, b: _Task, number: Int, s: Int, n: Int,
+              group: Int) -> None:  # fmt: skip
+        """A block of keys with all queries that see one of them."""
+        parts, h, cols = self.parts, call["features"], self.parts.cols
+        step, k_step = parts.panel(cols, h), parts.panel(cols, code.i64(self.k_block))
+        for name, to in (("k", b.kt), ("v", b.vt)):
+            p = parts.pointer(code, call, name, (b.batch, s, b.key_head))
+            code.call(parts.pack_columns, to, p, n, h, call[f"{name}_place"],
+                      call[f"{name}_feature"], step)  # fmt: skip
+        p = parts.pointer(code, call, "k", (b.batch, s, b.key_head))
+        code.call(parts.pack_columns, b.k, p, h, n, call["k_feature"], call["k_place"], k_step)
+        size = h.round_up(parts.rows) * cols
+        for sums in (b.dk, b.dv):
+            parts.zero(code, sums, size * PANELS)
+        # t sees a key from s on where t + last > s, and one before its end where t + first < end.
+        end = (s + n).min(b.keys)
+        low = (s - call["last"] + 1).max(0) // parts.rows * parts.rows
+        high = (end - call["first"]).max(0).min(b.queries)
+        high = (s < b.keys).select(high, 0)
+        with code.range(0, group) as g, code.range(low, high, self.q_block) as t:
+            m = (high - t).min(self.q_block)
+            head = b.key_head * group + g
+            self._queries(code, call, b, number, head, _Span(s, n, t, m))
+        self._write(code, call, b, s, n, size)
+
+    def _write(self, code: Code, call: Record, b: _Task, s: Int, n: Int, size: Int) -> None:
+        parts, cols = self.parts, self.parts.cols
+        scale = parts.scale(code, call)
+        factors = b.weights
+        with code.range(0, n, cols) as j:
+            where = (b.batch, s + j, b.key_head)
+            for name, sums, factor in (("dk", b.dk, scale), ("dv", b.dv, parts.value(1.0))):
+                for v in range(parts.tile.vectors):
+                    parts.store(code, factor, factors, v * parts.lanes)
+                source = code.at(sums, j // cols * size, parts.acc)
+                to = parts.pointer(code, call, name, where)
+                code.call(parts.write_turned(), source, factors, to, (n - j).min(cols),
+                          call["features"], call[f"{name}_place"], call[f"{name}_feature"])  # fmt: skip
+
+    def _queries(self, code: Code, call: Record, b: _Task, number: Int, head: Int,
+                 at: _Span) -> None:  # fmt: skip
+        """A block of queries with a block of keys."""
+        parts, h = self.parts, call["features"]
+        rows, cols = parts.rows, parts.cols
+        across, along = parts.panel(rows, h), parts.panel(rows, code.i64(self.q_block))
+        place = (b.batch, at.t, head)
+        for name, by_row, by_column in (("q", b.q, b.qt), ("ct", b.ct, b.ctt)):
+            p = parts.pointer(code, call, name, place)
+            apart, step = call[f"{name}_place"], call[f"{name}_feature"]
+            code.call(parts.pack_rows, by_row, p, at.m, h, apart, step, across)
+            code.call(parts.pack_rows, by_column, p, h, at.m, step, apart, along)
+        row = self._deltas(code, call, b.batch, head, at.t)
+        base2 = ir.Constant(parts.acc, 1 / math.log(2))
+        with code.range(0, at.m) as i:
+            x = code.load(code.at(call.pointer_at("lse"), row + i, parts.acc), parts.acc)
+            code.store(code.b.fmul(x, base2), code.at(b.lse, i, parts.acc))
+            x = code.load(code.at(call.pointer_at("scratch"), row + i, parts.acc), parts.acc)
+            code.store(x, code.at(b.delta, i, parts.acc))
+        low, _ = parts.seen(code, call, at.t, b.keys)
+        _, high = parts.seen(code, call, at.t + at.m - 1, b.keys)
+        low = (low - at.s).max(0).min(at.n) // cols
+        high = (high - at.s).max(0).min(at.n).ceil_div(cols)
+        with code.range(low, high) as p:
+            self._panel(code, call, b, at, p)
+        sums = self._sums(code, call, number, b.batch, head)
+        row_size, k_step = self._row(call), parts.panel(cols, code.i64(self.k_block))
+        with code.range(0, at.m, rows) as i, code.range(0, h, cols) as j:
+            c = code.at(sums, (at.t + i) * row_size + j, parts.acc)
+            keys = code.at(b.k, j // cols * k_step, parts.acc)
+            with code.range(low, high) as p:
+                a = code.at(b.ds, (p * self.q_block + i) * cols, parts.acc)
+                x = code.at(keys, p * (cols * cols), parts.acc)
+                count = (at.n - p * cols).min(cols)
+                product = parts.tile_product(rows, add=True, in_place=True)
+                code.call(product, count, a, x, c, row_size)
+
+    def _panel(self, code: Code, call: Record, b: _Task, at: _Span, p: Int) -> None:
+        """A panel of keys: weights, the cotangents of scores, and what they add to dk and dv."""
+        parts, h = self.parts, call["features"]
+        rows, cols = parts.rows, parts.cols
+        across, columns = parts.panel(rows, h), parts.panel(cols, h)
+        along, size = parts.panel(rows, code.i64(self.q_block)), h.round_up(rows) * cols
+        key = at.s + p * cols
+        end = (key + cols).min(at.s + at.n).min(b.keys)
+        low = ((key - call["last"] + 1).max(at.t) - at.t).min(at.m) // rows * rows
+        high = ((end - call["first"]).min(at.t + at.m) - at.t).max(low)
+        all_ds = code.at(b.ds, p * (self.q_block * cols), parts.acc)
+        m, first = high - low, at.t + low
+        weights = code.at(b.weights, low * cols, parts.acc)
+        ds = code.at(all_ds, low * cols, parts.acc)
+        for x, y, to in ((b.q, b.kt, weights), (b.ct, b.vt, ds)):
+            tiles = code.at(x, low // rows * across, parts.acc)
+            panel = code.at(y, p * columns, parts.acc)
+            parts.product(code, m, h, tiles, across, panel, to, add=False)
+        # dq is computed for whole tiles of rows.
+        parts.zero(code, all_ds, low * cols)
+        rest = at.m.round_up(rows) - high
+        parts.zero(code, code.at(all_ds, high * cols, parts.acc), rest * cols)
+        whole_low, _ = parts.seen(code, call, first + m - 1, b.keys)
+        _, whole_high = parts.seen(code, call, first, b.keys)
+        whole = ((whole_low <= key) & (whole_high >= key + cols)).select(1, 0)
+        lse, delta = (code.at(x, low, parts.acc) for x in (b.lse, b.delta))
+        code.call(self.weigh, code.args[0], weights, ds, lse, delta, m, first, key, b.keys, whole)
+        for x, y, to in ((b.ctt, weights, b.dv), (b.qt, ds, b.dk)):
+            tiles = code.at(x, low * rows, parts.acc)
+            sums = code.at(to, p * size, parts.acc)
+            parts.product(code, h, m, tiles, along, y, sums, add=True)
+
+    def _weigh(self) -> ir.Function:
+        """void(call, weights, ds, lse, delta, m, t, s, keys, whole): scores become weights, and
+        the cotangents of weights those of scores."""
+        code = Code(self.parts.module, "weigh", [PTR] * 5 + [I64] * 5)
+        pointer, weights, ds, lse, delta, m, t, s, keys, whole = code.args
+        call, parts = Record(code, CALL, pointer), self.parts
+        cols, lanes, b = parts.cols, parts.lanes, code.b
+        scale = parts.scale(code, call, 1 / math.log(2))
+        places = [parts.counting(code, s, v) for v in range(parts.tile.vectors)]
+
+        def row(i: Int, hidden: bool) -> None:
+            shift = b.fneg(code.splat(code.load(code.at(lse, i, parts.acc), parts.acc), lanes))
+            less = code.splat(code.load(code.at(delta, i, parts.acc), parts.acc), lanes)
+            if hidden:
+                low, high = (parts.number(code, x) for x in parts.seen(code, call, t + i, keys))
+            for v, place in enumerate(places):
+                at = i * cols + v * lanes
+                x = parts.load(code, weights, at)
+                x = parts.exp2(code, parts.fma(code, x, scale, shift))
+                if hidden:
+                    inside = b.and_(b.icmp_signed(">=", place, low),
+                                    b.icmp_signed("<", place, high))  # fmt: skip
+                    x = b.select(inside, x, parts.value(0.0))
+                parts.store(code, x, weights, at)
+                y = b.fmul(x, b.fsub(parts.load(code, ds, at), less))
+                if hidden:
+                    y = b.select(inside, y, parts.value(0.0))
+                parts.store(code, y, ds, at)
+
+        with code.either(whole.ne(0)) as (yes, no):
+            for branch, hidden in ((yes, False), (no, True)):
+                with branch, code.range(0, m) as i:
+                    row(i, hidden)
+        code.ret()
+        return code.function

@@ -1,0 +1,318 @@
+"""What forward and backward of the generated attention share: the call in memory, register tiles,
+exponentials and logarithms of vectors, and which keys a query sees.
+
+A query t sees the keys from max(0, t + first) to min(keys, t + last), the latter excluded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.engine import Target
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.gemm_job import Record
+from funcgrad.backends.llvm.gemm_pack import (
+    F64,
+    Format,
+    Tile,
+    constant,
+    narrow,
+    pack_function,
+    transpose,
+    widen,
+)
+from funcgrad.backends.llvm.vecmath_exp import EXP2
+
+# Arrays of batch, place, head and feature, with a stride in elements for each of these axes.
+AXES = ("batch", "place", "head", "feature")
+ARRAYS = ("q", "k", "v", "out", "ct", "dq", "dk", "dv")
+SIZES = ("batch", "queries", "keys", "heads", "key_heads", "features")
+CALL = (
+    *SIZES,
+    "scale",  # the bits of a double, at least 0
+    "first", "last",  # see the module's docstring
+    "block",  # how many queries a task of the forward pass has
+    "ranges",  # into how many ranges of keys the backward pass is cut
+    "lse", "query_lengths", "key_lengths",  # the latter may be null
+    "scratch",
+    *(f"{x}{part}" for x in ARRAYS for part in ("", *(f"_{axis}" for axis in AXES))),
+)  # fmt: skip
+FAR = 1 << 40
+
+
+class Attention:
+    """The module, and what is written once into it."""
+
+    def __init__(self, module: ir.Module, fmt: Format, target: Target):
+        self.module, self.fmt, self.target = module, fmt, target
+        self.tile = Tile.of(target, fmt)
+        self.rows, self.cols, self.lanes = self.tile.rows, self.tile.cols, self.tile.lanes
+        self.acc, self.width = fmt.acc, fmt.acc_bytes
+        self.vec = ir.VectorType(fmt.acc, self.lanes)
+        self.int = I64 if fmt.acc == F64 else I32
+        self.heights = [h for h in (4, 8) if h < self.rows] + [self.rows]
+        loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
+        self.parallel_for = declare(module, "fg_parallel_for", loop)
+        self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
+        self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
+        self.pack_rows = self._packer("pack_rows", self.rows)
+        self.pack_columns = self._packer("pack_columns", self.cols)
+        self._made: dict[str, ir.Function] = {}
+
+    def _packer(self, name: str, width: int) -> ir.Function:
+        function = pack_function(self.module, name, width, self.tile, self.fmt, self.target)
+        function.attributes.add("noinline")
+        return function
+
+    def once(self, name: str, write: Callable[[str], ir.Function]) -> ir.Function:
+        """A function that is written when it is first asked for."""
+        if name not in self._made:
+            self._made[name] = write(name)
+            self._made[name].attributes.add("noinline")
+        return self._made[name]
+
+    # ---- products of register tiles
+
+    def tile_product(self, rows: int, add: bool, in_place: bool = False) -> ir.Function:
+        """void(k, a, b, c, c_rs): c = (or +=) Σ a[kk, i]·b[kk, j] for rows × cols elements.
+
+        a is a packed panel, or in place: row i of it begins at a + i·cols.
+        """
+        name = f"tile{rows}{'_add' if add else ''}{'_in_place' if in_place else ''}"
+        return self.once(name, lambda name: self._tile_product(name, rows, add, in_place))
+
+    def _tile_product(self, name: str, rows: int, add: bool, in_place: bool) -> ir.Function:
+        code = Code(self.module, name, [I64, PTR, PTR, PTR, I64])
+        k, a, b, c, c_rs = code.args
+        zero, vectors = ir.Constant(self.vec, None), self.tile.vectors
+        acc = [[code.variable(self.vec, zero) for _ in range(vectors)] for _ in range(rows)]
+        along, down = (1, self.cols) if in_place else (self.rows, 1)
+        with code.range(0, k) as kk:
+            pb = code.at(b, kk * self.cols, self.acc)
+            pa = code.at(a, kk * along, self.acc)
+            ys = [self.load(code, pb, v * self.lanes) for v in range(vectors)]
+            for i in range(rows):
+                x = code.load(code.at(pa, i * down, self.acc), self.acc)
+                x = code.splat(x, self.lanes)
+                for slot, y in zip(acc[i], ys, strict=True):
+                    slot.set(self.fma(code, x, y, slot.get()))
+        for i in range(rows):
+            for v in range(vectors):
+                p, x = code.at(c, c_rs * i + v * self.lanes, self.acc), acc[i][v].get()
+                if add:
+                    x = code.b.fadd(code.load(p, self.vec, self.width), x)
+                code.store(x, p, self.width)
+        code.ret()
+        return code.function
+
+    def product(self, code: Code, m: Int, k: Int, a: ir.Value, step: Int, b: ir.Value,
+                c: ir.Value, add: bool) -> None:  # fmt: skip
+        """c[m, cols] = (or +=) a·b for panels of a that begin every `step` elements.
+
+        Rows of c up to a multiple of the tile's are overwritten.
+        """
+        with code.range(0, m, self.rows) as i:
+            pa = code.at(a, i // self.rows * step, self.acc)
+            pc = code.at(c, i * self.cols, self.acc)
+            self._choose(code, m - i, (k, pa, b, pc, code.i64(self.cols)), add, self.heights)
+
+    def _choose(self, code: Code, left: Int, args: Sequence, add: bool, heights: list[int]) -> None:
+        """The shortest tile that has the rows that are left."""
+        if len(heights) == 1:
+            code.call(self.tile_product(heights[0], add), *args)
+            return
+        with code.either(left > heights[-2]) as (taller, fits):
+            with taller:
+                code.call(self.tile_product(heights[-1], add), *args)
+            with fits:
+                self._choose(code, left, args, add, heights[:-1])
+
+    def panel(self, width: int, k: Int) -> Int:
+        """Room for a packed panel, with what packing may write behind it."""
+        return (k.round_up(self.lanes) * width + self.lanes).round_up(16)
+
+    # ---- vectors
+
+    def load(self, code: Code, p: ir.Value, index: Int | int) -> ir.Value:
+        """A vector at p[index]."""
+        return code.load(code.at(p, index, self.acc), self.vec, self.width)
+
+    def store(self, code: Code, x: ir.Value, p: ir.Value, index: Int | int) -> None:
+        """Stores a vector at p[index]."""
+        code.store(x, code.at(p, index, self.acc), self.width)
+
+    def value(self, x: float) -> ir.Constant:
+        """A vector of equal elements."""
+        return constant(self.vec, x)
+
+    def fma(self, code: Code, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+        """x·y + z, rounded once where the processor can."""
+        if self.tile.fma:
+            return code.intrinsic("fma", x, y, z)
+        return code.b.fadd(code.b.fmul(x, y), z)
+
+    def largest(self, code: Code, x: ir.Value, y: ir.Value) -> ir.Value:
+        """The larger one; y where one is NaN."""
+        return code.b.select(code.b.fcmp_ordered(">", x, y), x, y)
+
+    def exp2(self, code: Code, x: ir.Value) -> ir.Value:
+        """2^x for x ≤ 127; NaN is NaN, and what would be subnormal is 0."""
+        b, bits = code.b, 52 if self.acc == F64 else 23
+        bias, ints = (1023 if self.acc == F64 else 127), ir.VectorType(self.int, self.lanes)
+        magic = self.value(1.5 * 2.0**bits)
+        near = b.fadd(x, magic)
+        r = b.fsub(x, b.fsub(near, magic))
+        terms = EXP2[8 * self.width]
+        p = self.value(terms[-1])
+        for c in terms[-2::-1]:
+            p = self.fma(code, p, r, self.value(c))
+        n = b.add(b.bitcast(near, ints), constant(ints, bias))
+        power = b.bitcast(b.shl(n, constant(ints, bits)), self.vec)
+        small = b.fcmp_ordered("<", x, self.value(1.0 - bias))
+        return b.select(small, self.value(0.0), b.fmul(p, power))
+
+    def log(self, code: Code, x: ir.Value) -> ir.Value:
+        """The natural logarithm of normal positive numbers; NaN is NaN."""
+        b, bits = code.b, 52 if self.acc == F64 else 23
+        bias, ints = (1023 if self.acc == F64 else 127), ir.VectorType(self.int, self.lanes)
+        raw = b.bitcast(x, ints)
+        one = bias << bits
+        fraction = b.or_(b.and_(raw, constant(ints, (1 << bits) - 1)), constant(ints, one))
+        m = b.bitcast(fraction, self.vec)
+        e = b.sub(b.lshr(raw, constant(ints, bits)), constant(ints, bias))
+        large = b.fcmp_ordered(">", m, self.value(math.sqrt(2.0)))
+        m = b.select(large, b.fmul(m, self.value(0.5)), m)
+        e = b.sitofp(b.select(large, b.add(e, constant(ints, 1)), e), self.vec)
+        # log m = 2·artanh(t), a series in t² ≤ 0.03.
+        t = b.fdiv(b.fsub(m, self.value(1.0)), b.fadd(m, self.value(1.0)))
+        z, order = b.fmul(t, t), 21 if self.acc == F64 else 11
+        p = self.value(2.0 / order)
+        for n in range(order - 2, 0, -2):
+            p = self.fma(code, p, z, self.value(2.0 / n))
+        total = self.fma(code, e, self.value(math.log(2.0)), b.fmul(p, t))
+        return b.select(b.fcmp_unordered("uno", x, x), x, total)
+
+    # ---- memory
+
+    def pointer(self, code: Code, call: Record, name: str, at: Sequence[Int]) -> ir.Value:
+        """The address of an array's element (batch, place, head, first feature)."""
+        offset = code.i64(0)
+        for axis, i in zip(AXES, at, strict=False):
+            offset = offset + call[f"{name}_{axis}"] * i
+        return code.at(call.pointer_at(name), offset, self.fmt.storage)
+
+    def zero(self, code: Code, p: ir.Value, count: Int) -> None:
+        """Zeros, up to a multiple of lanes."""
+        with code.range(0, count, self.lanes) as i:
+            self.store(code, self.value(0.0), p, i)
+
+    def memory(self, code: Code, sizes: Sequence[Int]) -> tuple[ir.Value, list[ir.Value]]:
+        """A block of scratch memory, and the places of so many elements each in it."""
+        total = code.i64(0)
+        for size in sizes:
+            total = total + size.round_up(16)
+        memory = code.call(self.take, total * self.width)
+        places, at = [], code.i64(0)
+        for size in sizes:
+            places.append(code.at(memory, at, self.acc))
+            at = at + size.round_up(16)
+        return memory, places
+
+    def sum(self, code: Code, x: ir.Value) -> ir.Value:
+        """The sum of a vector's lanes, by halves."""
+        lanes = x.type.count
+        while lanes > 1:
+            lanes //= 2
+            parts = []
+            for start in (0, lanes):
+                index = ir.Constant(ir.VectorType(I32, lanes), list(range(start, start + lanes)))
+                parts.append(code.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), index))
+            x = code.b.fadd(*parts)
+        return code.b.extract_element(x, I32(0))
+
+    def write(self, code: Code, x: ir.Value, to: ir.Value) -> None:
+        """Stores a vector or scalar of the accumulator's type as the storage type."""
+        y = x if self.fmt.storage == self.acc else narrow(code, self.fmt, x)
+        code.store(y, to, self.fmt.bytes)
+
+    def write_turned(self) -> ir.Function:
+        """void(source, columns, to, n, h, sn, sh): to[j·sn + i·sh] = source[i, j]·columns[j] for
+        j < n ≤ cols and i < h."""
+        return self.once("write_turned", self._write_turned)
+
+    def _write_turned(self, name: str) -> ir.Function:
+        code = Code(self.module, name, [PTR, PTR, PTR, I64, I64, I64, I64])
+        source, columns, to, n, h, sn, sh = code.args
+        lanes, storage = self.lanes, self.fmt.storage
+        whole = sh.eq(1).select(h // lanes * lanes, 0)
+        with code.range(0, n, lanes) as j:
+            factor = self.load(code, columns, j)
+            count = (n - j).min(lanes)
+            with code.range(0, whole, lanes) as i:
+                rows = []
+                for r in range(lanes):
+                    x = self.load(code, source, (i + r) * self.cols + j)
+                    rows.append(code.b.fmul(x, factor))
+                buffer = code.variable(self.vec, count=lanes).slot
+                for r, column in enumerate(transpose(code, rows)):
+                    code.store(column, code.at(buffer, r, self.vec))
+                with code.range(0, count) as r:
+                    x = code.load(code.at(buffer, r, self.vec), self.vec)
+                    self.write(code, x, code.at(to, (j + r) * sn + i, storage))
+        with code.range(0, n) as j:
+            factor = code.load(code.at(columns, j, self.acc), self.acc)
+            with code.range(whole, h) as i:
+                x = code.load(code.at(source, i * self.cols + j, self.acc), self.acc)
+                x = code.b.fmul(x, factor)
+                self.write(code, x, code.at(to, j * sn + i * sh, storage))
+        code.ret()
+        return code.function
+
+    def widened(self, code: Code, p: ir.Value, kind: ir.Type) -> ir.Value:
+        """A scalar or vector of the storage type in memory, in the accumulator's type."""
+        return widen(code, self.fmt, self.target, code.load(p, kind, self.fmt.bytes))
+
+    # ---- which keys a query sees
+
+    def limits(self, code: Code, call: Record, batch: Int) -> tuple[Int, Int]:
+        """How many queries and keys of an item of the batch count."""
+        found = []
+        for name, whole in (("query_lengths", "queries"), ("key_lengths", "keys")):
+            count = code.variable(I64, call[whole])
+            with code.when(call[name].ne(0)):
+                p = code.at(call.pointer_at(name), batch, I32)
+                given = Int(code, code.b.sext(code.load(p, I32), I64))
+                count.set(given.max(0).min(call[whole]))
+            found.append(Int(code, count.get()))
+        return found[0], found[1]
+
+    def seen(self, code: Code, call: Record, t: Int, keys: Int) -> tuple[Int, Int]:
+        """The keys that query t sees: the first, and the one behind the last."""
+        return (t + call["first"]).max(0).min(keys), (t + call["last"]).max(0).min(keys)
+
+    def scale(self, code: Code, call: Record, factor: float = 1.0) -> ir.Value:
+        """The scale times a factor, as a vector."""
+        wide = code.b.bitcast(call["scale"].value, F64)
+        wide = code.b.fmul(wide, ir.Constant(F64, factor))
+        return code.splat(wide if self.acc == F64 else code.b.fptrunc(wide, self.acc), self.lanes)
+
+    def counting(self, code: Code, start: Int, v: int) -> ir.Value:
+        """start + v·lanes, and the numbers after it, as a vector of 32-bit integers."""
+        ints = ir.VectorType(I32, self.lanes)
+        first = code.splat(code.b.trunc((start + v * self.lanes).value, I32), self.lanes)
+        return code.b.add(first, ir.Constant(ints, list(range(self.lanes))))
+
+    def number(self, code: Code, x: Int) -> ir.Value:
+        """An integer as a vector of 32 bits each."""
+        return code.splat(code.b.trunc(x.value, I32), self.lanes)
+
+    def loop(self, code: Code, task: ir.Function, ctx: ir.Value, n: Int) -> None:
+        """A parallel loop over tasks; a plain call of a single one."""
+        with code.either(n <= 1) as (yes, no):
+            with yes:
+                code.call(task, ctx, 0, n)
+            with no:
+                code.call(self.parallel_for, task, ctx, n, 1)
