@@ -5,8 +5,8 @@ slow loop), for which dtypes, and on which operands. Operands are drawn from `Ar
 domain. Families of ops share the functions that make their rows.
 """
 
-from tests.op_samples_base import all_primitives
 from tests.op_samples_attention import ATTENTION
+from tests.op_samples_base import all_primitives
 from tests.op_samples_elementwise import ELEMENTWISE
 from tests.op_samples_index import INDEX
 from tests.op_samples_linalg import LINALG

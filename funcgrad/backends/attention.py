@@ -35,7 +35,7 @@ class Shape(NamedTuple):
 def attention_shape(eqn: Eqn) -> Shape:
     """The sizes of an equation's operands, and how they are cut."""
     q, k = (a.aval.shape for a in eqn.ins[:2])
-    sizes = AttentionSizes(*q[:2], k[1], q[2], k[2], q[3])
+    sizes = AttentionSizes(q[0], q[1], k[1], q[2], k[2], q[3])
     items = sizes.batch * sizes.heads
     block = BLOCKS[-1]
     for size in BLOCKS:

@@ -39,7 +39,7 @@ from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.convert import convert_element_type_p
 from funcgrad.ops.reduce import or_p
 from funcgrad.ops.shape import reshape_p
-from funcgrad.transforms.attention import tangent_formula
+from funcgrad.transforms.attention import FORMULAS, attention_tangent_p
 
 # What only transformations and users care for.
 IDENTITIES = frozenset({"name", "optimization_barrier"})
@@ -62,6 +62,9 @@ SPLIT_FROM, FEW, PART, MAX_PARTS = 1 << 15, 8, 1 << 12, 64
 # A reduction over rows of more elements than TALL is split in so many parts: a part's totals, one
 # for each of at most WIDE columns, stay in the first-level cache while whole rows stream by.
 TALL, ROW_PARTS, WIDE = 1 << 22, 8, 1 << 13
+# Attention of fewer queries or keys fills no register tiles: 16 take twice the time of the formula,
+# 32 less (one core).
+FEW_PLACES = 32
 # Products with fewer multiplications than this don't repay a call of the matrix product.
 TINY = 512
 
@@ -120,7 +123,7 @@ class _Flattener:
             rewrite = _REWRITES.get(eqn.prim.name)
             out = rewrite(self, eqn, ins) if rewrite else None
             if out is not None:
-                env[eqn.outs[0]] = out
+                env.update(zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True))
                 continue
             outs = [Var(v.aval) for v in eqn.outs]
             env.update((v, o) for v, o in zip(eqn.outs, outs, strict=True) if v.aval.size)
@@ -383,13 +386,18 @@ def _gathered_convolution(
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
 
 
-def _attention_tangent(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom:
-    """The tangent of attention by its formula."""
-    return flat.inline(tangent_formula([x.aval for x in ins], eqn.params), ins)[0]
+def _attention(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
+    """Attention of few queries or keys, and its tangent, by the formula."""
+    (_, queries, *_), (_, keys, *_) = (x.aval.shape for x in ins[:2])
+    formula = FORMULAS[eqn.prim]
+    if eqn.prim is not attention_tangent_p and min(queries, keys) >= FEW_PLACES:
+        return None
+    outs = flat.inline(formula([x.aval for x in ins], eqn.params), ins)
+    return outs if eqn.prim.multiple else outs[0]
 
 
 _REWRITES = {
-    "attention_tangent": _attention_tangent,
+    **dict.fromkeys((prim.name for prim in FORMULAS), _attention),
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),

@@ -122,7 +122,8 @@ class Analysis:
 
     inlined: the equation of each variable computed where it is read
     roots: the others of the fusable equations' results, that somebody reads
-    views: (equation, operand number) → the strided view of a variable that a product or attention reads
+    views: (equation, operand number) → the strided view of a variable that a product, or attention,
+        reads
     """
 
     def __init__(self, eqns: Sequence[Eqn], outs: Sequence[Atom]):

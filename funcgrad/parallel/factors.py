@@ -27,13 +27,14 @@ MOST_CHOICES = 4096
 @dataclass(frozen=True)
 class Factors:
     """The factors of one equation: the names of each operand's and result's axes, the sizes of
-    those that may be cut, and how contracted ones are combined."""
+    those that may be cut, and how contracted ones are combined; instead: as in `localize.Rule`."""
 
     ins: tuple[Names, ...]
     outs: tuple[Names, ...]
     sizes: dict[str, int]
     contracted: frozenset[str]
     reduction: str
+    instead: tuple[str, ...] = ()
 
     def fitting(self, factor: str, axes: Names, sizes: Sizes) -> Names:
         """The leading mesh axes that a factor can be cut over."""
@@ -75,7 +76,8 @@ def factors_of(eqn: Eqn) -> Factors | None:
     if contracted and not _combines(reduction, eqn):
         sizes = {f: n for f, n in sizes.items() if f in kept}
         contracted = frozenset()
-    return Factors(ins, dims.outs, sizes, contracted, reduction)
+    instead = rule.instead if rule else ()
+    return Factors(ins, dims.outs, sizes, contracted, reduction, instead)
 
 
 def _combines(reduction: str, eqn: Eqn) -> bool:

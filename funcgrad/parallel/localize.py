@@ -32,11 +32,14 @@ class Rule:
     emit(site, *blocks) → the op's result on blocks
     dims: an axis mapping in place of the op's own, for what `emit` makes possible
     partial: operands of which contracted factors need but one device's value (a sum's first term)
+    instead: factors to cut in place of whole ones that operands are cut in, so that the work
+        stays shared
     """
 
     emit: Callable[..., Any]
     dims: Callable[..., Dims | str] | None = None
     partial: tuple[int, ...] = ()
+    instead: tuple[str, ...] = ()
 
 
 def emit(site: Site, values: Sequence[Any]) -> list:
@@ -155,10 +158,14 @@ _COLLECTIVES = {
     "assume_invariant": Rule(lambda site, x: x, _same_dims),
 }
 
+# Heads (or texts) where texts are cut: each device then has whole texts of its heads.
+_ATTENTION = Rule(lambda site, *xs: site.bind(*xs), instead=("n", "b"))
+
 RULES: dict[str, Rule] = {
     **_COLLECTIVES,
     "broadcast_in_dim": Rule(lambda site, x: site.bind(x, shape=site.out_shapes[0])),
     "reshape": Rule(lambda site, x: site.bind(x, new_sizes=site.out_shapes[0]), _reshape_dims),
+    **dict.fromkeys(("attention", "attention_tangent", "attention_backward"), _ATTENTION),
     "iota": Rule(_iota, _iota_dims),
     "pad": Rule(_as_is, _pad_dims),
     "shift": Rule(shift.shift_block),

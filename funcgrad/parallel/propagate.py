@@ -205,6 +205,13 @@ class Propagation:
         seen = [(names, c) for names, a in values if any(c := self.cuts_of(a))]
         if not seen:
             return {}
+        seen += [
+            ((f,), (axes,))
+            for f in factors.instead
+            for names, cuts in list(seen)
+            for name, axes in zip(names, cuts, strict=True)
+            if axes and name not in factors.sizes
+        ]
         of_operand = cost_of or self._cost_of
 
         def total(assigned: Assignment) -> float:

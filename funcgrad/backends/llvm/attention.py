@@ -22,16 +22,16 @@ from funcgrad.backends.program import AttentionStep, Ref
 
 
 @functools.cache
-def install(dtype: str, backward: bool = False, target: Engine | None = None) -> str:
-    """Compile the function of a dtype and direction, bind its symbol, and return that.
+def install(dtype: str, backward: bool = False, target: Engine | None = None) -> int:
+    """Compile the function of a dtype and direction, bind its symbol, and return its address.
 
-    >>> install("float32")
-    'fg_attention_float32'
+    >>> install("float32") == install("float32")
+    True
     """
     target = target or engine()
     pool.bind(target)
     scratch.bind(target)
-    name = f"fg_attention{'_backward' if backward else ''}_{dtype}"
+    name = symbol(dtype, backward)
 
     def write() -> ir.Module:
         module = ir.Module("attention")
@@ -40,8 +40,14 @@ def install(dtype: str, backward: bool = False, target: Engine | None = None) ->
         return module
 
     key = f"{name} {' '.join(map(generator, ('attention', 'gemm', 'vecmath_exp')))}"
-    target.bind(name, target.compile(write, level=1, key=key).address(name))
-    return name
+    address = target.compile(write, level=1, key=key).address(name)
+    target.bind(name, address)
+    return address
+
+
+def symbol(dtype: str, backward: bool = False) -> str:
+    """Name of the function of a dtype and direction."""
+    return f"fg_attention{'_backward' if backward else ''}_{dtype}"
 
 
 def words(step: AttentionStep) -> list[int]:
@@ -71,7 +77,7 @@ def pointers(step: AttentionStep) -> dict[str, Ref]:
 
 
 def _arrays(step: AttentionStep) -> dict:
-    names = "q k v out ct".split()[: len(step.ins)]
+    names = ("q", "k", "v", "out", "ct")[: len(step.ins)]
     results = ("dq", "dk", "dv") if step.backward else ("out",)
     ins = dict(zip(names, step.ins, strict=True))
     return ins | dict(zip(results, step.outs, strict=True))

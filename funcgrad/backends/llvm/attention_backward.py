@@ -87,8 +87,8 @@ class Backward:
         """Where a row's number lies in `scratch` and in `lse`."""
         return (batch * call["heads"] + head) * call["queries"] + t
 
-    def _small_task(self, name: str):
-        """A task of some queries of a head: code, call, and (batch, head, first, end)."""
+    def _small_task(self, name: str) -> tuple[Code, Record]:
+        """Tasks [begin, end), each of some queries of a head (`_place`)."""
         code = Code(self.parts.module, name, [PTR, I64, I64])
         call = Record(code, CALL, code.args[0])
         return code, call
@@ -110,9 +110,7 @@ class Backward:
         with code.range(code.args[1], code.args[2]) as i:
             batch, head, start, stop = self._place(call, i)
             with code.range(start, stop) as t:
-                out, ct = (
-                    parts.pointer(code, call, x, (batch, t, head)) for x in ("out", "ct")
-                )
+                out, ct = (parts.pointer(code, call, x, (batch, t, head)) for x in ("out", "ct"))
                 many = code.variable(parts.vec, ir.Constant(parts.vec, None))
                 one = code.variable(parts.acc, ir.Constant(parts.acc, 0.0))
                 with code.range(0, whole, lanes) as j:
@@ -234,8 +232,9 @@ class Backward:
                     parts.store(code, factor, factors, v * parts.lanes)
                 source = code.at(sums, j // cols * size, parts.acc)
                 to = parts.pointer(code, call, name, where)
+                apart, step = call[f"{name}_place"], call[f"{name}_feature"]
                 code.call(parts.write_turned(), source, factors, to, (n - j).min(cols),
-                          call["features"], call[f"{name}_place"], call[f"{name}_feature"])  # fmt: skip
+                          call["features"], apart, step)  # fmt: skip
 
     def _queries(self, code: Code, call: Record, b: _Task, number: Int, head: Int,
                  at: _Span) -> None:  # fmt: skip

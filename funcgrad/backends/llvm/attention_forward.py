@@ -230,4 +230,3 @@ class Forward:
         with code.range(0, n) as j:
             code.store(code.load(code.at(state, j, parts.acc), parts.acc),
                        code.at(to, j, parts.acc))  # fmt: skip
-

@@ -259,9 +259,9 @@ class Attention:
                 buffer = code.variable(self.vec, count=lanes).slot
                 for r, column in enumerate(transpose(code, rows)):
                     code.store(column, code.at(buffer, r, self.vec))
-                with code.range(0, count) as r:
-                    x = code.load(code.at(buffer, r, self.vec), self.vec)
-                    self.write(code, x, code.at(to, (j + r) * sn + i, storage))
+                with code.range(0, count) as c:
+                    x = code.load(code.at(buffer, c, self.vec), self.vec)
+                    self.write(code, x, code.at(to, (j + c) * sn + i, storage))
         with code.range(0, n) as j:
             factor = code.load(code.at(columns, j, self.acc), self.acc)
             with code.range(whole, h) as i:
@@ -279,7 +279,7 @@ class Attention:
 
     def limits(self, code: Code, call: Record, batch: Int) -> tuple[Int, Int]:
         """How many queries and keys of an item of the batch count."""
-        found = []
+        found: list[Int] = []
         for name, whole in (("query_lengths", "queries"), ("key_lengths", "keys")):
             count = code.variable(I64, call[whole])
             with code.when(call[name].ne(0)):

@@ -284,7 +284,8 @@ class _Host:
         self.batch(outer, (a, b, c), widths, product)
 
     def attention(self, s: AttentionStep) -> None:
-        symbol = attention.install(s.dtype.name, s.backward)
+        attention.install(s.dtype.name, s.backward)
+        symbol = attention.symbol(s.dtype.name, s.backward)
         self.module.declare(symbol, "void", ["ptr"])
         place = self.filled("attention", attention.words(s))
         pointers = attention.pointers(s)

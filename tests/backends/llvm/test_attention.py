@@ -1,0 +1,189 @@
+"""Generated attention against the reference: dtypes, sizes, strides, windows, targets, threads."""
+
+import ctypes
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from funcgrad.backends.llvm import attention as module
+from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm.engine import Target, engine
+from funcgrad.backends.program import AttentionSizes, AttentionStep, Ref, Strided
+from funcgrad.transforms.attention import attention_backward_p, attention_p, wide_dtype
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": BF16}
+TOLERANCE = {"float32": 2e-5, "float64": 1e-13, "float16": 4e-3, "bfloat16": 3e-2}
+# batch, queries, keys, heads, key heads, features, before, after, block, ranges
+SHAPES = [
+    (1, 1, 1, 1, 1, 1, None, None, 128, 1),
+    (2, 3, 5, 2, 1, 4, None, None, 128, 1),
+    (1, 70, 45, 4, 2, 64, None, None, 128, 1),
+    (2, 129, 130, 1, 1, 20, None, 0, 128, 1),
+    (1, 300, 700, 3, 1, 40, 30, 40, 256, 2),
+    (1, 200, 250, 1, 1, 33, 20, -7, 128, 1),
+    (1, 100, 10, 1, 1, 8, 5, 0, 128, 1),
+    (1, 10, 300, 2, 2, 16, -5, 100, 128, 3),
+    (1, 513, 1100, 1, 1, 128, None, 600, 512, 2),
+]
+
+
+@pytest.fixture(autouse=True)
+def restore_threads():
+    before = pool.num_threads()
+    yield
+    pool.set_num_threads(before)
+
+
+def laid_out(x, layout):
+    """The same values at other strides."""
+    if layout == "heads first":
+        return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    if layout == "features first":
+        return np.ascontiguousarray(x.transpose(3, 0, 2, 1)).transpose(1, 3, 2, 0)
+    if layout == "part":
+        wide = np.zeros((*x.shape[:3], 3, x.shape[3]), x.dtype)
+        wide[..., 1, :] = x
+        return wide[..., 1, :]
+    return x
+
+
+def call(function, step, arrays, rest):
+    """Run a step on arrays: names of `CALL` to arrays."""
+    words = module.words(step)
+    for name, x in {**arrays, **rest}.items():
+        words[module.CALL.index(name)] = x.ctypes.data
+    packed = (ctypes.c_int64 * len(words))(*words)
+    function(ctypes.addressof(packed))
+
+
+def strided(x):
+    return Strided(Ref("arena"), tuple(s // x.itemsize for s in x.strides))
+
+
+def step_of(dtype, shape, ins, outs, lengths, scratch=None):
+    *sizes, before, after, block, ranges = shape
+    refs = tuple(Ref("arena") for _ in lengths)
+    return AttentionStep(
+        np.dtype(dtype), AttentionSizes(*sizes), tuple(map(strided, ins)),
+        tuple(map(strided, outs)), Ref("arena"), refs, 0.3, before, after, block, ranges, scratch,
+    )  # fmt: skip
+
+
+def both(shape, dtype, layout="plain", target=None, lengths=()):
+    """(got, wanted) of both directions: out, lse, dq, dk, dv."""
+    b, t, s, n, k, h, before, after, _, ranges = shape
+    rng, kind = np.random.default_rng(sum(shape[:6])), np.dtype(DTYPES[dtype])
+    wide = wide_dtype(kind)
+    q, ct = (rng.normal(size=(b, t, n, h)).astype(kind) for _ in "qc")
+    key, v = (rng.normal(size=(b, s, k, h)).astype(kind) for _ in "kv")
+    params = {"scale": 0.3, "before": before, "after": after}
+    out, lse = attention_p.impl(np, q, key, v, *lengths, **params)
+    wanted = [out, lse, *attention_backward_p.impl(np, q, key, v, out, lse, ct, *lengths, **params)]
+    q, key, v, out, ct = (laid_out(x, layout) for x in (q, key, v, out, ct))
+    got = [laid_out(np.full_like(x, np.nan), layout) for x in (q, q, key, v)]
+    got_lse = np.full((b, n, t), np.nan, wide)
+    names = dict(zip(("query_lengths", "key_lengths"), lengths, strict=False))
+    kinds = [
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, backward, target))
+        for backward in (False, True)
+    ]
+    step = step_of(kind, shape, (q, key, v), got[:1], lengths)
+    call(kinds[0], step, {"q": q, "k": key, "v": v, "out": got[0]}, {"lse": got_lse, **names})
+    size = b * n * t + ranges * b * n * (t + 32) * -(-h // 96) * 96
+    scratch = np.full(size, np.nan, wide)
+    step = step_of(kind, shape, (q, key, v, out, ct), got[1:], lengths, Ref("arena"))
+    given = (q, key, v, out, ct, *got[1:])
+    arrays = dict(zip(("q", "k", "v", "out", "ct", "dq", "dk", "dv"), given, strict=True))
+    call(kinds[1], step, arrays, {"lse": lse, "scratch": scratch, **names})
+    return [got[0], got_lse, *got[1:]], wanted
+
+
+def check(got, wanted, dtype):
+    for name, g, w in zip(("out", "lse", "dq", "dk", "dv"), got, wanted, strict=True):
+        g, w = (np.asarray(x).astype(np.float64) for x in (g, w))
+        size = np.abs(w[np.isfinite(w)]).max(initial=1)
+        tolerance = TOLERANCE[dtype] * size
+        np.testing.assert_allclose(g, w, rtol=TOLERANCE[dtype], atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shapes(dtype, shape):
+    check(*both(shape, dtype), dtype)
+
+
+@pytest.mark.parametrize("layout", ["heads first", "features first", "part"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strides(dtype, layout):
+    check(*both((2, 90, 75, 4, 2, 24, None, 3, 128, 1), dtype, layout), dtype)
+
+
+@pytest.mark.parametrize("ranges", [1, 2])
+def test_lengths(ranges):
+    """Also longer than the arrays, negative, and none at all."""
+    shape = (5, 80, 300, 2, 2, 16, 100, 100, 128, ranges)
+    lengths = (np.int32([80, 33, 0, 1000, 50]), np.int32([300, 77, 20, 999, -4]))
+    got, wanted = both(shape, "float32", lengths=lengths)
+    check(got, wanted, "float32")
+    for nothing in (got[0][2], got[0][4], got[0][1, 33:]):
+        assert not nothing.any()
+    assert np.isposinf(got[1][2]).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_change_nothing(threads):
+    shape = (2, 150, 1100, 2, 1, 24, None, 500, 128, 2)
+    pool.set_num_threads(1)
+    wanted, _ = both(shape, "float32")
+    pool.set_num_threads(threads)
+    got, _ = both(shape, "float32")
+    for g, w in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(g, w)
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_other_targets(dtype, cpu):
+    host = engine().target
+    if not host.triple.startswith("x86_64") or not host.has("avx2"):
+        pytest.skip("this processor does not run the code")
+    features = "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""
+    target = engine(Target(host.triple, cpu, features))
+    for shape in SHAPES[1:6]:
+        check(*both(shape, dtype, target=target), dtype)
+
+
+@pytest.mark.parametrize("place", ["q", "k", "v"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_reaches_what_it_should(place, value):
+    """A query's own row; of keys and values, all rows that see them."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=(1, 40, 1, 16)).astype("f4") for _ in "qkv")
+    {"q": q, "k": k, "v": v}[place][0, 7, 0, 3] = value
+    shape = (1, 40, 40, 1, 1, 16, None, None, 128, 1)
+    out, lse = np.zeros_like(q), np.zeros((1, 1, 40), "f4")
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install("float32"))
+    step = step_of(np.float32, shape, (q, k, v), (out,), ())
+    call(function, step, {"q": q, "k": k, "v": v, "out": out}, {"lse": lse})
+    wanted, _ = attention_p.impl(np, q, k, v, scale=0.3, before=None, after=None)
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted))
+    finite = np.isfinite(wanted)
+    np.testing.assert_allclose(out[finite], wanted[finite], rtol=1e-4, atol=1e-5)
+
+
+def test_large_scores():
+    """Maxima are taken out: neither overflow nor loss."""
+    rng = np.random.default_rng(1)
+    q, k = (100 * rng.normal(size=(1, 50, 2, 32)).astype("f4") for _ in "qk")
+    v = rng.normal(size=(1, 50, 2, 32)).astype("f4")
+    out, lse = np.zeros_like(q), np.zeros((1, 2, 50), "f4")
+    shape = (1, 50, 50, 2, 2, 32, None, None, 128, 1)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install("float32"))
+    step = step_of(np.float32, shape, (q, k, v), (out,), ())
+    call(function, step, {"q": q, "k": k, "v": v, "out": out}, {"lse": lse})
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    wanted, sums = attention_p.impl(np, *wide, scale=0.3, before=None, after=None)
+    np.testing.assert_allclose(out, wanted, rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(lse, sums, rtol=1e-5)

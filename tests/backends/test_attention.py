@@ -1,0 +1,166 @@
+"""Attention lowered: planned and interpreted, and compiled, against its definition."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import nn
+from funcgrad.backends.attention import attention_shape, scratch_size
+from funcgrad.backends.program import AttentionStep, walk
+from funcgrad.transforms.attention import KEPT, attention
+from tests.backends.checks import check, floats, hosts
+
+LONG = KEPT + 12
+
+
+def steps(planned):
+    return [s for s in walk(planned.steps) if isinstance(s, AttentionStep)]
+
+
+def both(f):
+    """The value and the gradients, as a list."""
+
+    def run(*xs):
+        value, gradients = fg.value_and_grad(
+            lambda *xs: fnp.sum(fnp.cos(f(*xs))), argnums=tuple(range(3))
+        )(*xs)
+        return [value, *gradients]
+
+    return run
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("window", [(None, None), (None, 0), (9, 30)], ids=str)
+def test_forward_and_backward(window, dtype):
+    q, k, v = (floats(2, n, h, 8, seed=i, dtype=dtype)
+               for i, (n, h) in enumerate(((40, 4), (LONG, 2), (LONG, 2))))  # fmt: skip
+    before, after = window
+    f = both(lambda q, k, v: attention(q, k, v, scale=0.3, before=before, after=after))
+    planned = check(f, q, k, v)
+    assert [s.backward for s in steps(planned)] == [False, True]
+    assert not hosts(planned)
+    got = fg.jit(f)(q, k, v)
+    for g, w in zip(got, f(q, k, v), strict=True):
+        np.testing.assert_allclose(g, w, rtol=2e-4 if dtype == "float32" else 1e-11, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_floats(dtype):
+    import ml_dtypes
+
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    q, k, v = (floats(1, n, 2, 16, seed=n).astype(kind) for n in (64, LONG, LONG))
+    f = lambda q, k, v: attention(q, k, v, scale=0.25, after=60)
+    planned = check(lambda *xs: [f(*xs)], q, k, v)
+    assert len(steps(planned)) == 1
+    gradients = fg.grad(lambda *xs: fnp.sum(f(*xs).astype("float32")), argnums=(0, 1, 2))
+    for g, w in zip(fg.jit(gradients)(q, k, v), gradients(q, k, v), strict=True):
+        assert g.dtype == kind
+        np.testing.assert_allclose(g.astype("float32"), w.astype("float32"), rtol=3e-2, atol=3e-2)
+
+
+def test_parts_are_read_where_they_lie():
+    """Queries, keys and values as parts of one array, with heads in front: no copies."""
+    x = floats(2, 4, 48, 3 * 8)
+
+    def f(x):
+        q, k, v = fnp.split(fnp.transpose(x, (0, 2, 1, 3)), 3, axis=-1)
+        return [attention(q, k, v, scale=0.3, after=0)]
+
+    planned = check(f, x)
+    (step,) = planned.steps
+    assert [s.ref.offset for s in step.ins] == [0, 32, 64]
+    assert step.ins[0].strides == (4 * 48 * 24, 24, 48 * 24, 1)
+    np.testing.assert_allclose(fg.jit(f)(x)[0], f(x)[0], rtol=1e-4, atol=1e-6)
+
+
+def test_lengths_in_memory():
+    q, k, v = (floats(3, 33, 2, 8, seed=i) for i in range(3))
+    lengths = np.int32([33, 5, 0]), np.int32([2, 33, 9])
+    f = lambda q, k, v, a, b: [attention(q, k, v, (a, b), scale=0.3)]
+    assert len(steps(check(f, q, k, v, *lengths))) == 1
+    np.testing.assert_allclose(fg.jit(f)(q, k, v, *lengths)[0], f(q, k, v, *lengths)[0],
+                               rtol=1e-4, atol=1e-6)  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(4, 300), (300, 4), (1, 1)], ids=str)
+def test_few_places_go_by_the_formula(sizes):
+    t, s = sizes
+    q, k, v = (floats(2, n, 4, 8, seed=i) for i, n in enumerate((t, s, s)))
+    planned = check(both(lambda *xs: attention(*xs, scale=0.3, before=2)), q, k, v)
+    assert not steps(planned)
+    assert not hosts(planned)
+
+
+def test_in_loops():
+    """Addresses that move with a counter; backward, residuals are rows of stacked arrays."""
+    q, k = floats(3, 1, 40, 2, 8, dtype="f8"), floats(1, LONG, 2, 8, seed=1, dtype="f8")
+
+    def f(q, k, v):
+        def body(carry, x):
+            out = attention(x, k, carry, scale=0.3)
+            return carry + fnp.tanh(fnp.sum(out)), out
+
+        return fg.lax.scan(body, v, q)[1]
+
+    planned = check(both(f), q, k, k)
+    assert [s.backward for s in steps(planned)] == [False, True]
+    for g, w in zip(fg.jit(both(f))(q, k, k), both(f)(q, k, k), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-9, atol=1e-10)
+
+
+def test_text():
+    q = floats(1, 64, 2, 8)
+    text = fg.jit(lambda q: attention(q, q, q, scale=1, after=0)).lower(q).as_text("loops")
+    assert "attention float32 1x64x64x2/2x8 before None after 0: output0[" in text
+    text = fg.jit(fg.grad(lambda q, k: fnp.sum(attention(q, k, k, scale=1))))
+    text = text.lower(q, floats(1, LONG, 2, 8)).as_text("loops")
+    assert "attention_backward float32" in text
+
+
+def test_cost():
+    q = fg.ShapeDtypeStruct((1, 1024, 8, 64), "float32")
+
+    def flops(causal):
+        f = fg.jit(lambda q: nn.dot_product_attention(q, q, q, is_causal=causal))
+        return f.lower(q).compile().cost_analysis()["flops"]
+
+    pairs = 8 * 1024**2
+    assert flops(False) == pytest.approx(pairs * (4 * 64 + 14))
+    assert flops(True) == pytest.approx(flops(False) / 2, rel=1e-2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [8192, 32768])
+def test_memory_is_linear_in_the_length(length, causal):
+    """Forward needs no temporaries; backward no more than a few arrays of the operands' size."""
+    shape = fg.ShapeDtypeStruct((1, length, 8, 64), "float32")
+    array = length * 8 * 64 * 4
+    f = lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=causal)
+    forward = fg.jit(f).lower(*[shape] * 3).compile().memory_analysis()
+    assert forward["temp_size_in_bytes"] <= 8 * length * 4 + 64  # the logarithms of sums
+    gradients = fg.grad(lambda *xs: fnp.sum(f(*xs) ** 2), argnums=(0, 1, 2))
+    both = fg.jit(gradients).lower(*[shape] * 3).compile().memory_analysis()
+    assert both["temp_size_in_bytes"] <= 5 * array
+
+
+def test_a_long_sequence_runs():
+    """Rows against the formula for these rows alone."""
+    q, k, v = (floats(1, 8192, 1, 16, seed=i) for i in range(3))
+    f = fg.jit(lambda *xs: nn.dot_product_attention(*xs, is_causal=True))
+    out = np.asarray(f(q, k, v))
+    for t in (0, 1, 4000, 8191):
+        scores = k[0, : t + 1, 0] @ q[0, t, 0] / 4
+        weights = np.exp(scores - scores.max())
+        wanted = weights @ v[0, : t + 1, 0] / weights.sum()
+        np.testing.assert_allclose(out[0, t, 0], wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_cut_by_shapes_alone():
+    eqn = fg.make_jaxpr(lambda q, k: attention(q, k, k, scale=1))(
+        np.ones((1, 3000, 1, 8), "f4"), np.ones((1, 40000, 1, 8), "f4")
+    ).jaxpr.eqns[0]
+    shape = attention_shape(eqn)
+    assert (shape.block, shape.ranges) == (128, 16)
+    assert scratch_size(shape) < 17 * 4000 * 32

@@ -1,0 +1,175 @@
+"""Attention as an op: derivatives that compute weights anew, batches, axes that may be cut."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import errors, nn
+from funcgrad.core.aval import ShapedArray
+from funcgrad.nn.attention import _composed, _window
+from funcgrad.transforms import attention as at
+from tests.ops.rules import random_like
+from tests.test_ops import check_cuts
+
+PARAMS = {"scale": 0.4, "before": None, "after": None}
+LONG = at.KEPT + 3
+WINDOWS = {"all": None, "causal": (None, 0), "window": (20, 7), "behind": (200, -3)}
+
+
+def operands(rng, queries=9, keys=LONG, heads=(4, 2), batch=2, features=5):
+    n, k = heads
+    shapes = [(batch, queries, n, features)] + [(batch, keys, k, features)] * 2
+    return [rng.normal(size=s) for s in shapes]
+
+
+def fused(window):
+    before, after = window or (None, None)
+    return lambda q, k, v: at.attention(q, k, v, scale=0.4, before=before, after=after)
+
+
+def composed(window):
+    given = window or (None, None)
+    return lambda q, k, v: _composed(q, k, v, 0.4, given, (None, None), None, None)
+
+
+def loss(f, seed):
+    return lambda *xs: fnp.sum(fnp.sin(f(*xs)) * seed)
+
+
+def names(fun, *args):
+    return [e.prim.name for e in fg.make_jaxpr(fun)(*args).jaxpr.eqns]
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_gradients(name, jit, rng):
+    xs = operands(rng)
+    seed = random_like(rng, xs[0])
+    gradients = [
+        fg.grad(loss(f(WINDOWS[name]), seed), argnums=(0, 1, 2)) for f in (fused, composed)
+    ]
+    assert {"attention", "attention_backward"} <= set(names(gradients[0], *xs))
+    ours = (fg.jit(gradients[0]) if jit else gradients[0])(*xs)
+    for g, w in zip(ours, gradients[1](*xs), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["all", "window"])
+def test_second_derivatives(name, rng):
+    """Forward over reverse, reverse over reverse, reverse over forward."""
+    xs = operands(rng, heads=(2, 1), batch=1)
+    seed, directions = random_like(rng, xs[0]), [random_like(rng, x) for x in xs]
+
+    def all_orders(f):
+        one = fg.grad(loss(f(WINDOWS[name]), seed), argnums=(0, 1, 2))
+        forward = lambda *xs: fg.jvp(loss(f(WINDOWS[name]), seed), xs, tuple(directions))[1]
+        product = lambda *xs: sum(fnp.sum(g * d) for g, d in zip(one(*xs), directions, strict=True))
+        return [
+            *fg.jvp(one, tuple(xs), tuple(directions))[1],
+            *fg.grad(product, argnums=(0, 1, 2))(*xs),
+            *fg.grad(forward, argnums=(0, 1, 2))(*xs),
+        ]
+
+    for g, w in zip(all_orders(fused), all_orders(composed), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-9, atol=1e-10)
+
+
+def test_gradient_is_linear_in_the_cotangent(rng):
+    """The op's backward transposes to its tangent."""
+    xs = operands(rng, heads=(2, 2), batch=1)
+    _, pull = fg.vjp(fused(None), *xs)
+    _, want = fg.vjp(composed(None), *xs)
+    ct, given = random_like(rng, xs[0]), tuple(random_like(rng, x) for x in xs)
+    (back,), (wanted,) = (fg.linear_transpose(f, ct)(given) for f in (pull, want))
+    np.testing.assert_allclose(back, wanted, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0), (1, None, 3), (None, 2, 0)], ids=str)
+def test_vmap_of_gradients(axes, rng):
+    lanes = [operands(rng, heads=(2, 1), queries=4) for _ in range(3)]
+    args = [
+        lanes[0][i] if d is None else np.stack([x[i] for x in lanes], d) for i, d in enumerate(axes)
+    ]
+    gradient = fg.grad(lambda *xs: fnp.sum(fused((None, 0))(*xs) ** 2), argnums=(0, 1, 2))
+    got = fg.jit(fg.vmap(gradient, axes))(*args)
+    for k in range(3):
+        own = [lanes[0][i] if d is None else lanes[k][i] for i, d in enumerate(axes)]
+        for g, w in zip(got, gradient(*own), strict=True):
+            np.testing.assert_allclose(g[k], w, rtol=1e-10, atol=1e-11)
+
+
+def test_short_sequences_keep_their_weights(rng):
+    xs = operands(rng, keys=at.KEPT)
+    found = names(fg.grad(lambda *xs: fnp.sum(fused(None)(*xs))), *xs)
+    assert not {"attention", "attention_backward"} & set(found)
+    assert names(fused(None), *xs) == ["attention"]
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)], ids=str)
+@pytest.mark.parametrize("after", [None, 0])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_axes_that_may_be_cut(heads, after, bounded, rng):
+    q, k, v = operands(rng, queries=6, keys=8, heads=heads)
+    params = {**PARAMS, "after": after}
+    lengths = [np.int32([3, 6]), np.int32([8, 5])] if bounded else []
+    out, lse = at.attention_p.impl(np, q, k, v, *lengths, **params)
+    check_cuts(at.attention_p, params, [q, k, v, *lengths])
+    tangents = [random_like(rng, x) for x in (q, k, v)]
+    check_cuts(at.attention_tangent_p, params, [q, k, v, out, lse, *tangents, *lengths])
+    check_cuts(at.attention_backward_p, params, [q, k, v, out, lse, tangents[0], *lengths])
+    assert ("t!" in at.attention_p.dims(*avals(q, k, v, *lengths), **params)) == (
+        after == 0 or bounded
+    )
+
+
+def avals(*xs):
+    return [ShapedArray(x.shape, x.dtype) for x in xs]
+
+
+def test_reference_in_blocks(monkeypatch, rng):
+    q, k, v = operands(rng)
+    whole = at.attention_p.impl(np, q, k, v, **{**PARAMS, "after": 50})
+    ct = random_like(rng, q)
+    wanted = at.attention_backward_p.impl(np, q, k, v, *whole, ct, **{**PARAMS, "after": 50})
+    monkeypatch.setattr(at, "MOST_SCORES", 2 * 4 * LONG * 2)
+    parts = at.attention_p.impl(np, q, k, v, **{**PARAMS, "after": 50})
+    got = at.attention_backward_p.impl(np, q, k, v, *whole, ct, **{**PARAMS, "after": 50})
+    for g, w in zip((*parts, *got), (*whole, *wanted), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-13)
+
+
+def test_unusual_scales(rng):
+    """Zero, negative and traced ones scale the queries."""
+    q, k, v = operands(rng, heads=(2, 2))
+    for scale in (0.0, -0.7):
+        got = nn.dot_product_attention(q, k, v, scale=scale)
+        wanted = _composed(q, k, v, scale, _window(False, None), (None, None), None, None)
+        np.testing.assert_allclose(got, wanted, rtol=1e-10)
+    traced = fg.jit(lambda s: nn.dot_product_attention(q, k, v, scale=s))(-0.7)
+    # -0.7 comes as a float32.
+    np.testing.assert_allclose(traced, got, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)], ids=str)
+def test_nothing(sizes):
+    t, s = sizes
+    q, k = np.ones((1, t, 2, 4), np.float32), np.ones((1, s, 2, 4), np.float32)
+    for f in (nn.dot_product_attention, fg.jit(nn.dot_product_attention)):
+        out = f(q, k, k)
+        assert out.shape == q.shape
+        np.testing.assert_array_equal(out, 0)
+
+
+def test_errors():
+    x = np.ones((2, 3, 4, 5), np.float32)
+    with pytest.raises(ValueError, match=r"attention: scale must be positive, got -1"):
+        at.attention(x, x, x, scale=-1)
+    with pytest.raises(errors.ShapeError, match=r"attention: need query .B, T, N, H.*f32\[3,4,5\]"):
+        at.attention(x[0], x, x, scale=1)
+    with pytest.raises(errors.ShapeError, match=r"sizes of query .* don't fit"):
+        at.attention(x, x[:, :, :3], x[:, :, :3], scale=1)
+    with pytest.raises(errors.DTypeError, match="floats of one dtype"):
+        at.attention(x, x.astype(np.float16), x, scale=1)
+    with pytest.raises(errors.ShapeError, match=r"two int32 arrays of shape \(2,\), got i32\[3\]"):
+        at.attention(x, x, x, (np.int32([1, 2, 3]),) * 2, scale=1)
