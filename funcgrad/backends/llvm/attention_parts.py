@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -48,7 +49,8 @@ class Attention:
 
     def __init__(self, module: ir.Module, fmt: Format, target: Target):
         self.module, self.fmt, self.target = module, fmt, target
-        self.tile = Tile.of(target, fmt)
+        # Weights are in the accumulator's type: no pairs of narrower ones.
+        self.tile = replace(Tile.of(target, fmt), pairs="")
         self.rows, self.cols, self.lanes = self.tile.rows, self.tile.cols, self.tile.lanes
         self.acc, self.width = fmt.acc, fmt.acc_bytes
         self.vec = ir.VectorType(fmt.acc, self.lanes)
