@@ -26,7 +26,7 @@ from funcgrad.parallel import bodies, localize, reshard
 from funcgrad.parallel.analysis import traffic
 from funcgrad.parallel.factors import Assignment, Factors, restrict
 from funcgrad.parallel.halos import with_halos
-from funcgrad.parallel.passes import sums_early
+from funcgrad.parallel.passes import gathers_once, sums_early
 from funcgrad.parallel.program import SpmdProgram
 from funcgrad.parallel.propagate import REMADE, Propagation, propagate
 from funcgrad.parallel.reshard import Layout, local_aval
@@ -58,7 +58,7 @@ def partition(
         c:f32[] = psum[axis_name=('data',)] b
       in (c,) }
     """
-    jaxpr = erase(inline_calls(jaxpr))
+    jaxpr = gathers_once(erase(inline_calls(jaxpr)))
     plan = propagate(jaxpr, mesh, in_shardings)
     best = _per_device(plan)
     for _ in range(MOST_HALOS):

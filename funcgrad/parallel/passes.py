@@ -1,8 +1,8 @@
 """Passes over per-device programs: when sums over devices are done, and how many at once.
 
 `sums_early` does each as soon as its operand is known, so that what is scattered is not kept whole.
-`in_buckets` joins small ones that nothing in between needs. Programs in equations are passed
-through, too. See `overlap` for collectives that run beside other work.
+`in_buckets` joins small ones that nothing in between needs; `gathers_once` merges equal gathers.
+Programs in equations are passed through, too. See `overlap` for those that run beside other work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from funcgrad.core import context
-from funcgrad.core.ir import Eqn, Jaxpr, Var
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, sub_jaxprs
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import transpose_p
 from funcgrad.ops.shape import concatenate, reshape, slice_p
@@ -75,6 +75,40 @@ def _sums_early(jaxpr: Jaxpr) -> Jaxpr:
         place.append(max(before, default=-1) if i in early else i)
     order = sorted(range(len(jaxpr.eqns)), key=lambda i: (place[i], i))
     return Jaxpr(jaxpr.ins, [jaxpr.eqns[i] for i in order], jaxpr.outs, jaxpr.names)
+
+
+# ---- gathers
+
+
+def gathers_once(jaxpr: Jaxpr) -> Jaxpr:
+    """The program with equal gathers done once. It is for what users write in a `shard_map`: where
+    partitioning repeats gathers, it saves memory. What a checkpoint does again stays apart."""
+    return everywhere(jaxpr, _gathers_once) if _gathers(jaxpr) > 1 else jaxpr
+
+
+def _gathers(jaxpr: Jaxpr) -> int:
+    own = sum(eqn.prim.name == "all_gather" for eqn in jaxpr.eqns)
+    return own + sum(_gathers(j) for eqn in jaxpr.eqns for j in sub_jaxprs(eqn))
+
+
+def _gathers_once(jaxpr: Jaxpr) -> Jaxpr:
+    known: dict[Any, Var] = {}
+    same: dict[Var, Var] = {}
+    eqns = []
+
+    def read(a: Atom) -> Atom:
+        return same.get(a, a) if isinstance(a, Var) else a
+
+    for eqn in jaxpr.eqns:
+        ins = tuple(map(read, eqn.ins))
+        if eqn.prim.name == "all_gather" and isinstance(ins[0], Var):
+            key = (ins[0], tuple(sorted(eqn.params.items())))
+            first = known.setdefault(key, eqn.outs[0])
+            if first is not eqn.outs[0]:
+                same[eqn.outs[0]] = first
+                continue
+        eqns.append(eqn.replace(ins=ins))
+    return Jaxpr(jaxpr.ins, eqns, [read(a) for a in jaxpr.outs], jaxpr.names)
 
 
 # ---- buckets

@@ -20,6 +20,7 @@ from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ShardingError
 from funcgrad.ops.collective_varying import assume_invariant_p
+from funcgrad.parallel.passes import gathers_once
 from funcgrad.parallel.shard_map_primitive import (
     alone,
     cut_axes,
@@ -157,7 +158,8 @@ def _trace(
     local = [local_aval(a, mesh, c) for a, c in zip(avals, in_cuts, strict=True)]
     flat = FlatFunction("shard_map", f, in_tree)
     with inside(mesh, manual, check):
-        jaxpr, consts = stage(flat, local, f"shard_map({name_of(f)})", arguments)
+        traced, consts = stage(flat, local, f"shard_map({name_of(f)})", arguments)
+        jaxpr = gathers_once(traced)
         captured = [((),) * aval_of(c).ndim for c in consts]
         cuts = (*captured, *in_cuts)
         assert flat.out_tree is not None

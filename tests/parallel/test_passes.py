@@ -6,6 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.sharding import AbstractMesh, NamedSharding, P
@@ -13,6 +16,7 @@ from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.collective import psum_p, psum_scatter_p
 from funcgrad.ops.shape import reshape
+from funcgrad.parallel import shard_map
 from funcgrad.parallel.passes import in_buckets, scheduled, sums_early
 from funcgrad.parallel.program import SpmdProgram
 from tests.parallel.models import (
@@ -49,6 +53,53 @@ def device(fun, *shapes):
         jaxpr, _ = stage(fun, [ShapedArray(s, "float32") for s in shapes])
     cuts = lambda avals: tuple(((),) * a.ndim for a in avals)
     return SpmdProgram(jaxpr, MESH, cuts(jaxpr.in_avals), cuts(jaxpr.out_avals))
+
+
+TWICE = [
+    lambda x: (lax.all_gather(x, "data"), lax.all_gather(fnp.sin(x), "data"),
+               lax.all_gather(x, "data")),
+    lambda x: lax.all_gather(x, "data", tiled=True) * lax.all_gather(x, "data", tiled=True)[0],
+    lambda x: fg.jit(lambda v: lax.all_gather(v, "data"))(x) + lax.all_gather(x, "data"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("f", "once"), list(zip(TWICE, (2, 1, 1), strict=True)))
+def test_gathers_in_a_shard_map_are_done_once(f, once):
+    plain = fg.vmap(f, axis_name="data")
+    mapped = shard_map(
+        lambda x: fg.tree.map(lambda v: v[None], f(x[0])), mesh=MESH, in_specs=CUT, out_specs=CUT
+    )
+    x = normal(4, 4)
+    for g, w in ((mapped, plain), *((total(h) for h in (mapped, plain)),)):
+        program, _, args = partitioned(lambda v, g=g: fg.tree.leaves(g(v)), [x], MESH, [CUT])
+        found = counts(checked(program))
+        for got, want in zip(run(program, args), fg.tree.leaves(w(x)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        if g is mapped:
+            assert found == {"all_gather": once}
+        else:
+            # What gathers it once scatters its cotangents once, too.
+            assert found.get("psum_scatter", 0) <= once
+
+
+def total(f):
+    return fg.grad(lambda x: sum(fnp.sum(fnp.sin(v)) for v in fg.tree.leaves(f(x))))
+
+
+def test_what_a_checkpoint_gathers_again_stays():
+    """The gathered array isn't kept from the pass forwards to the one backwards."""
+
+    def device(x, w):
+        layer = fg.checkpoint(lambda v, w: fnp.tanh(v @ lax.all_gather(w, "data", tiled=True)))
+        return layer(layer(x, w), w)
+
+    f = shard_map(device, mesh=MESH, in_specs=(CUT, CUT), out_specs=CUT)
+    loss = lambda x, w: fnp.sum(f(x, w) ** 2)
+    program, *_ = partitioned(
+        lambda x, w: [fg.grad(loss, 1)(x, w)], [normal(4, 4)] * 2, MESH, [CUT] * 2
+    )
+    # One forwards for both layers, and one for each backwards.
+    assert 2 <= counts(checked(program))["all_gather"] <= 3
 
 
 def ddp(layers=LAYERS, width=16):
