@@ -181,12 +181,14 @@ def test_calls_in_threads_do_not_share_temporaries():
 
     x = np.eye(100, dtype=F32)
     executable = compiled(fun, x, x)
+    alone = {i: executable([x, np.full((100, 100), i, F32)])[0] for i in range(90, 94)}
+    np.testing.assert_allclose([*alone.values()], [1e4 * np.exp(i - 100.0) for i in alone], 1e-4)
     wrong = []
 
     def call(i):
         y = np.full((100, 100), i, F32)
         for _ in range(50):
-            if not np.isclose(executable([x, y])[0], 1e4 * np.exp(i - 100.0)):
+            if executable([x, y])[0] != alone[i]:
                 wrong.append(i)
 
     threads = [threading.Thread(target=call, args=(90 + i,)) for i in range(4)]
