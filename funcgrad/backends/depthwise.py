@@ -20,7 +20,7 @@ from funcgrad.backends.kernels import Written
 from funcgrad.backends.loops import Buffer, Const, Index, Operand, Value
 from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Literal
+from funcgrad.core.ir import Atom, Eqn
 from funcgrad.core.primitive import NoRule, Primitive
 
 # More products an element aren't written out, fewer multiplications aren't worth a kernel, and more
@@ -164,7 +164,7 @@ class _Planes:
     def __init__(self, k: SpecialKernel, eqn: Eqn, images: int, together: int):
         self.k, self.b, self.dtype = k, k.builder, eqn.params["dtype"]
         p, self.spec = eqn.params, eqn.params["dimension_numbers"]
-        self.x, self.w = (_base(k, a) for a in eqn.ins)
+        self.x, self.w = eqn.ins
         self.x_shape, self.w_shape = (a.aval.shape for a in eqn.ins)
         self.over, out = p["over"], eqn.outs[0].aval.shape
         window = [self.w_shape[a] for a in self.spec.rhs_spec[2:]]
@@ -264,22 +264,12 @@ class _Planes:
         return whole, self.b.compare("less", whole, self.axes[0].positions)
 
 
-def _base(k: SpecialKernel, x: Atom) -> Atom:
-    """The variable whose memory, under another shape, is this one's."""
-    while type(x) is not Literal and x in k.pull.inlined:
-        eqn = k.pull.inlined[x]
-        if eqn.prim.name != "reshape":
-            break
-        x = eqn.ins[0]
-    return x
-
-
 def _read(
     k: SpecialKernel, x: Atom, shape: Sequence[int], spec: Sequence[int], at: Sequence[Index]
 ) -> Operand:
     """An element of an operand, by the axes of its spec."""
     placed = dict(zip(spec, at, strict=True))
-    return k.pull.read_flat(x, k.builder.flatten([placed[a] for a in range(len(shape))], shape))
+    return k.element(x, [placed[a] for a in range(len(shape))])
 
 
 def _write(k: SpecialKernel, eqn: Eqn) -> Callable[[Sequence[Index], Operand], None]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from funcgrad.backends.builder import ZERO, Builder
 from funcgrad.backends.kernels import Parameters, Written
 from funcgrad.backends.loops import Axis, Index, Operand
 from funcgrad.backends.lower import RULES
 from funcgrad.backends.pull import Pull
-from funcgrad.core.ir import Eqn, Var
+from funcgrad.core.ir import Atom, Eqn, Var
 
 
 class SpecialKernel:
@@ -22,6 +24,16 @@ class SpecialKernel:
     def leaf(self, var: Var, flat: Index) -> Operand:
         """An element of a variable in memory."""
         return self.builder.load(self.params.read(var), flat)
+
+    def element(self, x: Atom, at: Sequence[Index]) -> Operand:
+        """An element of an operand, which is memory, perhaps under another shape."""
+        flat = self.builder.flatten(at, x.aval.shape)
+        while type(x) is Var and x in self.pull.inlined:
+            eqn = self.pull.inlined[x]
+            if eqn.prim.name != "reshape":
+                break
+            x = eqn.ins[0]
+        return self.pull.read_flat(x, flat)
 
     def outer(self, n: int) -> Index:
         """A new outer axis."""
