@@ -401,10 +401,10 @@ _REWRITES = {
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
-    **dict.fromkeys(("scatter", "scatter_add"), single_scatter),
+    "scatter": single_scatter,
+    "scatter_add": lambda *args: single_scatter(*args) or partial_sums(*args),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(RUNNING, running),
-    "scatter_add": partial_sums,
     **EXCHANGES,
 }
 
