@@ -6,9 +6,11 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from funcgrad.backends.llvm import half_calls, pool, scratch
 from funcgrad.backends.llvm.emit import emit
@@ -54,14 +56,15 @@ class KernelCache:
         scratch.bind(engine)
         half_calls.provide(engine)
 
-    def compile(self, kernels: Iterable[Kernel]) -> dict[Kernel, Native]:
-        """Compile kernels and bind their symbols in the engine."""
+    def compile(
+        self, kernels: Iterable[Kernel], beside: Iterable[Callable[[], Any]] = ()
+    ) -> dict[Kernel, Native]:
+        """Compile kernels and bind their symbols in the engine; do something else meanwhile."""
         natives = {k: self.native(k) for k in kernels}
         symbols = {c.symbol for n in natives.values() for c in n.calls}
         with self._lock:
             new = sorted(s for s in symbols if s not in self._libraries)
-        if new:
-            self._build(new)
+        self._build(new, list(beside))
         return natives
 
     def native(self, kernel: Kernel) -> Native:
@@ -94,17 +97,19 @@ class KernelCache:
             calls.append(Call(symbol, piece.params, emitted.turns, emitted.grain))
         return Native(tuple(calls), tuple(b.size * b.dtype.itemsize for b in partials))
 
-    def _build(self, symbols: Sequence[str]) -> None:
+    def _build(self, symbols: Sequence[str], tasks: list[Callable[[], Any]]) -> None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
         modules = max(-(-len(symbols) // MODULE_KERNELS), min(workers, len(symbols)))
         # Long ones first, dealt in turn: modules of about one length.
         order = sorted(symbols, key=lambda s: -len(self._texts[s]))
-        groups = [order[i::modules] for i in range(modules)]
-        if modules == 1:
-            self._build_module(groups[0])
+        tasks += [partial(self._build_module, order[i::modules]) for i in range(modules)]
+        if len(tasks) < 2 or workers < 2:
+            for task in tasks:
+                task()
             return
         with ThreadPoolExecutor(workers) as threads:
-            list(threads.map(self._build_module, groups))
+            for done in [threads.submit(task) for task in tasks]:
+                done.result()
 
     def _build_module(self, symbols: Sequence[str]) -> None:
         library = self.engine.compile(merge([self._texts[s] for s in symbols]))

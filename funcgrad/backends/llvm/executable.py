@@ -13,6 +13,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,15 @@ from funcgrad.backends.llvm.host import (
     emit_host,
     exchange_steps,
     host_steps,
+    install_product,
+    product_kind,
     written_inputs,
 )
 from funcgrad.backends.llvm.host_run import run_host_step
 from funcgrad.backends.llvm.memory import bind, large_arrays
 from funcgrad.backends.program import (
     CopyStep,
+    GemmStep,
     KernelStep,
     LoopStep,
     Program,
@@ -199,7 +203,10 @@ class Executable:
     def __init__(self, program: Program):
         self.program = program
         cache = kernel_cache()
-        natives = cache.compile(program.kernels())
+        products = dict.fromkeys(
+            product_kind(s) for s in walk(program.steps) if isinstance(s, GemmStep)
+        )
+        natives = cache.compile(program.kernels(), [partial(install_product, p) for p in products])
         self._library = _compile_host(cache.engine, program, natives)
         self._kernels = cache.libraries(natives.values())
         self._steps = host_steps(program.steps)

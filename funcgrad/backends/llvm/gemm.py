@@ -37,9 +37,10 @@ OUTPUTS = {
 
 
 @functools.cache
-def install(dtype: str, out: str, target: Engine | None = None) -> int:
+def install(dtype: str, out: str, target: Engine | None = None, way: str = "") -> int:
     """Compile the product of a pair of formats, bind its symbol, and return its address.
 
+    *way*: the only one that its calls go, from `way_of`; a part of the whole is sooner compiled.
     Raises ValueError for formats that `OUTPUTS` lacks.
 
     >>> install("float32", "float32") == install("float32", "float32")
@@ -50,16 +51,43 @@ def install(dtype: str, out: str, target: Engine | None = None) -> int:
     target = target or engine()
     pool.bind(target)
     scratch.bind(target)
-    name = symbol(FORMATS[dtype], FORMATS[out])
+    name = name_of(dtype, out, way)
 
     def write() -> ir.Module:
-        module = ir.Module("gemm")
-        Driver(module, FORMATS[dtype], FORMATS[out], target.target)
-        return module
+        driver = Driver(FORMATS[dtype], FORMATS[out], target.target, way)
+        driver.write()
+        return driver.module
 
     address = target.compile(write, level=1, key=f"{name} {generator('gemm')}").address(name)
     target.bind(name, address)
     return address
+
+
+def name_of(dtype: str, out: str, way: str = "") -> str:
+    """The symbol that `install` binds.
+
+    >>> name_of("float32", "float32", "direct")
+    'fg_gemm_float32_float32_direct'
+    """
+    return symbol(FORMATS[dtype], FORMATS[out], way)
+
+
+def way_of(dtype: str, out: str, words: Mapping[str, int]) -> str:
+    """The only way that calls of these sizes and strides go, "" if there may be several.
+
+    >>> rows = {"a_rs": 4, "a_cs": 1, "b_rs": 4, "b_cs": 1, "c_rs": 4, "c_cs": 1}
+    >>> len(way_of("float32", "float32", {"m": 4, "n": 4, "k": 4, **rows})) > 0
+    True
+    """
+    if words.get("axes"):
+        return ""
+    return _planner(dtype, out, engine()).way_of({"batch0": 1, "batch1": 1, **words})
+
+
+@functools.cache
+def _planner(dtype: str, out: str, target: Engine) -> Driver:
+    """A driver that writes nothing."""
+    return Driver(FORMATS[dtype], FORMATS[out], target.target)
 
 
 def declare_gemm(module: ir.Module, dtype: str, out: str | None = None) -> ir.Function:
@@ -70,7 +98,7 @@ def declare_gemm(module: ir.Module, dtype: str, out: str | None = None) -> ir.Fu
     """
     out = out or OUTPUTS[dtype][0]
     install(dtype, out)
-    name = symbol(FORMATS[dtype], FORMATS[out])
+    name = name_of(dtype, out)
     return declare(module, name, ir.FunctionType(VOID, [PTR]))
 
 

@@ -8,6 +8,9 @@ never changes a result.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from llvmlite import ir
 
 from funcgrad.backends.llvm.engine import Target
@@ -26,10 +29,12 @@ from funcgrad.backends.llvm.gemm_job import (
     THIN,
     Parts,
     Record,
+    Way,
 )  # fmt: skip
 from funcgrad.backends.llvm.gemm_long import Long
 from funcgrad.backends.llvm.gemm_pack import Format, constant, narrow, widen
 from funcgrad.backends.llvm.gemm_packed import Packed
+from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 from funcgrad.backends.llvm.gemm_windows import Windows
 
@@ -42,42 +47,67 @@ SPREAD_ROWS, WAYS = 256, 8
 
 
 class Driver:
-    """Writes fg_gemm_<in>_<out>(ptr call) and all it needs into a module."""
+    """Writes fg_gemm_<in>_<out>(ptr call) and all it needs into `module`.
 
-    def __init__(self, module: ir.Module, fmt: Format, out: Format, target: Target):
+    way: the only way that its calls will go (see `way_of`), the suffix of its name
+    """
+
+    def __init__(self, fmt: Format, out: Format, target: Target, way: str = ""):
+        self.module = module = ir.Module("gemm")
         self.parts = Parts(module, fmt, out, target)
-        self.module, self.fmt, self.out, self.target = module, fmt, out, target
+        self.fmt, self.out, self.target = fmt, out, target
         self.narrow = out.storage != fmt.acc
         packed = Packed(self.parts)
-        self.packed = packed.function
+        self.packed = packed.way
         # Windows are of the formats that are multiplied as they lie.
-        self.windows = (
-            Windows(self.parts, packed) if out.storage == fmt.storage == fmt.acc else None
-        )
+        windows = not way and out.storage == fmt.storage == fmt.acc
+        self.windows = Way("", lambda: Windows(self.parts, packed).function) if windows else None
         self.unpacked = Unpacked(self.parts) if self.parts.kernels.direct_works else None
-        self.product = self._product()
+        # Its parts are products that go ways of their own.
+        self.long = Way("", lambda: Long(self.parts, self.product).function)
+        self.way = way
+
+    def write(self) -> None:
+        """The functions."""
+        self._product()
         self.item = self._item()
         self._entry(self._batch_task())
 
-    def _product(self) -> ir.Function:
+    def way_of(self, words: Mapping[str, int]) -> str:
+        """The way that products of a call's sizes and strides go; "" if it isn't only one.
+
+        Found by the very statements that choose at run time, run on numbers.
+        """
+        if not words["k"] or self.narrow:
+            return ""
+        call: Any = Facts({name: Known(words.get(name, 0)) for name in CALL})
+        trial: Any = Trial(call)
+        self._merge_batches(trial, call)
+        self._plain_product(trial, call)
+        (way,) = trial.calls
+        return way.name if isinstance(way, Way) else ""
+
+    def _product(self) -> None:
         """Swaps a job if that helps, then sends it the way whose condition comes first."""
         code = Code(self.module, "product", [PTR])
+        self.product = code.function
         job = Record(code, JOB, code.args[0])
-        self.long = Long(self.parts, code.function).function if self.unpacked else None
         with code.either(job["a_rows"].ne(0)) as (gathered, plain):
             with gathered:
-                code.call(self.packed, code.args[0])
+                self._go(code, self.packed)
             with plain:
-                if not self.unpacked:
-                    self._strided_product(code, job)
-                else:
-                    with code.either(self._is_tiny(job)) as (tiny, other):
-                        with tiny:
-                            code.call(self.unpacked.at_once, code.args[0])
-                        with other:
-                            self._strided_product(code, job)
+                self._plain_product(code, job)
         code.ret()
-        return code.function
+
+    def _plain_product(self, code: Code, job: Record) -> None:
+        if not self.unpacked:
+            self._strided_product(code, job)
+            return
+        with code.either(self._is_tiny(job)) as (tiny, other):
+            with tiny:
+                self._go(code, self.unpacked.at_once)
+            with other:
+                self._strided_product(code, job)
 
     def _is_tiny(self, job: Record) -> Bool:
         """Whether a product lies well, and choosing its way would take long beside itself."""
@@ -94,7 +124,7 @@ class Driver:
                          ("c_rs", "c_cs")):  # fmt: skip
                 job[x], job[y] = job[y], job[x]
         m, n, b_unit, c_unit = job["m"], job["n"], job["b_cs"].eq(1), job["c_cs"].eq(1)
-        ways: list[tuple[Bool, ir.Function]] = []
+        ways: list[tuple[Bool, Way]] = []
         if self.unpacked:
             few = (m <= THIN) | small & (k > SMALL_K)
             # Narrow columns of a B that no cache holds would be read in long strides.
@@ -112,7 +142,6 @@ class Driver:
                 lies_well = lies_well | (m <= 4 * THIN) & (n * k <= 1 << 21)
             if self.unpacked.panelled:
                 lies_well = lies_well | held & apart
-            assert self.long
             ways = [
                 (c_unit & Long.fits(m, n, k), self.long),
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
@@ -126,15 +155,21 @@ class Driver:
                 ways.append((c_unit & held, self.unpacked.panelled))
         self._first_way(code, ways)
 
-    def _first_way(self, code: Code, ways: list[tuple[Bool, ir.Function]]) -> None:
+    def _first_way(self, code: Code, ways: list[tuple[Bool, Way]]) -> None:
         if not ways:
-            code.call(self.packed, code.args[0])
+            self._go(code, self.packed)
             return
         with code.either(ways[0][0]) as (yes, no):
             with yes:
-                code.call(ways[0][1], code.args[0])
+                self._go(code, ways[0][1])
             with no:
                 self._first_way(code, ways[1:])
+
+    def _go(self, code: Code, way: Way) -> None:
+        if isinstance(code, Trial):
+            code.call(way)
+        elif self.way in ("", way.name):
+            code.call(way.function, code.args[0])
 
     def _item(self) -> ir.Function:
         """Product number i of a call's batch."""
@@ -213,7 +248,7 @@ class Driver:
         return code.function
 
     def _entry(self, task: ir.Function) -> None:
-        code = Code(self.module, symbol(self.fmt, self.out), [PTR], public=True)
+        code = Code(self.module, symbol(self.fmt, self.out, self.way), [PTR], public=True)
         given = Record(code, CALL, code.args[0])
         call = Record(code, SHARED, code.variable(I64, count=len(SHARED)).slot)
         for name in CALL:
@@ -242,7 +277,7 @@ class Driver:
         if self.windows is None:
             items()
         else:
-            served = apart & (call["k"] > 0) & (work * batch > 0) & self.windows.serves(call)
+            served = apart & (call["k"] > 0) & (work * batch > 0) & Windows.serves(call)
             with code.either(served) as (yes, no):
                 with yes:
                     code.call(self.windows.function, call.pointer)
@@ -305,6 +340,6 @@ def _is_thin(m: Int, n: Int) -> Bool:
     return (n <= THIN) & (m > 2 * THIN)
 
 
-def symbol(fmt: Format, out: Format) -> str:
-    """Name of the function for two formats."""
-    return f"fg_gemm_{fmt.name}_{out.name}"
+def symbol(fmt: Format, out: Format, way: str = "") -> str:
+    """Name of the function for two formats, and one way if not for all."""
+    return "_".join(["fg_gemm", fmt.name, out.name, *([way] if way else [])])

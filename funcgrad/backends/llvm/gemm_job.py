@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 from llvmlite import ir
 
@@ -70,6 +71,18 @@ class Record:
         self.code.store(I64(value) if isinstance(value, int) else value, self._slot(name))
 
 
+class Way:
+    """One way to multiply: its name, and its function void(ptr job), written when it is needed."""
+
+    def __init__(self, name: str, write: Callable[[], ir.Function]):
+        self.name, self._write = name, write
+
+    @cached_property
+    def function(self) -> ir.Function:
+        """The function, in the module of its parts."""
+        return self._write()
+
+
 class Parts:
     """A module with the kernels, packers and symbols that the ways of one format use."""
 
@@ -83,10 +96,26 @@ class Parts:
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
         self.limit = ir.GlobalVariable(module, I32, "fg_pool_limit")
         self.limit.type = PTR
-        self.pack_a = self._packer(pack_function, "pack_a", self.tile.rows)
-        self.pack_b = self._packer(pack_function, "pack_b", self.tile.cols)
-        self.gather_a = self._packer(gather_function, "gather_a", self.tile.rows)
-        self.gather_b = self._packer(gather_function, "gather_b", self.tile.cols)
+
+    @cached_property
+    def pack_a(self) -> ir.Function:
+        """Packs rows of A by strides."""
+        return self._packer(pack_function, "pack_a", self.tile.rows)
+
+    @cached_property
+    def pack_b(self) -> ir.Function:
+        """Packs columns of B by strides."""
+        return self._packer(pack_function, "pack_b", self.tile.cols)
+
+    @cached_property
+    def gather_a(self) -> ir.Function:
+        """Packs rows of A by tables."""
+        return self._packer(gather_function, "gather_a", self.tile.rows)
+
+    @cached_property
+    def gather_b(self) -> ir.Function:
+        """Packs columns of B by tables."""
+        return self._packer(gather_function, "gather_b", self.tile.cols)
 
     def _packer(self, write: Callable, name: str, width: int) -> ir.Function:
         function = write(self.module, name, width, self.tile, self.fmt, self.target)

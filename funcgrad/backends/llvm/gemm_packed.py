@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
-from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record
+from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record, Way
 
 OWN_ROWS = 252  # rows up to which each tile packs its part of B
 OWN_DEPTH = 384  # of what a tile packs itself
@@ -23,11 +23,11 @@ BLOCK_ROWS, BLOCK_COLS = 1100, 2048  # of a block, at most (about)
 
 
 class Packed:
-    """Writes `function`: void(ptr job)."""
+    """Holds `way`, whose function is void(ptr job)."""
 
     def __init__(self, parts: Parts):
         self.parts, self.tile, self.fmt = parts, parts.tile, parts.fmt
-        self.function = self._blocks(self._pack_task(), self._tile_task())
+        self.way = Way("packed", lambda: self._blocks(self._pack_task(), self._tile_task()))
 
     def _pack_task(self) -> ir.Function:
         """Packs panels [begin, end) of a block: first those of A, then those of B."""

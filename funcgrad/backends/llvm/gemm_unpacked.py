@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
-from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, THIN, Parts, Record
+from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, THIN, Parts, Record, Way
 
 SMALL_K = 128  # rows of B that `small` has room for on the stack
 LINE = 64  # bytes of a line of the caches
@@ -22,21 +23,29 @@ ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
 
 
 class Unpacked:
-    """Writes the functions void(ptr job); see the conditions in `gemm_driver`."""
+    """Ways whose functions are void(ptr job); see the conditions in `gemm_driver`."""
 
     def __init__(self, parts: Parts):
         self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
         self.heights = (8, 4, 2, 1) if self.tile.rows >= 8 else (6, 4, 2, 1)
-        grid_task = self._grid_task()
-        self.grid = self._grid(grid_task)
-        self.at_once = self._at_once(grid_task)
-        self.direct = self._direct()
+        self.at_once = Way("at_once", lambda: self._at_once(self.grid_task))
+        self.direct = Way("direct", self._direct)
         packs = self.fmt.storage == self.fmt.acc
-        self.small = self._small() if packs else None
-        self.panelled = self._panelled() if packs else None
-        self.turned = self._turned()
-        self.axpy = self._axpy(self._axpy_task())
-        self.dot = self._dot(self._dot_task())
+        self.small = Way("small", self._small) if packs else None
+        self.panelled = Way("panelled", self._panelled) if packs else None
+        self.turned = Way("turned", self._turned)
+        self.axpy = Way("axpy", lambda: self._axpy(self._axpy_task()))
+        self.dot = Way("dot", lambda: self._dot(self._dot_task()))
+
+    @cached_property
+    def grid_task(self) -> ir.Function:
+        """The task of `grid`."""
+        return self._grid_task()
+
+    @cached_property
+    def grid(self) -> ir.Function:
+        """Does a job whose b lies in panels, or as if in one."""
+        return self._grid(self.grid_task)
 
     @contextmanager
     def _while_fits(self, code: Code, counter, step: int, stop: Int) -> Iterator[Int]:
@@ -228,7 +237,7 @@ class Unpacked:
         c, acc = job.pointer_at("c"), self.fmt.acc
         rows = code.call(self.parts.take, m * n * self.fmt.acc_bytes)
         job["c"], job["c_rs"], job["c_cs"], job["add"] = rows, n, 1, 0
-        code.call(self.direct, code.args[0])
+        code.call(self.direct.function, code.args[0])
         with code.range(0, n) as j, code.range(0, m) as i:
             x = code.load(code.at(rows, i * n + j, acc), acc)
             self.parts.kernels.write_scalar(code, x, code.at(c, i * rs + j * cs, acc), add)

@@ -59,6 +59,34 @@ def exchange_steps(steps: Sequence[Step]) -> list[ExchangeStep]:
     return [s for s in _written_steps(steps) if isinstance(s, ExchangeStep)]
 
 
+def install_product(kind: tuple[str, str, str]) -> None:
+    """Compile what does products of a kind."""
+    dtype, out, way = kind
+    gemm.install(dtype, out, way=way)
+
+
+def product_kind(s: GemmStep) -> tuple[str, str, str]:
+    """The formats of a matrix product, and the way that it goes or "" for any."""
+    dtype, out = s.dtype.name, s.out.name
+    return dtype, out, gemm.way_of(dtype, out, _product_words(s)) if s.axes is None else ""
+
+
+def _product_words(s: GemmStep) -> dict[str, int]:
+    """What is known of a call, with the two innermost batch axes."""
+    inner = s.batch[-2:]
+    sizes, steps = [1, 1], [(0, 0), (0, 0), (0, 0)]
+    if inner:
+        rows = [(1, 0, 0, 0), *inner][-2:]
+        sizes = [r[0] for r in rows]
+        steps = [(rows[0][i], rows[1][i]) for i in (1, 2, 3)]
+    words = {"m": s.m, "n": s.n, "k": s.k, "batch0": sizes[0], "batch1": sizes[1]}
+    matrix = (s.a_strides, s.b_strides, s.c_strides)
+    for x, batch, strides in zip("abc", steps, matrix, strict=True):
+        words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
+        words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
+    return words
+
+
 def _written_steps(steps: Sequence[Step]) -> Iterator[Step]:
     """Each step in the order in which it is written; a loop of no turns is not."""
     for s in steps:
@@ -253,21 +281,12 @@ class _Host:
         return [self.f.let(f"getelementptr i8, ptr {base}, i64 {p}") for p in places], block
 
     def gemm(self, s: GemmStep) -> None:
-        gemm.install(s.dtype.name, s.out.name)
-        symbol = f"fg_gemm_{s.dtype.name}_{s.out.name}"
+        kind = product_kind(s)
+        install_product(kind)
+        symbol = gemm.name_of(*kind)
         self.module.declare(symbol, "void", ["ptr"])
         a, b, c = (self.address(r) for r in (s.a, s.b, s.c))
-        outer, inner = s.batch[:-2], s.batch[-2:]
-        sizes, steps = [1, 1], [(0, 0), (0, 0), (0, 0)]
-        if inner:
-            rows = [(1, 0, 0, 0), *inner][-2:]
-            sizes = [r[0] for r in rows]
-            steps = [(rows[0][i], rows[1][i]) for i in (1, 2, 3)]
-        words = {"m": s.m, "n": s.n, "k": s.k, "batch0": sizes[0], "batch1": sizes[1]}
-        matrix = (s.a_strides, s.b_strides, s.c_strides)
-        for x, batch, strides in zip("abc", steps, matrix, strict=True):
-            words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
-            words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
+        outer, words = s.batch[:-2], _product_words(s)
         axes = "" if s.axes is None else self.template(axes_words(s.axes))
 
         def product(pointers: Sequence[str]) -> None:

@@ -398,3 +398,35 @@ def test_bad_arguments():
         gemm(x, x.T, np.empty((3, 3), "f4"))
     with pytest.raises(ValueError, match="no product of float32 into float64"):
         module.install("float32", "float64")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_one_way_gives_what_all_give(dtype):
+    rng, seen = np.random.default_rng(0), set()
+    sizes = [1, 2, 7, 8, 9, 24, 33, 64, 129, 257]
+    for _ in range(60):
+        m, n, k = (int(rng.choice(sizes)) for _ in range(3))
+        a, b, c = (
+            np.ones(shape, dtype).T if rng.random() < 0.3 else np.ones(shape[::-1], dtype)
+            for shape in ((k, m), (n, k), (n, m))
+        )
+        a[...], b[...] = rng.integers(-9, 9, a.shape), rng.integers(-9, 9, b.shape)
+        call = module._words(a, b, c, False)
+        way = module.way_of(dtype, dtype, dict(zip(CALL, call, strict=True)))
+        seen.add(way)
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        for chosen in {way, ""}:
+            c[...] = -1
+            function(module.install(dtype, dtype, way=chosen))(ctypes.addressof(call))
+            np.testing.assert_array_equal(c, a @ b, err_msg=f"{chosen} {m}×{n}×{k}")
+    assert len(seen) > 3 or not Target.host().has("avx512f")
+
+
+def test_ways_of_batches_and_of_none():
+    rows = {"a_rs": 4, "a_cs": 1, "b_rs": 4, "b_cs": 1, "c_rs": 4, "c_cs": 1}
+    few = {"m": 4, "n": 4, "k": 4, **rows}
+    batch = {"batch1": 4096, "a_b1": 16, "c_b1": 16}
+    assert module.way_of("float32", "float32", {**few, **batch, "n": 999})
+    assert module.way_of("float32", "float32", {**few, "k": 0}) == ""
+    assert module.way_of("float32", "float32", {**few, "axes": 1}) == ""
+    assert module.way_of("float16", "float16", few) == ""
