@@ -6,11 +6,13 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from funcgrad.backends.llvm import half_calls, pool, scratch
 from funcgrad.backends.llvm.emit import emit
@@ -18,6 +20,7 @@ from funcgrad.backends.llvm.emit_split import split
 from funcgrad.backends.llvm.engine import Engine, Library
 from funcgrad.backends.loops import Kernel, kernel_text
 
+MOST_TEXTS = 1024  # of kernels, so that what comes again isn't written again
 MODULE_KERNELS = 8  # what a module of its own costs is then spread over enough kernels
 
 
@@ -43,66 +46,77 @@ class Native:
     partials: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A kernel's calls, and the modules that define their symbols."""
+
+    native: Native
+    texts: dict[str, str]
+
+
 class KernelCache:
-    """The compiled kernels of an engine."""
+    """The kernels of an engine: their code while a program holds it, and their latest texts."""
 
     def __init__(self, engine: Engine):
         self.engine = engine
         self._lock = threading.Lock()
-        self._natives: dict[str, Native] = {}
-        self._texts: dict[str, str] = {}
-        self._libraries: dict[str, Library] = {}
+        self._written: OrderedDict[str, _Written] = OrderedDict()
+        self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
         pool.bind(engine)
         scratch.bind(engine)
         half_calls.provide(engine)
 
     def compile(
         self, kernels: Iterable[Kernel], beside: Iterable[Callable[[], Any]] = ()
-    ) -> dict[Kernel, Native]:
-        """Compile kernels and bind their symbols in the engine; do something else meanwhile."""
-        natives = {k: self.native(k) for k in kernels}
-        symbols = {c.symbol for n in natives.values() for c in n.calls}
+    ) -> tuple[dict[Kernel, Native], dict[str, Library]]:
+        """How kernels are called, and the compiled code of each symbol, which lives as long as
+        these libraries; something else is done meanwhile."""
+        written = {k: self._find(k) for k in kernels}
+        texts = {s: t for w in written.values() for s, t in w.texts.items()}
         with self._lock:
-            new = sorted(s for s in symbols if s not in self._libraries)
-        self._build(new, list(beside))
-        return natives
+            known = {s: self._libraries.get(s) for s in texts}
+        libraries = {s: x for s, x in known.items() if x is not None}
+        self._build({s: t for s, t in texts.items() if s not in libraries}, list(beside), libraries)
+        by_name = {_entry(s, texts[s]): x for s, x in libraries.items()}
+        return {k: w.native for k, w in written.items()}, by_name
 
-    def native(self, kernel: Kernel) -> Native:
-        """How a kernel is called; its code is written, not yet compiled."""
+    def _find(self, kernel: Kernel) -> _Written:
         key = kernel_text(kernel, name="")
         with self._lock:
-            known = self._natives.get(key)
-        if known is None:
-            known = self._write(kernel)
-            with self._lock:
-                self._natives[key] = known
+            known = self._written.get(key)
+            if known is not None:
+                self._written.move_to_end(key)
+                return known
+        known = self._write(kernel)
+        with self._lock:
+            self._written[key] = known
+            while len(self._written) > MOST_TEXTS:
+                self._written.popitem(last=False)
         return known
 
-    def libraries(self, natives: Iterable[Native]) -> list[Library]:
-        """The compiled modules that hold these kernels."""
-        found = [self._libraries[c.symbol] for n in natives for c in n.calls]
-        return list(dict.fromkeys(found))
-
-    def _write(self, kernel: Kernel) -> Native:
+    def _write(self, kernel: Kernel) -> _Written:
         if not kernel.points:
-            return Native((), ())
+            return _Written(Native((), ()), {})
         pieces, partials = split(kernel)
-        calls = []
+        calls, texts = [], {}
         for piece in pieces:
             emitted = emit(piece.kernel, "KERNEL", piece.ranges)
             text = emitted.definitions.text([emitted.text])
             symbol = f"fg_k{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-            with self._lock:
-                self._texts[symbol] = text.replace("KERNEL", symbol)
+            texts[symbol] = text.replace("KERNEL", symbol)
             calls.append(Call(symbol, piece.params, emitted.turns, emitted.grain))
-        return Native(tuple(calls), tuple(b.size * b.dtype.itemsize for b in partials))
+        native = Native(tuple(calls), tuple(b.size * b.dtype.itemsize for b in partials))
+        return _Written(native, texts)
 
-    def _build(self, symbols: Sequence[str], tasks: list[Callable[[], Any]]) -> None:
+    def _build(
+        self, texts: Mapping[str, str], tasks: list[Callable[[], Any]], into: dict[str, Library]
+    ) -> None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-        modules = max(-(-len(symbols) // MODULE_KERNELS), min(workers, len(symbols)))
+        modules = max(-(-len(texts) // MODULE_KERNELS), min(workers, len(texts)))
         # Long ones first, dealt in turn: modules of about one length.
-        order = sorted(symbols, key=lambda s: -len(self._texts[s]))
-        tasks += [partial(self._build_module, order[i::modules]) for i in range(modules)]
+        order = sorted(texts, key=lambda s: (-len(texts[s]), s))
+        groups = [{s: texts[s] for s in order[i::modules]} for i in range(modules)]
+        tasks += [partial(self._build_module, group, into) for group in groups]
         if len(tasks) < 2 or workers < 2:
             for task in tasks:
                 task()
@@ -111,13 +125,17 @@ class KernelCache:
             for done in [threads.submit(task) for task in tasks]:
                 done.result()
 
-    def _build_module(self, symbols: Sequence[str]) -> None:
-        library = self.engine.compile(merge([self._texts[s] for s in symbols]))
-        for s in symbols:
-            name = task_symbol(s) if f"@{task_symbol(s)}(" in self._texts[s] else s
-            self.engine.bind(name, library.address(name))
-            with self._lock:
-                self._libraries[s] = library
+    def _build_module(self, texts: Mapping[str, str], into: dict[str, Library]) -> None:
+        library = self.engine.compile(merge(list(texts.values())), links={})
+        into.update(dict.fromkeys(texts, library))
+        with self._lock:
+            self._libraries.update(dict.fromkeys(texts, library))
+
+
+def _entry(symbol: str, text: str) -> str:
+    """The function that others call: the kernel, or its task where it is shared among threads."""
+    task = task_symbol(symbol)
+    return task if f"@{task}(" in text else symbol
 
 
 def task_symbol(symbol: str) -> str:

@@ -3,20 +3,23 @@
 One `Engine` per target takes a module (text or llvmlite's builder), verifies it, runs LLVM's
 default pipeline with both vectorizers, emits an object and links it into the process. The two
 long calls run outside llvmlite's lock, each in an LLVM context of its own, so that threads
-compile in parallel. Linked code is never unloaded: an address stays good as long as the process.
+compile in parallel. Linked code stays as long as the process, or if asked for as its `Library`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary, finalize
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -144,10 +147,19 @@ class Target:
 class Library:
     """The machine code of one module, linked into this process."""
 
-    def __init__(self, engine: Engine, module: Source, level: int, obj: bytes, tracker: Any):
+    def __init__(
+        self,
+        engine: Engine,
+        module: Source,
+        level: int,
+        obj: bytes,
+        tracker: Any,
+        uses: Collection[Library] = (),
+    ):
         self._engine = engine
         self._module = module
         self._tracker = tracker
+        self._uses = uses  # code that this calls must live on
         self.level = level
         self.object_code = obj
 
@@ -199,7 +211,9 @@ class Engine:
         _initialize()
         self.target = target
         self._lock = threading.Lock()
-        self._libraries: dict[str, Library] = {}
+        self._kept: dict[str, Library] = {}
+        self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
+        self._dead: deque[Any] = deque()
         self._building: dict[str, threading.Event] = {}
         self._symbols: dict[str, int] = {}
         self._serial = itertools.count()
@@ -221,7 +235,13 @@ class Engine:
             if self._symbols.setdefault(name, address) != address:
                 raise ValueError(f"bind: {name!r} is already bound to another address")
 
-    def compile(self, module: Source, level: int = 3, key: str | None = None) -> Library:
+    def compile(
+        self,
+        module: Source,
+        level: int = 3,
+        key: str | None = None,
+        links: Mapping[str, Library] | None = None,
+    ) -> Library:
         """Verify, optimize and link a module; the same text is compiled only once.
 
         *level*: 3 and 2 are LLVM's, the latter without vectorizing or unrolling loops. 1 is for
@@ -231,9 +251,10 @@ class Engine:
         then *module* may be a function, which is called only if the object code is not on disk
         (see `objects`).
 
-        Functions and globals that the module declares come from `bind`, then from the process
-        (libc, libm). Raises InvalidIR if LLVM rejects the module, and RuntimeError if a
-        declared symbol is found nowhere.
+        Functions and globals that the module declares come from *links*, then from `bind`, then
+        from the process (libc, libm). Code with *links* (which may be empty) is unloaded after its
+        `Library` has died, at one of the next compilations; other code stays. Raises InvalidIR if
+        LLVM rejects the module, and RuntimeError if a declared symbol is found nowhere.
 
         >>> lib = engine().compile("define i64 @twice(i64 %x) {  %y = add i64 %x, %x ret i64 %y }")
         >>> ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(lib.address("twice"))(21)
@@ -242,17 +263,20 @@ class Engine:
         name = self._name(_text(module) if key is None else key, level, key is None)
         while True:
             with self._lock:
-                if name in self._libraries:
-                    return self._libraries[name]
+                known = self._libraries.get(name)
+                if known is not None:
+                    return known
                 event = self._building.get(name)
                 if event is None:
                     mine = self._building[name] = threading.Event()
                     break
             event.wait()
         try:
-            library = self._build(module, level, name)
+            library = self._build(module, level, name, links)
             with self._lock:
                 self._libraries[name] = library
+                if links is None:
+                    self._kept[name] = library
             return library
         finally:
             with self._lock:
@@ -272,14 +296,19 @@ class Engine:
         salt = f"{llvm.llvm_version_info}|{self.target}|{level}|{is_text}|"
         return hashlib.sha256((salt + text).encode()).hexdigest()
 
-    def _build(self, module: Source, level: int, name: str) -> Library:
+    def _build(
+        self, module: Source, level: int, name: str, links: Mapping[str, Library] | None
+    ) -> Library:
+        self._unload()
         kept = objects.load(name)
         obj, defined, declared = kept or self._inspect(_text(module), level, _emit)
         linker = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
         for symbol in defined:
             linker.export_symbol(symbol)
         for symbol in {*declared, *(set(HALF_CALLS) & set(self._symbols))}:
-            if address := self._symbols.get(symbol):
+            if links and symbol in links:
+                linker.import_symbol(symbol, links[symbol].address(symbol))
+            elif address := self._symbols.get(symbol):
                 linker.import_symbol(symbol, address)
             elif not symbol.startswith("llvm.") and not llvm.address_of_symbol(symbol):
                 raise RuntimeError(
@@ -290,10 +319,21 @@ class Engine:
             tracker = linker.link(self._jit, f"fg{next(self._serial)}")
         except RuntimeError as error:
             raise RuntimeError(f"cannot link a compiled module: {error}") from None
-        tracker.detach()
         if kept is None:
             objects.save(name, obj, defined, declared)
-        return Library(self, module, level, obj, tracker)
+        if links is None:
+            tracker.detach()
+            return Library(self, module, level, obj, tracker)
+        library = Library(self, module, level, obj, tracker, set(links.values()))
+        # A library may die anywhere, and LLVM doesn't like to be called anywhere.
+        finalize(library, self._dead.append, tracker).atexit = False
+        return library
+
+    def _unload(self) -> None:
+        """Let go of code whose libraries have died."""
+        while self._dead:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                self._dead.popleft().close()
 
     def _target_machine(self, level: int = 3) -> Any:
         target = self.target
@@ -318,6 +358,9 @@ class Engine:
                 builder = llvm.create_pass_builder(machine, tuning)
                 passes = builder.getModulePassManager() if level > 1 else _few_passes()
                 _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, mod, builder)
+                # llvmlite 0.50 forgets it: 60 KB a module.
+                ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+                passes.detach()
             return what(machine, mod)
 
 

@@ -12,7 +12,7 @@ import copy
 import ctypes
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -206,9 +206,11 @@ class Executable:
         products = dict.fromkeys(
             product_kind(s) for s in walk(program.steps) if isinstance(s, GemmStep)
         )
-        natives = cache.compile(program.kernels(), [partial(install_product, p) for p in products])
-        self._library = _compile_host(cache.engine, program, natives)
-        self._kernels = cache.libraries(natives.values())
+        natives, kernels = cache.compile(
+            program.kernels(), [partial(install_product, p) for p in products]
+        )
+        self._library = _compile_host(cache.engine, program, natives, kernels)
+        self._kernels = list(dict.fromkeys(kernels.values()))
         self._steps = host_steps(program.steps)
         self._errors: dict[int, BaseException] = {}
         self._callback = _CALLBACK(self._call_back) if self._steps else None
@@ -410,10 +412,13 @@ def _references(values: list, i: int) -> int:
 _LISTED = _references([np.empty(0)], 0)
 
 
-def _compile_host(target: Engine, program: Program, natives: Any) -> Library:
+def _compile_host(
+    target: Engine, program: Program, natives: Any, kernels: Mapping[str, Library]
+) -> Library:
     # Without loops it runs once a call: calls of kernels, whose time is theirs.
     repeats = any(isinstance(s, LoopStep | WhileStep) for s in walk(program.steps))
-    return target.compile(emit_host(program, natives, "fg_program"), level=int(repeats))
+    text = emit_host(program, natives, "fg_program")
+    return target.compile(text, level=int(repeats), links=kernels)
 
 
 def _view(view: View, address: int, writable: bool) -> np.ndarray:

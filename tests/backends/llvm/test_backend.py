@@ -7,7 +7,10 @@ import threading
 import numpy as np
 import pytest
 
+import funcgrad as fg
+import funcgrad.numpy as fnp
 from funcgrad.backends.llvm import BACKEND
+from funcgrad.backends.llvm.engine import engine
 from funcgrad.core.array import Array
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
@@ -241,3 +244,42 @@ def test_sort_runs_in_python():
         return sort_p.bind(neg.bind(x), dimension=0, is_stable=True, num_keys=1)
 
     np.testing.assert_array_equal(compiled(fun, x)([x])[0], [-3, -2, -1])
+
+
+def test_code_of_functions_that_died_is_unloaded():
+    def run(i):
+        f = fg.jit(lambda x: fnp.sin(x) * float(i) + fnp.sum(x @ x.T, axis=0))
+        return f, f(fnp.ones((3, 3)))
+
+    kept, value = run(1000)
+    run(0)
+    gc.collect()
+    before = len(engine()._libraries)
+    for i in range(1, 12):
+        run(i)
+    gc.collect()
+    assert len(engine()._libraries) <= before + 2
+    assert len(engine()._dead) < 6
+    np.testing.assert_array_equal(kept(fnp.ones((3, 3))), value)
+    # What was unloaded is compiled again, or found on disk.
+    np.testing.assert_array_equal(run(5)[1], run(5)[1])
+
+
+def test_threads_that_compile_and_forget():
+    faults = []
+
+    def work(seed):
+        try:
+            for i in range(6):
+                f = fg.jit(lambda x, i=i: fnp.sum(fnp.cos(x) * float(i % 3 + seed % 2)))
+                want = 5 * np.cos(np.float32(1)) * (i % 3 + seed % 2)
+                np.testing.assert_allclose(float(f(fnp.ones(5))), want, rtol=1e-5)
+                del f
+                gc.collect()
+        except BaseException as e:
+            faults.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not faults

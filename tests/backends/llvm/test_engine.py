@@ -1,8 +1,10 @@
 import ctypes
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -220,3 +222,25 @@ def test_sign_masks_of_short_vectors_do_not_read_other_registers():
     x = np.random.default_rng(0).uniform(-1, 0, (2, 3))
     assert not Target.host().has("avx512vl") or llvm.llvm_version_info < (22,)
     np.testing.assert_allclose(fg.jit(lambda x: fnp.sin(x.min(1)))(x), np.sin(x.min(1)))
+
+
+def test_code_with_links_goes_with_its_library():
+    e = engine()
+    leaf = e.compile("define i32 @fg_leaf() { ret i32 11 }", links={})
+    text = "declare i32 @fg_leaf()\ndefine i32 @fg_root() { %x = call i32 @fg_leaf() ret i32 %x }"
+    root = e.compile(text, links={"fg_leaf": leaf})
+    assert e.compile(text, links={"fg_leaf": leaf}) is root
+    alive = weakref.ref(leaf)
+    del leaf
+    gc.collect()
+    e.compile("define i32 @fg_other() { ret i32 12 }", links={})
+    assert alive() is not None, "the root calls it"
+    assert ctypes.CFUNCTYPE(ctypes.c_int)(root.address("fg_root"))() == 11
+    del root
+    gc.collect()
+    assert alive() is None
+    assert e._dead
+    e.compile("define i32 @fg_another() { ret i32 13 }", links={})
+    assert not e._dead
+    with pytest.raises(RuntimeError, match="symbol 'fg_leaf' is neither bound"):
+        e.compile(text + "\n", links={})
