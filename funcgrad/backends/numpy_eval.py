@@ -9,6 +9,7 @@ import numpy as np
 
 from funcgrad.core import context
 from funcgrad.core.backend import Call
+from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr, interpret
 
 
@@ -43,6 +44,10 @@ class Interpreted:
         """Bytes moved: each op reads its operands and writes its results."""
         moved = sum(a.aval.nbytes for e in self.jaxpr.eqns for a in (*e.ins, *e.outs))
         return {"bytes accessed": float(moved)}
+
+    def compile_stages(self) -> list[CompileStage]:
+        """None: nothing is compiled."""
+        return []
 
     def memory_analysis(self) -> dict[str, int]:
         """Bytes of arguments and results; results of all ops are alive until the end."""

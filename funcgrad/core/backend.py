@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from funcgrad.core.compile_report import CompileStage
     from funcgrad.core.ir import Jaxpr
 
 
@@ -47,6 +48,9 @@ class Executable(Protocol):
 
     def cost_analysis(self) -> dict[str, float]:
         """Floating-point operations and bytes moved, as the compiled program does them."""
+
+    def compile_stages(self) -> list[CompileStage]:
+        """What compiling it consisted of, after tracing."""
 
     def memory_analysis(self) -> dict[str, int]:
         """Bytes of arguments, results, aliases between them, and temporaries."""

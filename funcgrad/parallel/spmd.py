@@ -16,6 +16,7 @@ import numpy as np
 from funcgrad.core import context
 from funcgrad.core.array import Array, check_finite, own, raw
 from funcgrad.core.backend import DEFAULT, Executable
+from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.sharded import ShardedArray
@@ -142,6 +143,10 @@ class SpmdExecutable:
             where = f"{kind} over {'×'.join(axes)}"
             costs[f"{where}: count"], costs[f"{where}: bytes sent"] = count, nbytes
         return costs
+
+    def compile_stages(self) -> list[CompileStage]:
+        """None are known: each of the mesh's runtimes compiles in its own way."""
+        return []
 
     def memory_analysis(self) -> dict[str, int]:
         """Of each device: bytes of its parts of arguments and results, and of temporaries."""

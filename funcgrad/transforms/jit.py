@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -291,8 +292,9 @@ class Jitted:
         fun = self._fun
         names = list(self._leaf_names(call))
         flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
-        avals = avals_of(call.leaves)
+        avals, start = avals_of(call.leaves), time.perf_counter()
         jaxpr, consts = stage(flat, avals, f"jit({name_of(fun)})", names)
+        seconds = time.perf_counter() - start
         donated = self._donated_mask(call)
         cut = tuple(map(sharding_of, [*consts, *call.leaves]))
         return Program(
@@ -303,6 +305,7 @@ class Jitted:
             (*([False] * len(consts)), *donated),
             ["captured"] * len(consts) + names,
             cut if any(cut) or jaxpr_meshes(jaxpr) else None,
+            seconds,
         )
 
     def _with_shardings(self, fun: Callable) -> Callable:

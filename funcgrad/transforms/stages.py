@@ -10,6 +10,7 @@ import numpy as np
 from funcgrad import tree
 from funcgrad.core import backend
 from funcgrad.core.array import Array, own, settled, wrap
+from funcgrad.core.compile_report import CompileReport, CompileStage
 from funcgrad.core.ir import ClosedJaxpr, Jaxpr
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.show_html import program_html
@@ -21,8 +22,8 @@ from funcgrad.transforms.make_jaxpr import struct
 
 class Program(NamedTuple):
     """What tracing gives: the program, the arrays it captured, the structures of dynamic arguments
-    and result, which inputs are donated and how they are called, and how inputs are cut (None for
-    a program that knows of no mesh)."""
+    and result, which inputs are donated and how they are called, how inputs are cut (None for a
+    program that knows of no mesh), and how long tracing took."""
 
     jaxpr: Jaxpr
     consts: list
@@ -31,6 +32,7 @@ class Program(NamedTuple):
     donated: tuple[bool, ...]
     names: list[str]
     shardings: tuple[NamedSharding | None, ...] | None
+    seconds: float
 
     def executable(self, name: str, using: str, donating: bool = True) -> Any:
         """The compiled program: for a mesh where its inputs or annotations name one."""
@@ -218,11 +220,25 @@ class Compiled:
         """Bytes of arguments, results, what they share, and temporaries."""
         return self._executable.memory_analysis()
 
+    def compile_report(self) -> CompileReport:
+        """Where the time of tracing and compiling went: a table of stages, of what was compiled,
+        found on disk, or held already by other programs.
+
+        >>> import funcgrad as fg, funcgrad.numpy as fnp
+        >>> report = fg.jit(fnp.sin).lower(fnp.ones(3)).compile().compile_report()
+        >>> [stage.name for stage in report.stages]
+        ['trace', 'plan', 'runtime', 'kernels', 'program']
+        """
+        p = self._program
+        traced = CompileStage("trace", p.seconds, f"{len(p.jaxpr.eqns)} operations")
+        return CompileReport(self._name, (traced, *self._executable.compile_stages()))
+
     def __repr__(self) -> str:
         return f"Compiled({self._name})"
 
     def _repr_html_(self) -> str:
         title = f"{self._name}{self._program.signature()}"
-        facts = {**self.cost_analysis(), **self.memory_analysis()}
+        facts: dict[str, Any] = {**self.cost_analysis(), **self.memory_analysis()}
+        facts |= {s.name: f"{s.seconds * 1e3:,.1f} ms" for s in self.compile_report().stages}
         texts = [(stage, self.as_text(stage)) for stage in ("loops", "llvm")]
         return program_html(title, facts, [self._program.shown("jaxpr")], texts)

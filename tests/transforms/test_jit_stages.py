@@ -137,3 +137,22 @@ def test_the_chosen_backend_holds_under_transformations():
     f = fg.jit(lambda x: fnp.sum(fnp.sin(x)), backend="numpy")
     closed = fg.make_jaxpr(fg.grad(f))(X)
     assert {e.params["backend"] for e in closed.eqns if e.prim.name == "jit"} == {"numpy"}
+
+
+def test_compile_report():
+    def f(x, w):
+        return fnp.tanh(x @ w) * 1.2345
+
+    x, w = fnp.ones((64, 64)), fnp.ones((64, 64))
+    compiled = fg.jit(f).lower(x, w).compile()
+    report = compiled.compile_report()
+    assert [s.name for s in report.stages] == ["trace", "plan", "runtime", "kernels", "program"]
+    assert all(s.seconds >= 0 for s in report.stages)
+    assert report.seconds == sum(s.seconds for s in report.stages)
+    kernels = report.stages[3].what
+    assert "1 compiled; products: float32" in kernels
+    again = fg.jit(f).lower(x, w).compile().compile_report()
+    assert "1 held already" in again.stages[3].what
+    assert "trace" in compiled._repr_html_()
+    by_numpy = fg.jit(f, backend="numpy").lower(x, w).compile().compile_report()
+    assert [s.name for s in by_numpy.stages] == ["trace"]

@@ -7,6 +7,7 @@ environment variable FUNCGRAD_NUM_THREADS, the processor's level by FUNCGRAD_TAR
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,9 @@ class LLVMBackend:
 
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
         """Compile a program; a donated input's buffer may be written to."""
-        return Executable(plan(jaxpr, donated, name))
+        start = time.perf_counter()
+        program = plan(jaxpr, donated, name)
+        return Executable(program, time.perf_counter() - start)
 
     def caller(self, entries: Sequence[direct.Entry]) -> Callable[[tuple, dict], Any]:
         """A fast function of (args, kwargs): the result of a call that is like one of the entries,

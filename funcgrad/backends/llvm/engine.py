@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -162,6 +163,8 @@ class Library:
         self._uses = uses  # code that this calls must live on
         self.level = level
         self.object_code = obj
+        self.made = time.perf_counter()
+        self.from_disk = False
 
     @property
     def source(self) -> str:
@@ -327,6 +330,7 @@ class Engine:
         library = Library(self, module, level, obj, tracker, set(links.values()))
         # A library may die anywhere, and LLVM doesn't like to be called anywhere.
         finalize(library, self._dead.append, tracker).atexit = False
+        library.from_disk = kept is not None
         return library
 
     def _unload(self) -> None:

@@ -8,10 +8,13 @@ expected dtype object, and calls the program. What doesn't pass is converted and
 
 from __future__ import annotations
 
+import collections
 import copy
 import ctypes
+import itertools
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -45,6 +48,7 @@ from funcgrad.backends.program import (
 )
 from funcgrad.core import context
 from funcgrad.core.backend import Call
+from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.large import LARGE
 from funcgrad.errors import CompileError
 
@@ -200,17 +204,22 @@ class Executable:
     """A planned program in machine code; calls may overlap in time, unless it exchanges data with
     other devices. Then it runs after `bind`."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, planned: float = 0.0):
         self.program = program
-        cache = kernel_cache()
+        times = [time.perf_counter() - planned, time.perf_counter()]
+        cache, run = kernel_cache(), native_run()
+        times.append(time.perf_counter())
         products = dict.fromkeys(
             product_kind(s) for s in walk(program.steps) if isinstance(s, GemmStep)
         )
         natives, kernels = cache.compile(
             program.kernels(), [partial(install_product, p) for p in products]
         )
+        times.append(time.perf_counter())
         self._library = _compile_host(cache.engine, program, natives, kernels)
+        times.append(time.perf_counter())
         self._kernels = list(dict.fromkeys(kernels.values()))
+        self._times, self._products = times, products
         self._steps = host_steps(program.steps)
         self._errors: dict[int, BaseException] = {}
         self._callback = _CALLBACK(self._call_back) if self._steps else None
@@ -221,7 +230,7 @@ class Executable:
         written = written_inputs(program.steps) | set(program.aliases.values())
         results = {i: o for o, i in program.aliases.items()}
         self._written = [(i, results.get(i)) for i in sorted(written)]
-        self._run = self._unbound if program.comms else native_run()
+        self._run = self._unbound if program.comms else run
         self._communicators: Callable[[tuple], Any] | None = None
         self._comms: list[Any] = []
         self._set_spec()
@@ -376,6 +385,26 @@ class Executable:
         if stage == "asm":
             return "\n".join(x.asm() for x in libraries)
         raise ValueError(f'no stage {stage!r}: there are "jaxpr", "loops", "llvm" and "asm"')
+
+    def compile_stages(self) -> list[CompileStage]:
+        """Planning, code that all programs share, kernels and products, the host function."""
+        t, p = self._times, self.program
+        counts = collections.Counter(
+            "held already" if x.made < t[2] else "found on disk" if x.from_disk else "compiled"
+            for x in self._kernels
+        )
+        modules = ", ".join(f"{n} {how}" for how, n in sorted(counts.items())) or "none"
+        ways = ", ".join(" ".join(filter(None, (d, way))) for d, _, way in self._products)
+        found = "found on disk" if self._library.from_disk else "compiled"
+        what = (
+            f"{len(p.steps)} steps, {len(p.kernels())} kernels",
+            "what all programs share",
+            f"modules: {modules}" + (f"; products: {ways}" if ways else ""),
+            f"{found}, {len(self._library.object_code)} bytes",
+        )
+        names = ("plan", "runtime", "kernels", "program")
+        spans = [b - a for a, b in itertools.pairwise(t)]
+        return [CompileStage(*s) for s in zip(names, spans, what, strict=True)]
 
     def cost_analysis(self) -> dict[str, float]:
         """Floating-point operations and bytes moved by one call; with collectives also the bytes of

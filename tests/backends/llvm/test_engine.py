@@ -240,7 +240,8 @@ def test_code_with_links_goes_with_its_library():
     gc.collect()
     assert alive() is None
     assert e._dead
-    e.compile("define i32 @fg_another() { ret i32 13 }", links={})
+    another = e.compile("define i32 @fg_another() { ret i32 13 }", links={})
     assert not e._dead
+    assert another.address("fg_another")
     with pytest.raises(RuntimeError, match="symbol 'fg_leaf' is neither bound"):
         e.compile(text + "\n", links={})
