@@ -47,6 +47,7 @@ from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.source import Source
 
 INT32 = np.dtype(np.int32)
 # From so many bytes on what a loop carries is worth two turns at a time, of so many equations each.
@@ -62,11 +63,13 @@ class Tensor:
     """A value in memory. `ref` is its address, once it has one.
 
     base: what this one is a part of; who reads the part reads the base
+    source: the user's line that computes it, where it is known
     """
 
     aval: ShapedArray
     ref: Ref | None = None
     base: Tensor | None = None
+    source: Source | None = field(default=None, kw_only=True)
 
     @property
     def place(self) -> Ref:
@@ -284,7 +287,7 @@ class _BlockDrafter:
         """A new tensor, or the part of another one that a piece is."""
         aval, place = var.aval.strong(), self.places.get(var)
         if place is None:
-            return Tensor(aval)
+            return Tensor(aval, source=self.analysis.source(var))
         return Part(aval, None, self.tensor(place.whole), place.start * aval.dtype.itemsize)
 
     def view(self, atom: Atom) -> Callable[[], View]:

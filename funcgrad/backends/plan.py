@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from funcgrad.backends.drafts import Block, Draft, Drafter, Tensor
 from funcgrad.backends.measure import measure
 from funcgrad.backends.program import ALIGNMENT, CopyStep, Program, Ref, Step
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr
+from funcgrad.core.source import Source
 
 
 def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:
@@ -36,7 +38,7 @@ def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:
     cost = measure(steps)
     return Program(name, *avals, steps, planner.arena.high, tuple(drafter.constants),
                    planner.aliases, cost.flops, cost.moved, tuple(drafter.comms),
-                   cost.traffic)  # fmt: skip
+                   cost.traffic, planner.peak())  # fmt: skip
 
 
 class Arena:
@@ -92,6 +94,32 @@ class _Planner:
     def __init__(self) -> None:
         self.arena = Arena()
         self.aliases: dict[int, int] = {}
+        # Who came into memory of the arena, and (None) who left it, in order.
+        self._events: list[tuple[_Slot, Tensor | None]] = []
+        self._used = self._most = self._fullest = 0
+
+    def enter(self, slot: _Slot, t: Tensor, fresh: bool) -> None:
+        """A tensor lives in a slot of the arena, in new memory or that of another."""
+        self._events.append((slot, t))
+        self._used += slot.nbytes if fresh else 0
+        if self._used > self._most:
+            self._most, self._fullest = self._used, len(self._events)
+
+    def leave(self, slot: _Slot) -> None:
+        """A slot of the arena is free."""
+        self._events.append((slot, None))
+        self._used -= slot.nbytes
+
+    def peak(self) -> tuple[tuple[ShapedArray, Source | None], ...]:
+        """What lives when the arena is fullest, largest first."""
+        live: dict[_Slot, Tensor] = {}
+        for slot, t in self._events[: self._fullest]:
+            if t is None:
+                live.pop(slot, None)
+            else:
+                live[slot] = t
+        largest = sorted(live.values(), key=lambda t: -t.aval.nbytes)
+        return tuple([(t.aval, t.source) for t in largest if t.aval.nbytes])
 
     def block(self, block: Block, given: Sequence[Tensor], top: bool = False) -> tuple[Step, ...]:
         """The steps of a block. `given` are tensors from outside that it may overwrite once it
@@ -151,12 +179,15 @@ class _BlockPlanner:
     def place(self, t: Tensor, draft: Draft, taken: set[Tensor]) -> None:
         """Give a tensor that a draft writes its address."""
         slot = self.chosen(t, draft, taken)
+        fresh = slot is None
         if slot is None:
             ref = Ref("arena", 0, self.arena.take(t.aval.nbytes) if t.aval.nbytes else 0)
             slot = _Slot(ref, t.aval.nbytes, t, True)
         slot.owner = t
         t.ref = slot.ref
         self.slots[t] = slot
+        if slot.in_arena:
+            self.planner.enter(slot, t, fresh)
 
     def chosen(self, t: Tensor, draft: Draft, taken: set[Tensor]) -> _Slot | None:
         """Memory that a tensor can share or is wanted in; None for new memory."""
@@ -212,6 +243,7 @@ class _BlockPlanner:
         if slot.in_arena:
             if slot.nbytes:
                 self.arena.give(slot.ref.offset, slot.nbytes)
+            self.planner.leave(slot)
             del self.slots[t]
 
     # ---- results

@@ -17,6 +17,7 @@ import numpy as np
 from funcgrad.backends.loops import Kernel, kernel_text
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.source import Source
 
 ALIGNMENT = 64
 
@@ -279,6 +280,7 @@ class Program:
     flops, bytes_moved: what the steps do when each loop of unknown length turns once
     comms: the communicators that exchanges use, in order of first use
     traffic: for each kind of exchange how many there are and the bytes of their larger side
+    peak: what lives in the arena when it is fullest: types, and the user's lines that compute them
     """
 
     name: str
@@ -292,6 +294,7 @@ class Program:
     bytes_moved: float = 0.0
     comms: tuple[Comm, ...] = ()
     traffic: dict[str, float] = field(default_factory=dict)
+    peak: tuple[tuple[ShapedArray, Source | None], ...] = ()
 
     def kernels(self) -> list[Kernel]:
         """The different kernels in order of first use."""

@@ -20,6 +20,7 @@ from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import REDUCTIONS, RULES, VIEWS, rule_cost
 from funcgrad.backends.pull import Pull
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
+from funcgrad.core.source import Source
 
 # A value is recomputed by several readers if it costs no more than CHEAP scalar ops and reads no
 # more than one array of its own size; a chain of inlined values ends at LONG ops or DEEP equations.
@@ -150,6 +151,13 @@ class Analysis:
                 break
             atom = eqn.ins[0]
         return atom
+
+    def source(self, var: Var) -> Source | None:
+        """The user's line that computes a variable, or what it is computed from."""
+        eqn = self.made.get(var)
+        while eqn is not None and eqn.source is None:
+            eqn = next((self.made[a] for a in eqn.ins if a in self.made), None)
+        return None if eqn is None else eqn.source
 
     # ---- who reads what
 

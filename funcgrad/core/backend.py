@@ -29,6 +29,30 @@ class Call(NamedTuple):
     out_avals: Sequence[Any]
 
 
+class MemoryAnalysis(dict[str, int]):
+    """Sizes in bytes by their names. Printed, it also tells what lives when the temporaries of a
+    program are most, largest first, with the lines that compute it; `peak` has these as (bytes,
+    type, place) with None for a place that isn't known."""
+
+    def __init__(self, sizes: dict[str, int], peak: Sequence[tuple[Any, Any]]):
+        super().__init__(sizes)
+        self.peak = [(a.nbytes, str(a), f"{s}: {s.text}" if s else None) for a, s in peak]
+
+    def __str__(self) -> str:
+        lines = [f"{name:<24} {size:>14,}" for name, size in self.items()]
+        if self.peak:
+            lines.append("temporaries when they are most:")
+        for nbytes, kind, place in self.peak[:_MOST_LINES]:
+            lines.append(f"{nbytes:>14,}  {kind}  {place or 'no line of the user'}")
+        if len(self.peak) > _MOST_LINES:
+            rest = self.peak[_MOST_LINES:]
+            lines.append(f"{sum(n for n, _, _ in rest):>14,}  in {len(rest)} more")
+        return "\n".join(lines)
+
+
+_MOST_LINES = 10
+
+
 class Executable(Protocol):
     """A compiled program."""
 

@@ -217,7 +217,8 @@ class Compiled:
         return self._executable.cost_analysis()
 
     def memory_analysis(self) -> dict[str, int]:
-        """Bytes of arguments, results, what they share, and temporaries."""
+        """Bytes of arguments, results, what they share, and temporaries. Printed, it names the
+        values that are in memory when it is fullest, and the lines that compute them."""
         return self._executable.memory_analysis()
 
     def compile_report(self) -> CompileReport:

@@ -156,3 +156,20 @@ def test_compile_report():
     assert "trace" in compiled._repr_html_()
     by_numpy = fg.jit(f, backend="numpy").lower(x, w).compile().compile_report()
     assert [s.name for s in by_numpy.stages] == ["trace"]
+
+
+def test_memory_analysis_names_the_lines_of_the_largest_temporaries():
+    def loss(w, x):
+        h = fnp.tanh(x @ w)
+        g = fnp.exp(h @ w)  # one of the peak
+        return fnp.sum(g * h)
+
+    lowered = fg.jit(fg.grad(loss)).lower(fnp.ones((40, 40)), fnp.ones((80, 40)))
+    memory = lowered.compile().memory_analysis()
+    sizes = [n for n, _, _ in memory.peak]
+    assert sizes == sorted(sizes, reverse=True)
+    assert 3 * 80 * 40 * 4 <= sum(sizes) <= memory["temp_size_in_bytes"]
+    assert "one of the peak" in str(memory)
+    assert "12,800  f32[80,40]" in str(memory)
+    assert dict(memory) == {k: int(v) for k, v in memory.items()}
+    assert fg.jit(lambda x: x + 1).lower(1.0).compile().memory_analysis().peak == []

@@ -47,7 +47,7 @@ from funcgrad.backends.program import (
     walk,
 )
 from funcgrad.core import context
-from funcgrad.core.backend import Call
+from funcgrad.core.backend import Call, MemoryAnalysis
 from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.large import LARGE
 from funcgrad.errors import CompileError
@@ -415,16 +415,18 @@ class Executable:
             moved["collective bytes"] = sum(n for k, n in p.traffic.items() if k.endswith("bytes"))
         return moved | p.traffic
 
-    def memory_analysis(self) -> dict[str, int]:
-        """Bytes of arguments, results, what they share, constants and temporaries."""
+    def memory_analysis(self) -> MemoryAnalysis:
+        """Bytes of arguments, results, what they share, constants and temporaries, and which these
+        are when they are most."""
         p = self.program
-        return {
+        sizes = {
             "argument_size_in_bytes": sum(a.nbytes for a in p.ins),
             "output_size_in_bytes": sum(a.nbytes for a in p.outs),
             "alias_size_in_bytes": sum(p.outs[o].nbytes for o in p.aliases),
             "constant_size_in_bytes": sum(c.nbytes for c in p.constants),
             "temp_size_in_bytes": p.arena_bytes,
         }
+        return MemoryAnalysis(sizes, p.peak)
 
     def __repr__(self) -> str:
         return f"Executable({self.program.name})"
