@@ -40,7 +40,7 @@ def _families(pyplot: Any, outcomes: Sequence[Outcome], title: str) -> Any:
         if against_jax is not None:
             axes.barh(y + 0.18, against_jax - 1, 0.36, left=1, color=JAX)
     _finish(axes, [f"{name} ({count})" for name, count, _, _ in rows], title)
-    axes.barh(0, 0, color=OURS, label="against the best of JAX, PyTorch, torch.compile")
+    axes.barh(0, 0, color=OURS, label=f"against the best of {report.compared(outcomes)}")
     axes.barh(0, 0, color=JAX, label="against JAX")
     _legend(axes)
     return figure
@@ -58,7 +58,7 @@ def _cases(pyplot: Any, outcomes: Sequence[Outcome], title: str) -> Any:
             axes.plot(against_jax, y, "|", color=JAX, markersize=6, markeredgewidth=1.6)
     _finish(axes, [outcome.case.key for outcome in rows], title)
     axes.tick_params(axis="y", labelsize=6)
-    axes.plot([], [], "o", color=OURS, label="against the best of JAX, PyTorch, torch.compile")
+    axes.plot([], [], "o", color=OURS, label=f"against the best of {report.compared(outcomes)}")
     axes.plot([], [], "|", color=JAX, markeredgewidth=1.6, label="against JAX")
     _legend(axes)
     return figure

@@ -32,6 +32,12 @@ def ratio(outcome: Outcome, peers: Sequence[str] = PEERS) -> float | None:
     return min(theirs) / middle[OURS] if theirs and OURS in middle else None
 
 
+def compared(outcomes: Sequence[Outcome]) -> str:
+    """The names of the peers that something was measured on: "JAX, PyTorch"."""
+    seen = {name for outcome in outcomes for name in outcome.samples}
+    return ", ".join(LABELS[name] for name in PEERS if name in seen)
+
+
 def geometric_mean(values: Iterable[float | None]) -> float | None:
     """Of those that are numbers; None if there are none."""
     logs = [math.log(value) for value in values if value]
@@ -190,9 +196,9 @@ def to_markdown(
             f"{limits.flops / 1e9:.0f} GFLOP/s in float32."
         )
     text += [
-        "Times are medians over bursts in which the libraries take turns. The ratio is that of "
-        "the best of JAX, PyTorch and torch.compile to funcgrad: above 1, funcgrad is ahead. The "
-        "limit is the time in which the machine moves the inputs and results once and does the "
+        "Times are medians over bursts in which the libraries take turns. The ratio is the "
+        f"best peer's time (of {compared(outcomes)}) by funcgrad's: above 1, funcgrad is ahead. "
+        "The limit is the time in which the machine moves the inputs and results once and does the "
         "arithmetic; more than 100 % means that caches helped.",
         "",
         *_table(
