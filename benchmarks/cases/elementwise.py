@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import ml_dtypes
@@ -14,6 +14,12 @@ from benchmarks.case import Case, draw, integers, normal
 def cases(full: bool) -> Iterator[Case]:
     """Cheap chains, which memory limits, and transcendental ones, which arithmetic limits."""
     case = partial(Case, "elementwise")
+    yield from _pairs(case, full)
+    yield from _functions(case, (1 << 20) if full else 100)
+    yield from _broadcasts(case, full)
+
+
+def _pairs(case: Callable[..., Case], full: bool) -> Iterator[Case]:
     for name, size in {"1M": 1 << 20, "16M": 1 << 24}.items():
         n = size if full else 100 + len(name)
         pair = draw(normal(n), normal(n))
@@ -34,7 +40,9 @@ def cases(full: bool) -> Iterator[Case]:
             torch=lambda t, a, b: t.where(a > b, t.clamp(a, -1, 1), b * 0.5),
             numpy=True,
         )
-    n = (1 << 20) if full else 100
+
+
+def _functions(case: Callable[..., Case], n: int) -> Iterator[Case]:
     one = draw(normal(n))
     yield case(
         "exp, 1M", one, lambda lib, a: lib.np.exp(a), torch=lambda t, a: t.exp(a), numpy=True
@@ -71,6 +79,16 @@ def cases(full: bool) -> Iterator[Case]:
         torch=lambda t, a, b: (a ^ (a >> 7)) * 5 + (b & 255),
         numpy=True,
     )
+    yield case(
+        "Adam's update, 1M",
+        draw(*[normal(n)] * 3, lambda rng: rng.random(n, np.float32)),
+        _adam,
+        torch=_torch_adam,
+        numpy=True,
+    )
+
+
+def _broadcasts(case: Callable[..., Case], full: bool) -> Iterator[Case]:
     rows, width = (4096, 1024) if full else (8, 16)
     yield case(
         "bias and relu, 4096×1024",
@@ -84,13 +102,6 @@ def cases(full: bool) -> Iterator[Case]:
         draw(normal(rows), normal(width)),
         lambda lib, x, y: lib.np.sqrt(x[:, None] ** 2 + y[None, :] ** 2),
         torch=lambda t, x, y: t.sqrt(x[:, None] ** 2 + y[None, :] ** 2),
-        numpy=True,
-    )
-    yield case(
-        "Adam's update, 1M",
-        draw(*[normal(n)] * 3, lambda rng: rng.random(n, np.float32)),
-        _adam,
-        torch=_torch_adam,
         numpy=True,
     )
 

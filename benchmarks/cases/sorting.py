@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,11 @@ def cases(full: bool) -> Iterator[Case]:
     case = partial(Case, "sorting")
     n = (1 << 20) if full else 50
     one = draw(normal(n))
+    yield from _sorts(case, full, n, one)
+    yield from _running(case, full, one)
+
+
+def _sorts(case: Callable[..., Case], full: bool, n: int, one: Any) -> Iterator[Case]:
     distinct = draw(lambda rng: rng.permutation(n).astype(np.float32))
     matrix = draw(normal(1000, 1000) if full else normal(5, 8))
     yield case(
@@ -72,6 +78,9 @@ def cases(full: bool) -> Iterator[Case]:
         torch=lambda t, x, y: t.searchsorted(x, y),
         numpy=True,
     )
+
+
+def _running(case: Callable[..., Case], full: bool, one: Any) -> Iterator[Case]:
     sums = partial(case, tolerance=1e-3, numpy=True)
     yield sums(
         "cumsum, 1M", one, lambda lib, x: lib.np.cumsum(x), torch=lambda t, x: t.cumsum(x, 0)

@@ -17,13 +17,11 @@ import numpy as np
 from funcgrad.backends.builder import add_indices, scale_index
 from funcgrad.backends.loops import Const, Index, Operand
 from funcgrad.backends.lower_shape import inside_or
+from funcgrad.backends.lowered import lowered
 from funcgrad.backends.pull import Indices, Pull
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
-from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
-
-_LOWERED = NoRule("it is made when a program is lowered, after all transformations")
 
 
 def _abstract(x: ShapedArray, *, shape: tuple[int, ...], **params: Any) -> ShapedArray:
@@ -35,15 +33,7 @@ def _impl(xp: Any, x: Any, *, shape: tuple[int, ...], spec: Any, groups: Any, **
 
 
 # Axes: group, batch, positions, window, feature of the group. `groups` are (of features, of batch).
-patches_p = Primitive(
-    name="patches",
-    abstract=_abstract,
-    impl=_impl,
-    jvp=_LOWERED,
-    transpose=_LOWERED,
-    batch=_LOWERED,
-    dims=_LOWERED,
-)
+patches_p = lowered("patches", _abstract, _impl)
 
 
 def patches_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
@@ -114,15 +104,7 @@ MAX_PHASES, LEAST_WORK, MAX_RANK = 16, 1 << 14, 5
 
 # Axes: group, batch, positions, window, feature of the group, of an operand with the axes batch,
 # feature, spatial. Window k of position p begins at starts + p·strides + k·dilation, inside.
-windows_p = Primitive(
-    name="windows",
-    abstract=_abstract,
-    impl=_impl,
-    jvp=_LOWERED,
-    transpose=_LOWERED,
-    batch=_LOWERED,
-    dims=_LOWERED,
-)
+windows_p = lowered("windows", _abstract, _impl)
 
 
 def windows_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:

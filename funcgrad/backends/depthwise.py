@@ -18,10 +18,10 @@ import numpy as np
 from funcgrad.backends.builder import Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.kernels import Written
 from funcgrad.backends.loops import Buffer, Const, Index, Operand, Value
+from funcgrad.backends.lowered import lowered
 from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn
-from funcgrad.core.primitive import NoRule, Primitive
 
 # More products an element aren't written out, fewer multiplications aren't worth a kernel, and more
 # channels than MOST that meet in a group are a matrix product's.
@@ -30,8 +30,6 @@ MAX_TERMS, LEAST_WORK, MOST = 64, 1 << 14, 8
 # taken together, so that sums of vectors aren't taken often.
 PART, TOGETHER, TOTALS = 8192, 2048, 9
 LANES = 16  # elements that vectors of all targets divide
-
-_LOWERED = NoRule("it is made when a program is lowered, after all transformations")
 
 
 def _abstract(x: ShapedArray, w: ShapedArray, *, out: ShapedArray, **params: Any) -> ShapedArray:
@@ -44,15 +42,7 @@ def _impl(xp: Any, x: Any, w: Any, **params: Any) -> Any:
 
 # The parameters of conv_general_dilated, the type of the result, and whether sums are `over` the
 # batch and all positions (the gradient of a kernel) or over the kernel.
-channels_p = Primitive(
-    name="channels",
-    abstract=_abstract,
-    impl=_impl,
-    jvp=_LOWERED,
-    transpose=_LOWERED,
-    batch=_LOWERED,
-    dims=_LOWERED,
-)
+channels_p = lowered("channels", _abstract, _impl)
 
 
 def channel_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.backends.lowered import lowered
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
-from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.primitive import Primitive
 from funcgrad.ops.collective import axis_size
 from funcgrad.ops.exchange import communicator
 from funcgrad.ops.reduce import max_p, min_p
@@ -61,25 +62,10 @@ def _impl(xp: Any, x: Any, *, kind: str, op: str, axis_name: tuple, size: int, p
     return exchange_arrays(communicator(kind, axis_name), kind, op, perm, x)
 
 
-_LOWERED = NoRule("it is made when a program is lowered, after all transformations")
-
-
-def _primitive(name: str, abstract: Callable, impl: Callable) -> Primitive:
-    return Primitive(
-        name=name,
-        abstract=abstract,
-        impl=impl,
-        jvp=_LOWERED,
-        transpose=_LOWERED,
-        batch=_LOWERED,
-        dims=_LOWERED,
-    )
-
-
 # An exchange of contiguous blocks along the first axis.
-exchange_p = _primitive("exchange", _abstract, _impl)
+exchange_p = lowered("exchange", _abstract, _impl)
 # The device's number along named axes, row-major.
-lane_p = _primitive(
+lane_p = lowered(
     "lane",
     lambda *, axis_name, size: ShapedArray((), np.int32),
     lambda xp, *, axis_name, size: np.int32(communicator("lane", axis_name).rank),

@@ -16,31 +16,21 @@ from typing import NamedTuple
 from funcgrad.backends.builder import Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.loops import Index
 from funcgrad.backends.lower import REDUCTIONS, VIEWS
+from funcgrad.backends.lowered import lowered
 from funcgrad.backends.roots import CHEAP, fusable_cost, view_of
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
-from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops.shape import concatenate_p
 
-_LOWERED = NoRule("it is made when a program is lowered, after all transformations")
-
-
-def _primitive(name: str, abstract, impl, **rest) -> Primitive:
-    return Primitive(
-        name=name, abstract=abstract, impl=impl, jvp=_LOWERED, transpose=_LOWERED, batch=_LOWERED,
-        dims=_LOWERED, **rest,
-    )  # fmt: skip
-
-
 # Pieces that lie one after the other in the result.
-join_p = _primitive("join", concatenate_p.abstract, concatenate_p.impl)
+join_p = lowered("join", concatenate_p.abstract, concatenate_p.impl)
 # Elements `start`, … of an operand in memory, as many as there are in `shape`.
-move_p = _primitive(
+move_p = lowered(
     "move",
     lambda x, *, start, shape: ShapedArray(shape, x.dtype),
     lambda xp, x, *, start, shape: x.reshape(-1)[start : start + math.prod(shape)].reshape(shape),
 )
-copy_p = _primitive("copy", lambda x: x, lambda xp, x: x, elementwise=True)
+copy_p = lowered("copy", lambda x: x, lambda xp, x: x, elementwise=True)
 
 # Pieces are better picked element by element where the choice is unrolled: in rows of no more than
 # NARROW elements, of pieces that are cheap and SHORT; and likewise, or where it is made once for a

@@ -23,6 +23,7 @@ from funcgrad.backends.convolution import convolution, gathered_convolution
 from funcgrad.backends.depthwise import channel_convolution
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
+from funcgrad.backends.lowered import lowered
 from funcgrad.backends.partial_sums import partial_sums
 from funcgrad.backends.running import OPS as RUNNING
 from funcgrad.backends.running import running
@@ -31,7 +32,6 @@ from funcgrad.backends.scans import spread
 from funcgrad.backends.scatters import single_scatter
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
-from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
 from funcgrad.ops.compare import bitwise_and
@@ -231,19 +231,10 @@ def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers):
     return out.update(shape=tuple(out.shape[i] for i in permutation))
 
 
-_LOWERED = NoRule("it is made when a program is lowered, after all transformations")
 # A matrix product of float32, float64, or operands of `NARROW_SUMS` into the type of their sums,
 # and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
 # don't lie at equal distances.
-product_p = Primitive(
-    name="product",
-    abstract=_product_abstract,
-    impl=_product_impl,
-    jvp=_LOWERED,
-    transpose=_LOWERED,
-    batch=_LOWERED,
-    dims=_LOWERED,
-)
+product_p = lowered("product", _product_abstract, _product_impl)
 
 
 def _absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,10 @@ def dot_product_attention(
         query, key, value = query[None], key[None], value[None]
     _check(query, key, value)
     window = _window(is_causal, local_window_size)
-    given = query_seq_lengths, key_value_seq_lengths
+    given = (
+        _seq_lengths("query_seq_lengths", query_seq_lengths, query.shape[0]),
+        _seq_lengths("key_value_seq_lengths", key_value_seq_lengths, query.shape[0]),
+    )
     if scale is None:
         scale = 1 / math.sqrt(query.shape[3])
     fuses = bias is None and mask is None and query.dtype == key.dtype == value.dtype
@@ -65,10 +69,32 @@ def dot_product_attention(
 
 def _window(is_causal: bool, size: Any) -> tuple[int | None, int | None]:
     """How many keys before and after its place a query sees; None for all."""
-    before, after = (size, size) if size is None or isinstance(size, int) else size
+    both = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    fit = all(n is None or (hasattr(n, "__index__") and operator.index(n) >= 0) for n in both)
+    if len(both) != 2 or not fit:
+        raise ValueError(
+            "dot_product_attention: local_window_size must be a number of keys, 0 or more, or a "
+            f"pair of them (left, right), got {size!r}"
+        )
+    before, after = both
     if is_causal:
         after = 0 if after is None else min(after, 0)
     return before, after
+
+
+def _seq_lengths(name: str, lengths: Any, batch: int) -> Any:
+    """Lengths as an int array (batch,), or None."""
+    if lengths is None:
+        return None
+    x = fnp.asarray(lengths)
+    if not dtypes.is_integer(x.dtype):
+        raise DTypeError(f"dot_product_attention: {name} must be integers, got {x.dtype}")
+    if x.shape not in ((), (batch,)):
+        raise ShapeError(
+            f"dot_product_attention: {name} must be of shape ({batch},), a length a sequence, got "
+            f"{x.shape}"
+        )
+    return fnp.broadcast_to(x, (batch,))
 
 
 def _fused(query: Any, key: Any, value: Any, scale: Any, window: Any, given: Any) -> Any:
@@ -78,8 +104,8 @@ def _fused(query: Any, key: Any, value: Any, scale: Any, window: Any, given: Any
     lengths = []
     if any(x is not None for x in given):
         for x, size in zip(given, (query.shape[1], key.shape[1]), strict=True):
-            x = fnp.asarray(size if x is None else x).astype(np.int32)
-            lengths.append(fnp.broadcast_to(x, query.shape[:1]))
+            x = fnp.full(query.shape[:1], size, np.int32) if x is None else x.astype(np.int32)
+            lengths.append(x)
     before, after = window
     return attention(query, key, value, lengths, scale=scale, before=before, after=after)
 

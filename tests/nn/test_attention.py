@@ -139,3 +139,20 @@ def test_a_mask_is_of_bools():
     x = fnp.ones((1, 2, 1, 3))
     with pytest.raises(errors.DTypeError, match="mask must be of bools, got float32.*as bias"):
         nn.dot_product_attention(x, x, x, mask=fnp.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("size", [-1, (1, -2), (1, 2, 3), 1.5, "all"])
+def test_a_window_is_a_number_of_keys_or_two(size):
+    x = fnp.ones((1, 2, 1, 3))
+    with pytest.raises(ValueError, match="local_window_size must be a number of keys"):
+        nn.dot_product_attention(x, x, x, local_window_size=size)
+
+
+def test_lengths_are_one_integer_a_sequence():
+    x = fnp.ones((2, 4, 1, 3))
+    with pytest.raises(
+        errors.ShapeError, match=r"query_seq_lengths must be of shape \(2,\).*\(3,\)"
+    ):
+        nn.dot_product_attention(x, x, x, query_seq_lengths=fnp.array([1, 2, 3]))
+    with pytest.raises(errors.DTypeError, match="key_value_seq_lengths must be integers"):
+        nn.dot_product_attention(x, x, x, key_value_seq_lengths=fnp.ones(2))

@@ -120,7 +120,7 @@ class Backward:
                     x = parts.widened(code, code.at(out, j * call["out_feature"], storage), storage)
                     y = parts.widened(code, code.at(ct, j * call["ct_feature"], storage), storage)
                     one.set(code.b.fadd(one.get(), code.b.fmul(x, y)))
-                total = code.b.fadd(parts.sum(code, many.get()), one.get())
+                total = code.b.fadd(code.lane_sum(many.get()), one.get())
                 at = self._deltas(code, call, batch, head, t)
                 code.store(total, code.at(call.pointer_at("scratch"), at, parts.acc))
         code.ret()

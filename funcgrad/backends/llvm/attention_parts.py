@@ -223,18 +223,6 @@ class Attention:
             at = at + size.round_up(16)
         return memory, places
 
-    def sum(self, code: Code, x: ir.Value) -> ir.Value:
-        """The sum of a vector's lanes, by halves."""
-        lanes = x.type.count
-        while lanes > 1:
-            lanes //= 2
-            parts = []
-            for start in (0, lanes):
-                index = ir.Constant(ir.VectorType(I32, lanes), list(range(start, start + lanes)))
-                parts.append(code.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), index))
-            x = code.b.fadd(*parts)
-        return code.b.extract_element(x, I32(0))
-
     def write(self, code: Code, x: ir.Value, to: ir.Value) -> None:
         """Stores a vector or scalar of the accumulator's type as the storage type."""
         y = x if self.fmt.storage == self.acc else narrow(code, self.fmt, x)

@@ -184,7 +184,7 @@ class Kernels:
                 for t in range(1, turns):
                     total = self.sum(code, total, acc[t][i][j].get())
                 p = code.at(c, c_rs * i + c_cs * j, fmt.acc)
-                scalar = self._horizontal(code, total)
+                scalar = code.lane_sum(total)
                 self.write_scalar(code, scalar, p, add)
         code.ret()
         return code.function
@@ -311,15 +311,3 @@ class Kernels:
                 code.store(self.sum(code, code.load(p, self.fmt.acc), x), p)
             with no:
                 code.store(x, p)
-
-    def _horizontal(self, code: Code, x: ir.Value) -> ir.Value:
-        """Sum of a vector's lanes, by halves."""
-        lanes = x.type.count
-        while lanes > 1:
-            lanes //= 2
-            parts = []
-            for start in (0, lanes):
-                index = ir.Constant(ir.VectorType(I32, lanes), list(range(start, start + lanes)))
-                parts.append(code.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), index))
-            x = self.sum(code, *parts)
-        return code.b.extract_element(x, I32(0))

@@ -11,6 +11,7 @@ Workers are POSIX threads that spin for some microseconds, then sleep; the first
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import threading
 import time
@@ -352,7 +353,7 @@ def num_threads() -> int:
 def set_num_threads(n: int) -> None:
     """Use *n* threads in parallel loops from now on; 1 means no workers.
 
-    Raises ValueError unless 1 ≤ n ≤ 4096.
+    Raises TypeError unless n is an integer, ValueError unless 1 ≤ n ≤ 4096.
 
     >>> before = fg.num_threads()
     >>> fg.set_num_threads(1)
@@ -361,10 +362,13 @@ def set_num_threads(n: int) -> None:
     >>> fg.set_num_threads(before)
     """
     global _threads
-    if not 1 <= n <= 4096:
+    if not hasattr(n, "__index__"):
+        raise TypeError(f"set_num_threads: n must be an integer, got {n!r}")
+    count = operator.index(n)
+    if not 1 <= count <= 4096:
         raise ValueError(f"set_num_threads: n must be between 1 and 4096, got {n}")
     with _lock:
-        _threads = int(n)
+        _threads = count
         if _pool is not None:
             _pool.field("limit").value = _threads - 1
 

@@ -134,6 +134,8 @@ def test_declaration():
 def test_bad_numbers_of_threads(monkeypatch):
     with pytest.raises(ValueError, match="set_num_threads: n must be between 1 and 4096, got 0"):
         pool.set_num_threads(0)
+    with pytest.raises(TypeError, match="set_num_threads: n must be an integer, got 'two'"):
+        pool.set_num_threads("two")
     monkeypatch.setattr(pool, "_threads", None)
     monkeypatch.setenv("FUNCGRAD_NUM_THREADS", "3")
     assert pool.num_threads() == 3
