@@ -1,7 +1,7 @@
 """Every op, by its row of samples, cut over meshes: as the unsharded one, values and gradients.
 
-`--all-cuts K/N` runs part K of N of all combinations of the operands' cuts on each mesh (of MOST of
-them at random, where there are more).
+`--all-cuts K/N` runs part K of N of all combinations of the operands' cuts on each mesh; where there
+are more than MOST, of some in which every pair of cuts of any two operands occurs.
 """
 
 import functools
@@ -31,7 +31,7 @@ MESHES = [
     AbstractMesh((2, 2), ("x", "y")),
 ]
 BATCH = 4
-MANY, MOST = 30, 20_000
+MANY, MOST = 30, 1000
 
 
 @functools.cache
@@ -48,16 +48,25 @@ def choices(mesh, shape):
     return found
 
 
+def all_pairs(counts):
+    """Combinations of one of each count, in which every pair of any two occurs: the p² lines
+    i ↦ a + b·i of a field of p elements, two of which never agree in two places."""
+    p = max(*counts, len(counts), 2)
+    while any(p % d == 0 for d in range(2, math.isqrt(p) + 1)):
+        p += 1
+    lines = itertools.product(range(p), repeat=2)
+    return {tuple((a + b * i) % p % n for i, n in enumerate(counts)) for a, b in lines}
+
+
 def piece_of_all(each, rng, k, n):
-    """Part k of n of all combinations of choices, or of MOST of them, in a random order."""
+    """Part k of n of all combinations of choices, or of all pairs of them, in a random order."""
     counts = [len(c) for c in each]
-    total = math.prod(counts)
-    for at in rng.sample(range(total), min(total, MOST))[k::n]:
-        picked = []
-        for c in each:
-            at, i = divmod(at, len(c))
-            picked.append(c[i])
-        yield picked
+    if math.prod(counts) <= MOST:
+        combinations = list(itertools.product(*map(range, counts)))
+    else:
+        combinations = sorted(all_pairs(counts))
+    rng.shuffle(combinations)
+    return [[c[i] for c, i in zip(each, picked, strict=True)] for picked in combinations[k::n]]
 
 
 def sampled(mesh, args, rng, most):
@@ -167,6 +176,14 @@ def test_parts_of_all_ways_to_cut_are_all_of_them():
     parts = [c for k in range(3) for c in sampled(MESHES[2], args, None, (k, 3))]
     each = [choices(MESHES[2], x.shape) for x in args]
     assert sorted(map(repr, parts)) == sorted(repr(list(c)) for c in itertools.product(*each))
+
+
+def test_every_pair_occurs():
+    counts = [29, 4, 31, 9, 1]
+    found = all_pairs(counts)
+    assert len(found) <= 31**2
+    for i, j in itertools.combinations(range(5), 2):
+        assert len({(c[i], c[j]) for c in found}) == counts[i] * counts[j]
 
 
 def test_choices():
