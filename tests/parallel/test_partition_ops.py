@@ -1,7 +1,7 @@
 """Every op, by its row of samples, cut over meshes: as the unsharded one, values and gradients.
 
-`--all-cuts K/N` runs part K of N of all combinations of the operands' cuts on each mesh; where there
-are more than MOST, of some in which every pair of cuts of any two operands occurs.
+`--all-cuts K/N` runs part K of N of all combinations of the operands' cuts on each mesh; of more
+than MOST, it takes some in which every pair of cuts of any two operands occurs.
 """
 
 import functools
