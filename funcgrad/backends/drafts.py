@@ -8,7 +8,6 @@ express runs on the host. Values that need memory are `Tensor`s, to be placed by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,10 +43,10 @@ from funcgrad.backends.roots import Analysis
 from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.backends.signature import signature
 from funcgrad.backends.special import SpecialKernel
+from funcgrad.backends.tensors import Block, Draft, Part, Row, Tensor, moved
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
-from funcgrad.core.source import Source
 
 INT32 = np.dtype(np.int32)
 # From so many bytes on what a loop carries is worth two turns at a time, of so many equations each.
@@ -56,92 +55,6 @@ _LARGE_CARRY, _SHORT_BODY = 1 << 14, 100
 _WRITERS: dict[str, Callable[[SpecialKernel, Eqn], Written | None]] = {
     **updates.WRITERS, **eliminations.WRITERS, **depthwise.WRITERS, **selections.WRITERS,
 }  # fmt: skip
-
-
-@dataclass(eq=False)
-class Tensor:
-    """A value in memory. `ref` is its address, once it has one.
-
-    base: what this one is a part of; who reads the part reads the base
-    source: the user's line that computes it, where it is known
-    """
-
-    aval: ShapedArray
-    ref: Ref | None = None
-    base: Tensor | None = None
-    source: Source | None = field(default=None, kw_only=True)
-
-    @property
-    def place(self) -> Ref:
-        """The address; any will do for what has no elements."""
-        if self.ref is None and not self.aval.size:
-            return Ref("arena")
-        assert self.ref is not None, self.aval
-        return self.ref
-
-    @property
-    def whole(self) -> Tensor:
-        """The tensor that owns the memory."""
-        return self if self.base is None else self.base.whole
-
-
-@dataclass(eq=False)
-class Row(Tensor):
-    """The part of `base` along its first axis that a loop's counter points at: with `every` turns
-    of `length` at a time, that of turn `first` among them; with 0 that of turn `first` alone."""
-
-    number: int = 0
-    length: int = 0
-    reverse: bool = False
-    every: int = 1
-    first: int = 0
-
-    @property
-    def place(self) -> Ref:
-        """The address, which moves with the counter."""
-        assert self.base is not None
-        at, step = self.base.place, self.aval.nbytes
-        row = self.length - 1 - self.first if self.reverse else self.first
-        move = (-step if self.reverse else step) * self.every
-        moves = (*at.strides, (self.number, move)) if move else at.strides
-        return Ref(at.space, at.number, at.offset + row * step, moves)
-
-
-@dataclass(eq=False)
-class Part(Tensor):
-    """What lies in `base` from byte `offset` on."""
-
-    offset: int = 0
-
-    @property
-    def place(self) -> Ref:
-        """The address in the other tensor."""
-        assert self.base is not None
-        return moved(self.base.place, self.offset)
-
-
-@dataclass(eq=False)
-class Draft:
-    """A step to be: `make(steps of the inner blocks)` builds it when all tensors have addresses.
-
-    in_place: pairs (written, read) that may share memory
-    starts: pairs (written, read): the written tensor begins as a copy of the other, or in its place
-    """
-
-    reads: list[Tensor]
-    writes: list[Tensor]
-    make: Callable[[list[tuple[Step, ...]]], list[Step]]
-    in_place: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    starts: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Block:
-    """Drafts in order. results: pairs (value, destination): where values are to be at the end."""
-
-    drafts: list[Draft]
-    results: list[tuple[Tensor, Tensor]]
 
 
 class Drafter:
@@ -536,8 +449,3 @@ _STEPS: dict[str, Callable[[_BlockDrafter, Eqn], bool]] = {
     "exchange": _BlockDrafter.exchange,
     "lane": _BlockDrafter.lane,
 }
-
-
-def moved(ref: Ref, offset: int) -> Ref:
-    """An address some bytes further."""
-    return Ref(ref.space, ref.number, ref.offset + offset, ref.strides)

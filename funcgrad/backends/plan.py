@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from funcgrad.backends.drafts import Block, Draft, Drafter, Tensor
+from funcgrad.backends.drafts import Drafter
 from funcgrad.backends.measure import measure
 from funcgrad.backends.program import ALIGNMENT, CopyStep, Program, Ref, Step
+from funcgrad.backends.tensors import Block, Draft, Tensor
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.source import Source

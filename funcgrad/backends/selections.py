@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from funcgrad.backends.builder import ZERO, add_indices, scale_index, strides_of
+from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.kernels import Written
 from funcgrad.backends.loops import Const, Index, Operand
 from funcgrad.backends.scalars import HALVES
@@ -115,16 +115,8 @@ def _scatter(k: SpecialKernel, eqn: Eqn) -> Written | None:
             b.store(around, place, b.convert(value, x_type))
 
     def choose(at: Sequence[Index]) -> None:
-        best: Operand = b.load(around, images.element(at, images.taps[0]))
-        number: Operand = Const(0, INT32)
-        for t, tap in enumerate(images.taps[1:], 1):
-            other = b.load(around, images.element(at, tap))
-            keeps = b.op("greater_equal" if greatest else "less_equal", BOOL, best, other)
-            better = b.op("invert", BOOL, keeps)
-            better = b.op("bitwise_and", BOOL, better, b.op("equal", BOOL, best, best))
-            best = b.op("where", x_type, better, other, best)
-            number = b.op("where", INT32, better, Const(t, INT32), number)
-        b.store(chosen, b.flatten(at, counts), number)
+        taps = [b.load(around, images.element(at, tap)) for tap in images.taps]
+        b.store(chosen, b.flatten(at, counts), _first(b, taps, greatest))
 
     def add(at: Sequence[Index], numbers: Sequence[int]) -> None:
         number = b.load(chosen, b.flatten(at, counts))
@@ -149,6 +141,19 @@ def _scatter(k: SpecialKernel, eqn: Eqn) -> Written | None:
         b.nest(counts, lambda at, numbers=numbers: add(at, numbers), parallel=True)
     b.nest(shape, write, parallel=True)
     return k.done(eqn)
+
+
+def _first(b: Builder, values: Sequence[Operand], greatest: bool) -> Operand:
+    """The number of the first NaN among values, else of the first greatest (or least) one."""
+    best: Operand = values[0]
+    number: Operand = Const(0, INT32)
+    for t, other in enumerate(values[1:], 1):
+        keeps = b.op("greater_equal" if greatest else "less_equal", BOOL, best, other)
+        better = b.op("invert", BOOL, keeps)
+        better = b.op("bitwise_and", BOOL, better, b.op("equal", BOOL, best, best))
+        best = b.op("where", best.dtype, better, other, best)
+        number = b.op("where", INT32, better, Const(t, INT32), number)
+    return number
 
 
 def _inside(k: SpecialKernel, images: _Images, at: Sequence[Index]) -> tuple[Index, Operand | None]:

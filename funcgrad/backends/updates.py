@@ -107,68 +107,89 @@ def _combine(k: SpecialKernel, eqn: Eqn, out: Buffer, place: Index, value: Opera
 
 
 def _running(k: SpecialKernel, eqn: Eqn) -> Written:
-    b, (x,) = k.builder, eqn.ins
-    axis, shape = eqn.params["axis"], x.aval.shape
-    n, reverse = shape[axis], eqn.params["reverse"]
-    dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
-    op = _RUNNING[eqn.prim.name]
-    start = {"add": 0, "multiply": 1, "maximum": lowest(dtype), "minimum": highest(dtype),
-             "logaddexp": -np.inf}[op]  # fmt: skip
-    initial = Const(start, dtype)
-    out = k.params.write(eqn.outs[0])
+    running = _Running(k, eqn)
+    if running.columns == 1:
+        running.along()
+    else:
+        running.across()
+    return k.done(eqn)
 
-    # Rows, the axis, and everything after it.
-    columns = math.prod(shape[axis + 1 :])
-    cut = (*shape[:axis], n, columns)
 
-    def step(i: Value, column: Index, row: Sequence[Index]) -> tuple[Operand, Index]:
-        turn = Index(0, ((1, i),))
-        turn = scale_index(turn, -1, n - 1) if reverse else turn
-        place = b.flatten([*row, turn, column], cut)
-        return b.convert(k.pull.read_flat(x, place), dtype), place
+class _Running:
+    """What sums, products or extremes so far along an axis are written with: the axes before it,
+    the axis, and everything after it as columns."""
 
-    if columns == 1:
+    def __init__(self, k: SpecialKernel, eqn: Eqn):
+        (self.x,), self.k = eqn.ins, k
+        axis, shape = eqn.params["axis"], self.x.aval.shape
+        self.lead, self.n, self.columns = shape[:axis], shape[axis], math.prod(shape[axis + 1 :])
+        self.reverse = eqn.params["reverse"]
+        self.dtype = FLOAT32 if self.x.aval.dtype in HALVES else self.x.aval.dtype
+        self.op = _RUNNING[eqn.prim.name]
+        self.out = k.params.write(eqn.outs[0])
+
+    def step(self, i: Value, column: Index, row: Sequence[Index]) -> tuple[Operand, Index]:
+        """The element of turn i, and where it lies."""
+        b, turn = self.k.builder, Index(0, ((1, i),))
+        turn = scale_index(turn, -1, self.n - 1) if self.reverse else turn
+        place = b.flatten([*row, turn, column], (*self.lead, self.n, self.columns))
+        return b.convert(self.k.pull.read_flat(self.x, place), self.dtype), place
+
+    def store(self, place: Index, value: Operand) -> None:
+        b = self.k.builder
+        b.store(self.out, place, b.convert(value, self.out.dtype))
+
+    def along(self) -> None:
+        """Along rows that lie in memory one element after the other."""
+        k, b, op, dtype, lead = self.k, self.k.builder, self.op, self.dtype, self.lead
         # An extremum of floats, with NaN, takes many cycles, one of integers a cycle.
         ordered = op in ("maximum", "minimum") and dtype.kind == "f"
         kind = np.dtype(f"i{dtype.itemsize}") if ordered else dtype
-        if ordered:
-            initial = Const((lowest if op == "maximum" else highest)(kind), kind)
         # Each turn waits for the one before: rows side by side don't wait for each other.
-        together = ABREAST if axis and shape[axis - 1] % ABREAST == 0 and n >= SHORT else 1
-        rows = [k.outer(m) for m in (*shape[: axis - 1], shape[axis - 1] // together) if axis]
+        together = ABREAST if lead and lead[-1] % ABREAST == 0 and self.n >= SHORT else 1
+        rows = [k.outer(m) for m in (*lead[:-1], lead[-1] // together)] if lead else []
         others = [rows] if together == 1 else [
             [*rows[:-1], scale_index(rows[-1], together, i)] for i in range(together)
         ]  # fmt: skip
 
         def turn(i: Value, *totals: Value) -> list[Operand]:
-            steps = [step(i, ZERO, row) for row in others]
+            steps = [self.step(i, ZERO, row) for row in others]
             values = [_to_ordered(b, v, kind, op) if ordered else v for v, _ in steps]
             so_far = [b.op(op, kind, t, v) for t, v in zip(totals, values, strict=True)]
             for value, (_, place) in zip(so_far, steps, strict=True):
-                value = b.op("bitcast", dtype, _flipped(b, value)) if ordered else value
-                b.store(out, place, b.convert(value, out.dtype))
+                self.store(place, b.op("bitcast", dtype, _flipped(b, value)) if ordered else value)
             return so_far
 
-        b.loop(n, turn, [initial] * together)
-        return k.done(eqn)
-    rows = [k.outer(m) for m in shape[:axis]]
-    block = column_block(columns, math.prod(shape[:axis]))
-    first = scale_index(k.outer(columns // block), block)
-    totals = k.params.local(dtype, block)
+        b.loop(self.n, turn, [_initial(op, kind)] * together)
 
-    def line(i: Value) -> None:
-        def column(c: Value) -> None:
-            here = Index(0, ((1, c),))
-            value, place = step(i, add_indices(first, here), rows)
-            value = b.op(op, dtype, b.load(totals, here), value)
-            b.store(totals, here, value)
-            b.store(out, place, b.convert(value, out.dtype))
+    def across(self) -> None:
+        """From line to line, blocks of columns abreast."""
+        k, b, op, dtype = self.k, self.k.builder, self.op, self.dtype
+        rows = [k.outer(m) for m in self.lead]
+        block = column_block(self.columns, math.prod(self.lead))
+        first = scale_index(k.outer(self.columns // block), block)
+        totals = k.params.local(dtype, block)
 
-        b.loop(block, column, parallel=True)
+        def line(i: Value) -> None:
+            def column(c: Value) -> None:
+                here = Index(0, ((1, c),))
+                value, place = self.step(i, add_indices(first, here), rows)
+                value = b.op(op, dtype, b.load(totals, here), value)
+                b.store(totals, here, value)
+                self.store(place, value)
 
-    b.loop(block, lambda c: b.store(totals, Index(0, ((1, c),)), initial), parallel=True)
-    b.loop(n, line)
-    return k.done(eqn)
+            b.loop(block, column, parallel=True)
+
+        initial = _initial(op, dtype)
+        b.loop(block, lambda c: b.store(totals, Index(0, ((1, c),)), initial), parallel=True)
+        b.loop(self.n, line)
+
+
+def _initial(op: str, dtype: np.dtype) -> Const:
+    """What changes nothing."""
+    start = {"add": 0, "multiply": 1, "maximum": lowest(dtype), "minimum": highest(dtype),
+             "logaddexp": -np.inf}[op]  # fmt: skip
+    return Const(start, dtype)
 
 
 def _flipped(b: Builder, bits: Operand) -> Operand:

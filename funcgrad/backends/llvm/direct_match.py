@@ -196,7 +196,11 @@ def _match_containers(c: Native, x: Any, node: Any, tag: Int, cursor: Any, state
             present(item)
             check(item)
         c.ret(I64(MATCHED))
-    # A custom node: its function gives the children.
+    _match_custom(c, x, node, cursor, state)
+
+
+def _match_custom(c: Native, x: Any, node: Any, cursor: Any, state: Any) -> None:
+    """The rest of `match`: a custom node, whose function gives the children."""
     c.store(c.at(node, 4, I64), cursor)
     children = c.api("PyObject_CallOneArg", c.address(node, 3), x)
     with c.when(c.null(children)):
@@ -204,7 +208,7 @@ def _match_containers(c: Native, x: Any, node: Any, tag: Int, cursor: Any, state
     result = c.variable(I64, I64(MISSED))
     with c.when(~c.same(children, c.env("None"))):
         result.set(I64(MATCHED))
-        with c.range(0, n) as i, c.when(Int(c, result.get()).eq(MATCHED)):
+        with c.range(0, c.word(node, 2)) as i, c.when(Int(c, result.get()).eq(MATCHED)):
             item = c.api("PyTuple_GetItem", children, i)
             result.set(c.call(c.function, item, cursor, state))
     c.decref(children)

@@ -14,6 +14,7 @@ import numpy as np
 
 from funcgrad.backends.llvm import emit_ops
 from funcgrad.backends.llvm.emit_block import emit_block, emit_rows
+from funcgrad.backends.llvm.emit_facts import indices_first, is_extreme, reassociable
 from funcgrad.backends.llvm.emit_order import COMBINE, FORMATS, from_ordered, to_ordered
 from funcgrad.backends.llvm.emit_schedule import (
     SHORT,
@@ -30,12 +31,11 @@ from funcgrad.backends.llvm.emit_text import (
     Function,
     constant,
     memory_type,
+    task_of,
     value_type,
 )
 from funcgrad.backends.llvm.emit_transpose import declare_transpose, tile_size
 from funcgrad.backends.loops import (
-    INDEX,
-    REDUCTIONS,
     Buffer,
     Carry,
     Const,
@@ -97,7 +97,7 @@ class Emitter:
         self.group_lists: dict[tuple[str, ...], str] = {}
         self.bounds: dict[Value, tuple[str, str]] = {}
         self.staged: dict[Load, tuple] = {}
-        self.loose = _reassociable(kernel.body)
+        self.loose = reassociable(kernel.body)
         # Results of maxima and minima that loops carry as integers: op's result → carry.
         self.extremes: dict[Operand, Carry] = {}
         heavy = sum(isinstance(s, Op) for s in walk(kernel.body)) > HEAVY_OPS
@@ -120,7 +120,7 @@ class Emitter:
         turns, grain = (self.plan.turns, self.plan.grain) if shared else (0, 0)
         text = self.f.text(head)
         if shared:
-            text += "\n\n" + _task(name, len(self.kernel.params))
+            text += "\n\n" + task_of(name, len(self.kernel.params))
         return Emitted(text, self.module, turns, grain)
 
     def _params(self) -> list[str]:
@@ -253,7 +253,7 @@ class Emitter:
 
     def body(self, stmts: Sequence[Stmt]) -> None:
         """Statements for one point."""
-        for s in _indices_first(stmts):
+        for s in indices_first(stmts):
             if isinstance(s, Op):
                 self.env[s.out] = self.op(s)
             elif isinstance(s, Load):
@@ -446,7 +446,7 @@ class Emitter:
 
         types = [value_type(c.inside.dtype) for c in s.carries]
         starts = [self.read(c.start) for c in s.carries]
-        extremes = {c: k for c, k in zip(s.carries, types, strict=True) if _is_extreme(s, c, k)}
+        extremes = {c: k for c, k in zip(s.carries, types, strict=True) if is_extreme(s, c, k)}
         self.extremes |= {c.next: c for c in extremes}
         for i, c in enumerate(s.carries):
             if c in extremes:
@@ -492,59 +492,3 @@ class Emitter:
             f.lines[place + k] = f"  {name} = phi {kind} [{first}, %{before}], [{later}, %{latch}]"
         f.do(f"br label %{head}")
         f.start(after)
-
-
-def _task(name: str, params: int) -> str:
-    lines = [f"define void @{name}_task(ptr %context, i64 %begin, i64 %end) nounwind {{"]
-    for i in range(params):
-        lines.append(f"  %a{i} = getelementptr ptr, ptr %context, i64 {i}")
-        lines.append(f"  %p{i} = load ptr, ptr %a{i}")
-    args = "".join(f"ptr %p{i}, " for i in range(params))
-    lines.append(f"  call void @{name}({args}i64 %begin, i64 %end)")
-    return "\n".join([*lines, "  ret void", "}"])
-
-
-def _indices_first(stmts: Sequence[Stmt]) -> list[Stmt]:
-    """The statements, arithmetic on indices and guards in front.
-
-    Behind a guard's branch LLVM may learn the index of a later guarded load at the edge. It then
-    merges that with the index elsewhere, and its vectorizer takes the whole load's address from the
-    first lane of the merged values, even where that lane is masked.
-    """
-    first: list[Stmt] = []
-    rest: list[Stmt] = []
-    later: set[Operand] = set()
-    for s in stmts:
-        if isinstance(s, Op) and s.out.dtype in (BOOL, INDEX) and later.isdisjoint(s.args):
-            first.append(s)
-            continue
-        rest.append(s)
-        if isinstance(s, Op | Load):
-            later.add(s.out)
-        elif isinstance(s, Loop | While):
-            later.update(c.out for c in s.carries)
-    return first + rest
-
-
-def _is_extreme(s: Loop, carry: Carry, kind: str) -> bool:
-    """Whether a carry is the maximum or minimum of floats, made by one op of the loop's body."""
-    if not s.parallel or carry.combine not in COMBINE or kind not in FORMATS:
-        return False
-    made = next((b for b in s.body if isinstance(b, Op) and b.out is carry.next), None)
-    return (
-        made is not None
-        and made.name == carry.combine
-        and sum(a is carry.inside for a in made.args) == 1
-    )
-
-
-def _reassociable(body: Sequence[Stmt]) -> set[Value]:
-    """The results of the floating-point ops by which reductions combine."""
-    made = {s.out: s for s in walk(body) if isinstance(s, Op)}
-    found: set[Value] = set()
-    for s in walk(body):
-        for c in s.carries if isinstance(s, Loop) else ():
-            known = isinstance(c.next, Value) and c.combine in REDUCTIONS
-            if known and c.next in made and made[c.next].name == c.combine:
-                found.add(c.next)
-    return found

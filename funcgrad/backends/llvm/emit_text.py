@@ -71,6 +71,22 @@ def suffix(type_: str) -> str:
     return {"half": "f16", "float": "f32", "double": "f64"}.get(type_, type_)
 
 
+def task_of(name: str, params: int) -> str:
+    """The function {name}_task(context, begin, end): name(pointers…, begin, end) on the array of
+    pointers that is its context.
+
+    >>> print(task_of("f", 0).splitlines()[1])
+      call void @f(i64 %begin, i64 %end)
+    """
+    lines = [f"define void @{name}_task(ptr %context, i64 %begin, i64 %end) nounwind {{"]
+    for i in range(params):
+        lines.append(f"  %a{i} = getelementptr ptr, ptr %context, i64 {i}")
+        lines.append(f"  %p{i} = load ptr, ptr %a{i}")
+    args = "".join(f"ptr %p{i}, " for i in range(params))
+    lines.append(f"  call void @{name}({args}i64 %begin, i64 %end)")
+    return "\n".join([*lines, "  ret void", "}"])
+
+
 class Definitions:
     """What the functions of a module need beside themselves: declarations, helpers, metadata."""
 
