@@ -86,7 +86,7 @@ def _filler(mode: str, option: Any, array: Any) -> Callable:
         return lambda x, axis, *widths: _odd(x, axis, widths, mode)
     if option not in (None, "even", "odd"):
         raise ValueError(f"pad: reflect_type must be 'even' or 'odd', got {option!r}")
-    return lambda x, axis, *widths: along(x, np.pad(np.arange(x.shape[axis]), widths, mode), axis)  # type: ignore[call-overload]
+    return lambda x, axis, *widths: _taken(x, np.pad(np.arange(x.shape[axis]), widths, mode), axis)  # type: ignore[call-overload]
 
 
 # ---- arguments
@@ -136,6 +136,45 @@ def _lengths(option: Any, ndim: int) -> list[tuple[int, int]]:
 
 
 # ---- modes
+
+
+def _taken(x: Any, positions: np.ndarray, axis: int) -> Any:
+    """The elements at known positions of an axis: as a few slices, which fuse and send edges only
+    where they are cut, or else gathered."""
+    runs = _runs(positions)
+    if len(runs) > _MOST_RUNS:
+        return along(x, positions, axis)
+    parts = []
+    for start, step, n in runs:
+        last = start + step * (n - 1)
+        part = _part(x, axis, min(start, last), max(start, last) + 1)
+        if step < 0:
+            part = ops.rev(part, (axis,))
+        if not step and n > 1:
+            part = broadcast_to(part, (*x.shape[:axis], n, *x.shape[axis + 1 :]))
+        parts.append(part)
+    return ops.concatenate(parts, axis)
+
+
+_MOST_RUNS = 5  # a border on both ends that is twice as wide as the axis
+
+
+def _runs(positions: np.ndarray) -> list[tuple[int, int, int]]:
+    """(first, step, count) of the stretches in which positions go up or down by one, or stay.
+
+    >>> _runs(np.array([2, 1, 0, 1, 2, 2]))
+    [(2, -1, 3), (1, 1, 2), (2, 0, 1)]
+    """
+    runs: list[tuple[int, int, int]] = []
+    start = 0
+    while start < len(positions):
+        steps = np.diff(positions[start:])
+        step = int(steps[0]) if len(steps) and abs(steps[0]) <= 1 else 0
+        others = np.flatnonzero(steps != step)
+        count = int(others[0]) + 1 if len(others) else len(steps) + 1
+        runs.append((int(positions[start]), step, count))
+        start += count
+    return runs
 
 
 def _part(x: Any, axis: int, start: int, stop: int) -> Any:
@@ -206,7 +245,7 @@ def _odd(x: Any, axis: int, widths: tuple, mode: str) -> Any:
 
     first, last = _part(x, axis, 0, 1), _part(x, axis, size - 1, size)
     moved = first * factor(-turns) + last * factor(turns + 2 * mirrored)
-    return moved + along(x, positions, axis) * factor(1 - 2 * mirrored)
+    return moved + _taken(x, positions, axis) * factor(1 - 2 * mirrored)
 
 
 # ---- statistics

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.errors import ShapeError
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
@@ -44,6 +45,16 @@ def test_transforms(mode, options, rng):
     same_as_numpy(pad, lambda x: np.pad(x, widths, mode, **options), x)
     check_grad(pad, x)
     same_batched(pad, rng.standard_normal((2, 3, 4)))
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
+def test_narrow_borders_are_slices_and_wide_ones_gathered(mode):
+    def names(width):
+        program = fg.make_jaxpr(lambda x: fnp.pad(x, width, mode))(fnp.arange(5.0)).jaxpr
+        return {e.prim.name for e in program.eqns}
+
+    assert "gather" not in names(2)
+    assert names(29) >= {"gather"} or mode == "edge"
 
 
 def test_widths():
