@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends import depthwise, eliminations, selections, updates
+from funcgrad.backends import depthwise, eliminations, scalar_loops, selections, updates
 from funcgrad.backends.attention import STRIDED, attention_shape, dtypes_of, scratch_size
 from funcgrad.backends.builder import strides_of
 from funcgrad.backends.fusion import Cluster, Entry, fuse
@@ -54,6 +54,7 @@ _LARGE_CARRY, _SHORT_BODY = 1 << 14, 100
 # Ops that are none of elements, and how their kernels are written (None: the host runs it).
 _WRITERS: dict[str, Callable[[SpecialKernel, Eqn], Written | None]] = {
     **updates.WRITERS, **eliminations.WRITERS, **depthwise.WRITERS, **selections.WRITERS,
+    **scalar_loops.WRITERS,
 }  # fmt: skip
 
 

@@ -27,7 +27,10 @@ class SpecialKernel:
 
     def element(self, x: Atom, at: Sequence[Index]) -> Operand:
         """An element of an operand, which is memory, perhaps under another shape."""
-        flat = self.builder.flatten(at, x.aval.shape)
+        return self.element_at(x, self.builder.flatten(at, x.aval.shape))
+
+    def element_at(self, x: Atom, flat: Index) -> Operand:
+        """The element of such an operand at a row-major position."""
         while type(x) is Var and x in self.pull.inlined:
             eqn = self.pull.inlined[x]
             if eqn.prim.name != "reshape":
@@ -42,6 +45,6 @@ class SpecialKernel:
         self.axes.append(Axis(self.builder.axis(n), n))
         return Index(0, ((1, self.axes[-1].value),))
 
-    def done(self, eqn: Eqn) -> Written:
-        """The finished kernel, named after its op."""
-        return self.params.kernel(self.builder, eqn.prim.name, self.axes)
+    def done(self, eqn: Eqn, in_place: Sequence[tuple[Var, Var]] = ()) -> Written:
+        """The finished kernel, named after its op; pairs of what it may write over what."""
+        return self.params.kernel(self.builder, eqn.prim.name, self.axes, in_place)
