@@ -82,8 +82,13 @@ class Context:
 
     def type_of(self, prim: Any, avals: Sequence[Any], params: dict) -> Any:
         """The type of the one result of an operation: computed once for types and parameters."""
+        return self.evaluation(prim, avals, params)[0]
+
+    def evaluation(self, prim: Any, avals: Sequence[Any], params: dict) -> tuple[Any, Any]:
+        """The type of the one result of an operation, and the function that evaluates it on NumPy
+        arrays: an op's `impl`, or what takes its place where results are large."""
         if not avals:  # a constant, which isn't to be kept
-            return prim.abstract(**params)
+            return prim.abstract(**params), prim.impl
         key = [prim]
         for a in avals:
             key += a.shape, a.dtype, a.weak_type
@@ -92,18 +97,21 @@ class Context:
         try:
             known = self.types.get(tuple(key))
         except TypeError:  # a parameter has no hash
-            return prim.abstract(*avals, **params)
+            return prim.abstract(*avals, **params), prim.impl
         if known is None:
-            known = prim.abstract(*avals, **params)
-            self.remember(tuple(key), prim, known)
-            return known
-        return known[0]
+            known = self.remember(tuple(key), prim, prim.abstract(*avals, **params))
+        return known
 
-    def remember(self, key: tuple, prim: Any, known: Any) -> None:
-        """Keep the type of an operation's result for next time."""
+    def remember(self, key: tuple, prim: Any, aval: Any) -> tuple[Any, Any]:
+        """Keep the type of an operation's result for next time, and how it is evaluated."""
+        return self.keep(key, (aval, implementation(prim, aval)))
+
+    def keep(self, key: tuple, known: Any) -> Any:
+        """Keep what was found out of types and parameters; keys of a kind begin alike."""
         if len(self.types) >= _MAX_TYPES:
             self.types.clear()
-        self.types[key] = known, implementation(prim, known)
+        self.types[key] = known
+        return known
 
     def static_key(self) -> tuple:
         """What a traced program depends on beside its arguments."""

@@ -30,6 +30,7 @@ from funcgrad.transforms.control import as_type, as_weak_as
 from funcgrad.transforms.jvp import jvp_flat
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
 from funcgrad.transforms.pullback import pull_back_later
+from funcgrad.transforms.tape import at_root, linearize_at_root
 from funcgrad.transforms.transpose import backward_pass
 
 
@@ -273,11 +274,10 @@ def value_and_grad(
         leaves, in_tree = tree.flatten((varying, {}))
         _check_inputs(_name, fun, args, chosen, leaves, holomorphic, allow_int)
         flat = FlatFunction(_name, wraps(fun, _name)(partial), in_tree, has_aux)
-        outs, lin = linearize_flat(flat, leaves)
+        outs, pull = _linearized(flat, leaves)
         _check_scalar(_name, fun, flat, outs, holomorphic)
         aval = aval_of(outs[0])
-        one = Array(np.ones((), aval.dtype), aval.weak_type)
-        cts = pull_back(lin, lin.residuals, [one] if lin.out_nonzero[0] else [], avals_of(leaves))
+        cts = pull([Array(np.ones((), aval.dtype), aval.weak_type)])
         whole = [as_weak_as(instantiate(c), aval_of(x)) for c, x in zip(cts, leaves, strict=True)]
         grads, _ = in_tree.unflatten(whole)
         value = flat.unflatten(outs)
@@ -285,6 +285,19 @@ def value_and_grad(
         return ((value, flat.aux), gradient) if has_aux else (value, gradient)
 
     return both
+
+
+def _linearized(flat: FlatFunction, leaves: list) -> tuple[list, Callable[[list], list]]:
+    """Results, and the function from their cotangents to those of the leaves (or `Zero`)."""
+    if at_root():
+        return linearize_at_root(flat, leaves)
+    outs, lin = linearize_flat(flat, leaves)
+
+    def pull(cts: list) -> list:
+        given = [c for c, nz in zip(cts, lin.out_nonzero, strict=True) if nz]
+        return pull_back(lin, lin.residuals, given, avals_of(leaves))
+
+    return outs, pull
 
 
 def _positions(what: str, fun: Callable, nums: Sequence[int], args: Sequence[Any]) -> list[int]:

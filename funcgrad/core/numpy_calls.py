@@ -1,0 +1,84 @@
+"""A small program as a list of NumPy calls: what it does, without what finding out costs.
+
+Where the same operations are evaluated again and again on operands of the same types, as in a
+gradient's every step, they are looked up once and then run on plain arrays. The bits are those of
+evaluating one operation after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from funcgrad.core import context
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal
+from funcgrad.core.quiet import loud, quiet
+
+ndarray = np.ndarray
+
+
+def numpy_calls(jaxpr: Jaxpr) -> Callable[..., list]:
+    """The function from the program's inputs, as NumPy arrays of their types, to its results.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> run = numpy_calls(fg.make_jaxpr(lambda x: fnp.sin(x) * 2)(fnp.ones(2)).jaxpr)
+    >>> run(np.zeros(2, np.float32))
+    [array([0., 0.], dtype=float32)]
+    """
+    place: dict[Atom, int] = {v: i for i, v in enumerate(jaxpr.ins)}
+    constants: list[np.ndarray] = []
+    for atoms in (*(e.ins for e in jaxpr.eqns), jaxpr.outs):
+        for atom in atoms:
+            if isinstance(atom, Literal):
+                place[atom] = len(place)
+                constants.append(atom.value)
+    steps = []
+    for eqn in jaxpr.eqns:
+        steps.append(_step(eqn, [place[a] for a in eqn.ins]))
+        for var in eqn.outs:
+            place[var] = len(place)
+    outs = [place[a] for a in jaxpr.outs]
+
+    def run(*values: np.ndarray) -> list:
+        env = [*values, *constants]
+        token = quiet()
+        try:
+            for impl, first, second, rest, params, dtype in steps:
+                if rest is not None:
+                    out = impl(np, *[env[i] for i in rest], **params)
+                elif params:
+                    out = impl(np, env[first], **params)
+                elif second is None:
+                    out = impl(np, env[first])
+                else:
+                    out = impl(np, env[first], env[second])
+                if type(dtype) is list:
+                    env += map(_typed, out, dtype)
+                    continue
+                if type(out) is not ndarray or out.dtype is not dtype:
+                    out = _typed(out, dtype)
+                env.append(out)
+        finally:
+            loud(token)
+        return [env[i] for i in outs]
+
+    return run
+
+
+def _step(eqn: Eqn, at: list[int]) -> tuple:
+    """(impl, first operand, second operand, all operands, parameters, dtype of the result): the
+    most frequent forms, an operand with parameters or up to two without, don't need the list."""
+    if eqn.prim.multiple:
+        dtypes: Any = [v.aval.dtype for v in eqn.outs]
+        return eqn.prim.impl, 0, None, at, eqn.params, dtypes
+    avals = [a.aval for a in eqn.ins]
+    aval, impl = context.current().evaluation(eqn.prim, avals, eqn.params)
+    if len(at) == 1 or (len(at) == 2 and not eqn.params):
+        return impl, at[0], at[1] if len(at) == 2 else None, None, eqn.params, aval.dtype
+    return impl, 0, None, at, eqn.params, aval.dtype
+
+
+def _typed(value: Any, dtype: np.dtype) -> np.ndarray:
+    return np.asarray(value).astype(dtype, copy=False)

@@ -1,0 +1,42 @@
+"""Programs as lists of NumPy calls: the values, dtypes and bits of evaluating them op by op."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax
+from funcgrad.core.ir import eval_jaxpr
+from funcgrad.core.numpy_calls import numpy_calls
+
+FUNCTIONS = {
+    "scalars of literals": lambda x: (x * 2.0 + 1.0, 3.0),
+    "parameters": lambda x: (fnp.sum(x, axis=0), fnp.transpose(x)),
+    "three operands": lambda x: (fnp.where(x > 0, x, 0.0), fnp.clip(x, -1, 1)),
+    "two with parameters": lambda x: (x @ x.T,),
+    "no operands": lambda x: (lax.iota("int32", 3), x),
+    "several results": lambda x: tuple(lax.top_k(x, 2)),
+    "narrow floats": lambda x: (x.astype("bfloat16") * 2, fnp.sum(x.astype("float16"))),
+    "inputs twice": lambda x: (x, x),
+}
+
+
+@pytest.mark.parametrize("fun", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize("shape", [(3, 4), (1, 2)])
+def test_the_same_as_op_by_op(fun, shape):
+    x = fnp.array(np.random.default_rng(0).standard_normal(shape), "float32")
+    jaxpr = fg.make_jaxpr(fun)(x).jaxpr
+    run = numpy_calls(jaxpr)
+    for _ in range(2):
+        for got, want in zip(run(np.asarray(x)), eval_jaxpr(jaxpr, x), strict=True):
+            assert type(got) is np.ndarray
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+
+
+def test_floating_point_errors_pass_silently():
+    run = numpy_calls(fg.make_jaxpr(lambda x: 1 / x)(1.0).jaxpr)
+    with np.errstate(all="raise"):
+        (out,) = run(np.zeros((), np.float32))
+        assert np.geterr()["divide"] == "raise"
+    assert np.isinf(out)

@@ -1,0 +1,246 @@
+"""Gradients at the root: on a tape, with rules that are found ready from the third call on."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax, nn
+from funcgrad.core import context
+from funcgrad.core.aval import ShapedArray
+from funcgrad.errors import DifferentiationError, DonatedBufferError, LeakedTracerError
+from funcgrad.ops.arithmetic import mul
+from funcgrad.ops.families import add
+from funcgrad.transforms.tape import TapeTracer, at_root, linear_rule, linearize_at_root
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return fnp.array(RNG.standard_normal(shape).astype(np.float32))
+
+
+@fg.custom_vjp
+def clipped(x):
+    return x * x
+
+
+clipped.defvjp(lambda x: (x * x, x), lambda x, ct: (fnp.clip(ct * x, -1, 1),))
+
+FUNCTIONS = {
+    "one value, read often": lambda x: fnp.sum(x * x + fnp.sin(x) + x + x * x * x),
+    "broadcasts": lambda x: fnp.mean((x - fnp.mean(x, axis=-1, keepdims=True)) ** 2),
+    "matrices": lambda x: fnp.sum(fnp.tanh(x @ x.T) @ x),
+    "indices": lambda x: fnp.sum(x[1:, ::2] * x[0, 0]) + fnp.max(x),
+    "several results": lambda x: fnp.sum(fnp.split(x, 2, axis=1)[0] ** 3) + fnp.sort(x)[0, 0],
+    "custom rules": lambda x: fnp.sum(nn.softmax(nn.relu(x)) ** 2) + fnp.sum(clipped(x)),
+    "a program": lambda x: fnp.sum(fg.jit(lambda y: fnp.sin(y) * y)(x)),
+    "a loop": lambda x: fnp.sum(lax.scan(lambda c, y: (c * y, c + y), x[0], x)[1]),
+    "a branch": lambda x: lax.cond(x[0, 0] > 0, fnp.sum, lambda x: fnp.sum(x * x), x),
+    "checkpoint": lambda x: fnp.sum(fg.checkpoint(lambda y: fnp.sin(fnp.sin(y)))(x)),
+    "no derivative": lambda x: fnp.sum(fnp.floor(x)) + fnp.sum(lax.stop_gradient(x)),
+    "nothing": lambda x: fnp.float32(1.0),
+    "the value itself": lambda x: x[0, 0],
+    "a gradient": lambda x: fnp.sum(fg.grad(lambda y: fnp.sum(fnp.sin(y) * y))(x) ** 2),
+    "a map": lambda x: fnp.sum(fg.vmap(lambda y: fnp.dot(y, y))(x)),
+    "low precision": lambda x: fnp.sum(x.astype("bfloat16") ** 2).astype("float32"),
+}
+
+
+@pytest.mark.parametrize("fun", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_each_call_gives_the_bits_of_the_transposed_linear_program(fun):
+    x = normal(4, 6)
+    value, pull = fg.vjp(fun, x)
+    (want,) = pull(fnp.ones((), value.dtype))
+    context.ROOT.types.clear()
+    for _ in range(4):
+        got, gradient = fg.value_and_grad(fun)(x)
+        assert got.dtype == value.dtype
+        np.testing.assert_array_equal(got, value)
+        assert gradient.dtype == want.dtype
+        np.testing.assert_array_equal(gradient, want)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "complex64"])
+def test_shapes_and_dtypes(shape, dtype):
+    x = fnp.full(shape, 0.5, dtype)
+    fun = lambda x: fnp.sum(fnp.abs(fnp.sin(x) * x)).real
+    for _ in range(3):
+        gradient = fg.grad(fun)(x)
+        assert gradient.shape == shape
+        assert gradient.dtype == dtype
+    np.testing.assert_array_equal(gradient, fg.vjp(fun, x)[1](fnp.ones((), fun(x).dtype))[0])
+
+
+def test_non_finite_values_pass_silently():
+    x = fnp.array([0.0, np.inf, np.nan, -1.0])
+    with np.errstate(all="raise"):
+        for _ in range(3):
+            gradient = fg.grad(lambda x: fnp.sum(fnp.log(x) * x + x))(x)
+    np.testing.assert_array_equal(np.isfinite(gradient), [False] * 4)
+
+
+def test_large_arrays():
+    x = normal(300, 300)
+    fun = lambda x: fnp.sum(x * x + x * 2.0 + fnp.tanh(x))
+    want = fg.vjp(fun, x)[1](fnp.float32(1))[0]
+    for _ in range(4):
+        np.testing.assert_array_equal(fg.grad(fun)(x), want)
+
+
+def test_python_runs_each_time_and_sees_values():
+    seen = []
+
+    def fun(x):
+        seen.append(float(x))
+        return x * x if x > 0 else -x
+
+    assert [float(fg.grad(fun)(v)) for v in (1.0, -1.0, 2.0, 3.0)] == [2.0, -1.0, 4.0, 6.0]
+    assert seen == [1.0, -1.0, 2.0, 3.0]
+
+
+def test_weak_types_and_integers():
+    for _ in range(3):
+        gradient = fg.grad(lambda x: x * 3)(2.0)
+        assert gradient.weak_type
+        assert not fg.grad(lambda x: x * 3)(fnp.float32(2)).weak_type
+        one, none = fg.grad(lambda x, n: x * n, (0, 1), allow_int=True)(2.0, 3)
+        assert float(one) == 3.0
+        assert none.dtype == fg.dtypes.float0
+
+
+def test_aux_is_without_tracers():
+    for _ in range(3):
+        gradient, aux = fg.grad(lambda x: (fnp.sum(x * x), (x * 2, "text")), has_aux=True)(
+            fnp.ones(2)
+        )
+        assert isinstance(aux[0], fg.Array)
+        np.testing.assert_array_equal(aux[0], gradient)
+
+
+def test_numpy_arguments_are_not_shared():
+    x = np.ones(3, np.float32)
+    for _ in range(3):
+        _, aux = fg.grad(lambda x: (fnp.sum(x * x), fnp.reshape(x, (1, 3))), has_aux=True)(x)
+        assert not np.shares_memory(np.asarray(aux), x)
+
+
+def test_numpy_constants_are_taken_as_they_are_when_read():
+    c = np.ones(3, np.float32)
+
+    def fun(x):
+        y = x * c
+        c[:] = 5.0
+        return fnp.sum(y)
+
+    for _ in range(3):
+        c[:] = 2.0
+        np.testing.assert_array_equal(fg.grad(fun)(fnp.ones(3)), [2.0, 2.0, 2.0])
+
+
+def test_a_tracer_that_leaks_is_told():
+    held = []
+    for _ in range(3):
+        fg.grad(lambda x: held.append(x) or x * x)(1.0)
+        with pytest.raises(LeakedTracerError, match="a differentiated function"):
+            held[-1] + 1
+        with pytest.raises(LeakedTracerError):
+            fg.grad(lambda x: x * held[-1])(1.0)
+
+
+def test_an_inner_gradient_sees_the_outer_values():
+    fun = fg.grad(lambda x: x * fg.grad(lambda y: x * y * y)(x))
+    assert [float(fun(2.0)) for _ in range(3)] == [24.0, 24.0, 24.0]
+
+
+def test_an_error_is_the_same_each_time():
+    def fun(x):
+        return fnp.sum(lax.while_loop(lambda c: fnp.sum(c) < 9, lambda c: c + c, x))
+
+    messages = set()
+    for _ in range(3):
+        with pytest.raises(DifferentiationError) as error:
+            fg.grad(fun)(fnp.ones(3))
+        messages.add(str(error.value).splitlines()[0])
+    assert len(messages) == 1
+
+
+def test_deleted_arrays():
+    c = fnp.ones(3)
+    fun = fg.grad(lambda x: fnp.sum(x * c))
+    for _ in range(3):
+        fun(fnp.ones(3))
+    c.delete()
+    with pytest.raises(DonatedBufferError):
+        fun(fnp.ones(3))
+
+
+def test_parameters_that_never_come_again_are_not_kept_as_rules():
+    x = normal(64)
+    context.ROOT.types.clear()
+    fg.grad(lambda x: fnp.sum(fnp.stack([x[i : i + 2] for i in range(60)])))(x)
+    kinds = [type(v).__name__ for k, v in context.ROOT.types.items() if k[0] == "linear"]
+    assert kinds
+    assert kinds.count("LinearRule") <= 1
+
+
+def test_what_was_computed_is_freed_while_the_tape_runs_back():
+    alive = []
+
+    @fg.custom_vjp
+    def watched(x):
+        return x
+
+    def backward(_, ct):
+        gc.collect()
+        alive.append(held() is not None)
+        return (ct,)
+
+    watched.defvjp(lambda x: (x, None), backward)
+
+    def fun(x):
+        nonlocal held
+        big = fnp.sin(watched(x))
+        held = weakref.ref(big.primal._value)
+        return fnp.sum(fnp.tanh(big) * big)
+
+    held = None
+    for _ in range(3):
+        fg.grad(fun)(fnp.ones(2))
+    assert alive[-1] is False
+
+
+def test_only_at_the_root():
+    states = []
+
+    def fun(x):
+        states.append((at_root(), type(x) is TapeTracer))
+        return x * x
+
+    fg.grad(fun)(1.0)
+    fg.jit(fg.grad(fun))(1.0)
+    with fg.debug_nans():
+        fg.grad(fun)(1.0)
+    assert states == [(False, True), (False, False), (False, False)]
+    assert at_root()
+
+
+def test_several_results_and_zeros():
+    outs, pull = linearize_at_root(lambda x, y: [x * y, x, y * 0 + 1], [2.0, 3.0])
+    assert [float(o) for o in outs] == [6.0, 2.0, 1.0]
+    assert [float(c) for c in pull([fnp.float32(1), fnp.float32(10), fnp.float32(5)])] == [
+        13.0,
+        2.0,
+    ]
+
+
+def test_rules_say_what_they_keep():
+    x = ShapedArray((2,), "float32")
+    assert [v.aval for v in linear_rule(mul, [x, x], [True, True], {}).backward.ins] == [x] * 3
+    rule = linear_rule(add, [x, x], [True, True], {})
+    assert len(rule.backward.ins) == 1
+    assert rule.positions == [0, 1]
