@@ -237,17 +237,18 @@ class Code:
         zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
         return self.b.shuffle_vector(one, ir.Constant(vec, ir.Undefined), zeros)
 
+    def part(self, x: ir.Value, first: int, count: int) -> ir.Value:
+        """Some lanes of a vector, as a vector."""
+        index = ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
+        return self.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), index)
+
     def lane_sum(self, x: ir.Value) -> ir.Value:
         """The sum of a vector's lanes, by halves."""
         add = self.b.add if isinstance(x.type.element, ir.IntType) else self.b.fadd
         lanes = x.type.count
         while lanes > 1:
             lanes //= 2
-            parts = []
-            for start in (0, lanes):
-                index = ir.Constant(ir.VectorType(I32, lanes), list(range(start, start + lanes)))
-                parts.append(self.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), index))
-            x = add(*parts)
+            x = add(self.part(x, 0, lanes), self.part(x, lanes, lanes))
         return self.b.extract_element(x, I32(0))
 
     def first_lanes(self, count: Any, lanes: int) -> ir.Value:

@@ -34,6 +34,7 @@ from funcgrad.backends.llvm.gemm_job import (
 from funcgrad.backends.llvm.gemm_long import Long
 from funcgrad.backends.llvm.gemm_pack import Format, constant, narrow, widen
 from funcgrad.backends.llvm.gemm_packed import Packed
+from funcgrad.backends.llvm.gemm_placed import Placed
 from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 from funcgrad.backends.llvm.gemm_windows import Windows
@@ -62,6 +63,7 @@ class Driver:
         # Windows are of the formats that are multiplied as they lie.
         windows = not way and out.storage == fmt.storage == fmt.acc
         self.windows = Way("", lambda: Windows(self.parts, packed).function) if windows else None
+        self.placed = Way("", lambda: Placed(self.parts).function) if windows else None
         self.unpacked = Unpacked(self.parts) if self.parts.kernels.direct_works else None
         # Its parts are products that go ways of their own.
         self.long = Way("", lambda: Long(self.parts, self.product).function)
@@ -274,15 +276,18 @@ class Driver:
                 with one_by_one:
                     code.call(task, call.pointer, 0, batch)
 
-        if self.windows is None:
+        if self.windows is None or self.placed is None:
             items()
         else:
-            served = apart & (call["k"] > 0) & (work * batch > 0) & Windows.serves(call)
-            with code.either(served) as (yes, no):
+            gathered = apart & (call["k"] > 0) & (work * batch > 0)
+            with code.either(gathered & Placed.serves(call, self.parts)) as (yes, no):
                 with yes:
-                    code.call(self.windows.function, call.pointer)
-                with no:
-                    items()
+                    code.call(self.placed.function, call.pointer)
+                with no, code.either(gathered & Windows.serves(call)) as (copied, other):
+                    with copied:
+                        code.call(self.windows.function, call.pointer)
+                    with other:
+                        items()
         with code.when(apart):
             code.call(self.parts.give, tables.get())
         code.ret()

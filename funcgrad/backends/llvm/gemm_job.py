@@ -117,6 +117,27 @@ class Parts:
         """Packs columns of B by tables."""
         return self._packer(gather_function, "gather_b", self.tile.cols)
 
+    @cached_property
+    def add_parts(self) -> ir.Function:
+        """The task that makes rows [begin, end) of C from those of its nt parts, beside at pb."""
+        code = Code(self.module, "add_parts", [PTR, I64, I64])
+        job, acc, lanes = Record(code, JOB, code.args[0]), self.fmt.acc, self.tile.lanes
+        m, n, count, add = job["m"], job["n"], job["nt"], job["add"]
+        sums, c, kernels = job.pointer_at("pb"), job.pointer_at("c"), self.kernels
+        with code.range(code.args[1], code.args[2]) as i, code.range(0, n, lanes) as j:
+            mask = code.first_lanes(n - j, lanes)
+            out, first = code.at(c, i * job["c_rs"] + j, acc), code.at(sums, i * n + j, acc)
+            total = code.variable(kernels.vec, code.masked_load(first, mask, kernels.vec))
+            with code.range(1, count) as p:
+                x = code.masked_load(code.at(first, p * m * n, acc), mask, kernels.vec)
+                total.set(kernels.sum(code, total.get(), x))
+            with code.when(add.ne(0)):
+                old = code.masked_load(out, mask, kernels.vec)
+                total.set(kernels.sum(code, old, total.get()))
+            code.masked_store(total.get(), out, mask)
+        code.ret()
+        return code.function
+
     def _packer(self, write: Callable, name: str, width: int) -> ir.Function:
         function = write(self.module, name, width, self.tile, self.fmt, self.target)
         function.attributes.add("noinline")

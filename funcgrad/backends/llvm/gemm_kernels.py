@@ -7,13 +7,14 @@ inner products of contiguous rows and columns. All end in `store_tile`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import BFLOAT, I64, PTR, Bool, Code, Int, Variable, declare
-from funcgrad.backends.llvm.gemm_pack import F32, F64, I32, Format, Tile, widen
+from funcgrad.backends.llvm.gemm_pack import F32, F64, I32, Format, Tile, transpose, widen
 
 Tiles = list[list[ir.Value]]
 
@@ -46,6 +47,16 @@ class Kernels:
         """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
         name = f"direct{rows}x{vectors}{'m' if masked else ''}"
         return self._once(name, lambda name: self._direct(name, rows, vectors, masked))
+
+    @property
+    def placed_rows(self) -> int:
+        """The rows of `placed`: their addresses must fit in registers, too."""
+        return 8 if self.tile.rows >= 8 else 4
+
+    def placed(self, vectors: int) -> ir.Function:
+        """void(k, a, across, along, b panel, c, c_rs, c_cs, m, n, add): the elements of a's rows
+        lie at a[across[row] + along[k]]; c is contiguous along its rows or its columns."""
+        return self._once(f"placed{vectors}", lambda name: self._placed(name, vectors))
 
     def axpy(self, rows: int) -> ir.Function:
         """void(a, a_cs, b, b_rs, c, n, add): c = or += Σ a[r]·b[r] over rows of b, m = 1."""
@@ -117,6 +128,77 @@ class Kernels:
                             self._write(code, values[i][v], where[i][v], mask, more)
         code.ret()
         return code.function
+
+    def _placed(self, name: str, vectors: int) -> ir.Function:
+        code = Code(self.module, name, [I64, PTR, PTR, PTR, PTR, PTR, I64, I64, I64, I64, I64])
+        k, a, across, along, b, c, c_rs, c_cs, m, n, add = code.args
+        rows, kind, lanes = self.placed_rows, self.fmt.acc, self.tile.lanes
+        acc = self._accumulators(code, rows, vectors)
+        # Rows that don't exist are another's, and not stored.
+        numbers = [(m > i).select(i, 0) for i in range(rows)]
+        starts = [code.at(a, code.load(code.at(across, i, I64), I64), kind) for i in numbers]
+        with code.either(c_cs.eq(1)) as (in_rows, in_columns):
+            with in_rows:
+                self._prefetch(code, c, c_rs, rows, vectors)
+            with in_columns:
+                for j in range(vectors * lanes):
+                    code.prefetch(code.at(c, c_cs * j, kind), write=True)
+        with code.range(0, k) as kk:
+            place, pb = (
+                code.load(code.at(along, kk, I64), I64),
+                code.at(b, kk * self.tile.cols, kind),
+            )
+            bv = [self._read(code, code.at(pb, v * lanes, kind), None, self.vec)
+                  for v in range(vectors)]  # fmt: skip
+            for start, row in zip(starts, acc, strict=True):
+                self._row_product(code, row, code.load(code.at(start, place, kind), kind), bv)
+        with code.either(c_cs.eq(1)) as (yes, no):
+            with yes:
+                self.store_tile(code, acc, c, c_rs, c_cs, m, n, add)
+            with no:
+                self._store_turned(code, acc, c, c_cs, m, n, add)
+        code.ret()
+        return code.function
+
+    def _store_turned(
+        self,
+        code: Code,
+        acc: list[list[Variable]],
+        c: ir.Value,
+        c_cs: Int,
+        m: Int,
+        n: Int,
+        add: Int,
+    ) -> None:
+        """As `store_tile`, for a c that is contiguous along m: squares are transposed first."""
+        rows, vectors, lanes = len(acc), len(acc[0]), self.tile.lanes
+        side = min(rows, lanes)
+        vec = ir.VectorType(self.fmt.acc, side)
+        values = [[x.get() for x in row] for row in acc]
+        pieces = []
+        for low in range(0, rows, side):
+            for v, first in itertools.product(range(vectors), range(0, lanes, side)):
+                square = [code.part(values[low + i][v], first, side) for i in range(side)]
+                for j, x in enumerate(transpose(code, square)):
+                    pieces.append((low, v * lanes + first + j, x))
+        with code.either((m >= rows) & (n >= vectors * lanes)) as (whole, partial):
+            with whole, code.either(add.ne(0)) as (more, fresh):
+                for branch, adding in ((more, True), (fresh, False)):
+                    with branch:
+                        for low, j, x in pieces:
+                            p = code.at(c, c_cs * j + low, self.fmt.acc)
+                            old = code.load(p, vec, self.fmt.acc_bytes) if adding else None
+                            x = x if old is None else self.sum(code, old, x)
+                            code.store(x, p, self.fmt.acc_bytes)
+            with partial:
+                buffer = code.variable(self.fmt.acc, count=rows * vectors * lanes).slot
+                for low, j, x in pieces:
+                    where = code.at(buffer, j * rows + low, self.fmt.acc)
+                    code.store(x, where, self.fmt.acc_bytes)
+                with code.range(0, n.min(vectors * lanes)) as column:
+                    line, out = (code.at(p, column * step, self.fmt.acc)
+                                 for p, step in ((buffer, rows), (c, c_cs)))  # fmt: skip
+                    self._store_scalars(code, line, out, code.i64(1), m.min(rows), add)
 
     def _axpy(self, name: str, rows: int) -> ir.Function:
         code = Code(self.module, name, [PTR, I64, PTR, I64, PTR, I64, I64])

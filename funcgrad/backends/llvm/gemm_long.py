@@ -22,7 +22,7 @@ class Long:
 
     def __init__(self, parts: Parts, product: ir.Function):
         self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
-        self.function = self._cut(self._part_task(product), self._add_task())
+        self.function = self._cut(self._part_task(product), parts.add_parts)
 
     @staticmethod
     def fits(m: Int, n: Int, k: Int) -> Bool:
@@ -65,25 +65,5 @@ class Long:
             part["c_rs"], part["c_cs"], part["add"], part["a_rows"] = n, 1, 0, 0
             part["b_cols"] = 0
             code.call(product, part.pointer)
-        code.ret()
-        return code.function
-
-    def _add_task(self) -> ir.Function:
-        """Rows [begin, end) of C from those of its parts."""
-        code = Code(self.parts.module, "long_add", [PTR, I64, I64])
-        job, acc, lanes = Record(code, JOB, code.args[0]), self.fmt.acc, self.tile.lanes
-        m, n, count, add = job["m"], job["n"], job["nt"], job["add"]
-        sums, c, kernels = job.pointer_at("pb"), job.pointer_at("c"), self.parts.kernels
-        with code.range(code.args[1], code.args[2]) as i, code.range(0, n, lanes) as j:
-            mask = code.first_lanes(n - j, lanes)
-            out, first = code.at(c, i * job["c_rs"] + j, acc), code.at(sums, i * n + j, acc)
-            total = code.variable(kernels.vec, code.masked_load(first, mask, kernels.vec))
-            with code.range(1, count) as p:
-                x = code.masked_load(code.at(first, p * m * n, acc), mask, kernels.vec)
-                total.set(kernels.sum(code, total.get(), x))
-            with code.when(add.ne(0)):
-                old = code.masked_load(out, mask, kernels.vec)
-                total.set(kernels.sum(code, old, total.get()))
-            code.masked_store(total.get(), out, mask)
         code.ret()
         return code.function

@@ -357,6 +357,47 @@ def test_operands_of_axes(dtype, cpu):
         check(c, rows, columns)
 
 
+@pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_windows_in_place(dtype, cpu):
+    """Either operand is the one that isn't packed; C lies either way; sums are cut or not."""
+    host = engine().target
+    if cpu != "host" and not (host.triple.startswith("x86_64") and host.has("avx2")):
+        pytest.skip("this processor does not run the code")
+    features = "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""
+    target = engine() if cpu == "host" else engine(Target(host.triple, cpu, features))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, dtype, target))
+    rng = np.random.default_rng(10)
+    for m, n, k in [
+        (((33, 9),), ((13, 20), (15, 1)), ((4, 100, 400), (3, 1, 20), (3, 1, 1))),  # by items
+        (((7, 30), (11, 2)), ((46, 9),), ((4, 40, 100), (5, 1, 10))),
+        (((12, 3),), ((3, 50), (4, 2)), ((30, 20, 100), (80, 1, 1))),  # cut
+        (((3, 50), (9, 2)), ((48, 1),), ((53, 20, 60), (40, 1, 1))),
+    ]:
+        m_a, n_b = offsets(m, 1), offsets(n, 1)
+        for shape, turned, add in [((1, 1), False, 0), ((2, 3), True, 1), ((3, 1), False, 1)]:
+            a, b = (random(rng, (9000,), np.dtype(dtype)) for _ in "ab")
+            rows = np.stack([a[i * 7 + m_a[:, None] + offsets(k, 1)] for i in range(shape[0])])
+            columns = np.stack([b[i * 5 + offsets(k, 2)[:, None] + n_b] for i in range(shape[1])])
+            rows, columns = rows[:, None], columns[None]
+            c = random(rng, (*shape, len(m_a), len(n_b)), np.dtype(dtype))
+            c = np.swapaxes(np.swapaxes(c, 2, 3).copy(), 2, 3) if turned else c
+            before = c.copy() if add else 0
+            whole = np.broadcast_to(rows, (*shape, *rows.shape[2:]))
+            other = np.broadcast_to(columns, (*shape, *columns.shape[2:]))
+            call = module._words(whole, other, c, bool(add))
+            axes = (ctypes.c_int64 * (len(AXES) * MAX_AXES))(*axes_words(GemmAxes(m, n, k)))
+            for name, value in (
+                ("a", a.ctypes.data), ("b", b.ctypes.data), ("axes", ctypes.addressof(axes)),
+                ("a_b0", 7 if shape[0] > 1 else 0), ("b_b1", 5 if shape[1] > 1 else 0),
+            ):  # fmt: skip
+                call[CALL.index(name)] = value
+            function(ctypes.addressof(call))
+            tolerance = 1e-4 if dtype == "float32" else 1e-11
+            exact = before + rows.astype("f8") @ columns.astype("f8")
+            np.testing.assert_allclose(c, exact, rtol=tolerance, atol=tolerance * 20)
+
+
 def offsets(axes, which):
     """Where each point of axes lies, by the strides in a place of their tuples."""
     out = np.zeros(1, np.int64)
