@@ -11,7 +11,7 @@ import numpy as np
 
 from funcgrad.backends.program import AttentionSizes
 from funcgrad.core.ir import Eqn
-from funcgrad.transforms.attention import wide_dtype
+from funcgrad.transforms.attention_operands import wide_dtype
 
 # The operands that are read where they lie, at any strides: the others are contiguous.
 STRIDED = {"attention": (0, 1, 2), "attention_backward": (0, 1, 2, 3, 5)}

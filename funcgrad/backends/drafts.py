@@ -285,25 +285,25 @@ class _BlockDrafter:
         arrays = STRIDED[eqn.prim.name]
         ins = [self.strided(eqn, i) for i in arrays]
         outs = [self.tensor(v) for v in eqn.outs]
-        lse = self.tensor(eqn.ins[4]) if backward else outs.pop()
+        stats = self.tensor(eqn.ins[4]) if backward else outs.pop()
         lengths = [self.tensor(a) for a in eqn.ins[max(arrays) + 1 :]]
         written, scratch = list(outs), None
         if backward:
             scratch = Tensor(ShapedArray((scratch_size(shape),), wide))
             written.append(scratch)
         else:
-            written.append(lse)
+            written.append(stats)
 
         def make(inner: Any) -> list[Step]:
             p, (sizes, block, ranges) = eqn.params, shape
             operands = tuple(Strided(moved(t.place, at), strides) for t, at, strides in ins)
             results = tuple(Strided(t.place, tuple(strides_of(t.aval.shape))) for t in outs)
-            return [AttentionStep(dtype, sizes, operands, results, lse.place,
+            return [AttentionStep(dtype, sizes, operands, results, stats.place,
                                   tuple(t.place for t in lengths), p["scale"], p["before"],
                                   p["after"], block, ranges,
                                   None if scratch is None else scratch.place)]  # fmt: skip
 
-        reads = [t for t, _, _ in ins] + lengths + ([lse] if backward else [])
+        reads = [t for t, _, _ in ins] + lengths + ([stats] if backward else [])
         self.add(reads, written, make)
         return True
 

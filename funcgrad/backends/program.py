@@ -125,9 +125,9 @@ class Strided(NamedTuple):
 class AttentionStep:
     """`attention` or, where there is `scratch`, `attention_backward` (transforms.attention).
 
-    ins: the op's operands but lse; outs: its results but lse; all with axes batch, place, head,
-        feature
-    lse: (batch, head, query), contiguous, in the dtype of sums
+    ins: the op's operands but stats; outs: its results but stats; all with axes batch, place,
+        head, feature
+    stats: (batch, head, 2, query), contiguous, in the dtype of sums
     lengths: none, or how many queries and how many keys count, int32 (batch)
     params: the op's
     block: queries a task of the forward pass has
@@ -139,7 +139,7 @@ class AttentionStep:
     sizes: AttentionSizes
     ins: tuple[Strided, ...]
     outs: tuple[Strided, ...]
-    lse: Ref
+    stats: Ref
     lengths: tuple[Ref, ...]
     scale: float
     before: int | None
@@ -345,7 +345,7 @@ def _attention_text(s: AttentionStep) -> str:
     name = "attention_backward" if s.backward else "attention"
     window = f" before {s.before} after {s.after}" if (s.before, s.after) != (None, None) else ""
     ins, outs = (", ".join(f"{x.ref}{list(x.strides)}" for x in xs) for xs in (s.ins, s.outs))
-    rest = "".join(f", {r}" for r in (s.lse, *s.lengths))
+    rest = "".join(f", {r}" for r in (s.stats, *s.lengths))
     return (
         f"{name} {s.dtype.name} {n.batch}x{n.queries}x{n.keys}x{n.heads}/{n.key_heads}x"
         f"{n.features}{window}: {outs} = {ins}{rest}"

@@ -32,7 +32,8 @@ from funcgrad.backends.program import (
     WhileStep,
 )
 from funcgrad.core import context
-from funcgrad.transforms.attention import attention_backward_p, attention_p, wide_dtype
+from funcgrad.transforms.attention import attention_backward_p, attention_p
+from funcgrad.transforms.attention_operands import wide_dtype
 
 BYTE = np.dtype(np.uint8)
 
@@ -132,18 +133,19 @@ class _Machine:
             return [self.strided(x.ref, s.dtype, shape, x.strides)
                     for x, shape in zip(operands, shapes, strict=False)]  # fmt: skip
 
-        shape = (n.batch, n.heads, n.queries)
-        lse = self.memory(s.lse, math.prod(shape) * wide.itemsize).view(wide).reshape(shape)
+        shape = (n.batch, n.heads, 2, n.queries)
+        stats = self.memory(s.stats, math.prod(shape) * wide.itemsize).view(wide).reshape(shape)
         lengths = [self.memory(r, 4 * n.batch).view(np.int32) for r in s.lengths]
         params = {"scale": s.scale, "before": s.before, "after": s.after}
         ins, outs = arrays(s.ins), arrays(s.outs)
         if s.backward:
             q, k, v, out, ct = ins
-            operands = q, k, v, out, lse, ct
+            operands = q, k, v, out, stats, ct
+            params["bias_too"] = False
             found = attention_backward_p.impl(np, *operands, *lengths, **params)
         else:
             found = attention_p.impl(np, *ins, *lengths, **params)
-            outs.append(lse)
+            outs.append(stats)
         for to, x in zip(outs, found, strict=True):
             to[...] = x
 

@@ -11,8 +11,8 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.nn.normalize import softmax
-from funcgrad.transforms.attention import attention
+from funcgrad.transforms.attention import attention_and_empty
+from funcgrad.transforms.attention_operands import Given, wide_dtype
 
 
 def dot_product_attention(
@@ -34,13 +34,15 @@ def dot_product_attention(
     bias: added to the logits, broadcastable to (B, N, T, S); mask: bool of that shape, False leaves
     a pair out. scale: 1/√H by default. is_causal: query t sees keys s ≤ t.
     *_seq_lengths: int (B,), the tokens that count; local_window_size: how many keys to the left and
-    right a query sees. Softmax is computed in float32 for lower-precision inputs. Rows without any
-    key give 0. Result: as query.
+    right a query sees. Softmax is computed in float32 for lower-precision inputs. Result: as query.
 
-    Without bias and mask this is one op, whose memory is linear in the lengths, also backward; keys
-    that no query of a block sees are skipped. There NaN and infinities of keys and values that a
-    query doesn't see may or may not reach it, and a row whose logits are all -inf gives 0. Second
-    derivatives, forward mode, bias and mask have all T·S weights in memory.
+    As in JAX, a query that sees no key gets the mean of all values, one beyond its sequence's
+    length gets 0. NaN and infinities of keys that a query doesn't see don't reach it, those of
+    values may. A row whose logits are all -inf counts as one without keys; without mask, window
+    and lengths of keys it gives 0.
+
+    This is one op, which never has all T·S weights in memory, nor have its derivatives of any
+    order; keys that no query of a block sees are skipped.
 
     >>> from funcgrad import nn
     >>> x = fnp.ones((1, 2, 1, 4))
@@ -52,19 +54,48 @@ def dot_product_attention(
     if not batched:
         query, key, value = query[None], key[None], value[None]
     _check(query, key, value)
-    window = _window(is_causal, local_window_size)
-    given = (
-        _seq_lengths("query_seq_lengths", query_seq_lengths, query.shape[0]),
-        _seq_lengths("key_value_seq_lengths", key_value_seq_lengths, query.shape[0]),
+    dtype = _dtype(query, key, value)
+    wide = wide_dtype(dtype)
+    given = Given(
+        _lengths(query, key, query_seq_lengths, key_value_seq_lengths),
+        _pairs("bias", bias, query, key, wide),
+        _pairs("mask", mask, query, key, np.dtype(np.bool_)),
     )
-    if scale is None:
-        scale = 1 / math.sqrt(query.shape[3])
-    fuses = bias is None and mask is None and query.dtype == key.dtype == value.dtype
-    if fuses and dtypes.is_float(query.dtype) and query.size and key.size:
-        out = _fused(query, key, value, scale, window, given)
-    else:
-        out = _composed(query, key, value, scale, window, given, bias, mask)
+    window = _window(is_causal, local_window_size)
+    if not query.size or not key.size:
+        return fnp.zeros_like(query if batched else query[0])
+    query, key, value = (x.astype(dtype) for x in (query, key, value))
+    scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
+    if not (isinstance(scale, int | float) and 0 < scale < math.inf):
+        query, scale = (query * scale).astype(dtype), 1.0
+    out, empty = attention_and_empty(query, key, value, given, scale, *window)
+    t, s = query.shape[1], key.shape[1]
+    past = window[0] is not None and t - 1 - window[0] >= s
+    if mask is not None or key_value_seq_lengths is not None or past:
+        out = _filled(out, empty, value, query_seq_lengths)
     return out if batched else out[0]
+
+
+def _filled(out: Any, empty: Any, value: Any, query_lengths: Any) -> Any:
+    """The mean of all values for queries without keys, as they have no weights to go by."""
+    empty = fnp.swapaxes(empty, 1, 2)
+    if query_lengths is not None:
+        there = fnp.arange(out.shape[1]) < fnp.asarray(query_lengths).reshape(-1, 1)
+        empty = fnp.logical_and(empty, there[:, :, None])
+    mean = fnp.mean(value.astype(wide_dtype(value.dtype)), axis=1, keepdims=True)
+    mean = fnp.repeat(mean, out.shape[2] // value.shape[2], axis=2).astype(out.dtype)
+    return fnp.where(empty[..., None], mean, out)
+
+
+def _dtype(query: Any, key: Any, value: Any) -> np.dtype:
+    """The float dtype that query, key and value have in common."""
+    dtype = fnp.result_type(query, key, value)
+    if dtypes.is_complex(dtype):
+        raise DTypeError(
+            "dot_product_attention: softmax needs real numbers, got query "
+            f"{query.dtype}, key {key.dtype}, value {value.dtype}"
+        )
+    return dtype if dtypes.is_float(dtype) else fnp.result_type(dtype, np.float32)
 
 
 def _window(is_causal: bool, size: Any) -> tuple[int | None, int | None]:
@@ -82,57 +113,47 @@ def _window(is_causal: bool, size: Any) -> tuple[int | None, int | None]:
     return before, after
 
 
-def _seq_lengths(name: str, lengths: Any, batch: int) -> Any:
-    """Lengths as an int array (batch,), or None."""
-    if lengths is None:
+def _lengths(query: Any, key: Any, queries: Any, keys: Any) -> tuple[Any, ...]:
+    """How many queries and keys of each sequence count, as int32; () where all do."""
+    if queries is None and keys is None:
+        return ()
+    batch, found = query.shape[0], []
+    for name, lengths, size in (
+        ("query_seq_lengths", queries, query.shape[1]),
+        ("key_value_seq_lengths", keys, key.shape[1]),
+    ):
+        x = fnp.asarray(size if lengths is None else lengths)
+        if not dtypes.is_integer(x.dtype):
+            raise DTypeError(f"dot_product_attention: {name} must be integers, got {x.dtype}")
+        if x.shape not in ((), (batch,)):
+            raise ShapeError(
+                f"dot_product_attention: {name} must be of shape ({batch},), a length a sequence, "
+                f"got {x.shape}"
+            )
+        found.append(fnp.broadcast_to(x.astype(np.int32), (batch,)))
+    return tuple(found)
+
+
+def _pairs(name: str, given: Any, query: Any, key: Any, dtype: np.dtype) -> Any:
+    """A bias or mask with four axes, or None."""
+    if given is None:
         return None
-    x = fnp.asarray(lengths)
-    if not dtypes.is_integer(x.dtype):
-        raise DTypeError(f"dot_product_attention: {name} must be integers, got {x.dtype}")
-    if x.shape not in ((), (batch,)):
+    x = fnp.asarray(given)
+    if dtype == np.bool_ and x.dtype != np.bool_:
+        raise DTypeError(
+            f"dot_product_attention: mask must be of bools, got {x.dtype}; give numbers that are "
+            "added to the logits as bias"
+        )
+    if dtypes.is_complex(x.dtype):
+        raise DTypeError(f"dot_product_attention: bias must be of real numbers, got {x.dtype}")
+    whole = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+    shape = (1,) * (4 - x.ndim) + x.shape
+    if x.ndim > 4 or any(n not in (1, m) for n, m in zip(shape, whole, strict=True)):
         raise ShapeError(
-            f"dot_product_attention: {name} must be of shape ({batch},), a length a sequence, got "
+            f"dot_product_attention: {name} must be broadcastable to (B, N, T, S) = {whole}, got "
             f"{x.shape}"
         )
-    return fnp.broadcast_to(x, (batch,))
-
-
-def _fused(query: Any, key: Any, value: Any, scale: Any, window: Any, given: Any) -> Any:
-    """One op, which never has all weights in memory."""
-    if not (isinstance(scale, int | float) and 0 < scale < math.inf):
-        query, scale = (query * scale).astype(query.dtype), 1.0
-    lengths = []
-    if any(x is not None for x in given):
-        for x, size in zip(given, (query.shape[1], key.shape[1]), strict=True):
-            x = fnp.full(query.shape[:1], size, np.int32) if x is None else x.astype(np.int32)
-            lengths.append(x)
-    before, after = window
-    return attention(query, key, value, lengths, scale=scale, before=before, after=after)
-
-
-def _composed(
-    query: Any, key: Any, value: Any, scale: Any, window: Any, given: Any, bias: Any, mask: Any
-) -> Any:
-    """Of ops, with all weights at once."""
-    t, n = query.shape[1:3]
-    s, k = key.shape[1:3]
-    if k != n:
-        key, value = (fnp.repeat(x, n // k, axis=2) for x in (key, value))
-    wide = query.dtype if query.dtype.itemsize >= 4 else np.dtype(np.float32)
-    logits = fnp.einsum("btnh,bsnh->bnts", query * scale, key, preferred_element_type=wide)
-    if bias is not None:
-        logits = logits + fnp.asarray(bias).astype(wide)
-    allowed = _allowed(t, s, mask, window)
-    lengths = _lengths(t, s, *given)
-    if lengths is not None:
-        allowed = lengths if allowed is None else fnp.logical_and(allowed, lengths)
-    if allowed is not None:
-        # A large finite value instead of -inf: a row without keys stays free of NaN.
-        logits = fnp.where(allowed, logits, float(dtypes.finfo(wide).min) / 2)
-    weights = softmax(logits, axis=-1).astype(value.dtype)
-    if allowed is not None:
-        weights = fnp.where(allowed, weights, fnp.zeros_like(weights))
-    return fnp.einsum("bnts,bsnh->btnh", weights, value)
+    return x.reshape(shape).astype(dtype)
 
 
 def _check(query: Any, key: Any, value: Any) -> None:
@@ -147,33 +168,3 @@ def _check(query: Any, key: Any, value: Any) -> None:
             "dot_product_attention: batch and head sizes must agree, key and value have one shape, "
             f"and the key heads divide the query heads; got {shapes}"
         )
-
-
-def _allowed(t: int, s: int, mask: Any, window: tuple[int | None, int | None]) -> Any:
-    """Which pairs (query, key) count, or None for all."""
-    allowed = None if mask is None else fnp.asarray(mask)
-    if allowed is not None and allowed.dtype != np.bool_:
-        raise DTypeError(
-            f"dot_product_attention: mask must be of bools, got {allowed.dtype}; give numbers that "
-            "are added to the logits as bias"
-        )
-    rows, columns = fnp.arange(t)[:, None], fnp.arange(s)[None, :]
-    before, after = window
-    conditions = [] if before is None else [columns >= rows - before]
-    if after is not None:
-        conditions.append(columns <= rows + after)
-    for c in conditions:
-        allowed = c if allowed is None else fnp.logical_and(allowed, c)
-    return allowed
-
-
-def _lengths(t: int, s: int, query_lengths: Any, key_lengths: Any) -> Any:
-    """Which pairs are within the sequences' lengths, as (B, 1, T, S), or None."""
-    allowed = None
-    for lengths, size, at in ((query_lengths, t, (3,)), (key_lengths, s, (2,))):
-        if lengths is None:
-            continue
-        within = fnp.arange(size)[None, :] < fnp.asarray(lengths)[:, None]
-        within = fnp.expand_dims(within, (1, *at))
-        allowed = within if allowed is None else fnp.logical_and(allowed, within)
-    return allowed

@@ -23,6 +23,7 @@ from funcgrad.ops.convert import convert_element_type
 from funcgrad.ops.families import add
 from funcgrad.parallel import lookups, shift
 from funcgrad.parallel.site import Shape, Site
+from funcgrad.transforms.attention import backward_dims
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,30 @@ _COLLECTIVES = {
 }
 
 # Heads (or texts) where texts are cut: each device then has whole texts of its heads.
-_ATTENTION = Rule(lambda site, *xs: site.bind(*xs), instead=("n", "b"))
+_ATTENTION = Rule(_as_is, instead=("n", "b"))
+
+
+def _attention_backward(site: Site, *xs: Any) -> Any:
+    """Devices that share a bias have parts of the sum of its cotangents."""
+    dq, dk, dv, *rest = site.bind(*xs)
+    if rest:
+        mapping = dims_.parse(_attention_dims(*site.ins, **site.params))
+        parts = [f for f in ("b", "n") if f not in mapping.outs[3]]
+        axes = tuple(a for f in parts for a in site.assigned.get(f, ()))
+        rest = [psum_p.bind(x, axis_name=axes) if axes else x for x in rest]
+    return [dq, dk, dv, *rest]
+
+
+def _attention_dims(*avals: ShapedArray, **params: Any) -> str:
+    return backward_dims(*avals, whole=False, **params)
+
 
 RULES: dict[str, Rule] = {
     **_COLLECTIVES,
     "broadcast_in_dim": Rule(lambda site, x: site.bind(x, shape=site.out_shapes[0])),
     "reshape": Rule(lambda site, x: site.bind(x, new_sizes=site.out_shapes[0]), _reshape_dims),
-    **dict.fromkeys(("attention", "attention_tangent", "attention_backward"), _ATTENTION),
+    **dict.fromkeys(("attention", "attention_tangent"), _ATTENTION),
+    "attention_backward": Rule(_attention_backward, _attention_dims, instead=("n", "b")),
     "iota": Rule(_iota, _iota_dims),
     "pad": Rule(_as_is, _pad_dims),
     "shift": Rule(shift.shift_block),

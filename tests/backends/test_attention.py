@@ -139,7 +139,7 @@ def test_memory_is_linear_in_the_length(length, causal):
     array = length * 8 * 64 * 4
     f = lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=causal)
     forward = fg.jit(f).lower(*[shape] * 3).compile().memory_analysis()
-    assert forward["temp_size_in_bytes"] <= 8 * length * 4 + 64  # the logarithms of sums
+    assert forward["temp_size_in_bytes"] <= 2 * 8 * length * 4 + 64  # two numbers a row
     gradients = fg.grad(lambda *xs: fnp.sum(f(*xs) ** 2), argnums=(0, 1, 2))
     both = fg.jit(gradients).lower(*[shape] * 3).compile().memory_analysis()
     assert both["temp_size_in_bytes"] <= 5 * array

@@ -11,7 +11,7 @@ from funcgrad import errors, nn
 B, T, S, N, K, H = 2, 4, 6, 4, 2, 3
 
 
-def loops(q, k, v, bias=None, allowed=None, scale=None):
+def loops(q, k, v, bias=None, allowed=None, scale=None, queries=None):
     """A head and a query at a time; `allowed` and `bias` are (B, N, T, S)."""
     out = np.zeros_like(q)
     b, t, n, h = q.shape
@@ -20,8 +20,10 @@ def loops(q, k, v, bias=None, allowed=None, scale=None):
         logits = k[i, :, head // group] @ q[i, j, head] * (h**-0.5 if scale is None else scale)
         logits = logits if bias is None else logits + bias[i, head, j]
         keep = np.ones(len(logits), bool) if allowed is None else allowed[i, head, j]
-        if keep.any():
-            out[i, j, head] = special.softmax(logits[keep]) @ v[i, keep, head // group]
+        values = v[i, :, head // group]
+        if queries is None or j < queries[i]:
+            own = special.softmax(logits[keep]) @ values[keep] if keep.any() else values.mean(0)
+            out[i, j, head] = own
     return out
 
 
@@ -55,7 +57,7 @@ CASES = {
     "windows": ({"local_window_size": (2, 0)}, {"allowed": window(2, 0)}),
     "lengths": (
         {"query_seq_lengths": np.array([2, 4]), "key_value_seq_lengths": np.array([3, 0])},
-        {"allowed": INSIDE},
+        {"allowed": INSIDE, "queries": [2, 4]},
     ),
     "everything": (
         {"bias": BIAS, "mask": MASK, "is_causal": True, "local_window_size": 2, "scale": 2.0},
@@ -69,7 +71,9 @@ CASES = {
 def test_values(name, jit, rng):
     q, k, v = inputs(rng)
     ours, theirs = CASES[name]
-    whole = {a: np.broadcast_to(x, (B, N, T, S)) for a, x in theirs.items() if a != "scale"}
+    whole = {
+        a: np.broadcast_to(x, (B, N, T, S)) for a, x in theirs.items() if a in ("bias", "allowed")
+    }
     f = lambda *qkv: nn.dot_product_attention(*qkv, **ours)
     got = (fg.jit(f) if jit else f)(q, k, v)
     assert got.dtype == np.float64

@@ -7,8 +7,9 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import errors, nn
 from funcgrad.core.aval import ShapedArray
-from funcgrad.nn.attention import _composed, _window
 from funcgrad.transforms import attention as at
+from funcgrad.transforms import attention_formula, attention_reference
+from funcgrad.transforms.attention_operands import Given
 from tests.ops.rules import random_like
 from tests.test_ops import check_cuts
 
@@ -28,9 +29,17 @@ def fused(window):
     return lambda q, k, v: at.attention(q, k, v, scale=0.4, before=before, after=after)
 
 
-def composed(window):
-    given = window or (None, None)
-    return lambda q, k, v: _composed(q, k, v, 0.4, given, (None, None), None, None)
+def composed(window, lengths=()):
+    """The formula, with all weights at once."""
+    before, after = window or (None, None)
+    params = {"scale": 0.4, "before": before, "after": after}
+
+    def run(q, k, v, *pairs):
+        given = Given(lengths, *pairs)
+        f = attention_formula.Formula(q, k, v, given, **params)
+        return f.value(np.result_type(q))[0]
+
+    return run
 
 
 def loss(f, seed):
@@ -113,11 +122,12 @@ def test_axes_that_may_be_cut(heads, after, bounded, rng):
     q, k, v = operands(rng, queries=6, keys=8, heads=heads)
     params = {**PARAMS, "after": after}
     lengths = [np.int32([3, 6]), np.int32([8, 5])] if bounded else []
-    out, lse = at.attention_p.impl(np, q, k, v, *lengths, **params)
+    out, stats = at.attention_p.impl(np, q, k, v, *lengths, **params)
     check_cuts(at.attention_p, params, [q, k, v, *lengths])
     tangents = [random_like(rng, x) for x in (q, k, v)]
-    check_cuts(at.attention_tangent_p, params, [q, k, v, out, lse, *tangents, *lengths])
-    check_cuts(at.attention_backward_p, params, [q, k, v, out, lse, tangents[0], *lengths])
+    check_cuts(at.attention_tangent_p, params, [q, k, v, out, stats, *tangents, *lengths])
+    given = [q, k, v, out, stats, tangents[0], *lengths]
+    check_cuts(at.attention_backward_p, {**params, "bias_too": False}, given)
     assert ("t!" in at.attention_p.dims(*avals(q, k, v, *lengths), **params)) == (
         after == 0 or bounded
     )
@@ -131,10 +141,11 @@ def test_reference_in_blocks(monkeypatch, rng):
     q, k, v = operands(rng)
     whole = at.attention_p.impl(np, q, k, v, **{**PARAMS, "after": 50})
     ct = random_like(rng, q)
-    wanted = at.attention_backward_p.impl(np, q, k, v, *whole, ct, **{**PARAMS, "after": 50})
-    monkeypatch.setattr(at, "MOST_SCORES", 2 * 4 * LONG * 2)
+    params = {**PARAMS, "after": 50, "bias_too": False}
+    wanted = at.attention_backward_p.impl(np, q, k, v, *whole, ct, **params)
+    monkeypatch.setattr(attention_reference, "MOST_SCORES", 2 * 4 * LONG * 2)
     parts = at.attention_p.impl(np, q, k, v, **{**PARAMS, "after": 50})
-    got = at.attention_backward_p.impl(np, q, k, v, *whole, ct, **{**PARAMS, "after": 50})
+    got = at.attention_backward_p.impl(np, q, k, v, *whole, ct, **params)
     for g, w in zip((*parts, *got), (*whole, *wanted), strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-13)
 
@@ -144,7 +155,7 @@ def test_unusual_scales(rng):
     q, k, v = operands(rng, heads=(2, 2))
     for scale in (0.0, -0.7):
         got = nn.dot_product_attention(q, k, v, scale=scale)
-        wanted = _composed(q, k, v, scale, _window(False, None), (None, None), None, None)
+        wanted = nn.dot_product_attention(q * scale, k, v, scale=1.0)
         np.testing.assert_allclose(got, wanted, rtol=1e-10)
     traced = fg.jit(lambda s: nn.dot_product_attention(q, k, v, scale=s))(-0.7)
     # -0.7 comes as a float32.
@@ -173,3 +184,95 @@ def test_errors():
         at.attention(x, x.astype(np.float16), x, scale=1)
     with pytest.raises(errors.ShapeError, match=r"two int32 arrays of shape \(2,\), got i32\[3\]"):
         at.attention(x, x, x, (np.int32([1, 2, 3]),) * 2, scale=1)
+
+
+PAIRS = {
+    "bias": ((1, 4, 9, LONG), None),
+    "of heads": ((1, 4, 1, 1), None),
+    "of keys": ((2, 1, 1, LONG), (2, 1, 1, LONG)),
+    "of queries": ((2, 4, 9, 1), (1, 1, 9, LONG)),
+    "all": ((2, 4, 9, LONG), (2, 4, 9, LONG)),
+}
+
+
+def pairs(rng, name):
+    """A bias and perhaps a mask, by which the second query sees nothing."""
+    bias, mask = PAIRS[name]
+    found = [rng.normal(size=bias)]
+    if mask:
+        found.append(rng.random(mask) > 0.4)
+        if mask[2] != 1:
+            found[1][:, :, 1] = False
+    return found
+
+
+def with_pairs(f, more):
+    return lambda q, k, v, bias: f(q, k, v, bias, *more)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_gradients_with_bias_and_mask(name, jit, rng):
+    xs, (bias, *more) = operands(rng), pairs(rng, name)
+    seed = random_like(rng, xs[0])
+    fused_p = lambda q, k, v, *p: at.attention(q, k, v, (), *p, scale=0.4)
+    gradients = [
+        fg.grad(loss(with_pairs(f, more), seed), argnums=(0, 1, 2, 3))
+        for f in (fused_p, composed(None))
+    ]
+    assert {"attention", "attention_backward"} <= set(names(gradients[0], *xs, bias))
+    ours = (fg.jit(gradients[0]) if jit else gradients[0])(*xs, bias)
+    for g, w in zip(ours, gradients[1](*xs, bias), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["bias", "of queries"])
+def test_second_derivatives_with_bias(name, rng, monkeypatch):
+    """A few queries at a time: blocks, and some left over."""
+    xs, (bias, *more) = operands(rng), pairs(rng, name)
+    args = [*xs, bias]
+    seed, directions = random_like(rng, xs[0]), [random_like(rng, x) for x in args]
+    fused_p = lambda q, k, v, *p: at.attention(q, k, v, (), *p, scale=0.4)
+
+    def orders(f):
+        f = loss(with_pairs(f, more), seed)
+        one = fg.grad(f, argnums=(0, 1, 2, 3))
+        product = lambda *xs: sum(fnp.sum(g * d) for g, d in zip(one(*xs), directions, strict=True))
+        return [
+            fg.jvp(f, tuple(args), tuple(directions))[1],
+            *fg.jvp(one, tuple(args), tuple(directions))[1],
+            *fg.grad(product, argnums=(0, 1, 2, 3))(*args),
+        ]
+
+    wanted = orders(composed(None))
+    monkeypatch.setattr(attention_formula, "LEAST", 2)
+    monkeypatch.setattr(attention_formula, "MOST_WEIGHTS", 1)
+    for g, w in zip(fg.jit(lambda: orders(fused_p))(), wanted, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0, None, None), (None, 1, 0, 1, 0), (0, 0, 0, 0, None)])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_vmap_with_bias_and_mask(axes, batch, rng):
+    lanes = []
+    for _ in range(3):
+        xs = operands(rng, heads=(2, 1), queries=4, batch=batch)
+        lanes.append([*xs, rng.normal(size=(1, 2, 4, 1)), rng.random((batch, 1, 1, LONG)) > 0.3])
+    args = [
+        lanes[0][i] if d is None else np.stack([x[i] for x in lanes], d) for i, d in enumerate(axes)
+    ]
+    value = lambda q, k, v, b, m: fnp.sum(at.attention(q, k, v, (), b, m, scale=0.4) ** 2)
+    gradient = fg.grad(value, argnums=(0, 1, 2, 3))
+    got = fg.jit(fg.vmap(gradient, axes))(*args)
+    for k in range(3):
+        own = [lanes[0][i] if d is None else lanes[k][i] for i, d in enumerate(axes)]
+        for g, w in zip(got, gradient(*own), strict=True):
+            np.testing.assert_allclose(g[k], w, rtol=1e-10, atol=1e-11)
+
+
+def test_bias_and_mask_that_do_not_fit():
+    x = np.ones((2, 3, 4, 5), np.float32)
+    with pytest.raises(errors.ShapeError, match=r"bias must broadcast to \(2, 4, 3, 3\)"):
+        at.attention(x, x, x, bias=np.ones((2, 2, 3, 3), np.float32), scale=1)
+    with pytest.raises(errors.DTypeError, match="bias must be of float32, got f64"):
+        at.attention(x, x, x, bias=np.ones((1, 1, 3, 3)), scale=1)

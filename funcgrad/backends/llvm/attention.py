@@ -69,7 +69,7 @@ def words(step: AttentionStep) -> list[int]:
 def pointers(step: AttentionStep) -> dict[str, Ref]:
     """What lies at the addresses among the words."""
     found = {name: x.ref for name, x in _arrays(step).items()}
-    found["lse"] = step.lse
+    found["stats"] = step.stats
     found |= dict(zip(("query_lengths", "key_lengths"), step.lengths, strict=False))
     if step.scratch is not None:
         found["scratch"] = step.scratch

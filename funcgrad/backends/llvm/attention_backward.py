@@ -37,7 +37,7 @@ class _Task(NamedTuple):
     ct: ir.Value
     qt: ir.Value  # queries as columns, cotangents as columns
     ctt: ir.Value
-    lse: ir.Value
+    shift: ir.Value  # of each query
     delta: ir.Value
     weights: ir.Value  # [query][key] of a panel
     ds: ir.Value  # the cotangents of scores, [panel][query][key]
@@ -84,7 +84,7 @@ class Backward:
         return call["features"].round_up(self.parts.cols)
 
     def _deltas(self, code: Code, call: Record, batch: Int, head: Int, t: Int) -> Int:
-        """Where a row's number lies in `scratch` and in `lse`."""
+        """Where a row's number lies in `scratch`."""
         return (batch * call["heads"] + head) * call["queries"] + t
 
     def _small_task(self, name: str) -> tuple[Code, Record]:
@@ -248,13 +248,7 @@ class Backward:
             apart, step = call[f"{name}_place"], call[f"{name}_feature"]
             code.call(parts.pack_rows, by_row, p, at.m, h, apart, step, across)
             code.call(parts.pack_rows, by_column, p, h, at.m, step, apart, along)
-        row = self._deltas(code, call, b.batch, head, at.t)
-        base2 = ir.Constant(parts.acc, 1 / math.log(2))
-        with code.range(0, at.m) as i:
-            x = code.load(code.at(call.pointer_at("lse"), row + i, parts.acc), parts.acc)
-            code.store(code.b.fmul(x, base2), code.at(b.lse, i, parts.acc))
-            x = code.load(code.at(call.pointer_at("scratch"), row + i, parts.acc), parts.acc)
-            code.store(x, code.at(b.delta, i, parts.acc))
+        self._rows(code, call, b, head, at)
         low, _ = parts.seen(code, call, at.t, b.keys)
         _, high = parts.seen(code, call, at.t + at.m - 1, b.keys)
         low = (low - at.s).max(0).min(at.n) // cols
@@ -272,6 +266,22 @@ class Backward:
                 count = (at.n - p * cols).min(cols)
                 product = parts.tile_product(rows, add=True, in_place=True)
                 code.call(product, count, a, x, c, row_size)
+
+    def _rows(self, code: Code, call: Record, b: _Task, head: Int, at: _Span) -> None:
+        """What is known of each query of a block."""
+        acc = self.parts.acc
+        base2 = ir.Constant(acc, 1 / math.log(2))
+        item, queries = b.batch * call["heads"] + head, call["queries"]
+        stats = code.at(call.pointer_at("stats"), item * 2 * queries + at.t, acc)
+        deltas = code.at(call.pointer_at("scratch"), item * queries + at.t, acc)
+        with code.range(0, at.m) as i:
+            top, log_sum, delta = (
+                code.load(code.at(p, i + apart, acc), acc)
+                for p, apart in ((stats, 0), (stats, queries), (deltas, 0))
+            )
+            x = code.b.fmul(code.b.fadd(top, log_sum), base2)
+            code.store(x, code.at(b.shift, i, acc))
+            code.store(delta, code.at(b.delta, i, acc))
 
     def _panel(self, code: Code, call: Record, b: _Task, at: _Span, p: Int) -> None:
         """A panel of keys: weights, the cotangents of scores, and what they add to dk and dv."""
@@ -298,25 +308,25 @@ class Backward:
         whole_low, _ = parts.seen(code, call, first + m - 1, b.keys)
         _, whole_high = parts.seen(code, call, first, b.keys)
         whole = ((whole_low <= key) & (whole_high >= key + cols)).select(1, 0)
-        lse, delta = (code.at(x, low, parts.acc) for x in (b.lse, b.delta))
-        code.call(self.weigh, code.args[0], weights, ds, lse, delta, m, first, key, b.keys, whole)
+        shift, delta = (code.at(x, low, parts.acc) for x in (b.shift, b.delta))
+        code.call(self.weigh, code.args[0], weights, ds, shift, delta, m, first, key, b.keys, whole)
         for x, y, to in ((b.ctt, weights, b.dv), (b.qt, ds, b.dk)):
             tiles = code.at(x, low * rows, parts.acc)
             sums = code.at(to, p * size, parts.acc)
             parts.product(code, h, m, tiles, along, y, sums, add=True)
 
     def _weigh(self) -> ir.Function:
-        """void(call, weights, ds, lse, delta, m, t, s, keys, whole): scores become weights, and
+        """void(call, weights, ds, shift, delta, m, t, s, keys, whole): scores become weights, and
         the cotangents of weights those of scores."""
         code = Code(self.parts.module, "weigh", [PTR] * 5 + [I64] * 5)
-        pointer, weights, ds, lse, delta, m, t, s, keys, whole = code.args
+        pointer, weights, ds, shifts, delta, m, t, s, keys, whole = code.args
         call, parts = Record(code, CALL, pointer), self.parts
         cols, lanes, b = parts.cols, parts.lanes, code.b
         scale = parts.scale(code, call, 1 / math.log(2))
         places = [parts.counting(code, s, v) for v in range(parts.tile.vectors)]
 
         def row(i: Int, hidden: bool) -> None:
-            shift = b.fneg(code.splat(code.load(code.at(lse, i, parts.acc), parts.acc), lanes))
+            shift = b.fneg(code.splat(code.load(code.at(shifts, i, parts.acc), parts.acc), lanes))
             less = code.splat(code.load(code.at(delta, i, parts.acc), parts.acc), lanes)
             if hidden:
                 low, high = (parts.number(code, x) for x in parts.seen(code, call, t + i, keys))

@@ -205,7 +205,7 @@ class Forward:
                 parts.store(code, x, scores, at)
 
     def _finish(self, code: Code, call: Record, b: _Block, p: Int, sums_step: Int) -> None:
-        """Results and logarithms of the sums of a panel; queries without keys give 0 and +inf."""
+        """Results and statistics of a panel; queries without keys give 0, and +inf and 0."""
         parts, cols, lanes = self.parts, self.parts.cols, self.parts.lanes
         state = code.at(b.state, p * (2 * cols), parts.acc)
         t = b.start + p * cols
@@ -215,18 +215,20 @@ class Forward:
             top = parts.load(code, state, v * lanes)
             total = parts.load(code, state, cols + v * lanes)
             none = code.b.fcmp_ordered("==", total, parts.value(0.0))
-            lse = parts.fma(code, top, scale, parts.log(code, total))
-            lse = code.b.select(none, parts.value(math.inf), lse)
+            top = code.b.select(none, parts.value(math.inf), code.b.fmul(top, scale))
+            log_sum = code.b.select(none, parts.value(0.0), parts.log(code, total))
             inverse = code.b.fdiv(parts.value(1.0), total)
             inverse = code.b.select(none, parts.value(0.0), inverse)
-            parts.store(code, lse, state, v * lanes)
+            parts.store(code, top, state, v * lanes)
             parts.store(code, inverse, state, cols + v * lanes)
+            parts.store(code, log_sum, b.scores, v * lanes)
         out = parts.pointer(code, call, "out", (b.batch, t, b.head))
         code.call(parts.write_turned(), code.at(b.sums, p * sums_step * cols, parts.acc),
                   code.at(state, cols, parts.acc), out, n, call["features"], call["out_place"],
                   call["out_feature"])  # fmt: skip
-        row = (b.batch * call["heads"] + b.head) * call["queries"] + t
-        to = code.at(call.pointer_at("lse"), row, parts.acc)
-        with code.range(0, n) as j:
-            code.store(code.load(code.at(state, j, parts.acc), parts.acc),
-                       code.at(to, j, parts.acc))  # fmt: skip
+        row = (b.batch * call["heads"] + b.head) * 2 * call["queries"] + t
+        for start, source in ((row, state), (row + call["queries"], b.scores)):
+            to = code.at(call.pointer_at("stats"), start, parts.acc)
+            with code.range(0, n) as j:
+                x = code.load(code.at(source, j, parts.acc), parts.acc)
+                code.store(x, code.at(to, j, parts.acc))

@@ -37,7 +37,7 @@ CALL = (
     "first", "last",  # see the module's docstring
     "block",  # how many queries a task of the forward pass has
     "ranges",  # into how many ranges of keys the backward pass is cut
-    "lse", "query_lengths", "key_lengths",  # the latter may be null
+    "stats", "query_lengths", "key_lengths",  # the latter may be null
     "scratch",
     *(f"{x}{part}" for x in ARRAYS for part in ("", *(f"_{axis}" for axis in AXES))),
 )  # fmt: skip

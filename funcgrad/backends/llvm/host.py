@@ -111,7 +111,7 @@ def _written(s: Step) -> list[Ref]:
         return [s.to]
     if isinstance(s, AttentionStep):
         places = [x.ref for x in s.outs]
-        return [*places, s.scratch] if s.scratch is not None else [*places, s.lse]
+        return [*places, s.scratch] if s.scratch is not None else [*places, s.stats]
     return [s.c] if isinstance(s, GemmStep) else []
 
 

@@ -10,7 +10,8 @@ from funcgrad.backends.llvm import attention as module
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import Target, engine
 from funcgrad.backends.program import AttentionSizes, AttentionStep, Ref, Strided
-from funcgrad.transforms.attention import attention_backward_p, attention_p, wide_dtype
+from funcgrad.transforms.attention import attention_backward_p, attention_p
+from funcgrad.transforms.attention_operands import wide_dtype
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": BF16}
@@ -72,36 +73,37 @@ def step_of(dtype, shape, ins, outs, lengths, scratch=None):
 
 
 def both(shape, dtype, layout="plain", target=None, lengths=()):
-    """(got, wanted) of both directions: out, lse, dq, dk, dv."""
+    """(got, wanted) of both directions: out, stats, dq, dk, dv."""
     b, t, s, n, k, h, before, after, _, ranges = shape
     rng, kind = np.random.default_rng(sum(shape[:6])), np.dtype(DTYPES[dtype])
     wide = wide_dtype(kind)
     q, ct = (rng.normal(size=(b, t, n, h)).astype(kind) for _ in "qc")
     key, v = (rng.normal(size=(b, s, k, h)).astype(kind) for _ in "kv")
     params = {"scale": 0.3, "before": before, "after": after}
-    out, lse = attention_p.impl(np, q, key, v, *lengths, **params)
-    wanted = [out, lse, *attention_backward_p.impl(np, q, key, v, out, lse, ct, *lengths, **params)]
+    out, stats = attention_p.impl(np, q, key, v, *lengths, **params)
+    operands = q, key, v, out, stats, ct, *lengths
+    wanted = [out, stats, *attention_backward_p.impl(np, *operands, bias_too=False, **params)]
     q, key, v, out, ct = (laid_out(x, layout) for x in (q, key, v, out, ct))
     got = [laid_out(np.full_like(x, np.nan), layout) for x in (q, q, key, v)]
-    got_lse = np.full((b, n, t), np.nan, wide)
+    got_stats = np.full((b, n, 2, t), np.nan, wide)
     names = dict(zip(("query_lengths", "key_lengths"), lengths, strict=False))
     kinds = [
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, backward, target))
         for backward in (False, True)
     ]
     step = step_of(kind, shape, (q, key, v), got[:1], lengths)
-    call(kinds[0], step, {"q": q, "k": key, "v": v, "out": got[0]}, {"lse": got_lse, **names})
+    call(kinds[0], step, {"q": q, "k": key, "v": v, "out": got[0]}, {"stats": got_stats, **names})
     size = b * n * t + ranges * b * n * (t + 32) * -(-h // 96) * 96
     scratch = np.full(size, np.nan, wide)
     step = step_of(kind, shape, (q, key, v, out, ct), got[1:], lengths, Ref("arena"))
     given = (q, key, v, out, ct, *got[1:])
     arrays = dict(zip(("q", "k", "v", "out", "ct", "dq", "dk", "dv"), given, strict=True))
-    call(kinds[1], step, arrays, {"lse": lse, "scratch": scratch, **names})
-    return [got[0], got_lse, *got[1:]], wanted
+    call(kinds[1], step, arrays, {"stats": stats, "scratch": scratch, **names})
+    return [got[0], got_stats, *got[1:]], wanted
 
 
 def check(got, wanted, dtype):
-    for name, g, w in zip(("out", "lse", "dq", "dk", "dv"), got, wanted, strict=True):
+    for name, g, w in zip(("out", "stats", "dq", "dk", "dv"), got, wanted, strict=True):
         g, w = (np.asarray(x).astype(np.float64) for x in (g, w))
         size = np.abs(w[np.isfinite(w)]).max(initial=1)
         tolerance = TOLERANCE[dtype] * size
@@ -129,7 +131,7 @@ def test_lengths(ranges):
     check(got, wanted, "float32")
     for nothing in (got[0][2], got[0][4], got[0][1, 33:]):
         assert not nothing.any()
-    assert np.isposinf(got[1][2]).all()
+    assert np.isposinf(got[1][2, :, 0]).all()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -163,10 +165,10 @@ def test_nan_reaches_what_it_should(place, value):
     q, k, v = (rng.normal(size=(1, 40, 1, 16)).astype("f4") for _ in "qkv")
     {"q": q, "k": k, "v": v}[place][0, 7, 0, 3] = value
     shape = (1, 40, 40, 1, 1, 16, None, None, 128, 1)
-    out, lse = np.zeros_like(q), np.zeros((1, 1, 40), "f4")
+    out, stats = np.zeros_like(q), np.zeros((1, 1, 2, 40), "f4")
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install("float32"))
     step = step_of(np.float32, shape, (q, k, v), (out,), ())
-    call(function, step, {"q": q, "k": k, "v": v, "out": out}, {"lse": lse})
+    call(function, step, {"q": q, "k": k, "v": v, "out": out}, {"stats": stats})
     wanted, _ = attention_p.impl(np, q, k, v, scale=0.3, before=None, after=None)
     np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted))
     finite = np.isfinite(wanted)
@@ -178,12 +180,12 @@ def test_large_scores():
     rng = np.random.default_rng(1)
     q, k = (100 * rng.normal(size=(1, 50, 2, 32)).astype("f4") for _ in "qk")
     v = rng.normal(size=(1, 50, 2, 32)).astype("f4")
-    out, lse = np.zeros_like(q), np.zeros((1, 2, 50), "f4")
+    out, stats = np.zeros_like(q), np.zeros((1, 2, 2, 50), "f4")
     shape = (1, 50, 50, 2, 2, 32, None, None, 128, 1)
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install("float32"))
     step = step_of(np.float32, shape, (q, k, v), (out,), ())
-    call(function, step, {"q": q, "k": k, "v": v, "out": out}, {"lse": lse})
+    call(function, step, {"q": q, "k": k, "v": v, "out": out}, {"stats": stats})
     wide = [x.astype(np.float64) for x in (q, k, v)]
     wanted, sums = attention_p.impl(np, *wide, scale=0.3, before=None, after=None)
     np.testing.assert_allclose(out, wanted, rtol=2e-2, atol=2e-2)
-    np.testing.assert_allclose(lse, sums, rtol=1e-5)
+    np.testing.assert_allclose(stats.sum(2), sums.sum(2), rtol=1e-5)
