@@ -35,7 +35,7 @@ JOB = (
     *TABLES,
     # The block in hand of the packed way: offsets and sizes, packed operands, tiling.
     "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
-    "a_panels", "mt", "nt", "row_tiles", "prepacked", "by_rows",
+    "a_parts", "mt", "nt", "row_tiles", "prepacked", "by_rows",
 )  # fmt: skip
 THIN = 8  # rows of A up to which B is not worth packing
 SMALL_WORK = 96**3  # multiply-adds up to which packing costs more than it saves

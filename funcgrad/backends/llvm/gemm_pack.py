@@ -21,6 +21,7 @@ from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
 F32, F64, I16 = ir.FloatType(), ir.DoubleType(), ir.IntType(16)
 
 
+ROWS_AHEAD = 8  # of those being read, of an operand whose rows lie along panels
 AHEAD = 512  # bytes between a prefetch and its use, in rows too many for the hardware's
 
 
@@ -190,6 +191,7 @@ class Packer:
     def __init__(self, code: Code, width: int, tile: Tile, fmt: Format, target: Target):
         self.code, self.width, self.fmt, self.target = code, width, fmt, target
         self.lanes = lanes = tile.lanes
+        self.masked_stores = tile.masks
         self.masks = tile.masks and (fmt.bytes >= 4 or target.has("avx512bw"))
         self.dst, self.src, self.count, self.k, self.sw, self.sk, self.step = code.args
         self.vec = ir.VectorType(fmt.storage, lanes)
@@ -255,16 +257,23 @@ class Packer:
         def copy(p: Int, kk: Int, masks: dict[int, ir.Value]) -> None:
             to = code.at(dst, p * self.step + self._row_of(kk) * self.width, self.fmt.acc)
             for g in self.groups:
+                first = p * self.width + g * lanes
 
-                def read(at: Int, g: int = g) -> ir.Value:
-                    first = p * self.width + g * lanes
+                def read(at: Int, g: int = g, first: Int = first) -> ir.Value:
                     q = code.at(src, first + at * self.sk, self.fmt.storage)
                     if masks is full and (g + 1) * lanes <= self.width:
                         return code.load(q, self.vec, self.fmt.bytes)
                     return code.masked_load(q, masks[g], self.vec)
 
+                soon = code.at(src, first + (kk + ROWS_AHEAD) * self.sk, self.fmt.storage)
+                code.prefetch(soon)
                 x = self._packed(kk, read)
-                code.store(x, code.at(to, g * lanes, self.fmt.acc), self.fmt.acc_bytes)
+                there = code.at(to, g * lanes, self.fmt.acc)
+                if self.masked_stores and (g + 1) * lanes > self.width:
+                    # What follows the last row may be another thread's.
+                    code.masked_store(x, there, full[g])
+                else:
+                    code.store(x, there, self.fmt.acc_bytes)
 
         with code.range(0, self.k, self.along) as kk:
             with code.range(0, whole) as p:

@@ -2,7 +2,7 @@
 
 Blocks of at most mo × ko of A and ko × no of B are packed in parallel, then tiles of C are
 multiplied in parallel, k in steps of kc (Goto & van de Geijn 2008; Van Zee & van de Geijn, BLIS,
-2015). Where one tile has all rows, B's panels are packed by the tile that needs them, just before.
+2015). Where one tile has all rows, B's columns are packed by the tile that needs them, just before.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record, Way
 
-OWN_ROWS = 252  # rows up to which each tile packs its part of B
+OWN_ROWS = 280  # rows up to which each tile packs its part of B, unless it is in rows
 OWN_DEPTH = 384  # of what a tile packs itself
 TILE_ROWS = 126
 TILE_PANELS = 8
 MIN_TILE_WORK = 1 << 18
 BLOCK_ROWS, BLOCK_COLS = 1100, 2048  # of a block, at most (about)
+PART = 1 << 15  # elements that a thread packs at a time
 
 
 class Packed:
@@ -30,55 +31,79 @@ class Packed:
         self.way = Way("packed", lambda: self._blocks(self._pack_task(), self._tile_task()))
 
     def _pack_task(self) -> ir.Function:
-        """Packs panels [begin, end) of a block: first those of A, then those of B."""
+        """Packs parts [begin, end) of a block: first those of A, then those of B."""
         code = Code(self.parts.module, "pack_task", [PTR, I64, I64])
-        job, acc = Record(code, JOB, code.args[0]), self.fmt.acc
-        first, last, panels = code.args[1], code.args[2], job["a_panels"]
-        with code.when(first < panels):
-            w, rs, cs, step = self.tile.rows, job["a_rs"], job["a_cs"], job["pa_step"]
-            offset = (job["ic"] + first * w) * rs + job["ko"] * cs
-            src = code.at(job.pointer_at("a"), offset, self.fmt.storage)
-            dst = code.at(job.pointer_at("pa"), first * step, acc)
-            count = (job["ml"].min(last * w)) - first * w
-            with code.either(job["a_rows"].ne(0)) as (tables, plain):
-                with tables:
-                    rows = code.at(job.pointer_at("a_rows"), job["ic"] + first * w, I64)
-                    ks = code.at(job.pointer_at("a_ks"), job["ko"], I64)
-                    args = (dst, job.pointer_at("a"), count, job["kl"], rows, ks, step)
-                    code.call(self.parts.gather_a, *args)
-                with plain:
-                    code.call(self.parts.pack_a, dst, src, count, job["kl"], rs, cs, step)
-        with code.when(last > panels):
-            start, step = first.max(panels) - panels, job["pb_step"]
-            dst = code.at(job.pointer_at("pb"), start * step, acc)
-            j0, j1 = start * self.tile.cols, (last - panels) * self.tile.cols
-            self._pack_b(code, job, dst, j0, j1.min(job["nl"]), code.i64(0), job["kl"], step)
+        job = Record(code, JOB, code.args[0])
+        first, last, parts = code.args[1], code.args[2], job["a_parts"]
+        with code.when(first < parts):
+            self._pack_parts(code, job, "a", first, last.min(parts))
+        with code.when(last > parts):
+            self._pack_parts(code, job, "b", first.max(parts) - parts, last - parts)
         code.ret()
         return code.function
 
-    def _pack_b(
+    def _pack_parts(self, code: Code, job: Record, side: str, first: Int, last: Int) -> None:
+        """Parts [first, last) of an operand: k of all panels, where it is contiguous along them
+        and so is read in one go, else some panels."""
+        width, size = (self.tile.rows, job["ml"]) if side == "a" else (self.tile.cols, job["nl"])
+        k, step, acc = job["kl"], job[f"p{side}_step"], self.fmt.acc
+        along_k, depth, panels = self._part(code, job, side)
+        packed = job.pointer_at(f"p{side}")
+        with code.either(along_k) as (yes, no):
+            with yes:
+                k0, k1 = first * depth, (last * depth).min(k)
+                at = code.at(packed, self.tile.depth(k0) * width, acc)
+                self._pack(code, job, side, at, (code.i64(0), size), (k0, k1 - k0), step)
+            with no:
+                i0, i1 = first * panels * width, (last * panels * width).min(size)
+                at = code.at(packed, first * panels * step, acc)
+                self._pack(code, job, side, at, (i0, i1), (code.i64(0), k), step)
+
+    def _part(self, code: Code, job: Record, side: str) -> tuple[Bool, Int, Int]:
+        """Whether parts of an operand are cut along k, how deep they are then, and else how many
+        panels they have."""
+        width, size = (self.tile.rows, job["ml"]) if side == "a" else (self.tile.cols, job["nl"])
+        unit, table = ("a_rs", "a_rows") if side == "a" else ("b_cs", "b_cols")
+        # Without masks, what packs a row may reach into the next one, another thread's.
+        apart = width % self.tile.lanes == 0 or self.tile.masks
+        along_k = job[unit].eq(1) & job[table].eq(0) if apart else Bool(code, ir.IntType(1)(0))
+        depth = (code.i64(PART) // size).max(16).round_up(2)
+        return along_k, depth, (code.i64(PART) // (job["kl"] * width)).max(4)
+
+    def _parts(self, code: Code, job: Record, side: str, panels: Int) -> Int:
+        """How many parts an operand of the block has."""
+        along_k, depth, count = self._part(code, job, side)
+        return along_k.select(job["kl"].ceil_div(depth), panels.ceil_div(count))
+
+    def _pack(
         self,
         code: Code,
         job: Record,
+        side: str,
         dst: ir.Value,
-        j0: Int,
-        j1: Int,
-        first_k: Int,
-        k: Int,
+        outer: tuple[Int, Int],
+        inner: tuple[Int, Int],
         step: Int,
     ) -> None:
-        """Panels of B: columns [j0, j1) and rows from first_k on, counted in the block."""
-        rs, cs = job["b_rs"], job["b_cs"]
-        offset = (job["jc"] + j0) * cs + (job["ko"] + first_k) * rs
-        src = code.at(job.pointer_at("b"), offset, self.fmt.storage)
-        with code.either(job["b_cols"].ne(0)) as (tables, plain):
+        """Packs rows of A, or columns of B: from the first to before the last, and of k from the
+        first so many; counted in the block."""
+        (i0, i1), (k0, k) = outer, inner
+        if side == "a":
+            start, rs, cs, table = job["ic"], job["a_rs"], job["a_cs"], "a_rows"
+            pack, gather = self.parts.pack_a, self.parts.gather_a
+        else:
+            start, rs, cs, table = job["jc"], job["b_cs"], job["b_rs"], "b_cols"
+            pack, gather = self.parts.pack_b, self.parts.gather_b
+        source = job.pointer_at(side)
+        with code.either(job[table].ne(0)) as (tables, plain):
             with tables:
-                columns = code.at(job.pointer_at("b_cols"), job["jc"] + j0, I64)
-                ks = code.at(job.pointer_at("b_ks"), job["ko"] + first_k, I64)
-                args = (dst, job.pointer_at("b"), j1 - j0, k, columns, ks, step)
-                code.call(self.parts.gather_b, *args)
+                across = code.at(job.pointer_at(table), start + i0, I64)
+                ks = code.at(job.pointer_at(f"{side}_ks"), job["ko"] + k0, I64)
+                code.call(gather, dst, source, i1 - i0, k, across, ks, step)
             with plain:
-                code.call(self.parts.pack_b, dst, src, j1 - j0, k, cs, rs, step)
+                offset = (start + i0) * rs + (job["ko"] + k0) * cs
+                src = code.at(source, offset, self.fmt.storage)
+                code.call(pack, dst, src, i1 - i0, k, rs, cs, step)
 
     def _tile_task(self) -> ir.Function:
         """Multiplies tiles [begin, end) of the block's part of C."""
@@ -103,7 +128,7 @@ class Packed:
             i1, j1 = (i0 + mt).min(m), (j0 + nt).min(n)
             kl, add = (k - pc).min(kc), add_first + pc
             with code.when(~prepacked):
-                self._pack_b(code, job, own.get(), j0, j1, pc, kl, own_step)
+                self._pack(code, job, "b", own.get(), (j0, j1), (pc, kl), own_step)
             # Along rows of C first: a column of tiles would walk through memory in long strides.
             with code.range(i0, i1, tile.rows) as i, code.range(j0, j1, tile.cols) as j:
                 ready = code.at(pb, j // tile.cols * pb_step + depth(pc) * tile.cols, acc)
@@ -145,7 +170,9 @@ class Packed:
         mo = equal_parts(m, BLOCK_ROWS, tile.rows)
         no = equal_parts(n, BLOCK_COLS, tile.cols)
         ko = equal_parts(k, 2 * tile.kc, 2)
-        several = m > OWN_ROWS // tile.rows * tile.rows
+        # What is contiguous along panels is read in one go by packing all of it.
+        in_rows = job["b_cs"].eq(1) & job["b_cols"].eq(0)
+        several = (m > OWN_ROWS // tile.rows * tile.rows) | in_rows
         job["prepacked"] = several.select(1, 0)
         pa_bytes = mo // tile.rows * room(tile.rows, ko) * size
         pb_bytes = no // tile.cols * room(tile.cols, ko) * size
@@ -158,12 +185,13 @@ class Packed:
             for name, value in {"jc": jc, "ic": ic, "ko": kk, "nl": nl, "ml": ml, "kl": kl}.items():
                 job[name] = value
             job["pa_step"], job["pb_step"] = room(tile.rows, kl), room(tile.cols, kl)
-            job["a_panels"] = a_panels
+            a_parts = job["a_parts"] = self._parts(code, job, "a", a_panels)
             work = ml * nl * kl
             serial = work < SERIAL_WORK
-            panels = a_panels + (several & ic.eq(0)).select(b_panels, 0)
-            grain = serial.select(panels, (code.i64(1 << 15) // (kl * tile.cols)).max(4))
-            self.parts.loop(code, pack_task, code.args[0], panels, grain)
+            # B's are there from the first rows on.
+            fresh = several & ic.eq(0)
+            parts = a_parts + fresh.select(self._parts(code, job, "b", b_panels), 0)
+            self.parts.loop(code, pack_task, code.args[0], parts, serial.select(parts, 1))
             tiles = self._tiling(code, job, work, a_panels, b_panels, kl, several)
             self.parts.loop(code, tile_task, code.args[0], tiles, serial.select(tiles, 1))
         code.call(self.parts.give, pb)

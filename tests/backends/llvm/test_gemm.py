@@ -231,6 +231,22 @@ def test_slices_whose_rows_are_pages_apart(size, threads):
     assert (frame[:, 5 + n :] == 7).all()
 
 
+@pytest.mark.parametrize("dtype", [np.dtype(t) for t in ("float32", "float64", "int8")] + [BF16])
+@pytest.mark.parametrize("size", [(1003, 301, 531), (260, 1100, 2100), (263, 70, 6)])
+def test_operands_packed_by_several_threads(size, dtype):
+    """Contiguous along panels, they are cut along k, else by panels."""
+    rng = np.random.default_rng(13)
+    m, n, k = size
+    a, b = random(rng, (m, k), dtype), random(rng, (k, n), dtype)
+    for left, right in (("transposed", "plain"), ("plain", "transposed")):
+        results = []
+        for threads in (1, 2, 3):
+            pool.set_num_threads(threads)
+            results.append(gemm(laid_out(a, left), laid_out(b, right)))
+            np.testing.assert_array_equal(results[-1], results[0])
+        check(results[0], a, b)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
 @pytest.mark.parametrize("size", [(64, 64, 4096), (5, 41, 30001), (100, 20, 9000), (33, 1, 200000)])
 def test_long_sums(size, dtype):
