@@ -25,6 +25,7 @@ from funcgrad.backends.llvm.emit_schedule import (
     is_row,
     schedule,
 )
+from funcgrad.backends.llvm.emit_sums import in_blocks, sum_blocks
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
     Definitions,
@@ -73,19 +74,21 @@ class Emitted:
     grain: int
 
 
-def emit(kernel: Kernel, name: str, ranges: Mapping[Loop, Range] | None = None) -> Emitted:
-    """The LLVM function of a kernel that has points."""
-    ranges = ranges or {}
-    return Emitter(kernel, schedule(kernel, ranges), ranges).run(name)
+def emit(kernel: Kernel, name: str, ranges: Mapping[Loop, Range], vector_bits: int) -> Emitted:
+    """The LLVM function of a kernel that has points, for vectors of so many bits."""
+    return Emitter(kernel, schedule(kernel, ranges), ranges, vector_bits).run(name)
 
 
 class Emitter:
     """Writes the function of one kernel."""
 
-    def __init__(self, kernel: Kernel, plan: Schedule, ranges: Mapping[Loop, Range]):
+    def __init__(
+        self, kernel: Kernel, plan: Schedule, ranges: Mapping[Loop, Range], vector_bits: int
+    ):
         self.kernel = kernel
         self.plan = plan
         self.ranges = ranges
+        self.vector_bits = vector_bits
         self.module = Definitions()
         self.f = Function(self.module)
         self.env: dict[Value, str] = dict.fromkeys(plan.fixed, "0")
@@ -455,10 +458,34 @@ class Emitter:
         # Unrolled whole, a row would leave the points outside to be vectorized, with gathers.
         innermost = s.size >= 2 * SHORT and not any(isinstance(b, Loop | While) for b in s.body)
         hints = [STAYS] if innermost else []
-        outs = self.loop(start, stop, turn, types, starts, s.parallel, hints)
+
+        def run(start: str, stop: str, starts: Sequence[str]) -> list[str]:
+            return self.loop(start, stop, turn, types, starts, s.parallel, hints)
+
+        if sum_blocks(s, self.vector_bits):
+            outs = self._blocks(s, (start, stop), types, starts, run)
+        else:
+            outs = run(start, stop, starts)
         self.env.update(zip((c.out for c in s.carries), outs, strict=True))
         for c, kind in extremes.items():
             self.env[c.out] = from_ordered(self.f, self.env[c.out], kind)
+
+    def _blocks(
+        self, s: Loop, bounds: tuple[str, str], types: list[str], starts: list[str], run: Callable
+    ) -> list[str]:
+        """Long sums, block by block."""
+
+        def outer(count: str, turn: Callable[..., list[str]], zeros: Sequence[str]) -> list[str]:
+            return self.loop("0", count, turn, types, zeros, parallel=False, hints=[STAYS])
+
+        def add(c: Carry, x: str, y: str) -> str:
+            kind = c.inside.dtype
+            return emit_ops.apply(self.f, "add", kind, [kind, kind], [x, y])
+
+        most = self.ranges[s].size if s in self.ranges else s.size
+        blocks = sum_blocks(s, self.vector_bits)
+        sums = in_blocks(self.f, s, bounds, blocks, most, run, outer, add)
+        return [add(c, x, y) for c, x, y in zip(s.carries, starts, sums, strict=True)]
 
     def turns(self, s: Loop) -> tuple[str, str]:
         """The first turn of a loop and the one after its last."""
