@@ -7,6 +7,8 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.ops import decompositions as d
 from funcgrad.ops import linalg as la
+from funcgrad.ops.arithmetic import mul
+from funcgrad.ops.matrices import adjoint, matmul
 from tests.op_samples_base import I32, MATRIX, SIGNED, Arg, Domain, Row, case
 
 FEW = "eager jit"
@@ -110,6 +112,15 @@ def is_eigh(ins, outs, lower, compute_vectors):
     assert (np.diff(w, axis=-1) >= 0).all()
 
 
+def without_signs(x, **params):
+    *vectors, w = d.eigh_p.bind(x, **params)
+    if not vectors:
+        return [w]
+    (v,) = vectors
+    weights = np.broadcast_to(np.arange(1.0, v.shape[-1] + 1), v.shape).astype(v.dtype)
+    return [matmul(mul(v, weights), adjoint(v)), w]
+
+
 def is_eig(ins, outs, compute_left_eigenvectors, compute_right_eigenvectors):
     w, *vectors = outs
     near(np.sum(w, -1), np.trace(ins[0], axis1=-2, axis2=-1).astype(w.dtype))
@@ -185,12 +196,18 @@ LINALG = [
         case((4, 3), draw=spread, full_matrices=True, compute_uv=True, tests=FEW)), real_first,
         order=1),
     row(d.eigh_p, is_eigh, (
-        *matrices((3, 3), (2, 4, 4), draw=hermitian, tests="eager jit vmap dims", **VECTORS),
+        *matrices((3, 3), (2, 4, 4), draw=hermitian, tests="eager vmap dims", **VECTORS),
         *matrices((3, 3), draw=hermitian, lower=False, compute_vectors=True,
-                  tests="eager jit vmap dims"),
+                  tests="eager vmap dims"),
         case((3, 3), draw=hermitian, lower=True, compute_vectors=False,
-             tests="eager jit vmap dims")),
+             tests="eager vmap dims")),
         lambda dtype, p: [dtype] * p["compute_vectors"] + [dtypes.real_part(dtype)]),
+    # Compiled, vectors may have other signs.
+    row(d.eigh_p, None, (
+        *matrices((3, 3), (2, 4, 4), (40, 40), draw=hermitian, tests="jit vmap", **VECTORS),
+        *(case((3, 3), draw=hermitian, tests="jit vmap", lower=False, compute_vectors=v)
+          for v in (True, False))),
+        call=without_signs, name="eigh but for signs"),
     row(d.eig_p, is_eig, (
         case((3, 3), draw=spread, compute_left_eigenvectors=False,
              compute_right_eigenvectors=False),

@@ -277,6 +277,8 @@ def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True) -> tuple[
     """Eigenvectors (as columns) and ascending eigenvalues of Hermitian matrices.
 
     `symmetrize_input` takes (x + xᴴ) / 2 first; else only the lower (or upper) triangle is read.
+    A vector's sign, and the basis of a repeated eigenvalue's vectors, are any, and may differ
+    where the function is compiled; a matrix that isn't finite has results of NaN there.
 
     >>> import numpy as np
     >>> from funcgrad import lax

@@ -233,6 +233,7 @@ def multivariate_normal(
 
     dtype: that of mean and cov by default.
     method: how the covariance is factored, "cholesky", "eigh" or "svd" (these allow it singular).
+        With "eigh", compiled code may draw other samples: the signs of vectors are any.
 
     >>> from funcgrad import random
     >>> random.multivariate_normal(random.key(0), fnp.zeros(2), fnp.eye(2), (5,)).shape

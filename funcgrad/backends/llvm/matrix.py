@@ -12,6 +12,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm import gemm, pool, scratch
 from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm.matrix_eigen import emit_eigh, emit_eigvalsh
 from funcgrad.backends.llvm.matrix_lu import emit_lu
 from funcgrad.backends.llvm.matrix_parts import Matrices
 from funcgrad.backends.llvm.matrix_qr import emit_qr
@@ -20,9 +21,14 @@ from funcgrad.backends.llvm.objects import generator
 from funcgrad.backends.program import HostStep
 
 _DTYPES = ("float32", "float64")
-_EMIT = {"lu": emit_lu, "cholesky": emit_cholesky, "qr": emit_qr, "solve": emit_solve}
+_EMIT = {
+    "lu": emit_lu, "cholesky": emit_cholesky, "qr": emit_qr, "solve": emit_solve,
+    "eigh": emit_eigh, "eigvalsh": emit_eigvalsh,
+}  # fmt: skip
+_MULTIPLY = {"lu", "cholesky", "solve"}
 # The host's products of blocks are faster for larger ones.
 _MOST_QR = 96
+_MOST_EIGH = {"float32": 2048, "float64": 512}
 
 
 def lu_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
@@ -45,6 +51,15 @@ def qr_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
         return None
     columns = m if step.params["full_matrices"] else min(m, n)
     return _call("qr", step, (math.prod(lead), m, n, columns))
+
+
+def eigh_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The same for a step of `eigh`."""
+    *lead, n, _ = step.ins[0].aval.shape
+    if n > _MOST_EIGH.get(step.ins[0].aval.dtype.name, 0):
+        return None
+    what = "eigh" if step.params["compute_vectors"] else "eigvalsh"
+    return _call(what, step, (math.prod(lead), n, int(step.params["lower"])))
 
 
 def solve_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
@@ -76,7 +91,8 @@ def install(what: str, dtype: str, target: Engine | None = None) -> int:
     target = target or engine()
     pool.bind(target)
     scratch.bind(target)
-    gemm.install(dtype, dtype, target)
+    if what in _MULTIPLY:
+        gemm.install(dtype, dtype, target)
     name = f"fg_{what}_{dtype}"
 
     def write() -> ir.Module:

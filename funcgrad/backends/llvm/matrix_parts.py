@@ -6,6 +6,7 @@ off by a product that adds: half by half, down to blocks whose columns are solve
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from llvmlite import ir
@@ -29,7 +30,6 @@ class Matrices:
         self.type, self.bytes = FORMATS[dtype].storage, FORMATS[dtype].bytes
         self.bits = I32 if self.bytes == 4 else I64
         self.lanes = target.vector_bits // (8 * self.bytes)
-        self.product = declare(module, f"fg_gemm_{dtype}_{dtype}", ir.FunctionType(VOID, [PTR]))
         self.parallel_for = declare(
             module, "fg_parallel_for", ir.FunctionType(VOID, [PTR, PTR, I64, I64])
         )
@@ -55,6 +55,12 @@ class Matrices:
         return code.b.and_(bits, self.bits((1 << 8 * self.bytes - 1) - 1))
 
     # ---- products
+
+    @functools.cached_property
+    def product(self) -> ir.Function:
+        return declare(
+            self.module, f"fg_gemm_{self.dtype}_{self.dtype}", ir.FunctionType(VOID, [PTR])
+        )
 
     def add_product(self, code: Code, sizes: Sequence[Int], a: tuple, b: tuple, c: tuple) -> None:
         """c += a b for (pointer, row stride, column stride) each, and sizes m, n, k."""

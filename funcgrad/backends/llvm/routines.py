@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from funcgrad.backends.llvm.matrix import cholesky_call, lu_call, qr_call, solve_call
+from funcgrad.backends.llvm.matrix import cholesky_call, eigh_call, lu_call, qr_call, solve_call
 from funcgrad.backends.llvm.sort import sort_call, top_call
 from funcgrad.backends.program import HostStep
 
@@ -16,6 +16,7 @@ from funcgrad.backends.program import HostStep
 Call = tuple[str, tuple[int, ...]]
 _ROUTINES: dict[str, Callable[[HostStep], Call | None]] = {
     "cholesky": cholesky_call,
+    "eigh": eigh_call,
     "lu": lu_call,
     "qr": qr_call,
     "sort": sort_call,

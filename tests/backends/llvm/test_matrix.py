@@ -4,13 +4,16 @@ import ctypes
 
 import numpy as np
 import pytest
+from llvmlite import ir
 
 import funcgrad as fg
 from funcgrad import lax
-from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm import matrix_ql, pool
 from funcgrad.backends.llvm.engine import Target, engine
 from funcgrad.backends.llvm.host import host_steps
 from funcgrad.backends.llvm.matrix import install
+from funcgrad.backends.llvm.matrix_eigen import emit_eigh
+from funcgrad.backends.llvm.matrix_parts import Matrices
 from tests.backends.checks import program
 
 TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
@@ -146,15 +149,167 @@ def test_large_qr_is_the_hosts(rng):
     assert [s.prim.name for s in host_steps(planned.steps)] == ["qr"]
 
 
+# ---- symmetric eigenvalues
+
+
+def symmetric(rng, n, dtype, lead=()):
+    a = rng.standard_normal((*lead, n, n))
+    return (a + a.swapaxes(-1, -2)).astype(dtype)
+
+
+def decomposed(a, lower=True):
+    """Check the eigenvectors and eigenvalues of what is finite, alone and with vectors."""
+    eigh, eigvalsh = (
+        lambda a: lax.linalg.eigh(a, lower=lower, symmetrize_input=False),
+        lambda a: [lax.linalg.eigh(a, lower=lower, symmetrize_input=False)[1]],
+    )
+    v, w = run(eigh, a)
+    (alone,) = run(eigvalsh, a)
+    assert v.dtype == w.dtype == alone.dtype == a.dtype
+    n, eps = a.shape[-1], np.finfo(a.dtype).eps
+    a, v, w = (x.astype(np.longdouble) for x in (a, v, w))
+    part = np.tril(a) if lower else np.triu(a)
+    full = part + part.swapaxes(-1, -2) - part * np.eye(n)
+    size = np.abs(full).max((-1, -2), keepdims=True)
+    size[size == 0] = 1
+    limit = 4 * eps * max(n, 4)
+    assert np.abs(v.swapaxes(-1, -2) @ v - np.eye(n)).max() <= limit
+    assert np.abs((full / size) @ v - v * (w[..., None, :] / size)).max() <= limit
+    assert (np.diff(w) >= 0).all()
+    wanted = np.linalg.eigvalsh((full / size).astype(np.float64)) * size[..., 0]
+    assert (np.abs(w - wanted) <= limit * size[..., 0]).all()
+    assert (np.abs(alone - wanted) <= limit * size[..., 0]).all()
+    return w
+
+
+@dtypes
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 97, 150])
+def test_eigh(n, dtype, rng):
+    a = symmetric(rng, n, dtype)
+    for lower, part, other in ((True, np.tril(a), np.triu), (False, np.triu(a), np.tril)):
+        pool.set_num_threads(1 + (n + lower) % 3)
+        wanted = decomposed(part, lower)
+        # The other triangle is not read.
+        nothing = other(np.full_like(a, np.nan), 1 if lower else -1)
+        (got,) = run(
+            lambda a, lower=lower: [lax.linalg.eigh(a, lower=lower, symmetrize_input=False)[1]],
+            part + nothing,
+        )
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * np.abs(a).max())
+
+
+@dtypes
+def test_eigh_of_batches(dtype, rng):
+    for n in (2, 8, 19):
+        decomposed(symmetric(rng, n, dtype, (3, 5)))
+
+
+@dtypes
+def test_eigh_does_not_depend_on_threads(dtype, rng):
+    a, found = symmetric(rng, 260, dtype), []
+    for threads in (1, 2, 3):
+        pool.set_num_threads(threads)
+        found.append(run(lambda a: lax.linalg.eigh(a, symmetrize_input=False), a))
+    for other in found[1:]:
+        for x, y in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def with_values(rng, values):
+    q = np.linalg.qr(rng.standard_normal((len(values), len(values))))[0]
+    a = (q * values) @ q.T
+    return (a + a.T) / 2
+
+
+@dtypes
+def test_eigh_of_special_matrices(dtype, rng):
+    n = 60
+    grades = 10.0 ** -(np.arange(n) * 0.4)
+    a = symmetric(rng, n, np.float64)
+    wilkinson = np.diag(np.abs(np.arange(-10.0, 11))) + np.eye(21, k=1) + np.eye(21, k=-1)
+    for x in (
+        np.zeros((n, n)),
+        np.eye(n),
+        np.ones((n, n)),
+        np.diag(np.arange(n)[::-1]),
+        wilkinson,
+        a * grades[:, None] * grades,
+        a * grades[::-1, None] * grades[::-1],
+        with_values(rng, np.repeat([1.0, 2, 3], 20)),
+        with_values(rng, np.tile([-1.0, 1], 30)),
+        with_values(rng, 1 + 1e-9 * np.arange(n)),
+        with_values(rng, 10.0 ** -np.arange(n)),
+        np.kron(np.eye(20), np.ones((3, 3))),
+    ):
+        decomposed(x.astype(dtype))
+    info = np.finfo(dtype)
+    for scale in (info.max / 1024, info.tiny, info.tiny * 2**10, dtypes_scale(dtype)):
+        x = (np.clip(a, -8, 8) * float(scale)).astype(dtype)
+        decomposed(x)
+    # Numbers so small that they have few digits: what they stand for is exact all the same.
+    least = np.diag([3, 1, 2]).astype(dtype) * info.smallest_subnormal
+    w = run(lambda a: [lax.linalg.eigh(a)[1]], least * 2)[0]
+    np.testing.assert_array_equal(w, np.array([1, 2, 3], dtype) * info.smallest_subnormal * 2)
+
+
+@dtypes
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_eigh_of_what_is_not_finite(bad, dtype, rng):
+    for n in (1, 6, 120):
+        a = symmetric(rng, n, dtype, (3,))
+        a[1, -1, 0] = bad
+        v, w = run(lambda a: lax.linalg.eigh(a, symmetrize_input=False), a)
+        assert np.isnan(v[1]).all()
+        assert np.isnan(w[1]).all()
+        assert np.isfinite(v[[0, 2]]).all()
+        assert np.isfinite(w[[0, 2]]).all()
+
+
+def test_large_eigh_is_the_hosts(rng):
+    x = np.eye(600)
+    planned = program(lambda a: lax.linalg.eigh(a), x)[2]
+    assert [s.prim.name for s in host_steps(planned.steps)] == ["eigh"]
+
+
+@dtypes
+def test_eigh_that_does_not_converge(dtype, rng, monkeypatch):
+    """After a limit of sweeps the results are NaN."""
+    monkeypatch.setattr(matrix_ql, "_SWEEPS", 0)
+    module = ir.Module("eigh")
+    emit_eigh(Matrices(module, dtype, engine().target), "fg_unlucky_eigh")
+    library = engine().compile(module)
+    a, v, w = symmetric(rng, 5, dtype), np.empty((5, 5), dtype), np.empty(5, dtype)
+    call = [1, 5, 1, *(x.ctypes.data for x in (a, v, w))]
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address("fg_unlucky_eigh"))
+    function((ctypes.c_int64 * len(call))(*call))
+    assert np.isnan(v).all()
+    assert np.isnan(w).all()
+
+
+def test_gradient_through_eigh(rng):
+    a = symmetric(rng, 12, np.float64)
+    f = lambda a: fg.numpy.sum(fg.numpy.linalg.eigh(a)[1] ** 4)
+    near(np.asarray(fg.jit(fg.grad(f))(a)), np.asarray(fg.grad(f)(a)), "float64")
+
+
+# ---- dtypes and targets
+
+
 def test_other_dtypes_and_nothing_are_the_hosts(rng):
     a = (np.eye(40) * 3 + rng.standard_normal((40, 40)) / 40).astype(np.complex64)
     got = fg.jit(lambda a: lax.linalg.lu(a)[0])(a)
     np.testing.assert_allclose(np.asarray(got), np.asarray(lax.linalg.lu(fg.numpy.asarray(a))[0]))
     assert fg.jit(lax.linalg.cholesky)(np.empty((0, 40, 40), np.float32)).shape == (0, 40, 40)
+    for shape in ((0, 0), (0, 5, 5), (2, 0, 0)):
+        v, w = fg.jit(lax.linalg.eigh)(np.empty(shape, np.float32))
+        assert (v.shape, w.shape) == (shape, shape[:-1])
+    hermitian = (a + a.conj().T).astype(np.complex64)
+    w = fg.jit(lax.linalg.eigh)(hermitian)[1]
+    np.testing.assert_allclose(np.asarray(w), np.linalg.eigvalsh(hermitian), atol=1e-4)
 
 
 @dtypes
-@pytest.mark.parametrize("what", ["lu", "cholesky", "solve"])
+@pytest.mark.parametrize("what", ["lu", "cholesky", "solve", "eigh"])
 def test_any_processor(what, dtype, rng):
     """The same code for a processor with nothing but the oldest registers."""
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
@@ -163,16 +318,20 @@ def test_any_processor(what, dtype, rng):
     n = 70
     a = triangle(rng, n, True, dtype)
     a = a @ a.T if what == "cholesky" else a
+    values = np.empty(n, dtype)
     out, pivots, order = np.empty_like(a), np.empty(n, np.int32), np.empty(n, np.int32)
     words, arrays = {
         "lu": ([1, n, n], [a, out, pivots, order]),
         "cholesky": ([1, n], [a, out]),
         "solve": ([1, n, n, 1, 0, 0, 0], [a, a, out]),
+        "eigh": ([1, n, 1], [a + a.T, out, values]),
     }[what]
     call = [*words, *(x.ctypes.data for x in arrays)]
     function((ctypes.c_int64 * len(call))(*call))
     if what == "lu":
         low, up = np.tril(out, -1) + np.eye(n), np.triu(out)
         near((low @ up).astype(dtype), a[order], dtype)
+    elif what == "eigh":
+        near((out * values) @ out.T, a + a.T, dtype)
     else:
         near(out, np.linalg.cholesky(a) if what == "cholesky" else np.eye(n), dtype)
