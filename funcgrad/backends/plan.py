@@ -137,6 +137,10 @@ class _BlockPlanner:
         self.top = top
         self.slots = {t: _Slot(t.place, t.aval.nbytes, t, False) for t in given}
         self.carried = {dest: self.slots[dest] for _, dest in block.results if dest in self.slots}
+        # Donated inputs may take the place of results, which then have no memory of their own.
+        self.takes_over = top and bool(given)
+        # Tensors that live in a result's memory until it is written over them.
+        self.under_results: dict[Tensor, Tensor] = {}
         self.last: dict[Tensor, int] = {}
         for i, d in enumerate(self.drafts):
             for t in d.reads:
@@ -194,7 +198,8 @@ class _BlockPlanner:
         """Memory that a tensor can share or is wanted in; None for new memory."""
         dest = self.wanted.get(t)
         dying = [r for w, r in (*draft.starts, *draft.in_place)
-                 if w is t and r not in taken and self.dies(r, draft)]  # fmt: skip
+                 if w is t and r not in taken and self.under_results.get(r, t) is t
+                 and self.dies(r, draft)]  # fmt: skip
         if dest in self.carried:
             slot = self.carried[dest]
             if slot.owner is None or slot.owner in dying:
@@ -207,7 +212,7 @@ class _BlockPlanner:
             if self.slots[r].nbytes == t.aval.nbytes:
                 taken.add(r)
                 return self.slots[r]
-        return None
+        return None if dying else self.under(t)
 
     def dies(self, r: Tensor, draft: Draft) -> bool:
         """Whether a draft is the last to read a tensor whose memory is ours, and reads it once."""
@@ -229,6 +234,23 @@ class _BlockPlanner:
                     self.planner.aliases[dest.place.number] = i
                     return slot
         return _Slot(dest.place, t.aval.nbytes, t, False)
+
+    def under(self, t: Tensor) -> _Slot | None:
+        """The memory of a result that will be written over a tensor, element by element."""
+        i = self.last.get(t, self.end)
+        if self.takes_over or i >= self.end:
+            return None
+        draft = self.drafts[i]
+        if sum(x.whole is t for x in draft.reads) != 1:
+            return None
+        for w, r in draft.in_place:
+            dest = self.wanted.get(w)
+            if r is not t or dest is None or dest in self.carried or w.base is not None:
+                continue
+            if dest.aval.nbytes == t.aval.nbytes and w not in self.under_results.values():
+                self.under_results[t] = w
+                return _Slot(dest.place, t.aval.nbytes, t, False)
+        return None
 
     def type_of(self, slot: _Slot) -> tuple:
         """Shape and dtype of the donated input that a slot is."""

@@ -386,3 +386,26 @@ def test_in_place_only_where_elements_stay():
         return [mul.bind(dot(z, z), z)]
 
     check(fun, floats(16, 16))
+
+
+def test_what_a_result_is_written_over_lies_in_its_place():
+    x, w = floats(20, 12), floats(12, 30)
+    planned = check(lambda x, w: [mul.bind(*[dot(x, w)] * 2)], x, w)
+    assert planned.arena_bytes == 0
+    # Two results of one kernel can't both lie over the product.
+    two = check(lambda x, w: (lambda p: [tanh(p), exp.bind(p)])(dot(x, w)), x, w)
+    assert two.arena_bytes == 0
+    three = check(lambda x, w: (lambda p: [tanh(p), exp.bind(tanh(p)), p])(dot(x, w)), x, w)
+    assert three.arena_bytes == 0
+
+
+@pytest.mark.parametrize("donated", [False, True])
+def test_a_second_value_is_not_written_into_a_results_place(donated):
+    def f(x, w):
+        p = dot(x, w)
+        a, b = tanh(p), exp.bind(p)
+        return [a, dot(b, w), mul.bind(b, b)]
+
+    x, w = floats(12, 12), floats(12, 12)
+    check(f, x, w, donated=[donated, False])
+    check(lambda x, w: f(x, w)[::-1], x, w, donated=[donated, False])
