@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.llvm.executable import Executable
+from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.llvm.memory import allocator as memory
 from funcgrad.backends.plan import plan
 from funcgrad.core.aval import ShapedArray
@@ -34,7 +34,7 @@ def kernel(
     operands = [_broadcast(v, out.shape, eqns) for v in ins]
     result = Var(out.strong())
     eqns.append(Eqn(prim, operands, (result,), params))
-    run = Executable(plan(Jaxpr(ins, eqns, (result,)), [False] * len(ins), prim.name))
+    run = assemble(plan(Jaxpr(ins, eqns, (result,)), [False] * len(ins), prim.name))
     return lambda values: run(list(values))[0]
 
 

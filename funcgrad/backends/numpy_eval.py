@@ -11,6 +11,7 @@ from funcgrad.core import context
 from funcgrad.core.backend import Call
 from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr, interpret
+from funcgrad.transforms.simplify import simplify
 
 
 class Interpreted:
@@ -66,7 +67,7 @@ class NumpyBackend:
 
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Interpreted:
         """The program, to be run op by op."""
-        return Interpreted(jaxpr)
+        return Interpreted(simplify(jaxpr))
 
     def caller(self, entries: Sequence[Any]) -> Callable[[tuple, dict], Any]:
         """There are no fast calls."""

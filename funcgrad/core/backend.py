@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -86,8 +87,9 @@ class Backend(Protocol):
     name: str
 
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
-        """Compile a program; a donated input's buffer may be written to. Where it has collectives,
-        the context's `axes` must have the sizes of their named axes."""
+        """Compile a program, which needn't be simplified; a donated input's buffer may be written
+        to. Where it has collectives, the context's `axes` must have the sizes of their named
+        axes."""
 
     def caller(self, entries: Sequence[Any]) -> Callable[[tuple, dict], Any]:
         """A fast function of (args, kwargs): the result of a call that is like one of the entries,
@@ -105,6 +107,10 @@ def eager() -> Any:
     """What large eager results need, `funcgrad.backends.eager`, imported at its first use."""
     return importlib.import_module("funcgrad.backends.eager")
 
+
+# When this process began to load the package, in nanoseconds: files that are newer may not be what
+# it runs.
+LOADED = time.time_ns()
 
 DEFAULT = "llvm"
 _MODULES = {"numpy": "funcgrad.backends.numpy_eval", "llvm": "funcgrad.backends.llvm"}

@@ -15,9 +15,9 @@ from llvmlite import ir
 
 from funcgrad import dtypes
 from funcgrad.backends.exchanges import DTYPES, OPS
-from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_pack import FORMATS, narrow, widen
+from funcgrad.backends.llvm.target import Target
 
 # How many vectors are combined at a time.
 UNROLLED = 4

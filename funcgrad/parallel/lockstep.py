@@ -23,7 +23,6 @@ from funcgrad.ops.index import index_in_dim
 from funcgrad.ops.shape import reshape
 from funcgrad.parallel.program import SpmdProgram
 from funcgrad.transforms.batching import BatchAxis, batch_flat
-from funcgrad.transforms.simplify import simplify
 
 
 def lockstep(program: SpmdProgram) -> Jaxpr:
@@ -106,7 +105,7 @@ class Lockstep:
         self, program: SpmdProgram, donated: Sequence[bool], name: str, using: str
     ) -> Executable:
         """The program for all devices at once."""
-        return load(using).compile(simplify(lockstep(program)), tuple(donated), name)
+        return load(using).compile(lockstep(program), tuple(donated), name)
 
     def put(self, value: Any, sharding: NamedSharding) -> np.ndarray:
         """What is kept of a whole array: all of it."""

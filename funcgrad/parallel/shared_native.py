@@ -14,8 +14,8 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from funcgrad.backends.exchanges import KINDS
-from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Bool, Code, Int, declare
+from funcgrad.backends.llvm.target import Target
 from funcgrad.parallel.fold import write_folds
 from funcgrad.parallel.native import ABORTED, BARRIER, DISAGREE, UNKNOWN, Exchange, Writer
 

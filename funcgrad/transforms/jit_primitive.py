@@ -18,7 +18,6 @@ from funcgrad.transforms.batching import batch_jaxpr
 from funcgrad.transforms.dce import dce_jaxpr
 from funcgrad.transforms.jvp import jvp_jaxpr
 from funcgrad.transforms.partial_eval import Split, partial_eval_jaxpr
-from funcgrad.transforms.simplify import simplify
 from funcgrad.transforms.transpose import transpose_jaxpr
 
 
@@ -29,7 +28,7 @@ def executable(
 
     def compiled() -> Executable:
         with no_collections():
-            return load(using).compile(simplify(jaxpr), donated, name)
+            return load(using).compile(jaxpr, donated, name)
 
     return jaxpr.derive(("executable", using, donated), compiled)
 

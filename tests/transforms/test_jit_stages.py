@@ -139,7 +139,9 @@ def test_the_chosen_backend_holds_under_transformations():
     assert {e.params["backend"] for e in closed.eqns if e.prim.name == "jit"} == {"numpy"}
 
 
-def test_compile_report():
+def test_compile_report(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", str(tmp_path))
+
     def f(x, w):
         return fnp.tanh(x @ w) * 1.2345
 
@@ -152,7 +154,9 @@ def test_compile_report():
     kernels = report.stages[3].what
     assert "1 compiled; products: float32" in kernels
     again = fg.jit(f).lower(x, w).compile().compile_report()
-    assert "1 held already" in again.stages[3].what
+    assert "found on disk with its program" in again.stages[1].what
+    other = fg.jit(lambda x, w: (f(x, w), x @ x)).lower(x, w).compile().compile_report()
+    assert "1 held already" in other.stages[3].what
     assert "trace" in compiled._repr_html_()
     by_numpy = fg.jit(f, backend="numpy").lower(x, w).compile().compile_report()
     assert [s.name for s in by_numpy.stages] == ["trace"]

@@ -40,9 +40,9 @@ def install(dtype: str, backward: bool = False, target: Engine | None = None) ->
         return module
 
     key = f"{name} {' '.join(map(generator, ('attention', 'gemm', 'vecmath_exp')))}"
-    address = target.compile(write, level=1, key=key).address(name)
-    target.bind(name, address)
-    return address
+    library = target.compile(write, level=1, key=key)
+    target.bind(name, library)
+    return library.address(name)
 
 
 def symbol(dtype: str, backward: bool = False) -> str:

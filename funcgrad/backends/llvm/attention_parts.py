@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_job import Record
 from funcgrad.backends.llvm.gemm_pack import (
@@ -25,6 +24,7 @@ from funcgrad.backends.llvm.gemm_pack import (
     transpose,
     widen,
 )
+from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.llvm.vecmath_exp import EXP2
 
 # Arrays of batch, place, head and feature, with a stride in elements for each of these axes.

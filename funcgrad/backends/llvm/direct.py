@@ -9,9 +9,10 @@ meaning this is. Calls that match do what Python would have done, errors and don
 from __future__ import annotations
 
 import ctypes
+import importlib
 import itertools
 import struct
-import sysconfig
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy._core import _multiarray_umath as umath  # type: ignore[attr-defined]
 
-from funcgrad.backends.llvm import direct_code
 from funcgrad.backends.llvm import direct_words as w
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.memory import allocator, bind
@@ -68,7 +68,7 @@ def entry(executable: Any, call: Call, release: bool) -> Entry | None:
 
     release: whether other threads may use Python while the program runs
     """
-    if executable.program.comms:
+    if executable.facts.comms:
         return None
     if not _worthwhile():
         return NotImplemented
@@ -116,7 +116,7 @@ class _Writer:
             x = call.kwargs[k]
             self.static(x) if k in names else self.argument(x)
         self.result(call.out_tree)
-        if len(self.leaves) > MAX_LEAVES or len(self.leaves) != len(executable.program.ins):
+        if len(self.leaves) > MAX_LEAVES or len(self.leaves) != len(executable.facts.ins):
             raise NotDirect
         parts = {
             w.CHECKS: self.checks(),
@@ -189,7 +189,7 @@ class _Writer:
             self.nodes += [w.SCALAR, self.address(type(x))]
             return
         # A Python number has the dtype that was its default when the program was traced.
-        traced = self.executable.program.ins[len(self.leaves) - 1]
+        traced = self.executable.facts.ins[len(self.leaves) - 1]
         size = _NUMBERS.get(type(x), {}).get(traced.dtype.name)
         if size is None:
             raise NotDirect
@@ -224,7 +224,7 @@ class _Writer:
         sources = {o: i for i, o in self.executable._written if o is not None}
         words: list[int] = []
         for o, (aval, want) in enumerate(
-            zip(self.call.out_avals, self.executable.program.outs, strict=True)
+            zip(self.call.out_avals, self.executable.facts.outs, strict=True)
         ):
             if aval.dtype != want.dtype or aval.shape != want.shape:
                 raise NotDirect
@@ -269,7 +269,7 @@ def _children_of(kind: Any, data: Any, n: int) -> Callable[[Any], tuple | None]:
 _lock = threading.Lock()
 _method: ctypes.Structure | None = None
 _slots: dict[str, int] = {}
-_failed = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+_failed = "t" in getattr(sys, "abiflags", "")  # Python without its global lock
 _calls = itertools.count()
 
 
@@ -310,10 +310,14 @@ def _key() -> str:
     return f"direct {w.HEAD} {generator('direct')}"
 
 
+def _module() -> Any:
+    return importlib.import_module("funcgrad.backends.llvm.direct_code").module()
+
+
 def _load() -> ctypes.Structure:
     target = engine()
     bind(target)
-    library = target.compile(direct_code.module, _LEVEL, _key())
+    library = target.compile(_module, _LEVEL, _key())
     memory = allocator()
     array, value, gone, aval = Array(np.zeros(1)), np.zeros(1), "gone", object()
     array._value, array.weak_type, array._gone, array.aval = value, True, gone, aval  # type: ignore

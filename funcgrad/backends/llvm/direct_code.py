@@ -7,6 +7,7 @@ from typing import Any
 from llvmlite import ir
 
 from funcgrad.backends.llvm.direct_match import write_match
+from funcgrad.backends.llvm.direct_native import NULL, Native
 from funcgrad.backends.llvm.direct_words import (
     ALIGNED,
     C_CONTIGUOUS,
@@ -26,7 +27,6 @@ from funcgrad.backends.llvm.direct_words import (
     MISSED,
     NODES,
     NONE,
-    NULL,
     OUTS,
     OWNDATA,
     RESULTS,
@@ -34,7 +34,6 @@ from funcgrad.backends.llvm.direct_words import (
     STATE,
     WRITEABLE,
     WRITTEN,
-    Native,
 )
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Int
 

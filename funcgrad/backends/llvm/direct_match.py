@@ -6,6 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from funcgrad.backends.llvm.direct_native import NULL, Native
 from funcgrad.backends.llvm.direct_words import (
     ALIGNED,
     ARRAY,
@@ -18,13 +19,11 @@ from funcgrad.backends.llvm.direct_words import (
     MISSED,
     NDARRAY,
     NONE,
-    NULL,
     NUMBER,
     OBJECT,
     SCALAR,
     STATE,
     TUPLE,
-    Native,
 )
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Int
 

@@ -58,9 +58,9 @@ def install(dtype: str, out: str, target: Engine | None = None, way: str = "") -
         driver.write()
         return driver.module
 
-    address = target.compile(write, level=1, key=f"{name} {generator('gemm')}").address(name)
-    target.bind(name, address)
-    return address
+    library = target.compile(write, level=1, key=f"{name} {generator('gemm')}")
+    target.bind(name, library)
+    return library.address(name)
 
 
 def name_of(dtype: str, out: str, way: str = "") -> str:

@@ -13,7 +13,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import (
     AXES,
@@ -38,6 +37,7 @@ from funcgrad.backends.llvm.gemm_placed import Placed
 from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 from funcgrad.backends.llvm.gemm_windows import Windows
+from funcgrad.backends.llvm.target import Target
 
 PAGE = 4096
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_pack import AHEAD, Format, Packer, Tile, widen
+from funcgrad.backends.llvm.target import Target
 
 PART = 6  # columns from which on transposing a part of a square is worth it
 

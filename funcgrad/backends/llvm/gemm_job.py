@@ -7,11 +7,11 @@ from functools import cached_property
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_gather import gather_function
 from funcgrad.backends.llvm.gemm_kernels import Kernels
 from funcgrad.backends.llvm.gemm_pack import Format, Tile, pack_function
+from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.program import GemmAxes
 
 CALL = (

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import BFLOAT, I64, PTR, Bool, Code, Int, Variable, declare
 from funcgrad.backends.llvm.gemm_pack import F32, F64, I32, Format, Tile, transpose, widen
+from funcgrad.backends.llvm.target import Target
 
 Tiles = list[list[ir.Value]]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.target import Target
 
 F32, F64, I16 = ir.FloatType(), ir.DoubleType(), ir.IntType(16)
 

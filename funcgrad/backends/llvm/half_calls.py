@@ -6,11 +6,15 @@ These are ours.
 
 from __future__ import annotations
 
+from functools import partial
+
 from llvmlite import ir
 
-from funcgrad.backends.llvm.engine import HALF_CALLS, Engine, Target
+from funcgrad.backends.llvm.engine import HALF_CALLS, Engine, Library
 from funcgrad.backends.llvm.gemm_build import I64, Code
 from funcgrad.backends.llvm.gemm_pack import F32, F64, FORMATS, I16, I32, narrow, widen
+from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.target import Target
 
 HALF = ir.HalfType()
 
@@ -23,9 +27,13 @@ def provide(engine: Engine) -> None:
     """
     if engine.target.converts_halves:
         return
-    library = engine.compile(str(_module(engine.target)), level=2)
     for name in HALF_CALLS:
-        engine.bind(name, library.address(name))
+        engine.provide(name, partial(_library, engine))
+
+
+def _library(engine: Engine) -> Library:
+    key = f"half_calls {generator('half_calls')} {generator('gemm')}"
+    return engine.compile(lambda: _module(engine.target), level=2, key=key)
 
 
 def _module(target: Target) -> ir.Module:

@@ -16,6 +16,7 @@ from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit_text import Definitions, Function
 from funcgrad.backends.llvm.gemm_job import CALL, axes_words
 from funcgrad.backends.llvm.routines import Call, routine
+from funcgrad.backends.llvm.run_code import EXCHANGE
 from funcgrad.backends.loops import Kernel
 from funcgrad.backends.program import (
     AttentionStep,
@@ -36,8 +37,6 @@ from funcgrad.backends.program import (
 )
 
 STACK_BYTES = 32_768
-# The status of a failed exchange is this and its number.
-EXCHANGE = 16
 # How many steps a function has: those of a long program are several.
 _PART = 64
 _PARAMETERS = "ptr %inputs, ptr %outputs, ptr %arena, ptr %constants, ptr %callback, ptr %comms"

@@ -100,6 +100,6 @@ def install(what: str, dtype: str, target: Engine | None = None) -> int:
         _EMIT[what](Matrices(module, dtype, target.target), name)
         return module
 
-    address = target.compile(write, key=f"{name} {generator('matrix')}").address(name)
-    target.bind(name, address)
-    return address
+    library = target.compile(write, key=f"{name} {generator('matrix')}")
+    target.bind(name, library)
+    return library.address(name)

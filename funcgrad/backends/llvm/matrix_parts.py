@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.engine import Target
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_job import CALL, Record
 from funcgrad.backends.llvm.gemm_pack import FORMATS
+from funcgrad.backends.llvm.target import Target
 
 BLOCK = 32  # rows of a triangle that is not divided any more
 _SERIAL = 1 << 17  # multiply-adds below which a second thread is no gain

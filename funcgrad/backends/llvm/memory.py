@@ -143,9 +143,8 @@ def bind(target: Engine) -> None:
 
     >>> bind(engine())
     """
-    a = _allocator or allocator()
-    target.bind("fg_memory_take", a.take)
-    target.bind("fg_memory_give", a.give)
+    target.provide("fg_memory_take", lambda: allocator().take)
+    target.provide("fg_memory_give", lambda: allocator().give)
 
 
 # ---- for users

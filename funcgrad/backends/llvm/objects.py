@@ -1,7 +1,8 @@
-"""Object code kept on disk, so that a program that ran before starts without compiling.
+"""Compiled code kept on disk, so that a program that ran before starts without compiling.
 
 Files lie in FUNCGRAD_CACHE_DIR, or in the user's cache directory; an empty FUNCGRAD_CACHE_DIR
-means none. As their content is executed, a directory that others may write to is not used. Whatever
+means none. As their content is executed, a directory that others may write to is not used. A file
+is a digest, a line of JSON, and bytes; the digest covers the rest and the file's name. Whatever
 goes wrong with a file, the caller just compiles.
 """
 
@@ -9,13 +10,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
-import tempfile
-from pathlib import Path
+from typing import Any
+
+try:
+    # hashlib has the same function, but loads OpenSSL beside, which takes longer than all the rest.
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 MOST_FILES = 4096
+
+
+def digest(*parts: str | bytes) -> str:
+    """A name for some content that nothing else has.
+
+    >>> len(digest("a", b"b")), digest("ab") == digest("a", "b")
+    (64, False)
+    """
+    total = blake2b(digest_size=32)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.hexdigest()
 
 
 @functools.cache
@@ -25,12 +44,22 @@ def generator(prefix: str) -> str:
     >>> len(generator("gemm"))
     64
     """
-    folder = Path(__file__).parent
-    digest = hashlib.sha256()
-    names = {*folder.glob(f"{prefix}*.py"), folder / "gemm_build.py", folder / "engine.py"}
-    for path in sorted(names):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    folder = os.path.dirname(__file__)
+    names = {n for n in os.listdir(folder) if n.startswith(prefix) and n.endswith(".py")}
+    texts = []
+    for name in sorted(names | {"gemm_build.py", "compiler.py"}):
+        with open(os.path.join(folder, name), "rb") as file:
+            texts.append(file.read())
+    return digest(*texts)
+
+
+def enabled() -> bool:
+    """Whether files are kept at all: FUNCGRAD_CACHE_DIR isn't empty.
+
+    >>> enabled() == (os.environ.get("FUNCGRAD_CACHE_DIR") != "")
+    True
+    """
+    return os.environ.get("FUNCGRAD_CACHE_DIR") != ""
 
 
 def exists(key: str) -> bool:
@@ -40,11 +69,11 @@ def exists(key: str) -> bool:
     False
     """
     folder = _folder()
-    return folder is not None and (folder / key).exists()
+    return folder is not None and os.path.exists(os.path.join(folder, key))
 
 
-def load(key: str) -> tuple[bytes, list[str], list[str]] | None:
-    """Object code, names it defines and names it declares; None if there is none for the key.
+def load(key: str) -> tuple[dict[str, Any], bytes] | None:
+    """What was saved under a key; None if there is nothing, or nothing sound.
 
     >>> load("0" * 64) is None
     True
@@ -53,46 +82,51 @@ def load(key: str) -> tuple[bytes, list[str], list[str]] | None:
     if folder is None:
         return None
     try:
-        head, code = (folder / key).read_bytes().split(b"\n", 1)
-        entry = json.loads(head)
-    except (OSError, ValueError):
+        with open(os.path.join(folder, key), "rb") as file:
+            content = file.read()
+    except OSError:
         return None
-    if not isinstance(entry, dict) or entry.get("sha256") != hashlib.sha256(code).hexdigest():
+    seal, found, rest = content.partition(b"\n")
+    head, more, body = rest.partition(b"\n")
+    if not (found and more) or seal != digest(key, head, body).encode():
         return None
-    return code, entry["defined"], entry["declared"]
+    return json.loads(head), body
 
 
-def save(key: str, code: bytes, defined: list[str], declared: list[str]) -> None:
-    """Keep object code under a key; when there are too many files, the oldest half goes.
+def save(key: str, head: dict[str, Any], body: bytes) -> None:
+    """Keep facts and bytes under a key; when there are too many files, the oldest half goes.
 
-    >>> save("example", b"code", [], [])
+    >>> save("example", {"answer": 42}, b"code")
     """
     folder = _folder(create=True)
     if folder is None:
         return
-    entry = {
-        "defined": defined,
-        "declared": declared,
-        "sha256": hashlib.sha256(code).hexdigest(),
-    }
-    with contextlib.suppress(OSError):
-        handle, name = tempfile.mkstemp(dir=folder)
+    line = json.dumps(head, separators=(",", ":")).encode()
+    # A name of its own until it is whole: others may be writing the same file.
+    name = os.path.join(folder, f"{key[:16]}.{os.getpid()}.{os.urandom(8).hex()}")
+    try:
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(json.dumps(entry).encode() + b"\n" + code)
-        os.replace(name, folder / key)
+            file.write(digest(key, line, body).encode() + b"\n" + line + b"\n" + body)
+        os.replace(name, os.path.join(folder, key))
         _prune(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
 
 
-def _folder(create: bool = False) -> Path | None:
+def _folder(create: bool = False) -> str | None:
     setting = os.environ.get("FUNCGRAD_CACHE_DIR")
     if setting == "":
         return None
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(setting or os.path.join(base, "funcgrad"))
+    folder = setting or os.path.join(base, "funcgrad")
     try:
         if create:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
+            os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+        status = os.stat(folder)
     except OSError:
         return None
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
@@ -100,9 +134,11 @@ def _folder(create: bool = False) -> Path | None:
     return folder
 
 
-def _prune(folder: Path) -> None:
+def _prune(folder: str) -> None:
     if len(os.listdir(folder)) <= MOST_FILES:
         return
-    by_age = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-    for path in by_age[: MOST_FILES // 2]:
-        path.unlink(missing_ok=True)
+    with os.scandir(folder) as entries:
+        by_age = sorted((entry.stat().st_mtime, entry.path) for entry in entries)
+    for _, path in by_age[: MOST_FILES // 2]:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -17,9 +17,8 @@ import threading
 import time
 from string import Template
 
-from llvmlite import ir
-
-from funcgrad.backends.llvm.engine import Engine, Target, engine
+from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm.target import Target
 
 NAME = "fg_parallel_for"
 SPIN_SECONDS = 30e-6
@@ -373,22 +372,6 @@ def set_num_threads(n: int) -> None:
             _pool.field("limit").value = _threads - 1
 
 
-def declare_parallel_for(module: ir.Module) -> ir.Function:
-    """Declare fg_parallel_for in a module that `engine()` compiles, and make it resolvable.
-
-    Its type is void(ptr task, ptr ctx, i64 n, i64 grain), where task is void(ptr ctx, i64 begin,
-    i64 end). For another engine than the host's, call `bind` as well.
-
-    >>> str(declare_parallel_for(ir.Module("m")).name)
-    'fg_parallel_for'
-    """
-    bind(engine())
-    if NAME in module.globals:
-        return module.globals[NAME]
-    i64, ptr = ir.IntType(64), ir.PointerType()
-    return ir.Function(module, ir.FunctionType(ir.VoidType(), [ptr, ptr, i64, i64]), NAME)
-
-
 def bind(target: Engine) -> None:
     """Let modules that *target* compiles use fg_parallel_for and fg_pool_limit.
 
@@ -396,8 +379,8 @@ def bind(target: Engine) -> None:
 
     >>> bind(engine())
     """
-    target.bind(NAME, parallel_for_address())
-    target.bind("fg_pool_limit", _the_pool().state + _FIELDS["limit"])
+    target.provide(NAME, parallel_for_address)
+    target.provide("fg_pool_limit", lambda: _the_pool().state + _FIELDS["limit"])
 
 
 def parallel_for_address() -> int:

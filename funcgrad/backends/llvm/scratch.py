@@ -9,6 +9,7 @@ not.
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 
 from funcgrad.backends.llvm.engine import Engine, engine
 
@@ -115,9 +116,8 @@ def bind(target: Engine) -> None:
 
     >>> bind(engine())
     """
-    library = engine().compile(_IR, level=0)
     for name in ("fg_scratch_take", "fg_scratch_give"):
-        target.bind(name, library.address(name))
+        target.provide(name, partial(_address, name))
 
 
 def release() -> None:
@@ -125,5 +125,8 @@ def release() -> None:
 
     >>> release()
     """
-    address = engine().compile(_IR, level=0).address("fg_scratch_release")
-    ctypes.CFUNCTYPE(None)(address)()
+    ctypes.CFUNCTYPE(None)(_address("fg_scratch_release"))()
+
+
+def _address(name: str) -> int:
+    return engine().compile(_IR, level=0).address(name)

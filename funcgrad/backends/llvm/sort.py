@@ -74,6 +74,6 @@ def install(name: str, target: Engine | None = None) -> int:
             emit_keys(module, name, keys[0])
         return module
 
-    address = target.compile(write, level=2, key=f"{name} {generator('sort')}").address(name)
-    target.bind(name, address)
-    return address
+    library = target.compile(write, level=2, key=f"{name} {generator('sort')}")
+    target.bind(name, library)
+    return library.address(name)

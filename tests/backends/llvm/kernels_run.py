@@ -4,7 +4,7 @@ import numpy as np
 
 from funcgrad.backends import loops_interpret
 from funcgrad.backends.builder import Builder
-from funcgrad.backends.llvm.executable import Executable
+from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.loops import Axis, Buffer, Index, Kernel
 from funcgrad.backends.program import CopyStep, KernelStep, Program, Ref
 from funcgrad.core.aval import ShapedArray
@@ -33,7 +33,7 @@ def program_of(kernel):
 
 def run_native(kernel, arrays):
     """The written arrays, by the compiled kernel, given the read ones."""
-    return Executable(program_of(kernel))(list(arrays))
+    return assemble(program_of(kernel))(list(arrays))
 
 
 def run_interpreted(kernel, arrays):

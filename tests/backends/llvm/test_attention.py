@@ -8,7 +8,8 @@ import pytest
 
 from funcgrad.backends.llvm import attention as module
 from funcgrad.backends.llvm import pool
-from funcgrad.backends.llvm.engine import Target, engine
+from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.program import AttentionSizes, AttentionStep, Ref, Strided
 from funcgrad.transforms.attention import attention_backward_p, attention_p
 from funcgrad.transforms.attention_operands import wide_dtype

@@ -8,9 +8,10 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm import gemm as module
 from funcgrad.backends.llvm import pool
-from funcgrad.backends.llvm.engine import Target, engine
+from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.gemm import OUTPUTS, declare_gemm, emit_gemm, gemm
 from funcgrad.backends.llvm.gemm_job import AXES, CALL, MAX_AXES, axes_words
+from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.program import GemmAxes
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

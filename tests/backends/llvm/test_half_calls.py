@@ -2,8 +2,9 @@ import ctypes
 
 import numpy as np
 
-from funcgrad.backends.llvm.engine import Target, engine
+from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.half_calls import provide
+from funcgrad.backends.llvm.target import Target
 
 # Arrays in, arrays out, through the functions that a processor without conversions calls.
 LOOPS = """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from funcgrad.backends import program_interpret
-from funcgrad.backends.llvm.executable import Executable
+from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.llvm.host import host_steps, written_inputs
 from funcgrad.backends.loops import Buffer, Const
 from funcgrad.backends.program import (
@@ -58,7 +58,7 @@ def program(ins, outs, steps, arena=0, constants=(), aliases=None):
 
 def run(planned, *arrays):
     """The native results, which are those of the interpreter."""
-    got = Executable(planned)(list(arrays))
+    got = assemble(planned)(list(arrays))
     for g, w in zip(got, program_interpret.run(planned, arrays), strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-6)
     return got
@@ -149,7 +149,7 @@ def test_gemm(dtype, batch):
     refs = Ref("input", 0), Ref("input", 1), OUT
     step = GemmStep(dtype, dtype, m, n, k, *refs, (k, 1), (1, k), (n, 1), axes)
     avals = [ShapedArray(x.shape, dtype) for x in (a, b, c)]
-    (out,) = Executable(program(avals[:2], avals[2:], [step]))([a, b])
+    (out,) = assemble(program(avals[:2], avals[2:], [step]))([a, b])
     np.testing.assert_allclose(out, a @ np.swapaxes(b, -1, -2), rtol=1e-4, atol=1e-5)
 
 
@@ -163,7 +163,7 @@ def test_gemm_into_another_type_with_many_batch_axes():
     refs = Ref("input", 0), Ref("input", 1), OUT
     step = GemmStep(a.dtype, c.dtype, m, n, k, *refs, (k, 1), (n, 1), (n, 1), axes)
     avals = [ShapedArray(x.shape, x.dtype) for x in (a, b, c)]
-    (out,) = Executable(program(avals[:2], avals[2:], [step]))([a, b])
+    (out,) = assemble(program(avals[:2], avals[2:], [step]))([a, b])
     np.testing.assert_array_equal(out, a.astype(np.int32) @ b.astype(np.int32))
 
 
@@ -171,7 +171,7 @@ def test_gemm_of_nothing_is_zero():
     step = GemmStep(F32, F32, 2, 3, 0, IN, Ref("input", 1), OUT, (0, 1), (3, 1), (3, 1))
     avals = [ShapedArray(s, F32) for s in ((2, 0), (0, 3), (2, 3))]
     arrays = [np.empty(a.shape, F32) for a in avals[:2]]
-    (out,) = Executable(program(avals[:2], avals[2:], [step]))(arrays)
+    (out,) = assemble(program(avals[:2], avals[2:], [step]))(arrays)
     np.testing.assert_array_equal(out, np.zeros((2, 3)))
 
 
@@ -204,7 +204,7 @@ def test_exceptions_end_the_program():
         raise KeyError("mine")
 
     steps = [host(lambda xp, x: ran.append(1) or x), host(fail), host(lambda xp, x: ran.append(2))]
-    executable = Executable(program([vector(3)], [vector(3)], steps))
+    executable = assemble(program([vector(3)], [vector(3)], steps))
     for _ in range(2):
         with pytest.raises(KeyError, match="mine"):
             executable([np.zeros(3, F32)])
@@ -221,7 +221,7 @@ def test_effects_get_arrays_they_may_keep():
     kept = []
     step = host(lambda xp, x: kept.append(x) or x, effect=True)
     after = KernelStep(adds(3), (IN, OUT))
-    Executable(program([vector(3)], [vector(3)], [step, after]))([np.arange(3, dtype=F32)])
+    assemble(program([vector(3)], [vector(3)], [step, after]))([np.arange(3, dtype=F32)])
     np.testing.assert_array_equal(kept[0], [0, 1, 2])
     assert kept[0].flags.owndata
 
@@ -232,7 +232,7 @@ def test_host_steps_cannot_write_their_operands():
         return x
 
     with pytest.raises(ValueError, match="read-only"):
-        Executable(program([vector(3)], [vector(3)], [host(overwrite)]))([np.zeros(3, F32)])
+        assemble(program([vector(3)], [vector(3)], [host(overwrite)]))([np.zeros(3, F32)])
 
 
 def test_a_program_may_be_called_from_its_own_host_step():
@@ -245,7 +245,7 @@ def test_a_program_may_be_called_from_its_own_host_step():
             raise OverflowError("deep")
         return executable([x + 1])[0]
 
-    executable = Executable(program([vector(3)], [vector(3)], [host(again)], 4096))
+    executable = assemble(program([vector(3)], [vector(3)], [host(again)], 4096))
     with pytest.raises(OverflowError, match="deep"):
         executable([np.zeros(3, F32)])
     assert len(depth) == 4
@@ -257,7 +257,7 @@ def test_threads_have_their_own_errors():
             raise ValueError(f"odd {x[0]:.0f}")
         return x
 
-    executable = Executable(program([vector(3)], [vector(3)], [host(impl)], 1 << 16))
+    executable = assemble(program([vector(3)], [vector(3)], [host(impl)], 1 << 16))
     wrong = []
 
     def call(i):

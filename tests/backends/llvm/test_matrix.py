@@ -9,11 +9,12 @@ from llvmlite import ir
 import funcgrad as fg
 from funcgrad import lax
 from funcgrad.backends.llvm import matrix_ql, pool
-from funcgrad.backends.llvm.engine import Target, engine
+from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.host import host_steps
 from funcgrad.backends.llvm.matrix import install
 from funcgrad.backends.llvm.matrix_eigen import emit_eigh
 from funcgrad.backends.llvm.matrix_parts import Matrices
+from funcgrad.backends.llvm.target import Target
 from tests.backends.checks import program
 
 TOLERANCE = {"float32": 2e-4, "float64": 1e-11}

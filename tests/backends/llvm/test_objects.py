@@ -1,11 +1,13 @@
 import os
 import stat
+import subprocess
 import sys
 
 import pytest
 
 from funcgrad.backends.llvm import objects
-from funcgrad.backends.llvm.engine import Engine, Target
+from funcgrad.backends.llvm.engine import Engine
+from funcgrad.backends.llvm.target import Target
 
 
 @pytest.fixture
@@ -16,27 +18,46 @@ def folder(tmp_path, monkeypatch):
 
 def test_round_trip_and_damage(folder):
     assert objects.load("k") is None
-    objects.save("k", b"code\nmore", ["f"], ["g"])
-    assert objects.load("k") == (b"code\nmore", ["f"], ["g"])
+    objects.save("k", {"names": ["f"], "at": 12}, b"code\nmore")
+    assert objects.load("k") == ({"names": ["f"], "at": 12}, b"code\nmore")
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(folder / "k").st_mode) == 0o600
     whole = (folder / "k").read_bytes()
+    (folder / "l").write_bytes(whole)
+    assert objects.load("l") is None, "a file of another name"
+    for cut in range(len(whole)):
+        (folder / "k").write_bytes(whole[:cut])
+        assert objects.load("k") is None
     for damaged in (
-        b"",
-        whole[:-1],
         b"\n" + whole,
-        b"[]\n" + whole,
+        whole + b"\n",
         whole.replace(b"code", b"kode"),
+        whole.replace(b"12", b"13"),
+        b"{}\n" + whole.split(b"\n", 1)[1],
     ):
         (folder / "k").write_bytes(damaged)
         assert objects.load("k") is None
 
 
+def test_many_write_one_file(folder):
+    """Processes that write and read the same entry see all of it or none of it."""
+    program = (
+        "from funcgrad.backends.llvm import objects\n"
+        "for i in range(200):\n"
+        "    objects.save('k', {'n': 1}, b'c' * 10_000)\n"
+        "    assert objects.load('k') == ({'n': 1}, b'c' * 10_000)\n"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    assert [path.name for path in folder.iterdir()] == ["k"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="has no owners and modes")
 def test_directory_open_to_others_is_not_used(folder):
-    objects.save("k", b"code", [], [])
+    objects.save("k", {}, b"code")
     folder.chmod(0o777)
     assert objects.load("k") is None
-    objects.save("l", b"code", [], [])
+    objects.save("l", {}, b"code")
     assert not (folder / "l").exists()
 
 
@@ -44,16 +65,16 @@ def test_can_be_turned_off_and_survives_a_bad_place(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     for place in ("", str(tmp_path / "file" / "cache")):
         monkeypatch.setenv("FUNCGRAD_CACHE_DIR", place)
-        objects.save("k", b"code", [], [])
+        objects.save("k", {}, b"code")
         assert objects.load("k") is None
 
 
 def test_oldest_half_goes(folder, monkeypatch):
     monkeypatch.setattr(objects, "MOST_FILES", 8)
     for i in range(9):
-        objects.save(f"k{i}", b"", [], [])
+        objects.save(f"k{i}", {}, b"")
         os.utime(folder / f"k{i}", (i, i))
-    objects.save("last", b"", [], [])
+    objects.save("last", {}, b"")
     assert len(list(folder.iterdir())) <= 8
     assert objects.load("last")
     assert objects.load("k0") is None

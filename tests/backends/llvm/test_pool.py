@@ -5,7 +5,6 @@ import textwrap
 import threading
 
 import pytest
-from llvmlite import ir
 
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import engine
@@ -122,13 +121,6 @@ def test_callers_from_several_python_threads(lib):
     for t in callers:
         t.join()
     assert all(list(c) == [200] * 1000 for c in counts)
-
-
-def test_declaration():
-    module = ir.Module("m")
-    f = pool.declare_parallel_for(module)
-    assert f is pool.declare_parallel_for(module)
-    assert "fg_parallel_for" in str(module)
 
 
 def test_bad_numbers_of_threads(monkeypatch):

@@ -9,10 +9,11 @@ import pytest
 import funcgrad as fg
 from funcgrad import lax
 from funcgrad.backends.llvm import pool
-from funcgrad.backends.llvm.engine import Target, engine
+from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.host import host_steps
 from funcgrad.backends.llvm.sort import install
 from funcgrad.backends.llvm.sort_keys import NAMES
+from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.plan import plan
 from tests.backends.checks import program, same
 

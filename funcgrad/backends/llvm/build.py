@@ -1,0 +1,193 @@
+"""From a jaxpr to an executable: simplify, plan, compile the kernels and the host function.
+
+Loaded when a program isn't on disk, or when somebody asks what is in one.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import itertools
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from funcgrad.backends.llvm.emit_kernels import KernelCache
+from funcgrad.backends.llvm.engine import Engine, Library, engine
+from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
+from funcgrad.backends.llvm.host import (
+    emit_host,
+    exchange_steps,
+    host_steps,
+    install_product,
+    product_kind,
+    written_inputs,
+)
+from funcgrad.backends.llvm.host_run import run_host_step
+from funcgrad.backends.llvm.run_code import native_run
+from funcgrad.backends.plan import plan
+from funcgrad.backends.program import (
+    CopyStep,
+    GemmStep,
+    KernelStep,
+    LoopStep,
+    Program,
+    View,
+    WhileStep,
+    program_text,
+    walk,
+)
+from funcgrad.core import context
+from funcgrad.core.compile_report import CompileStage
+from funcgrad.core.ir import Jaxpr
+from funcgrad.transforms.simplify import simplify
+
+_SHORT = 20_000  # operations and bytes, in some microseconds
+
+_lock = threading.Lock()
+_cache: KernelCache | None = None
+
+
+def kernel_cache() -> KernelCache:
+    """The compiled kernels of this processor."""
+    global _cache
+    with _lock:
+        if _cache is None:
+            _cache = KernelCache(engine())
+        return _cache
+
+
+def build(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
+    """Compile a program.
+
+    >>> import funcgrad as fg
+    >>> run = build(fg.make_jaxpr(lambda x: x * 2)(1.0).jaxpr, [False], "f")
+    >>> run([np.float32(4)])
+    [array(8., dtype=float32)]
+    """
+    return built(jaxpr, donated, name).executable()
+
+
+def built(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Built:
+    """The parts of a program's executable."""
+    start = time.perf_counter()
+    program = plan(simplify(jaxpr), donated, name)
+    return Built(program, time.perf_counter() - start)
+
+
+def assemble(program: Program) -> Executable:
+    """Compile a planned program."""
+    return Built(program).executable()
+
+
+class Built:
+    """A planned program, the code of its kernels and of its host function."""
+
+    def __init__(self, program: Program, planned: float = 0.0):
+        self.program = program
+        times = [time.perf_counter() - planned, time.perf_counter()]
+        cache = kernel_cache()
+        native_run()
+        times.append(time.perf_counter())
+        self.products = dict.fromkeys(
+            product_kind(s) for s in walk(program.steps) if isinstance(s, GemmStep)
+        )
+        natives, kernels = cache.compile(
+            program.kernels(), [partial(install_product, p) for p in self.products]
+        )
+        times.append(time.perf_counter())
+        self.library = _compile_host(cache.engine, program, natives, kernels)
+        times.append(time.perf_counter())
+        self.kernels = list(dict.fromkeys(kernels.values()))
+        self.host_steps = host_steps(program.steps)
+        self._times = times
+
+    def executable(self) -> Executable:
+        """The program as a callable."""
+        back = bool(self.host_steps)
+        return Executable(self.facts(), self.library, self.stages(), lambda: self, back)
+
+    def facts(self) -> Facts:
+        """What calls need to know."""
+        p = self.program
+        short = p.flops + p.bytes_moved < _SHORT and all(
+            isinstance(s, KernelStep | CopyStep) for s in p.steps
+        )
+        written = sorted(written_inputs(p.steps) | set(p.aliases.values()))
+        return Facts(
+            p.name, p.ins, p.outs, p.arena_bytes, p.constants, p.aliases, tuple(written), p.comms,
+            short,
+        )  # fmt: skip
+
+    def stages(self) -> list[CompileStage]:
+        """Planning, code that all programs share, kernels and products, the host function."""
+        t, p = self._times, self.program
+        counts = collections.Counter(
+            "held already" if x.made < t[2] else "found on disk" if x.from_disk else "compiled"
+            for x in self.kernels
+        )
+        modules = ", ".join(f"{n} {how}" for how, n in sorted(counts.items())) or "none"
+        ways = ", ".join(" ".join(filter(None, (d, way))) for d, _, way in self.products)
+        found = "found on disk" if self.library.from_disk else "compiled"
+        what = (
+            f"{len(p.steps)} steps, {len(p.kernels())} kernels",
+            "what all programs share",
+            f"modules: {modules}" + (f"; products: {ways}" if ways else ""),
+            f"{found}, {self.library.size} bytes",
+        )
+        names = ("plan", "runtime", "kernels", "program")
+        spans = [b - a for a, b in itertools.pairwise(t)]
+        return [CompileStage(*s) for s in zip(names, spans, what, strict=True)]
+
+    def as_text(self, stage: str) -> str:
+        """The planned program ("loops"), its optimized LLVM IR ("llvm"), its assembly ("asm")."""
+        libraries: list[Library] = [self.library, *self.kernels]
+        if stage == "loops":
+            return program_text(self.program)
+        if stage == "llvm":
+            return "\n".join(x.llvm_text for x in libraries)
+        if stage == "asm":
+            return "\n".join(x.asm() for x in libraries)
+        raise ValueError(f'no stage {stage!r}: there are "jaxpr", "loops", "llvm" and "asm"')
+
+    def run_step(self, number: int, pointers: Any, communicators: Any) -> None:
+        """Run a step that is Python's, on arrays at these addresses."""
+        step = self.host_steps[number]
+        views = [
+            _view(v, pointers[i], i >= len(step.ins)) for i, v in enumerate((*step.ins, *step.outs))
+        ]
+        ins, outs = views[: len(step.ins)], views[len(step.ins) :]
+        if communicators is None:
+            run_host_step(step, ins, outs)
+        else:
+            with context.scoped(communicators=communicators):
+                run_host_step(step, ins, outs)
+
+    def exchange_text(self, number: int) -> tuple[int, str]:
+        """The number of an exchange's communicator, and what it exchanges."""
+        step = exchange_steps(self.program.steps)[number]
+        return step.comm, f"{step.kind} of {step.dtype.name}[{max(step.blocks) * step.count}]"
+
+
+def _compile_host(
+    target: Engine, program: Program, natives: Any, kernels: Mapping[str, Library]
+) -> Library:
+    # Without loops it runs once a call: calls of kernels, whose time is theirs.
+    repeats = any(isinstance(s, LoopStep | WhileStep) for s in walk(program.steps))
+    text = emit_host(program, natives, ENTRY)
+    return target.compile(text, level=int(repeats), links=kernels)
+
+
+def _view(view: View, address: int, writable: bool) -> np.ndarray:
+    """The array at an address."""
+    aval = view.aval
+    if not aval.size:
+        return np.empty(aval.shape, aval.dtype)
+    memory = (ctypes.c_char * aval.nbytes).from_address(address)
+    array = np.ndarray(aval.shape, aval.dtype, memoryview(memory))
+    array.flags.writeable = writable
+    return array

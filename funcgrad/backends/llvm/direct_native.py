@@ -1,0 +1,106 @@
+"""How the native code of direct calls is written: functions on Python objects and words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.direct_words import ENV, HEAD
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Bool, Code, Int, declare
+
+API = {
+    "Py_IncRef": (VOID, [PTR]),
+    "Py_DecRef": (VOID, [PTR]),
+    "PyTuple_Size": (I64, [PTR]),
+    "PyTuple_GetItem": (PTR, [PTR, I64]),
+    "PyTuple_SetItem": (I32, [PTR, I64, PTR]),
+    "PyTuple_New": (PTR, [I64]),
+    "PyList_Size": (I64, [PTR]),
+    "PyList_GetItem": (PTR, [PTR, I64]),
+    "PyList_SetItem": (I32, [PTR, I64, PTR]),
+    "PyList_New": (PTR, [I64]),
+    "PyDict_Size": (I64, [PTR]),
+    "PyDict_Next": (I32, [PTR, PTR, PTR, PTR]),
+    "PyDict_GetItemWithError": (PTR, [PTR, PTR]),
+    "PyDict_SetItem": (I32, [PTR, PTR, PTR]),
+    "PyDict_New": (PTR, []),
+    "PyBytes_AsString": (PTR, [PTR]),
+    "PyFloat_AsDouble": (ir.DoubleType(), [PTR]),
+    "PyLong_AsLongLongAndOverflow": (I64, [PTR, PTR]),
+    "PyLong_FromLong": (PTR, [I64]),
+    "PyObject_CallOneArg": (PTR, [PTR, PTR]),
+    "PyErr_Clear": (VOID, []),
+    "PyType_GenericAlloc": (PTR, [PTR, I64]),
+    "PyContextVar_Get": (I32, [PTR, PTR, PTR]),
+    "PyEval_SaveThread": (PTR, []),
+    "PyEval_RestoreThread": (VOID, [PTR]),
+    "fg_memory_take": (PTR, [PTR, I64]),
+    "fg_memory_give": (VOID, [PTR, PTR, I64]),
+}
+NULL = ir.Constant(PTR, None)
+
+
+class Native(Code):
+    """A function that speaks of Python objects and of words."""
+
+    def word(self, pointer: Any, i: Any) -> Int:
+        return self.load(self.at(pointer, i, I64), I64)
+
+    def address(self, pointer: Any, i: Any) -> ir.Value:
+        return self.load(self.at(pointer, i, I64), PTR)
+
+    def put(self, value: Any, pointer: Any, i: Any) -> None:
+        self.store(value, self.at(pointer, i, I64))
+
+    def field(self, obj: Any, offset: Any, type_: ir.Type = PTR) -> Any:
+        """What is stored at an offset in bytes."""
+        return self.load(self.at(obj, offset, ir.IntType(8)), type_)
+
+    def set_field(self, value: Any, obj: Any, offset: Any) -> None:
+        self.store(value, self.at(obj, offset, ir.IntType(8)))
+
+    def env(self, name: str) -> ir.Value:
+        return self.address(self.module.globals["fg_env"], ENV.index(name))
+
+    def slot(self, name: str) -> Int:
+        """The offset of a slot of Array."""
+        return self.word(self.module.globals["fg_env"], ENV.index(name))
+
+    def api(self, name: str, *args: Any) -> Any:
+        result, kinds = API[name]
+        function = declare(self.module, name, ir.FunctionType(result, kinds))
+        out = self.call(function, *args)
+        return Int(self, out) if result == I64 else out
+
+    def through(self, pointer: Any, returns: ir.Type, *args: Any) -> ir.Value:
+        """The result of a function that is known by its address."""
+        values = [a.value if isinstance(a, Int) else a for a in args]
+        kind = ir.FunctionType(returns, [v.type for v in values])
+        pointer.type = kind.as_pointer()  # llvmlite takes a callee's signature from its type
+        return self.b.call(pointer, values)
+
+    def same(self, a: Any, b: Any) -> Any:
+        return self.is_(self.b.icmp_unsigned("==", a, b))
+
+    def is_(self, value: ir.Value) -> Bool:
+        return Bool(self, value)
+
+    def null(self, pointer: Any) -> Any:
+        return self.same(pointer, NULL)
+
+    def type_is(self, obj: Any, cls: Any) -> Any:
+        return self.same(self.field(obj, HEAD - 8), cls)
+
+    def incref(self, obj: Any) -> None:
+        self.api("Py_IncRef", obj)
+
+    def decref(self, obj: Any) -> None:
+        self.api("Py_DecRef", obj)
+
+    def fn(self, name: str) -> ir.Function:
+        return self.module.globals[name]
+
+    def run(self, name: str, *args: Any) -> Any:
+        out = self.call(self.fn(name), *args)
+        return Int(self, out) if out.type == I64 else out

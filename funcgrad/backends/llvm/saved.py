@@ -1,0 +1,171 @@
+"""Whole programs on disk: what was traced and compiled before runs without being planned again.
+
+A file holds the `Facts` of an executable and the name of its code, which names what it calls
+(`Engine.load`). It is found by all that the code depends on: the program itself, donation, the
+context, the target, and the source of this package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.backends.llvm import memory, objects, pool, scratch
+from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.executable import Executable, Facts, Parts
+from funcgrad.backends.llvm.identity import identity
+from funcgrad.backends.llvm.run_code import native_run
+from funcgrad.core import backend, context
+from funcgrad.core.compile_report import CompileStage
+from funcgrad.core.ir import Jaxpr
+
+_MOST_CONSTANTS = 1 << 20  # bytes
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+
+
+def key(jaxpr: Jaxpr, donated: Sequence[bool]) -> str | None:
+    """The name of a program's file, None if it has none.
+
+    >>> import funcgrad as fg
+    >>> jaxpr = fg.make_jaxpr(lambda x: x + 1)(1.0).jaxpr
+    >>> key(jaxpr, [True]) == key(jaxpr, [False])
+    False
+    """
+    if not objects.enabled():
+        return None
+    version, found = _source.version(), identity(jaxpr)
+    if version is None or found is None:
+        return None
+    ctx = context.current()
+    settings = (
+        tuple(ctx.axes.items()), ctx.manual, ctx.float_dtype.name, ctx.int_dtype.name,
+        pool.num_threads(), list(map(bool, donated)), sys.version, np.__version__,
+    )  # fmt: skip
+    return objects.digest("program", version, engine().salt, found, repr(settings))
+
+
+def load(name: str, jaxpr: Jaxpr, called: str, parts: Callable[[], Parts]) -> Executable | None:
+    """The program of a file as a callable, None if there is none that is whole.
+
+    >>> load("0" * 64, None, "f", None) is None
+    True
+    """
+    times = [time.perf_counter()]
+    kept = objects.load(name)
+    if kept is None:
+        return None
+    head, body = kept
+    times.append(time.perf_counter())
+    native_run()
+    for part in (memory, pool, scratch):
+        part.bind(engine())
+    times.append(time.perf_counter())
+    library = engine().load(head["library"])
+    if library is None:
+        return None
+    times.append(time.perf_counter())
+    constants, at = [], 0
+    for dtype, shape in head["constants"]:
+        x = np.empty(shape, dtypes.canonical(dtype))
+        x.reshape(-1).view(np.uint8)[:] = np.frombuffer(body, np.uint8, x.nbytes, at)
+        constants.append(x)
+        at += x.nbytes
+    facts = Facts(
+        called,
+        tuple(v.aval.strong() for v in jaxpr.ins),
+        tuple(v.aval.strong() for v in jaxpr.outs),
+        head["arena"],
+        tuple(constants),
+        dict(head["aliases"]),
+        tuple(head["written"]),
+        (),
+        head["short"],
+    )
+    found = "found on disk with its program"
+    stages = [
+        CompileStage("plan", times[1] - times[0], found),
+        CompileStage("runtime", times[2] - times[1], "what all programs share"),
+        CompileStage("kernels", 0.0, f"modules: {len(library.uses)} {found}"),
+        CompileStage("program", times[3] - times[2], f"found on disk, {library.size} bytes"),
+    ]
+    return Executable(facts, library, stages, parts)
+
+
+def save(name: str, executable: Executable) -> None:
+    """Keep a program, if another process could run it: no step of it is Python's or exchanges data.
+
+    >>> import funcgrad as fg
+    >>> save("example", fg.jit(lambda x: x * 3).lower(1.0)._executable())
+    """
+    facts = executable.facts
+    large = sum(c.nbytes for c in facts.constants) > _MOST_CONSTANTS
+    if executable.calls_back or facts.comms or large or not _source.unchanged():
+        return
+    head: dict[str, Any] = {
+        "library": executable.library.name,
+        "arena": facts.arena_bytes,
+        "aliases": sorted(facts.aliases.items()),
+        "written": facts.written,
+        "short": facts.short,
+        "constants": [[c.dtype.name, c.shape] for c in facts.constants],
+    }
+    objects.save(name, head, b"".join(c.tobytes() for c in facts.constants))
+
+
+class _Source:
+    """The package's files by their sizes and times, as Python's own cache of bytecode knows them.
+
+    A process in which a file changed keeps nothing: whether it runs the old text isn't known.
+    """
+
+    def __init__(self) -> None:
+        self._version = ""
+
+    def version(self) -> str | None:
+        """A digest of all files; None if there are none to see, or one is newer than the process.
+
+        >>> _source.version() == _source.version()
+        True
+        """
+        if not self._version:
+            self._version, newest = _stamp()
+            if newest >= backend.LOADED:
+                self._version = "none"
+        return None if self._version == "none" else self._version
+
+    def unchanged(self) -> bool:
+        """Whether the files are as they were when their version was asked for."""
+        return self._version == _stamp()[0]
+
+
+def _stamp() -> tuple[str, int]:
+    """What changes when a file does, and when the newest was written."""
+    try:
+        files = _files(_PACKAGE)
+    except OSError:
+        files = []
+    if not any(size for _, size, _ in files):  # a package without sources
+        return "none", 0
+    return objects.digest(repr(files)), max(time for _, _, time in files)
+
+
+def _files(folder: str) -> list[tuple[str, int, int]]:
+    """Name, size and time of each file of source below a folder."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda e: e.name):
+            if entry.name.endswith(".py"):
+                status = entry.stat()
+                found.append((entry.name, status.st_size, status.st_mtime_ns))
+            elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                found += [(entry.name, 0, 0), *_files(entry.path)]
+    return found
+
+
+_source = _Source()

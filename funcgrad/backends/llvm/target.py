@@ -1,0 +1,186 @@
+"""What code is generated for: the host's processor, or a named level of it.
+
+Asking LLVM for the host means loading LLVM, so the answer is kept on disk (`objects`) for the same
+processor and the same LLVM: a process that finds all of its code there never loads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite
+
+from funcgrad.backends.llvm import objects
+
+# What the levels of x86-64 add to each other, as its ABI defines them.
+LEVELS = {
+    "x86-64": (),
+    "x86-64-v2": ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3"),
+    "x86-64-v3": ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"),
+    "x86-64-v4": ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
+}
+
+# What tells processors apart in the system's description of one.
+_CPU_FACTS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code is generated for: an LLVM triple, a cpu name and a feature string.
+
+    >>> Target.host().generic().features
+    ''
+    """
+
+    triple: str
+    cpu: str
+    features: str
+
+    @staticmethod
+    def host() -> Target:
+        """The processor that runs this process, with all its features.
+
+        >>> Target.host() == Target.host()
+        True
+        """
+        llvm = _llvm()
+        features = llvm.get_host_cpu_features()
+        if features.get("avx512f"):
+            # LLVM models some processors as preferring 256-bit vectors; every one that has
+            # AVX-512 gains from full registers in long loops.
+            features["prefer-256-bit"] = False
+        flat = _sound(features)
+        return Target(llvm.get_process_triple(), llvm.get_host_cpu_name(), flat)
+
+    @staticmethod
+    def named(name: str) -> Target:
+        """A target by name: "host", "generic", or a level of x86-64 such as "x86-64-v3".
+
+        Raises ValueError for any other name, and for a level that this processor doesn't reach:
+        its code would end the process.
+
+        >>> Target.named("generic") == Target.host().generic()
+        True
+        """
+        host = Target.host()
+        if name in ("host", "generic"):
+            return host if name == "host" else host.generic()
+        if name not in LEVELS or not host.triple.startswith("x86_64"):
+            known = ["host", "generic", *(LEVELS if host.triple.startswith("x86_64") else ())]
+            raise ValueError(f"FUNCGRAD_TARGET must be one of {', '.join(known)}, got {name!r}")
+        features = _llvm().get_host_cpu_features()
+        wanted = _llvm().FeatureMap()
+        for level, added in LEVELS.items():
+            wanted.update(dict.fromkeys(added, True))
+            if level == name:
+                break
+        if lacking := [feature for feature in wanted if not features.get(feature)]:
+            raise ValueError(
+                f"FUNCGRAD_TARGET={name}: this processor ({host.cpu}) has no {', '.join(lacking)}"
+            )
+        return Target(host.triple, name, _sound(wanted))
+
+    def generic(self) -> Target:
+        """The oldest processor of the same architecture: code that runs on all of them.
+
+        >>> Target("x86_64-unknown-linux-gnu", "znver5", "+avx512f").generic().cpu
+        'x86-64'
+        """
+        cpu = "x86-64" if self.triple.startswith("x86_64") else "generic"
+        return Target(self.triple, cpu, "")
+
+    def has(self, feature: str) -> bool:
+        """Whether the target has an LLVM feature, such as "avx2" or "neon".
+
+        >>> Target("x86_64-unknown-linux-gnu", "znver5", "+avx512f,-neon").has("avx512f")
+        True
+        """
+        return f"+{feature}" in self.features.split(",")
+
+    @property
+    def converts_halves(self) -> bool:
+        """Whether it has instructions that convert float16 to float32 and back.
+
+        >>> Target("x86_64-unknown-linux-gnu", "x86-64", "").converts_halves
+        False
+        """
+        return self.has("f16c") or self.triple.startswith(("aarch64", "arm64"))
+
+    @property
+    def vector_bits(self) -> int:
+        """Width of the vector registers: 512 with AVX-512, 256 with AVX, else 128.
+
+        >>> Target("x86_64-unknown-linux-gnu", "znver3", "+avx,+avx2").vector_bits
+        256
+        """
+        return 512 if self.has("avx512f") else 256 if self.has("avx") else 128
+
+
+@functools.cache
+def default_target() -> Target:
+    """What programs are compiled for: FUNCGRAD_TARGET from the environment, else this processor.
+
+    Raises ValueError as `Target.named` does.
+
+    >>> default_target() is default_target()
+    True
+    """
+    name = os.environ.get("FUNCGRAD_TARGET") or "host"
+    cpu = _cpu_text()
+    if not cpu:
+        return Target.named(name)
+    key = objects.digest(f"target|{name}|{llvm_version()}|{sys.platform}|{cpu}")
+    kept = objects.load(key)
+    if kept is not None:
+        return Target(**kept[0])
+    target = Target.named(name)
+    objects.save(key, vars(target), b"")
+    return target
+
+
+@functools.cache
+def llvm_version() -> str:
+    """What tells one build of LLVM from another, without loading it.
+
+    >>> llvm_version() == llvm_version()
+    True
+    """
+    library = os.path.join(os.path.dirname(llvmlite.__file__), "binding", "libllvmlite.so")
+    try:
+        size = os.stat(library).st_size
+    except OSError:
+        size = 0
+    return f"{llvmlite.__version__} {size}"
+
+
+def _cpu_text() -> str:
+    """What the system says of the first processor, "" if that isn't enough to know it."""
+    try:
+        with open("/proc/cpuinfo", "rb") as file:
+            lines = file.read(8192).decode("ascii", "replace").split("\n\n")[0].splitlines()
+    except OSError:
+        return ""
+    pairs = [line.partition(":") for line in lines]
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    known = [facts.get(name, "") for name in _CPU_FACTS]
+    return "|".join(known) if all(known) else ""
+
+
+def _sound(features: Any) -> str:
+    """Features as LLVM reads them, without those that it generates wrong code for."""
+    if features.get("avx512vl") and _llvm().llvm_version_info >= (22,):
+        # LLVM 22 folds the extraction of sign masks of short vectors to instructions that can't
+        # name the upper 16 registers, which then read others (llvm-project issue 191304).
+        # Without this feature, short vectors stay out of those. Last: what implies it goes too.
+        del features["avx512vl"]
+        return f"{features.flatten()},-avx512vl"
+    return str(features.flatten())
+
+
+def _llvm() -> Any:
+    return importlib.import_module("llvmlite.binding")
