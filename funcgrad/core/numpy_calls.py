@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core import context
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.large import LARGE
 from funcgrad.core.quiet import loud, quiet
 
-ndarray = np.ndarray
+ndarray, asarray = np.ndarray, np.asarray
 
 
 def numpy_calls(jaxpr: Jaxpr) -> Callable[..., list]:
@@ -31,21 +32,24 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., list]:
     constants: list[np.ndarray] = []
     for atoms in (*(e.ins for e in jaxpr.eqns), jaxpr.outs):
         for atom in atoms:
-            if isinstance(atom, Literal):
+            if isinstance(atom, Literal) and atom not in place:
                 place[atom] = len(place)
                 constants.append(atom.value)
     steps = []
+    dead = _last_reads(jaxpr)
     for eqn in jaxpr.eqns:
-        steps.append(_step(eqn, [place[a] for a in eqn.ins]))
+        steps.append((*_step(eqn, [place[a] for a in eqn.ins]), [place[v] for v in dead[eqn]]))
         for var in eqn.outs:
             place[var] = len(place)
     outs = [place[a] for a in jaxpr.outs]
+    if len(steps) == 1 and jaxpr.eqns[0].ins == jaxpr.ins and jaxpr.eqns[0].outs == jaxpr.outs:
+        return _one_call(jaxpr.eqns[0])
 
     def run(*values: np.ndarray) -> list:
-        env = [*values, *constants]
+        env: list[Any] = [*values, *constants]
         token = quiet()
         try:
-            for impl, first, second, rest, params, dtype in steps:
+            for impl, first, second, rest, params, dtype, last in steps:
                 if rest is not None:
                     out = impl(np, *[env[i] for i in rest], **params)
                 elif params:
@@ -56,15 +60,50 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., list]:
                     out = impl(np, env[first], env[second])
                 if type(dtype) is list:
                     env += map(_typed, out, dtype)
-                    continue
-                if type(out) is not ndarray or out.dtype is not dtype:
-                    out = _typed(out, dtype)
-                env.append(out)
+                else:
+                    if type(out) is not ndarray:
+                        out = asarray(out)
+                    env.append(out if out.dtype is dtype else out.astype(dtype, copy=False))
+                if last:
+                    out = None
+                    for i in last:
+                        env[i] = None
         finally:
             loud(token)
         return [env[i] for i in outs]
 
     return run
+
+
+def _one_call(eqn: Eqn) -> Callable[..., list]:
+    """An equation of all inputs and results."""
+    impl, _, _, _, params, dtype = _step(eqn, [])
+    multiple = eqn.prim.multiple
+
+    def run(*values: np.ndarray) -> list:
+        token = quiet()
+        try:
+            out = impl(np, *values, **params)
+        finally:
+            loud(token)
+        if multiple:
+            return list(map(_typed, out, dtype))
+        if type(out) is not ndarray:
+            out = asarray(out)
+        return [out if out.dtype is dtype else out.astype(dtype, copy=False)]
+
+    return run
+
+
+def _last_reads(jaxpr: Jaxpr) -> dict[Eqn, list[Var]]:
+    """By equation, the large values that it is the last one to read: their memory is free then."""
+    last = {a: e for e in jaxpr.eqns for a in e.ins if isinstance(a, Var)}
+    made = {v for e in jaxpr.eqns for v in e.outs}.difference(jaxpr.outs)
+    found: dict[Eqn, list[Var]] = {e: [] for e in jaxpr.eqns}
+    for var, eqn in last.items():
+        if var in made and var.aval.nbytes >= LARGE:
+            found[eqn].append(var)
+    return found
 
 
 def _step(eqn: Eqn, at: list[int]) -> tuple:

@@ -7,7 +7,7 @@ a trace it doesn't belong to is a value like any other, unless its own trace has
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,6 +47,11 @@ class Trace:
         nothing is differentiated, just the function."""
         with self.current():
             return call.fun(*args)
+
+    def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Any:
+        """The result of a function of the library that this trace knows as one operation (see
+        `transforms.recorded`); None where it is to be traced op by op."""
+        return None
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from funcgrad.core.context import current
 from funcgrad.ops.special import erfc
 from funcgrad.ops.transcendental import logistic
 from funcgrad.transforms.custom import custom_jvp
+from funcgrad.transforms.recorded import recorded
 
 
 def _inexact(x: Any) -> Any:
@@ -51,6 +52,7 @@ relu6.defjvps(
 )
 
 
+@recorded
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)).
 
@@ -61,6 +63,7 @@ def sigmoid(x: Any) -> Any:
     return logistic(_inexact(x))
 
 
+@recorded
 def log_sigmoid(x: Any) -> Any:
     """log(sigmoid(x)), accurate for large negative x.
 
@@ -71,6 +74,7 @@ def log_sigmoid(x: Any) -> Any:
     return -softplus(-_inexact(x))
 
 
+@recorded
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)).
 
@@ -95,6 +99,7 @@ def log1mexp(x: Any) -> Any:
     return fnp.where(near, fnp.log(-fnp.expm1(-small)), fnp.log1p(-fnp.exp(-large)))
 
 
+@recorded
 def soft_sign(x: Any) -> Any:
     """x / (|x| + 1).
 
@@ -106,6 +111,7 @@ def soft_sign(x: Any) -> Any:
     return x / (fnp.abs(x) + 1)
 
 
+@recorded
 def silu(x: Any) -> Any:
     """x · sigmoid(x) (Elfwing et al., 2017); also known as swish.
 
@@ -151,6 +157,7 @@ def mish(x: Any) -> Any:
     return x * fnp.tanh(softplus(x))
 
 
+@recorded
 def gelu(x: Any, approximate: bool = True) -> Any:
     """x · Φ(x) with the normal distribution's Φ (Hendrycks & Gimpel, 2016).
 
@@ -167,6 +174,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     return 0.5 * x * erfc(-x * math.sqrt(0.5))
 
 
+@recorded
 def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
     """x where x ≥ 0, else negative_slope · x.
 

@@ -13,8 +13,10 @@ from funcgrad import dtypes
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.transforms.attention import attention_and_empty
 from funcgrad.transforms.attention_operands import Given, wide_dtype
+from funcgrad.transforms.recorded import recorded
 
 
+@recorded
 def dot_product_attention(
     query: Any,
     key: Any,

@@ -12,6 +12,7 @@ from funcgrad.core.context import current
 from funcgrad.errors import DTypeError
 from funcgrad.ops.convert import stop_gradient
 from funcgrad.transforms.custom import custom_jvp
+from funcgrad.transforms.recorded import recorded
 
 Axis = int | Sequence[int] | None
 
@@ -30,6 +31,7 @@ def _guarded_max(x: Any, axis: Axis, where: Any = None) -> Any:
     return stop_gradient(fnp.where(fnp.isfinite(top), top, fnp.zeros_like(top)))
 
 
+@recorded
 def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     """exp(x) / Σ exp(x) along `axis`, computed without overflow.
 
@@ -64,6 +66,7 @@ def _softmax_jvp(axis: Axis, masked: bool, primals: Any, tangents: Any) -> Any:
     return y, moved - y * fnp.sum(moved, axis=axis, keepdims=True)
 
 
+@recorded
 def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     """log(softmax(x)) along `axis`, accurate where softmax underflows.
 

@@ -23,13 +23,14 @@ from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, shape_of
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.convert import convert_element_type, convert_element_type_p
+from funcgrad.transforms.recorded import recorded
 
 __all__ = [
     "align", "applied", "as_array", "as_dtype", "axes_of", "binary", "broadcast",
     "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "convert",
     "default_float", "default_int",
     "documented", "dtype_or", "elementwise", "integers", "is_scalar", "keep_weak", "need_real",
-    "number", "numbers", "promote", "promote_and_broadcast", "promote_inexact", "shape_of",
+    "number", "numbers", "promote", "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
 ]  # fmt: skip
 
 asarray = np.asarray
@@ -282,10 +283,36 @@ def _yields(scalar: Any, x: ShapedArray) -> bool:
     return not x.weak_type and x.dtype.kind in _KINDS.get(type(scalar), "")
 
 
-def binary(name: str, prim: Primitive, x: Any, y: Any) -> Any:
-    """An elementwise primitive applied to two arguments that promote and broadcast."""
-    out = combined(prim, x, y)
-    return applied(prim, (x, y), promote_and_broadcast(name, x, y)) if out is None else out
+def quick(name: str, prim: Primitive, fun: Callable) -> Callable:
+    """A function of two arguments to which it applies an elementwise primitive, by the shortest way
+    that there is."""
+    general = recorded(fun)
+
+    def function(x: Any, y: Any, /) -> Any:
+        out = combined(prim, x, y)
+        return general(*with_array(name, x, y)) if out is None else out
+
+    return function
+
+
+def with_array(name: str, x: Any, y: Any) -> tuple[Any, Any]:
+    """Two arguments, with a number beside a traced array of floats as the array that an op takes:
+    so that what is recorded doesn't depend on the number."""
+    if type(y) in _KINDS and isinstance(x, Tracer) and _takes(x.aval, y):
+        return x, number(name, y, x.aval.dtype, False, "y")
+    if type(x) in _KINDS and isinstance(y, Tracer) and _takes(y.aval, x):
+        return number(name, x, y.aval.dtype, False, "x"), y
+    return x, y
+
+
+def _takes(x: ShapedArray, number: Any) -> bool:
+    return x.dtype.kind in "fc" and _yields(number, x)
+
+
+def binary(name: str, prim: Primitive) -> Callable:
+    """The function that applies an elementwise primitive to two arguments that promote and
+    broadcast."""
+    return quick(name, prim, lambda x, y: applied(prim, (x, y), promote_and_broadcast(name, x, y)))
 
 
 def applied(prim: Primitive, given: Sequence[Any], operands: Sequence[Any]) -> Any:

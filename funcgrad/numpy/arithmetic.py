@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.array import Array, combined
 from funcgrad.core.primitive import Primitive
 from funcgrad.numpy._util import (
     align,
@@ -26,35 +25,31 @@ from funcgrad.numpy._util import (
     promote,
     promote_and_broadcast,
     promote_inexact,
+    quick,
 )
 from funcgrad.ops import arithmetic, compare, rounding, transcendental
 from funcgrad.ops.convert import select
 from funcgrad.ops.families import add as add_p
 from funcgrad.transforms.custom import custom_jvp
+from funcgrad.transforms.recorded import recorded
 
 _BOTH = "`x` and `y` promote to one dtype and broadcast to one shape, which the result has."
 
 
 def _binary(prim: Primitive, name: str, summary: str, example: str) -> Any:
-    def function(x: Any, y: Any, /) -> Any:
-        return binary(name, prim, x, y)
-
-    return documented(function, name, summary, _BOTH, example)
+    return documented(binary(name, prim), name, summary, _BOTH, example)
 
 
 def _numbers(prim: Primitive, on_bool: Primitive, name: str, summary: str, example: str) -> Any:
     """A binary op of numbers that has a meaning for bool as well."""
 
-    def function(x: Any, y: Any, /) -> Any:
-        out = combined(prim, x, y)
-        if out is not None:
-            return out
+    def general(x: Any, y: Any) -> Any:
         operands = promote_and_broadcast(name, x, y)
         if operands[0].dtype == dtypes.BOOL:
             return on_bool.bind(*operands)
         return applied(prim, (x, y), operands)
 
-    return documented(function, name, summary, _BOTH, example)
+    return documented(quick(name, prim, general), name, summary, _BOTH, example)
 
 
 # ---- sums and products
@@ -163,20 +158,20 @@ def reciprocal(x: Any, /) -> Any:
 # ---- quotients
 
 
-def true_divide(x: Any, y: Any, /) -> Any:
-    """Elementwise quotient x / y; integers become the default float. Also named `divide`.
+def _quotient(x: Any, y: Any) -> Any:
+    operands = align("divide", promote_inexact("divide", x, y))
+    return applied(arithmetic.div, (x, y), operands)
 
-    `x` and `y` promote to one inexact dtype and broadcast to one shape, which the result has.
 
-    >>> fnp.divide(fnp.array([1, 2, 3]), 2)
+true_divide = documented(
+    quick("divide", arithmetic.div, _quotient),
+    "true_divide",
+    "Elementwise quotient x / y; integers become the default float. Also named `divide`.",
+    "`x` and `y` promote to one inexact dtype and broadcast to one shape, which the result has.",
+    """>>> fnp.divide(fnp.array([1, 2, 3]), 2)
     Array([0.5, 1. , 1.5], dtype=float32)
-    """
-    if type(x) is Array and x._value.dtype.kind in "fc":
-        # A quotient of floats is as any other op; integers are to be converted first.
-        return binary("divide", arithmetic.div, x, y)
-    return arithmetic.div.bind(*align("divide", promote_inexact("divide", x, y)))
-
-
+    """,
+)
 divide = true_divide
 
 
@@ -303,6 +298,7 @@ def fmod(x: Any, y: Any, /) -> Any:
 # ---- powers
 
 
+@recorded
 def power(x: Any, y: Any, /) -> Any:
     """Elementwise xʸ. Also named `pow`.
 

@@ -27,6 +27,7 @@ from funcgrad.numpy.reductions import sum as sum_over
 from funcgrad.ops.base import full, move_axis, transpose_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.shape import concatenate, expand_dims, reshape, squeeze
+from funcgrad.transforms.recorded import recorded
 
 _Axes = Sequence[int]
 _MATRICES = ((1,), (0,)), ((), ())
@@ -47,6 +48,7 @@ def _contract(
 # ---- matrix products
 
 
+@recorded
 def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The matrix product over the last two axes; leading axes broadcast. The operator @.
 

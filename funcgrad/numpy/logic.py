@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.array import combined
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
@@ -26,6 +25,7 @@ from funcgrad.numpy._util import (
     numbers,
     promote,
     promote_and_broadcast,
+    quick,
 )
 from funcgrad.ops import arithmetic, compare, reduce, rounding
 from funcgrad.ops.base import full
@@ -38,17 +38,13 @@ _BOTH = "`x` and `y` promote to one dtype and broadcast to one shape."
 
 
 def _comparison(prim: Primitive, name: str, relation: str, example: str) -> Any:
-    def function(x: Any, y: Any, /) -> Any:
-        return binary(name, prim, x, y)
-
-    return documented(function, name, f"Elementwise x {relation} y, as bool.", _BOTH, example)
+    return documented(
+        binary(name, prim), name, f"Elementwise x {relation} y, as bool.", _BOTH, example
+    )
 
 
 def _ordering(prim: Primitive, name: str, relation: str, example: str) -> Any:
-    def function(x: Any, y: Any, /) -> Any:
-        out = combined(prim, x, y)
-        if out is not None:
-            return out
+    def general(x: Any, y: Any) -> Any:
         given = x, y
         x, y = promote_and_broadcast(name, x, y)
         if not dtypes.is_complex(x.dtype):
@@ -61,7 +57,7 @@ def _ordering(prim: Primitive, name: str, relation: str, example: str) -> Any:
         f"Elementwise x {relation} y, as bool; complex numbers compare by real, then imaginary "
         "part."
     )
-    return documented(function, name, summary, _BOTH, example)
+    return documented(quick(name, prim, general), name, summary, _BOTH, example)
 
 
 equal = _comparison(

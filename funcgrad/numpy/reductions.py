@@ -36,6 +36,7 @@ from funcgrad.ops import arithmetic, reduce
 from funcgrad.ops.base import size_of, sum_p
 from funcgrad.ops.convert import select
 from funcgrad.ops.shape import reshape
+from funcgrad.transforms.recorded import recorded
 
 # ---- how a reduction goes
 
@@ -97,6 +98,7 @@ def _summed(
     return combine(out, as_dtype(name, initial, out.dtype, "initial"))
 
 
+@recorded
 def sum(
     a: Any,
     axis: Any = None,
@@ -116,6 +118,7 @@ def sum(
     return _summed("sum", sum_p, a, axis, dtype, keepdims, initial, where, add_numbers, 0)
 
 
+@recorded
 def prod(
     a: Any,
     axis: Any = None,
@@ -164,6 +167,7 @@ def _extremum(
     return out if initial is None else combine(out, initial)
 
 
+@recorded
 def max(
     a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
@@ -179,6 +183,7 @@ def max(
                      reduce.lowest)  # fmt: skip
 
 
+@recorded
 def min(
     a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
@@ -217,6 +222,7 @@ def _truth(name: str, prim: Primitive, neutral: bool, a: Any, axis: Any, keepdim
     return keep_axes(out, x.shape, axes) if keepdims else out
 
 
+@recorded
 def all(a: Any, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Any:
     """Whether all elements over `axis` are true (nonzero), as bool; True where there is none.
 
@@ -226,6 +232,7 @@ def all(a: Any, axis: Any = None, keepdims: bool = False, *, where: Any = None) 
     return _truth("all", reduce.and_p, True, a, axis, keepdims, where)
 
 
+@recorded
 def any(a: Any, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Any:
     """Whether any element over `axis` is true (nonzero), as bool; False where there is none.
 
@@ -255,6 +262,7 @@ def _mean_dtypes(dtype: np.dtype, asked: Any) -> tuple[np.dtype, np.dtype]:
     return (np.dtype(np.float32) if work.itemsize <= 2 else work), out
 
 
+@recorded
 def mean(
     a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
@@ -286,6 +294,7 @@ def _count(name: str, x: Any, axis: Any, keepdims: bool, where: Any, total: Any)
     return convert(sum(mask, axis, None, keepdims), total.dtype)
 
 
+@recorded
 def var(
     a: Any,
     axis: Any = None,
@@ -333,6 +342,7 @@ def var(
 _mean = mean
 
 
+@recorded
 def std(
     a: Any,
     axis: Any = None,

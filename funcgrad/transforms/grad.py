@@ -339,15 +339,17 @@ def _check_inputs(what, fun, args, chosen, leaves, holomorphic, allow_int) -> No
 
 
 def _check_scalar(what: str, fun: Callable, flat: FlatFunction, outs: list, holomorphic: bool):
-    got = ", ".join(str(aval_of(o)) for o in outs)
-    if len(outs) != 1 or flat.out_tree != tree.structure(0) or aval_of(outs[0]).shape:
-        shown = got if flat.out_tree == tree.structure(0) else f"{flat.out_tree} of ({got})"
+    avals = avals_of(outs)
+    leaf = tree.structure(0)
+    if len(outs) != 1 or flat.out_tree != leaf or avals[0].shape:
+        got = ", ".join(map(str, avals))
+        shown = got if flat.out_tree == leaf else f"{flat.out_tree} of ({got})"
         hint = "return (value, aux) with has_aux=True, " if len(outs) > 1 else "sum or average it, "
         raise DifferentiationError(
             f"{what} of {name_of(fun)}: the function must return one scalar, got {shown}; {hint}"
             "or use jacrev, jacfwd or vjp for other results"
         )
-    dtype = aval_of(outs[0]).dtype
+    dtype = avals[0].dtype
     if holomorphic and not dtypes.is_complex(dtype):
         need = "a complex scalar where holomorphic=True"
     elif not holomorphic and not dtypes.is_float(dtype):
@@ -355,7 +357,7 @@ def _check_scalar(what: str, fun: Callable, flat: FlatFunction, outs: list, holo
     else:
         return
     raise DifferentiationError(
-        f"{what} of {name_of(fun)}: the function must return {need}, got {got}"
+        f"{what} of {name_of(fun)}: the function must return {need}, got {avals[0]}"
     )
 
 

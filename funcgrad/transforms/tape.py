@@ -26,14 +26,15 @@ from funcgrad.core.trace import Trace, Tracer, aval_of
 from funcgrad.errors import FuncgradError
 from funcgrad.ops.families import add
 from funcgrad.transforms.arguments import FlatFunction, as_array
+from funcgrad.transforms.control import choose
 from funcgrad.transforms.jvp import jvp_jaxpr
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
+from funcgrad.transforms.recorded import AS_IT_IS, MET, add_static, program
 from funcgrad.transforms.simplify import simplify
 from funcgrad.transforms.transpose import backward_pass, transpose_jaxpr
 
 ndarray = np.ndarray
 _LINEAR = "linear"  # what the keys of rules begin with, among what a context knows of types
-_MET, _BY_ITSELF = "met once", "linearized by itself"
 
 
 class TapeTracer(Tracer):
@@ -62,43 +63,42 @@ class LinearRule(NamedTuple):
 
     aval: ShapedArray
     run: Callable[..., list]
-    pull: Callable[..., list] | None = None
-    backward: Jaxpr | None = None
+    pull: Any = None
+    backward: Any = None
     positions: Sequence[int] = ()
 
 
-def linear_rule(
-    prim: Primitive, avals: Sequence[ShapedArray], varies: Sequence[bool], params: dict[str, Any]
-) -> LinearRule:
-    """The rule of an operation that has one result.
+def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool]) -> LinearRule:
+    """The rule of a program that has one result.
 
-    >>> from funcgrad.ops.arithmetic import mul
-    >>> x = ShapedArray((2,), "float32")
-    >>> linear_rule(mul, [x, x], [True, False], {}).backward
-    { lambda ; a:f32[2] b:f32[2] . let
-        c:f32[2] = mul b a
+    >>> import funcgrad as fg
+    >>> product = fg.make_jaxpr(lambda x, y: x * y)(2.0, 3.0)
+    >>> linear_rule(product.jaxpr, [True, False]).backward
+    { lambda ; a:f32[] b:f32[] . let
+        c:f32[] = mul b a
       in (c,) }
     """
-    ins = [Var(a) for a in avals]
-    out = Var(prim.abstract(*avals, **params))
-    both, (nonzero,) = jvp_jaxpr(Jaxpr(ins, [Eqn(prim, ins, (out,), params)], [out]), varies)
-    n, n_varying = len(ins), sum(varies)
-    parts = partial_eval_jaxpr(
-        both, [i >= n for i in range(n + n_varying)], [False, True][: 1 + nonzero]
-    )
+    both, (nonzero,) = jvp_jaxpr(jaxpr, varies)
+    n, n_varying = len(varies), sum(varies)
+    unknown = [False] * n + [True] * n_varying
+    parts = partial_eval_jaxpr(both, unknown, [False, True][: 1 + nonzero])
     forward = Jaxpr(both.ins[:n], parts.known.eqns, [both.outs[0], *parts.residuals])
     aval, run = both.outs[0].aval, numpy_calls(simplify(forward))
     if not nonzero:
         return LinearRule(aval, run)
-    linear = [i >= len(parts.residuals) for i in range(len(parts.unknown.ins))]
+    linear = [False] * len(parts.residuals) + [True] * n_varying
     backward, found = transpose_jaxpr(parts.unknown, linear, [True])
     operands = [i for i, v in enumerate(varies) if v]
-    cts = dict(
-        zip([i for i, f in zip(operands, found, strict=True) if f], backward.outs, strict=True)
-    )
+    cts = dict(zip(choose(operands, found), backward.outs, strict=True))
     positions = [operands[i] for i in order_of(parts.unknown, n_varying) if operands[i] in cts]
     backward = simplify(Jaxpr(backward.ins, backward.eqns, [cts[i] for i in positions]))
     return LinearRule(aval, run, numpy_calls(backward), backward, positions)
+
+
+def _equation(prim: Primitive, operands: Iterable[Any], params: dict) -> Jaxpr:
+    ins = [Var(aval_of(x)) for x in operands]
+    out = Var(prim.abstract(*(v.aval for v in ins), **params))
+    return Jaxpr(ins, [Eqn(prim, ins, (out,), params)], [out])
 
 
 def order_of(linear: Jaxpr, n: int) -> list[int]:
@@ -109,45 +109,17 @@ def order_of(linear: Jaxpr, n: int) -> list[int]:
     return list(dict.fromkeys(number[a] for atoms in reads for a in atoms if a in number))
 
 
-class _Ruled(NamedTuple):
-    """An operation on the tape: its rule and residuals, the places of cotangents."""
-
-    rule: LinearRule
-    residuals: Sequence[np.ndarray]
-    ins: Sequence[int]
-    out: int
-
-    def pull(self, cts: dict[int, Any]) -> Iterable[tuple[int, Any]]:
-        """Cotangents for places, from those that are there; it takes away that of the result."""
-        ct = cts.pop(self.out, None)
-        if ct is None:
-            return ()
-        rule = self.rule
-        if type(ct) is ndarray:
-            return zip(self.ins, rule.pull(*self.residuals, ct), strict=True)  # type: ignore[misc]
-        found = eval_jaxpr(rule.backward, *map(Array, self.residuals), ct)  # type: ignore[arg-type]
-        return zip(self.ins, found, strict=True)
-
-
-class _Linearized(NamedTuple):
-    """A function on the tape that was linearized by itself."""
-
-    lin: Linearized
-    ins: Sequence[int]
-    outs: Sequence[int]
-
-    def pull(self, cts: dict[int, Any]) -> Iterable[tuple[int, Any]]:
-        """As `_Ruled.pull`."""
-        jaxpr = self.lin.jaxpr
-        n, given = len(self.lin.residuals), [cts.pop(p, None) for p in self.outs]
-        if all(c is None for c in given):
-            return
-        args = [*self.lin.residuals, *(Linear(v.aval) for v in jaxpr.ins[n:])]
-        given = [Array(c) if type(c) is ndarray else c for c in given]
-        found = backward_pass(jaxpr, args, given)[n:]
-        for i in order_of(jaxpr, len(self.ins)):
-            if type(found[i]) is not Zero:
-                yield self.ins[i], found[i]
+def _pulled(lin: Linearized, cts: Sequence[Any]) -> list[tuple[int, Any]]:
+    """The cotangents of what varies, by position, in the order in which they are to be added, from
+    those of the results (None for zero)."""
+    if all(c is None for c in cts):
+        return []
+    n = len(lin.residuals)
+    args = [*lin.residuals, *(Linear(v.aval) for v in lin.jaxpr.ins[n:])]
+    given = [Array(c) if type(c) is ndarray else c for c in cts]
+    found = backward_pass(lin.jaxpr, args, given)[n:]
+    order = order_of(lin.jaxpr, len(found))
+    return [(i, found[i]) for i in order if type(found[i]) is not Zero]
 
 
 def at_root() -> bool:
@@ -165,7 +137,9 @@ class TapeTrace(Trace):
 
     def __init__(self, parent: Trace):
         super().__init__(parent)
-        self.nodes: list[_Ruled | _Linearized] = []
+        # How cotangents go through each operation (a rule, or a linear program), a rule's
+        # residuals, the places of the operands' cotangents and of the result's, or results'.
+        self.nodes: list[tuple[Any, Sequence[np.ndarray], Sequence[int], Any]] = []
         self.places = 0
 
     def new(self, primal: Any) -> TapeTracer:
@@ -186,71 +160,16 @@ class TapeTrace(Trace):
         key: list[Any] = [_LINEAR, prim]
         values: list[Any] = []
         places: list[int] = []
-        mine = False
-        for a in args:
-            place = -1
-            if type(a) is TapeTracer and a._trace is self:
-                place, a, mine = a.place, a.primal, True
-            elif type(a) is float or type(a) is int:
-                a = as_array(a)
-            if type(a) is not Array or a._gone is not None:
-                key = []
-                mine = any(map(self.owns, args))
-                break
-            value = a._value
-            values.append(value)
-            places.append(place)
-            key += value.shape, value.dtype, a.weak_type, place >= 0
-        if not mine:
+        known = self._operands(args, key, values, places, None)
+        if not (max(places, default=-1) >= 0 if known else any(map(self.owns, args))):
             assert self.parent is not None
             return self.parent.process(prim, args, params)
-        rule = self._rule(prim, args, params, key) if key else None
-        if rule is None:
-            return self._operation(prim, args, params)
-        out, *residuals = rule.run(*values)
-        made = Array(out, rule.aval.weak_type, rule.aval)
-        if rule.pull is None:
-            return made
-        tracer = self.new(made)
-        ins = [places[i] for i in rule.positions]
-        self.nodes.append(_Ruled(rule, residuals, ins, tracer.place))
-        return tracer
-
-    def process_custom(self, call: Any, args: tuple) -> list:
-        if not any(map(self.owns, args)):
-            assert self.parent is not None
-            return self.parent.process_custom(call, args)
-        return self._by_itself(lambda *xs: context.current().trace.process_custom(call, xs), args)
-
-    def _rule(self, prim: Primitive, args: tuple, params: dict, key: list) -> LinearRule | None:
-        """The rule of an operation; None for those that are to be linearized by themselves, and
-        for those that weren't met before, as most of these won't be met again."""
-        if prim.multiple or prim.partial is not None:
-            return None
-        if params:
+        if known and prim.partial is None and not prim.multiple:
             key += params.items()
-        found = tuple(key)
-        ctx = self.below()
-        try:
-            known = ctx.types.get(found)
-        except TypeError:  # a parameter that has no hash
-            return None
-        if type(known) is LinearRule:
-            return known
-        if known is None:
-            ctx.keep(found, _MET)
-        elif known is _MET:
-            token = context.push(ctx)
-            try:
-                avals = [aval_of(self.primal(a)) for a in args]
-                return ctx.keep(found, linear_rule(prim, avals, [*map(self.owns, args)], params))
-            except FuncgradError:  # it comes again where the operation is linearized
-                ctx.keep(found, _BY_ITSELF)
-            finally:
-                context.pop(token)
-        return None
+            rule = self._rule(key, places, lambda: _equation(prim, map(self.primal, args), params))
+            if rule is not None:
+                return self._apply(rule, values, places)
 
-    def _operation(self, prim: Primitive, args: tuple, params: dict) -> Any:
         def fun(*xs: Any) -> list:
             out = context.current().trace.process(prim, xs, params)
             return out if prim.multiple else [out]
@@ -258,7 +177,97 @@ class TapeTrace(Trace):
         outs = self._by_itself(fun, args)
         return outs if prim.multiple else outs[0]
 
-    def _by_itself(self, fun: Callable[..., list], args: tuple) -> list:
+    def process_custom(self, call: Any, args: tuple) -> list:
+        if not any(map(self.owns, args)):
+            assert self.parent is not None
+            return self.parent.process_custom(call, args)
+        return self._by_itself(lambda *xs: context.current().trace.process_custom(call, xs), args)
+
+    def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Any:
+        key: list[Any] = [_LINEAR, fun]
+        values: list[Any] = []
+        places: list[int] = []
+        if not self._operands(args, key, values, places, add_static):
+            return None
+        for name, a in kwargs.items():
+            key.append(name)
+            if not add_static(key, a):
+                return None
+        if max(places, default=-1) < 0:
+            return None
+        rule = self._rule(key, places, lambda: program(fun, list(map(self.primal, args)), kwargs))
+        if rule is not None:
+            return self._apply(rule, values, places)
+        # By itself, too, since sums of cotangents are to be added in the same order each time.
+        is_operand = [isinstance(a, Array | Tracer) for a in args]
+
+        def flat(*xs: Any) -> list:
+            given = iter(xs)
+            return [fun(*(next(given) if m else a for a, m in zip(args, is_operand, strict=True)),
+                        **kwargs)]  # fmt: skip
+
+        return self._by_itself(flat, choose(args, is_operand))[0]
+
+    def _operands(
+        self, args: tuple, key: list, values: list, places: list[int], static: Callable | None
+    ) -> bool:
+        """Add to a key the types of the operands, and which vary, to the lists their values and
+        places (-1 for those that don't); False where there is something else among them."""
+        for a in args:
+            place = -1
+            if type(a) is TapeTracer and a._trace is self:
+                place, a = a.place, a.primal
+            if type(a) is not Array:
+                if static is not None and static(key, a):
+                    continue
+                return False
+            if a._gone is not None:
+                return False
+            value = a._value
+            values.append(value)
+            places.append(place)
+            key += value.shape, value.dtype, a.weak_type, place >= 0
+        return True
+
+    def _rule(
+        self, key: list, places: list[int], program: Callable[[], Jaxpr | None]
+    ) -> LinearRule | None:
+        """The rule of what has this key; None for what is to be linearized by itself: also for
+        what wasn't met before, as most of that won't be met again."""
+        found = tuple(key)
+        try:
+            known = context.current().types.get(found)
+        except TypeError:  # a parameter that has no hash
+            return None
+        if type(known) is LinearRule:
+            return known
+        ctx = self.below()
+        if known is None:
+            ctx.keep(found, MET)
+        elif known is MET:
+            token = context.push(ctx)
+            try:
+                jaxpr = program()
+                known = AS_IT_IS if jaxpr is None else linear_rule(jaxpr, [p >= 0 for p in places])
+            except FuncgradError:  # it comes again where the operation is linearized
+                known = AS_IT_IS
+            finally:
+                context.pop(token)
+            ctx.keep(found, known)
+            return known if type(known) is LinearRule else None
+        return None
+
+    def _apply(self, rule: LinearRule, values: list, places: list[int]) -> Any:
+        out, *residuals = rule.run(*values)
+        made = Array(out, rule.aval.weak_type, rule.aval)
+        if rule.pull is None:
+            return made
+        place = self.places
+        self.places = place + 1
+        self.nodes.append((rule, residuals, [places[i] for i in rule.positions], place))
+        return TapeTracer(self, made, place)
+
+    def _by_itself(self, fun: Callable[..., list], args: Sequence[Any]) -> list:
         """The results of a function that is linearized now, and for this once."""
         token = context.push(self.below())
         try:
@@ -270,7 +279,7 @@ class TapeTrace(Trace):
         ins = [a.place for a, v in zip(args, lin.in_nonzero, strict=True) if v]
         places = [t.place for t, nz in zip(made, lin.out_nonzero, strict=True) if nz]
         if places:
-            self.nodes.append(_Linearized(lin, ins, places))
+            self.nodes.append((lin, (), ins, places))
         return made
 
     def pull_back(self, cts: dict[int, Any]) -> None:
@@ -278,8 +287,23 @@ class TapeTrace(Trace):
         of its inputs in the end."""
         nodes = self.nodes
         while nodes:
-            for place, ct in nodes.pop().pull(cts):
-                add_to(cts, place, ct)
+            how, residuals, ins, outs = nodes.pop()
+            if type(how) is not LinearRule:
+                for i, ct in _pulled(how, [cts.pop(p, None) for p in outs]):
+                    add_to(cts, ins[i], ct)
+                continue
+            given = cts.pop(outs, None)
+            if type(given) is ndarray:
+                found = how.pull(*residuals, given)
+            elif given is None:
+                continue
+            else:  # an array that is cut over a mesh
+                found = eval_jaxpr(how.backward, *map(Array, residuals), given)
+            for place, ct in zip(ins, found, strict=True):
+                if place in cts:
+                    add_to(cts, place, ct)
+                else:
+                    cts[place] = ct
 
 
 def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:

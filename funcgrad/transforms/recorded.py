@@ -1,0 +1,156 @@
+"""Functions of the library that are written down once for each type of their operands.
+
+Such a function is of arrays alone, beside static arguments, and does the same whatever their values
+are. Where it is evaluated op by op, what it does is recorded at its second call with operands like
+these, and then replayed as a list of NumPy calls; a gradient's tape takes it as one operation.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from funcgrad.core import context
+from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Jaxpr
+from funcgrad.core.numpy_calls import numpy_calls
+from funcgrad.core.staging import stage, with_constants
+from funcgrad.core.trace import Tracer
+from funcgrad.errors import FuncgradError
+from funcgrad.transforms.simplify import simplify
+
+MET, AS_IT_IS = "met once", "as it is"  # what is known of a function beside its recording
+_PLAIN = frozenset({type(None), bool, int, str, tuple, type})
+
+
+class Recording(NamedTuple):
+    """What a function does with operands of certain types: run(*values) → [the result]."""
+
+    aval: ShapedArray
+    run: Callable[..., list]
+
+
+def recorded(fun: Callable) -> Callable:
+    """Decorates a function of the library with one result: its operands are the arrays among its
+    positional arguments, and no operation that it does depends on their values.
+
+    >>> import funcgrad.numpy as fnp
+    >>> @recorded
+    ... def add(x, n):
+    ...     print("run")
+    ...     return x + n
+    >>> x = fnp.ones(1)
+    >>> add(x, 2), add(x, 2), add(x, 2)
+    run
+    run
+    (Array([3.], dtype=float32), Array([3.], dtype=float32), Array([3.], dtype=float32))
+    """
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        ctx = context.current()
+        if ctx.trace is context.ROOT.trace:
+            out = _replayed(ctx, fun, args, kwargs)
+        else:
+            out = ctx.trace.replayed(fun, args, kwargs)
+        return fun(*args, **kwargs) if out is None else out
+
+    return call
+
+
+def _replayed(ctx: context.Context, fun: Callable, args: tuple, kwargs: dict) -> Array | None:
+    values: Sequence[np.ndarray] = ()
+    found: tuple = ()
+    if not kwargs and len(args) == 1 and type(x := args[0]) is Array:  # the most frequent calls
+        a = x._value
+        found, values = (fun, a.shape, a.dtype, x.weak_type), (a,)
+        alive = x._gone is None
+    elif not kwargs and len(args) == 2 and type(x := args[0]) is type(y := args[1]) is Array:
+        a, b = x._value, y._value
+        found = (fun, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
+        values = (a, b)
+        alive = x._gone is None and y._gone is None
+    else:
+        key: list[Any] = [fun]
+        if not _add_all(key, args, kwargs):
+            return None
+        operands = [x for x in args if type(x) is Array]
+        found, values = tuple(key), [x._value for x in operands]
+        alive = all(x._gone is None for x in operands)
+    try:
+        known = ctx.types.get(found)
+    except TypeError:  # a static argument that has no hash
+        return None
+    if not alive or not values or ctx.debug_nans:
+        return None
+    if type(known) is not Recording:
+        known = _met(ctx, found, known, fun, args, kwargs)
+        if known is None:
+            return None
+    aval, run = known
+    return Array(run(*values)[0], aval.weak_type, aval)
+
+
+def _add_all(key: list, args: tuple, kwargs: dict) -> bool:
+    for x in args:
+        if type(x) is Array:
+            key += x._value.shape, x._value.dtype, x.weak_type
+        elif not add_static(key, x):
+            return False
+    for name, x in kwargs.items():
+        key.append(name)
+        if not add_static(key, x):
+            return False
+    return True
+
+
+def _met(
+    ctx: context.Context, key: tuple, known: Any, fun: Callable, args: tuple, kwargs: dict
+) -> Recording | None:
+    """The recording of a function that was met before; None at its first call."""
+    if known is None:
+        ctx.keep(key, MET)
+        return None
+    if known is MET:
+        jaxpr = program(fun, args, kwargs)
+        if jaxpr is not None:
+            return ctx.keep(key, Recording(jaxpr.outs[0].aval, numpy_calls(simplify(jaxpr))))
+        ctx.keep(key, AS_IT_IS)
+    return None
+
+
+def add_static(key: list, argument: Any) -> bool:
+    """Add an argument that is no operand to a key; False where it can't be part of one."""
+    kind = type(argument)
+    if kind in _PLAIN:
+        key += kind, argument
+    elif kind is float:
+        key.append(argument.hex())  # which tells -0.0 from 0.0, and makes NaN equal to itself
+    elif isinstance(argument, np.dtype):
+        key += np.dtype, argument
+    else:
+        return False
+    return True
+
+
+def program(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Jaxpr | None:
+    """What a function does with operands like the Arrays among these arguments, None where that
+    depends on their values."""
+    operands = [type(a) is Array for a in args]
+
+    def flat(*xs: Any) -> list:
+        given = iter(xs)
+        whole = (next(given) if m else a for a, m in zip(args, operands, strict=True))
+        return [fun(*whole, **kwargs)]
+
+    try:
+        jaxpr, captured = stage(flat, [a.aval for a in args if type(a) is Array], "a recording")
+    except FuncgradError:
+        return None
+    if any(isinstance(c, Tracer) for c in captured):
+        return None
+    return with_constants(jaxpr, captured)

@@ -1,0 +1,118 @@
+"""Functions that are recorded: when they are, and that nobody can tell."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad.core import context
+from funcgrad.errors import DonatedBufferError, NonFiniteError
+from funcgrad.transforms.recorded import recorded
+
+
+def counted(fun):
+    runs = []
+
+    @recorded
+    def call(*args, **kwargs):
+        runs.append(args)
+        return fun(*args, **kwargs)
+
+    return call, runs
+
+
+def test_recorded_at_the_second_call():
+    fun, runs = counted(lambda x, n: x * n)
+    for i in range(4):
+        np.testing.assert_array_equal(fun(fnp.full(2, float(i)), 3), [3.0 * i] * 2)
+    assert len(runs) == 2
+
+
+def test_types_and_static_arguments_count():
+    fun, runs = counted(lambda x, n, key=None: x * n)
+    x = fnp.ones(2)
+    calls = [(x, 1), (x, 1.0), (x, True), (x, 0.0), (x, -0.0), (x.astype("float16"), 1), (x[:1], 1)]
+    for args in calls:
+        want = args[0] * args[1]
+        for _ in range(3):
+            got = fun(*args)
+            assert (got.dtype, got.weak_type, got.shape) == (want.dtype, want.weak_type, want.shape)
+            np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+    assert len(runs) == 2 * len(calls)
+    fun(x, 1, key=1)
+    fun(x, 1, key=2)
+    assert len(runs) == 2 * len(calls) + 2
+
+
+def test_settings_count():
+    fun, _ = counted(lambda x: x / 2)
+    for _ in range(3):
+        assert fun(fnp.array([1])).dtype == "float32"
+        with fg.default_dtype("float64"):
+            assert fun(fnp.array([1], "int32")).dtype == "float64"
+
+
+@pytest.mark.parametrize("argument", [[1, 2], fnp.ones(2), np.ones(2), None])
+def test_what_is_no_key_is_run(argument):
+    fun, runs = counted(lambda x, other=None: x + len(other or "") if other is None else x)
+    for _ in range(3):
+        fun(fnp.ones(2), other=argument)
+    assert len(runs) == (2 if argument is None else 3)
+
+
+def test_numpy_arrays_are_run():
+    fun, runs = counted(lambda x: x + 1)
+    x = np.zeros(2, np.float32)
+    outs = [fun(x) for _ in range(3)]
+    x[:] = 5
+    assert len(runs) == 3
+    assert all(float(o[0]) == 1.0 for o in outs)
+
+
+def test_errors_are_as_before():
+    for _ in range(3):
+        with pytest.raises(fg.errors.ShapeError, match=r"max: axis .* is empty"):
+            fnp.max(fnp.zeros((0, 2)), axis=0)
+    x = fnp.ones(3)
+    for _ in range(3):
+        fnp.sum(x)
+    x.delete()
+    with pytest.raises(DonatedBufferError):
+        fnp.sum(x)
+    for _ in range(3):
+        fnp.mean(fnp.ones(2))
+    with fg.debug_nans(), pytest.raises(NonFiniteError):
+        fnp.mean(fnp.array([np.inf, -np.inf]))
+
+
+def test_under_transformations_it_is_traced():
+    fun, runs = counted(lambda x: fnp.sin(x) * x)
+    x = fnp.arange(3.0)
+    want = np.sin(np.arange(3, dtype=np.float32)) * np.arange(3, dtype=np.float32)
+    np.testing.assert_allclose(fg.vmap(fun)(x), want, rtol=1e-6)
+    np.testing.assert_allclose(fg.jit(fun)(x), want, rtol=1e-6)
+    assert len(runs) == 2
+    assert "sin" in str(fg.make_jaxpr(fun)(x))
+
+
+def test_gradients_of_every_order():
+    fun, _ = counted(lambda x: fnp.sum(fnp.sin(x) * x))
+    x = fnp.arange(3.0)
+    want = fg.vjp(fun, x)[1](fnp.float32(1))[0]
+    for _ in range(4):
+        np.testing.assert_array_equal(fg.grad(fun)(x), want)
+        second = fg.grad(lambda x: fnp.sum(fg.grad(fun)(x)))(x)
+        np.testing.assert_allclose(second, 2 * np.cos(x) - x * np.sin(x), rtol=1e-5)
+
+
+def test_numbers_beside_traced_arrays_are_operands():
+    context.ROOT.types.clear()
+    for i in range(20):
+        gradient = fg.grad(lambda x, i=i: fnp.sum((x * float(i) + i) / (i + 1.0) - (i - x)))(
+            fnp.ones(2)
+        )
+        np.testing.assert_allclose(gradient, [i / (i + 1) + 1] * 2, rtol=1e-6)
+    assert len(context.ROOT.types) < 60
+    x = fnp.ones(2, np.float64)
+    for _ in range(3):
+        assert float(fg.grad(lambda x: fnp.sum(x * 0.1))(x)[0]) == 0.1
