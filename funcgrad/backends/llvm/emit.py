@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from funcgrad.backends.llvm import emit_ops
+from funcgrad.backends.llvm.emit_ahead import inner_loop, prefetch_rows
 from funcgrad.backends.llvm.emit_block import emit_block, emit_rows
 from funcgrad.backends.llvm.emit_facts import indices_first, is_extreme, reassociable
 from funcgrad.backends.llvm.emit_order import COMBINE, FORMATS, from_ordered, to_ordered
@@ -177,6 +179,9 @@ class Emitter:
     def _level(self, level: Level, rest: list[Level], start: str, stop: str) -> None:
         def turn(i: str) -> None:
             self._enter(level, i)
+            if len(rest) == 1 and rest[0].part == level.part == "all":
+                inner, body = rest[0], self.kernel.body
+                prefetch_rows(self, level.axis, i, level.size, inner.axis, inner.size, (), body)
             self._levels(rest, 0)
 
         # As in `_loop`: a short row stays a loop, of elements or of few side by side.
@@ -444,6 +449,11 @@ class Emitter:
         def turn(i: str, *carried: str) -> list[str]:
             self.env[s.axis] = i
             self.env.update(zip((c.inside for c in s.carries), carried, strict=True))
+            at = None if s.parallel else inner_loop(s)
+            if at is not None:
+                inner: Any = s.body[at]
+                around, inside = s.body[:at], inner.body
+                prefetch_rows(self, s.axis, i, s.size, inner.axis, inner.size, around, inside)
             self.body(s.body)
             return [self.read(c.next) for c in s.carries]
 

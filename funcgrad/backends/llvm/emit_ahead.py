@@ -1,0 +1,116 @@
+"""Rows that a later turn reads out of order are asked for in time.
+
+Where an index that is read from memory says which row comes next, or which element of a row,
+processors don't see it coming: each row would begin with waiting for memory. So each turn of the
+loop around computes where a turn some bytes of rows later will read, and prefetches that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from funcgrad.backends.llvm.emit_schedule import coefficient
+from funcgrad.backends.loops import Index, Load, Loop, Op, Stmt, Store, Value
+
+LINE = 64
+# Bytes of rows that are on their way, and of a row of which any elements are read.
+AHEAD, MOST_ROW = 4096, 16_384
+
+
+def prefetch_rows(e: Any, axis: Value, turn: str, size: int, inner: Value, length: int,
+                  around: Sequence[Stmt], inside: Sequence[Stmt]) -> None:  # fmt: skip
+    """In a turn of a loop along `axis`, before the loop along `inner`: prefetch for a later turn.
+
+    e: the emitter. around, inside: the statements around and inside the inner loop
+    """
+    wanted: list[tuple[Load | Store, int, list[Stmt]]] = []
+    made = {s.out: s for s in (*around, *inside) if isinstance(s, Op | Load)}
+    for s in inside:
+        if isinstance(s, Load | Store) and not any(_same(s, t) for t, _, _ in wanted):
+            nbytes, needed = _row(s, axis, inner, length, made)
+            if nbytes:
+                wanted.append((s, nbytes, needed))
+    # Where a block of points is in hand, its values are read from arrays at first use.
+    if not wanted or type(e.env) is not dict:
+        return
+    later = min(size - 1, max(1, AHEAD // sum(n for _, n, _ in wanted)))
+    now, e.env = e.env, dict(e.env)
+    moved = e.f.let(f"add nuw nsw i64 {turn}, {later}")
+    e.env[axis] = e.f.intrinsic("smin", "i64", moved, str(size - 1))
+    e.env[inner] = "0"
+    numbers = {id(t) for _, _, needed in wanted for t in needed}
+    e.body([t for t in (*around, *inside) if id(t) in numbers])
+    for s, nbytes, _ in wanted:
+        index = Index(s.index.const, tuple(t for t in s.index.terms if t[1] in e.env))
+        _lines(e, e.address(s.buffer, index), nbytes, isinstance(s, Store))
+    e.env = now
+
+
+def _same(s: Load | Store, t: Load | Store) -> bool:
+    """Whether two accesses are to the same rows."""
+    terms = [{v: c for c, v in x.index.terms} for x in (s, t)]
+    return s.buffer is t.buffer and terms[0] == terms[1]
+
+
+def _row(
+    s: Load | Store, axis: Value, inner: Value, length: int, made: dict[Value, Op | Load]
+) -> tuple[int, list[Stmt]]:
+    """The bytes of the row that an access is to, and what computes its place; 0 if it is none."""
+    width = s.buffer.dtype.itemsize
+    gathered = [v for _, v in s.index.terms if v in made]
+    if not gathered or s.buffer.role == "scratch":
+        return 0, []
+    if coefficient(s.index, inner) == 1:
+        needed = _needed(gathered, axis, inner, made)
+        return (min(length * width, AHEAD), needed) if needed else (0, [])
+    # Any element of a row that is known: all of it, if about each line is read.
+    row = coefficient(s.index, axis) * width
+    read = LINE < row <= MOST_ROW and length * LINE >= row and not coefficient(s.index, inner)
+    return (row if read else 0), []
+
+
+def _needed(
+    values: Sequence[Value], axis: Value, inner: Value, made: dict[Value, Op | Load]
+) -> list[Stmt]:
+    """The statements that compute values from what changes with `axis`; [] if others are in it."""
+    found: dict[Value, Stmt] = {}
+    todo, moves = list(values), False
+    while todo:
+        v = todo.pop()
+        moves |= v is axis
+        if v is inner:
+            return []
+        s = made.get(v)
+        if s is None or v in found:
+            continue
+        found[v] = s
+        if isinstance(s, Op):
+            todo += [a for a in s.args if isinstance(a, Value)]
+        elif s.guard is not None or s.buffer.role != "in":
+            return []
+        else:
+            todo += [u for _, u in s.index.terms]
+    return list(found.values()) if moves else []
+
+
+def _lines(e: Any, place: str, nbytes: int, write: bool) -> None:
+    """Prefetch so many bytes."""
+    types = ["ptr", "i32", "i32", "i32"]
+    e.module.declare("llvm.prefetch.p0", "void", types)
+
+    def turn(i: str) -> None:
+        offset = e.f.let(f"mul nuw nsw i64 {i}, {LINE}")
+        line = e.f.let(f"getelementptr i8, ptr {place}, i64 {offset}")
+        e.f.call("llvm.prefetch.p0", "void", types, [line, str(int(write)), "2", "1"])
+
+    e.loop("0", str(-(-nbytes // LINE)), turn, parallel=False)
+
+
+def inner_loop(s: Loop) -> int | None:
+    """Where in a loop's body its only loop stands, if that is a parallel one."""
+    found = [i for i, b in enumerate(s.body) if isinstance(b, Loop)]
+    if len(found) != 1:
+        return None
+    inner = s.body[found[0]]
+    return found[0] if isinstance(inner, Loop) and inner.parallel and inner.size else None

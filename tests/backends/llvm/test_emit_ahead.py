@@ -1,0 +1,65 @@
+"""Rows read out of order: where they are prefetched, and that results are the same."""
+
+import ml_dtypes  # noqa: F401 (it names bfloat16)
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from tests.backends.checks import floats, integers, same
+
+
+def bag(table, i):
+    return fnp.sum(table[i], axis=1)
+
+
+def along(x, i):
+    return fnp.take_along_axis(x, i, axis=1)
+
+
+def add_rows(table, i):
+    return table.at[i].add(2 * table[: i.shape[0]])
+
+
+CASES = {
+    "rows": (lambda t, i: t[i], (50, 40), (30,)),
+    "rows, filled": (lambda t, i: t.at[i + 40].get(mode="fill", fill_value=7), (50, 40), (30,)),
+    "one row": (lambda t, i: t[i], (50, 40), (1,)),
+    "bag": (bag, (50, 64), (9, 20)),
+    "bag of odd rows": (bag, (50, 33), (9, 7)),
+    "along rows": (along, (9, 200), (9, 150)),
+    "along a row": (along, (1, 200), (1, 150)),
+    "added rows": (add_rows, (50, 40), (30,)),
+    "set rows": (lambda t, i: t.at[i].set(t[: i.shape[0]], unique_indices=False), (50, 40), (30,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
+def test_results(case, dtype):
+    f, shape, indices = CASES[case]
+    x, i = integers(*shape).astype(np.dtype(dtype)), integers(*indices, low=-50, high=50)
+    # Anywhere, and at the end of the array's memory.
+    last = np.full_like(i, shape[1] - 1 if "along" in case else shape[0] - 1)
+    for at in (i % shape[1] if "along" in case else i, last):
+        same(np.asarray(fg.jit(f)(x, at)), np.asarray(f(fnp.asarray(x), at)), exact=True)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "one" not in c and " a " not in c])
+def test_prefetched(case):
+    f, shape, indices = CASES[case]
+    text = fg.jit(f).lower(floats(*shape), integers(*indices)).as_text("llvm")
+    assert "call void @llvm.prefetch" in text
+
+
+def test_not_prefetched():
+    x, i = floats(60, 2000), integers(60, low=0)
+    few = fg.jit(lambda x, i: along(x, fnp.broadcast_to(i[:, None], (60, 3))))
+    for f in (few, fg.jit(lambda x, i: x + i[:, None]), fg.jit(lambda x, i: x[:, i])):
+        assert "call void @llvm.prefetch" not in f.lower(x, i).as_text("llvm")
+
+
+def test_no_elements():
+    assert fg.jit(lambda t, i: t[i])(floats(5, 40), np.zeros(0, np.int32)).shape == (0, 40)
+    assert fg.jit(bag)(floats(5, 40), np.zeros((3, 0), np.int32)).shape == (3, 40)
+    assert fg.jit(lambda t, i: t[i])(floats(5, 0), np.zeros(4, np.int32)).shape == (4, 0)
