@@ -41,6 +41,9 @@ CASES = {
            {"window_strides": (1, 2, 1), "padding": "SAME"}),
     "long sums": ((4, 5, 33, 30), (13, 5, 3, 3), {"padding": [(2, 0), (-1, 3)]}),
     "long sums, channels last": ((4, 33, 30, 5), (3, 3, 5, 13), {"dimension_numbers": NHWC}),
+    "three features": ((2, 3, 20, 50), (16, 3, 7, 7),
+                       {"window_strides": (2, 2), "padding": [(3, 2), (3, 4)]}),
+    "few to few features": ((2, 7, 9, 80), (5, 7, 3, 3), {"padding": [ONE, ONE]}),
     "small": ((1, 2, 4, 4), (2, 2, 3, 3), {}),
     "padding only": ((2, 8, 1, 1), (16, 8, 3, 3), {"padding": [(6, 6), (7, 5)]}),
     "kernel too large": ((2, 8, 2, 2), (16, 8, 3, 3), {}),
@@ -95,7 +98,7 @@ def test_compiled(case, dtype):
         np.testing.assert_allclose(np.asarray(a, "f8"), b, rtol=tolerance, atol=tolerance * size)
 
 
-@pytest.mark.parametrize("case", ["plain", "strided", "long sums", "channels last"])
+@pytest.mark.parametrize("case", ["plain", "three features", "long sums", "channels last"])
 def test_the_number_of_threads_changes_nothing(case):
     x, w, conv = sample(case)
     x = np.concatenate([x] * 40, axis=0)

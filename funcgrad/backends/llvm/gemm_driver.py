@@ -8,7 +8,7 @@ never changes a result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -30,6 +30,7 @@ from funcgrad.backends.llvm.gemm_job import (
     Record,
     Way,
 )  # fmt: skip
+from funcgrad.backends.llvm.gemm_lines import Lines
 from funcgrad.backends.llvm.gemm_long import Long
 from funcgrad.backends.llvm.gemm_pack import Format, constant, narrow, widen
 from funcgrad.backends.llvm.gemm_packed import Packed
@@ -62,8 +63,7 @@ class Driver:
         self.packed = packed.way
         # Windows are of the formats that are multiplied as they lie.
         windows = not way and out.storage == fmt.storage == fmt.acc
-        self.windows = Way("", lambda: Windows(self.parts, packed).function) if windows else None
-        self.placed = Way("", lambda: Placed(self.parts).function) if windows else None
+        self.gathered = self._gathered_ways(packed) if windows else []
         self.unpacked = Unpacked(self.parts) if self.parts.kernels.direct_works else None
         # Its parts are products that go ways of their own.
         self.long = Way("", lambda: Long(self.parts, self.product).function)
@@ -276,21 +276,41 @@ class Driver:
                 with one_by_one:
                     code.call(task, call.pointer, 0, batch)
 
-        if self.windows is None or self.placed is None:
-            items()
-        else:
-            gathered = apart & (call["k"] > 0) & (work * batch > 0)
-            with code.either(gathered & Placed.serves(call, self.parts)) as (yes, no):
+        gathered = apart & (call["k"] > 0) & (work * batch > 0)
+
+        def ways(left: list) -> None:
+            if not left:
+                items()
+                return
+            (serves, way), *others = left
+            with code.either(gathered & serves(code, call)) as (yes, no):
                 with yes:
-                    code.call(self.placed.function, call.pointer)
-                with no, code.either(gathered & Windows.serves(call)) as (copied, other):
-                    with copied:
-                        code.call(self.windows.function, call.pointer)
-                    with other:
-                        items()
+                    code.call(way.function, call.pointer)
+                with no:
+                    ways(others)
+
+        ways(self.gathered)
         with code.when(apart):
             code.call(self.parts.give, tables.get())
         code.ret()
+
+    def _gathered_ways(self, packed: Packed) -> list[tuple[Callable[[Code, Record], Bool], Way]]:
+        """Ways for operands of axes, and when they serve; the first that does is gone."""
+        parts = self.parts
+        ways: list[tuple[Callable[[Code, Record], Bool], Way]] = [
+            (
+                lambda code, call: Placed.serves(call, parts),
+                Way("", lambda: Placed(parts).function),
+            ),
+            (
+                lambda code, call: Windows.serves(call),
+                Way("", lambda: Windows(parts, packed).function),
+            ),
+        ]
+        if Lines.works(parts):
+            lines = Way("", lambda: Lines(parts).function)
+            ways.insert(1, (lambda code, call: Lines.serves(code, call, parts), lines))
+        return ways
 
     def _make_tables(self, code: Code, call: Record) -> ir.Value:
         """Sets the tables of a call that has axes; returns their memory, with room to read on."""

@@ -58,6 +58,12 @@ class Kernels:
         lie at a[across[row] + along[k]]; c is contiguous along its rows or its columns."""
         return self._once(f"placed{vectors}", lambda name: self._placed(name, vectors))
 
+    def lines(self, rows: int, vectors: int) -> ir.Function:
+        """void(k, b, along, a, across, a_along, c, c_rs, n, add): a few rows of a, whose elements
+        lie at a[across[row] + a_along[k]]; those of b at b[along[k] + column], for n columns."""
+        name = f"lines{rows}x{vectors}"
+        return self._once(name, lambda name: self._lines(name, rows, vectors))
+
     def axpy(self, rows: int) -> ir.Function:
         """void(a, a_cs, b, b_rs, c, n, add): c = or += Σ a[r]·b[r] over rows of b, m = 1."""
         return self._once(f"axpy{rows}", lambda name: self._axpy(name, rows))
@@ -199,6 +205,31 @@ class Kernels:
                     line, out = (code.at(p, column * step, self.fmt.acc)
                                  for p, step in ((buffer, rows), (c, c_cs)))  # fmt: skip
                     self._store_scalars(code, line, out, code.i64(1), m.min(rows), add)
+
+    def _lines(self, name: str, rows: int, vectors: int) -> ir.Function:
+        code = Code(self.module, name, [I64, PTR, PTR, PTR, PTR, PTR, PTR, I64, I64, I64])
+        k, b, along, a, across, a_along, c, c_rs, n, add = code.args
+        kind, lanes = self.fmt.acc, self.tile.lanes
+        masks = [code.first_lanes(n - v * lanes, lanes) for v in range(vectors)]
+        acc = self._accumulators(code, rows, vectors)
+        starts = [code.at(a, code.load(code.at(across, i, I64), I64), kind) for i in range(rows)]
+        self._prefetch(code, c, c_rs, rows, vectors)
+        with code.range(0, k) as kk:
+            pb = code.at(b, code.load(code.at(along, kk, I64), I64), kind)
+            place = code.load(code.at(a_along, kk, I64), I64)
+            bv = [self._read(code, code.at(pb, v * lanes, kind), masks[v], self.vec)
+                  for v in range(vectors)]  # fmt: skip
+            for start, row in zip(starts, acc, strict=True):
+                self._row_product(code, row, code.load(code.at(start, place, kind), kind), bv)
+        values = [[x.get() for x in row] for row in acc]
+        with code.either(add.ne(0)) as (yes, no):
+            for branch, more in ((yes, True), (no, False)):
+                with branch:
+                    for i, v in itertools.product(range(rows), range(vectors)):
+                        p = code.at(c, c_rs * i + v * lanes, kind)
+                        self._write(code, values[i][v], p, masks[v], more)
+        code.ret()
+        return code.function
 
     def _axpy(self, name: str, rows: int) -> ir.Function:
         code = Code(self.module, name, [PTR, I64, PTR, I64, PTR, I64, I64])

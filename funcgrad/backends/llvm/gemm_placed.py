@@ -39,19 +39,9 @@ class Placed:
         self.function = self._function(self._pack_task(), self._task(), parts.add_parts)
 
     @staticmethod
-    def packs_a(call: Record) -> Bool:
-        """Whether a is the operand to pack: the one that takes less room."""
-        items = {
-            x: call[f"{x}_b0"].ne(0).select(call["batch0"], 1)
-            * call[f"{x}_b1"].ne(0).select(call["batch1"], 1)
-            for x in "ab"
-        }
-        return call["m"] * items["a"] <= call["n"] * items["b"]
-
-    @staticmethod
     def serves(call: Record, parts: Parts) -> Bool:
         """Whether columns fill vectors well enough, and c can be written."""
-        swapped, lanes = Placed.packs_a(call), parts.tile.lanes
+        swapped, lanes = packs_a(call), parts.tile.lanes
         cols, rows = swapped.select(call["m"], call["n"]), swapped.select(call["n"], call["m"])
         fills = (cols * 4 >= cols.round_up(lanes) * 3) & (rows >= parts.kernels.placed_rows)
         c_rows = swapped.select(call["c_cs"], call["c_rs"])
@@ -89,7 +79,7 @@ class Placed:
         with code.range(code.args[1], code.args[2]) as t:
             item, rest = t // (row_tasks * parts), t % (row_tasks * parts)
             part, row = rest // row_tasks, rest % row_tasks * height
-            x, w, c = (self._of_item(code, call, name, item) for name in "xwc")
+            x, w, c = (item_of(code, call, name, item, acc) for name in "xwc")
             cut = parts > 1
             sums = code.at(call.pointer_at("sums"), part * call["rows"] * cols, acc)
             c = cut.pick(sums, c)
@@ -109,12 +99,6 @@ class Placed:
             code.call(self.parts.give, own.get())
         code.ret()
         return code.function
-
-    def _of_item(self, code: Code, call: Record, name: str, item: Int) -> ir.Value:
-        """Where an operand's item begins."""
-        i0, i1 = item // call["batch1"], item % call["batch1"]
-        offset = i0 * call[f"{name}_b0"] + i1 * call[f"{name}_b1"]
-        return code.at(call.pointer_at(name), offset, self.fmt.acc)
 
     def _multiply(self, code: Code, call: Record, place: tuple, panels: tuple, c: tuple) -> None:
         """Rows [row, stop) of x with all columns, for some k."""
@@ -138,7 +122,7 @@ class Placed:
         code = Code(self.parts.module, "placed", [PTR])
         given = Record(code, SHARED, code.args[0])
         call = Record(code, FIELDS, code.variable(I64, count=len(FIELDS)).slot)
-        self._orient(given, call)
+        orient(given, call)
         tile, rows, cols, k = self.tile, call["rows"], call["cols"], call["k"]
         items, size = call["batch0"] * call["batch1"], self.fmt.acc_bytes
         threads, height = self.parts.threads(code), self.parts.kernels.placed_rows
@@ -176,24 +160,6 @@ class Placed:
         code.ret()
         return code.function
 
-    def _orient(self, given: Record, call: Record) -> None:
-        """Fills a call from one of a and b, either of which may have the rows."""
-        swapped, code = self.packs_a(given), call.code
-        for name in ("batch0", "batch1", "k", "c", "c_b0", "c_b1", "add"):
-            call[name] = given[name]
-        names = {
-            "rows": "mn", "x": "ab", "x_b0": ("a_b0", "b_b0"), "x_b1": ("a_b1", "b_b1"),
-            "x_rows": ("a_rows", "b_cols"), "x_ks": ("a_ks", "b_ks"),
-            "cols": "nm", "w": "ba", "w_b0": ("b_b0", "a_b0"), "w_b1": ("b_b1", "a_b1"),
-            "w_cols": ("b_cols", "a_rows"), "w_ks": ("b_ks", "a_ks"),
-            "c_rs": ("c_rs", "c_cs"), "c_cs": ("c_cs", "c_rs"),
-        }  # fmt: skip
-        for name, (plain, other) in names.items():
-            call[name] = swapped.select(given[other], given[plain])
-        # Parts lie as c's matrix does, in rows of n.
-        n, one = given["n"], code.i64(1)
-        call["sums_rs"], call["sums_cs"] = swapped.select(one, n), swapped.select(n, one)
-
     def _add(self, code: Code, given: Record, call: Record, task: ir.Function) -> None:
         """c from the sums of the parts."""
         job = Record(code, JOB, code.variable(I64, count=len(JOB)).slot)
@@ -202,3 +168,39 @@ class Placed:
         job["pb"], job["nt"] = call["sums"], call["parts"]
         grain = (code.i64(SERIAL_WORK // 4) // (call["parts"] * given["n"])).max(1)
         self.parts.loop(code, task, job.pointer, given["m"], grain)
+
+
+def packs_a(call: Record) -> Bool:
+    """Whether a is the operand of columns: the one that takes less room."""
+    items = {
+        x: call[f"{x}_b0"].ne(0).select(call["batch0"], 1)
+        * call[f"{x}_b1"].ne(0).select(call["batch1"], 1)
+        for x in "ab"
+    }
+    return call["m"] * items["a"] <= call["n"] * items["b"]
+
+
+def orient(given: Record, call: Record) -> None:
+    """Fills a call of `FIELDS` from one of a and b, either of which may have the rows."""
+    swapped, code = packs_a(given), call.code
+    for name in ("batch0", "batch1", "k", "c", "c_b0", "c_b1", "add"):
+        call[name] = given[name]
+    names = {
+        "rows": "mn", "x": "ab", "x_b0": ("a_b0", "b_b0"), "x_b1": ("a_b1", "b_b1"),
+        "x_rows": ("a_rows", "b_cols"), "x_ks": ("a_ks", "b_ks"),
+        "cols": "nm", "w": "ba", "w_b0": ("b_b0", "a_b0"), "w_b1": ("b_b1", "a_b1"),
+        "w_cols": ("b_cols", "a_rows"), "w_ks": ("b_ks", "a_ks"),
+        "c_rs": ("c_rs", "c_cs"), "c_cs": ("c_cs", "c_rs"),
+    }  # fmt: skip
+    for name, (plain, other) in names.items():
+        call[name] = swapped.select(given[other], given[plain])
+    # Parts lie as c's matrix does, in rows of n.
+    n, one = given["n"], code.i64(1)
+    call["sums_rs"], call["sums_cs"] = swapped.select(one, n), swapped.select(n, one)
+
+
+def item_of(code: Code, call: Record, name: str, item: Int, kind: ir.Type) -> ir.Value:
+    """Where an operand's item begins."""
+    i0, i1 = item // call["batch1"], item % call["batch1"]
+    offset = i0 * call[f"{name}_b0"] + i1 * call[f"{name}_b1"]
+    return code.at(call.pointer_at(name), offset, kind)
