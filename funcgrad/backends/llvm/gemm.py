@@ -75,12 +75,12 @@ def name_of(dtype: str, out: str, way: str = "") -> str:
 def way_of(dtype: str, out: str, words: Mapping[str, int]) -> str:
     """The only way that calls of these sizes and strides go, "" if there may be several.
 
+    A call that has axes needs `gemm_job.inner_words`, too.
+
     >>> rows = {"a_rs": 4, "a_cs": 1, "b_rs": 4, "b_cs": 1, "c_rs": 4, "c_cs": 1}
     >>> len(way_of("float32", "float32", {"m": 4, "n": 4, "k": 4, **rows})) > 0
     True
     """
-    if words.get("axes"):
-        return ""
     return _planner(dtype, out, engine()).way_of({"batch0": 1, "batch1": 1, **words})
 
 

@@ -18,6 +18,7 @@ from funcgrad.backends.llvm.gemm_job import (
     AXES,
     BATCH_WORK,
     CALL,
+    INNER,
     JOB,
     MAX_AXES,
     PRODUCT,
@@ -59,11 +60,11 @@ class Driver:
         self.parts = Parts(module, fmt, out, target)
         self.fmt, self.out, self.target = fmt, out, target
         self.narrow = out.storage != fmt.acc
-        packed = Packed(self.parts)
+        packed = Packed(self.parts, tables=not way)
         self.packed = packed.way
         # Windows are of the formats that are multiplied as they lie.
-        windows = not way and out.storage == fmt.storage == fmt.acc
-        self.gathered = self._gathered_ways(packed) if windows else []
+        windows = out.storage == fmt.storage == fmt.acc
+        self.gathered = self._gathered_ways(packed) if windows else {}
         self.unpacked = Unpacked(self.parts) if self.parts.kernels.direct_works else None
         # Its parts are products that go ways of their own.
         self.long = Way("", lambda: Long(self.parts, self.product).function)
@@ -71,6 +72,9 @@ class Driver:
 
     def write(self) -> None:
         """The functions."""
+        if self.way in self.gathered:
+            self._gathered_entry(self.gathered[self.way][1])
+            return
         self._product()
         self.item = self._item()
         self._entry(self._batch_task())
@@ -78,11 +82,16 @@ class Driver:
     def way_of(self, words: Mapping[str, int]) -> str:
         """The way that products of a call's sizes and strides go; "" if it isn't only one.
 
-        Found by the very statements that choose at run time, run on numbers.
+        Found by the very statements that choose at run time, run on numbers. A call that has axes
+        needs `INNER`, too.
         """
         if not words["k"] or self.narrow:
             return ""
-        call: Any = Facts({name: Known(words.get(name, 0)) for name in CALL})
+        call: Any = Facts({name: Known(words.get(name, 0)) for name in (*CALL, *INNER)})
+        if call["axes"]:
+            work = words["m"] * words["n"] * words["batch0"] * words["batch1"]
+            ways = self.gathered.items() if work else ()
+            return next((name for name, (serves, _) in ways if serves(call)), "")
         trial: Any = Trial(call)
         self._merge_batches(trial, call)
         self._plain_product(trial, call)
@@ -251,12 +260,7 @@ class Driver:
 
     def _entry(self, task: ir.Function) -> None:
         code = Code(self.module, symbol(self.fmt, self.out, self.way), [PTR], public=True)
-        given = Record(code, CALL, code.args[0])
-        call = Record(code, SHARED, code.variable(I64, count=len(SHARED)).slot)
-        for name in CALL:
-            call[name] = given[name]
-        for name in TABLES:
-            call[name] = 0
+        given, call = self._shared_call(code)
         apart = given["axes"].ne(0)
         tables = code.variable(PTR, ir.Constant(PTR, None))
         with code.either(apart) as (yes, no):
@@ -276,41 +280,74 @@ class Driver:
                 with one_by_one:
                     code.call(task, call.pointer, 0, batch)
 
-        gathered = apart & (call["k"] > 0) & (work * batch > 0)
-
         def ways(left: list) -> None:
             if not left:
                 items()
                 return
             (serves, way), *others = left
-            with code.either(gathered & serves(code, call)) as (yes, no):
+            with code.either(serves(call)) as (yes, no):
                 with yes:
                     code.call(way.function, call.pointer)
                 with no:
                     ways(others)
 
-        ways(self.gathered)
+        if self.way:
+            items()
+        else:
+            gathered = apart & (call["k"] > 0) & (work * batch > 0)
+            with code.either(gathered) as (some, none):
+                with some:
+                    self._set_inner(call)
+                    ways(list(self.gathered.values()))
+                with none:
+                    items()
         with code.when(apart):
             code.call(self.parts.give, tables.get())
         code.ret()
 
-    def _gathered_ways(self, packed: Packed) -> list[tuple[Callable[[Code, Record], Bool], Way]]:
-        """Ways for operands of axes, and when they serve; the first that does is gone."""
+    def _gathered_entry(self, way: Way) -> None:
+        """The entry for calls that have axes and go one way."""
+        code = Code(self.module, symbol(self.fmt, self.out, self.way), [PTR], public=True)
+        _, call = self._shared_call(code)
+        tables = self._make_tables(code, call)
+        self._set_inner(call)
+        code.call(way.function, call.pointer)
+        code.call(self.parts.give, tables)
+        code.ret()
+
+    def _shared_call(self, code: Code) -> tuple[Record, Record]:
+        """The call that a function was given, and a copy with room for tables."""
+        given = Record(code, CALL, code.args[0])
+        call = Record(code, SHARED, code.variable(I64, count=len(SHARED)).slot)
+        for name in CALL:
+            call[name] = given[name]
+        for name in (*TABLES, *INNER):
+            call[name] = 0
+        return given, call
+
+    def _set_inner(self, call: Record) -> None:
+        """`INNER` of a call that has axes."""
+        code, axes = call.code, call.pointer_at("axes")
+
+        def innermost(name: str) -> Int:
+            last = AXES.index(name) * MAX_AXES + MAX_AXES - 1
+            return code.load(code.at(axes, last, I64), I64)
+
+        for name, sizes, strides in zip(INNER, ("m_sizes", "n_sizes"), ("m_a", "n_b"), strict=True):
+            call[name] = innermost(strides).eq(1).select(innermost(sizes), 0)
+
+    def _gathered_ways(self, packed: Packed) -> dict[str, tuple[Callable[[Any], Any], Way]]:
+        """Ways for operands of axes, and when they serve: the first that does is gone."""
         parts = self.parts
-        ways: list[tuple[Callable[[Code, Record], Bool], Way]] = [
-            (
-                lambda code, call: Placed.serves(call, parts),
-                Way("", lambda: Placed(parts).function),
-            ),
-            (
-                lambda code, call: Windows.serves(call),
-                Way("", lambda: Windows(parts, packed).function),
-            ),
+        ways: list[tuple[Callable[[Any], Any], Way]] = [
+            (lambda call: Placed.serves(call, parts), Way("placed", lambda: Placed(parts).function))
         ]
         if Lines.works(parts):
-            lines = Way("", lambda: Lines(parts).function)
-            ways.insert(1, (lambda code, call: Lines.serves(code, call, parts), lines))
-        return ways
+            lines = Way("lines", lambda: Lines(parts).function)
+            ways.append((lambda call: Lines.serves(call, parts), lines))
+        copied = Way("windows", lambda: Windows(parts, packed).function)
+        ways.append((Windows.serves, copied))
+        return {way.name: (serves, way) for serves, way in ways}
 
     def _make_tables(self, code: Code, call: Record) -> ir.Value:
         """Sets the tables of a call that has axes; returns their memory, with room to read on."""

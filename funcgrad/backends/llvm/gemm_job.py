@@ -28,7 +28,9 @@ MAX_AXES = 6
 AXES = ("m_sizes", "m_a", "n_sizes", "n_b", "k_sizes", "k_a", "k_b")
 # Tables made of them: where each row and each column of an operand begins; 0 if there are none.
 TABLES = ("a_rows", "a_ks", "b_ks", "b_cols")
-SHARED = (*CALL, *TABLES)
+# How many rows of a, and columns of b, follow each other in memory at a time; 0 if none do.
+INNER = ("m_inner", "n_inner")
+SHARED = (*CALL, *TABLES, *INNER)
 PRODUCT = ("m", "n", "k", "a", "a_rs", "a_cs", "b", "b_rs", "b_cs", "c", "c_rs", "c_cs", "add")
 JOB = (
     *PRODUCT,
@@ -41,6 +43,17 @@ THIN = 8  # rows of A up to which B is not worth packing
 SMALL_WORK = 96**3  # multiply-adds up to which packing costs more than it saves
 SERIAL_WORK = 1 << 17  # below this many a second thread is no gain
 BATCH_WORK = 1 << 24  # products up to this size are spread over threads as wholes
+
+
+def inner_words(axes: GemmAxes) -> dict[str, int]:
+    """The words of `INNER`.
+
+    >>> from funcgrad.backends.program import GemmAxes
+    >>> inner_words(GemmAxes(m=((3, 40), (5, 1)), n=((2, 30),), k=((4, 2, 1),)))
+    {'m_inner': 5, 'n_inner': 0}
+    """
+    last = zip(INNER, (axes.m[-1], axes.n[-1]), strict=True)
+    return {name: size if stride == 1 else 0 for name, (size, stride) in last}
 
 
 def axes_words(axes: GemmAxes) -> list[int]:

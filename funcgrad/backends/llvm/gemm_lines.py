@@ -9,7 +9,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
-from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_placed import FIELDS as PLACED
 from funcgrad.backends.llvm.gemm_placed import item_of, orient, packs_a
 
@@ -32,16 +32,13 @@ class Lines:
         return parts.kernels.direct_works
 
     @staticmethod
-    def serves(code: Code, call: Record, parts: Parts) -> Bool:
+    def serves(call: Record, parts: Parts) -> Bool:
         """Whether columns are few, and lines long, and c's follow each other, too."""
         swapped, lanes = packs_a(call), parts.tile.lanes
         cols = swapped.select(call["m"], call["n"])
         c_rows = swapped.select(call["c_cs"], call["c_rs"])
-        few = (cols * 4 < lanes * 3) & c_rows.eq(1)
-        line = code.variable(I64, I64(0))
-        with code.when(few & call["axes"].ne(0)):
-            line.set(_line(code, call))
-        return few & (Int(code, line.get()) * 4 >= lanes * 5)
+        long = swapped.select(call["n_inner"], call["m_inner"]) * 4 >= lanes * 5
+        return long & (cols * 4 < lanes * 3) & c_rows.eq(1)
 
     def _task(self) -> ir.Function:
         """Lines [begin, end) of all items."""
@@ -94,7 +91,7 @@ class Lines:
         given = Record(code, SHARED, code.args[0])
         call = Record(code, FIELDS, code.variable(I64, count=len(FIELDS)).slot)
         orient(given, call)
-        line = call["line"] = _line(code, given)
+        line = call["line"] = packs_a(given).select(given["n_inner"], given["m_inner"])
         lines = call["lines"] = call["rows"] // line
         work, total = line * call["cols"] * call["k"], lines * call["batch0"] * call["batch1"]
         grain = (code.i64(TASK_WORK) // work).max(1)
@@ -102,17 +99,3 @@ class Lines:
         self.parts.loop(code, task, call.pointer, total, serial.select(total, grain))
         code.ret()
         return code.function
-
-
-def _line(code: Code, call: Record) -> Int:
-    """How many rows follow each other in memory; 0 if they don't."""
-    axes, swapped = call.pointer_at("axes"), packs_a(call)
-
-    def innermost(plain: str, other: str) -> Int:
-        here, there = (
-            code.load(code.at(axes, AXES.index(x) * MAX_AXES + MAX_AXES - 1, I64), I64)
-            for x in (plain, other)
-        )
-        return swapped.select(there, here)
-
-    return innermost("m_a", "n_b").eq(1).select(innermost("m_sizes", "n_sizes"), 0)

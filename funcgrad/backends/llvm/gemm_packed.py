@@ -24,10 +24,13 @@ PART = 1 << 15  # elements that a thread packs at a time
 
 
 class Packed:
-    """Holds `way`, whose function is void(ptr job)."""
+    """Holds `way`, whose function is void(ptr job).
 
-    def __init__(self, parts: Parts):
-        self.parts, self.tile, self.fmt = parts, parts.tile, parts.fmt
+    tables: whether jobs may have tables
+    """
+
+    def __init__(self, parts: Parts, tables: bool):
+        self.parts, self.tile, self.fmt, self.tables = parts, parts.tile, parts.fmt, tables
         self.way = Way("packed", lambda: self._blocks(self._pack_task(), self._tile_task()))
 
     def _pack_task(self) -> ir.Function:
@@ -90,20 +93,28 @@ class Packed:
         (i0, i1), (k0, k) = outer, inner
         if side == "a":
             start, rs, cs, table = job["ic"], job["a_rs"], job["a_cs"], "a_rows"
-            pack, gather = self.parts.pack_a, self.parts.gather_a
+            pack = self.parts.pack_a
         else:
             start, rs, cs, table = job["jc"], job["b_cs"], job["b_rs"], "b_cols"
-            pack, gather = self.parts.pack_b, self.parts.gather_b
+            pack = self.parts.pack_b
         source = job.pointer_at(side)
+
+        def by_strides() -> None:
+            offset = (start + i0) * rs + (job["ko"] + k0) * cs
+            src = code.at(source, offset, self.fmt.storage)
+            code.call(pack, dst, src, i1 - i0, k, rs, cs, step)
+
+        if not self.tables:
+            by_strides()
+            return
         with code.either(job[table].ne(0)) as (tables, plain):
             with tables:
+                gather = self.parts.gather_a if side == "a" else self.parts.gather_b
                 across = code.at(job.pointer_at(table), start + i0, I64)
                 ks = code.at(job.pointer_at(f"{side}_ks"), job["ko"] + k0, I64)
                 code.call(gather, dst, source, i1 - i0, k, across, ks, step)
             with plain:
-                offset = (start + i0) * rs + (job["ko"] + k0) * cs
-                src = code.at(source, offset, self.fmt.storage)
-                code.call(pack, dst, src, i1 - i0, k, rs, cs, step)
+                by_strides()
 
     def _tile_task(self) -> ir.Function:
         """Multiplies tiles [begin, end) of the block's part of C."""

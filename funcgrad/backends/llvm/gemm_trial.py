@@ -86,6 +86,9 @@ class Known:
     def ceil_div(self, n: Any) -> Known:
         return (self + n - 1) // n
 
+    def round_up(self, n: Any) -> Known:
+        return self.ceil_div(n) * n
+
 
 class Facts(dict[str, Known]):
     """A record whose words are known."""

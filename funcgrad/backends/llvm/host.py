@@ -14,7 +14,7 @@ from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, RANK
 from funcgrad.backends.llvm import attention, gemm
 from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit_text import Definitions, Function
-from funcgrad.backends.llvm.gemm_job import CALL, axes_words
+from funcgrad.backends.llvm.gemm_job import CALL, axes_words, inner_words
 from funcgrad.backends.llvm.routines import Call, routine
 from funcgrad.backends.llvm.run_code import EXCHANGE
 from funcgrad.backends.loops import Kernel
@@ -67,7 +67,7 @@ def install_product(kind: tuple[str, str, str]) -> None:
 def product_kind(s: GemmStep) -> tuple[str, str, str]:
     """The formats of a matrix product, and the way that it goes or "" for any."""
     dtype, out = s.dtype.name, s.out.name
-    return dtype, out, gemm.way_of(dtype, out, _product_words(s)) if s.axes is None else ""
+    return dtype, out, gemm.way_of(dtype, out, _product_words(s))
 
 
 def _product_words(s: GemmStep) -> dict[str, int]:
@@ -83,7 +83,7 @@ def _product_words(s: GemmStep) -> dict[str, int]:
     for x, batch, strides in zip("abc", steps, matrix, strict=True):
         words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
-    return words
+    return words if s.axes is None else words | inner_words(s.axes) | {"axes": 1}
 
 
 def _written_steps(steps: Sequence[Step]) -> Iterator[Step]:

@@ -10,7 +10,7 @@ from funcgrad.backends.llvm import gemm as module
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.gemm import OUTPUTS, declare_gemm, emit_gemm, gemm
-from funcgrad.backends.llvm.gemm_job import AXES, CALL, MAX_AXES, axes_words
+from funcgrad.backends.llvm.gemm_job import AXES, CALL, MAX_AXES, axes_words, inner_words
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.program import GemmAxes
 
@@ -383,16 +383,19 @@ def test_windows_in_place(dtype, cpu):
         pytest.skip("this processor does not run the code")
     features = "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""
     target = engine() if cpu == "host" else engine(Target(host.triple, cpu, features))
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, dtype, target))
+    kind, seen = ctypes.CFUNCTYPE(None, ctypes.c_void_p), set()
+    tolerance = 1e-4 if dtype == "float32" else 1e-11
     rng = np.random.default_rng(10)
     for m, n, k in [
         (((33, 9),), ((13, 20), (15, 1)), ((4, 100, 400), (3, 1, 20), (3, 1, 1))),  # by items
         (((7, 30), (11, 2)), ((46, 9),), ((4, 40, 100), (5, 1, 10))),
         (((12, 3),), ((3, 50), (4, 2)), ((30, 20, 100), (80, 1, 1))),  # cut
         (((3, 50), (9, 2)), ((48, 1),), ((53, 20, 60), (40, 1, 1))),
+        (((3, 30),), ((5, 70), (43, 1)), ((4, 40, 100), (5, 1, 10))),  # lines
+        (((10, 30),), ((6, 70), (9, 1)), ((4, 40, 100), (5, 1, 10))),  # short ones
     ]:
         m_a, n_b = offsets(m, 1), offsets(n, 1)
-        for shape, turned, add in [((1, 1), False, 0), ((2, 3), True, 1), ((3, 1), False, 1)]:
+        for shape, turned, add in [((1, 1), False, 0), ((2, 3), True, 1), ((1, 3), False, 1)]:
             a, b = (random(rng, (9000,), np.dtype(dtype)) for _ in "ab")
             rows = np.stack([a[i * 7 + m_a[:, None] + offsets(k, 1)] for i in range(shape[0])])
             columns = np.stack([b[i * 5 + offsets(k, 2)[:, None] + n_b] for i in range(shape[1])])
@@ -409,10 +412,16 @@ def test_windows_in_place(dtype, cpu):
                 ("a_b0", 7 if shape[0] > 1 else 0), ("b_b1", 5 if shape[1] > 1 else 0),
             ):  # fmt: skip
                 call[CALL.index(name)] = value
-            function(ctypes.addressof(call))
-            tolerance = 1e-4 if dtype == "float32" else 1e-11
-            exact = before + rows.astype("f8") @ columns.astype("f8")
-            np.testing.assert_allclose(c, exact, rtol=tolerance, atol=tolerance * 20)
+            start, exact = c.copy(), before + rows.astype("f8") @ columns.astype("f8")
+            words = dict(zip(CALL, call, strict=True)) | inner_words(GemmAxes(m, n, k))
+            for way in {"", module.way_of(dtype, dtype, words)}:
+                if cpu == "host" or not way:
+                    c[...] = start
+                    kind(module.install(dtype, dtype, target, way))(ctypes.addressof(call))
+                    np.testing.assert_allclose(c, exact, rtol=tolerance, atol=tolerance * 20)
+                seen.add(way)
+    if host.has("avx512f"):
+        assert seen >= {"placed", "lines", "windows"}
 
 
 def offsets(axes, which):
@@ -486,5 +495,5 @@ def test_ways_of_batches_and_of_none():
     batch = {"batch1": 4096, "a_b1": 16, "c_b1": 16}
     assert module.way_of("float32", "float32", {**few, **batch, "n": 999})
     assert module.way_of("float32", "float32", {**few, "k": 0}) == ""
-    assert module.way_of("float32", "float32", {**few, "axes": 1}) == ""
+    assert module.way_of("float32", "float32", {**few, "axes": 1, "k": 0}) == ""
     assert module.way_of("float16", "float16", few) == ""
