@@ -152,7 +152,8 @@ def _stamp() -> tuple[str, int]:
         files = []
     if not any(size for _, size, _ in files):  # a package without sources
         return "none", 0
-    return objects.digest(repr(files)), max(time for _, _, time in files)
+    # Some installers give every file one time: then the folder tells versions apart.
+    return objects.digest(_PACKAGE, repr(files)), max(time for _, _, time in files)
 
 
 def _files(folder: str) -> list[tuple[str, int, int]]:
