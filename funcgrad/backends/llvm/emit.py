@@ -38,6 +38,7 @@ from funcgrad.backends.llvm.emit_text import (
     value_type,
 )
 from funcgrad.backends.llvm.emit_transpose import declare_transpose, tile_size
+from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.loops import (
     Buffer,
     Carry,
@@ -76,9 +77,10 @@ class Emitted:
     grain: int
 
 
-def emit(kernel: Kernel, name: str, ranges: Mapping[Loop, Range], vector_bits: int) -> Emitted:
-    """The LLVM function of a kernel that has points, for vectors of so many bits."""
-    return Emitter(kernel, schedule(kernel, ranges), ranges, vector_bits).run(name)
+def emit(kernel: Kernel, name: str, ranges: Mapping[Loop, Range], target: Target) -> Emitted:
+    """The LLVM function of a kernel that has points."""
+    plan = schedule(kernel, ranges, target.caches.l1)
+    return Emitter(kernel, plan, ranges, target.vector_bits).run(name)
 
 
 class Emitter:

@@ -100,7 +100,7 @@ class KernelCache:
         pieces, partials = split(kernel)
         calls, texts = [], {}
         for piece in pieces:
-            emitted = emit(piece.kernel, "KERNEL", piece.ranges, self.engine.target.vector_bits)
+            emitted = emit(piece.kernel, "KERNEL", piece.ranges, self.engine.target)
             text = emitted.definitions.text([emitted.text])
             symbol = f"fg_k{hashlib.sha256(text.encode()).hexdigest()[:16]}"
             texts[symbol] = text.replace("KERNEL", symbol)

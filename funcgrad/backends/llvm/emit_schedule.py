@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from funcgrad.backends.llvm import vecmath
+from funcgrad.backends.llvm.caches import FIXED
 from funcgrad.backends.llvm.emit_block import can_block, has_passes
 from funcgrad.backends.llvm.emit_transpose import tile_size
 from funcgrad.backends.loops import (
@@ -34,7 +35,6 @@ SERIAL_NS = 20_000.0
 TASK_NS = 10_000.0
 MOST_TASKS = 64
 LINE = 64  # points in a row that one task keeps together, so that no two share a cache line
-BLOCK_BYTES = 16_384
 MOST_ROWS = 8
 SHORT = 8  # an innermost loop of fewer turns gains nothing from vectors
 
@@ -93,8 +93,10 @@ class Range:
     size: int
 
 
-def schedule(kernel: Kernel, ranges: Mapping[Loop, Range] | None = None) -> Schedule:
-    """The schedule of a kernel that has points."""
+def schedule(
+    kernel: Kernel, ranges: Mapping[Loop, Range] | None = None, l1: int = FIXED.l1
+) -> Schedule:
+    """The schedule of a kernel that has points, for a first cache of `l1` bytes."""
     ranges = ranges or {}
     bounding = {r.axis for r in ranges.values()}
     axes, fixed = coalesce(kernel)
@@ -107,12 +109,12 @@ def schedule(kernel: Kernel, ranges: Mapping[Loop, Range] | None = None) -> Sche
     order = _order(axes, found, block)
     levels = [Level(a.value, a.size) for a in order]
     if block is not None:
-        levels = _with_tile(levels, block, _block_size(kernel))
+        levels = _with_tile(levels, block, _block_size(kernel, l1))
     elif not inner and len(order) > 1:
         levels = _tiled(levels, found, max(b.dtype.itemsize for b in kernel.params))
     rows = 0
     if block is None and inner and levels and has_passes(kernel):
-        rows = min(_rows_at_once(kernel), levels[-1].size)
+        rows = min(_rows_at_once(kernel, l1), levels[-1].size)
         if rows > 1 and levels[-1].axis not in bounding:
             block = levels[-1].axis
             levels = _with_tile(levels, block, rows)
@@ -121,11 +123,11 @@ def schedule(kernel: Kernel, ranges: Mapping[Loop, Range] | None = None) -> Sche
     return replace(found_schedule, rows=rows > 1 and block is not None)
 
 
-def _rows_at_once(kernel: Kernel) -> int:
-    """How many rows go through each pass together: few enough to stay in the first-level cache."""
+def _rows_at_once(kernel: Kernel, l1: int) -> int:
+    """How many rows go through each pass together: few enough to stay in half the first cache."""
     longest = max(s.size for s in walk(kernel.body) if isinstance(s, Loop))
     width = max(b.dtype.itemsize for b in kernel.params)
-    return max(1, min(MOST_ROWS, BLOCK_BYTES // max(1, longest * width)))
+    return max(1, min(MOST_ROWS, l1 // 2 // max(1, longest * width)))
 
 
 # ---- axes
@@ -256,13 +258,13 @@ def _block_axis(axes: Sequence[Axis], found: Sequence[Access]) -> Value | None:
     return axis.value if best * 2 < own else None
 
 
-def _block_size(kernel: Kernel) -> int:
-    """Points of a block: its carried values should stay in the first-level cache."""
+def _block_size(kernel: Kernel, l1: int) -> int:
+    """Points of a block: its carried values should stay in half the first cache."""
     kept = 8
     for s in walk(kernel.body):
         if isinstance(s, Loop):
             kept += sum(c.inside.dtype.itemsize for c in s.carries)
-    return max(LINE, min(1024, BLOCK_BYTES // kept // LINE * LINE))
+    return max(LINE, min(1024, l1 // 2 // kept // LINE * LINE))
 
 
 # ---- tiles and tasks

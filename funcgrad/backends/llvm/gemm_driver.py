@@ -139,8 +139,9 @@ class Driver:
         if self.unpacked:
             few = (m <= THIN) | small & (k > SMALL_K)
             # Narrow columns of a B that no cache holds would be read in long strides.
-            streamed = (m > THIN // 2) & (n * k > 1 << 22)
-            kept = self.parts.tile.cache // self.fmt.acc_bytes
+            caches, width = self.target.caches, self.fmt.acc_bytes
+            streamed = (m > THIN // 2) & (n * k > caches.l3 // 2 // width)
+            kept = caches.l2 // width
             held = n * k <= (m <= FEW_ROWS).select(kept, kept * 5 // 8)
             held = held & (job["a_cs"].eq(1) | (m * k <= kept))
             many_registers = self.parts.tile.rows >= 8
@@ -150,7 +151,7 @@ class Driver:
             lies_well = small | (m <= THIN) & ~streamed
             if many_registers:
                 few = few | (m <= 6 * THIN) & (k >= LONG_ROWS)
-                lies_well = lies_well | (m <= 4 * THIN) & (n * k <= 1 << 21)
+                lies_well = lies_well | (m <= 4 * THIN) & (n * k <= caches.l3 // 4 // width)
             if self.unpacked.panelled:
                 lies_well = lies_well | held & apart
             ways = [

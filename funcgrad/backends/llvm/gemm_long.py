@@ -34,7 +34,7 @@ class Long:
         code = Code(self.parts.module, "long", [PTR])
         job = Record(code, JOB, code.args[0])
         m, n, k = job["m"], job["n"], job["k"]
-        held = self.tile.cache // (2 * self.fmt.acc_bytes)
+        held = self.parts.target.caches.l2 // (2 * self.fmt.acc_bytes)
         most = (code.i64(held) // n.max(self.tile.cols)).max(LEAST_PART)
         size = k.ceil_div(k.ceil_div(most)).round_up(2 * self.tile.lanes)
         job["kl"] = size

@@ -62,7 +62,6 @@ class Tile:
     kc: int
     masks: bool  # masked loads and stores are cheap
     fma: bool
-    cache: int  # bytes of one core's own cache, at least
     pairs: str = ""  # the instruction for pairs of k, if panels hold pairs
 
     @property
@@ -82,12 +81,12 @@ class Tile:
     def _plain(target: Target, fmt: Format) -> Tile:
         lanes = target.vector_bits // (8 * fmt.acc_bytes)
         if target.has("avx512f"):
-            return Tile(14, 2, lanes, 1024 if fmt.acc_bytes == 4 else 384, True, True, 1 << 20)
+            return Tile(14, 2, lanes, 1024 if fmt.acc_bytes == 4 else 384, True, True)
         if target.has("avx2"):
-            return Tile(6, 2, lanes, 256, True, target.has("fma"), 1 << 18)
+            return Tile(6, 2, lanes, 256, True, target.has("fma"))
         if target.triple.startswith(("aarch64", "arm64")):
-            return Tile(8, 3, lanes, 256, False, True, 1 << 18)
-        return Tile(6, 2, lanes, 256, False, False, 1 << 18)
+            return Tile(8, 3, lanes, 256, False, True)
+        return Tile(6, 2, lanes, 256, False, False)
 
 
 def pair_instruction(target: Target, fmt: Format) -> str:

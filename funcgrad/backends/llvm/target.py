@@ -10,12 +10,13 @@ import functools
 import importlib
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import llvmlite
 
 from funcgrad.backends.llvm import objects
+from funcgrad.backends.llvm.caches import FIXED, Caches, host_sizes
 
 # What the levels of x86-64 add to each other, as its ABI defines them.
 LEVELS = {
@@ -31,7 +32,7 @@ _CPU_FACTS = ("vendor_id", "cpu family", "model", "model name", "stepping", "fla
 
 @dataclass(frozen=True)
 class Target:
-    """What code is generated for: an LLVM triple, a cpu name and a feature string.
+    """What code is generated for: an LLVM triple, a cpu name, a feature string, sizes of caches.
 
     >>> Target.host().generic().features
     ''
@@ -40,10 +41,11 @@ class Target:
     triple: str
     cpu: str
     features: str
+    caches: Caches = FIXED
 
     @staticmethod
     def host() -> Target:
-        """The processor that runs this process, with all its features.
+        """The processor that runs this process, with all its features and its caches.
 
         >>> Target.host() == Target.host()
         True
@@ -55,11 +57,14 @@ class Target:
             # AVX-512 gains from full registers in long loops.
             features["prefer-256-bit"] = False
         flat = _sound(features)
-        return Target(llvm.get_process_triple(), llvm.get_host_cpu_name(), flat)
+        target = Target(llvm.get_process_triple(), llvm.get_host_cpu_name(), flat)
+        return _with_caches(target, "host")
 
     @staticmethod
     def named(name: str) -> Target:
         """A target by name: "host", "generic", or a level of x86-64 such as "x86-64-v3".
+
+        All but the host have caches of fixed sizes (`Caches.fixed`).
 
         Raises ValueError for any other name, and for a level that this processor doesn't reach:
         its code would end the process.
@@ -83,7 +88,7 @@ class Target:
             raise ValueError(
                 f"FUNCGRAD_TARGET={name}: this processor ({host.cpu}) has no {', '.join(lacking)}"
             )
-        return Target(host.triple, name, _sound(wanted))
+        return _with_caches(Target(host.triple, name, _sound(wanted)), name)
 
     def generic(self) -> Target:
         """The oldest processor of the same architecture: code that runs on all of them.
@@ -137,9 +142,9 @@ def default_target() -> Target:
     key = objects.digest(f"target|{name}|{llvm_version()}|{sys.platform}|{cpu}")
     kept = objects.load(key)
     if kept is not None:
-        return Target(**kept[0])
+        return _with_caches(Target(**kept[0]), name)
     target = Target.named(name)
-    objects.save(key, vars(target), b"")
+    objects.save(key, {k: v for k, v in vars(target).items() if k != "caches"}, b"")
     return target
 
 
@@ -156,6 +161,11 @@ def llvm_version() -> str:
     except OSError:
         size = 0
     return f"{llvmlite.__version__} {size}"
+
+
+def _with_caches(target: Target, name: str) -> Target:
+    told = host_sizes() if name == "host" else {}
+    return replace(target, caches=Caches.fixed(target.vector_bits == 512).told(told))
 
 
 def _cpu_text() -> str:
