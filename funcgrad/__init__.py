@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from funcgrad import debug, dtypes, errors, flatten_util, lax, numpy, ops, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.caches import clear_caches
 from funcgrad.core.context import debug_nans, default_dtype, disable_jit, named_scope
 from funcgrad.transforms.callbacks import io_callback, pure_callback
 from funcgrad.transforms.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
@@ -47,7 +48,7 @@ __all__ = [
     # arrays and what is known of them
     "Array", "ShapeDtypeStruct", "block_until_ready", "device_get",
     # compilation
-    "jit", "make_jaxpr", "eval_shape", "disable_jit", "named_scope",
+    "jit", "clear_caches", "make_jaxpr", "eval_shape", "disable_jit", "named_scope",
     "num_threads", "set_num_threads", "memory_summary", "release_memory",
     # derivatives
     "grad", "value_and_grad", "jvp", "vjp", "linearize", "linear_transpose",

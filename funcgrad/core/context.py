@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core import caches
 from funcgrad.core.large import implementation
 from funcgrad.errors import DTypeError
 
@@ -130,6 +131,12 @@ variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get
 push = variable.set
 pop = variable.reset
+
+
+@caches.forgotten_by
+def _forget() -> None:
+    ROOT.types.clear()
+    current().types.clear()
 
 
 @contextmanager

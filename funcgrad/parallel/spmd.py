@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from funcgrad.core import context
+from funcgrad.core import caches, context
 from funcgrad.core.array import Array, check_finite, own, raw
 from funcgrad.core.backend import DEFAULT, Executable
 from funcgrad.core.compile_report import CompileStage
@@ -215,6 +215,7 @@ def evaluate(prim: Primitive, args: Sequence[Any], params: dict) -> Any:
 
 _single: dict[Any, Jaxpr] = {}
 _MAX_SINGLE = 4096
+caches.forgotten_by(_single.clear)
 
 
 def _jaxpr_of(prim: Primitive, avals: list, params: dict) -> Jaxpr:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from funcgrad import tree
-from funcgrad.core import backend, context
+from funcgrad.core import backend, caches, context
 from funcgrad.core.array import Array, has_nan
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.sharded import ShardedArray
@@ -153,6 +155,18 @@ def _by_python(args: tuple, kwargs: dict) -> Any:
     return NotImplemented
 
 
+_all: WeakSet[Jitted] = WeakSet()
+_lock = threading.Lock()
+
+
+@caches.forgotten_by
+def _forget() -> None:
+    with _lock:
+        functions = list(_all)
+    for f in functions:
+        f.clear_cache()
+
+
 class Jitted:
     """A compiled function: what `jit` returns."""
 
@@ -171,6 +185,8 @@ class Jitted:
         self._hits = 0
         self._misses = 0
         self._warned = False
+        with _lock:
+            _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         out = self._direct(args, kwargs)

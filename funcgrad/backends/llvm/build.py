@@ -41,7 +41,7 @@ from funcgrad.backends.program import (
     program_text,
     walk,
 )
-from funcgrad.core import context
+from funcgrad.core import caches, context
 from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.simplify import simplify
@@ -59,6 +59,12 @@ def kernel_cache() -> KernelCache:
         if _cache is None:
             _cache = KernelCache(engine())
         return _cache
+
+
+@caches.forgotten_by
+def _forget() -> None:
+    if _cache is not None:
+        _cache.forget()
 
 
 def build(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:

@@ -80,6 +80,11 @@ class KernelCache:
         by_name = {_entry(s, texts[s]): x for s, x in libraries.items()}
         return {k: w.native for k, w in written.items()}, by_name
 
+    def forget(self) -> None:
+        """Let go of texts; code lives as long as a program holds it."""
+        with self._lock:
+            self._written.clear()
+
     def _find(self, kernel: Kernel) -> _Written:
         key = kernel_text(kernel, name="")
         with self._lock:

@@ -1,0 +1,110 @@
+import gc
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+
+X = np.ones((8, 8), np.float32)
+
+
+def test_functions_forget_and_go_on():
+    traced = []
+
+    @fg.jit
+    def f(x):
+        traced.append(1)
+        return fnp.tanh(x @ x) * 1.625
+
+    before = f(X)
+    for _ in range(20):
+        f(X)
+    assert len(traced) == 1
+    fg.clear_caches()
+    assert f.cache_info() == (0, 0, 0)
+    np.testing.assert_array_equal(f(X), before)
+    assert len(traced) == 2
+
+
+def test_code_goes_unless_somebody_holds_it():
+    f = fg.jit(lambda x: fnp.exp(x) + 1.8125)
+    g = fg.jit(lambda x: fnp.exp(x) + 1.9375)
+    held, expected = g.lower(X).compile(), g(X)
+    library = weakref.ref(f.lower(X).compile()._executable.library)
+    assert library() is not None
+    fg.clear_caches()
+    assert library() is None
+    np.testing.assert_array_equal(held(X), expected)
+    np.testing.assert_array_equal(f(X), np.asarray(expected) - np.float32(0.125))
+
+
+def test_dropped_functions_need_no_clearing():
+    f = fg.jit(lambda x: fnp.exp(x) + 1.5625)
+    f(X)
+    library = weakref.ref(f.lower(X).compile()._executable.library)
+    del f
+    gc.collect()
+    assert library() is None
+
+
+def test_nested_and_eager_use_goes_on():
+    inner = fg.jit(lambda x: x * 3)
+
+    @fg.jit
+    def outer(x):
+        fg.clear_caches()  # while it is traced
+        return inner(x) + fg.grad(lambda y: fnp.sum(inner(y) ** 2))(x)
+
+    np.testing.assert_allclose(outer(X), 3 * X + 18 * X)
+    total = fnp.sum(X) + fnp.ones(())
+    fg.clear_caches()
+    assert fnp.sum(X) + fnp.ones(()) == total
+
+
+MANY = """
+import sys, gc
+import numpy as np
+import funcgrad as fg, funcgrad.numpy as fnp
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+def make(first, n):
+    for i in range(first, first + n):
+        kept = []
+        @fg.jit
+        def f(x):
+            kept.append(f)  # a cycle
+            return fnp.tanh(x) * (i + 0.5)
+        f(x)
+        held.append(f)
+
+n, x, held = int(sys.argv[1]), np.ones(16, np.float32), []
+sizes = []
+for part in range(4):
+    make(part * n, n)
+    if part % 2:
+        held.clear()
+        gc.collect()
+    else:
+        fg.clear_caches()
+        held.clear()
+    sizes.append(resident())
+print((sizes[-1] - sizes[0]) / (3 * n))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("n", [60, pytest.param(500, marks=pytest.mark.slow)])
+def test_memory_of_many_functions_is_bounded(n, monkeypatch):
+    """Code, programs and what led to them go with the functions: what stays of one, in bytes."""
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", "")
+    done = subprocess.run(
+        [sys.executable, "-c", MANY, str(n)], capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 8000
