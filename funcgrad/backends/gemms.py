@@ -97,7 +97,8 @@ def _gathered(
         m, n, c_m, c_n = n, m, c_n, c_m
         m, n, k, batch = ([(s, y, x, z) for s, x, y, z in spans] for spans in (m, n, k, batch))
     size_m, size_n, size_k = (math.prod(span[0] for span in spans) for spans in (m, n, k))
-    if max(len(m), len(n), len(k)) == 1:
+    # Many products with the same kernel go a way of their own, which takes axes.
+    if max(len(m), len(n), len(k)) == 1 and not batch:
         plain = ((m[0][1], k[0][1]), (k[0][2], n[0][2]), (c_m, c_n))
         return GemmShape(size_m, size_n, size_k, plain, tuple(batch), swapped)
     axes = GemmAxes(

@@ -32,6 +32,7 @@ CASES = {
     "batch groups": ((4, 8, 7, 9), (16, 8, 3, 3), {"batch_group_count": 2}),
     "depthwise": ((2, 16, 9, 9), (16, 1, 3, 3), {"feature_group_count": 16}),
     "1×1": ((3, 16, 8, 9), (16, 16, 1, 1), {}),
+    "1×1 channels last": ((3, 8, 9, 16), (1, 1, 16, 16), {"dimension_numbers": NHWC}),
     "1×1 strided": ((3, 16, 8, 9), (16, 16, 1, 1), {"window_strides": (2, 2)}),
     "channels last": ((2, 9, 8, 8), (3, 3, 8, 16), {"dimension_numbers": NHWC, "padding": "SAME"}),
     "channels last, strided": ((2, 9, 8, 17), (3, 3, 17, 16),
@@ -126,8 +127,14 @@ def test_windows_are_not_written_out():
     assert "gemm float32 16x168x72 batch 2(" in str(planned)
 
 
-def test_one_by_one_is_a_plain_product():
+def test_one_by_one_copies_nothing():
     planned, (product,) = steps_of("1×1")
+    assert product.batch
+    assert planned.arena_bytes == 0
+
+
+def test_one_by_one_channels_last_is_a_plain_product():
+    planned, (product,) = steps_of("1×1 channels last")
     assert product.axes is None
     assert planned.arena_bytes == 0
 
