@@ -377,29 +377,34 @@ def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
     ctx = current()
     if ctx.trace is not ROOT.trace or ctx.debug_nans:
         return None
-    key: tuple
+    a: Any = None
+    b: Any = None
     if type(x) is Array:
         a = x._value
         if type(y) is Array:
             b = y._value
-            key = (_GIVEN, prim, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
-            alive = x._gone is None and y._gone is None
+            if x._gone is not None or y._gone is not None:
+                return None
+            known = ctx.types.get(
+                (_GIVEN, prim, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
+            )
+        elif x._gone is not None:
+            return None
         else:
-            key, alive = (_GIVEN, prim, a.shape, a.dtype, x.weak_type, type(y)), x._gone is None
-    elif type(y) is Array:
+            known = ctx.types.get((_GIVEN, prim, a.shape, a.dtype, x.weak_type, type(y)))
+    elif type(y) is Array and y._gone is None:
         b = y._value
-        key, alive = (_GIVEN, prim, type(x), b.shape, b.dtype, y.weak_type), y._gone is None
+        known = ctx.types.get((_GIVEN, prim, type(x), b.shape, b.dtype, y.weak_type))
     else:
         return None
-    known = ctx.types.get(key)
-    if known is None or not alive:
+    if known is None:
         return None
     aval, impl = known
     token = quiet()
     try:
-        if type(x) is not Array:
+        if a is None:
             a = np.asarray(x, b.dtype)
-        elif type(y) is not Array:
+        elif b is None:
             b = np.asarray(y, a.dtype)
         out = impl(np, a, b)
     except OverflowError:  # a number that the dtype can't hold, of which others tell

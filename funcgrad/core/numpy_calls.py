@@ -50,14 +50,14 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., list]:
         token = quiet()
         try:
             for impl, first, second, rest, params, dtype, last in steps:
-                if rest is not None:
+                if second is not None:
+                    out = impl(np, env[first], env[second])
+                elif rest is not None:
                     out = impl(np, *[env[i] for i in rest], **params)
                 elif params:
                     out = impl(np, env[first], **params)
-                elif second is None:
-                    out = impl(np, env[first])
                 else:
-                    out = impl(np, env[first], env[second])
+                    out = impl(np, env[first])
                 if type(dtype) is list:
                     env += map(_typed, out, dtype)
                 else:

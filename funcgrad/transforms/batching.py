@@ -133,13 +133,17 @@ def batch_flat(
     dims: Sequence[int | None],
 ) -> tuple[list, list]:
     """Map a function of flat arguments; results with their batch axes (None: the same for all)."""
-    trace = BatchTrace(context.current().trace, axis)
-    axes = context.current().axes
+    ctx = context.current()
+    trace = BatchTrace(ctx.trace, axis)
     if axis.name is not None:
-        axes = {**axes, axis.name: axis.size}
-    with context.scoped(axes=axes), trace.active():
-        outs = fun(*(trace.pack(a, d) for a, d in zip(args, dims, strict=True)))
-        pairs = [trace.unpack(o) for o in outs]
+        ctx = ctx.replace(axes={**ctx.axes, axis.name: axis.size})
+    token = context.push(ctx)
+    try:
+        with trace.active():
+            outs = fun(*(trace.pack(a, d) for a, d in zip(args, dims, strict=True)))
+            pairs = [trace.unpack(o) for o in outs]
+    finally:
+        context.pop(token)
     return [v for v, _ in pairs], [d for _, d in pairs]
 
 

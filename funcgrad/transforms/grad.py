@@ -338,12 +338,14 @@ def _check_inputs(what, fun, args, chosen, leaves, holomorphic, allow_int) -> No
         )
 
 
+_LEAF = tree.structure(0)
+
+
 def _check_scalar(what: str, fun: Callable, flat: FlatFunction, outs: list, holomorphic: bool):
     avals = avals_of(outs)
-    leaf = tree.structure(0)
-    if len(outs) != 1 or flat.out_tree != leaf or avals[0].shape:
+    if len(outs) != 1 or flat.out_tree != _LEAF or avals[0].shape:
         got = ", ".join(map(str, avals))
-        shown = got if flat.out_tree == leaf else f"{flat.out_tree} of ({got})"
+        shown = got if flat.out_tree == _LEAF else f"{flat.out_tree} of ({got})"
         hint = "return (value, aux) with has_aux=True, " if len(outs) > 1 else "sum or average it, "
         raise DifferentiationError(
             f"{what} of {name_of(fun)}: the function must return one scalar, got {shown}; {hint}"

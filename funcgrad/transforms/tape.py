@@ -160,12 +160,13 @@ class TapeTrace(Trace):
         key: list[Any] = [_LINEAR, prim]
         values: list[Any] = []
         places: list[int] = []
-        known = self._operands(args, key, values, places, None)
-        if not (max(places, default=-1) >= 0 if known else any(map(self.owns, args))):
+        mine = self._operands(args, key, values, places, None)
+        if not (any(map(self.owns, args)) if mine is None else mine):
             assert self.parent is not None
             return self.parent.process(prim, args, params)
-        if known and prim.partial is None and not prim.multiple:
-            key += params.items()
+        if mine and prim.partial is None and not prim.multiple:
+            if params:
+                key += params.items()
             rule = self._rule(key, places, lambda: _equation(prim, map(self.primal, args), params))
             if rule is not None:
                 return self._apply(rule, values, places)
@@ -193,8 +194,6 @@ class TapeTrace(Trace):
             key.append(name)
             if not add_static(key, a):
                 return None
-        if max(places, default=-1) < 0:
-            return None
         rule = self._rule(key, places, lambda: program(fun, list(map(self.primal, args)), kwargs))
         if rule is not None:
             return self._apply(rule, values, places)
@@ -210,24 +209,26 @@ class TapeTrace(Trace):
 
     def _operands(
         self, args: tuple, key: list, values: list, places: list[int], static: Callable | None
-    ) -> bool:
-        """Add to a key the types of the operands, and which vary, to the lists their values and
-        places (-1 for those that don't); False where there is something else among them."""
+    ) -> bool | None:
+        """Whether an operand varies. It adds to a key the operands' types, and which vary, to the
+        lists their values and places (-1 for those that don't). None where there is something else
+        among them."""
+        mine = False
         for a in args:
             place = -1
             if type(a) is TapeTracer and a._trace is self:
-                place, a = a.place, a.primal
+                place, a, mine = a.place, a.primal, True
             if type(a) is not Array:
                 if static is not None and static(key, a):
                     continue
-                return False
+                return None
             if a._gone is not None:
-                return False
+                return None
             value = a._value
             values.append(value)
             places.append(place)
             key += value.shape, value.dtype, a.weak_type, place >= 0
-        return True
+        return mine
 
     def _rule(
         self, key: list, places: list[int], program: Callable[[], Jaxpr | None]
@@ -258,13 +259,14 @@ class TapeTrace(Trace):
         return None
 
     def _apply(self, rule: LinearRule, values: list, places: list[int]) -> Any:
-        out, *residuals = rule.run(*values)
-        made = Array(out, rule.aval.weak_type, rule.aval)
+        outs = rule.run(*values)
+        aval = rule.aval
+        made = Array(outs[0], aval.weak_type, aval)
         if rule.pull is None:
             return made
         place = self.places
         self.places = place + 1
-        self.nodes.append((rule, residuals, [places[i] for i in rule.positions], place))
+        self.nodes.append((rule, outs[1:], [places[i] for i in rule.positions], place))
         return TapeTracer(self, made, place)
 
     def _by_itself(self, fun: Callable[..., list], args: Sequence[Any]) -> list:
