@@ -5,20 +5,23 @@ The cut depends on shapes alone, so the number of threads never changes a result
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from funcgrad import dtypes
 from funcgrad.backends.program import AttentionSizes
 from funcgrad.core.ir import Eqn
-from funcgrad.transforms.attention_operands import wide_dtype
+from funcgrad.transforms.attention_operands import Given, wide_dtype
 
-# The operands that are read where they lie, at any strides: the others are contiguous.
-STRIDED = {"attention": (0, 1, 2), "attention_backward": (0, 1, 2, 3, 5)}
+# The operands with batch, place, head and feature, and where those that may be given begin.
+ARRAYS = {"attention": (0, 1, 2), "attention_backward": (0, 1, 2, 3, 5)}
+GIVEN = {"attention": 3, "attention_backward": 6}
 # A task of the forward pass has so many queries, or fewer where there would be few tasks.
 BLOCKS, TASKS = (512, 256, 128), 16
 # Keys of the backward pass fall into ranges, of no fewer than RANGE, so that there are tasks.
-RANGE = 512
+RANGE, SHARED_RANGE = 512, 128
 # Rows of sums of dq are rounded up to a register tile's columns, which these are on some processor;
 # there are up to ROWS rows more than queries.
 COLUMNS, ROWS = (8, 12, 16, 32), 32
@@ -30,6 +33,24 @@ class Shape(NamedTuple):
     sizes: AttentionSizes
     block: int
     ranges: int
+    shared: tuple[int, int] = (1, 1)
+
+
+def given_numbers(eqn: Eqn) -> Given:
+    """The numbers of the operands that are given."""
+    numbers = range(GIVEN[eqn.prim.name], len(eqn.ins))
+    pairs = [i for i in numbers if eqn.ins[i].aval.ndim == 4]
+    masks = [i for i in pairs if eqn.ins[i].aval.dtype == dtypes.BOOL]
+    biases = [i for i in pairs if i not in masks]
+    lengths = tuple(i for i in numbers if i not in pairs)
+    return Given(lengths, next(iter(biases), None), next(iter(masks), None))
+
+
+def strided(eqn: Eqn) -> tuple[int, ...]:
+    """The operands that are read where they lie, at any strides: the others are contiguous."""
+    if eqn.prim.name not in ARRAYS:
+        return ()
+    return *ARRAYS[eqn.prim.name], *(x for x in given_numbers(eqn)[1:] if x is not None)
 
 
 def attention_shape(eqn: Eqn) -> Shape:
@@ -42,10 +63,26 @@ def attention_shape(eqn: Eqn) -> Shape:
         if items * -(-sizes.queries // size) >= TASKS:
             block = size
             break
-    most = max(1, sizes.keys // RANGE)
-    ranges = min(most, -(-TASKS // (sizes.batch * sizes.key_heads)))
+    shared, most = (1, 1), max(1, sizes.keys // RANGE)
+    if eqn.params.get("bias_too"):
+        # The sums of the bias's cotangents are a task's own.
+        b, n, _, s = eqn.outs[3].aval.shape
+        shared = (sizes.batch if b == 1 else 1, sizes.key_heads if n == 1 else 1)
+        most = most if shared == (1, 1) else max(1, sizes.keys // SHARED_RANGE)
+        most = 1 if s == 1 else most
+    tasks = sizes.batch // shared[0] * (sizes.key_heads // shared[1])
+    ranges = min(most, -(-TASKS // tasks))
     # A forward task's memory needn't hold more queries than there are.
-    return Shape(sizes, min(block, -(-sizes.queries // BLOCKS[-1]) * BLOCKS[-1]), ranges)
+    return Shape(sizes, min(block, -(-sizes.queries // BLOCKS[-1]) * BLOCKS[-1]), ranges, shared)
+
+
+def spans(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a bias or mask: 0 along axes of size 1.
+
+    >>> spans((1, 2, 1, 5), (10, 5, 5, 1))
+    (0, 5, 0, 1)
+    """
+    return tuple(0 if n == 1 else x for n, x in zip(shape, strides, strict=True))
 
 
 def scratch_size(shape: Shape) -> int:

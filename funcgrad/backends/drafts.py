@@ -8,12 +8,20 @@ express runs on the host. Values that need memory are `Tensor`s, to be placed by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from funcgrad.backends import depthwise, eliminations, scalar_loops, selections, updates
-from funcgrad.backends.attention import STRIDED, attention_shape, dtypes_of, scratch_size
+from funcgrad.backends.attention import (
+    ARRAYS,
+    attention_shape,
+    dtypes_of,
+    given_numbers,
+    scratch_size,
+    spans,
+)
 from funcgrad.backends.builder import strides_of
 from funcgrad.backends.fusion import Cluster, Entry, fuse
 from funcgrad.backends.gemms import gemm_shape
@@ -282,30 +290,44 @@ class _BlockDrafter:
         if dtype not in LOOP_DTYPES:
             return False
         backward, shape = eqn.prim.name == "attention_backward", attention_shape(eqn)
-        arrays = STRIDED[eqn.prim.name]
-        ins = [self.strided(eqn, i) for i in arrays]
+        numbers = given_numbers(eqn)
+        ins = [self.strided(eqn, i) for i in ARRAYS[eqn.prim.name]]
         outs = [self.tensor(v) for v in eqn.outs]
         stats = self.tensor(eqn.ins[4]) if backward else outs.pop()
-        lengths = [self.tensor(a) for a in eqn.ins[max(arrays) + 1 :]]
-        written, scratch = list(outs), None
+        lengths = [self.tensor(eqn.ins[i]) for i in numbers.lengths]
+        given = {"bias": numbers.bias, "mask": numbers.mask}
+        pairs = {name: self.pair(eqn, i) for name, i in given.items() if i is not None}
+        results, written, scratch = outs[:3], [*outs, stats], None
         if backward:
             scratch = Tensor(ShapedArray((scratch_size(shape),), wide))
-            written.append(scratch)
-        else:
-            written.append(stats)
+            written[-1] = scratch
+        dbias = outs[3] if backward and len(outs) > 3 else None
 
         def make(inner: Any) -> list[Step]:
-            p, (sizes, block, ranges) = eqn.params, shape
+            p, (sizes, block, ranges, shared) = eqn.params, shape
             operands = tuple(Strided(moved(t.place, at), strides) for t, at, strides in ins)
-            results = tuple(Strided(t.place, tuple(strides_of(t.aval.shape))) for t in outs)
-            return [AttentionStep(dtype, sizes, operands, results, stats.place,
-                                  tuple(t.place for t in lengths), p["scale"], p["before"],
-                                  p["after"], block, ranges,
-                                  None if scratch is None else scratch.place)]  # fmt: skip
+            found = tuple(Strided(t.place, tuple(strides_of(t.aval.shape))) for t in results)
+            step = AttentionStep(dtype, sizes, operands, found, stats.place,
+                                 tuple(t.place for t in lengths), p["scale"], p["before"],
+                                 p["after"], block, ranges,
+                                 None if scratch is None else scratch.place)  # fmt: skip
+            more: dict[str, Any] = {
+                name: Strided(moved(t.place, at), strides)
+                for name, (t, at, strides) in pairs.items()
+            }
+            if dbias is not None:
+                steps = spans(dbias.aval.shape, strides_of(dbias.aval.shape))
+                more |= {"dbias": Strided(dbias.place, steps), "dbias_size": dbias.aval.size}
+            return [replace(step, shared=shared, **more)]
 
-        reads = [t for t, _, _ in ins] + lengths + ([stats] if backward else [])
+        reads = [t for t, _, _ in (*ins, *pairs.values())] + lengths + ([stats] if backward else [])
         self.add(reads, written, make)
         return True
+
+    def pair(self, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int, ...]]:
+        """A bias or mask: as `strided`."""
+        tensor, at, strides = self.strided(eqn, i)
+        return tensor, at, spans(eqn.ins[i].aval.shape, strides)
 
     def strided(self, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int, ...]]:
         """An operand that is read where it lies: what it is part of, from which byte, strides."""

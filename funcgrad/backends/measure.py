@@ -108,7 +108,13 @@ def _attention(step: AttentionStep) -> Cost:
     queries = n.batch * n.queries * n.heads * n.features
     keys = n.batch * n.keys * n.key_heads * n.features
     moved = 4 * queries + 4 * keys if step.backward else 2 * queries + 2 * keys
-    return Cost(flops, float(moved * step.dtype.itemsize))
+    whole = (n.batch, n.heads, n.queries, n.keys)
+    given = sum(
+        math.prod(m for m, stride in zip(whole, x.strides, strict=True) if stride)
+        * (1 if name == "mask" else max(4, step.dtype.itemsize))
+        for name, x in step.pairs.items()
+    )
+    return Cost(flops, float(moved * step.dtype.itemsize + given))
 
 
 def _span(axes: Iterable[tuple[int, int]]) -> int:

@@ -39,7 +39,7 @@ from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.convert import convert_element_type_p
 from funcgrad.ops.reduce import or_p
 from funcgrad.ops.shape import reshape_p
-from funcgrad.transforms.attention import FORMULAS, attention_p, attention_tangent_p
+from funcgrad.transforms.attention import FORMULAS, attention_tangent_p
 
 # What only transformations and users care for.
 IDENTITIES = frozenset({"name", "optimization_barrier"})
@@ -381,8 +381,7 @@ def _attention(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
     """Attention of few queries or keys, and its tangent, by the formula."""
     (_, queries, *_), (_, keys, *_) = (x.aval.shape for x in ins[:2])
     formula = FORMULAS[eqn.prim]
-    plain = all(x.aval.ndim != 4 for x in ins[3 if eqn.prim is attention_p else 6 :])
-    if eqn.prim is not attention_tangent_p and plain and min(queries, keys) >= FEW_PLACES:
+    if eqn.prim is not attention_tangent_p and min(queries, keys) >= FEW_PLACES:
         return None
     outs = flat.inline(formula([x.aval for x in ins], eqn.params), ins)
     return outs if eqn.prim.multiple else outs[0]

@@ -133,6 +133,10 @@ class AttentionStep:
     block: queries a task of the forward pass has
     ranges: in how many ranges of keys the backward pass is cut
     scratch: room for what `backends.attention.scratch_size` counts, in the dtype of sums
+    bias, mask, dbias: where they are there, of axes batch, head, query, key; dbias is contiguous.
+        Strides are 0 along axes of size 1
+    shared: of how many of the batch, and of how many key heads, a task of the backward pass is
+    dbias_size: elements of dbias
     """
 
     dtype: np.dtype
@@ -147,6 +151,17 @@ class AttentionStep:
     block: int
     ranges: int
     scratch: Ref | None = None
+    bias: Strided | None = None
+    mask: Strided | None = None
+    dbias: Strided | None = None
+    shared: tuple[int, int] = (1, 1)
+    dbias_size: int = 0
+
+    @property
+    def pairs(self) -> dict[str, Strided]:
+        """Which of bias, mask and dbias there are."""
+        found = {"bias": self.bias, "mask": self.mask, "dbias": self.dbias}
+        return {name: x for name, x in found.items() if x is not None}
 
     @property
     def backward(self) -> bool:
@@ -346,6 +361,7 @@ def _attention_text(s: AttentionStep) -> str:
     window = f" before {s.before} after {s.after}" if (s.before, s.after) != (None, None) else ""
     ins, outs = (", ".join(f"{x.ref}{list(x.strides)}" for x in xs) for xs in (s.ins, s.outs))
     rest = "".join(f", {r}" for r in (s.stats, *s.lengths))
+    rest += "".join(f", {name} {x.ref}{list(x.strides)}" for name, x in s.pairs.items())
     return (
         f"{name} {s.dtype.name} {n.batch}x{n.queries}x{n.keys}x{n.heads}/{n.key_heads}x"
         f"{n.features}{window}: {outs} = {ins}{rest}"

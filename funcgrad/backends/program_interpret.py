@@ -138,16 +138,32 @@ class _Machine:
         lengths = [self.memory(r, 4 * n.batch).view(np.int32) for r in s.lengths]
         params = {"scale": s.scale, "before": s.before, "after": s.after}
         ins, outs = arrays(s.ins), arrays(s.outs)
+        given, dbias = self.attention_pairs(s)
         if s.backward:
             q, k, v, out, ct = ins
-            operands = q, k, v, out, stats, ct
-            params["bias_too"] = False
-            found = attention_backward_p.impl(np, *operands, *lengths, **params)
+            operands = q, k, v, out, stats, ct, *lengths, *given
+            params["bias_too"] = bool(dbias)
+            found = attention_backward_p.impl(np, *operands, **params)
+            outs += dbias
         else:
-            found = attention_p.impl(np, *ins, *lengths, **params)
+            found = attention_p.impl(np, *ins, *lengths, *given, **params)
             outs.append(stats)
         for to, x in zip(outs, found, strict=True):
             to[...] = x
+
+    def attention_pairs(self, s: AttentionStep) -> tuple[list, list]:
+        """Bias and mask, those that are there, and the bias's cotangents, if they are wanted."""
+        n = s.sizes
+        whole: tuple[int, ...] = (n.batch, n.heads, n.queries, n.keys)
+        own = whole
+        if s.dbias is not None:
+            own = tuple(m if x else 1 for m, x in zip(whole, s.dbias.strides, strict=True))
+        found = []
+        for name, x in s.pairs.items():
+            mask = name == "mask"
+            dtype = np.dtype(bool) if mask else wide_dtype(s.dtype)
+            found.append(self.strided(x.ref, dtype, whole if mask else own, x.strides))
+        return (found, []) if s.dbias is None else (found[:-1], found[-1:])
 
     def strided(self, ref: Ref, dtype: np.dtype, shape: tuple, strides: tuple) -> np.ndarray:
         """An array at strides that count elements."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from funcgrad.backends import scalars
-from funcgrad.backends.attention import STRIDED
+from funcgrad.backends.attention import strided
 from funcgrad.backends.builder import ZERO, Builder, strides_of
 from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import REDUCTIONS, RULES, VIEWS, rule_cost
@@ -178,7 +178,7 @@ class Analysis:
         for i, a in enumerate(eqn.ins):
             if type(a) is not Var:
                 continue
-            if eqn.prim.name == "product" or i in STRIDED.get(eqn.prim.name, ()):
+            if eqn.prim.name == "product" or i in strided(eqn):
                 view = view_of(a, self.made)
                 if view is not None and view.serves(eqn, i):
                     self.views[eqn, i] = view
@@ -273,7 +273,7 @@ class View(NamedTuple):
     def serves(self, eqn: Eqn, operand: int) -> bool:
         """Whether a product can read its operand this way: if it doesn't gather, its contracted
         axes are one. Attention reads any strides."""
-        if eqn.prim.name in STRIDED:
+        if strided(eqn):
             return True
         if eqn.params["gathers"]:
             return True

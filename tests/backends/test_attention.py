@@ -164,3 +164,74 @@ def test_cut_by_shapes_alone():
     shape = attention_shape(eqn)
     assert (shape.block, shape.ranges) == (128, 16)
     assert scratch_size(shape) < 17 * 4000 * 32
+
+
+PAIRS = {
+    "bias": ((1, 4, 40, LONG), None),
+    "broadcast": ((1, 1, 40, LONG), (2, 1, 1, LONG)),
+    "mask": (None, (2, 4, 40, LONG)),
+    "of queries": ((2, 4, 40, 1), (2, 1, 40, LONG)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_bias_and_mask(name, dtype):
+    q, k, v = (floats(2, n, h, 8, seed=i, dtype=dtype)
+               for i, (n, h) in enumerate(((40, 4), (LONG, 2), (LONG, 2))))  # fmt: skip
+    bias, mask = PAIRS[name]
+    mask = mask and floats(*mask, seed=9) > 0
+    bias = bias and floats(*bias, seed=8, dtype=dtype)
+    xs, numbers = [q, k, v], (0, 1, 2)
+    if bias is not None:
+        xs, numbers = [*xs, bias], (0, 1, 2, 3)
+
+    def f(q, k, v, bias=None):
+        loss = lambda *xs: fnp.sum(fnp.cos(attention(*xs[:3], (), *xs[3:], mask=mask, scale=0.3)))
+        given = (q, k, v) if bias is None else (q, k, v, bias)
+        value, gradients = fg.value_and_grad(loss, argnums=numbers)(*given)
+        return [value, *gradients]
+
+    planned = check(f, *xs)
+    assert [s.backward for s in steps(planned)] == [False, True]
+    assert set(steps(planned)[1].pairs) == {
+        *(["bias", "dbias"] if bias is not None else []), *(["mask"] if mask is not None else [])
+    }  # fmt: skip
+    assert not hosts(planned)
+    for g, w in zip(fg.jit(f)(*xs), f(*xs), strict=True):
+        np.testing.assert_allclose(g, w, rtol=2e-4 if dtype == "float32" else 1e-11, atol=2e-5)
+
+
+def test_a_broadcast_bias_is_read_where_it_lies():
+    q, bias = floats(3, 40, 2, 8), floats(40, 40)
+
+    def f(q, bias):
+        return [attention(q, q, q, (), fnp.broadcast_to(bias.T, (3, 2, 40, 40)), scale=0.3)]
+
+    (step,) = check(f, q, bias).steps
+    assert step.bias.strides == (0, 0, 1, 40)
+    np.testing.assert_allclose(fg.jit(f)(q, bias)[0], f(q, bias)[0], rtol=1e-4, atol=1e-6)
+    assert " bias input1[0, 0, 1, 40]" in fg.jit(f).lower(q, bias).as_text("loops")
+
+
+def test_memory_with_a_mask_is_linear_in_the_length():
+    shape = fg.ShapeDtypeStruct((1, 8192, 8, 64), "float32")
+    mask = fg.ShapeDtypeStruct((1, 1, 1, 8192), "bool")
+    f = lambda m, *xs: fnp.sum(nn.dot_product_attention(*xs, mask=m) ** 2)
+    for fun, arrays in ((f, 3), (fg.grad(f, argnums=(1, 2, 3)), 9)):
+        size = fg.jit(fun).lower(mask, *[shape] * 3).compile().memory_analysis()
+        assert size["temp_size_in_bytes"] <= arrays * 8192 * 8 * 64 * 4
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_memory_of_further_derivatives_is_linear_in_the_length(order):
+    """Forward mode, and Hessian-vector products: arrays of the operands' size, and a block of
+    weights."""
+    length, block = 8192, 40 * (1 << 20)
+    shape = fg.ShapeDtypeStruct((1, length, 2, 16), "float32")
+    f = lambda *xs: fnp.sum(nn.dot_product_attention(*xs, is_causal=True) ** 2)
+    f = fg.grad(f, argnums=(0, 1, 2)) if order == 2 else f
+    tangent = lambda *xs: fg.jvp(f, xs, xs)[1]
+    size = fg.jit(tangent).lower(*[shape] * 3).compile().memory_analysis()["temp_size_in_bytes"]
+    assert size <= 60 * length * 2 * 16 * 4 + block
+    assert size < 2 * length**2 * 4 / 2

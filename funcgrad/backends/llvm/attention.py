@@ -14,7 +14,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.attention_backward import Backward
 from funcgrad.backends.llvm.attention_forward import Forward
-from funcgrad.backends.llvm.attention_parts import AXES, CALL, FAR, Attention
+from funcgrad.backends.llvm.attention_parts import AXES, CALL, FAR, PAIR_AXES, Attention
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.gemm_pack import FORMATS
 from funcgrad.backends.llvm.objects import generator
@@ -22,8 +22,12 @@ from funcgrad.backends.program import AttentionStep, Ref
 
 
 @functools.cache
-def install(dtype: str, backward: bool = False, target: Engine | None = None) -> int:
+def install(
+    dtype: str, backward: bool = False, pairs: bool = False, target: Engine | None = None
+) -> int:
     """Compile the function of a dtype and direction, bind its symbol, and return its address.
+
+    pairs: the one that knows biases and masks
 
     >>> install("float32") == install("float32")
     True
@@ -31,12 +35,12 @@ def install(dtype: str, backward: bool = False, target: Engine | None = None) ->
     target = target or engine()
     pool.bind(target)
     scratch.bind(target)
-    name = symbol(dtype, backward)
+    name = symbol(dtype, backward, pairs)
 
     def write() -> ir.Module:
         module = ir.Module("attention")
         parts = Attention(module, FORMATS[dtype], target.target)
-        (Backward if backward else Forward)(parts, name)
+        (Backward if backward else Forward)(parts, name, pairs)
         return module
 
     key = f"{name} {' '.join(map(generator, ('attention', 'gemm', 'vecmath_exp')))}"
@@ -45,9 +49,9 @@ def install(dtype: str, backward: bool = False, target: Engine | None = None) ->
     return library.address(name)
 
 
-def symbol(dtype: str, backward: bool = False) -> str:
-    """Name of the function of a dtype and direction."""
-    return f"fg_attention{'_backward' if backward else ''}_{dtype}"
+def symbol(dtype: str, backward: bool = False, pairs: bool = False) -> str:
+    """Name of the function that `install` compiles."""
+    return f"fg_attention{'_backward' * backward}{'_pairs' * pairs}_{dtype}"
 
 
 def words(step: AttentionStep) -> list[int]:
@@ -60,15 +64,20 @@ def words(step: AttentionStep) -> list[int]:
         "last": FAR if step.after is None else step.after + 1,
         "block": step.block,
         "ranges": step.ranges,
+        "shared_batch": step.shared[0],
+        "shared_heads": step.shared[1],
+        "dbias_size": step.dbias_size,
     }
     for name, x in _arrays(step).items():
         found |= {f"{name}_{axis}": n for axis, n in zip(AXES, x.strides, strict=True)}
+    for name, x in step.pairs.items():
+        found |= {f"{name}_{axis}": n for axis, n in zip(PAIR_AXES, x.strides, strict=True)}
     return [found.get(name, 0) for name in CALL]
 
 
 def pointers(step: AttentionStep) -> dict[str, Ref]:
     """What lies at the addresses among the words."""
-    found = {name: x.ref for name, x in _arrays(step).items()}
+    found = {name: x.ref for name, x in (_arrays(step) | step.pairs).items()}
     found["stats"] = step.stats
     found |= dict(zip(("query_lengths", "key_lengths"), step.lengths, strict=False))
     if step.scratch is not None:

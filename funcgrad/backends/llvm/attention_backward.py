@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from funcgrad.backends.llvm.attention_pairs import CHUNK, Pairs
 from funcgrad.backends.llvm.attention_parts import CALL, Attention
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import Record
@@ -37,10 +38,13 @@ class _Task(NamedTuple):
     ct: ir.Value
     qt: ir.Value  # queries as columns, cotangents as columns
     ctt: ir.Value
-    shift: ir.Value  # of each query
+    shift: ir.Value  # of each query; with pairs its largest logit
     delta: ir.Value
     weights: ir.Value  # [query][key] of a panel
     ds: ir.Value  # the cotangents of scores, [panel][query][key]
+    log_sum: ir.Value  # with pairs
+    bias: ir.Value
+    mask: ir.Value
 
 
 class _Span(NamedTuple):
@@ -53,19 +57,23 @@ class _Span(NamedTuple):
 
 
 class Backward:
-    """Writes `function`: void(ptr call)."""
+    """Writes `function`: void(ptr call); pairs: with a bias or mask or both."""
 
-    def __init__(self, parts: Attention, symbol: str):
+    def __init__(self, parts: Attention, symbol: str, pairs: bool):
         self.parts = parts
+        self.pairs = Pairs(parts, "key") if pairs else None
         self.q_block, self.k_block = parts.rows * TILES, parts.cols * PANELS
-        self.weigh = self._weigh()
+        self.weigh, self.add = self._weigh(), self.pairs.add() if self.pairs else None
         delta, task, finish = self._delta(), self._task(), self._finish()
         code = Code(parts.module, symbol, [PTR], public=True)
         call = Record(code, CALL, code.args[0])
         items, small = call["batch"] * call["heads"], call["queries"].ceil_div(QUERIES)
         parts.loop(code, delta, code.args[0], items * small)
-        tasks = call["batch"] * call["key_heads"] * call["ranges"]
-        parts.loop(code, task, code.args[0], tasks)
+        tasks = call["batch"] // call["shared_batch"] * (call["key_heads"] // call["shared_heads"])
+        if self.pairs is not None:
+            clear = self.pairs.clear()
+            parts.loop(code, clear, code.args[0], call["dbias_size"].ceil_div(CHUNK))
+        parts.loop(code, task, code.args[0], tasks * call["ranges"])
         parts.loop(code, finish, code.args[0], items * small)
         code.ret()
         self.function = code.function
@@ -166,7 +174,7 @@ class Backward:
         code = Code(self.parts.module, "backward_task", [PTR, I64, I64])
         call = Record(code, CALL, code.args[0])
         parts, h = self.parts, call["features"]
-        rows, cols, group = parts.rows, parts.cols, call["heads"] // call["key_heads"]
+        rows, cols = parts.rows, parts.cols
         h_tiles, h_panels = h.ceil_div(rows), h.ceil_div(cols)
         columns = parts.panel(cols, h) * PANELS
         sums = h.round_up(rows) * (cols * PANELS)
@@ -176,25 +184,37 @@ class Backward:
             columns, columns, parts.panel(cols, code.i64(self.k_block)) * h_panels, sums, sums,
             across, across, along, along, code.i64(self.q_block), code.i64(self.q_block),
             code.i64(self.q_block * cols), code.i64(self.q_block * cols * PANELS),
+            code.i64(self.q_block),
+            *[self.pairs.room(code, self.q_block) if self.pairs else code.i64(0)] * 2,
         ]  # fmt: skip
         memory, places = parts.memory(code, sizes)
         with code.range(code.args[1], code.args[2]) as i:
             number, rest = i % call["ranges"], i // call["ranges"]
-            batch, key_head = rest // call["key_heads"], rest % call["key_heads"]
-            queries, keys = parts.limits(code, call, batch)
-            task = _Task(batch, key_head, queries, keys, *places)
-            size = call["queries"].round_up(rows) * self._row(call)
-            with code.range(0, group) as g:
-                head = key_head * group + g
-                parts.zero(code, self._sums(code, call, number, batch, head), size)
-            span = call["keys"].ceil_div(call["ranges"]).round_up(self.k_block)
-            start = number * span
-            with code.range(start, (start + span).min(call["keys"]), self.k_block) as s:
-                n = (call["keys"] - s).min(self.k_block)
-                self._keys(code, call, task, number, s, n, group)
+            many = call["key_heads"] // call["shared_heads"]
+            first = rest // many * call["shared_batch"], rest % many * call["shared_heads"]
+            with (
+                code.range(first[0], first[0] + call["shared_batch"]) as batch,
+                code.range(first[1], first[1] + call["shared_heads"]) as key_head,
+            ):
+                queries, keys = parts.limits(code, call, batch)
+                task = _Task(batch, key_head, queries, keys, *places)
+                self._item(code, call, task, number)
         code.call(parts.give, memory)
         code.ret()
         return code.function
+
+    def _item(self, code: Code, call: Record, b: _Task, number: Int) -> None:
+        """A range of keys of one key head."""
+        parts, group = self.parts, call["heads"] // call["key_heads"]
+        size = call["queries"].round_up(parts.rows) * self._row(call)
+        with code.range(0, group) as g:
+            head = b.key_head * group + g
+            parts.zero(code, self._sums(code, call, number, b.batch, head), size)
+        span = call["keys"].ceil_div(call["ranges"]).round_up(self.k_block)
+        start = number * span
+        with code.range(start, (start + span).min(call["keys"]), self.k_block) as s:
+            n = (call["keys"] - s).min(self.k_block)
+            self._keys(code, call, b, number, s, n, group)
 
     def _keys(self, code: Code, call: Record, b: _Task, number: Int, s: Int, n: Int,
               group: Int) -> None:  # fmt: skip
@@ -254,7 +274,7 @@ class Backward:
         low = (low - at.s).max(0).min(at.n) // cols
         high = (high - at.s).max(0).min(at.n).ceil_div(cols)
         with code.range(low, high) as p:
-            self._panel(code, call, b, at, p)
+            self._panel(code, call, b, head, at, p)
         sums = self._sums(code, call, number, b.batch, head)
         row_size, k_step = self._row(call), parts.panel(cols, code.i64(self.k_block))
         with code.range(0, at.m, rows) as i, code.range(0, h, cols) as j:
@@ -279,22 +299,42 @@ class Backward:
                 code.load(code.at(p, i + apart, acc), acc)
                 for p, apart in ((stats, 0), (stats, queries), (deltas, 0))
             )
-            x = code.b.fmul(code.b.fadd(top, log_sum), base2)
-            code.store(x, code.at(b.shift, i, acc))
+            if self.pairs is None:
+                top = code.b.fmul(code.b.fadd(top, log_sum), base2)
+            else:
+                code.store(code.b.fmul(log_sum, base2), code.at(b.log_sum, i, acc))
+            code.store(top, code.at(b.shift, i, acc))
             code.store(delta, code.at(b.delta, i, acc))
 
-    def _panel(self, code: Code, call: Record, b: _Task, at: _Span, p: Int) -> None:
-        """A panel of keys: weights, the cotangents of scores, and what they add to dk and dv."""
+    def _panel(self, code: Code, call: Record, b: _Task, head: Int, at: _Span, p: Int) -> None:
+        """A panel of keys with those queries of a block that see one of them."""
+        parts, cols = self.parts, self.parts.cols
+        key = at.s + p * cols
+        end = (key + cols).min(at.s + at.n).min(b.keys)
+        low = ((key - call["last"] + 1).max(at.t) - at.t).min(at.m) // parts.rows * parts.rows
+        high = ((end - call["first"]).min(at.t + at.m) - at.t).max(low)
+        all_ds = code.at(b.ds, p * (self.q_block * cols), parts.acc)
+        lanes = (call["keys"] - key).min(cols)
+        place = (b.batch, head, at.t + low, key, high - low, lanes)
+        if self.pairs is None:
+            self._tile(code, call, b, at, p, low, place)
+            return
+        seen = code.call(self.pairs.seen, code.args[0], b.mask, *place)
+        with code.either(Int(code, seen).ne(0)) as (yes, no):
+            with yes:
+                self._tile(code, call, b, at, p, low, place)
+            with no:
+                parts.zero(code, all_ds, at.m.round_up(parts.rows) * cols)
+
+    def _tile(self, code: Code, call: Record, b: _Task, at: _Span, p: Int, low: Int,
+              place: tuple[Int, ...]) -> None:  # fmt: skip
+        """Weights, the cotangents of scores, and what they add to dk and dv."""
         parts, h = self.parts, call["features"]
         rows, cols = parts.rows, parts.cols
         across, columns = parts.panel(rows, h), parts.panel(cols, h)
         along, size = parts.panel(rows, code.i64(self.q_block)), h.round_up(rows) * cols
-        key = at.s + p * cols
-        end = (key + cols).min(at.s + at.n).min(b.keys)
-        low = ((key - call["last"] + 1).max(at.t) - at.t).min(at.m) // rows * rows
-        high = ((end - call["first"]).min(at.t + at.m) - at.t).max(low)
+        _, _, first, key, m, _ = place
         all_ds = code.at(b.ds, p * (self.q_block * cols), parts.acc)
-        m, first = high - low, at.t + low
         weights = code.at(b.weights, low * cols, parts.acc)
         ds = code.at(all_ds, low * cols, parts.acc)
         for x, y, to in ((b.q, b.kt, weights), (b.ct, b.vt, ds)):
@@ -303,37 +343,50 @@ class Backward:
             parts.product(code, m, h, tiles, across, panel, to, add=False)
         # dq is computed for whole tiles of rows.
         parts.zero(code, all_ds, low * cols)
-        rest = at.m.round_up(rows) - high
-        parts.zero(code, code.at(all_ds, high * cols, parts.acc), rest * cols)
+        rest = at.m.round_up(rows) - low - m
+        parts.zero(code, code.at(all_ds, (low + m) * cols, parts.acc), rest * cols)
+        if self.pairs is not None:
+            code.call(self.pairs.logits, code.args[0], weights, b.bias, b.mask, *place)
         whole_low, _ = parts.seen(code, call, first + m - 1, b.keys)
         _, whole_high = parts.seen(code, call, first, b.keys)
         whole = ((whole_low <= key) & (whole_high >= key + cols)).select(1, 0)
-        shift, delta = (code.at(x, low, parts.acc) for x in (b.shift, b.delta))
-        code.call(self.weigh, code.args[0], weights, ds, shift, delta, m, first, key, b.keys, whole)
+        known = (code.at(x, low, parts.acc) for x in (b.shift, b.log_sum, b.delta))
+        code.call(self.weigh, code.args[0], weights, ds, *known, m, first, key, b.keys, whole)
+        if self.add is not None:
+            with code.when(call["dbias"].ne(0)):
+                code.call(self.add, code.args[0], ds, *place)
         for x, y, to in ((b.ctt, weights, b.dv), (b.qt, ds, b.dk)):
             tiles = code.at(x, low * rows, parts.acc)
             sums = code.at(to, p * size, parts.acc)
             parts.product(code, h, m, tiles, along, y, sums, add=True)
 
     def _weigh(self) -> ir.Function:
-        """void(call, weights, ds, shift, delta, m, t, s, keys, whole): scores become weights, and
-        the cotangents of weights those of scores."""
-        code = Code(self.parts.module, "weigh", [PTR] * 5 + [I64] * 5)
-        pointer, weights, ds, shifts, delta, m, t, s, keys, whole = code.args
+        """void(call, weights, ds, shift, log_sum, delta, m, t, s, keys, whole): scores become
+        weights, and the cotangents of weights those of scores."""
+        code = Code(self.parts.module, "weigh", [PTR] * 6 + [I64] * 5)
+        pointer, weights, ds, shifts, log_sums, delta, m, t, s, keys, whole = code.args
         call, parts = Record(code, CALL, pointer), self.parts
         cols, lanes, b = parts.cols, parts.lanes, code.b
-        scale = parts.scale(code, call, 1 / math.log(2))
+        base2 = 1 / math.log(2)
+        scale = parts.value(base2) if self.pairs else parts.scale(code, call, base2)
         places = [parts.counting(code, s, v) for v in range(parts.tile.vectors)]
 
+        def of_row(p: ir.Value, i: Int) -> ir.Value:
+            return code.splat(code.load(code.at(p, i, parts.acc), parts.acc), lanes)
+
         def row(i: Int, hidden: bool) -> None:
-            shift = b.fneg(code.splat(code.load(code.at(shifts, i, parts.acc), parts.acc), lanes))
-            less = code.splat(code.load(code.at(delta, i, parts.acc), parts.acc), lanes)
+            shift, less = b.fneg(of_row(shifts, i)), of_row(delta, i)
+            log_sum = b.fneg(of_row(log_sums, i)) if self.pairs else None
             if hidden:
                 low, high = (parts.number(code, x) for x in parts.seen(code, call, t + i, keys))
             for v, place in enumerate(places):
                 at = i * cols + v * lanes
-                x = parts.load(code, weights, at)
-                x = parts.exp2(code, parts.fma(code, x, scale, shift))
+                x = logit = parts.load(code, weights, at)
+                if log_sum is not None:
+                    x = parts.fma(code, b.fadd(x, shift), scale, log_sum)
+                else:
+                    x = parts.fma(code, x, scale, shift)
+                x = parts.exp2(code, x)
                 if hidden:
                     inside = b.and_(b.icmp_signed(">=", place, low),
                                     b.icmp_signed("<", place, high))  # fmt: skip
@@ -342,6 +395,9 @@ class Backward:
                 y = b.fmul(x, b.fsub(parts.load(code, ds, at), less))
                 if hidden:
                     y = b.select(inside, y, parts.value(0.0))
+                if self.pairs is not None:
+                    nothing = b.fcmp_ordered("==", logit, parts.value(-math.inf))
+                    y = b.select(nothing, parts.value(0.0), y)
                 parts.store(code, y, ds, at)
 
         with code.either(whole.ne(0)) as (yes, no):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from funcgrad.backends.llvm.attention_pairs import Pairs
 from funcgrad.backends.llvm.attention_parts import CALL, Attention
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import Record
@@ -35,13 +36,16 @@ class _Block(NamedTuple):
     k: ir.Value
     v: ir.Value
     scores: ir.Value
+    bias: ir.Value
+    mask: ir.Value
 
 
 class Forward:
-    """Writes `function`: void(ptr call)."""
+    """Writes `function`: void(ptr call); pairs: with a bias or mask or both."""
 
-    def __init__(self, parts: Attention, symbol: str):
+    def __init__(self, parts: Attention, symbol: str, pairs: bool):
         self.parts, self.module = parts, parts.module
+        self.pairs = Pairs(parts, "query") if pairs else None
         self.softmax = self._softmax()
         task = self._task()
         code = Code(self.module, symbol, [PTR], public=True)
@@ -64,6 +68,7 @@ class Forward:
         sizes = [
             count * q_step, count * sums_step * cols, count * (2 * cols),
             k_step * TILES, v_step * h.ceil_div(parts.rows), code.i64(key_block * cols),
+            *[self.pairs.room(code, key_block) if self.pairs else code.i64(0)] * 2,
         ]  # fmt: skip
         memory, places = parts.memory(code, sizes)
         with code.range(code.args[1], code.args[2]) as i:
@@ -120,11 +125,20 @@ class Forward:
         low, full_high = parts.seen(code, call, t, b.keys)
         full_low, high = parts.seen(code, call, last, b.keys)
         low, high = (low - s).max(0) // rows * rows, (high - s).min(n)
-        with code.when((low < high) & (t <= last)):
-            m, first = high - low, s + low
+        m, first = high - low, s + low
+        some = (low < high) & (t <= last)
+        place = (b.batch, b.head, t, first, m, (b.stop - t).min(cols))
+        if self.pairs is not None:
+            seen = code.variable(I64, I64(0))
+            with code.when(some):
+                seen.set(code.call(self.pairs.seen, code.args[0], b.mask, *place))
+            some = Int(code, seen.get()).ne(0)
+        with code.when(some):
             a = code.at(b.k, low // rows * k_step, parts.acc)
             panel = code.at(b.panels, p * q_step, parts.acc)
             parts.product(code, m, call["features"], a, k_step, panel, b.scores, add=False)
+            if self.pairs is not None:
+                code.call(self.pairs.logits, code.args[0], b.scores, b.bias, b.mask, *place)
             whole = (full_low <= first) & (full_high >= first + m) & (t + cols <= b.queries)
             state = code.at(b.state, p * (2 * cols), parts.acc)
             sums = code.at(b.sums, p * sums_step * cols, parts.acc)
@@ -151,21 +165,29 @@ class Forward:
             for v in vectors:
                 x = parts.load(code, scores, j * cols + v * lanes)
                 top[v].set(parts.largest(code, x, top[v].get()))
-        scale, zero = parts.scale(code, call, 1 / math.log(2)), parts.value(0.0)
-        shift, factor, total = [], [], []
+        base2, zero = 1 / math.log(2), parts.value(0.0)
+        scale = parts.value(base2) if self.pairs else parts.scale(code, call, base2)
+        shift: list[ir.Value] = []
+        factor, total = [], []
+
+        def weight(x: ir.Value, v: int) -> ir.Value:
+            # Biases may be as large as numbers go: differences come first.
+            if self.pairs:
+                return parts.exp2(code, code.b.fmul(code.b.fsub(x, shift[v]), scale))
+            return parts.exp2(code, parts.fma(code, x, scale, code.b.fneg(shift[v])))
+
         for v in vectors:
             new = top[v].get()
             parts.store(code, new, state, v * lanes)
             # A panel's queries that have seen no key yet: any shift will do.
             none = code.b.fcmp_ordered("==", new, parts.value(-math.inf))
-            shift.append(code.b.fmul(code.b.select(none, zero, new), scale))
-            back = code.b.fneg(shift[v])
-            factor.append(parts.exp2(code, parts.fma(code, old[v], scale, back)))
+            new = code.b.select(none, zero, new)
+            shift.append(new if self.pairs else code.b.fmul(new, scale))
+            factor.append(weight(old[v], v))
             total.append(code.variable(parts.vec, zero))
         with code.range(0, n) as j:
             for v in vectors:
-                x = parts.load(code, scores, j * cols + v * lanes)
-                x = parts.exp2(code, parts.fma(code, x, scale, code.b.fneg(shift[v])))
+                x = weight(parts.load(code, scores, j * cols + v * lanes), v)
                 parts.store(code, x, scores, j * cols + v * lanes)
                 total[v].set(code.b.fadd(total[v].get(), x))
         for v in vectors:
@@ -210,7 +232,7 @@ class Forward:
         state = code.at(b.state, p * (2 * cols), parts.acc)
         t = b.start + p * cols
         n = (b.stop - t).min(cols)
-        scale = parts.scale(code, call)
+        scale = parts.value(1.0) if self.pairs else parts.scale(code, call)
         for v in range(parts.tile.vectors):
             top = parts.load(code, state, v * lanes)
             total = parts.load(code, state, cols + v * lanes)

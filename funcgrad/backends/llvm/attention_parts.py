@@ -30,6 +30,9 @@ from funcgrad.backends.llvm.vecmath_exp import EXP2
 # Arrays of batch, place, head and feature, with a stride in elements for each of these axes.
 AXES = ("batch", "place", "head", "feature")
 ARRAYS = ("q", "k", "v", "out", "ct", "dq", "dk", "dv")
+# Arrays of batch, head, query and key; strides are 0 where one element serves all.
+PAIR_AXES = ("batch", "head", "query", "key")
+PAIRS = ("bias", "mask", "dbias")
 SIZES = ("batch", "queries", "keys", "heads", "key_heads", "features")
 CALL = (
     *SIZES,
@@ -39,7 +42,10 @@ CALL = (
     "ranges",  # into how many ranges of keys the backward pass is cut
     "stats", "query_lengths", "key_lengths",  # the latter may be null
     "scratch",
+    "dbias_size",  # its elements
+    "shared_batch", "shared_heads",  # of how many batch items and key heads a backward task is
     *(f"{x}{part}" for x in ARRAYS for part in ("", *(f"_{axis}" for axis in AXES))),
+    *(f"{x}{part}" for x in PAIRS for part in ("", *(f"_{axis}" for axis in PAIR_AXES))),
 )  # fmt: skip
 FAR = 1 << 40
 

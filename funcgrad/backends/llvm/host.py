@@ -109,7 +109,7 @@ def _written(s: Step) -> list[Ref]:
     if isinstance(s, CopyStep | ExchangeStep | LaneStep):
         return [s.to]
     if isinstance(s, AttentionStep):
-        places = [x.ref for x in s.outs]
+        places = [x.ref for x in (*s.outs, *([s.dbias] if s.dbias else []))]
         return [*places, s.scratch] if s.scratch is not None else [*places, s.stats]
     return [s.c] if isinstance(s, GemmStep) else []
 
@@ -302,8 +302,8 @@ class _Host:
         self.batch(outer, (a, b, c), widths, product)
 
     def attention(self, s: AttentionStep) -> None:
-        attention.install(s.dtype.name, s.backward)
-        symbol = attention.symbol(s.dtype.name, s.backward)
+        attention.install(s.dtype.name, s.backward, bool(s.pairs))
+        symbol = attention.symbol(s.dtype.name, s.backward, bool(s.pairs))
         self.module.declare(symbol, "void", ["ptr"])
         place = self.filled("attention", attention.words(s))
         pointers = attention.pointers(s)

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from funcgrad.backends.attention import spans
 from funcgrad.backends.llvm import attention as module
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import engine
@@ -17,6 +18,7 @@ from funcgrad.transforms.attention_operands import wide_dtype
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": BF16}
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13, "float16": 4e-3, "bfloat16": 3e-2}
+NAMES = ("out", "stats", "dq", "dk", "dv", "dbias")
 # batch, queries, keys, heads, key heads, features, before, after, block, ranges
 SHAPES = [
     (1, 1, 1, 1, 1, 1, None, None, 128, 1),
@@ -64,12 +66,18 @@ def strided(x):
     return Strided(Ref("arena"), tuple(s // x.itemsize for s in x.strides))
 
 
-def step_of(dtype, shape, ins, outs, lengths, scratch=None):
+def spread(x):
+    """As `strided`, with strides of 0 along axes of size 1."""
+    return Strided(Ref("arena"), spans(x.shape, [s // x.itemsize for s in x.strides]))
+
+
+def step_of(dtype, shape, ins, outs, lengths, scratch=None, **more):
     *sizes, before, after, block, ranges = shape
     refs = tuple(Ref("arena") for _ in lengths)
     return AttentionStep(
         np.dtype(dtype), AttentionSizes(*sizes), tuple(map(strided, ins)),
         tuple(map(strided, outs)), Ref("arena"), refs, 0.3, before, after, block, ranges, scratch,
+        **more,
     )  # fmt: skip
 
 
@@ -89,7 +97,7 @@ def both(shape, dtype, layout="plain", target=None, lengths=()):
     got_stats = np.full((b, n, 2, t), np.nan, wide)
     names = dict(zip(("query_lengths", "key_lengths"), lengths, strict=False))
     kinds = [
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, backward, target))
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, backward, target=target))
         for backward in (False, True)
     ]
     step = step_of(kind, shape, (q, key, v), got[:1], lengths)
@@ -103,8 +111,68 @@ def both(shape, dtype, layout="plain", target=None, lengths=()):
     return [got[0], got_stats, *got[1:]], wanted
 
 
+# shapes of bias and mask, for 2 items of a batch and 4 heads
+PAIRS = {
+    "bias": ((2, 4, 130, 300), None),
+    "of heads": ((1, 4, 130, 300), None),
+    "of all": ((1, 1, 130, 300), None),
+    "mask": (None, (2, 1, 130, 300)),
+    "of keys": ((2, 1, 1, 300), (2, 1, 1, 300)),
+    "of queries": ((2, 4, 130, 1), (1, 4, 130, 1)),
+    "numbers": ((1, 4, 1, 1), (1, 1, 130, 300)),
+}
+
+
+def with_pairs(name, dtype, layout="plain", target=None, ranges=2):
+    """(got, wanted) of both directions with a bias or mask: out, stats, dq, dk, dv, dbias."""
+    rng, kind = np.random.default_rng(len(name)), np.dtype(DTYPES[dtype])
+    wide, (bias, mask) = wide_dtype(kind), PAIRS[name]
+    shape = (2, 130, 300, 4, 2, 16, None, 250, 128, ranges)
+    q, out, ct = (rng.normal(size=(2, 130, 4, 16)).astype(kind) for _ in "qoc")
+    k, v = (rng.normal(size=(2, 300, 2, 16)).astype(kind) for _ in "kv")
+    pairs = {}
+    if bias is not None:
+        pairs["bias"] = (3 * rng.normal(size=bias)).astype(wide)
+        pairs["bias"].flat[::5] = -1e9
+        pairs["bias"].flat[1::7] = -np.inf
+    if mask is not None:
+        # Some queries see nothing, and so do whole tiles.
+        pairs["mask"] = rng.random(mask) > 0.5
+        pairs["mask"][:, :, 7:9] &= mask[2] == 1
+        pairs["mask"][..., 20:150] &= mask[3] == 1
+    params = {"scale": 0.3, "before": None, "after": 250}
+    out, stats = attention_p.impl(np, q, k, v, *pairs.values(), **params)
+    operands = q, k, v, out, stats, ct, *pairs.values()
+    back = attention_backward_p.impl(np, *operands, bias_too=bias is not None, **params)
+    pairs = {a: laid_out(x, layout) for a, x in pairs.items()}
+    given = {a: spread(x) for a, x in pairs.items()}
+    forward, backward = (
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, way, True, target))
+        for way in (False, True)
+    )
+    got = [np.full_like(x, np.nan) for x in (out, stats, *back)]
+    step = step_of(kind, shape, (q, k, v), got[:1], (), **given)
+    call(forward, step, {"q": q, "k": k, "v": v, "out": got[0], **pairs}, {"stats": got[1]})
+    shared = (2 if bias and bias[0] == 1 else 1, 2 if bias and bias[1] == 1 else 1)
+    if bias is not None:
+        given |= {"dbias": spread(got[5]), "dbias_size": got[5].size, "shared": shared}
+        pairs["dbias"] = got[5]
+    scratch = np.full(2 * 4 * 130 + ranges * 8 * 162 * 96, np.nan, wide)
+    step = step_of(kind, shape, (q, k, v, out, ct), got[2:5], (), Ref("arena"), **given)
+    arrays = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "out": out,
+        "ct": ct,
+        **dict(zip(("dq", "dk", "dv"), got[2:5], strict=True)),
+    }
+    call(backward, step, arrays | pairs, {"stats": stats, "scratch": scratch})
+    return got, [out, stats, *back]
+
+
 def check(got, wanted, dtype):
-    for name, g, w in zip(("out", "stats", "dq", "dk", "dv"), got, wanted, strict=True):
+    for name, g, w in zip(NAMES, got, wanted, strict=False):
         g, w = (np.asarray(x).astype(np.float64) for x in (g, w))
         size = np.abs(w[np.isfinite(w)]).max(initial=1)
         tolerance = TOLERANCE[dtype] * size
@@ -115,6 +183,19 @@ def check(got, wanted, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shapes(dtype, shape):
     check(*both(shape, dtype), dtype)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bias_and_mask(dtype, name):
+    ranges = 1 if PAIRS[name][0] and PAIRS[name][0][3] == 1 else 2
+    check(*with_pairs(name, dtype, ranges=ranges), dtype)
+
+
+@pytest.mark.parametrize("layout", ["heads first", "features first", "part"])
+@pytest.mark.parametrize("name", ["bias", "mask"])
+def test_strides_of_bias_and_mask(name, layout):
+    check(*with_pairs(name, "float32", layout), "float32")
 
 
 @pytest.mark.parametrize("layout", ["heads first", "features first", "part"])
@@ -142,6 +223,11 @@ def test_threads_change_nothing(threads):
     wanted, _ = both(shape, "float32")
     pool.set_num_threads(threads)
     got, _ = both(shape, "float32")
+    for name in ("of all", "mask"):
+        got.extend(with_pairs(name, "float32")[0])
+        pool.set_num_threads(1)
+        wanted.extend(with_pairs(name, "float32")[0])
+        pool.set_num_threads(threads)
     for g, w in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(g, w)
 
@@ -156,6 +242,8 @@ def test_other_targets(dtype, cpu):
     target = engine(Target(host.triple, cpu, features))
     for shape in SHAPES[1:6]:
         check(*both(shape, dtype, target=target), dtype)
+    for name in ("bias", "of keys"):
+        check(*with_pairs(name, dtype, target=target), dtype)
 
 
 @pytest.mark.parametrize("place", ["q", "k", "v"])
