@@ -17,7 +17,7 @@ from funcgrad.backends.builder import Builder, add_indices, scale_index, strides
 from funcgrad.backends.loops import Index
 from funcgrad.backends.lower import REDUCTIONS, VIEWS
 from funcgrad.backends.lowered import lowered
-from funcgrad.backends.roots import CHEAP, fusable_cost, view_of
+from funcgrad.backends.roots import CHEAP, alias_of, fusable_cost, view_of
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.shape import concatenate_p
@@ -108,7 +108,7 @@ class _Placer:
         self.jaxpr = jaxpr
         self.settled: set[Atom] = set()
         self.made.update((v, e) for e in jaxpr.eqns for v in e.outs)
-        self.settled.update(map(self.base, jaxpr.outs))
+        self.settled.update(alias_of(a, self.made) for a in jaxpr.outs)
 
     def add(self, eqn: Eqn) -> None:
         """The equation, or the join in its place with what brings its operands."""
@@ -137,7 +137,7 @@ class _Placer:
         return sum(not self.plain(x) for x, _ in pieces) > 1
 
     def is_product(self, x: Atom) -> bool:
-        eqn = self.made.get(self.base(x))  # type: ignore[arg-type]
+        eqn = self.made.get(alias_of(x, self.made))  # type: ignore[arg-type]
         return eqn is not None and eqn.prim.name == "product"
 
     def plain(self, x: Atom) -> bool:
@@ -171,19 +171,10 @@ class _Placer:
 
     # ---- pieces
 
-    def base(self, atom: Atom) -> Atom:
-        """What an atom is a reshape of."""
-        while type(atom) is Var and atom in self.made:
-            eqn = self.made[atom]
-            if eqn.prim.name != "reshape" or type(eqn.ins[0]) is Literal:
-                break
-            atom = eqn.ins[0]
-        return atom
-
     def piece(self, x: Atom, place: Place) -> Atom:
         """An operand as one that is written to its place."""
         if self.writable(x, place):
-            self.settled.add(self.base(x))
+            self.settled.add(alias_of(x, self.made))
             return x
         view = view_of(x, self.made) if type(x) is Var and place.rows == 1 else None
         out = Var(x.aval.strong())
@@ -198,7 +189,7 @@ class _Placer:
 
     def writable(self, x: Atom, place: Place) -> bool:
         """Whether what makes an operand can write it to its place."""
-        base = self.base(x)
+        base = alias_of(x, self.made)
         eqn = self.made.get(base)  # type: ignore[arg-type]
         if eqn is None or base in self.settled or eqn.prim.name in (*VIEWS, "constant"):
             return False

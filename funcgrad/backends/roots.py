@@ -145,12 +145,7 @@ class Analysis:
 
     def alias(self, atom: Atom) -> Atom:
         """The variable whose memory, under another shape, is this one's."""
-        while type(atom) is Var and atom in self.made:
-            eqn = self.made[atom]
-            if eqn.prim.name != "reshape" or type(eqn.ins[0]) is Literal:
-                break
-            atom = eqn.ins[0]
-        return atom
+        return alias_of(atom, self.made)
 
     def source(self, var: Var) -> Source | None:
         """The user's line that computes a variable, or what it is computed from."""
@@ -279,6 +274,16 @@ class View(NamedTuple):
             return True
         contract = eqn.params["dimension_numbers"][0][operand]
         return merged([(self.shape[i], self.strides[i]) for i in contract]) is not None
+
+
+def alias_of(atom: Atom, made: Mapping[Var, Eqn]) -> Atom:
+    """What an atom is a reshape of, after any number of them."""
+    while type(atom) is Var and atom in made:
+        eqn = made[atom]
+        if eqn.prim.name != "reshape" or type(eqn.ins[0]) is Literal:
+            break
+        atom = eqn.ins[0]
+    return atom
 
 
 def view_of(var: Var, made: Mapping[Var, Eqn]) -> View | None:

@@ -216,6 +216,15 @@ def captured_error(tracer: Tracer) -> DifferentiationError:
     )
 
 
+def is_known(value: Any) -> bool:
+    """Whether a value can be looked at: no tracer, or one whose value is there (under grad).
+
+    >>> is_known(3.0)
+    True
+    """
+    return not isinstance(value, Tracer) or value.concrete() is not None
+
+
 def aval_of(value: Any) -> ShapedArray:
     """The abstract value of an array, tracer, numpy array or Python scalar."""
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.core.trace import Tracer
+from funcgrad.core.trace import is_known
 from funcgrad.errors import ConcretizationError
 from funcgrad.ops import cumulative
 from funcgrad.ops import shape as ops
@@ -14,11 +14,6 @@ from funcgrad.ops.base import full
 from funcgrad.ops.convert import convert_element_type, select_n
 from funcgrad.ops.index_plan import known
 from funcgrad.ops.indexing import index, index_update
-
-
-def is_known(x: Any) -> bool:
-    """Whether the value of an array is known now, so that shapes may depend on it."""
-    return not isinstance(x, Tracer) or x.concrete() is not None
 
 
 def unknown_error(name: str, argument: str, x: Any, instead: str) -> ConcretizationError:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core.array import Array
+from funcgrad.core.trace import is_known
 from funcgrad.errors import OutOfBoundsError, ShapeError
-from funcgrad.numpy._known import along, first_true, is_known, unknown_error
+from funcgrad.numpy._known import along, first_true, unknown_error
 from funcgrad.numpy._util import (
     as_array,
     as_dtype,

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.numpy._known import along, first_true, is_known, unknown_error
+from funcgrad.core.trace import is_known
+from funcgrad.numpy._known import along, first_true, unknown_error
 from funcgrad.numpy._util import as_array, as_dtype, broadcast_to, canonical_axis
 from funcgrad.numpy.shape import moveaxis, ravel
 from funcgrad.ops import shape as ops

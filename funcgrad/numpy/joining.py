@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core.array import Array
+from funcgrad.core.trace import is_known
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._known import along, concrete, is_known, unknown_error
+from funcgrad.numpy._known import along, concrete, unknown_error
 from funcgrad.numpy._util import (
     as_array,
     broadcast_to,

@@ -11,7 +11,8 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.array import Array
-from funcgrad.numpy._known import along, is_known, unknown_error
+from funcgrad.core.trace import is_known
+from funcgrad.numpy._known import along, unknown_error
 from funcgrad.numpy._util import (
     as_array,
     as_dtype,

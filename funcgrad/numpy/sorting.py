@@ -10,8 +10,8 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.array import Array
+from funcgrad.core.trace import is_known
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._known import is_known
 from funcgrad.numpy._util import (
     as_array,
     broadcast_to,

@@ -10,8 +10,9 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.array import Array
+from funcgrad.core.trace import is_known
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.numpy._known import concrete, is_known
+from funcgrad.numpy._known import concrete
 from funcgrad.numpy._util import (
     as_array,
     as_dtype,

@@ -17,7 +17,7 @@ from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
-from funcgrad.core.trace import aval_of
+from funcgrad.core.trace import aval_of, is_known
 from funcgrad.errors import ControlFlowError, IRError, TypePromotionError
 from funcgrad.ops.base import batch_front, broadcast_p, zeros
 from funcgrad.ops.compare import ne
@@ -29,7 +29,6 @@ from funcgrad.transforms.control import (
     check_pred,
     choose,
     drop,
-    is_known,
     stage_body,
 )
 from funcgrad.transforms.dce import dce_jaxpr

@@ -12,7 +12,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, promote
 from funcgrad.core.ir import Jaxpr, Var, eval_jaxpr
 from funcgrad.core.staging import stage
-from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.core.trace import aval_of
 from funcgrad.errors import ControlFlowError, IRError
 from funcgrad.ops.convert import convert_element_type, convert_element_type_p
 from funcgrad.transforms.arguments import FlatFunction, name_of
@@ -93,11 +93,6 @@ def _carry_error(what: str, init_value: Any, init: Sequence[Any], outs: Sequence
         + "\n".join(lines)
         + "\nConvert the initial value or the body's result, with .astype or a reshape."
     )
-
-
-def is_known(x: Any) -> bool:
-    """Whether a value can be looked at: no tracer, or one whose value is there (under grad)."""
-    return not isinstance(x, Tracer) or x.concrete() is not None
 
 
 def check_pred(what: str, pred: Any, role: str) -> ShapedArray:

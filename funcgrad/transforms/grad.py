@@ -114,8 +114,8 @@ def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     return (value, f_lin, flat.aux) if has_aux else (value, f_lin)
 
 
-class Pushforward:
-    """A linear program applied to tangents; what `linearize` returns, but for its residuals."""
+class _LinearFunction:
+    """A linear program, and the types and trees of the function that it is of."""
 
     def __init__(self, in_tree: Any, out_tree: Any, avals: list, out_avals: list, lin: Linearized):
         self.in_tree = in_tree
@@ -123,6 +123,10 @@ class Pushforward:
         self.avals = avals
         self.out_avals = out_avals
         self.lin = lin
+
+
+class Pushforward(_LinearFunction):
+    """A linear program applied to tangents; what `linearize` returns, but for its residuals."""
 
     def __call__(self, residuals: list, *tangents: Any) -> Any:
         leaves, given_tree = tree.flatten((tangents, {}))
@@ -166,15 +170,8 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     return (value, f_vjp, flat.aux) if has_aux else (value, f_vjp)
 
 
-class Pullback:
+class Pullback(_LinearFunction):
     """A linear program applied backwards; what `vjp` returns, but for its residuals."""
-
-    def __init__(self, in_tree: Any, out_tree: Any, avals: list, out_avals: list, lin: Linearized):
-        self.in_tree = in_tree
-        self.out_tree = out_tree
-        self.avals = avals
-        self.out_avals = out_avals
-        self.lin = lin
 
     def __call__(self, residuals: list, ct: Any) -> tuple:
         leaves, given_tree = tree.flatten(ct)

@@ -7,12 +7,12 @@ A query t sees the keys from max(0, t + first) to min(keys, t + last), the latte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Functions, Int, declare
 from funcgrad.backends.llvm.gemm_job import Record
 from funcgrad.backends.llvm.gemm_pack import (
     F64,
@@ -50,10 +50,11 @@ CALL = (
 FAR = 1 << 40
 
 
-class Attention:
+class Attention(Functions):
     """The module, and what is written once into it."""
 
     def __init__(self, module: ir.Module, fmt: Format, target: Target):
+        super().__init__()
         self.module, self.fmt, self.target = module, fmt, target
         # Weights are in the accumulator's type: no pairs of narrower ones.
         self.tile = replace(Tile.of(target, fmt), pairs="")
@@ -68,19 +69,11 @@ class Attention:
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
         self.pack_rows = self._packer("pack_rows", self.rows)
         self.pack_columns = self._packer("pack_columns", self.cols)
-        self._made: dict[str, ir.Function] = {}
 
     def _packer(self, name: str, width: int) -> ir.Function:
         function = pack_function(self.module, name, width, self.tile, self.fmt, self.target)
         function.attributes.add("noinline")
         return function
-
-    def once(self, name: str, write: Callable[[str], ir.Function]) -> ir.Function:
-        """A function that is written when it is first asked for."""
-        if name not in self._made:
-            self._made[name] = write(name)
-            self._made[name].attributes.add("noinline")
-        return self._made[name]
 
     # ---- products of register tiles
 

@@ -7,7 +7,7 @@ registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -287,6 +287,20 @@ class Code:
         return declare(self.module, name, kind)
 
 
+class Functions:
+    """Functions of a module, each written when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, ir.Function] = {}
+
+    def once(self, name: str, write: Callable[[str], ir.Function]) -> ir.Function:
+        """The function of a name; calls are cheap, compiling is not."""
+        if name not in self._made:
+            self._made[name] = write(name)
+            self._made[name].attributes.add("noinline")
+        return self._made[name]
+
+
 def allocate(builder: ir.IRBuilder, type_: ir.Type, count: int | None = None) -> ir.Value:
     """An alloca that is an opaque pointer: llvmlite gives it a typed one."""
     slot = builder.alloca(type_, None if count is None else I64(count))
@@ -297,6 +311,11 @@ def allocate(builder: ir.IRBuilder, type_: ir.Type, count: int | None = None) ->
 def declare(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
     """The function *name* of a module, declared at its first use."""
     return module.globals.get(name) or ir.Function(module, kind, name)
+
+
+def of_shape(x: ir.Value, element: ir.Type) -> ir.Type:
+    """The type with as many lanes as x has."""
+    return ir.VectorType(element, x.type.count) if isinstance(x.type, ir.VectorType) else element
 
 
 def _suffix(kind: ir.Type) -> str:

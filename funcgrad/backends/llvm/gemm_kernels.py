@@ -8,45 +8,48 @@ inner products of contiguous rows and columns. All end in `store_tile`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import BFLOAT, I64, PTR, Bool, Code, Int, Variable, declare
+from funcgrad.backends.llvm.gemm_build import (
+    BFLOAT,
+    I64,
+    PTR,
+    Bool,
+    Code,
+    Functions,
+    Int,
+    Variable,
+    declare,
+)
 from funcgrad.backends.llvm.gemm_pack import F32, F64, I32, Format, Tile, transpose, widen
 from funcgrad.backends.llvm.target import Target
 
 Tiles = list[list[ir.Value]]
 
 
-class Kernels:
+class Kernels(Functions):
     """Writes the micro-kernels of one format into a module, each when it is first asked for."""
 
     def __init__(self, module: ir.Module, fmt: Format, tile: Tile, target: Target):
+        super().__init__()
         self.module, self.fmt, self.tile, self.target = module, fmt, tile, target
         self.vec = ir.VectorType(fmt.acc, tile.lanes)
         self.storage_vec = ir.VectorType(fmt.storage, tile.lanes)
-        self._made: dict[str, ir.Function] = {}
 
     @property
     def direct_works(self) -> bool:
         """Whether masked loads of the storage type are cheap, which `direct` lives on."""
         return self.tile.masks and (self.fmt.bytes >= 4 or self.target.has("avx512bw"))
 
-    def _once(self, name: str, write: Callable[[str], ir.Function]) -> ir.Function:
-        if name not in self._made:
-            self._made[name] = write(name)
-            self._made[name].attributes.add("noinline")  # calls are cheap, compiling is not
-        return self._made[name]
-
     def packed(self, rows: int, vectors: int) -> ir.Function:
         """void(k, a panel, b panel, c, c_rs, c_cs, m, n, add): rows × the first vectors of b."""
-        return self._once(f"packed{rows}x{vectors}", lambda name: self._packed(name, rows, vectors))
+        return self.once(f"packed{rows}x{vectors}", lambda name: self._packed(name, rows, vectors))
 
     def direct(self, rows: int, vectors: int, masked: bool) -> ir.Function:
         """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
         name = f"direct{rows}x{vectors}{'m' if masked else ''}"
-        return self._once(name, lambda name: self._direct(name, rows, vectors, masked))
+        return self.once(name, lambda name: self._direct(name, rows, vectors, masked))
 
     @property
     def placed_rows(self) -> int:
@@ -56,21 +59,21 @@ class Kernels:
     def placed(self, vectors: int) -> ir.Function:
         """void(k, a, across, along, b panel, c, c_rs, c_cs, m, n, add): the elements of a's rows
         lie at a[across[row] + along[k]]; c is contiguous along its rows or its columns."""
-        return self._once(f"placed{vectors}", lambda name: self._placed(name, vectors))
+        return self.once(f"placed{vectors}", lambda name: self._placed(name, vectors))
 
     def lines(self, rows: int, vectors: int) -> ir.Function:
         """void(k, b, along, a, across, a_along, c, c_rs, n, add): a few rows of a, whose elements
         lie at a[across[row] + a_along[k]]; those of b at b[along[k] + column], for n columns."""
         name = f"lines{rows}x{vectors}"
-        return self._once(name, lambda name: self._lines(name, rows, vectors))
+        return self.once(name, lambda name: self._lines(name, rows, vectors))
 
     def axpy(self, rows: int) -> ir.Function:
         """void(a, a_cs, b, b_rs, c, n, add): c = or += Σ a[r]·b[r] over rows of b, m = 1."""
-        return self._once(f"axpy{rows}", lambda name: self._axpy(name, rows))
+        return self.once(f"axpy{rows}", lambda name: self._axpy(name, rows))
 
     def dot(self, rows: int, cols: int) -> ir.Function:
         """void(k, a, a_rs, b, b_cs, c, c_rs, c_cs, add): a and b contiguous along k."""
-        return self._once(f"dot{rows}x{cols}", lambda name: self._dot(name, rows, cols))
+        return self.once(f"dot{rows}x{cols}", lambda name: self._dot(name, rows, cols))
 
     def _prefetch(self, code: Code, c: ir.Value, c_rs: Int, rows: int, vectors: int) -> None:
         """The tile of C where its rows are contiguous, lest the end of the sums waits for it."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int, of_shape
 from funcgrad.backends.llvm.target import Target
 
 F32, F64, I16 = ir.FloatType(), ir.DoubleType(), ir.IntType(16)
@@ -117,39 +117,39 @@ def widen(code: Code, fmt: Format, target: Target, x: ir.Value) -> ir.Value:
     if fmt.storage == fmt.acc:
         return x
     if fmt.name == "int8":
-        return b.sext(x, _like(x, I32))
+        return b.sext(x, of_shape(x, I32))
     if fmt.name == "bfloat16":
-        high = b.shl(b.zext(x, _like(x, I32)), _const(x, I32, 16))
-        return b.bitcast(high, _like(x, F32))
+        high = b.shl(b.zext(x, of_shape(x, I32)), _const(x, I32, 16))
+        return b.bitcast(high, of_shape(x, F32))
     if target.converts_halves:
-        return b.fpext(b.bitcast(x, _like(x, ir.HalfType())), _like(x, F32))
+        return b.fpext(b.bitcast(x, of_shape(x, ir.HalfType())), of_shape(x, F32))
     # Shift exponent and fraction into place and correct the exponent's bias by a product, which
     # also normalizes denormals; infinities and NaNs get the largest exponent.
-    wide = b.zext(x, _like(x, I32))
+    wide = b.zext(x, of_shape(x, I32))
     sign = b.shl(b.and_(wide, _const(x, I32, 0x8000)), _const(x, I32, 16))
     rest = b.shl(b.and_(wide, _const(x, I32, 0x7FFF)), _const(x, I32, 13))
-    scaled = b.fmul(b.bitcast(rest, _like(x, F32)), _const(x, F32, 2.0**112))
+    scaled = b.fmul(b.bitcast(rest, of_shape(x, F32)), _const(x, F32, 2.0**112))
     special = b.icmp_unsigned(">=", rest, _const(x, I32, 0x7C00 << 13))
-    bits = b.bitcast(scaled, _like(x, I32))
+    bits = b.bitcast(scaled, of_shape(x, I32))
     bits = b.select(special, b.or_(rest, _const(x, I32, 0x7F800000)), bits)
-    return b.bitcast(b.or_(bits, sign), _like(x, F32))
+    return b.bitcast(b.or_(bits, sign), of_shape(x, F32))
 
 
 def narrow(code: Code, fmt: Format, x: ir.Value) -> ir.Value:
     """Float32 to float16 or bfloat16 bits, rounded to nearest even."""
     b = code.b
-    bits = b.bitcast(x, _like(x, I32))
+    bits = b.bitcast(x, of_shape(x, I32))
     if fmt.name == "bfloat16":
         odd = b.and_(b.lshr(bits, _const(x, I32, 16)), _const(x, I32, 1))
         rounded = b.add(b.add(bits, _const(x, I32, 0x7FFF)), odd)
         quiet = b.or_(bits, _const(x, I32, 0x400000))
         high = b.select(b.fcmp_unordered("uno", x, x), quiet, rounded)
-        return b.trunc(b.lshr(high, _const(x, I32, 16)), _like(x, I16))
+        return b.trunc(b.lshr(high, _const(x, I32, 16)), of_shape(x, I16))
     size = b.and_(bits, _const(x, I32, 0x7FFFFFFF))
     sign = b.and_(b.lshr(bits, _const(x, I32, 16)), _const(x, I32, 0x8000))
     # Adding 0.5 leaves a denormal result in the low bits, rounded by the hardware.
-    small = b.fadd(b.bitcast(size, _like(x, F32)), _const(x, F32, 0.5))
-    small = b.sub(b.bitcast(small, _like(x, I32)), _const(x, I32, 0x3F000000))
+    small = b.fadd(b.bitcast(size, of_shape(x, F32)), _const(x, F32, 0.5))
+    small = b.sub(b.bitcast(small, of_shape(x, I32)), _const(x, I32, 0x3F000000))
     odd = b.and_(b.lshr(size, _const(x, I32, 13)), _const(x, I32, 1))
     normal = b.add(b.add(size, _const(x, I32, 0xC8000FFF)), odd)
     normal = b.lshr(normal, _const(x, I32, 13))
@@ -157,7 +157,7 @@ def narrow(code: Code, fmt: Format, x: ir.Value) -> ir.Value:
     large = b.select(nan, _const(x, I32, 0x7E00), _const(x, I32, 0x7C00))
     half = b.select(b.icmp_unsigned("<", size, _const(x, I32, 0x38800000)), small, normal)
     half = b.select(b.icmp_unsigned(">=", size, _const(x, I32, 0x47800000)), large, half)
-    return b.trunc(b.or_(half, sign), _like(x, I16))
+    return b.trunc(b.or_(half, sign), of_shape(x, I16))
 
 
 def pack_function(
@@ -238,12 +238,12 @@ class Packer:
         b, more = self.code.b, kk + 1 < self.k
         low, high = read(kk), read(more.select(kk + 1, kk))
         high = more.pick(high, ir.Constant(high.type, None))
-        wide = [b.zext(self._halves(x), _like(x, I32)) for x in (low, high)]
+        wide = [b.zext(self._halves(x), of_shape(x, I32)) for x in (low, high)]
         return b.or_(wide[0], b.shl(wide[1], _const(low, I32, 16)))
 
     def _halves(self, x: ir.Value) -> ir.Value:
         """Elements as one of two in a pair."""
-        return self.code.b.sext(x, _like(x, I16)) if self.fmt.storage != I16 else x
+        return self.code.b.sext(x, of_shape(x, I16)) if self.fmt.storage != I16 else x
 
     def contiguous_rows(self) -> None:
         """sw = 1: rows of all panels together are contiguous in the source, and read at once."""
@@ -369,12 +369,8 @@ def _shuffle(code: Code, x: ir.Value, y: ir.Value, lanes: list[int]) -> ir.Value
     return code.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
 
 
-def _like(x: ir.Value, element: ir.Type) -> ir.Type:
-    return ir.VectorType(element, x.type.count) if isinstance(x.type, ir.VectorType) else element
-
-
 def _const(x: ir.Value, element: ir.Type, value: float) -> ir.Constant:
-    return constant(_like(x, element), value)
+    return constant(of_shape(x, element), value)
 
 
 def constant(kind: ir.Type, value: float) -> ir.Constant:

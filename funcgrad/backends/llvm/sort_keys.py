@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I32, I64, Code
+from funcgrad.backends.llvm.gemm_build import I32, I64, Code, of_shape
 
 # The bits of infinity: greater ones, the sign left out, are NaN.
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
@@ -78,11 +78,6 @@ def like(x: ir.Value, value: int) -> ir.Constant:
     if isinstance(x.type, ir.VectorType):
         return ir.Constant(x.type, [value] * x.type.count)
     return ir.Constant(x.type, value)
-
-
-def of_shape(x: ir.Value, element: ir.Type) -> ir.Type:
-    """The type with as many lanes as x has."""
-    return ir.VectorType(element, x.type.count) if isinstance(x.type, ir.VectorType) else element
 
 
 def keys_of(dtype: Any) -> Keys | None:
