@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-_LINUX = Path("/sys/devices/system/cpu/cpu0/cache")
+_LINUX = "/sys/devices/system/cpu/cpu0/cache"
 # What a system in a virtual machine tells may be anything: sizes within these limits are believed.
 _LIMITS = {1: (1 << 14, 1 << 19), 2: (1 << 17, 1 << 25), 3: (1 << 20, 1 << 31)}
 
@@ -68,21 +68,26 @@ def host_sizes() -> dict[int, int]:
     return _macos_sizes() if sys.platform == "darwin" else linux_sizes(_LINUX)
 
 
-def linux_sizes(folder: Path) -> dict[int, int]:
+def linux_sizes(folder: str | os.PathLike) -> dict[int, int]:
     """The same, from a folder like /sys/devices/system/cpu/cpu0/cache.
 
-    >>> linux_sizes(Path("/nowhere"))
+    >>> linux_sizes("/nowhere")
     {}
     """
     sizes, sharing = {}, {}
-    for entry in sorted(folder.glob("index*")):
+    try:
+        entries = sorted(name for name in os.listdir(folder) if name.startswith("index"))
+    except OSError:
+        return {}
+    for entry in entries:
         try:
-            kind, size, shared = (
-                (entry / name).read_text().strip() for name in ("type", "size", "shared_cpu_list")
+            kind, size, shared, level_text = (
+                _read(os.path.join(folder, entry, name))
+                for name in ("type", "size", "shared_cpu_list", "level")
             )
             if kind not in ("Data", "Unified"):
                 continue
-            level = int((entry / "level").read_text())
+            level = int(level_text)
             unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:])
             size_bytes = int(size[:-1]) * unit if unit else int(size)
             sizes[level], sharing[level] = size_bytes, _count(shared)
@@ -92,6 +97,11 @@ def linux_sizes(folder: Path) -> dict[int, int]:
         # Hardware threads of a core share its first cache as well.
         sizes[2] //= max(1, sharing[2] // sharing.get(1, 1))
     return sizes
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
 
 
 def _count(listed: str) -> int:

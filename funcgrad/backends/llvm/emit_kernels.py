@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
+import importlib
 import os
 import re
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from funcgrad.backends.llvm import half_calls, pool, scratch
+from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.emit import emit
 from funcgrad.backends.llvm.emit_split import split
 from funcgrad.backends.llvm.engine import Engine, Library
+from funcgrad.backends.llvm.objects import digest
 from funcgrad.backends.loops import Kernel, kernel_text
 
 MOST_TEXTS = 1024  # of kernels, so that what comes again isn't written again
@@ -64,7 +64,8 @@ class KernelCache:
         self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
         pool.bind(engine)
         scratch.bind(engine)
-        half_calls.provide(engine)
+        if not engine.target.converts_halves:
+            importlib.import_module("funcgrad.backends.llvm.half_calls").provide(engine)
 
     def compile(
         self, kernels: Iterable[Kernel], beside: Iterable[Callable[[], Any]] = ()
@@ -107,7 +108,7 @@ class KernelCache:
         for piece in pieces:
             emitted = emit(piece.kernel, "KERNEL", piece.ranges, self.engine.target)
             text = emitted.definitions.text([emitted.text])
-            symbol = f"fg_k{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+            symbol = f"fg_k{digest(text)[:16]}"
             texts[symbol] = text.replace("KERNEL", symbol)
             calls.append(Call(symbol, piece.params, emitted.turns, emitted.grain))
         native = Native(tuple(calls), tuple(b.size * b.dtype.itemsize for b in partials))
@@ -126,15 +127,39 @@ class KernelCache:
             for task in tasks:
                 task()
             return
-        with ThreadPoolExecutor(workers) as threads:
-            for done in [threads.submit(task) for task in tasks]:
-                done.result()
+        _together(tasks, workers)
 
     def _build_module(self, texts: Mapping[str, str], into: dict[str, Library]) -> None:
         library = self.engine.compile(merge(list(texts.values())), links={})
         into.update(dict.fromkeys(texts, library))
         with self._lock:
             self._libraries.update(dict.fromkeys(texts, library))
+
+
+def _together(tasks: Iterable[Callable[[], Any]], workers: int) -> None:
+    """Do all tasks on threads, and raise the first error."""
+    left, lock = deque(tasks), threading.Lock()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while not errors:
+            with lock:
+                task = left.popleft() if left else None
+            if task is None:
+                return
+            try:
+                task()
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(workers - 1)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def _entry(symbol: str, text: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from funcgrad.backends.llvm import direct
 from funcgrad.backends.llvm.engine import Library
-from funcgrad.backends.llvm.memory import large_arrays
+from funcgrad.backends.llvm.memory import allocator, large_arrays
 from funcgrad.backends.llvm.run_code import EXCHANGE, EXHAUSTED, FAILED, ODD, native_run
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import Call, MemoryAnalysis
@@ -146,6 +146,8 @@ class Executable:
         contexts = [c.address for c in self._comms]
         self._contexts = (ctypes.c_void_p * max(1, len(contexts)))(*contexts)
         words += [self.facts.arena_bytes, ctypes.addressof(self._contexts)]
+        memory = allocator() if self.facts.arena_bytes else None
+        words += [memory.take, memory.give] if memory else [0, 0]
         words += [id(d) for d in self._dtypes]
         return (ctypes.c_int64 * len(words))(*words)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from funcgrad.backends.llvm import memory
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.errors import CompileError
 
@@ -26,12 +25,9 @@ _C_CONTIGUOUS, _ALIGNED = 0x1, 0x100
 FAILED, ODD, EXHAUSTED, EXCHANGE = 1, 2, 3, 16
 
 # spec: numbers of inputs and outputs, the program, constants, callback, the arena's size, contexts
-# of communicators, then the dtype objects.
+# of communicators, what takes and gives memory, then the dtype objects.
 _RUN = f"""
 @fg_ndarray = global ptr null
-
-declare ptr @fg_memory_take(ptr, i64)
-declare void @fg_memory_give(ptr, ptr, i64)
 
 define i32 @fg_run(ptr %values, ptr %results, ptr %spec) {{
 entry:
@@ -48,7 +44,11 @@ entry:
   %bytes = load i64, ptr %bytes.at
   %comms.at = getelementptr i64, ptr %spec, i64 6
   %comms = load ptr, ptr %comms.at
-  %dtypes = getelementptr i64, ptr %spec, i64 7
+  %take.at = getelementptr i64, ptr %spec, i64 7
+  %take = load ptr, ptr %take.at
+  %give.at = getelementptr i64, ptr %spec, i64 8
+  %give = load ptr, ptr %give.at
+  %dtypes = getelementptr i64, ptr %spec, i64 9
   %given.at = getelementptr i8, ptr %values, i64 {_HEAD}
   %given = load i64, ptr %given.at
   %right = icmp eq i64 %given, %n_in
@@ -113,13 +113,13 @@ plain_call:
     ptr %comms)
   ret i32 %status
 large:
-  %arena = call ptr @fg_memory_take(ptr null, i64 %bytes)
+  %arena = call ptr %take(ptr null, i64 %bytes)
   %none = icmp eq ptr %arena, null
   br i1 %none, label %exhausted, label %arena_call
 arena_call:
   %status2 = call i32 %program(ptr %ins, ptr %outs, ptr %arena, ptr %constants, ptr %callback,
     ptr %comms)
-  call void @fg_memory_give(ptr null, ptr %arena, i64 0)
+  call void %give(ptr null, ptr %arena, i64 0)
   ret i32 %status2
 exhausted:
   ret i32 {EXHAUSTED}
@@ -144,7 +144,6 @@ def native_run() -> Callable[..., int]:
             dtype = ctypes.c_void_p.from_address(at + 40).value
             if (data, flags, dtype) != (probe.ctypes.data, probe.flags.num, id(probe.dtype)):
                 raise CompileError("this NumPy keeps its arrays in a layout that is not known")
-            memory.bind(engine())
             kind = ctypes.CFUNCTYPE(
                 ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_void_p
             )
