@@ -176,6 +176,9 @@ def check(got, wanted, dtype):
         g, w = (np.asarray(x).astype(np.float64) for x in (g, w))
         size = np.abs(w[np.isfinite(w)]).max(initial=1)
         tolerance = TOLERANCE[dtype] * size
+        if name == "dbias":
+            # Sums of so many terms that cancel: of a number a head, to 0.
+            tolerance *= max(1.0, np.sqrt(2 * 4 * 130 * 300 / w.size) / 30)
         np.testing.assert_allclose(g, w, rtol=TOLERANCE[dtype], atol=tolerance, err_msg=name)
 
 
