@@ -160,3 +160,30 @@ def test_lengths_are_one_integer_a_sequence():
         nn.dot_product_attention(x, x, x, query_seq_lengths=fnp.array([1, 2, 3]))
     with pytest.raises(errors.DTypeError, match="key_value_seq_lengths must be integers"):
         nn.dot_product_attention(x, x, x, key_value_seq_lengths=fnp.ones(2))
+
+
+@pytest.mark.parametrize("t", [5, 40])
+def test_nan_of_hidden_keys_stays_there(t, rng):
+    q, k, v = (rng.normal(size=(1, t, 2, 8)).astype("f4") for _ in "qkv")
+    mask = np.ones((1, 1, 1, t), bool)
+    mask[..., 3] = False
+    value = lambda k: nn.dot_product_attention(q, k, v, mask=mask)
+    wanted = value(k)
+    k[0, 3] = np.nan
+    for f in (value, fg.jit(value)):
+        np.testing.assert_allclose(f(k), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_rows_without_keys_are_means_that_have_gradients(rng):
+    q, k, v = (rng.normal(size=(1, 40, 1, 8)) for _ in "qkv")
+    mask = np.zeros((40, 40), bool)
+    gradient = fg.jit(fg.grad(lambda v: fnp.sum(nn.dot_product_attention(q, k, v, mask=mask))))
+    np.testing.assert_allclose(gradient(v), np.ones_like(v), rtol=1e-10)
+
+
+def test_bias_and_mask_that_do_not_fit():
+    x = fnp.ones((2, 4, 1, 3))
+    with pytest.raises(errors.ShapeError, match=r"bias must be broadcastable to .* \(2, 1, 4, 4\)"):
+        nn.dot_product_attention(x, x, x, bias=fnp.zeros((3, 1, 4, 4)))
+    with pytest.raises(errors.DTypeError, match="bias must be of real numbers, got complex64"):
+        nn.dot_product_attention(x, x, x, bias=fnp.zeros((4, 4), "complex64"))
