@@ -19,8 +19,10 @@ from funcgrad.ops.families import add
 from funcgrad.ops.gather import scatter_add_p
 from funcgrad.ops.windows import ScatterDimensionNumbers
 
-# So many updates, that are so many to each element, are added in up to so many parts.
-MANY, EACH, MOST_PARTS = 1 << 16, 16, 8
+# So many updates, that are so many to each element, are added in up to so many parts; where they
+# are FEW, in two, unless these take more bytes than caches hold. Of one to each element two threads
+# gain a quarter, and a single one loses more.
+MANY, EACH, MOST_PARTS, FEW, CACHED_BYTES = 1 << 16, 16, 8, 2, 1 << 23
 
 
 def partial_sums(flat: Any, e: Eqn, ins: list[Atom]) -> Atom | None:
@@ -32,8 +34,11 @@ def partial_sums(flat: Any, e: Eqn, ins: list[Atom]) -> Atom | None:
     single = updates.aval.size == n and not numbers.operand_batching_dims
     if not single or p["unique_indices"] or dtype not in LOOP_DTYPES or dtype in HALVES:
         return None
-    parts = max((d for d in range(1, MOST_PARTS + 1) if n % d == 0), default=1)
-    if n < MANY or x.aval.size * EACH > n or parts == 1 or not x.aval.size:
+    most = MOST_PARTS if x.aval.size * EACH <= n else 2 if x.aval.size * FEW <= n else 1
+    parts = max((d for d in range(1, most + 1) if n % d == 0), default=1)
+    if n < MANY or parts == 1 or not x.aval.size:
+        return None
+    if most < MOST_PARTS and parts * x.aval.nbytes > CACHED_BYTES:
         return None
     shape, size = x.aval.shape, n // parts
     none = Literal(np.zeros((), dtype), ShapedArray((), dtype))

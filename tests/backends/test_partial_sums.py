@@ -45,3 +45,17 @@ def test_many_updates(threads, rng):
         np.testing.assert_allclose(np.asarray(fg.jit(adds("drop"))(x, i, y)[0]), wanted, 1e-10)
         g = fg.jit(fg.grad(lambda x, i=i: fg.numpy.sum(x[i] * y)))(x)
         np.testing.assert_allclose(np.asarray(g), wanted - x, rtol=1e-9, atol=1e-10)
+
+
+def test_two_updates_to_each_element(rng):
+    n, m = 1 << 16, 1 << 15
+    x, i, y = rng.standard_normal(m), rng.integers(0, m, n), rng.standard_normal(n)
+    planned = check(adds("drop"), x, i, y)
+    assert kernels(planned) > 2
+    wanted = x.copy()
+    np.add.at(wanted, i, y)
+    for threads in (1, 2, 3):
+        pool.set_num_threads(threads)
+        got = np.asarray(fg.jit(adds("drop"))(x, i, y)[0])
+        np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
+    assert kernels(check(adds("drop"), np.zeros(n), i, y)) == 2  # fewer

@@ -183,7 +183,9 @@ class Emitter:
             self._enter(level, i)
             if len(rest) == 1 and rest[0].part == level.part == "all":
                 inner, body = rest[0], self.kernel.body
-                prefetch_rows(self, level.axis, i, level.size, inner.axis, inner.size, (), body)
+                prefetch_rows(
+                    self, level.axis, i, level.size, inner.axis, inner.size, (), body, False
+                )
             self._levels(rest, 0)
 
         # As in `_loop`: a short row stays a loop, of elements or of few side by side.
@@ -455,7 +457,7 @@ class Emitter:
             if at is not None:
                 inner: Any = s.body[at]
                 around, inside = s.body[:at], inner.body
-                prefetch_rows(self, s.axis, i, s.size, inner.axis, inner.size, around, inside)
+                prefetch_rows(self, s.axis, i, s.size, inner.axis, inner.size, around, inside, True)
             self.body(s.body)
             return [self.read(c.next) for c in s.carries]
 

@@ -1,8 +1,8 @@
-"""Rows that a later turn reads out of order are asked for in time.
+"""Rows that a later turn reads are asked for in time, where processors don't see them coming.
 
-Where an index that is read from memory says which row comes next, or which element of a row,
-processors don't see it coming: each row would begin with waiting for memory. So each turn of the
-loop around computes where a turn some bytes of rows later will read, and prefetches that.
+Where an index that is read from memory says which row comes next, or which element of a row, each
+row would begin with waiting for memory; and so would short rows far apart. So each turn of the loop
+around computes where a turn some bytes of rows later will read, and prefetches that.
 """
 
 from __future__ import annotations
@@ -14,21 +14,25 @@ from funcgrad.backends.llvm.emit_schedule import coefficient
 from funcgrad.backends.loops import Index, Load, Loop, Op, Stmt, Store, Value
 
 LINE = 64
-# Bytes of rows that are on their way, and of a row of which any elements are read.
-AHEAD, MOST_ROW = 4096, 16_384
+# Bytes of rows that are on their way, of a row of which any elements are read, and from which on a
+# row at a known place is asked for: shorter ones are mostly of small arrays.
+AHEAD, MOST_ROW, SHORT_ROW = 4096, 16_384, 512
 
 
-def prefetch_rows(e: Any, axis: Value, turn: str, size: int, inner: Value, length: int,
-                  around: Sequence[Stmt], inside: Sequence[Stmt]) -> None:  # fmt: skip
+def prefetch_rows(
+    e: Any, axis: Value, turn: str, size: int, inner: Value, length: int,
+    around: Sequence[Stmt], inside: Sequence[Stmt], serial: bool,
+) -> None:  # fmt: skip
     """In a turn of a loop along `axis`, before the loop along `inner`: prefetch for a later turn.
 
     e: the emitter. around, inside: the statements around and inside the inner loop
+    serial: whether the turns run in order, in one task
     """
     wanted: list[tuple[Load | Store, int, list[Stmt]]] = []
     made = {s.out: s for s in (*around, *inside) if isinstance(s, Op | Load)}
     for s in inside:
         if isinstance(s, Load | Store) and not any(_same(s, t) for t, _, _ in wanted):
-            nbytes, needed = _row(s, axis, inner, length, made)
+            nbytes, needed = _row(s, axis, inner, length, made, serial)
             if nbytes:
                 wanted.append((s, nbytes, needed))
     # Where a block of points is in hand, its values are read from arrays at first use.
@@ -48,20 +52,28 @@ def prefetch_rows(e: Any, axis: Value, turn: str, size: int, inner: Value, lengt
 
 
 def _same(s: Load | Store, t: Load | Store) -> bool:
-    """Whether two accesses are to the same rows."""
+    """Whether two accesses are to the same rows, but for a few elements."""
     terms = [{v: c for c, v in x.index.terms} for x in (s, t)]
-    return s.buffer is t.buffer and terms[0] == terms[1]
+    near = abs(s.index.const - t.index.const) * s.buffer.dtype.itemsize < LINE
+    return s.buffer is t.buffer and terms[0] == terms[1] and near
 
 
 def _row(
-    s: Load | Store, axis: Value, inner: Value, length: int, made: dict[Value, Op | Load]
-) -> tuple[int, list[Stmt]]:
+    s: Load | Store, axis: Value, inner: Value, length: int, made: dict[Value, Op | Load],
+    serial: bool,
+) -> tuple[int, list[Stmt]]:  # fmt: skip
     """The bytes of the row that an access is to, and what computes its place; 0 if it is none."""
     width = s.buffer.dtype.itemsize
     gathered = [v for _, v in s.index.terms if v in made]
-    if not gathered or s.buffer.role == "scratch":
+    if s.buffer.role == "scratch":
         return 0, []
-    if coefficient(s.index, inner) == 1:
+    in_order = coefficient(s.index, inner) == 1
+    if not gathered:
+        # The next turn of a loop that isn't serial may be another task's.
+        moves = serial and in_order and coefficient(s.index, axis) and isinstance(s, Load)
+        short = SHORT_ROW <= length * width <= AHEAD
+        return (length * width if moves and short else 0), []
+    if in_order:
         needed = _needed(gathered, axis, inner, made)
         return (min(length * width, AHEAD), needed) if needed else (0, [])
     # Any element of a row that is known: all of it, if about each line is read.

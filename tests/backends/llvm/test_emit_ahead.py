@@ -30,6 +30,8 @@ CASES = {
     "along rows": (along, (9, 200), (9, 150)),
     "along a row": (along, (1, 200), (1, 150)),
     "added rows": (add_rows, (50, 40), (30,)),
+    "sums of columns": (lambda t, i: t.sum(1), (20, 64, 256), (1,)),
+    "running sums": (lambda t, i: fnp.cumsum(t, 0), (40, 2048), (1,)),
     "set rows": (lambda t, i: t.at[i].set(t[: i.shape[0]], unique_indices=False), (50, 40), (30,)),
 }  # fmt: skip
 
