@@ -108,7 +108,7 @@ def analyse(program: SpmdProgram, donated: Sequence[bool] | None = None) -> Anal
     sent in all                      8 kB
     arguments                        4 kB
     results                          4 kB
-    temporaries                   4.03 kB
+    temporaries                       0 B
     operations                1e+03 flops
     """
     jaxpr = joined(program.jaxpr)
