@@ -23,10 +23,10 @@ from funcgrad.backends.llvm.emit_schedule import (
     Level,
     Range,
     Schedule,
-    coefficient,
     is_row,
     schedule,
 )
+from funcgrad.backends.llvm.emit_stage import stage, staged
 from funcgrad.backends.llvm.emit_sums import in_blocks, sum_blocks
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
@@ -37,7 +37,6 @@ from funcgrad.backends.llvm.emit_text import (
     task_of,
     value_type,
 )
-from funcgrad.backends.llvm.emit_transpose import declare_transpose, tile_size
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.loops import (
     Buffer,
@@ -173,7 +172,7 @@ class Emitter:
             if levels[0].part == "inside":
                 start, stop = self.bounds[levels[0].axis]
                 if levels[1:]:
-                    self._stage(levels[0], levels[1])
+                    stage(self, levels[0], levels[1])
             self._level(levels[0], levels[1:], start, stop)
         else:
             self._body()
@@ -219,39 +218,6 @@ class Emitter:
         if level.size % self.plan.unit:
             stop = self.f.intrinsic("smin", "i64", stop, str(level.size))
         self._level(level, [], start, stop)
-
-    def _stage(self, outer: Level, inner: Level) -> None:
-        """Transpose into small arrays what the tile in hand would read in long strides."""
-        shared = {self.kernel.params[i] for pair in self.kernel.in_place for i in pair}
-        outside = {level.axis for level in self.plan.levels} | self.plan.fixed
-        (u, u_end), (v, v_end) = self.bounds[outer.axis], self.bounds[inner.axis]
-        for s in self.kernel.body:
-            if not isinstance(s, Load) or s.guard is not None or s.buffer.role != "in":
-                continue
-            step = coefficient(s.index, inner.axis)
-            if abs(step) < 2 or coefficient(s.index, outer.axis) != 1 or s.buffer in shared:
-                continue
-            if any(value not in outside for _, value in s.index.terms):
-                continue
-            width = s.buffer.dtype.itemsize
-            name, tile = declare_transpose(self.module, width), tile_size(width)
-            array = self.f.alloca(memory_type(s.buffer.dtype), tile * tile)
-            self.env.update({outer.axis: u, inner.axis: v})
-            place = self.address(s.buffer, s.index)
-            rows, columns = (
-                self.f.let(f"sub nsw i64 {e}, {b}") for b, e in ((v, v_end), (u, u_end))
-            )
-            types = ["ptr", "i64", "ptr", "i64", "i64"]
-            self.f.call(name, "void", types, [place, str(step), array, rows, columns])
-            self.staged[s] = (array, tile, (outer.axis, u), (inner.axis, v))
-
-    def _staged(self, s: Load) -> str:
-        """A load from the small array that a tile was transposed into."""
-        array, tile, *axes = self.staged[s]
-        row, column = (self.f.let(f"sub nsw i64 {self.env[axis]}, {low}") for axis, low in axes)
-        offset = self.f.let(f"add nsw i64 {self.f.let(f'mul nsw i64 {row}, {tile}')}, {column}")
-        kind = memory_type(s.buffer.dtype)
-        return self.f.let(f"getelementptr inbounds {kind}, ptr {array}, i64 {offset}")
 
     def _body(self) -> None:
         self.outside = len(self.groups)
@@ -328,7 +294,7 @@ class Emitter:
 
     def _load(self, s: Load) -> str:
         kind = memory_type(s.buffer.dtype)
-        place = self._staged(s) if s in self.staged else self.address(s.buffer, s.index)
+        place = staged(self, s) if s in self.staged else self.address(s.buffer, s.index)
         how = self._align(s.buffer) + self._group(s.buffer)
         value = self.f.let(f"load {kind}, ptr {place}{how}")
         return self.f.let(f"icmp ne i8 {value}, 0") if s.buffer.dtype == BOOL else value
