@@ -2,9 +2,10 @@
 
 `fg_parallel_for(task, ctx, n, grain)` calls `task(ctx, begin, end)` on every chunk
 [k·grain, min((k+1)·grain, n)). Chunks are the same for any number of threads, so a reduction that
-keeps a partial result a chunk is reproducible; threads take them from one atomic counter, the
-caller among them. Only one loop is open at a time: a nested one, or one from another Python
-thread, runs its chunks in its caller, so that processors are never oversubscribed.
+keeps a partial result a chunk is reproducible. The caller takes them from the front, workers from
+the back: what a core wrote in one loop it tends to read in the next, from its own cache. Only one
+loop is open at a time: a nested one, or one from another Python thread, runs its chunks in its
+caller, so that processors are never oversubscribed.
 Workers are POSIX threads that spin for some microseconds, then sleep; the first loop starts them.
 """
 
@@ -33,7 +34,7 @@ _threads: int | None = None
 _FIELDS = {
     "signal": 0, "sleepers": 4, "limit": 8, "started": 12, "spins": 16,
     "gate": 64, "busy": 68, "next": 128,
-    "task": 192, "ctx": 200, "n": 208, "grain": 216,
+    "task": 192, "ctx": 200, "n": 208, "grain": 216, "chunks": 224,
     "mutex": 256, "wake": 320, "done": 384,
 }  # fmt: skip
 _SIZE = 448
@@ -80,19 +81,29 @@ out:
   ret void
 }
 
-; Takes chunks of the open loop until none is left.
-define internal void @drain() {
+; Takes chunks of the open loop until none is left: from the front, or the last first. How many
+; were taken at each end is in one word, so the sum of both says whether one is left.
+define internal void @drain(i1 %front) {
 entry:
   %task = load ptr, ptr $task
   %ctx = load ptr, ptr $ctx
   %n = load i64, ptr $n
   %grain = load i64, ptr $grain
+  %chunks = load i64, ptr $chunks
+  %last = sub i64 %chunks, 1
+  %one = select i1 %front, i64 1, i64 4294967296
   br label %take
 take:
-  %begin = atomicrmw add ptr $next, i64 %grain monotonic
-  %some = icmp slt i64 %begin, %n
+  %taken = atomicrmw add ptr $next, i64 %one monotonic
+  %first = and i64 %taken, 4294967295
+  %behind = lshr i64 %taken, 32
+  %all = add i64 %first, %behind
+  %some = icmp slt i64 %all, %chunks
   br i1 %some, label %run, label %out
 run:
+  %back = sub i64 %last, %behind
+  %chunk = select i1 %front, i64 %first, i64 %back
+  %begin = mul i64 %chunk, %grain
   %stop = add i64 %begin, %grain
   %end = call i64 @llvm.smin.i64(i64 %stop, i64 %n)
   call void %task(ptr %ctx, i64 %begin, i64 %end)
@@ -123,7 +134,7 @@ count:
   %joined = extractvalue {i32, i1} %swap, 1
   br i1 %joined, label %work, label %join
 work:
-  call void @drain()
+  call void @drain(i1 false)
   %inside = atomicrmw sub ptr $gate, i32 1 acq_rel
   %awaited = icmp eq i32 %inside, 131073
   br i1 %awaited, label %notify, label %spin
@@ -259,8 +270,13 @@ entry:
   %grain = call i64 @llvm.smax.i64(i64 %grain0, i64 1)
   %limit = load atomic i32, ptr $limit monotonic, align 4
   %single = icmp eq i32 %limit, 0
-  %small = icmp sle i64 %n, %grain
-  %simple = or i1 %single, %small
+  %end = sub i64 %n, 1
+  %last = udiv i64 %end, %grain
+  ; None or one; or more than half a word counts (without any, the end is a large number).
+  %few = icmp eq i64 %last, 0
+  %most = icmp ugt i64 %last, 2147483647
+  %odd = or i1 %few, %most
+  %simple = or i1 %single, %odd
   br i1 %simple, label %alone, label %claim
 alone:
   call void @serial(ptr %task, ptr %ctx, i64 %n, i64 %grain)
@@ -281,6 +297,8 @@ open:
   store ptr %ctx, ptr $ctx
   store i64 %n, ptr $n
   store i64 %grain, ptr $grain
+  %chunks = add i64 %last, 1
+  store i64 %chunks, ptr $chunks
   %x = atomicrmw xchg ptr $next, i64 0 monotonic
   %g = atomicrmw xchg ptr $gate, i32 65536 release
   %s = atomicrmw add ptr $signal, i32 1 seq_cst
@@ -291,7 +309,7 @@ wake:
   call void @wake_workers(i64 %n, i64 %grain)
   br label %work
 work:
-  call void @drain()
+  call void @drain(i1 true)
   %gate = atomicrmw and ptr $gate, i32 -65537 acq_rel
   call void @await_workers()
   %z = atomicrmw xchg ptr $busy, i32 0 release

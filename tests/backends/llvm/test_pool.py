@@ -102,6 +102,33 @@ def test_both_threads_work():
     assert not barrier.broken
 
 
+def test_the_caller_begins_at_the_front_and_workers_at_the_back():
+    pool.set_num_threads(2)
+    barrier, taken = threading.Barrier(2), {}
+
+    def note(ctx, begin, end):
+        mine = taken.setdefault(threading.get_ident(), [])
+        if not mine:
+            barrier.wait(timeout=60)
+        mine.append((begin, end))
+
+    task = ctypes.CFUNCTYPE(None, PTR, I64, I64)(note)
+    parallel_for(ctypes.cast(task, PTR).value, (I64 * 1)(), 39, 2)
+    front = taken.pop(threading.get_ident())
+    (back,) = taken.values()
+    chunks = [(i, min(i + 2, 39)) for i in range(0, 39, 2)]
+    assert front == chunks[: len(front)]
+    assert back == chunks[: -len(back) - 1 : -1]
+
+
+def test_chunks_of_a_very_long_loop():
+    pool.set_num_threads(2)
+    chunks = []
+    task = ctypes.CFUNCTYPE(None, PTR, I64, I64)(lambda ctx, b, e: chunks.append((b, e)))
+    parallel_for(ctypes.cast(task, PTR).value, (I64 * 1)(), 2**62 + 1, 2**61)
+    assert sorted(chunks) == [(0, 2**61), (2**61, 2**62), (2**62, 2**62 + 1)]
+
+
 def test_nested_loops_run_inline(lib):
     pool.set_num_threads(3)
     counts = (I64 * 100)()
