@@ -23,10 +23,9 @@ def restore_threads():
 def test_batches_in_parts(batch, threads, rng):
     pool.set_num_threads(threads)
     a = rng.standard_normal((*batch, 32, 32)).astype(np.float32)
-    a = a + a.swapaxes(-1, -2)
 
     def fun(a):
-        return [lax.linalg.eigh(a)[1], lax.linalg.svd(a, compute_uv=False), *lax.linalg.eig(a)]
+        return [lax.linalg.svd(a, compute_uv=False), *lax.linalg.eig(a)]
 
     for got, wanted in zip(fg.jit(fun)(a), fun(fg.numpy.asarray(a)), strict=True):
         np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
