@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero
@@ -336,8 +337,10 @@ def linearize_at_root(
     primals = list(map(as_array, primals))
     avals = [aval_of(p).tangent() for p in primals]
     with trace.active():
-        args = [p if a.dtype.kind == "V" and a.dtype.names else trace.new(p)
-                for p, a in zip(primals, avals, strict=True)]  # fmt: skip
+        args = [
+            p if a.dtype == dtypes.float0 else trace.new(p)
+            for p, a in zip(primals, avals, strict=True)
+        ]
         outs = list(fun(*args))
         if isinstance(fun, FlatFunction):
             fun.lower_aux(trace.primal)
