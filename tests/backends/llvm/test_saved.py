@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
 def run(text, **environment):
     done = subprocess.run(
         [sys.executable, "-c", text],
-        env=os.environ | environment,
+        env=os.environ | {"FUNCGRAD_TARGET": "host"} | environment,
         capture_output=True,
         text=True,
         timeout=300,
