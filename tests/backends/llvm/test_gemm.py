@@ -307,15 +307,21 @@ def test_blocks_larger_than_the_packing_buffers():
     check(gemm(a, b), a, b)
 
 
+def engine_for(cpu):
+    """The engine of a processor whose code this one runs, too."""
+    host = engine().target
+    if cpu == "host":
+        return engine()
+    if not (host.triple.startswith("x86_64") and host.has("avx2")):
+        pytest.skip("this processor does not run the code")
+    return engine(Target(host.triple, cpu, "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""))
+
+
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8"])
 def test_other_targets(dtype, cpu):
     """Other tiles, without masks for 16 bits, or without masks and fma at all."""
-    host = engine().target
-    if not host.triple.startswith("x86_64") or not host.has("avx2"):
-        pytest.skip("this processor does not run the code")
-    features = "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""
-    target = engine(Target(host.triple, cpu, features))
+    target = engine_for(cpu)
     numpy_type = BF16 if dtype == "bfloat16" else np.dtype(dtype)
     out = OUTPUTS[dtype][0]
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, out, target))
@@ -340,11 +346,7 @@ def test_other_targets(dtype, cpu):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
 def test_operands_of_axes(dtype, cpu):
     """Rows, columns and sums over several axes that overlap, go backwards or stand still."""
-    host = engine().target
-    if cpu != "host" and not (host.triple.startswith("x86_64") and host.has("avx2")):
-        pytest.skip("this processor does not run the code")
-    features = "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""
-    target = engine() if cpu == "host" else engine(Target(host.triple, cpu, features))
+    target = engine_for(cpu)
     out = OUTPUTS[dtype][0]
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, out, target))
     rng = np.random.default_rng(9)
@@ -378,11 +380,7 @@ def test_operands_of_axes(dtype, cpu):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_windows_in_place(dtype, cpu):
     """Either operand is the one that isn't packed; C lies either way; sums are cut or not."""
-    host = engine().target
-    if cpu != "host" and not (host.triple.startswith("x86_64") and host.has("avx2")):
-        pytest.skip("this processor does not run the code")
-    features = "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""
-    target = engine() if cpu == "host" else engine(Target(host.triple, cpu, features))
+    target = engine_for(cpu)
     kind, seen = ctypes.CFUNCTYPE(None, ctypes.c_void_p), set()
     tolerance = 1e-4 if dtype == "float32" else 1e-11
     rng = np.random.default_rng(10)
@@ -420,7 +418,7 @@ def test_windows_in_place(dtype, cpu):
                     kind(module.install(dtype, dtype, target, way))(ctypes.addressof(call))
                     np.testing.assert_allclose(c, exact, rtol=tolerance, atol=tolerance * 20)
                 seen.add(way)
-    if host.has("avx512f"):
+    if engine().target.has("avx512f"):
         assert seen >= {"placed", "lines", "windows"}
 
 
