@@ -7,7 +7,9 @@ evaluating one operation after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,14 @@ import numpy as np
 from funcgrad.core import context
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.large import LARGE
-from funcgrad.core.quiet import loud, quiet
 
 ndarray, asarray = np.ndarray, np.asarray
 
 
-def numpy_calls(jaxpr: Jaxpr) -> Callable[..., list]:
+def numpy_calls(jaxpr: Jaxpr) -> Callable[..., Sequence[np.ndarray]]:
     """The function from the program's inputs, as NumPy arrays of their types, to its results.
+
+    It is to be called where floating-point errors pass silently (`core.quiet`).
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> run = numpy_calls(fg.make_jaxpr(lambda x: fnp.sin(x) * 2)(fnp.ones(2)).jaxpr)
@@ -35,6 +38,7 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., list]:
             if isinstance(atom, Literal) and atom not in place:
                 place[atom] = len(place)
                 constants.append(atom.value)
+    n = len(place)
     steps = []
     dead = _last_reads(jaxpr)
     for eqn in jaxpr.eqns:
@@ -42,57 +46,70 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., list]:
         for var in eqn.outs:
             place[var] = len(place)
     outs = [place[a] for a in jaxpr.outs]
-    if len(steps) == 1 and jaxpr.eqns[0].ins == jaxpr.ins and jaxpr.eqns[0].outs == jaxpr.outs:
-        return _one_call(jaxpr.eqns[0])
+    if not steps:
+        return _chosen(outs, constants)
+    if len(steps) == 1 and outs[:1] == [n] and all(i < n for i in outs[1:]):
+        call, first, second, rest, dtype, _ = steps[0]
+        if type(dtype) is not list:
+            at = rest if rest is not None else [first] if second is None else [first, second]
+            return _one_call(call, at, dtype, outs[1:], len(jaxpr.ins), constants)
 
     def run(*values: np.ndarray) -> list:
         env: list[Any] = [*values, *constants]
-        token = quiet()
-        try:
-            for impl, first, second, rest, params, dtype, last in steps:
-                if second is not None:
-                    out = impl(np, env[first], env[second])
-                elif rest is not None:
-                    out = impl(np, *[env[i] for i in rest], **params)
-                elif params:
-                    out = impl(np, env[first], **params)
-                else:
-                    out = impl(np, env[first])
-                if type(dtype) is list:
-                    env += map(_typed, out, dtype)
-                else:
-                    if type(out) is not ndarray:
-                        out = asarray(out)
-                    env.append(out if out.dtype is dtype else out.astype(dtype, copy=False))
-                if last:
-                    out = None
-                    for i in last:
-                        env[i] = None
-        finally:
-            loud(token)
+        for call, first, second, rest, dtype, last in steps:
+            if second is not None:
+                out = call(env[first], env[second])
+            elif rest is None:
+                out = call(env[first])
+            else:
+                out = call(*[env[i] for i in rest])
+            if type(dtype) is list:
+                env += map(_typed, out, dtype)
+            else:
+                if type(out) is not ndarray:
+                    out = asarray(out)
+                env.append(out if out.dtype is dtype else out.astype(dtype, copy=False))
+            if last:
+                out = None
+                for i in last:
+                    env[i] = None
         return [env[i] for i in outs]
 
     return run
 
 
-def _one_call(eqn: Eqn) -> Callable[..., list]:
-    """An equation of all inputs and results."""
-    impl, _, _, _, params, dtype = _step(eqn, [])
-    multiple = eqn.prim.multiple
+def _chosen(outs: list[int], constants: list) -> Callable[..., Sequence[np.ndarray]]:
+    """What gives inputs and constants back."""
+    if not constants and outs == [*range(len(outs))]:
+        return lambda *values: values[: len(outs)]
+    return lambda *values: [(*values, *constants)[i] for i in outs]
+
+
+def _one_call(
+    call: Callable, at: list[int], dtype: np.dtype, outs: list[int], n: int, constants: list
+) -> Callable[..., Sequence[np.ndarray]]:
+    """A program of one equation, whose result comes first, then inputs and constants."""
+    operands: Any = None if at == [*range(n)] and not constants else _getter(at)
+    others = _getter(outs)
 
     def run(*values: np.ndarray) -> list:
-        token = quiet()
-        try:
-            out = impl(np, *values, **params)
-        finally:
-            loud(token)
-        if multiple:
-            return list(map(_typed, out, dtype))
+        if constants:
+            values = (*values, *constants)
+        out = call(*values) if operands is None else call(*operands(values))
         if type(out) is not ndarray:
             out = asarray(out)
-        return [out if out.dtype is dtype else out.astype(dtype, copy=False)]
+        if out.dtype is not dtype:
+            out = out.astype(dtype, copy=False)
+        return [out, *others(values)] if outs else [out]
 
     return run
+
+
+def _getter(places: list[int]) -> Callable[[Sequence], tuple]:
+    """What takes the values at these places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: tuple([values[i] for i in places])
 
 
 def _last_reads(jaxpr: Jaxpr) -> dict[Eqn, list[Var]]:
@@ -107,16 +124,16 @@ def _last_reads(jaxpr: Jaxpr) -> dict[Eqn, list[Var]]:
 
 
 def _step(eqn: Eqn, at: list[int]) -> tuple:
-    """(impl, first operand, second operand, all operands, parameters, dtype of the result): the
-    most frequent forms, an operand with parameters or up to two without, don't need the list."""
+    """(the function of the operands, first operand, second operand, all operands, dtype of the
+    result): the most frequent forms, of one operand or two, don't need the list."""
     if eqn.prim.multiple:
         dtypes: Any = [v.aval.dtype for v in eqn.outs]
-        return eqn.prim.impl, 0, None, at, eqn.params, dtypes
-    avals = [a.aval for a in eqn.ins]
-    aval, impl = context.current().evaluation(eqn.prim, avals, eqn.params)
-    if len(at) == 1 or (len(at) == 2 and not eqn.params):
-        return impl, at[0], at[1] if len(at) == 2 else None, None, eqn.params, aval.dtype
-    return impl, 0, None, at, eqn.params, aval.dtype
+        return partial(eqn.prim.impl, np, **eqn.params), 0, None, at, dtypes
+    aval, impl = context.current().evaluation(eqn.prim, [a.aval for a in eqn.ins], eqn.params)
+    call = partial(impl, np, **eqn.params)
+    if len(at) in (1, 2):
+        return call, at[0], at[1] if len(at) == 2 else None, None, aval.dtype
+    return call, 0, None, at, aval.dtype
 
 
 def _typed(value: Any, dtype: np.dtype) -> np.ndarray:

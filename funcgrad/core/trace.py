@@ -48,6 +48,16 @@ class Trace:
         with self.current():
             return call.fun(*args)
 
+    def ready1(self, ctx: context.Context, of: Any, x: Any) -> Any:
+        """The result of an operation without parameters, or of a recorded function, on one operand
+        as a user gave it, where this trace has found out what it does with such; else None. `ctx`
+        is the current context, whose trace this is."""
+        return None
+
+    def ready2(self, ctx: context.Context, of: Any, x: Any, y: Any) -> Any:
+        """As `ready1`, of two operands, one of which may be a number."""
+        return None
+
     def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Any:
         """The result of a function of the library that this trace knows as one operation (see
         `transforms.recorded`); None where it is to be traced op by op."""
@@ -60,9 +70,14 @@ class Trace:
         try:
             yield
         finally:
-            context.pop(token)
-            self.live = False
-            self._seen = self._below = None  # they hold the trace, and so all that it holds
+            self.end(token)
+
+    def end(self, token: Any) -> None:
+        """Undo the push of a context with this trace, whose tracers then are dead: what `active`
+        does, for transformations of small functions, which a `with` costs too much."""
+        context.pop(token)
+        self.live = False
+        self._seen = self._below = None  # they hold the trace, and so all that it holds
 
     def below(self) -> context.Context:
         """The current context under the parent trace: that of this trace's rules."""

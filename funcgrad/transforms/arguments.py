@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ def name_of(fun: Callable) -> str:
     >>> name_of(len)
     'len'
     """
+    if type(fun) is FunctionType:
+        return fun.__name__
     inner = getattr(fun, "func", None)
     if inner is not None and not hasattr(fun, "__name__"):
         return name_of(inner)
@@ -101,7 +104,9 @@ def as_array(x: Any) -> Any:
     >>> as_array(1.0)
     Array(1., dtype=float32, weak_type=True)
     """
-    if hasattr(x, "aval") or not is_arraylike(x) or getattr(x, "dtype", None) == dtypes.float0:
+    if type(x) is Array or hasattr(x, "aval"):
+        return x
+    if not is_arraylike(x) or getattr(x, "dtype", None) == dtypes.float0:
         return x
     return Array(np.array(raw(x)), aval_of(x).weak_type)
 
@@ -151,7 +156,10 @@ class FlatFunction:
 
     def __call__(self, *leaves: Any) -> list:
         args, kwargs = self.in_tree.unflatten(leaves)
-        out = self.fun(*args, **kwargs)
+        return self.flattened(self.fun(*args, **kwargs))
+
+    def flattened(self, out: Any) -> list:
+        """The leaves of the function's result; its structure, and what is auxiliary, are kept."""
         if self.has_aux:
             if not (isinstance(out, tuple) and len(out) == 2):
                 raise TypeError(

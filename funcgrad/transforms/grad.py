@@ -223,12 +223,12 @@ def grad(
     >>> fg.grad(lambda x: x**3)(2.0)
     Array(12., dtype=float32, weak_type=True)
     """
-    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, _name="grad")
+    gradients = _Gradients("grad", fun, argnums, has_aux, holomorphic, allow_int)
 
     @wraps(fun, "grad")
     def gradient(*args: Any, **kwargs: Any) -> Any:
-        value, g = both(*args, **kwargs)
-        return (g, value[1]) if has_aux else g
+        _, found, flat = gradients(args, kwargs)
+        return (found, flat.aux) if has_aux else found
 
     return gradient
 
@@ -239,8 +239,6 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    *,
-    _name: str = "value_and_grad",
 ) -> Callable:
     """As `grad`, but the function gives (value, gradient), evaluating `fun` once.
 
@@ -248,40 +246,71 @@ def value_and_grad(
     >>> fg.value_and_grad(lambda x: x * x)(3.0)
     (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
-    if not callable(fun):
-        raise TypeError(f"{_name}: the first argument must be a function, got {fun!r}")
-    nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    if not all(isinstance(n, int) for n in nums):
-        raise TypeError(
-            f"{_name} of {name_of(fun)}: argnums must be positions (integers), got {argnums!r}"
-        )
+    gradients = _Gradients("value_and_grad", fun, argnums, has_aux, holomorphic, allow_int)
 
-    @wraps(fun, _name)
+    @wraps(fun, "value_and_grad")
     def both(*args: Any, **kwargs: Any) -> Any:
-        chosen = _positions(_name, fun, nums, args)
-        # What isn't differentiated is passed as it is, whatever it is.
-        varying = tuple(args[i] for i in chosen)
-
-        def partial(*given: Any) -> Any:
-            whole = list(args)
-            for i, a in zip(chosen, given, strict=True):
-                whole[i] = a
-            return fun(*whole, **kwargs)
-
-        leaves, in_tree = tree.flatten((varying, {}))
-        _check_inputs(_name, fun, args, chosen, leaves, holomorphic, allow_int)
-        flat = FlatFunction(_name, wraps(fun, _name)(partial), in_tree, has_aux)
-        outs, pull = _linearized(flat, leaves)
-        _check_scalar(_name, fun, flat, outs, holomorphic)
-        aval = aval_of(outs[0])
-        cts = pull([Array(np.ones((), aval.dtype), aval.weak_type)])
-        whole = [as_weak_as(instantiate(c), aval_of(x)) for c, x in zip(cts, leaves, strict=True)]
-        grads, _ = in_tree.unflatten(whole)
-        value = flat.unflatten(outs)
-        gradient = grads[0] if isinstance(argnums, int) else grads
-        return ((value, flat.aux), gradient) if has_aux else (value, gradient)
+        value, found, flat = gradients(args, kwargs)
+        value = as_array(value)
+        return ((value, flat.aux), found) if has_aux else (value, found)
 
     return both
+
+
+class _Gradients:
+    """A function's gradients in some of its arguments: what `grad` and `value_and_grad` share."""
+
+    __slots__ = ("allow_int", "fun", "has_aux", "holomorphic", "nums", "single", "what")
+
+    def __init__(self, what, fun, argnums, has_aux, holomorphic, allow_int):
+        if not callable(fun):
+            raise TypeError(f"{what}: the first argument must be a function, got {fun!r}")
+        self.single = isinstance(argnums, int)
+        self.nums = (argnums,) if self.single else tuple(argnums)
+        if not self.single and not all(isinstance(n, int) for n in self.nums):
+            raise TypeError(
+                f"{what} of {name_of(fun)}: argnums must be positions (integers), got {argnums!r}"
+            )
+        self.what, self.fun, self.has_aux = what, fun, has_aux
+        self.holomorphic, self.allow_int = holomorphic, allow_int
+
+    def __call__(self, args: tuple, kwargs: dict) -> tuple[Any, Any, FlatFunction]:
+        """The value, the gradients, and what holds the auxiliary result."""
+        what, fun, holomorphic = self.what, self.fun, self.holomorphic
+        chosen = _positions(what, fun, self.nums, args)
+        # What isn't differentiated is passed as it is, whatever it is.
+        leaves, in_tree = tree.flatten(args[chosen[0]] if self.single else
+                                       tuple([args[i] for i in chosen]))  # fmt: skip
+        _check_inputs(what, fun, args, chosen, leaves, holomorphic, self.allow_int)
+        flat = _Chosen(what, fun, in_tree, self.has_aux, args, kwargs, chosen, self.single)
+        outs, pull = _linearized(flat, leaves)
+        _check_scalar(what, fun, flat, outs, holomorphic)
+        value = outs[0]
+        aval = aval_of(value)
+        cts = pull([Array(np.array(1, aval.dtype), aval.weak_type, aval)])
+        found = [
+            c if type(c) is Array and c.weak_type is aval_of(x).weak_type
+            else as_weak_as(instantiate(c), aval_of(x))
+            for c, x in zip(cts, leaves, strict=True)
+        ]  # fmt: skip
+        return value, in_tree.unflatten(found), flat
+
+
+class _Chosen(FlatFunction):
+    """A function of the leaves of some of its arguments, given the others."""
+
+    def __init__(self, what, fun, in_tree, has_aux, args, kwargs, chosen, single):
+        super().__init__(what, fun, in_tree, has_aux)
+        self.args, self.kwargs = args, kwargs
+        self.chosen, self.single = chosen, single
+        self.__name__ = f"{what}({name_of(fun)})"
+
+    def __call__(self, *leaves: Any) -> list:
+        given = self.in_tree.unflatten(leaves)
+        whole = list(self.args)
+        for i, a in zip(self.chosen, (given,) if self.single else given, strict=True):
+            whole[i] = a
+        return self.flattened(self.fun(*whole, **self.kwargs))
 
 
 def _linearized(flat: FlatFunction, leaves: list) -> tuple[list, Callable[[list], list]]:
@@ -297,7 +326,9 @@ def _linearized(flat: FlatFunction, leaves: list) -> tuple[list, Callable[[list]
     return outs, pull
 
 
-def _positions(what: str, fun: Callable, nums: Sequence[int], args: Sequence[Any]) -> list[int]:
+def _positions(what: str, fun: Callable, nums: Sequence[int], args: Sequence[Any]) -> Sequence[int]:
+    if len(nums) == 1 and 0 <= nums[0] < len(args):
+        return nums
     chosen = [n if n >= 0 else n + len(args) for n in nums]
     for n, i in zip(nums, chosen, strict=True):
         if not 0 <= i < len(args):
@@ -310,6 +341,8 @@ def _positions(what: str, fun: Callable, nums: Sequence[int], args: Sequence[Any
 
 def _check_inputs(what, fun, args, chosen, leaves, holomorphic, allow_int) -> None:
     for i, leaf in enumerate(leaves):
+        if type(leaf) is Array and leaf.dtype.kind == "f" and not holomorphic:
+            continue
         if not is_arraylike(leaf):
             need = "gradients are of arrays and numbers; choose others by argnums="
             got: Any = f"{leaf!r} of {type(leaf)}"

@@ -18,6 +18,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.numpy_calls import numpy_calls
+from funcgrad.core.quiet import loud, quiet
 from funcgrad.core.staging import stage, with_constants
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import FuncgradError
@@ -31,7 +32,7 @@ class Recording(NamedTuple):
     """What a function does with operands of certain types: run(*values) → [the result]."""
 
     aval: ShapedArray
-    run: Callable[..., list]
+    run: Callable[..., Sequence]
 
 
 def recorded(fun: Callable) -> Callable:
@@ -92,7 +93,12 @@ def _replayed(ctx: context.Context, fun: Callable, args: tuple, kwargs: dict) ->
         if known is None:
             return None
     aval, run = known
-    return Array(run(*values)[0], aval.weak_type, aval)
+    token = quiet()
+    try:
+        out = run(*values)[0]
+    finally:
+        loud(token)
+    return Array(out, aval.weak_type, aval)
 
 
 def _add_all(key: list, args: tuple, kwargs: dict) -> bool:

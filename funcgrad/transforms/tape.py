@@ -34,21 +34,34 @@ from funcgrad.transforms.recorded import AS_IT_IS, MET, add_static, program
 from funcgrad.transforms.simplify import simplify
 from funcgrad.transforms.transpose import backward_pass, transpose_jaxpr
 
-ndarray = np.ndarray
+ndarray, asarray = np.ndarray, np.asarray
 _LINEAR = "linear"  # what the keys of rules begin with, among what a context knows of types
 
 
 class TapeTracer(Tracer):
     """A known value, and the place of its cotangent."""
 
-    __slots__ = ("place", "primal")
+    __slots__ = ("_primal", "kind", "place", "value")
 
-    def __init__(self, trace: TapeTrace, primal: Any, place: int):
+    def __init__(
+        self, trace: TapeTrace, value: Any, place: int, aval: ShapedArray, kind: tuple | None,
+        primal: Any = None,
+    ):  # fmt: skip
         self._trace = trace
-        self.aval = primal.aval
-        self.primal = primal
-        self.place = place
+        self.aval = aval
         self.source = None
+        self.value = value  # NumPy's array; None for a value of another kind, which is `primal`
+        self.kind = kind  # the value's type in keys of rules
+        self.place = place
+        self._primal = primal
+
+    @property
+    def primal(self) -> Any:
+        """The value as an Array, made when it is first asked for."""
+        made = self._primal
+        if made is None:
+            made = self._primal = Array(self.value, self.aval.weak_type, self.aval)
+        return made
 
     def concrete(self) -> Any:
         return self.primal
@@ -63,10 +76,16 @@ class LinearRule(NamedTuple):
     """
 
     aval: ShapedArray
-    run: Callable[..., list]
+    run: Callable[..., Sequence]
     pull: Any = None
     backward: Any = None
     positions: Sequence[int] = ()
+    kind: tuple | None = None
+
+
+def _kind(aval: ShapedArray) -> tuple:
+    """A type in the keys of rules, of an operand that varies."""
+    return aval.shape, aval.dtype, aval.weak_type, True
 
 
 def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool]) -> LinearRule:
@@ -93,7 +112,7 @@ def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool]) -> LinearRule:
     cts = dict(zip(choose(operands, found), backward.outs, strict=True))
     positions = [operands[i] for i in order_of(parts.unknown, n_varying) if operands[i] in cts]
     backward = simplify(Jaxpr(backward.ins, backward.eqns, [cts[i] for i in positions]))
-    return LinearRule(aval, run, numpy_calls(backward), backward, positions)
+    return LinearRule(aval, run, numpy_calls(backward), backward, positions, _kind(aval))
 
 
 def _equation(prim: Primitive, operands: Iterable[Any], params: dict) -> Jaxpr:
@@ -138,16 +157,20 @@ class TapeTrace(Trace):
 
     def __init__(self, parent: Trace):
         super().__init__(parent)
-        # How cotangents go through each operation (a rule, or a linear program), a rule's
-        # residuals, the places of the operands' cotangents and of the result's, or results'.
-        self.nodes: list[tuple[Any, Sequence[np.ndarray], Sequence[int], Any]] = []
-        self.places = 0
+        # For each place, where cotangents are added up, the operation whose result it belongs to:
+        # how cotangents go through it (a rule, or a linear program), a rule's residuals, the places
+        # of the operands' cotangents and, of a program, those of the results'. None for inputs, and
+        # for what has several results but at the first.
+        self.nodes: list[tuple[Any, Sequence[np.ndarray], Sequence[int], Any] | None] = []
 
     def new(self, primal: Any) -> TapeTracer:
         """A value that varies."""
-        place = self.places
-        self.places = place + 1
-        return TapeTracer(self, primal, place)
+        place = len(self.nodes)
+        self.nodes.append(None)
+        aval = primal.aval
+        if type(primal) is Array:
+            return TapeTracer(self, primal._value, place, aval, _kind(aval), primal)
+        return TapeTracer(self, None, place, aval, None, primal)
 
     def owns(self, x: Any) -> bool:
         """Whether a value varies."""
@@ -185,6 +208,79 @@ class TapeTrace(Trace):
             return self.parent.process_custom(call, args)
         return self._by_itself(lambda *xs: context.current().trace.process_custom(call, xs), args)
 
+    def ready1(self, ctx: context.Context, of: Any, x: Any) -> Any:
+        if type(x) is not TapeTracer or x._trace is not self:
+            return None
+        rule = ctx.types.get((_LINEAR, of, x.kind))
+        held = x._primal
+        if type(rule) is not LinearRule or (held is not None and held._gone is not None):
+            return None
+        token = quiet()
+        try:
+            out, *residuals = rule.run(x.value)
+        finally:
+            loud(token)
+        if rule.pull is None:
+            return Array(out, rule.aval.weak_type, rule.aval)
+        nodes = self.nodes
+        made = TapeTracer(self, out, len(nodes), rule.aval, rule.kind)
+        nodes.append((rule, residuals, (x.place,), None))
+        return made
+
+    def ready2(self, ctx: context.Context, of: Any, x: Any, y: Any) -> Any:
+        i = j = -1
+        a: Any = None
+        kind: Any = None
+        other: Any
+        if type(x) is TapeTracer and x._trace is self:
+            a, i, kind = x.value, x.place, x.kind
+            held = x._primal
+            if held is not None and held._gone is not None:
+                return None
+        elif type(x) is Array:
+            if x._gone is not None:
+                return None
+            a = x._value
+            kind = a.shape, a.dtype, x.weak_type, False
+        if type(y) is TapeTracer and y._trace is self:
+            b, j, other = y.value, y.place, y.kind
+            held = y._primal
+            if held is not None and held._gone is not None:
+                return None
+        elif type(y) is Array:
+            if y._gone is not None:
+                return None
+            b = y._value
+            other = b.shape, b.dtype, y.weak_type, False
+        elif i >= 0 and type(y) in _NUMBERS and _takes_numbers(kind):
+            b, other = y, ((), kind[1], False, False)
+        else:
+            return None
+        if kind is None:
+            if j < 0 or type(x) not in _NUMBERS or not _takes_numbers(other):
+                return None
+            a, kind = x, ((), other[1], False, False)
+        rule = ctx.types.get((_LINEAR, of, kind, other))
+        if type(rule) is not LinearRule or (i < 0 and j < 0):
+            return None
+        token = quiet()
+        try:
+            if type(b) is not ndarray:
+                b = asarray(b, kind[1])
+            elif type(a) is not ndarray:
+                a = asarray(a, other[1])
+            out, *residuals = rule.run(a, b)
+        except OverflowError:  # a number that the dtype can't hold, of which others tell
+            return None
+        finally:
+            loud(token)
+        if rule.pull is None:
+            return Array(out, rule.aval.weak_type, rule.aval)
+        nodes = self.nodes
+        made = TapeTracer(self, out, len(nodes), rule.aval, rule.kind)
+        nodes.append((rule, residuals, (i, j), None))
+        return made
+
     def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Any:
         key: list[Any] = [_LINEAR, fun]
         values: list[Any] = []
@@ -216,19 +312,23 @@ class TapeTrace(Trace):
         among them."""
         mine = False
         for a in args:
-            place = -1
             if type(a) is TapeTracer and a._trace is self:
-                place, a, mine = a.place, a.primal, True
-            if type(a) is not Array:
-                if static is not None and static(key, a):
-                    continue
+                held = a._primal
+                if a.kind is None or (held is not None and held._gone is not None):
+                    return None
+                mine = True
+                values.append(a.value)
+                places.append(a.place)
+                key.append(a.kind)
+            elif type(a) is Array:
+                if a._gone is not None:
+                    return None
+                value = a._value
+                values.append(value)
+                places.append(-1)
+                key.append((value.shape, value.dtype, a.weak_type, False))
+            elif static is None or not static(key, a):
                 return None
-            if a._gone is not None:
-                return None
-            value = a._value
-            values.append(value)
-            places.append(place)
-            key += value.shape, value.dtype, a.weak_type, place >= 0
         return mine
 
     def _rule(
@@ -260,15 +360,17 @@ class TapeTrace(Trace):
         return None
 
     def _apply(self, rule: LinearRule, values: list, places: list[int]) -> Any:
-        outs = rule.run(*values)
-        aval = rule.aval
-        made = Array(outs[0], aval.weak_type, aval)
+        token = quiet()
+        try:
+            out, *residuals = rule.run(*values)
+        finally:
+            loud(token)
         if rule.pull is None:
-            return made
-        place = self.places
-        self.places = place + 1
-        self.nodes.append((rule, outs[1:], [places[i] for i in rule.positions], place))
-        return TapeTracer(self, made, place)
+            return Array(out, rule.aval.weak_type, rule.aval)
+        nodes = self.nodes
+        made = TapeTracer(self, out, len(nodes), rule.aval, rule.kind)
+        nodes.append((rule, residuals, places, None))
+        return made
 
     def _by_itself(self, fun: Callable[..., list], args: Sequence[Any]) -> list:
         """The results of a function that is linearized now, and for this once."""
@@ -278,35 +380,56 @@ class TapeTrace(Trace):
             outs, lin = linearize_flat(fun, primals, [self.owns(a) for a in args])
         finally:
             context.pop(token)
-        made = [self.new(o) if nz else o for o, nz in zip(outs, lin.out_nonzero, strict=True)]
         ins = [a.place for a, v in zip(args, lin.in_nonzero, strict=True) if v]
+        made = [self.new(o) if nz else o for o, nz in zip(outs, lin.out_nonzero, strict=True)]
         places = [t.place for t, nz in zip(made, lin.out_nonzero, strict=True) if nz]
         if places:
-            self.nodes.append((lin, (), ins, places))
+            self.nodes[places[0]] = (lin, (), ins, places)
         return made
 
     def pull_back(self, cts: dict[int, Any]) -> None:
         """Run the tape backwards, and off: cotangents by places, of its results as they are given,
         of its inputs in the end."""
         nodes = self.nodes
-        while nodes:
-            how, residuals, ins, outs = nodes.pop()
-            if type(how) is not LinearRule:
-                for i, ct in _pulled(how, [cts.pop(p, None) for p in outs]):
-                    add_to(cts, ins[i], ct)
-                continue
-            given = cts.pop(outs, None)
-            if type(given) is ndarray:
-                found = how.pull(*residuals, given)
-            elif given is None:
-                continue
-            else:  # an array that is cut over a mesh
-                found = eval_jaxpr(how.backward, *map(Array, residuals), given)
-            for place, ct in zip(ins, found, strict=True):
-                if place in cts:
-                    add_to(cts, place, ct)
-                else:
-                    cts[place] = ct
+        token = quiet()
+        try:
+            while nodes:
+                node = nodes.pop()
+                if node is None:
+                    continue
+                how, residuals, ins, outs = node
+                if type(how) is not LinearRule:
+                    loud(token)  # it may be the user's functions
+                    try:
+                        pulled = _pulled(how, [cts.pop(p, None) for p in outs])
+                    finally:
+                        token = quiet()
+                    for i, ct in pulled:
+                        add_to(cts, ins[i], ct)
+                    continue
+                given = cts.pop(len(nodes), None)
+                if given is None:
+                    continue
+                if type(given) is ndarray:
+                    found = how.pull(*residuals, given)
+                else:  # an array that is cut over a mesh
+                    found = eval_jaxpr(how.backward, *map(Array, residuals), given)
+                for i, ct in zip(how.positions, found, strict=True):
+                    place = ins[i]
+                    if place in cts:
+                        add_to(cts, place, ct)
+                    else:
+                        cts[place] = ct
+        finally:
+            loud(token)
+
+
+# Numbers that beside an operand of floats, whose dtype isn't weak, take that dtype.
+_NUMBERS = frozenset({float, int})
+
+
+def _takes_numbers(kind: Any) -> bool:
+    return kind is not None and kind[1].kind in "fc" and not kind[2]
 
 
 def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:
@@ -319,11 +442,7 @@ def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:
 
 def _sum(x: Any, y: Any) -> Any:
     if type(x) is ndarray and type(y) is ndarray and x.nbytes < LARGE:
-        token = quiet()
-        try:
-            return np.asarray(add.impl(np, x, y))
-        finally:
-            loud(token)
+        return asarray(add.impl(np, x, y))
     out = add.bind(*(Array(a) if type(a) is ndarray else a for a in (x, y)))
     return out._value if type(out) is Array else out
 
@@ -333,28 +452,37 @@ def linearize_at_root(
 ) -> tuple[list, Callable[[list], list]]:
     """Results of `fun` on flat primals, and the function from the results' cotangents to those of
     the primals (or `Zero`), which can be called once. Only where `at_root` holds."""
-    trace = TapeTrace(context.current().trace)
-    primals = list(map(as_array, primals))
-    avals = [aval_of(p).tangent() for p in primals]
-    with trace.active():
-        args = [
-            p if a.dtype == dtypes.float0 else trace.new(p)
-            for p, a in zip(primals, avals, strict=True)
-        ]
+    ctx = context.current()
+    trace = TapeTrace(ctx.trace)
+    args: list[Any] = []
+    for p in primals:
+        p = as_array(p)
+        args.append(p if aval_of(p).tangent().dtype == dtypes.float0 else trace.new(p))
+    token = context.push(ctx.with_trace(trace))
+    try:
         outs = list(fun(*args))
         if isinstance(fun, FlatFunction):
             fun.lower_aux(trace.primal)
+    finally:
+        trace.end(token)
 
     def pull(cts: list) -> list:
         held: dict[int, Any] = {}
-        for out, ct in zip(outs, cts, strict=True):
-            if trace.owns(out):
-                add_to(held, out.place, ct)
+        token = quiet()
+        try:
+            for out, ct in zip(outs, cts, strict=True):
+                if type(out) is TapeTracer and out._trace is trace:
+                    add_to(held, out.place, ct)
+        finally:
+            loud(token)
         trace.pull_back(held)
-        found = [held.get(a.place) if trace.owns(a) else None for a in args]
-        return [
-            Zero(v) if c is None else Array(c, v.weak_type, v) if type(c) is ndarray else c
-            for c, v in zip(found, avals, strict=True)
-        ]
+        return [_cotangent(a, held.get(a.place) if trace.owns(a) else None) for a in args]
 
     return [trace.primal(o) for o in outs], pull
+
+
+def _cotangent(of: Any, ct: Any) -> Any:
+    """A cotangent as it is given to others."""
+    if type(ct) is ndarray:
+        return Array(ct, of.aval.weak_type, of.aval)
+    return Zero(aval_of(of).tangent()) if ct is None else ct

@@ -64,7 +64,7 @@ class PyTreeDef:
             self._build = next
         elif isinstance(arity, int):
             self._num_leaves, self._num_nodes = arity, arity + 1
-            self._build = _leaves_builder(kind.unflatten, data, arity)
+            self._build = _leaves_builder(kind, data, arity)
         else:
             self._num_leaves = sum([child._num_leaves for child in arity])
             self._num_nodes = sum([child._num_nodes for child in arity]) + 1
@@ -160,7 +160,15 @@ def _is_plain(data: Any) -> bool:
     return type(data) in _PLAIN_TYPES
 
 
-def _leaves_builder(unflatten: Callable, data: Any, n: int) -> Callable[[Iterator], Any]:
+def _leaves_builder(kind: Kind, data: Any, n: int) -> Callable[[Iterator], Any]:
+    # The most frequent nodes without a call for each.
+    if kind is DICT:
+        return lambda leaves: dict(zip(data, leaves, strict=False))
+    if kind is LIST:
+        return lambda leaves: list(islice(leaves, n))
+    if kind is TUPLE:
+        return lambda leaves: tuple(islice(leaves, n))
+    unflatten = kind.unflatten
     return lambda leaves: unflatten(data, tuple(islice(leaves, n)))
 
 
@@ -240,6 +248,8 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list, PyTreeDef]:
     >>> flatten({"b": (1, 2), "a": 3})
     ([3, 1, 2], PyTreeDef({'a': *, 'b': (*, *)}))
     """
+    if type(tree) in leaf_types:
+        return [tree], LEAF
     found: list = []
     try:
         return found, _flatten(tree, found, is_leaf)
@@ -275,8 +285,11 @@ def _flatten(tree: Any, leaves: list, is_leaf: IsLeaf) -> PyTreeDef:
     # Where all children are leaves, no Python runs for each of them.
     if leaf_types.issuperset(map(type, children)):
         leaves.extend(children)
-        found = _plain.get((kind, data, len(children))) if data is None else None
-        return found or _find(kind, data, len(children))
+        if data is None or kind is DICT:
+            found = _plain.get((kind, data, len(children)))
+            if found is not None and found._data is data:
+                return found
+        return _find(kind, data, len(children))
     arity = tuple([_flatten(child, leaves, is_leaf) for child in children])
     only_leaves = arity[-1] is LEAF and all(child is LEAF for child in arity)
     return _find(kind, data, len(arity) if only_leaves else arity)
