@@ -181,6 +181,13 @@ class FlatFunction:
         return self.out_tree.unflatten(map(as_array, leaves))
 
 
+class PositionalFunction(FlatFunction):
+    """A function as `FlatFunction` has it, of positional arguments alone."""
+
+    def __call__(self, *leaves: Any) -> list:
+        return self.flattened(self.fun(*self.in_tree.unflatten(leaves)))
+
+
 def avals_of(leaves: Sequence[Any]) -> list:
     """The abstract values of flat arguments."""
     return [aval_of(x) for x in leaves]

@@ -1,7 +1,8 @@
 """Batching: each value may carry a batch axis, each op maps over it by its batching rule.
 
 Under `BatchTrace` a tracer is a value with an axis more than it shows. Named axes are how
-collectives (`psum`, `axis_index`, …) reach across the batch.
+collectives (`psum`, `axis_index`, …) reach across the batch. What the rule of an operation met
+again makes of its operands' types is found ready, as a list of NumPy calls.
 """
 
 from __future__ import annotations
@@ -10,13 +11,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from funcgrad.core import context
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
+from funcgrad.core.numpy_calls import numpy_calls
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.quiet import loud, quiet
 from funcgrad.core.staging import stage, stage_closed
 from funcgrad.core.trace import Trace, Tracer, aval_of
 from funcgrad.errors import ConcretizationError
 from funcgrad.ops.base import batch_front
+from funcgrad.transforms.recorded import AS_IT_IS, MET, add_static, at_root, program
+from funcgrad.transforms.simplify import simplify
+
+_BATCHED = "batched"  # what the keys of rules begin with, among what a context knows of types
 
 
 class BatchAxis(NamedTuple):
@@ -32,17 +40,29 @@ class BatchTracer(Tracer):
 
     __slots__ = ("dim", "value")
 
-    def __init__(self, trace: Trace, value: Any, dim: int):
+    def __init__(self, trace: Trace, value: Any, dim: int, aval: ShapedArray | None = None):
         self._trace = trace
         self.value = value
         self.dim = dim
-        full = aval_of(value)
-        shape = full.shape[:dim] + full.shape[dim + 1 :]
-        self.aval = ShapedArray(shape, full.dtype, full.weak_type)
         self.source = None
+        self.aval = _of_a_lane(aval_of(value), dim) if aval is None else aval
 
     def origin(self) -> str:
         return f"It differs along the axis that {self._trace.what} maps."
+
+
+def _of_a_lane(full: ShapedArray, dim: int) -> ShapedArray:
+    return ShapedArray(full.shape[:dim] + full.shape[dim + 1 :], full.dtype, full.weak_type)
+
+
+class BatchedRule(NamedTuple):
+    """An operation on operands of certain types and batch axes: run(*values) → [the result], its
+    type, its batch axis and the type of a lane (None: it is the same for all)."""
+
+    run: Callable[..., Sequence]
+    aval: ShapedArray
+    dim: int | None
+    lane: ShapedArray | None
 
 
 class BatchTrace(Trace):
@@ -53,6 +73,8 @@ class BatchTrace(Trace):
     def __init__(self, parent: Trace, axis: BatchAxis):
         super().__init__(parent)
         self.axis = axis
+        # Whether operations are evaluated at once, and know no more of the axis than its size.
+        self._plain = at_root() and axis.name is None and not axis.spmd
 
     def unpack(self, x: Any) -> tuple[Any, int | None]:
         """A value and its batch axis as this trace sees them."""
@@ -79,6 +101,10 @@ class BatchTrace(Trace):
         assert self.parent is not None
         if not mapped and self.axis.name not in axis_names(params):
             return self.parent.process(prim, args, params)
+        if self._plain and prim.partial is None and not (prim.multiple or prim.effect):
+            out = self._found((prim, *params.items()), prim.bind, args, params, values, dims)
+            if out is not None:
+                return out
         token = context.push(self.below())
         try:
             out, out_dims = prim.batched(self.axis, values, dims, params)
@@ -87,6 +113,90 @@ class BatchTrace(Trace):
         if prim.multiple:
             return [self.pack(v, d) for v, d in zip(out, out_dims, strict=True)]
         return self.pack(out, out_dims)
+
+    def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Any:
+        if not self._plain:
+            return None
+        key: list[Any] = [fun]
+        operands = []
+        for a in args:
+            if type(a) is BatchTracer or type(a) is Array:
+                operands.append(a)
+                key.append(None)
+            elif not add_static(key, a):
+                return None
+        for name, a in kwargs.items():
+            key.append(name)
+            if not add_static(key, a):
+                return None
+        pairs = [self.unpack(a) for a in operands]
+        dims = [d for _, d in pairs]
+        if all(d is None for d in dims):
+            return None
+        return self._found(tuple(key), fun, args, kwargs, [v for v, _ in pairs], dims)
+
+    def _found(
+        self, of: tuple, fun: Callable, args: tuple, kwargs: dict, values: list, dims: list
+    ) -> Any:
+        """The result of what has the key `of` and is `fun`, by its rule; None where that isn't
+        known, as of what wasn't met before."""
+        ctx = context.current()
+        if ctx.debug_nans:
+            return None
+        key: list[Any] = [_BATCHED, of]
+        for v, d in zip(values, dims, strict=True):
+            if type(v) is not Array or v._gone is not None:
+                return None
+            key += v._value.shape, v._value.dtype, v.weak_type, d
+        found = tuple(key)
+        try:
+            rule = ctx.types.get(found)
+        except TypeError:  # a parameter that has no hash
+            return None
+        if type(rule) is not BatchedRule:
+            if rule is not None and rule is not MET:
+                return None
+            ctx = self.below()
+            if rule is None:
+                ctx.keep(found, MET)
+                return None
+            token = context.push(ctx)
+            try:
+                rule = self._rule(fun, args, kwargs, values, dims)
+            finally:
+                context.pop(token)
+            ctx.keep(found, AS_IT_IS if rule is None else rule)
+            if rule is None:
+                return None
+        token = quiet()
+        try:
+            out = rule.run(*[v._value for v in values])[0]
+        finally:
+            loud(token)
+        made = Array(out, rule.aval.weak_type, rule.aval)
+        return made if rule.dim is None else BatchTracer(self, made, rule.dim, rule.lane)
+
+    def _rule(
+        self, fun: Callable, args: tuple, kwargs: dict, values: list, dims: list
+    ) -> BatchedRule | None:
+        operand = [isinstance(a, Array | Tracer) for a in args]
+        out_dims: list = []
+
+        def batched(*xs: Any) -> Any:
+            def lane(*lanes: Any) -> list:
+                given = iter(lanes)
+                whole = (next(given) if m else a for a, m in zip(args, operand, strict=True))
+                return [fun(*whole, **kwargs)]
+
+            (out,), out_dims[:] = batch_flat(lane, self.axis, xs, dims)
+            return out
+
+        jaxpr = program(batched, values, {})
+        if jaxpr is None:
+            return None
+        (dim,), aval = out_dims, jaxpr.outs[0].aval
+        lane = None if dim is None else _of_a_lane(aval, dim)
+        return BatchedRule(numpy_calls(simplify(jaxpr)), aval, dim, lane)
 
     def process_custom(self, call: Any, args: tuple) -> list:
         pairs = [self.unpack(a) for a in args]
@@ -139,9 +249,12 @@ def batch_flat(
         ctx = ctx.replace(axes={**ctx.axes, axis.name: axis.size})
     token = context.push(ctx)
     try:
-        with trace.active():
-            outs = fun(*(trace.pack(a, d) for a, d in zip(args, dims, strict=True)))
+        inner = context.push(ctx.with_trace(trace))
+        try:
+            outs = fun(*[trace.pack(a, d) for a, d in zip(args, dims, strict=True)])
             pairs = [trace.unpack(o) for o in outs]
+        finally:
+            trace.end(inner)
     finally:
         context.pop(token)
     return [v for v, _ in pairs], [d for _, d in pairs]

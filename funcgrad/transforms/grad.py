@@ -30,7 +30,8 @@ from funcgrad.transforms.control import as_type, as_weak_as
 from funcgrad.transforms.jvp import jvp_flat
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
 from funcgrad.transforms.pullback import pull_back_later
-from funcgrad.transforms.tape import at_root, linearize_at_root
+from funcgrad.transforms.recorded import at_root
+from funcgrad.transforms.tape import linearize_at_root
 from funcgrad.transforms.transpose import backward_pass
 
 

@@ -35,6 +35,14 @@ class Recording(NamedTuple):
     run: Callable[..., Sequence]
 
 
+def at_root() -> bool:
+    """Whether nothing but evaluation goes on, of arrays in one piece."""
+    ctx = context.current()
+    return ctx.trace is context.ROOT.trace and not (
+        ctx.debug_nans or ctx.axes or ctx.manual or ctx.communicators
+    )
+
+
 def recorded(fun: Callable) -> Callable:
     """Decorates a function of the library with one result: its operands are the arrays among its
     positional arguments, and no operation that it does depends on their values.

@@ -142,14 +142,6 @@ def _pulled(lin: Linearized, cts: Sequence[Any]) -> list[tuple[int, Any]]:
     return [(i, found[i]) for i in order if type(found[i]) is not Zero]
 
 
-def at_root() -> bool:
-    """Whether nothing but evaluation goes on, of arrays in one piece."""
-    ctx = context.current()
-    return ctx.trace is context.ROOT.trace and not (
-        ctx.debug_nans or ctx.axes or ctx.manual or ctx.communicators
-    )
-
-
 class TapeTrace(Trace):
     """Runs operations at once, and writes down how cotangents go back through them."""
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad import tree
+from funcgrad.core.array import Array
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import BatchingError
 from funcgrad.ops.base import batch_front, move_axis
 from funcgrad.transforms.arguments import (
     FlatFunction,
+    PositionalFunction,
     check_leaves,
     is_arraylike,
     leaf_names,
@@ -55,16 +57,25 @@ def vmap(
                 f"vmap of {name_of(fun)}: in_axes has {len(in_axes)} entries, but the function was "
                 f"called with {len(args)} positional arguments"
             )
-        leaves, in_tree = tree.flatten((args, kwargs))
-        args_tree = tree.structure(args)
-        axes = tree.flatten_axes("vmap in_axes", args_tree, in_axes)
-        axes += [0] * (len(leaves) - len(axes))
+        if kwargs:
+            leaves, in_tree = tree.flatten((args, kwargs))
+            flat = FlatFunction("vmap", fun, in_tree)
+        else:
+            leaves, in_tree = tree.flatten(args)
+            flat = PositionalFunction("vmap", fun, in_tree)
+        if type(in_axes) is int and in_axes == 0:
+            axes: list = [0] * len(leaves)
+        else:
+            axes = tree.flatten_axes("vmap in_axes", tree.structure(args), in_axes)
+            axes += [0] * (len(leaves) - len(axes))
         dims = _normalized(fun, args, kwargs, leaves, axes)
         size = _mapped_size(fun, args, kwargs, leaves, dims, axis_size)
-        flat = FlatFunction("vmap", fun, in_tree)
         outs, out_dims = batch_flat(flat, BatchAxis(axis_name, size, spmd), leaves, dims)
         assert flat.out_tree is not None
-        wanted = tree.flatten_axes("vmap out_axes", flat.out_tree, out_axes)
+        if type(out_axes) is int:
+            wanted = [out_axes] * len(outs)
+        else:
+            wanted = tree.flatten_axes("vmap out_axes", flat.out_tree, out_axes)
         return flat.unflatten(
             [_place(fun, o, d, w, size) for o, d, w in zip(outs, out_dims, wanted, strict=True)]
         )
@@ -75,8 +86,8 @@ def vmap(
 def _normalized(fun, args, kwargs, leaves, axes) -> list[int | None]:
     dims: list[int | None] = []
     for i, (leaf, axis) in enumerate(zip(leaves, axes, strict=True)):
-        if axis is None:
-            dims.append(None)
+        if axis is None or (type(axis) is int and not axis and type(leaf) is Array and leaf.ndim):
+            dims.append(axis)
             continue
         if not is_arraylike(leaf):
             check_leaves("vmap", fun, args, kwargs)
@@ -93,7 +104,8 @@ def _normalized(fun, args, kwargs, leaves, axes) -> list[int | None]:
 
 def _mapped_size(fun, args, kwargs, leaves, dims: Sequence[int | None], size: int | None) -> int:
     sizes = [
-        aval_of(x).shape[d] if d is not None else None for x, d in zip(leaves, dims, strict=True)
+        None if d is None else (x if type(x) is Array else aval_of(x)).shape[d]
+        for x, d in zip(leaves, dims, strict=True)
     ]
     found = {n for n in sizes if n is not None}
     if size is not None:
@@ -118,6 +130,8 @@ def _mapped_size(fun, args, kwargs, leaves, dims: Sequence[int | None], size: in
 
 
 def _place(fun: Callable, out: Any, dim: int | None, wanted: int | None, size: int) -> Any:
+    if wanted == dim and dim is not None:
+        return out
     if wanted is None:
         if dim is not None:
             raise BatchingError(

@@ -11,7 +11,8 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, nn
 from funcgrad.core import context
 from funcgrad.errors import DifferentiationError, DonatedBufferError, LeakedTracerError
-from funcgrad.transforms.tape import TapeTracer, at_root, linear_rule, linearize_at_root
+from funcgrad.transforms.recorded import at_root
+from funcgrad.transforms.tape import TapeTracer, linear_rule, linearize_at_root
 
 RNG = np.random.default_rng(0)
 

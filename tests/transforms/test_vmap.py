@@ -8,7 +8,14 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, tree
-from funcgrad.errors import BatchingError, TreeError
+from funcgrad.core import context
+from funcgrad.errors import (
+    BatchingError,
+    DonatedBufferError,
+    LeakedTracerError,
+    NonFiniteError,
+    TreeError,
+)
 
 M = np.arange(6, dtype=np.float32).reshape(2, 3)
 V = np.array([1.0, 2.0, 3.0], np.float32)
@@ -145,6 +152,92 @@ def test_decorator_and_name():
     same(scaled(M, 2.0), M * 2)
     assert scaled.__name__ == "vmap(scaled)"
     assert scaled.__doc__ == "Scale x."
+
+
+# ---- rules that are found ready, from the third call on
+
+AGAIN = {
+    "operators": lambda x, y: (x * y + x * 2.0 - 1, -x, x / y, 3 - x, x**2, x > y),
+    "functions": lambda x, y: (
+        fnp.sin(x),
+        fnp.tanh(x * y),
+        fnp.maximum(x, y),
+        fnp.where(x > 0, x, y),
+    ),
+    "reductions": lambda x, y: (fnp.sum(x * y), fnp.mean(x), fnp.max(x), fnp.argmax(y * x)),
+    "matrices": lambda x, y: (fnp.outer(x, y), x @ y, fnp.outer(x, y) @ x),
+    "indices": lambda x, y: (x[1:], x[::-1], x[fnp.argsort(x)], x.at[0].set(5.0)),
+    "shapes": lambda x, y: (x[:, None] * y, fnp.stack([x, y]), fnp.broadcast_to(x[0], (2,))),
+    "the same for all lanes": lambda x, y: (fnp.sum(y), fnp.zeros_like(x), y * 2),
+    "several results": lambda x, y: tuple(fnp.split(x * y, [1])) + tuple(lax.top_k(x, 2)),
+    "low precision": lambda x, y: (x.astype("bfloat16") * 2, fnp.sum(x.astype("float16"))),
+    "programs": lambda x, y: (fg.jit(lambda z: z * y)(x), lax.cumsum(x), fg.checkpoint(fnp.sin)(x)),
+    "inside one another": lambda x, y: (fg.vmap(lambda a: a * y)(x), fg.vmap(lambda a: a + x)(y)),
+    "a gradient": lambda x, y: fg.grad(lambda z: fnp.sum(fnp.sin(z) * y))(x),
+}
+
+
+@pytest.mark.parametrize("fun", AGAIN.values(), ids=AGAIN)
+@pytest.mark.parametrize("in_axes", [(0, None), (1, None), (0, 0), (-1, 0)])
+def test_each_call_gives_the_bits_of_the_first(fun, in_axes):
+    x = fnp.array(np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32))
+    y = x * 0.5 if in_axes[1] == 0 else x[0] * 0.5
+    context.ROOT.types.clear()
+    want = fg.vmap(fun, in_axes)(x, y)
+    lanes = [fun(x.take(i, in_axes[0]), y[i] if in_axes[1] == 0 else y) for i in range(3)]
+    for _ in range(3):
+        got = fg.vmap(fun, in_axes)(x, y)
+        same(got, want)
+        for a, b in zip(tree.leaves(got), tree.leaves(want), strict=True):
+            assert (a.dtype, a.weak_type) == (b.dtype, b.weak_type)
+    stacked = tree.map(lambda *rows: np.stack(rows), *lanes)
+    tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, stacked)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_each_call_has_its_own_size(n):
+    for size in (n, 2, n, n):
+        x = fnp.arange(size * 2.0).reshape(size, 2)
+        same(fg.vmap(lambda row: fnp.sum(row * 2.0))(x), np.asarray(x).sum(1) * 2)
+
+
+def test_non_finite_values_pass_silently():
+    with np.errstate(all="raise"):
+        for _ in range(4):
+            assert np.isnan(fg.vmap(lambda x: fnp.log(x) * 0.0)(fnp.array([-1.0, 0.0]))).all()
+
+
+def test_values_are_looked_at_each_time():
+    c = fnp.ones(3)
+    fun = fg.vmap(lambda x: fnp.sum(x * c))
+    for _ in range(4):
+        fun(M)
+    fun(fnp.array(M))
+    with fg.debug_nans(), pytest.raises(NonFiniteError):
+        fun(fnp.array([[np.inf, -np.inf, 0.0]]))
+    c.delete()
+    with pytest.raises(DonatedBufferError):
+        fun(fnp.array(M))
+
+
+def test_checks_for_nans_begin_inside():
+    def fun(x):
+        with fg.debug_nans():
+            return fnp.log(x)
+
+    for _ in range(4):
+        with pytest.raises(NonFiniteError):
+            fg.vmap(fun)(fnp.array([-1.0, 1.0]))
+
+
+def test_tracers_that_leak_are_told():
+    held = []
+    for _ in range(4):
+        fg.vmap(lambda x: held.append(x) or x * 2.0)(fnp.ones(2))
+        with pytest.raises(LeakedTracerError, match="vmap"):
+            held[-1] * 2.0
+        with pytest.raises(LeakedTracerError):
+            fg.vmap(lambda x: x * held[-1])(fnp.ones(2))
 
 
 # ---- what is refused
