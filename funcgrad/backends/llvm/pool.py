@@ -12,6 +12,7 @@ Workers are POSIX threads that spin for some microseconds, then sleep; the first
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 import os
 import threading
@@ -23,6 +24,8 @@ from funcgrad.backends.llvm.target import Target
 
 NAME = "fg_parallel_for"
 SPIN_SECONDS = 30e-6
+# How often the spinning loop is timed, and so many turns of it.
+SAMPLES, SAMPLE = 8, 250
 
 _lock = threading.Lock()
 _pool: _Pool | None = None
@@ -347,12 +350,20 @@ class _Pool:
         self.field("limit").value = num_threads() - 1
 
     def _calibrate(self) -> int:
-        """How many turns of the spinning loop SPIN_SECONDS are: a pause takes 5 to 150 cycles."""
+        """How many turns of the spinning loop SPIN_SECONDS are: a pause takes 5 to 150 cycles.
+
+        The fastest of several samples counts. One that another process interrupts says too few
+        turns, with which workers sleep between loops and come late to each, as long as the
+        process lives.
+        """
         spin = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self.library.address("fg_pool_spin"))
         spin(10)
-        start = time.perf_counter()
-        spin(1000)
-        return max(1, int(1000 * SPIN_SECONDS / (time.perf_counter() - start)))
+        fastest = math.inf
+        for _ in range(SAMPLES):
+            start = time.perf_counter()
+            spin(SAMPLE)
+            fastest = min(fastest, time.perf_counter() - start)
+        return max(1, int(SAMPLE * SPIN_SECONDS / fastest))
 
 
 def num_threads() -> int:

@@ -209,3 +209,16 @@ def test_interpreter_exits_at_once_with_workers_spinning_or_asleep():
     for pause in ("", "import time; time.sleep(0.05)"):
         result = run(f"pool.set_num_threads(4); loop(); {pause}\nprint('bye')")
         assert (result.returncode, result.stdout, result.stderr) == (0, "bye\n", "")
+
+
+def test_a_sample_that_is_interrupted_leaves_spinning_as_long(monkeypatch):
+    now = iter(range(1000))
+    late = {3: 5.0, 9: 1.0}
+
+    def clock():
+        tick = next(now)
+        return tick * 1e-5 + sum(delay for at, delay in late.items() if at <= tick)
+
+    monkeypatch.setattr(pool.time, "perf_counter", clock)
+    turns = pool._the_pool()._calibrate()
+    assert turns == pytest.approx(pool.SAMPLE * pool.SPIN_SECONDS / 1e-5, rel=0.01)
