@@ -18,6 +18,8 @@ from funcgrad.core.ir import Eqn
 
 # An axis (or several): its size and the strides of lhs, rhs and result.
 Span = tuple[int, int, int, int]
+# So many columns fill the registers of a product.
+REGISTERS = 16
 
 
 class GemmShape(NamedTuple):
@@ -145,7 +147,12 @@ def _merge(spans: Iterable[Span]) -> list[Span]:
 
 
 def _largest(spans: list[Span]) -> Span:
-    """Take out the largest span."""
+    """Take out the largest span; of those that fill registers, one whose elements lie together."""
     if not spans:
         return (1, 1, 1, 1)
-    return spans.pop(max(range(len(spans)), key=lambda i: spans[i][0]))
+
+    def rank(i: int) -> tuple[bool, int]:
+        size, *steps = spans[i]
+        return size >= REGISTERS and steps[2] == 1 and 1 in steps[:2], size
+
+    return spans.pop(max(range(len(spans)), key=rank))

@@ -24,6 +24,7 @@ from funcgrad.backends.depthwise import channel_convolution
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.lowered import lowered
+from funcgrad.backends.panels import panelled
 from funcgrad.backends.partial_sums import partial_sums
 from funcgrad.backends.running import OPS as RUNNING
 from funcgrad.backends.running import running
@@ -116,7 +117,7 @@ class _Flattener:
             if eqn.prim.name in IDENTITIES:
                 env.update(zip(eqn.outs, ins, strict=True))
                 continue
-            parts = spread(eqn) if eqn.prim.name == "scan" else None
+            parts = spread(eqn) or panelled(eqn) if eqn.prim.name == "scan" else None
             if parts is not None:
                 env.update(zip(eqn.outs, self.inline(parts, ins), strict=True))
                 continue
