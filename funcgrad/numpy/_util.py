@@ -286,7 +286,7 @@ def _yields(scalar: Any, x: ShapedArray) -> bool:
 def quick(name: str, prim: Primitive, fun: Callable) -> Callable:
     """A function of two arguments to which it applies an elementwise primitive, by the shortest way
     that there is."""
-    general = recorded(fun)
+    general = recorded(fun, alone=True)
 
     def function(x: Any, y: Any, /) -> Any:
         out = combined(prim, x, y)

@@ -2,7 +2,8 @@
 
 Such a function is of arrays alone, beside static arguments, and does the same whatever their values
 are. Where it is evaluated op by op, what it does is recorded at its second call with operands like
-these, and then replayed as a list of NumPy calls; a gradient's tape takes it as one operation.
+these (at the first one with large operands, when it may be compiled), and then replayed; a
+gradient's tape takes it as one operation.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad.core import context
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, EvalTrace
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.calls import calls, is_large
 from funcgrad.core.ir import Jaxpr
-from funcgrad.core.numpy_calls import numpy_calls
 from funcgrad.core.quiet import loud, quiet
 from funcgrad.core.staging import stage, with_constants
 from funcgrad.core.trace import Tracer
@@ -25,6 +26,8 @@ from funcgrad.errors import FuncgradError
 from funcgrad.transforms.simplify import simplify
 
 MET, AS_IT_IS = "met once", "as it is"  # what is known of a function beside its recording
+_ALONE = "_alone"  # an attribute of functions
+_APART = EvalTrace(None)  # evaluates as the root does, but recorded functions are just run
 _PLAIN = frozenset({type(None), bool, int, str, tuple, type})
 
 
@@ -43,9 +46,10 @@ def at_root() -> bool:
     )
 
 
-def recorded(fun: Callable) -> Callable:
+def recorded(fun: Callable, alone: bool = False) -> Callable:
     """Decorates a function of the library with one result: its operands are the arrays among its
-    positional arguments, and no operation that it does depends on their values.
+    positional arguments, and no operation that it does depends on their values. `alone` tells of a
+    function that is one operation: it is not compiled, and calls no other recorded function.
 
     >>> import funcgrad.numpy as fnp
     >>> @recorded
@@ -58,6 +62,7 @@ def recorded(fun: Callable) -> Callable:
     run
     (Array([3.], dtype=float32), Array([3.], dtype=float32), Array([3.], dtype=float32))
     """
+    vars(fun)[_ALONE] = alone
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -98,8 +103,8 @@ def _replayed(ctx: context.Context, fun: Callable, args: tuple, kwargs: dict) ->
         return None
     if type(known) is not Recording:
         known = _met(ctx, found, known, fun, args, kwargs)
-        if known is None:
-            return None
+        if not isinstance(known, Recording):
+            return known
     aval, run = known
     token = quiet()
     try:
@@ -124,15 +129,26 @@ def _add_all(key: list, args: tuple, kwargs: dict) -> bool:
 
 def _met(
     ctx: context.Context, key: tuple, known: Any, fun: Callable, args: tuple, kwargs: dict
-) -> Recording | None:
-    """The recording of a function that was met before; None at its first call."""
-    if known is None:
+) -> Recording | Array | None:
+    """The recording of a function that was met before, or whose operands are large; else the result
+    of its first call, or None where it is just to be run."""
+    alone = vars(fun)[_ALONE]
+    if known is None and (alone or not is_large(x._value for x in args if type(x) is Array)):
         ctx.keep(key, MET)
-        return None
-    if known is MET:
+        if alone:
+            return None
+        # Those that it calls may have large operands and be compiled, when it won't be.
+        token = context.push(ctx.with_trace(_APART))
+        try:
+            return fun(*args, **kwargs)
+        finally:
+            context.pop(token)
+    if known is not AS_IT_IS:
         jaxpr = program(fun, args, kwargs)
         if jaxpr is not None:
-            return ctx.keep(key, Recording(jaxpr.outs[0].aval, numpy_calls(simplify(jaxpr))))
+            compiling = not alone and is_large(jaxpr.in_avals)
+            run = calls(simplify(jaxpr), compiling, fun.__name__)
+            return ctx.keep(key, Recording(jaxpr.outs[0].aval, run))
         ctx.keep(key, AS_IT_IS)
     return None
 

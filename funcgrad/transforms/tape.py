@@ -18,9 +18,9 @@ from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.calls import VIEWS, calls, is_large, pays
 from funcgrad.core.ir import Eqn, Jaxpr, Var, eval_jaxpr
 from funcgrad.core.large import LARGE
-from funcgrad.core.numpy_calls import numpy_calls
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.quiet import loud, quiet
 from funcgrad.core.trace import Trace, Tracer, aval_of
@@ -31,6 +31,7 @@ from funcgrad.transforms.control import choose
 from funcgrad.transforms.jvp import jvp_jaxpr
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
 from funcgrad.transforms.recorded import AS_IT_IS, MET, add_static, program
+from funcgrad.transforms.residuals import fewer_residuals
 from funcgrad.transforms.simplify import simplify
 from funcgrad.transforms.transpose import backward_pass, transpose_jaxpr
 
@@ -103,16 +104,22 @@ def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool]) -> LinearRule:
     unknown = [False] * n + [True] * n_varying
     parts = partial_eval_jaxpr(both, unknown, [False, True][: 1 + nonzero])
     forward = Jaxpr(both.ins[:n], parts.known.eqns, [both.outs[0], *parts.residuals])
-    aval, run = both.outs[0].aval, numpy_calls(simplify(forward))
+    aval, compiling = both.outs[0].aval, is_large(jaxpr.in_avals)
+    forward = simplify(forward)
     if not nonzero:
-        return LinearRule(aval, run)
+        return LinearRule(aval, calls(forward, compiling))
     linear = [False] * len(parts.residuals) + [True] * n_varying
     backward, found = transpose_jaxpr(parts.unknown, linear, [True])
     operands = [i for i, v in enumerate(varies) if v]
     cts = dict(zip(choose(operands, found), backward.outs, strict=True))
     positions = [operands[i] for i in order_of(parts.unknown, n_varying) if operands[i] in cts]
     backward = simplify(Jaxpr(backward.ins, backward.eqns, [cts[i] for i in positions]))
-    return LinearRule(aval, run, numpy_calls(backward), backward, positions, _kind(aval))
+    if compiling:
+        lean = [simplify(j) for j in fewer_residuals(forward, backward)]
+        if any(map(pays, lean)):
+            forward, backward = lean
+    run, pull = calls(forward, compiling), calls(backward, compiling)
+    return LinearRule(aval, run, pull, backward, positions, _kind(aval))
 
 
 def _equation(prim: Primitive, operands: Iterable[Any], params: dict) -> Jaxpr:
@@ -183,7 +190,9 @@ class TapeTrace(Trace):
         if mine and prim.partial is None and not prim.multiple:
             if params:
                 key += params.items()
-            rule = self._rule(key, places, lambda: _equation(prim, map(self.primal, args), params))
+            rule = self._rule(
+                key, values, places, lambda: _equation(prim, map(self.primal, args), params)
+            )
             if rule is not None:
                 return self._apply(rule, values, places)
 
@@ -283,7 +292,9 @@ class TapeTrace(Trace):
             key.append(name)
             if not add_static(key, a):
                 return None
-        rule = self._rule(key, places, lambda: program(fun, list(map(self.primal, args)), kwargs))
+        rule = self._rule(
+            key, values, places, lambda: program(fun, list(map(self.primal, args)), kwargs)
+        )
         if rule is not None:
             return self._apply(rule, values, places)
         # By itself, too, since sums of cotangents are to be added in the same order each time.
@@ -324,10 +335,11 @@ class TapeTrace(Trace):
         return mine
 
     def _rule(
-        self, key: list, places: list[int], program: Callable[[], Jaxpr | None]
+        self, key: list, values: list, places: list[int], program: Callable[[], Jaxpr | None]
     ) -> LinearRule | None:
         """The rule of what has this key; None for what is to be linearized by itself: also for
-        what wasn't met before, as most of that won't be met again."""
+        what wasn't met before, as most of that won't be met again. Unless it may be compiled, since
+        its operands are large: each time is to give the same bits."""
         found = tuple(key)
         try:
             known = context.current().types.get(found)
@@ -336,9 +348,10 @@ class TapeTrace(Trace):
         if type(known) is LinearRule:
             return known
         ctx = self.below()
-        if known is None:
+        is_view = isinstance(key[1], Primitive) and key[1].name in VIEWS
+        if known is None and (is_view or not is_large(values)):
             ctx.keep(found, MET)
-        elif known is MET:
+        elif known is not AS_IT_IS:
             token = context.push(ctx)
             try:
                 jaxpr = program()

@@ -5,9 +5,12 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.core import context
+from funcgrad import nn
+from funcgrad.core import context, large
 from funcgrad.errors import DonatedBufferError, NonFiniteError
 from funcgrad.transforms.recorded import recorded
+
+RNG = np.random.default_rng(0)
 
 
 def counted(fun):
@@ -116,3 +119,68 @@ def test_numbers_beside_traced_arrays_are_operands():
     x = fnp.ones(2, np.float64)
     for _ in range(3):
         assert float(fg.grad(lambda x: fnp.sum(x * 0.1))(x)[0]) == 0.1
+
+
+LARGE_FUNCTIONS = {
+    "gelu": nn.gelu,
+    "softmax": lambda x: nn.softmax(x, axis=0),
+    "log_softmax": nn.log_softmax,
+    "mean": fnp.mean,
+    "std": lambda x: fnp.std(x, axis=1),
+    "matmul": lambda x: x @ x.T,
+    "power": lambda x: fnp.power(fnp.abs(x), 1.5),
+    "attention": lambda x: nn.dot_product_attention(x[:, None], x[:, None], x[:, None]),
+}
+
+
+@pytest.fixture
+def small_is_large(monkeypatch):
+    """In a context where nothing was met before."""
+    monkeypatch.setattr(large, "LARGE", 256)
+    with context.scoped(axes={}):
+        yield
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("fun", LARGE_FUNCTIONS.values(), ids=LARGE_FUNCTIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("size", [3, 9, 33])  # smaller than what is large, about it, and larger
+def test_each_call_gives_the_same_bits(fun, dtype, size):
+    x = fnp.array(RNG.standard_normal((size, 7)), dtype)
+    first = fun(x)
+    for _ in range(4):
+        np.testing.assert_array_equal(fun(x), first)
+    rough = {"bfloat16": 2e-2, "float64": 1e-13}.get(dtype, 2e-6)
+    want = np.asarray(fg.jit(fun)(x)).astype(float)
+    scale = float(np.max(np.abs(want)))
+    np.testing.assert_allclose(
+        np.asarray(first).astype(float), want, rtol=rough, atol=rough * scale
+    )
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_large_operands_are_recorded_at_the_first_call():
+    fun, runs = counted(lambda x: fnp.exp(x) * 2)
+    for _ in range(3):
+        fun(fnp.ones(64))
+    assert len(runs) == 1
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_functions_within_one_that_is_met_first():
+    fun, _ = counted(lambda x: nn.softmax(fnp.broadcast_to(x, (40, 9)), axis=0) + fnp.mean(x))
+    x = fnp.array(RNG.standard_normal(9), "float32")
+    first = fun(x)
+    np.testing.assert_array_equal(fun(x), first)
+    np.testing.assert_array_equal(fun(x), first)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_large_operands_that_are_gone_or_give_what_is_no_number():
+    x = fnp.full((9, 9), np.inf)
+    assert np.isnan(nn.softmax(x)).all()
+    with fg.debug_nans(), pytest.raises(NonFiniteError):
+        nn.softmax(x)
+    x.delete()
+    with pytest.raises(DonatedBufferError):
+        nn.softmax(x)

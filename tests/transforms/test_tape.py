@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,8 +10,13 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn
-from funcgrad.core import context
-from funcgrad.errors import DifferentiationError, DonatedBufferError, LeakedTracerError
+from funcgrad.core import context, large
+from funcgrad.errors import (
+    DifferentiationError,
+    DonatedBufferError,
+    LeakedTracerError,
+    NonFiniteError,
+)
 from funcgrad.transforms.recorded import at_root
 from funcgrad.transforms.tape import TapeTracer, linear_rule, linearize_at_root
 
@@ -243,3 +249,85 @@ def test_rules_say_what_they_keep():
     rule = linear_rule(fg.make_jaxpr(lambda x, y: x + y)(x, x).jaxpr, [True, True])
     assert len(rule.backward.ins) == 1
     assert rule.positions == [0, 1]
+
+
+@pytest.fixture
+def small_is_large(monkeypatch):
+    """In a context where nothing was met before."""
+    monkeypatch.setattr(large, "LARGE", 64)
+    with context.scoped(axes={}):
+        context.ROOT.types.clear()
+        yield
+        context.ROOT.types.clear()
+
+
+def attended(x):
+    q, k, v = fnp.split(fnp.concatenate([x, x * 2, fnp.sin(x)], axis=1)[:, None], 3, axis=2)
+    return fnp.sum(nn.dot_product_attention(q, k, v, is_causal=True) ** 2)
+
+
+LARGE_FUNCTIONS = FUNCTIONS | {
+    "a layer": lambda x: fnp.sum(nn.gelu(x @ x.T + 1) @ x),
+    "norms": lambda x: fnp.sum(
+        (x - fnp.mean(x, axis=1, keepdims=True)) / fnp.sqrt(fnp.var(x, axis=1, keepdims=True) + 1)
+    ) + fnp.sum(nn.softmax(x) * nn.log_softmax(x, axis=0)),
+    "attention": attended,
+    "labels": lambda x: -fnp.mean(
+        fnp.take_along_axis(nn.log_softmax(x), fnp.zeros((x.shape[0], 1), "int32"), axis=-1)
+    ),
+    "rows": lambda x: fnp.sum(x[fnp.array([0, 2, 0])] ** 2),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("fun", LARGE_FUNCTIONS.values(), ids=LARGE_FUNCTIONS)
+@pytest.mark.parametrize("shape", [(4, 6), (33, 10)])
+def test_gradients_of_large_operands(fun, shape):
+    x = normal(*shape)
+    value, gradient = fg.value_and_grad(fun)(x)
+    for _ in range(3):
+        again = fg.value_and_grad(fun)(x)
+        np.testing.assert_array_equal(again[0], value)
+        np.testing.assert_array_equal(again[1], gradient)
+    wanted = fg.jit(fg.value_and_grad(fun))(x)
+    for got, want in zip((value, gradient), wanted, strict=True):
+        scale = float(np.max(np.abs(np.asarray(want)), initial=1e-6))
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6 * scale)
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("name", ["a layer", "norms", "attention", "rows"])
+def test_second_derivatives_of_large_operands(name):
+    second = fg.grad(lambda x: fnp.sum(fg.grad(LARGE_FUNCTIONS[name])(x) ** 2))
+    x = normal(6, 4)
+    first, *more = (np.asarray(second(x)) for _ in range(3))
+    for again in more:
+        np.testing.assert_array_equal(again, first)
+    want = np.asarray(fg.jit(second)(x))
+    np.testing.assert_allclose(first, want, rtol=2e-4, atol=2e-5 * np.max(np.abs(want)))
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_threads_and_caches_that_are_cleared_give_the_same_bits():
+    x = normal(40, 30)
+    gradient = fg.grad(LARGE_FUNCTIONS["a layer"])
+    want = np.asarray(gradient(x))
+    context.ROOT.types.clear()
+    with ThreadPoolExecutor(3) as pool:
+        for got in pool.map(gradient, [x] * 9):
+            np.testing.assert_array_equal(got, want)
+    fg.clear_caches()
+    np.testing.assert_array_equal(gradient(x), want)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_large_operands_with_nan_or_deleted():
+    x = fnp.zeros((20, 20))
+    with fg.debug_nans(), pytest.raises(NonFiniteError):
+        fg.grad(lambda x: fnp.sum(nn.softmax(x / 0)))(x)
+    c = normal(20, 20)
+    fun = fg.grad(lambda x: fnp.sum(nn.gelu(x) @ c))
+    fun(x)
+    c.delete()
+    with pytest.raises(DonatedBufferError):
+        fun(x)
