@@ -9,7 +9,7 @@ something is met first. On smaller operands nothing is compiled, as it wouldn't 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from funcgrad.core import large
@@ -57,10 +57,10 @@ def pays(jaxpr: Jaxpr) -> bool:
     return passes > 1
 
 
-def calls(jaxpr: Jaxpr, compiling: bool = False, name: str = "eager") -> Callable[..., list]:
+def calls(jaxpr: Jaxpr, compiling: bool = False, name: str = "eager") -> Callable[..., Sequence]:
     """The function from a simplified program's inputs, as NumPy arrays of their types, to its
-    results, where floating-point errors pass silently. With `compiling`, which says that the operands are large, a program that pays for it is
-    compiled.
+    results; it is to be called where floating-point errors pass silently (`core.quiet`). With
+    `compiling`, which says that operands are large, a program that pays for it is compiled.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp, numpy as np
     >>> run = calls(fg.make_jaxpr(lambda x: fnp.sin(x) * 2)(fnp.ones(2)).jaxpr)
