@@ -7,7 +7,6 @@ through, two axes are one longer one, which makes better loops. What nobody read
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from funcgrad.backends.loops import (
     Axis,
@@ -24,6 +23,7 @@ from funcgrad.backends.loops import (
     While,
     walk,
 )
+from funcgrad.core.record import replace
 
 
 def collapse(kernel: Kernel) -> Kernel:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from funcgrad.backends.lowered import lowered
 from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn
+from funcgrad.core.record import Record
 
 # More products an element aren't written out, fewer multiplications aren't worth a kernel, and more
 # channels than MOST that meet in a group are a matrix product's.
@@ -79,8 +79,7 @@ def channel_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -
     return flat.add(channels_p, ins, result, out=result, over=over, dtype=dtype, **p)
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(Record):
     """How windows lie along an axis of an image: element k of that at position p is the padded
     image's p·stride + k·step; `low` is the padding in front, `hole` the distance of the image's
     elements in it."""

@@ -8,7 +8,6 @@ express runs on the host. Values that need memory are `Tensor`s, to be placed by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +54,7 @@ from funcgrad.backends.tensors import Block, Draft, Part, Row, Tensor, moved
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.record import replace
 
 INT32 = np.dtype(np.int32)
 # From so many bytes on what a loop carries is worth two turns at a time, of so many equations each.
@@ -210,7 +210,7 @@ class _BlockDrafter:
         aval, place = var.aval.strong(), self.places.get(var)
         if place is None:
             return Tensor(aval, source=self.analysis.source(var))
-        return Part(aval, None, self.tensor(place.whole), place.start * aval.dtype.itemsize)
+        return Part(aval, None, self.tensor(place.whole), None, place.start * aval.dtype.itemsize)
 
     def view(self, atom: Atom) -> Callable[[], View]:
         tensor, aval = self.tensor(atom), atom.aval
@@ -430,7 +430,7 @@ class _BlockDrafter:
             """The body's turn i, and each so many after it; carried values are where they come."""
 
             def rows(arrays: Sequence[Tensor], like: Sequence[Atom]) -> list[Tensor]:
-                return [Row(v.aval.strong(), None, t, number, length, p["reverse"], every, i)
+                return [Row(v.aval.strong(), None, t, None, number, length, p["reverse"], every, i)
                         for t, v in zip(arrays, like, strict=True)]  # fmt: skip
 
             given = [*consts, *carried, *rows(xs, body.ins[nc + nk :])]

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from funcgrad.backends.builder import strides_of
 from funcgrad.backends.loops import Index
 from funcgrad.backends.roots import Access, Analysis, Root
 from funcgrad.core.ir import Eqn, Var
+from funcgrad.core.record import Record, fresh
 
 # Below so many elements anything may share a kernel, whatever its rows.
 SMALL = 2048
@@ -26,8 +26,7 @@ LONGEST_ROW, MAX_COST, MAX_LEAVES = 1 << 18, 900, 20
 TRIES = 3
 
 
-@dataclass(eq=False)
-class Cluster:
+class Cluster(Record, frozen=False, eq=False):
     """Roots computed by one kernel.
 
     rows: the possible numbers of rows, each with the row axes' sizes, largest first
@@ -38,7 +37,7 @@ class Cluster:
     rows: dict[int, list[int]]
     columns: bool = False
     cost: int = 0
-    leaves: set[Var] = field(default_factory=set)
+    leaves: set[Var] = fresh(factory=set)
 
     @property
     def vars(self) -> set[Var]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.collapse import collapse
@@ -20,10 +19,10 @@ from funcgrad.backends.lower import RULES, reduction
 from funcgrad.backends.pull import Pull
 from funcgrad.backends.roots import Root, group
 from funcgrad.core.ir import Eqn, Var
+from funcgrad.core.record import Record
 
 
-@dataclass
-class Written:
+class Written(Record, frozen=False):
     """A kernel with what its parameters stand for."""
 
     kernel: Kernel

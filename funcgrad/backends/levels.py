@@ -8,25 +8,23 @@ result, or an element of another point, is there only after its nest: that is th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 from funcgrad.backends.fusion import Cluster, refine, same_point
 from funcgrad.backends.loops import Buffer, Operand
 from funcgrad.backends.roots import Access, Root
 from funcgrad.core.ir import Var
+from funcgrad.core.record import Record, fresh
 
 
-@dataclass(eq=False)
-class Nest:
+class Nest(Record, frozen=False, eq=False):
     """Loops that members share: the axes' sizes."""
 
     level: int
     sizes: list[int]
-    members: list[Member] = field(default_factory=list)
+    members: list[Member] = fresh(factory=list)
 
 
-@dataclass(eq=False)
-class Member:
+class Member(Record, frozen=False, eq=False):
     """A root of a cluster: when it is computed, and where its value is while that is written.
 
     reads: other members that it reads, with whether their values are at hand
@@ -39,7 +37,7 @@ class Member:
     nest: Nest | None = None
     buffer: Buffer | None = None
     scalar: Operand | None = None
-    reads: list[tuple[Member, bool]] = field(default_factory=list)
+    reads: list[tuple[Member, bool]] = fresh(factory=list)
     read_later: bool = False
 
     @property

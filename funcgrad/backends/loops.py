@@ -11,11 +11,11 @@ meaning; two kernels that print alike are the same code.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from funcgrad.core.record import Record
 from funcgrad.dtypes import short_name
 
 INDEX = np.dtype(np.int64)
@@ -88,8 +88,7 @@ class Index:
         self.terms = terms
 
 
-@dataclass(frozen=True, eq=False)
-class Buffer:
+class Buffer(Record, eq=False):
     """`size` elements in a row. A kernel's parameters are "in", "out" or "inout" (what it reads
     and also writes); "scratch" is uninitialized memory of its own for one point of the outer axes.
 
@@ -103,8 +102,7 @@ class Buffer:
     role: Literal["in", "out", "inout", "scratch"]
 
 
-@dataclass(frozen=True, eq=False)
-class Op:
+class Op(Record, eq=False):
     """out = name(*args), one of `OPS`."""
 
     out: Value
@@ -112,8 +110,7 @@ class Op:
     args: tuple[Operand, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Load:
+class Load(Record, eq=False):
     """out = buffer[index], in bounds; where a guard is given and false: 0, and no access."""
 
     out: Value
@@ -122,8 +119,7 @@ class Load:
     guard: Operand | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Store:
+class Store(Record, eq=False):
     """buffer[index] = value; where a guard is given and false: nothing."""
 
     buffer: Buffer
@@ -132,8 +128,7 @@ class Store:
     guard: Operand | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Carry:
+class Carry(Record, eq=False):
     """A value carried through a loop: `inside` is `start` in the first turn, afterwards the `next`
     of the turn before; `out` is the last `next` (`start` if there was no turn).
 
@@ -148,8 +143,7 @@ class Carry:
     combine: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Loop:
+class Loop(Record, eq=False):
     """Run the body for axis = 0 … size-1. The turns of a `parallel` loop are independent (no turn
     reads or writes what another writes) but for what carries combine; any other runs in order."""
 
@@ -160,8 +154,7 @@ class Loop:
     parallel: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class While:
+class While(Record, eq=False):
     """Run `test` and, as long as `condition` (a bool that it made) holds, the body, over and over.
     `test` and the body see the carried values as `inside`."""
 
@@ -174,16 +167,14 @@ class While:
 Stmt = Op | Load | Store | Loop | While
 
 
-@dataclass(frozen=True, eq=False)
-class Axis:
+class Axis(Record, eq=False):
     """An outer axis of a kernel: index value and size."""
 
     value: Value
     size: int
 
 
-@dataclass(frozen=True, eq=False)
-class Kernel:
+class Kernel(Record, eq=False):
     """Run the body for each point of the outer axes, which are independent.
 
     buffers: the parameters in order, then scratch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from funcgrad.backends.loops import (
     MATH,
@@ -32,19 +31,19 @@ from funcgrad.backends.program import (
     Step,
     WhileStep,
 )
+from funcgrad.core.record import Record, fresh
 
 # Scalar ops that move or compare are not counted, an elementary function counts as ten.
 _FREE = {"convert", "bitcast", "where"}
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Record):
     """Floating-point operations, bytes moved in memory, and for each kind of exchange its number
     ("all_reduce count") and the bytes of its larger side ("all_reduce bytes")."""
 
     flops: float = 0.0
     moved: float = 0.0
-    traffic: dict[str, float] = field(default_factory=dict)
+    traffic: dict[str, float] = fresh(factory=dict)
 
     def plus(self, other: Cost, times: int = 1) -> Cost:
         """The cost of this, and of the other a number of times."""

@@ -9,7 +9,6 @@ comes from one arena, in which what is dead makes room (best fit, 64-byte aligne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from funcgrad.backends.drafts import Drafter
 from funcgrad.backends.measure import measure
@@ -17,6 +16,7 @@ from funcgrad.backends.program import ALIGNMENT, CopyStep, Program, Ref, Step
 from funcgrad.backends.tensors import Block, Draft, Tensor
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr
+from funcgrad.core.record import Record
 from funcgrad.core.source import Source
 
 
@@ -81,8 +81,7 @@ class Arena:
         self.free.append((at, size))
 
 
-@dataclass(eq=False)
-class _Slot:
+class _Slot(Record, frozen=False, eq=False):
     """A piece of memory and the tensor that lives in it."""
 
     ref: Ref

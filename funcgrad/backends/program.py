@@ -9,7 +9,6 @@ rows of stacked results are refs that move with the loop's counter.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,13 +16,13 @@ import numpy as np
 from funcgrad.backends.loops import Kernel, kernel_text
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
 
 ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(Record):
     """The address base + offset + Σ counter·stride, in bytes.
 
     space, number: input number, output number or constant number; the arena is one (number 0)
@@ -44,8 +43,7 @@ class Ref:
         return f"{base}{f'+{self.offset}' if self.offset else ''}{moves}"
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Record):
     """An array in memory: contiguous, in C order, starting at `ref`."""
 
     ref: Ref
@@ -55,16 +53,14 @@ class View:
         return f"{self.ref}:{self.aval}"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelStep:
+class KernelStep(Record):
     """Run a kernel: one address a parameter. Equal kernels of a program are one object."""
 
     kernel: Kernel
     args: tuple[Ref, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GemmAxes:
+class GemmAxes(Record):
     """m, n and k as several axes each, outermost first, up to six.
 
     m: sizes, and strides of a; n: sizes, and strides of b; k: sizes, and strides of a and of b
@@ -75,8 +71,7 @@ class GemmAxes:
     k: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GemmStep:
+class GemmStep(Record):
     """c[b…, m, n] = Σ_k a[b…, m, k]·b[b…, k, n] for each point of the batch axes.
 
     dtype: of a and b: float32, float64; bfloat16, float16 or int8
@@ -121,8 +116,7 @@ class Strided(NamedTuple):
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionStep:
+class AttentionStep(Record):
     """`attention` or, where there is `scratch`, `attention_backward` (transforms.attention).
 
     ins: the op's operands but stats; outs: its results but stats; all with axes batch, place,
@@ -169,8 +163,7 @@ class AttentionStep:
         return self.scratch is not None
 
 
-@dataclass(frozen=True, slots=True)
-class HostStep:
+class HostStep(Record):
     """Run `prim.impl(numpy, *ins, **params)` in Python and copy its results into `outs`, converted
     to their dtypes. Effects happen in program order. An exception ends the whole program."""
 
@@ -180,8 +173,7 @@ class HostStep:
     outs: tuple[View, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeStep:
+class ExchangeStep(Record):
     """Exchange contiguous blocks with the other devices of a communicator.
 
     kind: "all_reduce", "all_gather" (a block to one of each rank), "reduce_scatter", "all_to_all"
@@ -217,16 +209,14 @@ class ExchangeStep:
         return max(self.blocks) * self.count * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class LaneStep:
+class LaneStep(Record):
     """Write the device's rank in a communicator, an int32."""
 
     comm: int
     to: Ref
 
 
-@dataclass(frozen=True, slots=True)
-class CopyStep:
+class CopyStep(Record):
     """Copy bytes; source and destination don't overlap (or are equal: nothing to do)."""
 
     source: Ref
@@ -234,16 +224,14 @@ class CopyStep:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CondStep:
+class CondStep(Record):
     """Run the branch whose number is at `index` (an int32, in range)."""
 
     index: Ref
     branches: tuple[tuple[Step, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoopStep:
+class LoopStep(Record):
     """Run the body `length` times; refs inside move with counter t`number` = 0 … length-1."""
 
     number: int
@@ -251,8 +239,7 @@ class LoopStep:
     body: tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WhileStep:
+class WhileStep(Record):
     """Run `test`, and while the bool at `condition` is true the body and `test` again."""
 
     test: tuple[Step, ...]
@@ -274,8 +261,7 @@ Step = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Comm:
+class Comm(Record):
     """A communicator that a program needs: over named axes, the device's rank counted row-major.
 
     size: the number of devices, the product of the axes' sizes
@@ -285,8 +271,7 @@ class Comm:
     size: int
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Record):
     """A planned program: call it with a pointer for each input and output, and an arena.
 
     aliases: output number → input number, where an output lives in the memory of a donated input:
@@ -304,11 +289,11 @@ class Program:
     steps: tuple[Step, ...]
     arena_bytes: int
     constants: tuple[np.ndarray, ...] = ()
-    aliases: dict[int, int] = field(default_factory=dict)
+    aliases: dict[int, int] = fresh(factory=dict)
     flops: float = 0.0
     bytes_moved: float = 0.0
     comms: tuple[Comm, ...] = ()
-    traffic: dict[str, float] = field(default_factory=dict)
+    traffic: dict[str, float] = fresh(factory=dict)
     peak: tuple[tuple[ShapedArray, Source | None], ...] = ()
 
     def kernels(self) -> list[Kernel]:

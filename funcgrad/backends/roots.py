@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from funcgrad.backends import scalars
@@ -20,6 +19,7 @@ from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import REDUCTIONS, RULES, VIEWS, rule_cost
 from funcgrad.backends.pull import Pull
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
+from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
 
 # A value is recomputed by several readers if it costs no more than CHEAP scalar ops and reads no
@@ -35,8 +35,7 @@ class Access(NamedTuple):
     guarded: bool
 
 
-@dataclass(eq=False)
-class Root:
+class Root(Record, frozen=False, eq=False):
     """A value that is computed by a kernel of its own or shared.
 
     sizes: the sizes of the domain's axes, each of the result's, then of the reduced ones; an axis
@@ -49,9 +48,9 @@ class Root:
     reduced: tuple[int, ...]
     parts: list[list[int]]
     cost: int
-    axes: list[tuple[Value, int]] = field(default_factory=list)
-    accesses: list[Access] = field(default_factory=list)
-    builder: Builder = field(default_factory=Builder)
+    axes: list[tuple[Value, int]] = fresh(factory=list)
+    accesses: list[Access] = fresh(factory=list)
+    builder: Builder = fresh(factory=Builder)
 
     @property
     def reduces(self) -> bool:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.record import Record
 from funcgrad.ops.base import sum_p, transpose_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.families import add
@@ -43,8 +43,7 @@ def spread(scan: Eqn) -> Jaxpr | None:
     return p["jaxpr"].derive(key, lambda: _Spreader(scan).run())
 
 
-@dataclass
-class _Product:
+class _Product(Record, frozen=False):
     """A product (or a sum over axes) whose result is then transposed by `order`."""
 
     eqn: Eqn

@@ -6,15 +6,14 @@ A `Draft` says what a step reads and writes; `plan` places its `Tensor`s, then `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from funcgrad.backends.program import Ref, Step
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
 
 
-@dataclass(eq=False)
-class Tensor:
+class Tensor(Record, frozen=False, eq=False):
     """A value in memory. `ref` is its address, once it has one.
 
     base: what this one is a part of; who reads the part reads the base
@@ -24,7 +23,7 @@ class Tensor:
     aval: ShapedArray
     ref: Ref | None = None
     base: Tensor | None = None
-    source: Source | None = field(default=None, kw_only=True)
+    source: Source | None = None
 
     @property
     def place(self) -> Ref:
@@ -40,8 +39,7 @@ class Tensor:
         return self if self.base is None else self.base.whole
 
 
-@dataclass(eq=False)
-class Row(Tensor):
+class Row(Tensor, frozen=False, eq=False):
     """The part of `base` along its first axis that a loop's counter points at: with `every` turns
     of `length` at a time, that of turn `first` among them; with 0 that of turn `first` alone."""
 
@@ -62,8 +60,7 @@ class Row(Tensor):
         return Ref(at.space, at.number, at.offset + row * step, moves)
 
 
-@dataclass(eq=False)
-class Part(Tensor):
+class Part(Tensor, frozen=False, eq=False):
     """What lies in `base` from byte `offset` on."""
 
     offset: int = 0
@@ -75,8 +72,7 @@ class Part(Tensor):
         return moved(self.base.place, self.offset)
 
 
-@dataclass(eq=False)
-class Draft:
+class Draft(Record, frozen=False, eq=False):
     """A step to be: `make(steps of the inner blocks)` builds it when all tensors have addresses.
 
     in_place: pairs (written, read) that may share memory
@@ -86,13 +82,12 @@ class Draft:
     reads: list[Tensor]
     writes: list[Tensor]
     make: Callable[[list[tuple[Step, ...]]], list[Step]]
-    in_place: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    starts: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
+    in_place: list[tuple[Tensor, Tensor]] = fresh(factory=list)
+    starts: list[tuple[Tensor, Tensor]] = fresh(factory=list)
+    blocks: list[Block] = fresh(factory=list)
 
 
-@dataclass(eq=False)
-class Block:
+class Block(Record, frozen=False, eq=False):
     """Drafts in order. results: pairs (value, destination): where values are to be at the end."""
 
     drafts: list[Draft]

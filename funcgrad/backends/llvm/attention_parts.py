@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from llvmlite import ir
 
@@ -26,6 +25,7 @@ from funcgrad.backends.llvm.gemm_pack import (
 )
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.llvm.vecmath_exp import EXP2
+from funcgrad.core.record import replace
 
 # Arrays of batch, place, head and feature, with a stride in elements for each of these axes.
 AXES = ("batch", "place", "head", "feature")

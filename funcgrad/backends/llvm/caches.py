@@ -11,15 +11,15 @@ import ctypes
 import functools
 import os
 import sys
-from dataclasses import dataclass, replace
+
+from funcgrad.core.record import Record, replace
 
 _LINUX = "/sys/devices/system/cpu/cpu0/cache"
 # What a system in a virtual machine tells may be anything: sizes within these limits are believed.
 _LIMITS = {1: (1 << 14, 1 << 19), 2: (1 << 17, 1 << 25), 3: (1 << 20, 1 << 31)}
 
 
-@dataclass(frozen=True)
-class Caches:
+class Caches(Record):
     """Bytes: a core's first cache for data, its share of the second, and the last one, shared.
 
     >>> Caches().l1

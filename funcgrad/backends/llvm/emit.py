@@ -8,7 +8,6 @@ void(pointers…, i64 begin, i64 end) on a part of its range where threads share
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,6 +53,7 @@ from funcgrad.backends.loops import (
     While,
     walk,
 )
+from funcgrad.core.record import Record
 
 STACK_BYTES = 65_536
 HEAVY_OPS = 60
@@ -63,8 +63,7 @@ STAYS = '!{!"llvm.loop.unroll.disable"}'
 MANY_LOOPS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
+class Emitted(Record):
     """A kernel's function; `turns` > 0 says that tasks share the range [0, turns) by `grain`.
 
     `{name}_task`(context, begin, end) is then the same function on an array of pointers.

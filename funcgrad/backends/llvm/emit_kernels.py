@@ -8,7 +8,6 @@ import re
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -19,13 +18,13 @@ from funcgrad.backends.llvm.emit_split import split
 from funcgrad.backends.llvm.engine import Engine, Library
 from funcgrad.backends.llvm.objects import digest
 from funcgrad.backends.loops import Kernel, kernel_text
+from funcgrad.core.record import Record
 
 MOST_TEXTS = 1024  # of kernels, so that what comes again isn't written again
 MODULE_KERNELS = 8  # what a module of its own costs is then spread over enough kernels
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Record):
     """A call that a kernel consists of.
 
     params: for each pointer the number of the kernel's parameter, after which partial results count
@@ -38,16 +37,14 @@ class Call:
     grain: int
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
+class Native(Record):
     """A kernel's calls, in order, and the bytes of each array of partial results."""
 
     calls: tuple[Call, ...]
     partials: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Record):
     """A kernel's calls, and the modules that define their symbols."""
 
     native: Native

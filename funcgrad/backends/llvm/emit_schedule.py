@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from funcgrad.backends.llvm import vecmath
 from funcgrad.backends.llvm.caches import FIXED
@@ -30,6 +29,7 @@ from funcgrad.backends.loops import (
     While,
     walk,
 )
+from funcgrad.core.record import Record, replace
 
 SERIAL_NS = 20_000.0
 TASK_NS = 10_000.0
@@ -39,8 +39,7 @@ MOST_ROWS = 8
 SHORT = 8  # an innermost loop of fewer turns gains nothing from vectors
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Record):
     """One loop around the body. part "all": over an axis; "tiles": over tiles of `tile` points;
     "inside": over the points of the tile in hand."""
 
@@ -57,8 +56,7 @@ class Level:
         return self.tile if self.part == "inside" else -(-self.size // self.tile)
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Record):
     """levels: the loops around the body, outermost first
     lead: how many of them are flattened into one range that tasks share (0: runs as a whole)
     grain: turns of that range in a task
@@ -85,8 +83,7 @@ class Schedule:
         return math.prod(level.turns for level in self.levels[: self.lead])
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Record):
     """A loop runs over part number `axis` of its turns, each part `size` long but the last."""
 
     axis: Value
@@ -215,8 +212,7 @@ def is_row(plan: Schedule, level: Level, body: Sequence[Stmt]) -> bool:
 # ---- accesses
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Record):
     """A load or store, the innermost loop around it (None: the points' own), how often it runs."""
 
     index: Index

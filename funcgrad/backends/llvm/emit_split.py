@@ -9,7 +9,6 @@ don't depend on the number of threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,19 +38,19 @@ from funcgrad.backends.loops import (
     Value,
     walk,
 )
+from funcgrad.core.record import Record, fresh
 
 ENOUGH_TASKS = 8
 MOST_POINTS = 65_536
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Record):
     """A kernel, and for each of its parameters the number in those of the split kernel, after
     which the partial results are counted."""
 
     kernel: Kernel
     params: tuple[int, ...]
-    ranges: dict[Loop, Range] = field(default_factory=dict)
+    ranges: dict[Loop, Range] = fresh(factory=dict)
 
 
 def split(kernel: Kernel) -> tuple[list[Piece], list[Buffer]]:

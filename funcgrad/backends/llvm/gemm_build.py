@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
+
+from funcgrad.core.record import Record
 
 I32, I64, PTR, VOID = ir.IntType(32), ir.IntType(64), ir.PointerType(), ir.VoidType()
 
@@ -123,8 +124,7 @@ class Bool:
         return self.code.b.select(self.value, yes, no)
 
 
-@dataclass
-class Variable:
+class Variable(Record, frozen=False):
     """A stack slot."""
 
     code: Code

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int, of_shape
 from funcgrad.backends.llvm.target import Target
+from funcgrad.core.record import Record, replace
 
 F32, F64, I16 = ir.FloatType(), ir.DoubleType(), ir.IntType(16)
 
@@ -25,8 +25,7 @@ ROWS_AHEAD = 8  # of those being read, of an operand whose rows lie along panels
 AHEAD = 512  # bytes between a prefetch and its use, in rows too many for the hardware's
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Record):
     """A number format: how it lies in memory, and in which type it is multiplied and added."""
 
     name: str
@@ -52,8 +51,7 @@ FORMATS = {
 }
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(Record):
     """Shape of the register tile (rows × vectors of lanes) and of the blocks around it."""
 
     rows: int

@@ -6,13 +6,13 @@ isn't; NaN has the highest rank of all. Ranks are words of 32 bits, or 64 for dt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, Code, of_shape
+from funcgrad.core.record import Record
 
 # The bits of infinity: greater ones, the sign left out, are NaN.
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
@@ -21,8 +21,7 @@ NAMES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Keys:
+class Keys(Record):
     """How numbers of a dtype (one of `NAMES`) become ranks."""
 
     name: str

@@ -10,13 +10,13 @@ import functools
 import importlib
 import os
 import sys
-from dataclasses import dataclass, replace
 from typing import Any
 
 import llvmlite
 
 from funcgrad.backends.llvm import objects
 from funcgrad.backends.llvm.caches import FIXED, Caches, host_sizes
+from funcgrad.core.record import Record, replace
 
 # What the levels of x86-64 add to each other, as its ABI defines them.
 LEVELS = {
@@ -30,8 +30,7 @@ LEVELS = {
 _CPU_FACTS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Record):
     """What code is generated for: an LLVM triple, a cpu name, a feature string, sizes of caches.
 
     >>> Target.host().generic().features
@@ -144,7 +143,7 @@ def default_target() -> Target:
     if kept is not None:
         return _with_caches(Target(**kept[0]), name)
     target = Target.named(name)
-    objects.save(key, {k: v for k, v in vars(target).items() if k != "caches"}, b"")
+    objects.save(key, {f: getattr(target, f) for f in ("triple", "cpu", "features")}, b"")
     return target
 
 

@@ -1,7 +1,5 @@
 """Sizes of caches: what the system tells, what is believed of it, and where it counts."""
 
-from dataclasses import replace
-
 import pytest
 
 from funcgrad.backends.llvm import caches, target
@@ -10,6 +8,7 @@ from funcgrad.backends.llvm.emit_schedule import schedule
 from funcgrad.backends.llvm.engine import Engine
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.loops import Buffer
+from funcgrad.core.record import replace
 from tests.backends.llvm.kernels_run import F32, at, kernel
 
 
