@@ -21,6 +21,10 @@ llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 
 
+# The attribute of a function that has variants, weak_odr ones, for vectors.
+VARIANTS = '"vector-function-abi-variant"'
+
+
 class InvalidIR(ValueError):
     """A module that LLVM's parser or verifier rejects: a bug of whoever wrote the IR.
 
@@ -62,11 +66,30 @@ def inspect(target: Target, text: str, level: int, what: Callable[[Any, Any], An
             tuning.loop_interleaving = tuning.loop_unrolling = level == 3
             builder = llvm.create_pass_builder(tm, tuning)
             passes = builder.getModulePassManager() if level > 1 else _few_passes()
-            _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, mod, builder)
-            # llvmlite 0.50 forgets it: 60 KB a module.
-            ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
-            passes.detach()
+            _run(passes, mod, builder)
+            if level == 3 and VARIANTS in text:
+                _inline_variants(mod, builder)
         return what(tm, mod)
+
+
+def _run(passes: Any, mod: Any, builder: Any) -> None:
+    _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, mod, builder)
+    # llvmlite 0.50 forgets it: 60 KB a module.
+    ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+    passes.detach()
+
+
+def _inline_variants(mod: Any, builder: Any) -> None:
+    """Put variants of functions for vectors, which the vectorizer calls, where they are called."""
+    for function in mod.functions:
+        if function.linkage is llvm.Linkage.weak_odr:
+            function.linkage = llvm.Linkage.internal
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_global_dead_code_eliminate_pass()
+    _run(passes, mod, builder)
 
 
 def emit(target: Target, text: str, level: int) -> tuple[bytes, list[str], list[str]]:

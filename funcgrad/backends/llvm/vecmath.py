@@ -2,7 +2,8 @@
 
 `emit(builder, name, args)` calls the function `name` for float or double. Its body is emitted once
 per module, as an internal `alwaysinline` function of straight-line code, so that every optimizing
-pass pipeline inlines it before the loop vectorizer looks at the loop around the call.
+pass pipeline inlines it before the loop vectorizer looks at the loop around the call. What only
+rare arguments need is behind a branch for whole vectors (`vecmath_rare`).
 """
 
 from __future__ import annotations

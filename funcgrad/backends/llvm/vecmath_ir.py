@@ -254,7 +254,8 @@ LN2_PARTS = {
 
 
 def nearest(x: Num, scale: float, offset: int = 0) -> tuple[Num, Num]:
-    """k = round(x·scale) as a float, and an integer with k + offset in its low bits; |k| < 2^20."""
+    """k = round(x·scale) as a float, and an integer with k + offset in its low bits; |k| < 2^20, of
+    doubles 2^50."""
     magic = LAYOUT[x.width].magic + offset
     t = fma(x, scale, magic) if scale != 1.0 else x + magic
     return t - magic, t.bits()

@@ -1,12 +1,15 @@
-"""sin, cos, tan over every finite argument, without a branch.
+"""sin, cos, tan over every finite argument.
 
-The argument is reduced in turns: x·1/(2π) modulo 1. A large x is scaled down to an integer x·2^-S,
-and 1/(2π) is replaced by the fraction of 2^S/(2π), as whole turns do not matter; fma splits the
-products exactly (after Payne & Hanek, 1983). So the reduction is a few double operations, the same
-ones for every argument.
+Usual arguments lose a multiple of π/2, given in three parts, by fma (after Cody & Waite, 1980). Far
+ones are reduced in turns: x·1/(2π) modulo 1. A large x is scaled down to an integer x·2^-S, and
+1/(2π) is replaced by the fraction of 2^S/(2π), as whole turns do not matter; fma splits the
+products exactly (after Payne & Hanek, 1983).
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 from llvmlite import ir
 
@@ -18,16 +21,26 @@ from .vecmath_ir import (
     fma,
     horner,
     lookup,
+    nearest,
     rint,
     two_product,
     two_sum,
     where,
 )
+from .vecmath_rare import replace_beyond
 
 # 1/(2π) to 1216 binary places.
 TURN_PLACES = 1216
 TURN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458EAF7AEF1586DC91B8E909374B801924BBA827464873F877AC72C4A69CFBA208D7D4BAED1213A671C09AD17DF904E64758E60D4CE7D272117E2EF7E4A0EC7FE25FFF7816603FBCBC462D6829B47DB4D9FB3C9F2C26DD3D18FD9A797FA8B5D49EEB1FAF97C5ECF41CE7DE294A4BA9AFED7EC47E357421580CC11BF1EDAEA  # noqa: E501
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17)
+
+# Where the usual reduction ends, and π/2 in three parts. The first multiple's difference from x is
+# exact; the bounds keep what the rounding of x·2/π adds to |r| ≤ π/4 below 2^-8.
+NEAR = {32: 2.0**16, 64: 2.0**30}
+HALF_PI_PARTS = {
+    32: (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
+    64: (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
+}
 
 # (sin(r) - r)/r³ in z = r² for |r| ≤ π/4: degree 2, error 2^-27.9 of sin; degree 5, 2^-57.9.
 SIN = {
@@ -77,7 +90,7 @@ def _quarter_turns(s: Num, rest: Num | None = None) -> tuple[Num, Num, Num]:
     return t.bits(), r, fma(g, HALF_PI[1], fma(rest, 4 * HALF_PI[0], error))
 
 
-def _reduce32(x: Num) -> tuple[Num, Num]:
+def _far32(x: Num) -> tuple[Num, Num]:
     """The quadrant of |x| and the remainder r, |r| ≤ π/4, for float x."""
     a = fabs(x)
     parts = _turn_parts(0, 2)
@@ -94,7 +107,7 @@ def _reduce32(x: Num) -> tuple[Num, Num]:
     return quadrant.narrow(), r.narrow()
 
 
-def _reduce64(x: Num) -> tuple[Num, Num, Num]:
+def _far64(x: Num) -> tuple[Num, Num, Num]:
     """The quadrant of |x|, the remainder r and a correction to it, for double x."""
     a = fabs(x)
     group = ((a.bits() >> 52) - (LAYOUT[64].bias + 52)) >> 4
@@ -115,14 +128,33 @@ def _reduce64(x: Num) -> tuple[Num, Num, Num]:
     return _quarter_turns(s, (low + low2) + ((rest + rest2) + fma(y, c4, e3)))
 
 
-def _sin_cos(x: Num) -> tuple[Num, Num, Num]:
+def _near32(x: Num) -> tuple[Num, Num]:
+    """`_far32` for |x| up to the bound."""
+    k, quadrant = nearest(fabs(x), 2 / math.pi)
+    r = fabs(x)
+    for part in HALF_PI_PARTS[32]:
+        r = fma(k, -part, r)
+    return quadrant, r
+
+
+def _near64(x: Num) -> tuple[Num, Num, Num]:
+    """`_far64` for |x| up to the bound."""
+    k, quadrant = nearest(fabs(x), 2 / math.pi)
+    first, second, third = HALF_PI_PARTS[64]
+    whole = fma(k, -first, fabs(x))
+    p, error = two_product(k, second)
+    r = whole - p
+    return quadrant, r, fma(k, -third, ((whole - r) - p) - error)
+
+
+def _sin_cos(x: Num, near: bool) -> tuple[Num, Num, Num]:
     """The quadrant of |x|, and sine and cosine of the remainder."""
     if x.width == 32:
-        quadrant, r = _reduce32(x)
+        quadrant, r = _near32(x) if near else _far32(x)
         z = r * r
         sin = fma(r * z, horner(z, SIN[32]), r)
         return quadrant, sin, horner(z, (1.0, -0.5, *COS[32]))
-    quadrant, r, low = _reduce64(x)
+    quadrant, r, low = _near64(x) if near else _far64(x)
     z = r * r
     half = z * 0.5
     one = 1.0 - half
@@ -136,25 +168,32 @@ def _flip(y: Num, condition_bits: Num) -> Num:
     return (y.bits() ^ (condition_bits & (1 << (y.width - 1)))).bits()
 
 
-def sin(x: Num) -> Num:
-    q, s, c = _sin_cos(x)
+def _sin(x: Num, near: bool) -> Num:
+    q, s, c = _sin_cos(x, near)
     y = where((q & 1).eq(0), s, c)
-    return _tiny(_flip(y, x.bits() ^ (q << (x.width - 2))), x)
+    return _flip(y, x.bits() ^ (q << (x.width - 2)))
 
 
-def cos(x: Num) -> Num:
-    q, s, c = _sin_cos(x)
+def _cos(x: Num, near: bool) -> Num:
+    q, s, c = _sin_cos(x, near)
     y = where((q & 1).eq(0), c, s)
     return _flip(y, (q + 1) << (x.width - 2))
 
 
-def tan(x: Num) -> Num:
-    q, s, c = _sin_cos(x)
+def _tan(x: Num, near: bool) -> Num:
+    q, s, c = _sin_cos(x, near)
     even = (q & 1).eq(0)
     y = where(even, s, c) / where(even, c, s)
-    return _tiny(_flip(y, x.bits() ^ (q << (x.width - 1))), x)
+    return _flip(y, x.bits() ^ (q << (x.width - 1)))
 
 
-def _tiny(y: Num, x: Num) -> Num:
-    """`x` itself where it is so small that the reduction in turns would meet subnormal doubles."""
-    return where(fabs(x) < 2.0**-30, x, y) if x.width == 64 else y
+def _everywhere(name: str, way: Callable[[Num, bool], Num]) -> Callable[[Num], Num]:
+    def function(x: Num) -> Num:
+        return replace_beyond(name, NEAR[x.width], x, way(x, True), lambda x: way(x, False))
+
+    return function
+
+
+sin = _everywhere("sin", _sin)
+cos = _everywhere("cos", _cos)
+tan = _everywhere("tan", _tan)

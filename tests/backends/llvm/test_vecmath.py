@@ -10,8 +10,9 @@ import pytest
 from llvmlite import ir
 from scipy import special
 
-from funcgrad.backends.llvm import vecmath
+from funcgrad.backends.llvm import vecmath, vecmath_trig
 from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.target import Target
 
 F32, F64, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(64)
 
@@ -71,9 +72,8 @@ MP = {
 }  # fmt: skip
 
 
-@cache
-def compiled(name, kind=F32):
-    """The library of `for i: out[i] = name(x[i], …)`."""
+def loop_of(name, kind=F32):
+    """The module of `for i: out[i] = name(x[i], …)`."""
     arity = 2 if name in BINARY else 1
     module = ir.Module(name)
     pointers = [kind.as_pointer()] * (arity + 1)
@@ -91,7 +91,12 @@ def compiled(name, kind=F32):
     i.add_incoming(following, loop)
     b.cbranch(b.icmp_signed("<", following, fn.args[-1]), loop, end)
     ir.IRBuilder(end).ret_void()
-    return engine().compile(module)
+    return module
+
+
+@cache
+def compiled(name, kind=F32):
+    return engine().compile(loop_of(name, kind))
 
 
 def run(name, *xs):
@@ -258,6 +263,56 @@ def test_hard_arguments_of_sine():
     check(run("sin", x), np.sin(x.astype(float)), 2)
 
 
+def angles(dtype):
+    """Arguments around the bound between the ways, multiples of π/4, and what is special."""
+    bound, width = dtype(vecmath_trig.NEAR[8 * np.dtype(dtype).itemsize]), np.spacing(dtype(1))
+    near_bound = bound * (1 + np.arange(-9, 10) * width).astype(dtype)
+    counts = np.concatenate([np.arange(1, 65), 2 ** np.arange(6, 34), [bound // 1, 3 * bound]])
+    multiples = (counts * (np.pi / 4)).astype(dtype)
+    close = [multiples, np.nextafter(multiples, dtype(0)), np.nextafter(multiples, dtype(np.inf))]
+    x = np.concatenate([near_bound, *close, bound * dtype(1.5) ** np.arange(-90, 60)])
+    x = x.astype(dtype)
+    return np.concatenate([x, -x, specials(dtype)])
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_angles_around_the_bound_between_the_ways(name):
+    oracle, bound, bound64 = UNARY[name]
+    x = angles(np.float32)
+    check(run(name, x), oracle(x.astype(float)), bound)
+    x = angles(np.float64)
+    x = x[np.isfinite(x)]
+    with mpmath.workprec(1200):
+        check_doubles(run(name, x), [MP[name](mpmath.mpf(float(v))) for v in x], bound64)
+    zeros = run(name, np.float64([0.0, -0.0, 5e-324, -5e-324]))
+    want = oracle(np.float64([0.0, -0.0, 5e-324, -5e-324]))
+    np.testing.assert_array_equal(zeros.view(np.int64), want.view(np.int64))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_a_value_depends_on_its_argument_alone(name, dtype, rng):
+    x = angles(dtype)
+    uint = f"u{np.dtype(dtype).itemsize}"
+    alone = np.concatenate([run(name, x[i : i + 1]) for i in range(x.size)]).view(uint)
+    np.testing.assert_array_equal(run(name, x).view(uint), alone)
+    for _ in range(5):
+        order = rng.permutation(x.size)[: rng.integers(1, x.size)]
+        np.testing.assert_array_equal(run(name, x[order]).view(uint), alone[order])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_angles_on_any_processor(dtype):
+    """Bit for bit what the host gives, with nothing but the oldest registers."""
+    x = angles(dtype)
+    kind = F32 if dtype == np.float32 else F64
+    library = engine(Target.host().generic()).compile(loop_of("sin", kind))
+    out = np.empty_like(x)
+    kernel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.c_int64)
+    kernel(library.address("kernel"))(x.ctypes.data, out.ctypes.data, x.size)
+    np.testing.assert_array_equal(out, run("sin", x))
+
+
 @pytest.mark.parametrize("kind", [F32, F64])
 @pytest.mark.parametrize("name", sorted(vecmath.NAMES))
 @pytest.mark.skipif(engine().target.vector_bits < 256, reason="narrow vectors don't always pay")
@@ -269,7 +324,9 @@ def test_loops_vectorize(name, kind):
     # What computes in double may be given half as many lanes of float.
     widths = {int(w) for w in re.findall(r"store <(\d+) x ", text)}
     assert max(widths, default=0) >= lanes // 2
-    assert not re.search(r"call (float|double) @(?!llvm)", text)
+    # The rest of a loop asks element by element whether an argument is rare.
+    assert not re.search(r"call (float|double) @(?!llvm|fg\.\w+\.beyond)", text)
+    assert not re.search(r"call <.* @(?!llvm)", text)
 
 
 def test_a_function_is_emitted_once_per_module():
