@@ -277,15 +277,13 @@ class Backward:
             self._panel(code, call, b, head, at, p)
         sums = self._sums(code, call, number, b.batch, head)
         row_size, k_step = self._row(call), parts.panel(cols, code.i64(self.k_block))
+        # One product along all panels: each would read and write the sums.
+        count, start = at.n.min(high * cols) - low * cols, low * (cols * cols)
         with code.range(0, at.m, rows) as i, code.range(0, h, cols) as j:
             c = code.at(sums, (at.t + i) * row_size + j, parts.acc)
-            keys = code.at(b.k, j // cols * k_step, parts.acc)
-            with code.range(low, high) as p:
-                a = code.at(b.ds, (p * self.q_block + i) * cols, parts.acc)
-                x = code.at(keys, p * (cols * cols), parts.acc)
-                count = (at.n - p * cols).min(cols)
-                product = parts.tile_product(rows, add=True, in_place=True)
-                code.call(product, count, a, x, c, row_size)
+            a = code.at(b.ds, (low * self.q_block + i) * cols, parts.acc)
+            x = code.at(b.k, j // cols * k_step + start, parts.acc)
+            code.call(parts.across_panels(), count, a, self.q_block * cols, x, c, row_size)
 
     def _rows(self, code: Code, call: Record, b: _Task, head: Int, at: _Span) -> None:
         """What is known of each query of a block."""

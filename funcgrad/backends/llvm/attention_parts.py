@@ -11,7 +11,17 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Functions, Int, declare
+from funcgrad.backends.llvm.gemm_build import (
+    I32,
+    I64,
+    PTR,
+    VOID,
+    Code,
+    Functions,
+    Int,
+    Variable,
+    declare,
+)
 from funcgrad.backends.llvm.gemm_job import Record
 from funcgrad.backends.llvm.gemm_pack import (
     F64,
@@ -77,37 +87,66 @@ class Attention(Functions):
 
     # ---- products of register tiles
 
-    def tile_product(self, rows: int, add: bool, in_place: bool = False) -> ir.Function:
-        """void(k, a, b, c, c_rs): c = (or +=) Σ a[kk, i]·b[kk, j] for rows × cols elements.
+    def tile_product(self, rows: int, add: bool) -> ir.Function:
+        """void(k, a, b, c, c_rs): c = (or +=) Σ a[kk, i]·b[kk, j] for rows × cols elements of
+        packed panels a and b."""
+        name = f"tile{rows}{'_add' if add else ''}"
+        return self.once(name, lambda name: self._tile_product(name, rows, add))
 
-        a is a packed panel, or in place: row i of it begins at a + i·cols.
-        """
-        name = f"tile{rows}{'_add' if add else ''}{'_in_place' if in_place else ''}"
-        return self.once(name, lambda name: self._tile_product(name, rows, add, in_place))
-
-    def _tile_product(self, name: str, rows: int, add: bool, in_place: bool) -> ir.Function:
+    def _tile_product(self, name: str, rows: int, add: bool) -> ir.Function:
         code = Code(self.module, name, [I64, PTR, PTR, PTR, I64])
         k, a, b, c, c_rs = code.args
-        zero, vectors = ir.Constant(self.vec, None), self.tile.vectors
-        acc = [[code.variable(self.vec, zero) for _ in range(vectors)] for _ in range(rows)]
-        along, down = (1, self.cols) if in_place else (self.rows, 1)
+        acc = self._accumulators(code, rows)
         with code.range(0, k) as kk:
-            pb = code.at(b, kk * self.cols, self.acc)
-            pa = code.at(a, kk * along, self.acc)
-            ys = [self.load(code, pb, v * self.lanes) for v in range(vectors)]
-            for i in range(rows):
-                x = code.load(code.at(pa, i * down, self.acc), self.acc)
-                x = code.splat(x, self.lanes)
-                for slot, y in zip(acc[i], ys, strict=True):
-                    slot.set(self.fma(code, x, y, slot.get()))
-        for i in range(rows):
-            for v in range(vectors):
-                p, x = code.at(c, c_rs * i + v * self.lanes, self.acc), acc[i][v].get()
+            pa = code.at(a, kk * self.rows, self.acc)
+            self._outer(code, acc, pa, 1, code.at(b, kk * self.cols, self.acc))
+        self._put(code, acc, c, c_rs, add)
+        code.ret()
+        return code.function
+
+    def across_panels(self) -> ir.Function:
+        """void(k, a, apart, b, c, c_rs): c += Σ a[i, kk]·b[kk, j] for rows × cols elements, where
+        each `cols` of kk are a panel of a: its rows follow each other, and the next one begins
+        `apart` elements on."""
+        return self.once("across_panels", self._across_panels)
+
+    def _across_panels(self, name: str) -> ir.Function:
+        code = Code(self.module, name, [I64, PTR, I64, PTR, PTR, I64])
+        k, a, apart, b, c, c_rs = code.args
+        acc = self._accumulators(code, self.rows)
+        with code.range(0, k, self.cols) as start:
+            panel = code.at(a, start // self.cols * apart, self.acc)
+            rows = code.at(b, start * self.cols, self.acc)
+            with code.range(0, (k - start).min(self.cols)) as kk:
+                pb = code.at(rows, kk * self.cols, self.acc)
+                self._outer(code, acc, code.at(panel, kk, self.acc), self.cols, pb)
+        self._put(code, acc, c, c_rs, add=True)
+        code.ret()
+        return code.function
+
+    def _accumulators(self, code: Code, rows: int) -> list[list[Variable]]:
+        zero, vectors = ir.Constant(self.vec, None), self.tile.vectors
+        return [[code.variable(self.vec, zero) for _ in range(vectors)] for _ in range(rows)]
+
+    def _outer(
+        self, code: Code, acc: list[list[Variable]], a: ir.Value, apart: int, b: ir.Value
+    ) -> None:
+        """Adds a[i·apart]·b[j]."""
+        ys = [self.load(code, b, v * self.lanes) for v in range(self.tile.vectors)]
+        for i, row in enumerate(acc):
+            x = code.splat(code.load(code.at(a, i * apart, self.acc), self.acc), self.lanes)
+            for slot, y in zip(row, ys, strict=True):
+                slot.set(self.fma(code, x, y, slot.get()))
+
+    def _put(
+        self, code: Code, acc: list[list[Variable]], c: ir.Value, c_rs: Int, add: bool
+    ) -> None:
+        for i, row in enumerate(acc):
+            for v, slot in enumerate(row):
+                p, x = code.at(c, c_rs * i + v * self.lanes, self.acc), slot.get()
                 if add:
                     x = code.b.fadd(code.load(p, self.vec, self.width), x)
                 code.store(x, p, self.width)
-        code.ret()
-        return code.function
 
     def product(self, code: Code, m: Int, k: Int, a: ir.Value, step: Int, b: ir.Value,
                 c: ir.Value, add: bool) -> None:  # fmt: skip
@@ -163,15 +202,15 @@ class Attention(Functions):
         """2^x for x ≤ 127; NaN is NaN, and what would be subnormal is 0."""
         b, bits = code.b, 52 if self.acc == F64 else 23
         bias, ints = (1023 if self.acc == F64 else 127), ir.VectorType(self.int, self.lanes)
-        magic = self.value(1.5 * 2.0**bits)
+        # Its low bits hold the exponent of 2^n, for n the integer that is nearest to x.
+        magic = self.value(1.5 * 2.0**bits + bias)
         near = b.fadd(x, magic)
         r = b.fsub(x, b.fsub(near, magic))
         terms = EXP2[8 * self.width]
         p = self.value(terms[-1])
         for c in terms[-2::-1]:
             p = self.fma(code, p, r, self.value(c))
-        n = b.add(b.bitcast(near, ints), constant(ints, bias))
-        power = b.bitcast(b.shl(n, constant(ints, bits)), self.vec)
+        power = b.bitcast(b.shl(b.bitcast(near, ints), constant(ints, bits)), self.vec)
         small = b.fcmp_ordered("<", x, self.value(1.0 - bias))
         return b.select(small, self.value(0.0), b.fmul(p, power))
 
