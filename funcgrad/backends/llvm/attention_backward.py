@@ -15,11 +15,13 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.attention_pairs import CHUNK, Pairs
 from funcgrad.backends.llvm.attention_parts import CALL, Attention
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import Record
 
 # Panels of keys and tiles of queries at a time, and how many queries a small task has.
 PANELS, TILES, QUERIES = 4, 8, 256
+# Queries of up to so many places and heads are packed once for all keys; others with each block.
+PACKED = 1 << 14
 
 
 class _Task(NamedTuple):
@@ -34,7 +36,7 @@ class _Task(NamedTuple):
     k: ir.Value  # keys as rows
     dk: ir.Value  # sums, [panel][feature][key]
     dv: ir.Value
-    q: ir.Value  # queries as rows, cotangents as rows
+    q: ir.Value  # queries as rows, cotangents as rows: all (see `PACKED`), or those of a block
     ct: ir.Value
     qt: ir.Value  # queries as columns, cotangents as columns
     ctt: ir.Value
@@ -90,6 +92,14 @@ class Backward:
 
     def _row(self, call: Record) -> Int:
         return call["features"].round_up(self.parts.cols)
+
+    def _packed(self, call: Record) -> tuple[Bool, Int, Int]:
+        """Whether all queries of a key head are packed at once, of how many heads they are then,
+        and for how many of each there is room: a multiple of a tile's rows."""
+        rows, group = self.parts.rows, call["heads"] // call["key_heads"]
+        queries = call["queries"].round_up(rows)
+        at_once = queries * group <= PACKED
+        return at_once, at_once.select(group, 1), at_once.select(queries, self.q_block)
 
     def _deltas(self, code: Code, call: Record, batch: Int, head: Int, t: Int) -> Int:
         """Where a row's number lies in `scratch`."""
@@ -178,8 +188,9 @@ class Backward:
         h_tiles, h_panels = h.ceil_div(rows), h.ceil_div(cols)
         columns = parts.panel(cols, h) * PANELS
         sums = h.round_up(rows) * (cols * PANELS)
-        across = parts.panel(rows, h) * TILES
-        along = parts.panel(rows, code.i64(self.q_block)) * h_tiles
+        _, heads, span = self._packed(call)
+        across = parts.panel(rows, h) * (span // rows) * heads
+        along = parts.panel(rows, span) * h_tiles * heads
         sizes = [
             columns, columns, parts.panel(cols, code.i64(self.k_block)) * h_panels, sums, sums,
             across, across, along, along, code.i64(self.q_block), code.i64(self.q_block),
@@ -210,6 +221,10 @@ class Backward:
         with code.range(0, group) as g:
             head = b.key_head * group + g
             parts.zero(code, self._sums(code, call, number, b.batch, head), size)
+            with code.when(self._packed(call)[0]):
+                self._pack(
+                    code, call, self._of_head(code, call, b, g), head, code.i64(0), b.queries
+                )
         span = call["keys"].ceil_div(call["ranges"]).round_up(self.k_block)
         start = number * span
         with code.range(start, (start + span).min(call["keys"]), self.k_block) as s:
@@ -237,8 +252,7 @@ class Backward:
         high = (s < b.keys).select(high, 0)
         with code.range(0, group) as g, code.range(low, high, self.q_block) as t:
             m = (high - t).min(self.q_block)
-            head = b.key_head * group + g
-            self._queries(code, call, b, number, head, _Span(s, n, t, m))
+            self._queries(code, call, b, number, g, _Span(s, n, t, m))
         self._write(code, call, b, s, n, size)
 
     def _write(self, code: Code, call: Record, b: _Task, s: Int, n: Int, size: Int) -> None:
@@ -256,18 +270,41 @@ class Backward:
                 code.call(parts.write_turned(), source, factors, to, (n - j).min(cols),
                           call["features"], apart, step)  # fmt: skip
 
-    def _queries(self, code: Code, call: Record, b: _Task, number: Int, head: Int,
-                 at: _Span) -> None:  # fmt: skip
-        """A block of queries with a block of keys."""
-        parts, h = self.parts, call["features"]
-        rows, cols = parts.rows, parts.cols
-        across, along = parts.panel(rows, h), parts.panel(rows, code.i64(self.q_block))
-        place = (b.batch, at.t, head)
+    def _of_head(self, code: Code, call: Record, b: _Task, g: Int) -> _Task:
+        """With the places of the packed queries of head number g of those that share a key head."""
+        parts, h, (_, _, span) = self.parts, call["features"], self._packed(call)
+        rows = parts.rows
+        across = g * (parts.panel(rows, h) * (span // rows))
+        along = g * (parts.panel(rows, span) * h.ceil_div(rows))
+        at = {"q": across, "ct": across, "qt": along, "ctt": along}
+        places = {name: code.at(getattr(b, name), i, parts.acc) for name, i in at.items()}
+        return b._replace(**places)
+
+    def _pack(self, code: Code, call: Record, b: _Task, head: Int, t: Int, m: Int) -> None:
+        """Queries [t, t + m) of a head, and their cotangents, as rows and as columns."""
+        parts, h, (_, _, span) = self.parts, call["features"], self._packed(call)
+        across, along = parts.panel(parts.rows, h), parts.panel(parts.rows, span)
         for name, by_row, by_column in (("q", b.q, b.qt), ("ct", b.ct, b.ctt)):
-            p = parts.pointer(code, call, name, place)
+            p = parts.pointer(code, call, name, (b.batch, t, head))
             apart, step = call[f"{name}_place"], call[f"{name}_feature"]
-            code.call(parts.pack_rows, by_row, p, at.m, h, apart, step, across)
-            code.call(parts.pack_rows, by_column, p, h, at.m, step, apart, along)
+            code.call(parts.pack_rows, by_row, p, m, h, apart, step, across)
+            code.call(parts.pack_rows, by_column, p, h, m, step, apart, along)
+
+    def _queries(self, code: Code, call: Record, b: _Task, number: Int, g: Int,
+                 at: _Span) -> None:  # fmt: skip
+        """A block of queries, of head number g of those that share a key head, with a block of
+        keys."""
+        parts, h, group = self.parts, call["features"], call["heads"] // call["key_heads"]
+        head = b.key_head * group + g
+        rows, cols = parts.rows, parts.cols
+        at_once, _, _ = self._packed(call)
+        b = self._of_head(code, call, b, at_once.select(g, 0))
+        with code.when(~at_once):
+            self._pack(code, call, b, head, at.t, at.m)
+        first, across = at_once.select(at.t, 0), parts.panel(rows, h)
+        by_row = (code.at(x, first // rows * across, parts.acc) for x in (b.q, b.ct))
+        by_column = (code.at(x, first * rows, parts.acc) for x in (b.qt, b.ctt))
+        b = b._replace(**dict(zip(("q", "ct", "qt", "ctt"), (*by_row, *by_column), strict=True)))
         self._rows(code, call, b, head, at)
         low, _ = parts.seen(code, call, at.t, b.keys)
         _, high = parts.seen(code, call, at.t + at.m - 1, b.keys)
@@ -330,7 +367,8 @@ class Backward:
         parts, h = self.parts, call["features"]
         rows, cols = parts.rows, parts.cols
         across, columns = parts.panel(rows, h), parts.panel(cols, h)
-        along, size = parts.panel(rows, code.i64(self.q_block)), h.round_up(rows) * cols
+        along = parts.panel(rows, self._packed(call)[2])
+        size = h.round_up(rows) * cols
         _, _, first, key, m, _ = place
         all_ds = code.at(b.ds, p * (self.q_block * cols), parts.acc)
         weights = code.at(b.weights, low * cols, parts.acc)

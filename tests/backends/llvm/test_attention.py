@@ -9,6 +9,7 @@ import pytest
 from funcgrad.backends.attention import spans
 from funcgrad.backends.llvm import attention as module
 from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm.attention_backward import PACKED
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.program import AttentionSizes, AttentionStep, Ref, Strided
@@ -186,6 +187,18 @@ def check(got, wanted, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shapes(dtype, shape):
     check(*both(shape, dtype), dtype)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, PACKED + 57, 150, 1, 1, 3, None, None, 512, 1),
+        (1, PACKED // 3, 140, 4, 1, 2, 70, 200, 128, 1),
+    ],
+    ids=["many queries", "many heads"],
+)
+def test_queries_that_are_packed_with_each_block(shape):
+    check(*both(shape, "float32"), "float32")
 
 
 @pytest.mark.parametrize("name", PAIRS)
