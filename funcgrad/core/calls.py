@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from numpy import ascontiguousarray
+
 from funcgrad.core import large
 from funcgrad.core.backend import backend
 from funcgrad.core.ir import Jaxpr, Var
@@ -70,8 +72,9 @@ def calls(jaxpr: Jaxpr, compiling: bool = False, name: str = "eager") -> Callabl
     return _compiled(jaxpr, name) if compiling and pays(jaxpr) else numpy_calls(jaxpr)
 
 
-def _compiled(jaxpr: Jaxpr, name: str) -> Callable[..., list]:
-    """As `calls`. Results that are inputs are handed on as they are, without a copy."""
+def _compiled(jaxpr: Jaxpr, name: str) -> Callable[..., Sequence]:
+    """As `calls`. Results that are inputs are handed on: the arrays themselves, or those in row-major
+    order that were made of them."""
     read = {a for e in jaxpr.eqns for a in e.ins}
     bound = {v for e in jaxpr.eqns for v in e.outs}
     made = [a for a in dict.fromkeys(jaxpr.outs) if a in bound]
@@ -80,15 +83,19 @@ def _compiled(jaxpr: Jaxpr, name: str) -> Callable[..., list]:
         run = backend().compile(Jaxpr(ins, jaxpr.eqns, made), (False,) * len(ins), name)
     if len(ins) == len(jaxpr.ins) and tuple(made) == jaxpr.outs:
         return lambda *values: run(values)
-    taken = [i for i, v in enumerate(jaxpr.ins) if v in read]
-    place: dict[Any, int] = {v: i for i, v in enumerate((*jaxpr.ins, *made))}
+    given = [v for v in jaxpr.ins if v not in read]
     constants = [a for a in jaxpr.outs if not isinstance(a, Var)]
-    place |= {a: len(place) + i for i, a in enumerate(constants)}
-    held = [a.value for a in constants]
+    taken, left = ([jaxpr.ins.index(v) for v in some] for some in (ins, given))
+    place: dict[Any, int] = {a: i for i, a in enumerate((*ins, *made, *given, *constants))}
     outs = [place[a] for a in jaxpr.outs]
+    held = [a.value for a in constants]
 
     def call(*values: Any) -> list:
-        known = (*values, *run([values[i] for i in taken]), *held)
+        operands = [values[i] for i in taken]
+        for i, x in enumerate(operands):
+            if not x.flags.c_contiguous:
+                operands[i] = ascontiguousarray(x)
+        known = (*operands, *run(operands), *[values[i] for i in left], *held)
         return [known[i] for i in outs]
 
     return call

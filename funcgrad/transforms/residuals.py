@@ -30,12 +30,20 @@ def fewer_residuals(forward: Jaxpr, backward: Jaxpr) -> tuple[Jaxpr, Jaxpr]:
     """
     result, *residuals = forward.outs
     eqn_of = {v: e for e in forward.eqns for v in e.outs}
+
+    def source(var: Var) -> Var:
+        while (made := eqn_of.get(var)) is not None and made.prim.name in VIEWS:
+            if not isinstance(made.ins[0], Var):
+                break
+            var = made.ins[0]
+        return var
+
     anchors = {*forward.ins, result}
     for e in forward.eqns:
         if not _is_cheap(e):
             anchors.update(e.outs)
         if e.prim.name == "dot_general":
-            anchors.update(a for a in e.ins if isinstance(a, Var))
+            anchors.update(source(a) for a in e.ins if isinstance(a, Var))
     again: dict[Eqn, None] = {}
     kept: dict[Var, None] = {}
 
