@@ -23,7 +23,7 @@ from funcgrad.core.rest import no_collections
 # What NumPy does without looking at elements.
 VIEWS = frozenset({"broadcast_in_dim", "reshape", "slice", "stop_gradient", "transpose"})
 # Operations that are worth compiling even alone: NumPy has no quick way, or other threads for it.
-_HEAVY = frozenset({
+HEAVY = frozenset({
     "attention", "attention_backward", "attention_tangent", "dot_general", "gather", "scatter_add",
 })  # fmt: skip
 _LIGHT = frozenset({
@@ -34,7 +34,7 @@ _LIGHT = frozenset({
     "reduce_sum", "rev", "round", "rsqrt", "select_n", "sign", "sin", "sqrt", "square", "sub",
     "tanh", "xor",
 })  # fmt: skip
-_KNOWN = VIEWS | _LIGHT | _HEAVY
+_KNOWN = VIEWS | _LIGHT | HEAVY
 
 
 def is_large(values: Iterable[Any]) -> bool:
@@ -55,7 +55,7 @@ def pays(jaxpr: Jaxpr) -> bool:
         if name not in _KNOWN or any(a.aval.dtype.kind == "c" for a in (*e.ins, *e.outs)):
             return False
         if name not in VIEWS and is_large(a.aval for a in (*e.ins, *e.outs)):
-            passes += 2 if name in _HEAVY else 1
+            passes += 2 if name in HEAVY else 1
     return passes > 1
 
 
@@ -73,8 +73,8 @@ def calls(jaxpr: Jaxpr, compiling: bool = False, name: str = "eager") -> Callabl
 
 
 def _compiled(jaxpr: Jaxpr, name: str) -> Callable[..., Sequence]:
-    """As `calls`. Results that are inputs are handed on: the arrays themselves, or those in row-major
-    order that were made of them."""
+    """As `calls`. Results that are inputs are handed on: the arrays themselves, or what was made of
+    them in row-major order."""
     read = {a for e in jaxpr.eqns for a in e.ins}
     bound = {v for e in jaxpr.eqns for v in e.outs}
     made = [a for a in dict.fromkeys(jaxpr.outs) if a in bound]

@@ -18,7 +18,7 @@ from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero
-from funcgrad.core.calls import VIEWS, calls, is_large, pays
+from funcgrad.core.calls import HEAVY, VIEWS, calls, is_large, pays
 from funcgrad.core.ir import Eqn, Jaxpr, Var, eval_jaxpr
 from funcgrad.core.large import LARGE
 from funcgrad.core.primitive import Primitive
@@ -89,8 +89,8 @@ def _kind(aval: ShapedArray) -> tuple:
     return aval.shape, aval.dtype, aval.weak_type, True
 
 
-def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool]) -> LinearRule:
-    """The rule of a program that has one result.
+def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool], compiling: bool = False) -> LinearRule:
+    """The rule of a program that has one result; with `compiling`, for large arrays.
 
     >>> import funcgrad as fg
     >>> product = fg.make_jaxpr(lambda x, y: x * y)(2.0, 3.0)
@@ -104,8 +104,7 @@ def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool]) -> LinearRule:
     unknown = [False] * n + [True] * n_varying
     parts = partial_eval_jaxpr(both, unknown, [False, True][: 1 + nonzero])
     forward = Jaxpr(both.ins[:n], parts.known.eqns, [both.outs[0], *parts.residuals])
-    aval, compiling = both.outs[0].aval, is_large(jaxpr.in_avals)
-    forward = simplify(forward)
+    aval, forward = both.outs[0].aval, simplify(forward)
     if not nonzero:
         return LinearRule(aval, calls(forward, compiling))
     linear = [False] * len(parts.residuals) + [True] * n_varying
@@ -347,22 +346,25 @@ class TapeTrace(Trace):
             return None
         if type(known) is LinearRule:
             return known
-        ctx = self.below()
-        is_view = isinstance(key[1], Primitive) and key[1].name in VIEWS
-        if known is None and (is_view or not is_large(values)):
-            ctx.keep(found, MET)
-        elif known is not AS_IT_IS:
-            token = context.push(ctx)
-            try:
+        if known is AS_IT_IS:
+            return None
+        ctx, rule = self.below(), None
+        token = context.push(ctx)
+        try:
+            compiling = _may_compile(key[1], values, program)
+            if known is MET or compiling:
                 jaxpr = program()
-                known = AS_IT_IS if jaxpr is None else linear_rule(jaxpr, [p >= 0 for p in places])
-            except FuncgradError:  # it comes again where the operation is linearized
-                known = AS_IT_IS
-            finally:
-                context.pop(token)
-            ctx.keep(found, known)
-            return known if type(known) is LinearRule else None
-        return None
+                if jaxpr is not None:
+                    rule = linear_rule(jaxpr, [p >= 0 for p in places], compiling)
+                known = rule or AS_IT_IS
+            else:
+                known = MET
+        except FuncgradError:  # it comes again where the operation is linearized
+            known = AS_IT_IS
+        finally:
+            context.pop(token)
+        ctx.keep(found, known)
+        return rule
 
     def _apply(self, rule: LinearRule, values: list, places: list[int]) -> Any:
         token = quiet()
@@ -427,6 +429,19 @@ class TapeTrace(Trace):
                         cts[place] = ct
         finally:
             loud(token)
+
+
+def _may_compile(of: Any, values: list, program: Callable[[], Jaxpr | None]) -> bool:
+    """Whether the rule of an operation, or of a function, may be compiled, as is to be known at the
+    first meeting already."""
+    if not isinstance(of, Primitive):
+        return is_large(values)
+    if of.name in VIEWS:
+        return False
+    if is_large(values):
+        return True
+    jaxpr = program() if of.name in HEAVY else None
+    return jaxpr is not None and is_large(jaxpr.out_avals)
 
 
 # Numbers that beside an operand of floats, whose dtype isn't weak, take that dtype.

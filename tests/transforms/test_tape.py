@@ -276,6 +276,8 @@ LARGE_FUNCTIONS = FUNCTIONS | {
         fnp.take_along_axis(nn.log_softmax(x), fnp.zeros((x.shape[0], 1), "int32"), axis=-1)
     ),
     "rows": lambda x: fnp.sum(x[fnp.array([0, 2, 0])] ** 2),
+    "many rows": lambda x: fnp.sum(x[:1][fnp.zeros((20, 3), "int32")] ** 2),
+    "an outer product": lambda x: fnp.sum((x[:, :1] @ x[:1]) ** 2),
 }  # fmt: skip
 
 
