@@ -70,7 +70,16 @@ def recorded(fun: Callable, alone: bool = False) -> Callable:
         if ctx.trace is context.ROOT.trace:
             out = _replayed(ctx, fun, args, kwargs)
         else:
-            out = ctx.trace.replayed(fun, args, kwargs)
+            out = None
+            if not kwargs:  # the most frequent calls, of operands alone
+                if len(args) == 1:
+                    out = ctx.trace.ready1(ctx, fun, args[0])
+                elif len(args) == 2 and all(
+                    type(a) is Array or isinstance(a, Tracer) for a in args
+                ):
+                    out = ctx.trace.ready2(ctx, fun, *args)
+            if out is None:
+                out = ctx.trace.replayed(fun, args, kwargs)
         return fun(*args, **kwargs) if out is None else out
 
     return call
