@@ -22,6 +22,8 @@ from funcgrad.backends.llvm.emit_schedule import (
     Level,
     Range,
     Schedule,
+    is_guarded_row,
+    is_harmless,
     is_row,
     schedule,
 )
@@ -188,7 +190,8 @@ class Emitter:
 
         # As in `_loop`: a short row stays a loop, of elements or of few side by side.
         few = len(rest) == 1 and rest[0].part == "all" and rest[0].size <= FEW
-        stays = (few or not rest) and is_row(self.plan, level, self.kernel.body)
+        guarded = not rest and is_guarded_row(level, self.kernel.body, self.vector_bits)
+        stays = guarded or ((few or not rest) and is_row(self.plan, level, self.kernel.body))
         self.loop(start, stop, turn, hints=[STAYS] if stays else [])
 
     def _enter(self, level: Level, i: str) -> None:
@@ -271,6 +274,10 @@ class Emitter:
         if isinstance(s.guard, Const):
             return self._load(s) if s.guard.value else zero
         guard = self._guard(s.guard, s.index)
+        kind = value_type(s.buffer.dtype)
+        if is_harmless(s, self.plan):
+            # A vector would have to ask in each lane whether to read one and the same element.
+            return self.f.let(f"select i1 {guard}, {kind} {self._load(s)}, {kind} {zero}")
         before = self.f.block
         then, join = self.f.name("load"), self.f.name("join")
         self.f.do(f"br i1 {guard}, label %{then}, label %{join}")
@@ -278,7 +285,6 @@ class Emitter:
         value = self._load(s)
         self.f.do(f"br label %{join}")
         self.f.start(join)
-        kind = value_type(s.buffer.dtype)
         return self.f.let(f"phi {kind} [{value}, %{then}], [{zero}, %{before}]")
 
     def _guard(self, guard: Operand, index: Index) -> str:

@@ -37,6 +37,8 @@ MOST_TASKS = 64
 LINE = 64  # points in a row that one task keeps together, so that no two share a cache line
 MOST_ROWS = 8
 SHORT = 8  # an innermost loop of fewer turns gains nothing from vectors
+MOST_GUARDED = 17  # turns up to which LLVM would unroll a loop of guarded loads
+MASKED_BITS = 512  # of vectors, from which on masked loads are cheap
 
 
 class Level(Record):
@@ -207,6 +209,29 @@ def is_row(plan: Schedule, level: Level, body: Sequence[Stmt]) -> bool:
     straight = not any(isinstance(s, Loop | While) for s in body)
     inside = len(plan.levels) > 1 and level.part == "all" and level.size >= SHORT
     return inside and straight and level.axis not in used_as_scalars(body)
+
+
+def is_guarded_row(level: Level, body: Sequence[Stmt], vector_bits: int) -> bool:
+    """Whether the innermost level is a short row that reads behind guards, of straight code, where
+    vectors have masks: LLVM would unroll it first, and then make no vectors of its branches."""
+    straight = not any(isinstance(s, Loop | While) for s in body)
+    guarded = any(isinstance(s, Load) and isinstance(s.guard, Value) for s in body)
+    short = level.part == "all" and SHORT <= level.size <= MOST_GUARDED
+    return vector_bits >= MASKED_BITS and straight and guarded and short
+
+
+def is_harmless(load: Load, plan: Schedule) -> bool:
+    """Whether a guarded load may be made where its guard is false: it reads an element of its
+    array anyway, the same one in the whole innermost loop."""
+    sizes = {level.axis: level.size for level in plan.levels} | dict.fromkeys(plan.fixed, 1)
+    if not plan.levels or coefficient(load.index, plan.levels[-1].axis):
+        return False
+    low = high = load.index.const
+    for c, v in load.index.terms:
+        if v not in sizes:
+            return False
+        low, high = low + min(0, c * (sizes[v] - 1)), high + max(0, c * (sizes[v] - 1))
+    return low >= 0 and high < load.buffer.size
 
 
 # ---- accesses

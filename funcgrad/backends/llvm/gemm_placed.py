@@ -23,7 +23,7 @@ FIELDS = (
 )  # fmt: skip
 MOST_READY = 1 << 22  # elements of w up to which it is packed before
 OWN_ELEMENTS = 1 << 16  # of w, packed by a task at a time, and the depth of that
-LEAST_OWN, MOST_OWN = 64, 256
+LEAST_OWN, MOST_OWN = 64, 1024
 LEAST_PART, MOST_PARTS = 1024, 32
 MOST_CUT, MOST_SUMS = 1 << 18, 1 << 20  # elements of c, if it is cut; of all its parts
 LEAST_TURNED = 64  # terms of sums that are worth transposing

@@ -8,9 +8,20 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.emit_kernels import merge
-from funcgrad.backends.llvm.emit_schedule import coalesce, schedule
+from funcgrad.backends.llvm.emit_schedule import coalesce, is_harmless, schedule
 from funcgrad.backends.llvm.emit_split import identity, split
-from funcgrad.backends.loops import BITS, INDEX, MATH, OPS, OTHER, PREDICATES, Buffer, Const, Index
+from funcgrad.backends.loops import (
+    BITS,
+    INDEX,
+    MATH,
+    OPS,
+    OTHER,
+    PREDICATES,
+    Buffer,
+    Const,
+    Index,
+    Load,
+)
 from tests.backends.llvm.kernels_run import (
     BOOL,
     F32,
@@ -347,6 +358,44 @@ def test_guards_in_blocks_of_points(store):
     rng = np.random.default_rng(0)
     check(k, rng.permutation(m).astype(I32), rng.normal(size=m * n).astype(F32),
           np.zeros(m * n, F32))  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [3, 8, 16, 17, 34])
+@pytest.mark.parametrize("dtype", [F32, F64, BOOL])
+@pytest.mark.parametrize("outside", [False, True])
+def test_guarded_loads_of_one_element_in_a_row(n, dtype, outside):
+    """An element that is the same in a whole row is read without asking, if there is one for every
+    row; where its guard is false it counts as 0 all the same."""
+    m = 40
+    x, o = Buffer("x", dtype, m, "in"), Buffer("o", dtype, m * n, "out")
+
+    def write(b, i, j):
+        conditions = [b.op("greater_equal", BOOL, j, Const(2, INDEX))]
+        if outside:
+            conditions.append(b.op("less", BOOL, i, Const(m - 3, INDEX)))
+        with b.guarded(b.all_of(conditions)):
+            v = b.load(x, at((1, i), const=3 if outside else 0))
+        b.store(o, at((n, i), (1, j)), v)
+
+    values = np.ones(m, bool) if dtype == BOOL else np.arange(1, m + 1).astype(dtype)
+    if dtype != BOOL:
+        values[::5] = np.nan
+    k = kernel([x, o], [m, n], write)
+    load = next(s for s in k.body if isinstance(s, Load))
+    assert is_harmless(load, schedule(k)) is not outside
+    check(k, values)
+
+
+@pytest.mark.parametrize("n", [7, 8, 14, 16, 31, 32])
+@pytest.mark.parametrize("pads", [((1, 0), (1, 0)), ((1, 1), (1, 1)), ((0, 1), (3, 3))])
+def test_padding_of_short_rows(n, pads):
+    rng = np.random.default_rng(0)
+    x, b = rng.normal(size=(3, 5, n, n)).astype(F32), rng.normal(size=5).astype(F32)
+    x[1, 2, 0, :] = np.nan
+    b[3] = np.inf
+    width = ((0, 0), (0, 0), *pads)
+    got = fg.jit(lambda x, b: fnp.pad(fnp.maximum(x + b[:, None, None], 0), width))(x, b)
+    np.testing.assert_array_equal(got, np.pad(np.maximum(x + b[:, None, None], 0), width))
 
 
 @pytest.mark.parametrize("n", [16, 33, 1000])
