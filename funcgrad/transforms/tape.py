@@ -182,6 +182,9 @@ class TapeTrace(Trace):
         key: list[Any] = [_LINEAR, prim]
         values: list[Any] = []
         places: list[int] = []
+        if ndarray in map(type, args) and any(map(self.owns, args)):
+            # Its owner may write to it later.
+            args = tuple([Array(a.copy()) if type(a) is ndarray else a for a in args])
         mine = self._operands(args, key, values, places, None)
         if not (any(map(self.owns, args)) if mine is None else mine):
             assert self.parent is not None

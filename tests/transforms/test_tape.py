@@ -146,6 +146,17 @@ def test_numpy_constants_are_taken_as_they_are_when_read():
         np.testing.assert_array_equal(fg.grad(fun)(fnp.ones(3)), [2.0, 2.0, 2.0])
 
 
+def test_numpy_constants_are_operands_of_rules():
+    for c in (np.arange(6, dtype=np.float32), np.arange(12.0, dtype=np.float32)[::2]):
+        context.ROOT.types.clear()
+        for k in (1.0, 2.0, 3.0):
+            gradient = fg.grad(lambda x, c=c, k=k: fnp.sum(lax.mul(x, c * np.float32(k))))
+            np.testing.assert_array_equal(gradient(fnp.ones(6)), c * k)
+        assert [type(v).__name__ for k, v in context.ROOT.types.items() if k[1] is lax.mul] == [
+            "LinearRule"
+        ]
+
+
 def test_a_tracer_that_leaks_is_told():
     held = []
     for _ in range(3):
