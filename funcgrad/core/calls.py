@@ -22,17 +22,18 @@ from funcgrad.core.rest import no_collections
 
 # What NumPy does without looking at elements.
 VIEWS = frozenset({"broadcast_in_dim", "reshape", "slice", "stop_gradient", "transpose"})
-# Operations that are worth compiling even alone: NumPy has no quick way, or other threads for it.
+# Operations that are worth compiling even alone: NumPy does them on one thread, and not by vectors,
+# or another library's threads would be in the way of ours.
 HEAVY = frozenset({
-    "attention", "attention_backward", "attention_tangent", "dot_general", "gather", "scatter_add",
+    "attention", "attention_backward", "attention_tangent", "dot_general", "gather", "reduce_max",
+    "reduce_min", "reduce_prod", "reduce_sum", "scatter_add",
 })  # fmt: skip
 _LIGHT = frozenset({
     "abs", "add", "and", "ceil", "clamp", "concatenate", "convert_element_type", "copy", "cos",
     "div", "eq", "erf", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "iota",
     "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not",
-    "or", "pad", "pow", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod",
-    "reduce_sum", "rev", "round", "rsqrt", "select_n", "sign", "sin", "sqrt", "square", "sub",
-    "tanh", "xor",
+    "or", "pad", "pow", "reduce_and", "reduce_or", "rev", "round", "rsqrt", "select_n", "sign",
+    "sin", "sqrt", "square", "sub", "tanh", "xor",
 })  # fmt: skip
 _KNOWN = VIEWS | _LIGHT | HEAVY
 
