@@ -108,6 +108,13 @@ def eager() -> Any:
     return importlib.import_module("funcgrad.backends.eager")
 
 
+@cache
+def eager_calls() -> Any:
+    """The native code of eager calls, `funcgrad.backends.llvm.eager_calls`, imported at its first
+    use."""
+    return importlib.import_module("funcgrad.backends.llvm.eager_calls")
+
+
 # When this process began to load the package, in nanoseconds: files that are newer may not be what
 # it runs.
 LOADED = time.time_ns()

@@ -14,10 +14,10 @@ import numpy as np
 try:
     from numpy._core import umath
 
-    _state = umath._extobj_contextvar
+    state, silent = umath._extobj_contextvar, umath._make_extobj(all="ignore")
     # No function of Python, whose call would be half of the cost.
-    quiet: Any = partial(_state.set, umath._make_extobj(all="ignore"))
-    loud: Any = _state.reset
+    quiet: Any = partial(state.set, silent)
+    loud: Any = state.reset
 
 except (ImportError, AttributeError):  # another NumPy: by its public way
 

@@ -14,16 +14,17 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context
-from funcgrad.core.array import Array, combined, remember_combined
+from funcgrad.core.array import Array, combined, recipe2, remember_combined
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as _promote_avals
+from funcgrad.core.eager import EagerFunction, Recipe
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, shape_of
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.convert import convert_element_type, convert_element_type_p
-from funcgrad.transforms.recorded import recorded
+from funcgrad.transforms.recorded import recipe, recorded
 
 __all__ = [
     "align", "applied", "as_array", "as_dtype", "axes_of", "binary", "broadcast",
@@ -288,12 +289,20 @@ def quick(name: str, prim: Primitive, fun: Callable) -> Callable:
     that there is."""
     general = recorded(fun, alone=True)
 
-    def function(x: Any, y: Any, /) -> Any:
+    def by_python(x: Any, y: Any) -> Any:
         out = combined(prim, x, y)
         if out is None:
             ctx = context.current()
             out = ctx.trace.ready2(ctx, fun, x, y)
         return general(*with_array(name, x, y)) if out is None else out
+
+    def known(ctx: context.Context, args: tuple, kwargs: dict) -> Recipe | None:
+        return recipe2(prim, ctx, *args) or recipe(fun, ctx, args, kwargs)
+
+    swift = EagerFunction(by_python, known, numbers=True)
+
+    def function(x: Any, y: Any, /) -> Any:
+        return swift.call(x, y)
 
     return function
 

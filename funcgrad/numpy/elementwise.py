@@ -14,7 +14,8 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context
-from funcgrad.core.array import evaluated1
+from funcgrad.core.array import evaluated1, recipe1
+from funcgrad.core.eager import EagerFunction
 from funcgrad.core.primitive import Primitive
 from funcgrad.numpy._util import as_array, documented, keep_weak, need_real, promote_inexact
 from funcgrad.ops import arithmetic, compare, rounding, special, transcendental
@@ -26,12 +27,17 @@ _TYPES = "The result has the shape of `x`, its dtype if that is inexact, else th
 
 
 def _function(prim: Primitive, name: str, summary: str, example: str) -> Any:
-    def function(x: Any, /) -> Any:
+    def by_python(x: Any) -> Any:
         out = evaluated1(prim, x)
         if out is None:
             ctx = context.current()
             out = ctx.trace.ready1(ctx, prim, x)
         return prim.bind(*promote_inexact(name, x)) if out is None else out
+
+    swift = EagerFunction(by_python, lambda ctx, args, _: recipe1(prim, ctx, *args))
+
+    def function(x: Any, /) -> Any:
+        return swift.call(x)
 
     return documented(function, name, summary, _TYPES, example)
 

@@ -18,7 +18,8 @@ from funcgrad.core import context
 from funcgrad.core.array import Array, EvalTrace
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.calls import calls, is_large
-from funcgrad.core.ir import Jaxpr
+from funcgrad.core.eager import MOMENTS, EagerFunction, Recipe, consider, counter
+from funcgrad.core.ir import Jaxpr, Literal
 from funcgrad.core.quiet import loud, quiet
 from funcgrad.core.staging import stage, with_constants
 from funcgrad.core.trace import Tracer
@@ -36,6 +37,7 @@ class Recording(NamedTuple):
 
     aval: ShapedArray
     run: Callable[..., Sequence]
+    jaxpr: Jaxpr
 
 
 def at_root() -> bool:
@@ -64,8 +66,7 @@ def recorded(fun: Callable, alone: bool = False) -> Callable:
     """
     vars(fun)[_ALONE] = alone
 
-    @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def by_python(*args: Any, **kwargs: Any) -> Any:
         ctx = context.current()
         if ctx.trace is context.ROOT.trace:
             out = _replayed(ctx, fun, args, kwargs)
@@ -81,6 +82,12 @@ def recorded(fun: Callable, alone: bool = False) -> Callable:
             if out is None:
                 out = ctx.trace.replayed(fun, args, kwargs)
         return fun(*args, **kwargs) if out is None else out
+
+    swift = EagerFunction(by_python, functools.partial(recipe, fun))
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return swift.call(*args, **kwargs)
 
     return call
 
@@ -114,13 +121,37 @@ def _replayed(ctx: context.Context, fun: Callable, args: tuple, kwargs: dict) ->
         known = _met(ctx, found, known, fun, args, kwargs)
         if not isinstance(known, Recording):
             return known
-    aval, run = known
+    if next(counter) in MOMENTS:
+        consider()
+    aval, run, _ = known
     token = quiet()
     try:
         out = run(*values)[0]
     finally:
         loud(token)
     return Array(out, aval.weak_type, aval)
+
+
+def recipe(fun: Callable, ctx: context.Context, args: tuple, kwargs: dict) -> Recipe | None:
+    """What a function that is `recorded` does with such arguments, if it met them before."""
+    key: list[Any] = [fun]
+    try:
+        known = ctx.types.get(tuple(key)) if _add_all(key, args, kwargs) else None
+    except TypeError:  # a static argument that has no hash
+        return None
+    if type(known) is not Recording:
+        return None
+    places = [i for i, x in enumerate(args) if type(x) is Array]
+    jaxpr = known.jaxpr
+    if len(jaxpr.eqns) != 1 or jaxpr.eqns[0].outs != jaxpr.outs or is_large(jaxpr.in_avals):
+        return Recipe(known.aval, places, run=known.run)
+    (eqn,) = jaxpr.eqns
+    if eqn.prim.multiple:
+        return Recipe(known.aval, places, run=known.run)
+    at = dict(zip(jaxpr.ins, places, strict=True))
+    operands = [a.value if isinstance(a, Literal) else at[a] for a in eqn.ins]
+    aval, impl = ctx.evaluation(eqn.prim, [a.aval for a in eqn.ins], eqn.params)
+    return Recipe(aval, operands, impl, eqn.params)
 
 
 def _add_all(key: list, args: tuple, kwargs: dict) -> bool:
@@ -153,11 +184,12 @@ def _met(
         finally:
             context.pop(token)
     if known is not AS_IT_IS:
-        jaxpr = program(fun, args, kwargs)
-        if jaxpr is not None:
-            compiling = not alone and is_large(jaxpr.in_avals)
-            run = calls(simplify(jaxpr), compiling, fun.__name__)
-            return ctx.keep(key, Recording(jaxpr.outs[0].aval, run))
+        traced = program(fun, args, kwargs)
+        if traced is not None:
+            compiling = not alone and is_large(traced.in_avals)
+            jaxpr = simplify(traced)
+            run = calls(jaxpr, compiling, fun.__name__)
+            return ctx.keep(key, Recording(traced.outs[0].aval, run, jaxpr))
         ctx.keep(key, AS_IT_IS)
     return None
 

@@ -12,15 +12,25 @@ import ctypes
 import importlib
 import itertools
 import struct
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy._core import _multiarray_umath as umath  # type: ignore[attr-defined]
 
 from funcgrad.backends.llvm import direct_words as w
+from funcgrad.backends.llvm.direct_layout import (
+    FASTCALL,
+    NEW_FROM_DESCR,
+    NO_GIL,
+    SCALARS,
+    MethodDef,
+    array_slots,
+    builtin,
+    check_layouts,
+    numpy_function,
+    offset,
+)
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.memory import allocator, bind
 from funcgrad.backends.llvm.objects import generator
@@ -35,19 +45,12 @@ MAX_LEAVES = 4096
 MAX_DEPTH = 64
 PATIENCE = 16  # calls by way of Python before the native code is made, unless it is on disk
 _LEVEL = 1
-_NEW_FROM_DESCR = 94  # the number of PyArray_NewFromDescr in NumPy's table of C functions
 # What a call depends on beside its arguments.
 _CONTEXT = ("trace", "axes", "manual", "float_dtype", "int_dtype", "disable_jit", "debug_nans",
             "communicators")  # fmt: skip
 _NUMBERS = {
     float: {"float32": 4, "float64": 8}, int: {"int32": 4, "int64": 8}, bool: {"bool": 1},
 }  # fmt: skip
-# NumPy's scalars, in whose memory the value follows the object's head.
-_SCALARS = tuple(
-    np.dtype(name).type
-    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-                 "float16", "float32", "float64")
-)  # fmt: skip
 
 
 class NotDirect(Exception):
@@ -185,7 +188,7 @@ class _Writer:
         if type(x) is np.ndarray:
             self.nodes += [w.NDARRAY, self.address(x.dtype), x.ndim, *x.shape]
             return
-        if type(x) in _SCALARS:
+        if type(x) in SCALARS:
             self.nodes += [w.SCALAR, self.address(type(x))]
             return
         # A Python number has the dtype that was its default when the program was traced.
@@ -267,24 +270,10 @@ def _children_of(kind: Any, data: Any, n: int) -> Callable[[Any], tuple | None]:
 
 
 _lock = threading.Lock()
-_method: ctypes.Structure | None = None
+_method: MethodDef | None = None
 _slots: dict[str, int] = {}
-_failed = "t" in getattr(sys, "abiflags", "")  # Python without its global lock
+_failed = NO_GIL
 _calls = itertools.count()
-
-
-class _MethodDef(ctypes.Structure):
-    """CPython's PyMethodDef."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
-_FASTCALL = 0x80
 
 
 def _worthwhile() -> bool:
@@ -314,70 +303,29 @@ def _module() -> Any:
     return importlib.import_module("funcgrad.backends.llvm.direct_code").module()
 
 
-def _load() -> ctypes.Structure:
+def _load() -> MethodDef:
     target = engine()
     bind(target)
     library = target.compile(_module, _LEVEL, _key())
     memory = allocator()
-    array, value, gone, aval = Array(np.zeros(1)), np.zeros(1), "gone", object()
-    array._value, array.weak_type, array._gone, array.aval = value, True, gone, aval  # type: ignore
-    slots = {
-        "value": _offset(array, value, Array.__basicsize__),
-        "weak_type": _offset(array, True, Array.__basicsize__),
-        "gone": _offset(array, gone, Array.__basicsize__),
-        "aval": _offset(array, aval, Array.__basicsize__),
-    }
-    _check_layouts(value)
+    slots = array_slots()
+    check_layouts()
     facts = {
         "Array": id(Array), "ndarray": id(np.ndarray), "float": id(float), "int": id(int),
         "str": id(str), "True": id(True), "None": id(None), "miss": id(NotImplemented),
-        "variable": id(context.variable), "new_array": _numpy_function(_NEW_FROM_DESCR),
+        "variable": id(context.variable), "new_array": numpy_function(NEW_FROM_DESCR),
         "set_handler": memory.set_handler, "handler": id(memory.capsule), **slots,
     }  # fmt: skip
     env = (ctypes.c_int64 * len(w.ENV)).from_address(library.address("fg_env"))
     env[:] = [facts[name] for name in w.ENV]
     _find_context_slots()
-    return _MethodDef(b"direct", library.address("fg_direct"), _FASTCALL, None)
-
-
-def _offset(obj: Any, held: Any, size: int) -> int:
-    """Where in an object's memory the reference to another is."""
-    words = (ctypes.c_void_p * (size // 8)).from_address(id(obj))
-    places = [i * 8 for i in range(w.HEAD // 8, size // 8) if words[i] == id(held)]
-    (place,) = places
-    return place
-
-
-def _check_layouts(x: np.ndarray) -> None:
-    """Raise unless NumPy's objects lie in memory as the native code reads them."""
-    for cls in _SCALARS:
-        one = cls(1)
-        if ctypes.string_at(id(one) + w.HEAD, one.nbytes) != one.tobytes():
-            raise ValueError("this NumPy keeps its scalars in a layout that is not known")
-    at = id(x) + w.HEAD
-    shape = ctypes.c_int64.from_address(ctypes.c_void_p.from_address(at + 16).value or at).value
-    found = (
-        ctypes.c_void_p.from_address(at).value,
-        ctypes.c_int32.from_address(at + 8).value,
-        shape,
-        ctypes.c_void_p.from_address(at + 40).value,
-        ctypes.c_int32.from_address(at + 48).value,
-    )
-    if found != (x.ctypes.data, x.ndim, x.shape[0], id(x.dtype), x.flags.num):
-        raise ValueError("this NumPy keeps its arrays in a layout that is not known")
-
-
-def _numpy_function(number: int) -> int:
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    table = pointer(umath._ARRAY_API, None)
-    return ctypes.c_size_t.from_address(table + number * ctypes.sizeof(ctypes.c_void_p)).value
+    return MethodDef(b"direct", library.address("fg_direct"), FASTCALL, None)
 
 
 def _find_context_slots() -> None:
     probe = context.ROOT.replace(**{name: object() for name in _CONTEXT})
     size = type(probe).__basicsize__
-    _slots.update({name: _offset(probe, getattr(probe, name), size) for name in _CONTEXT})
+    _slots.update({name: offset(probe, getattr(probe, name), size) for name in _CONTEXT})
 
 
 def _context_slots() -> dict[str, int]:
@@ -385,8 +333,5 @@ def _context_slots() -> dict[str, int]:
 
 
 def _make_function(entries: tuple) -> Callable[[tuple, dict], Any]:
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     assert _method is not None
-    return new(ctypes.addressof(_method), entries, None)
+    return builtin(_method, entries)

@@ -32,9 +32,17 @@ API = {
     "PyObject_CallOneArg": (PTR, [PTR, PTR]),
     "PyErr_Clear": (VOID, []),
     "PyType_GenericAlloc": (PTR, [PTR, I64]),
+    "PySequence_GetItem": (PTR, [PTR, I64]),
+    "PyObject_Vectorcall": (PTR, [PTR, PTR, I64, PTR]),
+    "PyErr_Fetch": (VOID, [PTR, PTR, PTR]),
+    "PyErr_Restore": (VOID, [PTR, PTR, PTR]),
     "PyContextVar_Get": (I32, [PTR, PTR, PTR]),
+    "PyContextVar_Set": (PTR, [PTR, PTR]),
+    "PyContextVar_Reset": (I32, [PTR, PTR]),
     "PyEval_SaveThread": (PTR, []),
     "PyEval_RestoreThread": (VOID, [PTR]),
+    "memcpy": (PTR, [PTR, PTR, I64]),
+    "memset": (PTR, [PTR, I32, I64]),
     "fg_memory_take": (PTR, [PTR, I64]),
     "fg_memory_give": (VOID, [PTR, PTR, I64]),
 }
@@ -42,7 +50,12 @@ NULL = ir.Constant(PTR, None)
 
 
 class Native(Code):
-    """A function that speaks of Python objects and of words."""
+    """A function that speaks of Python objects and of words.
+
+    env_names: the facts of the process that the module's words `fg_env` hold
+    """
+
+    env_names: tuple[str, ...] = ENV
 
     def word(self, pointer: Any, i: Any) -> Int:
         return self.load(self.at(pointer, i, I64), I64)
@@ -61,11 +74,11 @@ class Native(Code):
         self.store(value, self.at(obj, offset, ir.IntType(8)))
 
     def env(self, name: str) -> ir.Value:
-        return self.address(self.module.globals["fg_env"], ENV.index(name))
+        return self.address(self.module.globals["fg_env"], self.env_names.index(name))
 
     def slot(self, name: str) -> Int:
         """The offset of a slot of Array."""
-        return self.word(self.module.globals["fg_env"], ENV.index(name))
+        return self.word(self.module.globals["fg_env"], self.env_names.index(name))
 
     def api(self, name: str, *args: Any) -> Any:
         result, kinds = API[name]

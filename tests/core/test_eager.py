@@ -1,0 +1,84 @@
+"""When native code takes over eager calls."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from funcgrad.core import eager
+from funcgrad.core.eager import EagerFunction
+
+
+class Native:
+    """A stand-in for the native code."""
+
+    def __init__(self, there, can):
+        self.there, self.can, self.asked = there, can, []
+
+    def ready(self, compiling):
+        self.asked.append(compiling)
+        return self.there or (compiling and self.can)
+
+    def function(self, of):
+        return lambda *args: ("native", *args)
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """No functions, and no native code so far."""
+    monkeypatch.setattr(eager, "_functions", [])
+    monkeypatch.setattr(eager, "_native", None)
+
+    def install(there, can):
+        native = Native(there, can)
+        monkeypatch.setattr(eager.backend, "eager_calls", lambda: native)
+        monkeypatch.setattr(eager, "_considered", iter(range(9)))
+        return native
+
+    return install
+
+
+def function():
+    return EagerFunction(lambda *args: ("python", *args), lambda *_: None)
+
+
+def test_code_on_disk_is_loaded_at_the_first_moment(alone):
+    native, f = alone(there=True, can=True), function()
+    assert f.call(1) == ("python", 1)
+    eager.consider()
+    assert native.asked[0] is False
+    assert f.call(1) == ("native", 1)
+    assert function().call(2) == ("native", 2)
+
+
+def test_code_is_compiled_at_the_second_moment(alone):
+    native, f = alone(there=False, can=True), function()
+    eager.consider()
+    assert native.asked == [False]
+    assert f.call(1) == ("python", 1)
+    eager.consider()
+    assert native.asked[1:] == [True]
+    assert f.call(1) == ("native", 1)
+
+
+def test_without_native_code_all_goes_on(alone):
+    alone(there=False, can=False)
+    f = function()
+    eager.consider()
+    eager.consider()
+    assert not eager.activate()
+    assert f.call(1) == ("python", 1)
+
+
+def test_a_few_operations_load_no_compiler():
+    script = """
+    import sys, funcgrad.numpy as fnp
+    from funcgrad.core import eager
+    x = fnp.ones(3)
+    for _ in range(500):
+        x + x; fnp.tanh(x); fnp.sum(x)
+    assert next(eager.counter) > 500
+    assert not any(m.startswith(("llvmlite", "funcgrad.backends")) for m in sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
