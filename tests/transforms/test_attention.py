@@ -108,11 +108,16 @@ def test_vmap_of_gradients(axes, rng):
             np.testing.assert_allclose(g[k], w, rtol=1e-10, atol=1e-11)
 
 
-def test_short_sequences_keep_their_weights(rng):
-    xs = operands(rng, keys=at.KEPT)
-    found = names(fg.grad(lambda *xs: fnp.sum(fused(None)(*xs))), *xs)
-    assert not {"attention", "attention_backward"} & set(found)
-    assert names(fused(None), *xs) == ["attention"]
+@pytest.mark.parametrize(
+    ("window", "most"), [(None, at.KEPT), ((None, 0), at.KEPT_IN_WINDOWS)], ids=["whole", "causal"]
+)
+def test_short_sequences_keep_their_weights(window, most, rng):
+    for keys in (most, most + 1):
+        xs = operands(rng, keys=keys)
+        found = names(fg.grad(lambda *xs: fnp.sum(fused(window)(*xs))), *xs)
+        anew = {"attention", "attention_backward"} & set(found)
+        assert len(anew) == (2 if keys > most else 0)
+        assert names(fused(window), *xs) == ["attention"]
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)], ids=str)
