@@ -12,12 +12,14 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.backends.program import AttentionSizes
-from funcgrad.core.ir import Eqn
+from funcgrad.core.ir import Eqn, Var
 from funcgrad.transforms.attention_operands import Given, wide_dtype
 
 # The operands with batch, place, head and feature, and where those that may be given begin.
 ARRAYS = {"attention": (0, 1, 2), "attention_backward": (0, 1, 2, 3, 5)}
 GIVEN = {"attention": 3, "attention_backward": 6}
+# How many of the results, the first ones, are written where they are wanted, at any strides.
+RESULTS = {"attention": 1, "attention_backward": 3}
 # A task of the forward pass has so many queries, or fewer where there would be few tasks.
 BLOCKS, TASKS = (512, 256, 128), 16
 # Keys of the backward pass fall into ranges, of no fewer than RANGE, so that there are tasks.
@@ -51,6 +53,11 @@ def strided(eqn: Eqn) -> tuple[int, ...]:
     if eqn.prim.name not in ARRAYS:
         return ()
     return *ARRAYS[eqn.prim.name], *(x for x in given_numbers(eqn)[1:] if x is not None)
+
+
+def strided_results(eqn: Eqn) -> Sequence[Var]:
+    """The results that are written at any strides: the others are contiguous."""
+    return eqn.outs[: RESULTS.get(eqn.prim.name, 0)]
 
 
 def attention_shape(eqn: Eqn) -> Shape:

@@ -20,6 +20,7 @@ from funcgrad.backends.attention import (
     given_numbers,
     scratch_size,
     spans,
+    strided_results,
 )
 from funcgrad.backends.builder import strides_of
 from funcgrad.backends.fusion import Cluster, Entry, fuse
@@ -265,8 +266,7 @@ class _BlockDrafter:
             view = self.analysis.views.get((eqn, i))
             base = operand if view is None else view.base
             sides.append((self.tensor(base), view, operand.aval.shape))
-        place = self.places.get(eqn.outs[0])
-        strides = None if place is None else place.strides(eqn.outs[0].aval.shape)
+        strides = self.strides_of(eqn.outs[0])
         shape = gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides)
         if shape is None:
             return False
@@ -283,6 +283,11 @@ class _BlockDrafter:
 
         self.add([a, b], [out], make)
         return True
+
+    def strides_of(self, out: Var) -> tuple[int, ...]:
+        """The strides of a result, which may be a piece of another array."""
+        place, shape = self.places.get(out), out.aval.shape
+        return tuple(strides_of(shape) if place is None else place.strides(shape))
 
     def attention(self, eqn: Eqn) -> bool:
         """Attention, forward or backward, unless its dtype is the host's."""
@@ -302,11 +307,12 @@ class _BlockDrafter:
             scratch = Tensor(ShapedArray((scratch_size(shape),), wide))
             written[-1] = scratch
         dbias = outs[3] if backward and len(outs) > 3 else None
+        apart = [self.strides_of(v) for v in strided_results(eqn)]
 
         def make(inner: Any) -> list[Step]:
             p, (sizes, block, ranges, shared) = eqn.params, shape
             operands = tuple(Strided(moved(t.place, at), strides) for t, at, strides in ins)
-            found = tuple(Strided(t.place, tuple(strides_of(t.aval.shape))) for t in results)
+            found = tuple(Strided(t.place, s) for t, s in zip(results, apart, strict=True))
             step = AttentionStep(dtype, sizes, operands, found, stats.place,
                                  tuple(t.place for t in lengths), p["scale"], p["before"],
                                  p["after"], block, ranges,

@@ -37,12 +37,12 @@ class GemmShape(NamedTuple):
 def gemm_shape(
     eqn: Eqn,
     operands: Sequence[tuple[View | None, tuple[int, ...]]],
-    strides: Sequence[int] | None = None,
+    strides: Sequence[int],
 ) -> GemmShape | None:
     """How a matrix multiplication computes a product of operands (with views of memory, or
     contiguous, and their shapes); None if the contracted axes aren't one axis of both.
 
-    strides: of the result's axes, if it isn't contiguous
+    strides: of the result's axes
     """
     (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
     (left, l_shape), (right, r_shape) = operands
@@ -50,7 +50,7 @@ def gemm_shape(
     b = strides_of(r_shape) if right is None else right.strides
     # The result's strides in the order batch, free axes of lhs, of rhs: it is written permuted.
     order = eqn.params["permutation"]
-    placed = dict(zip(order, strides or strides_of(eqn.outs[0].aval.shape), strict=True))
+    placed = dict(zip(order, strides, strict=True))
     c = iter([placed[i] for i in range(len(order))])
     if eqn.params["gathers"]:
         return _gathered(eqn, (l_shape, r_shape), (a, b), c)

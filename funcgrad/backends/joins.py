@@ -13,11 +13,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from funcgrad.backends.attention import strided_results
 from funcgrad.backends.builder import Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.loops import Index
 from funcgrad.backends.lower import REDUCTIONS, VIEWS
 from funcgrad.backends.lowered import lowered
 from funcgrad.backends.roots import CHEAP, alias_of, fusable_cost, view_of
+from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.shape import concatenate_p
@@ -125,7 +127,7 @@ class _Placer:
         pieces = [(x, p) for x, p in zip(eqn.ins, places_of(eqn), strict=True) if p.width]
         if len(pieces) < 2 or not out.aval.size or fusable_cost(eqn) is None:
             return False
-        if len(pieces) > MANY or any(self.is_product(x) and self.writable(x, p) for x, p in pieces):
+        if len(pieces) > MANY or any(self.strides(x) and self.writable(x, p) for x, p in pieces):
             return True
         place = pieces[0][1]
         narrow = place.rows > 1 and place.step <= NARROW
@@ -136,9 +138,13 @@ class _Placer:
             return True
         return sum(not self.plain(x) for x, _ in pieces) > 1
 
-    def is_product(self, x: Atom) -> bool:
-        eqn = self.made.get(alias_of(x, self.made))  # type: ignore[arg-type]
-        return eqn is not None and eqn.prim.name == "product"
+    def strides(self, x: Atom) -> bool:
+        """Whether what makes an operand, a product or attention, writes at any strides."""
+        base = alias_of(x, self.made)
+        eqn = self.made.get(base)  # type: ignore[arg-type]
+        if eqn is None or (eqn.ins and eqn.ins[0].aval.dtype not in LOOP_DTYPES):
+            return False
+        return eqn.prim.name == "product" or base in strided_results(eqn)
 
     def plain(self, x: Atom) -> bool:
         """Whether an operand's elements are only read from memory."""
@@ -195,7 +201,7 @@ class _Placer:
             return False
         if place.rows == 1:
             return True
-        if eqn.prim.name != "product" and fusable_cost(eqn) is None:
+        if not self.strides(x) and fusable_cost(eqn) is None:
             return False
         return self.alone(x) and place.width in _row_sizes(base.aval.shape)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.backends.attention import strided_results
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.base import broadcast_p
@@ -110,9 +111,10 @@ def _joined(eqn: Eqn, strip: Strip, made: dict[Var, Eqn]) -> Iterator[Eqn]:
 
 
 def _is_sum(x: Atom, made: dict[Var, Eqn]) -> bool:
-    """Whether an array is a matrix product, which begins at 0.0 itself: it is -0.0 at most where
-    all of it underflows."""
+    """Whether an array is a matrix product, or one of attention's, which begins at 0.0 itself: it
+    is -0.0 at most where all of it underflows."""
     eqn = made.get(x)  # type: ignore[arg-type]
     while eqn is not None and eqn.prim.name in _MOVES:
-        eqn = made.get(eqn.ins[0])  # type: ignore[arg-type]
-    return eqn is not None and eqn.prim.name == "product"
+        x = eqn.ins[0]
+        eqn = made.get(x)  # type: ignore[arg-type]
+    return eqn is not None and (eqn.prim.name == "product" or x in strided_results(eqn))

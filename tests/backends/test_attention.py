@@ -7,7 +7,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import nn
 from funcgrad.backends.attention import attention_shape, scratch_size
-from funcgrad.backends.program import AttentionStep, walk
+from funcgrad.backends.program import AttentionStep, Ref, walk
 from funcgrad.transforms.attention import KEPT, attention
 from tests.backends.checks import check, floats, hosts
 
@@ -73,6 +73,70 @@ def test_parts_are_read_where_they_lie():
     assert [s.ref.offset for s in step.ins] == [0, 32, 64]
     assert step.ins[0].strides == (4 * 48 * 24, 24, 48 * 24, 1)
     np.testing.assert_allclose(fg.jit(f)(x)[0], f(x)[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_of_parts_are_written_where_they_belong(dtype):
+    x = floats(2, LONG, 3 * 2 * 8, dtype=dtype)
+
+    def f(x):
+        q, k, v = fnp.split(x.reshape(2, LONG, 6, 8), 3, axis=2)
+        return attention(q, k, v, scale=0.3, after=0)
+
+    def gradient(x):
+        return [fg.grad(lambda x: fnp.sum(f(x) ** 2))(x)]
+
+    planned = check(gradient, x)
+    _, backward = steps(planned)
+    size = x.dtype.itemsize
+    assert [to.ref for to in backward.outs] == [Ref("output", 0, i * 16 * size) for i in range(3)]
+    assert {to.strides for to in backward.outs} == {(LONG * 48, 48, 8, 1)}
+    np.testing.assert_allclose(fg.jit(gradient)(x)[0], gradient(x)[0], rtol=2e-4, atol=2e-5)
+
+
+def test_results_are_written_where_they_belong():
+    q, k, v = (floats(2, 40, 4, 8, seed=i) for i in range(3))
+
+    def f(q, k, v):
+        return [fnp.concatenate([attention(q, k, v, scale=0.3), v + 1.0], axis=2)]
+
+    (step,) = steps(check(f, q, k, v))
+    assert step.outs[0].strides == (40 * 64, 64, 8, 1)
+    np.testing.assert_allclose(fg.jit(f)(q, k, v)[0], f(q, k, v)[0], rtol=1e-4, atol=1e-6)
+
+    def features(q, k, v):
+        return [fnp.concatenate([attention(q, k, v, scale=0.3), q, k, v, v + 1.0], axis=3)]
+
+    (step,) = steps(check(features, q, k, v))
+    assert step.outs[0].strides == (40 * 4 * 40, 4 * 40, 40, 1)
+
+    def shared(q, k, v):
+        out = attention(q, k, v, scale=0.3)
+        return [fnp.concatenate([out, v + 1.0], axis=2), out * 2.0]
+
+    (step,) = steps(check(shared, q, k, v))
+    assert step.outs[0].strides == (40 * 32, 32, 8, 1)
+
+
+def test_the_gradient_of_a_bias_is_an_array_of_its_own():
+    q, k, v = (floats(1, n, 2, 8, seed=n) for n in (40, LONG, LONG))
+    bias = floats(1, 4, 40, LONG)
+
+    def f(q, k, v, bias):
+        one, two = fnp.split(bias, 2, axis=1)
+        return attention(q, k, v, bias=one, scale=0.3), two
+
+    def gradient(*xs):
+        def loss(*xs):
+            out, two = f(*xs)
+            return fnp.sum(out**2) + fnp.sum(two**2)
+
+        return list(fg.grad(loss, argnums=(0, 3))(*xs))
+
+    planned = check(gradient, q, k, v, bias)
+    assert [s.backward for s in steps(planned)] == [False, True]
+    for g, w in zip(fg.jit(gradient)(q, k, v, bias), gradient(q, k, v, bias), strict=True):
+        np.testing.assert_allclose(g, w, rtol=2e-4, atol=2e-5)
 
 
 def test_lengths_in_memory():
