@@ -30,6 +30,7 @@ from funcgrad.transforms.arguments import FlatFunction, as_array
 from funcgrad.transforms.control import choose
 from funcgrad.transforms.jvp import jvp_jaxpr
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
+from funcgrad.transforms.pieces import Pieces, in_one, pulled_pieces
 from funcgrad.transforms.recorded import AS_IT_IS, MET, add_static, program
 from funcgrad.transforms.residuals import fewer_residuals
 from funcgrad.transforms.simplify import simplify
@@ -118,6 +119,7 @@ def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool], compiling: bool = False) -
         if any(map(pays, lean)):
             forward, backward = lean
     run, pull = calls(forward, compiling), calls(backward, compiling)
+    pull = pulled_pieces(backward, pull) or pull
     return LinearRule(aval, run, pull, backward, positions, _kind(aval))
 
 
@@ -411,13 +413,13 @@ class TapeTrace(Trace):
                 if type(how) is not LinearRule:
                     loud(token)  # it may be the user's functions
                     try:
-                        pulled = _pulled(how, [cts.pop(p, None) for p in outs])
+                        pulled = _pulled(how, [in_one(cts.pop(p, None)) for p in outs])
                     finally:
                         token = quiet()
                     for i, ct in pulled:
                         add_to(cts, ins[i], ct)
                     continue
-                given = cts.pop(len(nodes), None)
+                given = in_one(cts.pop(len(nodes), None))
                 if given is None:
                     continue
                 if type(given) is ndarray:
@@ -460,7 +462,10 @@ def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:
     if type(ct) is Array:
         ct = ct._value
     held = cts.get(place)
-    cts[place] = ct if held is None else _sum(held, ct)
+    if held is None:
+        cts[place] = ct
+    elif not (type(held) is type(ct) is Pieces and held.add(ct)):
+        cts[place] = _sum(in_one(held), in_one(ct))
 
 
 def _sum(x: Any, y: Any) -> Any:
@@ -506,6 +511,7 @@ def linearize_at_root(
 
 def _cotangent(of: Any, ct: Any) -> Any:
     """A cotangent as it is given to others."""
+    ct = in_one(ct)
     if type(ct) is ndarray:
         return Array(ct, of.aval.weak_type, of.aval)
     return Zero(aval_of(of).tangent()) if ct is None else ct
