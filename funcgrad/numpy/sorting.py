@@ -39,6 +39,10 @@ __all__ = [
     "sort_complex",
 ]  # fmt: skip
 
+# From so many values on a search in a loop takes longer to read and write its bounds in each turn
+# than a longer program takes to compile.
+_MANY = 1 << 14
+
 # ---- sorting
 
 
@@ -160,8 +164,9 @@ def searchsorted(
     """The positions at which `v` would be inserted in the sorted vector `a` to keep it sorted.
 
     With `side` "left" before, with "right" after elements equal to v. `sorter` sorts an unsorted
-    `a`. `method` is how it is done in compiled programs: "scan" and "scan_unrolled" halve an
-    interval in a loop, "compare_all" compares v with every element, "sort" sorts both together.
+    `a`. `method` is how it is done in compiled programs: "scan" halves an interval in a loop, which
+    is written out for many v and by "scan_unrolled"; "compare_all" compares v with every element,
+    "sort" sorts both together.
 
     >>> fnp.searchsorted(fnp.array([1, 2, 2, 3]), fnp.array([2, 9]))
     Array([1, 4], dtype=int32)
@@ -187,7 +192,8 @@ def searchsorted(
     elif method == "sort":
         found = _by_sorting(a, v, side)
     else:
-        found = _halving(a, v, before, method == "scan_unrolled")
+        unrolled = method == "scan_unrolled" or math.prod(v.shape) >= _MANY
+        found = _halving(a, v, before, unrolled)
     return convert(found, default_int())
 
 
@@ -215,24 +221,33 @@ def _compare_all(a: Any, v: Any, before: Any) -> Any:
 
 
 def _halving(a: Any, v: Any, before: Any, unrolled: bool) -> Any:
-    """Binary search: the place lies from `low` to `high`, and n halvings leave one."""
-    n = a.shape[0]
+    """Binary search: the place lies within some elements from `low` on, of which half are left."""
+    halves = _halves(a.shape[0])
 
-    def step(_: Any, bounds: tuple) -> tuple:
-        low, high = bounds
-        middle = (low + high) // 2
-        right = before(index(a, middle, mode="clip"), v)
-        right = bitwise_and(right, lt(low, high))
-        keep = bitwise_and(~right, lt(low, high))
-        return select(right, middle + 1, low), select(keep, middle, high)
+    def step(half: Any, low: Any) -> Any:
+        middle = low + (half - 1)
+        there = sorts.take_along_axis(a, middle.reshape(-1), 0).reshape(v.shape)
+        return select(before(there, v), low + half, low)
 
-    bounds = (full(v.shape, 0, np.int32), full(v.shape, n, np.int32))
-    steps = math.ceil(math.log2(n + 1))
-    if not unrolled:
-        return fori_loop(0, steps, step, bounds)[0]
-    for _ in range(steps):
-        bounds = step(None, bounds)
-    return bounds[0]
+    low = full(v.shape, 0, np.int32)
+    if unrolled:
+        for half in halves:
+            low = step(np.int32(half), low)
+        return low
+    known_halves = as_array("searchsorted", np.array(halves, np.int32), "halves")
+    return fori_loop(0, len(halves), lambda i, low: step(index(known_halves, i), low), low)
+
+
+def _halves(n: int) -> list[int]:
+    """How many elements each step of a search among n may pass; the last one passes the last.
+
+    Not exactly half of many: elements that are powers of two apart would share places in caches.
+    """
+    halves, length = [], n
+    while length > 1:
+        halves.append(length * 31 // 64 if length > 64 else length // 2)
+        length -= halves[-1]
+    return [*halves, 1]
 
 
 def _by_sorting(a: Any, v: Any, side: str) -> Any:

@@ -98,6 +98,30 @@ def test_searchsorted(method, side, rng):
         )
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int16])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_searchsorted_of_every_length(side, dtype, rng):
+    for n in [*range(1, 9), 63, 64, 65, 129, 1000, 40_001]:
+        most = min(n, 30_000)
+        a = np.sort(rng.integers(-most, most, n)).astype(dtype)
+        v = [a[:: max(1, n // 50)], rng.integers(-most - 1, most + 2, 50)]
+        v = np.concatenate(v).astype(dtype)
+        if dtype == np.float32:
+            a[n - n // 5 :] = np.nan
+            v = np.concatenate([v, np.float32([np.nan, np.inf, -np.inf, -0.0])])
+        found = jit(lambda a, v: fnp.searchsorted(a, v, side))(a, v)
+        np.testing.assert_array_equal(found, np.searchsorted(a, v, side))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_searchsorted_of_many(side, rng):
+    a, v = (rng.standard_normal(n).astype(np.float32) for n in (3001, 1 << 14))
+    a, v = np.sort(a), v.reshape(128, 128)
+    v[::3] = a[: v[::3].size % 3000 + 1][0]
+    found = jit(lambda a, v: fnp.searchsorted(a, v, side))(a, v)
+    np.testing.assert_array_equal(found, np.searchsorted(a, v, side))
+
+
 def test_searchsorted_with_a_sorter(rng):
     a, v = rng.standard_normal(9), rng.standard_normal(4)
     order = np.argsort(a)

