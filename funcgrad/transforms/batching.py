@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
@@ -21,7 +23,15 @@ from funcgrad.core.staging import stage, stage_closed
 from funcgrad.core.trace import Trace, Tracer, aval_of
 from funcgrad.errors import ConcretizationError
 from funcgrad.ops.base import batch_front
-from funcgrad.transforms.recorded import AS_IT_IS, MET, add_static, at_root, program
+from funcgrad.transforms.recorded import (
+    AS_IT_IS,
+    MET,
+    NUMBERS,
+    add_static,
+    at_root,
+    program,
+    takes_numbers,
+)
 from funcgrad.transforms.simplify import simplify
 
 _BATCHED = "batched"  # what the keys of rules begin with, among what a context knows of types
@@ -38,14 +48,18 @@ class BatchAxis(NamedTuple):
 class BatchTracer(Tracer):
     """One lane's view of a value that has a batch axis."""
 
-    __slots__ = ("dim", "value")
+    __slots__ = ("dim", "kind", "value")
 
-    def __init__(self, trace: Trace, value: Any, dim: int, aval: ShapedArray | None = None):
+    def __init__(self, trace: Trace, value: Any, dim: int, rule: BatchedRule | None = None):
         self._trace = trace
         self.value = value
         self.dim = dim
         self.source = None
-        self.aval = _of_a_lane(aval_of(value), dim) if aval is None else aval
+        if rule is None:
+            self.aval = _of_a_lane(aval_of(value), dim)
+            self.kind = _kind(value, dim)
+        else:
+            self.aval, self.kind = rule.lane, rule.kind
 
     def origin(self) -> str:
         return f"It differs along the axis that {self._trace.what} maps."
@@ -55,14 +69,23 @@ def _of_a_lane(full: ShapedArray, dim: int) -> ShapedArray:
     return ShapedArray(full.shape[:dim] + full.shape[dim + 1 :], full.dtype, full.weak_type)
 
 
+def _kind(value: Any, dim: int | None) -> tuple | None:
+    """The type and batch axis of an operand in the keys of rules; None for what is no Array."""
+    if type(value) is not Array:
+        return None
+    x = value._value
+    return x.shape, x.dtype, value.weak_type, dim
+
+
 class BatchedRule(NamedTuple):
     """An operation on operands of certain types and batch axes: run(*values) → [the result], its
-    type, its batch axis and the type of a lane (None: it is the same for all)."""
+    type, its batch axis (None: it is the same for all), the type of a lane, and both in keys."""
 
     run: Callable[..., Sequence]
     aval: ShapedArray
     dim: int | None
-    lane: ShapedArray | None
+    lane: ShapedArray
+    kind: tuple | None
 
 
 class BatchTrace(Trace):
@@ -102,7 +125,8 @@ class BatchTrace(Trace):
         if not mapped and self.axis.name not in axis_names(params):
             return self.parent.process(prim, args, params)
         if self._plain and prim.partial is None and not (prim.multiple or prim.effect):
-            out = self._found((prim, *params.items()), prim.bind, args, params, values, dims)
+            key = [_BATCHED, prim, *map(_kind, values, dims), *params.items()]
+            out = self._found(key, prim.bind, args, params, values, dims)
             if out is not None:
                 return out
         token = context.push(self.below())
@@ -114,59 +138,85 @@ class BatchTrace(Trace):
             return [self.pack(v, d) for v, d in zip(out, out_dims, strict=True)]
         return self.pack(out, out_dims)
 
+    def ready1(self, ctx: context.Context, of: Any, x: Any) -> Any:
+        if not self._plain or type(x) is not BatchTracer or x._trace is not self:
+            return None
+        return self._applied(ctx, ctx.types.get((_BATCHED, of, x.kind)), (x.value,))
+
+    def ready2(self, ctx: context.Context, of: Any, x: Any, y: Any) -> Any:
+        if not self._plain:
+            return None
+        x, first = self._seen_in_key(x)
+        y, second = self._seen_in_key(y)
+        try:
+            if second is None and type(y) in NUMBERS and takes_numbers(first):
+                y, second = Array(np.asarray(y, first[1])), ((), first[1], False, None)
+            elif first is None and type(x) in NUMBERS and takes_numbers(second):
+                x, first = Array(np.asarray(x, second[1])), ((), second[1], False, None)
+        except OverflowError:  # a number that the dtype can't hold, of which others tell
+            return None
+        if first is None or second is None or (first[3] is None and second[3] is None):
+            return None
+        return self._applied(ctx, ctx.types.get((_BATCHED, of, first, second)), (x, y))
+
+    def _seen_in_key(self, x: Any) -> tuple[Any, Any]:
+        """A value and its type in keys."""
+        if type(x) is BatchTracer and x._trace is self:
+            return x.value, x.kind
+        return x, _kind(x, None)
+
     def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Any:
         if not self._plain:
             return None
-        key: list[Any] = [fun]
-        operands = []
+        key: list[Any] = [_BATCHED, fun]
+        values, dims = [], []
         for a in args:
             if type(a) is BatchTracer or type(a) is Array:
-                operands.append(a)
-                key.append(None)
+                value, dim = self.unpack(a)
+                values.append(value)
+                dims.append(dim)
+                key.append(_kind(value, dim))
             elif not add_static(key, a):
                 return None
         for name, a in kwargs.items():
             key.append(name)
             if not add_static(key, a):
                 return None
-        pairs = [self.unpack(a) for a in operands]
-        dims = [d for _, d in pairs]
-        if all(d is None for d in dims):
+        if dims.count(None) == len(dims):
             return None
-        return self._found(tuple(key), fun, args, kwargs, [v for v, _ in pairs], dims)
+        return self._found(key, fun, args, kwargs, values, dims)
 
     def _found(
-        self, of: tuple, fun: Callable, args: tuple, kwargs: dict, values: list, dims: list
+        self, key: list, fun: Callable, args: tuple, kwargs: dict, values: list, dims: list
     ) -> Any:
-        """The result of what has the key `of` and is `fun`, by its rule; None where that isn't
-        known, as of what wasn't met before."""
-        ctx = context.current()
-        if ctx.debug_nans:
-            return None
-        key: list[Any] = [_BATCHED, of]
-        for v, d in zip(values, dims, strict=True):
-            if type(v) is not Array or v._gone is not None:
-                return None
-            key += v._value.shape, v._value.dtype, v.weak_type, d
-        found = tuple(key)
+        """The result of what has a key and is `fun`, by its rule; None where that isn't known, as
+        of what wasn't met before."""
+        found, ctx = tuple(key), context.current()
         try:
             rule = ctx.types.get(found)
         except TypeError:  # a parameter that has no hash
             return None
         if type(rule) is not BatchedRule:
-            if rule is not None and rule is not MET:
+            if rule is AS_IT_IS or not all(type(v) is Array and v._gone is None for v in values):
                 return None
-            ctx = self.below()
+            below = self.below()
             if rule is None:
-                ctx.keep(found, MET)
+                below.keep(found, MET)
                 return None
-            token = context.push(ctx)
+            token = context.push(below)
             try:
                 rule = self._rule(fun, args, kwargs, values, dims)
             finally:
                 context.pop(token)
-            ctx.keep(found, AS_IT_IS if rule is None else rule)
-            if rule is None:
+            below.keep(found, AS_IT_IS if rule is None else rule)
+        return self._applied(ctx, rule, values)
+
+    def _applied(self, ctx: context.Context, rule: Any, values: Sequence[Any]) -> Any:
+        """The result by a rule; None where there is none, or it may not be used."""
+        if type(rule) is not BatchedRule or ctx.debug_nans:
+            return None
+        for v in values:
+            if v._gone is not None:
                 return None
         token = quiet()
         try:
@@ -174,7 +224,7 @@ class BatchTrace(Trace):
         finally:
             loud(token)
         made = Array(out, rule.aval.weak_type, rule.aval)
-        return made if rule.dim is None else BatchTracer(self, made, rule.dim, rule.lane)
+        return made if rule.dim is None else BatchTracer(self, made, rule.dim, rule)
 
     def _rule(
         self, fun: Callable, args: tuple, kwargs: dict, values: list, dims: list
@@ -195,8 +245,9 @@ class BatchTrace(Trace):
         if jaxpr is None:
             return None
         (dim,), aval = out_dims, jaxpr.outs[0].aval
-        lane = None if dim is None else _of_a_lane(aval, dim)
-        return BatchedRule(numpy_calls(simplify(jaxpr)), aval, dim, lane)
+        lane = aval if dim is None else _of_a_lane(aval, dim)
+        kind = aval.shape, aval.dtype, aval.weak_type, dim
+        return BatchedRule(numpy_calls(simplify(jaxpr)), aval, dim, lane, kind)
 
     def process_custom(self, call: Any, args: tuple) -> list:
         pairs = [self.unpack(a) for a in args]

@@ -194,6 +194,15 @@ def _met(
     return None
 
 
+# Numbers that beside an operand of floats, whose dtype isn't weak, take that dtype.
+NUMBERS = frozenset({float, int})
+
+
+def takes_numbers(kind: tuple | None) -> bool:
+    """Whether an operand of a type (shape, dtype, weak) gives its dtype to a number beside it."""
+    return kind is not None and kind[1].kind in "fc" and not kind[2]
+
+
 def add_static(key: list, argument: Any) -> bool:
     """Add an argument that is no operand to a key; False where it can't be part of one."""
     kind = type(argument)

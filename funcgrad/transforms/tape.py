@@ -31,7 +31,7 @@ from funcgrad.transforms.control import choose
 from funcgrad.transforms.jvp import jvp_jaxpr
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
 from funcgrad.transforms.pieces import Pieces, in_one, pulled_pieces
-from funcgrad.transforms.recorded import AS_IT_IS, MET, add_static, program
+from funcgrad.transforms.recorded import AS_IT_IS, MET, NUMBERS, add_static, program, takes_numbers
 from funcgrad.transforms.residuals import fewer_residuals
 from funcgrad.transforms.simplify import simplify
 from funcgrad.transforms.transpose import backward_pass, transpose_jaxpr
@@ -257,12 +257,12 @@ class TapeTrace(Trace):
                 return None
             b = y._value
             other = b.shape, b.dtype, y.weak_type, False
-        elif i >= 0 and type(y) in _NUMBERS and _takes_numbers(kind):
+        elif i >= 0 and type(y) in NUMBERS and takes_numbers(kind):
             b, other = y, ((), kind[1], False, False)
         else:
             return None
         if kind is None:
-            if j < 0 or type(x) not in _NUMBERS or not _takes_numbers(other):
+            if j < 0 or type(x) not in NUMBERS or not takes_numbers(other):
                 return None
             a, kind = x, ((), other[1], False, False)
         rule = ctx.types.get((_LINEAR, of, kind, other))
@@ -447,14 +447,6 @@ def _may_compile(of: Any, values: list, program: Callable[[], Jaxpr | None]) -> 
         return True
     jaxpr = program() if of.name in HEAVY else None
     return jaxpr is not None and is_large(jaxpr.out_avals)
-
-
-# Numbers that beside an operand of floats, whose dtype isn't weak, take that dtype.
-_NUMBERS = frozenset({float, int})
-
-
-def _takes_numbers(kind: Any) -> bool:
-    return kind is not None and kind[1].kind in "fc" and not kind[2]
 
 
 def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:

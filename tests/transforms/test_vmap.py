@@ -220,6 +220,22 @@ def test_values_are_looked_at_each_time():
         fun(fnp.array(M))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64", "int32"])
+def test_numbers_take_the_dtype_each_time(dtype):
+    x = fnp.ones((2, 2), dtype)
+    for _ in range(4):
+        got = fg.vmap(lambda r: (r * 2, 2.5 - r, r + True, r / 0.1))(x)
+        want = (x * 2, 2.5 - x, x + True, x / 0.1)
+        same(got, want)
+        assert [a.dtype for a in got] == [a.dtype for a in want]
+    weak = fg.vmap(lambda r, k: r * k, in_axes=(0, None))
+    for k in (2, 2.0, np.float64(2), fnp.float32(2), 2, 2.0):
+        assert weak(x, k).dtype == (x * k).dtype
+    for _ in range(3):
+        with pytest.raises(OverflowError):
+            fg.vmap(lambda r: r * 10**400)(x)
+
+
 def test_checks_for_nans_begin_inside():
     def fun(x):
         with fg.debug_nans():
