@@ -28,9 +28,10 @@ _TYPES = "The result has the shape of `x`, its dtype if that is inexact, else th
 
 def _function(prim: Primitive, name: str, summary: str, example: str) -> Any:
     def by_python(x: Any) -> Any:
-        out = evaluated1(prim, x)
-        if out is None:
-            ctx = context.current()
+        ctx = context.current()
+        if ctx.trace is context.ROOT.trace:
+            out = evaluated1(prim, x)
+        else:
             out = ctx.trace.ready1(ctx, prim, x)
         return prim.bind(*promote_inexact(name, x)) if out is None else out
 

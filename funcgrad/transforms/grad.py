@@ -374,6 +374,12 @@ _LEAF = tree.structure(0)
 
 def _check_scalar(what: str, fun: Callable, flat: FlatFunction, outs: list, holomorphic: bool):
     avals = avals_of(outs)
+    if (
+        flat.out_tree is _LEAF
+        and not (avals[0].shape or holomorphic)
+        and avals[0].dtype.kind == "f"
+    ):
+        return
     if len(outs) != 1 or flat.out_tree != _LEAF or avals[0].shape:
         got = ", ".join(map(str, avals))
         shown = got if flat.out_tree == _LEAF else f"{flat.out_tree} of ({got})"

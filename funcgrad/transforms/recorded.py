@@ -72,11 +72,11 @@ def recorded(fun: Callable, alone: bool = False) -> Callable:
             out = _replayed(ctx, fun, args, kwargs)
         else:
             out = None
-            if not kwargs:  # the most frequent calls, of operands alone
+            if not kwargs:  # the most frequent calls, of operands alone: a number may be static
                 if len(args) == 1:
                     out = ctx.trace.ready1(ctx, fun, args[0])
-                elif len(args) == 2 and all(
-                    type(a) is Array or isinstance(a, Tracer) for a in args
+                elif (
+                    len(args) == 2 and type(args[0]) not in NUMBERS and type(args[1]) not in NUMBERS
                 ):
                     out = ctx.trace.ready2(ctx, fun, *args)
             if out is None:
