@@ -19,7 +19,7 @@ from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import Record
 
 # Panels of keys and tiles of queries at a time, and how many queries a small task has.
-PANELS, TILES, QUERIES = 4, 8, 256
+PANELS, TILES, QUERIES = 4, 10, 256
 # Queries of up to so many places and heads are packed once for all keys; others with each block.
 PACKED = 1 << 14
 
@@ -314,13 +314,18 @@ class Backward:
             self._panel(code, call, b, head, at, p)
         sums = self._sums(code, call, number, b.batch, head)
         row_size, k_step = self._row(call), parts.panel(cols, code.i64(self.k_block))
-        # One product along all panels: each would read and write the sums.
-        count, start = at.n.min(high * cols) - low * cols, low * (cols * cols)
-        with code.range(0, at.m, rows) as i, code.range(0, h, cols) as j:
-            c = code.at(sums, (at.t + i) * row_size + j, parts.acc)
-            a = code.at(b.ds, (low * self.q_block + i) * cols, parts.acc)
-            x = code.at(b.k, j // cols * k_step + start, parts.acc)
-            code.call(parts.across_panels(), count, a, self.q_block * cols, x, c, row_size)
+        # One product along all panels that a tile sees: each would read and write the sums.
+        with code.range(0, at.m, rows) as i:
+            first, _ = parts.seen(code, call, at.t + i, b.keys)
+            _, last = parts.seen(code, call, at.t + (i + rows).min(at.m) - 1, b.keys)
+            start = ((first - at.s).max(0) // cols).max(low)
+            stop = (last - at.s).max(0).ceil_div(cols).min(high)
+            count = at.n.min(stop * cols) - start * cols
+            with code.when(start < stop), code.range(0, h, cols) as j:
+                c = code.at(sums, (at.t + i) * row_size + j, parts.acc)
+                a = code.at(b.ds, (start * self.q_block + i) * cols, parts.acc)
+                x = code.at(b.k, j // cols * k_step + start * (cols * cols), parts.acc)
+                code.call(parts.across_panels(), count, a, self.q_block * cols, x, c, row_size)
 
     def _rows(self, code: Code, call: Record, b: _Task, head: Int, at: _Span) -> None:
         """What is known of each query of a block."""

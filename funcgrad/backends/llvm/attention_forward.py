@@ -17,8 +17,9 @@ from funcgrad.backends.llvm.attention_parts import CALL, Attention
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import Record
 
-# Rows of scores at a time: with one panel's sums and weights they stay in the first-level cache.
-TILES = 8
+# Tiles of scores at a time: with one panel's sums they stay in the first-level cache, and sequences
+# of 128 take one turn.
+TILES = 10
 
 
 class _Block(NamedTuple):
