@@ -103,6 +103,7 @@ def convolution(flat: Any, eqn: Eqn, ins: list[Atom], dot: Any) -> Atom:
 # More outputs that meet different elements of the kernel aren't told apart; products of fewer
 # multiplications aren't worth it.
 MAX_PHASES, LEAST_WORK, MAX_RANK = 16, 1 << 14, 5
+LEAST_MET, MOST_MET = 16, 64
 
 # Axes: group, batch, positions, window, feature of the group, of an operand with the axes batch,
 # feature, spatial. Window k of position p begins at starts + p·strides + k·dilation, inside.
@@ -154,15 +155,16 @@ def _phases(
 
 
 def gathered_convolution(
-    flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dtype, product: Callable
+    flat: Any, eqn: Eqn, ins: list[Atom], dtypes: tuple[np.dtype, np.dtype], product: Callable
 ) -> Atom | None:
     """A convolution as products of windows that are read in place, by a normalizer's methods.
 
+    dtypes: of the operands of products, and of their results
     product: makes the equation of a product of windows and kernel, from its result's shape and
         dimension_numbers
     None if the products are too small, or too many.
     """
-    p, out = eqn.params, eqn.outs[0].aval
+    p, out, (dtype, sums) = eqn.params, eqn.outs[0].aval, dtypes
     spec, groups = p["dimension_numbers"], (p["feature_group_count"], p["batch_group_count"])
     g = groups[0] * groups[1]
     o, i, *kernel = (ins[1].aval.shape[a] for a in spec.rhs_spec)
@@ -185,7 +187,7 @@ def gathered_convolution(
     for phases in itertools.product(*axes):
         taps = [q.taps for q in phases]
         if not all(taps):
-            pieces.append(flat.broadcast(_zero(dtype), tuple(_by_axis(spec, n, o, steps)), ()))
+            pieces.append(flat.broadcast(_zero(sums), tuple(_by_axis(spec, n, o, steps)), ()))
             continue
         windows = flat.add(
             windows_p, [x], ShapedArray(shape := (g, n, *steps, *taps, i), dtype), shape=shape,
@@ -202,6 +204,26 @@ def gathered_convolution(
     if count == 1:
         return pieces[0]
     return _interleaved(flat, pieces, _by_axis(spec, 1, 1, [len(a) for a in axes]), out.shape)
+
+
+def stays_narrow(eqn: Eqn, avals: Sequence[ShapedArray]) -> bool:
+    """Whether products take less time on operands of bfloat16 as they are, whose windows are packed
+    in pairs, than on windows of float32 read in place: where features come before places, and what
+    is packed meets enough features of the result; more where the kernel is larger than the result,
+    as in the gradient of a kernel, whose windows are packed in shorter pieces."""
+    p, out = eqn.params, eqn.outs[0].aval.shape
+    spec, kernel = p["dimension_numbers"], avals[1].shape
+    groups = p["feature_group_count"] * p["batch_group_count"]
+    if groups > 1 or spec.lhs_spec[1] > spec.lhs_spec[-1]:
+        return False
+    features, images = kernel[spec.rhs_spec[0]], out[spec.out_spec[0]]
+    taps, places = (
+        math.prod(shape[a] for a in axes[2:])
+        for shape, axes in ((kernel, spec.rhs_spec), (out, spec.out_spec))
+    )
+    if taps <= places:
+        return features >= LEAST_MET
+    return features >= MOST_MET and images >= LEAST_MET
 
 
 def _zero(dtype: np.dtype) -> Literal:

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.convolution import convolution, gathered_convolution
+from funcgrad.backends.convolution import convolution, gathered_convolution, stays_narrow
 from funcgrad.backends.depthwise import channel_convolution
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
@@ -367,14 +367,21 @@ def _convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 def _gathered_convolution(
     flat: _Flattener, eqn: Eqn, ins: list[Atom], dtype: np.dtype
 ) -> Atom | None:
-    """A convolution as products of windows that are read in place; None if it is too small."""
+    """A convolution as products of windows that are read in place; None if it is too small.
+
+    Those of bfloat16 are multiplied as they are: processors have instructions for it. Others are
+    converted as they are padded.
+    """
+    avals = [a.aval for a in ins]
+    both = all(a.dtype == ml_dtypes.bfloat16 for a in avals) and dtype == FLOAT32
+    read = avals[0].dtype if both and stays_narrow(eqn, avals) else dtype
 
     def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
         order = tuple(range(len(shape)))
         return flat.add(product_p, [x, w], ShapedArray(shape, dtype), dimension_numbers=numbers,
                         permutation=order, gathers=True)  # fmt: skip
 
-    made = gathered_convolution(flat, eqn, ins, dtype, product)
+    made = gathered_convolution(flat, eqn, ins, (read, dtype), product)
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
 
 

@@ -87,21 +87,22 @@ def test_gradients_interpreted(case):
 
 
 @cases
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_compiled(case, dtype):
     x, w, conv = sample(case, dtype)
     got = fg.jit(lambda x, w: gradients(conv, x, w))(x, w)
     exact = gradients(conv, x.astype("float64"), w.astype("float64"))
-    tolerance = {"float16": 1e-2, "float32": 2e-5, "float64": 1e-12}[dtype]
+    tolerance = {"bfloat16": 2e-2, "float16": 1e-2, "float32": 2e-5, "float64": 1e-12}[dtype]
     for a, b in zip(got, exact, strict=True):
         assert a.dtype == dtype
         size = max(1.0, float(np.abs(b).max())) if b.size else 1.0
         np.testing.assert_allclose(np.asarray(a, "f8"), b, rtol=tolerance, atol=tolerance * size)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", ["plain", "three features", "long sums", "channels last"])
-def test_the_number_of_threads_changes_nothing(case):
-    x, w, conv = sample(case)
+def test_the_number_of_threads_changes_nothing(case, dtype):
+    x, w, conv = sample(case, dtype)
     x = np.concatenate([x] * 40, axis=0)
     f = fg.jit(lambda x, w: gradients(conv, x, w))
     results = []
@@ -111,6 +112,51 @@ def test_the_number_of_threads_changes_nothing(case):
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+# Shapes that are packed in each of the ways there are: pixels of a line, of several lines, two
+# apart, any; columns along a line; odd numbers of features, images and elements of the kernel.
+NARROW = {
+    "lines of 32": ((2, 6, 8, 32), (16, 6, 3, 3), {"padding": [ONE, ONE]}),
+    "lines of 13": ((3, 5, 9, 13), (19, 5, 3, 3), {"padding": [(1, 0), (0, 2)]}),
+    "two apart": ((2, 7, 11, 33), (33, 7, 3, 3), {"window_strides": (2, 2), "padding": [ONE, ONE]}),
+    "three apart": ((2, 6, 11, 37), (16, 6, 3, 2), {"window_strides": (3, 3)}),
+    "one image": ((1, 8, 14, 18), (20, 8, 3, 3), {"rhs_dilation": (2, 1)}),
+    "holes": ((2, 16, 7, 17), (16, 16, 4, 4), {"lhs_dilation": (2, 2), "padding": [ONE, ONE]}),
+    "large kernel": ((17, 3, 20, 21), (64, 3, 18, 19), {}),
+    "large kernel, two apart": ((17, 3, 40, 41), (65, 3, 18, 19), {"rhs_dilation": (1, 2)}),
+    "a line": ((4, 31, 41), (33, 31, 5), {"window_strides": (1,), "padding": [(2, 2)]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("case", NARROW)
+def test_bfloat16_is_multiplied_as_it_is(case, threads):
+    """Small whole numbers and their sums are exact in float32, and the result's rounding is the
+    only one."""
+    pool.set_num_threads(threads)
+    lhs, rhs, kw = NARROW[case]
+    kw = {"window_strides": ONE, "padding": "VALID", **kw}
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-2, 3, shape).astype("float32") for shape in (lhs, rhs))
+    x[0, 0, 1, ...] = 2
+    x.flat[5], x.flat[-7] = np.nan, np.inf
+
+    def conv(x, w):
+        return conv_general_dilated(x, w, **kw)
+
+    narrow = [a.astype("bfloat16") for a in (x, w)]
+    with np.errstate(invalid="ignore"):
+        exact = np.asarray(conv(x, w)).astype("bfloat16")
+    f = fg.jit(conv)
+    assert "gemm bfloat16 to float32" in f.lower(*narrow).as_text("loops")
+    np.testing.assert_array_equal(np.asarray(f(*narrow)).astype("f4"), exact.astype("f4"))
+
+
+def test_bfloat16_interpreted():
+    lhs, rhs, kw = NARROW["two apart"]
+    x, w = floats(*lhs, dtype="bfloat16"), floats(*rhs, seed=1, dtype="bfloat16")
+    assert not hosts(check(lambda x, w: [conv_general_dilated(x, w, **kw)], x, w))
 
 
 def steps_of(case):

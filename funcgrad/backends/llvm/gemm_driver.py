@@ -62,9 +62,7 @@ class Driver:
         self.narrow = out.storage != fmt.acc
         packed = Packed(self.parts, tables=not way)
         self.packed = packed.way
-        # Windows are of the formats that are multiplied as they lie.
-        windows = out.storage == fmt.storage == fmt.acc
-        self.gathered = self._gathered_ways(packed) if windows else {}
+        self.gathered = {} if self.narrow else self._gathered_ways(packed)
         self.unpacked = Unpacked(self.parts) if self.parts.kernels.direct_works else None
         # Its parts are products that go ways of their own.
         self.long = Way("", lambda: Long(self.parts, self.product).function)
@@ -340,10 +338,13 @@ class Driver:
     def _gathered_ways(self, packed: Packed) -> dict[str, tuple[Callable[[Any], Any], Way]]:
         """Ways for operands of axes, and when they serve: the first that does is gone."""
         parts = self.parts
-        ways: list[tuple[Callable[[Any], Any], Way]] = [
-            (lambda call: Placed.serves(call, parts), Way("placed", lambda: Placed(parts).function))
-        ]
-        if Lines.works(parts):
+        ways: list[tuple[Callable[[Any], Any], Way]] = []
+        # Only elements that are multiplied as they lie are read one by one.
+        as_it_is = self.fmt.storage == self.fmt.acc
+        if as_it_is:
+            placed = Way("placed", lambda: Placed(parts).function)
+            ways.append((lambda call: Placed.serves(call, parts), placed))
+        if as_it_is and Lines.works(parts):
             lines = Way("lines", lambda: Lines(parts).function)
             ways.append((lambda call: Lines.serves(call, parts), lines))
         copied = Way("windows", lambda: Windows(parts, packed).function)

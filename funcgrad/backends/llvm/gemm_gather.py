@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
-from funcgrad.backends.llvm.gemm_pack import AHEAD, Format, Packer, Tile, widen
+from funcgrad.backends.llvm.gemm_pack import AHEAD, Format, Packer, Tile
 from funcgrad.backends.llvm.target import Target
 
 PART = 6  # columns from which on transposing a part of a square is worth it
@@ -26,14 +26,9 @@ def gather_function(
     into panels as `pack_function` does. A vector behind the tables must be readable."""
     code = Code(module, name, [PTR, PTR, I64, I64, PTR, PTR, I64])
     packer = _Gatherer(code, width, tile, fmt, target)
-    if tile.pairs:
-        with packer.each_panel():
-            packer.scalars(code.i64(0))
-        code.ret()
-        return code.function
     with packer.each_panel():
         across, along = packer.longest(packer.across), packer.longest(packer.ks)
-        along = (packer.k >= packer.lanes).select(along, 0)
+        along = (packer.k >= packer.square).select(along, 0)
         with code.either(along > across) as (yes, no):
             with yes:
                 packer.by_rows()
@@ -47,6 +42,7 @@ class _Gatherer(Packer):
     def __init__(self, code: Code, width: int, tile: Tile, fmt: Format, target: Target):
         super().__init__(code, width, tile, fmt, target)
         self.across, self.ks = code.args[4:6]
+        self.square = self.lanes * self.along  # the side of a square along k
         # What loads lines of a square whose elements are two apart.
         self.apart: Callable[[ir.Value, int], ir.Value] | None = None
 
@@ -92,8 +88,10 @@ class _Gatherer(Packer):
         return self._steps(table, zero, 1).max(self._steps(table, zero, 2))
 
     def run(self, table: ir.Value, i: Int, count: Int, step: int) -> Int:
-        """How many entries from i on go on by `step`, in a vector; 0 if that reaches too far."""
-        return (i + self.lanes <= count).select(self._steps(table, i, step), 0)
+        """How many entries from i on go on by `step`, in a vector, whole pairs of them; 0 if the
+        square from i on reaches too far."""
+        steps = self._steps(table, i, step) // self.along * self.along
+        return (i + self.square <= count).select(steps, 0)
 
     def by_columns(self) -> None:
         """Vectors of rows at once; they never reach behind the panel."""
@@ -105,7 +103,7 @@ class _Gatherer(Packer):
                     self._columns(low, high, valid)
                 with none:
                     zero = ir.Constant(ir.VectorType(self.fmt.acc, self.lanes), None)
-                    with self.code.range(0, self.k) as kk:
+                    with self.code.range(0, self.k, self.along) as kk:
                         self._put(zero, low, kk)
 
     def _columns(self, low: Int, high: Int, valid: Int) -> None:
@@ -125,7 +123,7 @@ class _Gatherer(Packer):
         """A vector across the end of an image's line, if masks are cheap; elements else."""
 
         def rows() -> None:
-            with self.code.range(0, self.k) as kk:
+            with self.code.range(0, self.k, self.along) as kk:
                 self._row(kk, low, high)
 
         if not self.masks:
@@ -142,11 +140,13 @@ class _Gatherer(Packer):
 
     def _whole(self, low: Int, step: int) -> None:
         code, start = self.code, self._start(low)
-        with code.range(0, self.k) as kk:
-            place = code.at(start, self._entry(self.ks, kk), self.fmt.storage)
-            self._put(
-                widen(code, self.fmt, self.target, self._strided(place, step, self._plain)), low, kk
-            )
+
+        def read(at: Int) -> ir.Value:
+            place = code.at(start, self._entry(self.ks, at), self.fmt.storage)
+            return self._strided(place, step, self._plain)
+
+        with code.range(0, self.k, self.along) as kk:
+            self._put(self._packed(kk, read), low, kk)
 
     def _plain(self, place: ir.Value, first: int) -> ir.Value:
         where = self.code.at(place, first, self.fmt.storage)
@@ -184,14 +184,17 @@ class _Gatherer(Packer):
                     (self._start(low), self._ranges(code.i64(0), run, step)),
                     (later, self._ranges(run, valid, step)),
                 ]
-                with code.range(0, self.k) as kk:
-                    along = self._entry(self.ks, kk)
+
+                def read(k: Int) -> ir.Value:
+                    along = self._entry(self.ks, k)
                     x, y = (
                         self._strided(code.at(p, along, self.fmt.storage), step, load)
                         for p, load in loads
                     )
-                    x = b.select(mask, x, y)
-                    self._put(widen(code, self.fmt, self.target, x), low, kk)
+                    return b.select(mask, x, y)
+
+                with code.range(0, self.k, self.along) as kk:
+                    self._put(self._packed(kk, read), low, kk)
             with no:
                 otherwise()
 
@@ -221,19 +224,24 @@ class _Gatherer(Packer):
             code.b.cbranch((kk < self.k).value, turn, done)
             code.b.position_at_end(turn)
             one, two = (self.run(self.ks, kk, self.k, step) for step in (1, 2))
-            with code.either(one.max(two) >= min(least, self.lanes)) as (yes, no):
-                with yes, code.either(one >= two) as (near, apart):
-                    for branch, run, step in ((near, one, 1), (apart, two, 2)):
-                        with branch:
-                            self._squares(kk, run, step)
-                            at.set(kk + run)
+            longest = one if self.pairs else one.max(two)
+            with code.either(longest >= min(least, self.lanes)) as (yes, no):
+                with yes:
+                    if self.pairs:  # elements two apart are no pairs
+                        self._squares(kk, one, 1)
+                    else:
+                        with code.either(one >= two) as (near, apart):
+                            for branch, run, step in ((near, one, 1), (apart, two, 2)):
+                                with branch:
+                                    self._squares(kk, run, step)
+                    at.set(kk + longest)
                 with no:
                     self._row(kk, code.i64(0), code.i64(self.width))
-                    at.set(kk + 1)
+                    at.set(kk + self.along)
 
     def _squares(self, kk: Int, run: Int, step: int) -> None:
         """The panel's columns from kk on, of which `run` are `step` apart."""
-        mask = self.code.first_lanes(run, self.lanes) if self.masks else None
+        mask = self.code.first_lanes(run, self.square) if self.masks else None
         if step > 1:
             self.apart = self._ranges(self.code.i64(0), run, step) if self.masks else self._plain
         with self.each_group() as low:
@@ -246,10 +254,11 @@ class _Gatherer(Packer):
     def _row(self, kk: Int, low: Int, high: Int) -> None:
         """Elements [low, high) of row kk of the panel."""
         code = self.code
-        line = code.at(self.src, self._entry(self.ks, kk), self.fmt.storage)
         with code.range(low, high.min(self.count)) as w:
-            place = code.at(line, self._entry(self.across, w), self.fmt.storage)
-            x = code.load(place, self.fmt.storage)
-            self._put_scalar(widen(code, self.fmt, self.target, x), w, kk)
+
+            def read(k: Int, w: Int = w) -> ir.Value:
+                return code.load(self._source(w, k), self.fmt.storage)
+
+            self._put_scalar(self._packed(kk, read), w, kk)
         with code.range(low.max(self.count), high) as w:
             self._put_scalar(ir.Constant(self.fmt.acc, None), w, kk)

@@ -57,8 +57,8 @@ class Windows:
             item, start = t // tiles, t % tiles * width
             i0, i1, columns = item // batch1, item % batch1, (n - start).min(width)
             b, c = (
-                code.at(call.pointer_at(x), i0 * call[f"{x}_b0"] + i1 * call[f"{x}_b1"], acc)
-                for x in "bc"
+                code.at(call.pointer_at(x), i0 * call[f"{x}_b0"] + i1 * call[f"{x}_b1"], kind)
+                for x, kind in (("b", self.fmt.storage), ("c", acc))
             )
             across = code.at(call.pointer_at("b_cols"), start, I64)
             c = code.at(c, start * call["c_cs"], acc)
@@ -77,8 +77,9 @@ class Windows:
         (pc, kl, columns), tile, acc = place, self.tile, self.fmt.acc
         m, rs, cs, add = call["m"], call["c_rs"], call["c_cs"], call["add"] + pc
         pa, pa_step = call.pointer_at("pa"), call["pa_step"]
+        kl, before = tile.depth(kl), tile.depth(pc)
         with code.range(0, m, tile.rows) as i, code.range(0, columns, tile.cols) as j:
-            ap = code.at(pa, i // tile.rows * pa_step + pc * tile.rows, acc)
+            ap = code.at(pa, i // tile.rows * pa_step + before * tile.rows, acc)
             bp = code.at(b, j // tile.cols * step, acc)
             cp = code.at(c, i * rs + j * cs, acc)
             self.packed.choose_kernel(code, (kl, ap, bp, cp, rs, cs, m - i, columns - j, add))
@@ -91,7 +92,7 @@ class Windows:
             call[name] = given[name]
         tile, m, n, k = self.tile, call["m"], call["n"], call["k"]
         a_panels, panels = m.ceil_div(tile.rows), n.ceil_div(tile.cols)
-        kc = equal_parts(k, tile.kc, 1)
+        kc = equal_parts(k, tile.kc, 2)
         most = (code.i64(TILE_ELEMENTS // tile.cols) // kc).max(1)
         tiles = panels.ceil_div(most)
         call["kc"], call["tiles"], call["panels"] = kc, tiles, panels.ceil_div(tiles)
