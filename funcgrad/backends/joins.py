@@ -35,9 +35,9 @@ move_p = lowered(
 copy_p = lowered("copy", lambda x: x, lambda xp, x: x, elementwise=True)
 
 # Pieces are better picked element by element where the choice is unrolled: in rows of no more than
-# NARROW elements, of pieces that are cheap and SHORT; and likewise, or where it is made once for a
-# LONG inner loop, of a FEW pieces that need not be stored for the one that reads them.
-MANY, FEW, NARROW, SHORT, LONG = 12, 4, 128, 8, 64
+# NARROW elements, of pieces that are cheap and SHORT; and where they are a FEW that need not be
+# stored for the one that reads them: loops are cut where another piece begins.
+MANY, FEW, NARROW, SHORT = 12, 4, 128, 8
 
 
 class Place(NamedTuple):
@@ -123,7 +123,7 @@ class _Placer:
 
     def repays(self, eqn: Eqn) -> bool:
         """Whether a concatenation is better a join."""
-        out, d = eqn.outs[0], eqn.params["dimension"]
+        out = eqn.outs[0]
         pieces = [(x, p) for x, p in zip(eqn.ins, places_of(eqn), strict=True) if p.width]
         if len(pieces) < 2 or not out.aval.size or fusable_cost(eqn) is None:
             return False
@@ -133,10 +133,9 @@ class _Placer:
         narrow = place.rows > 1 and place.step <= NARROW
         if narrow and min(p.width for _, p in pieces) < SHORT:
             return not all(self.cheap(x) for x, _ in pieces)
-        long = math.prod(out.aval.shape[d + 1 :]) >= LONG
-        if not (narrow or long) or len(pieces) > FEW or not self.fuses(out):
+        if len(pieces) > FEW or not self.fuses(out):
             return True
-        return sum(not self.plain(x) for x, _ in pieces) > 1
+        return sum(not (self.plain(x) or self.shared(x)) for x, _ in pieces) > 1
 
     def strides(self, x: Atom) -> bool:
         """Whether what makes an operand, a product or attention, writes at any strides."""
@@ -150,6 +149,13 @@ class _Placer:
         """Whether an operand's elements are only read from memory."""
         view = view_of(x, self.made) if type(x) is Var else None
         return view is not None and self.stays(view.base)
+
+    def shared(self, x: Atom) -> bool:
+        """Whether an operand is a part of a value that has several readers: it is in memory, or so
+        cheap that each reader computes it."""
+        while (eqn := self.made.get(x)) is not None and eqn.prim.name in VIEWS:  # type: ignore
+            x = eqn.ins[0]
+        return len(self.readers[x]) > 1
 
     def cheap(self, x: Atom) -> bool:
         """Whether an operand's elements are read from memory, or are a few operations on such."""

@@ -21,11 +21,11 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.backends.convolution import convolution, gathered_convolution, stays_narrow
 from funcgrad.backends.depthwise import channel_convolution
+from funcgrad.backends.elements import element_scatter
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.lowered import lowered
 from funcgrad.backends.panels import panelled
-from funcgrad.backends.partial_sums import partial_sums
 from funcgrad.backends.running import OPS as RUNNING
 from funcgrad.backends.running import running
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
@@ -400,8 +400,8 @@ _REWRITES = {
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
-    "scatter": single_scatter,
-    "scatter_add": lambda *args: single_scatter(*args) or partial_sums(*args),
+    "scatter": lambda *args: single_scatter(*args) or element_scatter(*args),
+    "scatter_add": lambda *args: single_scatter(*args) or element_scatter(*args),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(RUNNING, running),
     **EXCHANGES,

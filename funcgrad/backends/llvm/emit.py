@@ -15,6 +15,13 @@ import numpy as np
 from funcgrad.backends.llvm import emit_ops
 from funcgrad.backends.llvm.emit_ahead import inner_loop, prefetch_rows
 from funcgrad.backends.llvm.emit_block import emit_block, emit_rows
+from funcgrad.backends.llvm.emit_edges import (
+    Edges,
+    folded,
+    guarded_load,
+    guarded_store,
+    run_parts,
+)
 from funcgrad.backends.llvm.emit_facts import chained, indices_first, is_extreme, reassociable
 from funcgrad.backends.llvm.emit_order import COMBINE, FORMATS, from_ordered, to_ordered
 from funcgrad.backends.llvm.emit_schedule import (
@@ -23,7 +30,6 @@ from funcgrad.backends.llvm.emit_schedule import (
     Range,
     Schedule,
     is_guarded_row,
-    is_harmless,
     is_row,
     schedule,
 )
@@ -107,6 +113,12 @@ class Emitter:
         self.loose = reassociable(kernel.body)
         # Results of maxima and minima that loops carry as integers: op's result → carry.
         self.extremes: dict[Operand, Carry] = {}
+        self.edges = Edges(kernel, vector_bits)
+        # Conditions that are constants in the part of a loop in hand.
+        self.known: dict[Value, str] = {}
+        loops = any(isinstance(s, Loop) for s in kernel.body) and plan.block is None
+        inner = {plan.levels[-1].axis} if plan.levels and not loops else set()
+        self.outer = frozenset(a.value for a in kernel.axes if a.value not in inner)
         heavy = sum(isinstance(s, Op) for s in walk(kernel.body)) > HEAVY_OPS
         count = 4 if chained(kernel.body) else 1 if heavy else 0
         self.hints = [f'!{{!"llvm.loop.interleave.count", i32 {count}}}'] if count else []
@@ -193,7 +205,11 @@ class Emitter:
         few = len(rest) == 1 and rest[0].part == "all" and rest[0].size <= FEW
         guarded = not rest and is_guarded_row(level, self.kernel.body, self.vector_bits)
         stays = guarded or ((few or not rest) and is_row(self.plan, level, self.kernel.body))
-        self.loop(start, stop, turn, hints=[STAYS] if stays else [])
+        parts = self.edges.parts(self.kernel.body if not rest else (), level.axis, level.size)
+        hints = [STAYS] if stays or len(parts) > 1 else []
+        run_parts(
+            self, parts, start, stop, lambda low, high: self.loop(low, high, turn, hints=hints)
+        )
 
     def _enter(self, level: Level, i: str) -> None:
         """Turn i of a level has begun: its axis, or the bounds of its axis, are known."""
@@ -234,7 +250,7 @@ class Emitter:
 
     def body(self, stmts: Sequence[Stmt]) -> None:
         """Statements for one point."""
-        for s in indices_first(stmts):
+        for s in indices_first(self.edges.merged(stmts, self.outer)):
             if isinstance(s, Op):
                 self.env[s.out] = self.op(s)
             elif isinstance(s, Load):
@@ -254,9 +270,13 @@ class Emitter:
 
     def op(self, s: Op) -> str:
         """The value of an op."""
+        if s.out in self.known:
+            return self.known[s.out]
         args = [self.read(a) for a in s.args]
         if s.out in self.extremes:
             return self._extreme(s, self.extremes[s.out])
+        if s.out.dtype == BOOL and (short := folded(s.name, args)) is not None:
+            return short
         flags = "reassoc" if s.out in self.loose else ""
         return emit_ops.apply(self.f, s.name, s.out.dtype, [a.dtype for a in s.args], args, flags)
 
@@ -269,34 +289,7 @@ class Emitter:
 
     def load(self, s: Load) -> str:
         """The value of a load."""
-        zero = constant(0, s.buffer.dtype)
-        if s.guard is None:
-            return self._load(s)
-        if isinstance(s.guard, Const):
-            return self._load(s) if s.guard.value else zero
-        guard = self._guard(s.guard, s.index)
-        kind = value_type(s.buffer.dtype)
-        if is_harmless(s, self.plan):
-            # A vector would have to ask in each lane whether to read one and the same element.
-            return self.f.let(f"select i1 {guard}, {kind} {self._load(s)}, {kind} {zero}")
-        before = self.f.block
-        then, join = self.f.name("load"), self.f.name("join")
-        self.f.do(f"br i1 {guard}, label %{then}, label %{join}")
-        self.f.start(then)
-        value = self._load(s)
-        self.f.do(f"br label %{join}")
-        self.f.start(join)
-        return self.f.let(f"phi {kind} [{value}, %{then}], [{zero}, %{before}]")
-
-    def _guard(self, guard: Operand, index: Index) -> str:
-        """The guard of an access, before whose branch what both sides may need is read.
-
-        In a block of points a value is read from its array at first use, which must come before
-        every later one.
-        """
-        for _, v in index.terms:
-            self.read(v)
-        return self.read(guard)
+        return guarded_load(self, s, self._load)
 
     def _load(self, s: Load) -> str:
         kind = memory_type(s.buffer.dtype)
@@ -307,19 +300,7 @@ class Emitter:
 
     def store(self, s: Store) -> None:
         """A store."""
-        if isinstance(s.guard, Const) and not s.guard.value:
-            return
-        if s.guard is None or isinstance(s.guard, Const):
-            self._store(s)
-            return
-        guard = self._guard(s.guard, s.index)
-        self.read(s.value)
-        then, join = self.f.name("store"), self.f.name("join")
-        self.f.do(f"br i1 {guard}, label %{then}, label %{join}")
-        self.f.start(then)
-        self._store(s)
-        self.f.do(f"br label %{join}")
-        self.f.start(join)
+        guarded_store(self, s, self._store)
 
     def _store(self, s: Store) -> None:
         value, kind = self.read(s.value), memory_type(s.buffer.dtype)
@@ -450,6 +431,9 @@ class Emitter:
 
         if sum_blocks(s, self.vector_bits):
             outs = self._blocks(s, (start, stop), types, starts, run)
+        elif s.parallel and not s.carries:
+            parts, outs = self.edges.parts(s.body, s.axis, s.size), []
+            run_parts(self, parts, start, stop, lambda low, high: run(low, high, []))
         else:
             outs = run(start, stop, starts)
         self.env.update(zip((c.out for c in s.carries), outs, strict=True))

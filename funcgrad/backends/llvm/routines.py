@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from funcgrad.backends.llvm.elements import elements_call
 from funcgrad.backends.llvm.matrix import cholesky_call, eigh_call, lu_call, qr_call, solve_call
 from funcgrad.backends.llvm.sort import sort_call, top_call
 from funcgrad.backends.program import HostStep
@@ -19,6 +20,7 @@ _ROUTINES: dict[str, Callable[[HostStep], Call | None]] = {
     "eigh": eigh_call,
     "lu": lu_call,
     "qr": qr_call,
+    "scatter_elements": elements_call,
     "sort": sort_call,
     "top_k": top_call,
     "triangular_solve": solve_call,

@@ -1,0 +1,220 @@
+"""Scatters of very many single elements, as generated code: each task owns a range of the target.
+
+A task looks at all updates, several at a time, packs those of its range into small arrays and
+applies them, in order, from there. So results don't depend on how many tasks there are. A range
+begins as a copy of what is there, or zeros. The sum of neighbours that go to one element stays in a
+register, where memory would hand it on more slowly.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+from llvmlite import ir
+
+from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.gemm_job import Record
+from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.program import HostStep
+
+_CALL = ("lines", "n", "size", "positions", "updates", "start", "out")
+_JOB = (*_CALL, "ranges")
+# Updates looked at before those of a range are applied, and how far ahead of that their places are
+# asked for.
+CHUNK, AHEAD = 2048, 24
+# Ranges at most: each task looks at all updates, which takes a tenth of the time of applying them.
+MOST = 16
+
+
+def elements_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The name of the function that runs a step of `scatter_elements`, and the words of its call
+    before the arrays."""
+    positions, updates, *start = (v.aval for v in step.ins)
+    how, dtype = step.params["how"], updates.dtype
+    # What is set is bits.
+    kind = dtype.name if dtype.kind == "f" and how == "add" else f"int{8 * dtype.itemsize}"
+    name = f"fg_elements_{how}_{kind}_{len(start)}"
+    install(name)
+    lines = step.params["lines"]
+    return name, (lines, positions.size // lines, math.prod(step.params["shape"]) // lines)
+
+
+@functools.cache
+def install(name: str, target: Engine | None = None) -> int:
+    """Compile a function that `elements_call` names; bind its symbol, return its address.
+
+    >>> install("fg_elements_add_float32_1") == install("fg_elements_add_float32_1")
+    True
+    """
+    target = target or engine()
+    pool.bind(target)
+    _, _, how, dtype, starts = name.split("_")
+
+    def write() -> ir.Module:
+        module = ir.Module("elements")
+        _Writer(module, how, dtype, starts == "1", target.target.vector_bits == 512).entry(name)
+        return module
+
+    library = target.compile(write, level=2, key=f"{name} {generator('elements')}")
+    target.bind(name, library)
+    return library.address(name)
+
+
+class _Writer:
+    """Writes the functions of one dtype and way to combine."""
+
+    def __init__(self, module: ir.Module, how: str, dtype: str, starts: bool, packs: bool):
+        self.module, self.adds, self.starts, self.packs = module, how == "add", starts, packs
+        self.floats = dtype.startswith("float")
+        self.width = np.dtype(dtype).itemsize
+        kinds = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
+        self.kind = kinds.get(dtype, ir.IntType(8 * self.width))
+        self.call = _CALL if starts else tuple(f for f in _CALL if f != "start")
+
+    def entry(self, name: str) -> None:
+        """void name(ptr call) of the words `_CALL`."""
+        task = self._task()
+        loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
+        parallel_for = declare(self.module, "fg_parallel_for", loop)
+        limit = ir.GlobalVariable(self.module, I32, "fg_pool_limit")
+        limit.type = PTR
+        code = Code(self.module, name, [PTR], public=True)
+        call = Record(code, self.call, code.args[0])
+        job = Record(code, _JOB, code.variable(I64, count=len(_JOB)).slot)
+        for field in self.call:
+            job[field] = call[field]
+        threads = Int(code, code.b.sext(code.load(limit, I32), I64)) + 1
+        job["ranges"] = (call["lines"] > 1).select(1, threads.min(MOST))
+        code.call(parallel_for, task, job.pointer, call["lines"] * job["ranges"], 1)
+        code.ret()
+
+    def _task(self) -> ir.Function:
+        """Tasks [begin, end): of several lines, or ranges of a single one."""
+        checked, apply, pack = self._apply(True), self._apply(False), self._pack()
+        code = Code(self.module, "task", [PTR, I64, I64])
+        job = Record(code, _JOB, code.args[0])
+        n, size, lines = job["n"], job["size"], job["lines"]
+        span = size.ceil_div(job["ranges"])
+        places = code.variable(I32, count=CHUNK + 64).slot
+        values = code.variable(self.kind, count=CHUNK + 64).slot
+        positions, updates = job.pointer_at("positions"), job.pointer_at("updates")
+        with code.range(code.args[1], code.args[2]) as t:
+            low = t * span
+            count = (size * lines - low).min(span).max(0)
+            out = code.at(job.pointer_at("out"), low, self.kind)
+            self._begin(code, job, out, low, count)
+            with code.either(lines > 1) as (several, one):
+                with several:
+                    own = code.at(positions, t * n, I32), code.at(updates, t * n, self.kind)
+                    code.call(checked, out, *own, n, size)
+                with one, code.range(0, n, CHUNK) as first:
+                    parts = first, (first + CHUNK).min(n), low, count
+                    kept = code.call(pack, positions, updates, *parts, places, values)
+                    code.call(apply, out, places, values, Int(code, kept), count)
+        code.ret()
+        return code.function
+
+    def _begin(self, code: Code, job: Record, out: ir.Value, at: Int, count: Int) -> None:
+        nbytes, no = (count * self.width).value, ir.Constant(ir.IntType(1), 0)
+        if self.starts:
+            kind = ir.FunctionType(VOID, [PTR, PTR, I64, no.type])
+            copy = declare(self.module, "llvm.memcpy.p0.p0.i64", kind)
+            code.b.call(copy, [out, code.at(job.pointer_at("start"), at, self.kind), nbytes, no])
+        else:
+            kind = ir.FunctionType(VOID, [PTR, ir.IntType(8), I64, no.type])
+            fill = declare(self.module, "llvm.memset.p0.i64", kind)
+            code.b.call(fill, [out, ir.IntType(8)(0), nbytes, no])
+
+    def _pack(self) -> ir.Function:
+        """i64 pack(positions, updates, first, last, low, count, places, values): how many of these
+        updates are in the range, whose places in it and values are written one after the other."""
+        kinds = [PTR, PTR, I64, I64, I64, I64, PTR, PTR]
+        code = Code(self.module, "pack", kinds, result=I64)
+        code.function.attributes.add("noinline")
+        positions, updates, first, last, low, count, places, values = code.args
+        b, kept = code.b, code.variable(I64, I64(0))
+        low32, count32 = b.trunc(low.value, I32), b.trunc(count.value, I32)
+        lanes = min(16, 64 // self.width) if self.packs else 1
+        whole = first
+        if lanes > 1:
+            whole = first + (last - first) // lanes * lanes
+            index, value = ir.VectorType(I32, lanes), ir.VectorType(self.kind, lanes)
+            lows, counts = code.splat(low32, lanes), code.splat(count32, lanes)
+            with code.range(first, whole, lanes) as i:
+                place = b.sub(code.load(code.at(positions, i, I32), index, 4), lows)
+                inside = b.icmp_unsigned("<", place, counts)
+                at = Int(code, kept.get())
+                x = code.load(code.at(updates, i, self.kind), value, self.width)
+                for these, to, kind in ((place, places, I32), (x, values, self.kind)):
+                    packed = self._compressed(code, these, inside)
+                    code.store(packed, code.at(to, at, kind), (kind is I32 and 4) or self.width)
+                bits = b.bitcast(inside, ir.IntType(lanes))
+                some = code.intrinsic("ctpop", bits)
+                kept.set(at + Int(code, b.zext(some, I64)))
+        with code.range(whole, last) as i:
+            place = b.sub(code.load(code.at(positions, i, I32), I32), low32)
+            at = Int(code, kept.get())
+            code.store(place, code.at(places, at, I32))
+            code.store(self._load(code, updates, i),
+                       code.at(values, at, self.kind))  # fmt: skip
+            inside = b.icmp_unsigned("<", place, count32)
+            kept.set(at + Int(code, b.zext(inside, I64)))
+        code.ret(kept.get())
+        return code.function
+
+    def _compressed(self, code: Code, x: ir.Value, mask: ir.Value) -> ir.Value:
+        """The lanes that are on, one after the other."""
+        kind = x.type
+        name = f"llvm.experimental.vector.compress.v{kind.count}{kind.element.intrinsic_name}"
+        f = declare(self.module, name, ir.FunctionType(kind, [kind, mask.type, kind]))
+        return code.b.call(f, [x, mask, ir.Constant(kind, ir.Undefined)])
+
+    def _load(self, code: Code, values: ir.Value, i: Int) -> ir.Value:
+        return code.b.load(code.at(values, i, self.kind), typ=self.kind)
+
+    def _apply(self, checked: bool) -> ir.Function:
+        """void apply(out, places, values, n, size): checked, of places that are less than size, or
+        of places in a small array, which has room behind them."""
+        name = "apply_checked" if checked else "apply"
+        code = Code(self.module, name, [PTR, PTR, PTR, I64, I64])
+        code.function.attributes.add("noinline")
+        out, places, values, n, size = code.args
+        b, size32 = code.b, code.b.trunc(size.value, I32)
+
+        def place(i: Int) -> ir.Value:
+            return code.load(code.at(places, i, I32), I32)
+
+        def element(at: ir.Value) -> ir.Value:
+            return code.at(out, Int(code, b.zext(at, I64)), self.kind)
+
+        with code.when(n <= 0):
+            code.ret()
+        if not checked:
+            with code.range(n, n + AHEAD) as i:
+                code.store(I32(0), code.at(places, i, I32))
+        # Any element will do at first: it is stored as it is.
+        here = code.variable(PTR, out)
+        total = code.variable(self.kind, code.b.load(out, typ=self.kind)) if self.adds else None
+        with code.range(0, n) as i:
+            at = place(i)
+            inside = b.icmp_unsigned("<", at, size32) if checked else ir.IntType(1)(1)
+            if not checked:
+                code.prefetch(element(place(i + AHEAD)), write=True)
+            with b.if_then(inside):
+                x, to = self._load(code, values, i), element(at)
+                if total is None:
+                    code.store(x, to)
+                else:
+                    with b.if_then(b.icmp_unsigned("!=", to, here.get())):
+                        code.store(total.get(), here.get())
+                        here.set(to)
+                        total.set(code.b.load(to, typ=self.kind))
+                    total.set((b.fadd if self.floats else b.add)(total.get(), x))
+        if total is not None:
+            code.store(total.get(), here.get())
+        code.ret()
+        return code.function
