@@ -12,6 +12,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.single import single
 from funcgrad.numpy._util import (
     align,
     applied,
@@ -82,6 +83,7 @@ subtract = _binary(
 )
 
 
+@single
 def negative(x: Any, /) -> Any:
     """Elementwise -x, in x's dtype. Raises DTypeError for bool.
 
@@ -100,6 +102,7 @@ def positive(x: Any, /) -> Any:
     return as_array("positive", x, "x")
 
 
+@single
 def absolute(x: Any, /) -> Any:
     """Elementwise |x|: real also for complex numbers, bool as it is. Also named `abs`.
 
@@ -115,6 +118,7 @@ def absolute(x: Any, /) -> Any:
 abs = absolute
 
 
+@single
 def fabs(x: Any, /) -> Any:
     """Elementwise |x| as a float: integers become the default float. Raises for complex numbers.
 
@@ -126,6 +130,7 @@ def fabs(x: Any, /) -> Any:
     return arithmetic.abs.bind(x)
 
 
+@single
 def sign(x: Any, /) -> Any:
     """Elementwise sign: -1, 0 or 1, in x's dtype; x / |x| for complex numbers, NaN for NaN.
 
@@ -137,6 +142,7 @@ def sign(x: Any, /) -> Any:
     return arithmetic.sign.bind(as_array("sign", x, "x"))
 
 
+@single
 def square(x: Any, /) -> Any:
     """Elementwise x², in x's dtype; bool becomes the default integer.
 

@@ -14,6 +14,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
+from funcgrad.core.single import single
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
@@ -204,6 +205,7 @@ def copy(a: Any, order: str = "K") -> Any:
     return ops_convert.copy(as_array("copy", a, "a"))
 
 
+@single
 def astype(x: Any, dtype: Any, /, *, copy: bool = False) -> Any:
     """`x` with its elements converted to `dtype` (None: the default float).
 

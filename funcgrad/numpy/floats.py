@@ -10,6 +10,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.single import single
 from funcgrad.errors import DTypeError
 from funcgrad.numpy._util import (
     align,
@@ -33,6 +34,7 @@ _EVEN = rounding.RoundingMethod.TO_NEAREST_EVEN
 
 
 def _rounding(prim: Primitive, name: str, summary: str, example: str) -> Any:
+    @single
     def function(x: Any, /) -> Any:
         x = as_array(name, x, "x")
         need_real(name, x)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core.array import Array
+from funcgrad.core.single import single
 from funcgrad.core.trace import is_known
 from funcgrad.errors import OutOfBoundsError, ShapeError
 from funcgrad.numpy._known import along, first_true, unknown_error
@@ -55,6 +56,7 @@ _DROP = GatherScatterMode.FILL_OR_DROP
 # ---- where
 
 
+@single
 def where(
     condition: Any,
     x: Any = None,

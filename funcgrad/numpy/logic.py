@@ -11,6 +11,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.single import single
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
     align,
@@ -118,6 +119,7 @@ def truth(x: Any) -> Any:
 
 
 def _logical(prim: Primitive, name: str, word: str, example: str) -> Any:
+    @single
     def function(x: Any, y: Any, /) -> Any:
         x, y = as_array(name, x, "x"), as_array(name, y, "y")
         return prim.bind(*align(name, [truth(x), truth(y)]))
@@ -152,6 +154,7 @@ logical_xor = _logical(
 )
 
 
+@single
 def logical_not(x: Any, /) -> Any:
     """Elementwise whether x is zero (or False), as bool.
 
@@ -165,6 +168,7 @@ def logical_not(x: Any, /) -> Any:
 
 
 def _bits(prim: Primitive, name: str, summary: str, example: str) -> Any:
+    @single
     def function(x: Any, y: Any, /) -> Any:
         return prim.bind(*promote_and_broadcast(name, x, y))
 
@@ -197,6 +201,7 @@ bitwise_xor = _bits(
 )
 
 
+@single
 def bitwise_not(x: Any, /) -> Any:
     """Elementwise complement of the bits of integers, or negation of bools. Also named `invert`.
 
@@ -206,6 +211,7 @@ def bitwise_not(x: Any, /) -> Any:
     return compare.bitwise_not.bind(as_array("bitwise_not", x, "x"))
 
 
+@single
 def left_shift(x: Any, y: Any, /) -> Any:
     """Elementwise x · 2ʸ of integers; 0 where y is negative or not below the dtype's width.
 
@@ -217,6 +223,7 @@ def left_shift(x: Any, y: Any, /) -> Any:
     return compare.shift_left.bind(*numbers(*promote_and_broadcast("left_shift", x, y)))
 
 
+@single
 def right_shift(x: Any, y: Any, /) -> Any:
     """Elementwise floor(x / 2ʸ) of integers: signed ones keep their sign.
 
@@ -247,6 +254,7 @@ bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
 # ---- finite and close
 
 
+@single
 def isfinite(x: Any, /) -> Any:
     """Elementwise whether x is neither infinite nor NaN, as bool.
 
@@ -274,6 +282,7 @@ def isinf(x: Any, /) -> Any:
     return compare.eq(arithmetic.abs(x), np.asarray(np.inf, x.dtype))
 
 
+@single
 def isnan(x: Any, /) -> Any:
     """Elementwise whether x is NaN, as bool.
 

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from funcgrad.core.single import single
 from funcgrad.errors import ShapeError
 from funcgrad.numpy import _util
 from funcgrad.numpy._util import as_array
@@ -25,6 +26,7 @@ __all__ = [
 # ---- reshape
 
 
+@single
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
     """The elements of `a` under a new shape, in row-major order (column-major with order "F").
 
@@ -44,6 +46,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     return transpose(ops.reshape(transpose(a), sizes[::-1]))
 
 
+@single
 def ravel(a: Any, order: str = "C") -> Any:
     """All elements in one axis, in row-major order (column-major with order "F").
 
@@ -53,6 +56,7 @@ def ravel(a: Any, order: str = "C") -> Any:
     return reshape(a, (-1,) if as_array("ravel", a, "a").size else (0,), order)
 
 
+@single
 def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
     """Drop axes of size 1: those named by `axis`, or all. ShapeError where one is larger.
 
@@ -65,6 +69,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
     return ops.squeeze(a, sizes_of("squeeze", "axis", axis))
 
 
+@single
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of size 1 at the positions `axis` of the result.
 
@@ -77,6 +82,7 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
 # ---- the order of axes
 
 
+@single
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     """Permute axes: result axis i is `a`'s axis axes[i]; by default their order is reversed.
 
@@ -101,6 +107,7 @@ def permute_dims(a: Any, /, axes: Sequence[int]) -> Any:
     return transpose(a, axes)
 
 
+@single
 def matrix_transpose(x: Any, /) -> Any:
     """Swap the last two axes. ShapeError for fewer than two.
 
@@ -113,6 +120,7 @@ def matrix_transpose(x: Any, /) -> Any:
     return swapaxes(x, -1, -2)
 
 
+@single
 def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
     """Move axes `source` to positions `destination`; the others keep their order.
 
@@ -133,6 +141,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     return ops.transpose(a, order)
 
 
+@single
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     """Exchange two axes.
 
@@ -230,6 +239,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
 # ---- broadcasting
 
 
+@single
 def broadcast_to(array: Any, shape: Any) -> Any:
     """Repeat an array to a larger shape by NumPy's rules. ShapeError where it doesn't fit.
 

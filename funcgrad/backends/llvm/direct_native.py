@@ -32,6 +32,7 @@ API = {
     "PyObject_CallOneArg": (PTR, [PTR, PTR]),
     "PyErr_Clear": (VOID, []),
     "PyType_GenericAlloc": (PTR, [PTR, I64]),
+    "PyObject_RichCompareBool": (I32, [PTR, PTR, I32]),
     "PySequence_GetItem": (PTR, [PTR, I64]),
     "PyObject_Vectorcall": (PTR, [PTR, PTR, I64, PTR]),
     "PyErr_Fetch": (VOID, [PTR, PTR, PTR]),

@@ -97,7 +97,8 @@ def _load() -> MethodDef:
     probing.types = {}
     size = type(probing).__basicsize__
     facts = {
-        "Array": id(Array), "ndarray": id(np.ndarray), "float": id(float), "None": id(None),
+        "Array": id(Array), "ndarray": id(np.ndarray), "float": id(float), "int": id(int),
+        "tuple": id(tuple), "None": id(None),
         "variable": id(context.variable), "root": id(context.ROOT.trace),
         "trace": offset(probing, probing.trace, size),
         "types": offset(probing, probing.types, size),
@@ -155,7 +156,11 @@ class _Table:
 def _type(x: Any, numbers: bool) -> Any:
     if type(x) is Array:
         return x._value.shape, x._value.dtype, x.weak_type
-    return type(x) if numbers and type(x) in (float, int) else id(x)
+    if type(x) is tuple:
+        return tuple([_type(item, False) for item in x])
+    if type(x) is int:
+        return int if numbers else (int, x)
+    return float if numbers and type(x) is float else id(x)
 
 
 def _place(given: tuple) -> int:
@@ -198,6 +203,8 @@ class _Writer:
                 if not (uniform and _takes(dtype, x)):
                     return None
                 nodes += [w.NUMBER, self.address(type(x))]
+            elif type(x) is tuple:
+                nodes += [w.OBJECTS, len(x), *map(self.address, x)]
             else:
                 nodes += [w.OBJECT, self.address(x)]
         nodes += [self.address(name) for name in self.names]

@@ -38,6 +38,7 @@ def module() -> ir.Module:
     env.initializer = ir.Constant(env.value_type, None)
     env.type = PTR
     _number(m)
+    _same(m)
     _known(m)
     _find(m)
     _wrap(m)
@@ -51,6 +52,18 @@ def module() -> ir.Module:
 
 
 # ---- finding an entry
+
+
+def _same(m: ir.Module) -> None:
+    """same(object, object) → whether they are one, or equal ints."""
+    c = Eager(m, "same", [PTR, PTR], result=I64)
+    x, y = c.args
+    with c.when(c.same(x, y)):
+        c.ret(I64(1))
+    with c.when(~(c.type_is(x, c.env("int")) & c.type_is(y, c.env("int")))):
+        c.ret(I64(0))
+    equal = c.api("PyObject_RichCompareBool", x, y, I32(2))  # Py_EQ, which runs no Python here
+    c.ret(c.b.zext(c.b.icmp_signed("==", equal, I32(1)), I64))
 
 
 def _known(m: ir.Module) -> None:
@@ -81,10 +94,27 @@ def _known(m: ir.Module) -> None:
                     c.ret(no)
                 at.set(c.at(node, ndim + 4, I64))
             with other:
-                held = c.b.select(tag.eq(w.NUMBER).value, c.field(x, HEAD - 8), x)
-                with c.when(~(c.null(value) & c.same(held, c.address(node, 1)))):
+                with c.when(~c.null(value)):
                     c.ret(no)
                 at.set(c.at(node, 2, I64))
+                with c.when(tag.eq(w.NUMBER)), c.when(~c.type_is(x, c.address(node, 1))):
+                    c.ret(no)
+                with (
+                    c.when(tag.eq(w.OBJECT)),
+                    c.when(c.run("same", x, c.address(node, 1)).eq(0)),
+                ):
+                    c.ret(no)
+                with c.when(tag.eq(w.OBJECTS)):
+                    length = c.word(node, 1)
+                    at.set(c.at(node, length + 2, I64))
+                    with c.when(~c.type_is(x, c.env("tuple"))):
+                        c.ret(no)
+                    with c.when(c.api("PyTuple_Size", x).ne(length)):
+                        c.ret(no)
+                    with c.range(0, length) as k:
+                        item = c.api("PyTuple_GetItem", x, k)
+                        with c.when(c.run("same", item, c.address(node, k + 2)).eq(0)):
+                            c.ret(no)
     count = c.word(entry, w.NAMES)
     with c.when(c.null(names)):
         c.ret(c.b.zext(count.eq(0).value, I64))

@@ -31,7 +31,8 @@ CALL, EACH, SUM, LISTED = 0, 1, 2, 4
 # What an argument is, with the words that follow.
 ARRAY = 0  # dtype, weak type, ndim, *shape
 NUMBER = 1  # its type; a Python number, an operand
-OBJECT = 2  # object: this very object
+OBJECT = 2  # object: this very object, or an equal int
+OBJECTS = 3  # n, *objects: a tuple of them
 
 # An operand: the argument it is (or -1), or else the ndarray it is, the bytes from one element to
 # the next, and where a Python number is to become an element: its dtype, kind and size.
@@ -43,6 +44,6 @@ MIX = 0x9E3779B97F4A7C15  # by which hashes are multiplied: 2**64 over the golde
 MAX_ARGS, MAX_OPERANDS = 12, 6
 
 ENV = (
-    "Array", "ndarray", "None", "float", "variable", "root", "trace", "types", "new_array",
-    "value", "weak_type", "gone", "aval", "errors", "silent",
+    "Array", "ndarray", "None", "float", "int", "tuple", "variable", "root", "trace", "types",
+    "new_array", "value", "weak_type", "gone", "aval", "errors", "silent",
 )  # fmt: skip

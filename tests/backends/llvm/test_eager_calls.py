@@ -438,8 +438,73 @@ def test_other_arguments_go_to_python():
         fnp.sum(x, axes=0)
 
 
+SINGLE = {
+    "negative": fnp.negative, "abs": fnp.abs, "sign": fnp.sign, "square": fnp.square,
+    "logical_not": fnp.logical_not, "invert": fnp.invert, "isnan": fnp.isnan,
+    "isfinite": fnp.isfinite, "floor": fnp.floor, "fabs": fnp.fabs,
+    "logical_or": lambda x: fnp.logical_or(x, x), "bits": lambda x: x & x,
+    "left_shift": lambda x: x << x, "where": lambda x: fnp.where(x > 0, x, x),
+    "where number": lambda x: fnp.where(x > 0, x, 0), "astype": lambda x: x.astype("float32"),
+    "astype int": lambda x: fnp.astype(x, np.int32), "reshape": lambda x: x.reshape(3, 2),
+    "ravel": fnp.ravel, "transpose": lambda x: x.T, "moveaxis": lambda x: fnp.moveaxis(x, 0, 1),
+    "expand_dims": lambda x: fnp.expand_dims(x, 1),
+    "squeeze": lambda x: fnp.squeeze(x[None], axis=0),
+    "broadcast_to": lambda x: fnp.broadcast_to(x, (4, 2, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SINGLE)
+def test_functions_that_are_one_operation(name, dtype):
+    function, x = SINGLE[name], draw((2, 3), dtype)
+    if refused(function, x):
+        return
+    want = by_python(function, x)
+    for _ in range(LEARNED + 2):
+        check_same(function(x), want)
+
+
+def test_single_operations_are_done_by_native_code():
+    x, sizes = draw((2, 300), "float32"), [(300, 2), (600,), (1, 600)]
+    for function in (fnp.negative, fnp.isnan, fnp.floor, fnp.transpose, fnp.ravel, fnp.square):
+        check(function, x)
+    check(fnp.where, x > 0, x, x)
+    check(fnp.where, x > 0, x, 0.5)
+    check(fnp.astype, x, "float64")
+    check(fnp.logical_and, x > 0, x < 1)
+    for shape in sizes:
+        check(fnp.reshape, x, shape)
+        check_same(fnp.reshape(x, (*shape,)), by_python(fnp.reshape, x, shape))
+    for n in range(3):
+        check(fnp.where, x > 0, x, n)
+        check(fnp.expand_dims, x, n)
+    with pytest.raises(fg.errors.ShapeError):
+        fnp.reshape(x, (300, 3))
+
+
+def test_what_can_change_is_read_at_each_call():
+    x, mask = fnp.ones(3), np.array([True, False, True])
+    for i in range(2 * LEARNED):
+        mask[1] = i % 2
+        np.testing.assert_array_equal(fnp.where(mask, x, 0.0), mask)
+    shape = [3, 1]
+    for i in range(2 * LEARNED):
+        shape[:] = [3, 1] if i % 2 else [1, 3]
+        assert fnp.reshape(x, shape).shape == tuple(shape)
+    other = np.ones(3, np.float32)
+    for i in range(2 * LEARNED):
+        other[:] = i
+        np.testing.assert_array_equal(x + other, 1 + other)
+
+
 def test_static_arguments_are_told_apart():
     x = draw((4, 4), "float64")
+    for n in (1, True, 1.0, 2, (1,), (True,)):
+        for _ in range(LEARNED):
+            got = fnp.where(x > 0, x, n) if type(n) is not tuple else fnp.sum(x, n)
+        want = by_python(fnp.where, x > 0, x, n) if type(n) is not tuple else by_python(
+            fnp.sum, x, n)  # fmt: skip
+        check_same(got, want)
     for axis in (0, 1, None, (0, 1), (1, 0), -1):
         check(fnp.sum, x, axis)
         check(fnp.sum, x, axis=axis)
