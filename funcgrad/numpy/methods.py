@@ -35,6 +35,7 @@ from funcgrad.ops.convert import bitcast_convert_type
 from funcgrad.ops.indexing import IndexUpdateHelper, index
 
 _OPERANDS = (Array, Tracer, np.ndarray, np.generic, bool, int, float, complex)
+_USUAL = frozenset({Array, float, int})  # which are found quicker
 _REFUSED = (list, tuple, dict, set)
 
 # ---- operators
@@ -52,7 +53,7 @@ def _refuse(symbol: str, other: Any) -> Any:
 
 def _operator(symbol: str, function: Callable) -> Callable:
     def method(self: Any, other: Any) -> Any:
-        if type(other) is Array or isinstance(other, _OPERANDS):
+        if type(other) in _USUAL or isinstance(other, _OPERANDS):
             return function(self, other)
         return _refuse(symbol, other)
 
@@ -61,7 +62,7 @@ def _operator(symbol: str, function: Callable) -> Callable:
 
 def _reflected(symbol: str, function: Callable) -> Callable:
     def method(self: Any, other: Any) -> Any:
-        if type(other) is Array or isinstance(other, _OPERANDS):
+        if type(other) in _USUAL or isinstance(other, _OPERANDS):
             return function(other, self)
         return _refuse(symbol, other)
 

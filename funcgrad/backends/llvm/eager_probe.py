@@ -37,9 +37,18 @@ class _Symbol:
         self.dtype, self.shape, self.ndim, self._calls = dtype, shape, len(shape), calls
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        out = _Symbol(None, (), self._calls)
+        kinds = [x.dtype if isinstance(x, _Symbol) else None for x in inputs]
+        dtype = None
+        if method == "__call__" and not kwargs and None not in kinds and function.nout == 1:
+            dtype = function.resolve_dtypes((*kinds, None))[-1]
+        out = _Symbol(dtype, (), self._calls)
         self._calls.append((function, method, inputs, kwargs, out))
         return out
+
+    def astype(self, dtype: Any, copy: bool = True) -> Any:
+        if copy or dtype != self.dtype:
+            raise TypeError("not a simple function")
+        return self
 
     def __array_function__(self, *_: Any) -> Any:
         raise TypeError("not a simple function")
@@ -119,6 +128,8 @@ def loop(function: np.ufunc, dtypes: Sequence[np.dtype]) -> Loop | None:
     >>> loop(np.sin, [np.dtype("int32")] * 2) is None
     True
     """
+    if function.signature is not None:  # it isn't elementwise
+        return None
     if any(d.isbuiltin != 1 or not d.isnative or d.kind not in "biufc" for d in dtypes):
         return None
     head = _Function.from_address(id(function))

@@ -233,6 +233,10 @@ def test_products():
     x, y = draw((4, 5), "float64"), draw((5, 3), "float64")
     check(operator.matmul, x, y)
     check(operator.matmul, x[0], y)
+    for dtype in ("float32", "int32", "complex64", "float16"):
+        square = draw((4, 4), "int8").astype(dtype)
+        check(operator.matmul, square, square)
+        check(operator.matmul, square.T, square)
     check(fnp.matmul, x, y, preferred_element_type="float64")
 
 

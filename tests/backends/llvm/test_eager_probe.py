@@ -7,9 +7,11 @@ import pytest
 
 from funcgrad.backends.llvm import eager_probe
 from funcgrad.backends.llvm.eager_probe import Found, loop, probe
-from funcgrad.ops import arithmetic, base, families, transcendental
+from funcgrad.ops import arithmetic, base, contract, families, transcendental
 
 X, N = np.ones((2, 3), np.float32), np.ones((2, 3), np.int32)
+Y = np.ones((3, 3), np.float32)
+PRODUCT = {"dimension_numbers": (((1,), (0,)), ((), ())), "preferred_element_type": None}
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,15 @@ X, N = np.ones((2, 3), np.float32), np.ones((2, 3), np.int32)
         (lambda xp, x: xp.sin(xp.cos(x)), (X,), {}, None),
         (lambda xp, x: (xp.sin(x), x)[1], (X,), {}, None),
         (lambda xp, x: x**2, (X,), {}, None),
+        (
+            lambda xp, x: xp.sin(x.astype("float32", copy=False)),
+            (X,),
+            {},
+            Found(np.sin, (0,), False),
+        ),
+        (lambda xp, x: xp.sin(x.astype("float64", copy=False)), (X,), {}, None),
+        (contract.dot_general_p.impl, (Y, Y), PRODUCT, Found(np.matmul, (0, 1), False)),
+        (contract.dot_general_p.impl, (Y.astype("float16"),) * 2, PRODUCT, None),
         (lambda xp, x: xp.modf(x)[0], (X,), {}, None),
         (lambda xp, x: xp.add(x, x, dtype="float64"), (X,), {}, None),
         (lambda xp, x: xp.exp(x) if x else x, (X,), {}, None),
@@ -44,6 +55,7 @@ def test_what_an_impl_is(impl, operands, params, expected):
 
 
 def test_loops_are_those_of_the_dtypes():
+    assert loop(np.matmul, [np.dtype("float32")] * 3) is None
     f, d, b = np.dtype("float32"), np.dtype("float64"), np.dtype("bool")
     assert loop(np.less, [f, f, b])
     assert loop(np.less, [f, f, f]) is None
