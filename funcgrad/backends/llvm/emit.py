@@ -24,6 +24,7 @@ from funcgrad.backends.llvm.emit_edges import (
 )
 from funcgrad.backends.llvm.emit_facts import chained, indices_first, is_extreme, reassociable
 from funcgrad.backends.llvm.emit_order import COMBINE, FORMATS, from_ordered, to_ordered
+from funcgrad.backends.llvm.emit_pairs import emit_pairs, fits
 from funcgrad.backends.llvm.emit_schedule import (
     SHORT,
     Level,
@@ -232,11 +233,19 @@ class Emitter:
 
     def _units(self, level: Level) -> None:
         """One axis, its range counted in units: LLVM sees where no rest can remain."""
-        start = self.f.let(f"mul nuw nsw i64 %begin, {self.plan.unit}")
-        stop = self.f.let(f"mul nuw nsw i64 %end, {self.plan.unit}")
+        step = 2 if fits(self.kernel, level, self.plan.fixed) else 1
+        start = self.f.let(f"mul nuw nsw i64 %begin, {self.plan.unit // step}")
+        stop = self.f.let(f"mul nuw nsw i64 %end, {self.plan.unit // step}")
         if level.size % self.plan.unit:
-            stop = self.f.intrinsic("smin", "i64", stop, str(level.size))
-        self._level(level, [], start, stop)
+            stop = self.f.intrinsic("smin", "i64", stop, str(level.size // step))
+        if step == 1:
+            self._level(level, [], start, stop)
+            return
+
+        def pair(i: str) -> None:
+            emit_pairs(self, level.axis, self.f.let(f"mul nuw nsw i64 {i}, 2"))
+
+        self.loop(start, stop, pair)
 
     def _body(self) -> None:
         self.outside = len(self.groups)
