@@ -28,6 +28,7 @@ LEAST_PART, MOST_PARTS = 1024, 32
 MOST_CUT, MOST_SUMS = 1 << 18, 1 << 20  # elements of c, if it is cut; of all its parts
 LEAST_TURNED = 64  # terms of sums that are worth transposing
 TASK_WORK, TASK_ROWS = 1 << 19, 256  # of a task, at most
+SMALL_W = 1 << 14  # elements of w
 OWN_ROWS = 64  # of a task that packs w, at least
 
 
@@ -146,7 +147,9 @@ class Placed:
         with code.when(ready):
             grain = (code.i64(SERIAL_WORK // 4) // (k * tile.cols)).max(1)
             self.parts.loop(code, pack_task, call.pointer, panels, grain)
+        # Beside a small w, which stays in the first caches, long tasks read more of x in order.
         few = (code.i64(TASK_WORK) // (k * cols)).min(TASK_ROWS)
+        few = (k * cols <= SMALL_W).select(TASK_ROWS, few)
         shared = (rows * items // (threads * 8)).min(few)
         alone = rows.ceil_div((threads * 4).ceil_div(items * parts)).max(OWN_ROWS)
         tall = call["height"] = ready.select(shared, alone).max(1).round_up(height)
