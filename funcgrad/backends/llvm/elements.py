@@ -2,8 +2,8 @@
 
 A task looks at all updates, several at a time, packs those of its range into small arrays and
 applies them, in order, from there. So results don't depend on how many tasks there are. A range
-begins as a copy of what is there, or zeros. The sum of neighbours that go to one element stays in a
-register, where memory would hand it on more slowly.
+begins as a copy of what is there, or zeros. Where many neighbours go to one element, their sum
+stays in a register: memory would hand it on more slowly.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _JOB = (*_CALL, "ranges")
 # Updates looked at before those of a range are applied, and how far ahead of that their places are
 # asked for.
 CHUNK, AHEAD = 2048, 24
+# How many updates of a chunk are asked whether they go where the one before goes.
+SAMPLE = 64
 # Ranges at most: each task looks at all updates, which takes a tenth of the time of applying them.
 MOST = 16
 
@@ -108,9 +110,9 @@ class _Writer:
             out = code.at(job.pointer_at("out"), low, self.kind)
             self._begin(code, job, out, low, count)
             with code.either(lines > 1) as (several, one):
-                with several:
-                    own = code.at(positions, t * n, I32), code.at(updates, t * n, self.kind)
-                    code.call(checked, out, *own, n, size)
+                with several, code.range(t * n, (t + 1) * n, CHUNK) as first:
+                    own = code.at(positions, first, I32), code.at(updates, first, self.kind)
+                    code.call(checked, out, *own, ((t + 1) * n - first).min(CHUNK), size)
                 with one, code.range(0, n, CHUNK) as first:
                     parts = first, (first + CHUNK).min(n), low, count
                     kept = code.call(pack, positions, updates, *parts, places, values)
@@ -179,7 +181,32 @@ class _Writer:
     def _apply(self, checked: bool) -> ir.Function:
         """void apply(out, places, values, n, size): checked, of places that are less than size, or
         of places in a small array, which has room behind them."""
-        name = "apply_checked" if checked else "apply"
+        each = self._loop(checked, runs=False)
+        runs = self._loop(checked, runs=True) if self.adds else each
+        code = Code(self.module, f"apply_{checked:d}", [PTR, PTR, PTR, I64, I64])
+        _, places, _, n, _ = code.args
+        b = code.b
+        if not checked:
+            with code.range(n, n + AHEAD) as i:
+                code.store(I32(0), code.at(places, i, I32))
+        same = code.variable(I64, I64(0))
+        if self.adds:
+            with code.range(1, n.min(SAMPLE)) as i:
+                pair = (code.load(code.at(places, i - j, I32), I32) for j in (0, 1))
+                more = b.zext(b.icmp_unsigned("==", *pair), I64)
+                same.set(b.add(same.get(), more))
+        with code.either(Int(code, same.get()) > SAMPLE // 4) as (yes, no):
+            with yes:
+                code.call(runs, *code.args)
+            with no:
+                code.call(each, *code.args)
+        code.ret()
+        return code.function
+
+    def _loop(self, checked: bool, runs: bool) -> ir.Function:
+        """The same, with the sum of neighbours that go to one element in a register, or without: a
+        branch and a move more for each update."""
+        name = f"loop_{checked:d}{runs:d}"
         code = Code(self.module, name, [PTR, PTR, PTR, I64, I64])
         code.function.attributes.add("noinline")
         out, places, values, n, size = code.args
@@ -191,14 +218,12 @@ class _Writer:
         def element(at: ir.Value) -> ir.Value:
             return code.at(out, Int(code, b.zext(at, I64)), self.kind)
 
+        add = b.fadd if self.floats else b.add
         with code.when(n <= 0):
             code.ret()
-        if not checked:
-            with code.range(n, n + AHEAD) as i:
-                code.store(I32(0), code.at(places, i, I32))
         # Any element will do at first: it is stored as it is.
         here = code.variable(PTR, out)
-        total = code.variable(self.kind, code.b.load(out, typ=self.kind)) if self.adds else None
+        total = code.variable(self.kind, b.load(out, typ=self.kind))
         with code.range(0, n) as i:
             at = place(i)
             inside = b.icmp_unsigned("<", at, size32) if checked else ir.IntType(1)(1)
@@ -206,15 +231,15 @@ class _Writer:
                 code.prefetch(element(place(i + AHEAD)), write=True)
             with b.if_then(inside):
                 x, to = self._load(code, values, i), element(at)
-                if total is None:
-                    code.store(x, to)
-                else:
+                if runs:
                     with b.if_then(b.icmp_unsigned("!=", to, here.get())):
                         code.store(total.get(), here.get())
                         here.set(to)
-                        total.set(code.b.load(to, typ=self.kind))
-                    total.set((b.fadd if self.floats else b.add)(total.get(), x))
-        if total is not None:
+                        total.set(b.load(to, typ=self.kind))
+                    total.set(add(total.get(), x))
+                else:
+                    code.store(add(b.load(to, typ=self.kind), x) if self.adds else x, to)
+        if runs:
             code.store(total.get(), here.get())
         code.ret()
         return code.function
