@@ -30,6 +30,8 @@ def jaxpr_of(fun, *args):
 PAYS = {
     "two passes": (lambda x: fnp.exp(x) + 1, True),
     "one pass": (lambda x: x + 1, False),
+    "a broadcast and a pass": (lambda x: x + x[0], True),
+    "a broadcast alone": (lambda x: fnp.broadcast_to(x * 2, (3, 6, 5)), False),
     "a view and a pass": (lambda x: x.T * 2, False),
     "a product": (lambda x: x @ x.T, True),
     "a gather": (lambda x: x[fnp.array([1, 0])], True),
