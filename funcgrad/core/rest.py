@@ -10,6 +10,7 @@ from contextlib import contextmanager
 _lock = threading.Lock()
 _resting = 0  # how many blocks there are now, in all threads
 _was_on = False
+_first = True
 
 
 @contextmanager
@@ -21,7 +22,7 @@ def no_collections() -> Iterator[None]:
     ...     gc.isenabled()
     False
     """
-    global _resting, _was_on
+    global _resting, _was_on, _first
     with _lock:
         if not _resting:
             _was_on = gc.isenabled()
@@ -32,5 +33,16 @@ def no_collections() -> Iterator[None]:
     finally:
         with _lock:
             _resting -= 1
+            if _first:
+                _settle()
+                _first = False
             if not _resting and _was_on:
                 gc.enable()
+
+
+def _settle() -> None:
+    """Take all objects for old ones. What the first block made is mostly the compiler itself, and
+    the next look at what is young would take longer than a small program's compilation."""
+    if hasattr(gc, "freeze") and not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()

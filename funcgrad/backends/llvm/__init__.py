@@ -8,15 +8,26 @@ processor's level by FUNCGRAD_TARGET.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm import direct, saved
 from funcgrad.backends.llvm.executable import Executable
+from funcgrad.backends.llvm.run_code import native_run
+from funcgrad.backends.llvm.target import needs_llvm
+from funcgrad.backends.llvm.together import processors
 from funcgrad.core import context
 from funcgrad.core.ir import Jaxpr
+
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm import libllvm
+else:
+    libllvm = Late("funcgrad.backends.llvm.libllvm")
 
 
 class LLVMBackend:
@@ -26,6 +37,8 @@ class LLVMBackend:
 
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
         """Compile a program; a donated input's buffer may be written to."""
+        if needs_llvm():
+            _builder()
         key = saved.key(jaxpr, donated)
         found = saved.load(key, jaxpr, name, _parts(jaxpr, donated, name)) if key else None
         if found is None:
@@ -40,8 +53,18 @@ class LLVMBackend:
         return direct.caller(entries)
 
 
+@functools.cache
 def _builder() -> Any:
+    """What compiles. While Python loads it, LLVM is loaded by a thread."""
+    if processors() > 1:
+        threading.Thread(target=_load_llvm).start()
     return importlib.import_module("funcgrad.backends.llvm.build")
+
+
+def _load_llvm() -> None:
+    with contextlib.suppress(Exception):  # which arises again where LLVM is used
+        libllvm.version()
+        native_run()
 
 
 def _parts(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Callable[[], Any]:

@@ -10,7 +10,7 @@ import ctypes
 import itertools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,12 +23,13 @@ from funcgrad.backends.llvm.host import (
     emit_host,
     exchange_steps,
     host_steps,
-    install_product,
+    needs,
     product_kind,
     written_inputs,
 )
 from funcgrad.backends.llvm.host_run import run_host_step
 from funcgrad.backends.llvm.run_code import native_run
+from funcgrad.backends.llvm.together import Together
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import (
     CopyStep,
@@ -97,20 +98,33 @@ class Built:
         self.program = program
         times = [time.perf_counter() - planned, time.perf_counter()]
         cache = kernel_cache()
-        native_run()
-        times.append(time.perf_counter())
-        self.products = dict.fromkeys(
-            product_kind(s) for s in walk(program.steps) if isinstance(s, GemmStep)
-        )
-        natives, kernels = cache.compile(
-            program.kernels(), [partial(install_product, p) for p in self.products]
-        )
-        times.append(time.perf_counter())
-        self.library = _compile_host(cache.engine, program, natives, kernels)
-        times.append(time.perf_counter())
-        self.kernels = list(dict.fromkeys(kernels.values()))
+        with Together() as work:
+            tasks = [work.add(task) for task in needs(program)]
+            natives, compiled = cache.compile(program.kernels(), work)
+            native_run()
+            times.append(time.perf_counter())
+            ready: list[float] = []
+
+            def links() -> dict[str, Library]:
+                found = compiled()
+                for task in tasks:
+                    task.wait()
+                ready.append(time.perf_counter())
+                return found
+
+            text = emit_host(program, natives, ENTRY)
+            work.add(partial(self._compile_host, cache.engine, text, links))
+        end = time.perf_counter()
+        self._times = [*times, (ready or [end])[0], end]
+        self.kernels = list(dict.fromkeys(compiled().values()))
         self.host_steps = host_steps(program.steps)
-        self._times = times
+
+    def _compile_host(
+        self, target: Engine, text: str, links: Callable[[], dict[str, Library]]
+    ) -> None:
+        # Without loops it runs once a call: calls of kernels, whose time is theirs.
+        repeats = any(isinstance(s, LoopStep | WhileStep) for s in walk(self.program.steps))
+        self.library = target.compile(text, level=int(repeats), links=links)
 
     def executable(self) -> Executable:
         """The program as a callable."""
@@ -137,7 +151,9 @@ class Built:
             for x in self.kernels
         )
         modules = ", ".join(f"{n} {how}" for how, n in sorted(counts.items())) or "none"
-        ways = ", ".join(" ".join(filter(None, (d, way))) for d, _, way in self.products)
+        products = [product_kind(s) for s in walk(p.steps) if isinstance(s, GemmStep)]
+        kinds = dict.fromkeys(" ".join(filter(None, (d, way))) for d, _, way in products)
+        ways = ", ".join(kinds)
         found = "found on disk" if self.library.from_disk else "compiled"
         what = (
             f"{len(p.steps)} steps, {len(p.kernels())} kernels",
@@ -177,15 +193,6 @@ class Built:
         """The number of an exchange's communicator, and what it exchanges."""
         step = exchange_steps(self.program.steps)[number]
         return step.comm, f"{step.kind} of {step.dtype.name}[{max(step.blocks) * step.count}]"
-
-
-def _compile_host(
-    target: Engine, program: Program, natives: Any, kernels: Mapping[str, Library]
-) -> Library:
-    # Without loops it runs once a call: calls of kernels, whose time is theirs.
-    repeats = any(isinstance(s, LoopStep | WhileStep) for s in walk(program.steps))
-    text = emit_host(program, natives, ENTRY)
-    return target.compile(text, level=int(repeats), links=kernels)
 
 
 def _view(view: View, address: int, writable: bool) -> np.ndarray:

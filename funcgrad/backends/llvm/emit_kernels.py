@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 from weakref import WeakValueDictionary
 
 from funcgrad.backends.llvm import pool, scratch
@@ -17,6 +15,7 @@ from funcgrad.backends.llvm.emit import emit
 from funcgrad.backends.llvm.emit_split import split
 from funcgrad.backends.llvm.engine import Engine, Library
 from funcgrad.backends.llvm.objects import digest
+from funcgrad.backends.llvm.together import Together, processors
 from funcgrad.backends.loops import Kernel, kernel_text
 from funcgrad.core.record import Record
 
@@ -65,18 +64,24 @@ class KernelCache:
             importlib.import_module("funcgrad.backends.llvm.half_calls").provide(engine)
 
     def compile(
-        self, kernels: Iterable[Kernel], beside: Iterable[Callable[[], Any]] = ()
-    ) -> tuple[dict[Kernel, Native], dict[str, Library]]:
-        """How kernels are called, and the compiled code of each symbol, which lives as long as
-        these libraries; something else is done meanwhile."""
+        self, kernels: Iterable[Kernel], work: Together
+    ) -> tuple[dict[Kernel, Native], Callable[[], dict[str, Library]]]:
+        """How kernels are called; and what waits until they are compiled, among that work, and
+        gives the code of each symbol, which lives as long as these libraries."""
         written = {k: self._find(k) for k in kernels}
         texts = {s: t for w in written.values() for s, t in w.texts.items()}
         with self._lock:
             known = {s: self._libraries.get(s) for s in texts}
         libraries = {s: x for s, x in known.items() if x is not None}
-        self._build({s: t for s, t in texts.items() if s not in libraries}, list(beside), libraries)
-        by_name = {_entry(s, texts[s]): x for s, x in libraries.items()}
-        return {k: w.native for k, w in written.items()}, by_name
+        missing = {s: t for s, t in texts.items() if s not in libraries}
+        tasks = [work.add(partial(self._build, x, libraries)) for x in _modules(missing)]
+
+        def compiled() -> dict[str, Library]:
+            for task in tasks:
+                task.wait()
+            return {_entry(s, texts[s]): x for s, x in libraries.items()}
+
+        return {k: w.native for k, w in written.items()}, compiled
 
     def forget(self) -> None:
         """Let go of texts; code lives as long as a program holds it."""
@@ -111,52 +116,19 @@ class KernelCache:
         native = Native(tuple(calls), tuple(b.size * b.dtype.itemsize for b in partials))
         return _Written(native, texts)
 
-    def _build(
-        self, texts: Mapping[str, str], tasks: list[Callable[[], Any]], into: dict[str, Library]
-    ) -> None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-        modules = max(-(-len(texts) // MODULE_KERNELS), min(workers, len(texts)))
-        # Long ones first, dealt in turn: modules of about one length.
-        order = sorted(texts, key=lambda s: (-len(texts[s]), s))
-        groups = [{s: texts[s] for s in order[i::modules]} for i in range(modules)]
-        tasks += [partial(self._build_module, group, into) for group in groups]
-        if len(tasks) < 2 or workers < 2:
-            for task in tasks:
-                task()
-            return
-        _together(tasks, workers)
-
-    def _build_module(self, texts: Mapping[str, str], into: dict[str, Library]) -> None:
+    def _build(self, texts: Mapping[str, str], into: dict[str, Library]) -> None:
         library = self.engine.compile(merge(list(texts.values())), links={})
         into.update(dict.fromkeys(texts, library))
         with self._lock:
             self._libraries.update(dict.fromkeys(texts, library))
 
 
-def _together(tasks: Iterable[Callable[[], Any]], workers: int) -> None:
-    """Do all tasks on threads, and raise the first error."""
-    left, lock = deque(tasks), threading.Lock()
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        while not errors:
-            with lock:
-                task = left.popleft() if left else None
-            if task is None:
-                return
-            try:
-                task()
-            except BaseException as error:
-                errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(workers - 1)]
-    for thread in threads:
-        thread.start()
-    work()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+def _modules(texts: Mapping[str, str]) -> list[dict[str, str]]:
+    """Kernels dealt to modules."""
+    n = max(-(-len(texts) // MODULE_KERNELS), min(processors(), len(texts)))
+    # Long ones first, dealt in turn: modules of about one length.
+    order = sorted(texts, key=lambda s: (-len(texts[s]), s))
+    return [{s: texts[s] for s in order[i::n]} for i in range(n)]
 
 
 def _entry(symbol: str, text: str) -> str:

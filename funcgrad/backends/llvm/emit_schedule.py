@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from funcgrad.backends.llvm import vecmath
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.caches import FIXED
 from funcgrad.backends.llvm.emit_block import can_block, has_passes
 from funcgrad.backends.llvm.emit_transpose import tile_size
@@ -30,6 +31,11 @@ from funcgrad.backends.loops import (
     walk,
 )
 from funcgrad.core.record import Record, replace
+
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm import vecmath
+else:
+    vecmath = Late("funcgrad.backends.llvm.vecmath")
 
 SERIAL_NS = 20_000.0
 TASK_NS = 10_000.0

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
-from llvmlite import ir
 
-from funcgrad.backends.llvm import vecmath
+from funcgrad.backends.late import Late
+
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+    from funcgrad.backends.llvm import vecmath
+else:
+    ir, vecmath = Late("llvmlite.ir"), Late("funcgrad.backends.llvm.vecmath")
 
 BOOL = np.dtype(bool)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

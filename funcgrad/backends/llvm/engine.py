@@ -9,7 +9,6 @@ process, or if asked for as its `Library`.
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary, finalize
 
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm import objects
 from funcgrad.backends.llvm.images import Image, lay_out, process_address
 from funcgrad.backends.llvm.target import Target, default_target, llvm_version
@@ -25,7 +25,14 @@ from funcgrad.backends.llvm.target import Target, default_target, llvm_version
 if TYPE_CHECKING:
     from llvmlite import ir
 
+    from funcgrad.backends.llvm import compiler, linker
+    from funcgrad.backends.llvm.libllvm import Module
+else:
+    compiler = Late("funcgrad.backends.llvm.compiler")
+    linker = Late("funcgrad.backends.llvm.linker")
+
 Source: TypeAlias = "ir.Module | str | Callable[[], ir.Module | str]"
+Links: TypeAlias = "Mapping[str, Library] | Callable[[], Mapping[str, Library]]"
 
 # What LLVM calls for conversions of float16 on a target that doesn't convert them.
 HALF_CALLS = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
@@ -84,7 +91,7 @@ class Library:
         >>> "ret i32 3" in engine().compile("define i32 @three() { ret i32 3 }").llvm_text
         True
         """
-        return self._inspect(lambda _, mod: str(mod))
+        return self._inspect(str)
 
     def asm(self) -> str:
         """The assembly of the target, made anew at each call.
@@ -92,10 +99,10 @@ class Library:
         >>> "ret" in engine().compile("define i32 @four() { ret i32 4 }").asm()
         True
         """
-        return self._inspect(lambda tm, mod: tm.emit_assembly(mod))
+        return self._inspect(lambda module: module.code(assembly=True).decode())
 
-    def _inspect(self, what: Callable[[Any, Any], Any]) -> str:
-        return compiler().inspect(self._engine.target, self.source, self.level, what)
+    def _inspect(self, what: Callable[[Module], str]) -> str:
+        return compiler.compiled(self._engine.target, self.source, self.level, what)
 
 
 class _Code:
@@ -153,7 +160,7 @@ class Engine:
         module: Source,
         level: int = 3,
         key: str | None = None,
-        links: Mapping[str, Library] | None = None,
+        links: Links | None = None,
     ) -> Library:
         """Verify, optimize and link a module; the same text is compiled only once.
 
@@ -166,7 +173,8 @@ class Engine:
 
         Functions and globals that the module declares come from *links*, then from `bind`, then
         from the process (libc, libm). Code with *links* (which may be empty) is unloaded after its
-        `Library` has died; other code stays. Raises InvalidIR if LLVM rejects the module, and
+        `Library` has died; other code stays. A function that gives the links is called when they
+        are needed: they may be compiled meanwhile. Raises InvalidIR if LLVM rejects the module, and
         RuntimeError if a declared symbol is found nowhere.
 
         >>> lib = engine().compile("define i64 @twice(i64 %x) {  %y = add i64 %x, %x ret i64 %y }")
@@ -177,7 +185,9 @@ class Engine:
         name = self._name(_text(module) if key is None else key, level, key is None)
 
         def build() -> Library:
-            code = self._found(name, links or {}) or self._compiled(module, level, name, links)
+            code = self._found(name, links or {}) or self._compiled(
+                module, level, name, links or {}
+            )
             return self._library(code, level, name)
 
         library = self._once(name, build)
@@ -255,12 +265,13 @@ class Engine:
         else:
             self._dead.append(symbols)
 
-    def _found(self, name: str, links: Mapping[str, Library]) -> _Code | None:
+    def _found(self, name: str, links: Links) -> _Code | None:
         """The code on disk, linked with what it calls; None if some of that isn't there."""
         kept = objects.load(name)
         if kept is None:
             return None
         head, body = kept
+        links = links() if callable(links) else links
         found = {}
         for symbol in head["imports"]:
             at = self._find(symbol, links, head["needs"].get(symbol))
@@ -269,18 +280,13 @@ class Engine:
             found[symbol] = at
         return self._link(head, body, found, True)
 
-    def _compiled(
-        self, module: Source, level: int, name: str, links: Mapping[str, Library] | None
-    ) -> _Code:
+    def _compiled(self, module: Source, level: int, name: str, links: Links) -> _Code:
         self._unload()
-        obj, defined, declared = compiler().emit(self.target, _text(module), level)
-        image = lay_out(obj)
-        halves = set(HALF_CALLS) & set(self._symbols)
-        called = {s for s in declared if not s.startswith("llvm.")} | halves
-        head, body = image or ({"object": defined, "imports": sorted(called)}, obj)
+        head, body, size = compiler.compiled(self.target, _text(module), level, self._file)
+        links = links() if callable(links) else links
         found = {}
         for symbol in head["imports"]:
-            at = self._find(symbol, links or {}, None)
+            at = self._find(symbol, links, None)
             if at is None:
                 raise RuntimeError(
                     f"cannot link a compiled module: symbol {symbol!r} is neither bound nor in the "
@@ -288,10 +294,21 @@ class Engine:
                 )
             found[symbol] = at
         head["needs"] = {s: x.name for s, x in found.items() if isinstance(x, Library)}
-        head["bytes"] = len(obj)
+        head["bytes"] = size
         code = self._link(head, body, found, False)
         objects.save(name, head, body)
         return code
+
+    def _file(self, module: Module) -> tuple[dict[str, Any], bytes, int]:
+        """What is kept of a module: facts and bytes; and the size of its object."""
+        obj = module.code()
+        image = lay_out(obj)
+        if image is not None:
+            return (*image, len(obj))
+        defined, declared = module.symbols()
+        called = {s for s in declared if not s.startswith("llvm.")}
+        called |= set(HALF_CALLS) & set(self._symbols)
+        return {"object": defined, "imports": sorted(called)}, obj, len(obj)
 
     def _find(
         self, symbol: str, links: Mapping[str, Library], need: str | None
@@ -315,7 +332,7 @@ class Engine:
         if "object" in head:
             with self._lock:
                 if self._linker is None:
-                    self._linker = compiler().Linker(self.target)
+                    self._linker = linker.Linker(self.target)
             symbols = self._linker.link(body, head["object"], addresses)
         else:
             symbols = Image(head, body, list(addresses.values()))
@@ -343,19 +360,11 @@ def engine(target: Target | None = None) -> Engine:
         return _engines[target]
 
 
-def compiler() -> Any:
-    """LLVM, loaded at first use: what lies on disk does without.
-
-    >>> compiler().InvalidIR.__name__
-    'InvalidIR'
-    """
-    return importlib.import_module("funcgrad.backends.llvm.compiler")
-
-
 @functools.cache
 def _linking() -> str:
     """A digest of what makes files of code and reads them."""
-    return objects.digest(*map(objects.generator, ("compiler", "engine", "images", "objects")))
+    names = ("compiler", "engine", "images", "libllvm", "linker", "objects")
+    return objects.digest(*map(objects.generator, names))
 
 
 def _text(module: Source | None) -> str:

@@ -8,14 +8,14 @@ exchange calls what a context of `comms` points at; addresses are computed from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, RANK
-from funcgrad.backends.llvm import attention, gemm
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit_text import Definitions, Function
-from funcgrad.backends.llvm.gemm_job import CALL, axes_words, inner_words
-from funcgrad.backends.llvm.routines import Call, routine
 from funcgrad.backends.llvm.run_code import EXCHANGE
 from funcgrad.backends.loops import Kernel
 from funcgrad.backends.program import (
@@ -36,6 +36,14 @@ from funcgrad.backends.program import (
     walk,
 )
 
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm import attention, gemm, gemm_job, routines
+else:
+    attention = Late("funcgrad.backends.llvm.attention")
+    gemm = Late("funcgrad.backends.llvm.gemm")
+    gemm_job = Late("funcgrad.backends.llvm.gemm_job")
+    routines = Late("funcgrad.backends.llvm.routines")
+
 STACK_BYTES = 32_768
 # How many steps a function has: those of a long program are several.
 _PART = 64
@@ -48,9 +56,25 @@ def emit_host(program: Program, natives: Mapping[Kernel, Native], name: str) -> 
     return _Host(natives).run(program, name)
 
 
+def needs(program: Program) -> list[Callable[[], Any]]:
+    """What compiles the functions that a host function calls beside kernels."""
+    found: dict[tuple, Callable[[], Any]] = {}
+    for s in walk(program.steps):
+        if isinstance(s, GemmStep):
+            kind = product_kind(s)
+            found[kind] = partial(_install_product, kind)
+        elif isinstance(s, AttentionStep):
+            form = s.dtype.name, s.backward, bool(s.pairs)
+            found[form] = partial(attention.install, *form)
+        elif isinstance(s, HostStep):
+            found[(id(s),)] = partial(routines.routine, s)
+    return list(found.values())
+
+
 def host_steps(steps: Sequence[Step]) -> list[HostStep]:
     """The steps that run in Python, in the order in which the host function numbers them."""
-    return [s for s in _written_steps(steps) if isinstance(s, HostStep) and routine(s) is None]
+    hosted = [s for s in _written_steps(steps) if isinstance(s, HostStep)]
+    return [s for s in hosted if routines.routine(s) is None]
 
 
 def exchange_steps(steps: Sequence[Step]) -> list[ExchangeStep]:
@@ -58,8 +82,7 @@ def exchange_steps(steps: Sequence[Step]) -> list[ExchangeStep]:
     return [s for s in _written_steps(steps) if isinstance(s, ExchangeStep)]
 
 
-def install_product(kind: tuple[str, str, str]) -> None:
-    """Compile what does products of a kind."""
+def _install_product(kind: tuple[str, str, str]) -> None:
     dtype, out, way = kind
     gemm.install(dtype, out, way=way)
 
@@ -83,7 +106,7 @@ def _product_words(s: GemmStep) -> dict[str, int]:
     for x, batch, strides in zip("abc", steps, matrix, strict=True):
         words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
-    return words if s.axes is None else words | inner_words(s.axes) | {"axes": 1}
+    return words if s.axes is None else words | gemm_job.inner_words(s.axes) | {"axes": 1}
 
 
 def _written_steps(steps: Sequence[Step]) -> Iterator[Step]:
@@ -280,29 +303,24 @@ class _Host:
         return [self.f.let(f"getelementptr i8, ptr {base}, i64 {p}") for p in places], block
 
     def gemm(self, s: GemmStep) -> None:
-        kind = product_kind(s)
-        install_product(kind)
-        symbol = gemm.name_of(*kind)
+        symbol = gemm.name_of(*product_kind(s))
         self.module.declare(symbol, "void", ["ptr"])
         a, b, c = (self.address(r) for r in (s.a, s.b, s.c))
-        outer, words = s.batch[:-2], _product_words(s)
-        axes = "" if s.axes is None else self.template(axes_words(s.axes))
+        outer, words, names = s.batch[:-2], _product_words(s), gemm_job.CALL
+        axes = "" if s.axes is None else self.template(gemm_job.axes_words(s.axes))
 
         def product(pointers: Sequence[str]) -> None:
-            place = self.filled("product", [words.get(w, 0) for w in CALL])
-            for k, p in zip("abc", pointers, strict=True):
-                at = self.f.let(f"getelementptr i64, ptr {place}, i64 {CALL.index(k)}")
+            place = self.filled("product", [words.get(w, 0) for w in names])
+            given = [*zip("abc", pointers, strict=True), *([("axes", axes)] if axes else [])]
+            for k, p in given:
+                at = self.f.let(f"getelementptr i64, ptr {place}, i64 {names.index(k)}")
                 self.f.do(f"store ptr {p}, ptr {at}")
-            if axes:
-                at = self.f.let(f"getelementptr i64, ptr {place}, i64 {CALL.index('axes')}")
-                self.f.do(f"store ptr {axes}, ptr {at}")
             self.f.call(symbol, "void", ["ptr"], [place])
 
         widths = s.dtype.itemsize, s.dtype.itemsize, s.out.itemsize
         self.batch(outer, (a, b, c), widths, product)
 
     def attention(self, s: AttentionStep) -> None:
-        attention.install(s.dtype.name, s.backward, bool(s.pairs))
         symbol = attention.symbol(s.dtype.name, s.backward, bool(s.pairs))
         self.module.declare(symbol, "void", ["ptr"])
         place = self.filled("attention", attention.words(s))
@@ -331,7 +349,7 @@ class _Host:
         self.count(size, turn)
 
     def host(self, s: HostStep) -> None:
-        found = routine(s)
+        found = routines.routine(s)
         if found is not None:
             self.routine(s, found)
             return
@@ -344,7 +362,7 @@ class _Host:
         self.f.do(f"br i1 {failed}, label %failed, label %{after}")
         self.f.start(after)
 
-    def routine(self, s: HostStep, call: Call) -> None:
+    def routine(self, s: HostStep, call: routines.Call) -> None:
         symbol, words = call
         arrays = [self.address(v.ref) for v in (*s.ins, *s.outs)]
         place = self.filled("routine", [*words, *([0] * len(arrays))])

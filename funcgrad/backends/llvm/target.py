@@ -7,16 +7,22 @@ processor and the same LLVM: a process that finds all of its code there never lo
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import llvmlite
+from llvmlite.utils import get_library_name
 
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm import objects
 from funcgrad.backends.llvm.caches import FIXED, Caches, host_sizes
 from funcgrad.core.record import Record, replace
+
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm import libllvm
+else:
+    libllvm = Late("funcgrad.backends.llvm.libllvm")
 
 # What the levels of x86-64 add to each other, as its ABI defines them.
 LEVELS = {
@@ -49,15 +55,12 @@ class Target(Record):
         >>> Target.host() == Target.host()
         True
         """
-        llvm = _llvm()
-        features = llvm.get_host_cpu_features()
+        triple, cpu, features = libllvm.host()
         if features.get("avx512f"):
             # LLVM models some processors as preferring 256-bit vectors; every one that has
             # AVX-512 gains from full registers in long loops.
             features["prefer-256-bit"] = False
-        flat = _sound(features)
-        target = Target(llvm.get_process_triple(), llvm.get_host_cpu_name(), flat)
-        return _with_caches(target, "host")
+        return _with_caches(Target(triple, cpu, _sound(features)), "host")
 
     @staticmethod
     def named(name: str) -> Target:
@@ -77,8 +80,8 @@ class Target(Record):
         if name not in LEVELS or not host.triple.startswith("x86_64"):
             known = ["host", "generic", *(LEVELS if host.triple.startswith("x86_64") else ())]
             raise ValueError(f"FUNCGRAD_TARGET must be one of {', '.join(known)}, got {name!r}")
-        features = _llvm().get_host_cpu_features()
-        wanted = _llvm().FeatureMap()
+        _, _, features = libllvm.host()
+        wanted: dict[str, bool] = {}
         for level, added in LEVELS.items():
             wanted.update(dict.fromkeys(added, True))
             if level == name:
@@ -134,17 +137,34 @@ def default_target() -> Target:
     >>> default_target() is default_target()
     True
     """
-    name = os.environ.get("FUNCGRAD_TARGET") or "host"
-    cpu = _cpu_text()
-    if not cpu:
-        return Target.named(name)
-    key = objects.digest(f"target|{name}|{llvm_version()}|{sys.platform}|{cpu}")
-    kept = objects.load(key)
+    name, key = _asked_for()
+    kept = objects.load(key) if key else None
     if kept is not None:
         return _with_caches(Target(**kept[0]), name)
     target = Target.named(name)
-    objects.save(key, {f: getattr(target, f) for f in ("triple", "cpu", "features")}, b"")
+    if key:
+        objects.save(key, {f: getattr(target, f) for f in ("triple", "cpu", "features")}, b"")
     return target
+
+
+def needs_llvm() -> bool:
+    """Whether `default_target` has to load LLVM, as it never ran here.
+
+    >>> _ = default_target()
+    >>> needs_llvm() <= (not objects.enabled())
+    True
+    """
+    _, key = _asked_for()
+    return not (key and objects.exists(key))
+
+
+@functools.cache
+def _asked_for() -> tuple[str, str]:
+    """The target's name, and of its file; "" for none."""
+    name, cpu = os.environ.get("FUNCGRAD_TARGET") or "host", _cpu_text()
+    return name, objects.digest(
+        f"target|{name}|{llvm_version()}|{sys.platform}|{cpu}"
+    ) if cpu else ""
 
 
 @functools.cache
@@ -154,12 +174,20 @@ def llvm_version() -> str:
     >>> llvm_version() == llvm_version()
     True
     """
-    library = os.path.join(os.path.dirname(llvmlite.__file__), "binding", "libllvmlite.so")
     try:
-        size = os.stat(library).st_size
+        size = os.stat(library_path()).st_size
     except OSError:
         size = 0
     return f"{llvmlite.__version__} {size}"
+
+
+def library_path() -> str:
+    """Where the shared library is that holds LLVM.
+
+    >>> os.path.isabs(library_path())
+    True
+    """
+    return os.path.join(os.path.dirname(llvmlite.__file__), "binding", get_library_name())
 
 
 def _with_caches(target: Target, name: str) -> Target:
@@ -180,16 +208,13 @@ def _cpu_text() -> str:
     return "|".join(known) if all(known) else ""
 
 
-def _sound(features: Any) -> str:
+def _sound(features: dict[str, bool]) -> str:
     """Features as LLVM reads them, without those that it generates wrong code for."""
-    if features.get("avx512vl") and _llvm().llvm_version_info >= (22,):
+    last = ""
+    if features.get("avx512vl") and libllvm.version() >= (22,):
         # LLVM 22 folds the extraction of sign masks of short vectors to instructions that can't
         # name the upper 16 registers, which then read others (llvm-project issue 191304).
         # Without this feature, short vectors stay out of those. Last: what implies it goes too.
         del features["avx512vl"]
-        return f"{features.flatten()},-avx512vl"
-    return str(features.flatten())
-
-
-def _llvm() -> Any:
-    return importlib.import_module("llvmlite.binding")
+        last = ",-avx512vl"
+    return ",".join(f"{'+' if has else '-'}{f}" for f, has in sorted(features.items())) + last

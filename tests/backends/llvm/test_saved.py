@@ -43,7 +43,8 @@ for fun, *args in programs:
         print(np.asarray(leaf).tobytes().hex())
 b = a + 0
 print(np.asarray(fg.jit(lambda x: x * 3, donate_argnums=0)(b)).tobytes().hex(), b.is_deleted())
-loaded = {"llvmlite.binding", "funcgrad.backends.llvm.build"} & set(sys.modules)
+ours = {f"funcgrad.backends.llvm.{name}" for name in ("build", "compiler", "libllvm")}
+loaded = {"llvmlite.binding", *ours} & set(sys.modules)
 print("compiler" if loaded else "no compiler")
 """
 ADD = """

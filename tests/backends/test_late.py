@@ -1,0 +1,49 @@
+"""Modules that are imported when they are used."""
+
+import subprocess
+import sys
+
+import pytest
+
+from funcgrad.backends.late import Late
+
+ADD = """
+import sys
+import numpy as np
+import funcgrad as fg
+fg.jit(lambda x: x + 1)(np.arange(3.0))
+print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith("funcgrad.backends.")))
+print(*(name for name in sys.modules if name.startswith("llvmlite.")))
+"""
+
+
+def test_the_module_is_imported_at_its_use():
+    name = "funcgrad.backends.numpy_eval"
+    before = sys.modules.pop(name, None)
+    try:
+        module = Late(name)
+        assert name not in sys.modules
+        assert module.BACKEND.name == "numpy"
+        assert name in sys.modules
+    finally:
+        if before is not None:
+            sys.modules[name] = before
+
+
+def test_missing_names_are_named():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        Late("funcgrad.backends.gemms").no_such_name  # noqa: B018
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        Late("funcgrad.backends.no_such_module").name  # noqa: B018
+
+
+def test_a_small_program_loads_no_family_that_it_does_not_use(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", str(tmp_path / "cache"))
+    run = subprocess.run(
+        [sys.executable, "-c", ADD], capture_output=True, text=True, check=True, timeout=100
+    )
+    ours, llvmlite = run.stdout.splitlines()
+    families = ("attention_", "gemm", "matrix", "sort", "vecmath")
+    assert "build" in ours.split()
+    assert [x for x in ours.split() if x.startswith(families) and x != "gemms"] == []
+    assert not {"llvmlite.ir", "llvmlite.binding"} & set(llvmlite.split())
