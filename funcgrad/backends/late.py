@@ -23,6 +23,4 @@ class Late:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(importlib.import_module(self._name), name)
-        setattr(self, name, value)
-        return value
+        return getattr(importlib.import_module(self._name), name)

@@ -228,7 +228,7 @@ class Compiled:
         >>> import funcgrad as fg, funcgrad.numpy as fnp
         >>> report = fg.jit(fnp.sin).lower(fnp.ones(3)).compile().compile_report()
         >>> [stage.name for stage in report.stages]
-        ['trace', 'plan', 'runtime', 'kernels', 'program']
+        ['trace', 'plan', 'kernels', 'program']
         """
         p = self._program
         traced = CompileStage("trace", p.seconds, f"{len(p.jaxpr.eqns)} operations")

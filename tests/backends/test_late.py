@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from funcgrad.backends import gemms
 from funcgrad.backends.late import Late
 
 ADD = """
@@ -28,6 +29,13 @@ def test_the_module_is_imported_at_its_use():
     finally:
         if before is not None:
             sys.modules[name] = before
+
+
+def test_names_are_read_at_each_use(monkeypatch):
+    module = Late("funcgrad.backends.gemms")
+    assert module.gemm_shape.__name__ == "gemm_shape"
+    monkeypatch.setattr(gemms, "gemm_shape", "another")
+    assert module.gemm_shape == "another"
 
 
 def test_missing_names_are_named():

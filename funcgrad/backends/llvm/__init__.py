@@ -8,7 +8,6 @@ processor's level by FUNCGRAD_TARGET.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import threading
@@ -16,18 +15,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from funcgrad.backends.late import Late
-from funcgrad.backends.llvm import direct, saved
+from funcgrad.backends.llvm import saved
 from funcgrad.backends.llvm.executable import Executable
-from funcgrad.backends.llvm.run_code import native_run
 from funcgrad.backends.llvm.target import needs_llvm
 from funcgrad.backends.llvm.together import processors
 from funcgrad.core import context
 from funcgrad.core.ir import Jaxpr
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import libllvm
-else:
-    libllvm = Late("funcgrad.backends.llvm.libllvm")
+    from funcgrad.backends.llvm import direct as _direct
+    from funcgrad.backends.llvm import libllvm as _libllvm
+else:  # not by the modules' own names, which importing them from here gives
+    _direct = Late("funcgrad.backends.llvm.direct")
+    _libllvm = Late("funcgrad.backends.llvm.libllvm")
 
 
 class LLVMBackend:
@@ -47,24 +47,18 @@ class LLVMBackend:
                 saved.save(key, found)
         return found
 
-    def caller(self, entries: Sequence[direct.Entry]) -> Callable[[tuple, dict], Any]:
+    def caller(self, entries: Sequence[_direct.Entry]) -> Callable[[tuple, dict], Any]:
         """A fast function of (args, kwargs): the result of a call that is like one of the entries,
         NotImplemented for others."""
-        return direct.caller(entries)
+        return _direct.caller(entries)
 
 
 @functools.cache
 def _builder() -> Any:
     """What compiles. While Python loads it, LLVM is loaded by a thread."""
     if processors() > 1:
-        threading.Thread(target=_load_llvm).start()
+        threading.Thread(target=_libllvm.load).start()
     return importlib.import_module("funcgrad.backends.llvm.build")
-
-
-def _load_llvm() -> None:
-    with contextlib.suppress(Exception):  # which arises again where LLVM is used
-        libllvm.version()
-        native_run()
 
 
 def _parts(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Callable[[], Any]:

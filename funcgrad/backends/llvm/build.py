@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit_kernels import KernelCache
 from funcgrad.backends.llvm.engine import Engine, Library, engine
 from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
@@ -46,6 +47,11 @@ from funcgrad.core import caches, context
 from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.simplify import simplify
+
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm import memory
+else:
+    memory = Late("funcgrad.backends.llvm.memory")
 
 _SHORT = 20_000  # operations and bytes, in some microseconds
 
@@ -98,12 +104,13 @@ class Built:
         self.program = program
         times = [time.perf_counter() - planned, time.perf_counter()]
         cache = kernel_cache()
+        ready: list[float] = []
         with Together() as work:
+            work.add(native_run)
             tasks = [work.add(task) for task in needs(program)]
             natives, compiled = cache.compile(program.kernels(), work)
-            native_run()
-            times.append(time.perf_counter())
-            ready: list[float] = []
+            if program.arena_bytes:
+                work.add(lambda: memory.allocator())
 
             def links() -> dict[str, Library]:
                 found = compiled()
@@ -144,10 +151,10 @@ class Built:
         )  # fmt: skip
 
     def stages(self) -> list[CompileStage]:
-        """Planning, code that all programs share, kernels and products, the host function."""
+        """Planning; kernels and products; what is left of the host function after them."""
         t, p = self._times, self.program
         counts = collections.Counter(
-            "held already" if x.made < t[2] else "found on disk" if x.from_disk else "compiled"
+            "held already" if x.made < t[1] else "found on disk" if x.from_disk else "compiled"
             for x in self.kernels
         )
         modules = ", ".join(f"{n} {how}" for how, n in sorted(counts.items())) or "none"
@@ -157,11 +164,10 @@ class Built:
         found = "found on disk" if self.library.from_disk else "compiled"
         what = (
             f"{len(p.steps)} steps, {len(p.kernels())} kernels",
-            "what all programs share",
             f"modules: {modules}" + (f"; products: {ways}" if ways else ""),
             f"{found}, {self.library.size} bytes",
         )
-        names = ("plan", "runtime", "kernels", "program")
+        names = ("plan", "kernels", "program")
         spans = [b - a for a, b in itertools.pairwise(t)]
         return [CompileStage(*s) for s in zip(names, spans, what, strict=True)]
 

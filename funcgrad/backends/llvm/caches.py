@@ -100,8 +100,8 @@ def linux_sizes(folder: str | os.PathLike) -> dict[int, int]:
 
 
 def _read(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read().strip()
+    with open(path, "rb") as file:
+        return file.read().decode().strip()
 
 
 def _count(listed: str) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import itertools
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from funcgrad.backends.llvm.direct_layout import (
     offset,
 )
 from funcgrad.backends.llvm.engine import engine
-from funcgrad.backends.llvm.memory import allocator, bind
+from funcgrad.backends.llvm.memory import allocator
 from funcgrad.backends.llvm.objects import generator
 from funcgrad.core import context
 from funcgrad.core.array import Array, Freed
@@ -65,15 +64,16 @@ class Entry:
         self.objects = objects
 
 
-def entry(executable: Any, call: Call, release: bool) -> Entry | None:
+def entry(executable: Any, call: Call, release: bool, calls: int = PATIENCE) -> Entry | None:
     """What calls like this one look like, and what is to be done; None if Python must do it,
     NotImplemented if only for now: it isn't known yet that direct calls are worth compiling.
 
     release: whether other threads may use Python while the program runs
+    calls: how many there were by way of Python
     """
     if executable.facts.comms:
         return None
-    if not _worthwhile():
+    if not _worthwhile(calls):
         return NotImplemented
     if not available():
         return None
@@ -273,12 +273,11 @@ _lock = threading.Lock()
 _method: MethodDef | None = None
 _slots: dict[str, int] = {}
 _failed = NO_GIL
-_calls = itertools.count()
 
 
-def _worthwhile() -> bool:
+def _worthwhile(calls: int) -> bool:
     """Whether the native code is there, or calls so far show that it will pay for its making."""
-    ready = _method is not None or _failed or next(_calls) >= PATIENCE
+    ready = _method is not None or _failed or calls >= PATIENCE
     return ready or engine().compiled(_key(), _LEVEL)
 
 
@@ -305,7 +304,8 @@ def _module() -> Any:
 
 def _load() -> MethodDef:
     target = engine()
-    bind(target)
+    target.provide("fg_memory_take", lambda: allocator().take)
+    target.provide("fg_memory_give", lambda: allocator().give)
     library = target.compile(_module, _LEVEL, _key())
     memory = allocator()
     slots = array_slots()

@@ -364,7 +364,7 @@ def engine(target: Target | None = None) -> Engine:
 def _linking() -> str:
     """A digest of what makes files of code and reads them."""
     names = ("compiler", "engine", "images", "libllvm", "linker", "objects")
-    return objects.digest(*map(objects.generator, names))
+    return objects.sources(*[f"{name}.py" for name in names])
 
 
 def _text(module: Source | None) -> str:

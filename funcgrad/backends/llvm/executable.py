@@ -8,32 +8,41 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from funcgrad.backends.llvm import direct
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.engine import Library
-from funcgrad.backends.llvm.memory import allocator, large_arrays
 from funcgrad.backends.llvm.run_code import EXCHANGE, EXHAUSTED, FAILED, ODD, native_run
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import Call, MemoryAnalysis
 from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.large import LARGE
+from funcgrad.core.record import Record
 from funcgrad.errors import CompileError
 
+_DIRECT = "funcgrad.backends.llvm.direct"
+
 if TYPE_CHECKING:
+    from funcgrad.backends.llvm import direct, memory
+    from funcgrad.backends.llvm.build import Built
     from funcgrad.backends.program import Comm, Program
+else:
+    direct, memory = Late(_DIRECT), Late("funcgrad.backends.llvm.memory")
 
 ENTRY = "fg_program"
+
+_calls = itertools.count()
 
 empty = np.empty
 
 
-class Facts(NamedTuple):
+class Facts(Record):
     """What calls need to know of a planned program.
 
     written: the inputs that it writes to, donated ones that become results among them
@@ -52,26 +61,11 @@ class Facts(NamedTuple):
     short: bool
 
 
-class Parts(Protocol):
-    """What a compiled program was made of (`build.Built`)."""
-
-    program: Program
-
-    def as_text(self, stage: str) -> str:
-        """The program at a stage."""
-
-    def run_step(self, number: int, pointers: Any, communicators: Any) -> None:
-        """Run a step that is Python's, on arrays at these addresses."""
-
-    def exchange_text(self, number: int) -> tuple[int, str]:
-        """The number of an exchange's communicator, and what it exchanges."""
-
-
 class Executable:
     """A planned program in machine code; calls may overlap in time, unless it exchanges data with
     other devices. Then it runs after `bind`.
 
-    parts: gives what the program was made of
+    parts: gives what the program is made of
     calls_back: whether some of its steps run in Python
     """
 
@@ -80,7 +74,7 @@ class Executable:
         facts: Facts,
         library: Library,
         stages: Sequence[CompileStage],
-        parts: Callable[[], Parts],
+        parts: Callable[[], Built],
         calls_back: bool = False,
     ):
         self.facts = facts
@@ -146,8 +140,8 @@ class Executable:
         contexts = [c.address for c in self._comms]
         self._contexts = (ctypes.c_void_p * max(1, len(contexts)))(*contexts)
         words += [self.facts.arena_bytes, ctypes.addressof(self._contexts)]
-        memory = allocator() if self.facts.arena_bytes else None
-        words += [memory.take, memory.give] if memory else [0, 0]
+        kept = memory.allocator() if self.facts.arena_bytes else None
+        words += [kept.take, kept.give] if kept else [0, 0]
         words += [id(d) for d in self._dtypes]
         return (ctypes.c_int64 * len(words))(*words)
 
@@ -157,13 +151,18 @@ class Executable:
 
         Other threads may use Python while the program runs, unless it is over before they could.
         """
-        return direct.entry(self, call, release=not self.facts.short)
+        calls = next(_calls)
+        if not calls and _DIRECT not in sys.modules:  # it may be the process's only call
+            return NotImplemented
+        return direct.entry(self, call, not self.facts.short, calls)
 
     def __call__(self, values: Sequence[Any]) -> list[np.ndarray]:
         """Run the program on arrays of its inputs' types."""
         if type(values) is not list:
             values = list(values)
-        results = large_arrays(self._outs) if self._large else [empty(*s) for s in self._outs]
+        results = (
+            memory.large_arrays(self._outs) if self._large else [empty(*s) for s in self._outs]
+        )
         if self._written:
             values = self._donated(values, results)
         status = self._run(values, results, self._spec_address)
@@ -235,7 +234,7 @@ class Executable:
         return self._parts().as_text(stage)
 
     def compile_stages(self) -> list[CompileStage]:
-        """Planning, code that all programs share, kernels and products, the host function."""
+        """Planning; kernels and products; what is left of the host function after them."""
         return self._stages
 
     def cost_analysis(self) -> dict[str, float]:

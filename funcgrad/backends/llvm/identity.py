@@ -109,6 +109,9 @@ def _primitive(prim: Primitive) -> str:
     return name
 
 
+_DEFINE = tuple(f"funcgrad.{part}." for part in ("core", "ops", "transforms", "parallel"))
+
+
 def _find_primitives() -> None:
     """Name the operations that modules of this package define."""
     global _modules
@@ -117,7 +120,7 @@ def _find_primitives() -> None:
     _modules = len(sys.modules)
     by_name: dict[str, Primitive] = {}
     for module_name, module in list(sys.modules.items()):
-        if module_name.startswith("funcgrad."):
+        if module_name.startswith(_DEFINE):
             for value in list(vars(module).values()):
                 if type(value) is Primitive:
                     first = by_name.setdefault(value.name, value)

@@ -55,11 +55,11 @@ class _Library:
 
     def __init__(self) -> None:
         path = library_path()
-        if hasattr(os, "RTLD_NOW"):
+        if hasattr(os, "RTLD_LAZY"):
             # Mapping 170 MB takes a while, in which Python's own function keeps its lock.
             loader = ctypes.CDLL(None).dlopen
             loader.restype, loader.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_int]
-            loader(os.fsencode(path), os.RTLD_NOW)
+            loader(os.fsencode(path), os.RTLD_LAZY)
         self._short, self._long = ctypes.PyDLL(path), ctypes.CDLL(path)
         self.InitializeNativeTarget()
         self.InitializeNativeAsmPrinter()
@@ -84,6 +84,14 @@ def _lib() -> _Library:
             if _loaded is None:
                 _loaded = _Library()
     return _loaded
+
+
+def load() -> None:
+    """Load the library, if it isn't; the first call of another function does so, too.
+
+    >>> load()
+    """
+    _lib()
 
 
 class _Text:

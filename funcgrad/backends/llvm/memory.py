@@ -23,7 +23,7 @@ import numpy as np
 from numpy._core import _multiarray_umath as umath  # type: ignore[attr-defined]
 
 from funcgrad.backends.llvm import memory_code, scratch
-from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm.engine import engine
 from funcgrad.core.show_array import size_text
 from funcgrad.core.show_html import page
 
@@ -136,15 +136,6 @@ def large_arrays(specs: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.n
         return [np.empty(shape, dtype) for shape, dtype in specs]
     finally:
         a.end(token)
-
-
-def bind(target: Engine) -> None:
-    """Let modules that *target* compiles call fg_memory_take and fg_memory_give.
-
-    >>> bind(engine())
-    """
-    target.provide("fg_memory_take", lambda: allocator().take)
-    target.provide("fg_memory_give", lambda: allocator().give)
 
 
 # ---- for users

@@ -2,15 +2,15 @@
 
 Files lie in FUNCGRAD_CACHE_DIR, or in the user's cache directory; an empty FUNCGRAD_CACHE_DIR
 means none. As their content is executed, a directory that others may write to is not used. A file
-is a digest, a line of JSON, and bytes; the digest covers the rest and the file's name. Whatever
-goes wrong with a file, the caller just compiles.
+is a digest, facts and bytes; the digest covers the rest and the file's name. Whatever goes wrong
+with a file, the caller just compiles.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
+import marshal
 import os
 from typing import Any
 
@@ -21,6 +21,8 @@ except ImportError:
     from hashlib import blake2b
 
 MOST_FILES = 4096
+_FORMAT = 2  # that all versions of Python read
+_SIZE = 8  # bytes that count those of the facts
 
 
 def digest(*parts: str | bytes) -> str:
@@ -37,6 +39,20 @@ def digest(*parts: str | bytes) -> str:
     return total.hexdigest()
 
 
+def sources(*names: str) -> str:
+    """A digest of files beside this one.
+
+    >>> len(sources("objects.py", "engine.py"))
+    64
+    """
+    folder = os.path.dirname(__file__)
+    texts = []
+    for name in names:
+        with open(os.path.join(folder, name), "rb") as file:
+            texts.append(file.read())
+    return digest(*texts)
+
+
 @functools.cache
 def generator(prefix: str) -> str:
     """A digest of the files that generate code, `prefix`*.py, which stands for what they write.
@@ -44,13 +60,9 @@ def generator(prefix: str) -> str:
     >>> len(generator("gemm"))
     64
     """
-    folder = os.path.dirname(__file__)
-    names = {n for n in os.listdir(folder) if n.startswith(prefix) and n.endswith(".py")}
-    texts = []
-    for name in sorted(names | {"gemm_build.py", "compiler.py"}):
-        with open(os.path.join(folder, name), "rb") as file:
-            texts.append(file.read())
-    return digest(*texts)
+    found = os.listdir(os.path.dirname(__file__))
+    names = {n for n in found if n.startswith(prefix) and n.endswith(".py")}
+    return sources(*sorted(names | {"gemm_build.py", "compiler.py"}))
 
 
 def enabled() -> bool:
@@ -86,11 +98,12 @@ def load(key: str) -> tuple[dict[str, Any], bytes] | None:
             content = file.read()
     except OSError:
         return None
-    seal, found, rest = content.partition(b"\n")
-    head, more, body = rest.partition(b"\n")
-    if not (found and more) or seal != digest(key, head, body).encode():
+    seal, _, rest = content.partition(b"\n")
+    if seal != digest(key, rest).encode():
         return None
-    return json.loads(head), body
+    size = _SIZE + int.from_bytes(rest[:_SIZE], "little")
+    # Python's own format of constants, as nothing reads it sooner.
+    return marshal.loads(rest[_SIZE:size]), rest[size:]
 
 
 def save(key: str, head: dict[str, Any], body: bytes) -> None:
@@ -101,13 +114,14 @@ def save(key: str, head: dict[str, Any], body: bytes) -> None:
     folder = _folder(create=True)
     if folder is None:
         return
-    line = json.dumps(head, separators=(",", ":")).encode()
+    facts = marshal.dumps(head, _FORMAT)
+    rest = len(facts).to_bytes(_SIZE, "little") + facts + body
     # A name of its own until it is whole: others may be writing the same file.
     name = os.path.join(folder, f"{key[:16]}.{os.getpid()}.{os.urandom(8).hex()}")
     try:
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(digest(key, line, body).encode() + b"\n" + line + b"\n" + body)
+            file.write(digest(key, rest).encode() + b"\n" + rest)
         os.replace(name, os.path.join(folder, key))
         _prune(folder)
     except OSError:

@@ -7,23 +7,27 @@ context, the target, and the source of this package.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.llvm import memory, objects, pool, scratch
+from funcgrad.backends.llvm import objects, pool, scratch
 from funcgrad.backends.llvm.engine import engine
-from funcgrad.backends.llvm.executable import Executable, Facts, Parts
+from funcgrad.backends.llvm.executable import Executable, Facts
 from funcgrad.backends.llvm.identity import identity
 from funcgrad.backends.llvm.run_code import native_run
 from funcgrad.core import backend, context
 from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr
+
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm.build import Built
 
 _MOST_CONSTANTS = 1 << 20  # bytes
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -50,7 +54,7 @@ def key(jaxpr: Jaxpr, donated: Sequence[bool]) -> str | None:
     return objects.digest("program", version, engine().salt, found, repr(settings))
 
 
-def load(name: str, jaxpr: Jaxpr, called: str, parts: Callable[[], Parts]) -> Executable | None:
+def load(name: str, jaxpr: Jaxpr, called: str, parts: Callable[[], Built]) -> Executable | None:
     """The program of a file as a callable, None if there is none that is whole.
 
     >>> load("0" * 64, None, "f", None) is None
@@ -63,9 +67,8 @@ def load(name: str, jaxpr: Jaxpr, called: str, parts: Callable[[], Parts]) -> Ex
     head, body = kept
     times.append(time.perf_counter())
     native_run()
-    for part in (memory, pool, scratch):
-        part.bind(engine())
-    times.append(time.perf_counter())
+    pool.bind(engine())
+    scratch.bind(engine())
     library = engine().load(head["library"])
     if library is None:
         return None
@@ -90,9 +93,8 @@ def load(name: str, jaxpr: Jaxpr, called: str, parts: Callable[[], Parts]) -> Ex
     found = "found on disk with its program"
     stages = [
         CompileStage("plan", times[1] - times[0], found),
-        CompileStage("runtime", times[2] - times[1], "what all programs share"),
         CompileStage("kernels", 0.0, f"modules: {len(library.uses)} {found}"),
-        CompileStage("program", times[3] - times[2], f"found on disk, {library.size} bytes"),
+        CompileStage("program", times[2] - times[1], f"found on disk, {library.size} bytes"),
     ]
     return Executable(facts, library, stages, parts)
 
@@ -121,11 +123,13 @@ def save(name: str, executable: Executable) -> None:
 class _Source:
     """The package's files by their sizes and times, as Python's own cache of bytecode knows them.
 
-    A process in which a file changed keeps nothing: whether it runs the old text isn't known.
+    A process that loaded a file which had changed keeps nothing: it is of two versions.
     """
 
     def __init__(self) -> None:
+        self._files: dict[str, tuple[int, int]] = {}
         self._version = ""
+        self._checked: set[str] = set()
 
     def version(self) -> str | None:
         """A digest of all files; None if there are none to see, or one is newer than the process.
@@ -134,39 +138,49 @@ class _Source:
         True
         """
         if not self._version:
-            self._version, newest = _stamp()
-            if newest >= backend.LOADED:
-                self._version = "none"
+            self._files, self._checked = _stamp(), set(sys.modules)
+            seen = any(size for size, _ in self._files.values())  # else a package without sources
+            old = seen and max(time for _, time in self._files.values()) < backend.LOADED
+            # Some installers give every file one time: then the folder tells versions apart.
+            facts = repr(sorted(self._files.items()))
+            self._version = objects.digest(_PACKAGE, facts) if old else "none"
         return None if self._version == "none" else self._version
 
     def unchanged(self) -> bool:
-        """Whether the files are as they were when their version was asked for."""
-        return self._version == _stamp()[0]
+        """Whether the files that were loaded since then are as they were."""
+        new = [name for name in list(sys.modules) if name not in self._checked]
+        self._checked.update(new)
+        paths = [getattr(sys.modules.get(name), "__file__", None) or "" for name in new]
+        own = [path for path in paths if path.startswith(_PACKAGE + os.sep)]
+        try:
+            same = all(self._files.get(p[len(_PACKAGE) + 1 :]) == _facts(os.stat(p)) for p in own)
+        except OSError:
+            same = False
+        if not same:
+            self._version = "none"
+        return self._version != "none"
 
 
-def _stamp() -> tuple[str, int]:
-    """What changes when a file does, and when the newest was written."""
-    try:
-        files = _files(_PACKAGE)
-    except OSError:
-        files = []
-    if not any(size for _, size, _ in files):  # a package without sources
-        return "none", 0
-    # Some installers give every file one time: then the folder tells versions apart.
-    return objects.digest(_PACKAGE, repr(files)), max(time for _, _, time in files)
-
-
-def _files(folder: str) -> list[tuple[str, int, int]]:
-    """Name, size and time of each file of source below a folder."""
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda e: e.name):
-            if entry.name.endswith(".py"):
-                status = entry.stat()
-                found.append((entry.name, status.st_size, status.st_mtime_ns))
-            elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
-                found += [(entry.name, 0, 0), *_files(entry.path)]
+def _stamp() -> dict[str, tuple[int, int]]:
+    """Size and time of each file of the package's source, by its place there."""
+    found: dict[str, tuple[int, int]] = {}
+    with contextlib.suppress(OSError):
+        _add_files(_PACKAGE, "", found)
     return found
+
+
+def _add_files(folder: str, place: str, to: dict[str, tuple[int, int]]) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            if name.endswith(".py"):
+                to[place + name] = _facts(entry.stat())
+            elif "." not in name and name != "__pycache__" and entry.is_dir():
+                _add_files(entry.path, place + name + os.sep, to)
+
+
+def _facts(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
 
 
 _source = _Source()

@@ -199,7 +199,7 @@ def _cpu_text() -> str:
     """What the system says of the first processor, "" if that isn't enough to know it."""
     try:
         with open("/proc/cpuinfo", "rb") as file:
-            lines = file.read(8192).decode("ascii", "replace").split("\n\n")[0].splitlines()
+            lines = file.read(8192).decode("utf-8", "replace").split("\n\n")[0].splitlines()
     except OSError:
         return ""
     pairs = [line.partition(":") for line in lines]

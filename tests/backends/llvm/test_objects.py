@@ -32,7 +32,7 @@ def test_round_trip_and_damage(folder):
         b"\n" + whole,
         whole + b"\n",
         whole.replace(b"code", b"kode"),
-        whole.replace(b"12", b"13"),
+        whole.replace(b"names", b"games"),
         b"{}\n" + whole.split(b"\n", 1)[1],
     ):
         (folder / "k").write_bytes(damaged)
