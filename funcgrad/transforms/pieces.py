@@ -60,7 +60,8 @@ def pulled_pieces(backward: Jaxpr, pull: Callable[..., Sequence]) -> Callable[..
 
     >>> import funcgrad as fg, numpy as np
     >>> from funcgrad import lax
-    >>> pad = fg.make_jaxpr(lambda ct: lax.pad(ct, np.float32(0), [(1, 2, 0)]))(np.ones(1)).jaxpr
+    >>> x = fg.numpy.ones(1)
+    >>> pad = fg.make_jaxpr(lambda ct: lax.pad(ct, np.float32(0), [(1, 2, 0)]))(x).jaxpr
     >>> pulled_pieces(pad, lambda ct: [np.pad(ct, (1, 2))])(np.ones(1))[0].whole()
     array([0., 1., 0., 0.])
     """
