@@ -2,8 +2,8 @@
 
 `llvmlite.binding` declares all of them and imports much for that, which takes longer than to
 compile a small kernel. These are the few that a compiler needs, declared when they are first
-called; `_FUNCTIONS` holds for llvmlite 0.44 and later. The long calls let go of Python's lock: each
-module has an LLVM context of its own, so that threads compile in parallel.
+called, as they are in the versions of llvmlite that `pyproject.toml` admits. The long calls let go
+of Python's lock: each module has an LLVM context of its own, so that threads compile in parallel.
 """
 
 from __future__ import annotations
