@@ -47,6 +47,9 @@ def single(fun: Callable) -> Callable:
 
 def _observed(fun: Callable, ctx: context.Context, args: tuple, kwargs: dict) -> Recipe | None:
     """The one operation that a call does, as a recipe; None where it isn't one."""
+    # One array given twice is two operands: they are told apart as arrays of their own.
+    args = tuple([_alike(x) for x in args])
+    kwargs = {name: _alike(x) for name, x in kwargs.items()}
     given = (*args, *kwargs.values())
     try:
         hash(tuple(x for x in given if type(x) is not Array))
@@ -65,6 +68,13 @@ def _observed(fun: Callable, ctx: context.Context, args: tuple, kwargs: dict) ->
     for x in operands:
         at = [i for i, g in enumerate(given) if type(x) is Array and g is x]
         places.append(at[0] if at else raw(x))
-    if not any(type(p) is int for p in places):
+    arrays = {i for i, g in enumerate(given) if type(g) is Array}
+    # An array that is no operand was looked at: what a shape or an axis is given as.
+    if not arrays or not arrays.issubset(p for p in places if type(p) is int):
         return None
     return Recipe(out.aval, places, implementation(prim, out.aval), params)
+
+
+def _alike(x: Any) -> Any:
+    """Another Array of the same value; what isn't an Array as it is."""
+    return Array(x._value, x.weak_type, x.aval) if type(x) is Array else x

@@ -40,6 +40,17 @@ def test_all_else_is_not(fun, args):
     assert observed(fun, *args) is None
 
 
+def test_one_array_given_twice_is_two_operands():
+    recipe = observed(lambda m, x, y: convert.select(m, x, y), M, X, X)
+    assert recipe.operands == observed(lambda m, x, y: convert.select(m, x, y), M, X, -X).operands
+    assert set(recipe.operands) == {0, 1, 2}
+
+
+def test_an_array_whose_value_is_looked_at_is_no_operand():
+    assert observed(lambda x, n: fnp.reshape(x, (int(n), -1)), X, fnp.array(1)) is None
+    assert observed(lambda x, n: fnp.reshape(x, (int(n), -1)), X, n=fnp.array(1)) is None
+
+
 def test_the_context_is_as_before():
     before = context.current()
     with pytest.raises(ShapeError):
