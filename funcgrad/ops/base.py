@@ -100,6 +100,8 @@ def _sum_abstract(x, *, axes):
 
 
 def _sum_impl(xp, x, *, axes):
+    if not axes:  # where NumPy would add 0.0, which makes 0.0 of -0.0
+        return x
     if x.dtype.itemsize < 4 and dtypes.is_float(x.dtype):
         return x.astype(np.float32).sum(axis=axes).astype(x.dtype)
     return xp.add.reduce(x, axis=axes, dtype=x.dtype)  # which is `sum` without its preliminaries

@@ -29,7 +29,7 @@ from funcgrad.transforms.simplify import simplify
 MET, AS_IT_IS = "met once", "as it is"  # what is known of a function beside its recording
 _ALONE = "_alone"  # an attribute of functions
 _APART = EvalTrace(None)  # evaluates as the root does, but recorded functions are just run
-_PLAIN = frozenset({type(None), bool, int, str, tuple, type})
+_PLAIN = frozenset({type(None), bool, int, str, type})
 
 
 class Recording(NamedTuple):
@@ -151,7 +151,10 @@ def recipe(fun: Callable, ctx: context.Context, args: tuple, kwargs: dict) -> Re
     at = dict(zip(jaxpr.ins, places, strict=True))
     operands = [a.value if isinstance(a, Literal) else at[a] for a in eqn.ins]
     aval, impl = ctx.evaluation(eqn.prim, [a.aval for a in eqn.ins], eqn.params)
-    return Recipe(aval, operands, impl, eqn.params)
+    if aval.update(weak_type=known.aval.weak_type) != known.aval:
+        return Recipe(known.aval, places, run=known.run)
+    # What stood around the operation may have settled whether the result is of a weak type.
+    return Recipe(known.aval, operands, impl, eqn.params)
 
 
 def _add_all(key: list, args: tuple, kwargs: dict) -> bool:
@@ -210,6 +213,9 @@ def add_static(key: list, argument: Any) -> bool:
         key += kind, argument
     elif kind is float:
         key.append(argument.hex())  # which tells -0.0 from 0.0, and makes NaN equal to itself
+    elif kind is tuple:  # item by item: (1,) == (1.0,) == (True,)
+        key += tuple, len(argument)
+        return all(add_static(key, x) for x in argument)
     elif isinstance(argument, np.dtype):
         key += np.dtype, argument
     else:

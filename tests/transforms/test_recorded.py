@@ -158,6 +158,32 @@ def test_each_call_gives_the_same_bits(fun, dtype, size):
     )
 
 
+@pytest.mark.parametrize("fun", [fnp.sum, fnp.mean])
+def test_a_negative_zero_without_axes_keeps_its_sign(fun):
+    x = fnp.array(-0.0)
+    results = [*(fun(x) for _ in range(4)), fg.jit(fun)(x), fun(-0.0)]
+    assert np.signbit(results).all()
+    assert np.signbit(fg.vmap(fun)(fnp.array([-0.0]))).all()
+
+
+def test_types_count_in_tuples_too():
+    fun, _ = counted(lambda x, n, key=None: x * n[0][0])
+    x, whole = fnp.ones(2), fnp.array([1, 2])
+    for _ in range(3):
+        for n in (0.0, -0.0, 1, 1.0, True):
+            for operand in (x, whole):
+                got, want = fun(operand, ((n,),)), operand * n
+                assert (got.dtype, got.tobytes()) == (want.dtype, want.tobytes())
+                got = fg.vmap(lambda x, n=n: fun(x, ((n,),)))(operand)
+                assert (got.dtype, got.tobytes()) == (want.dtype, want.tobytes())
+    for _ in range(3):
+        fnp.sum(x, axis=(0,))
+    with pytest.raises(TypeError, match="must be integers"):
+        fnp.sum(x, axis=(0.0,))
+    with pytest.raises(TypeError, match="must be integers"):
+        fg.grad(lambda x: fnp.sum(x, axis=(0.0,)))(x)
+
+
 @pytest.mark.usefixtures("small_is_large")
 def test_large_operands_are_recorded_at_the_first_call():
     fun, runs = counted(lambda x: fnp.exp(x) * 2)

@@ -147,9 +147,11 @@ def _find(m: ir.Module) -> None:
                 c.put(NULL, values, i)
                 _mixed(c, h, cls)
             with array:
+                # `gone` is set last: without it there may be no value, either.
+                with c.when(~c.same(c.field(x, c.slot("gone")), c.env("None"))):
+                    c.ret(NULL)
                 value = c.field(x, c.slot("value"))
-                alive = c.same(c.field(x, c.slot("gone")), c.env("None"))
-                with c.when(~(alive & c.type_is(value, c.env("ndarray")))):
+                with c.when(~c.type_is(value, c.env("ndarray"))):
                     c.ret(NULL)
                 c.put(value, values, i)
                 _mixed(c, h, c.field(value, HEAD + 40))

@@ -236,22 +236,6 @@ def test_memory_that_is_not_aligned():
     check_same(fnp.sum(x), by_python(fnp.sum, x))
 
 
-def test_one_array_given_twice_and_then_two():
-    mask, x, y = fnp.array([True, False, True]), fnp.array([1.0, 2, 3]), fnp.array([4.0, 5, 6])
-    natively(fnp.where, mask, x, x)
-    check_same(fnp.where(mask, x, y), by_python(fnp.where, mask, x, y))
-
-
-def test_arrays_whose_values_are_shapes_and_axes():
-    x = fnp.array(np.arange(6.0, dtype="float32").reshape(2, 3))
-    calls = [(fnp.reshape, [3, 2], [1, 6]), (fnp.expand_dims, 0, 2), (fnp.moveaxis, 0, 1)]
-    for function, first, then in calls:
-        more = (0,) if function is fnp.moveaxis else ()
-        for _ in range(LEARNED + 1):
-            function(x, fnp.array(first), *more)
-        check_same(function(x, fnp.array(then), *more), by_python(function, x, then, *more))
-
-
 def test_products():
     x, y = draw((4, 5), "float64"), draw((5, 3), "float64")
     check(operator.matmul, x, y)
