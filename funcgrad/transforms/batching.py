@@ -27,6 +27,7 @@ from funcgrad.transforms.recorded import (
     AS_IT_IS,
     MET,
     NUMBERS,
+    add_params,
     add_static,
     at_root,
     program,
@@ -125,7 +126,9 @@ class BatchTrace(Trace):
         if not mapped and self.axis.name not in axis_names(params):
             return self.parent.process(prim, args, params)
         if self._plain and prim.partial is None and not (prim.multiple or prim.effect):
-            key = [_BATCHED, prim, *map(_kind, values, dims), *params.items()]
+            key = [_BATCHED, prim, *map(_kind, values, dims)]
+            if params:
+                add_params(key, params)
             out = self._found(key, prim.bind, args, params, values, dims)
             if out is not None:
                 return out

@@ -31,7 +31,15 @@ from funcgrad.transforms.control import choose
 from funcgrad.transforms.jvp import jvp_jaxpr
 from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
 from funcgrad.transforms.pieces import Pieces, in_one, pulled_pieces
-from funcgrad.transforms.recorded import AS_IT_IS, MET, NUMBERS, add_static, program, takes_numbers
+from funcgrad.transforms.recorded import (
+    AS_IT_IS,
+    MET,
+    NUMBERS,
+    add_params,
+    add_static,
+    program,
+    takes_numbers,
+)
 from funcgrad.transforms.residuals import fewer_residuals
 from funcgrad.transforms.simplify import simplify
 from funcgrad.transforms.transpose import backward_pass, transpose_jaxpr
@@ -193,7 +201,7 @@ class TapeTrace(Trace):
             return self.parent.process(prim, args, params)
         if mine and prim.partial is None and not prim.multiple:
             if params:
-                key += params.items()
+                add_params(key, params)
             rule = self._rule(
                 key, values, places, lambda: _equation(prim, map(self.primal, args), params)
             )

@@ -7,6 +7,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import nn
 from funcgrad.core import context, large
+from funcgrad.core.primitive import Primitive
 from funcgrad.errors import DonatedBufferError, NonFiniteError
 from funcgrad.transforms.recorded import recorded
 
@@ -182,6 +183,28 @@ def test_types_count_in_tuples_too():
         fnp.sum(x, axis=(0.0,))
     with pytest.raises(TypeError, match="must be integers"):
         fg.grad(lambda x: fnp.sum(x, axis=(0.0,)))(x)
+
+
+SCALED = Primitive(
+    name="scaled",
+    abstract=lambda x, *, by: x,
+    impl=lambda xp, x, *, by: (x * (7 if by is True else by)).astype(x.dtype),
+    jvp=lambda primals, tangents, *, by: (
+        SCALED.bind(*primals, by=by), SCALED.bind(*tangents, by=by)
+    ),
+    transpose=lambda ct, x, *, by: [SCALED.bind(ct, by=by)],
+    batch=lambda axis, args, dims, *, by: (SCALED.bind(*args, by=by), dims[0]),
+    dims=None,
+)  # fmt: skip
+
+
+def test_types_of_an_operations_parameters_count():
+    x = fnp.ones(2)
+    for by in [1, 1.0, True, -0.0, 0.0] * 3:
+        want = np.full(2, 7 if by is True else by, np.float32).tobytes()
+        assert SCALED.bind(x, by=by).tobytes() == want
+        assert fg.vmap(lambda y, by=by: SCALED.bind(y, by=by))(x).tobytes() == want
+        assert fg.grad(lambda y, by=by: fnp.sum(SCALED.bind(y, by=by)))(x).tobytes() == want
 
 
 @pytest.mark.usefixtures("small_is_large")
