@@ -8,6 +8,7 @@ processor's level by FUNCGRAD_TARGET.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import threading
@@ -57,7 +58,8 @@ class LLVMBackend:
 def _builder() -> Any:
     """What compiles. While Python loads it, LLVM is loaded by a thread."""
     if processors() > 1:
-        threading.Thread(target=_libllvm.load).start()
+        with contextlib.suppress(RuntimeError):  # no more threads
+            threading.Thread(target=_libllvm.load).start()
     return importlib.import_module("funcgrad.backends.llvm.build")
 
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.emit import emit
 from funcgrad.backends.llvm.emit_split import split
-from funcgrad.backends.llvm.engine import Engine, Library
+from funcgrad.backends.llvm.engine import HALF_CALLS, Engine, Library
 from funcgrad.backends.llvm.objects import digest
 from funcgrad.backends.llvm.together import Together, processors
 from funcgrad.backends.loops import Kernel, kernel_text
 from funcgrad.core.record import Record
+
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm import half_calls
+else:
+    half_calls = Late("funcgrad.backends.llvm.half_calls")
 
 MOST_TEXTS = 1024  # of kernels, so that what comes again isn't written again
 MODULE_KERNELS = 8  # what a module of its own costs is then spread over enough kernels
@@ -60,8 +66,8 @@ class KernelCache:
         self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
         pool.bind(engine)
         scratch.bind(engine)
-        if not engine.target.converts_halves:
-            importlib.import_module("funcgrad.backends.llvm.half_calls").provide(engine)
+        for name in HALF_CALLS:
+            engine.provide(name, lambda: half_calls.library(engine))
 
     def compile(
         self, kernels: Iterable[Kernel], work: Together

@@ -9,6 +9,7 @@ process, or if asked for as its `Library`.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import time
@@ -223,6 +224,14 @@ class Engine:
         name = self._name(key, level, False)
         return name in self._libraries or objects.exists(name)
 
+    def after_fork(self) -> None:
+        """Wait for none of the threads that compile in the process that this one is a copy of.
+
+        >>> engine().after_fork()
+        """
+        self._lock = threading.Lock()
+        self._building.clear()
+
     def _name(self, text: str, level: int, is_text: bool) -> str:
         return objects.digest(self.salt, f"{level}{is_text}", text)
 
@@ -369,3 +378,14 @@ def _linking() -> str:
 
 def _text(module: Source | None) -> str:
     return str(module() if callable(module) else module)
+
+
+def _after_fork() -> None:
+    global _init_lock
+    _init_lock = threading.Lock()
+    for known in _engines.values():
+        known.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,12 +1,10 @@
-"""Conversions of float16 for processors that have none.
+"""Conversions of float16 for processors that lack one: most know none from float64.
 
 LLVM then calls functions that a C compiler's runtime library has, and a Python process need not.
 These are ours.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 from llvmlite import ir
 
@@ -19,19 +17,13 @@ from funcgrad.backends.llvm.target import Target
 HALF = ir.HalfType()
 
 
-def provide(engine: Engine) -> None:
-    """Give modules that the engine compiles from now on the conversions, if its target lacks them.
+def library(engine: Engine) -> Library:
+    """The functions of `HALF_CALLS`.
 
     >>> from funcgrad.backends.llvm.engine import engine
-    >>> provide(engine(Target.host().generic()))
+    >>> library(engine(Target.host().generic())).address(HALF_CALLS[0]) > 0
+    True
     """
-    if engine.target.converts_halves:
-        return
-    for name in HALF_CALLS:
-        engine.provide(name, partial(_library, engine))
-
-
-def _library(engine: Engine) -> Library:
     key = f"half_calls {generator('half_calls')} {generator('gemm')}"
     return engine.compile(lambda: _module(engine.target), level=2, key=key)
 

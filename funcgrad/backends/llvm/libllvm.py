@@ -94,6 +94,13 @@ def load() -> None:
     _lib()
 
 
+if hasattr(os, "register_at_fork"):
+    # A child has no thread that would go on loading: who forks waits for the end of it.
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
+
+
 class _Text:
     """What takes a text that LLVM gives back."""
 

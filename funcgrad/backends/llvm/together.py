@@ -38,9 +38,18 @@ class Together:
             self._left.append((task, done))
             self._change.notify()
             if len(self._threads) < self._most:
-                self._threads.append(threading.Thread(target=self._work))
-                self._threads[-1].start()
+                self._start()
         return done
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system has no more of them, or Python is at its end: done by the block's end.
+            self._most = 0
+        else:
+            self._threads.append(thread)
 
     def __enter__(self) -> Together:
         return self

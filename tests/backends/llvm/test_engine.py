@@ -245,3 +245,36 @@ def test_code_with_links_goes_with_its_library():
     assert not e._dead
     with pytest.raises(RuntimeError, match="symbol 'fg_leaf' is neither bound"):
         e.compile(text + "\n", links={})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_forked_while_a_thread_compiles_the_same():
+    code = """
+import os, signal, threading
+from funcgrad.backends.llvm.engine import engine
+
+reached, forked = threading.Event(), threading.Event()
+text = "define i32 @forked() { ret i32 7 }"
+
+def module():
+    reached.set()
+    forked.wait()
+    return text
+
+def compile(module):
+    return engine().compile(module, key="forked while it was compiled")
+
+thread = threading.Thread(target=compile, args=(module,))
+thread.start()
+reached.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(0 if compile(text).address("forked") else 1)
+status = os.waitpid(child, 0)[1]
+forked.set()
+thread.join()
+assert status == 0, status
+"""
+    env = {**os.environ, "FUNCGRAD_CACHE_DIR": ""}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=env)

@@ -74,3 +74,17 @@ def test_an_error_of_the_block_is_its_own(processors):
     with pytest.raises(KeyError, match="block"):
         run()
     assert done[0].is_set()
+
+
+def test_without_threads_tasks_are_done_by_the_end(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(together, "processors", lambda: 4)
+    monkeypatch.setattr(together.threading.Thread, "start", refuse)
+    done = []
+    with Together() as work:
+        for i in range(3):
+            work.add(lambda i=i: done.append(i))
+        assert not done
+    assert done == [0, 1, 2]
