@@ -98,6 +98,10 @@ class Record(metaclass=_RecordType):
     def __hash__(self) -> int:
         return hash(self._values(self))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies are made of values: fields of what can't be changed can't be set afterwards.
+        return type(self), tuple([getattr(self, f) for f in self._fields])
+
     def __repr__(self) -> str:
         values = [f"{f}={getattr(self, f)!r}" for f in self._fields]
         return f"{type(self).__qualname__}({', '.join(values)})"

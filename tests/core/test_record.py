@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from funcgrad.core.record import Record, fresh, replace
@@ -99,3 +101,15 @@ def test_records_match_by_place():
     match Point(1, 2):
         case Point(x, y):
             assert (x, y) == (1, 2)
+
+
+def test_copies_are_equal():
+    class Pair(Record):
+        first: int
+        rest: list
+
+    pair = Pair(1, [2])
+    deep = copy.deepcopy(pair)
+    assert copy.copy(pair) == deep == pair
+    assert deep.rest is not pair.rest
+    assert copy.copy(pair).rest is pair.rest
