@@ -15,7 +15,7 @@ from funcgrad.core import backend
 
 # The numbers of calls after which native code is loaded if it is on disk, and after which it is
 # compiled: what that takes is then about what these calls took.
-MOMENTS = (1 << 14, 1 << 17)
+MOMENTS = (1 << 13, 1 << 16)
 counter = itertools.count(1)
 
 _lock = threading.Lock()
