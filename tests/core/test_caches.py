@@ -103,8 +103,11 @@ print((sizes[-1] - sizes[0]) / (3 * n))
 def test_memory_of_many_functions_is_bounded(n, monkeypatch):
     """Code, programs and what led to them go with the functions: what stays of one, in bytes."""
     monkeypatch.setenv("FUNCGRAD_CACHE_DIR", "")
+    # glibc gives threads that collide, as on a busy machine, heaps of their own of up to a
+    # megabyte each: those are no function's.
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     done = subprocess.run(
         [sys.executable, "-c", MANY, str(n)], capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 8000
+    assert float(done.stdout) < 4000
