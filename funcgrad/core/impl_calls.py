@@ -167,10 +167,12 @@ def _operator(function: Callable, reflected: bool = False) -> Callable:
     return method
 
 
-for _name in ("add", "sub", "mul", "truediv", "neg", "eq", "ne", "lt", "le", "gt", "ge"):
+# Not `**`, `//` and `%`: for the first NumPy looks at values, the others are no op's meaning.
+_BINARY = ("add", "sub", "mul", "truediv", "and_", "or_", "xor", "lshift", "rshift")
+for _name in (*_BINARY, "neg", "invert", "abs", "eq", "ne", "lt", "le", "gt", "ge"):
     _function = getattr(operator, _name)
-    setattr(_StandIn, f"__{_name}__", _operator(_function))
-    if _name in ("add", "sub", "mul", "truediv"):
-        setattr(_StandIn, f"__r{_name}__", _operator(_function, reflected=True))
-for _name in ("and", "or", "xor", "floordiv", "mod", "pow", "lshift", "rshift", "invert", "abs"):
+    setattr(_StandIn, f"__{_name.rstrip('_')}__", _operator(_function))
+    if _name in _BINARY:
+        setattr(_StandIn, f"__r{_name.rstrip('_')}__", _operator(_function, reflected=True))
+for _name in ("floordiv", "mod", "pow"):
     setattr(_StandIn, f"__{_name}__", _StandIn._refuse)

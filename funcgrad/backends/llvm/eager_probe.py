@@ -1,18 +1,20 @@
 """Which function of NumPy an operation's `impl` is, so that native code may call it itself.
 
-An `impl` runs on symbols, which note the calls of NumPy's functions. Where there is one, of the
-operands as they are, NumPy's own inner loop for their dtypes is looked up: it gives the same bits.
+Where an `impl` makes one call, of the operands as they are, NumPy's own inner loop for their dtypes
+is looked up: it gives the same bits.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from funcgrad.backends.llvm.direct_words import HEAD
+from funcgrad.core.impl_calls import Constant, impl_calls
 
 
 class Loop(NamedTuple):
@@ -30,49 +32,18 @@ class Found(NamedTuple):
     sums: bool
 
 
-class _Symbol:
-    """Stands for an operand or a result; `calls` are those of NumPy's functions."""
-
-    def __init__(self, dtype: Any, shape: Any, calls: list):
-        self.dtype, self.shape, self.ndim, self._calls = dtype, shape, len(shape), calls
-
-    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        kinds = [x.dtype if isinstance(x, _Symbol) else None for x in inputs]
-        dtype = None
-        if method == "__call__" and not kwargs and None not in kinds and function.nout == 1:
-            dtype = function.resolve_dtypes((*kinds, None))[-1]
-        out = _Symbol(dtype, (), self._calls)
-        self._calls.append((function, method, inputs, kwargs, out))
-        return out
-
-    def astype(self, dtype: Any, copy: bool = True) -> Any:
-        if copy or dtype != self.dtype:
-            raise TypeError("not a simple function")
-        return self
-
-    def __array_function__(self, *_: Any) -> Any:
-        raise TypeError("not a simple function")
-
-    __array__ = __bool__ = __len__ = __iter__ = __array_function__
-    __hash__ = object.__hash__
+# The functions that operators of arrays are.
+_UFUNCS: dict[Any, np.ufunc] = {
+    operator.neg: np.negative, operator.abs: np.absolute, operator.invert: np.invert,
+    operator.add: np.add, operator.sub: np.subtract, operator.mul: np.multiply,
+    operator.truediv: np.true_divide, operator.and_: np.bitwise_and, operator.or_: np.bitwise_or,
+    operator.xor: np.bitwise_xor, operator.lshift: np.left_shift, operator.rshift: np.right_shift,
+    operator.eq: np.equal, operator.ne: np.not_equal, operator.lt: np.less,
+    operator.le: np.less_equal, operator.gt: np.greater, operator.ge: np.greater_equal,
+}  # fmt: skip
 
 
-def _operator(function: np.ufunc) -> Callable:
-    return lambda *operands: function(*operands)
-
-
-# Not `**`, for which NumPy looks at values.
-for _name, _function in {
-    "neg": np.negative, "abs": np.absolute, "invert": np.invert, "add": np.add,
-    "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "and": np.bitwise_and,
-    "or": np.bitwise_or, "xor": np.bitwise_xor, "lshift": np.left_shift, "rshift": np.right_shift,
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-    "ge": np.greater_equal,
-}.items():  # fmt: skip
-    setattr(_Symbol, f"__{_name}__", _operator(_function))
-
-
-def probe(impl: Callable, operands: Sequence[Any], params: Mapping[str, Any]) -> Found | None:
+def probe(impl: Callable, operands: Sequence[Any], params: dict[str, Any]) -> Found | None:
     """What an `impl` does with operands of these dtypes and shapes, if that is one function.
 
     >>> x = np.ones(3)
@@ -81,24 +52,21 @@ def probe(impl: Callable, operands: Sequence[Any], params: Mapping[str, Any]) ->
     >>> probe(lambda xp, x: xp.sqrt(x) + 1, (x,), {}) is None
     True
     """
-    calls: list[Any] = []
-    symbols = [_Symbol(x.dtype, x.shape, calls) for x in operands]
-    try:
-        out = impl(np, *symbols, **params)
-    except Exception:  # whatever it needs beside, it is no such function
+    found = impl_calls(impl, operands, params)
+    if found is None or len(found[0]) != 1:
         return None
-    if len(calls) != 1 or calls[0][-1] is not out:
+    ((function, places, keywords),) = found[0]
+    if any(isinstance(p, Constant) for p in places):
         return None
-    function, method, inputs, kwargs, _ = calls[0]
-    places = [i for x in inputs for i, s in enumerate(symbols) if s is x]
-    if len(places) != len(inputs):
-        return None
-    if method == "__call__" and not kwargs and function.nout == 1:
-        return Found(function, tuple(places), False)
-    if method == "reduce" and function is np.add and kwargs.keys() <= {"axis", "dtype"}:
-        (x,) = inputs
-        if kwargs.get("axis") == tuple(range(x.ndim)) and kwargs.get("dtype") in (None, x.dtype):
-            return Found(function, tuple(places), True)
+    function = _UFUNCS.get(function, function)
+    if isinstance(function, np.ufunc) and not keywords and function.nout == 1:
+        return Found(function, places, False)
+    if function == np.add.reduce and keywords.keys() <= {"axis", "dtype"}:
+        (x,) = [operands[p] for p in places]
+        if keywords.get("axis") == tuple(range(x.ndim)) and keywords.get("dtype") in (
+            None, x.dtype,
+        ):  # fmt: skip
+            return Found(function.__self__, places, True)
     return None
 
 
