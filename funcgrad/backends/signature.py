@@ -12,6 +12,7 @@ from typing import Any
 from funcgrad.backends.fusion import Cluster
 from funcgrad.backends.joins import Place
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
+from funcgrad.core.primitive import exact_params
 
 
 def signature(
@@ -46,9 +47,8 @@ class _Walk:
 
     def equation(self, eqn: Eqn, out: Var) -> tuple:
         """An equation with numbers in place of its operands."""
-        params = tuple([(k, type(v), _exact(v)) for k, v in eqn.params.items()])
         ins = tuple([self.number(a) for a in eqn.ins])
-        return eqn.prim, params, ins, eqn.outs.index(out)
+        return eqn.prim, exact_params(eqn.params), ins, eqn.outs.index(out)
 
     def number(self, atom: Atom) -> Any:
         if type(atom) is Literal:
@@ -67,8 +67,3 @@ class _Walk:
                 known = "inlined", len(self.words)
             self.numbers[var] = known
         return known
-
-
-def _exact(value: Any) -> Any:
-    """What tells equal numbers apart: 0.0 and -0.0."""
-    return value.hex() if type(value) is float else value

@@ -7,7 +7,7 @@ value, whose shape and dtype are those of all values. What depends on more than 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,9 @@ class _NotFound(Exception):
     """It depends on more than types, or on what isn't followed here."""
 
 
-def impl_calls(impl: Callable, avals: Sequence[Any], params: dict) -> tuple[list[Call], Any] | None:
+def impl_calls(
+    impl: Callable, avals: Sequence[Any], params: Mapping
+) -> tuple[list[Call], Any] | None:
     """The calls that `impl` makes on operands of these types and an example of the last one's
     result, which is `impl`'s; None where they aren't found out.
 

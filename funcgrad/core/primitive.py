@@ -6,7 +6,7 @@ user reads. Families (`funcgrad.ops`) derive most rules from one formula.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,27 @@ class NoRule:
 
 
 Rule = Callable[..., Any]
+
+
+def exact(value: Any) -> Any:
+    """What stands for a parameter in keys: equal ones mean the same, where 1 == 1.0 == True and
+    0.0 == -0.0 need not, and NaN is the same as itself.
+
+    >>> exact((1, 0.0)) == exact((1, -0.0)), exact(1) == exact(True), exact((1,)) == exact((1,))
+    (False, False, True)
+    """
+    kind = type(value)
+    if kind is tuple:
+        kinds = tuple(map(type, value))
+        if float in kinds or tuple in kinds:
+            return tuple([exact(v) for v in value])
+        return kinds, value
+    return kind, value.hex() if kind is float else value
+
+
+def exact_params(params: Mapping[str, Any]) -> tuple:
+    """Parameters in keys; see `exact`."""
+    return tuple([(name, exact(value)) for name, value in params.items()])
 
 
 def _as_given(*args: Any, **params: Any) -> tuple[tuple, dict]:

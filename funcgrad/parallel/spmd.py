@@ -18,7 +18,7 @@ from funcgrad.core.array import Array, check_finite, own, raw
 from funcgrad.core.backend import DEFAULT, Executable
 from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.ir import Eqn, Jaxpr, Var
-from funcgrad.core.primitive import Primitive
+from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import (
     Device,
@@ -220,9 +220,7 @@ caches.forgotten_by(_single.clear)
 
 def _jaxpr_of(prim: Primitive, avals: list, params: dict) -> Jaxpr:
     """The program of one operation, made once for operands of equal types."""
-    # Equal parameters may differ: 0, False and -0.0 are equal, and mean different things.
-    exact = tuple((k, v, type(v), repr(v) if type(v) is float else None) for k, v in params.items())
-    key: Any = (prim, tuple(avals), exact, context.current().static_key())
+    key: Any = (prim, tuple(avals), exact_params(params), context.current().static_key())
     try:
         found = _single.get(key)
     except TypeError:

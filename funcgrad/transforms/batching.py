@@ -17,7 +17,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.numpy_calls import numpy_calls
-from funcgrad.core.primitive import Primitive
+from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.quiet import loud, quiet
 from funcgrad.core.staging import stage, stage_closed
 from funcgrad.core.trace import Trace, Tracer, aval_of
@@ -27,7 +27,6 @@ from funcgrad.transforms.recorded import (
     AS_IT_IS,
     MET,
     NUMBERS,
-    add_params,
     add_static,
     at_root,
     program,
@@ -128,7 +127,7 @@ class BatchTrace(Trace):
         if self._plain and prim.partial is None and not (prim.multiple or prim.effect):
             key = [_BATCHED, prim, *map(_kind, values, dims)]
             if params:
-                add_params(key, params)
+                key += exact_params(params)
             out = self._found(key, prim.bind, args, params, values, dims)
             if out is not None:
                 return out

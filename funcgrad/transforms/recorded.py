@@ -223,16 +223,6 @@ def add_static(key: list, argument: Any) -> bool:
     return True
 
 
-def add_params(key: list, params: dict) -> None:
-    """Add an operation's parameters to a key: those that are equal and of different types differ,
-    and so do 0.0 and -0.0."""
-    kinds = [*map(type, params.values())]
-    key += params.items()
-    key += kinds
-    if float in kinds:
-        key += [p.hex() for p in params.values() if type(p) is float]
-
-
 def program(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Jaxpr | None:
     """What a function does with operands like the Arrays among these arguments, None where that
     depends on their values."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, sub_jaxprs
+from funcgrad.core.primitive import exact_params
 from funcgrad.transforms.dce import dce_eqns, has_effect
 
 INLINED = frozenset(
@@ -137,7 +138,7 @@ class _Builder:
 def _key(eqn: Eqn) -> Any:
     """What makes two equations equal, or None where they can't be compared."""
     ins = tuple(a if isinstance(a, Var) else (a.value.tobytes(), a.aval) for a in eqn.ins)
-    key = (eqn.prim, ins, tuple(eqn.params.items()))
+    key = (eqn.prim, ins, exact_params(eqn.params))
     try:
         hash(key)
     except TypeError:

@@ -21,7 +21,7 @@ from funcgrad.core.aval import Linear, ShapedArray, Zero
 from funcgrad.core.calls import HEAVY, VIEWS, calls, is_large, pays
 from funcgrad.core.ir import Eqn, Jaxpr, Var, eval_jaxpr
 from funcgrad.core.large import LARGE
-from funcgrad.core.primitive import Primitive
+from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.quiet import loud, quiet
 from funcgrad.core.trace import Trace, Tracer, aval_of
 from funcgrad.errors import FuncgradError
@@ -35,7 +35,6 @@ from funcgrad.transforms.recorded import (
     AS_IT_IS,
     MET,
     NUMBERS,
-    add_params,
     add_static,
     program,
     takes_numbers,
@@ -201,7 +200,7 @@ class TapeTrace(Trace):
             return self.parent.process(prim, args, params)
         if mine and prim.partial is None and not prim.multiple:
             if params:
-                add_params(key, params)
+                key += exact_params(params)
             rule = self._rule(
                 key, values, places, lambda: _equation(prim, map(self.primal, args), params)
             )

@@ -8,6 +8,7 @@ import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, interpret, typecheck
+from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.transforms.dce import dce_jaxpr
 from funcgrad.transforms.simplify import inline_calls, simplify
@@ -132,6 +133,21 @@ def test_equal_equations_are_computed_once():
 
 def test_negative_zero_and_zero_are_different_constants():
     assert names(simplified(lambda x: (x * 0.0, x * -0.0), X)) == ["mul", "mul"]
+
+
+def test_parameters_that_are_equal_and_mean_different_things():
+    def impl(xp, x, by):
+        return x + xp.float32(xp.copysign(1, by[0]) + isinstance(by[0], float))
+
+    rule = NoRule("shifted")
+    shifted = Primitive(
+        name="shifted", abstract=lambda x, by: x, impl=impl, jvp=rule, transpose=rule, batch=rule,
+        dims=rule,
+    )  # fmt: skip
+    by = [(0.0,), (-0.0,), (0,), (False,), (0.0,)]
+    slim = simplified(lambda x: [shifted(x, by=b) for b in by], X)
+    assert names(slim).count("shifted") == 4
+    assert slim.outs[0] is slim.outs[-1]
 
 
 def test_loops_and_branches_are_simplified_inside():

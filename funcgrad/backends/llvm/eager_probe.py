@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ _UFUNCS: dict[Any, np.ufunc] = {
 }  # fmt: skip
 
 
-def probe(impl: Callable, operands: Sequence[Any], params: dict[str, Any]) -> Found | None:
+def probe(impl: Callable, operands: Sequence[Any], params: Mapping[str, Any]) -> Found | None:
     """What an `impl` does with operands of these dtypes and shapes, if that is one function.
 
     >>> x = np.ones(3)
@@ -55,10 +55,11 @@ def probe(impl: Callable, operands: Sequence[Any], params: dict[str, Any]) -> Fo
     found = impl_calls(impl, operands, params)
     if found is None or len(found[0]) != 1:
         return None
-    ((function, places, keywords),) = found[0]
+    (call,) = found[0]
+    places, keywords = call.operands, call.keywords
     if any(isinstance(p, Constant) for p in places):
         return None
-    function = _UFUNCS.get(function, function)
+    function: Any = _UFUNCS.get(call.function, call.function)
     if isinstance(function, np.ufunc) and not keywords and function.nout == 1:
         return Found(function, places, False)
     if function == np.add.reduce and keywords.keys() <= {"axis", "dtype"}:
