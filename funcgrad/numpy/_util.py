@@ -358,5 +358,6 @@ def need_real(name: str, x: Any) -> None:
 def documented(function: Any, name: str, *paragraphs: str) -> Any:
     """A function made by a family, under its public name, with a docstring of paragraphs."""
     function.__name__ = function.__qualname__ = name
+    function.__module__ = "funcgrad.numpy"  # where it is found again, as by pickle
     function.__doc__ = "\n\n".join(map(inspect.cleandoc, paragraphs)) + "\n"
     return function

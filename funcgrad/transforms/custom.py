@@ -64,7 +64,11 @@ class _Custom:
         self._nondiff = tuple(sorted(nums))
         wraps(fun, type(self).__name__)(self)
         self.__name__ = name_of(fun)
+        self.__qualname__: str = getattr(fun, "__qualname__", self.__name__)
         self._arity = _arity(fun)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # as functions are pickled: by name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

@@ -1,13 +1,15 @@
 """custom_jvp, custom_vjp and closure_convert, alone and under all other transformations."""
 
+import copy
 import functools
+import pickle
 
 import numpy as np
 import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import dtypes, lax, tree
+from funcgrad import dtypes, lax, nn, tree
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import CustomRuleError, DifferentiationError
 
@@ -524,3 +526,11 @@ def test_missing_rules():
         fg.custom_vjp(lambda x: x)(1.0)
     with pytest.raises(TypeError, match="custom_vjp: need a function, got 3"):
         fg.custom_vjp(3)
+
+
+def test_pickled_and_copied_by_name():
+    for function in (nn.relu, fnp.add, fnp.less):
+        assert pickle.loads(pickle.dumps(function)) is function
+        assert copy.deepcopy(function) is function
+    with pytest.raises((AttributeError, pickle.PicklingError), match="local"):
+        pickle.dumps(fg.custom_jvp(lambda x: x))
