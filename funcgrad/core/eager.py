@@ -4,21 +4,20 @@ show that native code pays which does the same (`funcgrad.backends.llvm.eager_ca
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from funcgrad.core import backend
+from funcgrad.core import backend, fork
 
 # The numbers of calls after which native code is loaded if it is on disk, and after which it is
 # compiled: what that takes is then about what these calls took.
 MOMENTS = (1 << 13, 1 << 16)
 counter = itertools.count(1)
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _functions: list[EagerFunction] = []
 _native: Any = None
 _considered = itertools.count()

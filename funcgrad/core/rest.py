@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_lock = threading.Lock()
+from funcgrad.core import fork
+
+_lock = fork.lock()
 _resting = 0  # how many blocks there are now, in all threads
 _was_on = False
 _first = True
@@ -38,6 +39,15 @@ def no_collections() -> Iterator[None]:
                 _first = False
             if not _resting and _was_on:
                 gc.enable()
+
+
+@fork.in_child
+def _none_rests() -> None:
+    """The blocks of other threads have no end in a child."""
+    global _resting
+    if _resting and _was_on:
+        gc.enable()
+    _resting = 0
 
 
 def _settle() -> None:

@@ -28,6 +28,7 @@ import numpy as np
 from funcgrad.backends.exchanges import DTYPES, KINDS
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.engine import engine
+from funcgrad.core import fork
 from funcgrad.errors import CollectiveError
 from funcgrad.parallel import mpi_native, watchdog
 from funcgrad.parallel.communicator import Communicator, SelfCommunicator
@@ -244,7 +245,7 @@ class _Starter:
         self.bcast, self.allgather = comm.bcast, comm.allgather
 
 
-_world_lock = threading.Lock()
+_world_lock = fork.lock()
 _world: World | None = None
 
 

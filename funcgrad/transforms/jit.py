@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from funcgrad import tree
-from funcgrad.core import backend, caches, context
+from funcgrad.core import backend, caches, context, fork
 from funcgrad.core.array import Array, has_nan
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.sharded import ShardedArray
@@ -156,7 +155,7 @@ def _by_python(args: tuple, kwargs: dict) -> Any:
 
 
 _all: WeakSet[Jitted] = WeakSet()
-_lock = threading.Lock()
+_lock = fork.lock()
 
 
 @caches.forgotten_by

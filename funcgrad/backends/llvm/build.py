@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import itertools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,7 +42,7 @@ from funcgrad.backends.program import (
     program_text,
     walk,
 )
-from funcgrad.core import caches, context
+from funcgrad.core import caches, context, fork
 from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.simplify import simplify
@@ -55,7 +54,7 @@ else:
 
 _SHORT = 20_000  # operations and bytes, in some microseconds
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _cache: KernelCache | None = None
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,7 +32,7 @@ from funcgrad.backends.llvm.direct_layout import (
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.memory import allocator
 from funcgrad.backends.llvm.objects import generator
-from funcgrad.core import context
+from funcgrad.core import context, fork
 from funcgrad.core.array import Array, Freed
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import Call
@@ -269,7 +268,7 @@ def _children_of(kind: Any, data: Any, n: int) -> Callable[[Any], tuple | None]:
 # ---- the native function
 
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _method: MethodDef | None = None
 _slots: dict[str, int] = {}
 _failed = NO_GIL

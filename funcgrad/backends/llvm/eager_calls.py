@@ -12,7 +12,6 @@ import ctypes
 import functools
 import importlib
 import struct
-import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -36,7 +35,7 @@ from funcgrad.backends.llvm.direct_words import HEAD
 from funcgrad.backends.llvm.eager_probe import Loop, check_layout, loop, probe
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.objects import generator
-from funcgrad.core import caches, context, quiet
+from funcgrad.core import caches, context, fork, quiet
 from funcgrad.core.array import Array, wrap
 from funcgrad.core.eager import EagerFunction, Recipe
 
@@ -47,7 +46,7 @@ _LEVEL = 1
 _MASK = (1 << 64) - 1
 _KINDS = {"f": w.FLOAT, "i": w.SIGNED, "u": w.UNSIGNED}
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _method: MethodDef | None = None
 _failed = NO_GIL
 _tables: list[_Table] = []

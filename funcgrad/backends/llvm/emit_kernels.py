@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from funcgrad.backends.llvm.engine import HALF_CALLS, Engine, Library
 from funcgrad.backends.llvm.objects import digest
 from funcgrad.backends.llvm.together import Together, processors
 from funcgrad.backends.loops import Kernel, kernel_text
+from funcgrad.core import fork
 from funcgrad.core.record import Record
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class KernelCache:
 
     def __init__(self, engine: Engine):
         self.engine = engine
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._written: OrderedDict[str, _Written] = OrderedDict()
         self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
         pool.bind(engine)

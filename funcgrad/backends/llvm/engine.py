@@ -9,7 +9,6 @@ process, or if asked for as its `Library`.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from funcgrad.backends.late import Late
 from funcgrad.backends.llvm import objects
 from funcgrad.backends.llvm.images import Image, lay_out, process_address
 from funcgrad.backends.llvm.target import Target, default_target, llvm_version
+from funcgrad.core import fork
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -38,7 +38,7 @@ Links: TypeAlias = "Mapping[str, Library] | Callable[[], Mapping[str, Library]]"
 # What LLVM calls for conversions of float16 on a target that doesn't convert them.
 HALF_CALLS = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
 
-_init_lock = threading.Lock()
+_init_lock = fork.lock()
 _engines: dict[Target, Engine] = {}
 
 
@@ -380,12 +380,7 @@ def _text(module: Source | None) -> str:
     return str(module() if callable(module) else module)
 
 
+@fork.in_child
 def _after_fork() -> None:
-    global _init_lock
-    _init_lock = threading.Lock()
     for known in _engines.values():
         known.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

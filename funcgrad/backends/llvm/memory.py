@@ -14,7 +14,6 @@ import ctypes
 import html
 import os
 import re
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from numpy._core import _multiarray_umath as umath  # type: ignore[attr-defined]
 
 from funcgrad.backends.llvm import memory_code, scratch
 from funcgrad.backends.llvm.engine import engine
+from funcgrad.core import fork
 from funcgrad.core.show_array import size_text
 from funcgrad.core.show_html import page
 
@@ -111,7 +111,7 @@ def _limit() -> int:
     return min(int(match[1]) << _UNITS[match[2]], (1 << 63) - 1)
 
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _allocator: _Allocator | None = None
 
 
@@ -209,15 +209,10 @@ def release_memory() -> int:
     return freed
 
 
+@fork.in_child
 def _after_fork() -> None:
     """Another thread may have been changing the table when the process forked: then its blocks are
     left alone."""
-    global _lock
-    _lock = threading.Lock()
     if _allocator is not None and _allocator.lock.value:
         _allocator.numbers["count"].value = _allocator.numbers["idle"].value = 0
         _allocator.lock.value = 0
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -15,12 +15,12 @@ import ctypes
 import math
 import operator
 import os
-import threading
 import time
 from string import Template
 
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.target import Target
+from funcgrad.core import fork
 
 NAME = "fg_parallel_for"
 # Longer than it takes Python to come to the next large operation, or small program: waking a worker
@@ -29,7 +29,7 @@ SPIN_SECONDS = 300e-6
 # How often the spinning loop is timed, and so many turns of it.
 SAMPLES, SAMPLE = 8, 250
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _pool: _Pool | None = None
 _threads: int | None = None
 
@@ -456,13 +456,8 @@ def _ir(target: Target) -> str:
     return _IR.substitute(fields, size=_SIZE, declare_pause=declare, pause=call)
 
 
+@fork.in_child
 def _after_fork() -> None:
     """A forked child has none of the workers; the next loop starts its own."""
-    global _lock
-    _lock = threading.Lock()
     if _pool is not None:
         _pool.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -9,12 +9,12 @@ dtype object, and calls the program. What doesn't pass is converted and called a
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 
 import numpy as np
 
 from funcgrad.backends.llvm.engine import engine
+from funcgrad.core import fork
 from funcgrad.errors import CompileError
 
 # Sizes of CPython's object head (it is longer in free-threaded builds), and of what follows.
@@ -128,7 +128,7 @@ odd:
 }}
 """
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _run: Callable[..., int] | None = None
 
 

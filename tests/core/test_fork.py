@@ -1,0 +1,45 @@
+"""Children forked while other threads hold locks."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+HELD = """
+import gc, os, threading
+from funcgrad.core import fork, rest
+
+order, lock = [], fork.lock()
+fork.in_child(lambda: order.append(lock.locked()))
+inside, over = threading.Event(), threading.Event()
+
+def hold():
+    with lock, rest.no_collections():
+        inside.set()
+        over.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    free = lock.acquire(timeout=5)
+    with rest.no_collections():
+        rests = not gc.isenabled()
+    os._exit(0 if free and rests and gc.isenabled() and order == [False] else 1)
+still = lock.locked() and not gc.isenabled() and not order
+over.set()
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert still and not lock.locked() and gc.isenabled()
+"""
+
+
+def test_a_child_finds_locks_free_and_garbage_collected():
+    # A process of its own: from 3.12 on Python warns of a fork beside threads.
+    command = [sys.executable, "-W", "ignore", "-c", HELD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
