@@ -21,6 +21,9 @@ class Late:
 
     def __init__(self, name: str):
         self._name = name
+        self._module: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self._name), name)
+        if self._module is None:
+            self._module = importlib.import_module(self._name)
+        return getattr(self._module, name)

@@ -28,12 +28,13 @@ _EXACT = {
 class LargeImpl:
     """An operation's `impl` on operands of certain types, whose result is large."""
 
-    __slots__ = ("_aval", "_kernel", "_made", "_prim")
+    __slots__ = ("_aval", "_kernel", "_made", "_memory", "_prim")
 
     def __init__(self, prim: Any, aval: Any):
         self._prim, self._aval = prim, aval
         self._made = 0
         self._kernel: Any = None
+        self._memory: Any = None
 
     def __call__(self, xp: Any, *values: Any, **params: Any) -> Any:
         if self._kernel is not None and all(v.flags.c_contiguous for v in values):
@@ -41,7 +42,9 @@ class LargeImpl:
         self._made += self._aval.nbytes
         if self._made < KEPT_AFTER:
             return self._prim.impl(xp, *values, **params)
-        memory = backend.eager().memory()
+        memory = self._memory
+        if memory is None:
+            memory = self._memory = backend.eager().memory()
         if self._made >= COMPILED_AFTER and self._kernel is None and self._is_exact(values):
             self._kernel = backend.eager().kernel(self._prim, values, self._aval, params)
         token = memory.begin()

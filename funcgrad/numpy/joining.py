@@ -36,6 +36,7 @@ from funcgrad.ops import shape as ops
 from funcgrad.ops.base import full
 from funcgrad.ops.convert import convert_element_type
 from funcgrad.ops.indexing import index, index_update
+from funcgrad.ops.shape import slice_p
 
 __all__ = [
     "append", "array_split", "block", "column_stack", "concat", "concatenate", "dsplit",
@@ -234,9 +235,18 @@ def _cut(name: str, ary: Any, sections: Any, axis: int, equal: bool) -> list:
             )
         each, more = divmod(size, count)
         bounds = [i * each + min(i, more) for i in range(count + 1)]
-    lead = (slice(None),) * axis
     pairs = itertools.pairwise(bounds)
-    return [index(ary, (*lead, slice(start, max(start, stop)))) for start, stop in pairs]
+    return [_section(ary, axis, start, max(start, stop)) for start, stop in pairs]
+
+
+def _section(ary: Any, axis: int, start: int, stop: int) -> Any:
+    """ary[start:stop] along an axis; a part of it without the work of reading an index."""
+    shape = ary.shape
+    if stop - start == shape[axis]:
+        return index(ary, ...)
+    starts = (*(0 for _ in shape[:axis]), start, *(0 for _ in shape[axis + 1 :]))
+    limits = (*shape[:axis], stop, *shape[axis + 1 :])
+    return slice_p.bind(ary, start_indices=starts, limit_indices=limits, strides=None)
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list:

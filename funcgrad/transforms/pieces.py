@@ -9,26 +9,38 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from funcgrad.core.ir import Jaxpr, Literal
+from funcgrad.core.large import implementation
 
 
 class Pieces:
-    """A sum of padded slices along one axis: pad(ct) → [the first one, padded]."""
+    """A sum of padded slices along one axis.
 
-    __slots__ = ("_axis", "_ct", "_ends", "_pad", "_sum")
+    pad(ct) → [the first one, padded]; room(np) → memory for the sum
+    """
 
-    def __init__(self, pad: Callable[..., Sequence], ct: np.ndarray, axis: int, start: int):
-        self._pad, self._ct, self._axis = pad, ct, axis
+    __slots__ = ("_axis", "_ct", "_ends", "_pad", "_room", "_sum")
+
+    def __init__(
+        self, pad: Callable[..., Sequence], room: Callable, ct: np.ndarray, axis: int, start: int
+    ):
+        self._pad, self._room, self._ct, self._axis = pad, room, ct, axis
         self._ends = [start, start + ct.shape[axis]]  # where filled and empty parts meet, in order
         self._sum: np.ndarray | None = None
 
     def whole(self) -> np.ndarray:
         """The sum as an array."""
-        return self._pad(self._ct)[0] if self._sum is None else self._sum
+        if self._sum is None:
+            return self._pad(self._ct)[0]
+        ends = [0, *self._ends, self._sum.shape[self._axis]]
+        for start, stop in zip(ends[::2], ends[1::2], strict=True):
+            if start < stop:
+                self._part(start, stop)[...] = 0
+        return self._sum
 
     def add(self, other: Pieces) -> bool:
         """Add another slice of the same array, if it is cut along the same axis and lies in an
@@ -39,15 +51,19 @@ class Pieces:
         if not free or other._axis != self._axis or other._sum is not None:
             return False
         if self._sum is None:
-            self._sum = self._pad(self._ct)[0]
-            self._part(*self._ends)[...] += 0  # which makes 0.0 of -0.0
-        self._part(start, stop)[...] += other._ct
+            self._sum = self._room(np)
+            self._fill(self._ends[0], self._ends[-1], self._ct)
+        self._fill(start, stop, other._ct)
         self._ends[at:at] = [start, stop]
         if at + 2 < len(self._ends) and self._ends[at + 2] == stop:
             del self._ends[at + 1 : at + 3]
         if at and self._ends[at - 1] == start:
             del self._ends[at - 1 : at + 1]
         return True
+
+    def _fill(self, start: int, stop: int, ct: np.ndarray) -> None:
+        # Added to the zeros of others, which makes 0.0 of -0.0.
+        np.add(ct, 0, out=self._part(start, stop))
 
     def _part(self, start: int, stop: int) -> np.ndarray:
         assert self._sum is not None
@@ -79,7 +95,16 @@ def pulled_pieces(backward: Jaxpr, pull: Callable[..., Sequence]) -> Callable[..
     if not isinstance(zero, Literal) or zero.value.tobytes().strip(b"\0"):
         return None
     ((axis, start),) = cut
-    return lambda ct: [Pieces(pull, ct, axis, start)]
+    aval = backward.outs[0].aval
+    room = implementation(_Room("room", lambda xp: xp.empty(aval.shape, aval.dtype)), aval)
+    return lambda ct: [Pieces(pull, room, ct, axis, start)]
+
+
+class _Room(NamedTuple):
+    """What `implementation` wants of an operation, of one that only takes memory."""
+
+    name: str
+    impl: Callable
 
 
 def in_one(ct: Any) -> Any:

@@ -468,8 +468,13 @@ def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:
 
 
 def _sum(x: Any, y: Any) -> Any:
-    if type(x) is ndarray and type(y) is ndarray and x.nbytes < LARGE:
-        return asarray(add.impl(np, x, y))
+    if type(x) is ndarray and type(y) is ndarray:
+        if x.nbytes < LARGE:
+            return asarray(add.impl(np, x, y))
+        kind = x.shape, x.dtype, False
+        known = context.current().types.get((add, *kind, *kind))  # as `evaluated2` finds it
+        if known is not None and x.shape == y.shape and x.dtype == y.dtype:
+            return known[1](np, x, y)
     out = add.bind(*(Array(a) if type(a) is ndarray else a for a in (x, y)))
     return out._value if type(out) is Array else out
 

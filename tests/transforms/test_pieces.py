@@ -19,7 +19,9 @@ def piece(start, stop, size=10, axis=0, shape=(10, 3)):
     shape = tuple(stop - start if i == axis else n for i, n in enumerate(shape))
     ct = RNG.choice(np.float32([-0.0, 0.0, 1.5, np.nan, -np.inf, 2.0]), shape)
     width = [(start, size - stop) if i == axis else (0, 0) for i in range(len(shape))]
-    return Pieces(lambda ct: [np.pad(ct, width)], ct, axis, start), np.pad(ct, width)
+    whole = np.pad(ct, width)
+    room = lambda xp: xp.full_like(whole, 7)
+    return Pieces(lambda ct: [np.pad(ct, width)], room, ct, axis, start), whole
 
 
 def same_bits(x, y):

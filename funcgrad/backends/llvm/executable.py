@@ -198,7 +198,10 @@ class Executable:
             )
         out = []
         for v, aval in zip(values, self.facts.ins, strict=True):
-            x = np.require(v, aval.dtype, ("C", "A"))
+            if type(v) is np.ndarray and v.dtype is aval.dtype and v.flags.aligned:
+                x = v if v.flags.c_contiguous else np.ascontiguousarray(v)
+            else:
+                x = np.require(v, aval.dtype, ("C", "A"))
             if x.shape != aval.shape:
                 raise TypeError(f"{self.facts.name} takes {aval}, got shape {x.shape}")
             if type(x) is not np.ndarray or x.dtype is not aval.dtype:
