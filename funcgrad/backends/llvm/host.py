@@ -48,6 +48,7 @@ STACK_BYTES = 32_768
 # How many steps a function has: those of a long program are several.
 _PART = 64
 _PARAMETERS = "ptr %inputs, ptr %outputs, ptr %arena, ptr %constants, ptr %callback, ptr %comms"
+_GIVEN = ("%inputs", "%outputs", "%arena", "%constants")  # to tasks
 _SPACES = {"input": "%inputs", "output": "%outputs", "constant": "%constants"}
 
 
@@ -137,24 +138,33 @@ def _written(s: Step) -> list[Ref]:
     return [s.c] if isinstance(s, GemmStep) else []
 
 
+def _refs(s: Step) -> tuple[Ref, ...]:
+    """The addresses of a step of a parallel loop."""
+    assert isinstance(s, KernelStep | GemmStep), s
+    return s.args if isinstance(s, KernelStep) else (s.a, s.b, s.c)
+
+
 class _Host:
     def __init__(self, natives: Mapping[Kernel, Native]):
         self.natives = natives
         self.module = Definitions()
-        self.f: Function
-        self.bases: dict[tuple[str, int], str]
-        self.counters: dict[int, str]
-        self.slots: dict[str, tuple[str, int]]
+        self.f = Function(self.module)
+        self.bases: dict[tuple[str, int], str] = {}
+        self.counters: dict[int, str] = {}
+        self.slots: dict[str, tuple[str, int]] = {}
         self.templates: dict[str, str] = {}
+        self.name = ""
+        self.tasks: list[str] = []
         self.host_count = 0
         self.exchange_count = 0
 
     def run(self, program: Program, name: str) -> str:
         """The module. A long program is several functions: LLVM's work grows faster than they."""
-        steps = program.steps
+        steps, self.name = program.steps, name
         parts = [steps[i : i + _PART] for i in range(0, len(steps), _PART)] or [()]
         if len(parts) == 1:
-            return self.module.text([self.function(f"define i32 @{name}", steps)])
+            whole = self.function(f"define i32 @{name}", steps)
+            return self.module.text([*self.tasks, whole])
         functions = [
             self.function(f"define internal i32 @{name}_{i}", part) for i, part in enumerate(parts)
         ]
@@ -168,28 +178,39 @@ class _Host:
                 f"  ret i32 %status{i}",
                 f"go{i}:",
             ]
-        return self.module.text([*functions, "\n".join([*lines, "  ret i32 0", "}"])])
+        return self.module.text([*self.tasks, *functions, "\n".join([*lines, "  ret i32 0", "}"])])
 
     def function(self, head: str, steps: Sequence[Step]) -> str:
         """The function of some of the steps."""
+
+        def write() -> None:
+            self.steps(steps)
+            self.f.do("ret i32 0")
+            self.f.start("failed")
+            self.f.do("ret i32 1")
+
+        return self.written(f"{head}({_PARAMETERS})", write)
+
+    def written(self, head: str, write: Callable[[], None]) -> str:
+        """A function, after which the one in hand goes on."""
+        kept = self.f, self.bases, self.counters, self.slots
         self.f, self.bases, self.counters, self.slots = Function(self.module), {}, {}, {}
         self.f.do("br label %steps")
         jump = self.f.lines.pop()
         self.f.start("steps")
-        self.steps(steps)
-        self.f.do("ret i32 0")
-        self.f.start("failed")
-        self.f.do("ret i32 1")
+        write()
         self.f.entry += [f"  {p} = alloca [{n} x i64], align 64" for p, n in self.slots.values()]
         self.f.entry.append(jump)
-        return self.f.text(f"{head}({_PARAMETERS}) noinline nounwind")
+        text = self.f.text(f"{head} noinline nounwind")
+        self.f, self.bases, self.counters, self.slots = kept
+        return text
 
     # ---- memory
 
     def base(self, ref: Ref) -> str:
         """The pointer that a ref's space and number stand for, loaded at the function's start."""
-        if ref.space == "arena":
-            return "%arena"
+        if ref.space in ("arena", "band"):
+            return f"%{ref.space}"
         key = (ref.space, ref.number)
         if key not in self.bases:
             n = len(self.bases)
@@ -346,7 +367,8 @@ class _Host:
                 moved.append(self.f.let(f"getelementptr i8, ptr {p}, i64 {offset}"))
             self.batch(rest, moved, widths, product)
 
-        self.count(size, turn)
+        if size:
+            self.count(0, size, turn)
 
     def host(self, s: HostStep) -> None:
         found = routines.routine(s)
@@ -423,10 +445,8 @@ class _Host:
 
     # ---- control
 
-    def count(self, length: int, body) -> None:
-        """for i in range(length): body(i)."""
-        if not length:
-            return
+    def count(self, start: int | str, stop: int | str, body) -> None:
+        """for i in range(start, stop), not empty: body(i)."""
         f = self.f
         head, before, i = f.name("loop"), f.block, "%" + f.name("t")
         f.do(f"br label %{head}")
@@ -435,17 +455,60 @@ class _Host:
         f.lines.append("")
         body(i)
         step = f.let(f"add nuw nsw i64 {i}, 1")
-        f.lines[place] = f"  {i} = phi i64 [0, %{before}], [{step}, %{f.block}]"
-        more, after = f.let(f"icmp slt i64 {step}, {length}"), f.name("done")
+        f.lines[place] = f"  {i} = phi i64 [{start}, %{before}], [{step}, %{f.block}]"
+        more, after = f.let(f"icmp slt i64 {step}, {stop}"), f.name("done")
         f.do(f"br i1 {more}, label %{head}, label %{after}")
         f.start(after)
 
     def loop(self, s: LoopStep) -> None:
+        if s.parallel:
+            self.parallel(s)
+            return
+
         def turn(i: str) -> None:
             self.counters[s.number] = i
             self.steps(s.body)
 
-        self.count(s.length, turn)
+        if s.length:
+            self.count(0, s.length, turn)
+
+    def parallel(self, s: LoopStep) -> None:
+        """A loop whose turns threads share: its body is a function of a range of them."""
+        refs = [r for x in s.body for r in _refs(x)]
+        outer = sorted({n for r in refs for n, _ in r.strides} - {s.number})
+        around = self.slot("around", len(_GIVEN) + len(outer))
+        counters = [("i64", self.counters[n]) for n in outer]
+        self.put(around, [*(("ptr", x) for x in _GIVEN), *counters])
+        name = f"{self.name}_task{len(self.tasks)}"
+        head = f"define internal void @{name}(ptr %around, i64 %begin, i64 %end)"
+        self.tasks.append(self.written(head, lambda: self.task(s, outer)))
+        types = ["ptr", "ptr", "i64", "i64"]
+        self.module.declare("fg_parallel_for", "void", types)
+        given = [f"@{name}", around, str(s.length), "1"]
+        self.f.call("fg_parallel_for", "void", types, given)
+
+    def task(self, s: LoopStep, outer: Sequence[int]) -> None:
+        """Turns [begin, end) of a parallel loop, which read these loops' counters."""
+        for i, x in enumerate(_GIVEN):
+            self.f.entry += [
+                f"  {x}_at = getelementptr i64, ptr %around, i64 {i}",
+                f"  {x} = load ptr, ptr {x}_at",
+            ]
+        for i, n in enumerate(outer):
+            self.counters[n] = self.word("%around", len(_GIVEN) + i, "i64")
+        if s.band:
+            self.module.declare("fg_scratch_take", "ptr", ["i64"])
+            self.module.declare("fg_scratch_give", "void", ["ptr"])
+            self.f.do(f"%band = call ptr @fg_scratch_take(i64 {s.band})")
+
+        def turn(i: str) -> None:
+            self.counters[s.number] = i
+            self.steps(s.body)
+
+        self.count("%begin", "%end", turn)
+        if s.band:
+            self.f.call("fg_scratch_give", "void", ["ptr"], ["%band"])
+        self.f.do("ret void")
 
     def while_(self, s: WhileStep) -> None:
         f = self.f
