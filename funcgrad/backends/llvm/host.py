@@ -37,14 +37,16 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import attention, gemm, gemm_job, routines
+    from funcgrad.backends.llvm import attention, copies, gemm, gemm_job, routines
 else:
     attention = Late("funcgrad.backends.llvm.attention")
+    copies = Late("funcgrad.backends.llvm.copies")
     gemm = Late("funcgrad.backends.llvm.gemm")
     gemm_job = Late("funcgrad.backends.llvm.gemm_job")
     routines = Late("funcgrad.backends.llvm.routines")
 
 STACK_BYTES = 32_768
+_COPY_BYTES = 1 << 19  # from which on threads share a copy
 # How many steps a function has: those of a long program are several.
 _PART = 64
 _PARAMETERS = "ptr %inputs, ptr %outputs, ptr %arena, ptr %constants, ptr %callback, ptr %comms"
@@ -69,6 +71,8 @@ def needs(program: Program) -> list[Callable[[], Any]]:
             found[form] = partial(attention.install, *form)
         elif isinstance(s, HostStep):
             found[(id(s),)] = partial(routines.routine, s)
+        elif isinstance(s, CopyStep) and _is_large(s):
+            found[(copies.SYMBOL,)] = copies.install
     return list(found.values())
 
 
@@ -81,6 +85,11 @@ def host_steps(steps: Sequence[Step]) -> list[HostStep]:
 def exchange_steps(steps: Sequence[Step]) -> list[ExchangeStep]:
     """The exchanges, in the order in which the host function numbers them."""
     return [s for s in _written_steps(steps) if isinstance(s, ExchangeStep)]
+
+
+def _is_large(s: CopyStep) -> bool:
+    """Whether threads share a copy."""
+    return s.nbytes >= _COPY_BYTES and s.source != s.to
 
 
 def _install_product(kind: tuple[str, str, str]) -> None:
@@ -438,9 +447,14 @@ class _Host:
     def copy(self, s: CopyStep) -> None:
         if s.source == s.to or not s.nbytes:
             return
-        types = ["ptr", "ptr", "i64", "i1"]
+        types = ["ptr", "ptr", "i64"]
+        given = [self.address(s.to), self.address(s.source), str(s.nbytes)]
+        if _is_large(s):
+            self.module.declare(copies.SYMBOL, "void", types)
+            self.f.call(copies.SYMBOL, "void", types, given)
+            return
+        types, given = [*types, "i1"], [*given, "false"]
         self.module.declare("llvm.memmove.p0.p0.i64", "void", types)
-        given = [self.address(s.to), self.address(s.source), str(s.nbytes), "false"]
         self.f.call("llvm.memmove.p0.p0.i64", "void", types, given)
 
     # ---- control
