@@ -117,6 +117,9 @@ class Emitter:
         self.loose = reassociable(kernel.body)
         # Results of maxima and minima that loops carry as integers: op's result → carry.
         self.extremes: dict[Operand, Carry] = {}
+        # How often loops turn, by their axes.
+        self.sizes = {v.axis: v.size for v in plan.levels}
+        self.sizes |= {s.axis: s.size for s in walk(kernel.body) if isinstance(s, Loop)}
         # Stores past the caches by their ids, where those of the line in hand go, if there was one.
         self.streams = streams(kernel, stream_bytes)
         self.redirected: dict[int, tuple[str, str]] = {}
