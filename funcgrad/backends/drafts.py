@@ -22,6 +22,7 @@ from funcgrad.backends.attention import (
     spans,
     strided_results,
 )
+from funcgrad.backends.bands import banded, sliced_kernel, sliced_product
 from funcgrad.backends.builder import strides_of
 from funcgrad.backends.fusion import Cluster, Entry, fuse
 from funcgrad.backends.gemms import gemm_shape
@@ -171,7 +172,8 @@ class _BlockDrafter:
             elif any(v.aval.size for v in entry.outs) or entry.prim.multiple or entry.prim.effect:
                 self.step(entry)
         values = [self.tensor(a) for a in self.jaxpr.outs]
-        return Block(self.drafts, list(zip(values, outs, strict=True)))
+        drafts = banded(self.drafts, values, self.drafter.loop_number)
+        return Block(drafts, list(zip(values, outs, strict=True)))
 
     def kept(self, entries: Sequence[Entry]) -> set[Var]:
         """The roots that somebody other than their own cluster reads."""
@@ -231,8 +233,10 @@ class _BlockDrafter:
         reads = [t for t, b in zip(tensors, kernel.params, strict=True) if b.role == "in"]
         writes = [t for t, b in zip(tensors, kernel.params, strict=True) if b.role != "in"]
         pairs = [(tensors[o], tensors[i]) for o, i in kernel.in_place]
+        shared = self.drafter.shared
         self.add(reads, writes, lambda inner: [KernelStep(kernel, tuple(t.place for t in tensors))],
-                 in_place=pairs, **rest)  # fmt: skip
+                 in_place=pairs, sliced=lambda n: sliced_kernel(kernel, tensors, n, shared),
+                 **rest)  # fmt: skip
 
     def step(self, eqn: Eqn) -> None:
         """An equation that is a step of its own."""
@@ -274,14 +278,16 @@ class _BlockDrafter:
         (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
         offsets = [0 if v is None else v.offset * dtype.itemsize for v in (va, vb)]
 
+        nowhere = Ref("arena")
+        step = GemmStep(dtype, out.aval.dtype, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
+                        *shape.strides, shape.batch, shape.axes)  # fmt: skip
+
         def make(inner: Any) -> list[Step]:
             at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])
-            sizes = shape.m, shape.n, shape.k
-            places = at_a, at_b, out.place
-            types = dtype, out.aval.dtype
-            return [GemmStep(*types, *sizes, *places, *shape.strides, shape.batch, shape.axes)]
+            return [replace(step, a=at_a, b=at_b, c=out.place)]
 
-        self.add([a, b], [out], make)
+        self.add([a, b], [out], make, product=step,
+                 sliced=lambda n: sliced_product(step, (a, b, out), (*offsets, 0)))  # fmt: skip
         return True
 
     def strides_of(self, out: Var) -> tuple[int, ...]:

@@ -235,14 +235,15 @@ class _BlockPlanner:
         return _Slot(dest.place, t.aval.nbytes, t, False)
 
     def under(self, t: Tensor) -> _Slot | None:
-        """The memory of a result that will be written over a tensor, element by element."""
+        """The memory of a result that will be written over a tensor, element by element, or that
+        begins as it is."""
         i = self.last.get(t, self.end)
         if self.takes_over or i >= self.end:
             return None
         draft = self.drafts[i]
         if sum(x.whole is t for x in draft.reads) != 1:
             return None
-        for w, r in draft.in_place:
+        for w, r in (*draft.in_place, *draft.starts):
             dest = self.wanted.get(w)
             if r is not t or dest is None or dest in self.carried or w.base is not None:
                 continue

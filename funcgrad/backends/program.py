@@ -25,20 +25,21 @@ ALIGNMENT = 64
 class Ref(Record):
     """The address base + offset + Σ counter·stride, in bytes.
 
-    space, number: input number, output number or constant number; the arena is one (number 0)
+    space, number: input number, output number or constant number; the arena is one (number 0); the
+        number of a parallel `LoopStep` around, whose turns each have a "band" of memory
     strides: pairs (number of an enclosing `LoopStep`, bytes by which a turn moves the address)
 
     Inputs, outputs and the arena are aligned to 64 bytes or as numpy allocates (16); an address
     inside is as aligned as its offset and strides say.
     """
 
-    space: Literal["input", "output", "constant", "arena"]
+    space: Literal["input", "output", "constant", "arena", "band"]
     number: int = 0
     offset: int = 0
     strides: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
-        base = "arena" if self.space == "arena" else f"{self.space}{self.number}"
+        base = self.space if self.space in ("arena", "band") else f"{self.space}{self.number}"
         moves = "".join(f"{s:+}*t{n}" for n, s in self.strides)
         return f"{base}{f'+{self.offset}' if self.offset else ''}{moves}"
 
@@ -232,11 +233,17 @@ class CondStep(Record):
 
 
 class LoopStep(Record):
-    """Run the body `length` times; refs inside move with counter t`number` = 0 … length-1."""
+    """Run the body `length` times; refs inside move with counter t`number` = 0 … length-1.
+
+    parallel: turns are independent of each other; the body has kernels and products alone
+    band: bytes of memory that a turn of a parallel loop has for itself
+    """
 
     number: int
     length: int
     body: tuple[Step, ...]
+    parallel: bool = False
+    band: int = 0
 
 
 class WhileStep(Record):
@@ -387,7 +394,8 @@ def _nested_lines(s: CondStep | LoopStep | WhileStep, indent: str) -> Iterator[s
             yield f"{indent}{'if' if not i else 'elif'} {s.index} is {i}:"
             yield from _step_lines(branch, inner)
     elif isinstance(s, LoopStep):
-        yield f"{indent}loop t{s.number} < {s.length}:"
+        band = f", band {s.band} bytes" if s.band else ""
+        yield f"{indent}{'parallel' if s.parallel else 'loop'} t{s.number} < {s.length}{band}:"
         yield from _step_lines(s.body, inner)
     else:
         yield f"{indent}while:"

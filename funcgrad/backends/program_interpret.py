@@ -63,12 +63,14 @@ def run(
 
 class _Machine:
     def __init__(self, program: Program, ins: list[np.ndarray], outs: list[np.ndarray]):
-        self.spaces = {
+        self.bands: dict[int, np.ndarray] = {}  # by the number of their loop
+        self.spaces: dict[str, Any] = {
             "input": [_bytes(x) for x in ins],
             "output": [_bytes(x) for x in outs],
             "constant": [_bytes(x.copy()) for x in program.constants],
             # Bytes that look like nothing sensible, lest somebody reads them unwritten.
             "arena": [np.full(program.arena_bytes, 0xCB, BYTE)],
+            "band": self.bands,
         }
         self.counters: dict[int, int] = {}
         self.comms: list[Any] = []
@@ -199,6 +201,7 @@ class _Machine:
     def loop(self, s: LoopStep) -> None:
         for i in range(s.length):
             self.counters[s.number] = i
+            self.bands[s.number] = np.full(s.band, 0xCB, BYTE)
             self.run(s.body)
 
     def while_(self, s: WhileStep) -> None:

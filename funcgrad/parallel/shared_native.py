@@ -14,6 +14,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from funcgrad.backends.exchanges import KINDS
+from funcgrad.backends.llvm.copies import stream_function
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Bool, Code, Int, declare
 from funcgrad.backends.llvm.target import Target
 from funcgrad.parallel.fold import write_folds
@@ -337,24 +338,3 @@ class _Shared:
         self.publish(x)
         self.met(x)
         x.done()
-
-
-def stream_function(module: ir.Module) -> ir.Function:
-    """void stream(to, source, bytes): a copy that leaves nothing of `to` in the caches."""
-    code = Code(module, "stream", [PTR, PTR, I64])
-    to, source, nbytes = code.args
-    copy = declare(module, "memcpy", ir.FunctionType(PTR, [PTR, PTR, I64]))
-    byte, lanes = ir.IntType(8), ir.VectorType(I64, 8)
-    first = ((0 - Int(code, code.b.ptrtoint(to, I64))) % 64).min(nbytes)
-    code.b.call(copy, [to, source, first.value])
-    whole = first + (nbytes - first) // 256 * 256
-    past = module.add_metadata([I32(1)])
-    with code.range(first, whole, 256) as i:
-        places = [i + 64 * k for k in range(4)]
-        values = [code.b.load(code.at(source, p, byte), typ=lanes, align=1) for p in places]
-        for p, value in zip(places, values, strict=True):
-            code.b.store(value, code.at(to, p, byte), 64).set_metadata("nontemporal", past)
-    rest = nbytes - whole
-    code.b.call(copy, [code.at(to, whole, byte), code.at(source, whole, byte), rest.value])
-    code.ret()
-    return code.function

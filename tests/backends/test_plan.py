@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import funcgrad as fg
 from funcgrad.backends import drafts
 from funcgrad.backends.program import CopyStep, GemmStep, LoopStep, walk
 from funcgrad.core.staging import stage
@@ -409,3 +410,12 @@ def test_a_second_value_is_not_written_into_a_results_place(donated):
     x, w = floats(12, 12), floats(12, 12)
     check(f, x, w, donated=[donated, False])
     check(lambda x, w: f(x, w)[::-1], x, w, donated=[donated, False])
+
+
+def test_what_an_update_begins_as_lies_in_its_result():
+    def f(x, i):
+        return [fg.numpy.zeros((100, 200)).at[i].add(x)]
+
+    planned = check(f, floats(50, 200), np.arange(50, dtype=np.int32))
+    assert not any(isinstance(s, CopyStep) for s in walk(planned.steps))
+    assert planned.arena_bytes < 4096

@@ -129,7 +129,11 @@ class Built:
         self, target: Engine, text: str, links: Callable[[], dict[str, Library]]
     ) -> None:
         # Without loops it runs once a call: calls of kernels, whose time is theirs.
-        repeats = any(isinstance(s, LoopStep | WhileStep) for s in walk(self.program.steps))
+        # (Turns of a parallel loop are long.)
+        repeats = any(
+            isinstance(s, WhileStep) or (isinstance(s, LoopStep) and not s.parallel)
+            for s in walk(self.program.steps)
+        )
         self.library = target.compile(text, level=int(repeats), links=links)
 
     def executable(self) -> Executable:

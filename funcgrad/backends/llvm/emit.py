@@ -8,6 +8,7 @@ void(pointers…, i64 begin, i64 end) on a part of its range where threads share
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from funcgrad.backends.llvm.emit_schedule import (
     schedule,
 )
 from funcgrad.backends.llvm.emit_stage import stage, staged
+from funcgrad.backends.llvm.emit_stream import run_streamed, streams
 from funcgrad.backends.llvm.emit_sums import in_blocks, sum_blocks
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
@@ -87,15 +89,16 @@ class Emitted(Record):
 def emit(kernel: Kernel, name: str, ranges: Mapping[Loop, Range], target: Target) -> Emitted:
     """The LLVM function of a kernel that has points."""
     plan = schedule(kernel, ranges, target.caches.l1)
-    return Emitter(kernel, plan, ranges, target.vector_bits).run(name)
+    return Emitter(kernel, plan, ranges, target.vector_bits, target.stream_bytes).run(name)
 
 
 class Emitter:
     """Writes the function of one kernel."""
 
     def __init__(
-        self, kernel: Kernel, plan: Schedule, ranges: Mapping[Loop, Range], vector_bits: int
-    ):
+        self, kernel: Kernel, plan: Schedule, ranges: Mapping[Loop, Range], vector_bits: int,
+        stream_bytes: int,
+    ):  # fmt: skip
         self.kernel = kernel
         self.plan = plan
         self.ranges = ranges
@@ -114,6 +117,13 @@ class Emitter:
         self.loose = reassociable(kernel.body)
         # Results of maxima and minima that loops carry as integers: op's result → carry.
         self.extremes: dict[Operand, Carry] = {}
+        # How often loops turn, by their axes.
+        self.sizes = {v.axis: v.size for v in plan.levels}
+        self.sizes |= {s.axis: s.size for s in walk(kernel.body) if isinstance(s, Loop)}
+        # Stores past the caches by their ids, where those of the line in hand go, if there was one.
+        self.streams = streams(kernel, stream_bytes)
+        self.redirected: dict[int, tuple[str, str]] = {}
+        self.streamed = False
         self.edges = Edges(kernel, vector_bits)
         # Conditions that are constants in the part of a loop in hand.
         self.known: dict[Value, str] = {}
@@ -135,6 +145,9 @@ class Emitter:
         self._levels(list(self.plan.levels), self.plan.lead)
         for block in self.taken:
             self.f.do(f"call void @fg_scratch_give(ptr {block})")
+        if self.streamed:
+            # Streaming stores are in no order with others, the end of a task among them.
+            self.f.do("fence seq_cst")
         self.f.do("ret void")
         linkage = "internal " if shared else ""
         head = f"define {linkage}void @{name}({', '.join(params)}) noinline nounwind"
@@ -208,9 +221,10 @@ class Emitter:
         stays = guarded or ((few or not rest) and is_row(self.plan, level, self.kernel.body))
         parts = self.edges.parts(self.kernel.body if not rest else (), level.axis, level.size)
         hints = [STAYS] if stays or len(parts) > 1 else []
-        run_parts(
-            self, parts, start, stop, lambda low, high: self.loop(low, high, turn, hints=hints)
-        )
+        run = partial(self.loop, body=turn, hints=hints)
+        body = () if rest else self.kernel.body
+        rows = partial(run_streamed, self, body, level.axis, turn, run)
+        run_parts(self, parts, start, stop, rows)
 
     def _enter(self, level: Level, i: str) -> None:
         """Turn i of a level has begun: its axis, or the bounds of its axis, are known."""
@@ -315,10 +329,13 @@ class Emitter:
         value, kind = self.read(s.value), memory_type(s.buffer.dtype)
         if s.buffer.dtype == BOOL:
             value = self.f.let(f"zext i1 {value} to i8")
-        place = self.address(s.buffer, s.index)
-        self.f.do(
-            f"store {kind} {value}, ptr {place}{self._align(s.buffer)}{self._group(s.buffer)}"
-        )
+        if id(s) in self.redirected:
+            array, k = self.redirected[id(s)]
+            place = self.f.let(f"getelementptr inbounds {kind}, ptr {array}, i64 {k}")
+            group = self.group(len(self.groups) - 1)
+        else:
+            place, group = self.address(s.buffer, s.index), self._group(s.buffer)
+        self.f.do(f"store {kind} {value}, ptr {place}{self._align(s.buffer)}{group}")
 
     def address(self, buffer: Buffer, index: Index) -> str:
         """The address of an element."""
@@ -442,7 +459,9 @@ class Emitter:
             outs = self._blocks(s, (start, stop), types, starts, run)
         elif s.parallel and not s.carries:
             parts, outs = self.edges.parts(s.body, s.axis, s.size), []
-            run_parts(self, parts, start, stop, lambda low, high: run(low, high, []))
+            plain = partial(run, starts=[])
+            rows = partial(run_streamed, self, s.body, s.axis, turn, plain)
+            run_parts(self, parts, start, stop, rows)
         else:
             outs = run(start, stop, starts)
         self.env.update(zip((c.out for c in s.carries), outs, strict=True))

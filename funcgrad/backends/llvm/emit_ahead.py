@@ -38,10 +38,17 @@ def prefetch_rows(
     # Where a block of points is in hand, its values are read from arrays at first use.
     if not wanted or type(e.env) is not dict:
         return
-    later = min(size - 1, max(1, AHEAD // sum(n for _, n, _ in wanted)))
+    later = max(1, AHEAD // sum(n for _, n, _ in wanted))
+    outer = _goes_on(e, axis, size, wanted)
+    last = str(size - 1)
+    if outer is None:
+        later = min(size - 1, later)
+    else:
+        left = e.f.let(f"sub nuw nsw i64 {e.sizes[outer]}, {e.env[outer]}")
+        last = e.f.let(f"sub nuw nsw i64 {e.f.let(f'mul nuw nsw i64 {left}, {size}')}, 1")
     now, e.env = e.env, dict(e.env)
     moved = e.f.let(f"add nuw nsw i64 {turn}, {later}")
-    e.env[axis] = e.f.intrinsic("smin", "i64", moved, str(size - 1))
+    e.env[axis] = e.f.intrinsic("smin", "i64", moved, last)
     e.env[inner] = "0"
     numbers = {id(t) for _, _, needed in wanted for t in needed}
     e.body([t for t in (*around, *inside) if id(t) in numbers])
@@ -49,6 +56,28 @@ def prefetch_rows(
         index = Index(s.index.const, tuple(t for t in s.index.terms if t[1] in e.env))
         _lines(e, e.address(s.buffer, index), nbytes, isinstance(s, Store))
     e.env = now
+
+
+def _goes_on(
+    e: Any, axis: Value, size: int, wanted: Sequence[tuple[Load | Store, int, list[Stmt]]]
+) -> Value | None:
+    """The axis of a loop around whose next turn goes on where turns along `axis` end, in all that
+    says where rows are."""
+    found: set[Value] = set()
+    for s, _, needed in wanted:
+        loads = [t for t in needed if isinstance(t, Load)]
+        if not loads or coefficient(s.index, axis):
+            return None
+        for t in loads:
+            step = size * coefficient(t.index, axis)
+            around = {v for c, v in t.index.terms if c == step and v in e.sizes and v is not axis}
+            others = any(v is not axis and v not in around for _, v in t.index.terms)
+            if not around or others or any(coefficient(s.index, v) for v in around):
+                return None
+            found |= around
+    ops = (t for _, _, needed in wanted for t in needed if isinstance(t, Op))
+    (outer,) = found if len(found) == 1 else (None,)
+    return None if any(a is axis or a is outer for t in ops for a in t.args) else outer
 
 
 def _same(s: Load | Store, t: Load | Store) -> bool:

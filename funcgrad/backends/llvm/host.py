@@ -37,17 +37,20 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import attention, gemm, gemm_job, routines
+    from funcgrad.backends.llvm import attention, copies, gemm, gemm_job, routines
 else:
     attention = Late("funcgrad.backends.llvm.attention")
+    copies = Late("funcgrad.backends.llvm.copies")
     gemm = Late("funcgrad.backends.llvm.gemm")
     gemm_job = Late("funcgrad.backends.llvm.gemm_job")
     routines = Late("funcgrad.backends.llvm.routines")
 
 STACK_BYTES = 32_768
+_COPY_BYTES = 1 << 19  # from which on threads share a copy
 # How many steps a function has: those of a long program are several.
 _PART = 64
 _PARAMETERS = "ptr %inputs, ptr %outputs, ptr %arena, ptr %constants, ptr %callback, ptr %comms"
+_GIVEN = ("%inputs", "%outputs", "%arena", "%constants")  # to tasks
 _SPACES = {"input": "%inputs", "output": "%outputs", "constant": "%constants"}
 
 
@@ -68,6 +71,8 @@ def needs(program: Program) -> list[Callable[[], Any]]:
             found[form] = partial(attention.install, *form)
         elif isinstance(s, HostStep):
             found[(id(s),)] = partial(routines.routine, s)
+        elif isinstance(s, CopyStep) and _is_large(s):
+            found[(copies.SYMBOL,)] = copies.install
     return list(found.values())
 
 
@@ -80,6 +85,11 @@ def host_steps(steps: Sequence[Step]) -> list[HostStep]:
 def exchange_steps(steps: Sequence[Step]) -> list[ExchangeStep]:
     """The exchanges, in the order in which the host function numbers them."""
     return [s for s in _written_steps(steps) if isinstance(s, ExchangeStep)]
+
+
+def _is_large(s: CopyStep) -> bool:
+    """Whether threads share a copy."""
+    return s.nbytes >= _COPY_BYTES and s.source != s.to
 
 
 def _install_product(kind: tuple[str, str, str]) -> None:
@@ -137,24 +147,33 @@ def _written(s: Step) -> list[Ref]:
     return [s.c] if isinstance(s, GemmStep) else []
 
 
+def _refs(s: Step) -> tuple[Ref, ...]:
+    """The addresses of a step of a parallel loop."""
+    assert isinstance(s, KernelStep | GemmStep), s
+    return s.args if isinstance(s, KernelStep) else (s.a, s.b, s.c)
+
+
 class _Host:
     def __init__(self, natives: Mapping[Kernel, Native]):
         self.natives = natives
         self.module = Definitions()
-        self.f: Function
-        self.bases: dict[tuple[str, int], str]
-        self.counters: dict[int, str]
-        self.slots: dict[str, tuple[str, int]]
+        self.f = Function(self.module)
+        self.bases: dict[tuple[str, int], str] = {}
+        self.counters: dict[int, str] = {}
+        self.slots: dict[str, tuple[str, int]] = {}
         self.templates: dict[str, str] = {}
+        self.name = ""
+        self.tasks: list[str] = []
         self.host_count = 0
         self.exchange_count = 0
 
     def run(self, program: Program, name: str) -> str:
         """The module. A long program is several functions: LLVM's work grows faster than they."""
-        steps = program.steps
+        steps, self.name = program.steps, name
         parts = [steps[i : i + _PART] for i in range(0, len(steps), _PART)] or [()]
         if len(parts) == 1:
-            return self.module.text([self.function(f"define i32 @{name}", steps)])
+            whole = self.function(f"define i32 @{name}", steps)
+            return self.module.text([*self.tasks, whole])
         functions = [
             self.function(f"define internal i32 @{name}_{i}", part) for i, part in enumerate(parts)
         ]
@@ -168,28 +187,39 @@ class _Host:
                 f"  ret i32 %status{i}",
                 f"go{i}:",
             ]
-        return self.module.text([*functions, "\n".join([*lines, "  ret i32 0", "}"])])
+        return self.module.text([*self.tasks, *functions, "\n".join([*lines, "  ret i32 0", "}"])])
 
     def function(self, head: str, steps: Sequence[Step]) -> str:
         """The function of some of the steps."""
+
+        def write() -> None:
+            self.steps(steps)
+            self.f.do("ret i32 0")
+            self.f.start("failed")
+            self.f.do("ret i32 1")
+
+        return self.written(f"{head}({_PARAMETERS})", write)
+
+    def written(self, head: str, write: Callable[[], None]) -> str:
+        """A function, after which the one in hand goes on."""
+        kept = self.f, self.bases, self.counters, self.slots
         self.f, self.bases, self.counters, self.slots = Function(self.module), {}, {}, {}
         self.f.do("br label %steps")
         jump = self.f.lines.pop()
         self.f.start("steps")
-        self.steps(steps)
-        self.f.do("ret i32 0")
-        self.f.start("failed")
-        self.f.do("ret i32 1")
+        write()
         self.f.entry += [f"  {p} = alloca [{n} x i64], align 64" for p, n in self.slots.values()]
         self.f.entry.append(jump)
-        return self.f.text(f"{head}({_PARAMETERS}) noinline nounwind")
+        text = self.f.text(f"{head} noinline nounwind")
+        self.f, self.bases, self.counters, self.slots = kept
+        return text
 
     # ---- memory
 
     def base(self, ref: Ref) -> str:
         """The pointer that a ref's space and number stand for, loaded at the function's start."""
-        if ref.space == "arena":
-            return "%arena"
+        if ref.space in ("arena", "band"):
+            return f"%{ref.space}"
         key = (ref.space, ref.number)
         if key not in self.bases:
             n = len(self.bases)
@@ -346,7 +376,8 @@ class _Host:
                 moved.append(self.f.let(f"getelementptr i8, ptr {p}, i64 {offset}"))
             self.batch(rest, moved, widths, product)
 
-        self.count(size, turn)
+        if size:
+            self.count(0, size, turn)
 
     def host(self, s: HostStep) -> None:
         found = routines.routine(s)
@@ -416,17 +447,20 @@ class _Host:
     def copy(self, s: CopyStep) -> None:
         if s.source == s.to or not s.nbytes:
             return
-        types = ["ptr", "ptr", "i64", "i1"]
+        types = ["ptr", "ptr", "i64"]
+        given = [self.address(s.to), self.address(s.source), str(s.nbytes)]
+        if _is_large(s):
+            self.module.declare(copies.SYMBOL, "void", types)
+            self.f.call(copies.SYMBOL, "void", types, given)
+            return
+        types, given = [*types, "i1"], [*given, "false"]
         self.module.declare("llvm.memmove.p0.p0.i64", "void", types)
-        given = [self.address(s.to), self.address(s.source), str(s.nbytes), "false"]
         self.f.call("llvm.memmove.p0.p0.i64", "void", types, given)
 
     # ---- control
 
-    def count(self, length: int, body) -> None:
-        """for i in range(length): body(i)."""
-        if not length:
-            return
+    def count(self, start: int | str, stop: int | str, body) -> None:
+        """for i in range(start, stop), not empty: body(i)."""
         f = self.f
         head, before, i = f.name("loop"), f.block, "%" + f.name("t")
         f.do(f"br label %{head}")
@@ -435,17 +469,60 @@ class _Host:
         f.lines.append("")
         body(i)
         step = f.let(f"add nuw nsw i64 {i}, 1")
-        f.lines[place] = f"  {i} = phi i64 [0, %{before}], [{step}, %{f.block}]"
-        more, after = f.let(f"icmp slt i64 {step}, {length}"), f.name("done")
+        f.lines[place] = f"  {i} = phi i64 [{start}, %{before}], [{step}, %{f.block}]"
+        more, after = f.let(f"icmp slt i64 {step}, {stop}"), f.name("done")
         f.do(f"br i1 {more}, label %{head}, label %{after}")
         f.start(after)
 
     def loop(self, s: LoopStep) -> None:
+        if s.parallel:
+            self.parallel(s)
+            return
+
         def turn(i: str) -> None:
             self.counters[s.number] = i
             self.steps(s.body)
 
-        self.count(s.length, turn)
+        if s.length:
+            self.count(0, s.length, turn)
+
+    def parallel(self, s: LoopStep) -> None:
+        """A loop whose turns threads share: its body is a function of a range of them."""
+        refs = [r for x in s.body for r in _refs(x)]
+        outer = sorted({n for r in refs for n, _ in r.strides} - {s.number})
+        around = self.slot("around", len(_GIVEN) + len(outer))
+        counters = [("i64", self.counters[n]) for n in outer]
+        self.put(around, [*(("ptr", x) for x in _GIVEN), *counters])
+        name = f"{self.name}_task{len(self.tasks)}"
+        head = f"define internal void @{name}(ptr %around, i64 %begin, i64 %end)"
+        self.tasks.append(self.written(head, lambda: self.task(s, outer)))
+        types = ["ptr", "ptr", "i64", "i64"]
+        self.module.declare("fg_parallel_for", "void", types)
+        given = [f"@{name}", around, str(s.length), "1"]
+        self.f.call("fg_parallel_for", "void", types, given)
+
+    def task(self, s: LoopStep, outer: Sequence[int]) -> None:
+        """Turns [begin, end) of a parallel loop, which read these loops' counters."""
+        for i, x in enumerate(_GIVEN):
+            self.f.entry += [
+                f"  {x}_at = getelementptr i64, ptr %around, i64 {i}",
+                f"  {x} = load ptr, ptr {x}_at",
+            ]
+        for i, n in enumerate(outer):
+            self.counters[n] = self.word("%around", len(_GIVEN) + i, "i64")
+        if s.band:
+            self.module.declare("fg_scratch_take", "ptr", ["i64"])
+            self.module.declare("fg_scratch_give", "void", ["ptr"])
+            self.f.do(f"%band = call ptr @fg_scratch_take(i64 {s.band})")
+
+        def turn(i: str) -> None:
+            self.counters[s.number] = i
+            self.steps(s.body)
+
+        self.count("%begin", "%end", turn)
+        if s.band:
+            self.f.call("fg_scratch_give", "void", ["ptr"], ["%band"])
+        self.f.do("ret void")
 
     def while_(self, s: WhileStep) -> None:
         f = self.f

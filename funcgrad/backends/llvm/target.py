@@ -127,6 +127,16 @@ class Target(Record):
         """
         return 512 if self.has("avx512f") else 256 if self.has("avx") else 128
 
+    @property
+    def stream_bytes(self) -> int:
+        """The size from which on an array is written past the caches, which can't hold it until
+        somebody reads it; 0 for never.
+
+        >>> Target("x86_64-unknown-linux-gnu", "znver3", "").stream_bytes
+        16777216
+        """
+        return self.caches.l3 // 2 if self.triple.startswith("x86_64") else 0
+
 
 @functools.cache
 def default_target() -> Target:

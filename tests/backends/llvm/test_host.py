@@ -8,6 +8,7 @@ import pytest
 from funcgrad.backends import program_interpret
 from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.llvm.host import host_steps, written_inputs
+from funcgrad.backends.llvm.pool import num_threads, set_num_threads
 from funcgrad.backends.loops import Buffer, Const
 from funcgrad.backends.program import (
     CondStep,
@@ -104,6 +105,42 @@ def test_nested_loops():
     x = np.arange(6, dtype=F32)
     (out,) = run(program([vector(6)], [ShapedArray((2, 6), F32)], steps), x)
     np.testing.assert_array_equal(out, [x + 1, x + 1])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_parallel_loop(threads):
+    """Each turn has a band of memory; turns of the loop around move the refs inside, too."""
+    band = Ref("band", 2)
+    row = ((1, 4000), (2, 40))
+    body = (
+        KernelStep(adds(10), (Ref("input", 0, 0, row), band)),
+        KernelStep(adds(10, by=2), (band, Ref("output", 0, 0, row))),
+    )
+    steps = [LoopStep(0, 3, ()), LoopStep(1, 4, (LoopStep(2, 100, body, True, 40),))]
+    aval = ShapedArray((4, 100, 10), F32)
+    x = np.arange(4000, dtype=F32).reshape(aval.shape)
+    before = num_threads()
+    set_num_threads(threads)
+    try:
+        (out,) = run(program([aval], [aval], steps), x)
+    finally:
+        set_num_threads(before)
+    np.testing.assert_array_equal(out, x + 3)
+
+
+def test_parallel_loops_in_branches():
+    """A task gets the counters that it needs; that of another loop may not be there."""
+    body = (
+        KernelStep(adds(10), (Ref("input", 0, 0, ((2, 40),)), Ref("output", 0, 0, ((2, 40),)))),
+    )
+    after = LoopStep(2, 20, body, True)
+    first = LoopStep(1, 3, (CopyStep(IN, ARENA, 40),))
+    cond = CondStep(Ref("input", 1), ((first,), (first, after)))
+    avals = [ShapedArray((20, 10), F32), ShapedArray((), I32)]
+    planned = program(avals, avals[:1], [cond, after], 64)
+    x = np.arange(200, dtype=F32).reshape(20, 10)
+    for i in range(2):
+        np.testing.assert_array_equal(run(planned, x, np.array(i, I32))[0], x + 1)
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])

@@ -76,6 +76,28 @@ def run(text, **environment):
     return done.stdout.splitlines()
 
 
+# A product that goes in bands of rows, whose loop is a function of its own.
+BANDS = """
+import hashlib
+import numpy as np
+import funcgrad as fg, funcgrad.numpy as fnp
+
+def fun(x, w):
+    return fnp.tanh(fnp.tanh(x @ w) @ w)
+
+x = (np.arange(40_000 * 64, dtype=np.float32) % 97 / 97).reshape(40_000, 64)
+f = fg.jit(fun)
+print(hashlib.sha256(np.asarray(f(x, x[:64]))).hexdigest())
+print("parallel t0" in f.lower(x, x[:64]).as_text("loops"))
+"""
+
+
+def test_bands_of_rows(folder):
+    first = run(BANDS, FUNCGRAD_NUM_THREADS="2")
+    assert first[1] == "True"
+    assert run(BANDS, FUNCGRAD_NUM_THREADS="2") == run(BANDS, FUNCGRAD_NUM_THREADS="1") == first
+
+
 def test_second_process_loads_no_compiler(folder):
     *first, how = run(PROGRAMS)
     assert how == "compiler"
