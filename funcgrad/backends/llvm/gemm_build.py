@@ -65,6 +65,9 @@ class Int:
     def __mod__(self, other: Any) -> Int:
         return self._op("urem", other)
 
+    def __and__(self, other: Any) -> Int:
+        return self._op("and_", other)
+
     def __rsub__(self, other: Any) -> Int:
         return self._op("sub", other, swap=True)
 

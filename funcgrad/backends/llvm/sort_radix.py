@@ -7,6 +7,8 @@ are counted and then moved in parallel, digit after digit.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
@@ -34,10 +36,11 @@ class Radix:
         self.parallel_for = declare(module, "fg_parallel_for", loop)
         self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
-        self.function = self._function()
 
-    def _function(self) -> ir.Function:
-        insertion, middle, long = self._insertion(), self._middle(), self._long()
+    @cached_property
+    def function(self) -> ir.Function:
+        """That for any length."""
+        insertion, middle, long = self.insertion, self.middle, self.long
         code = Code(self.module, self.name, [PTR, PTR, I64], result=PTR)
         a, room, n = code.args
         with code.when(n <= INSERTION):
@@ -55,7 +58,9 @@ class Radix:
             x = code.b.and_(x, self.word((1 << self.bits) - 1))
         return x
 
-    def _insertion(self) -> ir.Function:
+    @cached_property
+    def insertion(self) -> ir.Function:
+        """void (ptr words, i64 n), for a few words."""
         code = Code(self.module, f"{self.name}_insertion", [PTR, I64])
         b, (a, n) = code.b, code.args
         with code.range(1, n) as i:
@@ -85,18 +90,19 @@ class Radix:
             digit = code.b.zext(digit, I64)
         return Int(code, digit)
 
-    def _middle(self) -> ir.Function:
+    @cached_property
+    def middle(self) -> ir.Function:
         """All digits are counted at once, as moving words doesn't change how many there are."""
         code = Code(self.module, f"{self.name}_middle", [PTR, PTR, I64], result=PTR)
         a, room, n = code.args
         passes, size = self.bits // _DIGIT, _DIGITS
         counts = code.variable(I32, count=passes * size).slot
-        _clear(code, counts, passes * size * 4)
+        clear(code, counts, passes * size * 4)
         with code.range(0, n) as i:
             word = self._load(code, code.at(a, i, self.word))
             for p in range(passes):
                 digit = self._digit(code, word, self.word(self.shift + p * _DIGIT))
-                _grow(code, code.at(counts, digit + p * size, I32))
+                grow(code, code.at(counts, digit + p * size, I32))
         source, target = code.variable(PTR, a), code.variable(PTR, room)
         first = self._load(code, a)
         for p in range(passes):
@@ -126,14 +132,14 @@ class Radix:
         """Each word to the next place of its digit."""
         with code.range(begin, end) as i:
             word = self._load(code, code.at(source, i, self.word))
-            at = code.at(starts, self._digit(code, word, shift), I32)
-            place = code.load(at, I32)
-            code.store(code.b.add(place, I32(1)), at)
-            code.store(word, code.at(target, Int(code, code.b.zext(place, I64)), self.word))
+            place = grow(code, code.at(starts, self._digit(code, word, shift), I32))
+            code.store(word, code.at(target, place, self.word))
 
     # ---- long runs
 
-    def _long(self) -> ir.Function:
+    @cached_property
+    def long(self) -> ir.Function:
+        """For runs that are worth several threads."""
         count, move, place = self._count_task(), self._move_task(), self._places()
         code = Code(self.module, f"{self.name}_long", [PTR, PTR, I64], result=PTR)
         a, room, n = code.args
@@ -169,10 +175,10 @@ class Radix:
         source = job.pointer_at("source")
         with code.range(code.args[1], code.args[2]) as c:
             counts = code.at(job.pointer_at("counts"), c * _DIGITS, I32)
-            _clear(code, counts, 4 * _DIGITS)
+            clear(code, counts, 4 * _DIGITS)
             with code.range(c * chunk, ((c + 1) * chunk).min(n)) as i:
                 word = self._load(code, code.at(source, i, self.word))
-                _grow(code, code.at(counts, self._digit(code, word, shift), I32))
+                grow(code, code.at(counts, self._digit(code, word, shift), I32))
         code.ret()
         return code.function
 
@@ -204,11 +210,20 @@ class Radix:
         return code.function
 
 
-def _clear(code: Code, pointer: ir.Value, nbytes: int) -> None:
+def zext(code: Code, x: ir.Value) -> Int:
+    """An i32 as i64."""
+    return Int(code, code.b.zext(x, I64))
+
+
+def clear(code: Code, pointer: ir.Value, nbytes: Int | int) -> None:
+    """Zero memory."""
     kind = ir.FunctionType(VOID, [PTR, I8, I64, I1])
     f = declare(code.module, "llvm.memset.p0.i64", kind)
-    code.b.call(f, [pointer, I8(0), I64(nbytes), I1(0)])
+    code.b.call(f, [pointer, I8(0), code.i64(nbytes).value, I1(0)])
 
 
-def _grow(code: Code, pointer: ir.Value) -> None:
-    code.store(code.b.add(code.load(pointer, I32), I32(1)), pointer)
+def grow(code: Code, pointer: ir.Value) -> Int:
+    """Count one more in an i32 in memory; what was there before."""
+    held = code.load(pointer, I32)
+    code.store(code.b.add(held, I32(1)), pointer)
+    return zext(code, held)

@@ -8,15 +8,18 @@ that positions end in the order of the keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_job import Record
+from funcgrad.backends.llvm.sort_buckets import Buckets, Row, room
 from funcgrad.backends.llvm.sort_keys import Keys
 from funcgrad.backends.llvm.sort_radix import LONG, Radix
 
+I1 = ir.IntType(1)
 # A call: `outer` × `inner` rows of n elements that are `inner` apart, how many of each row are
 # wanted, then the arrays.
 CALL = ("outer", "n", "inner", "k")
@@ -37,11 +40,36 @@ class Rows:
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
         self._sorts: dict[tuple, Radix] = {}
 
-    def radix(self, word: ir.IntType, shift: int, bits: int) -> ir.Function:
+    def radix(self, word: ir.IntType, shift: int, bits: int) -> Radix:
         key = word.width, shift, bits
         if key not in self._sorts:
             self._sorts[key] = Radix(self.module, word, shift, bits)
-        return self._sorts[key].function
+        return self._sorts[key]
+
+    def unless_sorted(
+        self, keys: Keys, row: Row
+    ) -> Callable[[Code, Record, list[ir.Value], list[ir.Value]], AbstractContextManager[None]]:
+        """A context (code, call, arrays, scratch) for what sorts a row if buckets don't: they are
+        for long ones of integers side by side."""
+        word = row.word
+        buckets = None
+        if by_buckets(keys):
+            buckets = Buckets(self.module, row, self.radix(word, word.width - 32, 32))
+
+        @contextmanager
+        def context(
+            code: Code, call: Record, arrays: list[ir.Value], scratch: list[ir.Value]
+        ) -> Iterator[None]:
+            if buckets is None:
+                yield
+                return
+            n, done = call["n"], code.variable(I1, I1(0))
+            with code.when((n >= LONG) & (n < 1 << 31) & call["inner"].eq(1)):
+                done.set(buckets.run(code, n, arrays, scratch))
+            with code.b.if_then(code.b.not_(done.get())):
+                yield
+
+        return context
 
     def entry(
         self, name: str, arrays: int, row: Callable[[Code, Record, Int, list[ir.Value]], None],
@@ -111,17 +139,36 @@ def emit_keys(module: ir.Module, name: str, keys: Keys) -> None:
         to = code.at(r.pointer_at("to"), i * r["stride"], keys.storage)
         code.store(keys.unrank(code, rank), to)
 
+    def rank(code: Code, job: Record, i: Int, lanes: int = 0) -> ir.Value:
+        kind = ir.VectorType(keys.storage, lanes) if lanes else keys.storage
+        return keys.rank(code, _load(code, code.at(job.pointer_at("x"), i, keys.storage), kind, 4))
+
+    def put(code: Code, job: Record, i: Int, rank: ir.Value) -> None:
+        code.store(keys.unrank(code, rank), code.at(job.pointer_at("out"), i, keys.storage))
+
     reads, writes = rows.each("read", read), rows.each("write", write)
-    sort = rows.radix(word, 0, keys.bits)
+    sort = rows.radix(word, 0, keys.bits).function
+    unless_sorted = rows.unless_sorted(keys, Row(word, ("x", "out"), rank, rank, put))
 
     def row(code: Code, call: Record, first: Int, scratch: list[ir.Value]) -> None:
         n, inner = call["n"], call["inner"]
         x, out = (code.at(call.pointer_at(f"array{i}"), first, keys.storage) for i in (0, 1))
-        reads(code, n, words=scratch[0], to=x, stride=inner)
-        words = code.call(sort, *scratch, n)
-        writes(code, n, words=words, to=out, stride=inner)
+        with unless_sorted(code, call, [x, out], scratch):
+            reads(code, n, words=scratch[0], to=x, stride=inner)
+            words = code.call(sort, *scratch, n)
+            writes(code, n, words=words, to=out, stride=inner)
 
-    rows.entry(name, 2, row, lambda call: [call["n"] * size, call["n"] * size])
+    rows.entry(name, 2, row, lambda call: _blocks(keys, call["n"] * size))
+
+
+def by_buckets(keys: Keys) -> bool:
+    """Whether long rows of these keys may be sorted by buckets: floats don't spread enough."""
+    return keys.bits == 32 and not keys.floats
+
+
+def _blocks(keys: Keys, nbytes: Int) -> list[Int]:
+    """The bytes of two blocks for words that take so many."""
+    return [room(nbytes) if by_buckets(keys) else nbytes] * 2
 
 
 def emit_order(module: ir.Module, name: str, keys: Sequence[Keys], widths: Sequence[int]) -> None:
@@ -184,7 +231,7 @@ def _stage(rows: Rows, i: int, keys: Keys, part: tuple[int, int]) -> tuple:
             rank = code.b.zext(rank, I64)
         code.store(code.b.or_(code.b.shl(rank, I64(32)), place), at)
 
-    return i, rows.each(f"fill{i}_{shift}", fill), rows.radix(I64, 32, bits)
+    return i, rows.each(f"fill{i}_{shift}", fill), rows.radix(I64, 32, bits).function
 
 
 def _gather(rows: Rows, width: int) -> Callable[..., None]:
@@ -216,8 +263,25 @@ def _emit_carried(rows: Rows, name: str, keys: Keys, width: int) -> None:
         code.store(keys.unrank(code, rank), code.at(r.pointer_at("to"), at, keys.storage))
         code.store(code.b.trunc(word, kind), code.at(r.pointer_at("by"), at, kind))
 
+    def rank(code: Code, job: Record, i: Int, lanes: int = 0) -> ir.Value:
+        held = ir.VectorType(keys.storage, lanes) if lanes else keys.storage
+        at = code.at(job.pointer_at("key"), i, keys.storage)
+        return keys.rank(code, _load(code, at, held, 4))
+
+    def word_at(code: Code, job: Record, i: Int) -> ir.Value:
+        x = _load(code, code.at(job.pointer_at("x"), i, kind), kind)
+        upper = code.b.shl(code.b.zext(rank(code, job, i), I64), I64(32))
+        return code.b.or_(upper, code.b.zext(x, I64))
+
+    def put(code: Code, job: Record, i: Int, word: ir.Value) -> None:
+        key = keys.unrank(code, code.b.trunc(code.b.lshr(word, I64(32)), I32))
+        code.store(key, code.at(job.pointer_at("key_out"), i, keys.storage))
+        code.store(code.b.trunc(word, kind), code.at(job.pointer_at("out"), i, kind))
+
     fills, writes = rows.each("fill", fill), rows.each("write", write)
-    sort = rows.radix(I64, 32, keys.bits)
+    sort = rows.radix(I64, 32, keys.bits).function
+    names = ("key", "x", "key_out", "out")
+    unless_sorted = rows.unless_sorted(keys, Row(I64, names, rank, word_at, put))
 
     def row(code: Code, call: Record, first: Int, scratch: list[ir.Value]) -> None:
         n, inner = call["n"], call["inner"]
@@ -225,11 +289,12 @@ def _emit_carried(rows: Rows, name: str, keys: Keys, width: int) -> None:
             code.at(call.pointer_at(f"array{i}"), first, keys.storage if i % 2 == 0 else kind)
             for i in range(4)
         )
-        fills(code, n, words=scratch[0], to=key, by=x, stride=inner)
-        words = code.call(sort, *scratch, n)
-        writes(code, n, words=words, to=key_out, by=out, stride=inner)
+        with unless_sorted(code, call, [key, x, key_out, out], scratch):
+            fills(code, n, words=scratch[0], to=key, by=x, stride=inner)
+            words = code.call(sort, *scratch, n)
+            writes(code, n, words=words, to=key_out, by=out, stride=inner)
 
-    rows.entry(name, 4, row, lambda call: [call["n"] * 8, call["n"] * 8])
+    rows.entry(name, 4, row, lambda call: _blocks(keys, call["n"] * 8))
 
 
 def _load(code: Code, pointer: ir.Value, kind: ir.Type, align: int | None = None) -> ir.Value:

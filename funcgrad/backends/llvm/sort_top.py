@@ -33,7 +33,7 @@ class _Top:
     def __init__(self, module: ir.Module, name: str, keys: Keys):
         self.module, self.keys = module, keys
         rows = Rows(module)
-        self.sort = rows.radix(I64, 32, keys.bits)
+        self.sort = rows.radix(I64, 32, keys.bits).function
         few, many = self._few(), self._many()
 
         def row(code: Code, call: Record, first: Int, scratch: list[ir.Value]) -> None:
