@@ -24,6 +24,9 @@ RESULTS = {"attention": 1, "attention_backward": 3}
 BLOCKS, TASKS = (512, 256, 128), 16
 # Keys of the backward pass fall into ranges, of no fewer than RANGE, so that there are tasks.
 RANGE, SHARED_RANGE = 512, 128
+# Queries of up to so many places and heads are packed once for all keys, and their sums of dq are a
+# task's own where a head is one range; others are packed with each block.
+PACKED = 1 << 14
 # Rows of sums of dq are rounded up to a register tile's columns, which these are on some processor;
 # there are up to ROWS rows more than queries.
 COLUMNS, ROWS = (8, 12, 16, 32), 32
@@ -94,8 +97,10 @@ def spans(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
 
 def scratch_size(shape: Shape) -> int:
     """How many elements of temporary memory the backward pass needs: a number a row, and the sums
-    of dq of each range."""
+    of dq of each range, unless tasks have them."""
     s = shape.sizes
+    if shape.ranges == 1 and s.queries * (s.heads // s.key_heads) <= PACKED:
+        return s.batch * s.heads * s.queries
     row = max(-(-s.features // c) * c for c in COLUMNS)
     items = s.batch * s.heads
     return items * s.queries + shape.ranges * items * (s.queries + ROWS) * row

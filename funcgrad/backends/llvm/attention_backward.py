@@ -1,9 +1,9 @@
 """Attention backward: blocks of keys outside, blocks of queries inside, weights computed anew.
 
-Here keys are lanes. A task has all queries of one range of keys (of a batch's item and key head):
+Here keys are lanes. An item has all queries of one range of keys (of a batch's item and key head):
 it owns their dk and dv, and adds to sums of dq of its own, which are summed over ranges in the end.
-So no two tasks write to one place, and the order of sums depends on shapes alone. (Dao,
-"FlashAttention-2", 2023.)
+So no two items write to one place, and the order of sums depends on shapes alone. (Dao,
+"FlashAttention-2", 2023.) Where a head is one range, its sums needn't leave the cache.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from funcgrad.backends.llvm.attention_ahead import Ahead
 from funcgrad.backends.llvm.attention_pairs import CHUNK, Pairs
 from funcgrad.backends.llvm.attention_parts import CALL, Attention
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.attention_rows import QUERIES, Rows
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int, Variable
 from funcgrad.backends.llvm.gemm_job import Record
 
-# Panels of keys and tiles of queries at a time, and how many queries a small task has.
-PANELS, TILES, QUERIES = 4, 10, 256
-# Queries of up to so many places and heads are packed once for all keys; others with each block.
-PACKED = 1 << 14
+PANELS = 4  # of keys at a time
 
 
 class _Task(NamedTuple):
@@ -44,6 +43,7 @@ class _Task(NamedTuple):
     delta: ir.Value
     weights: ir.Value  # [query][key] of a panel
     ds: ir.Value  # the cotangents of scores, [panel][query][key]
+    dq: ir.Value  # sums, [head][query][feature], where they are the task's
     log_sum: ir.Value  # with pairs
     bias: ir.Value
     mask: ir.Value
@@ -64,176 +64,98 @@ class Backward:
     def __init__(self, parts: Attention, symbol: str, pairs: bool):
         self.parts = parts
         self.pairs = Pairs(parts, "key") if pairs else None
-        self.q_block, self.k_block = parts.rows * TILES, parts.cols * PANELS
+        self.rows = Rows(parts)
+        self.q_block, self.k_block = self.rows.block, parts.cols * PANELS
         self.weigh, self.add = self._weigh(), self.pairs.add() if self.pairs else None
-        delta, task, finish = self._delta(), self._task(), self._finish()
+        delta, finish, task = self.rows.task("delta"), self.rows.task("finish"), self._task()
         code = Code(parts.module, symbol, [PTR], public=True)
         call = Record(code, CALL, code.args[0])
-        items, small = call["batch"] * call["heads"], call["queries"].ceil_div(QUERIES)
-        parts.loop(code, delta, code.args[0], items * small)
-        tasks = call["batch"] // call["shared_batch"] * (call["key_heads"] // call["shared_heads"])
+        small = call["batch"] * call["heads"] * call["queries"].ceil_div(QUERIES)
+        several = call["ranges"] > 1
+        with code.when(several):
+            parts.loop(code, delta, code.args[0], small)
         if self.pairs is not None:
             clear = self.pairs.clear()
             parts.loop(code, clear, code.args[0], call["dbias_size"].ceil_div(CHUNK))
-        parts.loop(code, task, code.args[0], tasks * call["ranges"])
-        parts.loop(code, finish, code.args[0], items * small)
+        parts.loop(code, task, code.args[0], self._items(call))
+        with code.when(several):
+            parts.loop(code, finish, code.args[0], small)
         code.ret()
         self.function = code.function
 
-    # ---- memory
-
-    def _sums(self, code: Code, call: Record, number: Int, batch: Int, head: Int) -> ir.Value:
-        """The sums of dq of a range and a head: rows of `_row` elements."""
-        items = call["batch"] * call["heads"]
-        item = (number * call["batch"] + batch) * call["heads"] + head
-        rows = call["queries"].round_up(self.parts.rows)
-        at = items * call["queries"] + item * rows * self._row(call)
-        return code.at(call.pointer_at("scratch"), at, self.parts.acc)
-
-    def _row(self, call: Record) -> Int:
-        return call["features"].round_up(self.parts.cols)
-
-    def _packed(self, call: Record) -> tuple[Bool, Int, Int]:
-        """Whether all queries of a key head are packed at once, of how many heads they are then,
-        and for how many of each there is room: a multiple of a tile's rows."""
-        rows, group = self.parts.rows, call["heads"] // call["key_heads"]
-        queries = call["queries"].round_up(rows)
-        at_once = queries * group <= PACKED
-        return at_once, at_once.select(group, 1), at_once.select(queries, self.q_block)
-
-    def _deltas(self, code: Code, call: Record, batch: Int, head: Int, t: Int) -> Int:
-        """Where a row's number lies in `scratch`."""
-        return (batch * call["heads"] + head) * call["queries"] + t
-
-    def _small_task(self, name: str) -> tuple[Code, Record]:
-        """Tasks [begin, end), each of some queries of a head (`_place`)."""
-        code = Code(self.parts.module, name, [PTR, I64, I64])
-        call = Record(code, CALL, code.args[0])
-        return code, call
-
-    def _place(self, call: Record, i: Int) -> tuple[Int, Int, Int, Int]:
-        small = call["queries"].ceil_div(QUERIES)
-        start, item = i % small * QUERIES, i // small
-        stop = (start + QUERIES).min(call["queries"])
-        return item // call["heads"], item % call["heads"], start, stop
-
-    def _delta(self) -> ir.Function:
-        """Σ out·ct of each row."""
-        code, call = self._small_task("delta_task")
-        parts, h, lanes = self.parts, call["features"], self.parts.lanes
-        storage = parts.fmt.storage
-        unit = call["out_feature"].eq(1) & call["ct_feature"].eq(1)
-        whole = unit.select(h // lanes * lanes, 0)
-        wide = ir.VectorType(storage, lanes)
-        with code.range(code.args[1], code.args[2]) as i:
-            batch, head, start, stop = self._place(call, i)
-            with code.range(start, stop) as t:
-                out, ct = (parts.pointer(code, call, x, (batch, t, head)) for x in ("out", "ct"))
-                many = code.variable(parts.vec, ir.Constant(parts.vec, None))
-                one = code.variable(parts.acc, ir.Constant(parts.acc, 0.0))
-                with code.range(0, whole, lanes) as j:
-                    x, y = (parts.widened(code, code.at(p, j, storage), wide) for p in (out, ct))
-                    many.set(parts.fma(code, x, y, many.get()))
-                with code.range(whole, h) as j:
-                    x = parts.widened(code, code.at(out, j * call["out_feature"], storage), storage)
-                    y = parts.widened(code, code.at(ct, j * call["ct_feature"], storage), storage)
-                    one.set(code.b.fadd(one.get(), code.b.fmul(x, y)))
-                total = code.b.fadd(code.lane_sum(many.get()), one.get())
-                at = self._deltas(code, call, batch, head, t)
-                code.store(total, code.at(call.pointer_at("scratch"), at, parts.acc))
-        code.ret()
-        return code.function
-
-    def _finish(self) -> ir.Function:
-        """dq = scale · the sums of all ranges."""
-        code, call = self._small_task("finish_task")
-        parts, h, lanes = self.parts, call["features"], self.parts.lanes
-        storage = parts.fmt.storage
-        scale = parts.scale(code, call)
-        one_scale = code.b.extract_element(scale, I32(0))
-        whole = call["dq_feature"].eq(1).select(h // lanes * lanes, 0)
-        with code.range(code.args[1], code.args[2]) as i:
-            batch, head, start, stop = self._place(call, i)
-            first = self._sums(code, call, code.i64(0), batch, head)
-            rows = call["queries"].round_up(parts.rows)
-            apart = call["batch"] * call["heads"] * rows * self._row(call)
-            with code.range(start, stop) as t:
-                row = code.at(first, t * self._row(call), parts.acc)
-                to = parts.pointer(code, call, "dq", (batch, t, head))
-
-                def total(j: Int, kind: ir.Type, row: ir.Value = row) -> ir.Value:
-                    sums = code.variable(kind, ir.Constant(kind, None))
-                    with code.range(0, call["ranges"]) as r:
-                        p = code.at(row, r * apart + j, parts.acc)
-                        sums.set(code.b.fadd(sums.get(), code.load(p, kind, parts.width)))
-                    return sums.get()
-
-                with code.range(0, whole, lanes) as j:
-                    x = code.b.fmul(total(j, parts.vec), scale)
-                    parts.write(code, x, code.at(to, j, storage))
-                with code.range(whole, h) as j:
-                    x = code.b.fmul(total(j, parts.acc), one_scale)
-                    parts.write(code, x, code.at(to, j * call["dq_feature"], storage))
-        code.ret()
-        return code.function
-
-    # ---- the task
+    def _items(self, call: Record) -> Int:
+        heads = call["key_heads"] // call["shared_heads"]
+        return call["batch"] // call["shared_batch"] * heads * call["ranges"]
 
     def _task(self) -> ir.Function:
-        """Tasks [begin, end): a range of keys of a key head."""
-        code = Code(self.parts.module, "backward_task", [PTR, I64, I64])
-        call = Record(code, CALL, code.args[0])
-        parts, h = self.parts, call["features"]
-        rows, cols = parts.rows, parts.cols
+        """Takes items: a range of keys of a key head each, or of several that share a bias."""
+        parts = self.parts
+        code, call = parts.task("backward_task")
+        h, rows, cols = call["features"], parts.rows, parts.cols
         h_tiles, h_panels = h.ceil_div(rows), h.ceil_div(cols)
         columns = parts.panel(cols, h) * PANELS
         sums = h.round_up(rows) * (cols * PANELS)
-        _, heads, span = self._packed(call)
+        _, heads, span = self.rows.packed(call)
         across = parts.panel(rows, h) * (span // rows) * heads
         along = parts.panel(rows, span) * h_tiles * heads
+        dq = self.rows.keeps(call).select(span * heads * self.rows.size(call), 0)
         sizes = [
             columns, columns, parts.panel(cols, code.i64(self.k_block)) * h_panels, sums, sums,
             across, across, along, along, code.i64(self.q_block), code.i64(self.q_block),
-            code.i64(self.q_block * cols), code.i64(self.q_block * cols * PANELS),
+            code.i64(self.q_block * cols), code.i64(self.q_block * cols * PANELS), dq,
             code.i64(self.q_block),
             *[self.pairs.room(code, self.q_block) if self.pairs else code.i64(0)] * 2,
         ]  # fmt: skip
         memory, places = parts.memory(code, sizes)
-        with code.range(code.args[1], code.args[2]) as i:
-            number, rest = i % call["ranges"], i // call["ranges"]
-            many = call["key_heads"] // call["shared_heads"]
-            first = rest // many * call["shared_batch"], rest % many * call["shared_heads"]
+        ahead = Ahead(parts, code, call, 7)
+        with parts.items(code) as (i, after):
+            number, batch, key_head = self._place(call, i)
             with (
-                code.range(first[0], first[0] + call["shared_batch"]) as batch,
-                code.range(first[1], first[1] + call["shared_heads"]) as key_head,
+                code.range(batch, batch + call["shared_batch"]) as batch,
+                code.range(key_head, key_head + call["shared_heads"]) as key_head,
             ):
                 queries, keys = parts.limits(code, call, batch)
                 task = _Task(batch, key_head, queries, keys, *places)
-                self._item(code, call, task, number)
+                self._item(code, call, task, number, after, ahead)
         code.call(parts.give, memory)
         code.ret()
         return code.function
 
-    def _item(self, code: Code, call: Record, b: _Task, number: Int) -> None:
-        """A range of keys of one key head."""
-        parts, group = self.parts, call["heads"] // call["key_heads"]
-        size = call["queries"].round_up(parts.rows) * self._row(call)
-        with code.range(0, group) as g:
-            head = b.key_head * group + g
-            parts.zero(code, self._sums(code, call, number, b.batch, head), size)
-            with code.when(self._packed(call)[0]):
-                self._pack(
-                    code, call, self._of_head(code, call, b, g), head, code.i64(0), b.queries
-                )
+    def _place(self, call: Record, i: Int) -> tuple[Int, Int, Int]:
+        """Range, and the first item of the batch and key head, of an item."""
+        rest, many = i // call["ranges"], call["key_heads"] // call["shared_heads"]
+        batch, head = rest // many * call["shared_batch"], rest % many * call["shared_heads"]
+        return i % call["ranges"], batch, head
+
+    def _range(self, call: Record, number: Int) -> tuple[Int, Int]:
+        """The first key of a range, and the one behind its last."""
         span = call["keys"].ceil_div(call["ranges"]).round_up(self.k_block)
         start = number * span
-        with code.range(start, (start + span).min(call["keys"]), self.k_block) as s:
+        return start, (start + span).min(call["keys"])
+
+    def _item(self, code: Code, call: Record, b: _Task, number: Int, after: Int,
+              ahead: Ahead) -> None:  # fmt: skip
+        """A range of keys of one key head."""
+        parts, group = self.parts, call["heads"] // call["key_heads"]
+        size = call["queries"].round_up(parts.rows) * self.rows.size(call)
+        with code.range(0, group) as g:
+            parts.zero(code, self.rows.sums(code, call, b, number, g), size)
+        start, stop = self._range(call, number)
+        met = code.variable(I64, I64(0))
+        with code.range(start, stop, self.k_block) as s:
             n = (call["keys"] - s).min(self.k_block)
-            self._keys(code, call, b, number, s, n, group)
+            self._keys(code, call, b, number, s, n, met, after, ahead)
+        with code.when(call["ranges"].eq(1)), code.range(0, group) as g:
+            sums = self.rows.sums(code, call, b, number, g)
+            code.call(self.rows.finish, call.pointer, sums, b.batch, b.key_head * group + g, 0,
+                      call["queries"])  # fmt: skip
 
     def _keys(self, code: Code, call: Record, b: _Task, number: Int, s: Int, n: Int,
-              group: Int) -> None:  # fmt: skip
-        """A block of keys with all queries that see one of them."""
+              met: Variable, after: Int, ahead: Ahead) -> None:  # fmt: skip
+        """A block of keys with all queries that see one of them.
+
+        met: queries before this one were in an earlier block of keys, so they are packed and known
+        """
         parts, h, cols = self.parts, call["features"], self.parts.cols
         step, k_step = parts.panel(cols, h), parts.panel(cols, code.i64(self.k_block))
         for name, to in (("k", b.kt), ("v", b.vt)):
@@ -250,10 +172,60 @@ class Backward:
         low = (s - call["last"] + 1).max(0) // parts.rows * parts.rows
         high = (end - call["first"]).max(0).min(b.queries)
         high = (s < b.keys).select(high, 0)
-        with code.range(0, group) as g, code.range(low, high, self.q_block) as t:
+        before = Int(code, met.get())
+        with (
+            code.range(0, call["heads"] // call["key_heads"]) as g,
+            code.range(low, high, self.q_block) as t,
+        ):
             m = (high - t).min(self.q_block)
-            self._queries(code, call, b, number, g, _Span(s, n, t, m))
+            at = _Span(s, n, t, m)
+            self._soon(code, call, b, number, g, at, (low, high, before), after, ahead)
+            self._queries(code, call, b, number, g, at, before, ahead)
+        whole = high.eq(b.queries).select(high, high // parts.rows * parts.rows)
+        met.set(before.max(whole))
         self._write(code, call, b, s, n, size)
+
+    def _soon(self, code: Code, call: Record, b: _Task, number: Int, g: Int, at: _Span,
+              span: tuple[Int, Int, Int], after: Int, ahead: Ahead) -> None:  # fmt: skip
+        """What is needed after a block of queries: the next one, if it is new, or results' places
+        and the next block of keys, or the next item's first blocks.
+
+        span: queries that see keys of the block, and how many were met before
+        """
+        low, high, before = span
+        group, next_t = call["heads"] // call["key_heads"], at.t + self.q_block
+        head = b.key_head * group + g
+        ahead.begin()
+        more = next_t < high
+        there = more | (g + 1 < group)
+        x, t = more.select(head, head + 1), more.select(next_t, low)
+        t = t.max(before)
+        count = there.select((high - t).min(self.q_block), 0)
+        for i, name in enumerate(("q", "ct", "out")):
+            ahead.add(i, name, (b.batch, t, x), count)
+        start, stop = self._range(call, number)
+        with code.when(~there):
+            ahead.begin()
+            for i, name in enumerate(("dk", "dv")):
+                ahead.add(i, name, (b.batch, at.s, b.key_head), at.n)
+            next_s = at.s + self.k_block
+            with code.either(next_s < stop) as (yes, no):
+                with yes:
+                    for i, name in enumerate("kv", 2):
+                        where = (b.batch, next_s, b.key_head)
+                        ahead.add(i, name, where, (stop - next_s).min(self.k_block))
+                with no:
+                    there = after < self._items(call)
+                    number, batch, key_head = self._place(call, there.select(after, 0))
+                    start, stop = self._range(call, number)
+                    count = there.select((stop - start).min(self.k_block), 0)
+                    for i, name in enumerate("kv", 2):
+                        ahead.add(i, name, (batch, start, key_head), count)
+                    count = there.select(call["queries"].min(self.q_block), 0)
+                    for i, name in enumerate(("q", "ct", "out"), 4):
+                        ahead.add(i, name, (batch, code.i64(0), key_head * group), count)
+        tiles = (at.m + call["features"]).ceil_div(self.parts.rows) * 2
+        ahead.spread(at.n.ceil_div(self.parts.cols) * tiles)
 
     def _write(self, code: Code, call: Record, b: _Task, s: Int, n: Int, size: Int) -> None:
         parts, cols = self.parts, self.parts.cols
@@ -272,7 +244,7 @@ class Backward:
 
     def _of_head(self, code: Code, call: Record, b: _Task, g: Int) -> _Task:
         """With the places of the packed queries of head number g of those that share a key head."""
-        parts, h, (_, _, span) = self.parts, call["features"], self._packed(call)
+        parts, h, (_, _, span) = self.parts, call["features"], self.rows.packed(call)
         rows = parts.rows
         across = g * (parts.panel(rows, h) * (span // rows))
         along = g * (parts.panel(rows, span) * h.ceil_div(rows))
@@ -282,7 +254,7 @@ class Backward:
 
     def _pack(self, code: Code, call: Record, b: _Task, head: Int, t: Int, m: Int) -> None:
         """Queries [t, t + m) of a head, and their cotangents, as rows and as columns."""
-        parts, h, (_, _, span) = self.parts, call["features"], self._packed(call)
+        parts, h, (_, _, span) = self.parts, call["features"], self.rows.packed(call)
         across, along = parts.panel(parts.rows, h), parts.panel(parts.rows, span)
         for name, by_row, by_column in (("q", b.q, b.qt), ("ct", b.ct, b.ctt)):
             p = parts.pointer(code, call, name, (b.batch, t, head))
@@ -290,30 +262,42 @@ class Backward:
             code.call(parts.pack_rows, by_row, p, m, h, apart, step, across)
             code.call(parts.pack_rows, by_column, p, h, m, step, apart, along)
 
+    def _from(self, code: Code, call: Record, b: _Task, t: Int) -> _Task:
+        """With the places of packed queries from number t on."""
+        acc, rows = self.parts.acc, self.parts.rows
+        across, along = t // rows * self.parts.panel(rows, call["features"]), t * rows
+        return b._replace(
+            q=code.at(b.q, across, acc), ct=code.at(b.ct, across, acc),
+            qt=code.at(b.qt, along, acc), ctt=code.at(b.ctt, along, acc),
+        )  # fmt: skip
+
     def _queries(self, code: Code, call: Record, b: _Task, number: Int, g: Int,
-                 at: _Span) -> None:  # fmt: skip
+                 at: _Span, before: Int, ahead: Ahead) -> None:  # fmt: skip
         """A block of queries, of head number g of those that share a key head, with a block of
         keys."""
         parts, h, group = self.parts, call["features"], call["heads"] // call["key_heads"]
         head = b.key_head * group + g
         rows, cols = parts.rows, parts.cols
-        at_once, _, _ = self._packed(call)
+        at_once, _, _ = self.rows.packed(call)
+        sums = self.rows.sums(code, call, b, number, g)
         b = self._of_head(code, call, b, at_once.select(g, 0))
-        with code.when(~at_once):
-            self._pack(code, call, b, head, at.t, at.m)
-        first, across = at_once.select(at.t, 0), parts.panel(rows, h)
-        by_row = (code.at(x, first // rows * across, parts.acc) for x in (b.q, b.ct))
-        by_column = (code.at(x, first * rows, parts.acc) for x in (b.qt, b.ctt))
-        b = b._replace(**dict(zip(("q", "ct", "qt", "ctt"), (*by_row, *by_column), strict=True)))
+        new = at_once.select(at.t.max(before), at.t)
+        end = at.t + at.m
+        with code.when(new < end):
+            place = at_once.select(new, 0)
+            self._pack(code, call, self._from(code, call, b, place), head, new, end - new)
+        new = at.t.max(before)
+        with code.when((new < end) & call["ranges"].eq(1)):
+            code.call(self.rows.delta, call.pointer, b.batch, head, new, end)
+        b = self._from(code, call, b, at_once.select(at.t, 0))
         self._rows(code, call, b, head, at)
         low, _ = parts.seen(code, call, at.t, b.keys)
         _, high = parts.seen(code, call, at.t + at.m - 1, b.keys)
         low = (low - at.s).max(0).min(at.n) // cols
         high = (high - at.s).max(0).min(at.n).ceil_div(cols)
         with code.range(low, high) as p:
-            self._panel(code, call, b, head, at, p)
-        sums = self._sums(code, call, number, b.batch, head)
-        row_size, k_step = self._row(call), parts.panel(cols, code.i64(self.k_block))
+            self._panel(code, call, b, head, at, p, ahead)
+        row_size, k_step = self.rows.size(call), parts.panel(cols, code.i64(self.k_block))
         # One product along all panels that a tile sees: each would read and write the sums.
         with code.range(0, at.m, rows) as i:
             first, _ = parts.seen(code, call, at.t + i, b.keys)
@@ -326,6 +310,7 @@ class Backward:
                 a = code.at(b.ds, (start * self.q_block + i) * cols, parts.acc)
                 x = code.at(b.k, j // cols * k_step + start * (cols * cols), parts.acc)
                 code.call(parts.across_panels(), count, a, self.q_block * cols, x, c, row_size)
+                ahead.fetch()
 
     def _rows(self, code: Code, call: Record, b: _Task, head: Int, at: _Span) -> None:
         """What is known of each query of a block."""
@@ -333,7 +318,7 @@ class Backward:
         base2 = ir.Constant(acc, 1 / math.log(2))
         item, queries = b.batch * call["heads"] + head, call["queries"]
         stats = code.at(call.pointer_at("stats"), item * 2 * queries + at.t, acc)
-        deltas = code.at(call.pointer_at("scratch"), item * queries + at.t, acc)
+        deltas = self.rows.deltas(code, call, b.batch, head, at.t)
         with code.range(0, at.m) as i:
             top, log_sum, delta = (
                 code.load(code.at(p, i + apart, acc), acc)
@@ -346,7 +331,8 @@ class Backward:
             code.store(top, code.at(b.shift, i, acc))
             code.store(delta, code.at(b.delta, i, acc))
 
-    def _panel(self, code: Code, call: Record, b: _Task, head: Int, at: _Span, p: Int) -> None:
+    def _panel(self, code: Code, call: Record, b: _Task, head: Int, at: _Span, p: Int,
+               ahead: Ahead) -> None:  # fmt: skip
         """A panel of keys with those queries of a block that see one of them."""
         parts, cols = self.parts, self.parts.cols
         key = at.s + p * cols
@@ -357,22 +343,22 @@ class Backward:
         lanes = (call["keys"] - key).min(cols)
         place = (b.batch, head, at.t + low, key, high - low, lanes)
         if self.pairs is None:
-            self._tile(code, call, b, at, p, low, place)
+            self._tile(code, call, b, at, p, low, place, ahead)
             return
-        seen = code.call(self.pairs.seen, code.args[0], b.mask, *place)
+        seen = code.call(self.pairs.seen, call.pointer, b.mask, *place)
         with code.either(Int(code, seen).ne(0)) as (yes, no):
             with yes:
-                self._tile(code, call, b, at, p, low, place)
+                self._tile(code, call, b, at, p, low, place, ahead)
             with no:
                 parts.zero(code, all_ds, at.m.round_up(parts.rows) * cols)
 
     def _tile(self, code: Code, call: Record, b: _Task, at: _Span, p: Int, low: Int,
-              place: tuple[Int, ...]) -> None:  # fmt: skip
+              place: tuple[Int, ...], ahead: Ahead) -> None:  # fmt: skip
         """Weights, the cotangents of scores, and what they add to dk and dv."""
         parts, h = self.parts, call["features"]
         rows, cols = parts.rows, parts.cols
         across, columns = parts.panel(rows, h), parts.panel(cols, h)
-        along = parts.panel(rows, self._packed(call)[2])
+        along = parts.panel(rows, self.rows.packed(call)[2])
         size = h.round_up(rows) * cols
         _, _, first, key, m, _ = place
         all_ds = code.at(b.ds, p * (self.q_block * cols), parts.acc)
@@ -381,25 +367,25 @@ class Backward:
         for x, y, to in ((b.q, b.kt, weights), (b.ct, b.vt, ds)):
             tiles = code.at(x, low // rows * across, parts.acc)
             panel = code.at(y, p * columns, parts.acc)
-            parts.product(code, m, h, tiles, across, panel, to, add=False)
+            parts.product(code, m, h, tiles, across, panel, to, add=False, ahead=ahead)
         # dq is computed for whole tiles of rows.
         parts.zero(code, all_ds, low * cols)
         rest = at.m.round_up(rows) - low - m
         parts.zero(code, code.at(all_ds, (low + m) * cols, parts.acc), rest * cols)
         if self.pairs is not None:
-            code.call(self.pairs.logits, code.args[0], weights, b.bias, b.mask, *place)
+            code.call(self.pairs.logits, call.pointer, weights, b.bias, b.mask, *place)
         whole_low, _ = parts.seen(code, call, first + m - 1, b.keys)
         _, whole_high = parts.seen(code, call, first, b.keys)
         whole = ((whole_low <= key) & (whole_high >= key + cols)).select(1, 0)
         known = (code.at(x, low, parts.acc) for x in (b.shift, b.log_sum, b.delta))
-        code.call(self.weigh, code.args[0], weights, ds, *known, m, first, key, b.keys, whole)
+        code.call(self.weigh, call.pointer, weights, ds, *known, m, first, key, b.keys, whole)
         if self.add is not None:
             with code.when(call["dbias"].ne(0)):
-                code.call(self.add, code.args[0], ds, *place)
+                code.call(self.add, call.pointer, ds, *place)
         for x, y, to in ((b.ctt, weights, b.dv), (b.qt, ds, b.dk)):
             tiles = code.at(x, low * rows, parts.acc)
             sums = code.at(to, p * size, parts.acc)
-            parts.product(code, h, m, tiles, along, y, sums, add=True)
+            parts.product(code, h, m, tiles, along, y, sums, add=True, ahead=ahead)
 
     def _weigh(self) -> ir.Function:
         """void(call, weights, ds, shift, log_sum, delta, m, t, s, keys, whole): scores become

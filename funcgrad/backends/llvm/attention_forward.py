@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from funcgrad.backends.llvm.attention_ahead import Ahead
 from funcgrad.backends.llvm.attention_pairs import Pairs
 from funcgrad.backends.llvm.attention_parts import CALL, Attention
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
@@ -22,8 +23,8 @@ from funcgrad.backends.llvm.gemm_job import Record
 TILES = 10
 
 
-class _Block(NamedTuple):
-    """A task's place and memory."""
+class _Place(NamedTuple):
+    """Which queries of which head an item is."""
 
     batch: Int
     head: Int
@@ -31,6 +32,13 @@ class _Block(NamedTuple):
     stop: Int
     queries: Int  # how many of the batch's item count
     keys: Int
+    low: Int  # the keys that one of the queries sees
+    high: Int
+
+
+class _Memory(NamedTuple):
+    """A task's memory."""
+
     panels: ir.Value  # the queries, packed
     sums: ir.Value  # unnormalized results, [panel][feature][query]
     state: ir.Value  # for each panel maxima, then totals
@@ -41,86 +49,142 @@ class _Block(NamedTuple):
     mask: ir.Value
 
 
+class _Steps(NamedTuple):
+    """How far panels are apart."""
+
+    q: Int
+    k: Int
+    v: Int
+    sums: Int
+
+
 class Forward:
     """Writes `function`: void(ptr call); pairs: with a bias or mask or both."""
 
     def __init__(self, parts: Attention, symbol: str, pairs: bool):
         self.parts, self.module = parts, parts.module
         self.pairs = Pairs(parts, "query") if pairs else None
+        self.key_block = parts.rows * TILES
         self.softmax = self._softmax()
         task = self._task()
         code = Code(self.module, symbol, [PTR], public=True)
         call = Record(code, CALL, code.args[0])
-        tasks = call["batch"] * call["heads"] * call["queries"].ceil_div(call["block"])
-        parts.loop(code, task, code.args[0], tasks)
+        parts.loop(code, task, code.args[0], self._items(call))
         code.ret()
         self.function = code.function
 
+    def _items(self, call: Record) -> Int:
+        return call["batch"] * call["heads"] * call["queries"].ceil_div(call["block"])
+
     def _task(self) -> ir.Function:
-        """Tasks [begin, end): a block of queries of a head."""
-        code = Code(self.module, "forward_task", [PTR, I64, I64])
-        call = Record(code, CALL, code.args[0])
+        """Takes items: a block of queries of a head each."""
         parts = self.parts
-        h, block, cols = call["features"], call["block"], parts.cols
-        blocks, key_block = call["queries"].ceil_div(block), parts.rows * TILES
-        count = block // cols
+        code, call = parts.task("forward_task")
+        h, cols = call["features"], parts.cols
+        count = call["block"] // cols
         q_step, k_step = parts.panel(cols, h), parts.panel(parts.rows, h)
-        v_step, sums_step = parts.panel(parts.rows, code.i64(key_block)), h.round_up(parts.rows)
+        v_step, sums_step = (
+            parts.panel(parts.rows, code.i64(self.key_block)),
+            h.round_up(parts.rows),
+        )
         sizes = [
             count * q_step, count * sums_step * cols, count * (2 * cols),
-            k_step * TILES, v_step * h.ceil_div(parts.rows), code.i64(key_block * cols),
-            *[self.pairs.room(code, key_block) if self.pairs else code.i64(0)] * 2,
+            k_step * TILES, v_step * h.ceil_div(parts.rows), code.i64(self.key_block * cols),
+            *[self.pairs.room(code, self.key_block) if self.pairs else code.i64(0)] * 2,
         ]  # fmt: skip
         memory, places = parts.memory(code, sizes)
-        with code.range(code.args[1], code.args[2]) as i:
-            # The last queries see the most keys where later ones are hidden: they begin.
-            start = (blocks - 1 - i % blocks) * block
-            rest = i // blocks
-            batch, head = rest // call["heads"], rest % call["heads"]
-            queries, keys = parts.limits(code, call, batch)
-            stop = (start + block).min(call["queries"])
-            b = _Block(batch, head, start, stop, queries, keys, *places)
-            self._block(code, call, b, q_step, k_step, v_step, sums_step)
+        ahead = Ahead(parts, code, call, 4)
+        with parts.items(code) as (i, after):
+            steps = _Steps(q_step, k_step, v_step, sums_step)
+            self._block(code, call, self._place(code, call, i), _Memory(*places), steps, after,
+                        ahead)  # fmt: skip
         code.call(parts.give, memory)
         code.ret()
         return code.function
 
-    def _block(self, code: Code, call: Record, b: _Block, q_step: Int, k_step: Int, v_step: Int,
-               sums_step: Int) -> None:  # fmt: skip
+    def _place(self, code: Code, call: Record, i: Int) -> _Place:
+        parts, block = self.parts, call["block"]
+        blocks = call["queries"].ceil_div(block)
+        # The last queries see the most keys where later ones are hidden: they begin.
+        start = (blocks - 1 - i % blocks) * block
+        rest = i // blocks
+        batch, head = rest // call["heads"], rest % call["heads"]
+        queries, keys = parts.limits(code, call, batch)
+        stop = (start + block).min(call["queries"])
+        low, _ = parts.seen(code, call, start, keys)
+        _, high = parts.seen(code, call, stop.min(queries) - 1, keys)
+        high = (start < queries).select(high, low)
+        return _Place(batch, head, start, stop, queries, keys, low, high)
+
+    def _block(self, code: Code, call: Record, b: _Place, to: _Memory, steps: _Steps, after: Int,
+               ahead: Ahead) -> None:  # fmt: skip
         parts, cols, h = self.parts, self.parts.cols, call["features"]
-        count = (b.stop - b.start).ceil_div(cols)
-        place = (b.batch, b.start, b.head)
-        q = parts.pointer(code, call, "q", place)
-        code.call(parts.pack_columns, b.panels, q, b.stop - b.start, h, call["q_place"],
-                  call["q_feature"], q_step)  # fmt: skip
-        parts.zero(code, b.sums, count * sums_step * cols)
-        with code.range(0, count) as p:
-            state = code.at(b.state, p * (2 * cols), parts.acc)
-            for v in range(parts.tile.vectors):
-                parts.store(code, parts.value(-math.inf), state, v * parts.lanes)
-                parts.store(code, parts.value(0.0), state, cols + v * parts.lanes)
-        key_head = b.head // (call["heads"] // call["key_heads"])
-        low, _ = parts.seen(code, call, b.start, b.keys)
-        _, high = parts.seen(code, call, b.stop.min(b.queries) - 1, b.keys)
-        high = (b.start < b.queries).select(high, low)
-        key_block = parts.rows * TILES
-        with code.range(low, high, key_block) as s:
-            n = (high - s).min(key_block)
+        count, key_head = (b.stop - b.start).ceil_div(cols), self._key_head(call, b)
+        with code.range(b.low, b.high, self.key_block) as s:
+            n = (b.high - s).min(self.key_block)
             where = (b.batch, s, key_head)
             k, v = (parts.pointer(code, call, x, where) for x in "kv")
-            code.call(parts.pack_rows, b.k, k, n, h, call["k_place"], call["k_feature"], k_step)
-            code.call(parts.pack_rows, b.v, v, h, n, call["v_feature"], call["v_place"], v_step)
+            code.call(parts.pack_rows, to.k, k, n, h, call["k_place"], call["k_feature"], steps.k)
+            code.call(parts.pack_rows, to.v, v, h, n, call["v_feature"], call["v_place"], steps.v)
+            self._soon(code, call, b, s, after, ahead)
+            # Panels are packed and written one by one: memory has the time of the others' products.
             with code.range(0, count) as p:
-                self._panel(code, call, b, p, s, n, (q_step, k_step, v_step, sums_step))
-        with code.range(0, count) as p:
-            self._finish(code, call, b, p, sums_step)
+                with code.when(s.eq(b.low)):
+                    self._begin(code, call, b, to, p, steps)
+                self._panel(code, call, b, to, p, s, n, steps, ahead)
+                with code.when(s + self.key_block >= b.high):
+                    self._finish(code, call, b, to, p, steps.sums)
+        with code.when(b.low >= b.high), code.range(0, count) as p:
+            self._begin(code, call, b, to, p, steps)
+            self._finish(code, call, b, to, p, steps.sums)
 
-    def _panel(self, code: Code, call: Record, b: _Block, p: Int, s: Int, n: Int,
-               steps: tuple[Int, Int, Int, Int]) -> None:  # fmt: skip
+    def _begin(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int,
+               steps: _Steps) -> None:  # fmt: skip
+        """Packs a panel's queries; it has seen no keys yet."""
+        parts, cols = self.parts, self.parts.cols
+        t = b.start + p * cols
+        q = parts.pointer(code, call, "q", (b.batch, t, b.head))
+        panel = code.at(to.panels, p * steps.q, parts.acc)
+        code.call(parts.pack_columns, panel, q, (b.stop - t).min(cols), call["features"],
+                  call["q_place"], call["q_feature"], steps.q)  # fmt: skip
+        size = steps.sums * cols
+        parts.zero(code, code.at(to.sums, p * size, parts.acc), size)
+        state = code.at(to.state, p * (2 * cols), parts.acc)
+        for v in range(parts.tile.vectors):
+            parts.store(code, parts.value(-math.inf), state, v * parts.lanes)
+            parts.store(code, parts.value(0.0), state, cols + v * parts.lanes)
+
+    def _key_head(self, call: Record, b: _Place) -> Int:
+        return b.head // (call["heads"] // call["key_heads"])
+
+    def _soon(self, code: Code, call: Record, b: _Place, s: Int, after: Int, ahead: Ahead) -> None:
+        """What is needed after a panel of queries: the next ones of an item's first block of keys;
+        then the next block, or the next item's first."""
+        next_s, cols = s + self.key_block, self.parts.cols
+        ahead.begin()
+        t = b.start + cols
+        ahead.add(0, "q", (b.batch, t, b.head), s.eq(b.low).select(b.stop - t, 0))
+        with code.either(next_s < b.high) as (more, last):
+            with more:
+                for i, name in enumerate("kv", 1):
+                    where = (b.batch, next_s, self._key_head(call, b))
+                    ahead.add(i, name, where, (b.high - next_s).min(self.key_block))
+            with last:
+                there = after < self._items(call)
+                x = self._place(code, call, there.select(after, 0))
+                count = there.select((x.high - x.low).min(self.key_block), 0)
+                for i, name in enumerate("kv", 1):
+                    ahead.add(i, name, (x.batch, x.low, self._key_head(call, x)), count)
+                count = there.select((x.stop - x.start).min(cols), 0)
+                ahead.add(3, "q", (x.batch, x.start, x.head), count)
+        tiles = call["features"].ceil_div(self.parts.rows) + TILES
+        ahead.spread((b.stop - b.start).ceil_div(self.parts.cols) * tiles)
+
+    def _panel(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int, s: Int, n: Int,
+               steps: _Steps, ahead: Ahead) -> None:  # fmt: skip
         """A panel of queries with a block of keys: those from the first to the last that one of
         the queries sees."""
         parts, cols, rows = self.parts, self.parts.cols, self.parts.rows
-        q_step, k_step, v_step, sums_step = steps
         t = b.start + p * cols
         last = (t + cols).min(b.stop).min(b.queries) - 1
         low, full_high = parts.seen(code, call, t, b.keys)
@@ -132,22 +196,26 @@ class Forward:
         if self.pairs is not None:
             seen = code.variable(I64, I64(0))
             with code.when(some):
-                seen.set(code.call(self.pairs.seen, code.args[0], b.mask, *place))
+                seen.set(code.call(self.pairs.seen, call.pointer, to.mask, *place))
             some = Int(code, seen.get()).ne(0)
         with code.when(some):
-            a = code.at(b.k, low // rows * k_step, parts.acc)
-            panel = code.at(b.panels, p * q_step, parts.acc)
-            parts.product(code, m, call["features"], a, k_step, panel, b.scores, add=False)
+            a = code.at(to.k, low // rows * steps.k, parts.acc)
+            panel = code.at(to.panels, p * steps.q, parts.acc)
+            parts.product(
+                code, m, call["features"], a, steps.k, panel, to.scores, add=False, ahead=ahead
+            )
             if self.pairs is not None:
-                code.call(self.pairs.logits, code.args[0], b.scores, b.bias, b.mask, *place)
+                code.call(self.pairs.logits, call.pointer, to.scores, to.bias, to.mask, *place)
             whole = (full_low <= first) & (full_high >= first + m) & (t + cols <= b.queries)
-            state = code.at(b.state, p * (2 * cols), parts.acc)
-            sums = code.at(b.sums, p * sums_step * cols, parts.acc)
+            state = code.at(to.state, p * (2 * cols), parts.acc)
+            sums = code.at(to.sums, p * steps.sums * cols, parts.acc)
             flag = whole.select(1, 0)
-            code.call(self.softmax, code.args[0], b.scores, state, sums, m, t, first,
+            code.call(self.softmax, call.pointer, to.scores, state, sums, m, t, first,
                       b.queries, b.keys, flag)  # fmt: skip
-            a = code.at(b.v, low * rows, parts.acc)
-            parts.product(code, call["features"], m, a, v_step, b.scores, sums, add=True)
+            a = code.at(to.v, low * rows, parts.acc)
+            parts.product(
+                code, call["features"], m, a, steps.v, to.scores, sums, add=True, ahead=ahead
+            )
 
     def _softmax(self) -> ir.Function:
         """void(call, scores, state, sums, n, t, s, queries, keys, whole): scores of n keys from s
@@ -227,10 +295,11 @@ class Forward:
                 x = b.select(inside, parts.load(code, scores, at), parts.value(-math.inf))
                 parts.store(code, x, scores, at)
 
-    def _finish(self, code: Code, call: Record, b: _Block, p: Int, sums_step: Int) -> None:
+    def _finish(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int,
+                sums_step: Int) -> None:  # fmt: skip
         """Results and statistics of a panel; queries without keys give 0, and +inf and 0."""
         parts, cols, lanes = self.parts, self.parts.cols, self.parts.lanes
-        state = code.at(b.state, p * (2 * cols), parts.acc)
+        state = code.at(to.state, p * (2 * cols), parts.acc)
         t = b.start + p * cols
         n = (b.stop - t).min(cols)
         scale = parts.value(1.0) if self.pairs else parts.scale(code, call)
@@ -244,14 +313,14 @@ class Forward:
             inverse = code.b.select(none, parts.value(0.0), inverse)
             parts.store(code, top, state, v * lanes)
             parts.store(code, inverse, state, cols + v * lanes)
-            parts.store(code, log_sum, b.scores, v * lanes)
+            parts.store(code, log_sum, to.scores, v * lanes)
         out = parts.pointer(code, call, "out", (b.batch, t, b.head))
-        code.call(parts.write_turned(), code.at(b.sums, p * sums_step * cols, parts.acc),
+        code.call(parts.write_turned(), code.at(to.sums, p * sums_step * cols, parts.acc),
                   code.at(state, cols, parts.acc), out, n, call["features"], call["out_place"],
                   call["out_feature"])  # fmt: skip
         row = (b.batch * call["heads"] + b.head) * 2 * call["queries"] + t
-        for start, source in ((row, state), (row + call["queries"], b.scores)):
-            to = code.at(call.pointer_at("stats"), start, parts.acc)
+        for start, source in ((row, state), (row + call["queries"], to.scores)):
+            stats = code.at(call.pointer_at("stats"), start, parts.acc)
             with code.range(0, n) as j:
                 x = code.load(code.at(source, j, parts.acc), parts.acc)
-                code.store(x, code.at(to, j, parts.acc))
+                code.store(x, code.at(stats, j, parts.acc))

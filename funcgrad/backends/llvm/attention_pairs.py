@@ -98,11 +98,11 @@ class Pairs:
     # ---- the bias's cotangents
 
     def clear(self) -> ir.Function:
-        """Tasks [begin, end): zeros of so many chunks."""
-        code = Code(self.parts.module, "clear_task", [PTR, I64, I64])
-        call, parts = Record(code, CALL, code.args[0]), self.parts
+        """The task whose items are chunks of zeros."""
+        parts = self.parts
+        code, call = parts.task("clear_task")
         to, size = call.pointer_at("dbias"), call["dbias_size"]
-        with code.range(code.args[1], code.args[2]) as chunk:
+        with parts.items(code) as (chunk, _):
             start = chunk * CHUNK
             with code.range(start, (start + CHUNK).min(size)) as i:
                 code.store(ir.Constant(parts.acc, 0.0), code.at(to, i, parts.acc))

@@ -7,7 +7,9 @@ A query t sees the keys from max(0, t + first) to min(keys, t + last), the latte
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
@@ -37,6 +39,9 @@ from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.llvm.vecmath_exp import EXP2
 from funcgrad.core.record import replace
 
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm.attention_ahead import Ahead
+
 # Arrays of batch, place, head and feature, with a stride in elements for each of these axes.
 AXES = ("batch", "place", "head", "feature")
 ARRAYS = ("q", "k", "v", "out", "ct", "dq", "dk", "dv")
@@ -58,6 +63,9 @@ CALL = (
     *(f"{x}{part}" for x in PAIRS for part in ("", *(f"_{axis}" for axis in PAIR_AXES))),
 )  # fmt: skip
 FAR = 1 << 40
+# What the tasks of a loop share: the call, how many items there are, and how many were taken from
+# the front (in the lower half) and from the back.
+SHARED = ("call", "items", "taken")
 
 
 class Attention(Functions):
@@ -75,6 +83,8 @@ class Attention(Functions):
         self.heights = [h for h in (4, 8) if h < self.rows] + [self.rows]
         loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
         self.parallel_for = declare(module, "fg_parallel_for", loop)
+        self.limit = ir.GlobalVariable(module, I32, "fg_pool_limit")
+        self.limit.type = PTR
         self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
         self.pack_rows = self._packer("pack_rows", self.rows)
@@ -149,15 +159,17 @@ class Attention(Functions):
                 code.store(x, p, self.width)
 
     def product(self, code: Code, m: Int, k: Int, a: ir.Value, step: Int, b: ir.Value,
-                c: ir.Value, add: bool) -> None:  # fmt: skip
+                c: ir.Value, add: bool, ahead: Ahead) -> None:  # fmt: skip
         """c[m, cols] = (or +=) a·b for panels of a that begin every `step` elements.
 
-        Rows of c up to a multiple of the tile's are overwritten.
+        Rows of c up to a multiple of the tile's are overwritten. Meanwhile, some of what is needed
+        later is fetched.
         """
         with code.range(0, m, self.rows) as i:
             pa = code.at(a, i // self.rows * step, self.acc)
             pc = code.at(c, i * self.cols, self.acc)
             self._choose(code, m - i, (k, pa, b, pc, code.i64(self.cols)), add, self.heights)
+            ahead.fetch()
 
     def _choose(self, code: Code, left: Int, args: Sequence, add: bool, heights: list[int]) -> None:
         """The shortest tile that has the rows that are left."""
@@ -337,10 +349,47 @@ class Attention(Functions):
         """An integer as a vector of 32 bits each."""
         return code.splat(code.b.trunc(x.value, I32), self.lanes)
 
-    def loop(self, code: Code, task: ir.Function, ctx: ir.Value, n: Int) -> None:
-        """A parallel loop over tasks; a plain call of a single one."""
+    # ---- tasks
+
+    def loop(self, code: Code, task: ir.Function, call: ir.Value, n: Int) -> None:
+        """A parallel loop over n items, which a `task` takes until there are none (`items`); a
+        plain call of a single one."""
+        shared = Record(code, SHARED, code.variable(I64, count=len(SHARED)).slot)
+        shared["call"], shared["items"], shared["taken"] = call, n, 0
         with code.either(n <= 1) as (yes, no):
             with yes:
-                code.call(task, ctx, 0, n)
+                code.call(task, shared.pointer, 0, 1)
             with no:
-                code.call(self.parallel_for, task, ctx, n, 1)
+                threads = self.threads(code).min(n)
+                code.call(self.parallel_for, task, shared.pointer, threads, 1)
+
+    def task(self, name: str) -> tuple[Code, Record]:
+        """The function of a task, to be written, and the call."""
+        code = Code(self.module, name, [PTR, I64, I64])
+        return code, Record(code, CALL, Record(code, SHARED, code.args[0]).pointer_at("call"))
+
+    @contextmanager
+    def items(self, code: Code) -> Iterator[tuple[Int, Int]]:
+        """In a task: each item that no other has taken, and the one that will probably come after
+        it here, which may be none.
+
+        The first task takes them from the front, the others from the back: what lies beside an
+        item, and may come into the cache with it, is the next one.
+        """
+        shared = Record(code, SHARED, code.args[0])
+        n, front, half = shared["items"], code.args[1].eq(0), 1 << 32
+        counter = code.at(code.args[0], SHARED.index("taken"), I64)
+        others = (self.threads(code) - 1).max(1)
+        with code.loop() as (test, done):
+            one = front.select(1, half).value
+            taken = Int(code, code.b.atomic_rmw("add", counter, one, "monotonic"))
+            first, behind = taken % half, taken // half
+            code.b.cbranch((first + behind < n).value, test, done)
+            code.b.position_at_end(test)
+            i = front.select(first, n - 1 - behind)
+            before = (i < others).select(n, i - others)
+            yield i, front.select(i + 1, before)
+
+    def threads(self, code: Code) -> Int:
+        """How many threads loops have."""
+        return Int(code, code.b.sext(code.load(self.limit, I32), I64)) + 1

@@ -6,10 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from funcgrad.backends.attention import spans
+from funcgrad.backends.attention import PACKED, spans
 from funcgrad.backends.llvm import attention as module
 from funcgrad.backends.llvm import pool
-from funcgrad.backends.llvm.attention_backward import PACKED
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.program import AttentionSizes, AttentionStep, Ref, Strided
@@ -31,6 +30,9 @@ SHAPES = [
     (1, 100, 10, 1, 1, 8, 5, 0, 128, 1),
     (1, 10, 300, 2, 2, 16, -5, 100, 128, 3),
     (1, 513, 1100, 1, 1, 128, None, 600, 512, 2),
+    # Queries are met by several blocks of keys, some first by a later one.
+    (2, 450, 430, 4, 2, 24, 60, 45, 256, 1),
+    (1, 300, 600, 2, 1, 20, -150, 270, 128, 1),
 ]
 
 
@@ -232,9 +234,10 @@ def test_lengths(ranges):
     assert np.isposinf(got[1][2, :, 0]).all()
 
 
+@pytest.mark.parametrize("ranges", [1, 2])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_change_nothing(threads):
-    shape = (2, 150, 1100, 2, 1, 24, None, 500, 128, 2)
+def test_threads_change_nothing(threads, ranges):
+    shape = (2, 150, 1100, 2, 1, 24, None, 500, 128, ranges)
     pool.set_num_threads(1)
     wanted, _ = both(shape, "float32")
     pool.set_num_threads(threads)
