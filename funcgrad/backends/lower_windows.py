@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from funcgrad.backends.builder import Builder, add_indices, scale_index
-from funcgrad.backends.loops import INDEX, Const, Index, Operand, Value
+from funcgrad.backends.loops import INDEX, Const, Index, Load, Loop, Operand, Value, walk
 from funcgrad.backends.pull import Indices, Pull, Rule
 from funcgrad.backends.scalars import HALVES
 from funcgrad.core.ir import Eqn
 from funcgrad.ops.reduce import highest, lowest
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
+# Reads the operand's element of a turn.
+Read = Callable[[Value], Operand]
 
 # ---- pooling
 
@@ -65,21 +68,69 @@ def _window(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
 # ---- positions
 
 
+# Points side by side in memory, and in all, from which on their positions are found row by row.
+SIDE_BY_SIDE, POINTS = 64, 1024
+
+
 def _position(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    """Two reductions, which vectorize: the extremum, and the first place where it, or NaN, is."""
     b, (x,) = pull.builder, eqn.ins
     (axis,) = eqn.params["axes"]
-    n = x.aval.shape[axis]
+    shape = x.aval.shape
     dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
-    greatest = eqn.prim.name == "argmax"
-    combine, start = ("maximum", lowest(dtype)) if greatest else ("minimum", highest(dtype))
-    if dtype == BOOL:
-        combine = "bitwise_or" if greatest else "bitwise_and"
-    counter = np.dtype(np.int32) if n < 2**31 else INDEX
+    counter = np.dtype(np.int32) if shape[axis] < 2**31 else INDEX
 
     def read(k: Value) -> Operand:
         i = Index(0, ((1, k),))
         return b.convert(pull.read(x, [*at[:axis], i, *at[axis:]]), dtype)
+
+    beside, points = math.prod(shape[axis + 1 :]), math.prod(shape) // max(1, shape[axis])
+    found = None
+    if beside >= SIDE_BY_SIDE and points >= POINTS and dtype != BOOL:
+        found = _by_rows(b, eqn, read, dtype, counter)
+    if found is None:
+        found = _by_reductions(b, eqn, read, dtype, counter)
+    return b.convert(found, eqn.outs[0].aval.dtype)
+
+
+def _by_rows(
+    b: Builder, eqn: Eqn, read: Read, dtype: np.dtype, counter: np.dtype
+) -> Operand | None:
+    """One loop, which vectorizes over points: the extremum so far and its place. None if it goes
+    along memory, as what is read is transposed."""
+    greatest = eqn.prim.name == "argmax"
+    n = eqn.ins[0].aval.shape[eqn.params["axes"][0]]
+
+    def turn(k: Value, best: Value, place: Value) -> list[Operand]:
+        value = read(k)
+        better = b.op("greater" if greatest else "less", BOOL, value, best)
+        if dtype.kind == "f":
+            # The first NaN stays: nothing compares with it.
+            known = b.op("equal", BOOL, best, best)
+            odd = b.op("bitwise_and", BOOL, b.op("isnan", BOOL, value), known)
+            better = b.op("bitwise_or", BOOL, better, odd)
+        return [
+            b.op("where", dtype, better, value, best),
+            b.op("where", counter, better, b.convert(k, counter), place),
+        ]
+
+    starts = [Const(lowest(dtype) if greatest else highest(dtype), dtype), Const(0, counter)]
+    _, place = b.loop(n, turn, starts)
+    made = b.blocks[-1].stmts[-1]
+    assert isinstance(made, Loop)
+    loads = [s for s in walk(made.body) if isinstance(s, Load)]
+    if any(abs(c) == 1 for s in loads for c, v in s.index.terms if v is made.axis):
+        b.blocks[-1].stmts.pop()
+        return None
+    return place
+
+
+def _by_reductions(b: Builder, eqn: Eqn, read: Read, dtype: np.dtype, counter: np.dtype) -> Operand:
+    """Two reductions, which vectorize: the extremum, and the first place where it, or NaN, is."""
+    greatest = eqn.prim.name == "argmax"
+    n = eqn.ins[0].aval.shape[eqn.params["axes"][0]]
+    combine, start = ("maximum", lowest(dtype)) if greatest else ("minimum", highest(dtype))
+    if dtype == BOOL:
+        combine = "bitwise_or" if greatest else "bitwise_and"
 
     def best(k: Value, so_far: Value) -> list[Operand]:
         return [b.op(combine, dtype, so_far, read(k))]
@@ -94,7 +145,7 @@ def _position(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
 
     (extremum,) = b.loop(n, best, [Const(start, dtype)], [combine], parallel=True)
     (position,) = b.loop(n, first, [Const(n, counter)], ["minimum"], parallel=True)
-    return b.convert(position, eqn.outs[0].aval.dtype)
+    return position
 
 
 RULES: dict[str, Rule] = {

@@ -133,6 +133,30 @@ def test_positions(prim):
         check(lambda x, params=params: [prim.bind(x, **params)], x)
 
 
+@pytest.mark.parametrize("prim", [argmax_p, argmin_p], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8", "int32", "bool"])
+def test_positions_beside_each_other(prim, dtype):
+    """Ties, NaN, infinities and zeros of both signs; along rows, columns and transposed ones."""
+    rng = np.random.default_rng(0)
+    special = [0.0, -0.0, 1.0, 2.0, -3.0, np.inf, -np.inf, np.nan]
+    kinds = np.array(special) if np.dtype(dtype).kind in "fV" else np.array([-128, 0, 1, 127])
+    for shape in ((1, 1024), (3, 1100), (5, 4, 300), (2, 40, 130)):
+        x = rng.choice(kinds, shape).astype(dtype)
+        for axis in range(len(shape)):
+            params = {"axes": (axis,), "index_dtype": np.dtype("int32")}
+            last = {"axes": (len(shape) - 1 - axis,), "index_dtype": np.dtype("int64")}
+
+            def fun(x, params=params, last=last):
+                turned = transpose_p.bind(x, permutation=tuple(range(x.ndim))[::-1])
+                return [prim.bind(x, **params), prim.bind(turned, **last)]
+
+            for got, want in zip(fg.jit(fun)(x), fun(fg.numpy.asarray(x)), strict=True):
+                np.testing.assert_array_equal(got, want)
+    x, params = integers(2, 3, 512).astype(dtype), {"axes": (1,), "index_dtype": np.dtype("int32")}
+    planned = check(lambda x: [prim.bind(x, **params)], x)
+    assert not hosts(planned)
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_running(axis, reverse):
