@@ -42,7 +42,8 @@ def index_key(index: Index) -> tuple:
     return (index.const, frozenset(index.terms))
 
 
-def _operand_key(a: Operand) -> Any:
+def operand_key(a: Operand) -> Any:
+    """What equal operands have in common."""
     return a if type(a) is Value else (a.dtype, a.value.tobytes())  # type: ignore[union-attr]
 
 
@@ -109,7 +110,7 @@ class Builder:
             with np.errstate(all="ignore"):
                 return Const(apply(name, dtype, [np.asarray(a.value) for a in args]), dtype)  # type: ignore[union-attr]
         block = self.blocks[depth]
-        key = (name, dtype, *map(_operand_key, args))
+        key = (name, dtype, *map(operand_key, args))
         known = block.memo.get(key)
         if known is None:
             made = Value(dtype)

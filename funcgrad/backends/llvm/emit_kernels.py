@@ -13,6 +13,7 @@ from funcgrad.backends.late import Late
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.emit import emit
 from funcgrad.backends.llvm.emit_split import split
+from funcgrad.backends.llvm.emit_unroll import unrolled
 from funcgrad.backends.llvm.engine import HALF_CALLS, Engine, Library
 from funcgrad.backends.llvm.objects import digest
 from funcgrad.backends.llvm.together import Together, processors
@@ -111,7 +112,7 @@ class KernelCache:
     def _write(self, kernel: Kernel) -> _Written:
         if not kernel.points:
             return _Written(Native((), ()), {})
-        pieces, partials = split(kernel)
+        pieces, partials = split(unrolled(kernel))
         calls, texts = [], {}
         for piece in pieces:
             emitted = emit(piece.kernel, "KERNEL", piece.ranges, self.engine.target)
