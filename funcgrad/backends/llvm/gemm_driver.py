@@ -21,6 +21,7 @@ from funcgrad.backends.llvm.gemm_job import (
     INNER,
     JOB,
     MAX_AXES,
+    OUT,
     PRODUCT,
     SERIAL_WORK,
     SHARED,
@@ -33,7 +34,7 @@ from funcgrad.backends.llvm.gemm_job import (
 )  # fmt: skip
 from funcgrad.backends.llvm.gemm_lines import Lines
 from funcgrad.backends.llvm.gemm_long import Long
-from funcgrad.backends.llvm.gemm_pack import Format, constant, narrow, widen
+from funcgrad.backends.llvm.gemm_pack import Format
 from funcgrad.backends.llvm.gemm_packed import Packed
 from funcgrad.backends.llvm.gemm_placed import Placed
 from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
@@ -59,7 +60,7 @@ class Driver:
         self.module = module = ir.Module("gemm")
         self.parts = Parts(module, fmt, out, target)
         self.fmt, self.out, self.target = fmt, out, target
-        self.narrow = out.storage != fmt.acc
+        self.narrow = self.parts.narrow
         packed = Packed(self.parts, tables=not way)
         self.packed = packed.way
         self.gathered = {} if self.narrow else self._gathered_ways(packed)
@@ -129,8 +130,8 @@ class Driver:
         small, thin = m * n * k <= SMALL_WORK, _is_thin(m, n)
         wide = (m <= THIN) & (n > 2 * THIN)
         with code.when(thin | (job["c_cs"].ne(1) & job["c_rs"].eq(1) & ~wide)):
-            for x, y in (("m", "n"), ("a", "b"), ("a_rs", "b_cs"), ("a_cs", "b_rs"),
-                         ("c_rs", "c_cs")):  # fmt: skip
+            pairs = [("m", "n"), ("a", "b"), ("a_rs", "b_cs"), ("a_cs", "b_rs"), ("c_rs", "c_cs")]
+            for x, y in [*pairs, *([("out_rs", "out_cs")] if self.narrow else [])]:
                 job[x], job[y] = job[y], job[x]
         m, n, b_unit, c_unit = job["m"], job["n"], job["b_cs"].eq(1), job["c_cs"].eq(1)
         ways: list[tuple[Bool, Way]] = []
@@ -211,42 +212,30 @@ class Driver:
             code.store(zero, code.at(c, i * job["c_rs"] + j * job["c_cs"], self.out.storage))
 
     def _product_narrowed(self, code: Code, job: Record) -> None:
-        """The product in float32 beside C, then rounded (once) into it."""
+        """The product in float32 beside C, rounded (once) into it here, unless that is done."""
         m, n = job["m"], job["n"]
         wide = Record(code, JOB, code.variable(I64, count=len(JOB)).slot)
         for name in (*PRODUCT, *TABLES):
             wide[name] = job[name]
         sums = code.call(self.parts.take, m * n * self.fmt.acc_bytes)
         wide["c"], wide["c_rs"], wide["c_cs"], wide["add"] = sums, n, 1, 0
+        for name, source in zip(OUT, ("c", "c_rs", "c_cs", "add"), strict=True):
+            wide[name] = job[source]
         code.call(self.product, wide.pointer)
-        job["a"] = sums
-        grain = (code.i64(SERIAL_WORK) // n).max(1)
-        self.parts.loop(code, self._round_task(), job.pointer, m, grain)
+        with code.when(wide["out"].ne(0)):
+            job["a"] = sums
+            grain = (code.i64(SERIAL_WORK) // n).max(1)
+            self.parts.loop(code, self._round_task(), job.pointer, m, grain)
         code.call(self.parts.give, sums)
 
     def _round_task(self) -> ir.Function:
         """Rows [begin, end) of c become the sums (contiguous, in the job's a), or grow by them."""
         code = Code(self.module, "round_task", [PTR, I64, I64])
-        job = Record(code, JOB, code.args[0])
-        n, rs, cs, add = job["n"], job["c_rs"], job["c_cs"], job["add"]
-        sums, c = job.pointer_at("a"), job.pointer_at("c")
-        lanes, storage, acc = self.parts.tile.lanes, self.out.storage, self.fmt.acc
-        vectors = cs.eq(1).select(n // lanes * lanes, 0)
-
-        def round_one(p: ir.Value, x: ir.Value, kind: ir.Type) -> None:
-            """What c held before counts only where the call adds: it may be NaN."""
-            old = widen(code, self.out, self.target, code.load(p, kind, self.out.bytes))
-            old = add.ne(0).pick(old, constant(x.type, -0.0))
-            code.store(narrow(code, self.out, code.b.fadd(old, x)), p, self.out.bytes)
-
-        with code.range(code.args[1], code.args[2]) as i:
-            row, c_row = code.at(sums, i * n, acc), code.at(c, i * rs, storage)
-            with code.range(0, vectors, lanes) as j:
-                x = code.load(code.at(row, j, acc), ir.VectorType(acc, lanes), 4)
-                round_one(code.at(c_row, j, storage), x, ir.VectorType(storage, lanes))
-            with code.range(vectors, n) as j:
-                x = code.load(code.at(row, j, acc), acc)
-                round_one(code.at(c_row, j * cs, storage), x, storage)
+        job, begin, end = Record(code, JOB, code.args[0]), code.args[1], code.args[2]
+        n, rs = job["n"], job["c_rs"]
+        sums = code.at(job.pointer_at("a"), begin * n, self.fmt.acc)
+        c = code.at(job.pointer_at("c"), begin * rs, self.out.storage)
+        code.call(self.parts.round, sums, n, c, rs, job["c_cs"], end - begin, n, job["add"])
         code.ret()
         return code.function
 

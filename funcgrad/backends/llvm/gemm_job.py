@@ -10,7 +10,14 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_gather import gather_function
 from funcgrad.backends.llvm.gemm_kernels import Kernels
-from funcgrad.backends.llvm.gemm_pack import Format, Tile, pack_function
+from funcgrad.backends.llvm.gemm_pack import (
+    Format,
+    Tile,
+    constant,
+    narrow,
+    pack_function,
+    widen,
+)
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.program import GemmAxes
 
@@ -32,12 +39,16 @@ TABLES = ("a_rows", "a_ks", "b_ks", "b_cols")
 INNER = ("m_inner", "n_inner")
 SHARED = (*CALL, *TABLES, *INNER)
 PRODUCT = ("m", "n", "k", "a", "a_rs", "a_cs", "b", "b_rs", "b_cs", "c", "c_rs", "c_cs", "add")
+OUT = ("out", "out_rs", "out_cs", "out_add")
 JOB = (
     *PRODUCT,
     *TABLES,
     # The block in hand of the packed way: offsets and sizes, packed operands, tiling.
     "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
     "a_parts", "mt", "nt", "row_tiles", "prepacked", "by_rows",
+    # Where the sums in c are to be rounded to, beside or (if "out_add") on what is there; 0 if they
+    # aren't, or are already. Whether each tile's are when it is done.
+    *OUT, "rounds",
 )  # fmt: skip
 THIN = 8  # rows of A up to which B is not worth packing
 SMALL_WORK = 96**3  # multiply-adds up to which packing costs more than it saves
@@ -149,6 +160,37 @@ class Parts:
                 total.set(kernels.sum(code, old, total.get()))
             code.masked_store(total.get(), out, mask)
         code.ret()
+        return code.function
+
+    @property
+    def narrow(self) -> bool:
+        """Whether C is of a narrower type than the sums."""
+        return self.out.storage != self.fmt.acc
+
+    @cached_property
+    def round(self) -> ir.Function:
+        """void(sums, sums_rs, c, c_rs, c_cs, m, n, add): c becomes the sums, or grows by them."""
+        code = Code(self.module, "round", [PTR, I64, PTR, I64, I64, I64, I64, I64])
+        sums, sums_rs, c, rs, cs, m, n, add = code.args
+        lanes, storage, acc = self.tile.lanes, self.out.storage, self.fmt.acc
+        vectors = cs.eq(1).select(n // lanes * lanes, 0)
+
+        def round_one(p: ir.Value, x: ir.Value, kind: ir.Type) -> None:
+            """What c held before counts only where the call adds: it may be NaN."""
+            old = widen(code, self.out, self.target, code.load(p, kind, self.out.bytes))
+            old = add.ne(0).pick(old, constant(x.type, -0.0))
+            code.store(narrow(code, self.out, code.b.fadd(old, x)), p, self.out.bytes)
+
+        with code.range(0, m) as i:
+            row, c_row = code.at(sums, i * sums_rs, acc), code.at(c, i * rs, storage)
+            with code.range(0, vectors, lanes) as j:
+                x = code.load(code.at(row, j, acc), ir.VectorType(acc, lanes), 4)
+                round_one(code.at(c_row, j, storage), x, ir.VectorType(storage, lanes))
+            with code.range(vectors, n) as j:
+                x = code.load(code.at(row, j, acc), acc)
+                round_one(code.at(c_row, j * cs, storage), x, storage)
+        code.ret()
+        code.function.attributes.add("noinline")
         return code.function
 
     def _packer(self, write: Callable, name: str, width: int) -> ir.Function:

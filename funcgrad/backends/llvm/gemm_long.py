@@ -63,7 +63,7 @@ class Long:
             part["b"] = code.at(job.pointer_at("b"), p * size * job["b_rs"], storage)
             part["c"] = code.at(job.pointer_at("pb"), p * m * n, self.fmt.acc)
             part["c_rs"], part["c_cs"], part["add"], part["a_rows"] = n, 1, 0, 0
-            part["b_cols"] = 0
+            part["b_cols"] = part["out"] = 0
             code.call(product, part.pointer)
         code.ret()
         return code.function

@@ -127,6 +127,12 @@ class Packed:
         pa_step, pb_step, prepacked = job["pa_step"], job["pb_step"], job["prepacked"].ne(0)
         c = code.at(c, job["ic"] * rs + job["jc"] * cs, acc)
         add_first = job["add"] + job["ko"]
+        sums = code.variable(PTR, c)
+        rounds = job["rounds"].ne(0) if self.parts.narrow else None
+        if rounds is not None:
+            rs, cs = rounds.select(nt, rs), rounds.select(1, cs)
+            with code.when(rounds):
+                sums.set(code.call(self.parts.take, mt * nt * self.fmt.acc_bytes))
         own = code.variable(PTR, pb)
         own_depth = min(tile.kc, OWN_DEPTH * (2 if tile.pairs else 1))
         kc = prepacked.select(equal_parts(k, tile.kc, 2), equal_parts(k, own_depth, 2))
@@ -134,24 +140,44 @@ class Packed:
         with code.when(~prepacked):
             size = own_step * (nt // tile.cols) * self.fmt.acc_bytes
             own.set(code.call(self.parts.take, size))
-        with code.range(code.args[1], code.args[2]) as t, code.range(0, k, kc) as pc:
+        with code.range(code.args[1], code.args[2]) as t:
             i0, j0 = t % row_tiles * mt, t // row_tiles * nt
             i1, j1 = (i0 + mt).min(m), (j0 + nt).min(n)
-            kl, add = (k - pc).min(kc), add_first + pc
-            with code.when(~prepacked):
-                self._pack(code, job, "b", own.get(), (j0, j1), (pc, kl), own_step)
-            # Along rows of C first: a column of tiles would walk through memory in long strides.
-            with code.range(i0, i1, tile.rows) as i, code.range(j0, j1, tile.cols) as j:
-                ready = code.at(pb, j // tile.cols * pb_step + depth(pc) * tile.cols, acc)
-                fresh = code.at(own.get(), (j - j0) // tile.cols * own_step, acc)
-                bp = prepacked.pick(ready, fresh)
-                ap = code.at(pa, i // tile.rows * pa_step + depth(pc) * tile.rows, acc)
-                cp = code.at(c, i * rs + j * cs, acc)
-                self.choose_kernel(code, (depth(kl), ap, bp, cp, rs, cs, m - i, n - j, add))
+            at = sums.get()
+            if rounds is not None:
+                at = code.at(at, rounds.select(0 - i0 * nt - j0, 0), acc)
+            with code.range(0, k, kc) as pc:
+                kl, add = (k - pc).min(kc), add_first + pc
+                with code.when(~prepacked):
+                    self._pack(code, job, "b", own.get(), (j0, j1), (pc, kl), own_step)
+                # Along rows of C first: a column of tiles would walk memory in long strides.
+                with code.range(i0, i1, tile.rows) as i, code.range(j0, j1, tile.cols) as j:
+                    ready = code.at(pb, j // tile.cols * pb_step + depth(pc) * tile.cols, acc)
+                    fresh = code.at(own.get(), (j - j0) // tile.cols * own_step, acc)
+                    bp = prepacked.pick(ready, fresh)
+                    ap = code.at(pa, i // tile.rows * pa_step + depth(pc) * tile.rows, acc)
+                    cp = code.at(at, i * rs + j * cs, acc)
+                    self.choose_kernel(code, (depth(kl), ap, bp, cp, rs, cs, m - i, n - j, add))
+            if rounds is not None:
+                with code.when(rounds):
+                    self._round(code, job, sums.get(), (i0, i1), (j0, j1))
+        if rounds is not None:
+            with code.when(rounds):
+                code.call(self.parts.give, sums.get())
         with code.when(~prepacked):
             code.call(self.parts.give, own.get())
         code.ret()
         return code.function
+
+    def _round(
+        self, code: Code, job: Record, sums: ir.Value, rows: tuple[Int, Int], cols: tuple[Int, Int]
+    ) -> None:
+        """A tile's sums, rounded to where they are wanted."""
+        (i0, i1), (j0, j1), rs, cs = rows, cols, job["out_rs"], job["out_cs"]
+        offset = (job["ic"] + i0) * rs + (job["jc"] + j0) * cs
+        out = code.at(job.pointer_at("out"), offset, self.parts.out.storage)
+        size, add = (i1 - i0, j1 - j0), job["out_add"]
+        code.call(self.parts.round, sums, job["nt"], out, rs, cs, *size, add)
 
     def choose_kernel(self, code: Code, args: tuple[Any, ...]) -> None:
         """The smallest micro-kernel that has the rows and columns that are left."""
@@ -190,6 +216,10 @@ class Packed:
         pa = code.call(self.parts.take, pa_bytes)
         pb = code.call(self.parts.take, several.select(pb_bytes, 0))
         job["pa"], job["pb"] = pa, pb
+        # A tile whose sums are whole after one block of k is rounded while they are at hand.
+        rounds = job["out"].ne(0) & (k <= ko) if self.parts.narrow else None
+        if rounds is not None:
+            job["rounds"] = rounds.select(1, 0)
         with code.range(0, n, no) as jc, code.range(0, k, ko) as kk, code.range(0, m, mo) as ic:
             ml, nl, kl = (m - ic).min(mo), (n - jc).min(no), (k - kk).min(ko)
             a_panels, b_panels = ml.ceil_div(tile.rows), nl.ceil_div(tile.cols)
@@ -205,6 +235,8 @@ class Packed:
             self.parts.loop(code, pack_task, code.args[0], parts, serial.select(parts, 1))
             tiles = self._tiling(code, job, work, a_panels, b_panels, kl, several)
             self.parts.loop(code, tile_task, code.args[0], tiles, serial.select(tiles, 1))
+        if rounds is not None:
+            job["out"] = rounds.select(0, job["out"])
         code.call(self.parts.give, pb)
         code.call(self.parts.give, pa)
         code.ret()

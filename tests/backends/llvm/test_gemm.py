@@ -343,6 +343,34 @@ def test_other_targets(dtype, cpu):
 
 
 @pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_are_rounded_once(dtype, cpu):
+    """By each tile where one block has all of k, else at the end: the bits are those of float32."""
+    target = engine_for(cpu)
+    numpy_type = BF16 if dtype == "bfloat16" else np.dtype(dtype)
+    whole, rounded = (
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, out, target))
+        for out in ("float32", dtype)
+    )
+    rng = np.random.default_rng(12)
+    for threads, (m, n, k) in enumerate(
+        [(130, 97, 391), (1300, 40, 150), (150, 2100, 100), (140, 150, 4200), (257, 300, 530)], 1
+    ):
+        pool.set_num_threads(threads)
+        a, b = random(rng, (m, k), numpy_type), random(rng, (k, n), numpy_type)
+        sums = np.empty((m, n), np.float32)
+        whole(ctypes.addressof(module._words(a, b, sums, False)))
+        before = random(rng, (m, n), numpy_type)
+        for layout in ("plain", "transposed", "strided"):
+            c = laid_out(np.full_like(before, np.nan), layout)
+            rounded(ctypes.addressof(module._words(a, b, c, False)))
+            assert (c == sums.astype(numpy_type)).all()
+            c = laid_out(before, layout)
+            rounded(ctypes.addressof(module._words(a, b, c, True)))
+            assert (c == (before.astype(np.float32) + sums).astype(numpy_type)).all()
+
+
+@pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
 def test_operands_of_axes(dtype, cpu):
     """Rows, columns and sums over several axes that overlap, go backwards or stand still."""
