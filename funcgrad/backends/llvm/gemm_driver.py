@@ -37,6 +37,7 @@ from funcgrad.backends.llvm.gemm_long import Long
 from funcgrad.backends.llvm.gemm_pack import Format
 from funcgrad.backends.llvm.gemm_packed import Packed
 from funcgrad.backends.llvm.gemm_placed import Placed
+from funcgrad.backends.llvm.gemm_strips import Strips
 from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 from funcgrad.backends.llvm.gemm_windows import Windows
@@ -316,13 +317,19 @@ class Driver:
     def _set_inner(self, call: Record) -> None:
         """`INNER` of a call that has axes."""
         code, axes = call.code, call.pointer_at("axes")
-
-        def innermost(name: str) -> Int:
-            last = AXES.index(name) * MAX_AXES + MAX_AXES - 1
-            return code.load(code.at(axes, last, I64), I64)
-
-        for name, sizes, strides in zip(INNER, ("m_sizes", "n_sizes"), ("m_a", "n_b"), strict=True):
-            call[name] = innermost(strides).eq(1).select(innermost(sizes), 0)
+        for x, strides in (("m", "m_a"), ("n", "n_b")):
+            sizes, steps = (
+                code.at(axes, AXES.index(name) * MAX_AXES, I64) for name in (f"{x}_sizes", strides)
+            )
+            size, step = (code.load(code.at(p, MAX_AXES - 1, I64), I64) for p in (sizes, steps))
+            odd = code.variable(I64, I64(0))
+            with code.range(0, MAX_AXES) as i:
+                other = (code.load(code.at(p, i, I64), I64) for p in (sizes, steps))
+                n, stride = other
+                odd.set(Int(code, odd.get()) + ((n > 1) & (stride % 2).ne(0)).select(1, 0))
+            two = step.eq(2) & Int(code, odd.get()).eq(0)
+            call[f"{x}_inner"] = (step.eq(1) | two).select(size, 0)
+            call[f"{x}_step"] = two.select(2, 1)
 
     def _gathered_ways(self, packed: Packed) -> dict[str, tuple[Callable[[Any], Any], Way]]:
         """Ways for operands of axes, and when they serve: the first that does is gone."""
@@ -330,6 +337,9 @@ class Driver:
         ways: list[tuple[Callable[[Any], Any], Way]] = []
         # Only elements that are multiplied as they lie are read one by one.
         as_it_is = self.fmt.storage == self.fmt.acc
+        if as_it_is and Lines.works(parts):
+            strips = Way("strips", lambda: Strips(parts).function)
+            ways.append((lambda call: Strips.serves(call, parts), strips))
         if as_it_is:
             placed = Way("placed", lambda: Placed(parts).function)
             ways.append((lambda call: Placed.serves(call, parts), placed))

@@ -35,8 +35,9 @@ MAX_AXES = 6
 AXES = ("m_sizes", "m_a", "n_sizes", "n_b", "k_sizes", "k_a", "k_b")
 # Tables made of them: where each row and each column of an operand begins; 0 if there are none.
 TABLES = ("a_rows", "a_ks", "b_ks", "b_cols")
-# How many rows of a, and columns of b, follow each other in memory at a time; 0 if none do.
-INNER = ("m_inner", "n_inner")
+# How many rows of a, and columns of b, follow each other in a line of memory, one or two elements
+# apart, where lines are as many apart, or a multiple; 0 if none do.
+INNER = ("m_inner", "m_step", "n_inner", "n_step")
 SHARED = (*CALL, *TABLES, *INNER)
 PRODUCT = ("m", "n", "k", "a", "a_rs", "a_cs", "b", "b_rs", "b_cs", "c", "c_rs", "c_cs", "add")
 OUT = ("out", "out_rs", "out_cs", "out_add")
@@ -61,10 +62,14 @@ def inner_words(axes: GemmAxes) -> dict[str, int]:
 
     >>> from funcgrad.backends.program import GemmAxes
     >>> inner_words(GemmAxes(m=((3, 40), (5, 1)), n=((2, 30),), k=((4, 2, 1),)))
-    {'m_inner': 5, 'n_inner': 0}
+    {'m_inner': 5, 'm_step': 1, 'n_inner': 0, 'n_step': 1}
     """
-    last = zip(INNER, (axes.m[-1], axes.n[-1]), strict=True)
-    return {name: size if stride == 1 else 0 for name, (size, stride) in last}
+    words = []
+    for spans in (axes.m, axes.n):
+        size, step = spans[-1]
+        fits = step in (1, 2) and all(s % step == 0 for n, s in spans if n > 1)
+        words += [size, step] if fits else [0, 1]
+    return dict(zip(INNER, words, strict=True))
 
 
 def axes_words(axes: GemmAxes) -> list[int]:

@@ -67,6 +67,12 @@ class Kernels(Functions):
         name = f"lines{rows}x{vectors}"
         return self.once(name, lambda name: self._lines(name, rows, vectors))
 
+    def strips(self, rows: int, vectors: int) -> ir.Function:
+        """void(k, a panel, along, (b, c, skipped)…, c_rs, m, add): a vector of b and of c each, at
+        b[along[k]], of which the first lanes, so many, aren't stored."""
+        name = f"strips{rows}x{vectors}"
+        return self.once(name, lambda name: self._strips(name, rows, vectors))
+
     def axpy(self, rows: int) -> ir.Function:
         """void(a, a_cs, b, b_rs, c, n, add): c = or += Σ a[r]·b[r] over rows of b, m = 1."""
         return self.once(f"axpy{rows}", lambda name: self._axpy(name, rows))
@@ -231,6 +237,47 @@ class Kernels(Functions):
                     for i, v in itertools.product(range(rows), range(vectors)):
                         p = code.at(c, c_rs * i + v * lanes, kind)
                         self._write(code, values[i][v], p, masks[v], more)
+        code.ret()
+        return code.function
+
+    def _strips(self, name: str, rows: int, vectors: int) -> ir.Function:
+        types = [I64, PTR, PTR, *[PTR, PTR, I64] * vectors, I64, I64, I64]
+        code = Code(self.module, name, types)
+        (k, a, along), (c_rs, m, add) = code.args[:3], code.args[-3:]
+        bs, cs, skips = (code.args[3 + i : -3 : 3] for i in range(3))
+        acc, kind, lanes = self._accumulators(code, rows, vectors), self.fmt.acc, self.tile.lanes
+        for c in cs:
+            self._prefetch(code, c, c_rs, rows, 1)
+        with code.range(0, k) as kk:
+            place = code.load(code.at(along, kk, I64), I64)
+            pa = code.at(a, kk * self.tile.rows, kind)
+            bv = [self._read(code, code.at(b, place, kind), None, self.vec) for b in bs]
+            for i in range(rows):
+                self._row_product(code, acc[i], code.load(code.at(pa, i, kind), kind), bv)
+        values = [[x.get() for x in row] for row in acc]
+        whole = m >= rows
+        for skipped in skips:
+            whole = whole & skipped.eq(0)
+        with code.either(whole) as (yes, no):
+            with yes, code.either(add.ne(0)) as (more, fresh):
+                for branch, adding in ((more, True), (fresh, False)):
+                    with branch:
+                        for i, v in itertools.product(range(rows), range(vectors)):
+                            p = code.at(cs[v], c_rs * i, kind)
+                            self._write(code, values[i][v], p, None, adding)
+            with no:
+                buffer = code.variable(self.vec, count=rows * vectors).slot
+                masks = [code.b.not_(code.first_lanes(skipped, lanes)) for skipped in skips]
+                for i, v in itertools.product(range(rows), range(vectors)):
+                    code.store(values[i][v], code.at(buffer, i * vectors + v, self.vec))
+                with code.range(0, m.min(rows)) as row:
+                    for v, c in enumerate(cs):
+                        x = code.load(code.at(buffer, row * vectors + v, self.vec), self.vec)
+                        p = code.at(c, c_rs * row, kind)
+                        with code.either(add.ne(0)) as (more, fresh):
+                            for branch, adding in ((more, True), (fresh, False)):
+                                with branch:
+                                    self._write(code, x, p, masks[v], adding)
         code.ret()
         return code.function
 

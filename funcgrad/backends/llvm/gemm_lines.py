@@ -38,6 +38,7 @@ class Lines:
         cols = swapped.select(call["m"], call["n"])
         c_rows = swapped.select(call["c_cs"], call["c_rs"])
         long = swapped.select(call["n_inner"], call["m_inner"]) * 4 >= lanes * 5
+        long = long & swapped.select(call["n_step"], call["m_step"]).eq(1)
         return long & (cols * 4 < lanes * 3) & c_rows.eq(1)
 
     def _task(self) -> ir.Function:

@@ -419,6 +419,11 @@ def test_windows_in_place(dtype, cpu):
         (((3, 50), (9, 2)), ((48, 1),), ((53, 20, 60), (40, 1, 1))),
         (((3, 30),), ((5, 70), (43, 1)), ((4, 40, 100), (5, 1, 10))),  # lines
         (((10, 30),), ((6, 70), (9, 1)), ((4, 40, 100), (5, 1, 10))),  # short ones
+        (((30, 30),), ((5, 70), (31, 1)), ((4, 40, 900), (5, 1, 10))),  # strips
+        (((15, 30),), ((3, 100), (7, 64), (16, 1)), ((4, 40, 900), (5, 1, 10), (2, 3, 3))),
+        (((3, 60), (47, 1)), ((22, 40),), ((3, 1000, 40), (4, 1, 3))),
+        (((17, 30),), ((5, 150), (64, 2)), ((4, 1400, 900), (5, 1, 10))),  # every second element
+        (((17, 30),), ((5, 151), (64, 2)), ((4, 1400, 900), (5, 1, 10))),
     ]:
         m_a, n_b = offsets(m, 1), offsets(n, 1)
         for shape, turned, add in [((1, 1), False, 0), ((2, 3), True, 1), ((1, 3), False, 1)]:
@@ -447,7 +452,7 @@ def test_windows_in_place(dtype, cpu):
                     np.testing.assert_allclose(c, exact, rtol=tolerance, atol=tolerance * 20)
                 seen.add(way)
     if engine().target.has("avx512f"):
-        assert seen >= {"placed", "lines", "windows"}
+        assert seen >= {"strips", "placed", "lines", "windows"}
 
 
 def offsets(axes, which):
