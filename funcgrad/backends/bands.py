@@ -213,7 +213,8 @@ def _group(drafts: Sequence[Draft], start: int) -> tuple[list[tuple[Draft, Slice
 
 def _is_short(step: GemmStep) -> bool:
     """Whether a product is one to take in bands: of short sums, beside a small operand."""
-    if step.batch or step.axes is not None or step.dtype not in DTYPES or step.out != step.dtype:
+    placed = step.axes is not None or step.frame is not None
+    if step.batch or placed or step.dtype not in DTYPES or step.out != step.dtype:
         return False
     return 0 < step.k <= MOST_TERMS and step.k * step.n * step.dtype.itemsize <= MOST_RIGHT
 

@@ -25,7 +25,7 @@ from funcgrad.backends.attention import (
 from funcgrad.backends.bands import banded, sliced_kernel, sliced_product
 from funcgrad.backends.builder import strides_of
 from funcgrad.backends.fusion import Cluster, Entry, fuse
-from funcgrad.backends.gemms import gemm_shape
+from funcgrad.backends.gemms import frame_of, gemm_shape
 from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
 from funcgrad.backends.kernels import Written, write_cluster
 from funcgrad.backends.loops import Kernel, kernel_text
@@ -276,11 +276,16 @@ class _BlockDrafter:
             return False
         out, dtype = self.tensor(eqn.outs[0]), eqn.ins[0].aval.dtype
         (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
-        offsets = [0 if v is None else v.offset * dtype.itemsize for v in (va, vb)]
+        frames = [frame_of(v, i) for i, v in enumerate((va, vb))]
+        frame = frames[0] or frames[1]
+        offsets = [
+            0 if v is None or f is not None else v.offset * dtype.itemsize
+            for v, f in zip((va, vb), frames, strict=True)
+        ]
 
         nowhere = Ref("arena")
         step = GemmStep(dtype, out.aval.dtype, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
-                        *shape.strides, shape.batch, shape.axes)  # fmt: skip
+                        *shape.strides, shape.batch, shape.axes, frame)  # fmt: skip
 
         def make(inner: Any) -> list[Step]:
             at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from funcgrad.backends.builder import strides_of
-from funcgrad.backends.program import GemmAxes
+from funcgrad.backends.program import Frame, GemmAxes
 from funcgrad.backends.roots import View, merged
 from funcgrad.core.ir import Eqn
 
@@ -71,6 +71,13 @@ def gemm_shape(
         rest = tuple((size, right, left, out) for size, left, right, out in rest)
         return GemmShape(n, m, k, ((b_n, b_k), (a_k, a_m), (c_n, c_m)), rest, True)
     return GemmShape(m, n, k, ((a_m, a_k), (b_k, b_n), (c_m, c_n)), rest, False)
+
+
+def frame_of(view: View | None, operand: int) -> Frame | None:
+    """The frame of an operand that is read by a view."""
+    if view is None or view.frame is None:
+        return None
+    return Frame(operand, view.offset, *view.frame)
 
 
 def _gathered(

@@ -72,6 +72,21 @@ class GemmAxes(Record):
     k: tuple[tuple[int, int, int], ...]
 
 
+class Frame(Record):
+    """How an operand of a product is read: as if zeros stood around what is in memory.
+
+    operand: its number, 0 for a and 1 for b
+    start: the element, of the array with its zeros, at which the operand begins
+    planes: how often the axes are there; axes: up to three sizes, each with how many zeros are in
+        front and behind, outermost first
+    """
+
+    operand: int
+    start: int
+    planes: int
+    axes: tuple[tuple[int, int, int], ...]
+
+
 class GemmStep(Record):
     """c[b…, m, n] = Σ_k a[b…, m, k]·b[b…, k, n] for each point of the batch axes.
 
@@ -81,6 +96,7 @@ class GemmStep(Record):
     batch: for each batch axis its size and the strides of a, b and c (0 repeats an operand)
     axes: in place of a_strides and b_strides, where an operand's rows or columns don't lie at equal
         distances, such as windows of an image, whose elements may belong to several rows
+    frame: of the operand whose strides (in axes and batch) count the zeros around it
     k may be 0 (c becomes 0). c overlaps neither a nor b.
     """
 
@@ -97,6 +113,7 @@ class GemmStep(Record):
     c_strides: tuple[int, int]
     batch: tuple[tuple[int, int, int, int], ...] = ()
     axes: GemmAxes | None = None
+    frame: Frame | None = None
 
 
 class AttentionSizes(NamedTuple):
@@ -337,6 +354,9 @@ def _gemm_text(s: GemmStep) -> str:
     kind = s.dtype.name if s.out == s.dtype else f"{s.dtype.name} to {s.out.name}"
     if s.axes is not None:
         axes = f"{s.axes.m} n{s.axes.n} k{s.axes.k}"
+        if s.frame is not None:
+            f = s.frame
+            axes += f" in zeros {'ab'[f.operand]}[{f.start}] {f.planes}x{f.axes}"
         return (
             f"gemm {kind} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
             f"{s.a} @ {s.b} over m{axes}"

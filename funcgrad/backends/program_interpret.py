@@ -98,31 +98,42 @@ class _Machine:
         loops_interpret.run(s.kernel, arrays)
 
     def gemm(self, s: GemmStep) -> None:
-        sizes = [n for n, *_ in s.batch]
+        sizes, frame = [n for n, *_ in s.batch], s.frame
 
-        def matrix(
-            ref: Ref, shape: tuple, strides: tuple, batch: list[int], dtype: np.dtype = s.dtype
-        ) -> np.ndarray:
+        def memory(ref: Ref, dtype: np.dtype, operand: int | None) -> np.ndarray:
             at = ref.offset + sum(self.counters[n] * d for n, d in ref.strides)
             flat = self.spaces[ref.space][ref.number][at:]
             flat = flat[: flat.size // dtype.itemsize * dtype.itemsize].view(dtype)
-            steps = [n * dtype.itemsize for n in (*batch, *strides)]
-            return np.lib.stride_tricks.as_strided(flat, (*sizes, *shape), steps)
+            if frame is None or operand != frame.operand:
+                return flat
+            shape = (frame.planes, *(n for n, _, _ in frame.axes))
+            config = [(0, 0), *((low, high) for _, low, high in frame.axes)]
+            x = flat[: math.prod(shape)].reshape(shape)
+            return np.pad(x, config).ravel()[frame.start :]
 
-        def gathered(ref: Ref, rows: list, columns: list, batch: list[int]) -> np.ndarray:
+        def matrix(
+            operand: int | None, shape: tuple, strides: tuple, batch: list[int]
+        ) -> np.ndarray:
+            ref, dtype = (s.c, s.out) if operand is None else ((s.a, s.b)[operand], s.dtype)
+            steps = [n * dtype.itemsize for n in (*batch, *strides)]
+            return np.lib.stride_tricks.as_strided(
+                memory(ref, dtype, operand), (*sizes, *shape), steps
+            )
+
+        def gathered(operand: int, rows: list, columns: list, batch: list[int]) -> np.ndarray:
             """A matrix whose rows and columns are lists of axes (size, stride)."""
             shape, strides = zip(*rows, *columns, strict=True)
             sides = [int(np.prod([n for n, _ in side])) for side in (rows, columns)]
-            return matrix(ref, shape, strides, batch).reshape(*sizes, *sides)
+            return matrix(operand, shape, strides, batch).reshape(*sizes, *sides)
 
         if s.axes is None:
-            a = matrix(s.a, (s.m, s.k), s.a_strides, [x[1] for x in s.batch])
-            b = matrix(s.b, (s.k, s.n), s.b_strides, [x[2] for x in s.batch])
+            a = matrix(0, (s.m, s.k), s.a_strides, [x[1] for x in s.batch])
+            b = matrix(1, (s.k, s.n), s.b_strides, [x[2] for x in s.batch])
         else:
             ks_a, ks_b = ([(x[0], x[i]) for x in s.axes.k] for i in (1, 2))
-            a = gathered(s.a, list(s.axes.m), ks_a, [x[1] for x in s.batch])
-            b = gathered(s.b, ks_b, list(s.axes.n), [x[2] for x in s.batch])
-        c = matrix(s.c, (s.m, s.n), s.c_strides, [x[3] for x in s.batch], s.out)
+            a = gathered(0, list(s.axes.m), ks_a, [x[1] for x in s.batch])
+            b = gathered(1, ks_b, list(s.axes.n), [x[2] for x in s.batch])
+        c = matrix(None, (s.m, s.n), s.c_strides, [x[3] for x in s.batch])
         c[...] = np.matmul(a.astype(s.out), b.astype(s.out))
 
     def attention(self, s: AttentionStep) -> None:

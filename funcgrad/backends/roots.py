@@ -12,12 +12,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from funcgrad.backends import scalars
 from funcgrad.backends.attention import strided
 from funcgrad.backends.builder import ZERO, Builder, strides_of
 from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import REDUCTIONS, RULES, VIEWS, rule_cost
 from funcgrad.backends.pull import Pull
+from funcgrad.backends.scalars import HALVES
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
@@ -25,6 +28,7 @@ from funcgrad.core.source import Source
 # A value is recomputed by several readers if it costs no more than CHEAP scalar ops and reads no
 # more than one array of its own size; a chain of inlined values ends at LONG ops or DEEP equations.
 CHEAP, LONG, DEEP, MANY = 6, 220, 24, 12
+MOST_FRAMED, LINE = 3, 16  # axes of a frame; elements of a vector
 
 
 class Access(NamedTuple):
@@ -136,6 +140,7 @@ class Analysis:
         self.forced = {o for o in map(self.alias, outs) if type(o) is Var}
         self.uses: dict[Var, int] = {}
         self._count_uses()
+        self._frame_views(outs)
         self._chains: dict[Var, _Chain] = {}
         for eqn in eqns:
             if self.costs[eqn] is not None:
@@ -182,6 +187,30 @@ class Analysis:
                 self.uses[a] = self.uses.get(a, 0) + 1
                 continue
             self.forced.add(self.alias(a))  # type: ignore[arg-type]
+
+    def _frame_views(self, outs: Sequence[Atom]) -> None:
+        """Products read lines of windows as if an array were padded, if it is in memory anyway, and
+        nobody else reads the padded one."""
+        framed = {k: v for k, v in self.views.items() if is_pad(self.made.get(v.base))}
+        if not framed:
+            return
+        readers: dict[Atom, list[Eqn | None]] = {}
+        for eqn in self.eqns:
+            for a in eqn.ins:
+                readers.setdefault(a, []).append(eqn)
+        for a in outs:
+            readers.setdefault(a, []).append(None)
+        for (eqn, i), view in framed.items():
+            pad = self.made[view.base]
+            frame, x = frame_axes(pad), self.alias(pad.ins[0])
+            if i or frame is None or type(x) is not Var or not _lines_fill(eqn, view):
+                continue
+            known = self.made.get(x)
+            kept = known is None or x in self.forced or self.costs[known] is None
+            if kept and _alone(view.base, eqn, readers):
+                self.views[eqn, i] = view._replace(base=x, frame=frame)
+                self.forced.discard(view.base)
+                self.forced.add(x)
 
     def _may_inline(self, eqn: Eqn) -> bool:
         """Whether the updates surely don't read the array that is updated in place."""
@@ -251,12 +280,17 @@ class _Chain(NamedTuple):
 
 
 class View(NamedTuple):
-    """base[offset + Σ index·stride], with an index in range(n) for each stride."""
+    """base[offset + Σ index·stride], with an index in range(n) for each stride.
+
+    frame: if places are counted in the base with zeros around it, the `planes` and `axes` of a
+        `program.Frame`
+    """
 
     base: Var
     offset: int
     strides: tuple[int, ...]
     shape: tuple[int, ...]
+    frame: tuple[int, tuple[tuple[int, int, int], ...]] | None = None
 
     @property
     def contiguous(self) -> bool:
@@ -273,6 +307,54 @@ class View(NamedTuple):
             return True
         contract = eqn.params["dimension_numbers"][0][operand]
         return merged([(self.shape[i], self.strides[i]) for i in contract]) is not None
+
+
+def is_pad(eqn: Eqn | None) -> bool:
+    """Whether an equation puts zeros around an array."""
+    if eqn is None or eqn.prim.name != "pad" or type(eqn.ins[1]) is not Literal:
+        return False
+    zero = not any(np.asarray(eqn.ins[1].value).tobytes())
+    return zero and all(low >= 0 <= high and not gap for low, high, gap in _config(eqn))
+
+
+def frame_axes(pad: Eqn) -> tuple[int, tuple[tuple[int, int, int], ...]] | None:
+    """The planes and axes of a `program.Frame` as a pad's result; None if it has too many."""
+    shape, config = pad.ins[0].aval.shape, _config(pad)
+    wide = [i for i, pair in enumerate(config) if any(pair)]
+    if not wide or not math.prod(shape):
+        return None
+    inner = math.prod(shape[wide[-1] + 1 :])
+    axes = [(n, low, high) for n, (low, high, _) in zip(shape, config, strict=True)]
+    axes = axes[wide[0] : wide[-1] + 1]
+    axes[-1] = tuple(n * inner for n in axes[-1])  # type: ignore[assignment]
+    return (math.prod(shape[: wide[0]]), tuple(axes)) if len(axes) <= MOST_FRAMED else None
+
+
+def _config(pad: Eqn) -> Sequence[tuple[int, int, int]]:
+    return pad.params["padding_config"]
+
+
+def _lines_fill(eqn: Eqn, view: View) -> bool:
+    """Whether a product is one of windows whose lines fill vectors, and so has a way to multiply
+    them that copies what they reach: see `convolution` for their axes."""
+    if eqn.prim.name != "product" or not eqn.params["gathers"] or eqn.ins[0].aval.dtype in HALVES:
+        return False
+    last = (len(view.shape) - 3) // 2 + 1
+    line, step = view.shape[last], view.strides[last]
+    many = all(a.aval.shape[1] >= LINE for a in eqn.ins[1:])
+    return many and step in (1, 2) and line >= LINE and line % LINE in (0, LINE - 1)
+
+
+def _alone(var: Var, product: Eqn, readers: Mapping[Atom, list[Eqn | None]]) -> bool:
+    """Whether a value is moved to a product, and read by nothing else."""
+    while len(readers[var]) == 1:
+        (eqn,) = readers[var]
+        if eqn is product:
+            return True
+        if eqn is None or eqn.prim.name not in VIEWS:
+            return False
+        var = eqn.outs[0]
+    return False
 
 
 def alias_of(atom: Atom, made: Mapping[Var, Eqn]) -> Atom:

@@ -203,3 +203,88 @@ def test_padding_is_shared():
 
     planned = check(both, x, w)
     assert str(planned).count("\n  pad") == 1
+
+
+# What is padded is copied by the product itself, whose windows lie in lines.
+FRAMED = {
+    "lines of 32": ((3, 6, 8, 32), (16, 6, 3, 3), {"padding": [ONE, ONE]}),
+    "lines of 31": ((2, 5, 9, 29), (33, 5, 3, 3), {"padding": [(2, 0), (0, 4)]}),
+    "zeros behind": ((2, 5, 1, 17), (16, 5, 2, 2), {"padding": [(0, 3), (0, 16)]}),
+    "more zeros than lines": ((2, 3, 2, 16), (20, 3, 3, 3), {"padding": [(9, 7), ONE]}),
+    "two apart": ((2, 7, 11, 32), (33, 7, 3, 3), {"window_strides": (2, 2), "padding": [ONE, ONE]}),
+    "two apart in odd lines": ((2, 7, 9, 31), (33, 7, 3, 3),
+                               {"window_strides": (1, 2), "padding": [ONE, (1, 2)]}),
+    "dilated": ((2, 8, 13, 32), (16, 8, 3, 3),
+                {"padding": [(2, 2), (3, 3)], "rhs_dilation": (2, 3)}),
+    "feature groups": ((4, 8, 7, 32), (32, 4, 3, 3),
+                       {"padding": [ONE, ONE], "feature_group_count": 2}),
+    "batch groups": ((4, 8, 7, 32), (32, 8, 3, 3), {"padding": [ONE, ONE], "batch_group_count": 2}),
+    "one image": ((1, 8, 7, 48), (16, 8, 3, 3), {"padding": [ONE, ONE]}),
+    "a line": ((4, 9, 1024), (33, 9, 5), {"window_strides": (1,), "padding": [(2, 2)]}),
+    "a line, two apart": ((4, 9, 255), (33, 9, 5), {"window_strides": (2,), "padding": [(3, 2)]}),
+    "a channel": ((4, 1, 12, 32), (33, 1, 3, 3), {"padding": [ONE, ONE]}),
+    "3d": ((2, 4, 5, 6, 16), (16, 4, 3, 2, 3),
+           {"window_strides": (1, 2, 1), "padding": [ONE, (2, 3), ONE]}),
+    "4d": ((2, 4, 3, 2, 3, 16), (16, 4, 1, 2, 3, 3),
+           {"window_strides": (1,) * 4, "padding": [(0, 0), ONE, ONE, ONE]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FRAMED)
+def test_padding_by_the_product(case):
+    """Whole numbers, and their sums, are exact."""
+    lhs, rhs, kw = FRAMED[case]
+    kw = {"window_strides": ONE, **kw}
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-3, 4, shape).astype("float64") for shape in (lhs, rhs))
+
+    def conv(x, w):
+        return conv_general_dilated(x, w, **kw)
+
+    planned = check(lambda x, w: [conv(x, w)], x, w)
+    (step,) = planned.steps
+    assert isinstance(step, GemmStep)
+    assert step.frame is not None
+    assert " in zeros b[" in str(planned)
+    assert planned.arena_bytes == 0
+    x.flat[5], x.flat[-1], w.flat[7] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        exact = conv(x, w)
+    for dtype in ("float32", "float64"):
+        f, ins = fg.jit(conv), (x.astype(dtype), w.astype(dtype))
+        for threads in (1, 3):
+            pool.set_num_threads(threads)
+            np.testing.assert_array_equal(f(*ins), exact)
+
+
+def test_what_is_padded_elsewhere_is_padded_once():
+    lhs, rhs, kw = FRAMED["lines of 32"]
+    x, w = floats(*lhs), floats(*rhs, seed=1)
+
+    def steps(f):
+        planned = check(f, x, w)
+        frames = [s.frame for s in walk(planned.steps) if isinstance(s, GemmStep)]
+        return str(planned).count("\n  pad"), frames
+
+    def conv(x, w):
+        return conv_general_dilated(x, w, ONE, **kw)
+
+    assert steps(lambda x, w: [conv(x, w), conv(x, -w)]) == (1, [None, None])
+    assert steps(lambda x, w: [conv(abs(x), w)])[1] == [None]  # computed as it is padded
+    pads, frames = steps(lambda x, w: [y := abs(x), conv(y, w)])
+    assert (pads, frames[0] is None) == (0, False)
+
+
+def test_sums_of_padded_arrays_under_loops():
+    """What is padded may be a turn's, or donated."""
+    x, w = floats(3, 16, 8, 32), floats(16, 16, 3, 3, seed=1) / 12
+
+    def turn(y, v):
+        return conv_general_dilated(y, v, ONE, [ONE, ONE]), y.sum()
+
+    def f(x, w):
+        return list(fg.lax.scan(turn, x, fg.numpy.stack([w, w * 0.5, w * 2])))
+
+    check(f, x, w)
+    for a, b in zip(fg.jit(f)(x, w), f(x, w), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)

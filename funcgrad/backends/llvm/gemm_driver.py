@@ -18,6 +18,7 @@ from funcgrad.backends.llvm.gemm_job import (
     AXES,
     BATCH_WORK,
     CALL,
+    FRAMED,
     INNER,
     JOB,
     MAX_AXES,
@@ -87,11 +88,13 @@ class Driver:
         """
         if not words["k"] or self.narrow:
             return ""
-        call: Any = Facts({name: Known(words.get(name, 0)) for name in (*CALL, *INNER)})
+        call: Any = Facts({name: Known(words.get(name, 0)) for name in (*CALL, *INNER, FRAMED)})
         if call["axes"]:
             work = words["m"] * words["n"] * words["batch0"] * words["batch1"]
             ways = self.gathered.items() if work else ()
-            return next((name for name, (serves, _) in ways if serves(call)), "")
+            way = next((name for name, (serves, _) in ways if serves(call)), "")
+            framed = call[FRAMED] and not (way == Strips.name and Strips.takes_frame(call))
+            return "" if framed else way
         trial: Any = Trial(call)
         self._merge_batches(trial, call)
         self._plain_product(trial, call)
@@ -338,7 +341,7 @@ class Driver:
         # Only elements that are multiplied as they lie are read one by one.
         as_it_is = self.fmt.storage == self.fmt.acc
         if as_it_is and Lines.works(parts):
-            strips = Way("strips", lambda: Strips(parts).function)
+            strips = Way(Strips.name, lambda: Strips(parts).function)
             ways.append((lambda call: Strips.serves(call, parts), strips))
         if as_it_is:
             placed = Way("placed", lambda: Placed(parts).function)

@@ -29,6 +29,9 @@ CALL = (
     "add",
     # 0, or the address of `AXES`, which then take the place of the strides of a and b.
     "axes",
+    # 0, or the address of `gemm_frames.FRAME`: windows' strides are in an array with zeros around
+    # what is in memory. Of all ways, strips alone take it.
+    "frame",
 )  # fmt: skip
 # Each matrix axis as MAX_AXES axes, outermost first: their sizes, then their strides.
 MAX_AXES = 6
@@ -38,6 +41,8 @@ TABLES = ("a_rows", "a_ks", "b_ks", "b_cols")
 # How many rows of a, and columns of b, follow each other in a line of memory, one or two elements
 # apart, where lines are as many apart, or a multiple; 0 if none do.
 INNER = ("m_inner", "m_step", "n_inner", "n_step")
+# What is known of a frame before: 0, or 1 if it is a's, 2 if it is b's.
+FRAMED = "framed"
 SHARED = (*CALL, *TABLES, *INNER)
 PRODUCT = ("m", "n", "k", "a", "a_rs", "a_cs", "b", "b_rs", "b_cs", "c", "c_rs", "c_cs", "add")
 OUT = ("out", "out_rs", "out_cs", "out_add")

@@ -12,7 +12,16 @@ from __future__ import annotations
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
-from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_frames import FRAME, framed_function
+from funcgrad.backends.llvm.gemm_job import (
+    AXES,
+    FRAMED,
+    MAX_AXES,
+    SERIAL_WORK,
+    SHARED,
+    Parts,
+    Record,
+)  # fmt: skip
 from funcgrad.backends.llvm.gemm_packed import equal_parts
 from funcgrad.backends.llvm.gemm_placed import FIELDS as PLACED
 from funcgrad.backends.llvm.gemm_placed import item_of, orient, packs_a
@@ -24,6 +33,7 @@ FIELDS = (
     # Planes of x, and how far apart they lie. What windows reach in one of them, from which element
     # on. Of the copy: where windows' elements are, from plane to plane, and to the odd elements.
     "planes", "x_plane", "first", "reach", "along", "plane", "odd",
+    "frame",
 )  # fmt: skip
 MOST_W = 1 << 22  # elements of the kernel up to which it is packed
 MOST_VECTORS, TASK_WORK = 32, 1 << 25  # of a task
@@ -31,10 +41,17 @@ FILLS = 15, 16  # the least part of a line's vectors that its rows fill
 
 
 class Strips:
-    """Writes `function`: void(ptr call), of a call of `SHARED` that has tables."""
+    """Writes `function`: void(ptr call), of a call of `SHARED` that has tables, maybe a frame.
+
+    name: of the way
+    """
+
+    name = "strips"
 
     def __init__(self, parts: Parts):
         self.parts, self.tile, self.fmt = parts, parts.tile, parts.fmt
+        masks, lanes = self.tile.masks, self.tile.lanes
+        self.framed = framed_function(parts.module, self.fmt.acc, lanes, masks)
         self.function = self._function(self._pack_task(), self._task())
 
     @staticmethod
@@ -50,6 +67,11 @@ class Strips:
         c_rows = swapped.select(call["c_cs"], call["c_rs"])
         fits = (cols >= parts.tile.rows) & (cols * call["k"] <= MOST_W)
         return fills & fits & one_w & also & c_rows.eq(1)
+
+    @staticmethod
+    def takes_frame(call: Record) -> Bool:
+        """Whether the frame of a call is that of the windows."""
+        return call[FRAMED].eq(packs_a(call).select(2, 1))
 
     def _pack_task(self) -> ir.Function:
         """Packs panels [begin, end) of w."""
@@ -124,39 +146,52 @@ class Strips:
             to = code.at(along, c * inner + kk, I64)
             code.store(c * plane + two.select(split, place), to)
 
-    def _copy(self, code: Code, call: Record, own: ir.Value, x: ir.Value, count: Int) -> None:
-        """What windows reach in each plane from x on."""
-        acc, lanes = self.fmt.acc, self.tile.lanes
-        vec = ir.VectorType(acc, lanes)
-        with code.range(0, call["planes"]) as c:
-            src, dst = (
-                code.at(p, c * call[step], acc) for p, step in ((x, "x_plane"), (own, "plane"))
-            )
+    def _copy(self, code: Code, call: Record, own: ir.Value, begin: Int, count: Int) -> None:
+        """What windows reach in each plane, from element `begin` of x on."""
+        acc, x, frame = self.fmt.acc, call.pointer_at("x"), call.pointer_at("frame")
+        near, planes = call["apart"].eq(1), call["planes"]
+        line = code.at(own, planes * call["plane"], acc)
+        with code.range(0, planes) as c:
+            first, dst = begin + c * call["x_plane"], code.at(own, c * call["plane"], acc)
+            source = code.variable(PTR, code.at(x, first, acc))
+            with code.when(call["frame"].ne(0)):
+                to = near.pick(dst, line)
+                place = first + Record(code, FRAME, frame)["start"]
+                code.call(self.framed, to, x, frame, place, count)
+                source.set(line)
+            with code.either(near) as (yes, no):
+                with yes, code.when(call["frame"].eq(0)):
+                    self._copy_line(code, dst, source.get(), count)
+                with no:
+                    self._split_line(code, (dst, call["odd"]), source.get(), count)
 
-            def read(i: Int, src: ir.Value = src) -> ir.Value:
-                place, left = code.at(src, i, acc), count - i
-                part = code.variable(vec)
-                with code.either(left >= lanes) as (whole, tail):
-                    with whole:
-                        part.set(code.load(place, vec, self.fmt.acc_bytes))
-                    with tail:
-                        mask = code.first_lanes(left, lanes)
-                        part.set(code.masked_load(place, mask, vec))
-                return part.get()
+    def _copy_line(self, code: Code, dst: ir.Value, src: ir.Value, count: Int) -> None:
+        with code.range(0, count, self.tile.lanes) as i:
+            x = self._read(code, src, i, count)
+            code.store(x, code.at(dst, i, self.fmt.acc), self.fmt.acc_bytes)
 
-            def write(value: ir.Value, i: Int, dst: ir.Value = dst) -> None:
-                code.store(value, code.at(dst, i, acc), self.fmt.acc_bytes)
+    def _split_line(self, code: Code, to: tuple, src: ir.Value, count: Int) -> None:
+        """The even elements to the first of two places, the odd ones so far behind them."""
+        (dst, apart), lanes, acc = to, self.tile.lanes, self.fmt.acc
+        with code.range(0, count, 2 * lanes) as i:
+            pair = [self._read(code, src, i + j * lanes, count) for j in range(2)]
+            for odd in range(2):
+                places = [2 * lane + odd for lane in range(lanes)]
+                index = ir.Constant(ir.VectorType(I32, lanes), places)
+                where = code.at(dst, i // 2 + apart * odd, acc)
+                code.store(code.b.shuffle_vector(*pair, index), where, self.fmt.acc_bytes)
 
-            with code.either(call["apart"].eq(1)) as (near, second):
-                with near, code.range(0, count, lanes) as i:
-                    write(read(i), i)
-                with second, code.range(0, count, 2 * lanes) as i:
-                    pair = read(i), read(i + lanes)
-                    for odd in range(2):
-                        places = [2 * lane + odd for lane in range(lanes)]
-                        index = ir.Constant(ir.VectorType(I32, lanes), places)
-                        value = code.b.shuffle_vector(*pair, index)
-                        write(value, i // 2 + call["odd"] * odd)
+    def _read(self, code: Code, src: ir.Value, i: Int, count: Int) -> ir.Value:
+        """A vector from element i on of so many; what is beyond isn't touched."""
+        lanes, place = self.tile.lanes, code.at(src, i, self.fmt.acc)
+        vec = ir.VectorType(self.fmt.acc, lanes)
+        part = code.variable(vec)
+        with code.either(count - i >= lanes) as (whole, tail):
+            with whole:
+                part.set(code.load(place, vec, self.fmt.acc_bytes))
+            with tail:
+                part.set(code.masked_load(place, code.first_lanes(count - i, lanes), vec))
+        return part.get()
 
     # ---- the product
 
@@ -166,15 +201,20 @@ class Strips:
         call, acc = Record(code, FIELDS, code.args[0]), self.fmt.acc
         count, mine, k, kc = (call[f] for f in ("all", "mine", "k", "kc"))
         tasks, add, rows = count.ceil_div(mine), call["add"], self.tile.rows
-        size = call["planes"] * call["plane"] * self.fmt.acc_bytes
+        # Behind the copy there is room for a line that is split.
+        size = (call["planes"] + 1) * call["plane"] * self.fmt.acc_bytes
         own = code.call(self.parts.take, size)
         with code.range(code.args[1], code.args[2]) as t:
             item, first = t // tasks, t % tasks * mine
-            x, c = (item_of(code, call, name, item, acc) for name in "xc")
+            i0, i1, c = (
+                item // call["batch1"],
+                item % call["batch1"],
+                item_of(code, call, "c", item, acc),
+            )
             last = (first + mine).min(count)
             low, high = self._span(code, call, first, last)
-            x = code.at(x, low + call["first"], acc)
-            self._copy(code, call, own, x, high - low + call["reach"])
+            begin = i0 * call["x_b0"] + i1 * call["x_b1"] + low + call["first"]
+            self._copy(code, call, own, begin, high - low + call["reach"])
             with code.range(0, k, kc) as pc, code.range(0, call["cols"], rows) as i:
                 panel = code.at(call.pointer_at("pw"), i // rows * call["pw_step"], acc)
                 panel = code.at(panel, pc * rows, acc)
@@ -220,6 +260,7 @@ class Strips:
         given = Record(code, SHARED, code.args[0])
         call = Record(code, FIELDS, code.variable(I64, count=len(FIELDS)).slot)
         orient(given, call)
+        call["frame"] = given["frame"]
         tile, cols, k, items = self.tile, call["cols"], call["k"], call["batch0"] * call["batch1"]
         for name, of_m, of_n in (("line", "m_inner", "n_inner"), ("apart", "m_step", "n_step")):
             call[name] = packs_a(given).select(given[of_n], given[of_m])

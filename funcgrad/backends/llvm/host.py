@@ -8,6 +8,7 @@ exchange calls what a context of `comms` points at; addresses are computed from 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from funcgrad.backends.program import (
     CondStep,
     CopyStep,
     ExchangeStep,
+    Frame,
     GemmStep,
     HostStep,
     KernelStep,
@@ -37,11 +39,12 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import attention, copies, gemm, gemm_job, routines
+    from funcgrad.backends.llvm import attention, copies, gemm, gemm_frames, gemm_job, routines
 else:
     attention = Late("funcgrad.backends.llvm.attention")
     copies = Late("funcgrad.backends.llvm.copies")
     gemm = Late("funcgrad.backends.llvm.gemm")
+    gemm_frames = Late("funcgrad.backends.llvm.gemm_frames")
     gemm_job = Late("funcgrad.backends.llvm.gemm_job")
     routines = Late("funcgrad.backends.llvm.routines")
 
@@ -66,6 +69,8 @@ def needs(program: Program) -> list[Callable[[], Any]]:
         if isinstance(s, GemmStep):
             kind = product_kind(s)
             found[kind] = partial(_install_product, kind)
+            if s.frame is not None and not takes_frame(s):
+                found["framed", s.dtype.itemsize] = partial(gemm_frames.install, s.dtype.itemsize)
         elif isinstance(s, AttentionStep):
             form = s.dtype.name, s.backward, bool(s.pairs)
             found[form] = partial(attention.install, *form)
@@ -101,6 +106,14 @@ def product_kind(s: GemmStep) -> tuple[str, str, str]:
     """The formats of a matrix product, and the way that it goes or "" for any."""
     dtype, out = s.dtype.name, s.out.name
     return dtype, out, gemm.way_of(dtype, out, _product_words(s))
+
+
+def takes_frame(s: GemmStep) -> bool:
+    """Whether a product goes a way that reads an operand with zeros around it."""
+    if s.frame is None or s.axes is None or len(s.batch) > 2:
+        return False
+    words = _product_words(s) | {gemm_job.FRAMED: s.frame.operand + 1}
+    return bool(gemm.way_of(s.dtype.name, s.out.name, words))
 
 
 def _product_words(s: GemmStep) -> dict[str, int]:
@@ -338,17 +351,38 @@ class _Host:
         a, b, c = (self.address(r) for r in (s.a, s.b, s.c))
         outer, words, names = s.batch[:-2], _product_words(s), gemm_job.CALL
         axes = "" if s.axes is None else self.template(gemm_job.axes_words(s.axes))
+        frame = "" if s.frame is None else self.template(gemm_frames.frame_words(s.frame))
+        copy = ""
+        if s.frame is not None and not takes_frame(s):
+            copy = self.framed(s.frame, (a, b)[s.frame.operand], frame, s.dtype.itemsize)
+            start = s.frame.start * s.dtype.itemsize
+            moved = self.f.let(f"getelementptr i8, ptr {copy}, i64 {start}")
+            a, b = (moved, b) if s.frame.operand == 0 else (a, moved)
+            frame = ""
 
         def product(pointers: Sequence[str]) -> None:
             place = self.filled("product", [words.get(w, 0) for w in names])
-            given = [*zip("abc", pointers, strict=True), *([("axes", axes)] if axes else [])]
-            for k, p in given:
+            more = [(k, p) for k, p in (("axes", axes), ("frame", frame)) if p]
+            for k, p in (*zip("abc", pointers, strict=True), *more):
                 at = self.f.let(f"getelementptr i64, ptr {place}, i64 {names.index(k)}")
                 self.f.do(f"store ptr {p}, ptr {at}")
             self.f.call(symbol, "void", ["ptr"], [place])
 
         widths = s.dtype.itemsize, s.dtype.itemsize, s.out.itemsize
         self.batch(outer, (a, b, c), widths, product)
+        if copy:
+            self.f.call("fg_scratch_give", "void", ["ptr"], [copy])
+
+    def framed(self, frame: Frame, source: str, words: str, nbytes: int) -> str:
+        """A copy of an operand with the zeros around it, in memory that is to be given back."""
+        self.module.declare("fg_scratch_take", "ptr", ["i64"])
+        self.module.declare("fg_scratch_give", "void", ["ptr"])
+        size = frame.planes * math.prod(sum(axis) for axis in frame.axes)
+        copy = self.f.call("fg_scratch_take", "ptr", ["i64"], [str(size * nbytes)])
+        symbol = gemm_frames.name_of(nbytes)
+        self.module.declare(symbol, "void", ["ptr"] * 3)
+        self.f.call(symbol, "void", ["ptr"] * 3, [copy, source, words])
+        return copy
 
     def attention(self, s: AttentionStep) -> None:
         symbol = attention.symbol(s.dtype.name, s.backward, bool(s.pairs))
