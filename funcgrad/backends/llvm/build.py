@@ -24,7 +24,6 @@ from funcgrad.backends.llvm.host import (
     exchange_steps,
     host_steps,
     needs,
-    product_kind,
     written_inputs,
 )
 from funcgrad.backends.llvm.host_run import run_host_step
@@ -48,8 +47,9 @@ from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.simplify import simplify
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import memory
+    from funcgrad.backends.llvm import gemm_steps, memory
 else:
+    gemm_steps = Late("funcgrad.backends.llvm.gemm_steps")
     memory = Late("funcgrad.backends.llvm.memory")
 
 _SHORT = 20_000  # operations and bytes, in some microseconds
@@ -161,7 +161,7 @@ class Built:
             for x in self.kernels
         )
         modules = ", ".join(f"{n} {how}" for how, n in sorted(counts.items())) or "none"
-        products = [product_kind(s) for s in walk(p.steps) if isinstance(s, GemmStep)]
+        products = [gemm_steps.product_kind(s) for s in walk(p.steps) if isinstance(s, GemmStep)]
         kinds = dict.fromkeys(" ".join(filter(None, (d, way))) for d, _, way in products)
         ways = ", ".join(kinds)
         found = "found on disk" if self.library.from_disk else "compiled"

@@ -39,13 +39,22 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import attention, copies, gemm, gemm_frames, gemm_job, routines
+    from funcgrad.backends.llvm import (
+        attention,
+        copies,
+        gemm,
+        gemm_frames,
+        gemm_job,
+        gemm_steps,
+        routines,
+    )
 else:
     attention = Late("funcgrad.backends.llvm.attention")
     copies = Late("funcgrad.backends.llvm.copies")
     gemm = Late("funcgrad.backends.llvm.gemm")
     gemm_frames = Late("funcgrad.backends.llvm.gemm_frames")
     gemm_job = Late("funcgrad.backends.llvm.gemm_job")
+    gemm_steps = Late("funcgrad.backends.llvm.gemm_steps")
     routines = Late("funcgrad.backends.llvm.routines")
 
 STACK_BYTES = 32_768
@@ -67,10 +76,7 @@ def needs(program: Program) -> list[Callable[[], Any]]:
     found: dict[tuple, Callable[[], Any]] = {}
     for s in walk(program.steps):
         if isinstance(s, GemmStep):
-            kind = product_kind(s)
-            found[kind] = partial(_install_product, kind)
-            if s.frame is not None and not takes_frame(s):
-                found["framed", s.dtype.itemsize] = partial(gemm_frames.install, s.dtype.itemsize)
+            found |= gemm_steps.product_needs(s)
         elif isinstance(s, AttentionStep):
             form = s.dtype.name, s.backward, bool(s.pairs)
             found[form] = partial(attention.install, *form)
@@ -95,41 +101,6 @@ def exchange_steps(steps: Sequence[Step]) -> list[ExchangeStep]:
 def _is_large(s: CopyStep) -> bool:
     """Whether threads share a copy."""
     return s.nbytes >= _COPY_BYTES and s.source != s.to
-
-
-def _install_product(kind: tuple[str, str, str]) -> None:
-    dtype, out, way = kind
-    gemm.install(dtype, out, way=way)
-
-
-def product_kind(s: GemmStep) -> tuple[str, str, str]:
-    """The formats of a matrix product, and the way that it goes or "" for any."""
-    dtype, out = s.dtype.name, s.out.name
-    return dtype, out, gemm.way_of(dtype, out, _product_words(s))
-
-
-def takes_frame(s: GemmStep) -> bool:
-    """Whether a product goes a way that reads an operand with zeros around it."""
-    if s.frame is None or s.axes is None or len(s.batch) > 2:
-        return False
-    words = _product_words(s) | {gemm_job.FRAMED: s.frame.operand + 1}
-    return bool(gemm.way_of(s.dtype.name, s.out.name, words))
-
-
-def _product_words(s: GemmStep) -> dict[str, int]:
-    """What is known of a call, with the two innermost batch axes."""
-    inner = s.batch[-2:]
-    sizes, steps = [1, 1], [(0, 0), (0, 0), (0, 0)]
-    if inner:
-        rows = [(1, 0, 0, 0), *inner][-2:]
-        sizes = [r[0] for r in rows]
-        steps = [(rows[0][i], rows[1][i]) for i in (1, 2, 3)]
-    words = {"m": s.m, "n": s.n, "k": s.k, "batch0": sizes[0], "batch1": sizes[1]}
-    matrix = (s.a_strides, s.b_strides, s.c_strides)
-    for x, batch, strides in zip("abc", steps, matrix, strict=True):
-        words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
-        words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
-    return words if s.axes is None else words | gemm_job.inner_words(s.axes) | {"axes": 1}
 
 
 def _written_steps(steps: Sequence[Step]) -> Iterator[Step]:
@@ -346,14 +317,14 @@ class _Host:
         return [self.f.let(f"getelementptr i8, ptr {base}, i64 {p}") for p in places], block
 
     def gemm(self, s: GemmStep) -> None:
-        symbol = gemm.name_of(*product_kind(s))
+        symbol = gemm.name_of(*gemm_steps.product_kind(s))
         self.module.declare(symbol, "void", ["ptr"])
         a, b, c = (self.address(r) for r in (s.a, s.b, s.c))
-        outer, words, names = s.batch[:-2], _product_words(s), gemm_job.CALL
+        outer, words, names = s.batch[:-2], gemm_steps.product_words(s), gemm_job.CALL
         axes = "" if s.axes is None else self.template(gemm_job.axes_words(s.axes))
         frame = "" if s.frame is None else self.template(gemm_frames.frame_words(s.frame))
         copy = ""
-        if s.frame is not None and not takes_frame(s):
+        if s.frame is not None and not gemm_steps.takes_frame(s):
             copy = self.framed(s.frame, (a, b)[s.frame.operand], frame, s.dtype.itemsize)
             start = s.frame.start * s.dtype.itemsize
             moved = self.f.let(f"getelementptr i8, ptr {copy}, i64 {start}")

@@ -1,0 +1,78 @@
+"""How a program's products are calls of the generated GEMM: which function, and with which words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job
+from funcgrad.backends.program import GemmStep
+
+
+def product_kind(s: GemmStep) -> tuple[str, str, str]:
+    """The formats of a matrix product, and the way that it goes or "" for any.
+
+    >>> import numpy as np
+    >>> from funcgrad.backends.program import Ref
+    >>> f32, ref, rows = np.dtype("float32"), Ref("arena"), (4, 1)
+    >>> product_kind(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows))[:2]
+    ('float32', 'float32')
+    """
+    dtype, out = s.dtype.name, s.out.name
+    return dtype, out, gemm.way_of(dtype, out, product_words(s))
+
+
+def takes_frame(s: GemmStep) -> bool:
+    """Whether a product goes a way that reads an operand with zeros around it.
+
+    >>> import numpy as np
+    >>> from funcgrad.backends.program import Ref
+    >>> f32, ref, rows = np.dtype("float32"), Ref("arena"), (4, 1)
+    >>> takes_frame(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows))
+    False
+    """
+    if s.frame is None or s.axes is None or len(s.batch) > 2:
+        return False
+    words = product_words(s) | {gemm_job.FRAMED: s.frame.operand + 1}
+    return bool(gemm.way_of(s.dtype.name, s.out.name, words))
+
+
+def product_needs(s: GemmStep) -> dict[tuple, Callable[[], Any]]:
+    """What compiles the functions that a product calls, by a key for each.
+
+    >>> import numpy as np
+    >>> from funcgrad.backends.program import Ref
+    >>> f32, ref, rows = np.dtype("float32"), Ref("arena"), (4, 1)
+    >>> len(product_needs(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows)))
+    1
+    """
+    kind = dtype, out, way = product_kind(s)
+    found: dict[tuple, Callable[[], Any]] = {kind: partial(gemm.install, dtype, out, way=way)}
+    if s.frame is not None and not takes_frame(s):
+        size = s.dtype.itemsize
+        found["framed", size] = partial(gemm_frames.install, size)
+    return found
+
+
+def product_words(s: GemmStep) -> dict[str, int]:
+    """What is known of a call, with the two innermost batch axes.
+
+    >>> import numpy as np
+    >>> from funcgrad.backends.program import Ref
+    >>> f32, ref, rows = np.dtype("float32"), Ref("arena"), (4, 1)
+    >>> product_words(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows))["a_rs"]
+    4
+    """
+    inner = s.batch[-2:]
+    sizes, steps = [1, 1], [(0, 0), (0, 0), (0, 0)]
+    if inner:
+        rows = [(1, 0, 0, 0), *inner][-2:]
+        sizes = [r[0] for r in rows]
+        steps = [(rows[0][i], rows[1][i]) for i in (1, 2, 3)]
+    words = {"m": s.m, "n": s.n, "k": s.k, "batch0": sizes[0], "batch1": sizes[1]}
+    matrix = (s.a_strides, s.b_strides, s.c_strides)
+    for x, batch, strides in zip("abc", steps, matrix, strict=True):
+        words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
+        words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
+    return words if s.axes is None else words | gemm_job.inner_words(s.axes) | {"axes": 1}
