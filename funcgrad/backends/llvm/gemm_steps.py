@@ -1,13 +1,50 @@
-"""How a program's products are calls of the generated GEMM: which function, and with which words."""
+"""How a program's products are calls of the generated GEMM: of which function, with which words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job
 from funcgrad.backends.program import GemmStep
+
+
+class ProductCall(NamedTuple):
+    """A product's call.
+
+    places: of words that are addresses, by name: of a, b and c, and of `tables` of other words
+    copier: what writes the framed operand with its zeros, for a way that needs it; else ""
+    """
+
+    symbol: str
+    words: list[int]
+    places: dict[str, int]
+    tables: dict[str, list[int]]
+    copier: str
+
+
+def product_call(s: GemmStep) -> ProductCall:
+    """How a product is called.
+
+    >>> import numpy as np
+    >>> from funcgrad.backends.program import Ref
+    >>> f32, ref, rows = np.dtype("float32"), Ref("arena"), (4, 1)
+    >>> product_call(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows)).tables
+    {}
+    """
+    words, names = product_words(s), gemm_job.CALL
+    tables = {} if s.axes is None else {"axes": gemm_job.axes_words(s.axes)}
+    if s.frame is not None:
+        tables["frame"] = gemm_frames.frame_words(s.frame)
+    copied = s.frame is not None and not takes_frame(s)
+    return ProductCall(
+        gemm.name_of(*product_kind(s)),
+        [words.get(name, 0) for name in names],
+        {name: names.index(name) for name in ("a", "b", "c", *tables)},
+        tables,
+        gemm_frames.name_of(s.dtype.itemsize) if copied else "",
+    )
 
 
 def product_kind(s: GemmStep) -> tuple[str, str, str]:

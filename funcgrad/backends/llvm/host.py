@@ -39,21 +39,10 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import (
-        attention,
-        copies,
-        gemm,
-        gemm_frames,
-        gemm_job,
-        gemm_steps,
-        routines,
-    )
+    from funcgrad.backends.llvm import attention, copies, gemm_steps, routines
 else:
     attention = Late("funcgrad.backends.llvm.attention")
     copies = Late("funcgrad.backends.llvm.copies")
-    gemm = Late("funcgrad.backends.llvm.gemm")
-    gemm_frames = Late("funcgrad.backends.llvm.gemm_frames")
-    gemm_job = Late("funcgrad.backends.llvm.gemm_job")
     gemm_steps = Late("funcgrad.backends.llvm.gemm_steps")
     routines = Late("funcgrad.backends.llvm.routines")
 
@@ -317,41 +306,35 @@ class _Host:
         return [self.f.let(f"getelementptr i8, ptr {base}, i64 {p}") for p in places], block
 
     def gemm(self, s: GemmStep) -> None:
-        symbol = gemm.name_of(*gemm_steps.product_kind(s))
-        self.module.declare(symbol, "void", ["ptr"])
-        a, b, c = (self.address(r) for r in (s.a, s.b, s.c))
-        outer, words, names = s.batch[:-2], gemm_steps.product_words(s), gemm_job.CALL
-        axes = "" if s.axes is None else self.template(gemm_job.axes_words(s.axes))
-        frame = "" if s.frame is None else self.template(gemm_frames.frame_words(s.frame))
-        copy = ""
-        if s.frame is not None and not gemm_steps.takes_frame(s):
-            copy = self.framed(s.frame, (a, b)[s.frame.operand], frame, s.dtype.itemsize)
+        call = gemm_steps.product_call(s)
+        self.module.declare(call.symbol, "void", ["ptr"])
+        operands = [self.address(r) for r in (s.a, s.b, s.c)]
+        tables, copy = {k: self.template(words) for k, words in call.tables.items()}, ""
+        if s.frame is not None and call.copier:
+            at, words = s.frame.operand, tables.pop("frame")
+            copy = self.framed(s.frame, call.copier, operands[at], words, s.dtype.itemsize)
             start = s.frame.start * s.dtype.itemsize
-            moved = self.f.let(f"getelementptr i8, ptr {copy}, i64 {start}")
-            a, b = (moved, b) if s.frame.operand == 0 else (a, moved)
-            frame = ""
+            operands[at] = self.f.let(f"getelementptr i8, ptr {copy}, i64 {start}")
 
         def product(pointers: Sequence[str]) -> None:
-            place = self.filled("product", [words.get(w, 0) for w in names])
-            more = [(k, p) for k, p in (("axes", axes), ("frame", frame)) if p]
-            for k, p in (*zip("abc", pointers, strict=True), *more):
-                at = self.f.let(f"getelementptr i64, ptr {place}, i64 {names.index(k)}")
+            place = self.filled("product", call.words)
+            for k, p in {**dict(zip("abc", pointers, strict=True)), **tables}.items():
+                at = self.f.let(f"getelementptr i64, ptr {place}, i64 {call.places[k]}")
                 self.f.do(f"store ptr {p}, ptr {at}")
-            self.f.call(symbol, "void", ["ptr"], [place])
+            self.f.call(call.symbol, "void", ["ptr"], [place])
 
         widths = s.dtype.itemsize, s.dtype.itemsize, s.out.itemsize
-        self.batch(outer, (a, b, c), widths, product)
+        self.batch(s.batch[:-2], operands, widths, product)
         if copy:
             self.f.call("fg_scratch_give", "void", ["ptr"], [copy])
 
-    def framed(self, frame: Frame, source: str, words: str, nbytes: int) -> str:
+    def framed(self, frame: Frame, symbol: str, source: str, words: str, nbytes: int) -> str:
         """A copy of an operand with the zeros around it, in memory that is to be given back."""
         self.module.declare("fg_scratch_take", "ptr", ["i64"])
         self.module.declare("fg_scratch_give", "void", ["ptr"])
+        self.module.declare(symbol, "void", ["ptr"] * 3)
         size = frame.planes * math.prod(sum(axis) for axis in frame.axes)
         copy = self.f.call("fg_scratch_take", "ptr", ["i64"], [str(size * nbytes)])
-        symbol = gemm_frames.name_of(nbytes)
-        self.module.declare(symbol, "void", ["ptr"] * 3)
         self.f.call(symbol, "void", ["ptr"] * 3, [copy, source, words])
         return copy
 
