@@ -1,8 +1,9 @@
 """Convolutions as matrix products: each window of the operand is a row.
 
 Large ones read the windows in place: `windows` is a view of the operand (padded, if it must be; by
-the product itself if `roots` finds that it can), and holes in the operand are left out: the outputs that meet the same elements of the kernel are a
-convolution without holes. For small ones `patches` computes any element of a window.
+the product itself if `roots` finds that it can), and holes in the operand are left out: the outputs
+that meet the same elements of the kernel are a convolution without holes. For small ones `patches`
+computes any element of a window.
 Winograd's transforms are not used: they round sums of the operand's elements before multiplying,
 so results would be less exact than sums of products are.
 """
