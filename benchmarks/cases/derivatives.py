@@ -44,6 +44,8 @@ def cases(full: bool) -> Iterator[Case]:
         batched,
         _product,
         torch=_torch_product,
+        # Three products of the first layer, eight of the second.
+        flops=2.0 * batch * (3 * sizes[0] * sizes[1] + 8 * sizes[1] * sizes[2]),
         tolerance=1e-3,
     )
     examples = draw(_params(sizes), normal(batch, sizes[0]))
