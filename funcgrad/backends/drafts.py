@@ -29,6 +29,7 @@ from funcgrad.backends.gemms import frame_of, gemm_shape
 from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
 from funcgrad.backends.kernels import Written, write_cluster
 from funcgrad.backends.loops import Kernel, kernel_text
+from funcgrad.backends.merges import merge
 from funcgrad.backends.normalize import normalize
 from funcgrad.backends.pads import join_pads
 from funcgrad.backends.program import (
@@ -160,7 +161,7 @@ class _BlockDrafter:
         self.drafts: list[Draft] = []
 
     def draft(self, outs: Sequence[Tensor]) -> Block:
-        entries = fuse(self.analysis)
+        entries = merge(fuse(self.analysis), self.analysis)
         kept = self.kept(entries)
         for entry in entries:
             if isinstance(entry, Cluster):

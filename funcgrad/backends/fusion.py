@@ -170,8 +170,11 @@ def same_point(access: Access, root: Root, size: int) -> bool:
     )
 
 
-def join(cluster: Cluster, root: Root) -> dict[int, list[int]] | None:
-    """The numbers of rows with which a root could be a member of a cluster; None if it can't."""
+def join(cluster: Cluster, root: Root, bound: bool = False) -> dict[int, list[int]] | None:
+    """The numbers of rows with which a root could be a member of a cluster; None if it can't.
+
+    bound: whether the root comes with others that read what the cluster makes
+    """
     if cluster.cost + root.cost > MAX_COST or not root.size:
         return None
     touched = cluster.leaves | cluster.vars | {a.leaf for a in root.accesses}
@@ -189,7 +192,8 @@ def join(cluster: Cluster, root: Root) -> dict[int, list[int]] | None:
         common = refine(axes, own[rows])
         if common is not None:
             found[rows] = common
-    return found if found and _worthwhile(cluster, root, max(found), bool(inner)) else None
+    dependent = bound or bool(inner)
+    return found if found and _worthwhile(cluster, root, max(found), dependent) else None
 
 
 def _worthwhile(cluster: Cluster, root: Root, rows: int, dependent: bool) -> bool:

@@ -1,15 +1,17 @@
 """Writing a cluster's kernel: the rows in parallel, and in a row one loop after the other.
 
-What a later loop or somebody outside reads stands in memory, everything else in registers. Sums
-over slow axes go another way: a task takes some columns, and adds up row after row.
+What a later loop or somebody outside reads stands in memory, everything else in registers. Where
+there are sums over the rows, a task takes a block of rows, one after the other, and keeps their
+sums. Other sums over slow axes go another way: a task takes some columns, and adds up row by row.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index, strides_of
+from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.collapse import collapse
 from funcgrad.backends.fusion import Cluster, same_point
 from funcgrad.backends.joins import Place
@@ -17,7 +19,7 @@ from funcgrad.backends.levels import Member, Nest, arrange
 from funcgrad.backends.loops import Axis, Buffer, Const, Index, Kernel, Operand, Value
 from funcgrad.backends.lower import RULES, reduction
 from funcgrad.backends.pull import Pull
-from funcgrad.backends.roots import Root, group
+from funcgrad.backends.roots import Root, Summand, group
 from funcgrad.core.ir import Eqn, Var
 from funcgrad.core.record import Record
 
@@ -106,7 +108,7 @@ class _RowWriter:
         self, cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var], params: Parameters
     ):
         self.rows = max(cluster.rows)
-        self.row_sizes = cluster.rows[self.rows]
+        outer, self.loop_sizes = _blocks_of_rows(cluster, self.rows)
         self.kept = kept
         self.builder = Builder()
         self.pull = Pull(self.builder, RULES, inlined, self.leaf)
@@ -114,20 +116,35 @@ class _RowWriter:
         self.members = arrange(cluster, self.rows)
         self.current: dict[Var, Operand] = {}
         self.pending: list[tuple[Buffer, Index, Operand]] = []
-        values = [self.builder.axis(n) for n in self.row_sizes]
-        self.axes = [Axis(v, n) for v, n in zip(values, self.row_sizes, strict=True)]
-        self.row_axes = [(Index(0, ((1, a.value),)), a.size) for a in self.axes]
-        steps = strides_of(self.row_sizes)
-        terms = ((s, a.value) for s, a in zip(steps, self.axes, strict=True))
-        self.row = Index(0, tuple(terms))
+        self.axes = [Axis(self.builder.axis(n), n) for n in outer]
+        self.outer = [Index(0, ((1, a.value),)) for a in self.axes]
+        self.row_axes: list[tuple[Index, int]] = []
+        self.row = ZERO
 
     def write(self) -> Written:
-        """The kernel: level by level, scalars first, then loops."""
+        """The kernel: rows in parallel, or blocks of rows where sums are taken over the rows."""
+        sums = [m for m in self.members.values() if isinstance(m.root, Summand)]
         for m in self.members.values():
-            if m.root.var in self.kept:
+            if m in sums:
+                m.buffer = self.params.local(reduction(m.root.eqn).dtype, m.width)
+            elif m.root.var in self.kept:
                 m.buffer = self.params.write(m.root.var)
             elif m.read_later:
                 m.buffer = self.params.local(m.root.var.aval.dtype, m.width)
+        for m in sums:
+            self.over_row(m, partial(self.start_sum, m))
+        self.builder.nest(self.loop_sizes, self.write_row)
+        for m in sums:
+            self.params.write(m.root.var)
+            self.over_row(m, partial(self.finish_sum, m))
+        name = kernel_name([m.root for m in self.members.values()])
+        return self.params.kernel(self.builder, name, self.axes, self.in_place())
+
+    def write_row(self, inner: Sequence[Index]) -> None:
+        """What is done in a row: level by level, scalars first, then loops."""
+        sizes = [*(a.size for a in self.axes), *self.loop_sizes]
+        self.row_axes = list(zip([*self.outer, *inner], sizes, strict=True))
+        self.row = self.builder.flatten([i for i, _ in self.row_axes], sizes)
         for level in range(1 + max(m.level for m in self.members.values())):
             here = [m for m in self.members.values() if m.level == level]
             for m in here:
@@ -139,8 +156,29 @@ class _RowWriter:
                     self.write_own(nest.members[0])
                 else:
                     self.write_nest(nest)
-        name = kernel_name([m.root for m in self.members.values()])
-        return self.params.kernel(self.builder, name, self.axes, self.in_place())
+
+    # ---- sums over rows
+
+    def over_row(self, m: Member, body: Callable[[Index], None]) -> None:
+        self.builder.loop(m.width, lambda i: body(Index(0, ((1, i),))), parallel=True)
+
+    def start_sum(self, m: Member, at: Index) -> None:
+        assert m.buffer is not None
+        self.builder.store(m.buffer, at, reduction(m.root.eqn).start)
+
+    def add(self, m: Member, value: Operand, at: Index) -> None:
+        """Add a term to its sum, which is stored at the end of the block."""
+        b, how = self.builder, reduction(m.root.eqn)
+        assert m.buffer is not None
+        total = b.op(how.op, how.dtype, b.load(m.buffer, at), b.convert(value, how.dtype))
+        self.pending.append((m.buffer, at, total))
+
+    def finish_sum(self, m: Member, at: Index) -> None:
+        b, out = self.builder, self.params.outs[m.root.var]
+        assert m.buffer is not None
+        block = b.flatten(self.outer, [a.size for a in self.axes])
+        flat = add_indices(scale_index(block, m.width), at)
+        b.store(out, self.params.at(m.root.var, b, flat), b.load(m.buffer, at))
 
     # ---- reading and writing members
 
@@ -205,7 +243,9 @@ class _RowWriter:
             flat = self.builder.flatten(at, sizes)
             for m in members:
                 value = self.value(m, inner)
-                if m in nexts:
+                if isinstance(m.root, Summand):
+                    self.add(m, value, flat)
+                elif m in nexts:
                     r = how[reduces.index(m)]
                     wide = self.builder.convert(value, r.dtype)
                     nexts[m] = self.builder.op(r.op, r.dtype, nexts[m], wide)  # type: ignore
@@ -249,7 +289,10 @@ class _RowWriter:
         the output's is written, or in an earlier loop over the same row."""
         pairs = []
         free = self.kept - self.params.places.keys()
-        outs = [m for m in self.members.values() if m.root.var in free and not m.root.reduces]
+        outs = [
+            m for m in self.members.values()
+            if m.root.var in free and not m.root.reduces and not isinstance(m.root, Summand)
+        ]  # fmt: skip
         for var in self.params.ins:
             for m in outs:
                 aval = m.root.var.aval
@@ -270,6 +313,15 @@ class _RowWriter:
             if not together and reader.level >= m.level:
                 return False
         return True
+
+
+def _blocks_of_rows(cluster: Cluster, rows: int) -> tuple[list[int], list[int]]:
+    """The sizes of a cluster's row axes: those in parallel, and those of the loop in each block of
+    rows over which there are sums."""
+    sizes = cluster.rows[rows]
+    blocks = next((m.blocks for m in cluster.members if isinstance(m, Summand)), rows)
+    at = next(i for i in range(len(sizes) + 1) if math.prod(sizes[:i]) == blocks)
+    return sizes[:at], sizes[at:]
 
 
 # ---- columns

@@ -62,7 +62,7 @@ FLOAT32 = np.dtype(np.float32)
 SPLIT_FROM, FEW, PART, MAX_PARTS = 1 << 15, 8, 1 << 12, 64
 # A reduction over rows of more elements than TALL is split in so many parts: a part's totals, one
 # for each of at most WIDE columns, stay in the first-level cache while whole rows stream by.
-TALL, ROW_PARTS, WIDE = 1 << 22, 8, 1 << 13
+TALL, ROW_PARTS, WIDE = 1 << 22, 32, 1 << 13
 # Attention of fewer queries or keys fills no register tiles: 16 take twice the time of the formula,
 # 32 less (one core).
 FEW_PLACES = 32

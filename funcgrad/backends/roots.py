@@ -96,6 +96,34 @@ class Root(Record, frozen=False, eq=False):
         return pull.read(self.eqn.ins[0], at)
 
 
+class Summand(Root, frozen=False, eq=False):
+    """The terms of a sum over rows, which a kernel that goes through the rows adds up on its way.
+
+    Its domain is the terms', `eqn` sums them over leading axes; what is kept of them, `var`, is a
+    sum for each of some equal blocks of rows, one after the other (see `merges`).
+    """
+
+    @property
+    def reduces(self) -> bool:
+        return False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.eqn.ins[0].aval.shape
+
+    @property
+    def size(self) -> int:
+        return self.eqn.ins[0].aval.size
+
+    @property
+    def blocks(self) -> int:
+        """In how many blocks the rows fall."""
+        return self.var.aval.shape[0]
+
+    def evaluate(self, pull: Pull, out: Sequence[Index], reduced: Sequence[Index] = ()) -> Operand:
+        return pull.read(self.eqn.ins[0], list(out))
+
+
 def group(axes: Sequence[tuple[Index, int]], shape: Sequence[int]) -> list[Index]:
     """One index for each size of a shape, from the indices of axes that divide it, in order."""
     out, rest = [], list(axes)[::-1]
@@ -150,6 +178,13 @@ class Analysis:
     def alias(self, atom: Atom) -> Atom:
         """The variable whose memory, under another shape, is this one's."""
         return alias_of(atom, self.made)
+
+    def place(self, var: Var) -> Root:
+        """A root of an inlined value with one reader, which is to read it from memory then."""
+        eqn = self.inlined[var]
+        root = Root(eqn, var, *domain(eqn, var), self._chains[var].cost)
+        analyze(root, self.inlined)
+        return root
 
     def source(self, var: Var) -> Source | None:
         """The user's line that computes a variable, or what it is computed from."""
@@ -251,7 +286,7 @@ class Analysis:
             self._add_root(eqn, var, chain.cost)
 
     def _add_root(self, eqn: Eqn, var: Var, cost: int) -> None:
-        self.roots[var] = root = Root(eqn, var, *_domain(eqn, var), cost)
+        self.roots[var] = root = Root(eqn, var, *domain(eqn, var), cost)
         if root.size:
             analyze(root, self.inlined)
 
@@ -462,7 +497,8 @@ def fusable_cost(eqn: Eqn) -> int | None:
     return None if None in costs else max(c for c in costs if c is not None)
 
 
-def _domain(eqn: Eqn, var: Var) -> tuple[tuple[int, ...], list[list[int]]]:
+def domain(eqn: Eqn, var: Var) -> tuple[tuple[int, ...], list[list[int]]]:
+    """The reduced axes and the parts of the root that an equation's result is."""
     reduced: tuple[int, ...] = ()
     sizes = list(var.aval.shape)
     if eqn.prim.name in REDUCTIONS:

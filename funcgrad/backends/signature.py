@@ -27,7 +27,8 @@ def signature(
     for m in cluster.members:
         parts = tuple(map(tuple, m.parts))
         form = places[m.var].form if m.var in places else None
-        words += [m.var in kept, form, m.reduced, parts, m.cost, walk.equation(m.eqn, m.var)]
+        words += [m.var in kept, form, type(m), m.reduced, parts, m.cost]
+        words.append(walk.equation(m.eqn, m.var))
     key = (*words, *walk.words)
     try:
         hash(key)
