@@ -287,6 +287,11 @@ class Engine:
             if at is None:
                 return None
             found[symbol] = at
+        needs = _needs(found)
+        if needs != head["needs"]:
+            # The same text, when what it calls was other code: who loads it by name wants this one.
+            head["needs"] = needs
+            objects.save(name, head, body)
         return self._link(head, body, found, True)
 
     def _compiled(self, module: Source, level: int, name: str, links: Links) -> _Code:
@@ -302,7 +307,7 @@ class Engine:
                     "process; bind(name, address) it before compiling"
                 )
             found[symbol] = at
-        head["needs"] = {s: x.name for s, x in found.items() if isinstance(x, Library)}
+        head["needs"] = _needs(found)
         head["bytes"] = size
         code = self._link(head, body, found, False)
         objects.save(name, head, body)
@@ -354,6 +359,11 @@ class Engine:
                 self._dead.popleft().close()
             except IndexError:  # another thread was faster
                 return
+
+
+def _needs(found: Mapping[str, int | Library]) -> dict[str, str]:
+    """The names of the libraries that define symbols."""
+    return {s: x.name for s, x in found.items() if isinstance(x, Library)}
 
 
 def engine(target: Target | None = None) -> Engine:

@@ -70,7 +70,8 @@ def load(name: str, jaxpr: Jaxpr, called: str, parts: Callable[[], Built]) -> Ex
     pool.bind(engine())
     scratch.bind(engine())
     library = engine().load(head["library"])
-    if library is None:
+    # What it calls may have become that of another version of the package.
+    if library is None or head["uses"] != sorted(x.name for x in library.uses):
         return None
     times.append(time.perf_counter())
     constants, at = [], 0
@@ -111,6 +112,7 @@ def save(name: str, executable: Executable) -> None:
         return
     head: dict[str, Any] = {
         "library": executable.library.name,
+        "uses": sorted(x.name for x in executable.library.uses),
         "arena": facts.arena_bytes,
         "aliases": sorted(facts.aliases.items()),
         "written": facts.written,

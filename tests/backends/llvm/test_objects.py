@@ -1,3 +1,4 @@
+import ctypes
 import os
 import stat
 import subprocess
@@ -94,3 +95,21 @@ def test_engine_takes_objects_from_disk(folder):
     Engine(Target.host()).compile(write, key="answer 2")
     Engine(Target.host().generic()).compile(write, key="answer 2")
     assert len(calls) == 4
+
+
+def test_code_calls_the_newest_of_what_it_needs(folder):
+    """A text is the same when a routine that it calls by name has become another one."""
+    text = "declare i32 @answer() define i32 @ask() { %x = call i32 @answer() ret i32 %x }"
+
+    def ask(library):
+        return ctypes.CFUNCTYPE(ctypes.c_int32)(library.address("ask"))()
+
+    for value in (1, 2):
+        target = Engine(Target.host())
+        answer = target.compile(f"define i32 @answer() {{ ret i32 {value} }}")
+        target.bind("answer", answer)
+        library = target.compile(text, links={})
+        assert ask(library) == value
+        again = Engine(Target.host()).load(library.name)
+        assert ask(again) == value
+        assert {x.name for x in again.uses} == {answer.name}
