@@ -3,7 +3,7 @@
 A row is n elements at equal distances. Numbers alone become ranks, which are sorted and turned
 back. Else a word holds a rank above and a position below (or what goes with a key, where that has
 room): words are stable under a radix sort of their upper halves, from the last key to the first, so
-that positions end in the order of the keys.
+that positions end in the order of the keys. Long rows of integers go by buckets, if they spread.
 """
 
 from __future__ import annotations
