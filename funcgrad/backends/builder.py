@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from funcgrad.backends.late import Late
 from funcgrad.backends.loops import (
     INDEX,
     Buffer,
@@ -30,7 +31,11 @@ from funcgrad.backends.loops import (
     Value,
     While,
 )
-from funcgrad.backends.loops_interpret import apply
+
+if TYPE_CHECKING:
+    from funcgrad.backends import loops_interpret
+else:
+    loops_interpret = Late("funcgrad.backends.loops_interpret")
 
 BOOL = np.dtype(bool)
 ZERO = Index(0)
@@ -108,7 +113,8 @@ class Builder:
         depth = max((self.depth[a] for a in args if type(a) is Value), default=-1)
         if depth < 0:
             with np.errstate(all="ignore"):
-                return Const(apply(name, dtype, [np.asarray(a.value) for a in args]), dtype)  # type: ignore[union-attr]
+                values = [np.asarray(a.value) for a in args]  # type: ignore[union-attr]
+                return Const(loops_interpret.apply(name, dtype, values), dtype)
         block = self.blocks[depth]
         key = (name, dtype, *map(operand_key, args))
         known = block.memo.get(key)

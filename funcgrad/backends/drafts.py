@@ -8,26 +8,16 @@ express runs on the host. Values that need memory are `Tensor`s, to be placed by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from funcgrad.backends import depthwise, eliminations, scalar_loops, selections, updates
-from funcgrad.backends.attention import (
-    ARRAYS,
-    attention_shape,
-    dtypes_of,
-    given_numbers,
-    scratch_size,
-    spans,
-    strided_results,
-)
 from funcgrad.backends.bands import banded, sliced_kernel, sliced_product
 from funcgrad.backends.builder import strides_of
 from funcgrad.backends.fusion import Cluster, Entry, fuse
-from funcgrad.backends.gemms import frame_of, gemm_shape
 from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
 from funcgrad.backends.kernels import Written, write_cluster
+from funcgrad.backends.late import late
 from funcgrad.backends.loops import Kernel, kernel_text
 from funcgrad.backends.merges import merge
 from funcgrad.backends.normalize import normalize
@@ -52,20 +42,41 @@ from funcgrad.backends.program import (
 from funcgrad.backends.roots import Analysis
 from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.backends.signature import signature
-from funcgrad.backends.special import SpecialKernel
 from funcgrad.backends.tensors import Block, Draft, Part, Row, Tensor, moved
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.record import replace
 
+if TYPE_CHECKING:
+    from funcgrad.backends import (
+        attention,
+        depthwise,
+        eliminations,
+        gemms,
+        scalar_loops,
+        selections,
+        special,
+        updates,
+    )
+else:
+    attention, depthwise, eliminations, gemms, scalar_loops, selections, special, updates = late(
+        "funcgrad.backends",
+        *("attention", "depthwise", "eliminations", "gemms", "scalar_loops", "selections"),
+        *("special", "updates"),
+    )
+
 INT32 = np.dtype(np.int32)
 # From so many bytes on what a loop carries is worth two turns at a time, of so many equations each.
 _LARGE_CARRY, _SHORT_BODY = 1 << 14, 100
-# Ops that are none of elements, and how their kernels are written (None: the host runs it).
-_WRITERS: dict[str, Callable[[SpecialKernel, Eqn], Written | None]] = {
-    **updates.WRITERS, **eliminations.WRITERS, **depthwise.WRITERS, **selections.WRITERS,
-    **scalar_loops.WRITERS,
+# Ops that are none of elements, and the modules whose `WRITERS` write their kernels.
+_WRITERS: dict[str, Any] = {
+    "scatter": updates, "scatter_add": updates, "scatter_mul": updates, "scatter_min": updates,
+    "scatter_max": updates, "cumsum": updates, "cumprod": updates, "cummax": updates,
+    "cummin": updates, "cumlogsumexp": updates, "dynamic_update_slice": updates,
+    "select_and_scatter_add": selections,
+    "lu": eliminations, "cholesky": eliminations, "triangular_solve": eliminations,
+    "scan": scalar_loops, "while": scalar_loops, "channels": depthwise,
 }  # fmt: skip
 
 
@@ -252,7 +263,8 @@ class _BlockDrafter:
         """An op with a kernel of its own kind, unless its types are the host's."""
         if any(a.aval.dtype not in LOOP_DTYPES for a in eqn.ins):
             return False
-        written = _WRITERS[eqn.prim.name](SpecialKernel(self.analysis.inlined), eqn)
+        write: Callable[..., Written | None] = _WRITERS[eqn.prim.name].WRITERS[eqn.prim.name]
+        written = write(special.SpecialKernel(self.analysis.inlined), eqn)
         if written is None:
             return False
         inout = any(b.role == "inout" for b in written.kernel.params)
@@ -272,12 +284,12 @@ class _BlockDrafter:
             base = operand if view is None else view.base
             sides.append((self.tensor(base), view, operand.aval.shape))
         strides = self.strides_of(eqn.outs[0])
-        shape = gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides)
+        shape = gemms.gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides)
         if shape is None:
             return False
         out, dtype = self.tensor(eqn.outs[0]), eqn.ins[0].aval.dtype
         (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
-        frames = [frame_of(v, i) for i, v in enumerate((va, vb))]
+        frames = [gemms.frame_of(v, i) for i, v in enumerate((va, vb))]
         frame = frames[0] or frames[1]
         offsets = [
             0 if v is None or f is not None else v.offset * dtype.itemsize
@@ -303,12 +315,12 @@ class _BlockDrafter:
 
     def attention(self, eqn: Eqn) -> bool:
         """Attention, forward or backward, unless its dtype is the host's."""
-        dtype, wide = dtypes_of(eqn)
+        dtype, wide = attention.dtypes_of(eqn)
         if dtype not in LOOP_DTYPES:
             return False
-        backward, shape = eqn.prim.name == "attention_backward", attention_shape(eqn)
-        numbers = given_numbers(eqn)
-        ins = [self.strided(eqn, i) for i in ARRAYS[eqn.prim.name]]
+        backward, shape = eqn.prim.name == "attention_backward", attention.attention_shape(eqn)
+        numbers = attention.given_numbers(eqn)
+        ins = [self.strided(eqn, i) for i in attention.ARRAYS[eqn.prim.name]]
         outs = [self.tensor(v) for v in eqn.outs]
         stats = self.tensor(eqn.ins[4]) if backward else outs.pop()
         lengths = [self.tensor(eqn.ins[i]) for i in numbers.lengths]
@@ -316,10 +328,10 @@ class _BlockDrafter:
         pairs = {name: self.pair(eqn, i) for name, i in given.items() if i is not None}
         results, written, scratch = outs[:3], [*outs, stats], None
         if backward:
-            scratch = Tensor(ShapedArray((scratch_size(shape),), wide))
+            scratch = Tensor(ShapedArray((attention.scratch_size(shape),), wide))
             written[-1] = scratch
         dbias = outs[3] if backward and len(outs) > 3 else None
-        apart = [self.strides_of(v) for v in strided_results(eqn)]
+        apart = [self.strides_of(v) for v in attention.strided_results(eqn)]
 
         def make(inner: Any) -> list[Step]:
             p, (sizes, block, ranges, shared) = eqn.params, shape
@@ -334,7 +346,7 @@ class _BlockDrafter:
                 for name, (t, at, strides) in pairs.items()
             }
             if dbias is not None:
-                steps = spans(dbias.aval.shape, strides_of(dbias.aval.shape))
+                steps = attention.spans(dbias.aval.shape, strides_of(dbias.aval.shape))
                 more |= {"dbias": Strided(dbias.place, steps), "dbias_size": dbias.aval.size}
             return [replace(step, shared=shared, **more)]
 
@@ -345,7 +357,7 @@ class _BlockDrafter:
     def pair(self, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int, ...]]:
         """A bias or mask: as `strided`."""
         tensor, at, strides = self.strided(eqn, i)
-        return tensor, at, spans(eqn.ins[i].aval.shape, strides)
+        return tensor, at, attention.spans(eqn.ins[i].aval.shape, strides)
 
     def strided(self, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int, ...]]:
         """An operand that is read where it lies: what it is part of, from which byte, strides."""

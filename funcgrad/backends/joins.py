@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from funcgrad.backends.attention import strided_results
 from funcgrad.backends.builder import Builder, add_indices, scale_index, strides_of
+from funcgrad.backends.late import Late
 from funcgrad.backends.loops import Index
 from funcgrad.backends.lower import REDUCTIONS, VIEWS
 from funcgrad.backends.lowered import lowered
@@ -23,6 +23,11 @@ from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.shape import concatenate_p
+
+if TYPE_CHECKING:
+    from funcgrad.backends import attention
+else:
+    attention = Late("funcgrad.backends.attention")
 
 # Pieces that lie one after the other in the result.
 join_p = lowered("join", concatenate_p.abstract, concatenate_p.impl)
@@ -143,7 +148,7 @@ class _Placer:
         eqn = self.made.get(base)  # type: ignore[arg-type]
         if eqn is None or (eqn.ins and eqn.ins[0].aval.dtype not in LOOP_DTYPES):
             return False
-        return eqn.prim.name == "product" or base in strided_results(eqn)
+        return eqn.prim.name == "product" or base in attention.strided_results(eqn)
 
     def plain(self, x: Atom) -> bool:
         """Whether an operand's elements are only read from memory."""

@@ -27,3 +27,13 @@ class Late:
         if self._module is None:
             self._module = importlib.import_module(self._name)
         return getattr(self._module, name)
+
+
+def late(package: str, *names: str) -> list[Any]:
+    """Several modules of a package, each a `Late`.
+
+    >>> gemms, pads = late("funcgrad.backends", "gemms", "pads")
+    >>> gemms.gemm_shape.__name__
+    'gemm_shape'
+    """
+    return [Late(f"{package}.{name}") for name in names]

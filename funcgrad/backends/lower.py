@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from funcgrad.backends import lower_index, lower_shape, lower_windows
-from funcgrad.backends.convolution import patches_rule, windows_rule
+from funcgrad.backends.late import Late
 from funcgrad.backends.loops import Const
 from funcgrad.backends.pull import Rule
 from funcgrad.backends.scalars import HALVES
 from funcgrad.core.ir import Eqn
 from funcgrad.ops.reduce import highest, lowest
 
+if TYPE_CHECKING:
+    from funcgrad.backends import convolution
+else:
+    convolution = Late("funcgrad.backends.convolution")
+
 RULES: dict[str, Rule] = {**lower_shape.RULES, **lower_index.RULES, **lower_windows.RULES}
-RULES |= {"patches": patches_rule, "windows": windows_rule}
+RULES |= {
+    "patches": lambda pull, eqn, at: convolution.patches_rule(pull, eqn, at),
+    "windows": lambda pull, eqn, at: convolution.windows_rule(pull, eqn, at),
+}
 VIEWS = lower_shape.VIEWS | {"windows"}
 
 _COSTS = {"patches": 16, "pad": 3, "concatenate": 4, "dynamic_slice": 1, "gather": 4}

@@ -13,24 +13,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.convolution import convolution, gathered_convolution, stays_narrow
-from funcgrad.backends.depthwise import channel_convolution
-from funcgrad.backends.elements import element_scatter
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
+from funcgrad.backends.late import late
 from funcgrad.backends.lowered import lowered
-from funcgrad.backends.panels import panelled
-from funcgrad.backends.running import OPS as RUNNING
-from funcgrad.backends.running import running
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
-from funcgrad.backends.scans import spread
-from funcgrad.backends.scatters import single_scatter
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.arithmetic import mul
@@ -41,6 +34,22 @@ from funcgrad.ops.convert import convert_element_type_p
 from funcgrad.ops.reduce import or_p
 from funcgrad.ops.shape import reshape_p
 from funcgrad.transforms.attention import FORMULAS, attention_tangent_p
+
+if TYPE_CHECKING:
+    from funcgrad.backends import (
+        convolution,
+        depthwise,
+        elements,
+        panels,
+        running,
+        scans,
+        scatters,
+    )
+else:
+    convolution, depthwise, elements, panels, running, scans, scatters = late(
+        "funcgrad.backends",
+        *("convolution", "depthwise", "elements", "panels", "running", "scans", "scatters"),
+    )
 
 # What only transformations and users care for.
 IDENTITIES = frozenset({"name", "optimization_barrier"})
@@ -117,7 +126,7 @@ class _Flattener:
             if eqn.prim.name in IDENTITIES:
                 env.update(zip(eqn.outs, ins, strict=True))
                 continue
-            parts = spread(eqn) or panelled(eqn) if eqn.prim.name == "scan" else None
+            parts = scans.spread(eqn) or panels.panelled(eqn) if eqn.prim.name == "scan" else None
             if parts is not None:
                 env.update(zip(eqn.outs, self.inline(parts, ins), strict=True))
                 continue
@@ -357,11 +366,11 @@ def _convolution(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         return None
     dtype = accumulator(avals[0].dtype, avals[1].dtype, avals[2].dtype)
     if dtype in GEMM_DTYPES and not dtypes.is_integer(avals[2].dtype):
-        for write in (channel_convolution, _gathered_convolution):
+        for write in (depthwise.channel_convolution, _gathered_convolution):
             made = write(flat, eqn, ins, dtype)
             if made is not None:
                 return made
-    return convolution(flat, eqn, ins, _dot)
+    return convolution.convolution(flat, eqn, ins, _dot)
 
 
 def _gathered_convolution(
@@ -374,14 +383,14 @@ def _gathered_convolution(
     """
     avals = [a.aval for a in ins]
     both = all(a.dtype == ml_dtypes.bfloat16 for a in avals) and dtype == FLOAT32
-    read = avals[0].dtype if both and stays_narrow(eqn, avals) else dtype
+    read = avals[0].dtype if both and convolution.stays_narrow(eqn, avals) else dtype
 
     def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
         order = tuple(range(len(shape)))
         return flat.add(product_p, [x, w], ShapedArray(shape, dtype), dimension_numbers=numbers,
                         permutation=order, gathers=True)  # fmt: skip
 
-    made = gathered_convolution(flat, eqn, ins, (read, dtype), product)
+    made = convolution.gathered_convolution(flat, eqn, ins, (read, dtype), product)
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
 
 
@@ -395,15 +404,23 @@ def _attention(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
     return outs if eqn.prim.multiple else outs[0]
 
 
+def _scatter(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
+    return scatters.single_scatter(flat, eqn, ins) or elements.element_scatter(flat, eqn, ins)
+
+
+def _running(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    return running.running(flat, eqn, ins)
+
+
 _REWRITES = {
     **dict.fromkeys((prim.name for prim in FORMULAS), _attention),
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
-    "scatter": lambda *args: single_scatter(*args) or element_scatter(*args),
-    "scatter_add": lambda *args: single_scatter(*args) or element_scatter(*args),
+    "scatter": _scatter,
+    "scatter_add": _scatter,
     **dict.fromkeys(REDUCTIONS, _reduction),
-    **dict.fromkeys(RUNNING, running),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _running),
     **EXCHANGES,
 }
 

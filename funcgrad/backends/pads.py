@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.attention import strided_results
+from funcgrad.backends.late import Late
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.families import add
 from funcgrad.ops.shape import concatenate_p, pad_p
+
+if TYPE_CHECKING:
+    from funcgrad.backends import attention
+else:
+    attention = Late("funcgrad.backends.attention")
 
 _MOVES = frozenset({"reshape", "transpose"})
 
@@ -117,4 +122,4 @@ def _is_sum(x: Atom, made: dict[Var, Eqn]) -> bool:
     while eqn is not None and eqn.prim.name in _MOVES:
         x = eqn.ins[0]
         eqn = made.get(x)  # type: ignore[arg-type]
-    return eqn is not None and (eqn.prim.name == "product" or x in strided_results(eqn))
+    return eqn is not None and (eqn.prim.name == "product" or x in attention.strided_results(eqn))

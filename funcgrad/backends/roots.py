@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from funcgrad.backends import scalars
-from funcgrad.backends.attention import strided
 from funcgrad.backends.builder import ZERO, Builder, strides_of
+from funcgrad.backends.late import Late
 from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import REDUCTIONS, RULES, VIEWS, rule_cost
 from funcgrad.backends.pull import Pull
@@ -24,6 +24,11 @@ from funcgrad.backends.scalars import HALVES
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
+
+if TYPE_CHECKING:
+    from funcgrad.backends import attention
+else:
+    attention = Late("funcgrad.backends.attention")
 
 # A value is recomputed by several readers if it costs no more than CHEAP scalar ops and reads no
 # more than one array of its own size; a chain of inlined values ends at LONG ops or DEEP equations.
@@ -212,7 +217,7 @@ class Analysis:
         for i, a in enumerate(eqn.ins):
             if type(a) is not Var:
                 continue
-            if eqn.prim.name == "product" or i in strided(eqn):
+            if eqn.prim.name == "product" or i in attention.strided(eqn):
                 view = view_of(a, self.made)
                 if view is not None and view.serves(eqn, i):
                     self.views[eqn, i] = view
@@ -336,7 +341,7 @@ class View(NamedTuple):
     def serves(self, eqn: Eqn, operand: int) -> bool:
         """Whether a product can read its operand this way: if it doesn't gather, its contracted
         axes are one. Attention reads any strides."""
-        if strided(eqn):
+        if attention.strided(eqn):
             return True
         if eqn.params["gathers"]:
             return True

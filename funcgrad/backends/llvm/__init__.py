@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm import saved
+from funcgrad.backends.llvm.caches import host_sizes
+from funcgrad.backends.llvm.engine import linking
 from funcgrad.backends.llvm.executable import Executable
+from funcgrad.backends.llvm.run_code import native_run
 from funcgrad.backends.llvm.target import needs_llvm
 from funcgrad.backends.llvm.together import processors
 from funcgrad.core import context
@@ -56,11 +59,20 @@ class LLVMBackend:
 
 @functools.cache
 def _builder() -> Any:
-    """What compiles. While Python loads it, LLVM is loaded by a thread."""
+    """What compiles. While Python loads it, a thread loads LLVM and has it compile `native_run`."""
     if processors() > 1:
+        # Now: a thread that reads small files waits for Python's lock after each.
+        host_sizes()
+        linking()
         with contextlib.suppress(RuntimeError):  # no more threads
-            threading.Thread(target=_libllvm.load).start()
+            threading.Thread(target=_prepare).start()
     return importlib.import_module("funcgrad.backends.llvm.build")
+
+
+def _prepare() -> None:
+    _libllvm.load()
+    with contextlib.suppress(Exception):  # who needs it gets the error
+        native_run()
 
 
 def _parts(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Callable[[], Any]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from funcgrad.backends.late import Late
-from funcgrad.backends.llvm.emit_kernels import KernelCache
+from funcgrad.backends.late import late
+from funcgrad.backends.llvm.emit_kernels import KernelCache, merge
 from funcgrad.backends.llvm.engine import Engine, Library, engine
 from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
 from funcgrad.backends.llvm.host import (
@@ -26,8 +26,6 @@ from funcgrad.backends.llvm.host import (
     needs,
     written_inputs,
 )
-from funcgrad.backends.llvm.host_run import run_host_step
-from funcgrad.backends.llvm.run_code import native_run
 from funcgrad.backends.llvm.together import Together
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import (
@@ -47,10 +45,11 @@ from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.simplify import simplify
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import gemm_steps, memory
+    from funcgrad.backends.llvm import gemm_steps, host_run, memory
 else:
-    gemm_steps = Late("funcgrad.backends.llvm.gemm_steps")
-    memory = Late("funcgrad.backends.llvm.memory")
+    gemm_steps, host_run, memory = late(
+        "funcgrad.backends.llvm", "gemm_steps", "host_run", "memory"
+    )
 
 _SHORT = 20_000  # operations and bytes, in some microseconds
 
@@ -104,10 +103,14 @@ class Built:
         times = [time.perf_counter() - planned, time.perf_counter()]
         cache = kernel_cache()
         ready: list[float] = []
+        # (Turns of a parallel loop are long.)
+        repeats = any(
+            isinstance(s, WhileStep) or (isinstance(s, LoopStep) and not s.parallel)
+            for s in walk(program.steps)
+        )
         with Together() as work:
-            work.add(native_run)
             tasks = [work.add(task) for task in needs(program)]
-            natives, compiled = cache.compile(program.kernels(), work)
+            natives, compiled, own = cache.compile(program.kernels(), work, once=not repeats)
             if program.arena_bytes:
                 work.add(lambda: memory.allocator())
 
@@ -118,22 +121,17 @@ class Built:
                 ready.append(time.perf_counter())
                 return found
 
-            text = emit_host(program, natives, ENTRY)
-            work.add(partial(self._compile_host, cache.engine, text, links))
+            text = merge([*own, emit_host(program, natives, ENTRY)])
+            work.add(partial(self._compile_host, cache.engine, text, repeats, links))
         end = time.perf_counter()
         self._times = [*times, (ready or [end])[0], end]
         self.kernels = list(dict.fromkeys(compiled().values()))
         self.host_steps = host_steps(program.steps)
 
     def _compile_host(
-        self, target: Engine, text: str, links: Callable[[], dict[str, Library]]
+        self, target: Engine, text: str, repeats: bool, links: Callable[[], dict[str, Library]]
     ) -> None:
         # Without loops it runs once a call: calls of kernels, whose time is theirs.
-        # (Turns of a parallel loop are long.)
-        repeats = any(
-            isinstance(s, WhileStep) or (isinstance(s, LoopStep) and not s.parallel)
-            for s in walk(self.program.steps)
-        )
         self.library = target.compile(text, level=int(repeats), links=links)
 
     def executable(self) -> Executable:
@@ -193,10 +191,10 @@ class Built:
         ]
         ins, outs = views[: len(step.ins)], views[len(step.ins) :]
         if communicators is None:
-            run_host_step(step, ins, outs)
+            host_run.run_host_step(step, ins, outs)
         else:
             with context.scoped(communicators=communicators):
-                run_host_step(step, ins, outs)
+                host_run.run_host_step(step, ins, outs)
 
     def exchange_text(self, number: int) -> tuple[int, str]:
         """The number of an exchange's communicator, and what it exchanges."""

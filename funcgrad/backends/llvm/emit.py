@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from funcgrad.backends.late import late
 from funcgrad.backends.llvm import emit_ops
-from funcgrad.backends.llvm.emit_ahead import inner_loop, prefetch_rows
-from funcgrad.backends.llvm.emit_block import emit_block, emit_rows
 from funcgrad.backends.llvm.emit_edges import (
     Edges,
     folded,
@@ -24,8 +23,6 @@ from funcgrad.backends.llvm.emit_edges import (
     run_parts,
 )
 from funcgrad.backends.llvm.emit_facts import chained, indices_first, is_extreme, reassociable
-from funcgrad.backends.llvm.emit_order import COMBINE, FORMATS, from_ordered, to_ordered
-from funcgrad.backends.llvm.emit_pairs import emit_pairs, fits
 from funcgrad.backends.llvm.emit_schedule import (
     SHORT,
     Level,
@@ -35,9 +32,7 @@ from funcgrad.backends.llvm.emit_schedule import (
     is_row,
     schedule,
 )
-from funcgrad.backends.llvm.emit_stage import stage, staged
 from funcgrad.backends.llvm.emit_stream import run_streamed, streams
-from funcgrad.backends.llvm.emit_sums import in_blocks, sum_blocks
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
     Definitions,
@@ -66,9 +61,25 @@ from funcgrad.backends.loops import (
 )
 from funcgrad.core.record import Record
 
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm import (
+        emit_ahead,
+        emit_block,
+        emit_order,
+        emit_pairs,
+        emit_stage,
+        emit_sums,
+    )
+else:
+    emit_ahead, emit_block, emit_order, emit_pairs, emit_stage, emit_sums = late(
+        "funcgrad.backends.llvm",
+        *("emit_ahead", "emit_block", "emit_order", "emit_pairs", "emit_stage", "emit_sums"),
+    )
+
 STACK_BYTES = 65_536
 HEAVY_OPS = 60
 FEW = 4
+TINY_NS = 10.0
 STAYS = '!{!"llvm.loop.unroll.disable"}'
 # Bodies of more loops than this would take seconds to compile if they were unrolled.
 MANY_LOOPS = 16
@@ -78,12 +89,14 @@ class Emitted(Record):
     """A kernel's function; `turns` > 0 says that tasks share the range [0, turns) by `grain`.
 
     `{name}_task`(context, begin, end) is then the same function on an array of pointers.
+    `tiny`: it is over before code that LLVM optimized would be. Its bits don't depend on that.
     """
 
     text: str
     definitions: Definitions
     turns: int
     grain: int
+    tiny: bool
 
 
 def emit(kernel: Kernel, name: str, ranges: Mapping[Loop, Range], target: Target) -> Emitted:
@@ -152,10 +165,12 @@ class Emitter:
         linkage = "internal " if shared else ""
         head = f"define {linkage}void @{name}({', '.join(params)}) noinline nounwind"
         turns, grain = (self.plan.turns, self.plan.grain) if shared else (0, 0)
+        straight = not any(isinstance(s, Loop | While) for s in self.kernel.body)
+        tiny = straight and self.kernel.points <= SHORT and self.plan.nanoseconds < TINY_NS
         text = self.f.text(head)
         if shared:
             text += "\n\n" + task_of(name, len(self.kernel.params))
-        return Emitted(text, self.module, turns, grain)
+        return Emitted(text, self.module, turns, grain, tiny)
 
     def _params(self) -> list[str]:
         overlapping = {i for pair in self.kernel.in_place for i in pair}
@@ -200,7 +215,7 @@ class Emitter:
             if levels[0].part == "inside":
                 start, stop = self.bounds[levels[0].axis]
                 if levels[1:]:
-                    stage(self, levels[0], levels[1])
+                    emit_stage.stage(self, levels[0], levels[1])
             self._level(levels[0], levels[1:], start, stop)
         else:
             self._body()
@@ -210,7 +225,7 @@ class Emitter:
             self._enter(level, i)
             if len(rest) == 1 and rest[0].part == level.part == "all":
                 inner, body = rest[0], self.kernel.body
-                prefetch_rows(
+                emit_ahead.prefetch_rows(
                     self, level.axis, i, level.size, inner.axis, inner.size, (), body, False
                 )
             self._levels(rest, 0)
@@ -247,7 +262,7 @@ class Emitter:
 
     def _units(self, level: Level) -> None:
         """One axis, its range counted in units: LLVM sees where no rest can remain."""
-        step = 2 if fits(self.kernel, level, self.plan.fixed) else 1
+        step = 2 if emit_pairs.fits(self.kernel, level, self.plan.fixed) else 1
         start = self.f.let(f"mul nuw nsw i64 %begin, {self.plan.unit // step}")
         stop = self.f.let(f"mul nuw nsw i64 %end, {self.plan.unit // step}")
         if level.size % self.plan.unit:
@@ -257,7 +272,7 @@ class Emitter:
             return
 
         def pair(i: str) -> None:
-            emit_pairs(self, level.axis, self.f.let(f"mul nuw nsw i64 {i}, 2"))
+            emit_pairs.emit_pairs(self, level.axis, self.f.let(f"mul nuw nsw i64 {i}, 2"))
 
         self.loop(start, stop, pair)
 
@@ -266,7 +281,7 @@ class Emitter:
         if self.plan.block is None:
             self.body(self.kernel.body)
         else:
-            write = emit_rows if self.plan.rows else emit_block
+            write = emit_block.emit_rows if self.plan.rows else emit_block.emit_block
             write(self, self.plan.block, self.plan.levels[-1].turns)
 
     # ---- statements
@@ -306,9 +321,11 @@ class Emitter:
     def _extreme(self, s: Op, carry: Carry) -> str:
         other = next(a for a in s.args if a is not carry.inside)
         kind = value_type(other.dtype)
-        ordered = to_ordered(self.f, self.read(other), kind, s.name)
+        ordered = emit_order.to_ordered(self.f, self.read(other), kind, s.name)
         held = self.env[carry.inside]
-        return self.f.intrinsic(COMBINE[s.name], FORMATS[kind][0], held, ordered)
+        return self.f.intrinsic(
+            emit_order.COMBINE[s.name], emit_order.FORMATS[kind][0], held, ordered
+        )
 
     def load(self, s: Load) -> str:
         """The value of a load."""
@@ -316,7 +333,7 @@ class Emitter:
 
     def _load(self, s: Load) -> str:
         kind = memory_type(s.buffer.dtype)
-        place = staged(self, s) if s in self.staged else self.address(s.buffer, s.index)
+        place = emit_stage.staged(self, s) if s in self.staged else self.address(s.buffer, s.index)
         how = self._align(s.buffer) + self._group(s.buffer)
         value = self.f.let(f"load {kind}, ptr {place}{how}")
         return self.f.let(f"icmp ne i8 {value}, 0") if s.buffer.dtype == BOOL else value
@@ -432,11 +449,13 @@ class Emitter:
         def turn(i: str, *carried: str) -> list[str]:
             self.env[s.axis] = i
             self.env.update(zip((c.inside for c in s.carries), carried, strict=True))
-            at = None if s.parallel else inner_loop(s)
+            at = None if s.parallel else emit_ahead.inner_loop(s)
             if at is not None:
                 inner: Any = s.body[at]
                 around, inside = s.body[:at], inner.body
-                prefetch_rows(self, s.axis, i, s.size, inner.axis, inner.size, around, inside, True)
+                emit_ahead.prefetch_rows(
+                    self, s.axis, i, s.size, inner.axis, inner.size, around, inside, True
+                )
             self.body(s.body)
             return [self.read(c.next) for c in s.carries]
 
@@ -446,8 +465,8 @@ class Emitter:
         self.extremes |= {c.next: c for c in extremes}
         for i, c in enumerate(s.carries):
             if c in extremes:
-                starts[i] = to_ordered(self.f, starts[i], types[i], str(c.combine))
-                types[i] = FORMATS[types[i]][0]
+                starts[i] = emit_order.to_ordered(self.f, starts[i], types[i], str(c.combine))
+                types[i] = emit_order.FORMATS[types[i]][0]
         # Unrolled whole, a row would leave the points outside to be vectorized, with gathers.
         innermost = s.size >= 2 * SHORT and not any(isinstance(b, Loop | While) for b in s.body)
         hints = [STAYS] if innermost else []
@@ -455,7 +474,7 @@ class Emitter:
         def run(start: str, stop: str, starts: Sequence[str]) -> list[str]:
             return self.loop(start, stop, turn, types, starts, s.parallel, hints)
 
-        if sum_blocks(s, self.vector_bits):
+        if emit_sums.sum_blocks(s, self.vector_bits):
             outs = self._blocks(s, (start, stop), types, starts, run)
         elif s.parallel and not s.carries:
             parts, outs = self.edges.parts(s.body, s.axis, s.size), []
@@ -466,7 +485,7 @@ class Emitter:
             outs = run(start, stop, starts)
         self.env.update(zip((c.out for c in s.carries), outs, strict=True))
         for c, kind in extremes.items():
-            self.env[c.out] = from_ordered(self.f, self.env[c.out], kind)
+            self.env[c.out] = emit_order.from_ordered(self.f, self.env[c.out], kind)
 
     def _blocks(
         self, s: Loop, bounds: tuple[str, str], types: list[str], starts: list[str], run: Callable
@@ -481,8 +500,8 @@ class Emitter:
             return emit_ops.apply(self.f, "add", kind, [kind, kind], [x, y])
 
         most = self.ranges[s].size if s in self.ranges else s.size
-        blocks = sum_blocks(s, self.vector_bits)
-        sums = in_blocks(self.f, s, bounds, blocks, most, run, outer, add)
+        blocks = emit_sums.sum_blocks(s, self.vector_bits)
+        sums = emit_sums.in_blocks(self.f, s, bounds, blocks, most, run, outer, add)
         return [add(c, x, y) for c, x, y in zip(s.carries, starts, sums, strict=True)]
 
     def turns(self, s: Loop) -> tuple[str, str]:

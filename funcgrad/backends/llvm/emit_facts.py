@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from funcgrad.backends.llvm.emit_order import COMBINE, FORMATS
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit_text import BOOL
 from funcgrad.backends.loops import (
     INDEX,
@@ -20,6 +21,11 @@ from funcgrad.backends.loops import (
     While,
     walk,
 )
+
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm import emit_order
+else:
+    emit_order = Late("funcgrad.backends.llvm.emit_order")
 
 
 def indices_first(stmts: Sequence[Stmt]) -> list[Stmt]:
@@ -46,7 +52,7 @@ def indices_first(stmts: Sequence[Stmt]) -> list[Stmt]:
 
 def is_extreme(s: Loop, carry: Carry, kind: str) -> bool:
     """Whether a carry is the maximum or minimum of floats, made by one op of the loop's body."""
-    if not s.parallel or carry.combine not in COMBINE or kind not in FORMATS:
+    if not s.parallel or carry.combine not in emit_order.COMBINE or kind not in emit_order.FORMATS:
         return False
     made = next((b for b in s.body if isinstance(b, Op) and b.out is carry.next), None)
     return (

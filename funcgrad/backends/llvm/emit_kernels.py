@@ -51,10 +51,11 @@ class Native(Record):
 
 
 class _Written(Record):
-    """A kernel's calls, and the modules that define their symbols."""
+    """A kernel's calls, and the modules that define their symbols; `tiny` as of `Emitted`."""
 
     native: Native
     texts: dict[str, str]
+    tiny: bool = False
 
 
 class KernelCache:
@@ -71,12 +72,18 @@ class KernelCache:
             engine.provide(name, lambda: half_calls.library(engine))
 
     def compile(
-        self, kernels: Iterable[Kernel], work: Together
-    ) -> tuple[dict[Kernel, Native], Callable[[], dict[str, Library]]]:
-        """How kernels are called; and what waits until they are compiled, among that work, and
-        gives the code of each symbol, which lives as long as these libraries."""
+        self, kernels: Iterable[Kernel], work: Together, once: bool = False
+    ) -> tuple[dict[Kernel, Native], Callable[[], dict[str, Library]], list[str]]:
+        """How kernels are called; what waits until they are compiled, among that work, and gives
+        the code of each symbol, which lives as long as these libraries; and the modules of those
+        that aren't compiled, for the program's own module to hold.
+
+        once: whether a call of the program runs each kernel at most once. Then the time of tiny
+        ones is nothing beside the call's, and neither optimizing them nor a module is worth it.
+        """
         written = {k: self._find(k) for k in kernels}
-        texts = {s: t for w in written.values() for s, t in w.texts.items()}
+        own = {s: t for w in written.values() if once and w.tiny for s, t in w.texts.items()}
+        texts = {s: t for w in written.values() for s, t in w.texts.items() if s not in own}
         with self._lock:
             known = {s: self._libraries.get(s) for s in texts}
         libraries = {s: x for s, x in known.items() if x is not None}
@@ -88,7 +95,7 @@ class KernelCache:
                 task.wait()
             return {_entry(s, texts[s]): x for s, x in libraries.items()}
 
-        return {k: w.native for k, w in written.items()}, compiled
+        return {k: w.native for k, w in written.items()}, compiled, list(own.values())
 
     def forget(self) -> None:
         """Let go of texts; code lives as long as a program holds it."""
@@ -113,15 +120,16 @@ class KernelCache:
         if not kernel.points:
             return _Written(Native((), ()), {})
         pieces, partials = split(unrolled(kernel))
-        calls, texts = [], {}
+        calls, texts, tiny = [], {}, True
         for piece in pieces:
             emitted = emit(piece.kernel, "KERNEL", piece.ranges, self.engine.target)
             text = emitted.definitions.text([emitted.text])
             symbol = f"fg_k{digest(text)[:16]}"
             texts[symbol] = text.replace("KERNEL", symbol)
             calls.append(Call(symbol, piece.params, emitted.turns, emitted.grain))
+            tiny &= emitted.tiny
         native = Native(tuple(calls), tuple(b.size * b.dtype.itemsize for b in partials))
-        return _Written(native, texts)
+        return _Written(native, texts, tiny)
 
     def _build(self, texts: Mapping[str, str], into: dict[str, Library]) -> None:
         library = self.engine.compile(merge(list(texts.values())), links={})

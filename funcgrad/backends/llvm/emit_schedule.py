@@ -12,10 +12,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from funcgrad.backends.late import Late
+from funcgrad.backends.late import late
 from funcgrad.backends.llvm.caches import FIXED
-from funcgrad.backends.llvm.emit_block import can_block, has_passes
-from funcgrad.backends.llvm.emit_transpose import tile_size
 from funcgrad.backends.loops import (
     MATH,
     Axis,
@@ -33,9 +31,11 @@ from funcgrad.backends.loops import (
 from funcgrad.core.record import Record, replace
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import vecmath
+    from funcgrad.backends.llvm import emit_block, emit_transpose, vecmath
 else:
-    vecmath = Late("funcgrad.backends.llvm.vecmath")
+    emit_block, emit_transpose, vecmath = late(
+        "funcgrad.backends.llvm", "emit_block", "emit_transpose", "vecmath"
+    )
 
 SERIAL_NS = 20_000.0
 TASK_NS = 10_000.0
@@ -109,7 +109,7 @@ def schedule(
     total = math.prod(a.size for a in axes) * cost(kernel.body, ranges)
     inner = [a for a in found if a.loop is not None]
     block = None
-    if inner and can_block(kernel):
+    if inner and emit_block.can_block(kernel):
         block = _block_axis([a for a in axes if a.value not in bounding], found)
     order = _order(axes, found, block)
     levels = [Level(a.value, a.size) for a in order]
@@ -118,7 +118,7 @@ def schedule(
     elif not inner and len(order) > 1:
         levels = _tiled(levels, found, max(b.dtype.itemsize for b in kernel.params))
     rows = 0
-    if block is None and inner and levels and has_passes(kernel):
+    if block is None and inner and levels and emit_block.has_passes(kernel):
         rows = min(_rows_at_once(kernel, l1), levels[-1].size)
         if rows > 1 and levels[-1].axis not in bounding:
             block = levels[-1].axis
@@ -314,7 +314,7 @@ def _tiled(levels: list[Level], found: Sequence[Access], width: int) -> list[Lev
             other = next((v for v in levels[:-1] if abs(coefficient(a.index, v.axis)) == 1), None)
             if other is not None:
                 break
-    tile = tile_size(width)
+    tile = emit_transpose.tile_size(width)
     if other is None or min(other.size, last.size) < SHORT or other.size * last.size < tile * tile:
         return levels
     rest = [v for v in levels if v is not last and v is not other]

@@ -122,7 +122,7 @@ class Engine:
 
     def __init__(self, target: Target):
         self.target = target
-        self.salt = f"{llvm_version()}|{target}|{_linking()}"
+        self.salt = f"{llvm_version()}|{target}|{linking()}"
         self._lock = threading.Lock()
         self._kept: dict[str, Library] = {}
         self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
@@ -380,8 +380,12 @@ def engine(target: Target | None = None) -> Engine:
 
 
 @functools.cache
-def _linking() -> str:
-    """A digest of what makes files of code and reads them."""
+def linking() -> str:
+    """A digest of what makes files of code and reads them.
+
+    >>> len(linking())
+    64
+    """
     names = ("compiler", "engine", "images", "libllvm", "linker", "objects")
     return objects.sources(*[f"{name}.py" for name in names])
 
