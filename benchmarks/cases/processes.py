@@ -15,7 +15,12 @@ from benchmarks.libraries import gradients
 
 
 def cases(full: bool) -> Iterator[Case]:
-    """Compilation is timed from the call to its result, in a process that has imported."""
+    """Compilation is timed from the call to its result, in a process that has imported.
+
+    The clock starts at the same place for all: the library is imported, and the inputs are its
+    arrays. What a library loads by then is not in it: JAX its compiler, and its first array starts
+    the client; funcgrad's compiler is loaded by the call that is timed.
+    """
     yield replace(_add(full), family="import", name="import", measure="import")
     for name, case in _compiled(full).items():
         yield replace(case, family="compile", name=f"{name}, cold", measure="cold")
