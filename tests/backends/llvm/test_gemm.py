@@ -352,6 +352,11 @@ def test_sums_are_rounded_once(dtype, cpu):
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, out, target))
         for out in ("float32", dtype)
     )
+
+    def multiply(function, c, add=False):
+        call = module._words(a, b, c, add)  # held while the function reads it
+        function(ctypes.addressof(call))
+
     rng = np.random.default_rng(12)
     for threads, (m, n, k) in enumerate(
         [(130, 97, 391), (1300, 40, 150), (150, 2100, 100), (140, 150, 4200), (257, 300, 530)], 1
@@ -359,14 +364,14 @@ def test_sums_are_rounded_once(dtype, cpu):
         pool.set_num_threads(threads)
         a, b = random(rng, (m, k), numpy_type), random(rng, (k, n), numpy_type)
         sums = np.empty((m, n), np.float32)
-        whole(ctypes.addressof(module._words(a, b, sums, False)))
+        multiply(whole, sums)
         before = random(rng, (m, n), numpy_type)
         for layout in ("plain", "transposed", "strided"):
             c = laid_out(np.full_like(before, np.nan), layout)
-            rounded(ctypes.addressof(module._words(a, b, c, False)))
+            multiply(rounded, c)
             assert (c == sums.astype(numpy_type)).all()
             c = laid_out(before, layout)
-            rounded(ctypes.addressof(module._words(a, b, c, True)))
+            multiply(rounded, c, add=True)
             assert (c == (before.astype(np.float32) + sums).astype(numpy_type)).all()
 
 
