@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from funcgrad.backends.builder import strides_of
 from funcgrad.backends.program import Frame, GemmAxes
-from funcgrad.backends.roots import View, merged
+from funcgrad.backends.views import View, merged
 from funcgrad.core.ir import Eqn
 
 # An axis (or several): its size and the strides of lhs, rhs and result.

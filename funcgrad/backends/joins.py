@@ -18,8 +18,9 @@ from funcgrad.backends.late import Late
 from funcgrad.backends.loops import Index
 from funcgrad.backends.lower import REDUCTIONS, VIEWS
 from funcgrad.backends.lowered import lowered
-from funcgrad.backends.roots import CHEAP, alias_of, fusable_cost, view_of
+from funcgrad.backends.roots import CHEAP, fusable_cost
 from funcgrad.backends.scalars import LOOP_DTYPES
+from funcgrad.backends.views import alias_of, view_of
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.shape import concatenate_p

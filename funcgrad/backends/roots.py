@@ -9,19 +9,26 @@ an index is affine only on finer axes than the shape's, its domain is cut that w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from funcgrad.backends import scalars
-from funcgrad.backends.builder import ZERO, Builder, strides_of
+from funcgrad.backends.builder import ZERO, Builder
 from funcgrad.backends.late import Late
 from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import REDUCTIONS, RULES, VIEWS, rule_cost
 from funcgrad.backends.pull import Pull
-from funcgrad.backends.scalars import HALVES
-from funcgrad.core.ir import Atom, Eqn, Literal, Var
+from funcgrad.backends.views import (
+    DEEP,
+    View,
+    alias_of,
+    alone,
+    frame_axes,
+    is_pad,
+    lines_fill,
+    view_of,
+)
+from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
 
@@ -32,8 +39,7 @@ else:
 
 # A value is recomputed by several readers if it costs no more than CHEAP scalar ops and reads no
 # more than one array of its own size; a chain of inlined values ends at LONG ops or DEEP equations.
-CHEAP, LONG, DEEP, MANY = 6, 220, 24, 12
-MOST_FRAMED, LINE = 3, 16  # axes of a frame; elements of a vector
+CHEAP, LONG, MANY = 6, 220, 12
 
 
 class Access(NamedTuple):
@@ -243,11 +249,11 @@ class Analysis:
         for (eqn, i), view in framed.items():
             pad = self.made[view.base]
             frame, x = frame_axes(pad), self.alias(pad.ins[0])
-            if i or frame is None or type(x) is not Var or not _lines_fill(eqn, view):
+            if i or frame is None or type(x) is not Var or not lines_fill(eqn, view):
                 continue
             known = self.made.get(x)
             kept = known is None or x in self.forced or self.costs[known] is None
-            if kept and _alone(view.base, eqn, readers):
+            if kept and alone(view.base, eqn, readers):
                 self.views[eqn, i] = view._replace(base=x, frame=frame)
                 self.forced.discard(view.base)
                 self.forced.add(x)
@@ -317,149 +323,6 @@ class _Chain(NamedTuple):
     cost: int
     depth: int
     large: int
-
-
-class View(NamedTuple):
-    """base[offset + Σ index·stride], with an index in range(n) for each stride.
-
-    frame: if places are counted in the base with zeros around it, the `planes` and `axes` of a
-        `program.Frame`
-    """
-
-    base: Var
-    offset: int
-    strides: tuple[int, ...]
-    shape: tuple[int, ...]
-    frame: tuple[int, tuple[tuple[int, int, int], ...]] | None = None
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether the elements lie one after the other."""
-        steps = zip(self.shape, self.strides, strides_of(self.shape), strict=True)
-        return all(n == 1 or s == step for n, s, step in steps)
-
-    def serves(self, eqn: Eqn, operand: int) -> bool:
-        """Whether a product can read its operand this way: if it doesn't gather, its contracted
-        axes are one. Attention reads any strides."""
-        if attention.strided(eqn):
-            return True
-        if eqn.params["gathers"]:
-            return True
-        contract = eqn.params["dimension_numbers"][0][operand]
-        return merged([(self.shape[i], self.strides[i]) for i in contract]) is not None
-
-
-def is_pad(eqn: Eqn | None) -> bool:
-    """Whether an equation puts zeros around an array."""
-    if eqn is None or eqn.prim.name != "pad" or type(eqn.ins[1]) is not Literal:
-        return False
-    zero = not any(np.asarray(eqn.ins[1].value).tobytes())
-    return zero and all(low >= 0 <= high and not gap for low, high, gap in _config(eqn))
-
-
-def frame_axes(pad: Eqn) -> tuple[int, tuple[tuple[int, int, int], ...]] | None:
-    """The planes and axes of a `program.Frame` as a pad's result; None if it has too many."""
-    shape, config = pad.ins[0].aval.shape, _config(pad)
-    wide = [i for i, pair in enumerate(config) if any(pair)]
-    if not wide or not math.prod(shape):
-        return None
-    inner = math.prod(shape[wide[-1] + 1 :])
-    axes = [(n, low, high) for n, (low, high, _) in zip(shape, config, strict=True)]
-    axes = axes[wide[0] : wide[-1] + 1]
-    axes[-1] = tuple(n * inner for n in axes[-1])  # type: ignore[assignment]
-    return (math.prod(shape[: wide[0]]), tuple(axes)) if len(axes) <= MOST_FRAMED else None
-
-
-def _config(pad: Eqn) -> Sequence[tuple[int, int, int]]:
-    return pad.params["padding_config"]
-
-
-def _lines_fill(eqn: Eqn, view: View) -> bool:
-    """Whether a product is one of windows whose lines fill vectors, and so has a way to multiply
-    them that copies what they reach: see `convolution` for their axes."""
-    if eqn.prim.name != "product" or not eqn.params["gathers"] or eqn.ins[0].aval.dtype in HALVES:
-        return False
-    last = (len(view.shape) - 3) // 2 + 1
-    line, step = view.shape[last], view.strides[last]
-    many = all(a.aval.shape[1] >= LINE for a in eqn.ins[1:])
-    return many and step in (1, 2) and line >= LINE and line % LINE in (0, LINE - 1)
-
-
-def _alone(var: Var, product: Eqn, readers: Mapping[Atom, list[Eqn | None]]) -> bool:
-    """Whether a value is moved to a product, and read by nothing else."""
-    while len(readers[var]) == 1:
-        (eqn,) = readers[var]
-        if eqn is product:
-            return True
-        if eqn is None or eqn.prim.name not in VIEWS:
-            return False
-        var = eqn.outs[0]
-    return False
-
-
-def alias_of(atom: Atom, made: Mapping[Var, Eqn]) -> Atom:
-    """What an atom is a reshape of, after any number of them."""
-    while type(atom) is Var and atom in made:
-        eqn = made[atom]
-        if eqn.prim.name != "reshape" or type(eqn.ins[0]) is Literal:
-            break
-        atom = eqn.ins[0]
-    return atom
-
-
-def view_of(var: Var, made: Mapping[Var, Eqn]) -> View | None:
-    """A variable as a strided view of another one, through ops that only move elements.
-
-    made: the equation that makes each variable, but the program's inputs
-    """
-    chain: dict[Var, Eqn] = {}
-    atom: Atom = var
-    while len(chain) < DEEP:
-        eqn = made.get(atom)  # type: ignore[arg-type]
-        if eqn is None or eqn.prim.name not in VIEWS:
-            break
-        chain[eqn.outs[0]] = eqn
-        atom = eqn.ins[0]
-    view = _strided(var, atom, chain)
-    windows = [i for i, e in enumerate(chain.values()) if e.prim.name == "windows"]
-    if view is None and windows:
-        # Windows that aren't of memory would have to be written out.
-        first = dict(list(chain.items())[: windows[-1] + 1])
-        view = _strided(var, list(first.values())[-1].ins[0], first)
-    return view
-
-
-def _strided(var: Var, atom: Atom, chain: dict[Var, Eqn]) -> View | None:
-    """A variable as a view of `atom`, of which a chain of equations makes it."""
-    if type(atom) is not Var:
-        return None
-    found: list[Index] = []
-
-    def leaf(v: Var, index: Index) -> Operand:
-        found.append(index)
-        return Value(v.aval.dtype)
-
-    b = Builder()
-    axes = [b.axis(n) if n != 1 else None for n in var.aval.shape]
-    at = [ZERO if v is None else Index(0, ((1, v),)) for v in axes]
-    Pull(b, RULES, chain, leaf, dry=True).read(var, at)
-    strides = {v: c for c, v in found[0].terms}
-    if not set(strides) <= set(axes):
-        return None
-    steps = tuple(0 if v is None else strides.get(v, 0) for v in axes)
-    return View(atom, found[0].const, steps, var.aval.shape)
-
-
-def merged(axes: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
-    """Axes (size, stride) as one axis, if their strides allow it."""
-    size, step = 1, 1
-    for n, s in reversed([a for a in axes if a[0] != 1]):
-        if size == 1:
-            step = s
-        elif s != step * size:
-            return None
-        size *= n
-    return size, step
 
 
 # The operand of ops that write into an array that may be computed as it is written.

@@ -19,13 +19,8 @@ from funcgrad.backends.late import late
 from funcgrad.backends.llvm.emit_kernels import KernelCache, merge
 from funcgrad.backends.llvm.engine import Engine, Library, engine
 from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
-from funcgrad.backends.llvm.host import (
-    emit_host,
-    exchange_steps,
-    host_steps,
-    needs,
-    written_inputs,
-)
+from funcgrad.backends.llvm.host import emit_host
+from funcgrad.backends.llvm.host_steps import exchange_steps, host_steps, needs, written_inputs
 from funcgrad.backends.llvm.together import Together
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import (

@@ -9,14 +9,14 @@ exchange calls what a context of `comms` points at; addresses are computed from 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, RANK
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit_text import Definitions, Function
+from funcgrad.backends.llvm.host_steps import is_large
 from funcgrad.backends.llvm.run_code import EXCHANGE
 from funcgrad.backends.loops import Kernel
 from funcgrad.backends.program import (
@@ -34,8 +34,6 @@ from funcgrad.backends.program import (
     Ref,
     Step,
     WhileStep,
-    blocks,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +45,6 @@ else:
     routines = Late("funcgrad.backends.llvm.routines")
 
 STACK_BYTES = 32_768
-_COPY_BYTES = 1 << 19  # from which on threads share a copy
 # How many steps a function has: those of a long program are several.
 _PART = 64
 _PARAMETERS = "ptr %inputs, ptr %outputs, ptr %arena, ptr %constants, ptr %callback, ptr %comms"
@@ -58,66 +55,6 @@ _SPACES = {"input": "%inputs", "output": "%outputs", "constant": "%constants"}
 def emit_host(program: Program, natives: Mapping[Kernel, Native], name: str) -> str:
     """The module of a program's host function."""
     return _Host(natives).run(program, name)
-
-
-def needs(program: Program) -> list[Callable[[], Any]]:
-    """What compiles the functions that a host function calls beside kernels."""
-    found: dict[tuple, Callable[[], Any]] = {}
-    for s in walk(program.steps):
-        if isinstance(s, GemmStep):
-            found |= gemm_steps.product_needs(s)
-        elif isinstance(s, AttentionStep):
-            form = s.dtype.name, s.backward, bool(s.pairs)
-            found[form] = partial(attention.install, *form)
-        elif isinstance(s, HostStep):
-            found[(id(s),)] = partial(routines.routine, s)
-        elif isinstance(s, CopyStep) and _is_large(s):
-            found[(copies.SYMBOL,)] = copies.install
-    return list(found.values())
-
-
-def host_steps(steps: Sequence[Step]) -> list[HostStep]:
-    """The steps that run in Python, in the order in which the host function numbers them."""
-    hosted = [s for s in _written_steps(steps) if isinstance(s, HostStep)]
-    return [s for s in hosted if routines.routine(s) is None]
-
-
-def exchange_steps(steps: Sequence[Step]) -> list[ExchangeStep]:
-    """The exchanges, in the order in which the host function numbers them."""
-    return [s for s in _written_steps(steps) if isinstance(s, ExchangeStep)]
-
-
-def _is_large(s: CopyStep) -> bool:
-    """Whether threads share a copy."""
-    return s.nbytes >= _COPY_BYTES and s.source != s.to
-
-
-def _written_steps(steps: Sequence[Step]) -> Iterator[Step]:
-    """Each step in the order in which it is written; a loop of no turns is not."""
-    for s in steps:
-        yield s
-        if not (isinstance(s, LoopStep) and not s.length):
-            for inner in blocks(s):
-                yield from _written_steps(inner)
-
-
-def written_inputs(steps: Sequence[Step]) -> set[int]:
-    """The numbers of the inputs that a program writes to."""
-    return {r.number for s in walk(steps) for r in _written(s) if r.space == "input"}
-
-
-def _written(s: Step) -> list[Ref]:
-    if isinstance(s, KernelStep):
-        pairs = zip(s.args, s.kernel.params, strict=True)
-        return [ref for ref, b in pairs if b.role != "in"]
-    if isinstance(s, HostStep):
-        return [v.ref for v in s.outs]
-    if isinstance(s, CopyStep | ExchangeStep | LaneStep):
-        return [s.to]
-    if isinstance(s, AttentionStep):
-        places = [x.ref for x in (*s.outs, *([s.dbias] if s.dbias else []))]
-        return [*places, s.scratch] if s.scratch is not None else [*places, s.stats]
-    return [s.c] if isinstance(s, GemmStep) else []
 
 
 def _refs(s: Step) -> tuple[Ref, ...]:
@@ -437,7 +374,7 @@ class _Host:
             return
         types = ["ptr", "ptr", "i64"]
         given = [self.address(s.to), self.address(s.source), str(s.nbytes)]
-        if _is_large(s):
+        if is_large(s):
             self.module.declare(copies.SYMBOL, "void", types)
             self.f.call(copies.SYMBOL, "void", types, given)
             return

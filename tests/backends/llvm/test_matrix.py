@@ -10,7 +10,7 @@ import funcgrad as fg
 from funcgrad import lax
 from funcgrad.backends.llvm import matrix_ql, pool
 from funcgrad.backends.llvm.engine import engine
-from funcgrad.backends.llvm.host import host_steps
+from funcgrad.backends.llvm.host_steps import host_steps
 from funcgrad.backends.llvm.matrix import install
 from funcgrad.backends.llvm.matrix_eigen import emit_eigh
 from funcgrad.backends.llvm.matrix_parts import Matrices

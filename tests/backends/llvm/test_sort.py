@@ -10,7 +10,7 @@ import funcgrad as fg
 from funcgrad import lax
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import engine
-from funcgrad.backends.llvm.host import host_steps
+from funcgrad.backends.llvm.host_steps import host_steps
 from funcgrad.backends.llvm.sort import install
 from funcgrad.backends.llvm.sort_keys import NAMES
 from funcgrad.backends.llvm.target import Target
