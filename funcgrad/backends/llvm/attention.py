@@ -17,6 +17,7 @@ from funcgrad.backends.llvm.attention_forward import Forward
 from funcgrad.backends.llvm.attention_parts import AXES, CALL, FAR, PAIR_AXES, Attention
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.gemm_pack import FORMATS
+from funcgrad.backends.llvm.gemm_packers import provide_packers
 from funcgrad.backends.llvm.objects import generator
 from funcgrad.backends.program import AttentionStep, Ref
 
@@ -35,6 +36,7 @@ def install(
     target = target or engine()
     pool.bind(target)
     scratch.bind(target)
+    provide_packers(target, dtype)
     name = symbol(dtype, backward, pairs)
 
     def write() -> ir.Module:

@@ -31,10 +31,10 @@ from funcgrad.backends.llvm.gemm_pack import (
     Tile,
     constant,
     narrow,
-    pack_function,
     transpose,
     widen,
 )
+from funcgrad.backends.llvm.gemm_packers import packer
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.llvm.vecmath_exp import EXP2
 from funcgrad.core.record import replace
@@ -87,13 +87,8 @@ class Attention(Functions):
         self.limit.type = PTR
         self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
-        self.pack_rows = self._packer("pack_rows", self.rows)
-        self.pack_columns = self._packer("pack_columns", self.cols)
-
-    def _packer(self, name: str, width: int) -> ir.Function:
-        function = pack_function(self.module, name, width, self.tile, self.fmt, self.target)
-        function.attributes.add("noinline")
-        return function
+        self.pack_rows = packer(module, self.rows, self.tile, fmt)
+        self.pack_columns = packer(module, self.cols, self.tile, fmt)
 
     # ---- products of register tiles
 

@@ -23,6 +23,7 @@ from funcgrad.backends.llvm.gemm_build import I64, PTR, VOID, allocate, declare
 from funcgrad.backends.llvm.gemm_driver import Driver, symbol
 from funcgrad.backends.llvm.gemm_job import CALL
 from funcgrad.backends.llvm.gemm_pack import FORMATS
+from funcgrad.backends.llvm.gemm_packers import provide_packers
 from funcgrad.backends.llvm.objects import generator
 
 # Formats of the operands, and those that a product may have; the first is the default.
@@ -51,6 +52,7 @@ def install(dtype: str, out: str, target: Engine | None = None, way: str = "") -
     target = target or engine()
     pool.bind(target)
     scratch.bind(target)
+    provide_packers(target, dtype)
     name = name_of(dtype, out, way)
 
     def write() -> ir.Module:

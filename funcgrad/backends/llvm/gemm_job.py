@@ -15,9 +15,9 @@ from funcgrad.backends.llvm.gemm_pack import (
     Tile,
     constant,
     narrow,
-    pack_function,
     widen,
 )
+from funcgrad.backends.llvm.gemm_packers import packer
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.program import GemmAxes
 
@@ -134,22 +134,22 @@ class Parts:
     @cached_property
     def pack_a(self) -> ir.Function:
         """Packs rows of A by strides."""
-        return self._packer(pack_function, "pack_a", self.tile.rows)
+        return packer(self.module, self.tile.rows, self.tile, self.fmt)
 
     @cached_property
     def pack_b(self) -> ir.Function:
         """Packs columns of B by strides."""
-        return self._packer(pack_function, "pack_b", self.tile.cols)
+        return packer(self.module, self.tile.cols, self.tile, self.fmt)
 
     @cached_property
     def gather_a(self) -> ir.Function:
         """Packs rows of A by tables."""
-        return self._packer(gather_function, "gather_a", self.tile.rows)
+        return self._gatherer("gather_a", self.tile.rows)
 
     @cached_property
     def gather_b(self) -> ir.Function:
         """Packs columns of B by tables."""
-        return self._packer(gather_function, "gather_b", self.tile.cols)
+        return self._gatherer("gather_b", self.tile.cols)
 
     @cached_property
     def add_parts(self) -> ir.Function:
@@ -203,8 +203,8 @@ class Parts:
         code.function.attributes.add("noinline")
         return code.function
 
-    def _packer(self, write: Callable, name: str, width: int) -> ir.Function:
-        function = write(self.module, name, width, self.tile, self.fmt, self.target)
+    def _gatherer(self, name: str, width: int) -> ir.Function:
+        function = gather_function(self.module, name, width, self.tile, self.fmt, self.target)
         function.attributes.add("noinline")
         return function
 

@@ -159,12 +159,13 @@ def narrow(code: Code, fmt: Format, x: ir.Value) -> ir.Value:
 
 
 def pack_function(
-    module: ir.Module, name: str, width: int, tile: Tile, fmt: Format, target: Target
-) -> ir.Function:
+    module: ir.Module, name: str, width: int, tile: Tile, fmt: Format, target: Target,
+    public: bool = False,
+) -> ir.Function:  # fmt: skip
     """void name(dst, src, count, k, sw, sk, step): packs the rows of a (count × k) matrix, whose
     strides are sw and sk, into panels that begin every `step` elements. It may write behind a
     panel, as if k were a multiple of lanes, and then `lanes` elements more."""
-    code = Code(module, name, [PTR, PTR, I64, I64, I64, I64, I64])
+    code = Code(module, name, [PTR, PTR, I64, I64, I64, I64, I64], public)
     packer = Packer(code, width, tile, fmt, target)
     sw, sk = code.args[4:6]
     with code.either(sw.eq(1)) as (yes, no):
