@@ -185,7 +185,10 @@ def gathered_convolution(
     x, before = _padded(flat, flat.convert(ins[0], dtype), spec.lhs_spec, axes, steps)
     w = flat.transpose(flat.convert(ins[1], dtype), spec.rhs_spec)
     pieces = []
-    for phases in itertools.product(*axes):
+    # In the order of the result's axes, in which `_interleaved` takes them.
+    turns = sorted(range(len(kernel)), key=lambda k: spec.out_spec[2 + k])
+    for turn in itertools.product(*(axes[k] for k in turns)):
+        phases = [turn[turns.index(k)] for k in range(len(kernel))]
         taps = [q.taps for q in phases]
         if not all(taps):
             pieces.append(flat.broadcast(_zero(sums), tuple(_by_axis(spec, n, o, steps)), ()))
