@@ -46,8 +46,13 @@ MOST_BETWEEN = 8  # steps that have nothing to do with a group's, between them
 # ---- steps of some rows
 
 
-def sliced_product(step: GemmStep, tensors: Sequence[Tensor], offsets: Sequence[int]) -> Sliced:
-    """A product; its operands are read so many bytes from the arrays' addresses."""
+def sliced_product(
+    step: GemmStep, tensors: Sequence[Tensor], offsets: Sequence[int], rows: int
+) -> Sliced | None:
+    """A product of so many rows; its operands are read so many bytes from the arrays' addresses.
+    None for one of another number of rows."""
+    if step.m != rows:
+        return None
     width = step.dtype.itemsize
     sizes = (1, step.k), (step.k, step.n), (1, step.n)
     strides = step.a_strides, step.b_strides, step.c_strides

@@ -305,7 +305,7 @@ class _BlockDrafter:
             return [replace(step, a=at_a, b=at_b, c=out.place)]
 
         self.add([a, b], [out], make, product=step,
-                 sliced=lambda n: sliced_product(step, (a, b, out), (*offsets, 0)))  # fmt: skip
+                 sliced=lambda n: sliced_product(step, (a, b, out), (*offsets, 0), n))  # fmt: skip
         return True
 
     def strides_of(self, out: Var) -> tuple[int, ...]:

@@ -150,6 +150,22 @@ def test_steps_between_go_first():
     assert [type(s) for s in program.steps] == [KernelStep, LoopStep]
 
 
+def test_a_product_of_other_rows_is_no_step_of_the_group():
+    x, w, _ = LAYER
+    few, v = floats(6, 16, seed=5), floats(128, 8, seed=6)
+
+    def between(x, w, few):
+        y, other = x @ w, few @ w
+        return fnp.tanh(y), other
+
+    program = check(between, x, w, few)
+    assert [type(s) for s in program.steps] == [GemmStep, LoopStep]
+    # Gradients of weights are such products where rows are few.
+    gradient = fg.grad(lambda w, v, x: fnp.sum(fnp.tanh(fnp.tanh(x @ w.T) @ v)), argnums=(0, 1, 2))
+    given = floats(128, 16, seed=7), v, x[:128]
+    check(gradient, *given, count=len(loops(planned(gradient, *given))))
+
+
 def test_operands_at_any_strides():
     x, w, b = LAYER
     check(lambda x, w, b: layer(x.T, w.T, b), x.T.copy(), w.T.copy(), b)
