@@ -11,6 +11,7 @@ import struct
 
 from llvmlite import ir
 
+from funcgrad.backends.attention import PACKED
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.attention_backward import Backward
 from funcgrad.backends.llvm.attention_forward import Forward
@@ -45,7 +46,7 @@ def install(
         (Backward if backward else Forward)(parts, name, pairs)
         return module
 
-    key = f"{name} {' '.join(map(generator, ('attention', 'gemm', 'vecmath_exp')))}"
+    key = f"{name} {PACKED} {' '.join(map(generator, ('attention', 'gemm', 'vecmath_exp')))}"
     library = target.compile(write, level=1, key=key)
     target.bind(name, library)
     return library.address(name)

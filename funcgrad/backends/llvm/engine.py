@@ -327,15 +327,15 @@ class Engine:
     def _find(
         self, symbol: str, links: Mapping[str, Library], need: str | None
     ) -> int | Library | None:
-        """What a symbol means: code of *links*, what is bound, what was needed as the code was
-        compiled, or an address in the process."""
+        """What a symbol means: code of *links*, what is bound or provided, what was needed as the
+        code was compiled, or an address in the process."""
         if symbol in links:
             return links[symbol]
         known = self._symbols.get(symbol)
-        if known is not None and not callable(known):
-            return known
+        if known is not None:
+            return known() if callable(known) else known
         found = self.load(need) if need else None
-        return found or (known and known()) or process_address(symbol) or None
+        return found or process_address(symbol) or None
 
     def _link(
         self, head: dict[str, Any], body: bytes, found: Mapping[str, int | Library], disk: bool

@@ -100,6 +100,7 @@ def install(what: str, dtype: str, target: Engine | None = None) -> int:
         _EMIT[what](Matrices(module, dtype, target.target), name)
         return module
 
-    library = target.compile(write, key=f"{name} {generator('matrix')}")
+    # Products are called by words whose order is that of `gemm`.
+    library = target.compile(write, key=f"{name} {generator('matrix')} {generator('gemm')}")
     target.bind(name, library)
     return library.address(name)

@@ -23,6 +23,7 @@ except ImportError:
 MOST_FILES = 4096
 _FORMAT = 2  # that all versions of Python read
 _SIZE = 8  # bytes that count those of the facts
+_SHARED = {"gemm_build.py", "gemm_job.py", "compiler.py", "target.py"}  # what generators build on
 
 
 def digest(*parts: str | bytes) -> str:
@@ -55,14 +56,15 @@ def sources(*names: str) -> str:
 
 @functools.cache
 def generator(prefix: str) -> str:
-    """A digest of the files that generate code, `prefix`*.py, which stands for what they write.
+    """A digest of the files that generate code, `prefix`*.py, and of those that all of them build
+    on, which stands for what they write.
 
     >>> len(generator("gemm"))
     64
     """
     found = os.listdir(os.path.dirname(__file__))
     names = {n for n in found if n.startswith(prefix) and n.endswith(".py")}
-    return sources(*sorted(names | {"gemm_build.py", "compiler.py"}))
+    return sources(*sorted(names | _SHARED))
 
 
 def enabled() -> bool:
