@@ -379,8 +379,10 @@ def conv_general_dilated(
     "SAME", "SAME_LOWER" or pairs (low, high), which may be negative. `lhs_dilation` puts holes
     between the operand's elements, `rhs_dilation` between the kernel's. `feature_group_count`
     cuts the features, `batch_group_count` the batch, into groups that meet their own part of the
-    output features. The kernel isn't flipped. `precision` has no effect. Raises ShapeError where
-    sizes don't fit, DTypeError where dtypes differ.
+    output features. The kernel isn't flipped. `precision` has no effect. Compiled code leaves out
+    products with holes of `lhs_dilation`, so what isn't finite in the kernel may not reach results
+    there that it reaches without `jit`. Raises ShapeError where sizes don't fit, DTypeError where
+    dtypes differ.
 
     >>> from funcgrad import lax
     >>> image, kernel = lax.full((1, 1, 3, 3), 1.0), lax.full((1, 1, 2, 2), 1.0)
