@@ -56,8 +56,13 @@ class LargeImpl:
     def _is_exact(self, values: Any) -> bool:
         """Whether compiled code gives the same bits, and is worth it."""
         kinds = _EXACT.get(self._prim.name, "")
-        return self._aval.nbytes >= COMPILED_FROM and all(
-            v.dtype.kind in kinds and (v.dtype.kind != "f" or v.dtype.itemsize >= 4) for v in values
+        return (
+            bool(kinds)
+            and self._aval.nbytes >= COMPILED_FROM
+            and all(
+                v.dtype.kind in kinds and (v.dtype.kind != "f" or v.dtype.itemsize >= 4)
+                for v in values
+            )
         )
 
 

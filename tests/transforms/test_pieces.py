@@ -8,7 +8,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.core import context
+from funcgrad.core import context, large
 from funcgrad.transforms.pieces import Pieces, in_one, pulled_pieces
 
 RNG = np.random.default_rng(0)
@@ -100,3 +100,13 @@ def test_gradients(fun, dtype):
         got = fg.grad(real)(x)
         assert got.dtype == want.dtype
         np.testing.assert_array_equal(got, want)
+
+
+def test_memory_of_large_sums_is_never_compiled(monkeypatch):
+    """It has no operands that would tell whether compiled code gives the same bits."""
+    monkeypatch.setattr(large, "KEPT_AFTER", 1 << 20)
+    monkeypatch.setattr(large, "COMPILED_AFTER", 1 << 21)
+    x = fnp.ones((4, 1 << 17), np.float32)
+    pull = fg.grad(lambda x: sum((p * p).sum() for p in fnp.split(x, 2)))
+    for _ in range(4):
+        np.testing.assert_array_equal(pull(x), np.full(x.shape, 2, np.float32))
