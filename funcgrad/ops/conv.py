@@ -19,7 +19,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
 from funcgrad.ops.arguments import integers
-from funcgrad.ops.base import factor, is_linear, move_axis, size_of
+from funcgrad.ops.base import factor, is_linear, move_axis, size_of, zeros
 from funcgrad.ops.contract import accumulator, bilinear_jvp, from_accumulator, product_dtype
 from funcgrad.ops.padding import (
     dilated,
@@ -205,6 +205,9 @@ def _product(xp: Any, view: Any, w: Any) -> Any:
 def _transpose(ct, lhs, rhs, **params):
     if is_linear(lhs):
         factor("conv_general_dilated", rhs)
+    if not aval_of(ct).size:
+        # No window fits; a convolution of the gradient might then take off more than there is.
+        return [zeros(a.aval) if is_linear(a) else None for a in (lhs, rhs)]
     return [
         _lhs_cotangent(ct, lhs.aval, rhs, **params) if is_linear(lhs) else None,
         _rhs_cotangent(ct, lhs, rhs.aval, **params) if is_linear(rhs) else None,

@@ -6,6 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax
 from funcgrad.core.array import Array
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.conv import ConvDimensionNumbers, conv_dimension_numbers, conv_general_dilated
@@ -160,6 +163,23 @@ def test_dtypes(rng):
     got = run(small, kernel, {"preferred_element_type": "int32"})
     expected = reference(small.astype(np.int32), kernel.astype(np.int32), {})
     np.testing.assert_array_equal(np.asarray(got), expected)
+
+
+def test_gradients_where_no_window_fits():
+    x, k = fnp.ones((2, 0, 14, 1)), fnp.ones((4, 1, 4, 5))
+
+    def loss(x, k):
+        out = lax.conv_general_dilated(
+            x, k, (1, 1), "VALID", rhs_dilation=(1, 2), dimension_numbers=("NHWC", "OIHW", "NHWC")
+        )
+        return fnp.sum(out**2)
+
+    def again(x, k):
+        return sum(fnp.sum(g**2) for g in fg.grad(loss, (0, 1))(x, k))
+
+    for got in (fg.grad(loss, (0, 1))(x, k), fg.jit(fg.grad(again, (0, 1)))(x, k)):
+        assert [g.shape for g in got] == [x.shape, k.shape]
+        assert not got[1].any()
 
 
 def test_large_operands_go_in_pieces(rng, monkeypatch):
