@@ -158,7 +158,7 @@ class Driver:
             if self.unpacked.panelled:
                 lies_well = lies_well | held & apart
             ways = [
-                (c_unit & Long.fits(m, n, k), self.long),
+                (c_unit & Long.fits(code, self.parts, m, n, k), self.long),
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
                 (b_unit & c_unit & lies_well, self.unpacked.direct),
                 (job["b_rs"].eq(1) & (k >= 4 * lanes) & few, self.unpacked.dot),

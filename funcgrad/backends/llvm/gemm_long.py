@@ -25,18 +25,17 @@ class Long:
         self.function = self._cut(self._part_task(product), parts.add_parts)
 
     @staticmethod
-    def fits(m: Int, n: Int, k: Int) -> Bool:
-        """Whether a product of this shape gains."""
+    def fits(code: Code, parts: Parts, m: Int, n: Int, k: Int) -> Bool:
+        """Whether a product of this shape gains; a part of one is not cut again."""
         few = (m * n <= MOST) & (m.max(n) <= MOST_ROWS)
-        return few & (k >= LEAST) & (m * n * k >= 32 * SERIAL_WORK)
+        whole = k > _most(code, parts, n).round_up(2 * parts.tile.lanes)
+        return few & (k >= LEAST) & whole & (m * n * k >= 32 * SERIAL_WORK)
 
     def _cut(self, part_task: ir.Function, add_task: ir.Function) -> ir.Function:
         code = Code(self.parts.module, "long", [PTR])
         job = Record(code, JOB, code.args[0])
         m, n, k = job["m"], job["n"], job["k"]
-        held = self.parts.target.caches.l2 // (2 * self.fmt.acc_bytes)
-        most = (code.i64(held) // n.max(self.tile.cols)).max(LEAST_PART)
-        size = k.ceil_div(k.ceil_div(most)).round_up(2 * self.tile.lanes)
+        size = k.ceil_div(k.ceil_div(_most(code, self.parts, n))).round_up(2 * self.tile.lanes)
         job["kl"] = size
         count = k.ceil_div(size)
         job["nt"] = count
@@ -67,3 +66,9 @@ class Long:
             code.call(product, part.pointer)
         code.ret()
         return code.function
+
+
+def _most(code: Code, parts: Parts, n: Int) -> Int:
+    """The terms of a part, of which the second cache holds B's rows."""
+    held = parts.target.caches.l2 // (2 * parts.fmt.acc_bytes)
+    return (code.i64(held) // n.max(parts.tile.cols)).max(LEAST_PART)

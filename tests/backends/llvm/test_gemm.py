@@ -249,7 +249,12 @@ def test_operands_packed_by_several_threads(size, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
-@pytest.mark.parametrize("size", [(64, 64, 4096), (5, 41, 30001), (100, 20, 9000), (33, 1, 200000)])
+@pytest.mark.parametrize(
+    "size",
+    [(64, 64, 4096), (5, 41, 30001), (100, 20, 9000), (33, 1, 200000),
+     # Parts that are as long as those that are worth being cut.
+     (32, 32, 16384), (512, 32, 4096), (64, 64, 16384)],
+)  # fmt: skip
 def test_long_sums(size, dtype):
     """They are cut along k, at the same places for any number of threads."""
     rng = np.random.default_rng(11)
