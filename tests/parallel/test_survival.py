@@ -25,7 +25,8 @@ def supervised(folder, kills, steps):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    (loss,) = re.findall(rf"loss of step {steps}: (\S+)", done.stdout)
+    # A rank that is killed after it said the loss says it again when it comes back.
+    (loss,) = set(re.findall(rf"loss of step {steps}: (\S+)", done.stdout))
     return loss, done.stderr.count("restarting")
 
 
