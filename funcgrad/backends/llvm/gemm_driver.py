@@ -42,6 +42,7 @@ from funcgrad.backends.llvm.gemm_strips import Strips
 from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 from funcgrad.backends.llvm.gemm_windows import Windows
+from funcgrad.backends.llvm.gemm_winograd import Winograd
 from funcgrad.backends.llvm.target import Target
 
 PAGE = 4096
@@ -93,8 +94,8 @@ class Driver:
             work = words["m"] * words["n"] * words["batch0"] * words["batch1"]
             ways = self.gathered.items() if work else ()
             way = next((name for name, (serves, _) in ways if serves(call)), "")
-            framed = call[FRAMED] and not (way == Strips.name and Strips.takes_frame(call))
-            return "" if framed else way
+            takes = way == Winograd.name or way == Strips.name and Strips.takes_frame(call)
+            return "" if call[FRAMED] and not takes else way
         trial: Any = Trial(call)
         self._merge_batches(trial, call)
         self._plain_product(trial, call)
@@ -290,7 +291,9 @@ class Driver:
             with code.either(gathered) as (some, none):
                 with some:
                     self._set_inner(call)
-                    ways(list(self.gathered.values()))
+                    # Who calls a product for all ways doesn't ask for tiles.
+                    others = [x for x in self.gathered.values() if x[1].name != Winograd.name]
+                    ways(others)
                 with none:
                     items()
         with code.when(apart):
@@ -340,6 +343,9 @@ class Driver:
         ways: list[tuple[Callable[[Any], Any], Way]] = []
         # Only elements that are multiplied as they lie are read one by one.
         as_it_is = self.fmt.storage == self.fmt.acc
+        if as_it_is:
+            winograd = Way(Winograd.name, lambda: Winograd(parts).function)
+            ways.append((lambda call: call["tiled"].ne(0), winograd))
         if as_it_is and Lines.works(parts):
             strips = Way(Strips.name, lambda: Strips(parts).function)
             ways.append((lambda call: Strips.serves(call, parts), strips))

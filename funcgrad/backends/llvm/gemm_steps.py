@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job
+from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job, gemm_winograd
 from funcgrad.backends.program import GemmStep
 
 
@@ -112,4 +112,7 @@ def product_words(s: GemmStep) -> dict[str, int]:
     for x, batch, strides in zip("abc", steps, matrix, strict=True):
         words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
-    return words if s.axes is None else words | gemm_job.inner_words(s.axes) | {"axes": 1}
+    if s.axes is None:
+        return words
+    tiled = gemm_winograd.windows_side(s)
+    return words | gemm_job.inner_words(s.axes) | {"axes": 1, "tiled": tiled}

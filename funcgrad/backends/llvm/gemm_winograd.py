@@ -1,0 +1,488 @@
+"""The way of the generated GEMM for windows of 3×3 elements: Winograd's F(2×2, 3×3).
+
+A tile, 2×2 results, takes 16 multiplications a channel and feature instead of 36: y = Aᵀ[(G g Gᵀ) ⊙
+(Bᵀ d B)]A of the 4×4 elements d that the tile reaches, of which ⊙ sums over channels by 16 products
+of matrices (S. Winograd, 1980; A. Lavin and S. Gray, arXiv:1509.09308). A result depends on no other
+element of d than its window has, and rounds no worse than sums of 9·C products do on data of one
+scale. Results that aren't finite are computed once more as such sums: an infinity stays one.
+
+Tiles are counted through all images. A task takes some: what they reach is transformed by vectors
+of tiles, multiplied with the kernel, which is transformed once, and the products become results.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_frames import FRAME
+from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_packed import equal_parts
+from funcgrad.backends.program import Frame, GemmStep
+
+FIELDS = (
+    # Images and how they follow each other; channels, features.
+    "batch1", "items", "channels", "cols",
+    # Element (y, x) of a channel's plane is there from `low` on, for so many, elsewhere 0.
+    "x", "x_b0", "x_b1", "plane", "pitch", "y_low", "y_size", "x_low", "x_size",
+    # The kernel, and where its elements lie, by tables; by how much channels and taps move in one.
+    "w", "w_cols", "w_ks", "channel_step", "tap_step",
+    "c", "c_b0", "c_b1", "c_cs", "height", "width",
+    # Tiles of a line, an image, all images, a task; elements of a row of them with room behind.
+    "across", "tiles", "total", "mine", "room",
+    # The transformed kernel: a panel's elements, and those of one of its 16 parts.
+    "pw", "pw_step", "part", "along", "kc",
+)  # fmt: skip
+TAPS, SIDE, POINTS = 3, 4, 16
+LEAST_WORK = 1 << 19  # multiplications of sums of products
+MOST_KERNEL = 1 << 23  # elements of the transformed kernel
+# What transforming 16 tiles takes for a channel and for a feature, beside 16 multiplications for
+# both: vectors are as many as tiles.
+INPUT_COST, OUTPUT_COST = 7.0, 6.0
+GAIN = 1.1
+CACHE_SHARE = 2, 3  # of a core's own cache, for what a task transforms
+
+
+def windows_side(s: GemmStep) -> int:
+    """Which operand of a product has windows that this way serves: 1 if it is a, 2 if b, else 0.
+
+    >>> import numpy as np
+    >>> from funcgrad.backends.program import GemmAxes, Ref
+    >>> f32, ref = np.dtype("float32"), Ref("arena")
+    >>> axes = GemmAxes(((64, 576),), ((32, 34), (32, 1)), ((64, 9, 1156), (3, 3, 34), (3, 1, 1)))
+    >>> windows_side(GemmStep(f32, f32, 64, 1024, 576, ref, ref, ref, (0, 0), (0, 0), (1024, 1),
+    ...                       ((32, 0, 73984, 65536),), axes))
+    2
+    """
+    axes, frame = s.axes, s.frame
+    if axes is None or s.dtype.name not in ("float32", "float64") or s.out != s.dtype:
+        return 0
+    for side, (rows, cols, c) in enumerate(
+        ((axes.m, axes.n, s.c_strides[0]), (axes.n, axes.m, s.c_strides[1]))
+    ):
+        fits = len(rows) == 2 and len(cols) == 1 and len(axes.k) == 3 and c == 1
+        if not fits or [span[0] for span in axes.k[1:]] != [TAPS, TAPS]:
+            continue
+        (height, line), (width, step) = rows
+        channels, plane = axes.k[0][0], axes.k[0][1 + side]
+        steps = [span[1 + side] for span in axes.k[1:]]
+        moves = [plane, *(span[1 + side] for span in s.batch)]
+        one_kernel = not any(span[2 - side] for span in s.batch)
+        if steps != [line, 1] or step != 1 or not one_kernel:
+            continue
+        if frame is not None and not _is_around(frame, side, line, moves):
+            continue
+        images = 1
+        for span in s.batch:
+            images *= span[0]
+        if _pays(images, (height, width), channels, cols[0][0]):
+            return side + 1
+    return 0
+
+
+def _is_around(frame: Frame, side: int, line: int, moves: list[int]) -> bool:
+    """Whether a frame is that of the windows' planes, which lie as given by their distances."""
+    if frame.operand != side or len(frame.axes) != 2:
+        return False
+    height, width = (sum(axis) for axis in frame.axes)
+    whole = height * width
+    return line == width and not any(move < 0 or move % whole for move in moves)
+
+
+def _pays(images: int, size: tuple[int, int], channels: int, features: int) -> bool:
+    """Whether tiles take less time than sums of products do."""
+    positions, tiles = size[0] * size[1], -(-size[0] // 2) * -(-size[1] // 2)
+    direct = 9.0 * channels * features * positions
+    ours = POINTS * channels * features + INPUT_COST * POINTS * channels
+    ours = (ours + OUTPUT_COST * POINTS * features) * tiles
+    small = POINTS * channels * features <= MOST_KERNEL
+    return small and images * direct >= LEAST_WORK and direct >= GAIN * ours
+
+
+class Winograd:
+    """Writes `function`: void(ptr call), of a call of `SHARED` that has tables, maybe a frame."""
+
+    name = "winograd"
+
+    def __init__(self, parts: Parts):
+        self.parts, self.tile, self.fmt = parts, parts.tile, parts.fmt
+        self.acc, self.lanes = parts.fmt.acc, parts.tile.lanes
+        self.vec = parts.kernels.vec
+        self.input, self.output, self.exact = self._input(), self._output(), self._exact()
+        self.function = self._function(self._kernel_task(), self._task())
+
+    def _load(self, code: Code, place: ir.Value) -> ir.Value:
+        return code.load(place, self.vec, self.fmt.acc_bytes)
+
+    def _store(self, code: Code, x: ir.Value, place: ir.Value) -> None:
+        code.store(x, place, self.fmt.acc_bytes)
+
+    def _shuffled(self, code: Code, x: ir.Value, y: ir.Value, places: list[int]) -> ir.Value:
+        index = ir.Constant(ir.VectorType(I32, self.lanes), places)
+        return code.b.shuffle_vector(x, y, index)
+
+    # ---- the kernel
+
+    def _kernel_task(self) -> ir.Function:
+        """G g Gᵀ of panels [begin, end) of features, where G is half of
+        [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]."""
+        code = Code(self.parts.module, "winograd_kernel_task", [PTR, I64, I64])
+        call, rows, b = Record(code, FIELDS, code.args[0]), self.tile.rows, code.b
+        half = ir.Constant(self.acc, 0.5)
+
+        def turned(g: list[ir.Value]) -> list[ir.Value]:
+            outer, inner = b.fmul(b.fadd(g[0], g[2]), half), b.fmul(g[1], half)
+            return [g[0], b.fadd(outer, inner), b.fsub(outer, inner), g[2]]
+
+        with (
+            code.range(code.args[1], code.args[2]) as panel,
+            code.range(0, call["channels"]) as channel,
+            code.range(0, rows) as row,
+        ):
+            # Rows behind the last one are multiplied, too, and not stored.
+            feature = (panel * rows + row).min(call["cols"] - 1)
+            start = code.load(code.at(call.pointer_at("w_cols"), feature, I64), I64)
+            taps = []
+            for tap in range(TAPS * TAPS):
+                k = channel * call["channel_step"] + call["tap_step"] * tap
+                place = start + code.load(code.at(call.pointer_at("w_ks"), k, I64), I64)
+                taps.append(code.load(code.at(call.pointer_at("w"), place, self.acc), self.acc))
+            lines = [turned(taps[TAPS * i : TAPS * (i + 1)]) for i in range(TAPS)]
+            points = [turned([line[j] for line in lines]) for j in range(SIDE)]
+            to = code.at(call.pointer_at("pw"), panel * call["pw_step"] + channel * rows + row,
+                         self.acc)  # fmt: skip
+            for point in range(POINTS):
+                x = points[point % SIDE][point // SIDE]
+                code.store(x, code.at(to, call["part"] * point, self.acc))
+        code.ret()
+        return code.function
+
+    # ---- what tiles reach
+
+    def _input(self) -> ir.Function:
+        """void(call, plane, lines, to, begin, end): Bᵀ d B of tiles [begin, end) of an image's
+        channel, first along lines, of which even and odd ones are kept apart: so the vectors of
+        tiles that follow each other lie together, whatever lines they are in."""
+        code = Code(self.parts.module, "winograd_input", [PTR, PTR, PTR, PTR, I64, I64])
+        call = Record(code, FIELDS, code.args[0])
+        (plane, lines, to), (begin, end) = code.args[1:4], code.args[4:]
+        across, lanes, b = call["across"], self.lanes, code.b
+        kept = self._kept(call)
+        top, bottom = begin // across, (end - 1) // across
+        one = top.eq(bottom)
+        left, right = one.select(begin - top * across, 0), one.select(end - top * across, across)
+        low, high = call["x_low"], call["x_low"] + call["x_size"]
+        even, odd = ([2 * i + j for i in range(lanes)] for j in range(2))
+        with code.range(left, right, lanes) as tile:
+            places = [tile * 2 + move for move in (0, lanes, 2, lanes + 2)]
+            masks = [self._within(code, place, low, high) for place in places]
+            whole = code.first_lanes(right - tile, lanes)
+            with code.range(top, bottom + 2) as pair:
+                for parity in range(2):
+                    y = pair * 2 + parity - call["y_low"]
+                    out = code.at(lines, (pair - top) * across + tile + kept * (4 * parity),
+                                  self.acc)  # fmt: skip
+                    with code.either((y >= 0) & (y < call["y_size"])) as (inside, outside):
+                        with inside:
+                            row = code.at(plane, y * call["pitch"] - low, self.acc)
+                            x = [
+                                code.masked_load(code.at(row, place, self.acc), mask, self.vec)
+                                for place, mask in zip(places, masks, strict=True)
+                            ]
+                            d = [self._shuffled(code, *x[i : i + 2], kind)
+                                 for i in (0, 2) for kind in (even, odd)]  # fmt: skip
+                            for j, turned in enumerate(_reach(b, d)):
+                                code.masked_store(turned, code.at(out, kept * j, self.acc), whole)
+                        with outside:
+                            zero = ir.Constant(self.vec, None)
+                            for j in range(SIDE):
+                                code.masked_store(zero, code.at(out, kept * j, self.acc), whole)
+        step = call["channels"] * call["room"]
+        with code.range(begin, end, lanes) as tile:
+            for j in range(SIDE):
+                place = [code.at(lines, kept * (4 * odd + j) + (tile - top * across), self.acc)
+                         for odd in range(2)]  # fmt: skip
+                d = [self._load(code, code.at(place[i % 2], across * (i // 2), self.acc))
+                     for i in range(SIDE)]  # fmt: skip
+                for i, x in enumerate(_reach(b, d)):
+                    self._store(code, x, code.at(to, step * (SIDE * i + j) + (tile - begin),
+                                                 self.acc))  # fmt: skip
+        code.ret()
+        code.function.attributes.add("noinline")
+        return code.function
+
+    def _kept(self, call: Record) -> Int:
+        """Elements of one of the 8 kinds of lines that a task's tiles of an image reach."""
+        return call["room"] + call["across"] * 3
+
+    def _within(self, code: Code, place: Int, low: Int, high: Int) -> ir.Value:
+        """The lanes of a vector at a place that are from low to high."""
+        below = code.first_lanes(low - place, self.lanes)
+        return code.b.and_(code.first_lanes(high - place, self.lanes), code.b.not_(below))
+
+    # ---- results
+
+    def _output(self) -> ir.Function:
+        """void(call, sums, lines, out, begin, end) → i1: AᵀmA of tiles [begin, end) of an image's
+        feature, and whether some aren't finite."""
+        code = Code(self.parts.module, "winograd_output", [PTR, PTR, PTR, PTR, I64, I64],
+                    result=ir.IntType(1))  # fmt: skip
+        call, b, lanes = Record(code, FIELDS, code.args[0]), code.b, self.lanes
+        (sums, lines, out), (begin, end) = code.args[1:4], code.args[4:]
+        step, odd = call["cols"] * call["room"], call["room"] * 2
+        with code.range(begin, end, lanes) as tile:
+            at = tile - begin
+            m = [self._load(code, code.at(sums, step * point + at, self.acc))
+                 for point in range(POINTS)]  # fmt: skip
+            columns = [_result(b, m[j::SIDE]) for j in range(SIDE)]
+            for i in range(2):
+                y = _result(b, [column[i] for column in columns])
+                for part in range(2):
+                    first = part * lanes // 2
+                    places = [first + k // 2 + k % 2 * lanes for k in range(lanes)]
+                    where = code.at(lines, odd * i + at * 2 + part * lanes, self.acc)
+                    self._store(code, self._shuffled(code, *y, places), where)
+        bad = code.variable(self.vec, ir.Constant(self.vec, None))
+        zero = ir.Constant(self.vec, None)
+
+        def line(x: Int, width: Int, y: Int, at: Int, parity: int) -> None:
+            source = code.at(lines, odd * parity + at * 2, self.acc)
+            to = code.at(out, y * call["width"] + x, self.acc)
+            with code.range(0, width, lanes) as i:
+                mask = code.first_lanes(width - i, lanes)
+                value = code.masked_load(code.at(source, i, self.acc), mask, self.vec)
+                bad.set(b.fadd(bad.get(), b.fmul(value, zero)))
+                code.masked_store(value, code.at(to, i, self.acc), mask)
+
+        self._each_line(code, call, (begin, end), line)
+        total = code.lane_sum(bad.get())
+        code.ret(b.fcmp_unordered("uno", total, total))
+        code.function.attributes.add("noinline")
+        return code.function
+
+    def _each_line(self, code: Code, call: Record, tiles: tuple[Int, Int], line) -> None:
+        """`line` of the results of tiles [begin, end) of an image, line by line: from which x on, of
+        how many, of which y, the first one's number from `begin` on, and whether y is odd."""
+        (begin, end), across = tiles, call["across"]
+        with code.range(begin // across, (end - 1) // across + 1) as row:
+            first, last = begin.max(row * across), end.min((row + 1) * across)
+            x = (first - row * across) * 2
+            width = ((last - row * across) * 2).min(call["width"]) - x
+            for parity in range(2):
+                y = row * 2 + parity
+                with code.when(y < call["height"]):
+                    line(x, width, y, first - begin, parity)
+
+    def _exact(self) -> ir.Function:
+        """void(call, image, out, feature, begin, end): those results of tiles [begin, end) that
+        aren't finite, as sums of products."""
+        code = Code(self.parts.module, "winograd_exact", [PTR, PTR, PTR, I64, I64, I64])
+        call, b, lanes = Record(code, FIELDS, code.args[0]), code.b, self.lanes
+        image, out, (feature, begin, end) = code.args[1], code.args[2], code.args[3:]
+        start = code.load(code.at(call.pointer_at("w_cols"), feature, I64), I64)
+        w, low = code.at(call.pointer_at("w"), start, self.acc), call["x_low"]
+
+        def line(first: Int, width: Int, y: Int, at: Int, parity: int) -> None:
+            to = code.at(out, y * call["width"] + first, self.acc)
+            with code.range(0, width, lanes) as i:
+                mask = code.first_lanes(width - i, lanes)
+                old = code.masked_load(code.at(to, i, self.acc), mask, self.vec)
+                lost = b.fmul(old, ir.Constant(self.vec, None))
+                lost = b.and_(mask, b.fcmp_unordered("uno", lost, lost))
+                total = code.variable(self.vec, ir.Constant(self.vec, None))
+                with code.range(0, call["channels"]) as channel:
+                    for tap in range(TAPS * TAPS):
+                        place, source = first + i + tap % TAPS, y + tap // TAPS - call["y_low"]
+                        k = channel * call["channel_step"] + call["tap_step"] * tap
+                        k = code.load(code.at(call.pointer_at("w_ks"), k, I64), I64)
+                        factor = code.load(code.at(w, k, self.acc), self.acc)
+                        reached = (source >= 0) & (source < call["y_size"])
+                        high = reached.select(low + call["x_size"], low)
+                        inside = self._within(code, place, low, high)
+                        row = channel * call["plane"] + source * call["pitch"] + place - low
+                        x = code.masked_load(code.at(image, row, self.acc), inside, self.vec)
+                        total.set(b.fadd(total.get(), b.fmul(code.splat(factor, lanes), x)))
+                code.masked_store(total.get(), code.at(to, i, self.acc), lost)
+
+        self._each_line(code, call, (begin, end), line)
+        code.ret()
+        code.function.attributes.add("noinline")
+        return code.function
+
+    # ---- all
+
+    def _each_image(self, code: Code, call: Record, tiles: tuple[Int, Int], body) -> None:
+        """`body` of each image's part of tiles [first, last): the images' number, its tiles, and how
+        many came before. Parts of long lines end with them."""
+        (first, last), across = tiles, call["across"]
+        at = code.variable(I64, first)
+        with code.loop() as (turn, done):
+            now = Int(code, at.get())
+            code.b.cbranch((now < last).value, turn, done)
+            code.b.position_at_end(turn)
+            item, begin = now // call["tiles"], now % call["tiles"]
+            long = across >= 2 * self.lanes
+            stop = long.select((begin // across + 1) * across, call["tiles"])
+            end = stop.min(begin + last - now)
+            body(item, begin, end, now - first)
+            at.set(now + (end - begin))
+
+    def _item(self, code: Code, call: Record, name: str, item: Int) -> ir.Value:
+        place = item // call["batch1"] * call[f"{name}_b0"]
+        place = place + item % call["batch1"] * call[f"{name}_b1"]
+        return code.at(call.pointer_at(name), place, self.acc)
+
+    def _task(self) -> ir.Function:
+        """Tasks [begin, end): some tiles each."""
+        code = Code(self.parts.module, "winograd_task", [PTR, I64, I64])
+        call, acc = Record(code, FIELDS, code.args[0]), self.acc
+        channels, cols, room, mine = (call[f] for f in ("channels", "cols", "room", "mine"))
+        points, lines = (channels + cols) * room * POINTS, self._kept(call) * 8
+        own = code.call(self.parts.take, (points + lines) * self.fmt.acc_bytes)
+        sums = code.at(own, channels * room * POINTS, acc)
+        beside = code.at(own, points, acc)
+        with code.range(code.args[1], code.args[2]) as t:
+            tiles = t * mine, ((t + 1) * mine).min(call["total"])
+
+            def read(item: Int, begin: Int, end: Int, at: Int) -> None:
+                image = self._item(code, call, "x", item)
+                with code.range(0, channels) as channel:
+                    plane = code.at(image, channel * call["plane"], acc)
+                    to = code.at(own, channel * room + at, acc)
+                    code.call(self.input, call.pointer, plane, beside, to, begin, end)
+
+            def write(item: Int, begin: Int, end: Int, at: Int) -> None:
+                image, c = (self._item(code, call, name, item) for name in "xc")
+                with code.range(0, cols) as col:
+                    out = code.at(c, col * call["c_cs"], acc)
+                    given = code.at(sums, col * room + at, acc)
+                    bad = code.call(self.output, call.pointer, given, beside, out, begin, end)
+                    with code.b.if_then(bad, likely=False):
+                        code.call(self.exact, call.pointer, image, out, col, begin, end)
+
+            self._each_image(code, call, tiles, read)
+            self._multiply(code, call, (own, sums), tiles[1] - tiles[0])
+            self._each_image(code, call, tiles, write)
+        code.call(self.parts.give, own)
+        code.ret()
+        return code.function
+
+    def _multiply(self, code: Code, call: Record, places: tuple, tiles: Int) -> None:
+        """The 16 products of a task's tiles."""
+        (own, sums), acc, lanes, rows = places, self.acc, self.lanes, self.tile.rows
+        channels, cols, room, kc = (call[f] for f in ("channels", "cols", "room", "kc"))
+        with (
+            code.range(0, POINTS) as point,
+            code.range(0, channels, kc) as first,
+            code.range(0, cols, rows) as i,
+        ):
+            panel = call["part"] * point + i // rows * call["pw_step"] + first * rows
+            panel = code.at(call.pointer_at("pw"), panel, acc)
+            source = code.at(own, (point * channels + first) * room, acc)
+            out, left = code.at(sums, (point * cols + i) * room, acc), cols - i
+            depth, along = (channels - first).min(kc), call.pointer_at("along")
+
+            def multiply(at: Int, vectors: int, heights: list[int]) -> None:
+                kernel = self.parts.kernels.strips(heights[0], vectors)
+                given: list = []
+                for v in range(vectors):
+                    given += [code.at(x, at + v * lanes, acc) for x in (source, out)] + [0]
+                args = (depth, panel, along, *given, room, left, first)
+                if len(heights) == 1:
+                    code.call(kernel, *args)
+                    return
+                with code.either(left <= heights[0]) as (yes, no):
+                    with yes:
+                        code.call(kernel, *args)
+                    with no:
+                        multiply(at, vectors, heights[1:])
+
+            with code.range(0, tiles, 2 * lanes) as at, code.either(at + lanes < tiles) as pair:
+                two, one = pair
+                with two:
+                    multiply(at, 2, [h for h in (4, 8) if h < rows] + [rows])
+                with one:
+                    multiply(at, 1, [rows])
+
+    def _function(self, kernel_task: ir.Function, task: ir.Function) -> ir.Function:
+        code = Code(self.parts.module, self.name, [PTR])
+        given = Record(code, SHARED, code.args[0])
+        call = Record(code, FIELDS, code.variable(I64, count=len(FIELDS)).slot)
+        self._orient(code, given, call)
+        tile, lanes, size = self.tile, self.lanes, self.fmt.acc_bytes
+        channels, cols = call["channels"], call["cols"]
+        across = call["across"] = call["width"].ceil_div(2)
+        tiles = call["tiles"] = across * call["height"].ceil_div(2)
+        total = call["total"] = tiles * call["items"]
+        share = self.parts.target.caches.l2 * CACHE_SHARE[0] // CACHE_SHARE[1]
+        fits = code.i64(share // (POINTS * size)) // (channels + cols)
+        shared = total // (self.parts.threads(code) * 4)
+        mine = call["mine"] = (fits.min(shared) // (2 * lanes) * (2 * lanes)).max(2 * lanes).min(
+            8 * lanes
+        )
+        room = call["room"] = mine + lanes
+        panels = cols.ceil_div(tile.rows)
+        step = call["pw_step"] = self.parts.panel_elements(tile.rows, channels)
+        call["part"], call["kc"] = panels * step, equal_parts(channels, tile.kc, 1)
+        call["pw"] = pw = code.call(self.parts.take, panels * step * POINTS * size)
+        call["along"] = along = code.call(self.parts.take, channels * 8)
+        with code.range(0, channels) as channel:
+            code.store(channel * room, code.at(along, channel, I64))
+        grain = (code.i64(SERIAL_WORK // POINTS) // (channels * tile.rows)).max(1)
+        self.parts.loop(code, kernel_task, call.pointer, panels, grain)
+        self.parts.loop(code, task, call.pointer, total.ceil_div(mine), code.i64(1))
+        code.call(self.parts.give, along)
+        code.call(self.parts.give, pw)
+        code.ret()
+        return code.function
+
+    def _orient(self, code: Code, given: Record, call: Record) -> None:
+        """Fills a call of `FIELDS` up to its geometry from one of a and b."""
+        in_b = given["tiled"].eq(2)
+        names = {
+            "cols": "nm", "x_b0": ("a_b0", "b_b0"), "x_b1": ("a_b1", "b_b1"), "x": "ab", "w": "ba",
+            "w_cols": ("b_cols", "a_rows"), "w_ks": ("b_ks", "a_ks"), "c_cs": ("c_cs", "c_rs"),
+        }  # fmt: skip
+        for name, (plain, other) in names.items():
+            call[name] = in_b.select(given[other], given[plain])
+        for name in ("batch1", "c", "c_b0", "c_b1"):
+            call[name] = given[name]
+        call["items"] = given["batch0"] * given["batch1"]
+
+        def axis(in_a: str, of_b: str, back: int) -> Int:
+            """The size or stride of the last axis but `back`."""
+            values = (code.load(code.at(given.pointer_at("axes"), AXES.index(name) * MAX_AXES
+                                        + MAX_AXES - 1 - back, I64), I64)
+                      for name in (of_b, in_a))  # fmt: skip
+            return in_b.select(*values)
+
+        call["height"], call["width"] = (axis("m_sizes", "n_sizes", back) for back in (1, 0))
+        call["channels"], call["plane"] = axis("k_sizes", "k_sizes", 2), axis("k_a", "k_b", 2)
+        call["channel_step"], call["tap_step"] = TAPS * TAPS, 1
+        call["pitch"] = axis("k_a", "k_b", 1)
+        call["y_low"] = call["x_low"] = 0
+        call["y_size"], call["x_size"] = (call[f] + TAPS - 1 for f in ("height", "width"))
+        with code.when(given["frame"].ne(0)):
+            self._unframe(code, Record(code, FRAME, given.pointer_at("frame")), call)
+
+    def _unframe(self, code: Code, frame: Record, call: Record) -> None:
+        """Distances in memory, in place of those in an array with zeros around it."""
+        whole, inner = frame["all1"] * frame["all2"], frame["size1"] * frame["size2"]
+        for name in ("x_b0", "x_b1", "plane"):
+            call[name] = call[name] // whole * inner
+        start = frame["start"]
+        call["x"] = code.at(call.pointer_at("x"), start // whole * inner, self.acc)
+        call["y_low"] = frame["low1"] - start % whole // frame["all2"]
+        call["x_low"] = frame["low2"] - start % frame["all2"]
+        call["pitch"] = call["x_size"] = frame["size2"]
+        call["y_size"] = frame["size1"]
+
+
+def _reach(b: ir.IRBuilder, d: list[ir.Value]) -> list[ir.Value]:
+    """Bᵀd: d0 - d2, d1 + d2, d2 - d1, d1 - d3."""
+    return [b.fsub(d[0], d[2]), b.fadd(d[1], d[2]), b.fsub(d[2], d[1]), b.fsub(d[1], d[3])]
+
+
+def _result(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
+    """Aᵀm: m0 + m1 + m2, m1 - m2 - m3."""
+    return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
