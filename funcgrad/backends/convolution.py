@@ -3,9 +3,7 @@
 Large ones read the windows in place: `windows` is a view of the operand (padded, if it must be; by
 the product itself if `roots` finds that it can), and holes in the operand are left out: the outputs
 that meet the same elements of the kernel are a convolution without holes. For small ones `patches`
-computes any element of a window.
-Winograd's transforms are not used: they round sums of the operand's elements before multiplying,
-so results would be less exact than sums of products are.
+computes any element of a window. Windows of 3×3 neighbours are multiplied by `tiles`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import RULES, VIEWS
 from funcgrad.backends.pull import Pull
 from funcgrad.backends.scalars import HALVES
+from funcgrad.backends.tiles import TAPS, tiles_pay
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 
 if TYPE_CHECKING:
@@ -83,14 +84,26 @@ def _config(pad: Eqn) -> Sequence[tuple[int, int, int]]:
 
 
 def lines_fill(eqn: Eqn, view: View) -> bool:
-    """Whether a product is one of windows whose lines fill vectors, and so has a way to multiply
-    them that copies what they reach: see `convolution` for their axes."""
+    """Whether a product is one of windows that has a way which copies what they reach, for lines
+    that fill vectors or for windows of 3×3: see `convolution` for their axes."""
     if eqn.prim.name != "product" or not eqn.params["gathers"] or eqn.ins[0].aval.dtype in HALVES:
         return False
-    last = (len(view.shape) - 3) // 2 + 1
+    rank = (len(view.shape) - 3) // 2
+    last = rank + 1
+    if _is_tiled(eqn, view):
+        return True
     line, step = view.shape[last], view.strides[last]
     many = all(a.aval.shape[1] >= LINE for a in eqn.ins[1:])
     return many and step in (1, 2) and line >= LINE and line % LINE in (0, LINE - 1)
+
+
+def _is_tiled(eqn: Eqn, view: View) -> bool:
+    """Whether a product of windows is one by tiles."""
+    if len(view.shape) != 7 or view.shape[0] > 1 or view.shape[4:6] != (TAPS, TAPS):
+        return False
+    (_, images, *size), features = view.shape[:4], eqn.ins[1].aval.shape[1]
+    pays = tiles_pay(images, (size[0], size[1]), view.shape[6], features)
+    return pays and view.strides[2:4] == view.strides[4:6]
 
 
 def alone(var: Var, product: Eqn, readers: Mapping[Atom, list[Eqn | None]]) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job, gemm_winograd
+from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job
 from funcgrad.backends.program import GemmStep
+from funcgrad.backends.tiles import windows_side
 
 
 class ProductCall(NamedTuple):
@@ -114,5 +115,5 @@ def product_words(s: GemmStep) -> dict[str, int]:
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
     if s.axes is None:
         return words
-    tiled = gemm_winograd.windows_side(s)
-    return words | gemm_job.inner_words(s.axes) | {"axes": 1, "tiled": tiled}
+    tiled = {"tiled": windows_side(s)}
+    return words | gemm_job.inner_words(s.axes) | {"axes": 1} | tiled

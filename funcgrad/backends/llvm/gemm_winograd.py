@@ -1,13 +1,12 @@
 """The way of the generated GEMM for windows of 3×3 elements: Winograd's F(2×2, 3×3).
 
-A tile, 2×2 results, takes 16 multiplications a channel and feature instead of 36: y = Aᵀ[(G g Gᵀ) ⊙
-(Bᵀ d B)]A of the 4×4 elements d that the tile reaches, of which ⊙ sums over channels by 16 products
-of matrices (S. Winograd, 1980; A. Lavin and S. Gray, arXiv:1509.09308). A result depends on no other
-element of d than its window has, and rounds no worse than sums of 9·C products do on data of one
-scale. Results that aren't finite are computed once more as such sums: an infinity stays one.
-
-Tiles are counted through all images. A task takes some: what they reach is transformed by vectors
-of tiles, multiplied with the kernel, which is transformed once, and the products become results.
+A tile, 2×2 results, is y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A of a kernel g and the 4×4 elements d that it
+reaches, of which ⊙ sums over channels by 16 products of matrices (S. Winograd, 1980; A. Lavin and
+S. Gray, arXiv:1509.09308). A result depends on no other element of d than its window has; where
+they are of one scale, it rounds no worse than 9·C products and their sum. Results that aren't
+finite are computed once more, as such sums, so that an infinity stays one.
+Tiles are counted through all images. A task takes some, transforms by vectors of tiles what they
+reach, multiplies that with the kernel, which is transformed once, and makes the results of it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_packed import equal_parts
-from funcgrad.backends.program import Frame, GemmStep
+from funcgrad.backends.tiles import POINTS, TAPS
 
 FIELDS = (
     # Images and how they follow each other; channels, features.
@@ -33,70 +32,8 @@ FIELDS = (
     # The transformed kernel: a panel's elements, and those of one of its 16 parts.
     "pw", "pw_step", "part", "along", "kc",
 )  # fmt: skip
-TAPS, SIDE, POINTS = 3, 4, 16
-LEAST_WORK = 1 << 19  # multiplications of sums of products
-MOST_KERNEL = 1 << 23  # elements of the transformed kernel
-# What transforming 16 tiles takes for a channel and for a feature, beside 16 multiplications for
-# both: vectors are as many as tiles.
-INPUT_COST, OUTPUT_COST = 7.0, 6.0
-GAIN = 1.1
+SIDE = 4  # of the square that a tile reaches
 CACHE_SHARE = 2, 3  # of a core's own cache, for what a task transforms
-
-
-def windows_side(s: GemmStep) -> int:
-    """Which operand of a product has windows that this way serves: 1 if it is a, 2 if b, else 0.
-
-    >>> import numpy as np
-    >>> from funcgrad.backends.program import GemmAxes, Ref
-    >>> f32, ref = np.dtype("float32"), Ref("arena")
-    >>> axes = GemmAxes(((64, 576),), ((32, 34), (32, 1)), ((64, 9, 1156), (3, 3, 34), (3, 1, 1)))
-    >>> windows_side(GemmStep(f32, f32, 64, 1024, 576, ref, ref, ref, (0, 0), (0, 0), (1024, 1),
-    ...                       ((32, 0, 73984, 65536),), axes))
-    2
-    """
-    axes, frame = s.axes, s.frame
-    if axes is None or s.dtype.name not in ("float32", "float64") or s.out != s.dtype:
-        return 0
-    for side, (rows, cols, c) in enumerate(
-        ((axes.m, axes.n, s.c_strides[0]), (axes.n, axes.m, s.c_strides[1]))
-    ):
-        fits = len(rows) == 2 and len(cols) == 1 and len(axes.k) == 3 and c == 1
-        if not fits or [span[0] for span in axes.k[1:]] != [TAPS, TAPS]:
-            continue
-        (height, line), (width, step) = rows
-        channels, plane = axes.k[0][0], axes.k[0][1 + side]
-        steps = [span[1 + side] for span in axes.k[1:]]
-        moves = [plane, *(span[1 + side] for span in s.batch)]
-        one_kernel = not any(span[2 - side] for span in s.batch)
-        if steps != [line, 1] or step != 1 or not one_kernel:
-            continue
-        if frame is not None and not _is_around(frame, side, line, moves):
-            continue
-        images = 1
-        for span in s.batch:
-            images *= span[0]
-        if _pays(images, (height, width), channels, cols[0][0]):
-            return side + 1
-    return 0
-
-
-def _is_around(frame: Frame, side: int, line: int, moves: list[int]) -> bool:
-    """Whether a frame is that of the windows' planes, which lie as given by their distances."""
-    if frame.operand != side or len(frame.axes) != 2:
-        return False
-    height, width = (sum(axis) for axis in frame.axes)
-    whole = height * width
-    return line == width and not any(move < 0 or move % whole for move in moves)
-
-
-def _pays(images: int, size: tuple[int, int], channels: int, features: int) -> bool:
-    """Whether tiles take less time than sums of products do."""
-    positions, tiles = size[0] * size[1], -(-size[0] // 2) * -(-size[1] // 2)
-    direct = 9.0 * channels * features * positions
-    ours = POINTS * channels * features + INPUT_COST * POINTS * channels
-    ours = (ours + OUTPUT_COST * POINTS * features) * tiles
-    small = POINTS * channels * features <= MOST_KERNEL
-    return small and images * direct >= LEAST_WORK and direct >= GAIN * ours
 
 
 class Winograd:
@@ -189,7 +126,7 @@ class Winograd:
                                 code.masked_load(code.at(row, place, self.acc), mask, self.vec)
                                 for place, mask in zip(places, masks, strict=True)
                             ]
-                            d = [self._shuffled(code, *x[i : i + 2], kind)
+                            d = [self._shuffled(code, x[i], x[i + 1], kind)
                                  for i in (0, 2) for kind in (even, odd)]  # fmt: skip
                             for j, turned in enumerate(_reach(b, d)):
                                 code.masked_store(turned, code.at(out, kept * j, self.acc), whole)
@@ -241,7 +178,7 @@ class Winograd:
                     first = part * lanes // 2
                     places = [first + k // 2 + k % 2 * lanes for k in range(lanes)]
                     where = code.at(lines, odd * i + at * 2 + part * lanes, self.acc)
-                    self._store(code, self._shuffled(code, *y, places), where)
+                    self._store(code, self._shuffled(code, y[0], y[1], places), where)
         bad = code.variable(self.vec, ir.Constant(self.vec, None))
         zero = ir.Constant(self.vec, None)
 
@@ -261,8 +198,8 @@ class Winograd:
         return code.function
 
     def _each_line(self, code: Code, call: Record, tiles: tuple[Int, Int], line) -> None:
-        """`line` of the results of tiles [begin, end) of an image, line by line: from which x on, of
-        how many, of which y, the first one's number from `begin` on, and whether y is odd."""
+        """`line` of the results of tiles [begin, end) of an image, line by line: from which x on,
+        of how many, of which y, the first tile's number from `begin` on, and whether y is odd."""
         (begin, end), across = tiles, call["across"]
         with code.range(begin // across, (end - 1) // across + 1) as row:
             first, last = begin.max(row * across), end.min((row + 1) * across)
@@ -312,8 +249,8 @@ class Winograd:
     # ---- all
 
     def _each_image(self, code: Code, call: Record, tiles: tuple[Int, Int], body) -> None:
-        """`body` of each image's part of tiles [first, last): the images' number, its tiles, and how
-        many came before. Parts of long lines end with them."""
+        """`body` of each image's part of tiles [first, last): the image's number, its tiles, and
+        how many came before. Parts of long lines end with them."""
         (first, last), across = tiles, call["across"]
         at = code.variable(I64, first)
         with code.loop() as (turn, done):
@@ -417,8 +354,8 @@ class Winograd:
         share = self.parts.target.caches.l2 * CACHE_SHARE[0] // CACHE_SHARE[1]
         fits = code.i64(share // (POINTS * size)) // (channels + cols)
         shared = total // (self.parts.threads(code) * 4)
-        mine = call["mine"] = (fits.min(shared) // (2 * lanes) * (2 * lanes)).max(2 * lanes).min(
-            8 * lanes
+        mine = call["mine"] = (
+            (fits.min(shared) // (2 * lanes) * (2 * lanes)).max(2 * lanes).min(8 * lanes)
         )
         room = call["room"] = mine + lanes
         panels = cols.ceil_div(tile.rows)

@@ -1,0 +1,29 @@
+"""Which products go by tiles."""
+
+import numpy as np
+
+from funcgrad.backends.program import Frame, GemmAxes
+from funcgrad.backends.tiles import windows_side
+from funcgrad.core.record import replace
+from tests.backends.llvm.test_gemm_winograd import SHAPES, step_of
+
+
+def test_which_products_go_this_way():
+    """Windows of 3×3 neighbours, all with one kernel, of so many channels and features that the
+    transforms pay."""
+    step, other = step_of(SHAPES[0], "float32"), np.dtype("float16")
+    assert windows_side(step) == 2
+    (features,), (rows, columns), (channels, taps, inner) = step.axes.m, step.axes.n, step.axes.k
+    for changed in (
+        {"dtype": other, "out": other},
+        {"c_strides": (1024, 2)},
+        {"batch": ((2, 9, 64 * 34 * 34, 64 * 1024),)},
+        {"axes": GemmAxes((features,), (rows, (32, 2)), step.axes.k)},
+        {"axes": GemmAxes((features,), (rows, columns), (channels, taps, (3, 1, 2)))},
+        {"axes": GemmAxes((features,), (rows, columns), (channels, (5, 5, 34), inner))},
+        {"axes": GemmAxes((features,), (rows, columns), ((4, *channels[1:]), taps, inner))},
+        {"frame": replace(step.frame, operand=0)},
+        {"frame": Frame(1, 0, 128 * 34, ((32, 1, 1),))},
+        {"frame": Frame(1, 0, 64, ((64, 2, 2), (32, 1, 1)))},
+    ):  # fmt: skip
+        assert windows_side(replace(step, **changed)) == 0, changed
