@@ -11,6 +11,7 @@ from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.objects import generator
 from funcgrad.backends.llvm.sort_keys import Keys, keys_of
+from funcgrad.backends.llvm.sort_network import LANES
 from funcgrad.backends.llvm.sort_rows import emit_keys, emit_order
 from funcgrad.backends.llvm.sort_top import emit_top
 from funcgrad.backends.program import HostStep
@@ -18,6 +19,8 @@ from funcgrad.backends.program import HostStep
 # Positions in a row have 32 bits.
 _MOST = (1 << 32) - 1
 _WIDTHS = (1, 2, 4, 8, 16)
+# Vectors that a sorting network keeps in registers, by their bits.
+_VECTORS = {128: 2, 256: 8, 512: 16}
 
 
 def sort_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
@@ -65,13 +68,13 @@ def install(name: str, target: Engine | None = None) -> int:
     keys, widths = [Keys(d) for d in dtypes.split("_")], [int(w) for w in sizes.split("_") if w]
 
     def write() -> ir.Module:
-        module = ir.Module("sort")
+        module, block = ir.Module("sort"), LANES * _VECTORS[target.target.vector_bits]
         if what == "top":
             emit_top(module, name, keys[0])
         elif widths:
-            emit_order(module, name, keys, widths)
+            emit_order(module, name, keys, widths, block)
         else:
-            emit_keys(module, name, keys[0])
+            emit_keys(module, name, keys[0], block)
         return module
 
     # Loops of sorts are written as they are to run.

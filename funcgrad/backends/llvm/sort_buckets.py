@@ -24,7 +24,7 @@ I1 = ir.IntType(1)
 _RANKS = ir.VectorType(I32, LANES)
 _MEAN = 200  # words of a bucket, so that next to none has more than 256
 _MOST = 1024  # words that the network is used for
-_TINY = 6  # words up to which insertion is faster
+_TINY = 12  # words up to which insertion is faster
 _BUCKETS = 1 << 13
 # The part of all words that may be in buckets with more than `_MOST`.
 _CROWD = 8
@@ -47,16 +47,20 @@ class Row:
 
 
 class Buckets:
-    """Sorts of a long row by buckets, in parallel; `radix` sorts what the network doesn't."""
+    """Sorts of a long row by buckets, in parallel; `radix` sorts what the network doesn't.
 
-    def __init__(self, module: ir.Module, row: Row, radix: Radix):
+    block: how many words the network keeps in registers
+    """
+
+    def __init__(self, module: ir.Module, row: Row, radix: Radix, block: int):
         self.module, self.row, self.radix, self.word = module, row, radix, row.word
+        self.block = block
         self.vector = ir.VectorType(row.word, LANES)
         self.fields = (*row.arrays, *_JOB)
         self.loop = declare(module, "fg_parallel_for", ir.FunctionType(VOID, [PTR, PTR, I64, I64]))
         self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
-        self.network = emit_network(module, "buckets_network")
+        self.network = emit_network(module, "buckets_network", block // LANES)
         self.order = self._order()
         self.function = self._function()
 
@@ -237,7 +241,7 @@ class Buckets:
         """How many words the network sorts for n."""
         kind = ir.FunctionType(I64, [I64, I1])
         ctlz = declare(self.module, "llvm.ctlz.i64", kind)
-        zeros = code.b.call(ctlz, [(n.max(2 * LANES) - 1).value, I1(0)])
+        zeros = code.b.call(ctlz, [(n.max(self.block) - 1).value, I1(0)])
         return Int(code, code.b.shl(I64(1), (64 - Int(code, zeros)).value))
 
     def _sorted(self, code: Code, words: ir.Value, slots: ir.Value, count: Int, i: Int) -> ir.Value:

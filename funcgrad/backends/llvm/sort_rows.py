@@ -47,14 +47,18 @@ class Rows:
         return self._sorts[key]
 
     def unless_sorted(
-        self, keys: Keys, row: Row
+        self, keys: Keys, row: Row, block: int
     ) -> Callable[[Code, Record, list[ir.Value], list[ir.Value]], AbstractContextManager[None]]:
         """A context (code, call, arrays, scratch) for what sorts a row if buckets don't: they are
-        for long ones of integers side by side."""
+        for long ones of integers side by side.
+
+        block: of words, as a sorting network has registers for
+        """
         word = row.word
         buckets = None
         if by_buckets(keys):
-            buckets = Buckets(self.module, row, self.radix(word, word.width - 32, 32))
+            radix = self.radix(word, word.width - 32, 32)
+            buckets = Buckets(self.module, row, radix, block)
 
         @contextmanager
         def context(
@@ -124,8 +128,11 @@ class Rows:
         return run
 
 
-def emit_keys(module: ir.Module, name: str, keys: Keys) -> None:
-    """Write void name(ptr call) for the arrays x and out: each row of out is that of x, sorted."""
+def emit_keys(module: ir.Module, name: str, keys: Keys, block: int) -> None:
+    """Write void name(ptr call) for the arrays x and out: each row of out is that of x, sorted.
+
+    block: of words, as a sorting network has registers for
+    """
     rows = Rows(module)
     word, size = keys.word, keys.word.width // 8
 
@@ -148,7 +155,7 @@ def emit_keys(module: ir.Module, name: str, keys: Keys) -> None:
 
     reads, writes = rows.each("read", read), rows.each("write", write)
     sort = rows.radix(word, 0, keys.bits).function
-    unless_sorted = rows.unless_sorted(keys, Row(word, ("x", "out"), rank, rank, put))
+    unless_sorted = rows.unless_sorted(keys, Row(word, ("x", "out"), rank, rank, put), block)
 
     def row(code: Code, call: Record, first: Int, scratch: list[ir.Value]) -> None:
         n, inner = call["n"], call["inner"]
@@ -171,13 +178,18 @@ def _blocks(keys: Keys, nbytes: Int) -> list[Int]:
     return [room(nbytes) if by_buckets(keys) else nbytes] * 2
 
 
-def emit_order(module: ir.Module, name: str, keys: Sequence[Keys], widths: Sequence[int]) -> None:
+def emit_order(
+    module: ir.Module, name: str, keys: Sequence[Keys], widths: Sequence[int], block: int
+) -> None:
     """Write void name(ptr call) for arrays of elements of `widths` bytes, the first of them `keys`,
-    and as many for the results: rows in the order of their keys, equal ones as they were."""
+    and as many for the results: rows in the order of their keys, equal ones as they were.
+
+    block: as in `emit_keys`
+    """
     rows = Rows(module)
     count = len(widths)
     if carries(keys, widths):
-        _emit_carried(rows, name, keys[0], widths[1])
+        _emit_carried(rows, name, keys[0], widths[1], block)
         return
     stages = [_stage(rows, i, k, part) for i, k in enumerate(keys) for part in parts(k)]
     gathers = {w: _gather(rows, w) for w in sorted(set(widths))}
@@ -246,7 +258,7 @@ def _gather(rows: Rows, width: int) -> Callable[..., None]:
     return rows.each(f"gather{width}", one)
 
 
-def _emit_carried(rows: Rows, name: str, keys: Keys, width: int) -> None:
+def _emit_carried(rows: Rows, name: str, keys: Keys, width: int, block: int) -> None:
     """Words hold a rank and what goes with it."""
     kind = ir.IntType(8 * width)
 
@@ -281,7 +293,7 @@ def _emit_carried(rows: Rows, name: str, keys: Keys, width: int) -> None:
     fills, writes = rows.each("fill", fill), rows.each("write", write)
     sort = rows.radix(I64, 32, keys.bits).function
     names = ("key", "x", "key_out", "out")
-    unless_sorted = rows.unless_sorted(keys, Row(I64, names, rank, word_at, put))
+    unless_sorted = rows.unless_sorted(keys, Row(I64, names, rank, word_at, put), block)
 
     def row(code: Code, call: Record, first: Int, scratch: list[ir.Value]) -> None:
         n, inner = call["n"], call["inner"]

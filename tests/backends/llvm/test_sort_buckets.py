@@ -28,8 +28,11 @@ def restore_threads():
 
 
 @functools.cache
-def function(width: int):
-    """i64 (n, words, sorted, scratch, scratch): whether words of a width were sorted."""
+def function(width: int, block: int):
+    """i64 (n, words, sorted, scratch, scratch): whether words of a width were sorted.
+
+    block: of words in the network's registers
+    """
     word = ir.IntType(width)
 
     def rank(code, job, i, lanes=0):
@@ -51,9 +54,9 @@ def function(width: int):
 
     pool.bind(engine())
     scratch.bind(engine())
-    module = ir.Module(f"test_buckets{width}")
+    module = ir.Module(f"test_buckets{width}_{block}")
     row = Row(word, ("x", "out"), rank, word_at, write)
-    buckets = Buckets(module, row, Radix(module, word, width - 32, 32))
+    buckets = Buckets(module, row, Radix(module, word, width - 32, 32), block)
     code = Code(module, "sort", [I64, PTR, PTR, PTR, PTR], public=True, result=I64)
     n, x, out, *blocks = code.args
     code.ret(code.b.zext(buckets.run(code, n, [x, out], blocks), I64))
@@ -61,7 +64,7 @@ def function(width: int):
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4)(address)
 
 
-def sort(keys, width):
+def sort(keys, width, block=256):
     """Keys in order and, where words have room for that, their places; None if it isn't taken."""
     n = len(keys)
     words = keys if width == 32 else keys.astype(np.uint64) << np.uint64(32)
@@ -69,7 +72,7 @@ def sort(keys, width):
     out = np.full(n + 1, 77, words.dtype)
     blocks = [np.empty(room(n), words.dtype) for _ in range(2)]
     arrays = (words, out, *blocks)
-    if not function(width)(n, *(a.ctypes.data for a in arrays)):
+    if not function(width, block)(n, *(a.ctypes.data for a in arrays)):
         return None
     assert out[n] == 77
     return out[:n]
@@ -111,12 +114,12 @@ def test_kinds(n, width, threads, rng):
 
 
 @pytest.mark.parametrize("n", [LONG + 3, 280_000])
-@pytest.mark.parametrize("width", [32, 64])
-def test_buckets_of_all_sizes(n, width, rng):
+@pytest.mark.parametrize(("width", "block"), [(32, 256), (64, 256), (32, 32), (64, 128)])
+def test_buckets_of_all_sizes(n, width, block, rng):
     """Sizes around those of networks, and around the ways that a bucket may go."""
     count = -(-(n // 200) // 16) * 16
     each = TOP // count
-    sizes = [0, 1, 2, 6, 7, 16, 31, 32, 33, 64, 65, 255, 256, 257, 300, 512, 513, 1000, 1024]
+    sizes = [0, 1, 2, 12, 13, 16, 31, 32, 33, 64, 65, 255, 256, 257, 300, 512, 513, 1000, 1024]
     sizes = [1025, 3000, *sizes * count]
     keys, left = [np.uint32([0, TOP])], n - 2
     for d, size in zip(rng.permutation(np.arange(1, count - 1)), sizes, strict=False):
@@ -125,7 +128,7 @@ def test_buckets_of_all_sizes(n, width, rng):
         left -= len(part)
     keys.append(rng.integers(0, TOP, left, np.uint32))
     keys = rng.permutation(np.concatenate(keys))
-    got = sort(keys, width)
+    got = sort(keys, width, block)
     assert got is not None
     order = np.argsort(keys, kind="stable")
     want = keys[order] if width == 32 else keys[order].astype(np.uint64) << np.uint64(32)
