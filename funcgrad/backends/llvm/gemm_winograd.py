@@ -1,62 +1,45 @@
-"""The way of the generated GEMM for windows of 3×3 elements: Winograd's F(2×2, 3×3).
+"""The way of the generated GEMM for windows of 3×3 elements: by tiles (see `gemm_tiles`).
 
-A tile, 2×2 results, is y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A of a kernel g and the 4×4 elements d that it
-reaches, of which ⊙ sums over channels by 16 products of matrices (S. Winograd, 1980; A. Lavin and
-S. Gray, arXiv:1509.09308). A result depends on no other element of d than its window has; where
-they are of one scale, it rounds no worse than 9·C products and their sum. Results that aren't
-finite are computed once more, as such sums, so that an infinity stays one.
-Tiles are counted through all images. A task takes some, transforms by vectors of tiles what they
-reach, multiplies that with the kernel, which is transformed once, and makes the results of it.
+A result depends on no other elements than its window has; where they are of one scale, it rounds no
+worse than 9·C products and their sum. Results that aren't finite are computed once more, as such
+sums, so that an infinity stays one.
+A task takes some tiles, transforms what they reach, multiplies that with the kernel, which is
+transformed once, and makes the results of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_packed import equal_parts
+from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles
 from funcgrad.backends.tiles import POINTS, TAPS
 
 FIELDS = (
-    # Images and how they follow each other; channels, features.
-    "batch1", "items", "channels", "cols",
-    # Element (y, x) of a channel's plane is there from `low` on, for so many, elsewhere 0.
-    "x", "x_b0", "x_b1", "plane", "pitch", "y_low", "y_size", "x_low", "x_size",
+    *TILED,
     # The kernel, and where its elements lie, by tables; by how much channels and taps move in one.
     "w", "w_cols", "w_ks", "channel_step", "tap_step",
-    "c", "c_b0", "c_b1", "c_cs", "height", "width",
-    # Tiles of a line, an image, all images, a task; elements of a row of them with room behind.
-    "across", "tiles", "total", "mine", "room",
+    "c", "c_b0", "c_b1", "c_cs",
     # The transformed kernel: a panel's elements, and those of one of its 16 parts.
     "pw", "pw_step", "part", "along", "kc",
 )  # fmt: skip
-SIDE = 4  # of the square that a tile reaches
-CACHE_SHARE = 2, 3  # of a core's own cache, for what a task transforms
 
 
-class Winograd:
+class Winograd(Tiles):
     """Writes `function`: void(ptr call), of a call of `SHARED` that has tables, maybe a frame."""
 
-    name = "winograd"
+    name, fields = "winograd", FIELDS
 
     def __init__(self, parts: Parts):
-        self.parts, self.tile, self.fmt = parts, parts.tile, parts.fmt
-        self.acc, self.lanes = parts.fmt.acc, parts.tile.lanes
-        self.vec = parts.kernels.vec
-        self.input, self.output, self.exact = self._input(), self._output(), self._exact()
+        super().__init__(parts)
+        self.input = self.transform("winograd_input", "channels", {}, reach=True)
+        self.output, self.exact = self._output(), self._exact()
         self.function = self._function(self._kernel_task(), self._task())
-
-    def _load(self, code: Code, place: ir.Value) -> ir.Value:
-        return code.load(place, self.vec, self.fmt.acc_bytes)
-
-    def _store(self, code: Code, x: ir.Value, place: ir.Value) -> None:
-        code.store(x, place, self.fmt.acc_bytes)
-
-    def _shuffled(self, code: Code, x: ir.Value, y: ir.Value, places: list[int]) -> ir.Value:
-        index = ir.Constant(ir.VectorType(I32, self.lanes), places)
-        return code.b.shuffle_vector(x, y, index)
 
     # ---- the kernel
 
@@ -94,69 +77,6 @@ class Winograd:
         code.ret()
         return code.function
 
-    # ---- what tiles reach
-
-    def _input(self) -> ir.Function:
-        """void(call, plane, lines, to, begin, end): Bᵀ d B of tiles [begin, end) of an image's
-        channel, first along lines, of which even and odd ones are kept apart: so the vectors of
-        tiles that follow each other lie together, whatever lines they are in."""
-        code = Code(self.parts.module, "winograd_input", [PTR, PTR, PTR, PTR, I64, I64])
-        call = Record(code, FIELDS, code.args[0])
-        (plane, lines, to), (begin, end) = code.args[1:4], code.args[4:]
-        across, lanes, b = call["across"], self.lanes, code.b
-        kept = self._kept(call)
-        top, bottom = begin // across, (end - 1) // across
-        one = top.eq(bottom)
-        left, right = one.select(begin - top * across, 0), one.select(end - top * across, across)
-        low, high = call["x_low"], call["x_low"] + call["x_size"]
-        even, odd = ([2 * i + j for i in range(lanes)] for j in range(2))
-        with code.range(left, right, lanes) as tile:
-            places = [tile * 2 + move for move in (0, lanes, 2, lanes + 2)]
-            masks = [self._within(code, place, low, high) for place in places]
-            whole = code.first_lanes(right - tile, lanes)
-            with code.range(top, bottom + 2) as pair:
-                for parity in range(2):
-                    y = pair * 2 + parity - call["y_low"]
-                    out = code.at(lines, (pair - top) * across + tile + kept * (4 * parity),
-                                  self.acc)  # fmt: skip
-                    with code.either((y >= 0) & (y < call["y_size"])) as (inside, outside):
-                        with inside:
-                            row = code.at(plane, y * call["pitch"] - low, self.acc)
-                            x = [
-                                code.masked_load(code.at(row, place, self.acc), mask, self.vec)
-                                for place, mask in zip(places, masks, strict=True)
-                            ]
-                            d = [self._shuffled(code, x[i], x[i + 1], kind)
-                                 for i in (0, 2) for kind in (even, odd)]  # fmt: skip
-                            for j, turned in enumerate(_reach(b, d)):
-                                code.masked_store(turned, code.at(out, kept * j, self.acc), whole)
-                        with outside:
-                            zero = ir.Constant(self.vec, None)
-                            for j in range(SIDE):
-                                code.masked_store(zero, code.at(out, kept * j, self.acc), whole)
-        step = call["channels"] * call["room"]
-        with code.range(begin, end, lanes) as tile:
-            for j in range(SIDE):
-                place = [code.at(lines, kept * (4 * odd + j) + (tile - top * across), self.acc)
-                         for odd in range(2)]  # fmt: skip
-                d = [self._load(code, code.at(place[i % 2], across * (i // 2), self.acc))
-                     for i in range(SIDE)]  # fmt: skip
-                for i, x in enumerate(_reach(b, d)):
-                    self._store(code, x, code.at(to, step * (SIDE * i + j) + (tile - begin),
-                                                 self.acc))  # fmt: skip
-        code.ret()
-        code.function.attributes.add("noinline")
-        return code.function
-
-    def _kept(self, call: Record) -> Int:
-        """Elements of one of the 8 kinds of lines that a task's tiles of an image reach."""
-        return call["room"] + call["across"] * 3
-
-    def _within(self, code: Code, place: Int, low: Int, high: Int) -> ir.Value:
-        """The lanes of a vector at a place that are from low to high."""
-        below = code.first_lanes(low - place, self.lanes)
-        return code.b.and_(code.first_lanes(high - place, self.lanes), code.b.not_(below))
-
     # ---- results
 
     def _output(self) -> ir.Function:
@@ -169,7 +89,7 @@ class Winograd:
         step, odd = call["cols"] * call["room"], call["room"] * 2
         with code.range(begin, end, lanes) as tile:
             at = tile - begin
-            m = [self._load(code, code.at(sums, step * point + at, self.acc))
+            m = [self.load(code, code.at(sums, step * point + at, self.acc))
                  for point in range(POINTS)]  # fmt: skip
             columns = [_result(b, m[j::SIDE]) for j in range(SIDE)]
             for i in range(2):
@@ -178,9 +98,8 @@ class Winograd:
                     first = part * lanes // 2
                     places = [first + k // 2 + k % 2 * lanes for k in range(lanes)]
                     where = code.at(lines, odd * i + at * 2 + part * lanes, self.acc)
-                    self._store(code, self._shuffled(code, y[0], y[1], places), where)
+                    self.store(code, self.shuffled(code, y[0], y[1], places), where)
         bad = code.variable(self.vec, ir.Constant(self.vec, None))
-        zero = ir.Constant(self.vec, None)
 
         def line(x: Int, width: Int, y: Int, at: Int, parity: int) -> None:
             source = code.at(lines, odd * parity + at * 2, self.acc)
@@ -188,7 +107,7 @@ class Winograd:
             with code.range(0, width, lanes) as i:
                 mask = code.first_lanes(width - i, lanes)
                 value = code.masked_load(code.at(source, i, self.acc), mask, self.vec)
-                bad.set(b.fadd(bad.get(), b.fmul(value, zero)))
+                bad.set(b.fadd(bad.get(), self.lost(code, value)))
                 code.masked_store(value, code.at(to, i, self.acc), mask)
 
         self._each_line(code, call, (begin, end), line)
@@ -197,7 +116,7 @@ class Winograd:
         code.function.attributes.add("noinline")
         return code.function
 
-    def _each_line(self, code: Code, call: Record, tiles: tuple[Int, Int], line) -> None:
+    def _each_line(self, code: Code, call: Record, tiles: tuple[Int, Int], line: Callable) -> None:
         """`line` of the results of tiles [begin, end) of an image, line by line: from which x on,
         of how many, of which y, the first tile's number from `begin` on, and whether y is odd."""
         (begin, end), across = tiles, call["across"]
@@ -224,7 +143,7 @@ class Winograd:
             with code.range(0, width, lanes) as i:
                 mask = code.first_lanes(width - i, lanes)
                 old = code.masked_load(code.at(to, i, self.acc), mask, self.vec)
-                lost = b.fmul(old, ir.Constant(self.vec, None))
+                lost = self.lost(code, old)
                 lost = b.and_(mask, b.fcmp_unordered("uno", lost, lost))
                 total = code.variable(self.vec, ir.Constant(self.vec, None))
                 with code.range(0, call["channels"]) as channel:
@@ -235,7 +154,7 @@ class Winograd:
                         factor = code.load(code.at(w, k, self.acc), self.acc)
                         reached = (source >= 0) & (source < call["y_size"])
                         high = reached.select(low + call["x_size"], low)
-                        inside = self._within(code, place, low, high)
+                        inside = self.within(code, place, low, high)
                         row = channel * call["plane"] + source * call["pitch"] + place - low
                         x = code.masked_load(code.at(image, row, self.acc), inside, self.vec)
                         total.set(b.fadd(total.get(), b.fmul(code.splat(factor, lanes), x)))
@@ -248,33 +167,12 @@ class Winograd:
 
     # ---- all
 
-    def _each_image(self, code: Code, call: Record, tiles: tuple[Int, Int], body) -> None:
-        """`body` of each image's part of tiles [first, last): the image's number, its tiles, and
-        how many came before. Parts of long lines end with them."""
-        (first, last), across = tiles, call["across"]
-        at = code.variable(I64, first)
-        with code.loop() as (turn, done):
-            now = Int(code, at.get())
-            code.b.cbranch((now < last).value, turn, done)
-            code.b.position_at_end(turn)
-            item, begin = now // call["tiles"], now % call["tiles"]
-            long = across >= 2 * self.lanes
-            stop = long.select((begin // across + 1) * across, call["tiles"])
-            end = stop.min(begin + last - now)
-            body(item, begin, end, now - first)
-            at.set(now + (end - begin))
-
-    def _item(self, code: Code, call: Record, name: str, item: Int) -> ir.Value:
-        place = item // call["batch1"] * call[f"{name}_b0"]
-        place = place + item % call["batch1"] * call[f"{name}_b1"]
-        return code.at(call.pointer_at(name), place, self.acc)
-
     def _task(self) -> ir.Function:
         """Tasks [begin, end): some tiles each."""
         code = Code(self.parts.module, "winograd_task", [PTR, I64, I64])
         call, acc = Record(code, FIELDS, code.args[0]), self.acc
         channels, cols, room, mine = (call[f] for f in ("channels", "cols", "room", "mine"))
-        points, lines = (channels + cols) * room * POINTS, self._kept(call) * 8
+        points, lines = (channels + cols) * room * POINTS, self.kept(call) * 8
         own = code.call(self.parts.take, (points + lines) * self.fmt.acc_bytes)
         sums = code.at(own, channels * room * POINTS, acc)
         beside = code.at(own, points, acc)
@@ -282,14 +180,14 @@ class Winograd:
             tiles = t * mine, ((t + 1) * mine).min(call["total"])
 
             def read(item: Int, begin: Int, end: Int, at: Int) -> None:
-                image = self._item(code, call, "x", item)
+                image = self.item(code, call, "x", item)
                 with code.range(0, channels) as channel:
                     plane = code.at(image, channel * call["plane"], acc)
                     to = code.at(own, channel * room + at, acc)
                     code.call(self.input, call.pointer, plane, beside, to, begin, end)
 
             def write(item: Int, begin: Int, end: Int, at: Int) -> None:
-                image, c = (self._item(code, call, name, item) for name in "xc")
+                image, c = (self.item(code, call, name, item) for name in "xc")
                 with code.range(0, cols) as col:
                     out = code.at(c, col * call["c_cs"], acc)
                     given = code.at(sums, col * room + at, acc)
@@ -297,9 +195,9 @@ class Winograd:
                     with code.b.if_then(bad, likely=False):
                         code.call(self.exact, call.pointer, image, out, col, begin, end)
 
-            self._each_image(code, call, tiles, read)
+            self.each_image(code, call, tiles, read)
             self._multiply(code, call, (own, sums), tiles[1] - tiles[0])
-            self._each_image(code, call, tiles, write)
+            self.each_image(code, call, tiles, write)
         code.call(self.parts.give, own)
         code.ret()
         return code.function
@@ -346,18 +244,11 @@ class Winograd:
         given = Record(code, SHARED, code.args[0])
         call = Record(code, FIELDS, code.variable(I64, count=len(FIELDS)).slot)
         self._orient(code, given, call)
-        tile, lanes, size = self.tile, self.lanes, self.fmt.acc_bytes
+        tile, size = self.tile, self.fmt.acc_bytes
         channels, cols = call["channels"], call["cols"]
-        across = call["across"] = call["width"].ceil_div(2)
-        tiles = call["tiles"] = across * call["height"].ceil_div(2)
-        total = call["total"] = tiles * call["items"]
-        share = self.parts.target.caches.l2 * CACHE_SHARE[0] // CACHE_SHARE[1]
-        fits = code.i64(share // (POINTS * size)) // (channels + cols)
-        shared = total // (self.parts.threads(code) * 4)
-        mine = call["mine"] = (
-            (fits.min(shared) // (2 * lanes) * (2 * lanes)).max(2 * lanes).min(8 * lanes)
-        )
-        room = call["room"] = mine + lanes
+        total = call["items"] * call["height"].ceil_div(2) * call["width"].ceil_div(2)
+        self.count(code, call, (channels + cols) * POINTS, total // (self.parts.threads(code) * 4))
+        room = call["room"]
         panels = cols.ceil_div(tile.rows)
         step = call["pw_step"] = self.parts.panel_elements(tile.rows, channels)
         call["part"], call["kc"] = panels * step, equal_parts(channels, tile.kc, 1)
@@ -367,7 +258,7 @@ class Winograd:
             code.store(channel * room, code.at(along, channel, I64))
         grain = (code.i64(SERIAL_WORK // POINTS) // (channels * tile.rows)).max(1)
         self.parts.loop(code, kernel_task, call.pointer, panels, grain)
-        self.parts.loop(code, task, call.pointer, total.ceil_div(mine), code.i64(1))
+        self.parts.loop(code, task, call.pointer, total.ceil_div(call["mine"]), code.i64(1))
         code.call(self.parts.give, along)
         code.call(self.parts.give, pw)
         code.ret()
@@ -400,24 +291,7 @@ class Winograd:
         call["y_low"] = call["x_low"] = 0
         call["y_size"], call["x_size"] = (call[f] + TAPS - 1 for f in ("height", "width"))
         with code.when(given["frame"].ne(0)):
-            self._unframe(code, Record(code, FRAME, given.pointer_at("frame")), call)
-
-    def _unframe(self, code: Code, frame: Record, call: Record) -> None:
-        """Distances in memory, in place of those in an array with zeros around it."""
-        whole, inner = frame["all1"] * frame["all2"], frame["size1"] * frame["size2"]
-        for name in ("x_b0", "x_b1", "plane"):
-            call[name] = call[name] // whole * inner
-        start = frame["start"]
-        call["x"] = code.at(call.pointer_at("x"), start // whole * inner, self.acc)
-        call["y_low"] = frame["low1"] - start % whole // frame["all2"]
-        call["x_low"] = frame["low2"] - start % frame["all2"]
-        call["pitch"] = call["x_size"] = frame["size2"]
-        call["y_size"] = frame["size1"]
-
-
-def _reach(b: ir.IRBuilder, d: list[ir.Value]) -> list[ir.Value]:
-    """Bᵀd: d0 - d2, d1 + d2, d2 - d1, d1 - d3."""
-    return [b.fsub(d[0], d[2]), b.fadd(d[1], d[2]), b.fsub(d[2], d[1]), b.fsub(d[1], d[3])]
+            self.unframe(code, Record(code, FRAME, given.pointer_at("frame")), call)
 
 
 def _result(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:

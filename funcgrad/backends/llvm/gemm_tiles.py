@@ -1,0 +1,190 @@
+"""What the ways of the generated GEMM that multiply by tiles share: tiles, and what they reach.
+
+Winograd's F(2×2, 3×3): a tile's 2×2 results are y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A of a kernel g and the
+4×4 elements d that the tile reaches, where ⊙ sums over channels by 16 products of matrices, one a
+point (S. Winograd, 1980; A. Lavin and S. Gray, arXiv:1509.09308).
+Tiles are counted through all images. Vectors are of tiles: those of one image follow each other,
+whatever lines they are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_job import Parts, Record
+
+TILED = (
+    # Images and how they follow each other; channels, features.
+    "batch1", "items", "channels", "cols",
+    # Element (y, x) of a channel's plane is there from `low` on, for so many, elsewhere 0.
+    "x", "x_b0", "x_b1", "plane", "pitch", "y_low", "y_size", "x_low", "x_size",
+    # Of results. Tiles of a line, an image, all images, and those done at a time; elements of a row
+    # of these, with room behind.
+    "height", "width", "across", "tiles", "total", "mine", "room",
+)  # fmt: skip
+SIDE = 4  # of the square that a tile reaches
+CACHE_SHARE = 2, 3  # of a core's own cache, for what is transformed at a time
+
+
+class Tiles:
+    """A way that multiplies by tiles; `fields` begins with `TILED`."""
+
+    fields: tuple[str, ...] = TILED
+
+    def __init__(self, parts: Parts):
+        self.parts, self.tile, self.fmt = parts, parts.tile, parts.fmt
+        self.acc, self.lanes = parts.fmt.acc, parts.tile.lanes
+        self.vec = parts.kernels.vec
+
+    def load(self, code: Code, place: ir.Value) -> ir.Value:
+        """A vector."""
+        return code.load(place, self.vec, self.fmt.acc_bytes)
+
+    def store(self, code: Code, x: ir.Value, place: ir.Value) -> None:
+        """A vector."""
+        code.store(x, place, self.fmt.acc_bytes)
+
+    def shuffled(self, code: Code, x: ir.Value, y: ir.Value, places: list[int]) -> ir.Value:
+        """A vector of lanes of two."""
+        index = ir.Constant(ir.VectorType(I32, self.lanes), places)
+        return code.b.shuffle_vector(x, y, index)
+
+    def within(self, code: Code, place: Int, low: Int, high: Int) -> ir.Value:
+        """The lanes of a vector at a place that are from low to high."""
+        below = code.first_lanes(low - place, self.lanes)
+        return code.b.and_(code.first_lanes(high - place, self.lanes), code.b.not_(below))
+
+    def lost(self, code: Code, x: ir.Value) -> ir.Value:
+        """What is NaN where x isn't finite, else 0."""
+        return code.b.fmul(x, ir.Constant(x.type, None))
+
+    # ---- where what is
+
+    def count(self, code: Code, call: Record, rows: Int, most: Int) -> None:
+        """Sets the words of tiles: done at a time are those of which so many rows fit in a cache,
+        and at most so many."""
+        lanes = self.lanes
+        across = call["across"] = call["width"].ceil_div(2)
+        tiles = call["tiles"] = across * call["height"].ceil_div(2)
+        call["total"] = tiles * call["items"]
+        share = self.parts.target.caches.l2 * CACHE_SHARE[0] // CACHE_SHARE[1]
+        fits = (code.i64(share // self.fmt.acc_bytes) // rows).min(most)
+        fits = fits // (2 * lanes) * (2 * lanes)
+        mine = call["mine"] = fits.max(2 * lanes).min(8 * lanes)
+        call["room"] = mine + lanes
+
+    def unframe(self, code: Code, frame: Record, call: Record) -> None:
+        """Distances in memory, in place of those in an array with zeros around it."""
+        whole, inner = frame["all1"] * frame["all2"], frame["size1"] * frame["size2"]
+        for name in ("x_b0", "x_b1", "plane"):
+            call[name] = call[name] // whole * inner
+        start = frame["start"]
+        call["x"] = code.at(call.pointer_at("x"), start // whole * inner, self.acc)
+        call["y_low"] = frame["low1"] - start % whole // frame["all2"]
+        call["x_low"] = frame["low2"] - start % frame["all2"]
+        call["pitch"] = call["x_size"] = frame["size2"]
+        call["y_size"] = frame["size1"]
+
+    def item(self, code: Code, call: Record, name: str, item: Int) -> ir.Value:
+        """Where an image of an operand begins."""
+        place = item // call["batch1"] * call[f"{name}_b0"]
+        place = place + item % call["batch1"] * call[f"{name}_b1"]
+        return code.at(call.pointer_at(name), place, self.acc)
+
+    def each_image(self, code: Code, call: Record, tiles: tuple[Int, Int], body: Callable) -> None:
+        """`body` of each image's part of tiles [first, last): the image's number, its tiles, and
+        how many came before. Parts of long lines end with them."""
+        (first, last), across = tiles, call["across"]
+        at = code.variable(I64, first)
+        with code.loop() as (turn, done):
+            now = Int(code, at.get())
+            code.b.cbranch((now < last).value, turn, done)
+            code.b.position_at_end(turn)
+            item, begin = now // call["tiles"], now % call["tiles"]
+            long = across >= 2 * self.lanes
+            stop = long.select((begin // across + 1) * across, call["tiles"])
+            end = stop.min(begin + last - now)
+            body(item, begin, end, now - first)
+            at.set(now + (end - begin))
+
+    # ---- what tiles reach
+
+    def kept(self, call: Record) -> Int:
+        """Elements of one of the 8 kinds of lines that tiles of an image reach, done at a time."""
+        return call["room"] + call["across"] * 3
+
+    def transform(
+        self, name: str, rows: str, geometry: Mapping[str, str | int], reach: bool
+    ) -> ir.Function:
+        """void(call, plane, lines, to, begin, end): the 4×4 elements of tiles [begin, end) of an
+        image, Bᵀ d B of those that they reach or A d Aᵀ of their own 2×2.
+
+        First along lines, of which even and odd ones are kept apart: so the vectors of tiles that
+        follow each other lie together there.
+
+        rows: the field that says how many rows of tiles there are of a point
+        geometry: the fields, or numbers, in place of those of x
+        """
+        code = Code(self.parts.module, name, [PTR, PTR, PTR, PTR, I64, I64])
+        call, lanes = Record(code, self.fields, code.args[0]), self.lanes
+        across = call["across"]
+        (plane, lines, to), (begin, end) = code.args[1:4], code.args[4:]
+        pitch, y_low, y_size, low, x_size = (
+            code.i64(x) if isinstance(x, int) else call[x]
+            for x in (geometry.get(f, f) for f in ("pitch", "y_low", "y_size", "x_low", "x_size"))
+        )
+        kept, turn = self.kept(call), _reached if reach else _spread
+        top, bottom = begin // across, (end - 1) // across
+        one = top.eq(bottom)
+        left, right = one.select(begin - top * across, 0), one.select(end - top * across, across)
+        halves = [[2 * i + odd for i in range(lanes)] for odd in range(2)]
+        with code.range(left, right, lanes) as tile:
+            places = [tile * 2 + move + part * lanes for move in (0, 2)[: 1 + reach]
+                      for part in range(2)]  # fmt: skip
+            masks = [self.within(code, place, low, low + x_size) for place in places]
+            whole = code.first_lanes(right - tile, lanes)
+            with code.range(top, bottom + (2 if reach else 1)) as pair:
+                out = code.at(lines, (pair - top) * across + tile, self.acc)
+                for parity in range(2):
+                    y = pair * 2 + parity - y_low
+                    to_j = [code.at(out, kept * (SIDE * parity + j), self.acc) for j in range(SIDE)]
+                    with code.either((y >= 0) & (y < y_size)) as (inside, outside):
+                        with inside:
+                            row = code.at(plane, y * pitch - low, self.acc)
+                            x = [
+                                code.masked_load(code.at(row, place, self.acc), mask, self.vec)
+                                for place, mask in zip(places, masks, strict=True)
+                            ]
+                            d = [self.shuffled(code, x[i], x[i + 1], half)
+                                 for i in range(0, len(x), 2) for half in halves]  # fmt: skip
+                            for place, turned in zip(to_j, turn(code.b, d), strict=True):
+                                code.masked_store(turned, place, whole)
+                        with outside:
+                            for place in to_j:
+                                code.masked_store(ir.Constant(self.vec, None), place, whole)
+        step, back = call[rows] * call["room"], top * across
+        with code.range(begin, end, lanes) as tile:
+            for j in range(SIDE):
+                place = [code.at(lines, kept * (SIDE * odd + j) + (tile - back), self.acc)
+                         for odd in range(2)]  # fmt: skip
+                d = [self.load(code, code.at(place[i % 2], across * (i // 2), self.acc))
+                     for i in range(2 + 2 * reach)]  # fmt: skip
+                for i, x in enumerate(turn(code.b, d)):
+                    where = code.at(to, step * (SIDE * i + j) + (tile - begin), self.acc)
+                    self.store(code, x, where)
+        code.ret()
+        code.function.attributes.add("noinline")
+        return code.function
+
+
+def _reached(b: ir.IRBuilder, d: list[ir.Value]) -> list[ir.Value]:
+    """Bᵀd: d0 - d2, d1 + d2, d2 - d1, d1 - d3."""
+    return [b.fsub(d[0], d[2]), b.fadd(d[1], d[2]), b.fsub(d[2], d[1]), b.fsub(d[1], d[3])]
+
+
+def _spread(b: ir.IRBuilder, y: list[ir.Value]) -> list[ir.Value]:
+    """A y: y0, y0 + y1, y0 - y1, -y1."""
+    return [y[0], b.fadd(y[0], y[1]), b.fsub(y[0], y[1]), b.fneg(y[1])]
