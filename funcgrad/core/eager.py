@@ -12,9 +12,9 @@ import numpy as np
 
 from funcgrad.core import backend, fork
 
-# The numbers of calls after which native code is loaded if it is on disk, and after which it is
-# compiled: what that takes is then about what these calls took.
-MOMENTS = (1 << 13, 1 << 16)
+# The numbers of calls after which native code is loaded if it is on disk (6 ms), and after which it
+# is compiled (30 ms): what that takes is then about what these calls took.
+MOMENTS = (1 << 10, 1 << 13)
 counter = itertools.count(1)
 
 _lock = fork.lock()

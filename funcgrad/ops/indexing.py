@@ -39,10 +39,13 @@ _PROMISE = GatherScatterMode.PROMISE_IN_BOUNDS
 # ---- what NumPy can do at once
 
 
+_BASIC = frozenset({int, slice, type(None), type(Ellipsis)})
+
+
 def _plain(entry: Any) -> Any:
     """An entry of an index as numpy takes it, or NotImplemented where it is not known."""
     kind = type(entry)
-    if kind is int or kind is slice or entry is None or entry is Ellipsis:
+    if kind in _BASIC:
         return entry
     if kind is Array:
         return entry.value
@@ -91,7 +94,7 @@ def index(
     Array([4, 2, 0], dtype=int32)
     """
     if mode is None and fill_value is None and _eager(x):
-        plain = _plain_index(idx)
+        plain = idx if type(idx) in _BASIC else _plain_index(idx)
         if plain is not NotImplemented:
             try:
                 return Array(np.asarray(x.value[plain]), x.weak_type)

@@ -1,13 +1,15 @@
 """When native code takes over eager calls."""
 
+import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
 from funcgrad.core import eager
 from funcgrad.core.eager import EagerFunction
+
+native_calls = eager.activate()
 
 
 class Native:
@@ -71,14 +73,51 @@ def test_without_native_code_all_goes_on(alone):
     assert f.call(1) == ("python", 1)
 
 
-def test_a_few_operations_load_no_compiler():
-    script = """
-    import sys, funcgrad.numpy as fnp
-    from funcgrad.core import eager
-    x = fnp.ones(3)
-    for _ in range(500):
-        x + x; fnp.tanh(x); fnp.sum(x)
-    assert next(eager.counter) > 500
-    assert not any(m.startswith(("llvmlite", "funcgrad.backends")) for m in sys.modules)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
+OPERATIONS = """
+import sys, funcgrad.numpy as fnp
+from funcgrad.core import eager
+x = fnp.ones(3)
+for _ in range({calls} // 3):
+    x + x; fnp.tanh(x); fnp.sum(x)
+print(eager._native is not None)
+print(*sys.modules)
+"""
+COMPILER = {f"funcgrad.backends.llvm.{name}" for name in ("build", "compiler", "libllvm")}
+
+
+def run(calls):
+    """Whether native code does the calls after so many, and the modules that were loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", OPERATIONS.format(calls=calls)],
+        env=os.environ | {"FUNCGRAD_TARGET": "host"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    native, modules = done.stdout.splitlines()
+    return native == "True", set(modules.split())
+
+
+def test_a_few_operations_load_no_compiler(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", str(tmp_path / "cache"))
+    native, modules = run(eager.MOMENTS[0] // 2)
+    assert not native
+    assert not any(m.startswith(("llvmlite", "funcgrad.backends")) for m in modules)
+    # Nothing is on disk, which is found out without LLVM.
+    native, modules = run(eager.MOMENTS[0] * 2)
+    assert not native
+    assert not {"llvmlite.ir", "llvmlite.binding", *COMPILER} & modules
+
+
+@pytest.mark.skipif(not native_calls, reason="another Python or NumPy")
+def test_a_second_process_finds_the_code_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", str(tmp_path / "cache"))
+    native, modules = run(eager.MOMENTS[1] * 2)
+    assert native
+    assert modules >= {"llvmlite.ir", "funcgrad.backends.llvm.compiler"}
+    native, modules = run(eager.MOMENTS[0] * 2)
+    assert native
+    assert not {"llvmlite.ir", "llvmlite.binding", *COMPILER} & modules
+    # What only compiled programs need isn't loaded, either.
+    assert not {f"funcgrad.backends.llvm.{m}" for m in ("saved", "executable", "pool")} & modules

@@ -16,22 +16,26 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from funcgrad.backends.late import Late
-from funcgrad.backends.llvm import saved
 from funcgrad.backends.llvm.caches import host_sizes
 from funcgrad.backends.llvm.engine import linking
-from funcgrad.backends.llvm.executable import Executable
-from funcgrad.backends.llvm.run_code import native_run
 from funcgrad.backends.llvm.target import needs_llvm
-from funcgrad.backends.llvm.together import processors
 from funcgrad.core import context
 from funcgrad.core.ir import Jaxpr
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm import direct as _direct
     from funcgrad.backends.llvm import libllvm as _libllvm
-else:  # not by the modules' own names, which importing them from here gives
+    from funcgrad.backends.llvm import run_code as _run_code
+    from funcgrad.backends.llvm import saved as _saved
+    from funcgrad.backends.llvm import together as _together
+    from funcgrad.backends.llvm.executable import Executable
+else:  # Not by the modules' own names, which importing them from here gives. Native eager calls
+    # come by here, too, and need none of them.
     _direct = Late("funcgrad.backends.llvm.direct")
     _libllvm = Late("funcgrad.backends.llvm.libllvm")
+    _run_code = Late("funcgrad.backends.llvm.run_code")
+    _saved = Late("funcgrad.backends.llvm.saved")
+    _together = Late("funcgrad.backends.llvm.together")
 
 
 class LLVMBackend:
@@ -43,12 +47,12 @@ class LLVMBackend:
         """Compile a program; a donated input's buffer may be written to."""
         if needs_llvm():
             _builder()
-        key = saved.key(jaxpr, donated)
-        found = saved.load(key, jaxpr, name, _parts(jaxpr, donated, name)) if key else None
+        key = _saved.key(jaxpr, donated)
+        found = _saved.load(key, jaxpr, name, _parts(jaxpr, donated, name)) if key else None
         if found is None:
             found = _builder().build(jaxpr, donated, name)
             if key:
-                saved.save(key, found)
+                _saved.save(key, found)
         return found
 
     def caller(self, entries: Sequence[_direct.Entry]) -> Callable[[tuple, dict], Any]:
@@ -60,7 +64,7 @@ class LLVMBackend:
 @functools.cache
 def _builder() -> Any:
     """What compiles. While Python loads it, a thread loads LLVM and has it compile `native_run`."""
-    if processors() > 1:
+    if _together.processors() > 1:
         # Now: a thread that reads small files waits for Python's lock after each.
         host_sizes()
         linking()
@@ -72,7 +76,7 @@ def _builder() -> Any:
 def _prepare() -> None:
     _libllvm.load()
     with contextlib.suppress(Exception):  # who needs it gets the error
-        native_run()
+        _run_code.native_run()
 
 
 def _parts(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Callable[[], Any]:

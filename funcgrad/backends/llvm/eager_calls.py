@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import struct
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from funcgrad.backends.late import late
 from funcgrad.backends.llvm import eager_words as w
 from funcgrad.backends.llvm.direct_layout import (
     FASTCALL,
     KEYWORDS,
     NEW_FROM_DESCR,
     NO_GIL,
+    SCALARS,
     MethodDef,
     array_slots,
     builtin,
@@ -35,16 +36,27 @@ from funcgrad.backends.llvm.direct_words import HEAD
 from funcgrad.backends.llvm.eager_probe import Loop, check_layout, loop, probe
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.target import needs_llvm
 from funcgrad.core import caches, context, fork, quiet
 from funcgrad.core.array import Array, wrap
 from funcgrad.core.eager import EagerFunction, Recipe
 
-LEARNED_AFTER = 4  # calls by way of Python of arguments of the same types
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm import eager_code, libllvm, together
+else:
+    eager_code, libllvm, together = late(
+        "funcgrad.backends.llvm", "eager_code", "libllvm", "together"
+    )
+
+# Calls by way of Python of arguments of the same types: writing an entry takes as long as some 20.
+LEARNED_AFTER = 16
 MAX_BUCKET = 8  # entries for types that happen to have one hash
 MAX_LOOP = 1 << 12  # elements, from which NumPy's function is called, which lets others use Python
-_LEVEL = 1
+_LEVEL = 0  # made in a tenth of the time of level 1; calls take some 4 % longer
 _MASK = (1 << 64) - 1
 _KINDS = {"f": w.FLOAT, "i": w.SIGNED, "u": w.UNSIGNED}
+# Arguments whose content may change, or that are mostly made anew for each call.
+_CHANGING = frozenset({np.ndarray, list, *SCALARS})
 
 _lock = fork.lock()
 _method: MethodDef | None = None
@@ -56,11 +68,13 @@ def ready(compiling: bool) -> bool:
     """Whether the native code is there; it is loaded if it is on disk, or compiled if asked for."""
     global _failed, _method
     with _lock:
-        if _method is None and not _failed and (compiling or engine().compiled(_key(), _LEVEL)):
+        if _method is None and not _failed:
             try:
-                _method = _load()
-            except (AttributeError, RuntimeError, LookupError, ValueError):
-                # Another layout of objects, or a Python or NumPy that hides what is needed.
+                if compiling or _is_on_disk():
+                    _method = _load()
+            except (AttributeError, RuntimeError, LookupError, ValueError, OSError, ImportError):
+                # Another layout of objects, or a Python or NumPy that hides what is needed, or LLVM
+                # isn't there, without which eager calls are what they were.
                 _failed = True
         return _method is not None
 
@@ -83,12 +97,22 @@ def _key() -> str:
     return f"eager {HEAD} {generator('eager')} {generator('direct')}"
 
 
+def _is_on_disk() -> bool:
+    """Whether the code is there, which is found out without loading LLVM."""
+    return not needs_llvm() and engine().compiled(_key(), _LEVEL)
+
+
 def _module() -> Any:
-    return importlib.import_module("funcgrad.backends.llvm.eager_code").module()
+    return eager_code.module()
 
 
 def _load() -> MethodDef:
-    library = engine().compile(_module, _LEVEL, _key())
+    source: Any = _module
+    if not _is_on_disk():
+        with together.Together() as work:
+            work.add(libllvm.load)
+            source = str(_module())
+    library = engine().compile(source, _LEVEL, _key())
     slots = array_slots()
     check_layouts()
     check_layout()
@@ -123,22 +147,23 @@ class _Table:
         """A call that no entry knows."""
         out = self.of.general(*args, **kwargs)
         if type(out) is Array:
-            self.learn(args, kwargs, out)
+            self.learn(args, kwargs)
         return out
 
-    def learn(self, args: tuple, kwargs: dict, out: Array) -> None:
+    def learn(self, args: tuple, kwargs: dict) -> None:
         """Make an entry of a call that Python did, if such calls came before."""
+        given = (*args, *kwargs.values()) if kwargs else args
+        kinds = [*map(type, given)]
+        if Array not in kinds or not _CHANGING.isdisjoint(kinds):
+            return
         ctx = context.current()
         if ctx.trace is not context.ROOT.trace or ctx.debug_nans:
             return
-        given = (*args, *kwargs.values())
         key = (self, *kwargs, *[_type(x, self.of.numbers) for x in given])
         times = ctx.types.get(key, 0)
         if times < LEARNED_AFTER:
             ctx.keep(key, times + 1)
         if times != LEARNED_AFTER - 1:
-            return
-        if Array not in map(type, given):
             return
         recipe = self.of.recipe(ctx, args, kwargs)
         if recipe is None or len(given) > w.MAX_ARGS:
@@ -157,9 +182,10 @@ def _type(x: Any, numbers: bool) -> Any:
         return x._value.shape, x._value.dtype, x.weak_type
     if type(x) is tuple:
         return tuple([_type(item, False) for item in x])
-    if type(x) is int:
-        return int if numbers else (int, x)
-    return float if numbers and type(x) is float else id(x)
+    kind = type(x)
+    if kind is int or kind is float:
+        return kind if numbers else (kind, x)
+    return id(x)
 
 
 def _place(given: tuple) -> int:
