@@ -32,7 +32,7 @@ from funcgrad.parallel.checkpoint_folders import (
 from funcgrad.parallel.checkpoint_load import Source, load_tree
 from funcgrad.parallel.checkpoint_save import Processes, Save, take
 from funcgrad.parallel.meshes import launched
-from funcgrad.parallel.mpi import mpi
+from funcgrad.parallel.mpi import first_of
 
 __all__ = ["Checkpointer", "Contents", "Processes", "Saving", "contents", "load", "save"]
 
@@ -96,7 +96,7 @@ def here() -> Processes:
     session, job = uuid.uuid4().hex, launched()
     if job is None:
         return Processes(0, 1, session)
-    return Processes(job[0], job[1], mpi().COMM_WORLD.bcast(session))
+    return Processes(job[0], job[1], first_of(session))
 
 
 def save(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-import time
 import traceback
 from types import TracebackType
 
 from funcgrad.parallel.meshes import launched
-
-_PASSED_ON = 0.2  # seconds in which a launcher, which drops what it hasn't read, passes on an error
 
 
 def install() -> None:
@@ -32,6 +29,5 @@ def end_job(kind: type[BaseException], error: BaseException, place: TracebackTyp
     sys.stdout.flush()
     sys.stderr.write(lines)
     sys.stderr.flush()
-    time.sleep(_PASSED_ON)
     # It needs the compiler, which a program that doesn't fail may never load.
     importlib.import_module("funcgrad.parallel.mpi").abort(1)

@@ -10,14 +10,19 @@ a node: so what several machines do runs on one.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
+import fcntl
 import importlib
 import math
 import os
 import re
+import stat
 import sys
+import termios
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -32,12 +37,15 @@ from funcgrad.core import fork
 from funcgrad.errors import CollectiveError
 from funcgrad.parallel import mpi_native, watchdog
 from funcgrad.parallel.communicator import Communicator, SelfCommunicator
+from funcgrad.parallel.meshes import launched
 from funcgrad.parallel.native import MPI_FAILED, RECORD_BYTES, NativeCommunicator, source_key
 from funcgrad.parallel.records import Records
 from funcgrad.parallel.shared import SharedCommunicator, SharedMemory, shared_functions
 
 # The largest message, and up to which size MPI sums by itself.
 CHUNK_BYTES, SMALL_BYTES = 1 << 26, 1 << 14
+# Seconds in which a launcher reads what a rank says before it ends all.
+PATIENCE = 5.0
 # What launchers tell a process about the number of ranks.
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
 _CALLS = ("Allreduce", "Alltoall", "Allgather", "Sendrecv", "Barrier")
@@ -68,6 +76,19 @@ def mpi() -> Any:
                 "library's mpiexec, or install mpi4py for the launcher's"
             )
     return module
+
+
+def first_of(value: Any) -> Any:
+    """What the first rank gives, on all ranks, which call this together.
+
+    >>> first_of(3)
+    3
+    """
+    if launched() is None:
+        return value
+    values = mpi().COMM_WORLD.allgather(value)
+    _remove_names()
+    return values[0]
 
 
 class MpiCommunicator(NativeCommunicator):
@@ -197,9 +218,11 @@ class World:
                 number = len(self.made)
                 with self.records.waiting(number, "making a communicator"):
                     made = self.make(*key[self.rank])
-                self.records.groups.append((label, [c for c, _ in key]))
+                begun: Callable[[], int] = int
                 if isinstance(made, NativeCommunicator):
                     made.set_words(record=self.records.own, number=number)
+                    begun = partial(made.word, "sequence")
+                self.records.add(label, [c for c, _ in key], begun)
                 self.made[key] = made
             return self.made[key]
 
@@ -229,12 +252,30 @@ class World:
 
 
 def _remove_names() -> None:
-    """Remove the names of MPICH's shared memory, which all ranks of the node have opened by now: a
-    killed job would leave them."""
+    """Remove the names of MPICH's shared memory: a killed job would leave them. All ranks of the
+    node have opened them when they have exchanged anything."""
     with contextlib.suppress(OSError):
         maps = Path("/proc/self/maps").read_text()
         for path in set(re.findall(r"/dev/shm/mpich_shm_\w+", maps)):
             Path(path).unlink(missing_ok=True)
+
+
+def _passed_on() -> None:
+    """Wait until the launcher has read what this rank said: what it hasn't, it drops."""
+    end = time.monotonic() + PATIENCE
+    while any(map(_unread, (1, 2))) and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+def _unread(stream: int) -> int:
+    """The bytes in a pipe, by its number; 0 for what is no pipe."""
+    count = array.array("i", [0])
+    try:
+        if stat.S_ISFIFO(os.fstat(stream).st_mode):
+            fcntl.ioctl(stream, termios.FIONREAD, count)
+    except OSError:  # closed, or a system that doesn't tell
+        pass
+    return count[0]
 
 
 class _Starter:
@@ -262,6 +303,7 @@ def abort(status: int = 1) -> None:
     """End all ranks of the job at once, with an exit status other than 0."""
     sys.stdout.flush()
     sys.stderr.flush()
+    _passed_on()
     _remove_names()
     try:
         mpi().COMM_WORLD.Abort(status)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ class Records:
     memory: a `SharedMemory` that holds them, or None where a rank sees its own alone
     members: the ranks, in the order of their records; own: the address of this rank's
     groups: for each communicator by its number, its name and the group of each rank of the job
+    begun: for each communicator, what tells how many exchanges this rank has begun on it
     """
 
     def __init__(self, memory: Any, members: Sequence[int], place: int):
@@ -58,6 +59,12 @@ class Records:
         self.own = self.base + RECORD_BYTES * place
         self.rank = self.members[place]
         self.groups: list[tuple[str, list[int]]] = []
+        self.begun: list[Callable[[], int]] = []
+
+    def add(self, label: str, groups: Sequence[int], begun: Callable[[], int]) -> None:
+        """A communicator that this rank has made, the next one by its number."""
+        self.begun.append(begun)
+        self.groups.append((label, list(groups)))
 
     def words(self, at: int, offset: int, count: int) -> Any:
         return (ctypes.c_int64 * count).from_address(at + 8 * offset)
@@ -97,12 +104,13 @@ class Records:
         """Write down that this rank has ended."""
         self.words(self.own, RECORD.index("ended"), 1)[0] = 1
 
-    def needs(self, event: Event, rank: int, other: int) -> bool:
-        """Whether an event of one rank waits for another one, too."""
+    def needs_this(self, event: Event, rank: int) -> bool:
+        """Whether an event of a rank waits for this one, which is in none."""
         if event.number >= len(self.groups):
             return True
         _, group = self.groups[event.number]
-        return group[rank] == group[other]
+        # Who has done its part needn't be waited for: the other one just has not noticed yet.
+        return group[rank] == group[self.rank] and event.sequence > self.begun[event.number]()
 
     def text(self, rank: int) -> str:
         """What a rank does, as people read it."""

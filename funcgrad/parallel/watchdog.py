@@ -94,7 +94,7 @@ def _leave(world: Any) -> None:
         if all(s.ended for s in states.values()):
             return
         for rank, s in states.items():
-            mine = s.inside and s.last and records.needs(s.last, rank, records.rank)
+            mine = s.inside and s.last and records.needs_this(s.last, rank)
             if not mine:
                 waiting_since.pop(rank, None)
             elif time.monotonic() - waiting_since.setdefault(rank, time.monotonic()) > GRACE:

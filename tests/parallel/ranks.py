@@ -19,8 +19,11 @@ import traceback
 from multiprocessing import connection
 from pathlib import Path
 
+from funcgrad.parallel import leftovers
+
 ROOT = Path(__file__).parent.parent.parent
-TIMEOUT = 60
+# Seconds for a job, also on a machine that does ten other things; and for what jobs leave to go.
+TIMEOUT, PATIENCE = 240, 20
 
 
 def mpiexec():
@@ -46,6 +49,23 @@ def environment(**changes):
     return {**os.environ, **own, **changes}
 
 
+class Traces:
+    """What jobs leave in /dev/shm from now on."""
+
+    def __init__(self):
+        self.names, self.older = leftovers.names(), leftovers.processes()
+
+    def left(self):
+        """Names that no process holds, and nobody removes: what other jobs of this machine leave
+        is gone as soon as their supervisors sweep."""
+        end = time.monotonic() + PATIENCE
+        while left := leftovers.unheld(leftovers.names() - self.names, self.older):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.05)
+        return left
+
+
 class RankError(AssertionError):
     """A job failed on some rank."""
 
@@ -60,9 +80,9 @@ class Pool:
 
     def run(self, job, *args, timeout=TIMEOUT):
         """The results of a function ("tests.parallel.jobs:name") on each rank, in their order."""
-        if self.process is None:
-            self.start()
         try:
+            if self.process is None:
+                self.start()
             for c in self.connections:
                 c.send((job, args))
             return self.results(job, time.monotonic() + timeout)

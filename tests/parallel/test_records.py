@@ -21,7 +21,7 @@ def test_waits_are_written_down():
     with records.waiting(0, "making a communicator"):
         assert records.state(3).inside
         assert records.text(3) == "rank 3 in making a communicator"
-    records.groups.append(("data", [0, 0, 1, 1]))
+    records.add("data", [0, 0, 1, 1], int)
     assert records.text(3) == "rank 3 last in making a communicator over (data)"
     records.end()
     assert records.text(3) == "rank 3 has ended, last in making a communicator over (data)"
@@ -35,14 +35,18 @@ def test_history_keeps_the_latest():
     assert [e.number for e in records.history(0)] == list(range(3, RING + 3))
 
 
-def test_who_waits_for_whom():
-    records = Records(None, [0], 0)
-    records.groups.append(("model", [0, 0, 1, 1]))
+def test_who_waits_for_this_rank():
+    records, begun = Records(None, [1], 0), [4]
+    records.add("model", [0, 0, 1, 1], lambda: begun[0])
     with records.waiting(0, "barrier"):
-        event = records.state(0).last
-    assert records.needs(event, 0, 1)
-    assert not records.needs(event, 0, 2)
-    assert records.needs(event._replace(number=9), 0, 2)
+        event = records.state(1).last._replace(sequence=5)
+    assert records.needs_this(event, 0)
+    assert not records.needs_this(event, 2), "of another group"
+    assert records.needs_this(event._replace(number=9), 2), "a communicator that is not made here"
+    begun[0] = 5
+    assert not records.needs_this(event, 0), "this rank has done its part"
+    making = event._replace(sequence=0)
+    assert not records.needs_this(making, 0), "it is made here"
 
 
 def test_stuck_ranks():

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from funcgrad.parallel import leftovers
-from tests.parallel.ranks import environment, missing
+from tests.parallel.ranks import Traces, environment, missing
 
 pytestmark = pytest.mark.mpi
 SURVIVOR = str(Path(__file__).parent / "survivor.py")
@@ -31,7 +30,7 @@ def supervised(folder, kills, steps):
 
 
 def test_kills_leave_no_trace(tmp_path, request):
-    before, older = leftovers.names(), leftovers.processes()
+    traces = Traces()
     kills, steps = (100, 2500) if request.config.getoption("--slow") else (3, 100)
     wanted, restarts = supervised(tmp_path / "undisturbed", 0, steps)
     assert restarts == 0
@@ -40,4 +39,4 @@ def test_kills_leave_no_trace(tmp_path, request):
     # A short job may be done before its last killers come.
     assert restarts == kills or (kills < 100 and restarts >= 1)
     # Wherever it was killed, no job left a name in /dev/shm.
-    assert not leftovers.unheld(leftovers.names() - before, older)
+    assert not traces.left()
