@@ -36,10 +36,11 @@ MANY, SPARSE = 1 << 16, 4
 EACH, MOST_PARTS = 16, 8
 
 
-def _impl(xp, positions, updates, *start, shape, how, lines):
+def _impl(xp, positions, updates, *start, shape, how, lines, wraps):
     out = start[0].reshape(lines, -1).copy() if start else None
     out = xp.zeros((lines, math.prod(shape) // lines), updates.dtype) if out is None else out
     at, values = positions.reshape(lines, -1), updates.reshape(lines, -1)
+    at = xp.where(at < 0, at + out.shape[1], at) if wraps else at
     inside = (at >= 0) & (at < out.shape[1])
     place = xp.nonzero(inside)[0], at[inside]
     if how == "add":
@@ -52,9 +53,10 @@ def _impl(xp, positions, updates, *start, shape, how, lines):
 # The updates, each added or set ("add", "set") at its row-major position in its line of `start` (of
 # zeros of this shape, if there is none), in order. positions: int32; what lies outside is dropped.
 # lines: in how many equal parts arrays and updates fall apart; positions are in a line
+# wraps: negative positions count from a line's end
 elements_p = lowered(
     "scatter_elements",
-    lambda positions, updates, *start, shape, how, lines: ShapedArray(shape, updates.dtype),
+    lambda positions, updates, *start, shape, how, lines, wraps: ShapedArray(shape, updates.dtype),
     _impl,
 )
 
@@ -70,12 +72,15 @@ def element_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         return None
     if not 1 <= aval.size <= min(SPARSE * n, (1 << 31) - 1) or aval.dtype not in DTYPES:
         return None
-    positions = _positions(flat, indices, aval.shape, numbers, eqn.params["mode"])
+    clips = GatherScatterMode.from_any(eqn.params["mode"]) is GatherScatterMode.CLIP
+    unwrapped = None if clips else _unwrapped(flat, indices, aval.shape)
+    positions = unwrapped or _positions(flat, indices, aval.shape, numbers, clips)
     if positions is None:
         return None
     values = flat.reshape(updates, (n,))
     parts = max(d for d in range(1, MOST_PARTS + 1) if n % d == 0)
-    params: dict[str, Any] = {"how": "add" if eqn.prim.name == "scatter_add" else "set"}
+    params: dict[str, Any] = {"wraps": unwrapped is not None}
+    params["how"] = "add" if eqn.prim.name == "scatter_add" else "set"
     if params["how"] == "set" or parts == 1 or aval.size * EACH > n:
         start = [] if x in flat.zeros else [x]
         params |= {"shape": aval.shape, "lines": 1}
@@ -86,8 +91,28 @@ def element_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     return flat.add(add, [x, flat.reduce(sum_p, sums, [0])], aval.strong())
 
 
+def _unwrapped(flat: Any, indices: Atom, shape: tuple[int, ...]) -> Atom | None:
+    """Of indices into one axis the int32 ones that the user gave, if these are what negative ones
+    among them mean, `where(i < 0, i + size, i)`: one pass over them less. None if not."""
+    if len(shape) != 1 or indices.aval.dtype != INT32:
+        return None
+    wrapped = flat.reshaped.get(indices, indices)
+    made = {v: e for e in flat.eqns if e.prim in (select_n_p, lt, add) for v in e.outs}
+    choice = made.get(wrapped)
+    if choice is None or choice.prim is not select_n_p:
+        return None
+    which, given, moved = choice.ins
+    for part, prim, value in ((which, lt, 0), (moved, add, shape[0])):
+        eqn = made.get(part)
+        if eqn is None or eqn.prim is not prim or eqn.ins[0] is not given:
+            return None
+        if type(eqn.ins[1]) is not Literal or eqn.ins[1].value != value:
+            return None
+    return flat.reshape(given, (given.aval.size,))
+
+
 def _positions(
-    flat: Any, indices: Atom, shape: tuple[int, ...], numbers: ScatterDimensionNumbers, mode: Any
+    flat: Any, indices: Atom, shape: tuple[int, ...], numbers: ScatterDimensionNumbers, clips: bool
 ) -> Atom | None:
     """Where windows of one element lie, as int32 (n,): -1 of those that are dropped. None where
     indices are of a dtype that has no such conversion."""
@@ -99,7 +124,6 @@ def _positions(
     n = math.prod(counts)
     wide = flat.convert(flat.reshape(indices, (n, depth)), kind)
     aval = ShapedArray((n,), kind)
-    clips = GatherScatterMode.from_any(mode) is GatherScatterMode.CLIP
 
     def constant(value: int) -> Literal:
         return Literal(np.asarray(value, kind), ShapedArray((), kind))

@@ -8,7 +8,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends import elements
 from funcgrad.backends.llvm import pool
-from tests.backends.checks import check, hosts
+from tests.backends.checks import check, hosts, kernels
 
 N = 1 << 16
 
@@ -58,6 +58,38 @@ def same_natively(f, *args):
         pool.set_num_threads(threads)
         (got,) = fg.jit(f)(*args)
         np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
+
+
+def test_negative_indices_are_the_routines(rng, few):
+    """Those into one axis are no kernel of their own; whatever else makes indices is."""
+    x, y = np.arange(50, dtype=np.float32), rng.standard_normal(200, np.float32)
+    i = rng.integers(-60, 60, 200).astype(np.int32)
+    f = update("add", "drop")
+    assert not kernels(check(f, x, i, y, exact=True))
+    assert not kernels(check(f, x, i.reshape(4, 50), y.reshape(4, 50), exact=True))
+    same_natively(f, x, i, y)
+    for own in (lambda i: fnp.where(i < 0, i + 7, i), lambda i: fnp.where(i < 0, i, i + 50),
+                lambda i: fnp.where(i < 1, i + 50, i)):  # fmt: skip
+        planned = check(lambda x, i, y, own=own: f(x, own(i), y), x, i, y, exact=True)
+        assert kernels(planned) == 1
+        same_natively(lambda x, i, y, own=own: f(x, own(i), y), x, i, y)
+
+
+@pytest.mark.parametrize("own", [(0, 50), (0, 49), (1, 50)])
+def test_indices_of_primitives(own, rng, few):
+    """Only what adds the size to those that are less than zero means negative ones."""
+    x, y = np.arange(50, dtype=np.float32), rng.standard_normal(200, np.float32)
+    i = rng.integers(-60, 60, 200).astype(np.int32)
+    numbers = fg.lax.ScatterDimensionNumbers((), (0,), (0,))
+
+    def f(x, i, y):
+        low, more = own
+        j = fg.lax.select(i < low, i + more, i)
+        return [fg.lax.scatter_add(x, j[:, None], y, numbers, mode="drop")]
+
+    planned = check(f, x, i, y, exact=True)
+    assert kernels(planned) == (own != (0, 50))
+    same_natively(f, x, i, y)
 
 
 @pytest.mark.parametrize("index", ["int8", "uint8", "int16", "uint32", "int64"])

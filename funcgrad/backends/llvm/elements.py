@@ -26,8 +26,9 @@ _JOB = (*_CALL, "ranges")
 # Updates looked at before those of a range are applied, and how far ahead of that their places are
 # asked for.
 CHUNK, AHEAD = 2048, 24
-# How many updates of a chunk are asked whether they go where the one before goes.
-SAMPLE = 64
+# How many updates of a chunk are asked whether they go where the one before goes; above so many
+# that do, runs are long enough (of ten) to be worth a branch at each end.
+SAMPLE, RUNS = 64, 57
 # Ranges at most: each task looks at all updates, which takes a tenth of the time of applying them.
 MOST = 16
 
@@ -39,7 +40,8 @@ def elements_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
     how, dtype = step.params["how"], updates.dtype
     # What is set is bits.
     kind = dtype.name if dtype.kind == "f" and how == "add" else f"int{8 * dtype.itemsize}"
-    name = f"fg_elements_{how}_{kind}_{len(start)}"
+    wraps = "wrap" if step.params["wraps"] else "plain"
+    name = f"fg_elements_{how}_{kind}_{len(start)}_{wraps}"
     install(name)
     lines = step.params["lines"]
     return name, (lines, positions.size // lines, math.prod(step.params["shape"]) // lines)
@@ -49,16 +51,18 @@ def elements_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
 def install(name: str, target: Engine | None = None) -> int:
     """Compile a function that `elements_call` names; bind its symbol, return its address.
 
-    >>> install("fg_elements_add_float32_1") == install("fg_elements_add_float32_1")
+    >>> name = "fg_elements_add_float32_1_wrap"
+    >>> install(name) == install(name)
     True
     """
     target = target or engine()
     pool.bind(target)
-    _, _, how, dtype, starts = name.split("_")
+    _, _, how, dtype, starts, wraps = name.split("_")
 
     def write() -> ir.Module:
         module = ir.Module("elements")
-        _Writer(module, how, dtype, starts == "1", target.target.vector_bits == 512).entry(name)
+        packs = target.target.vector_bits == 512
+        _Writer(module, how, dtype, starts == "1", wraps == "wrap", packs).entry(name)
         return module
 
     library = target.compile(write, level=2, key=f"{name} {generator('elements')}")
@@ -69,8 +73,11 @@ def install(name: str, target: Engine | None = None) -> int:
 class _Writer:
     """Writes the functions of one dtype and way to combine."""
 
-    def __init__(self, module: ir.Module, how: str, dtype: str, starts: bool, packs: bool):
-        self.module, self.adds, self.starts, self.packs = module, how == "add", starts, packs
+    def __init__(
+        self, module: ir.Module, how: str, dtype: str, starts: bool, wraps: bool, packs: bool
+    ):
+        self.module, self.adds, self.starts = module, how == "add", starts
+        self.wraps, self.packs = wraps, packs
         self.floats = dtype.startswith("float")
         self.width = np.dtype(dtype).itemsize
         kinds = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
@@ -114,7 +121,7 @@ class _Writer:
                     own = code.at(positions, first, I32), code.at(updates, first, self.kind)
                     code.call(checked, out, *own, ((t + 1) * n - first).min(CHUNK), size)
                 with one, code.range(0, n, CHUNK) as first:
-                    parts = first, (first + CHUNK).min(n), low, count
+                    parts = first, (first + CHUNK).min(n), low, count, size
                     kept = code.call(pack, positions, updates, *parts, places, values)
                     code.call(apply, out, places, values, Int(code, kept), count)
         code.ret()
@@ -132,12 +139,13 @@ class _Writer:
             code.b.call(fill, [out, ir.IntType(8)(0), nbytes, no])
 
     def _pack(self) -> ir.Function:
-        """i64 pack(positions, updates, first, last, low, count, places, values): how many of these
-        updates are in the range, whose places in it and values are written one after the other."""
-        kinds = [PTR, PTR, I64, I64, I64, I64, PTR, PTR]
+        """i64 pack(positions, updates, first, last, low, count, size, places, values): how many of
+        these updates are in the range, whose places in it and values are written one after the
+        other."""
+        kinds = [PTR, PTR, I64, I64, I64, I64, I64, PTR, PTR]
         code = Code(self.module, "pack", kinds, result=I64)
         code.function.attributes.add("noinline")
-        positions, updates, first, last, low, count, places, values = code.args
+        positions, updates, first, last, low, count, size, places, values = code.args
         b, kept = code.b, code.variable(I64, I64(0))
         low32, count32 = b.trunc(low.value, I32), b.trunc(count.value, I32)
         lanes = min(16, 64 // self.width) if self.packs else 1
@@ -147,7 +155,8 @@ class _Writer:
             index, value = ir.VectorType(I32, lanes), ir.VectorType(self.kind, lanes)
             lows, counts = code.splat(low32, lanes), code.splat(count32, lanes)
             with code.range(first, whole, lanes) as i:
-                place = b.sub(code.load(code.at(positions, i, I32), index, 4), lows)
+                place = self._wrapped(code, code.load(code.at(positions, i, I32), index, 4), size)
+                place = b.sub(place, lows)
                 inside = b.icmp_unsigned("<", place, counts)
                 at = Int(code, kept.get())
                 x = code.load(code.at(updates, i, self.kind), value, self.width)
@@ -158,7 +167,8 @@ class _Writer:
                 some = code.intrinsic("ctpop", bits)
                 kept.set(at + Int(code, b.zext(some, I64)))
         with code.range(whole, last) as i:
-            place = b.sub(code.load(code.at(positions, i, I32), I32), low32)
+            place = self._wrapped(code, code.load(code.at(positions, i, I32), I32), size)
+            place = b.sub(place, low32)
             at = Int(code, kept.get())
             code.store(place, code.at(places, at, I32))
             code.store(self._load(code, updates, i),
@@ -167,6 +177,15 @@ class _Writer:
             kept.set(at + Int(code, b.zext(inside, I64)))
         code.ret(kept.get())
         return code.function
+
+    def _wrapped(self, code: Code, position: ir.Value, size: Int) -> ir.Value:
+        """A position, or a vector of them, from the beginning."""
+        if not self.wraps:
+            return position
+        shift, more = I32(31), code.b.trunc(size.value, I32)
+        if isinstance(position.type, ir.VectorType):
+            shift, more = (code.splat(x, position.type.count) for x in (shift, more))
+        return code.b.add(position, code.b.and_(code.b.ashr(position, shift), more))
 
     def _compressed(self, code: Code, x: ir.Value, mask: ir.Value) -> ir.Value:
         """The lanes that are on, one after the other."""
@@ -195,7 +214,7 @@ class _Writer:
                 pair = (code.load(code.at(places, i - j, I32), I32) for j in (0, 1))
                 more = b.zext(b.icmp_unsigned("==", *pair), I64)
                 same.set(b.add(same.get(), more))
-        with code.either(Int(code, same.get()) > SAMPLE // 4) as (yes, no):
+        with code.either(Int(code, same.get()) > RUNS) as (yes, no):
             with yes:
                 code.call(runs, *code.args)
             with no:
@@ -218,27 +237,42 @@ class _Writer:
         def element(at: ir.Value) -> ir.Value:
             return code.at(out, Int(code, b.zext(at, I64)), self.kind)
 
+        def update(i: Int, to: ir.Value) -> None:
+            x = self._load(code, values, i)
+            code.store(add(b.load(to, typ=self.kind), x) if self.adds else x, to)
+
         add = b.fadd if self.floats else b.add
         with code.when(n <= 0):
             code.ret()
         # Any element will do at first: it is stored as it is.
         here = code.variable(PTR, out)
         total = code.variable(self.kind, b.load(out, typ=self.kind))
-        with code.range(0, n) as i:
-            at = place(i)
+        start = code.i64(0)
+        if not checked and not runs:
+            start = n // 4 * 4
+            with code.range(0, start, 4) as i:
+                # A load for two places: there is more to load than to compute.
+                pairs = [code.load(code.at(places, i + j, I32), I64, 4).value for j in (0, 2)]
+                for j in range(4):
+                    code.prefetch(element(place(i + AHEAD + j)), write=True)
+                for j in range(4):
+                    pair = b.lshr(pairs[j // 2], I64(j % 2 * 32))
+                    update(i + j, element(b.trunc(pair, I32)))
+        with code.range(start, n) as i:
+            at = self._wrapped(code, place(i), size) if checked else place(i)
             inside = b.icmp_unsigned("<", at, size32) if checked else ir.IntType(1)(1)
             if not checked:
                 code.prefetch(element(place(i + AHEAD)), write=True)
             with b.if_then(inside):
-                x, to = self._load(code, values, i), element(at)
+                to = element(at)
                 if runs:
                     with b.if_then(b.icmp_unsigned("!=", to, here.get())):
                         code.store(total.get(), here.get())
                         here.set(to)
                         total.set(b.load(to, typ=self.kind))
-                    total.set(add(total.get(), x))
+                    total.set(add(total.get(), self._load(code, values, i)))
                 else:
-                    code.store(add(b.load(to, typ=self.kind), x) if self.adds else x, to)
+                    update(i, to)
         if runs:
             code.store(total.get(), here.get())
         code.ret()
