@@ -9,6 +9,7 @@ an index is affine only on finer axes than the shape's, its domain is cut that w
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +23,7 @@ from funcgrad.backends.views import (
     DEEP,
     View,
     alias_of,
-    alone,
+    final_readers,
     frame_axes,
     is_pad,
     lines_fill,
@@ -237,7 +238,10 @@ class Analysis:
     def _frame_views(self, outs: Sequence[Atom]) -> None:
         """Products read lines of windows as if an array were padded, if it is in memory anyway, and
         nobody else reads the padded one."""
-        framed = {k: v for k, v in self.views.items() if is_pad(self.made.get(v.base))}
+        framed: dict[Var, list[Eqn]] = {}
+        for (eqn, i), view in self.views.items():
+            if not i and is_pad(self.made.get(view.base)) and lines_fill(eqn, view):
+                framed.setdefault(view.base, []).append(eqn)
         if not framed:
             return
         readers: dict[Atom, list[Eqn | None]] = {}
@@ -246,16 +250,17 @@ class Analysis:
                 readers.setdefault(a, []).append(eqn)
         for a in outs:
             readers.setdefault(a, []).append(None)
-        for (eqn, i), view in framed.items():
-            pad = self.made[view.base]
+        for base, products in framed.items():
+            pad = self.made[base]
             frame, x = frame_axes(pad), self.alias(pad.ins[0])
-            if i or frame is None or type(x) is not Var or not lines_fill(eqn, view):
+            if frame is None or type(x) is not Var:
                 continue
             known = self.made.get(x)
             kept = known is None or x in self.forced or self.costs[known] is None
-            if kept and alone(view.base, eqn, readers):
-                self.views[eqn, i] = view._replace(base=x, frame=frame)
-                self.forced.discard(view.base)
+            if kept and Counter(final_readers(base, readers)) == Counter(products):
+                for eqn in products:
+                    self.views[eqn, 0] = self.views[eqn, 0]._replace(base=x, frame=frame)
+                self.forced.discard(base)
                 self.forced.add(x)
 
     def _may_inline(self, eqn: Eqn) -> bool:

@@ -7,55 +7,88 @@ what it reaches and for its results, which pay if there are enough features and 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from funcgrad.backends.program import Frame, GemmStep
+from funcgrad.backends.program import Frame, GemmAxes, GemmStep
 
+IMAGES, KERNEL = 1, 2
 TAPS, POINTS = 3, 16
 LEAST_WORK = 1 << 19  # multiplications of sums of products
 MOST_KERNEL = 1 << 23  # elements of the transformed kernel
 # What transforming 16 tiles takes for a channel and for a feature, beside 16 multiplications for
 # both: vectors are as many as tiles.
 INPUT_COST, OUTPUT_COST = 7.0, 6.0
+PART_COST = 0.3
 GAIN = 1.1
 
 
-def windows_side(s: GemmStep) -> int:
-    """Which operand of a product has windows that are multiplied by tiles: 1: a, 2: b, 0: none.
+def tiles_of(s: GemmStep) -> tuple[int, int]:
+    """The form that a product by tiles has, and which operand has the windows: 1: a, 2: b.
+
+    IMAGES: of windows and a kernel; KERNEL: of windows and the gradient of their results, with
+    features before places in both. 0, 0 for other products, and where tiles don't pay.
 
     >>> import numpy as np
     >>> from funcgrad.backends.program import GemmAxes, Ref
     >>> f32, ref, rows = np.dtype("float32"), Ref("arena"), (1024, 1)
     >>> axes = GemmAxes(((64, 576),), ((32, 34), (32, 1)), ((64, 9, 1156), (3, 3, 34), (3, 1, 1)))
     >>> sizes = (64, 1024, 576, ref, ref, ref, rows, rows, rows, ((32, 0, 73984, 65536),))
-    >>> windows_side(GemmStep(f32, f32, *sizes, axes))
-    2
+    >>> tiles_of(GemmStep(f32, f32, *sizes, axes))
+    (1, 2)
     """
-    axes, frame = s.axes, s.frame
-    if axes is None or s.dtype.name not in ("float32", "float64") or s.out != s.dtype:
-        return 0
-    for side, (rows, cols, c) in enumerate(
-        ((axes.m, axes.n, s.c_strides[0]), (axes.n, axes.m, s.c_strides[1]))
-    ):
-        fits = len(rows) == 2 and len(cols) == 1 and len(axes.k) == 3 and c == 1
-        if not fits or [span[0] for span in axes.k[1:]] != [TAPS, TAPS]:
-            continue
-        (height, line), (width, step) = rows
-        channels, plane = axes.k[0][0], axes.k[0][1 + side]
-        steps = [span[1 + side] for span in axes.k[1:]]
-        moves = [plane, *(span[1 + side] for span in s.batch)]
-        one_kernel = not any(span[2 - side] for span in s.batch)
-        if steps != [line, 1] or step != 1 or not one_kernel:
-            continue
-        if frame is not None and not _is_around(frame, side, line, moves):
-            continue
-        images = math.prod(span[0] for span in s.batch)
-        if tiles_pay(images, (height, width), channels, cols[0][0]):
-            return side + 1
-    return 0
+    if s.axes is None or s.dtype.name not in ("float32", "float64") or s.out != s.dtype:
+        return 0, 0
+    for side in range(2):
+        if _is_of_images(s, s.axes, side):
+            return IMAGES, side + 1
+        if _is_of_kernel(s, s.axes, side):
+            return KERNEL, side + 1
+    return 0, 0
 
 
-def _is_around(frame: Frame, side: int, line: int, moves: list[int]) -> bool:
-    """Whether a frame is that of the windows' planes, which lie as given by their distances."""
+def _is_of_images(s: GemmStep, axes: GemmAxes, side: int) -> bool:
+    places, features = (axes.n, axes.m) if side else (axes.m, axes.n)
+    if len(places) != 2 or len(features) != 1 or len(axes.k) != 3 or s.c_strides[side] != 1:
+        return False
+    (height, line), (width, _) = places
+    (channels, *_), *taps = axes.k
+    if _steps(places, 0) != [line, 1] or not _are_taps(taps, side, line):
+        return False
+    images = math.prod(span[0] for span in s.batch)
+    one_kernel = not any(span[2 - side] for span in s.batch)
+    moves = _steps([axes.k[0], *s.batch], side)
+    pays = tiles_pay(images, (height, width), channels, features[0][0])
+    return pays and one_kernel and _is_around(s.frame, side, line, moves)
+
+
+def _is_of_kernel(s: GemmStep, axes: GemmAxes, side: int) -> bool:
+    windows, features = (axes.n, axes.m) if side else (axes.m, axes.n)
+    if len(windows) != 3 or len(features) != 1 or len(axes.k) not in (2, 3) or s.batch:
+        return False
+    *images, (height, *lines), (width, *steps) = axes.k
+    line, (channels, *_) = lines[side], windows[0]
+    if steps != [1, 1] or not _are_taps(windows[1:], 0, line):
+        return False
+    count = math.prod(span[0] for span in images)
+    moves = [windows[0][1], *_steps(images, side)]
+    pays = tiles_pay(count, (height, width), channels, features[0][0], PART_COST)
+    return pays and _is_around(s.frame, side, line, moves)
+
+
+def _steps(spans: Sequence[tuple[int, ...]], side: int) -> list[int]:
+    """How far axes move in an operand."""
+    return [span[1 + side] for span in spans]
+
+
+def _are_taps(spans: Sequence[tuple[int, ...]], side: int, line: int) -> bool:
+    """Whether axes are those of 3×3 neighbours in an operand with such lines."""
+    return [span[0] for span in spans] == [TAPS, TAPS] and _steps(spans, side) == [line, 1]
+
+
+def _is_around(frame: Frame | None, side: int, line: int, moves: list[int]) -> bool:
+    """Whether a frame, if there is one, is that of the windows' planes, so far from each other."""
+    if frame is None:
+        return True
     if frame.operand != side or len(frame.axes) != 2:
         return False
     height, width = (sum(axis) for axis in frame.axes)
@@ -63,15 +96,19 @@ def _is_around(frame: Frame, side: int, line: int, moves: list[int]) -> bool:
     return line == width and not any(move < 0 or move % whole for move in moves)
 
 
-def tiles_pay(images: int, size: tuple[int, int], channels: int, features: int) -> bool:
+def tiles_pay(
+    images: int, size: tuple[int, int], channels: int, features: int, parts: float = 0.0
+) -> bool:
     """Whether tiles take less time than sums of products do, for results of a size.
+
+    parts: what adding the products of a tile to a sum in memory takes, beside multiplying
 
     >>> tiles_pay(32, (32, 32), 64, 64), tiles_pay(32, (32, 32), 3, 64)
     (True, False)
     """
     positions, tiles = size[0] * size[1], -(-size[0] // 2) * -(-size[1] // 2)
     direct = 9.0 * channels * features * positions
-    ours = POINTS * channels * features + INPUT_COST * POINTS * channels
+    ours = POINTS * channels * features * (1 + parts) + INPUT_COST * POINTS * channels
     ours = (ours + OUTPUT_COST * POINTS * features) * tiles
     small = POINTS * channels * features <= MOST_KERNEL
     return small and images * direct >= LEAST_WORK and direct >= GAIN * ours

@@ -16,7 +16,7 @@ from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import RULES, VIEWS
 from funcgrad.backends.pull import Pull
 from funcgrad.backends.scalars import HALVES
-from funcgrad.backends.tiles import TAPS, tiles_pay
+from funcgrad.backends.tiles import PART_COST, TAPS, tiles_pay
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 
 if TYPE_CHECKING:
@@ -98,24 +98,26 @@ def lines_fill(eqn: Eqn, view: View) -> bool:
 
 
 def _is_tiled(eqn: Eqn, view: View) -> bool:
-    """Whether a product of windows is one by tiles."""
-    if len(view.shape) != 7 or view.shape[0] > 1 or view.shape[4:6] != (TAPS, TAPS):
+    """Whether a product of windows is one by tiles, with a kernel or with a gradient."""
+    shape, taps = view.shape, (TAPS, TAPS)
+    if len(shape) != 7 or shape[0] > 1 or view.strides[2:4] != view.strides[4:6]:
         return False
-    (_, images, *size), features = view.shape[:4], eqn.ins[1].aval.shape[1]
-    pays = tiles_pay(images, (size[0], size[1]), view.shape[6], features)
-    return pays and view.strides[2:4] == view.strides[4:6]
+    if view.strides[5] != 1:
+        return False
+    features = eqn.ins[1].aval.shape[1]
+    if shape[4:6] == taps and tiles_pay(shape[1], (shape[2], shape[3]), shape[6], features):
+        return True
+    size = shape[4], shape[5]
+    return shape[2:4] == taps and tiles_pay(shape[6], size, shape[1], features, PART_COST)
 
 
-def alone(var: Var, product: Eqn, readers: Mapping[Atom, list[Eqn | None]]) -> bool:
-    """Whether a value is moved to a product, and read by nothing else."""
-    while len(readers[var]) == 1:
-        (eqn,) = readers[var]
-        if eqn is product:
-            return True
-        if eqn is None or eqn.prim.name not in VIEWS:
-            return False
-        var = eqn.outs[0]
-    return False
+def final_readers(var: Var, readers: Mapping[Atom, list[Eqn | None]]) -> list[Eqn | None]:
+    """Who reads a value, or what only views it, as often as they do; None: who is outside."""
+    found: list[Eqn | None] = []
+    for eqn in readers.get(var, []):
+        views = eqn is not None and eqn.prim.name in VIEWS
+        found += final_readers(eqn.outs[0], readers) if eqn is not None and views else [eqn]
+    return found
 
 
 def alias_of(atom: Atom, made: Mapping[Var, Eqn]) -> Atom:

@@ -48,6 +48,8 @@ CASES = {
     "three features": ((2, 3, 20, 50), (16, 3, 7, 7),
                        {"window_strides": (2, 2), "padding": [(3, 2), (3, 4)]}),
     "few to few features": ((2, 7, 9, 80), (5, 7, 3, 3), {"padding": [ONE, ONE]}),
+    "tiles": ((3, 24, 13, 15), (33, 24, 3, 3), {"padding": [ONE, (2, 0)]}),
+    "tiles of a larger array": ((2, 24, 19, 40), (20, 24, 3, 3), {"padding": [(-2, 1), (0, -1)]}),
     "small": ((1, 2, 4, 4), (2, 2, 3, 3), {}),
     "padding only": ((2, 8, 1, 1), (16, 8, 3, 3), {"padding": [(6, 6), (7, 5)]}),
     "kernel too large": ((2, 8, 2, 2), (16, 8, 3, 3), {}),
@@ -103,7 +105,7 @@ def test_compiled(case, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("case", ["plain", "three features", "long sums", "channels last"])
+@pytest.mark.parametrize("case", ["plain", "tiles", "three features", "long sums", "channels last"])
 def test_the_number_of_threads_changes_nothing(case, dtype):
     x, w, conv = sample(case, dtype)
     x = np.concatenate([x] * 40, axis=0)
@@ -272,7 +274,14 @@ def test_what_is_padded_elsewhere_is_padded_once():
     def conv(x, w):
         return conv_general_dilated(x, w, ONE, **kw)
 
-    assert steps(lambda x, w: [conv(x, w), conv(x, -w)]) == (1, [None, None])
+    pads, frames = steps(lambda x, w: [conv(x, w), conv(x, -w)])
+    assert (pads, frames.count(None)) == (0, 0)
+
+    def shown(x, w):
+        padded = fg.numpy.pad(x, [(0, 0), (0, 0), *kw["padding"]])
+        return [conv_general_dilated(padded, w, ONE, "VALID"), padded]
+
+    assert steps(shown) == (1, [None])
     assert steps(lambda x, w: [conv(abs(x), w)])[1] == [None]  # computed as it is padded
     pads, frames = steps(lambda x, w: [y := abs(x), conv(y, w)])
     assert (pads, frames[0] is None) == (0, False)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from funcgrad.backends.program import Frame, GemmAxes
-from funcgrad.backends.tiles import windows_side
+from funcgrad.backends.tiles import IMAGES, tiles_of
 from funcgrad.core.record import replace
 from tests.backends.llvm.test_gemm_winograd import SHAPES, step_of
 
@@ -12,7 +12,7 @@ def test_which_products_go_this_way():
     """Windows of 3×3 neighbours, all with one kernel, of so many channels and features that the
     transforms pay."""
     step, other = step_of(SHAPES[0], "float32"), np.dtype("float16")
-    assert windows_side(step) == 2
+    assert tiles_of(step) == (IMAGES, 2)
     (features,), (rows, columns), (channels, taps, inner) = step.axes.m, step.axes.n, step.axes.k
     for changed in (
         {"dtype": other, "out": other},
@@ -26,4 +26,4 @@ def test_which_products_go_this_way():
         {"frame": Frame(1, 0, 128 * 34, ((32, 1, 1),))},
         {"frame": Frame(1, 0, 64, ((64, 2, 2), (32, 1, 1)))},
     ):  # fmt: skip
-        assert windows_side(replace(step, **changed)) == 0, changed
+        assert tiles_of(replace(step, **changed)) == (0, 0), changed

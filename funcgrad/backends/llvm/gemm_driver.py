@@ -39,12 +39,16 @@ from funcgrad.backends.llvm.gemm_pack import Format
 from funcgrad.backends.llvm.gemm_packed import Packed
 from funcgrad.backends.llvm.gemm_placed import Placed
 from funcgrad.backends.llvm.gemm_strips import Strips
+from funcgrad.backends.llvm.gemm_tiles import Tiles
 from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 from funcgrad.backends.llvm.gemm_windows import Windows
 from funcgrad.backends.llvm.gemm_winograd import Winograd
+from funcgrad.backends.llvm.gemm_winograd_kernel import WinogradKernel
 from funcgrad.backends.llvm.target import Target
+from funcgrad.backends.tiles import IMAGES, KERNEL
 
+TILED_WAYS: dict[int, type[Tiles]] = {IMAGES: Winograd, KERNEL: WinogradKernel}
 PAGE = 4096
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing
 FEW_ROWS = 128  # of A, to which packing B is dear
@@ -292,8 +296,8 @@ class Driver:
                 with some:
                     self._set_inner(call)
                     # Who calls a product for all ways doesn't ask for tiles.
-                    others = [x for x in self.gathered.values() if x[1].name != Winograd.name]
-                    ways(others)
+                    tiled = [kind.name for kind in TILED_WAYS.values()]
+                    ways([x for x in self.gathered.values() if x[1].name not in tiled])
                 with none:
                     items()
         with code.when(apart):
@@ -344,8 +348,7 @@ class Driver:
         # Only elements that are multiplied as they lie are read one by one.
         as_it_is = self.fmt.storage == self.fmt.acc
         if as_it_is:
-            winograd = Way(Winograd.name, lambda: Winograd(parts).function)
-            ways.append((lambda call: call["tiled"].ne(0), winograd))
+            ways += [_tiled_way(form, kind, parts) for form, kind in TILED_WAYS.items()]
         if as_it_is and Lines.works(parts):
             strips = Way(Strips.name, lambda: Strips(parts).function)
             ways.append((lambda call: Strips.serves(call, parts), strips))
@@ -410,6 +413,10 @@ class Driver:
 
 def _is_thin(m: Int, n: Int) -> Bool:
     return (n <= THIN) & (m > 2 * THIN)
+
+
+def _tiled_way(form: int, kind: type[Tiles], parts: Parts) -> tuple[Callable[[Any], Any], Way]:
+    return (lambda call: call["tiled"].eq(form)), Way(kind.name, lambda: kind(parts).function)
 
 
 def symbol(fmt: Format, out: Format, way: str = "") -> str:

@@ -30,10 +30,11 @@ CALL = (
     # 0, or the address of `AXES`, which then take the place of the strides of a and b.
     "axes",
     # 0, or the address of `gemm_frames.FRAME`: windows' strides are in an array with zeros around
-    # what is in memory. Of all ways, strips and winograd alone take it.
+    # what is in memory. Of all ways, strips and those by tiles alone take it.
     "frame",
-    # Whose windows are multiplied by tiles: 0 if none are, 1 if a's, 2 if b's.
-    "tiled",
+    # 0, or the form of products of 3×3 windows that `backends.tiles` knows, and whose windows they
+    # are: 1 a's, 2 b's.
+    "tiled", "windows",
 )  # fmt: skip
 # Each matrix axis as MAX_AXES axes, outermost first: their sizes, then their strides.
 MAX_AXES = 6

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job
 from funcgrad.backends.program import GemmStep
-from funcgrad.backends.tiles import windows_side
+from funcgrad.backends.tiles import tiles_of
 
 
 class ProductCall(NamedTuple):
@@ -115,5 +115,5 @@ def product_words(s: GemmStep) -> dict[str, int]:
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
     if s.axes is None:
         return words
-    tiled = {"tiled": windows_side(s)}
-    return words | gemm_job.inner_words(s.axes) | {"axes": 1} | tiled
+    form, side = tiles_of(s)
+    return words | gemm_job.inner_words(s.axes) | {"axes": 1, "tiled": form, "windows": side}

@@ -30,9 +30,15 @@ CACHE_SHARE = 2, 3  # of a core's own cache, for what is transformed at a time
 
 
 class Tiles:
-    """A way that multiplies by tiles; `fields` begins with `TILED`."""
+    """A way that multiplies by tiles.
 
+    name: of the way; fields: those of its record, `TILED` first
+    function: void(ptr call), of a call of `SHARED` that has axes and says "tiled", maybe a frame
+    """
+
+    name = ""
     fields: tuple[str, ...] = TILED
+    function: ir.Function
 
     def __init__(self, parts: Parts):
         self.parts, self.tile, self.fmt = parts, parts.tile, parts.fmt

@@ -31,7 +31,7 @@ FIELDS = (
 
 
 class Winograd(Tiles):
-    """Writes `function`: void(ptr call), of a call of `SHARED` that has tables, maybe a frame."""
+    """The way of convolutions, by their kernels."""
 
     name, fields = "winograd", FIELDS
 
@@ -266,7 +266,7 @@ class Winograd(Tiles):
 
     def _orient(self, code: Code, given: Record, call: Record) -> None:
         """Fills a call of `FIELDS` up to its geometry from one of a and b."""
-        in_b = given["tiled"].eq(2)
+        in_b = given["windows"].eq(2)
         names = {
             "cols": "nm", "x_b0": ("a_b0", "b_b0"), "x_b1": ("a_b1", "b_b1"), "x": "ab", "w": "ba",
             "w_cols": ("b_cols", "a_rows"), "w_ks": ("b_ks", "a_ks"), "c_cs": ("c_cs", "c_rs"),

@@ -17,9 +17,9 @@ SHAPES = [
     (3, 24, 33, 17, 19, (1, 1, 1, 1)),
     (3, 24, 40, 15, 17, (0, 0, 0, 0)),
     (2, 24, 33, 11, 72, (2, 2, 2, 2)),
-    (2, 20, 15, 9, 131, (0, 1, 1, 0)),
+    (2, 24, 33, 9, 131, (0, 1, 1, 0)),
     (1, 48, 64, 40, 39, (1, 0, 0, 1)),
-    (9, 40, 20, 7, 7, (1, 1, 1, 1)),
+    (9, 64, 60, 8, 7, (1, 1, 1, 1)),
     (40, 33, 16, 2, 2, (1, 1, 1, 1)),
 ]
 
@@ -43,24 +43,29 @@ def step_of(shape, dtype, framed=True, flipped=False):
                     (0, 0), (0, 0), (size, 1), batch, axes, frame)  # fmt: skip
 
 
-def run(step, shape, w, x, cpu="host"):
-    """What generated code makes of a kernel and of images without zeros."""
-    n, _, features, height, width, (top, bottom, left, right) = shape
+def execute(step, way, operands, out, cpu):
+    """Write a product that goes a way, as generated code does it, to an array."""
     call, dtype = product_call(step), step.dtype.name
-    assert product_kind(step) == (dtype, dtype, "winograd")
-    if step.frame is None:
-        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    flipped = step.axes.k[1][1] < 0
-    out = np.full((n, features, height, width), 7, dtype)
+    assert product_kind(step) == (dtype, dtype, way)
     words, kept = (ctypes.c_int64 * len(call.words))(*call.words), []
-    start = w.ctypes.data + 8 * w.itemsize * flipped
-    for name, address in (("a", start), ("b", x.ctypes.data), ("c", out.ctypes.data)):
-        words[call.places[name]] = address
+    for name, x in (*operands.items(), ("c", out)):
+        words[call.places[name]] = x if isinstance(x, int) else x.ctypes.data
     for name, table in call.tables.items():
         kept.append((ctypes.c_int64 * len(table))(*table))
         words[call.places[name]] = ctypes.addressof(kept[-1])
-    function = gemm.install(dtype, dtype, engine_for(cpu), "winograd")
+    function = gemm.install(dtype, dtype, engine_for(cpu), way)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(ctypes.addressof(words))
+
+
+def run(step, shape, w, x, cpu="host"):
+    """What generated code makes of a kernel and of images without zeros."""
+    n, _, features, height, width, (top, bottom, left, right) = shape
+    if step.frame is None:
+        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    flipped = step.axes.k[1][1] < 0
+    out = np.full((n, features, height, width), 7, step.dtype)
+    start = w.ctypes.data + 8 * w.itemsize * flipped
+    execute(step, "winograd", {"a": start, "b": x}, out, cpu)
     return out
 
 

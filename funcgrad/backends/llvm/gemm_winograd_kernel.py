@@ -1,0 +1,233 @@
+"""The way of the generated GEMM for gradients of kernels of 3×3 elements: by tiles (`gemm_tiles`).
+
+The transpose of the convolution by its kernel: the sum of Gᵀ[(Bᵀ d B) ⊙ (A y Aᵀ)]G over tiles, of
+2×2 elements y of the gradient of results and 4×4 elements d of the images. Here ⊙ multiplies each
+feature of y with each channel of d, 16 products of matrices whose sums are over tiles. They are cut
+into parts by shapes alone, whose sums are added in order. Gradients that aren't finite are computed
+once more, as sums of products.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_frames import FRAME
+from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles
+from funcgrad.backends.tiles import POINTS, TAPS
+
+FIELDS = (
+    *TILED,
+    # The gradient of results: an image's, a feature's and a line's distance.
+    "y", "y_b0", "y_b1", "y_plane", "y_pitch",
+    # That of the kernel, of which elements of a feature are in the order of channels, then taps.
+    "c", "c_cs", "c_ns",
+    # Parts, how many tiles each has; their sums, a row of which has channels in whole panels.
+    "parts", "apiece", "sums", "across_sums",
+)  # fmt: skip
+LEAST_PART, MOST_PARTS = 256, 32  # tiles of a part; parts
+
+
+class WinogradKernel(Tiles):
+    """The way of gradients of kernels."""
+
+    name, fields = "winograd_kernel", FIELDS
+
+    def __init__(self, parts: Parts):
+        super().__init__(parts)
+        own: dict[str, str | int] = {"pitch": "y_pitch", "y_low": 0, "x_low": 0}
+        own |= {"y_size": "height", "x_size": "width"}
+        self.input = self.transform("winograd_reached", "channels", {}, reach=True)
+        self.given = self.transform("winograd_given", "cols", own, reach=False)
+        self.exact = self._exact()
+        self.function = self._function(self._task(), self._finish())
+
+    def _task(self) -> ir.Function:
+        """Parts [begin, end): their sums of products."""
+        code = Code(self.parts.module, "winograd_part", [PTR, I64, I64])
+        call, acc = Record(code, FIELDS, code.args[0]), self.acc
+        channels, cols, room, mine = (call[f] for f in ("channels", "cols", "room", "mine"))
+        points, lines = (channels + cols) * room * POINTS, self.kept(call) * 8
+        step = self.parts.panel_elements(self.tile.cols, mine)
+        packed = channels.ceil_div(self.tile.cols) * step
+        own = code.call(self.parts.take, (points + lines + packed) * self.fmt.acc_bytes)
+        given, beside = (code.at(own, at, acc) for at in (channels * room * POINTS, points))
+        panels = code.at(own, points + lines, acc)
+        with code.range(code.args[1], code.args[2]) as part:
+            start = part * call["apiece"]
+            stop = (start + call["apiece"]).min(call["total"])
+            with code.range(start, stop, mine) as first:
+                tiles = first, (first + mine).min(stop)
+
+                def read(item: Int, begin: Int, end: Int, at: Int) -> None:
+                    for name, rows, to, plane, function in (
+                        ("x", channels, own, "plane", self.input),
+                        ("y", cols, given, "y_plane", self.given),
+                    ):
+                        image = self.item(code, call, name, item)
+                        with code.range(0, rows) as row:
+                            source = code.at(image, row * call[plane], acc)
+                            where = code.at(to, row * room + at, acc)
+                            code.call(function, call.pointer, source, beside, where, begin, end)
+
+                self.each_image(code, call, tiles, read)
+                places = own, given, (panels, step), part
+                self._multiply(code, call, places, tiles[1] - tiles[0], first - start)
+        code.call(self.parts.give, own)
+        code.ret()
+        return code.function
+
+    def _multiply(self, code: Code, call: Record, places: tuple, tiles: Int, add: Int) -> None:
+        """The 16 products of some tiles, of which each element of y meets panels of channels."""
+        (own, given, (panels, step), part), acc, cols = places, self.acc, self.tile.cols
+        channels, features, room, wide = (
+            call[f] for f in ("channels", "cols", "room", "across_sums")
+        )
+        with code.range(0, POINTS) as point:
+            source = code.at(own, point * channels * room, acc)
+            code.call(self.parts.pack_b, panels, source, channels, tiles, room, 1, step)
+            a = code.at(given, point * features * room, acc)
+            c = code.at(call.pointer_at("sums"), (part * POINTS + point) * features * wide, acc)
+
+            def rows(height: int, i: Int) -> None:
+                with code.range(0, channels, cols) as j:
+                    panel = code.at(panels, j // cols * step, acc)
+                    out = code.at(c, i * wide + j, acc)
+                    kernel = self.parts.kernels.direct(height, self.tile.vectors, masked=False)
+                    a_i = code.at(a, i * room, acc)
+                    code.call(kernel, tiles, a_i, room, 1, panel, cols, out, wide, cols, add)
+
+            at = code.i64(0)
+            for height in (8 if self.tile.rows >= 8 else 6, 4, 2, 1):
+                stop = at + (features - at) // height * height
+                with code.range(at, stop, height) as i:
+                    rows(height, i)
+                at = stop
+
+    def _finish(self) -> ir.Function:
+        """GᵀSG of the sums S of all parts, for features [begin, end)."""
+        code = Code(self.parts.module, "winograd_finish", [PTR, I64, I64])
+        call, acc, lanes, b = Record(code, FIELDS, code.args[0]), self.acc, self.lanes, code.b
+        features, wide = call["cols"], call["across_sums"]
+        buffer = code.variable(self.vec, count=TAPS * TAPS).slot
+        point_step = features * wide
+        with (
+            code.range(code.args[1], code.args[2]) as feature,
+            code.range(0, call["channels"], lanes) as channel,
+        ):
+            first = code.at(call.pointer_at("sums"), feature * wide + channel, acc)
+            totals = [
+                code.variable(self.vec, self.load(code, code.at(first, point_step * point, acc)))
+                for point in range(POINTS)
+            ]
+            with code.range(1, call["parts"]) as part:
+                more = code.at(first, part * point_step * POINTS, acc)
+                for point, total in enumerate(totals):
+                    x = self.load(code, code.at(more, point_step * point, acc))
+                    total.set(b.fadd(total.get(), x))
+            sums = [total.get() for total in totals]
+            columns = [_folded(b, sums[j::SIDE]) for j in range(SIDE)]
+            bad: ir.Value = ir.Constant(self.vec, None)
+            for i in range(TAPS):
+                for j, x in enumerate(_folded(b, [column[i] for column in columns])):
+                    self.store(code, x, code.at(buffer, TAPS * i + j, self.vec))
+                    bad = b.fadd(bad, self.lost(code, x))
+            some = code.lane_sum(b.select(code.first_lanes(call["channels"] - channel, lanes), bad,
+                                          ir.Constant(self.vec, None)))  # fmt: skip
+            lost = b.fcmp_unordered("uno", some, some)
+            left = (call["channels"] - channel).min(lanes)
+            with code.range(0, left) as lane, code.range(0, TAPS * TAPS) as tap:
+                place = code.at(buffer, tap * lanes + lane, acc)
+                with b.if_then(lost, likely=False):
+                    x = self.lost(code, code.load(place, acc))
+                    with b.if_then(b.fcmp_unordered("uno", x, x)):
+                        args = (call.pointer, feature, channel + lane, tap)
+                        code.store(code.call(self.exact, *args), place)
+                to = ((channel + lane) * TAPS * TAPS + tap) * call["c_ns"]
+                out = code.at(call.pointer_at("c"), feature * call["c_cs"] + to, acc)
+                code.store(code.load(place, acc), out)
+        code.ret()
+        return code.function
+
+    def _exact(self) -> ir.Function:
+        """The gradient of a feature's, channel's and tap's element as a sum of products."""
+        code = Code(self.parts.module, "winograd_kernel_exact", [PTR, I64, I64, I64],
+                    result=self.acc)  # fmt: skip
+        call, b, lanes = Record(code, FIELDS, code.args[0]), code.b, self.lanes
+        feature, channel, tap = code.args[1:]
+        low, total = call["x_low"], code.variable(self.vec, ir.Constant(self.vec, None))
+        with code.range(0, call["items"]) as item, code.range(0, call["height"]) as line:
+            images, grads = (self.item(code, call, name, item) for name in "xy")
+            y = line + tap // TAPS - call["y_low"]
+            reached = (y >= 0) & (y < call["y_size"])
+            high = reached.select(low + call["x_size"], low)
+            image = code.at(images, channel * call["plane"] + y * call["pitch"] - low, self.acc)
+            grad = code.at(grads, feature * call["y_plane"] + line * call["y_pitch"], self.acc)
+            with code.range(0, call["width"], lanes) as i:
+                place = i + tap % TAPS
+                mask = code.first_lanes(call["width"] - i, lanes)
+                inside = b.and_(mask, self.within(code, place, low, high))
+                x = code.masked_load(code.at(image, place, self.acc), inside, self.vec)
+                factor = code.masked_load(code.at(grad, i, self.acc), mask, self.vec)
+                total.set(b.fadd(total.get(), b.fmul(x, factor)))
+        code.ret(code.lane_sum(total.get()))
+        code.function.attributes.add("noinline")
+        return code.function
+
+    def _function(self, task: ir.Function, finish: ir.Function) -> ir.Function:
+        code = Code(self.parts.module, self.name, [PTR])
+        given = Record(code, SHARED, code.args[0])
+        call = Record(code, FIELDS, code.variable(I64, count=len(FIELDS)).slot)
+        self._orient(code, given, call)
+        channels, cols = call["channels"], call["cols"]
+        # What a sum has doesn't depend on the number of threads.
+        self.count(code, call, (channels + cols) * POINTS, code.i64(8 * self.lanes))
+        total, mine = call["total"], call["mine"]
+        parts = (total // LEAST_PART).max(1).min(MOST_PARTS)
+        apiece = call["apiece"] = total.ceil_div(parts).round_up(mine)
+        parts = call["parts"] = total.ceil_div(apiece)
+        wide = call["across_sums"] = channels.round_up(self.tile.cols)
+        size = parts * cols * wide * (POINTS * self.fmt.acc_bytes)
+        call["sums"] = sums = code.call(self.parts.take, size)
+        self.parts.loop(code, task, call.pointer, parts, code.i64(1))
+        self.parts.loop(code, finish, call.pointer, cols, code.i64(4))
+        code.call(self.parts.give, sums)
+        code.ret()
+        return code.function
+
+    def _orient(self, code: Code, given: Record, call: Record) -> None:
+        """Fills a call of `FIELDS` up to its geometry from one of a and b."""
+        in_b = given["windows"].eq(2)
+        names = {
+            "x": "ab", "y": "ba", "cols": "nm",
+            "c_cs": ("c_cs", "c_rs"), "c_ns": ("c_rs", "c_cs"),
+        }  # fmt: skip
+        for name, (plain, other) in names.items():
+            call[name] = in_b.select(given[other], given[plain])
+
+        def axis(in_a: str, of_b: str, back: int) -> Int:
+            """The size or stride of the last axis but `back`."""
+            values = (code.load(code.at(given.pointer_at("axes"), AXES.index(name) * MAX_AXES
+                                        + MAX_AXES - 1 - back, I64), I64)
+                      for name in (of_b, in_a))  # fmt: skip
+            return in_b.select(*values)
+
+        call["c"], call["batch1"] = given["c"], axis("k_sizes", "k_sizes", 2)
+        call["items"] = call["batch1"]
+        call["height"], call["width"] = (axis("k_sizes", "k_sizes", back) for back in (1, 0))
+        call["channels"], call["plane"] = axis("m_sizes", "n_sizes", 2), axis("m_a", "n_b", 2)
+        call["y_plane"] = axis("n_b", "m_a", 0)
+        call["pitch"], call["y_pitch"] = axis("k_a", "k_b", 1), axis("k_b", "k_a", 1)
+        call["x_b1"], call["y_b1"] = axis("k_a", "k_b", 2), axis("k_b", "k_a", 2)
+        call["x_b0"] = call["y_b0"] = call["y_low"] = call["x_low"] = 0
+        call["y_size"], call["x_size"] = (call[f] + TAPS - 1 for f in ("height", "width"))
+        with code.when(given["frame"].ne(0)):
+            self.unframe(code, Record(code, FRAME, given.pointer_at("frame")), call)
+
+
+def _folded(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
+    """Gᵀm: m0 + (m1 + m2)/2, (m1 - m2)/2, (m1 + m2)/2 + m3."""
+    half = ir.Constant(m[0].type, [0.5] * m[0].type.count)
+    both = b.fmul(b.fadd(m[1], m[2]), half)
+    return [b.fadd(m[0], both), b.fmul(b.fsub(m[1], m[2]), half), b.fadd(both, m[3])]
