@@ -298,7 +298,8 @@ class _BlockDrafter:
 
         nowhere = Ref("arena")
         step = GemmStep(dtype, out.aval.dtype, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
-                        *shape.strides, shape.batch, shape.axes, frame)  # fmt: skip
+                        *shape.strides, shape.batch, shape.axes, frame,
+                        eqn.params["exact"])  # fmt: skip
 
         def make(inner: Any) -> list[Step]:
             at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])

@@ -225,7 +225,7 @@ def _reduction(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 # ---- products
 
 
-def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers):
+def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exact):
     wide = NARROW_SUMS.get(lhs.dtype)
     product = dot_general_p.impl(
         xp, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
@@ -233,7 +233,7 @@ def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers):
     return xp.transpose(product, permutation)
 
 
-def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers):
+def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exact):
     wide = NARROW_SUMS.get(lhs.dtype)
     out = dot_general_p.abstract(
         lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
@@ -243,7 +243,7 @@ def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers):
 
 # A matrix product of float32, float64, or operands of `NARROW_SUMS` into the type of their sums,
 # and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
-# don't lie at equal distances.
+# don't lie at equal distances. exact: whether all products are to be formed, none by tiles.
 product_p = lowered("product", _product_abstract, _product_impl)
 
 
@@ -290,7 +290,7 @@ def _dot(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         dtype = NARROW_SUMS[narrow]
     product = flat.add(
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype),
-        dimension_numbers=numbers, permutation=tuple(range(out.ndim)), gathers=False,
+        dimension_numbers=numbers, permutation=tuple(range(out.ndim)), gathers=False, exact=True,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 
@@ -388,7 +388,7 @@ def _gathered_convolution(
     def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
         order = tuple(range(len(shape)))
         return flat.add(product_p, [x, w], ShapedArray(shape, dtype), dimension_numbers=numbers,
-                        permutation=order, gathers=True)  # fmt: skip
+                        permutation=order, gathers=True, exact=eqn.params["exact"])  # fmt: skip
 
     made = convolution.gathered_convolution(flat, eqn, ins, (read, dtype), product)
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)

@@ -97,6 +97,7 @@ class GemmStep(Record):
     axes: in place of a_strides and b_strides, where an operand's rows or columns don't lie at equal
         distances, such as windows of an image, whose elements may belong to several rows
     frame: of the operand whose strides (in axes and batch) count the zeros around it
+    exact: whether all products are formed, none of windows by tiles
     k may be 0 (c becomes 0). c overlaps neither a nor b.
     """
 
@@ -114,6 +115,7 @@ class GemmStep(Record):
     batch: tuple[tuple[int, int, int, int], ...] = ()
     axes: GemmAxes | None = None
     frame: Frame | None = None
+    exact: bool = False
 
 
 class AttentionSizes(NamedTuple):

@@ -36,7 +36,7 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
     >>> tiles_of(GemmStep(f32, f32, *sizes, axes))
     (1, 2)
     """
-    if s.axes is None or s.dtype.name not in ("float32", "float64") or s.out != s.dtype:
+    if s.axes is None or s.exact or s.dtype.name not in ("float32", "float64") or s.out != s.dtype:
         return 0, 0
     for side in range(2):
         if _is_of_images(s, s.axes, side):

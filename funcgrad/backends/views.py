@@ -102,7 +102,7 @@ def _is_tiled(eqn: Eqn, view: View) -> bool:
     shape, taps = view.shape, (TAPS, TAPS)
     if len(shape) != 7 or shape[0] > 1 or view.strides[2:4] != view.strides[4:6]:
         return False
-    if view.strides[5] != 1:
+    if view.strides[5] != 1 or eqn.params["exact"]:
         return False
     features = eqn.ins[1].aval.shape[1]
     if shape[4:6] == taps and tiles_pay(shape[1], (shape[2], shape[3]), shape[6], features):

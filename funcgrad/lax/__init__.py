@@ -9,7 +9,7 @@ what `funcgrad.numpy` does, which is made of these.
 
 from funcgrad.lax import linalg
 from funcgrad.lax.filled import (
-    Precision, broadcast_like, broadcast_shapes, broadcast_to_rank, dtype, empty, full, full_like,
+    broadcast_like, broadcast_shapes, broadcast_to_rank, dtype, empty, full, full_like,
     pswapaxes, stack, tile, unstack,
 )
 from funcgrad.ops.arithmetic import (
@@ -45,6 +45,7 @@ from funcgrad.ops.index import (
     dynamic_update_slice, dynamic_update_slice_in_dim, index_in_dim, index_take, slice_in_dim,
 )
 from funcgrad.ops.padding import padtype_to_pads
+from funcgrad.ops.precision import Precision
 from funcgrad.ops.reduce import (
     argmax, argmin, reduce, reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod,
     reduce_sum, reduce_xor,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,14 +16,6 @@ from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.collective_exchange import all_to_all
 from funcgrad.ops.convert import convert_element_type
 from funcgrad.ops.shape import broadcast_in_dim, concatenate, expand_dims, reshape, split
-
-
-class Precision(enum.Enum):
-    """How exact products are, as in JAX; here they are always exact, so that it has no effect."""
-
-    DEFAULT = 0
-    HIGH = 1
-    HIGHEST = 2
 
 
 def full(shape: Sequence[int], fill_value: Any, dtype: Any = None) -> Any:

@@ -29,6 +29,7 @@ from funcgrad.ops.padding import (
     padtype_to_pads,
     positions,
 )
+from funcgrad.ops.precision import is_highest
 from funcgrad.ops.shape import reshape_p, rev_p
 
 # How many elements of windows are written out at a time.
@@ -235,6 +236,7 @@ def _lhs_cotangent(ct, lhs, rhs, *, dimension_numbers, **params):
         feature_group_count=groups,
         batch_group_count=1,
         preferred_element_type=_keep_dtype(ct, rhs, lhs),
+        exact=params["exact"],
     )
     if batch_groups > 1:
         out = _regroup(out, lhs_spec[1], lhs_spec[0], batch_groups)
@@ -264,6 +266,7 @@ def _rhs_cotangent(ct, lhs, rhs, *, dimension_numbers, **params):
         feature_group_count=params["batch_group_count"],
         batch_group_count=params["feature_group_count"],
         preferred_element_type=_keep_dtype(lhs, ct, rhs),
+        exact=params["exact"],
     )
 
 
@@ -382,10 +385,11 @@ def conv_general_dilated(
     "SAME", "SAME_LOWER" or pairs (low, high), which may be negative. `lhs_dilation` puts holes
     between the operand's elements, `rhs_dilation` between the kernel's. `feature_group_count`
     cuts the features, `batch_group_count` the batch, into groups that meet their own part of the
-    output features. The kernel isn't flipped. `precision` has no effect. Compiled code leaves out
-    products with holes of `lhs_dilation`, so what isn't finite in the kernel may not reach results
-    there that it reaches without `jit`. Raises ShapeError where sizes don't fit, DTypeError where
-    dtypes differ.
+    output features. The kernel isn't flipped. Compiled code may form sums of fewer
+    products, which are as exact (see `lax.Precision`), unless `precision` is "highest". It leaves
+    out products with holes of `lhs_dilation`, so what isn't finite in the kernel may not reach
+    results there that it reaches without `jit`. Raises ShapeError where sizes don't fit, DTypeError
+    where dtypes differ, ValueError for an unknown precision.
 
     >>> from funcgrad import lax
     >>> image, kernel = lax.full((1, 1, 3, 3), 1.0), lax.full((1, 1, 2, 2), 1.0)
@@ -423,4 +427,5 @@ def conv_general_dilated(
         feature_group_count=int(feature_group_count),
         batch_group_count=int(batch_group_count),
         preferred_element_type=None if preferred is None else dtypes.canonical(preferred),
+        exact=is_highest(name, precision),
     )

@@ -244,3 +244,24 @@ def test_errors(lhs, rhs, kw, error, words):
 def test_mixed_dtypes_are_an_error():
     with pytest.raises(DTypeError, match="conv_general_dilated: operands must have one dtype"):
         run(np.zeros((1, 1, 3), np.float32), np.zeros((1, 1, 3)), {})
+
+
+def test_precision():
+    """The highest one asks for sums of products, of which none in a window of zeros is rounded."""
+    x = np.random.default_rng(0).standard_normal((2, 32, 20, 20)).astype("float32")
+    shift = np.zeros((32, 32, 3, 3), "float32")
+    shift[np.arange(32), np.arange(32), 0, 2] = 1
+
+    def conv(x, w, precision):
+        return lax.conv_general_dilated(x, w, (1, 1), "VALID", precision=precision)
+
+    for precision in ("highest", lax.Precision.HIGHEST, ("default", "float32")):
+        got = fg.jit(conv, static_argnums=2)(x, shift, precision)
+        np.testing.assert_array_equal(got, x[:, :, :-2, 2:])
+        gradient = fg.grad(lambda x, p=precision: (conv(x, shift, p) * 3).sum())
+        assert set(np.unique(fg.jit(gradient)(x))) == {0.0, 3.0}
+    for precision in (None, "high", lax.Precision.DEFAULT, (None, "fastest")):
+        got = fg.jit(conv, static_argnums=2)(x, shift, precision)
+        np.testing.assert_allclose(got, x[:, :, :-2, 2:], rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="conv_general_dilated: precision must be None.*'exact'"):
+        conv(x, shift, "exact")
