@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from funcgrad.backends.program import Frame, GemmAxes, GemmStep
 
-IMAGES, KERNEL = 1, 2
+IMAGES, KERNEL, IMAGES_LAST = 1, 2, 3
 TAPS, POINTS = 3, 16
 LEAST_WORK = 1 << 19  # multiplications of sums of products
 MOST_KERNEL = 1 << 23  # elements of the transformed kernel
@@ -26,7 +26,8 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
     """The form that a product by tiles has, and which operand has the windows: 1: a, 2: b.
 
     IMAGES: of windows and a kernel; KERNEL: of windows and the gradient of their results, with
-    features before places in both. 0, 0 for other products, and where tiles don't pay.
+    features before places in both. IMAGES_LAST: as IMAGES, with features after places. 0, 0 for
+    other products, and where tiles don't pay.
 
     >>> import numpy as np
     >>> from funcgrad.backends.program import GemmAxes, Ref
@@ -43,6 +44,8 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
             return IMAGES, side + 1
         if _is_of_kernel(s, s.axes, side):
             return KERNEL, side + 1
+        if _is_of_images_last(s, s.axes, side):
+            return IMAGES_LAST, side + 1
     return 0, 0
 
 
@@ -59,6 +62,21 @@ def _is_of_images(s: GemmStep, axes: GemmAxes, side: int) -> bool:
     moves = _steps([axes.k[0], *s.batch], side)
     pays = tiles_pay(images, (height, width), channels, features[0][0])
     return pays and one_kernel and _is_around(s.frame, side, line, moves)
+
+
+def _is_of_images_last(s: GemmStep, axes: GemmAxes, side: int) -> bool:
+    places, features = (axes.n, axes.m) if side else (axes.m, axes.n)
+    if len(places) not in (2, 3) or len(features) != 1 or s.c_strides[1 - side] != 1 or s.batch:
+        return False
+    *images, (height, line), (width, pixel) = places
+    channels, window = s.k // TAPS**2, [(span[0], span[1 + side]) for span in axes.k]
+    apart = [(TAPS, line), (TAPS, pixel), (channels, 1)]
+    joined = [(TAPS, line), (TAPS * channels, 1)]
+    if window != apart and (window != joined or pixel != channels):
+        return False
+    count = math.prod(span[0] for span in images)
+    pays = tiles_pay(count, (height, width), channels, features[0][0])
+    return pays and _is_around(s.frame, side, line, _steps(images, 0), (pixel, channels))
 
 
 def _is_of_kernel(s: GemmStep, axes: GemmAxes, side: int) -> bool:
@@ -85,14 +103,25 @@ def _are_taps(spans: Sequence[tuple[int, ...]], side: int, line: int) -> bool:
     return [span[0] for span in spans] == [TAPS, TAPS] and _steps(spans, side) == [line, 1]
 
 
-def _is_around(frame: Frame | None, side: int, line: int, moves: list[int]) -> bool:
-    """Whether a frame, if there is one, is that of the windows' planes, so far from each other."""
+def _is_around(
+    frame: Frame | None,
+    side: int,
+    line: int,
+    moves: list[int],
+    pixel: tuple[int, int] = (1, 1),
+) -> bool:
+    """Whether a frame, if there is one, is that of the windows' planes, so far from each other.
+
+    pixel: elements of one, and how many of them are read
+    """
     if frame is None:
         return True
     if frame.operand != side or len(frame.axes) != 2:
         return False
     height, width = (sum(axis) for axis in frame.axes)
-    whole = height * width
+    whole, (step, read) = height * width, pixel
+    if step < 1 or any(n % step for n in frame.axes[1]) or frame.start % step + read > step:
+        return False
     return line == width and not any(move < 0 or move % whole for move in moves)
 
 

@@ -102,12 +102,14 @@ def _is_tiled(eqn: Eqn, view: View) -> bool:
     shape, taps = view.shape, (TAPS, TAPS)
     if len(shape) != 7 or shape[0] > 1 or view.strides[2:4] != view.strides[4:6]:
         return False
-    if view.strides[5] != 1 or eqn.params["exact"]:
+    if eqn.params["exact"]:
         return False
-    features = eqn.ins[1].aval.shape[1]
+    features, near = eqn.ins[1].aval.shape[1], view.strides[5:]
     if shape[4:6] == taps and tiles_pay(shape[1], (shape[2], shape[3]), shape[6], features):
-        return True
+        return 1 in near
     size = shape[4], shape[5]
+    if near[0] != 1:
+        return False
     return shape[2:4] == taps and tiles_pay(shape[6], size, shape[1], features, PART_COST)
 
 

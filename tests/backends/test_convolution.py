@@ -50,11 +50,17 @@ CASES = {
     "few to few features": ((2, 7, 9, 80), (5, 7, 3, 3), {"padding": [ONE, ONE]}),
     "tiles": ((3, 24, 13, 15), (33, 24, 3, 3), {"padding": [ONE, (2, 0)]}),
     "tiles of a larger array": ((2, 24, 19, 40), (20, 24, 3, 3), {"padding": [(-2, 1), (0, -1)]}),
+    "tiles, channels last": ((3, 13, 15, 24), (3, 3, 24, 33),
+                             {"dimension_numbers": NHWC, "padding": [ONE, (2, 0)]}),
+    "tiles of a larger array, channels last": ((2, 19, 40, 24), (20, 3, 3, 24),
+                                               {"dimension_numbers": ("NHWC", "OHWI", "NHWC"),
+                                                "padding": [(-2, 1), (0, -1)]}),
     "small": ((1, 2, 4, 4), (2, 2, 3, 3), {}),
     "padding only": ((2, 8, 1, 1), (16, 8, 3, 3), {"padding": [(6, 6), (7, 5)]}),
     "kernel too large": ((2, 8, 2, 2), (16, 8, 3, 3), {}),
     "nothing": ((0, 8, 9, 9), (16, 8, 3, 3), {}),
 }  # fmt: skip
+TILES = ["tiles", "tiles, channels last"]
 cases = pytest.mark.parametrize("case", CASES)
 
 
@@ -105,7 +111,7 @@ def test_compiled(case, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("case", ["plain", "tiles", "three features", "long sums", "channels last"])
+@pytest.mark.parametrize("case", TILES + ["plain", "three features", "long sums", "channels last"])
 def test_the_number_of_threads_changes_nothing(case, dtype):
     x, w, conv = sample(case, dtype)
     x = np.concatenate([x] * 40, axis=0)

@@ -3,9 +3,10 @@
 import numpy as np
 
 from funcgrad.backends.program import Frame, GemmAxes
-from funcgrad.backends.tiles import IMAGES, tiles_of
+from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, tiles_of
 from funcgrad.core.record import replace
 from tests.backends.llvm.test_gemm_winograd import SHAPES, step_of
+from tests.backends.llvm.test_gemm_winograd_last import step_of as last_step
 
 
 def test_which_products_go_this_way():
@@ -25,5 +26,25 @@ def test_which_products_go_this_way():
         {"frame": replace(step.frame, operand=0)},
         {"frame": Frame(1, 0, 128 * 34, ((32, 1, 1),))},
         {"frame": Frame(1, 0, 64, ((64, 2, 2), (32, 1, 1)))},
+    ):  # fmt: skip
+        assert tiles_of(replace(step, **changed)) == (0, 0), changed
+
+
+def test_which_products_with_channels_last_go_this_way():
+    step, side = last_step(SHAPES[0], "float32"), last_step(SHAPES[0], "float32", side=1)
+    assert tiles_of(step) == (IMAGES_LAST, 1)
+    assert tiles_of(side) == (IMAGES_LAST, 2)
+    places, cols, (lines, pixels) = step.axes.m, step.axes.n, step.axes.k
+    for changed in (
+        {"c_strides": (1, 65536)},
+        {"batch": ((2, 0, 0, 64),)},
+        {"axes": GemmAxes((*places[:2], (32, 65)), cols, (lines, pixels))},
+        {"axes": GemmAxes(places, cols, (lines, (192, 2, 64)))},
+        {"axes": GemmAxes(places, cols, ((5, *lines[1:]), pixels))},
+        {"axes": GemmAxes(places, cols, (lines, (192, 1, 64), (3, 0, 0)))},
+        {"frame": replace(step.frame, operand=1)},
+        {"frame": replace(step.frame, start=1)},
+        {"frame": Frame(0, 0, 64, ((32, 2, 2), (2048, 64, 64)))},
+        {"frame": Frame(0, 0, 32, ((32, 1, 1), (2048, 32, 96)))},
     ):  # fmt: skip
         assert tiles_of(replace(step, **changed)) == (0, 0), changed

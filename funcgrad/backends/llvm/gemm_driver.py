@@ -39,16 +39,21 @@ from funcgrad.backends.llvm.gemm_pack import Format
 from funcgrad.backends.llvm.gemm_packed import Packed
 from funcgrad.backends.llvm.gemm_placed import Placed
 from funcgrad.backends.llvm.gemm_strips import Strips
-from funcgrad.backends.llvm.gemm_tiles import Tiles
+from funcgrad.backends.llvm.gemm_tiles import TiledWay
 from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 from funcgrad.backends.llvm.gemm_windows import Windows
 from funcgrad.backends.llvm.gemm_winograd import Winograd
 from funcgrad.backends.llvm.gemm_winograd_kernel import WinogradKernel
+from funcgrad.backends.llvm.gemm_winograd_last import WinogradLast
 from funcgrad.backends.llvm.target import Target
-from funcgrad.backends.tiles import IMAGES, KERNEL
+from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL
 
-TILED_WAYS: dict[int, type[Tiles]] = {IMAGES: Winograd, KERNEL: WinogradKernel}
+TILED_WAYS: dict[int, type[TiledWay]] = {
+    IMAGES: Winograd,
+    KERNEL: WinogradKernel,
+    IMAGES_LAST: WinogradLast,
+}
 PAGE = 4096
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing
 FEW_ROWS = 128  # of A, to which packing B is dear
@@ -415,7 +420,7 @@ def _is_thin(m: Int, n: Int) -> Bool:
     return (n <= THIN) & (m > 2 * THIN)
 
 
-def _tiled_way(form: int, kind: type[Tiles], parts: Parts) -> tuple[Callable[[Any], Any], Way]:
+def _tiled_way(form: int, kind: type[TiledWay], parts: Parts) -> tuple[Callable[[Any], Any], Way]:
     return (lambda call: call["tiled"].eq(form)), Way(kind.name, lambda: kind(parts).function)
 
 

@@ -3,8 +3,8 @@
 Winograd's F(2×2, 3×3): a tile's 2×2 results are y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A of a kernel g and the
 4×4 elements d that the tile reaches, where ⊙ sums over channels by 16 products of matrices, one a
 point (S. Winograd, 1980; A. Lavin and S. Gray, arXiv:1509.09308).
-Tiles are counted through all images. Vectors are of tiles: those of one image follow each other,
-whatever lines they are in.
+Tiles are counted through all images. In `Tiles`, vectors are of tiles: those of one image follow
+each other, whatever lines they are in.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import Parts, Record
+from funcgrad.backends.tiles import POINTS, TAPS
 
 TILED = (
     # Images and how they follow each other; channels, features.
@@ -29,15 +30,13 @@ SIDE = 4  # of the square that a tile reaches
 CACHE_SHARE = 2, 3  # of a core's own cache, for what is transformed at a time
 
 
-class Tiles:
+class TiledWay:
     """A way that multiplies by tiles.
 
-    name: of the way; fields: those of its record, `TILED` first
     function: void(ptr call), of a call of `SHARED` that has axes and says "tiled", maybe a frame
     """
 
     name = ""
-    fields: tuple[str, ...] = TILED
     function: ir.Function
 
     def __init__(self, parts: Parts):
@@ -45,13 +44,31 @@ class Tiles:
         self.acc, self.lanes = parts.fmt.acc, parts.tile.lanes
         self.vec = parts.kernels.vec
 
-    def load(self, code: Code, place: ir.Value) -> ir.Value:
-        """A vector."""
+    def load(self, code: Code, place: ir.Value, mask: ir.Value | None = None) -> ir.Value:
+        """A vector; 0 in lanes that a mask leaves out."""
+        if mask is not None:
+            return code.masked_load(place, mask, self.vec)
         return code.load(place, self.vec, self.fmt.acc_bytes)
 
-    def store(self, code: Code, x: ir.Value, place: ir.Value) -> None:
-        """A vector."""
-        code.store(x, place, self.fmt.acc_bytes)
+    def store(self, code: Code, x: ir.Value, place: ir.Value, mask: ir.Value | None = None) -> None:
+        """A vector, but for lanes that a mask leaves out."""
+        if mask is not None:
+            code.masked_store(x, place, mask)
+        else:
+            code.store(x, place, self.fmt.acc_bytes)
+
+    def lost(self, code: Code, x: ir.Value) -> ir.Value:
+        """What is NaN where x isn't finite, else 0."""
+        return code.b.fmul(x, ir.Constant(x.type, None))
+
+
+class Tiles(TiledWay):
+    """A way whose vectors are of tiles.
+
+    fields: of its record, `TILED` first
+    """
+
+    fields: tuple[str, ...] = TILED
 
     def shuffled(self, code: Code, x: ir.Value, y: ir.Value, places: list[int]) -> ir.Value:
         """A vector of lanes of two."""
@@ -62,10 +79,6 @@ class Tiles:
         """The lanes of a vector at a place that are from low to high."""
         below = code.first_lanes(low - place, self.lanes)
         return code.b.and_(code.first_lanes(high - place, self.lanes), code.b.not_(below))
-
-    def lost(self, code: Code, x: ir.Value) -> ir.Value:
-        """What is NaN where x isn't finite, else 0."""
-        return code.b.fmul(x, ir.Constant(x.type, None))
 
     # ---- where what is
 
@@ -142,7 +155,7 @@ class Tiles:
             code.i64(x) if isinstance(x, int) else call[x]
             for x in (geometry.get(f, f) for f in ("pitch", "y_low", "y_size", "x_low", "x_size"))
         )
-        kept, turn = self.kept(call), _reached if reach else _spread
+        kept, turn = self.kept(call), reached if reach else _spread
         top, bottom = begin // across, (end - 1) // across
         one = top.eq(bottom)
         left, right = one.select(begin - top * across, 0), one.select(end - top * across, across)
@@ -186,9 +199,30 @@ class Tiles:
         return code.function
 
 
-def _reached(b: ir.IRBuilder, d: list[ir.Value]) -> list[ir.Value]:
+def reached(b: ir.IRBuilder, d: list[ir.Value]) -> list[ir.Value]:
     """Bᵀd: d0 - d2, d1 + d2, d2 - d1, d1 - d3."""
     return [b.fsub(d[0], d[2]), b.fadd(d[1], d[2]), b.fsub(d[2], d[1]), b.fsub(d[1], d[3])]
+
+
+def results(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
+    """Aᵀm: m0 + m1 + m2, m1 - m2 - m3."""
+    return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
+
+
+def kernel_points(b: ir.IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
+    """The 16 elements of G g Gᵀ, where G is half of [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]].
+
+    taps: the 9 elements of g
+    """
+    half = ir.Constant(taps[0].type, 0.5)
+
+    def turned(g: list[ir.Value]) -> list[ir.Value]:
+        outer, inner = b.fmul(b.fadd(g[0], g[2]), half), b.fmul(g[1], half)
+        return [g[0], b.fadd(outer, inner), b.fsub(outer, inner), g[2]]
+
+    lines = [turned(taps[TAPS * i : TAPS * (i + 1)]) for i in range(TAPS)]
+    points = [turned([line[j] for line in lines]) for j in range(SIDE)]
+    return [points[point % SIDE][point // SIDE] for point in range(POINTS)]
 
 
 def _spread(b: ir.IRBuilder, y: list[ir.Value]) -> list[ir.Value]:

@@ -17,7 +17,7 @@ from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_packed import equal_parts
-from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles
+from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles, kernel_points, results
 from funcgrad.backends.tiles import POINTS, TAPS
 
 FIELDS = (
@@ -44,16 +44,9 @@ class Winograd(Tiles):
     # ---- the kernel
 
     def _kernel_task(self) -> ir.Function:
-        """G g Gᵀ of panels [begin, end) of features, where G is half of
-        [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]."""
+        """G g Gᵀ of panels [begin, end) of features."""
         code = Code(self.parts.module, "winograd_kernel_task", [PTR, I64, I64])
-        call, rows, b = Record(code, FIELDS, code.args[0]), self.tile.rows, code.b
-        half = ir.Constant(self.acc, 0.5)
-
-        def turned(g: list[ir.Value]) -> list[ir.Value]:
-            outer, inner = b.fmul(b.fadd(g[0], g[2]), half), b.fmul(g[1], half)
-            return [g[0], b.fadd(outer, inner), b.fsub(outer, inner), g[2]]
-
+        call, rows = Record(code, FIELDS, code.args[0]), self.tile.rows
         with (
             code.range(code.args[1], code.args[2]) as panel,
             code.range(0, call["channels"]) as channel,
@@ -67,12 +60,9 @@ class Winograd(Tiles):
                 k = channel * call["channel_step"] + call["tap_step"] * tap
                 place = start + code.load(code.at(call.pointer_at("w_ks"), k, I64), I64)
                 taps.append(code.load(code.at(call.pointer_at("w"), place, self.acc), self.acc))
-            lines = [turned(taps[TAPS * i : TAPS * (i + 1)]) for i in range(TAPS)]
-            points = [turned([line[j] for line in lines]) for j in range(SIDE)]
             to = code.at(call.pointer_at("pw"), panel * call["pw_step"] + channel * rows + row,
                          self.acc)  # fmt: skip
-            for point in range(POINTS):
-                x = points[point % SIDE][point // SIDE]
+            for point, x in enumerate(kernel_points(code.b, taps)):
                 code.store(x, code.at(to, call["part"] * point, self.acc))
         code.ret()
         return code.function
@@ -91,9 +81,9 @@ class Winograd(Tiles):
             at = tile - begin
             m = [self.load(code, code.at(sums, step * point + at, self.acc))
                  for point in range(POINTS)]  # fmt: skip
-            columns = [_result(b, m[j::SIDE]) for j in range(SIDE)]
+            columns = [results(b, m[j::SIDE]) for j in range(SIDE)]
             for i in range(2):
-                y = _result(b, [column[i] for column in columns])
+                y = results(b, [column[i] for column in columns])
                 for part in range(2):
                     first = part * lanes // 2
                     places = [first + k // 2 + k % 2 * lanes for k in range(lanes)]
@@ -292,8 +282,3 @@ class Winograd(Tiles):
         call["y_size"], call["x_size"] = (call[f] + TAPS - 1 for f in ("height", "width"))
         with code.when(given["frame"].ne(0)):
             self.unframe(code, Record(code, FRAME, given.pointer_at("frame")), call)
-
-
-def _result(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
-    """Aᵀm: m0 + m1 + m2, m1 - m2 - m3."""
-    return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]

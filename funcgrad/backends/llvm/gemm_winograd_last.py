@@ -1,0 +1,365 @@
+"""The way of the generated GEMM for 3×3 windows of images whose channels come last: by tiles.
+
+The transforms are those of `gemm_winograd`, and so is what is said there of results. Vectors are of
+channels or features, which follow each other in memory: a task transforms what its tiles reach to
+rows of channels, one for each tile and point, multiplies these with panels of the kernel, which is
+transformed once, and makes the results of the sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm_frames import FRAME
+from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_packed import equal_parts
+from funcgrad.backends.llvm.gemm_tiles import (
+    CACHE_SHARE,
+    SIDE,
+    TiledWay,
+    kernel_points,
+    reached,
+    results,
+)  # fmt: skip
+from funcgrad.backends.tiles import POINTS, TAPS
+
+FIELDS = (
+    "items", "channels", "cols",
+    # Images; lines, and pixels in one; those from `low` on are there, so many, others are 0.
+    "x", "x_item", "pitch", "pixel", "y_low", "y_size", "x_low", "x_size",
+    # The kernel, and where its elements lie, by tables; results, and from pixel to pixel of them.
+    "w", "w_cols", "w_ks", "c", "c_step", "height", "width",
+    # Tiles of a line, an image, all images, a task.
+    "across", "tiles", "total", "mine",
+    # Rows of channels and of sums, and from a point's first one to the next point's.
+    "row_in", "row_out", "point_in", "point_out",
+    # The kernel in panels: one's elements, and those of each of the 16 points, after which come the
+    # 9 taps as they are; channels at a time. As many zeros as there are channels.
+    "pw", "pw_step", "part", "kc", "zeros",
+)  # fmt: skip
+APART = 16  # elements between points, lest all of a tile's meet in a few lines of the first cache
+LEAST, MOST = 4, 16  # tiles of a task, by rows of the kernel of products
+
+
+class WinogradLast(TiledWay):
+    """The way of convolutions, by their kernels."""
+
+    name = "winograd_last"
+
+    def __init__(self, parts: Parts):
+        super().__init__(parts)
+        self.rows = 8 if self.tile.rows >= 8 else 6
+        self.input, self.output, self.exact = self._input(), self._output(), self._exact()
+        self.function = self._function(self._kernel_task(), self._task())
+
+    def _vectors(self, code: Code, count: Int, body: Callable) -> None:
+        """`body` of the first element of each vector of so many, and of a mask for the last one if
+        it isn't whole, else None."""
+        whole = count // self.lanes * self.lanes
+        with code.range(0, whole, self.lanes) as i:
+            body(i, None)
+        with code.when(whole < count):
+            body(whole, code.first_lanes(count - whole, self.lanes))
+
+    def _each_tile(self, code: Code, call: Record, begin: Int, end: Int, body: Callable) -> None:
+        """`body` of each of tiles [begin, end): how many came before, its image, its first line and
+        its first pixel."""
+        across, height = call["across"], call["height"]
+        rest = begin % call["tiles"]
+        item = code.variable(I64, begin // call["tiles"])
+        y, x = code.variable(I64, rest // across * 2), code.variable(I64, rest % across * 2)
+        with code.range(begin, end) as t:
+            now = [Int(code, v.get()) for v in (item, y, x)]
+            body(t - begin, *now)
+            ends = now[2] + 2 >= across * 2
+            last = ends & (now[1] + 2 >= height)
+            x.set(ends.select(0, now[2] + 2))
+            y.set(last.select(0, now[1] + ends.select(2, 0)))
+            item.set(now[0] + last.select(1, 0))
+
+    # ---- the kernel
+
+    def _kernel_task(self) -> ir.Function:
+        """G g Gᵀ, and g, of panels [begin, end) of features."""
+        code = Code(self.parts.module, "winograd_last_kernel_task", [PTR, I64, I64])
+        call, cols = Record(code, FIELDS, code.args[0]), self.tile.cols
+        w, channels = call.pointer_at("w"), call["channels"]
+        with (
+            code.range(code.args[1], code.args[2]) as panel,
+            code.range(0, channels) as channel,
+        ):
+            places = [
+                code.load(code.at(call.pointer_at("w_ks"), channel + channels * tap, I64), I64)
+                for tap in range(TAPS * TAPS)
+            ]
+            to = call["pw_step"] * panel + channel * cols
+            to = code.at(call.pointer_at("pw"), to, self.acc)
+            with code.range(0, cols) as col:
+                # Columns behind the last one are multiplied, too, and not stored.
+                feature = (panel * cols + col).min(call["cols"] - 1)
+                start = code.load(code.at(call.pointer_at("w_cols"), feature, I64), I64)
+                taps = [code.load(code.at(w, start + place, self.acc), self.acc)
+                        for place in places]  # fmt: skip
+                for part, x in enumerate((*kernel_points(code.b, taps), *taps)):
+                    code.store(x, code.at(to, call["part"] * part + col, self.acc))
+        code.ret()
+        return code.function
+
+    # ---- what tiles reach
+
+    def _input(self) -> ir.Function:
+        """void(call, to, begin, end): Bᵀ d B of tiles [begin, end)."""
+        code = Code(self.parts.module, "winograd_last_input", [PTR, PTR, I64, I64])
+        call, to, (begin, end) = Record(code, FIELDS, code.args[0]), code.args[1], code.args[2:]
+        channels, row, step = call["channels"], call["row_in"], call["point_in"]
+
+        def tile(at: Int, item: Int, y: Int, x: Int) -> None:
+            places = [self._pixel(code, call, item, y + i, x + j)
+                      for i in range(SIDE) for j in range(SIDE)]  # fmt: skip
+            out = code.at(to, at * row, self.acc)
+
+            def vector(i: Int, mask: ir.Value | None) -> None:
+                d = [self.load(code, code.at(place, i, self.acc), mask) for place in places]
+                lines = [reached(code.b, d[SIDE * k : SIDE * (k + 1)]) for k in range(SIDE)]
+                for j in range(SIDE):
+                    for k, value in enumerate(reached(code.b, [line[j] for line in lines])):
+                        where = code.at(out, step * (SIDE * k + j) + i, self.acc)
+                        self.store(code, value, where)
+
+            self._vectors(code, channels, vector)
+
+        self._each_tile(code, call, begin, end, tile)
+        code.ret()
+        code.function.attributes.add("noinline")
+        return code.function
+
+    def _pixel(self, code: Code, call: Record, item: Int, y: Int, x: Int) -> ir.Value:
+        """Where the channels of a pixel are, or zeros in their place."""
+        y, x = y - call["y_low"], x - call["x_low"]
+        inside = (y >= 0) & (y < call["y_size"]) & (x >= 0) & (x < call["x_size"])
+        place = item * call["x_item"] + y * call["pitch"] + x * call["pixel"]
+        return inside.pick(code.at(call.pointer_at("x"), place, self.acc), call.pointer_at("zeros"))
+
+    # ---- results
+
+    def _output(self) -> ir.Function:
+        """void(call, sums, beside, begin, end) → i1: AᵀmA of tiles [begin, end), and whether some
+        aren't finite; beside is room for those that aren't in the image."""
+        code = Code(self.parts.module, "winograd_last_output", [PTR, PTR, PTR, I64, I64],
+                    result=ir.IntType(1))  # fmt: skip
+        call, b = Record(code, FIELDS, code.args[0]), code.b
+        (sums, beside), (begin, end) = code.args[1:3], code.args[3:]
+        cols, row, step = call["cols"], call["row_out"], call["point_out"]
+        zero = ir.Constant(self.vec, None)
+        bad = code.variable(self.vec, zero)
+
+        def tile(at: Int, item: Int, y: Int, x: Int) -> None:
+            source = code.at(sums, at * row, self.acc)
+            to = [
+                self._inside(call, y + i, x + j).pick(self._result(code, call, item, y + i, x + j),
+                                                      beside)
+                for i in range(2) for j in range(2)
+            ]  # fmt: skip
+
+            def vector(k: Int, mask: ir.Value | None) -> None:
+                m = [self.load(code, code.at(source, step * point + k, self.acc))
+                     for point in range(POINTS)]  # fmt: skip
+                columns = [results(b, m[j::SIDE]) for j in range(SIDE)]
+                lines = [results(b, [column[i] for column in columns]) for i in range(2)]
+                for place, value in zip(to, (v for line in lines for v in line), strict=True):
+                    bad.set(b.fadd(bad.get(), self.lost(code, value)))
+                    self.store(code, value, code.at(place, k, self.acc), mask)
+
+            self._vectors(code, cols, vector)
+
+        self._each_tile(code, call, begin, end, tile)
+        total = code.lane_sum(bad.get())
+        code.ret(b.fcmp_unordered("uno", total, total))
+        code.function.attributes.add("noinline")
+        return code.function
+
+    def _inside(self, call: Record, y: Int, x: Int) -> Bool:
+        return (y < call["height"]) & (x < call["width"])
+
+    def _result(self, code: Code, call: Record, item: Int, y: Int, x: Int) -> ir.Value:
+        place = ((item * call["height"] + y) * call["width"] + x) * call["c_step"]
+        return code.at(call.pointer_at("c"), place, self.acc)
+
+    def _exact(self) -> ir.Function:
+        """void(call, begin, end): those results of tiles [begin, end) that aren't finite, as sums
+        of products."""
+        code = Code(self.parts.module, "winograd_last_exact", [PTR, I64, I64])
+        call, (begin, end), b = Record(code, FIELDS, code.args[0]), code.args[1:], code.b
+        cols, zero = self.tile.cols, ir.Constant(self.vec, None)
+
+        def result(item: Int, y: Int, x: Int) -> None:
+            places = [self._pixel(code, call, item, y + tap // TAPS, x + tap % TAPS)
+                      for tap in range(TAPS * TAPS)]  # fmt: skip
+            out = self._result(code, call, item, y, x)
+
+            def vector(k: Int, mask: ir.Value | None) -> None:
+                old = self.load(code, code.at(out, k, self.acc), mask)
+                lost = self.lost(code, old)
+                some = code.lane_sum(lost)
+                with b.if_then(b.fcmp_unordered("uno", some, some)):
+                    replace(k, mask, old, b.fcmp_unordered("uno", lost, lost))
+
+            def replace(k: Int, mask: ir.Value | None, old: ir.Value, lost: ir.Value) -> None:
+                total = code.variable(self.vec, zero)
+                panel = call["part"] * POINTS + k // cols * call["pw_step"] + k % cols
+                with code.range(0, call["channels"]) as channel:
+                    at = code.at(call.pointer_at("pw"), panel + channel * cols, self.acc)
+                    for tap, place in enumerate(places):
+                        factor = self.load(code, code.at(at, call["part"] * tap, self.acc))
+                        value = code.load(code.at(place, channel, self.acc), self.acc)
+                        value = b.fmul(code.splat(value, self.lanes), factor)
+                        total.set(b.fadd(total.get(), value))
+                value = b.select(lost, total.get(), old)
+                self.store(code, value, code.at(out, k, self.acc), mask)
+
+            self._vectors(code, call["cols"], vector)
+
+        def tile(at: Int, item: Int, y: Int, x: Int) -> None:
+            for i, j in itertools.product(range(2), range(2)):
+                with code.when(self._inside(call, y + i, x + j)):
+                    result(item, y + i, x + j)
+
+        self._each_tile(code, call, begin, end, tile)
+        code.ret()
+        code.function.attributes.add("noinline")
+        return code.function
+
+    # ---- all
+
+    def _task(self) -> ir.Function:
+        """Tasks [begin, end): some tiles each."""
+        code = Code(self.parts.module, "winograd_last_task", [PTR, I64, I64])
+        call = Record(code, FIELDS, code.args[0])
+        mine, size = call["mine"], (call["point_in"] + call["point_out"]) * POINTS
+        own = code.call(self.parts.take, (size + call["row_out"]) * self.fmt.acc_bytes)
+        sums = code.at(own, call["point_in"] * POINTS, self.acc)
+        beside = code.at(own, size, self.acc)
+        with code.range(code.args[1], code.args[2]) as t:
+            first, last = t * mine, ((t + 1) * mine).min(call["total"])
+            code.call(self.input, call.pointer, own, first, last)
+            self._multiply(code, call, (own, sums), last - first)
+            bad = code.call(self.output, call.pointer, sums, beside, first, last)
+            with code.b.if_then(bad, likely=False):
+                code.call(self.exact, call.pointer, first, last)
+        code.call(self.parts.give, own)
+        code.ret()
+        return code.function
+
+    def _multiply(self, code: Code, call: Record, places: tuple, count: Int) -> None:
+        """The 16 products of a task's tiles."""
+        (own, sums), acc, cols, lanes = places, self.acc, self.tile.cols, self.lanes
+        channels, kc, row_in, row_out = (call[f] for f in ("channels", "kc", "row_in", "row_out"))
+        # Rows behind the last one are multiplied, too, and not read.
+        with code.range(count, count.round_up(self.rows)) as i, code.range(0, POINTS) as point:
+            row = code.at(own, point * call["point_in"] + i * row_in, acc)
+            with code.range(0, row_in, lanes) as k:
+                self.store(code, ir.Constant(self.vec, None), code.at(row, k, acc))
+        with (
+            code.range(0, POINTS) as point,
+            code.range(0, channels, kc) as first,
+            code.range(0, call["cols"], cols) as j,
+        ):
+            panel = call["part"] * point + j // cols * call["pw_step"] + first * cols
+            panel = code.at(call.pointer_at("pw"), panel, acc)
+            source = code.at(own, point * call["point_in"] + first, acc)
+            out, left = code.at(sums, point * call["point_out"] + j, acc), call["cols"] - j
+            depth = (channels - first).min(kc)
+
+            def multiply(vectors: int) -> None:
+                kernel = self.parts.kernels.direct(self.rows, vectors, masked=False)
+                with code.range(0, count, self.rows) as i:
+                    a, c = code.at(source, i * row_in, acc), code.at(out, i * row_out, acc)
+                    code.call(kernel, depth, a, row_in, 1, panel, cols, c, row_out, 0, first)
+
+            def choose(vectors: int) -> None:
+                if vectors == 1:
+                    multiply(1)
+                    return
+                with code.either(left > (vectors - 1) * lanes) as (yes, no):
+                    with yes:
+                        multiply(vectors)
+                    with no:
+                        choose(vectors - 1)
+
+            choose(self.tile.vectors)
+
+    def _function(self, kernel_task: ir.Function, task: ir.Function) -> ir.Function:
+        code = Code(self.parts.module, self.name, [PTR])
+        given = Record(code, SHARED, code.args[0])
+        call = Record(code, FIELDS, code.variable(I64, count=len(FIELDS)).slot)
+        self._orient(code, given, call)
+        tile, lanes, size, rows = self.tile, self.lanes, self.fmt.acc_bytes, self.rows
+        channels, cols = call["channels"], call["cols"]
+        across = call["across"] = call["width"].ceil_div(2)
+        tiles = call["tiles"] = across * call["height"].ceil_div(2)
+        total = call["total"] = tiles * call["items"]
+        row_in = call["row_in"] = channels.round_up(lanes)
+        row_out = call["row_out"] = cols.round_up(lanes)
+        share = self.parts.target.caches.l2 * CACHE_SHARE[0] // CACHE_SHARE[1]
+        fits = code.i64(share // (POINTS * size)) // (row_in + row_out)
+        shared = total // (self.parts.threads(code) * 4)
+        mine = call["mine"] = fits.min(shared).max(LEAST * rows).min(MOST * rows) // rows * rows
+        call["point_in"], call["point_out"] = mine * row_in + APART, mine * row_out + APART
+        panels = cols.ceil_div(tile.cols)
+        step = call["pw_step"] = self.parts.panel_elements(tile.cols, channels)
+        call["part"], call["kc"] = panels * step, equal_parts(channels, tile.kc, 1)
+        parts = POINTS + TAPS * TAPS
+        call["pw"] = pw = code.call(self.parts.take, panels * step * parts * size)
+        call["zeros"] = zeros = code.call(self.parts.take, row_in * size)
+        with code.range(0, row_in, lanes) as i:
+            self.store(code, ir.Constant(self.vec, None), code.at(zeros, i, self.acc))
+        grain = (code.i64(SERIAL_WORK // POINTS) // (channels * tile.cols)).max(1)
+        self.parts.loop(code, kernel_task, call.pointer, panels, grain)
+        self.parts.loop(code, task, call.pointer, total.ceil_div(mine), code.i64(1))
+        code.call(self.parts.give, zeros)
+        code.call(self.parts.give, pw)
+        code.ret()
+        return code.function
+
+    def _orient(self, code: Code, given: Record, call: Record) -> None:
+        """Fills a call of `FIELDS` up to its geometry from one of a and b."""
+        in_b = given["windows"].eq(2)
+        names = {
+            "cols": "nm", "x": "ab", "w": "ba", "w_cols": ("b_cols", "a_rows"),
+            "w_ks": ("b_ks", "a_ks"), "c_step": ("c_rs", "c_cs"),
+        }  # fmt: skip
+        for name, (plain, other) in names.items():
+            call[name] = in_b.select(given[other], given[plain])
+        call["c"], call["channels"] = given["c"], given["k"] // (TAPS * TAPS)
+
+        def axis(in_a: str, of_b: str, back: int) -> Int:
+            """The size or stride of the last axis but `back`."""
+            values = (code.load(code.at(given.pointer_at("axes"), AXES.index(name) * MAX_AXES
+                                        + MAX_AXES - 1 - back, I64), I64)
+                      for name in (of_b, in_a))  # fmt: skip
+            return in_b.select(*values)
+
+        for back, (size, step) in enumerate(
+            (("width", "pixel"), ("height", "pitch"), ("items", "x_item"))
+        ):
+            call[size], call[step] = axis("m_sizes", "n_sizes", back), axis("m_a", "n_b", back)
+        call["y_low"] = call["x_low"] = 0
+        call["y_size"], call["x_size"] = (call[f] + TAPS - 1 for f in ("height", "width"))
+        with code.when(given["frame"].ne(0)):
+            self._unframe(code, Record(code, FRAME, given.pointer_at("frame")), call)
+
+    def _unframe(self, code: Code, frame: Record, call: Record) -> None:
+        """Distances in memory, in place of those in an array with zeros around it."""
+        whole, inner = frame["all1"] * frame["all2"], frame["size1"] * frame["size2"]
+        start, pixel = frame["start"], call["pixel"]
+        call["x_item"] = call["x_item"] // whole * inner
+        place = start // whole * inner + start % pixel
+        call["x"] = code.at(call.pointer_at("x"), place, self.acc)
+        call["y_low"] = frame["low1"] - start % whole // frame["all2"]
+        call["x_low"] = frame["low2"] // pixel - start % frame["all2"] // pixel
+        call["pitch"], call["x_size"] = frame["size2"], frame["size2"] // pixel
+        call["y_size"] = frame["size1"]
