@@ -33,6 +33,7 @@ from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.convert import convert_element_type_p
 from funcgrad.ops.reduce import or_p
 from funcgrad.ops.shape import reshape_p
+from funcgrad.ops.sort import sort_p
 from funcgrad.transforms.attention import FORMULAS, attention_tangent_p
 
 if TYPE_CHECKING:
@@ -44,11 +45,13 @@ if TYPE_CHECKING:
         running,
         scans,
         scatters,
+        shuffles,
     )
 else:
-    convolution, depthwise, elements, panels, running, scans, scatters = late(
+    convolution, depthwise, elements, panels, running, scans, scatters, shuffles = late(
         "funcgrad.backends",
         *("convolution", "depthwise", "elements", "panels", "running", "scans", "scatters"),
+        "shuffles",
     )
 
 # What only transformations and users care for.
@@ -448,8 +451,13 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
     outs = flat.inline(jaxpr, ins)
     used = {a for a in outs if type(a) is Var}
     kept = []
+    made: dict[Atom, Eqn] = {}
+    if any(e.prim is sort_p for e in flat.eqns):
+        made = {v: e for e in flat.eqns for v in e.outs}
     for eqn in reversed(flat.eqns):
         if any(v in used for v in eqn.outs) or _acts(eqn):
+            if made:
+                eqn = shuffles.shuffle(eqn, used, made) or eqn
             used.update(a for a in eqn.ins if type(a) is Var)
             kept.append(eqn)
     return Jaxpr(ins, _absorb_transposes(kept[::-1], outs), outs, jaxpr.names)

@@ -18,19 +18,19 @@ from funcgrad.errors import DTypeError
 from funcgrad.ops.base import batch_front, broadcast_p
 from funcgrad.ops.families import common_shape
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_PARITY = 0x1BD11BDA
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = 0x1BD11BDA
 
 
 def _impl(xp: Any, key0: Any, key1: Any, x0: Any, x1: Any) -> list:
     def word(n: int) -> Any:
         return np.uint32(n)
 
-    keys = (key0, key1, key0 ^ key1 ^ word(_PARITY))
+    keys = (key0, key1, key0 ^ key1 ^ word(PARITY))
     x0 = x0 + keys[0]
     x1 = x1 + keys[1]
     for i in range(5):
-        for r in _ROTATIONS[i % 2]:
+        for r in ROTATIONS[i % 2]:
             x0 = x0 + x1
             x1 = ((x1 << word(r)) | (x1 >> word(32 - r))) ^ x0
         x0 = x0 + keys[(i + 1) % 3]

@@ -13,6 +13,7 @@ from funcgrad.backends.llvm.objects import generator
 from funcgrad.backends.llvm.sort_keys import Keys, keys_of
 from funcgrad.backends.llvm.sort_network import LANES
 from funcgrad.backends.llvm.sort_rows import emit_keys, emit_order
+from funcgrad.backends.llvm.sort_shuffle import emit_shuffle
 from funcgrad.backends.llvm.sort_top import emit_top
 from funcgrad.backends.program import HostStep
 
@@ -53,9 +54,18 @@ def top_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
     return name, (math.prod(lead), n, 1, step.params["k"])
 
 
+def shuffle_call(step: HostStep) -> tuple[str, tuple[int, ...]]:
+    """The same for a step of `shuffle`."""
+    x = step.ins[2].aval
+    name = f"fg_shuffle_{x.dtype.itemsize}"
+    install(name)
+    return name, (x.size,)
+
+
 @functools.cache
 def install(name: str, target: Engine | None = None) -> int:
-    """Compile a function that `sort_call` or `top_call` names; bind its symbol, return its address.
+    """Compile a function that `sort_call`, `top_call` or `shuffle_call` names; bind its symbol,
+    return its address.
 
     >>> install("fg_sort_float32__") == install("fg_sort_float32__")
     True
@@ -65,10 +75,14 @@ def install(name: str, target: Engine | None = None) -> int:
     scratch.bind(target)
     _, what, pattern = name.split("_", 2)
     dtypes, _, sizes = pattern.partition("__")
-    keys, widths = [Keys(d) for d in dtypes.split("_")], [int(w) for w in sizes.split("_") if w]
+    widths = [int(w) for w in sizes.split("_") if w]
 
     def write() -> ir.Module:
         module, block = ir.Module("sort"), LANES * _VECTORS[target.target.vector_bits]
+        if what == "shuffle":
+            emit_shuffle(module, name, int(pattern), block)
+            return module
+        keys = [Keys(d) for d in dtypes.split("_")]
         if what == "top":
             emit_top(module, name, keys[0])
         elif widths:

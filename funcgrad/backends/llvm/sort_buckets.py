@@ -17,7 +17,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_job import Record
 from funcgrad.backends.llvm.sort_keys import like
-from funcgrad.backends.llvm.sort_network import LANES, emit_network
+from funcgrad.backends.llvm.sort_network import LANES, emit_network, padded
 from funcgrad.backends.llvm.sort_radix import Radix, clear, grow, zext
 
 I1 = ir.IntType(1)
@@ -209,7 +209,7 @@ class Buckets:
             n = zext(code, code.load(code.at(ends, d, I32), I32)) - begin
             start = zext(code, code.load(code.at(starts, d, I32), I32))
             words = code.at(job.pointer_at("words"), start, self.word)
-            count = self._power(code, n)
+            count = padded(code, n, self.block)
             # Above, a bucket has one rank, and its words are in order.
             mixed = scale < 1 << 32
             fits = (n > _TINY) & (n <= _MOST) & mixed
@@ -237,13 +237,6 @@ class Buckets:
         kind = _RANKS if isinstance(word.type, ir.VectorType) else I32
         return code.b.trunc(code.b.lshr(word, like(word, 32)), kind)
 
-    def _power(self, code: Code, n: Int) -> Int:
-        """How many words the network sorts for n."""
-        kind = ir.FunctionType(I64, [I64, I1])
-        ctlz = declare(self.module, "llvm.ctlz.i64", kind)
-        zeros = code.b.call(ctlz, [(n.max(self.block) - 1).value, I1(0)])
-        return Int(code, code.b.shl(I64(1), (64 - Int(code, zeros)).value))
-
     def _sorted(self, code: Code, words: ir.Value, slots: ir.Value, count: Int, i: Int) -> ir.Value:
         """A word of a bucket by its place in the order that `order` left in the slots."""
         x = code.b.load(code.at(slots, i, I32), typ=I32)
@@ -260,7 +253,7 @@ class Buckets:
         code = Code(self.module, "buckets_order", kinds)
         code.function.attributes.add("noinline")
         b, (words, slots, n, low, scale) = code.b, code.args
-        count = self._power(code, n)
+        count = padded(code, n, self.block)
 
         def spread(x: Int) -> ir.Value:
             return code.splat(b.trunc(x.value, I32), LANES)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int, declare
 
 _BITS = 4  # of the number of a lane
 LANES = 1 << _BITS
@@ -56,6 +56,14 @@ def emit_network(module: ir.Module, name: str, vectors: int = 16) -> ir.Function
             code.call(merge, code.at(words, i, I32), _turned(code, i, long * 2))
     code.ret()
     return code.function
+
+
+def padded(code: Code, n: Int, block: int) -> Int:
+    """How many words a network of blocks of so many words sorts for n."""
+    flag = ir.IntType(1)
+    ctlz = declare(code.module, "llvm.ctlz.i64", ir.FunctionType(I64, [I64, flag]))
+    zeros = code.b.call(ctlz, [(n.max(block) - 1).value, flag(0)])
+    return Int(code, code.b.shl(I64(1), (64 - Int(code, zeros)).value))
 
 
 def _turned(code: Code, i: Int, size: Int | int) -> ir.Value:
