@@ -14,6 +14,8 @@ import hypothesis
 import numpy as np
 import pytest
 
+from funcgrad.core import context
+
 hypothesis.settings.register_profile(
     "ci",
     deadline=None,
@@ -95,9 +97,16 @@ def rng(seed) -> np.random.Generator:
 
 
 @pytest.fixture(autouse=True)
-def reproducible(seed):
-    """Global generators start from the seed; NaN and infinity are results here, not accidents."""
+def reproducible(request, seed):
+    """What a test draws and learns doesn't depend on the tests that ran before it in its process,
+    which are others in each run. NaN and infinity are results here, not accidents."""
     random.seed(seed)
     np.random.seed(seed)
+    for shared in vars(request.module).values():
+        if isinstance(shared, np.random.Generator):
+            shared.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+    # What is known of types is forgotten where it becomes too much: not in the midst of a test.
+    if len(context.ROOT.types) > context.MOST_TYPES // 2:
+        context.ROOT.types.clear()
     with np.errstate(all="ignore"):
         yield

@@ -110,12 +110,14 @@ def test_large_results_are_compared_by_a_sample():
     assert np.array_equal(first, second)
 
 
-def test_a_burst_times_calls():
+def test_a_burst_times_calls(monkeypatch):
     calls = []
+    # The clock of a machine on which nothing comes between: a call takes a microsecond.
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: 1e-6 * (len(calls) + 1))
     count = timing.calls_a_sample(lambda: calls.append(0))
-    assert count > 1
+    assert 90 < count < 250
     calls.clear()
-    assert all(t > 0 for t in timing.burst(lambda: calls.append(0), 0.0, 7))
+    assert timing.burst(lambda: calls.append(0), 0.0, 7) == [pytest.approx(1e-6)]
     assert len(calls) == 14
 
 
@@ -203,7 +205,7 @@ def test_a_run(capsys, tmp_path):
 
 
 def test_failures_are_told_and_the_rest_goes_on():
-    settings = Settings(seconds=0.01, rounds=2, timeout=60.0, size="tiny")
+    settings = Settings(seconds=0.01, rounds=2, timeout=240.0, size="tiny")
     with Runner(["numpy", "nonsense"], settings) as runner:
         said = runner.measure(find("calls/one array", "tiny"))
     assert set(said.samples) == {"numpy"}
@@ -215,13 +217,13 @@ def test_a_worker_that_is_late_or_dies_is_replaced():
     try:
         with pytest.raises(WorkerError, match=r"took more than 0 s"):
             worker.ask(0.0, "open")
-        worker.send("open")
-        worker._process.kill()
-        with pytest.raises(WorkerError, match=r"the process ended: SIGKILL"):
-            worker.ask(60.0, "calibrate")
         with pytest.raises(WorkerError, match=r"KeyError: 'no/case'"):
-            worker.ask(60.0, "prepare", "no/case", "tiny")
-        worker.ask(60.0, "open")
+            worker.ask(240.0, "prepare", "no/case", "tiny")
+        worker._process.kill()
+        worker._process.join()
+        with pytest.raises(WorkerError, match=r"the process ended: SIGKILL"):
+            worker.ask(240.0, "calibrate")
+        worker.ask(240.0, "open")
     finally:
         worker.stop()
 
@@ -231,7 +233,7 @@ def test_what_a_worker_does():
     results, moved = bench.prepare("calls/one array", "tiny")
     assert results[0].shape == (8,)
     assert moved == 64
-    assert bench.calibrate() > 1
+    assert bench.calibrate() >= 1
     assert statistics.median(bench.burst(0.0)) > 0
     assert math.isfinite(bench.first_call("calls/one array", "tiny"))
     assert bench.peak("calls/one array", "tiny") > 1 << 20

@@ -18,7 +18,8 @@ def test_notebook_runs(path, monkeypatch):
     client = pytest.importorskip("nbclient")
     monkeypatch.setenv("PYTHONPATH", str(path.parent.parent))
     book = read(path)
-    client.NotebookClient(book, timeout=120, kernel_name="python3").execute(cwd=path.parent)
+    run = client.NotebookClient(book, timeout=240, startup_timeout=240, kernel_name="python3")
+    run.execute(cwd=path.parent)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

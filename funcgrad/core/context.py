@@ -24,7 +24,7 @@ _FIELDS = (
 )  # fmt: skip
 # What leaves the types of operations' results as they are.
 _NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit"})
-_MAX_TYPES = 4096
+MOST_TYPES = 4096
 
 
 class Context:
@@ -109,7 +109,7 @@ class Context:
 
     def keep(self, key: tuple, known: Any) -> Any:
         """Keep what was found out of types and parameters; keys of a kind begin alike."""
-        if len(self.types) >= _MAX_TYPES:
+        if len(self.types) >= MOST_TYPES:
             self.types.clear()
         self.types[key] = known
         return known

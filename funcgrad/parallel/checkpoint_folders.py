@@ -55,13 +55,15 @@ def find(base: Path) -> Path | None:
 
     That is the name itself, but for the moment in which it is replaced.
     """
-    for _ in range(5):  # folders may be renamed between two looks
+    looks, before = 0, None
+    while looks < 5:  # folders may be renamed between two looks, and again and again
         if (base / MANIFEST).is_file():
             return base
-        for kind in ("tmp", "old"):
-            for path in _aside(base.parent, base.name, kind):
-                if _is_complete(path):
-                    return path
+        there = [p for kind in ("tmp", "old") for p in _aside(base.parent, base.name, kind)]
+        for path in there:
+            if _is_complete(path):
+                return path
+        looks, before = looks + 1 if there == before else 1, there
     return None
 
 

@@ -93,7 +93,7 @@ def run(calls):
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=240,
     )
     native, modules = done.stdout.splitlines()
     return native == "True", set(modules.split())

@@ -41,5 +41,5 @@ assert still and not lock.locked() and gc.isenabled()
 def test_a_child_finds_locks_free_and_garbage_collected():
     # A process of its own: from 3.12 on Python warns of a fork beside threads.
     command = [sys.executable, "-W", "ignore", "-c", HELD]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

@@ -41,12 +41,12 @@ def test_blocks_of_threads_overlap():
     def other():
         with no_collections():
             inside.set()
-            leave.wait(10)
+            leave.wait(240)
 
     thread = threading.Thread(target=other)
     with no_collections():
         thread.start()
-        inside.wait(10)
+        assert inside.wait(240)
     assert not gc.isenabled(), "the other thread is still within"
     leave.set()
     thread.join()

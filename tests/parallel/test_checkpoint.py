@@ -287,7 +287,7 @@ def held(monkeypatch):
     write = checkpoint_save.write_shard
 
     def late(path, tensors):
-        assert event.wait(60)
+        assert event.wait(240)
         return write(path, tensors)
 
     monkeypatch.setattr(checkpoint_save, "write_shard", late)

@@ -45,7 +45,7 @@ def die_at(n, folder):
         nonlocal seen
         if event in DISK_EVENTS and (event == "fcntl.flock" or str(folder) in str(args[0])):
             seen += 1
-            if seen == n:
+            if seen >= n:  # threads may count at once
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
@@ -164,7 +164,7 @@ def test_live_saves_and_strange_names_are_left_alone(tmp_path, monkeypatch):
 
     def late(*args):
         begun.set()
-        assert go.wait(60)
+        assert go.wait(240)
         return write(*args)
 
     names = ["step_000001.tmp", "other.tmp-" + "0" * 32, "step_1.dead-x", "notes.old-1"]
@@ -173,7 +173,7 @@ def test_live_saves_and_strange_names_are_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_save, "write_shard", late)
     first = Checkpointer(tmp_path)
     first.save(1, tree_at(1))
-    assert begun.wait(60)
+    assert begun.wait(240)
     second = Checkpointer(tmp_path)
     assert second.latest() is None
     go.set()

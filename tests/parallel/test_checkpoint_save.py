@@ -12,6 +12,7 @@ from funcgrad.core.sharding import Device, Shard
 from funcgrad.errors import CheckpointError
 from funcgrad.parallel import NamedSharding, P, checkpoint_save, make_mesh
 from funcgrad.parallel.checkpoint import Checkpointer, Processes, contents, load, save
+from tests.parallel.threads import PATIENCE
 
 SHAPE = (8, 4)
 VALUE = np.arange(32, dtype="float32").reshape(SHAPE)
@@ -56,7 +57,7 @@ def on_all(n, work):
     for t in threads:
         t.start()
     for t in threads:
-        t.join(120)
+        t.join(PATIENCE)
     assert not any(t.is_alive() for t in threads), "a process hangs"
     return results
 

@@ -10,6 +10,7 @@ from funcgrad.parallel import shared
 from funcgrad.parallel.shared import SharedCommunicator, SharedMemory
 from tests.backends.test_exchanges import COLLECTIVES, X, compiled, mapped
 from tests.parallel.jobs import five_exchanges
+from tests.parallel.threads import PATIENCE
 
 
 class Starter:
@@ -31,7 +32,8 @@ class Starter:
 
 def on_ranks(size, fun):
     """fun(starter) in as many threads; the results."""
-    barrier, values, results = threading.Barrier(size, timeout=30), [None] * size, [None] * size
+    barrier = threading.Barrier(size, timeout=PATIENCE)
+    values, results = [None] * size, [None] * size
 
     def work(rank):
         try:
@@ -43,7 +45,7 @@ def on_ranks(size, fun):
     for t in threads:
         t.start()
     for t in threads:
-        t.join(60)
+        t.join(PATIENCE)
     return results
 
 

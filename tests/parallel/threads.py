@@ -6,13 +6,16 @@ import numpy as np
 
 from funcgrad.parallel.communicator import PythonCommunicator
 
+# Seconds: others may compile meanwhile, on a machine that does ten other things.
+PATIENCE = 240
+
 
 class Group:
     """What threads share. Each exchange is an all-gather of whole arrays."""
 
     def __init__(self, size):
         self.size = size
-        self.barrier = threading.Barrier(size, timeout=20)
+        self.barrier = threading.Barrier(size, timeout=PATIENCE)
         self.values = [None] * size
 
 
@@ -101,7 +104,7 @@ class Ranks:
         for t in threads:
             t.start()
         for t in threads:
-            t.join(60)
+            t.join(PATIENCE)
         for r in results:
             if isinstance(r, BaseException) and not isinstance(r, threading.BrokenBarrierError):
                 raise r

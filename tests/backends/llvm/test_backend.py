@@ -162,8 +162,8 @@ def test_large_results_reuse_the_memory_of_dead_ones():
     n = 1 << 20
     executable = compiled(double, ones(n))
     x = ones(n)
+    gc.collect()  # what other tests left comes back before, not in between
     address = executable([x])[0].ctypes.data
-    gc.collect()
     assert executable([x])[0].ctypes.data == address
     first, second = executable([x])[0], executable([x])[0]
     assert first.ctypes.data != second.ctypes.data

@@ -24,6 +24,13 @@ DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
           "float16", "bfloat16", "float32", "float64", "complex64", "complex128"]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def nothing_learned():
+    """Of types that other tests met: those that left a full table are not learned again."""
+    eager_calls._forget()
+    context.ROOT.types.clear()
+
+
 def by_python(function, *args, **kwargs):
     """A call in a context of its own, of which no native code knows, after two that Python learned
     from."""

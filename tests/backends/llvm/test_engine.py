@@ -277,4 +277,4 @@ thread.join()
 assert status == 0, status
 """
     env = {**os.environ, "FUNCGRAD_CACHE_DIR": ""}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=env)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240, env=env)

@@ -95,7 +95,7 @@ def test_both_threads_work():
     barrier = threading.Barrier(2)  # only two threads at once get past it
 
     def meet(ctx, begin, end):
-        barrier.wait(timeout=60)
+        barrier.wait(timeout=240)
 
     task = ctypes.CFUNCTYPE(None, PTR, I64, I64)(meet)
     parallel_for(ctypes.cast(task, PTR).value, (I64 * 1)(), 2, 1)
@@ -109,7 +109,7 @@ def test_the_caller_begins_at_the_front_and_workers_at_the_back():
     def note(ctx, begin, end):
         mine = taken.setdefault(threading.get_ident(), [])
         if not mine:
-            barrier.wait(timeout=60)
+            barrier.wait(timeout=240)
         mine.append((begin, end))
 
     task = ctypes.CFUNCTYPE(None, PTR, I64, I64)(note)
@@ -180,7 +180,7 @@ def run(code):
     """
     script = textwrap.dedent(prelude) + textwrap.dedent(code)
     command = [sys.executable, "-W", "ignore", "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs os.fork")

@@ -34,7 +34,7 @@ def test_some_wait_for_those_before(processors, waiting):
 
         def last():
             for event in first:
-                assert event.wait(60)
+                assert event.wait(240)
             done.append("last")
 
         for _ in range(waiting):
