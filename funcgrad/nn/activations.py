@@ -9,6 +9,7 @@ from typing import Any
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.context import current
+from funcgrad.core.single import single
 from funcgrad.ops.special import erfc
 from funcgrad.ops.transcendental import logistic
 from funcgrad.transforms.custom import custom_jvp
@@ -22,7 +23,7 @@ def _inexact(x: Any) -> Any:
     return x.astype(current().float_dtype)
 
 
-@custom_jvp
+@single
 def relu(x: Any) -> Any:
     """max(x, 0), with derivative 0 at 0.
 
@@ -30,10 +31,15 @@ def relu(x: Any) -> Any:
     >>> print(nn.relu(fnp.array([-1.0, 2.0])))
     [0. 2.]
     """
+    return _relu(x)
+
+
+@custom_jvp
+def _relu(x: Any) -> Any:
     return fnp.maximum(x, 0)
 
 
-relu.defjvps(lambda g, y, x: fnp.where(fnp.asarray(x) > 0, g, fnp.zeros_like(g)))
+_relu.defjvps(lambda g, y, x: fnp.where(fnp.asarray(x) > 0, g, fnp.zeros_like(g)))
 
 
 @custom_jvp

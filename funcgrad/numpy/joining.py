@@ -28,6 +28,7 @@ from funcgrad.numpy.shape import (
     atleast_1d,
     atleast_2d,
     atleast_3d,
+    expand_dims,
     ravel,
     reshape,
 )
@@ -112,7 +113,7 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: None = None, dtype: Any = N
         listed = ", ".join(str(p.aval) for p in parts)
         raise ShapeError(f"stack: arrays must have one shape, got {listed}")
     axis = canonical_axis("stack", axis, parts[0].ndim + 1)
-    return _join("stack", [ops.expand_dims(p, (axis,)) for p in parts], axis, dtype)
+    return _join("stack", [expand_dims(p, axis) for p in parts], axis, dtype)
 
 
 def vstack(tup: Sequence[Any], dtype: Any = None) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core import context
+from funcgrad.core.array import Array, EvalTrace
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
@@ -18,6 +20,7 @@ from funcgrad.numpy._util import (
     broadcast_to,
     canonical_axis,
     convert,
+    default_int,
     dtype_or,
     is_scalar,
     promote_inexact,
@@ -54,6 +57,13 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
     >>> fnp.arange(1.0, 2.0, 0.25)
     Array([1.  , 1.25, 1.5 , 1.75], dtype=float32)
     """
+    if dtype is None and type(context.current().trace) is EvalTrace:
+        # Mostly: Python's integers that the default dtype holds, as it then does all between them.
+        kind = default_int()
+        most = 1 << (8 * kind.itemsize - 1) if kind.kind == "i" else 0
+        whole = (0, start, 1) if stop is None else (start, stop, 1 if step is None else step)
+        if all(type(v) is int and -most < v < most for v in whole) and whole[2]:
+            return Array(np.arange(*whole, dtype=kind))
     given = [v for v in (start, stop, step) if v is not None]
     known = [_known("arange", a, v) for a, v in zip(("start", "stop", "step"), given, strict=False)]
     dtype = dtype_or(dtype, promote([_kind(v) for v in given])[0])

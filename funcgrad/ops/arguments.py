@@ -11,7 +11,7 @@ from funcgrad.errors import ShapeError
 def integers(name: str, argument: str, values: Any) -> tuple[int, ...]:
     """A static sequence of integers as a tuple of ints, or an error naming the argument."""
     try:
-        return tuple(operator.index(v) for v in values)
+        return tuple(map(operator.index, values))
     except TypeError as e:
         if hasattr(values, "aval") or any(hasattr(v, "aval") for v in _iterable(values)):
             raise
@@ -20,6 +20,8 @@ def integers(name: str, argument: str, values: Any) -> tuple[int, ...]:
 
 def sizes_of(name: str, argument: str, values: Any) -> tuple[int, ...]:
     """One integer or a sequence of them, as a tuple."""
+    if type(values) is int:
+        return (values,)
     one = isinstance(values, int) or getattr(values, "ndim", None) == 0
     return integers(name, argument, (values,) if one else values)
 
@@ -27,7 +29,7 @@ def sizes_of(name: str, argument: str, values: Any) -> tuple[int, ...]:
 def shape_of(name: str, shape: Any, argument: str = "shape") -> tuple[int, ...]:
     """A shape given as an integer or a sequence of them, as a tuple of sizes."""
     sizes = sizes_of(name, argument, shape)
-    if any(n < 0 for n in sizes):
+    if min(sizes, default=0) < 0:
         raise ShapeError(f"{name}: {argument} {sizes} has a negative size")
     return sizes
 

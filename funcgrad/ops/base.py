@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core import context
 from funcgrad.core import dims as dims_
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, EvalTrace
 from funcgrad.core.aval import Linear, ShapedArray, Zero
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
@@ -201,8 +202,14 @@ def full(shape: Sequence[int], value: Any, dtype: Any = None) -> Any:
     shape = tuple(shape)
     if not hasattr(value, "aval"):
         value = np.asarray(value, dtype)
+        if not shape:
+            return Array(value)
+        if not value.shape and type(context.current().trace) is EvalTrace:
+            out = np.empty(shape, value.dtype)
+            out[...] = value
+            return Array(out)
     if not shape:
-        return value if hasattr(value, "aval") else Array(value)
+        return value
     return broadcast_p.bind(value, shape=shape, broadcast_dimensions=())
 
 

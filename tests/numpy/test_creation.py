@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import funcgrad.numpy as fnp
+from funcgrad import lax
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.context import default_dtype
@@ -151,6 +152,17 @@ def test_filled(name, shape):
     same(getattr(fnp, f"{name}_like")(like), getattr(np, f"{name}_like")(like))
 
 
+@pytest.mark.parametrize("shape", [(), 0, 3, (2, 3), (2, 0), [2, np.int64(3)]])
+@pytest.mark.parametrize("dtype", [None, "int8", "bfloat16", "complex64", "bool"])
+def test_filled_arrays_are_the_same_in_programs(shape, dtype):
+    for make in (fnp.zeros, fnp.ones, lambda s, d: fnp.full(s, -0.0, d)):
+        got, want = make(shape, dtype), jit(lambda f=make: f(shape, dtype), backend="numpy")()
+        assert got.aval == want.aval
+        assert got.tobytes() == want.tobytes()
+    with pytest.raises(ShapeError, match="must be a scalar"):
+        lax.full((2, 3), np.ones(3))
+
+
 def test_full():
     same(fnp.full((2, 2), 3, "float64"), np.full((2, 2), 3.0))
     same(fnp.full((2, 3), np.arange(3.0)), np.full((2, 3), np.arange(3.0)))
@@ -209,6 +221,17 @@ def test_arange(args):
     assert got.dtype == (np.int32 if want.dtype == np.int64 else np.float32)
     jitted = jit(lambda: fnp.arange(*args), backend="numpy")()
     np.testing.assert_array_equal(np.asarray(jitted), np.asarray(got))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize(
+    "args", [(5,), (-5, 5), (5, -5, -2), (5, 5), (-127, 127, 126), (-128, -120)]
+)
+def test_arange_of_whole_numbers_is_the_same_in_programs(args, dtype):
+    with default_dtype(dtype):
+        got, want = fnp.arange(*args), jit(lambda: fnp.arange(*args), backend="numpy")()
+    assert got.aval == want.aval
+    assert got.tolist() == want.tolist() == list(range(*args))
 
 
 def test_arange_dtypes():

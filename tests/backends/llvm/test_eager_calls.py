@@ -445,6 +445,7 @@ def test_other_arguments_go_to_python():
     check(fnp.add, x, x)
     for other in (np.ones(3, "float32"), np.float32(1), True, 1j):
         check_same(fnp.add(x, other), by_python(fnp.add, x, other))
+        check_same(fnp.add(other, x), fnp.add(fnp.asarray(other), x))
     with pytest.raises(TypeError):
         fnp.add(x)
     with pytest.raises(TypeError):
@@ -467,7 +468,7 @@ SINGLE = {
     "ravel": fnp.ravel, "transpose": lambda x: x.T, "moveaxis": lambda x: fnp.moveaxis(x, 0, 1),
     "expand_dims": lambda x: fnp.expand_dims(x, 1),
     "squeeze": lambda x: fnp.squeeze(x[None], axis=0),
-    "broadcast_to": lambda x: fnp.broadcast_to(x, (4, 2, 3)),
+    "broadcast_to": lambda x: fnp.broadcast_to(x, (4, 2, 3)), "relu": fg.nn.relu,
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import funcgrad.numpy as fnp
 from funcgrad.backends.llvm import eager_calls
 from funcgrad.core import context, eager
 from funcgrad.core.array import Array
+from funcgrad.errors import FuncgradError
 
 pytestmark = pytest.mark.skipif(not eager.activate(), reason="another Python or NumPy")
 
@@ -58,3 +59,33 @@ def test_an_array_that_was_never_made():
     for call in (lambda y: fnp.add(x, y), lambda y: fnp.add(y, x)):
         with pytest.raises(AttributeError):
             call(Array.__new__(Array))
+
+
+@pytest.mark.parametrize("function", [fnp.add, fnp.maximum, fnp.less, fnp.power])
+def test_numpys_arrays_and_numbers_count_as_ours(function):
+    x, n = fnp.array([np.nan, -0.0, 3.5], "float32"), fnp.array([-2, 0, 3])
+    others = [np.arange(3).astype(d) for d in ("f4", "f8", "i4", "i8", "f2", "?", ">f4")]
+    others += [np.float32(2), np.float64(0.1), np.int32(3), np.int8(3), np.bool_(True)]
+    others += [np.ones((2, 1), "f4"), np.arange(6, dtype="f4")[::2], np.array(2.5)]
+    for other in others:
+        for a in (x, n):
+            for _ in range(3):
+                pairs = [
+                    (function(a, other), function(a, fnp.asarray(other))),
+                    (function(other, a), function(fnp.asarray(other), a)),
+                ]
+                for got, want in pairs:
+                    same(got, want)
+    for wrong in (np.array(["text"]), np.ones(4, "f4"), np.array(object())):
+        with pytest.raises((TypeError, FuncgradError)):
+            function(x, wrong)
+
+
+def test_numbers_made_anew_fill_no_table():
+    x = fnp.arange(3.0)
+    before = sum(len(b) for t in eager_calls._tables for b in t.buckets if b)
+    for i in range(3 * eager_calls.LEARNED_AFTER):
+        fnp.where(x > 0, x, np.float32(i))
+        fnp.clip(x, 0.25 * i, 0.5 * i)
+    after = sum(len(b) for t in eager_calls._tables for b in t.buckets if b)
+    assert after <= before + 4  # of the operations on x alone
