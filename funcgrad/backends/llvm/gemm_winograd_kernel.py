@@ -26,7 +26,8 @@ FIELDS = (
     # Parts, how many tiles each has; their sums, a row of which has channels in whole panels.
     "parts", "apiece", "sums", "across_sums",
 )  # fmt: skip
-LEAST_PART, MOST_PARTS = 256, 32  # tiles of a part; parts
+# Tiles of a part, where there are few parts, and where there are many, whose sums take time to add.
+LEAST_PART, MOST_FEW, LONG_PART, MOST_PARTS = 256, 8, 512, 32
 
 
 class WinogradKernel(Tiles):
@@ -184,7 +185,8 @@ class WinogradKernel(Tiles):
         # What a sum has doesn't depend on the number of threads.
         self.count(code, call, (channels + cols) * POINTS, code.i64(8 * self.lanes))
         total, mine = call["total"], call["mine"]
-        parts = (total // LEAST_PART).max(1).min(MOST_PARTS)
+        few = (total // LEAST_PART).max(1).min(MOST_FEW)
+        parts = (total // LONG_PART).max(few).min(MOST_PARTS)
         apiece = call["apiece"] = total.ceil_div(parts).round_up(mine)
         parts = call["parts"] = total.ceil_div(apiece)
         wide = call["across_sums"] = channels.round_up(self.tile.cols)
