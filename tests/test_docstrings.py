@@ -1,6 +1,7 @@
 """Every example in a docstring runs, and every public function has one."""
 
 import doctest
+import gc
 import importlib
 import inspect
 import io
@@ -22,6 +23,14 @@ NAMES = {
 }  # fmt: skip
 NEEDS_HARDWARE = ("funcgrad.backends.cuda", "funcgrad.parallel.mpi", "funcgrad.parallel.nccl")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.REPORT_ONLY_FIRST_FAILURE
+
+
+@pytest.fixture(autouse=True)
+def no_garbage():
+    """Examples that show how much memory there is get none back from what other tests left."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def path_of(name: str) -> Path | None:
