@@ -501,21 +501,6 @@ def test_single_operations_are_done_by_native_code():
         fnp.reshape(x, (300, 3))
 
 
-def test_what_can_change_is_read_at_each_call():
-    x, mask = fnp.ones(3), np.array([True, False, True])
-    for i in range(2 * LEARNED):
-        mask[1] = i % 2
-        np.testing.assert_array_equal(fnp.where(mask, x, 0.0), mask)
-    shape = [3, 1]
-    for i in range(2 * LEARNED):
-        shape[:] = [3, 1] if i % 2 else [1, 3]
-        assert fnp.reshape(x, shape).shape == tuple(shape)
-    other = np.ones(3, np.float32)
-    for i in range(2 * LEARNED):
-        other[:] = i
-        np.testing.assert_array_equal(x + other, 1 + other)
-
-
 def test_static_arguments_are_told_apart():
     x = draw((4, 4), "float64")
     for n in (1, True, 1.0, 2, (1,), (True,)):

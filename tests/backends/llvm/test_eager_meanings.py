@@ -89,3 +89,18 @@ def test_numbers_made_anew_fill_no_table():
         fnp.clip(x, 0.25 * i, 0.5 * i)
     after = sum(len(b) for t in eager_calls._tables for b in t.buckets if b)
     assert after <= before + 4  # of the operations on x alone
+
+
+def test_what_can_change_is_read_at_each_call():
+    x, mask = fnp.ones(3), np.array([True, False, True])
+    for i in range(2 * eager_calls.LEARNED_AFTER + 2):
+        mask[1] = i % 2
+        np.testing.assert_array_equal(fnp.where(mask, x, 0.0), mask)
+    shape = [3, 1]
+    for i in range(2 * eager_calls.LEARNED_AFTER + 2):
+        shape[:] = [3, 1] if i % 2 else [1, 3]
+        assert fnp.reshape(x, shape).shape == tuple(shape)
+    other = np.ones(3, np.float32)
+    for i in range(2 * eager_calls.LEARNED_AFTER + 2):
+        other[:] = i
+        np.testing.assert_array_equal(x + other, 1 + other)
