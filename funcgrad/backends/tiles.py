@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from funcgrad.backends.program import Frame, GemmAxes, GemmStep
 
-IMAGES, KERNEL, IMAGES_LAST = 1, 2, 3
+IMAGES, KERNEL, IMAGES_LAST, KERNEL_LAST = 1, 2, 3, 4
 TAPS, POINTS = 3, 16
 LEAST_WORK = 1 << 19  # multiplications of sums of products
 MOST_KERNEL = 1 << 23  # elements of the transformed kernel
@@ -26,8 +26,8 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
     """The form that a product by tiles has, and which operand has the windows: 1: a, 2: b.
 
     IMAGES: of windows and a kernel; KERNEL: of windows and the gradient of their results, with
-    features before places in both. IMAGES_LAST: as IMAGES, with features after places. 0, 0 for
-    other products, and where tiles don't pay.
+    features before places in both. IMAGES_LAST, KERNEL_LAST: the same with features after
+    places. 0, 0 for other products, and where tiles don't pay.
 
     >>> import numpy as np
     >>> from funcgrad.backends.program import GemmAxes, Ref
@@ -46,6 +46,8 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
             return KERNEL, side + 1
         if _is_of_images_last(s, s.axes, side):
             return IMAGES_LAST, side + 1
+        if _is_of_kernel_last(s, s.axes, side):
+            return KERNEL_LAST, side + 1
     return 0, 0
 
 
@@ -91,6 +93,22 @@ def _is_of_kernel(s: GemmStep, axes: GemmAxes, side: int) -> bool:
     moves = [windows[0][1], *_steps(images, side)]
     pays = tiles_pay(count, (height, width), channels, features[0][0], PART_COST)
     return pays and _is_around(s.frame, side, line, moves)
+
+
+def _is_of_kernel_last(s: GemmStep, axes: GemmAxes, side: int) -> bool:
+    if [span[0] for span in s.batch] != [TAPS, TAPS] or len(axes.k) not in (2, 3):
+        return False
+    if len(axes.m) != 1 or len(axes.n) != 1 or s.c_strides[1] != 1:
+        return False
+    (m, from_m), (n, from_n) = axes.m[0], axes.n[0]
+    (*images, (height, *lines), (width, *pixels)), channels = axes.k, (m, n)[side]
+    line, pixel = lines[side], pixels[side]
+    fixed = _steps(s.batch, side) == [line, pixel] and not any(_steps(s.batch, 1 - side))
+    if not fixed or from_m != 1 or from_n != 1:
+        return False
+    count, moves = math.prod(span[0] for span in images), _steps(images, side)
+    pays = tiles_pay(count, (height, width), channels, (n, m)[side], PART_COST)
+    return pays and _is_around(s.frame, side, line, moves, (pixel, channels))
 
 
 def _steps(spans: Sequence[tuple[int, ...]], side: int) -> list[int]:

@@ -108,7 +108,7 @@ def _is_tiled(eqn: Eqn, view: View) -> bool:
     if shape[4:6] == taps and tiles_pay(shape[1], (shape[2], shape[3]), shape[6], features):
         return 1 in near
     size = shape[4], shape[5]
-    if near[0] != 1:
+    if 1 not in (near[0], view.strides[1]):
         return False
     return shape[2:4] == taps and tiles_pay(shape[6], size, shape[1], features, PART_COST)
 

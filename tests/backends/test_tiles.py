@@ -3,9 +3,10 @@
 import numpy as np
 
 from funcgrad.backends.program import Frame, GemmAxes
-from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, tiles_of
+from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL_LAST, tiles_of
 from funcgrad.core.record import replace
 from tests.backends.llvm.test_gemm_winograd import SHAPES, step_of
+from tests.backends.llvm.test_gemm_winograd_kernel_last import gradient_step
 from tests.backends.llvm.test_gemm_winograd_last import step_of as last_step
 
 
@@ -47,4 +48,24 @@ def test_which_products_with_channels_last_go_this_way():
         {"frame": Frame(0, 0, 64, ((32, 2, 2), (2048, 64, 64)))},
         {"frame": Frame(0, 0, 32, ((32, 1, 1), (2048, 32, 96)))},
     ):  # fmt: skip
+        assert tiles_of(replace(step, **changed)) == (0, 0), changed
+
+
+def test_which_gradients_with_channels_last_go_this_way():
+    step = gradient_step(SHAPES[0], "float32")
+    assert tiles_of(step) == (KERNEL_LAST, 1)
+    assert tiles_of(gradient_step(SHAPES[0], "float32", turned=True)) == (KERNEL_LAST, 2)
+    (m,), (n,), (batch, lines, pixels) = step.axes.m, step.axes.n, step.axes.k
+    for changed in (
+        {"c_strides": (1, 64)},
+        {"batch": step.batch[::-1]},
+        {"batch": (step.batch[0], (3, 64, 1, 4096))},
+        {"batch": step.batch[:1]},
+        {"axes": GemmAxes((m,), ((64, 2),), (batch, lines, pixels))},
+        {"axes": GemmAxes((m, m), (n,), (batch, lines, pixels))},
+        {"axes": GemmAxes((m,), (n,), (batch, lines, (32, 65, 64)))},
+        {"axes": GemmAxes((m,), (n,), ((65536, 1, 1),))},
+        {"frame": replace(step.frame, operand=1)},
+        {"frame": replace(step.frame, start=1)},
+    ):
         assert tiles_of(replace(step, **changed)) == (0, 0), changed

@@ -45,14 +45,16 @@ from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
 from funcgrad.backends.llvm.gemm_windows import Windows
 from funcgrad.backends.llvm.gemm_winograd import Winograd
 from funcgrad.backends.llvm.gemm_winograd_kernel import WinogradKernel
+from funcgrad.backends.llvm.gemm_winograd_kernel_last import WinogradKernelLast
 from funcgrad.backends.llvm.gemm_winograd_last import WinogradLast
 from funcgrad.backends.llvm.target import Target
-from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL
+from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST
 
 TILED_WAYS: dict[int, type[TiledWay]] = {
     IMAGES: Winograd,
     KERNEL: WinogradKernel,
     IMAGES_LAST: WinogradLast,
+    KERNEL_LAST: WinogradKernelLast,
 }
 PAGE = 4096
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing

@@ -155,7 +155,7 @@ class Tiles(TiledWay):
             code.i64(x) if isinstance(x, int) else call[x]
             for x in (geometry.get(f, f) for f in ("pitch", "y_low", "y_size", "x_low", "x_size"))
         )
-        kept, turn = self.kept(call), reached if reach else _spread
+        kept, turn = self.kept(call), reached if reach else spread
         top, bottom = begin // across, (end - 1) // across
         one = top.eq(bottom)
         left, right = one.select(begin - top * across, 0), one.select(end - top * across, across)
@@ -209,6 +209,13 @@ def results(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
     return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
 
 
+def folded(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
+    """Gᵀm: m0 + (m1 + m2)/2, (m1 - m2)/2, (m1 + m2)/2 + m3."""
+    half = ir.Constant(m[0].type, [0.5] * m[0].type.count)
+    both = b.fmul(b.fadd(m[1], m[2]), half)
+    return [b.fadd(m[0], both), b.fmul(b.fsub(m[1], m[2]), half), b.fadd(both, m[3])]
+
+
 def kernel_points(b: ir.IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
     """The 16 elements of G g Gᵀ, where G is half of [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]].
 
@@ -225,6 +232,6 @@ def kernel_points(b: ir.IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
     return [points[point % SIDE][point // SIDE] for point in range(POINTS)]
 
 
-def _spread(b: ir.IRBuilder, y: list[ir.Value]) -> list[ir.Value]:
+def spread(b: ir.IRBuilder, y: list[ir.Value]) -> list[ir.Value]:
     """A y: y0, y0 + y1, y0 - y1, -y1."""
     return [y[0], b.fadd(y[0], y[1]), b.fsub(y[0], y[1]), b.fneg(y[1])]

@@ -14,7 +14,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SHARED, Parts, Record
-from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles
+from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles, folded
 from funcgrad.backends.tiles import POINTS, TAPS
 
 FIELDS = (
@@ -128,10 +128,10 @@ class WinogradKernel(Tiles):
                     x = self.load(code, code.at(more, point_step * point, acc))
                     total.set(b.fadd(total.get(), x))
             sums = [total.get() for total in totals]
-            columns = [_folded(b, sums[j::SIDE]) for j in range(SIDE)]
+            columns = [folded(b, sums[j::SIDE]) for j in range(SIDE)]
             bad: ir.Value = ir.Constant(self.vec, None)
             for i in range(TAPS):
-                for j, x in enumerate(_folded(b, [column[i] for column in columns])):
+                for j, x in enumerate(folded(b, [column[i] for column in columns])):
                     self.store(code, x, code.at(buffer, TAPS * i + j, self.vec))
                     bad = b.fadd(bad, self.lost(code, x))
             some = code.lane_sum(b.select(code.first_lanes(call["channels"] - channel, lanes), bad,
@@ -226,10 +226,3 @@ class WinogradKernel(Tiles):
         call["y_size"], call["x_size"] = (call[f] + TAPS - 1 for f in ("height", "width"))
         with code.when(given["frame"].ne(0)):
             self.unframe(code, Record(code, FRAME, given.pointer_at("frame")), call)
-
-
-def _folded(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
-    """Gᵀm: m0 + (m1 + m2)/2, (m1 - m2)/2, (m1 + m2)/2 + m3."""
-    half = ir.Constant(m[0].type, [0.5] * m[0].type.count)
-    both = b.fmul(b.fadd(m[1], m[2]), half)
-    return [b.fadd(m[0], both), b.fmul(b.fsub(m[1], m[2]), half), b.fadd(both, m[3])]

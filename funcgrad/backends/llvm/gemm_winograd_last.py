@@ -9,77 +9,38 @@ transformed once, and makes the results of the sums.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
-from funcgrad.backends.llvm.gemm_frames import FRAME
-from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_packed import equal_parts
-from funcgrad.backends.llvm.gemm_tiles import (
-    CACHE_SHARE,
-    SIDE,
-    TiledWay,
-    kernel_points,
-    reached,
-    results,
-)  # fmt: skip
+from funcgrad.backends.llvm.gemm_tiles import CACHE_SHARE, SIDE, kernel_points, reached, results
+from funcgrad.backends.llvm.gemm_tiles_last import APART, TILED_LAST, TilesLast
 from funcgrad.backends.tiles import POINTS, TAPS
 
 FIELDS = (
-    "items", "channels", "cols",
-    # Images; lines, and pixels in one; those from `low` on are there, so many, others are 0.
-    "x", "x_item", "pitch", "pixel", "y_low", "y_size", "x_low", "x_size",
+    *TILED_LAST,
     # The kernel, and where its elements lie, by tables; results, and from pixel to pixel of them.
-    "w", "w_cols", "w_ks", "c", "c_step", "height", "width",
-    # Tiles of a line, an image, all images, a task.
-    "across", "tiles", "total", "mine",
+    "w", "w_cols", "w_ks", "c", "c_step", "cols",
     # Rows of channels and of sums, and from a point's first one to the next point's.
     "row_in", "row_out", "point_in", "point_out",
     # The kernel in panels: one's elements, and those of each of the 16 points, after which come the
-    # 9 taps as they are; channels at a time. As many zeros as there are channels.
-    "pw", "pw_step", "part", "kc", "zeros",
+    # 9 taps as they are; channels at a time.
+    "pw", "pw_step", "part", "kc",
 )  # fmt: skip
-APART = 16  # elements between points, lest all of a tile's meet in a few lines of the first cache
 LEAST, MOST = 4, 16  # tiles of a task, by rows of the kernel of products
 
 
-class WinogradLast(TiledWay):
+class WinogradLast(TilesLast):
     """The way of convolutions, by their kernels."""
 
-    name = "winograd_last"
+    name, fields = "winograd_last", FIELDS
 
     def __init__(self, parts: Parts):
         super().__init__(parts)
-        self.rows = 8 if self.tile.rows >= 8 else 6
         self.input, self.output, self.exact = self._input(), self._output(), self._exact()
         self.function = self._function(self._kernel_task(), self._task())
-
-    def _vectors(self, code: Code, count: Int, body: Callable) -> None:
-        """`body` of the first element of each vector of so many, and of a mask for the last one if
-        it isn't whole, else None."""
-        whole = count // self.lanes * self.lanes
-        with code.range(0, whole, self.lanes) as i:
-            body(i, None)
-        with code.when(whole < count):
-            body(whole, code.first_lanes(count - whole, self.lanes))
-
-    def _each_tile(self, code: Code, call: Record, begin: Int, end: Int, body: Callable) -> None:
-        """`body` of each of tiles [begin, end): how many came before, its image, its first line and
-        its first pixel."""
-        across, height = call["across"], call["height"]
-        rest = begin % call["tiles"]
-        item = code.variable(I64, begin // call["tiles"])
-        y, x = code.variable(I64, rest // across * 2), code.variable(I64, rest % across * 2)
-        with code.range(begin, end) as t:
-            now = [Int(code, v.get()) for v in (item, y, x)]
-            body(t - begin, *now)
-            ends = now[2] + 2 >= across * 2
-            last = ends & (now[1] + 2 >= height)
-            x.set(ends.select(0, now[2] + 2))
-            y.set(last.select(0, now[1] + ends.select(2, 0)))
-            item.set(now[0] + last.select(1, 0))
 
     # ---- the kernel
 
@@ -118,7 +79,7 @@ class WinogradLast(TiledWay):
         channels, row, step = call["channels"], call["row_in"], call["point_in"]
 
         def tile(at: Int, item: Int, y: Int, x: Int) -> None:
-            places = [self._pixel(code, call, item, y + i, x + j)
+            places = [self.pixel(code, call, item, y + i, x + j)
                       for i in range(SIDE) for j in range(SIDE)]  # fmt: skip
             out = code.at(to, at * row, self.acc)
 
@@ -130,19 +91,12 @@ class WinogradLast(TiledWay):
                         where = code.at(out, step * (SIDE * k + j) + i, self.acc)
                         self.store(code, value, where)
 
-            self._vectors(code, channels, vector)
+            self.vectors(code, channels, vector)
 
-        self._each_tile(code, call, begin, end, tile)
+        self.each_tile(code, call, begin, end, tile)
         code.ret()
         code.function.attributes.add("noinline")
         return code.function
-
-    def _pixel(self, code: Code, call: Record, item: Int, y: Int, x: Int) -> ir.Value:
-        """Where the channels of a pixel are, or zeros in their place."""
-        y, x = y - call["y_low"], x - call["x_low"]
-        inside = (y >= 0) & (y < call["y_size"]) & (x >= 0) & (x < call["x_size"])
-        place = item * call["x_item"] + y * call["pitch"] + x * call["pixel"]
-        return inside.pick(code.at(call.pointer_at("x"), place, self.acc), call.pointer_at("zeros"))
 
     # ---- results
 
@@ -174,9 +128,9 @@ class WinogradLast(TiledWay):
                     bad.set(b.fadd(bad.get(), self.lost(code, value)))
                     self.store(code, value, code.at(place, k, self.acc), mask)
 
-            self._vectors(code, cols, vector)
+            self.vectors(code, cols, vector)
 
-        self._each_tile(code, call, begin, end, tile)
+        self.each_tile(code, call, begin, end, tile)
         total = code.lane_sum(bad.get())
         code.ret(b.fcmp_unordered("uno", total, total))
         code.function.attributes.add("noinline")
@@ -197,7 +151,7 @@ class WinogradLast(TiledWay):
         cols, zero = self.tile.cols, ir.Constant(self.vec, None)
 
         def result(item: Int, y: Int, x: Int) -> None:
-            places = [self._pixel(code, call, item, y + tap // TAPS, x + tap % TAPS)
+            places = [self.pixel(code, call, item, y + tap // TAPS, x + tap % TAPS)
                       for tap in range(TAPS * TAPS)]  # fmt: skip
             out = self._result(code, call, item, y, x)
 
@@ -221,14 +175,14 @@ class WinogradLast(TiledWay):
                 value = b.select(lost, total.get(), old)
                 self.store(code, value, code.at(out, k, self.acc), mask)
 
-            self._vectors(code, call["cols"], vector)
+            self.vectors(code, call["cols"], vector)
 
         def tile(at: Int, item: Int, y: Int, x: Int) -> None:
             for i, j in itertools.product(range(2), range(2)):
                 with code.when(self._inside(call, y + i, x + j)):
                     result(item, y + i, x + j)
 
-        self._each_tile(code, call, begin, end, tile)
+        self.each_tile(code, call, begin, end, tile)
         code.ret()
         code.function.attributes.add("noinline")
         return code.function
@@ -299,9 +253,7 @@ class WinogradLast(TiledWay):
         self._orient(code, given, call)
         tile, lanes, size, rows = self.tile, self.lanes, self.fmt.acc_bytes, self.rows
         channels, cols = call["channels"], call["cols"]
-        across = call["across"] = call["width"].ceil_div(2)
-        tiles = call["tiles"] = across * call["height"].ceil_div(2)
-        total = call["total"] = tiles * call["items"]
+        total = call["total"]
         row_in = call["row_in"] = channels.round_up(lanes)
         row_out = call["row_out"] = cols.round_up(lanes)
         share = self.parts.target.caches.l2 * CACHE_SHARE[0] // CACHE_SHARE[1]
@@ -314,9 +266,7 @@ class WinogradLast(TiledWay):
         call["part"], call["kc"] = panels * step, equal_parts(channels, tile.kc, 1)
         parts = POINTS + TAPS * TAPS
         call["pw"] = pw = code.call(self.parts.take, panels * step * parts * size)
-        call["zeros"] = zeros = code.call(self.parts.take, row_in * size)
-        with code.range(0, row_in, lanes) as i:
-            self.store(code, ir.Constant(self.vec, None), code.at(zeros, i, self.acc))
+        zeros = self.take_zeros(code, call, channels)
         grain = (code.i64(SERIAL_WORK // POINTS) // (channels * tile.cols)).max(1)
         self.parts.loop(code, kernel_task, call.pointer, panels, grain)
         self.parts.loop(code, task, call.pointer, total.ceil_div(mine), code.i64(1))
@@ -326,40 +276,13 @@ class WinogradLast(TiledWay):
         return code.function
 
     def _orient(self, code: Code, given: Record, call: Record) -> None:
-        """Fills a call of `FIELDS` up to its geometry from one of a and b."""
+        """Fills a call of `FIELDS` from one of a and b, but for memory."""
         in_b = given["windows"].eq(2)
         names = {
-            "cols": "nm", "x": "ab", "w": "ba", "w_cols": ("b_cols", "a_rows"),
+            "cols": "nm", "w": "ba", "w_cols": ("b_cols", "a_rows"),
             "w_ks": ("b_ks", "a_ks"), "c_step": ("c_rs", "c_cs"),
         }  # fmt: skip
         for name, (plain, other) in names.items():
             call[name] = in_b.select(given[other], given[plain])
         call["c"], call["channels"] = given["c"], given["k"] // (TAPS * TAPS)
-
-        def axis(in_a: str, of_b: str, back: int) -> Int:
-            """The size or stride of the last axis but `back`."""
-            values = (code.load(code.at(given.pointer_at("axes"), AXES.index(name) * MAX_AXES
-                                        + MAX_AXES - 1 - back, I64), I64)
-                      for name in (of_b, in_a))  # fmt: skip
-            return in_b.select(*values)
-
-        for back, (size, step) in enumerate(
-            (("width", "pixel"), ("height", "pitch"), ("items", "x_item"))
-        ):
-            call[size], call[step] = axis("m_sizes", "n_sizes", back), axis("m_a", "n_b", back)
-        call["y_low"] = call["x_low"] = 0
-        call["y_size"], call["x_size"] = (call[f] + TAPS - 1 for f in ("height", "width"))
-        with code.when(given["frame"].ne(0)):
-            self._unframe(code, Record(code, FRAME, given.pointer_at("frame")), call)
-
-    def _unframe(self, code: Code, frame: Record, call: Record) -> None:
-        """Distances in memory, in place of those in an array with zeros around it."""
-        whole, inner = frame["all1"] * frame["all2"], frame["size1"] * frame["size2"]
-        start, pixel = frame["start"], call["pixel"]
-        call["x_item"] = call["x_item"] // whole * inner
-        place = start // whole * inner + start % pixel
-        call["x"] = code.at(call.pointer_at("x"), place, self.acc)
-        call["y_low"] = frame["low1"] - start % whole // frame["all2"]
-        call["x_low"] = frame["low2"] // pixel - start % frame["all2"] // pixel
-        call["pitch"], call["x_size"] = frame["size2"], frame["size2"] // pixel
-        call["y_size"] = frame["size1"]
+        self.locate(code, given, call, "m", "n")
