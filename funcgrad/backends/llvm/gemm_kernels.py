@@ -8,6 +8,7 @@ inner products of contiguous rows and columns. All end in `store_tile`.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from llvmlite import ir
 
@@ -90,14 +91,28 @@ class Kernels(Functions):
     def _packed(self, name: str, rows: int, vectors: int) -> ir.Function:
         types = [I64, PTR, PTR, PTR, I64, I64, I64, I64, I64]
         code = Code(self.module, name, types)
-        k, a, b, c, c_rs, c_cs, m, n, add = code.args
+        self.panels(code, rows, vectors, code.args, (self.tile.rows, self.tile.cols))
+        return code.function
+
+    def panels(
+        self,
+        code: Code,
+        rows: int,
+        vectors: int,
+        args: list,
+        steps: tuple[Int | int, Int | int],
+        also: Callable[[Int], None] | None = None,
+    ) -> None:
+        """The rest of a function with the arguments of `packed`; steps: from one k to the next, of
+        a and b; also(kk) writes what else is done with each."""
+        k, a, b, c, c_rs, c_cs, m, n, add = args
         tile, acc = self.tile, self._accumulators(code, rows, vectors)
-        self._prefetch(code, c, c_rs, rows, vectors)
-        with code.range(0, k) as kk:
-            pb = code.at(b, kk * tile.cols, self.fmt.acc)
-            pa = code.at(a, kk * tile.rows, self.fmt.acc)
-            kind = I32 if tile.pairs else self.fmt.acc
-            vec = ir.VectorType(kind, tile.lanes)
+        kind = I32 if tile.pairs else self.fmt.acc
+        vec = ir.VectorType(kind, tile.lanes)
+
+        def step(kk: Int) -> None:
+            pb = code.at(b, kk * steps[1], self.fmt.acc)
+            pa = code.at(a, kk * steps[0], self.fmt.acc)
             bv = [
                 code.load(code.at(pb, v * tile.lanes, kind), vec, self.fmt.acc_bytes)
                 for v in range(vectors)
@@ -108,9 +123,18 @@ class Kernels(Functions):
                     self._pair_products(code, acc[i], code.splat(x, tile.lanes), bv)
                 else:
                     self._row_product(code, acc[i], x, bv)
+            if also is not None:
+                also(kk)
+
+        # A row of C a step: all at once would keep the first panels waiting.
+        few = k.min(rows)
+        with code.range(0, few) as kk:
+            self._prefetch(code, code.at(c, kk * c_rs, self.fmt.acc), c_rs, 1, vectors)
+            step(kk)
+        with code.range(few, k) as kk:
+            step(kk)
         self.store_tile(code, acc, c, c_rs, c_cs, m, n, add)
         code.ret()
-        return code.function
 
     def _direct(self, name: str, rows: int, vectors: int, masked: bool) -> ir.Function:
         types = [I64, PTR, I64, I64, PTR, I64, PTR, I64, I64, I64]

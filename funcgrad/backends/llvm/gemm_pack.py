@@ -375,3 +375,9 @@ def _const(x: ir.Value, element: ir.Type, value: float) -> ir.Constant:
 def constant(kind: ir.Type, value: float) -> ir.Constant:
     """A scalar, or a vector of equal elements."""
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
+
+
+def equal_parts(size: Int, largest: int, unit: int) -> Int:
+    """The size of the parts, in units, if as few equal ones are made as can be."""
+    parts = size.ceil_div(largest // unit * unit)
+    return size.ceil_div(parts * unit) * unit

@@ -2,7 +2,8 @@
 
 Blocks of at most mo × ko of A and ko × no of B are packed in parallel, then tiles of C are
 multiplied in parallel, k in steps of kc (Goto & van de Geijn 2008; Van Zee & van de Geijn, BLIS,
-2015). Where one tile has all rows, B's columns are packed by the tile that needs them, just before.
+2015). Where one tile has all rows, B's columns are packed by the tile that needs them, just before;
+`gemm_own` has the tasks that pack a part of A, or of a B in rows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record, Way
+from funcgrad.backends.llvm.gemm_own import Own
+from funcgrad.backends.llvm.gemm_pack import equal_parts
 
 OWN_ROWS = 280  # rows up to which each tile packs its part of B, unless it is in rows
 OWN_DEPTH = 384  # of what a tile packs itself
@@ -31,6 +34,7 @@ class Packed:
 
     def __init__(self, parts: Parts, tables: bool):
         self.parts, self.tile, self.fmt, self.tables = parts, parts.tile, parts.fmt, tables
+        self.own = Own(parts, self._pack, self.choose_kernel)
         self.way = Way("packed", lambda: self._blocks(self._pack_task(), self._tile_task()))
 
     def _pack_task(self) -> ir.Function:
@@ -211,10 +215,12 @@ class Packed:
         in_rows = job["b_cs"].eq(1) & job["b_cols"].eq(0)
         several = (m > OWN_ROWS // tile.rows * tile.rows) | in_rows
         job["prepacked"] = several.select(1, 0)
+        own_rows, own_columns = self.own.sides(code, job, several, in_rows, no, ko)
+        mo = own_rows.select(m, mo)
         pa_bytes = mo // tile.rows * room(tile.rows, ko) * size
         pb_bytes = no // tile.cols * room(tile.cols, ko) * size
-        pa = code.call(self.parts.take, pa_bytes)
-        pb = code.call(self.parts.take, several.select(pb_bytes, 0))
+        pa = code.call(self.parts.take, own_rows.select(0, pa_bytes))
+        pb = code.call(self.parts.take, (several & ~own_columns).select(pb_bytes, 0))
         job["pa"], job["pb"] = pa, pb
         # A tile whose sums are whole after one block of k is rounded while they are at hand.
         rounds = job["out"].ne(0) & (k <= ko) if self.parts.narrow else None
@@ -226,21 +232,54 @@ class Packed:
             for name, value in {"jc": jc, "ic": ic, "ko": kk, "nl": nl, "ml": ml, "kl": kl}.items():
                 job[name] = value
             job["pa_step"], job["pb_step"] = room(tile.rows, kl), room(tile.cols, kl)
-            a_parts = job["a_parts"] = self._parts(code, job, "a", a_panels)
-            work = ml * nl * kl
-            serial = work < SERIAL_WORK
+            a_parts = own_rows.select(0, self._parts(code, job, "a", a_panels))
+            job["a_parts"] = a_parts
             # B's are there from the first rows on.
-            fresh = several & ic.eq(0)
+            fresh = several & ic.eq(0) & ~own_columns
             parts = a_parts + fresh.select(self._parts(code, job, "b", b_panels), 0)
+            serial = ml * nl * kl < SERIAL_WORK
             self.parts.loop(code, pack_task, code.args[0], parts, serial.select(parts, 1))
-            tiles = self._tiling(code, job, work, a_panels, b_panels, kl, several)
-            self.parts.loop(code, tile_task, code.args[0], tiles, serial.select(tiles, 1))
+            self._multiply(code, job, tile_task, several, (own_rows, own_columns))
         if rounds is not None:
             job["out"] = rounds.select(0, job["out"])
         code.call(self.parts.give, pb)
         code.call(self.parts.give, pa)
         code.ret()
         return code.function
+
+    def _multiply(
+        self, code: Code, job: Record, tile_task: ir.Function, several: Bool,
+        own: tuple[Bool, Bool],
+    ) -> None:  # fmt: skip
+        """The parallel loop over the block in hand, which is packed but for what tasks pack."""
+        tile, work = self.tile, job["ml"] * job["nl"] * job["kl"]
+        a_panels, b_panels = job["ml"].ceil_div(tile.rows), job["nl"].ceil_div(tile.cols)
+
+        def loop(task: ir.Function, count: Int) -> None:
+            grain = (work < SERIAL_WORK).select(count, 1)
+            self.parts.loop(code, task, code.args[0], count, grain)
+
+        def by_tiles() -> None:
+            loop(tile_task, self._tiling(code, job, work, a_panels, b_panels, job["kl"], several))
+
+        def by_columns() -> None:
+            loop(self.own.columns_task(), self.own.column_tasks(code, job, a_panels, b_panels))
+
+        if self.parts.narrow:
+            by_tiles()
+            return
+        with code.either(own[0]) as (rows, other):
+            with rows:
+                loop(self.own.rows_task(), a_panels)
+            with other:
+                if not self.own.copies:
+                    by_tiles()
+                    return
+                with code.either(own[1]) as (columns, tiles):
+                    with columns:
+                        by_columns()
+                    with tiles:
+                        by_tiles()
 
     def _tiling(
         self,
@@ -263,9 +302,3 @@ class Packed:
         job["mt"], job["nt"] = row_panels * tile.rows, col_panels * tile.cols
         job["row_tiles"] = row_tiles
         return row_tiles * b_panels.ceil_div(col_panels)
-
-
-def equal_parts(size: Int, largest: int, unit: int) -> Int:
-    """The size of the parts, in units, if as few equal ones are made as can be."""
-    parts = size.ceil_div(largest // unit * unit)
-    return size.ceil_div(parts * unit) * unit

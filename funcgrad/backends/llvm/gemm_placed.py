@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, SHARED, Parts, Record
-from funcgrad.backends.llvm.gemm_packed import equal_parts
+from funcgrad.backends.llvm.gemm_pack import equal_parts
 
 # The operand of rows x, that of columns w. If w is packed before: its panels and their distance.
 # Rows of a task; the depth of a block, and of a part; how many parts, and the room for their sums.

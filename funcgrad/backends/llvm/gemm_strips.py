@@ -22,7 +22,7 @@ from funcgrad.backends.llvm.gemm_job import (
     Parts,
     Record,
 )  # fmt: skip
-from funcgrad.backends.llvm.gemm_packed import equal_parts
+from funcgrad.backends.llvm.gemm_pack import equal_parts
 from funcgrad.backends.llvm.gemm_placed import FIELDS as PLACED
 from funcgrad.backends.llvm.gemm_placed import item_of, orient, packs_a
 

@@ -146,6 +146,9 @@ class Unpacked:
             wide_stop = step.eq(cols).select(stop, start)
             bytes_a_row = k * self.fmt.bytes
             short = a_cs.eq(1) & (bytes_a_row <= SHORT_ROW) & (bytes_a_row > 2 * LINE)
+            # In a cache already, if it is small; and one step along rows would fetch all of them.
+            far = job["m"] * bytes_a_row > self.parts.target.caches.l2 // 4
+            short = short & (far | (stop - start > cols))
             share = self._share(stop - start)
             row = code.variable(I64, i0)
             for h in self.heights:
@@ -199,10 +202,11 @@ class Unpacked:
                 with one:
                     code.call(direct(height, 1, masked=True), *args)
 
-        if self.tile.rows >= 8 or height <= 2:
+        if height <= 2:
             masked()
             return
-        # Masks take the place of sums in the registers of processors that have none for them.
+        # Masks take the place of sums in the registers of processors that have none for them, and
+        # take some time elsewhere.
         with code.either(n >= self.tile.cols) as (whole, part):
             with whole:
                 code.call(direct(height, 2, masked=False), *args)

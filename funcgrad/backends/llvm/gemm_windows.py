@@ -10,7 +10,8 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
-from funcgrad.backends.llvm.gemm_packed import Packed, equal_parts
+from funcgrad.backends.llvm.gemm_pack import equal_parts
+from funcgrad.backends.llvm.gemm_packed import Packed
 
 # The packed operand and its panels' distance, panels of columns in a tile, tiles of an item, and
 # rows of B that are packed at a time.

@@ -16,7 +16,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
-from funcgrad.backends.llvm.gemm_packed import equal_parts
+from funcgrad.backends.llvm.gemm_pack import equal_parts
 from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles, kernel_points, results
 from funcgrad.backends.tiles import POINTS, TAPS
 

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
-from funcgrad.backends.llvm.gemm_packed import equal_parts
+from funcgrad.backends.llvm.gemm_pack import equal_parts
 from funcgrad.backends.llvm.gemm_tiles import CACHE_SHARE, SIDE, kernel_points, reached, results
 from funcgrad.backends.llvm.gemm_tiles_last import APART, TILED_LAST, TilesLast
 from funcgrad.backends.tiles import POINTS, TAPS

@@ -1,0 +1,203 @@
+"""Tasks of the packed way that pack what no other task reads: some rows of A, or columns of B.
+
+Packed in a loop before, a large operand goes to memory and back, and all threads wait for all of
+it. A task's own part stays in its core's cache, while the other operand, packed before, is small
+enough to be read from there as well. Where an operand lies as its panels will but for its steps
+along k, the first tile that needs a panel multiplies from where it lies, and writes it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm_job import JOB, Parts, Record
+from funcgrad.backends.llvm.gemm_kernels import Kernels
+from funcgrad.backends.llvm.gemm_pack import equal_parts
+
+ROW_PANELS = 32  # panels of A a thread from which on each is a task
+COLUMN_PANELS = 16  # panels of B from which on tasks are columns
+COLUMN_TASKS = 32  # a thread, about
+AHEAD = 24  # steps along k that memory is asked for before it is copied
+PART_PANELS = 4  # of A, that a task of columns has at least, to read what it packed again
+
+
+class Own:
+    """Writes the tasks, and decides when they are taken.
+
+    pack(code, job, side, to, (first, last), (k0, k), step): packs a part of an operand
+    multiply(code, arguments of `Kernels.packed`): calls the kernel for what is left of C
+    """
+
+    def __init__(self, parts: Parts, pack: Callable[..., None], multiply: Callable[..., None]):
+        self.parts, self.pack, self.multiply = parts, pack, multiply
+        self.tile, self.fmt = parts.tile, parts.fmt
+        self.copies = not self.tile.pairs and self.fmt.storage == self.fmt.acc
+
+    def sides(
+        self, code: Code, job: Record, several: Bool, in_rows: Bool, no: Int, ko: Int
+    ) -> tuple[Bool, Bool]:
+        """Whether tasks pack their rows of A, or else their columns of B.
+
+        several: whether a tile hasn't all rows; in_rows: whether b is contiguous along them
+        """
+        tile, m = self.tile, job["m"]
+        if self.parts.narrow:
+            return self._never(code), self._never(code)
+        plain, panels = several & job["a_rows"].eq(0), m.ceil_div(tile.rows)
+        kept = self.parts.target.caches.l2 // self.fmt.acc_bytes
+        enough = self.parts.threads(code) * ROW_PANELS
+        rows = plain & (panels >= enough) & (no * ko <= kept)
+        if not self.copies:
+            return rows, self._never(code)
+        columns = plain & in_rows & ~rows & (m * ko <= kept) & (no >= 2 * m)
+        return rows, columns & (no >= COLUMN_PANELS * tile.cols) & (panels >= PART_PANELS)
+
+    def column_tasks(self, code: Code, job: Record, a_panels: Int, b_panels: Int) -> Int:
+        """Sets how many rows a task of one panel of B has; returns the number of tasks."""
+        cuts = (self.parts.threads(code) * COLUMN_TASKS).ceil_div(b_panels)
+        panels = a_panels.ceil_div(cuts.min(a_panels.ceil_div(PART_PANELS)))
+        job["mt"], job["row_tiles"] = panels * self.tile.rows, a_panels.ceil_div(panels)
+        return job["row_tiles"] * b_panels
+
+    def rows_task(self) -> ir.Function:
+        """Multiplies with all of B the rows of panels [begin, end) of A."""
+        block = _Block(self, "rows_task")
+        code, job, tile, m = block.code, block.job, self.tile, block.m
+        room = self.parts.panel_elements(tile.rows, block.kc)
+        own = code.call(self.parts.take, room * self.fmt.acc_bytes)
+        first_j = code.i64(0)
+        with code.range(code.args[1], code.args[2]) as t:
+            i, end = t * tile.rows, (t * tile.rows + tile.rows).min(m)
+            with code.range(0, block.k, block.kc) as pc:
+                kl, start = (block.k - pc).min(block.kc), code.variable(I64, first_j)
+
+                def pack(i: Int = i, end: Int = end, pc: Int = pc, kl: Int = kl) -> None:
+                    self.pack(code, job, "a", own, (i, end), (pc, kl), code.i64(0))
+
+                if self.copies and tile.masks:
+                    whole = (m - i >= tile.rows) & (block.n >= tile.cols)
+                    with code.either(job["a_rs"].eq(1) & whole) as (yes, no):
+                        with yes:
+                            offset = (job["ko"] + pc) * job["a_cs"] + job["ic"] + i
+                            a = code.at(job.pointer_at("a"), offset, self.fmt.storage)
+                            b = block.b_panel(first_j, pc)
+                            arguments = block.arguments(i, first_j, pc, kl, a, b)
+                            kernel = packing(self.parts.kernels, "a")
+                            code.call(kernel, job["a_cs"], own, *arguments)
+                            start.set(I64(tile.cols))
+                        with no:
+                            pack()
+                else:
+                    pack()
+                with code.range(Int(code, start.get()), block.n, tile.cols) as j:
+                    b = block.b_panel(j, pc)
+                    self.multiply(code, block.arguments(i, j, pc, kl, own, b))
+        return block.end(own)
+
+    def columns_task(self) -> ir.Function:
+        """Multiplies with their rows of A the panels of B of tasks [begin, end)."""
+        block = _Block(self, "columns_task")
+        code, job, tile = block.code, block.job, self.tile
+        mt, parts, b_rs = job["mt"], job["row_tiles"], job["b_rs"]
+        room = self.parts.panel_elements(tile.cols, block.kc)
+        own = code.call(self.parts.take, room * self.fmt.acc_bytes)
+        with code.range(code.args[1], code.args[2]) as t:
+            j, i0 = t // parts * tile.cols, t % parts * mt
+            i1 = (i0 + mt).min(block.m)
+            with code.range(0, block.k, block.kc) as pc:
+                kl, start = (block.k - pc).min(block.kc), code.variable(I64, i0)
+                whole = (i1 - i0 >= tile.rows) & (block.n - j >= tile.cols)
+                with code.either(whole) as (yes, no):
+                    with yes:
+                        offset = (job["ko"] + pc) * b_rs + job["jc"] + j
+                        b = code.at(job.pointer_at("b"), offset, self.fmt.storage)
+                        arguments = block.arguments(i0, j, pc, kl, block.a_panel(i0, pc), b)
+                        code.call(packing(self.parts.kernels, "b"), b_rs, own, *arguments)
+                        start.set(i0 + tile.rows)
+                    with no:
+                        columns = (j, (j + tile.cols).min(block.n))
+                        self.pack(code, job, "b", own, columns, (pc, kl), code.i64(0))
+                with code.range(Int(code, start.get()), i1, tile.rows) as i:
+                    ap = block.a_panel(i, pc)
+                    self.multiply(code, block.arguments(i, j, pc, kl, ap, own))
+        return block.end(own)
+
+    def _never(self, code: Code) -> Bool:
+        return Bool(code, ir.IntType(1)(0))
+
+
+class _Block:
+    """A task being written, and what it reads of a job: the block in hand, and where it lies."""
+
+    def __init__(self, own: Own, name: str):
+        self.own, self.code = own, Code(own.parts.module, name, [PTR, I64, I64])
+        self.job = job = Record(self.code, JOB, self.code.args[0])
+        self.m, self.n, self.k = job["ml"], job["nl"], job["kl"]
+        self.rs, self.cs = job["c_rs"], job["c_cs"]
+        start = job["ic"] * self.rs + job["jc"] * self.cs
+        self.c = self.code.at(job.pointer_at("c"), start, own.fmt.acc)
+        self.add = job["add"] + job["ko"]
+        self.kc = equal_parts(self.k, own.tile.kc, 2)
+
+    def a_panel(self, i: Int, pc: Int) -> ir.Value:
+        """Where rows from i on lie packed, at pc of k."""
+        return self._panel("pa", i // self.own.tile.rows, pc, self.own.tile.rows)
+
+    def b_panel(self, j: Int, pc: Int) -> ir.Value:
+        """Where columns from j on lie packed, at pc of k."""
+        return self._panel("pb", j // self.own.tile.cols, pc, self.own.tile.cols)
+
+    def _panel(self, side: str, number: Int, pc: Int, width: int) -> ir.Value:
+        offset = number * self.job[f"{side}_step"] + self.own.tile.depth(pc) * width
+        return self.code.at(self.job.pointer_at(side), offset, self.own.fmt.acc)
+
+    def arguments(self, i: Int, j: Int, pc: Int, kl: Int, a: ir.Value, b: ir.Value) -> tuple:
+        """Those of `Kernels.packed`, for the tile of C at (i, j)."""
+        c = self.code.at(self.c, i * self.rs + j * self.cs, self.own.fmt.acc)
+        rest = (self.rs, self.cs, self.m - i, self.n - j, self.add + pc)
+        return (self.own.tile.depth(kl), a, b, c, *rest)
+
+    def end(self, own: ir.Value) -> ir.Function:
+        """The function, which gives back the memory of its panels."""
+        self.code.call(self.own.parts.give, own)
+        self.code.ret()
+        return self.code.function
+
+
+def packing(kernels: Kernels, side: str) -> ir.Function:
+    """void(step, to, k, a, b, c, …), as `Kernels.packed`, for a whole tile: one operand lies as its
+    panel will, but `step` from one k to the next; the panel is written to `to` meanwhile."""
+    return kernels.once(f"packing_{side}", lambda name: _packing(kernels, name, side))
+
+
+def _packing(kernels: Kernels, name: str, side: str) -> ir.Function:
+    code = Code(kernels.module, name, [I64, PTR, I64, PTR, PTR, PTR, *[I64] * 5])
+    tile, fmt, vec, lanes = kernels.tile, kernels.fmt, kernels.vec, kernels.tile.lanes
+    step, to, k, a, b = code.args[:5]
+    source, width = (a, tile.rows) if side == "a" else (b, tile.cols)
+
+    def copy(kk: Int) -> None:
+        line, panel, soon = (
+            code.at(p, at * along, fmt.acc)
+            for p, at, along in (
+                (source, kk, step),
+                (to, kk, width),
+                (source, (kk + AHEAD).min(k - 1), step),
+            )
+        )
+        for first in range(0, width, lanes):
+            p, q = code.at(line, first, fmt.acc), code.at(panel, first, fmt.acc)
+            if first + lanes <= width:
+                code.store(code.load(p, vec, fmt.bytes), q, fmt.acc_bytes)
+            else:
+                mask = code.first_lanes(width - first, lanes)
+                code.masked_store(code.masked_load(p, mask, vec), q, mask)
+            code.prefetch(code.at(soon, first, fmt.acc))
+        code.prefetch(code.at(soon, width - 1, fmt.acc))
+
+    steps = (step, tile.cols) if side == "a" else (tile.rows, step)
+    kernels.panels(code, tile.rows, tile.vectors, code.args[2:], steps, copy)
+    return code.function

@@ -1,0 +1,118 @@
+"""Products whose tasks pack their own rows of A, or columns of B."""
+
+import ctypes
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from funcgrad.backends.llvm import gemm as module
+from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.gemm import OUTPUTS, gemm
+from funcgrad.backends.llvm.target import Target
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+# Tasks are rows of the first, columns of the others, wherever caches are as large as is usual.
+SIZES = [
+    (1500, 60, 70), (1451, 97, 333), (1920, 64, 1030), (1345, 31, 40), (2300, 45, 2100),
+    (70, 1100, 90), (61, 531, 1100), (100, 2200, 40), (57, 600, 2300),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def restore_threads():
+    before = pool.num_threads()
+    yield
+    pool.set_num_threads(before)
+
+
+def operands(size, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    m, n, k = size
+    draw = rng.integers(-100, 100, (m + n, k)) if dtype.kind == "i" else rng.normal(size=(m + n, k))
+    whole = draw.astype(dtype)
+    return whole[:m], whole[m:].T
+
+
+def rows(x):
+    """The same values, contiguous along rows."""
+    return np.ascontiguousarray(x)
+
+
+def columns(x):
+    """The same values, contiguous along columns, a page and more apart."""
+    frame = np.zeros((x.shape[1], x.shape[0] + 1030), x.dtype)
+    frame[:, 3 : 3 + x.shape[0]] = x.T
+    return frame[:, 3 : 3 + x.shape[0]].T
+
+
+def check(c, a, b, before=0.0):
+    """Against float64, within a rounding a term."""
+    wide = [x.astype(np.float64) for x in (a, b)]
+    size = abs(wide[0]) @ abs(wide[1]) + abs(before)
+    eps = 0.0 if c.dtype.kind == "i" else float(ml_dtypes.finfo(c.dtype).eps)
+    acc = 0.0 if c.dtype.kind == "i" else np.finfo(np.float64 if eps < 1e-9 else np.float32).eps
+    assert (abs(c - (wide[0] @ wide[1] + before)) <= (acc * (a.shape[1] + 2) + eps) * size).all()
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(t) for t in ("float32", "float64", "int32", "int8")])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_any_layout_and_number_of_threads(size, dtype):
+    a, b = operands(size, dtype)
+    for left, right in ((rows, rows), (rows, columns), (columns, rows), (columns, columns)):
+        x, y, results = left(a), right(b), []
+        for threads in (1, 2, 3):
+            pool.set_num_threads(threads)
+            results.append(gemm(x, y))
+            np.testing.assert_array_equal(results[-1], results[0])
+        check(results[0], a, b)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sums_in_a_frame_that_grow(size, threads):
+    pool.set_num_threads(threads)
+    a, b = operands(size, np.dtype("float32"), 1)
+    m, n, _ = size
+    for turned in (False, True):
+        frame = np.full((m + 5, n + 9), 7, np.float32)
+        frame = frame.T.copy().T if turned else frame
+        inside = frame[2 : 2 + m, 4 : 4 + n]
+        gemm(columns(a), rows(b), inside, add=True)
+        check(inside, a, b, 7.0)
+        inside[...] = 7
+        assert (frame == 7).all()
+
+
+@pytest.mark.parametrize("size", [SIZES[1], SIZES[6]], ids=str)
+def test_what_is_not_a_number_stays_in_its_row_and_column(size):
+    a, b = operands(size, np.dtype("float32"), 2)
+    a[5, 3], a[-1, -1], b[2, 7], b[-1, -1] = np.nan, np.inf, -np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        expected = a @ b
+    for left, right in ((rows, rows), (columns, rows)):
+        c = gemm(left(a), right(b))
+        np.testing.assert_array_equal(np.isnan(c), np.isnan(expected))
+        np.testing.assert_array_equal(np.isinf(c), np.isinf(expected))
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int8"])
+def test_other_targets(dtype, cpu):
+    """Narrower tiles, with masks that are dear or none."""
+    host = engine().target
+    if not (host.triple.startswith("x86_64") and host.has("avx2")):
+        pytest.skip("this processor does not run the code")
+    target = engine(Target(host.triple, cpu, "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""))
+    for out in OUTPUTS[dtype]:
+        address = module.install(dtype, out, target)
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+        for size in SIZES:
+            a, b = operands(size, BF16 if dtype == "bfloat16" else np.dtype(dtype), 3)
+            for left in (rows, columns):
+                c = np.empty((size[0], size[1]), BF16 if out == "bfloat16" else out)
+                x, y = left(a), rows(b)
+                call = module._words(x, y, c, False)
+                function(ctypes.addressof(call))
+                check(c, a, b)
