@@ -61,7 +61,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
         # Mostly: Python's integers that the default dtype holds, as it then does all between them.
         kind = default_int()
         most = 1 << (8 * kind.itemsize - 1) if kind.kind == "i" else 0
-        whole = (0, start, 1) if stop is None else (start, stop, 1 if step is None else step)
+        first, last = (0, start) if stop is None else (start, stop)
+        whole = (first, last, 1 if step is None else step)
         if all(type(v) is int and -most < v < most for v in whole) and whole[2]:
             return Array(np.arange(*whole, dtype=kind))
     given = [v for v in (start, stop, step) if v is not None]

@@ -234,6 +234,14 @@ def test_arange_of_whole_numbers_is_the_same_in_programs(args, dtype):
     assert got.tolist() == want.tolist() == list(range(*args))
 
 
+@pytest.mark.parametrize("step", [2, 3, -1])
+def test_arange_to_a_stop_by_steps(step):
+    got, want = fnp.arange(5, step=step), jit(lambda: fnp.arange(5, step=step), backend="numpy")()
+    assert got.aval == want.aval
+    assert got.tolist() == want.tolist() == np.arange(5, step=step).tolist()
+    assert fnp.arange(5, None, step).tolist() == want.tolist()
+
+
 def test_arange_dtypes():
     assert fnp.arange(3, dtype="bfloat16").dtype == fnp.bfloat16
     assert fnp.arange(np.int8(3)).dtype == np.int8
