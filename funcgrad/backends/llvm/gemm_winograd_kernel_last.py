@@ -190,12 +190,13 @@ class WinogradKernelLast(TilesLast):
         """GᵀSG of the sums S of all parts, for rows [begin, end)."""
         code = Code(self.parts.module, "winograd_last_finish", [PTR, I64, I64])
         call, acc, b = Record(code, FIELDS, code.args[0]), self.acc, code.b
-        step, zero = call["tall"] * call["wide"], ir.Constant(self.vec, None)
-        buffer = code.variable(self.vec, count=TAPS * TAPS).slot
+        wide, step = call["wide"], call["tall"] * call["wide"]
+        values = code.call(self.parts.take, wide * TAPS * TAPS * self.fmt.acc_bytes)
+        bad = code.variable(self.vec)
         with code.range(code.args[1], code.args[2]) as row:
-
-            def vector(k: Int, mask: ir.Value | None) -> None:
-                first = code.at(call.pointer_at("sums"), row * call["wide"] + k, acc)
+            bad.set(ir.Constant(self.vec, None))
+            with code.range(0, wide, self.lanes) as k:
+                first = code.at(call.pointer_at("sums"), row * wide + k, acc)
                 totals = [
                     code.variable(self.vec, self.load(code, code.at(first, step * point, acc)))
                     for point in range(POINTS)
@@ -207,50 +208,74 @@ class WinogradKernelLast(TilesLast):
                         total.set(b.fadd(total.get(), x))
                 sums = [total.get() for total in totals]
                 columns = [folded(b, sums[j::SIDE]) for j in range(SIDE)]
-                bad: ir.Value = zero
                 for i in range(TAPS):
                     for j, x in enumerate(folded(b, [column[i] for column in columns])):
-                        self.store(code, x, code.at(buffer, TAPS * i + j, self.vec))
-                        bad = b.fadd(bad, self.lost(code, x))
-                some = code.lane_sum(bad)
-                with b.if_then(b.fcmp_unordered("uno", some, some), likely=False):
-                    code.call(self.exact, call.pointer, buffer, row, k)
-                out = code.at(call.pointer_at("c"), row * call["c_rs"] + k, acc)
+                        self.store(code, x, code.at(values, wide * (TAPS * i + j) + k, acc))
+                        bad.set(b.fadd(bad.get(), self.lost(code, x)))
+            some = code.lane_sum(bad.get())
+            with b.if_then(b.fcmp_unordered("uno", some, some), likely=False):
+                code.call(self.exact, call.pointer, values, row)
+            out = code.at(call.pointer_at("c"), row * call["c_rs"], acc)
+
+            def copy(k: Int, mask: ir.Value | None) -> None:
                 for tap in range(TAPS * TAPS):
-                    value = self.load(code, code.at(buffer, tap, self.vec))
-                    to = call["c_b0"] * (tap // TAPS) + call["c_b1"] * (tap % TAPS)
+                    value = self.load(code, code.at(values, wide * tap + k, acc))
+                    to = call["c_b0"] * (tap // TAPS) + call["c_b1"] * (tap % TAPS) + k
                     self.store(code, value, code.at(out, to, acc), mask)
 
-            self.vectors(code, call["n"], vector)
+            self.vectors(code, call["n"], copy)
+        code.call(self.parts.give, values)
         code.ret()
         return code.function
 
     def _exact(self) -> ir.Function:
-        """void(call, values, row, k): of a vector of each tap's gradients, those that aren't finite
-        as sums of products."""
-        code = Code(self.parts.module, "winograd_last_kernel_exact", [PTR, PTR, I64, I64])
-        call, values, (row, k) = Record(code, FIELDS, code.args[0]), code.args[1], code.args[2:]
-        b, turned = code.b, call["turned"].ne(0)
-        mask = code.first_lanes(call["n"] - k, self.lanes)
-        totals = [code.variable(self.vec, ir.Constant(self.vec, None)) for _ in range(TAPS * TAPS)]
+        """void(call, values, row): of a row of each tap's gradients, those that aren't finite as
+        sums of products."""
+        code = Code(self.parts.module, "winograd_last_kernel_exact", [PTR, PTR, I64])
+        call, values, row = Record(code, FIELDS, code.args[0]), code.args[1], code.args[2]
+        b, wide, acc, turned = code.b, call["wide"], self.acc, call["turned"].ne(0)
+        size = wide * TAPS * TAPS
+        sums = code.call(self.parts.take, size * self.fmt.acc_bytes)
+        with code.range(0, size, self.lanes) as i:
+            self.store(code, ir.Constant(self.vec, None), code.at(sums, i, acc))
         with (
             code.range(0, call["items"]) as item,
             code.range(0, call["height"]) as y,
-            code.range(0, call["width"]) as x,
+            code.range(0, TAPS * TAPS) as tap,
         ):
-            given = self._given_pixel(code, call, item, y, x)
-            for tap, total in enumerate(totals):
-                pixel = self.pixel(code, call, item, y + tap // TAPS, x + tap % TAPS)
-                one, some = turned.pick(given, pixel), turned.pick(pixel, given)
-                factor = code.splat(code.load(code.at(one, row, self.acc), self.acc), self.lanes)
-                other = self.load(code, code.at(some, k, self.acc), mask)
-                total.set(b.fadd(total.get(), b.fmul(factor, other)))
-        for tap, total in enumerate(totals):
-            place = code.at(values, tap, self.vec)
+            line, shift = y + tap // TAPS - call["y_low"], call["x_low"] - tap % TAPS
+            met, width = (line >= 0) & (line < call["y_size"]), call["width"]
+            low = met.select(shift.max(0).min(width), 0)
+            high = met.select((shift + call["x_size"]).min(width).max(low), 0)
+            image = item * call["x_item"] + line * call["pitch"] - shift * call["pixel"]
+            grads = item * call["y_item"] + y * call["y_pitch"]
+            # Zeros in front, what is there, zeros behind: they count where the other isn't finite.
+            with code.range(0, TAPS) as third:
+                there = third.eq(1)
+                begin = third.eq(0).select(0, there.select(low, high))
+                end = third.eq(0).select(low, there.select(high, width))
+                x = code.at(call.pointer_at("x"), image + begin * call["pixel"], acc)
+                x, step = (
+                    there.pick(x, call.pointer_at("zeros")),
+                    there.select(call["pixel"], 0),
+                )
+                given = code.at(call.pointer_at("y"), grads + begin * call["y_pixel"], acc)
+                a, other = turned.pick(given, x), turned.pick(x, given)
+                along, across = (turned.select(call["y_pixel"], step),
+                                 turned.select(step, call["y_pixel"]))  # fmt: skip
+                with code.when(begin < end), code.range(0, call["n"], self.tile.cols) as k:
+                    kernel = self.parts.kernels.direct(1, self.tile.vectors, masked=True)
+                    one, some = code.at(a, row, acc), code.at(other, k, acc)
+                    out, left = code.at(sums, wide * tap + k, acc), call["n"] - k
+                    args = (end - begin, one, 0, along, some, across, out, wide, left, 1)
+                    code.call(kernel, *args)
+        with code.range(0, size, self.lanes) as i:
+            place = code.at(values, i, acc)
             old = self.load(code, place)
             lost = self.lost(code, old)
-            lost = b.fcmp_unordered("uno", lost, lost)
-            self.store(code, b.select(lost, total.get(), old), place)
+            total = self.load(code, code.at(sums, i, acc))
+            self.store(code, b.select(b.fcmp_unordered("uno", lost, lost), total, old), place)
+        code.call(self.parts.give, sums)
         code.ret()
         code.function.attributes.add("noinline")
         return code.function
