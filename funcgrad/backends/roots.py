@@ -228,7 +228,7 @@ class Analysis:
                 view = view_of(a, self.made)
                 if view is not None and view.serves(eqn, i):
                     self.views[eqn, i] = view
-                    self.forced.add(view.base)
+                    self.forced.add(self.alias(view.base))  # type: ignore[arg-type]
                     continue
             if eqn.prim.name in UPDATES and i == UPDATES[eqn.prim.name] and self._may_inline(eqn):
                 self.uses[a] = self.uses.get(a, 0) + 1

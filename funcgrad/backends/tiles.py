@@ -63,7 +63,7 @@ def _is_of_images(s: GemmStep, axes: GemmAxes, side: int) -> bool:
     one_kernel = not any(span[2 - side] for span in s.batch)
     moves = _steps([axes.k[0], *s.batch], side)
     pays = tiles_pay(images, (height, width), channels, features[0][0])
-    return pays and one_kernel and _is_around(s.frame, side, line, moves)
+    return pays and one_kernel and _is_around(s.frame, side, (height, width), line, moves)
 
 
 def _is_of_images_last(s: GemmStep, axes: GemmAxes, side: int) -> bool:
@@ -78,7 +78,8 @@ def _is_of_images_last(s: GemmStep, axes: GemmAxes, side: int) -> bool:
         return False
     count = math.prod(span[0] for span in images)
     pays = tiles_pay(count, (height, width), channels, features[0][0])
-    return pays and _is_around(s.frame, side, line, _steps(images, 0), (pixel, channels))
+    moves = _steps(images, 0)
+    return pays and _is_around(s.frame, side, (height, width), line, moves, (pixel, channels))
 
 
 def _is_of_kernel(s: GemmStep, axes: GemmAxes, side: int) -> bool:
@@ -92,7 +93,7 @@ def _is_of_kernel(s: GemmStep, axes: GemmAxes, side: int) -> bool:
     count = math.prod(span[0] for span in images)
     moves = [windows[0][1], *_steps(images, side)]
     pays = tiles_pay(count, (height, width), channels, features[0][0], PART_COST)
-    return pays and _is_around(s.frame, side, line, moves)
+    return pays and _is_around(s.frame, side, (height, width), line, moves)
 
 
 def _is_of_kernel_last(s: GemmStep, axes: GemmAxes, side: int) -> bool:
@@ -108,7 +109,7 @@ def _is_of_kernel_last(s: GemmStep, axes: GemmAxes, side: int) -> bool:
         return False
     count, moves = math.prod(span[0] for span in images), _steps(images, side)
     pays = tiles_pay(count, (height, width), channels, (n, m)[side], PART_COST)
-    return pays and _is_around(s.frame, side, line, moves, (pixel, channels))
+    return pays and _is_around(s.frame, side, (height, width), line, moves, (pixel, channels))
 
 
 def _steps(spans: Sequence[tuple[int, ...]], side: int) -> list[int]:
@@ -124,13 +125,15 @@ def _are_taps(spans: Sequence[tuple[int, ...]], side: int, line: int) -> bool:
 def _is_around(
     frame: Frame | None,
     side: int,
+    places: tuple[int, int],
     line: int,
     moves: list[int],
     pixel: tuple[int, int] = (1, 1),
 ) -> bool:
-    """Whether a frame, if there is one, is that of the windows' planes, so far from each other.
+    """Whether a frame, if there is one, is that of the windows' planes, so far from each other, and
+    no window goes on in another plane or line.
 
-    pixel: elements of one, and how many of them are read
+    places: how many windows lie in each direction; pixel: elements of one, and how many are read
     """
     if frame is None:
         return True
@@ -140,7 +143,10 @@ def _is_around(
     whole, (step, read) = height * width, pixel
     if step < 1 or any(n % step for n in frame.axes[1]) or frame.start % step + read > step:
         return False
-    return line == width and not any(move < 0 or move % whole for move in moves)
+    if line != width or any(move < 0 or move % whole for move in moves):
+        return False
+    y, x = frame.start % whole // width, frame.start % width // step
+    return y + places[0] + TAPS - 1 <= height and x + places[1] + TAPS - 1 <= width // step
 
 
 def tiles_pay(

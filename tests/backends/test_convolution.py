@@ -306,3 +306,43 @@ def test_sums_of_padded_arrays_under_loops():
     check(f, x, w)
     for a, b in zip(fg.jit(f)(x, w), f(x, w), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+JOINED = {
+    # What is padded; the images that the padded array is seen as, from which element on; axes.
+    "planes one below the other": ((32, 2, 10, 34), (1, 32, 24, 36), 0, {}),
+    "lines that begin in others": ((32, 24, 34), (1, 32, 25, 36), 5, {}),
+    "planes, channels last": ((2, 10, 34, 32), (1, 24, 36, 32), 0, {"dimension_numbers": NHWC}),
+    "lines, channels last": ((1, 24, 34, 32), (1, 25, 36, 32), 160, {"dimension_numbers": NHWC}),
+}
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_windows_that_reach_over_planes_with_zeros(case):
+    """What is padded is one image in another shape, whose windows meet zeros in its midst."""
+    inner, shape, start, kw = JOINED[case]
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, inner).astype("float32")
+    w = rng.integers(-3, 4, (3, 3, 32, 32) if kw else (32, 32, 3, 3)).astype("float32")
+    pads = [(0, 0)] * (len(inner) - (3 if kw else 2)) + [ONE, ONE] + [(0, 0)] * bool(kw)
+
+    def f(x, w):
+        rows = fg.numpy.pad(x, pads).reshape(*(() if kw else (32,)), -1)
+        rows = rows[..., start : start + np.prod(shape[1:] if kw else shape[2:])]
+        return conv_general_dilated(rows.reshape(shape), w, ONE, [(0, 0)] * 2, **kw)
+
+    y, back = fg.vjp(f, x, w)
+    compiled = fg.jit(f)
+    np.testing.assert_array_equal(compiled(x, w), y)
+    for got, exact in zip(fg.vjp(compiled, x, w)[1](y), back(y), strict=True):
+        np.testing.assert_allclose(got, exact, rtol=1e-5)
+
+
+def test_groups_of_kernels_of_their_own():
+    """Windows of what is neither given nor computed by loops, but another's memory reshaped."""
+    x, w = floats(2, 3, 34, 6, 10), floats(2, 18, 17, 3, 3, seed=1)
+
+    def conv(x, w):
+        return conv_general_dilated(x, w, ONE, "VALID", feature_group_count=2)
+
+    check(lambda x, w: [fg.vmap(conv)(x, w)], x, w)

@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from funcgrad.backends.llvm.gemm_steps import takes_frame
 from funcgrad.backends.program import Frame, GemmAxes
 from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL_LAST, tiles_of
 from funcgrad.core.record import replace
 from tests.backends.llvm.test_gemm_winograd import SHAPES, step_of
+from tests.backends.llvm.test_gemm_winograd_kernel import gradient_step as kernel_step
 from tests.backends.llvm.test_gemm_winograd_kernel_last import gradient_step
 from tests.backends.llvm.test_gemm_winograd_last import step_of as last_step
 
@@ -27,6 +29,9 @@ def test_which_products_go_this_way():
         {"frame": replace(step.frame, operand=0)},
         {"frame": Frame(1, 0, 128 * 34, ((32, 1, 1),))},
         {"frame": Frame(1, 0, 64, ((64, 2, 2), (32, 1, 1)))},
+        {"frame": Frame(1, 0, 256, ((15, 1, 1), (32, 1, 1)))},
+        {"frame": replace(step.frame, start=1)},
+        {"frame": replace(step.frame, start=34)},
     ):  # fmt: skip
         assert tiles_of(replace(step, **changed)) == (0, 0), changed
 
@@ -45,7 +50,9 @@ def test_which_products_with_channels_last_go_this_way():
         {"axes": GemmAxes(places, cols, (lines, (192, 1, 64), (3, 0, 0)))},
         {"frame": replace(step.frame, operand=1)},
         {"frame": replace(step.frame, start=1)},
+        {"frame": replace(step.frame, start=64)},
         {"frame": Frame(0, 0, 64, ((32, 2, 2), (2048, 64, 64)))},
+        {"frame": Frame(0, 0, 4, ((15, 1, 1), (2048, 64, 64)))},
         {"frame": Frame(0, 0, 32, ((32, 1, 1), (2048, 32, 96)))},
     ):  # fmt: skip
         assert tiles_of(replace(step, **changed)) == (0, 0), changed
@@ -69,3 +76,14 @@ def test_which_gradients_with_channels_last_go_this_way():
         {"frame": replace(step.frame, start=1)},
     ):
         assert tiles_of(replace(step, **changed)) == (0, 0), changed
+
+
+def test_all_ways_by_tiles_take_frames():
+    for step in (
+        step_of(SHAPES[0], "float32"),
+        kernel_step(SHAPES[0], "float32"),
+        last_step(SHAPES[0], "float32"),
+        gradient_step(SHAPES[0], "float32"),
+    ):
+        assert step.frame is not None
+        assert takes_frame(step)

@@ -105,7 +105,7 @@ class Driver:
             work = words["m"] * words["n"] * words["batch0"] * words["batch1"]
             ways = self.gathered.items() if work else ()
             way = next((name for name, (serves, _) in ways if serves(call)), "")
-            takes = way == Winograd.name or (way == Strips.name and Strips.takes_frame(call))
+            takes = call["tiled"] or (way == Strips.name and Strips.takes_frame(call))
             return "" if call[FRAMED] and not takes else way
         trial: Any = Trial(call)
         self._merge_batches(trial, call)
