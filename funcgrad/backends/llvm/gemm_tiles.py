@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
-from funcgrad.backends.llvm.gemm_job import Parts, Record
+from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, Parts, Record
 from funcgrad.backends.tiles import POINTS, TAPS
 
 TILED = (
@@ -60,6 +60,14 @@ class TiledWay:
     def lost(self, code: Code, x: ir.Value) -> ir.Value:
         """What is NaN where x isn't finite, else 0."""
         return code.b.fmul(x, ir.Constant(x.type, None))
+
+    def axis(self, code: Code, given: Record, in_a: str, of_b: str, back: int) -> Int:
+        """The size or stride of the last axis but `back`, by the name it has if the windows are in
+        a, or if they are in b."""
+        values = (code.load(code.at(given.pointer_at("axes"), AXES.index(name) * MAX_AXES
+                                    + MAX_AXES - 1 - back, I64), I64)
+                  for name in (of_b, in_a))  # fmt: skip
+        return given["windows"].eq(2).select(*values)
 
 
 class Tiles(TiledWay):

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
-from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, Parts, Record
+from funcgrad.backends.llvm.gemm_job import Parts, Record
 from funcgrad.backends.llvm.gemm_tiles import TiledWay
 from funcgrad.backends.tiles import TAPS
 
@@ -68,14 +68,6 @@ class TilesLast(TiledWay):
         inside = (y >= 0) & (y < call["y_size"]) & (x >= 0) & (x < call["x_size"])
         place = item * call["x_item"] + y * call["pitch"] + x * call["pixel"]
         return inside.pick(code.at(call.pointer_at("x"), place, self.acc), call.pointer_at("zeros"))
-
-    def axis(self, code: Code, given: Record, in_a: str, of_b: str, back: int) -> Int:
-        """The size or stride of the last axis but `back`, by the name it has if the windows are in
-        a, or if they are in b."""
-        values = (code.load(code.at(given.pointer_at("axes"), AXES.index(name) * MAX_AXES
-                                    + MAX_AXES - 1 - back, I64), I64)
-                  for name in (of_b, in_a))  # fmt: skip
-        return given["windows"].eq(2).select(*values)
 
     def locate(self, code: Code, given: Record, call: Record, of_a: str, of_b: str) -> None:
         """Sets what `TILED_LAST` says of images and tiles, from a call that says of which axes of a

@@ -10,20 +10,21 @@ transformed once, and makes the results of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
-from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_pack import equal_parts
 from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles, kernel_points, results
 from funcgrad.backends.tiles import POINTS, TAPS
 
 FIELDS = (
     *TILED,
-    # The kernel, and where its elements lie, by tables; by how much channels and taps move in one.
-    "w", "w_cols", "w_ks", "channel_step", "tap_step",
+    # The kernel, and where its elements lie, by tables.
+    "w", "w_cols", "w_ks",
     "c", "c_b0", "c_b1", "c_cs",
     # The transformed kernel: a panel's elements, and those of one of its 16 parts.
     "pw", "pw_step", "part", "along", "kc",
@@ -57,7 +58,7 @@ class Winograd(Tiles):
             start = code.load(code.at(call.pointer_at("w_cols"), feature, I64), I64)
             taps = []
             for tap in range(TAPS * TAPS):
-                k = channel * call["channel_step"] + call["tap_step"] * tap
+                k = channel * TAPS * TAPS + tap
                 place = start + code.load(code.at(call.pointer_at("w_ks"), k, I64), I64)
                 taps.append(code.load(code.at(call.pointer_at("w"), place, self.acc), self.acc))
             to = code.at(call.pointer_at("pw"), panel * call["pw_step"] + channel * rows + row,
@@ -132,23 +133,31 @@ class Winograd(Tiles):
             to = code.at(out, y * call["width"] + first, self.acc)
             with code.range(0, width, lanes) as i:
                 mask = code.first_lanes(width - i, lanes)
-                old = code.masked_load(code.at(to, i, self.acc), mask, self.vec)
-                lost = self.lost(code, old)
-                lost = b.and_(mask, b.fcmp_unordered("uno", lost, lost))
-                total = code.variable(self.vec, ir.Constant(self.vec, None))
-                with code.range(0, call["channels"]) as channel:
-                    for tap in range(TAPS * TAPS):
-                        place, source = first + i + tap % TAPS, y + tap // TAPS - call["y_low"]
-                        k = channel * call["channel_step"] + call["tap_step"] * tap
-                        k = code.load(code.at(call.pointer_at("w_ks"), k, I64), I64)
-                        factor = code.load(code.at(w, k, self.acc), self.acc)
-                        reached = (source >= 0) & (source < call["y_size"])
-                        high = reached.select(low + call["x_size"], low)
-                        inside = self.within(code, place, low, high)
-                        row = channel * call["plane"] + source * call["pitch"] + place - low
-                        x = code.masked_load(code.at(image, row, self.acc), inside, self.vec)
-                        total.set(b.fadd(total.get(), b.fmul(code.splat(factor, lanes), x)))
-                code.masked_store(total.get(), code.at(to, i, self.acc), lost)
+                lost = self.lost(code, self.load(code, code.at(to, i, self.acc), mask))
+                some = code.lane_sum(lost)
+                with b.if_then(b.fcmp_unordered("uno", some, some)):
+                    lost = b.fcmp_unordered("uno", lost, lost)
+                    self.store(code, sums(first + i, y), code.at(to, i, self.acc), lost)
+
+        def sums(x: Int, y: Int) -> ir.Value:
+            """The results of a vector of places."""
+            total = code.variable(self.vec, ir.Constant(self.vec, None))
+            inside, places = [], []
+            for tap in range(TAPS * TAPS):
+                place, row = x + tap % TAPS, y + tap // TAPS - call["y_low"]
+                reached = (row >= 0) & (row < call["y_size"])
+                high = reached.select(low + call["x_size"], low)
+                inside.append(self.within(code, place, low, high))
+                places.append(row * call["pitch"] + place - low)
+            with code.range(0, call["channels"]) as channel:
+                plane = code.at(image, channel * call["plane"], self.acc)
+                for tap, (mask, place) in enumerate(zip(inside, places, strict=True)):
+                    k = channel * TAPS * TAPS + tap
+                    k = code.load(code.at(call.pointer_at("w_ks"), k, I64), I64)
+                    factor = code.splat(code.load(code.at(w, k, self.acc), self.acc), lanes)
+                    value = self.load(code, code.at(plane, place, self.acc), mask)
+                    total.set(b.fadd(total.get(), b.fmul(factor, value)))
+            return total.get()
 
         self._each_line(code, call, (begin, end), line)
         code.ret()
@@ -267,16 +276,9 @@ class Winograd(Tiles):
             call[name] = given[name]
         call["items"] = given["batch0"] * given["batch1"]
 
-        def axis(in_a: str, of_b: str, back: int) -> Int:
-            """The size or stride of the last axis but `back`."""
-            values = (code.load(code.at(given.pointer_at("axes"), AXES.index(name) * MAX_AXES
-                                        + MAX_AXES - 1 - back, I64), I64)
-                      for name in (of_b, in_a))  # fmt: skip
-            return in_b.select(*values)
-
+        axis = partial(self.axis, code, given)
         call["height"], call["width"] = (axis("m_sizes", "n_sizes", back) for back in (1, 0))
         call["channels"], call["plane"] = axis("k_sizes", "k_sizes", 2), axis("k_a", "k_b", 2)
-        call["channel_step"], call["tap_step"] = TAPS * TAPS, 1
         call["pitch"] = axis("k_a", "k_b", 1)
         call["y_low"] = call["x_low"] = 0
         call["y_size"], call["x_size"] = (call[f] + TAPS - 1 for f in ("height", "width"))

@@ -9,11 +9,13 @@ once more, as sums of products.
 
 from __future__ import annotations
 
+from functools import partial
+
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
-from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_job import SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles, folded
 from funcgrad.backends.tiles import POINTS, TAPS
 
@@ -138,41 +140,48 @@ class WinogradKernel(Tiles):
                                           ir.Constant(self.vec, None)))  # fmt: skip
             lost = b.fcmp_unordered("uno", some, some)
             left = (call["channels"] - channel).min(lanes)
-            with code.range(0, left) as lane, code.range(0, TAPS * TAPS) as tap:
-                place = code.at(buffer, tap * lanes + lane, acc)
+            with code.range(0, left) as lane:
                 with b.if_then(lost, likely=False):
-                    x = self.lost(code, code.load(place, acc))
-                    with b.if_then(b.fcmp_unordered("uno", x, x)):
-                        args = (call.pointer, feature, channel + lane, tap)
-                        code.store(code.call(self.exact, *args), place)
-                to = ((channel + lane) * TAPS * TAPS + tap) * call["c_ns"]
-                out = code.at(call.pointer_at("c"), feature * call["c_cs"] + to, acc)
-                code.store(code.load(place, acc), out)
+                    values = code.at(buffer, lane, acc)
+                    code.call(self.exact, call.pointer, feature, channel + lane, values)
+                with code.range(0, TAPS * TAPS) as tap:
+                    to = ((channel + lane) * TAPS * TAPS + tap) * call["c_ns"]
+                    out = code.at(call.pointer_at("c"), feature * call["c_cs"] + to, acc)
+                    code.store(code.load(code.at(buffer, tap * lanes + lane, acc), acc), out)
         code.ret()
         return code.function
 
     def _exact(self) -> ir.Function:
-        """The gradient of a feature's, channel's and tap's element as a sum of products."""
-        code = Code(self.parts.module, "winograd_kernel_exact", [PTR, I64, I64, I64],
-                    result=self.acc)  # fmt: skip
+        """void(call, feature, channel, taps): those of 9 values, `lanes` elements apart, that
+        aren't finite, as sums of products."""
+        code = Code(self.parts.module, "winograd_kernel_exact", [PTR, I64, I64, PTR])
         call, b, lanes = Record(code, FIELDS, code.args[0]), code.b, self.lanes
-        feature, channel, tap = code.args[1:]
-        low, total = call["x_low"], code.variable(self.vec, ir.Constant(self.vec, None))
-        with code.range(0, call["items"]) as item, code.range(0, call["height"]) as line:
-            images, grads = (self.item(code, call, name, item) for name in "xy")
-            y = line + tap // TAPS - call["y_low"]
-            reached = (y >= 0) & (y < call["y_size"])
-            high = reached.select(low + call["x_size"], low)
-            image = code.at(images, channel * call["plane"] + y * call["pitch"] - low, self.acc)
-            grad = code.at(grads, feature * call["y_plane"] + line * call["y_pitch"], self.acc)
-            with code.range(0, call["width"], lanes) as i:
-                place = i + tap % TAPS
-                mask = code.first_lanes(call["width"] - i, lanes)
-                inside = b.and_(mask, self.within(code, place, low, high))
-                x = code.masked_load(code.at(image, place, self.acc), inside, self.vec)
-                factor = code.masked_load(code.at(grad, i, self.acc), mask, self.vec)
-                total.set(b.fadd(total.get(), b.fmul(x, factor)))
-        code.ret(code.lane_sum(total.get()))
+        feature, channel, taps = code.args[1:]
+        low, zero = call["x_low"], ir.Constant(self.vec, None)
+        totals = [code.variable(self.vec, zero) for _ in range(TAPS * TAPS)]
+        with code.range(0, call["width"], lanes) as i:
+            mask = code.first_lanes(call["width"] - i, lanes)
+            inside = [b.and_(mask, self.within(code, i + tap, low, low + call["x_size"]))
+                      for tap in range(TAPS)]  # fmt: skip
+            with code.range(0, call["items"]) as item, code.range(0, call["height"]) as line:
+                images, grads = (self.item(code, call, name, item) for name in "xy")
+                place = feature * call["y_plane"] + line * call["y_pitch"] + i
+                factor = self.load(code, code.at(grads, place, self.acc), mask)
+                for tap, total in enumerate(totals):
+                    y = line + tap // TAPS - call["y_low"]
+                    there = inside[tap % TAPS]
+                    there = ((y >= 0) & (y < call["y_size"])).pick(
+                        there, ir.Constant(there.type, None)
+                    )
+                    place = channel * call["plane"] + y * call["pitch"] + i + tap % TAPS - low
+                    x = self.load(code, code.at(images, place, self.acc), there)
+                    total.set(b.fadd(total.get(), b.fmul(x, factor)))
+        for tap, total in enumerate(totals):
+            place = code.at(taps, tap * lanes, self.acc)
+            lost = self.lost(code, code.load(place, self.acc))
+            with b.if_then(b.fcmp_unordered("uno", lost, lost)):
+                code.store(code.lane_sum(total.get()), place)
+        code.ret()
         code.function.attributes.add("noinline")
         return code.function
 
@@ -208,13 +217,7 @@ class WinogradKernel(Tiles):
         for name, (plain, other) in names.items():
             call[name] = in_b.select(given[other], given[plain])
 
-        def axis(in_a: str, of_b: str, back: int) -> Int:
-            """The size or stride of the last axis but `back`."""
-            values = (code.load(code.at(given.pointer_at("axes"), AXES.index(name) * MAX_AXES
-                                        + MAX_AXES - 1 - back, I64), I64)
-                      for name in (of_b, in_a))  # fmt: skip
-            return in_b.select(*values)
-
+        axis = partial(self.axis, code, given)
         call["c"], call["batch1"] = given["c"], axis("k_sizes", "k_sizes", 2)
         call["items"] = call["batch1"]
         call["height"], call["width"] = (axis("k_sizes", "k_sizes", back) for back in (1, 0))
