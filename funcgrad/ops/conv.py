@@ -236,7 +236,7 @@ def _lhs_cotangent(ct, lhs, rhs, *, dimension_numbers, **params):
         feature_group_count=groups,
         batch_group_count=1,
         preferred_element_type=_keep_dtype(ct, rhs, lhs),
-        exact=params.get("exact", False),
+        exact=params["exact"],
     )
     if batch_groups > 1:
         out = _regroup(out, lhs_spec[1], lhs_spec[0], batch_groups)
@@ -266,7 +266,7 @@ def _rhs_cotangent(ct, lhs, rhs, *, dimension_numbers, **params):
         feature_group_count=params["batch_group_count"],
         batch_group_count=params["feature_group_count"],
         preferred_element_type=_keep_dtype(lhs, ct, rhs),
-        exact=params.get("exact", False),
+        exact=params["exact"],
     )
 
 
