@@ -30,6 +30,7 @@ FIELDS = (
 )  # fmt: skip
 # Tiles of a part, where there are few parts, and where there are many, whose sums take time to add.
 LEAST_PART, MOST_FEW, LONG_PART, MOST_PARTS = 256, 8, 512, 32
+MOST_SUMS = 1 << 25  # elements of all sums, if there are many parts
 
 
 class WinogradKernel(Tiles):
@@ -195,12 +196,13 @@ class WinogradKernel(Tiles):
         self.count(code, call, (channels + cols) * POINTS, code.i64(8 * self.lanes))
         total, mine = call["total"], call["mine"]
         few = (total // LEAST_PART).max(1).min(MOST_FEW)
-        parts = (total // LONG_PART).max(few).min(MOST_PARTS)
+        wide = call["across_sums"] = channels.round_up(self.tile.cols)
+        cells = cols * wide * POINTS
+        most = (code.i64(MOST_SUMS) // cells).min(MOST_PARTS)
+        parts = (total // LONG_PART).min(most).max(few)
         apiece = call["apiece"] = total.ceil_div(parts).round_up(mine)
         parts = call["parts"] = total.ceil_div(apiece)
-        wide = call["across_sums"] = channels.round_up(self.tile.cols)
-        size = parts * cols * wide * (POINTS * self.fmt.acc_bytes)
-        call["sums"] = sums = code.call(self.parts.take, size)
+        call["sums"] = sums = code.call(self.parts.take, parts * cells * self.fmt.acc_bytes)
         self.parts.loop(code, task, call.pointer, parts, code.i64(1))
         self.parts.loop(code, finish, call.pointer, cols, code.i64(4))
         code.call(self.parts.give, sums)
