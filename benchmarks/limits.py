@@ -65,7 +65,7 @@ def _fma_rate(pool: ThreadPoolExecutor, threads: int, seconds: float) -> float:
         engine.get_function_address("fma_chains")
     )
     places = np.ones((threads, 64), np.float32)
-    rounds = 1 << 18
+    rounds = 1 << 22  # some 10 ms, beside which it is nothing to start them
     best = _best(pool, lambda i: fma(rounds, places[i].ctypes.data), threads, seconds)
     return 2.0 * width * CHAINS * rounds * threads / best
 
