@@ -5,8 +5,9 @@ A process that compiles one small function waits for each module that it loads, 
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from funcgrad.core import fork
 
 
 class Late:
@@ -25,7 +26,7 @@ class Late:
 
     def __getattr__(self, name: str) -> Any:
         if self._module is None:
-            self._module = importlib.import_module(self._name)
+            self._module = fork.import_module(self._name)
         return getattr(self._module, name)
 
 

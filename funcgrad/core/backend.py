@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from funcgrad.core import fork
 
 if TYPE_CHECKING:
     from funcgrad.core.compile_report import CompileStage
@@ -99,20 +100,20 @@ class Backend(Protocol):
 @cache
 def spmd() -> Any:
     """What runs programs on meshes, `funcgrad.parallel.spmd`, imported at its first use."""
-    return importlib.import_module("funcgrad.parallel.spmd")
+    return fork.import_module("funcgrad.parallel.spmd")
 
 
 @cache
 def eager() -> Any:
     """What large eager results need, `funcgrad.backends.eager`, imported at its first use."""
-    return importlib.import_module("funcgrad.backends.eager")
+    return fork.import_module("funcgrad.backends.eager")
 
 
 @cache
 def eager_calls() -> Any:
     """The native code of eager calls, `funcgrad.backends.llvm.eager_calls`, imported at its first
     use."""
-    return importlib.import_module("funcgrad.backends.llvm.eager_calls")
+    return fork.import_module("funcgrad.backends.llvm.eager_calls")
 
 
 # When this process began to load the package, in nanoseconds: files that are newer may not be what
@@ -126,7 +127,7 @@ _MODULES = {"numpy": "funcgrad.backends.numpy_eval", "llvm": "funcgrad.backends.
 def backend(name: str = DEFAULT) -> Backend:
     """The backend of a name, imported at its first use."""
     try:
-        module = importlib.import_module(_MODULES[name])
+        module = fork.import_module(_MODULES[name])
     except KeyError:
         raise ValueError(f"no backend {name!r}: there are {', '.join(_MODULES)}") from None
     return module.BACKEND

@@ -43,3 +43,27 @@ def test_a_child_finds_locks_free_and_garbage_collected():
     command = [sys.executable, "-W", "ignore", "-c", HELD]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
+
+
+SLOW = """
+import os, sys, threading, time
+from funcgrad.core import fork
+
+sys.path.insert(0, sys.argv[1])
+thread = threading.Thread(target=fork.import_module, args=("slow_to_import",))
+thread.start()
+while "slow_to_import" not in sys.modules:
+    time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    os._exit(0 if fork.import_module("slow_to_import").done else 1)
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_child_can_import_what_another_thread_was_importing(tmp_path):
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.3)\ndone = True\n")
+    command = [sys.executable, "-W", "ignore", "-c", SLOW, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr

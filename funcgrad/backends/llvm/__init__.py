@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.caches import host_sizes
 from funcgrad.backends.llvm.engine import linking
 from funcgrad.backends.llvm.target import needs_llvm
-from funcgrad.core import context
+from funcgrad.core import context, fork
 from funcgrad.core.ir import Jaxpr
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def _builder() -> Any:
         linking()
         with contextlib.suppress(RuntimeError):  # no more threads
             threading.Thread(target=_prepare).start()
-    return importlib.import_module("funcgrad.backends.llvm.build")
+    return fork.import_module("funcgrad.backends.llvm.build")
 
 
 def _prepare() -> None:

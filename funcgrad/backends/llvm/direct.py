@@ -9,7 +9,6 @@ meaning this is. Calls that match do what Python would have done, errors and don
 from __future__ import annotations
 
 import ctypes
-import importlib
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -298,7 +297,7 @@ def _key() -> str:
 
 
 def _module() -> Any:
-    return importlib.import_module("funcgrad.backends.llvm.direct_code").module()
+    return fork.import_module("funcgrad.backends.llvm.direct_code").module()
 
 
 def _load() -> MethodDef:
