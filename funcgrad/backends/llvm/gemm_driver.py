@@ -57,6 +57,7 @@ TILED_WAYS: dict[int, type[TiledWay]] = {
     KERNEL_LAST: WinogradKernelLast,
 }
 PAGE = 4096
+BRIEF = ("at_once", "small")  # ways of products that take less time than compiling them
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing
 FEW_ROWS = 128  # of A, to which packing B is dear
 # Rows in the same few lines of a core's own cache that it still holds, and of its first one, which
@@ -78,7 +79,8 @@ class Driver:
         packed = Packed(self.parts, tables=not way)
         self.packed = packed.way
         self.gathered = {} if self.narrow else self._gathered_ways(packed)
-        self.unpacked = Unpacked(self.parts) if self.parts.kernels.direct_works else None
+        works = self.parts.kernels.direct_works
+        self.unpacked = Unpacked(self.parts, brief=way in BRIEF) if works else None
         # Its parts are products that go ways of their own.
         self.long = Way("", lambda: Long(self.parts, self.product).function)
         self.way = way

@@ -23,9 +23,13 @@ ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
 
 
 class Unpacked:
-    """Ways whose functions are void(ptr job); see the conditions in `gemm_driver`."""
+    """Ways whose functions are void(ptr job); see the conditions in `gemm_driver`.
 
-    def __init__(self, parts: Parts):
+    brief: whether fewer kernels, which are sooner compiled, serve all sizes
+    """
+
+    def __init__(self, parts: Parts, brief: bool = False):
+        self.brief = brief and parts.tile.rows >= 8
         self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
         self.heights = (8, 4, 2, 1) if self.tile.rows >= 8 else (6, 4, 2, 1)
         self.at_once = Way("at_once", lambda: self._at_once(self.grid_task))
@@ -202,7 +206,7 @@ class Unpacked:
                 with one:
                     code.call(direct(height, 1, masked=True), *args)
 
-        if height <= 2:
+        if height <= 2 or self.brief:
             masked()
             return
         # Masks take the place of sums in the registers of processors that have none for them, and
