@@ -9,7 +9,7 @@ each other, whatever lines they are in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from llvmlite import ir
 
@@ -60,6 +60,23 @@ class TiledWay:
     def lost(self, code: Code, x: ir.Value) -> ir.Value:
         """What is NaN where x isn't finite, else 0."""
         return code.b.fmul(x, ir.Constant(x.type, None))
+
+    def summed(self, code: Code, first: ir.Value, step: Int, parts: Int) -> list[ir.Value]:
+        """A vector of each of the 16 sums, which lie `step` apart in a part, added over parts."""
+        places = [code.at(first, step * point, self.acc) for point in range(POINTS)]
+        totals = [code.variable(self.vec, self.load(code, place)) for place in places]
+        with code.range(1, parts) as part:
+            for place, total in zip(places, totals, strict=True):
+                more = self.load(code, code.at(place, part * step * POINTS, self.acc))
+                total.set(code.b.fadd(total.get(), more))
+        return [total.get() for total in totals]
+
+    def choose(self, given: Record, call: Record, names: Mapping[str, Sequence[str]]) -> None:
+        """Sets words to those that a call has by one name if the windows are in a, by another if
+        they are in b."""
+        in_b = given["windows"].eq(2)
+        for name, (in_a, of_b) in names.items():
+            call[name] = in_b.select(given[of_b], given[in_a])
 
     def axis(self, code: Code, given: Record, in_a: str, of_b: str, back: int) -> Int:
         """The size or stride of the last axis but `back`, by the name it has if the windows are in
@@ -217,7 +234,16 @@ def results(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
     return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
 
 
-def folded(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
+def kernel_taps(b: ir.IRBuilder, sums: list[ir.Value]) -> list[ir.Value]:
+    """The 9 elements of GᵀSG.
+
+    sums: the 16 elements of S
+    """
+    columns = [_folded(b, sums[j::SIDE]) for j in range(SIDE)]
+    return [x for i in range(TAPS) for x in _folded(b, [column[i] for column in columns])]
+
+
+def _folded(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
     """Gᵀm: m0 + (m1 + m2)/2, (m1 - m2)/2, (m1 + m2)/2 + m3."""
     half = ir.Constant(m[0].type, [0.5] * m[0].type.count)
     both = b.fmul(b.fadd(m[1], m[2]), half)

@@ -265,17 +265,13 @@ class Winograd(Tiles):
 
     def _orient(self, code: Code, given: Record, call: Record) -> None:
         """Fills a call of `FIELDS` up to its geometry from one of a and b."""
-        in_b = given["windows"].eq(2)
-        names = {
+        self.choose(given, call, {
             "cols": "nm", "x_b0": ("a_b0", "b_b0"), "x_b1": ("a_b1", "b_b1"), "x": "ab", "w": "ba",
             "w_cols": ("b_cols", "a_rows"), "w_ks": ("b_ks", "a_ks"), "c_cs": ("c_cs", "c_rs"),
-        }  # fmt: skip
-        for name, (plain, other) in names.items():
-            call[name] = in_b.select(given[other], given[plain])
+        })  # fmt: skip
         for name in ("batch1", "c", "c_b0", "c_b1"):
             call[name] = given[name]
         call["items"] = given["batch0"] * given["batch1"]
-
         axis = partial(self.axis, code, given)
         call["height"], call["width"] = (axis("m_sizes", "n_sizes", back) for back in (1, 0))
         call["channels"], call["plane"] = axis("k_sizes", "k_sizes", 2), axis("k_a", "k_b", 2)

@@ -16,7 +16,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import SHARED, Parts, Record
-from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles, folded
+from funcgrad.backends.llvm.gemm_tiles import TILED, Tiles, kernel_taps
 from funcgrad.backends.tiles import POINTS, TAPS
 
 FIELDS = (
@@ -115,28 +115,16 @@ class WinogradKernel(Tiles):
         call, acc, lanes, b = Record(code, FIELDS, code.args[0]), self.acc, self.lanes, code.b
         features, wide = call["cols"], call["across_sums"]
         buffer = code.variable(self.vec, count=TAPS * TAPS).slot
-        point_step = features * wide
         with (
             code.range(code.args[1], code.args[2]) as feature,
             code.range(0, call["channels"], lanes) as channel,
         ):
             first = code.at(call.pointer_at("sums"), feature * wide + channel, acc)
-            totals = [
-                code.variable(self.vec, self.load(code, code.at(first, point_step * point, acc)))
-                for point in range(POINTS)
-            ]
-            with code.range(1, call["parts"]) as part:
-                more = code.at(first, part * point_step * POINTS, acc)
-                for point, total in enumerate(totals):
-                    x = self.load(code, code.at(more, point_step * point, acc))
-                    total.set(b.fadd(total.get(), x))
-            sums = [total.get() for total in totals]
-            columns = [folded(b, sums[j::SIDE]) for j in range(SIDE)]
+            sums = self.summed(code, first, features * wide, call["parts"])
             bad: ir.Value = ir.Constant(self.vec, None)
-            for i in range(TAPS):
-                for j, x in enumerate(folded(b, [column[i] for column in columns])):
-                    self.store(code, x, code.at(buffer, TAPS * i + j, self.vec))
-                    bad = b.fadd(bad, self.lost(code, x))
+            for i, x in enumerate(kernel_taps(b, sums)):
+                self.store(code, x, code.at(buffer, i, self.vec))
+                bad = b.fadd(bad, self.lost(code, x))
             some = code.lane_sum(b.select(code.first_lanes(call["channels"] - channel, lanes), bad,
                                           ir.Constant(self.vec, None)))  # fmt: skip
             lost = b.fcmp_unordered("uno", some, some)
@@ -211,14 +199,10 @@ class WinogradKernel(Tiles):
 
     def _orient(self, code: Code, given: Record, call: Record) -> None:
         """Fills a call of `FIELDS` up to its geometry from one of a and b."""
-        in_b = given["windows"].eq(2)
-        names = {
+        self.choose(given, call, {
             "x": "ab", "y": "ba", "cols": "nm",
             "c_cs": ("c_cs", "c_rs"), "c_ns": ("c_rs", "c_cs"),
-        }  # fmt: skip
-        for name, (plain, other) in names.items():
-            call[name] = in_b.select(given[other], given[plain])
-
+        })  # fmt: skip
         axis = partial(self.axis, code, given)
         call["c"], call["batch1"] = given["c"], axis("k_sizes", "k_sizes", 2)
         call["items"] = call["batch1"]

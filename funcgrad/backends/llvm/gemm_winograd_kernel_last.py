@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import SHARED, Parts, Record
-from funcgrad.backends.llvm.gemm_tiles import CACHE_SHARE, SIDE, folded, reached, spread
+from funcgrad.backends.llvm.gemm_tiles import CACHE_SHARE, SIDE, kernel_taps, reached, spread
 from funcgrad.backends.llvm.gemm_tiles_last import APART, TILED_LAST, TilesLast
 from funcgrad.backends.tiles import POINTS, TAPS
 
@@ -197,21 +197,10 @@ class WinogradKernelLast(TilesLast):
             bad.set(ir.Constant(self.vec, None))
             with code.range(0, wide, self.lanes) as k:
                 first = code.at(call.pointer_at("sums"), row * wide + k, acc)
-                totals = [
-                    code.variable(self.vec, self.load(code, code.at(first, step * point, acc)))
-                    for point in range(POINTS)
-                ]
-                with code.range(1, call["parts"]) as part:
-                    more = code.at(first, part * step * POINTS, acc)
-                    for point, total in enumerate(totals):
-                        x = self.load(code, code.at(more, step * point, acc))
-                        total.set(b.fadd(total.get(), x))
-                sums = [total.get() for total in totals]
-                columns = [folded(b, sums[j::SIDE]) for j in range(SIDE)]
-                for i in range(TAPS):
-                    for j, x in enumerate(folded(b, [column[i] for column in columns])):
-                        self.store(code, x, code.at(values, wide * (TAPS * i + j) + k, acc))
-                        bad.set(b.fadd(bad.get(), self.lost(code, x)))
+                sums = self.summed(code, first, step, call["parts"])
+                for tap, x in enumerate(kernel_taps(b, sums)):
+                    self.store(code, x, code.at(values, wide * tap + k, acc))
+                    bad.set(b.fadd(bad.get(), self.lost(code, x)))
             some = code.lane_sum(bad.get())
             with b.if_then(b.fcmp_unordered("uno", some, some), likely=False):
                 code.call(self.exact, call.pointer, values, row)

@@ -277,12 +277,9 @@ class WinogradLast(TilesLast):
 
     def _orient(self, code: Code, given: Record, call: Record) -> None:
         """Fills a call of `FIELDS` from one of a and b, but for memory."""
-        in_b = given["windows"].eq(2)
-        names = {
+        self.choose(given, call, {
             "cols": "nm", "w": "ba", "w_cols": ("b_cols", "a_rows"),
             "w_ks": ("b_ks", "a_ks"), "c_step": ("c_rs", "c_cs"),
-        }  # fmt: skip
-        for name, (plain, other) in names.items():
-            call[name] = in_b.select(given[other], given[plain])
+        })  # fmt: skip
         call["c"], call["channels"] = given["c"], given["k"] // (TAPS * TAPS)
         self.locate(code, given, call, "m", "n")

@@ -107,12 +107,9 @@ def test_results(shape, dtype, cpu):
         np.testing.assert_allclose(got, exact, rtol=0, atol=tolerance * np.abs(exact).max())
 
 
-def test_as_exact_as_sums_of_products():
-    """Their mean error isn't larger than that of the same sums in the same precision."""
-    shape = SHAPES[0]
-    x, w = images(shape, "float32")
-    exact, got = sums(shape, w, x), run(step_of(shape, "float32"), shape, w, x)
-    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+def check_error(got, shape, w, x):
+    """A mean error isn't larger than that of the same sums in the same precision."""
+    exact, padded = sums(shape, w, x), np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     plain = np.zeros(exact.shape, "float32")
     for channel in range(shape[1]):
         for i, j in np.ndindex(3, 3):
@@ -120,6 +117,37 @@ def test_as_exact_as_sums_of_products():
             plain += window[:, None] * w[:, channel, i, j][:, None, None]
     error = [np.sqrt(np.mean((y - exact) ** 2)) for y in (got, plain)]
     assert error[0] <= error[1]
+
+
+def check_small_integers(convolve, shape):
+    """Sums of small integers are exact."""
+    rng = np.random.default_rng(3)
+    x, w = (rng.integers(-50, 50, a.shape).astype("float32") for a in images(shape, "float32"))
+    np.testing.assert_array_equal(convolve(w, x), sums(shape, w, x))
+
+
+def check_infinities(convolve, shape):
+    """Infinities and NaN stay what and where they are."""
+    x, w = images(shape, "float32")
+    x[0, 3, 2, 2], x[0, 5, 4, 0], x[-1, 0, -1, -1] = np.inf, -np.inf, np.nan
+    w[1, 2, 0, 1] = np.inf
+    with np.errstate(invalid="ignore"):
+        exact = sums(shape, w, x)
+    assert not np.isfinite(exact).all()
+    check_places(convolve(w, x), exact, 1e-4)
+
+
+def check_places(got, exact, tolerance):
+    """The same infinities and NaN at the same places, and the same numbers elsewhere."""
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(exact))
+    np.testing.assert_allclose(got, exact, rtol=1e-4, atol=tolerance)
+
+
+def test_as_exact_as_sums_of_products():
+    shape = SHAPES[0]
+    x, w = images(shape, "float32")
+    check_error(run(step_of(shape, "float32"), shape, w, x), shape, w, x)
 
 
 def test_threads_give_the_same_bits(threads):
@@ -133,25 +161,15 @@ def test_threads_give_the_same_bits(threads):
 @pytest.mark.parametrize("cpu", ["host", "x86-64"])
 def test_small_integers_are_exact(cpu):
     shape = SHAPES[2]
-    rng = np.random.default_rng(3)
-    x, w = (rng.integers(-50, 50, a.shape).astype("float32") for a in images(shape, "float32"))
-    got = run(step_of(shape, "float32"), shape, w, x, cpu)
-    np.testing.assert_array_equal(got, sums(shape, w, x))
+    step = step_of(shape, "float32")
+    check_small_integers(lambda w, x: run(step, shape, w, x, cpu), shape)
 
 
 @pytest.mark.parametrize("cpu", ["host", "x86-64"])
 @pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[4], SHAPES[6]], ids=str)
 def test_infinities_and_nans_stay_what_and_where_they_are(shape, cpu):
-    x, w = images(shape, "float32")
-    x[0, 3, 2, 2], x[0, 5, 4, 0], x[-1, 0, -1, -1] = np.inf, -np.inf, np.nan
-    w[1, 2, 0, 1] = np.inf
-    with np.errstate(invalid="ignore"):
-        exact = sums(shape, w, x)
-    got = run(step_of(shape, "float32"), shape, w, x, cpu)
-    assert not np.isfinite(exact).all()
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
-    np.testing.assert_array_equal(np.isinf(got), np.isinf(exact))
-    np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-4)
+    step = step_of(shape, "float32")
+    check_infinities(lambda w, x: run(step, shape, w, x, cpu), shape)
 
 
 def test_large_elements_stay_away_from_others():

@@ -5,7 +5,16 @@ import pytest
 
 from funcgrad.backends.llvm.pool import set_num_threads
 from funcgrad.backends.program import Frame, GemmAxes, GemmStep, Ref
-from tests.backends.llvm.test_gemm_winograd import SHAPES, execute, images, sums, threads
+from tests.backends.llvm.test_gemm_winograd import (
+    SHAPES,
+    check_error,
+    check_infinities,
+    check_small_integers,
+    execute,
+    images,
+    sums,
+    threads,
+)
 
 __all__ = ["threads"]
 MORE = [*SHAPES, (1, 136, 20, 6, 10, (1, 1, 1, 1)), (1, 16, 16, 31, 62, (0, 2, 2, 0))]
@@ -76,18 +85,9 @@ def test_results(shape, dtype, cpu):
 
 
 def test_as_exact_as_sums_of_products():
-    """Their mean error isn't larger than that of the same sums in the same precision."""
     shape = SHAPES[0]
     x, w = images(shape, "float32")
-    exact, got = sums(shape, w, x), run(step_of(shape, "float32"), shape, w, x)
-    plain = np.zeros(exact.shape, "float32")
-    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    for i, j in np.ndindex(3, 3):
-        for channel in range(shape[1]):
-            window = padded[:, channel, i : i + 32, j : j + 32]
-            plain += window[:, None] * w[:, channel, i, j][:, None, None]
-    error = [np.sqrt(np.mean((y - exact) ** 2)) for y in (got, plain)]
-    assert error[0] <= error[1]
+    check_error(run(step_of(shape, "float32"), shape, w, x), shape, w, x)
 
 
 def test_threads_give_the_same_bits(threads):
@@ -116,25 +116,15 @@ def test_a_result_depends_on_its_window_alone():
 @pytest.mark.parametrize("cpu", ["host", "x86-64"])
 def test_small_integers_are_exact(cpu):
     shape = SHAPES[2]
-    rng = np.random.default_rng(3)
-    x, w = (rng.integers(-50, 50, a.shape).astype("float32") for a in images(shape, "float32"))
-    got = run(step_of(shape, "float32"), shape, w, x, cpu)
-    np.testing.assert_array_equal(got, sums(shape, w, x))
+    step = step_of(shape, "float32")
+    check_small_integers(lambda w, x: run(step, shape, w, x, cpu), shape)
 
 
 @pytest.mark.parametrize("cpu", ["host", "x86-64"])
 @pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[4], SHAPES[6]], ids=str)
 def test_infinities_and_nans_stay_what_and_where_they_are(shape, cpu):
-    x, w = images(shape, "float32")
-    x[0, 3, 2, 2], x[0, 5, 4, 0], x[-1, 0, -1, -1] = np.inf, -np.inf, np.nan
-    w[1, 2, 0, 1] = np.inf
-    with np.errstate(invalid="ignore"):
-        exact = sums(shape, w, x)
-    got = run(step_of(shape, "float32"), shape, w, x, cpu)
-    assert not np.isfinite(exact).all()
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
-    np.testing.assert_array_equal(np.isinf(got), np.isinf(exact))
-    np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-4)
+    step = step_of(shape, "float32")
+    check_infinities(lambda w, x: run(step, shape, w, x, cpu), shape)
 
 
 def test_sums_of_elements_that_are_too_large_are_not_those_wanted():
