@@ -64,13 +64,6 @@ TILES = ["tiles", "tiles, channels last"]
 cases = pytest.mark.parametrize("case", CASES)
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 def sample(case, dtype="float32"):
     """The operands of a case, and the convolution of them."""
     lhs, rhs, kw = CASES[case]

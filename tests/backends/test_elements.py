@@ -13,13 +13,6 @@ from tests.backends.checks import check, hosts, kernels
 N = 1 << 16
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 @pytest.fixture
 def few(monkeypatch):
     """Scatters of few elements, too."""

@@ -19,13 +19,6 @@ from tests.backends.checks import check, hosts
 KEY = random.key(7)
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 def order(key, n):
     """The places of elements in the order of a key's random words."""
     return np.argsort(np.asarray(random.bits(key, (n,))), kind="stable")

@@ -36,13 +36,6 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 def laid_out(x, layout):
     """The same values at other strides."""
     if layout == "heads first":

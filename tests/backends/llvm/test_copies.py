@@ -12,13 +12,6 @@ from funcgrad.backends.llvm.target import Target
 from funcgrad.core.record import replace
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 def copier(target):
     address = copies.install(Engine(target))
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(address)

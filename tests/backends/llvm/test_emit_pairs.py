@@ -23,13 +23,6 @@ FUNCTIONS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 def drawn(rng, n):
     """Every kind of number: all bits are random, so that NaN, infinities, subnormals occur."""
     return rng.integers(0, 1 << 16, n).astype(np.uint16).view(BF16)

@@ -24,13 +24,6 @@ SIZES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 def random(rng, shape, dtype):
     if dtype.kind == "i":
         return rng.integers(-100, 100, shape).astype(dtype)

@@ -20,13 +20,6 @@ SIZES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 def operands(size, dtype, seed=0):
     rng = np.random.default_rng(seed)
     m, n, k = size

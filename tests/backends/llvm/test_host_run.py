@@ -11,13 +11,6 @@ from funcgrad.backends.program import HostStep
 from tests.backends.checks import program
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("batch", [(40,), (1,), (2, 20), (0,)])
 def test_batches_in_parts(batch, threads, rng):

@@ -21,13 +21,6 @@ TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
 dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 def run(fun, *arrays):
     """The results of a compiled function of which nothing runs in Python."""
     assert not host_steps(program(fun, *arrays)[2].steps)

@@ -45,13 +45,6 @@ out:
 I64, PTR = ctypes.c_int64, ctypes.c_void_p
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def lib():
     pool.bind(engine())

@@ -18,13 +18,6 @@ from funcgrad.backends.plan import plan
 from tests.backends.checks import program, same
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 def drawn(rng, name, shape, few):
     """Numbers of a dtype, of few different values or many; floats with all that is special."""
     dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)

@@ -20,13 +20,6 @@ from funcgrad.backends.llvm.target import Target
 TOP = (1 << 32) - 1
 
 
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = pool.num_threads()
-    yield
-    pool.set_num_threads(before)
-
-
 @functools.cache
 def function(width: int, block: int):
     """i64 (n, words, sorted, scratch, scratch): whether words of a width were sorted.
