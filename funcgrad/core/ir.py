@@ -126,6 +126,12 @@ class Jaxpr:
     def __deepcopy__(self, memo: Any) -> Jaxpr:
         return self
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a jaxpr can't be pickled, as it names code of this process: pickle the function and "
+            "trace it where it is loaded (make_jaxpr)"
+        )
+
     def __repr__(self) -> str:
         return show.jaxpr_text(self)
 

@@ -6,6 +6,8 @@ user reads. Families (`funcgrad.ops`) derive most rules from one formula.
 
 from __future__ import annotations
 
+import pickle
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,8 +112,22 @@ class Primitive:
     def __repr__(self) -> str:
         return self.name
 
+    def __copy__(self) -> Primitive:
+        return self
+
     def __deepcopy__(self, memo: Any) -> Primitive:
         return self
+
+    def __reduce__(self) -> str:
+        # As functions are pickled: by a module and a name in it.
+        for module, held in list(sys.modules.items()):
+            found = [key for key, x in list(getattr(held, "__dict__", {}).items()) if x is self]
+            if found:
+                object.__setattr__(self, "__module__", module)
+                return found[0]
+        raise pickle.PicklingError(
+            f"the primitive {self.name} can't be pickled: no module holds it under a name"
+        )
 
     def differentiate(self, primals: Any, tangents: Any, params: dict) -> Any:
         """Apply the jvp rule, or say why there is none."""

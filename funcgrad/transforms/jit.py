@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -62,6 +64,7 @@ def jit(
     hashable, and each value is compiled apart. donate_argnums, donate_argnames: arguments whose
     memory the call may reuse for its results; using them afterwards raises. Arrays the function
     closes over become inputs of the program. Works as a decorator, with or without arguments.
+    Where the function can be pickled, so can what is returned.
 
     in_shardings, out_shardings: how arguments and results are cut over a mesh, `NamedSharding`s in
     a pytree whose structure is a prefix of the arguments (a tuple) or of the result; None leaves it
@@ -92,7 +95,7 @@ def jit(
         raise TypeError(f"jit: the first argument must be a function, got {fun!r}")
     static = _Choice.of(fun, static_argnums, static_argnames, "static")
     donated = _Choice.of(fun, donate_argnums, donate_argnames, "donate")
-    return wraps(fun, "jit")(Jitted(fun, static, donated, (in_shardings, out_shardings), backend))
+    return _jitted(fun, static, donated, (in_shardings, out_shardings), backend)
 
 
 class _Choice(NamedTuple):
@@ -130,6 +133,10 @@ class _Choice(NamedTuple):
 
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _jitted(fun: Callable, *options: Any) -> Callable:
+    return wraps(fun, "jit")(Jitted(fun, *options))
 
 
 class CacheInfo(NamedTuple):
@@ -186,6 +193,17 @@ class Jitted:
         self._warned = False
         with _lock:
             _all.add(self)
+
+    def __reduce__(self) -> str | tuple:
+        # By name where that is this object's, as functions are pickled; else to be compiled anew.
+        name = getattr(self._fun, "__qualname__", "")
+        try:
+            if attrgetter(name)(sys.modules[self.__module__]) is self:
+                return name
+        except (AttributeError, KeyError):
+            pass
+        shardings = self._in_shardings, self._out_shardings
+        return _jitted, (self._fun, self._static, self._donated, shardings, self._backend)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         out = self._direct(args, kwargs)

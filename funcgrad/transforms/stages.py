@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -94,7 +94,25 @@ def sharding_of(x: Any) -> NamedSharding | None:
     return cut if isinstance(cut, NamedSharding) else None
 
 
-class Traced:
+class _Stage:
+    """What all stages are: objects that nobody changes, of this process."""
+
+    _name: str
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{type(self).__name__}({self._name}) can't be pickled, as it belongs to this process: "
+            f"pickle the function and compile it where it is loaded, which finds its code on disk"
+        )
+
+
+class Traced(_Stage):
     """A traced function: `.jaxpr`, `.out_info`, `.lower()`."""
 
     def __init__(self, program: Program, name: str, using: str):
@@ -124,7 +142,7 @@ class Traced:
         return program_html(title, {}, [self._program.shown("jaxpr")])
 
 
-class Lowered:
+class Lowered(_Stage):
     """A lowered program: `.as_text(stage)`, `.cost_analysis()`, `.compile()`."""
 
     def __init__(self, program: Program, name: str, using: str):
@@ -168,7 +186,7 @@ class Lowered:
         return program_html(title, self.cost_analysis(), [self._program.shown("jaxpr")], loops)
 
 
-class Compiled:
+class Compiled(_Stage):
     """A native program for arguments of one type."""
 
     def __init__(self, program: Program, compiled: backend.Executable, name: str):

@@ -1,6 +1,8 @@
 """disable_jit, and the stages of compilation as users see them."""
 
+import copy
 import functools
+import pickle
 
 import numpy as np
 import pytest
@@ -177,3 +179,44 @@ def test_memory_analysis_names_the_lines_of_the_largest_temporaries():
     assert "12,800  f32[80,40]" in str(memory)
     assert dict(memory) == {k: int(v) for k, v in memory.items()}
     assert fg.jit(lambda x: x + 1).lower(1.0).compile().memory_analysis().peak == []
+
+
+def test_stages_are_copied_as_themselves_and_never_pickled():
+    traced = fg.jit(fnp.sin).trace(X)
+    lowered = traced.lower()
+    for stage in (traced, lowered, lowered.compile()):
+        assert copy.copy(stage) is stage
+        assert copy.deepcopy([stage])[0] is stage
+        want = rf"{type(stage).__name__}\(sin\) can't be pickled.*compile it where it is loaded"
+        with pytest.raises(TypeError, match=want):
+            pickle.dumps(stage)
+    with pytest.raises(TypeError, match=r"a jaxpr can't be pickled.*\(make_jaxpr\)"):
+        pickle.dumps(traced.jaxpr)
+
+
+@fg.jit
+def decorated(x):
+    return fnp.sin(x) * 2
+
+
+def scaled(x, k):
+    return x * k
+
+
+def test_compiled_functions_are_pickled_as_their_functions_are():
+    want = decorated(X)
+    for again in (pickle.loads(pickle.dumps(decorated)), copy.deepcopy(decorated)):
+        assert again is decorated
+    f = fg.jit(scaled, static_argnames="k", donate_argnums=0)
+    for given in (f, f.__wrapped__):
+        same(given(fnp.array(X), k=2), X * 2)
+    for again in (pickle.loads(pickle.dumps(f)), copy.deepcopy(f)):
+        assert again is not f
+        assert again.cache_info().currsize == 0
+        x = fnp.array(X)
+        same(again(x, k=2), X * 2)
+        with pytest.raises(fg.errors.FuncgradError, match="donated"):
+            x + 1
+    same(decorated(X), want)
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        pickle.dumps(fg.jit(lambda x: x))

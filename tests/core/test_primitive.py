@@ -1,0 +1,24 @@
+"""Primitives as objects: they are themselves wherever they are copied to."""
+
+import copy
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from funcgrad import lax
+from funcgrad.core.primitive import Primitive
+
+PRIMITIVES = {name: x for name, x in vars(lax).items() if isinstance(x, Primitive)}
+
+
+@pytest.mark.parametrize("name", sorted(PRIMITIVES))
+def test_copied_and_pickled_by_name(name):
+    prim = PRIMITIVES[name]
+    for copied in (copy.copy(prim), copy.deepcopy([prim])[0], pickle.loads(pickle.dumps(prim))):
+        assert copied is prim
+
+
+def test_one_without_a_name_cannot_be_pickled():
+    with pytest.raises(pickle.PicklingError, match="the primitive sin can't be pickled: no module"):
+        pickle.dumps(replace(lax.sin))
