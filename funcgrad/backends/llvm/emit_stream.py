@@ -31,6 +31,9 @@ from funcgrad.backends.loops import (
 LINE = 64
 # Nanoseconds of work for an element, from which on memory isn't what a loop waits for.
 MOST_WORK = 0.4
+# So often the size from which on results are large is what a kernel reads and writes, where the
+# caches would lose much of it (Zen 4: from 2.5 to 3, or from 2 where it reads twice as much).
+CROWDED = 2.5
 STAYS = '!{!"llvm.loop.unroll.disable"}'
 
 Run = Callable[[str, str], Any]
@@ -38,17 +41,22 @@ Run = Callable[[str, str], Any]
 
 def streams(kernel: Kernel, least: int) -> set[int]:
     """The ids of the stores that may go past the caches: of each element of a result of at least
-    so many bytes (0: there are none), once, in a kernel that reads much, but not the result."""
+    so many bytes (0: there are none), once, in a kernel that reads much, but not the result.
+
+    That is more than the caches hold; or it would push scratch out of the first of them.
+    """
     written = Counter(s.buffer for s in walk(kernel.body) if isinstance(s, Store))
     read = {s.buffer for s in walk(kernel.body) if isinstance(s, Load)}
     if not least or any(isinstance(s, While) for s in walk(kernel.body)):
         return set()
-    much = 2 * sum(b.size * b.dtype.itemsize for b in read if b.role == "in")
+    much = sum(b.size * b.dtype.itemsize for b in read if b.role == "in")
+    scratch = any(b.role == "scratch" for b in kernel.buffers)
+    crowded = 0.0 if scratch else CROWDED * least
 
     def large(b: Buffer) -> bool:
         size = b.size * b.dtype.itemsize
         once = b.role == "out" and b not in read and written[b] == 1
-        return once and least <= size <= much
+        return once and least <= size <= 2 * much and size + much >= crowded
 
     found: set[int] = set()
 

@@ -10,6 +10,7 @@ from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.build import Built, assemble, kernel_cache
 from funcgrad.backends.llvm.emit_stream import streams
 from funcgrad.backends.llvm.target import Target
+from funcgrad.backends.loops import Buffer
 from funcgrad.core.ir import interpret
 from funcgrad.core.record import replace
 from tests.backends.checks import floats, program, same
@@ -110,6 +111,12 @@ def test_which(monkeypatch):
     assert len(streams(a, 1 << 14)) == 1
     assert not streams(a, 1 << 15)
     assert not streams(a, 0)
+    # The caches hold one operand and most of a result. Scratch is to stay in them, alone.
+    one = pointwise("negative", [F32], F32, 1 << 12)
+    assert not streams(one, 1 << 14)
+    assert len(streams(one, (1 << 14) * 4 // 5)) == 1
+    rows = replace(one, buffers=(*one.buffers, Buffer("tmp0", F32, 16, "scratch")))
+    assert len(streams(rows, 1 << 14)) == 1
     nothing_read = kernel(a.params, [1 << 12], lambda b, i: None)
     assert not streams(nothing_read, 1)
     twice = replace(a, body=(*a.body, a.body[-1]))
