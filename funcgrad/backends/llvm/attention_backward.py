@@ -17,6 +17,7 @@ from funcgrad.backends.llvm.attention_ahead import Ahead
 from funcgrad.backends.llvm.attention_pairs import CHUNK, Pairs
 from funcgrad.backends.llvm.attention_parts import CALL, Attention
 from funcgrad.backends.llvm.attention_rows import QUERIES, Rows
+from funcgrad.backends.llvm.attention_tiles import Tiles
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int, Variable
 from funcgrad.backends.llvm.gemm_job import Record
 
@@ -33,12 +34,10 @@ class _Task(NamedTuple):
     kt: ir.Value  # keys as columns, values as columns
     vt: ir.Value
     k: ir.Value  # keys as rows
-    dk: ir.Value  # sums, [panel][feature][key]
+    dk: ir.Value  # sums, [key][feature]
     dv: ir.Value
     q: ir.Value  # queries as rows, cotangents as rows: all (see `PACKED`), or those of a block
     ct: ir.Value
-    qt: ir.Value  # queries as columns, cotangents as columns
-    ctt: ir.Value
     shift: ir.Value  # of each query; with pairs its largest logit
     delta: ir.Value
     weights: ir.Value  # [query][key] of a panel
@@ -64,8 +63,10 @@ class Backward:
     def __init__(self, parts: Attention, symbol: str, pairs: bool):
         self.parts = parts
         self.pairs = Pairs(parts, "key") if pairs else None
-        self.rows = Rows(parts)
+        self.rows, self.tiles = Rows(parts), Tiles(parts)
         self.q_block, self.k_block = self.rows.block, parts.cols * PANELS
+        # How far panels of scores are apart: tiles write rows behind the last.
+        self.panel = (self.q_block + parts.rows + parts.lanes) * parts.cols
         self.weigh, self.add = self._weigh(), self.pairs.add() if self.pairs else None
         delta, finish, task = self.rows.task("delta"), self.rows.task("finish"), self._task()
         code = Code(parts.module, symbol, [PTR], public=True)
@@ -91,18 +92,16 @@ class Backward:
         """Takes items: a range of keys of a key head each, or of several that share a bias."""
         parts = self.parts
         code, call = parts.task("backward_task")
-        h, rows, cols = call["features"], parts.rows, parts.cols
-        h_tiles, h_panels = h.ceil_div(rows), h.ceil_div(cols)
+        h, cols = call["features"], parts.cols
         columns = parts.panel(cols, h) * PANELS
-        sums = h.round_up(rows) * (cols * PANELS)
+        keys = parts.panel(cols, code.i64(self.k_block)) * h.ceil_div(cols)
+        sums = self.rows.size(call) * self.k_block
         _, heads, span = self.rows.packed(call)
-        across = parts.panel(rows, h) * (span // rows) * heads
-        along = parts.panel(rows, span) * h_tiles * heads
+        queries = self.tiles.step(span) * h.ceil_div(cols) * heads
         dq = self.rows.keeps(call).select(span * heads * self.rows.size(call), 0)
         sizes = [
-            columns, columns, parts.panel(cols, code.i64(self.k_block)) * h_panels, sums, sums,
-            across, across, along, along, code.i64(self.q_block), code.i64(self.q_block),
-            code.i64(self.q_block * cols), code.i64(self.q_block * cols * PANELS), dq,
+            columns, columns, keys, sums, sums, queries, queries, code.i64(self.q_block),
+            code.i64(self.q_block), code.i64(self.panel), code.i64(self.panel * PANELS), dq,
             code.i64(self.q_block),
             *[self.pairs.room(code, self.q_block) if self.pairs else code.i64(0)] * 2,
         ]  # fmt: skip
@@ -164,9 +163,8 @@ class Backward:
                       call[f"{name}_feature"], step)  # fmt: skip
         p = parts.pointer(code, call, "k", (b.batch, s, b.key_head))
         code.call(parts.pack_columns, b.k, p, h, n, call["k_feature"], call["k_place"], k_step)
-        size = h.round_up(parts.rows) * cols
         for sums in (b.dk, b.dv):
-            parts.zero(code, sums, size * PANELS)
+            parts.zero(code, sums, n.round_up(cols) * self.rows.size(call))
         # t sees a key from s on where t + last > s, and one before its end where t + first < end.
         end = (s + n).min(b.keys)
         low = (s - call["last"] + 1).max(0) // parts.rows * parts.rows
@@ -181,9 +179,8 @@ class Backward:
             at = _Span(s, n, t, m)
             self._soon(code, call, b, number, g, at, (low, high, before), after, ahead)
             self._queries(code, call, b, number, g, at, before, ahead)
-        whole = high.eq(b.queries).select(high, high // parts.rows * parts.rows)
-        met.set(before.max(whole))
-        self._write(code, call, b, s, n, size)
+        met.set(before.max(high))
+        self._write(code, call, b, s, n)
 
     def _soon(self, code: Code, call: Record, b: _Task, number: Int, g: Int, at: _Span,
               span: tuple[Int, Int, Int], after: Int, ahead: Ahead) -> None:  # fmt: skip
@@ -224,72 +221,62 @@ class Backward:
                     count = there.select(call["queries"].min(self.q_block), 0)
                     for i, name in enumerate(("q", "ct", "out"), 4):
                         ahead.add(i, name, (batch, code.i64(0), key_head * group), count)
-        tiles = (at.m + call["features"]).ceil_div(self.parts.rows) * 2
+        cols, rows = self.parts.cols, self.parts.rows
+        tiles = (at.m.ceil_div(rows) + call["features"].ceil_div(cols) * -(-cols // rows)) * 2
         ahead.spread(at.n.ceil_div(self.parts.cols) * tiles)
 
-    def _write(self, code: Code, call: Record, b: _Task, s: Int, n: Int, size: Int) -> None:
-        parts, cols = self.parts, self.parts.cols
-        scale = parts.scale(code, call)
+    def _write(self, code: Code, call: Record, b: _Task, s: Int, n: Int) -> None:
+        """The gradients of n keys and values from s on."""
+        parts, cols, size = self.parts, self.parts.cols, self.rows.size(call)
         factors = b.weights
-        with code.range(0, n, cols) as j:
-            where = (b.batch, s + j, b.key_head)
-            for name, sums, factor in (("dk", b.dk, scale), ("dv", b.dv, parts.value(1.0))):
-                for v in range(parts.tile.vectors):
-                    parts.store(code, factor, factors, v * parts.lanes)
-                source = code.at(sums, j // cols * size, parts.acc)
-                to = parts.pointer(code, call, name, where)
-                apart, step = call[f"{name}_place"], call[f"{name}_feature"]
-                code.call(parts.write_turned(), source, factors, to, (n - j).min(cols),
-                          call["features"], apart, step)  # fmt: skip
+        for name, sums in (("dk", b.dk), ("dv", b.dv)):
+            factor = parts.scale(code, call) if name == "dk" else parts.value(1.0)
+            for v in range(parts.tile.vectors):
+                parts.store(code, factor, factors, v * parts.lanes)
+            with code.range(0, n, cols) as j:
+                to = parts.pointer(code, call, name, (b.batch, s + j, b.key_head))
+                source = code.at(sums, j * size, parts.acc)
+                code.call(self.tiles.write_rows(), source, size, factors, to, (n - j).min(cols),
+                          call["features"], call[f"{name}_place"],
+                          call[f"{name}_feature"])  # fmt: skip
 
-    def _of_head(self, code: Code, call: Record, b: _Task, g: Int) -> _Task:
-        """With the places of the packed queries of head number g of those that share a key head."""
-        parts, h, (_, _, span) = self.parts, call["features"], self.rows.packed(call)
-        rows = parts.rows
-        across = g * (parts.panel(rows, h) * (span // rows))
-        along = g * (parts.panel(rows, span) * h.ceil_div(rows))
-        at = {"q": across, "ct": across, "qt": along, "ctt": along}
-        places = {name: code.at(getattr(b, name), i, parts.acc) for name, i in at.items()}
-        return b._replace(**places)
+    def _packed(self, code: Code, call: Record, b: _Task, g: Int, t: Int) -> _Task:
+        """With the places of the packed queries, from number t on, of head number g of those that
+        share a key head."""
+        parts, step = self.parts, self._query_step(call)
+        at = g * (step * call["features"].ceil_div(parts.cols)) + t * parts.cols
+        return b._replace(q=code.at(b.q, at, parts.acc), ct=code.at(b.ct, at, parts.acc))
+
+    def _query_step(self, call: Record) -> Int:
+        """How far panels of queries are apart."""
+        return self.tiles.step(self.rows.packed(call)[2])
 
     def _pack(self, code: Code, call: Record, b: _Task, head: Int, t: Int, m: Int) -> None:
-        """Queries [t, t + m) of a head, and their cotangents, as rows and as columns."""
-        parts, h, (_, _, span) = self.parts, call["features"], self.rows.packed(call)
-        across, along = parts.panel(parts.rows, h), parts.panel(parts.rows, span)
-        for name, by_row, by_column in (("q", b.q, b.qt), ("ct", b.ct, b.ctt)):
+        """Queries [t, t + m) of a head, and their cotangents."""
+        parts, h, step = self.parts, call["features"], self._query_step(call)
+        for name, to in (("q", b.q), ("ct", b.ct)):
             p = parts.pointer(code, call, name, (b.batch, t, head))
-            apart, step = call[f"{name}_place"], call[f"{name}_feature"]
-            code.call(parts.pack_rows, by_row, p, m, h, apart, step, across)
-            code.call(parts.pack_rows, by_column, p, h, m, step, apart, along)
-
-    def _from(self, code: Code, call: Record, b: _Task, t: Int) -> _Task:
-        """With the places of packed queries from number t on."""
-        acc, rows = self.parts.acc, self.parts.rows
-        across, along = t // rows * self.parts.panel(rows, call["features"]), t * rows
-        return b._replace(
-            q=code.at(b.q, across, acc), ct=code.at(b.ct, across, acc),
-            qt=code.at(b.qt, along, acc), ctt=code.at(b.ctt, along, acc),
-        )  # fmt: skip
+            code.call(parts.pack_columns, to, p, h, m, call[f"{name}_feature"],
+                      call[f"{name}_place"], step)  # fmt: skip
 
     def _queries(self, code: Code, call: Record, b: _Task, number: Int, g: Int,
                  at: _Span, before: Int, ahead: Ahead) -> None:  # fmt: skip
         """A block of queries, of head number g of those that share a key head, with a block of
         keys."""
-        parts, h, group = self.parts, call["features"], call["heads"] // call["key_heads"]
+        parts, group = self.parts, call["heads"] // call["key_heads"]
         head = b.key_head * group + g
-        rows, cols = parts.rows, parts.cols
-        at_once, _, _ = self.rows.packed(call)
+        cols, at_once = parts.cols, self.rows.packed(call)[0]
         sums = self.rows.sums(code, call, b, number, g)
-        b = self._of_head(code, call, b, at_once.select(g, 0))
+        b = self._packed(code, call, b, at_once.select(g, 0), code.i64(0))
         new = at_once.select(at.t.max(before), at.t)
         end = at.t + at.m
         with code.when(new < end):
-            place = at_once.select(new, 0)
-            self._pack(code, call, self._from(code, call, b, place), head, new, end - new)
+            place = self._packed(code, call, b, code.i64(0), at_once.select(new, 0))
+            self._pack(code, call, place, head, new, end - new)
         new = at.t.max(before)
         with code.when((new < end) & call["ranges"].eq(1)):
             code.call(self.rows.delta, call.pointer, b.batch, head, new, end)
-        b = self._from(code, call, b, at_once.select(at.t, 0))
+        b = self._packed(code, call, b, code.i64(0), at_once.select(at.t, 0))
         self._rows(code, call, b, head, at)
         low, _ = parts.seen(code, call, at.t, b.keys)
         _, high = parts.seen(code, call, at.t + at.m - 1, b.keys)
@@ -297,20 +284,25 @@ class Backward:
         high = (high - at.s).max(0).min(at.n).ceil_div(cols)
         with code.range(low, high) as p:
             self._panel(code, call, b, head, at, p, ahead)
-        row_size, k_step = self.rows.size(call), parts.panel(cols, code.i64(self.k_block))
-        # One product along all panels that a tile sees: each would read and write the sums.
+        self._sum_dq(code, call, b, at, sums, (low, high), ahead)
+
+    def _sum_dq(self, code: Code, call: Record, b: _Task, at: _Span, sums: ir.Value,
+                panels: tuple[Int, Int], ahead: Ahead) -> None:  # fmt: skip
+        """What a block of queries and keys adds to dq: one product along all panels that a tile
+        sees, as each would read and write the sums. panels: those that one of the queries sees"""
+        parts, rows, cols, h = self.parts, self.parts.rows, self.parts.cols, call["features"]
+        k_step = parts.panel(cols, code.i64(self.k_block))
         with code.range(0, at.m, rows) as i:
             first, _ = parts.seen(code, call, at.t + i, b.keys)
             _, last = parts.seen(code, call, at.t + (i + rows).min(at.m) - 1, b.keys)
-            start = ((first - at.s).max(0) // cols).max(low)
-            stop = (last - at.s).max(0).ceil_div(cols).min(high)
-            count = at.n.min(stop * cols) - start * cols
-            with code.when(start < stop), code.range(0, h, cols) as j:
-                c = code.at(sums, (at.t + i) * row_size + j, parts.acc)
-                a = code.at(b.ds, (start * self.q_block + i) * cols, parts.acc)
-                x = code.at(b.k, j // cols * k_step + start * (cols * cols), parts.acc)
-                code.call(parts.across_panels(), count, a, self.q_block * cols, x, c, row_size)
-                ahead.fetch()
+            start = ((first - at.s).max(0) // cols).max(panels[0])
+            count = (last - at.s).min(at.n).min(panels[1] * cols) - start * cols
+            with code.when(count > 0):
+                c = code.at(sums, (at.t + i) * self.rows.size(call), parts.acc)
+                a = code.at(b.ds, start * self.panel + i * cols, parts.acc)
+                k = code.at(b.k, start * (cols * cols), parts.acc)
+                self.tiles.along_all(code, (at.m - i).min(rows), count, a, code.i64(self.panel), k,
+                                     k_step, c, h, ahead)  # fmt: skip
 
     def _rows(self, code: Code, call: Record, b: _Task, head: Int, at: _Span) -> None:
         """What is known of each query of a block."""
@@ -337,9 +329,9 @@ class Backward:
         parts, cols = self.parts, self.parts.cols
         key = at.s + p * cols
         end = (key + cols).min(at.s + at.n).min(b.keys)
-        low = ((key - call["last"] + 1).max(at.t) - at.t).min(at.m) // parts.rows * parts.rows
+        low = ((key - call["last"] + 1).max(at.t) - at.t).min(at.m)
         high = ((end - call["first"]).min(at.t + at.m) - at.t).max(low)
-        all_ds = code.at(b.ds, p * (self.q_block * cols), parts.acc)
+        all_ds = code.at(b.ds, p * self.panel, parts.acc)
         lanes = (call["keys"] - key).min(cols)
         place = (b.batch, head, at.t + low, key, high - low, lanes)
         if self.pairs is None:
@@ -355,43 +347,46 @@ class Backward:
     def _tile(self, code: Code, call: Record, b: _Task, at: _Span, p: Int, low: Int,
               place: tuple[Int, ...], ahead: Ahead) -> None:  # fmt: skip
         """Weights, the cotangents of scores, and what they add to dk and dv."""
-        parts, h = self.parts, call["features"]
-        rows, cols = parts.rows, parts.cols
-        across, columns = parts.panel(rows, h), parts.panel(cols, h)
-        along = parts.panel(rows, self.rows.packed(call)[2])
-        size = h.round_up(rows) * cols
-        _, _, first, key, m, _ = place
-        all_ds = code.at(b.ds, p * (self.q_block * cols), parts.acc)
-        weights = code.at(b.weights, low * cols, parts.acc)
-        ds = code.at(all_ds, low * cols, parts.acc)
+        parts, h, (_, _, first, key, m, lanes) = self.parts, call["features"], place
+        cols, step = parts.cols, self._query_step(call)
+        all_ds = code.at(b.ds, p * self.panel, parts.acc)
+        weights, ds = (code.at(x, low * cols, parts.acc) for x in (b.weights, all_ds))
+        # Queries before this one see no key of the last lanes.
+        late = (key + (cols - parts.lanes) - call["last"] + 1 - first).max(0).min(m)
         for x, y, to in ((b.q, b.kt, weights), (b.ct, b.vt, ds)):
-            tiles = code.at(x, low // rows * across, parts.acc)
-            panel = code.at(y, p * columns, parts.acc)
-            parts.product(code, m, h, tiles, across, panel, to, add=False, ahead=ahead)
+            panel = code.at(y, p * parts.panel(cols, h), parts.acc)
+            for start, stop, early in ((code.i64(0), late, True), (late, m, False)):
+                a = code.at(x, (low + start) * cols, parts.acc)
+                c = code.at(to, start * cols, parts.acc)
+                self.tiles.along(code, stop - start, h, a, step, panel, c, ahead, early=early)
         # dq is computed for whole tiles of rows.
         parts.zero(code, all_ds, low * cols)
-        rest = at.m.round_up(rows) - low - m
+        rest = at.m.round_up(parts.rows) - low - m
         parts.zero(code, code.at(all_ds, (low + m) * cols, parts.acc), rest * cols)
         if self.pairs is not None:
             code.call(self.pairs.logits, call.pointer, weights, b.bias, b.mask, *place)
-        whole_low, _ = parts.seen(code, call, first + m - 1, b.keys)
-        _, whole_high = parts.seen(code, call, first, b.keys)
-        whole = ((whole_low <= key) & (whole_high >= key + cols)).select(1, 0)
         known = (code.at(x, low, parts.acc) for x in (b.shift, b.log_sum, b.delta))
-        code.call(self.weigh, call.pointer, weights, ds, *known, m, first, key, b.keys, whole)
+        code.call(self.weigh, call.pointer, weights, ds, *known, m, first, key, b.keys)
         if self.add is not None:
             with code.when(call["dbias"].ne(0)):
                 code.call(self.add, call.pointer, ds, *place)
-        for x, y, to in ((b.ctt, weights, b.dv), (b.qt, ds, b.dk)):
-            tiles = code.at(x, low * rows, parts.acc)
-            sums = code.at(to, p * size, parts.acc)
-            parts.product(code, h, m, tiles, along, y, sums, add=True, ahead=ahead)
+
+        def seen(i: int, rows: int) -> tuple[Int, Int]:
+            """The queries of the block that see some keys of the panel."""
+            start = (key + i - call["last"] + 1 - first).max(0)
+            return start, (key + (i + rows - 1) - call["first"] + 1 - first).min(m)
+
+        size = self.rows.size(call)
+        for x, y, to in ((b.ct, weights, b.dv), (b.q, ds, b.dk)):
+            sums = code.at(to, p * (size * cols), parts.acc)
+            x = code.at(x, low * cols, parts.acc)
+            self.tiles.across(code, lanes, h, y, seen, x, step, sums, ahead)
 
     def _weigh(self) -> ir.Function:
-        """void(call, weights, ds, shift, log_sum, delta, m, t, s, keys, whole): scores become
-        weights, and the cotangents of weights those of scores."""
-        code = Code(self.parts.module, "weigh", [PTR] * 6 + [I64] * 5)
-        pointer, weights, ds, shifts, log_sums, delta, m, t, s, keys, whole = code.args
+        """void(call, weights, ds, shift, log_sum, delta, m, t, s, keys): scores become weights,
+        and the cotangents of weights those of scores."""
+        code = Code(self.parts.module, "weigh", [PTR] * 6 + [I64] * 4)
+        pointer, weights, ds, shifts, log_sums, delta, m, t, s, keys = code.args
         call, parts = Record(code, CALL, pointer), self.parts
         cols, lanes, b = parts.cols, parts.lanes, code.b
         base2 = 1 / math.log(2)
@@ -427,9 +422,12 @@ class Backward:
                     y = b.select(nothing, parts.value(0.0), y)
                 parts.store(code, y, ds, at)
 
-        with code.either(whole.ne(0)) as (yes, no):
-            for branch, hidden in ((yes, False), (no, True)):
-                with branch, code.range(0, m) as i:
-                    row(i, hidden)
+        # The queries that see all keys of the panel, which those before and behind don't.
+        end = (s + cols <= keys).select((s - call["first"] + 1 - t).max(0).min(m), 0)
+        start = (s + cols - call["last"] - t).max(0).min(end)
+        with code.range(start, end) as i:
+            row(i, False)
+        with code.range(0, start + m - end) as i:
+            row((i < start).select(i, i - start + end), True)
         code.ret()
         return code.function

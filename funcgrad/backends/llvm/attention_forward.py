@@ -1,7 +1,7 @@
 """Attention forward: blocks of queries, each with running maxima and sums over blocks of keys.
 
 Scores are made transposed, [key][query], so that a query is a lane: maximum and sum of a row need
-no shuffles, and weights are at once a packed operand of the next product. (Milakov and Gimelshein,
+no shuffles. The next product reads weights across their rows. (Milakov and Gimelshein,
 "Online normalizer calculation for softmax", 2018; Dao, "FlashAttention-2", 2023.)
 """
 
@@ -15,6 +15,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.attention_ahead import Ahead
 from funcgrad.backends.llvm.attention_pairs import Pairs
 from funcgrad.backends.llvm.attention_parts import CALL, Attention
+from funcgrad.backends.llvm.attention_tiles import Tiles
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import Record
 
@@ -40,8 +41,9 @@ class _Memory(NamedTuple):
     """A task's memory."""
 
     panels: ir.Value  # the queries, packed
-    sums: ir.Value  # unnormalized results, [panel][feature][query]
+    sums: ir.Value  # unnormalized results, [query][feature]
     state: ir.Value  # for each panel maxima, then totals
+    factors: ir.Value  # of a panel's sums
     k: ir.Value
     v: ir.Value
     scores: ir.Value
@@ -50,12 +52,11 @@ class _Memory(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """How far panels are apart."""
+    """How far panels are apart, and rows of sums."""
 
     q: Int
     k: Int
-    v: Int
-    sums: Int
+    row: Int
 
 
 class Forward:
@@ -64,6 +65,7 @@ class Forward:
     def __init__(self, parts: Attention, symbol: str, pairs: bool):
         self.parts, self.module = parts, parts.module
         self.pairs = Pairs(parts, "query") if pairs else None
+        self.tiles = Tiles(parts)
         self.key_block = parts.rows * TILES
         self.softmax = self._softmax()
         task = self._task()
@@ -82,20 +84,17 @@ class Forward:
         code, call = parts.task("forward_task")
         h, cols = call["features"], parts.cols
         count = call["block"] // cols
-        q_step, k_step = parts.panel(cols, h), parts.panel(parts.rows, h)
-        v_step, sums_step = (
-            parts.panel(parts.rows, code.i64(self.key_block)),
-            h.round_up(parts.rows),
-        )
+        q_step, k_step = parts.panel(cols, h), self.tiles.step(code.i64(self.key_block))
+        keys, row = k_step * h.ceil_div(cols), h.round_up(cols)
         sizes = [
-            count * q_step, count * sums_step * cols, count * (2 * cols),
-            k_step * TILES, v_step * h.ceil_div(parts.rows), code.i64(self.key_block * cols),
+            count * q_step, count * row * cols, count * (2 * cols), code.i64(cols), keys, keys,
+            self.tiles.step(code.i64(self.key_block)),
             *[self.pairs.room(code, self.key_block) if self.pairs else code.i64(0)] * 2,
         ]  # fmt: skip
         memory, places = parts.memory(code, sizes)
         ahead = Ahead(parts, code, call, 4)
         with parts.items(code) as (i, after):
-            steps = _Steps(q_step, k_step, v_step, sums_step)
+            steps = _Steps(q_step, k_step, row)
             self._block(code, call, self._place(code, call, i), _Memory(*places), steps, after,
                         ahead)  # fmt: skip
         code.call(parts.give, memory)
@@ -123,9 +122,10 @@ class Forward:
         with code.range(b.low, b.high, self.key_block) as s:
             n = (b.high - s).min(self.key_block)
             where = (b.batch, s, key_head)
-            k, v = (parts.pointer(code, call, x, where) for x in "kv")
-            code.call(parts.pack_rows, to.k, k, n, h, call["k_place"], call["k_feature"], steps.k)
-            code.call(parts.pack_rows, to.v, v, h, n, call["v_feature"], call["v_place"], steps.v)
+            for name, packed in (("k", to.k), ("v", to.v)):
+                p = parts.pointer(code, call, name, where)
+                code.call(parts.pack_columns, packed, p, h, n, call[f"{name}_feature"],
+                          call[f"{name}_place"], steps.k)  # fmt: skip
             self._soon(code, call, b, s, after, ahead)
             # Panels are packed and written one by one: memory has the time of the others' products.
             with code.range(0, count) as p:
@@ -133,10 +133,10 @@ class Forward:
                     self._begin(code, call, b, to, p, steps)
                 self._panel(code, call, b, to, p, s, n, steps, ahead)
                 with code.when(s + self.key_block >= b.high):
-                    self._finish(code, call, b, to, p, steps.sums)
+                    self._finish(code, call, b, to, p, steps.row)
         with code.when(b.low >= b.high), code.range(0, count) as p:
             self._begin(code, call, b, to, p, steps)
-            self._finish(code, call, b, to, p, steps.sums)
+            self._finish(code, call, b, to, p, steps.row)
 
     def _begin(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int,
                steps: _Steps) -> None:  # fmt: skip
@@ -147,7 +147,7 @@ class Forward:
         panel = code.at(to.panels, p * steps.q, parts.acc)
         code.call(parts.pack_columns, panel, q, (b.stop - t).min(cols), call["features"],
                   call["q_place"], call["q_feature"], steps.q)  # fmt: skip
-        size = steps.sums * cols
+        size = steps.row * cols
         parts.zero(code, code.at(to.sums, p * size, parts.acc), size)
         state = code.at(to.state, p * (2 * cols), parts.acc)
         for v in range(parts.tile.vectors):
@@ -177,19 +177,19 @@ class Forward:
                     ahead.add(i, name, (x.batch, x.low, self._key_head(call, x)), count)
                 count = there.select((x.stop - x.start).min(cols), 0)
                 ahead.add(3, "q", (x.batch, x.start, x.head), count)
-        tiles = call["features"].ceil_div(self.parts.rows) + TILES
-        ahead.spread((b.stop - b.start).ceil_div(self.parts.cols) * tiles)
+        tiles = call["features"].ceil_div(cols) * -(-cols // self.parts.rows) + TILES
+        ahead.spread((b.stop - b.start).ceil_div(cols) * tiles)
 
     def _panel(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int, s: Int, n: Int,
                steps: _Steps, ahead: Ahead) -> None:  # fmt: skip
         """A panel of queries with a block of keys: those from the first to the last that one of
         the queries sees."""
-        parts, cols, rows = self.parts, self.parts.cols, self.parts.rows
+        parts, cols = self.parts, self.parts.cols
         t = b.start + p * cols
         last = (t + cols).min(b.stop).min(b.queries) - 1
         low, full_high = parts.seen(code, call, t, b.keys)
         full_low, high = parts.seen(code, call, last, b.keys)
-        low, high = (low - s).max(0) // rows * rows, (high - s).min(n)
+        low, high = (low - s).max(0), (high - s).min(n)
         m, first = high - low, s + low
         some = (low < high) & (t <= last)
         place = (b.batch, b.head, t, first, m, (b.stop - t).min(cols))
@@ -199,35 +199,53 @@ class Forward:
                 seen.set(code.call(self.pairs.seen, call.pointer, to.mask, *place))
             some = Int(code, seen.get()).ne(0)
         with code.when(some):
-            a = code.at(to.k, low // rows * steps.k, parts.acc)
-            panel = code.at(to.panels, p * steps.q, parts.acc)
-            parts.product(
-                code, m, call["features"], a, steps.k, panel, to.scores, add=False, ahead=ahead
-            )
+            self._scores(code, call, b, to, p, low, place, steps, ahead)
             if self.pairs is not None:
                 code.call(self.pairs.logits, call.pointer, to.scores, to.bias, to.mask, *place)
-            whole = (full_low <= first) & (full_high >= first + m) & (t + cols <= b.queries)
+            # Which of these keys all queries of the panel see.
+            whole = t + cols <= b.queries
+            full_low = (full_low - first).max(0).min(m)
+            full_high = whole.select((full_high - first).min(m), 0).max(full_low)
             state = code.at(to.state, p * (2 * cols), parts.acc)
-            sums = code.at(to.sums, p * steps.sums * cols, parts.acc)
-            flag = whole.select(1, 0)
-            code.call(self.softmax, call.pointer, to.scores, state, sums, m, t, first,
-                      b.queries, b.keys, flag)  # fmt: skip
-            a = code.at(to.v, low * rows, parts.acc)
-            parts.product(
-                code, call["features"], m, a, steps.v, to.scores, sums, add=True, ahead=ahead
-            )
+            code.call(self.softmax, call.pointer, to.scores, state, to.factors, m, t, first,
+                      b.queries, b.keys, full_low, full_high)  # fmt: skip
+
+            def seen_by(i: int, rows: int) -> tuple[Int, Int]:
+                low, _ = parts.seen(code, call, t + i, b.keys)
+                _, high = parts.seen(code, call, (t + (i + rows)).min(last + 1) - 1, b.keys)
+                return (low - first).max(0), (high - first).min(m)
+
+            v = code.at(to.v, low * cols, parts.acc)
+            sums = code.at(to.sums, p * steps.row * cols, parts.acc)
+            self.tiles.across(code, last + 1 - t, call["features"], to.scores, seen_by, v,
+                              steps.k, sums, ahead, to.factors)  # fmt: skip
+
+    def _scores(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int, low: Int,
+                place: tuple[Int, ...], steps: _Steps, ahead: Ahead) -> None:  # fmt: skip
+        """Scores of a panel of queries; those of its first lanes with keys that only later queries
+        see are left out."""
+        parts, cols, tiles = self.parts, self.parts.cols, self.tiles
+        _, _, t, first, m, _ = place
+        _, early = parts.seen(code, call, t + (parts.lanes - 1), b.keys)
+        early = (early - first).max(0).min(m)
+        panel = code.at(to.panels, p * steps.q, parts.acc)
+        for start, stop, late in ((code.i64(0), early, False), (early, m, True)):
+            a = code.at(to.k, (low + start) * cols, parts.acc)
+            scores = code.at(to.scores, start * cols, parts.acc)
+            tiles.along(code, stop - start, call["features"], a, steps.k, panel, scores, ahead,
+                        late)  # fmt: skip
 
     def _softmax(self) -> ir.Function:
-        """void(call, scores, state, sums, n, t, s, queries, keys, whole): scores of n keys from s
-        on become weights; maxima, totals and sums of the panel follow."""
-        types = [PTR, PTR, PTR, PTR, *([I64] * 6)]
+        """void(call, scores, state, factors, n, t, s, queries, keys, whole, end): scores of n keys
+        from s on become weights; maxima and totals of the panel follow, and its sums are to be
+        multiplied by the factors. All queries see the keys from number `whole` to before `end`."""
+        types = [PTR, PTR, PTR, PTR, *([I64] * 7)]
         code = Code(self.module, "softmax", types)
-        pointer, scores, state, sums, n, t, s, queries, keys, whole = code.args
+        pointer, scores, state, factors, n, t, s, queries, keys, whole, end = code.args
         call = Record(code, CALL, pointer)
         parts, cols, lanes = self.parts, self.parts.cols, self.parts.lanes
         vectors = range(parts.tile.vectors)
-        with code.when(whole.eq(0)):
-            self._hide(code, call, scores, n, t, s, queries, keys)
+        self._hide(code, call, scores, (whole, end, n), t, s, queries, keys)
         old = [parts.load(code, state, v * lanes) for v in vectors]
         top = [code.variable(parts.vec, x) for x in old]
         with code.range(0, n) as j:
@@ -253,6 +271,7 @@ class Forward:
             new = code.b.select(none, zero, new)
             shift.append(new if self.pairs else code.b.fmul(new, scale))
             factor.append(weight(old[v], v))
+            parts.store(code, factor[v], factors, v * lanes)
             total.append(code.variable(parts.vec, zero))
         with code.range(0, n) as j:
             for v in vectors:
@@ -263,16 +282,13 @@ class Forward:
             before = parts.load(code, state, cols + v * lanes)
             after = parts.fma(code, before, factor[v], total[v].get())
             parts.store(code, after, state, cols + v * lanes)
-        with code.range(0, call["features"]) as i:
-            for v in vectors:
-                x = parts.load(code, sums, i * cols + v * lanes)
-                parts.store(code, code.b.fmul(x, factor[v]), sums, i * cols + v * lanes)
         code.ret()
         return code.function
 
-    def _hide(self, code: Code, call: Record, scores: ir.Value, n: Int, t: Int, s: Int,
-              queries: Int, keys: Int) -> None:  # fmt: skip
-        """-inf where a query (a lane) doesn't see a key (a row)."""
+    def _hide(self, code: Code, call: Record, scores: ir.Value, seen: tuple[Int, Int, Int], t: Int,
+              s: Int, queries: Int, keys: Int) -> None:  # fmt: skip
+        """-inf where a query (a lane) doesn't see a key (a row). seen: the first key that all
+        queries see, the one behind the last of these, and how many keys there are"""
         parts, low_lanes, high_lanes = self.parts, [], []
         b = code.b
         zero, end = parts.number(code, code.i64(0)), parts.number(code, keys)
@@ -286,7 +302,9 @@ class Forward:
             there = b.icmp_signed("<", place, parts.number(code, queries))
             low_lanes.append(low)
             high_lanes.append(b.select(there, high, zero))
-        with code.range(0, n) as j:
+        whole, behind, n = seen
+        with code.range(0, whole + n - behind) as i:
+            j = (i < whole).select(i, i - whole + behind)
             key = parts.number(code, s + j)
             for v in range(parts.tile.vectors):
                 inside = b.and_(b.icmp_signed(">=", key, low_lanes[v]),
@@ -295,8 +313,7 @@ class Forward:
                 x = b.select(inside, parts.load(code, scores, at), parts.value(-math.inf))
                 parts.store(code, x, scores, at)
 
-    def _finish(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int,
-                sums_step: Int) -> None:  # fmt: skip
+    def _finish(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int, row: Int) -> None:
         """Results and statistics of a panel; queries without keys give 0, and +inf and 0."""
         parts, cols, lanes = self.parts, self.parts.cols, self.parts.lanes
         state = code.at(to.state, p * (2 * cols), parts.acc)
@@ -315,7 +332,7 @@ class Forward:
             parts.store(code, inverse, state, cols + v * lanes)
             parts.store(code, log_sum, to.scores, v * lanes)
         out = parts.pointer(code, call, "out", (b.batch, t, b.head))
-        code.call(parts.write_turned(), code.at(to.sums, p * sums_step * cols, parts.acc),
+        code.call(self.tiles.write_rows(), code.at(to.sums, p * row * cols, parts.acc), row,
                   code.at(state, cols, parts.acc), out, n, call["features"], call["out_place"],
                   call["out_feature"])  # fmt: skip
         row = (b.batch * call["heads"] + b.head) * 2 * call["queries"] + t
