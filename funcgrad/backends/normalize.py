@@ -26,6 +26,7 @@ from funcgrad.backends.lowered import lowered
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.source import Source
 from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
 from funcgrad.ops.compare import bitwise_and
@@ -93,10 +94,12 @@ class _Flattener:
         self.reshaped: dict[Atom, Atom] = {}
         # Operands of convolutions with zeros around them.
         self.padded: dict[tuple, Atom] = {}
+        # The user's line of the equation that is rewritten.
+        self.source: Source | None = None
 
     def add(self, prim: Any, ins: Sequence[Atom], aval: ShapedArray, **params: Any) -> Var:
         var = Var(aval)
-        self.append(Eqn(prim, ins, [var], params))
+        self.append(Eqn(prim, ins, [var], params, self.source))
         return var
 
     def append(self, eqn: Eqn) -> None:
@@ -112,11 +115,13 @@ class _Flattener:
 
     def inline(self, jaxpr: Jaxpr, args: Iterable[Atom]) -> list[Atom]:
         """The outputs of a program on these operands, its equations added."""
+        outer = self.source
         env: dict[Atom, Atom] = {
             v: a if v.aval.size else self.empty(v.aval)
             for v, a in zip(jaxpr.ins, args, strict=True)
         }
         for eqn in jaxpr.eqns:
+            self.source = eqn.source or outer
             ins = [env.get(a, a) for a in eqn.ins]
             for v in eqn.outs:
                 if not v.aval.size:

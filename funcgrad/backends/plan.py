@@ -12,7 +12,15 @@ from collections.abc import Sequence
 
 from funcgrad.backends.drafts import Drafter
 from funcgrad.backends.measure import measure
-from funcgrad.backends.program import ALIGNMENT, CopyStep, Program, Ref, Step
+from funcgrad.backends.program import (
+    ALIGNMENT,
+    CopyStep,
+    GemmStep,
+    LoopStep,
+    Program,
+    Ref,
+    Step,
+)
 from funcgrad.backends.tensors import Block, Draft, Tensor
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr
@@ -39,7 +47,7 @@ def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:
     cost = measure(steps)
     return Program(name, *avals, steps, planner.arena.high, tuple(drafter.constants),
                    planner.aliases, cost.flops, cost.moved, tuple(drafter.comms),
-                   cost.traffic, planner.peak())  # fmt: skip
+                   cost.traffic, planner.peak(), tuple(planner.beside))  # fmt: skip
 
 
 class Arena:
@@ -94,6 +102,7 @@ class _Planner:
     def __init__(self) -> None:
         self.arena = Arena()
         self.aliases: dict[int, int] = {}
+        self.beside: list[tuple[Step, Source | None]] = []
         # Who came into memory of the arena, and (None) who left it, in order.
         self._events: list[tuple[_Slot, Tensor | None]] = []
         self._used = self._most = self._fullest = 0
@@ -176,7 +185,12 @@ class _BlockPlanner:
             # Values that are read and replaced in each turn: the block may reuse their memory.
             carried = {w for w, _ in draft.starts} & {dest for _, dest in b.results}
             inner.append(self.planner.block(b, list(carried)))
-        return [*copies, *draft.make(inner)]
+        made = draft.make(inner)
+        source = next((t.source for t in draft.writes if t.source is not None), None)
+        for step in made:
+            if isinstance(step, GemmStep) or (isinstance(step, LoopStep) and step.band):
+                self.planner.beside.append((step, source))
+        return [*copies, *made]
 
     # ---- placing
 

@@ -307,6 +307,7 @@ class Program(Record):
     comms: the communicators that exchanges use, in order of first use
     traffic: for each kind of exchange how many there are and the bytes of their larger side
     peak: what lives in the arena when it is fullest: types, and the user's lines that compute them
+    beside: steps that may take memory beside the arena while they run, and the user's lines
     """
 
     name: str
@@ -321,6 +322,7 @@ class Program(Record):
     comms: tuple[Comm, ...] = ()
     traffic: dict[str, float] = fresh(factory=dict)
     peak: tuple[tuple[ShapedArray, Source | None], ...] = ()
+    beside: tuple[tuple[Step, Source | None], ...] = ()
 
     def kernels(self) -> list[Kernel]:
         """The different kernels in order of first use."""

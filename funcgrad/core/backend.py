@@ -34,25 +34,41 @@ class Call(NamedTuple):
 class MemoryAnalysis(dict[str, int]):
     """Sizes in bytes by their names. Printed, it also tells what lives when the temporaries of a
     program are most, largest first, with the lines that compute it; `peak` has these as (bytes,
-    type, place) with None for a place that isn't known."""
+    type, place) with None for a place that isn't known. So has `scratch` the operations that take
+    memory of their own while they run, one after the other."""
 
-    def __init__(self, sizes: dict[str, int], peak: Sequence[tuple[Any, Any]]):
+    def __init__(
+        self,
+        sizes: dict[str, int],
+        peak: Sequence[tuple[Any, Any]],
+        scratch: Sequence[tuple[int, str, Any]] = (),
+    ):
         super().__init__(sizes)
-        self.peak = [(a.nbytes, str(a), f"{s}: {s.text}" if s else None) for a, s in peak]
+        self.peak = [(a.nbytes, str(a), _place(s)) for a, s in peak]
+        found = [(nbytes, what, _place(s)) for nbytes, what, s in scratch]
+        self.scratch = sorted(found, key=lambda x: -x[0])
 
     def __str__(self) -> str:
         lines = [f"{name:<24} {size:>14,}" for name, size in self.items()]
-        if self.peak:
-            lines.append("temporaries when they are most:")
-        for nbytes, kind, place in self.peak[:_MOST_LINES]:
-            lines.append(f"{nbytes:>14,}  {kind}  {place or 'no line of the user'}")
-        if len(self.peak) > _MOST_LINES:
-            rest = self.peak[_MOST_LINES:]
-            lines.append(f"{sum(n for n, _, _ in rest):>14,}  in {len(rest)} more")
+        lines += _lines("temporaries when they are most:", self.peak)
+        lines += _lines("scratch memory, of one at a time:", self.scratch)
         return "\n".join(lines)
 
 
 _MOST_LINES = 10
+
+
+def _place(source: Any) -> str | None:
+    return f"{source}: {source.text}" if source else None
+
+
+def _lines(title: str, found: Sequence[tuple[int, str, str | None]]) -> list[str]:
+    lines = [f"{nbytes:>14,}  {kind}  {place or 'no line of the user'}"
+             for nbytes, kind, place in found[:_MOST_LINES]]  # fmt: skip
+    if len(found) > _MOST_LINES:
+        rest = found[_MOST_LINES:]
+        lines.append(f"{sum(n for n, _, _ in rest):>14,}  in {len(rest)} more")
+    return [title, *lines] if lines else []
 
 
 class Executable(Protocol):

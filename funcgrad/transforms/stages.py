@@ -160,7 +160,12 @@ class Lowered(_Stage):
         return self._executable().as_text(stage)
 
     def cost_analysis(self) -> dict[str, float]:
-        """Floating-point operations ("flops") and bytes moved ("bytes accessed") of one call."""
+        """Floating-point operations ("flops") and bytes moved ("bytes accessed") of one call.
+
+        Operations are those of the program as it is written, whatever a faster way spares: of a
+        convolution two for each element of each window and each feature, also where it goes by
+        tiles. So flops by time compare ways, as XLA's do.
+        """
         return self._executable().cost_analysis()
 
     def device_analysis(self) -> Any:
@@ -231,12 +236,13 @@ class Compiled(_Stage):
         return self._executable.as_text(stage)
 
     def cost_analysis(self) -> dict[str, float]:
-        """Floating-point operations and bytes moved by one call."""
+        """Floating-point operations and bytes moved by one call; see `Lowered.cost_analysis`."""
         return self._executable.cost_analysis()
 
     def memory_analysis(self) -> dict[str, int]:
-        """Bytes of arguments, results, what they share, and temporaries. Printed, it names the
-        values that are in memory when it is fullest, and the lines that compute them."""
+        """Bytes of arguments, results, what they share, temporaries, and scratch memory that bands
+        of rows and products by tiles take while they run. Printed, it names the values that are in
+        memory when it is fullest, and the lines that compute them."""
         return self._executable.memory_analysis()
 
     def compile_report(self) -> CompileReport:

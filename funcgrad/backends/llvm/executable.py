@@ -29,11 +29,12 @@ from funcgrad.errors import CompileError
 _DIRECT = "funcgrad.backends.llvm.direct"
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import direct, memory
+    from funcgrad.backends.llvm import direct, memory, scratch_sizes
     from funcgrad.backends.llvm.build import Built
     from funcgrad.backends.program import Comm, Program
 else:
     direct, memory = Late(_DIRECT), Late("funcgrad.backends.llvm.memory")
+    scratch_sizes = Late("funcgrad.backends.llvm.scratch_sizes")
 
 ENTRY = "fg_program"
 
@@ -251,16 +252,19 @@ class Executable:
 
     def memory_analysis(self) -> MemoryAnalysis:
         """Bytes of arguments, results, what they share, constants and temporaries, and which these
-        are when they are most."""
+        are when they are most; and of the memory that bands of rows and products by tiles take
+        beside them, of one step at a time, with as many threads as there are now."""
         p = self.program
+        scratch = scratch_sizes.scratch_of(p)
         sizes = {
             "argument_size_in_bytes": sum(a.nbytes for a in p.ins),
             "output_size_in_bytes": sum(a.nbytes for a in p.outs),
             "alias_size_in_bytes": sum(p.outs[o].nbytes for o in p.aliases),
             "constant_size_in_bytes": sum(c.nbytes for c in p.constants),
             "temp_size_in_bytes": p.arena_bytes,
+            "scratch_size_in_bytes": max((size for size, _, _ in scratch), default=0),
         }
-        return MemoryAnalysis(sizes, p.peak)
+        return MemoryAnalysis(sizes, p.peak, scratch)
 
     def __repr__(self) -> str:
         return f"Executable({self.facts.name})"

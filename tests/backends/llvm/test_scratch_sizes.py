@@ -1,0 +1,97 @@
+"""Scratch memory as memory_analysis tells it, against what the allocator gave."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax
+from funcgrad.backends.llvm import pool, scratch
+
+LAYOUTS = {"NCHW": ("NCHW", "OIHW", "NCHW"), "NHWC": ("NHWC", "HWIO", "NHWC")}
+# Images, size, channels, features.
+CASES = [
+    ((4, (16, 16), 32, 48), "float64"),
+    ((2, (33, 17), 64, 64), "float32"),
+    ((16, (32, 32), 32, 16), "float32"),
+]
+
+
+def convolution(layout, kind):
+    def conv(x, w):
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=LAYOUTS[layout])
+
+    if kind == "forward":
+        return conv
+    argnum = ("operand", "kernel").index(kind)
+
+    def gradient(x, w, g):
+        return fg.vjp(conv, x, w)[1](g)[argnum]
+
+    return gradient
+
+
+def given(layout, kind, size, dtype):
+    n, (h, w), channels, features = size
+    x, y = (n, channels, h, w), (n, features, h, w)
+    kernel = features, channels, 3, 3
+    if layout == "NHWC":
+        x, y, kernel = (n, h, w, channels), (n, h, w, features), (3, 3, channels, features)
+    rng = np.random.default_rng(0)
+    shapes = (x, kernel) if kind == "forward" else (x, kernel, y)
+    return [fnp.array(rng.normal(size=s).astype(dtype)) for s in shapes]
+
+
+def taken(compiled, *args):
+    """Bytes of the blocks that a call took, which are powers of two with room to spare."""
+    compiled(*args)
+    scratch.release()
+    compiled(*args)
+    return scratch.release()
+
+
+@pytest.mark.parametrize(("size", "dtype"), CASES, ids=str)
+@pytest.mark.parametrize("kind", ["forward", "operand", "kernel"])
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_tiles(layout, kind, size, dtype):
+    pool.set_num_threads(1)
+    args = given(layout, kind, size, dtype)
+    compiled = fg.jit(convolution(layout, kind)).lower(*args).compile()
+    memory = compiled.memory_analysis()
+    ((nbytes, what, place),) = memory.scratch
+    assert what.startswith(f"tiles of {dtype}")
+    assert "lax.conv_general_dilated" in place
+    assert memory["scratch_size_in_bytes"] == nbytes
+    # Blocks are powers of two; what a task of the end takes is small, after others have given back.
+    assert nbytes <= taken(compiled, *args) <= 3 * nbytes
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bands(threads):
+    def f(x, w, v):
+        return fnp.maximum(x @ w, 0) @ v
+
+    pool.set_num_threads(threads)
+    args = fnp.ones((200_000, 16)), fnp.ones((16, 24)), fnp.ones((24, 8))
+    compiled = fg.jit(f).lower(*args).compile()
+    memory = compiled.memory_analysis()
+    band = next(s for s in fg.jit(f).lower(*args)._executable().program.steps if s.band).band
+    assert [(n, what) for n, what, _ in memory.scratch] == [(threads * band, "bands of rows")]
+    assert memory["scratch_size_in_bytes"] == threads * band
+    assert "scratch memory, of one at a time:\n" in str(memory)
+    assert "fnp.maximum(x @ w, 0) @ v" in str(memory)
+
+
+def test_programs_without_any():
+    memory = fg.jit(fnp.sin).lower(fnp.ones(3)).compile().memory_analysis()
+    assert memory["scratch_size_in_bytes"] == 0
+    assert memory.scratch == []
+    assert "scratch memory" not in str(memory)
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_tiles_cost_what_the_convolution_says(layout):
+    (n, (h, w), channels, features), dtype = CASES[1]
+    args = given(layout, "forward", CASES[1][0], dtype)
+    by_tiles = fg.jit(convolution(layout, "forward")).lower(*args)
+    assert by_tiles.cost_analysis()["flops"] == 2 * 9 * n * h * w * channels * features
