@@ -347,9 +347,10 @@ def _dims(lhs, rhs, *, dimension_numbers, **params):
         left[a], right[b] = f"s{k}!", f"k{k}!"
     if params["batch_group_count"] == 1:
         left[lhs_spec[0]] = out[out_spec[0]] = "n"
-    if params["feature_group_count"] == params["batch_group_count"] == 1:
+    if params["feature_group_count"] == 1:
         left[lhs_spec[1]] = right[rhs_spec[1]] = "c"
-        right[rhs_spec[0]] = out[out_spec[1]] = "o"
+        if params["batch_group_count"] == 1:
+            right[rhs_spec[0]] = out[out_spec[1]] = "o"
     return f"{' '.join(left)}, {' '.join(right)} -> {' '.join(out)}"
 
 
