@@ -20,13 +20,14 @@ __all__ = ["kernel", "memory"]
 
 def kernel(
     prim: Primitive, examples: Sequence[np.ndarray], out: ShapedArray, params: dict[str, Any]
-) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+) -> tuple[Callable[[Sequence[np.ndarray]], np.ndarray], tuple[int, int, int]]:
     """An elementwise operation, compiled for contiguous operands typed like these, which broadcast
-    to the result's shape.
+    to the result's shape, and the words that tell native eager calls of it (see `core.large`).
 
     >>> from funcgrad.ops.families import add
     >>> x = np.ones(3, np.float32)
-    >>> kernel(add, (x, x[:1]), ShapedArray((3,), x.dtype), {})((x, x[:1]))
+    >>> run, words = kernel(add, (x, x[:1]), ShapedArray((3,), x.dtype), {})
+    >>> run((x, x[:1]))
     array([2., 2., 2.], dtype=float32)
     """
     ins = [Var(ShapedArray(x.shape, x.dtype)) for x in examples]
@@ -35,7 +36,11 @@ def kernel(
     result = Var(out.strong())
     eqns.append(Eqn(prim, operands, (result,), params))
     run = assemble(plan(Jaxpr(ins, eqns, (result,)), [False] * len(ins), prim.name))
-    return lambda values: run(list(values))[0]
+    kept = memory()
+    # What isn't just a kernel on operands and result is left to `run`.
+    alone = not (run.facts.arena_bytes or run.facts.written or run.calls_back)
+    words = (run.spec_address, id(kept.capsule), kept.set_handler) if alone else (0, 0, 0)
+    return lambda values: run(list(values))[0], words
 
 
 def _broadcast(var: Var, shape: tuple[int, ...], eqns: list[Eqn]) -> Var:

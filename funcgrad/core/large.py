@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from funcgrad.core import backend
 
 LARGE = 1 << 17  # bytes, from which memory is kept
@@ -26,15 +28,20 @@ _EXACT = {
 
 
 class LargeImpl:
-    """An operation's `impl` on operands of certain types, whose result is large."""
+    """An operation's `impl` on operands of certain types, whose result is large.
 
-    __slots__ = ("_aval", "_kernel", "_made", "_memory", "_prim")
+    words: zeros until the operation is compiled, then what native eager calls need to run it:
+    addresses of its program's spec, of the memory handler for its result and of its setter.
+    """
+
+    __slots__ = ("_aval", "_kernel", "_made", "_memory", "_prim", "words")
 
     def __init__(self, prim: Any, aval: Any):
         self._prim, self._aval = prim, aval
         self._made = 0
         self._kernel: Any = None
         self._memory: Any = None
+        self.words = np.zeros(3, np.int64)
 
     def __call__(self, xp: Any, *values: Any, **params: Any) -> Any:
         if self._kernel is not None and all(v.flags.c_contiguous for v in values):
@@ -46,7 +53,8 @@ class LargeImpl:
         if memory is None:
             memory = self._memory = backend.eager().memory()
         if self._made >= COMPILED_AFTER and self._kernel is None and self._is_exact(values):
-            self._kernel = backend.eager().kernel(self._prim, values, self._aval, params)
+            made = backend.eager().kernel(self._prim, values, self._aval, params)
+            self._kernel, self.words[:] = made
         token = memory.begin()
         try:
             return self._prim.impl(xp, *values, **params)

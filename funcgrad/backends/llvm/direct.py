@@ -127,7 +127,7 @@ class _Writer:
         }
         head = [0] * w.NODES
         head[w.LEAVES], head[w.OUTS] = len(self.leaves), len(call.out_avals)
-        head[w.SPEC], head[w.FLAGS] = executable._spec_address, self.flags
+        head[w.SPEC], head[w.FLAGS] = executable.spec_address, self.flags
         head[w.FAIL] = self.address(executable._fail)
         words = [*head, *self.nodes]
         for at, part in parts.items():

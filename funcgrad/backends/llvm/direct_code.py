@@ -10,8 +10,12 @@ from funcgrad.backends.llvm.direct_match import write_match
 from funcgrad.backends.llvm.direct_native import NULL, Native
 from funcgrad.backends.llvm.direct_words import (
     ALIGNED,
+    ARENA,
     C_CONTIGUOUS,
+    CALLBACK,
     CHECKS,
+    COMMS,
+    CONSTANTS,
     CUSTOM,
     DICT,
     DONATED,
@@ -29,6 +33,7 @@ from funcgrad.backends.llvm.direct_words import (
     NONE,
     OUTS,
     OWNDATA,
+    PROGRAM,
     RESULTS,
     SPEC,
     STATE,
@@ -36,9 +41,6 @@ from funcgrad.backends.llvm.direct_words import (
     WRITTEN,
 )
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Int
-
-# The words of a spec that `executable.py` makes.
-_PROGRAM, _CONSTANTS, _CALLBACK, _ARENA, _COMMS = 2, 3, 4, 5, 6
 
 _EXHAUSTED = 3
 
@@ -180,7 +182,7 @@ def _execute(m: ir.Module) -> None:
     c = Native(m, "execute", [PTR, PTR, PTR], result=I32)
     entry, ins, outs = c.args
     spec = c.address(entry, SPEC)
-    size = c.word(spec, _ARENA)
+    size = c.word(spec, ARENA)
     arena, status, thread = c.variable(PTR, NULL), c.variable(I32), c.variable(PTR, NULL)
     release = c.is_(c.b.trunc(c.word(entry, FLAGS).value, ir.IntType(1)))
     with c.when(release):
@@ -191,8 +193,8 @@ def _execute(m: ir.Module) -> None:
         with no_room:
             status.set(I32(_EXHAUSTED))
         with fine:
-            words = [c.address(spec, i) for i in (_CONSTANTS, _CALLBACK, _COMMS)]
-            program = c.address(spec, _PROGRAM)
+            words = [c.address(spec, i) for i in (CONSTANTS, CALLBACK, COMMS)]
+            program = c.address(spec, PROGRAM)
             status.set(c.through(program, I32, ins, outs, arena.get(), *words))
             with c.when(size > 0):
                 c.api("fg_memory_give", NULL, arena.get(), 0)

@@ -33,6 +33,9 @@ ENV = (
     "set_handler", "handler", "value", "weak_type", "gone", "aval",
 )  # fmt: skip
 
+# The words that tell how a program is run, which `executable` makes.
+PROGRAM, CONSTANTS, CALLBACK, ARENA, COMMS = 2, 3, 4, 5, 6
+
 C_CONTIGUOUS, OWNDATA, ALIGNED, WRITEABLE = 0x1, 0x4, 0x100, 0x400
 MATCHED, MISSED, ERROR = 0, 1, 2
 STATE = {"ins": 0, "held": 1, "given": 2, "scratch": 3, "count": 4}

@@ -40,6 +40,7 @@ from funcgrad.backends.llvm.target import needs_llvm
 from funcgrad.core import caches, context, fork, quiet
 from funcgrad.core.array import Array, wrap
 from funcgrad.core.eager import EagerFunction, Recipe
+from funcgrad.core.large import LargeImpl
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm import eager_code, libllvm, together
@@ -282,6 +283,8 @@ class _Writer:
             if not found.sums:
                 called, places = found.function, [places[i] for i in found.order]
         head = {w.WAY: way, w.FUNCTION: self.address(called)}
+        if isinstance(recipe.impl, LargeImpl) and all(_is_usual(x.dtype) for x in typed):
+            head[w.KERNEL] = recipe.impl.words.ctypes.data
         if inner is not None:
             head |= {w.LOOP: inner.function, w.DATA: inner.data}
             head[w.COUNT] = typed[0].size if way == w.SUM else recipe.aval.size
@@ -317,9 +320,14 @@ class _Writer:
         return words
 
 
+def _is_usual(dtype: np.dtype) -> bool:
+    """Whether elements lie in memory as C has them."""
+    return dtype.isbuiltin == 1 and dtype.isnative
+
+
 def _takes(dtype: np.dtype, number: Any) -> bool:
     """Whether native code makes an element of a dtype of such a number."""
-    if dtype.isbuiltin != 1 or not dtype.isnative:
+    if not _is_usual(dtype):
         return False
     if type(number) is float:
         return dtype.kind == "f" and dtype.itemsize in (4, 8)

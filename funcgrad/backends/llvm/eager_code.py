@@ -12,7 +12,15 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm import eager_words as w
 from funcgrad.backends.llvm.direct_native import NULL, Native
-from funcgrad.backends.llvm.direct_words import ALIGNED, C_CONTIGUOUS, HEAD
+from funcgrad.backends.llvm.direct_words import (
+    ALIGNED,
+    C_CONTIGUOUS,
+    CALLBACK,
+    COMMS,
+    CONSTANTS,
+    HEAD,
+    PROGRAM,
+)
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Int
 
 I8, I16, F32, F64 = ir.IntType(8), ir.IntType(16), ir.FloatType(), ir.DoubleType()
@@ -42,7 +50,9 @@ def module() -> ir.Module:
     _known(m)
     _find(m)
     _wrap(m)
+    _gather(m)
     _loop(m)
+    _kernel(m)
     _operand(m)
     _call(m)
     _types(m)
@@ -255,18 +265,13 @@ def _operand(m: ir.Module) -> None:
 # ---- computing
 
 
-def _loop(m: ir.Module) -> None:
-    """loop(entry, args, values, out) → how it went; DONE sets out[0] to a new ndarray."""
-    c = Eager(m, "loop", [PTR, PTR, PTR, PTR], result=I64)
-    entry, args, values, out = c.args
-    n = c.word(entry, w.INS)
-    pointers = c.variable(PTR, count=w.MAX_OPERANDS + 2).slot
-    steps = c.variable(I64, count=w.MAX_OPERANDS + 2).slot
-    scratch = c.variable(I64, count=w.MAX_OPERANDS).slot
-    sums = _has(c, c.word(entry, w.WAY), w.SUM)
-    first = sums.select(1, 0)  # a reduction's result is the loop's first operand, too
+def _gather(m: ir.Module) -> None:
+    """gather(entry, args, values, pointers, scratch) → how it went; sets pointers[i] to where
+    operand i lies: a number as an element in scratch[i]."""
+    c = Eager(m, "gather", [PTR] * 5, result=I64)
+    entry, args, values, pointers, scratch = c.args
     need = C_CONTIGUOUS | ALIGNED
-    with c.range(0, n) as i:
+    with c.range(0, c.word(entry, w.INS)) as i:
         operand = c.at(entry, c.word(entry, w.OPERANDS) + i * w.OPERAND_WORDS, I64)
         at = c.word(operand, w.ARGUMENT)
         value = c.variable(PTR, c.address(operand, w.CONSTANT))
@@ -277,13 +282,31 @@ def _loop(m: ir.Module) -> None:
                 to = c.at(scratch, i, I64)
                 with c.when(c.run("number", c.address(args, at), operand, to).eq(0)):
                     c.ret(I64(MISSED))
-                c.put(to, pointers, first + i)
+                c.put(to, pointers, i)
             with array:
                 flags = c.b.and_(c.field(value.get(), HEAD + 48, I32), I32(need))
                 with c.when(c.is_(c.b.icmp_unsigned("!=", flags, I32(need)))):
                     c.ret(I64(NOT_CONTIGUOUS))
-                c.put(c.field(value.get(), HEAD), pointers, first + i)
-        c.put(c.word(operand, w.STRIDE), steps, first + i)
+                c.put(c.field(value.get(), HEAD), pointers, i)
+    c.ret(I64(DONE))
+
+
+def _loop(m: ir.Module) -> None:
+    """loop(entry, args, values, out) → how it went; DONE sets out[0] to a new ndarray."""
+    c = Eager(m, "loop", [PTR, PTR, PTR, PTR], result=I64)
+    entry, args, values, out = c.args
+    n = c.word(entry, w.INS)
+    pointers = c.variable(PTR, count=w.MAX_OPERANDS + 2).slot
+    steps = c.variable(I64, count=w.MAX_OPERANDS + 2).slot
+    scratch = c.variable(I64, count=w.MAX_OPERANDS).slot
+    sums = _has(c, c.word(entry, w.WAY), w.SUM)
+    first = sums.select(1, 0)  # a reduction's result is the loop's first operand, too
+    status = c.run("gather", entry, args, values, c.at(pointers, first, I64), scratch)
+    with c.when(status.ne(DONE)):
+        c.ret(status)
+    with c.range(0, n) as i:
+        place = c.word(entry, w.OPERANDS) + i * w.OPERAND_WORDS + w.STRIDE
+        c.put(c.word(entry, place), steps, first + i)
     made = _result(c, entry)
     with c.when(c.null(made)):
         c.ret(I64(ERROR))
@@ -298,6 +321,50 @@ def _loop(m: ir.Module) -> None:
     with c.when(c.word(entry, w.COUNT) > 0):
         loop, more = c.address(entry, w.LOOP), c.address(entry, w.DATA)
         c.through(loop, ir.VoidType(), pointers, count.slot, steps, more)
+    c.store(made, out)
+    c.ret(I64(DONE))
+
+
+def _kernel(m: ir.Module) -> None:
+    """kernel(entry, words, args, values, out) → how it went, of a compiled operation that these
+    words (see `core.large`) tell of; DONE sets out[0] to a new ndarray, in memory that is kept.
+    Others may use Python meanwhile."""
+    c = Eager(m, "kernel", [PTR] * 5, result=I64)
+    entry, words, args, values, out = c.args
+    pointers = c.variable(PTR, count=w.MAX_OPERANDS).slot
+    scratch = c.variable(I64, count=w.MAX_OPERANDS).slot
+    status = c.run("gather", entry, args, values, pointers, scratch)
+    with c.when(status.ne(DONE)):
+        c.ret(status)
+    spec, handler, set_handler = (c.address(words, i) for i in range(3))
+    before = c.through(set_handler, PTR, handler)
+    with c.when(c.null(before)):
+        c.ret(I64(ERROR))
+    made = _result(c, entry)
+    mine = c.through(set_handler, PTR, before)
+    c.decref(before)
+    with c.when(~c.null(mine)):
+        c.decref(mine)
+    with c.when(c.null(made)):
+        c.ret(I64(ERROR))
+
+    def each(do: Any) -> None:
+        with c.range(0, c.word(entry, w.ARGS)) as i:
+            value = c.address(values, i)
+            with c.when(~c.null(value)):
+                do(value)
+
+    each(c.incref)  # an argument may be donated meanwhile
+    thread = c.api("PyEval_SaveThread")
+    result = c.variable(PTR, c.field(made, HEAD)).slot
+    facts = [c.address(spec, i) for i in (CONSTANTS, CALLBACK, COMMS)]
+    program = c.address(spec, PROGRAM)
+    failed = c.through(program, I32, pointers, result, NULL, *facts)
+    c.api("PyEval_RestoreThread", thread)
+    each(c.decref)
+    with c.when(c.is_(c.b.icmp_signed("!=", failed, I32(0)))):
+        c.decref(made)
+        c.ret(I64(MISSED))
     c.store(made, out)
     c.ret(I64(DONE))
 
@@ -415,6 +482,9 @@ def _dispatch(m: ir.Module) -> None:
         status, out = c.variable(I64, I64(NOT_CONTIGUOUS)), c.variable(PTR, NULL)
         with c.when(~c.null(c.address(entry, w.LOOP))):
             status.set(c.run("loop", entry, args, values, out.slot))
+        words = c.address(entry, w.KERNEL)
+        with c.when(~c.null(words)), c.when(~c.null(c.address(words, 0))):
+            status.set(c.run("kernel", entry, words, args, values, out.slot))
         with c.when(Int(c, status.get()).eq(NOT_CONTIGUOUS)):
             status.set(c.run("call", entry, args, values, out.slot))
         with c.when(Int(c, status.get()).eq(DONE)):

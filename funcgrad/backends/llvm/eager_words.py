@@ -18,11 +18,12 @@ from __future__ import annotations
     LOOP, DATA,  # NumPy's inner loop and its data
     COUNT,  # of elements that the loop runs over
     FUNCTION,  # what is called where the loop can't be: of ndarrays
+    KERNEL,  # where words are that tell of a compiled operation, zeros until there is one, or 0
     FINISH,  # function(what it returned) → Array, where that isn't an ndarray of the dtype
     DTYPE, WEAK, AVAL, ITEM,  # of the result; bytes of an element
     NDIM, SHAPE,  # of the result; place of its sizes
     HEAD_WORDS,
-) = range(19)  # fmt: skip
+) = range(20)  # fmt: skip
 
 # Ways: only calls, of what returns a sequence of one if that is said; a loop over all elements; a
 # reduction of all elements by a loop, which begins with zero.

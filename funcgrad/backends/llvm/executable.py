@@ -68,6 +68,7 @@ class Executable:
 
     parts: gives what the program is made of
     calls_back: whether some of its steps run in Python
+    spec_address: where the words are by which native code runs it
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Executable:
 
     def _set_spec(self) -> None:
         self._spec = self._make_spec()
-        self._spec_address = ctypes.addressof(self._spec)
+        self.spec_address = ctypes.addressof(self._spec)
 
     def _make_spec(self) -> Any:
         program = self.library.address(ENTRY)
@@ -166,10 +167,10 @@ class Executable:
         )
         if self._written:
             values = self._donated(values, results)
-        status = self._run(values, results, self._spec_address)
+        status = self._run(values, results, self.spec_address)
         if status == ODD:
             values = self._plain(values)
-            status = self._run(values, results, self._spec_address)
+            status = self._run(values, results, self.spec_address)
         if status:
             self._fail(status)
         return results

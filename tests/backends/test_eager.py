@@ -1,0 +1,100 @@
+"""Compiled code of large eager operations, run by native code: what Python gives, bit for bit."""
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad.core import large
+from tests.backends.llvm.test_eager_calls import (
+    by_python,
+    check_same,
+    draw,
+    natively,
+    nothing_learned,
+    pytestmark,
+    refuse,
+)
+
+__all__ = ["nothing_learned", "pytestmark"]
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Large operations are compiled after a few calls."""
+    monkeypatch.setattr(large, "KEPT_AFTER", 200)
+    monkeypatch.setattr(large, "COMPILED_AFTER", 400)
+    monkeypatch.setattr(large, "COMPILED_FROM", 8)
+    monkeypatch.setattr(large, "LARGE", 8)
+
+
+def natively_compiled(monkeypatch, function, *args):
+    """The result of compiled code that native code calls itself."""
+    natively(function, *args)
+    with monkeypatch.context() as m:
+        m.setattr(large.LargeImpl, "__call__", refuse)
+        return natively(function, *args)
+
+
+COMPILED_CALLS = [
+    (fnp.add, ((70_001,), (70_001,))), (fnp.subtract, ((30, 50), (50,))),
+    (fnp.true_divide, ((4, 1), (1, 3))), (fnp.sqrt, ((5000,),)), (fnp.less, ((77,), ())),
+    (lambda x: x * 2.5, ((5000,),)), (lambda x: 3 - x, ((300, 5),)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("which", range(len(COMPILED_CALLS)))
+def test_results_of_compiled_code(compiled, monkeypatch, which, dtype):
+    function, shapes = COMPILED_CALLS[which]
+    args = [draw(shape, dtype, i) for i, shape in enumerate(shapes)]
+    want = by_python(function, *args)
+    before = [sys.getrefcount(x) for a in args for x in (a, a._value)]
+    got = natively_compiled(monkeypatch, function, *args)
+    check_same(got, want)
+    assert got._value.flags.owndata
+    assert [sys.getrefcount(x) for a in args for x in (a, a._value)] == before
+
+
+def test_compiled_results_are_in_memory_that_is_kept(compiled, monkeypatch):
+    x = draw((1 << 16,), "float32")
+    before = fg.memory_summary().in_use
+    out = natively_compiled(monkeypatch, fnp.add, x, x)
+    assert fg.memory_summary().in_use >= before + out.nbytes
+    kept = np.empty(1 << 16, np.float32)  # others' memory is as it was
+    assert fg.memory_summary().in_use < before + out.nbytes + kept.nbytes
+    del out
+    assert fg.memory_summary().in_use == before
+
+
+def test_compiled_code_leaves_views_and_numbers_that_do_not_fit(compiled, monkeypatch):
+    x = draw((20, 30), "int32")
+    turned = fnp.swapaxes(x, 0, 1)
+    lies = fnp.array(np.ascontiguousarray(turned))
+    natively_compiled(monkeypatch, fnp.add, lies, lies)
+    same = np.asarray(fnp.add(turned, turned))
+    np.testing.assert_array_equal(same, 2 * np.asarray(x).T)
+    natively_compiled(monkeypatch, fnp.add, x, 1)
+    with pytest.raises(OverflowError):
+        fnp.add(x, 1 << 40)
+
+
+def test_compiled_code_on_several_threads(compiled, monkeypatch):
+    x = draw((70_000,), "float32")
+    want = natively_compiled(monkeypatch, fnp.multiply, x, x)._value.tobytes()
+    wrong = []
+
+    def work():
+        for _ in range(50):
+            if fnp.multiply(x, x)._value.tobytes() != want:
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
