@@ -94,22 +94,29 @@ def _swap(parts: Matrices) -> ir.Function:
 
 
 def _any_panel(parts: Matrices) -> ir.Function:
-    """A panel where it lies, or filled up with zeros where it is narrower."""
+    """A panel in memory of its own, filled up with zeros where it is narrower: each of its columns
+    is a pass over all rows, which lie in the same few lines of a cache where a matrix has many."""
     panel = _panel(parts)
     code = Code(parts.module, "any_panel", [PTR, I64, I64, I64, PTR])
     a, stride, m, n, pivots = code.args
-    with code.when(n.eq(PANEL)):
+    with code.when(n.eq(PANEL) & stride.eq(PANEL)):
         code.call(panel, *code.args)
         code.ret()
     room = code.call(parts.take, m * PANEL * parts.bytes)
-    with code.range(0, m) as i:
-        with code.range(0, n) as j:
-            parts.store(code, parts.load(code, a, i * stride + j), room, i * PANEL + j)
-        with code.range(n, PANEL) as j:
-            parts.store(code, ir.Constant(parts.type, 0.0), room, i * PANEL + j)
-    code.call(panel, room, PANEL, m, n, pivots)
-    with code.range(0, m) as i, code.range(0, n) as j:
-        parts.store(code, parts.load(code, room, i * PANEL + j), a, i * stride + j)
+
+    def copy(source: ir.Value, source_rs: Int, to: ir.Value, to_rs: Int) -> None:
+        with code.either(n.eq(PANEL)) as (whole, narrow):
+            with whole, code.range(0, m) as i:
+                row = parts.load(code, source, i * source_rs, PANEL)
+                parts.store(code, row, to, i * to_rs)
+            with narrow, code.range(0, m) as i, code.range(0, n) as j:
+                parts.store(code, parts.load(code, source, i * source_rs + j), to, i * to_rs + j)
+
+    copy(a, stride, room, code.i64(PANEL))
+    with code.when(n < PANEL), code.range(0, m) as i, code.range(n, PANEL) as j:
+        parts.store(code, ir.Constant(parts.type, 0.0), room, i * PANEL + j)
+    code.call(panel, room, code.i64(PANEL), m, n, pivots)
+    copy(room, code.i64(PANEL), a, stride)
     code.call(parts.give, room)
     code.ret()
     return code.function

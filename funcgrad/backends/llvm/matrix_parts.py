@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_job import CALL, Record
-from funcgrad.backends.llvm.gemm_pack import FORMATS
+from funcgrad.backends.llvm.gemm_pack import FORMATS, transpose
 from funcgrad.backends.llvm.target import Target
 
 BLOCK = 32  # rows of a triangle that is not divided any more
@@ -164,14 +164,25 @@ class Matrices:
     # ---- transposes
 
     def transpose(self) -> ir.Function:
-        """void transpose(x, x_rs, y, y_rs, rows, columns): y[j, i] = x[i, j], block by block."""
+        """void transpose(x, x_rs, y, y_rs, rows, columns): y[j, i] = x[i, j], square by square in
+        registers, and what is left over element by element."""
         code = Code(self.module, "transpose", [PTR, I64, PTR, I64, I64, I64])
         x, x_rs, y, y_rs, rows, columns = code.args
-        with code.range(0, rows, 16) as i0, code.range(0, columns, 16) as j0:
-            ends = (j0 + 16).min(columns), (i0 + 16).min(rows)
-            with code.range(j0, ends[0]) as j, code.range(i0, ends[1]) as i:
+        side = self.lanes
+        height, width = rows // side * side, columns // side * side
+        with code.range(0, height, side) as i0, code.range(0, width, side) as j0:
+            square = [self.load(code, x, (i0 + i) * x_rs + j0, side) for i in range(side)]
+            for j, turned in enumerate(transpose(code, square)):
+                self.store(code, turned, y, (j0 + j) * y_rs + i0)
+
+        def elements(first: tuple[Int | int, Int | int], end: tuple[Int, Int]) -> None:
+            with code.range(first[0], end[0]) as i, code.range(first[1], end[1]) as j:
                 self.store(code, self.load(code, x, i * x_rs + j), y, j * y_rs + i)
+
+        elements((0, width), (height, columns))
+        elements((height, 0), (rows, columns))
         code.ret()
+        code.function.attributes.add("noinline")
         return code.function
 
     # ---- batches

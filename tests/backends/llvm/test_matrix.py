@@ -39,7 +39,7 @@ def triangle(rng, n, lower, dtype, lead=()):
 
 
 @dtypes
-@pytest.mark.parametrize(("n", "threads"), [(33, 1), (100, 3), (257, 1), (257, 2)])
+@pytest.mark.parametrize(("n", "threads"), [(33, 1), (64, 1), (100, 3), (257, 1), (257, 2)])
 def test_cholesky(n, threads, dtype, rng):
     pool.set_num_threads(threads)
     a = rng.standard_normal((3, n, n))
@@ -54,7 +54,7 @@ def test_cholesky(n, threads, dtype, rng):
 
 
 @dtypes
-@pytest.mark.parametrize("shape", [(33, 33), (100, 100), (257, 90), (40, 130), (2, 65, 70)])
+@pytest.mark.parametrize("shape", [(33, 33), (64, 64), (40, 16), (100, 100), (257, 90), (40, 130), (2, 65, 70)])
 def test_lu(shape, dtype, rng):
     pool.set_num_threads(1 + shape[-1] % 3)
     a = rng.standard_normal(shape).astype(dtype)
