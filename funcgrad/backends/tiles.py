@@ -18,8 +18,10 @@ MOST_KERNEL = 1 << 23  # elements of the transformed kernel
 # What transforming 16 tiles takes for a channel and for a feature, beside 16 multiplications for
 # both: vectors are as many as tiles.
 INPUT_COST, OUTPUT_COST = 7.0, 6.0
-PART_COST = 0.3
-GAIN = 1.1
+# What adding products to sums in memory takes, beside multiplying; how many channels are multiplied
+# at a time, if vectors are of tiles. Kernels' gradients as sums of products have few rows, or short
+# ones, and take longer than their number says.
+PART_COST, PANEL, OF_KERNEL = 0.3, 32, 0.8
 
 
 def tiles_of(s: GemmStep) -> tuple[int, int]:
@@ -92,7 +94,7 @@ def _is_of_kernel(s: GemmStep, axes: GemmAxes, side: int) -> bool:
         return False
     count = math.prod(span[0] for span in images)
     moves = [windows[0][1], *_steps(images, side)]
-    pays = tiles_pay(count, (height, width), channels, features[0][0], PART_COST)
+    pays = tiles_pay(count, (height, width), channels, features[0][0], PANEL)
     return pays and _is_around(s.frame, side, (height, width), line, moves)
 
 
@@ -108,7 +110,7 @@ def _is_of_kernel_last(s: GemmStep, axes: GemmAxes, side: int) -> bool:
     if not fixed or from_m != 1 or from_n != 1:
         return False
     count, moves = math.prod(span[0] for span in images), _steps(images, side)
-    pays = tiles_pay(count, (height, width), channels, (n, m)[side], PART_COST)
+    pays = tiles_pay(count, (height, width), channels, (n, m)[side], 1)
     return pays and _is_around(s.frame, side, (height, width), line, moves, (pixel, channels))
 
 
@@ -150,18 +152,23 @@ def _is_around(
 
 
 def tiles_pay(
-    images: int, size: tuple[int, int], channels: int, features: int, parts: float = 0.0
+    images: int, size: tuple[int, int], channels: int, features: int, panel: int = 0
 ) -> bool:
     """Whether tiles take less time than sums of products do, for results of a size.
 
-    parts: what adding the products of a tile to a sum in memory takes, beside multiplying
+    panel: 0, or, of a kernel's gradient, how many channels are multiplied at a time
 
     >>> tiles_pay(32, (32, 32), 64, 64), tiles_pay(32, (32, 32), 3, 64)
+    (True, False)
+    >>> tiles_pay(32, (32, 32), 16, 16, 1), tiles_pay(32, (32, 32), 16, 16, 32)
     (True, False)
     """
     positions, tiles = size[0] * size[1], -(-size[0] // 2) * -(-size[1] // 2)
     direct = 9.0 * channels * features * positions
-    ours = POINTS * channels * features * (1 + parts) + INPUT_COST * POINTS * channels
-    ours = (ours + OUTPUT_COST * POINTS * features) * tiles
+    products = float(POINTS * channels * features)
+    if panel:
+        products *= (1 + PART_COST) * -(-channels // panel) * panel / channels
+    ours = products + INPUT_COST * POINTS * channels + OUTPUT_COST * POINTS * features
+    ours *= tiles * (OF_KERNEL if panel else 1.0)
     small = POINTS * channels * features <= MOST_KERNEL
-    return small and images * direct >= LEAST_WORK and direct >= GAIN * ours
+    return small and images * direct >= LEAST_WORK and direct >= ours

@@ -16,7 +16,7 @@ from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import RULES, VIEWS
 from funcgrad.backends.pull import Pull
 from funcgrad.backends.scalars import HALVES
-from funcgrad.backends.tiles import PART_COST, TAPS, tiles_pay
+from funcgrad.backends.tiles import PANEL, TAPS, tiles_pay
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def _is_tiled(eqn: Eqn, view: View) -> bool:
     size = shape[4], shape[5]
     if 1 not in (near[0], view.strides[1]):
         return False
-    return shape[2:4] == taps and tiles_pay(shape[6], size, shape[1], features, PART_COST)
+    panel = PANEL if near[0] == 1 else 1
+    return shape[2:4] == taps and tiles_pay(shape[6], size, shape[1], features, panel)
 
 
 def final_readers(var: Var, readers: Mapping[Atom, list[Eqn | None]]) -> list[Eqn | None]:

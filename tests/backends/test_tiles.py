@@ -4,7 +4,14 @@ import numpy as np
 
 from funcgrad.backends.llvm.gemm_steps import takes_frame
 from funcgrad.backends.program import Frame, GemmAxes
-from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL_LAST, tiles_of
+from funcgrad.backends.tiles import (
+    IMAGES,
+    IMAGES_LAST,
+    KERNEL_LAST,
+    PANEL,
+    tiles_of,
+    tiles_pay,
+)
 from funcgrad.core.record import replace
 from tests.backends.llvm.test_gemm_winograd import SHAPES, step_of
 from tests.backends.llvm.test_gemm_winograd_kernel import gradient_step as kernel_step
@@ -34,6 +41,18 @@ def test_which_products_go_this_way():
         {"frame": replace(step.frame, start=34)},
     ):  # fmt: skip
         assert tiles_of(replace(step, **changed)) == (0, 0), changed
+
+
+def test_few_channels_and_features():
+    """As they were measured: few features or few channels pay, a few do not."""
+    of_results = {(32, 8): True, (8, 32): True, (16, 8): True, (12, 12): True, (64, 4): False,
+                  (4, 64): False, (8, 8): False, (3, 64): False}  # fmt: skip
+    # Panels of channels that are mostly empty take longer than sums of products do.
+    of_kernels = {(32, 8): True, (24, 24): True, (48, 8): True, (16, 16): False, (16, 32): False,
+                  (8, 64): False, (12, 12): False}  # fmt: skip
+    last = {(32, 8): True, (16, 8): True, (12, 12): True, (16, 16): True, (3, 64): False}
+    for panel, wanted in ((0, of_results), (PANEL, of_kernels), (1, last)):
+        assert {key: tiles_pay(16, (32, 32), *key, panel) for key in wanted} == wanted
 
 
 def test_which_products_with_channels_last_go_this_way():
