@@ -34,11 +34,12 @@ class LargeImpl:
     addresses of its program's spec, of the memory handler for its result and of its setter.
     """
 
-    __slots__ = ("_aval", "_kernel", "_made", "_memory", "_prim", "words")
+    __slots__ = ("_aval", "_considered", "_kernel", "_made", "_memory", "_nbytes", "_prim", "words")
 
     def __init__(self, prim: Any, aval: Any):
         self._prim, self._aval = prim, aval
-        self._made = 0
+        self._made, self._nbytes = 0, aval.nbytes
+        self._considered = False  # whether it is known if it is to be compiled
         self._kernel: Any = None
         self._memory: Any = None
         self.words = np.zeros(3, np.int64)
@@ -46,15 +47,17 @@ class LargeImpl:
     def __call__(self, xp: Any, *values: Any, **params: Any) -> Any:
         if self._kernel is not None and all(v.flags.c_contiguous for v in values):
             return self._kernel(values)
-        self._made += self._aval.nbytes
+        self._made += self._nbytes
         if self._made < KEPT_AFTER:
             return self._prim.impl(xp, *values, **params)
         memory = self._memory
         if memory is None:
             memory = self._memory = backend.eager().memory()
-        if self._made >= COMPILED_AFTER and self._kernel is None and self._is_exact(values):
-            made = backend.eager().kernel(self._prim, values, self._aval, params)
-            self._kernel, self.words[:] = made
+        if self._made >= COMPILED_AFTER and not self._considered:
+            if self._is_exact(values):
+                made = backend.eager().kernel(self._prim, values, self._aval, params)
+                self._kernel, self.words[:] = made
+            self._considered = True
         token = memory.begin()
         try:
             return self._prim.impl(xp, *values, **params)
@@ -66,7 +69,7 @@ class LargeImpl:
         kinds = _EXACT.get(self._prim.name, "")
         return (
             bool(kinds)
-            and self._aval.nbytes >= COMPILED_FROM
+            and self._nbytes >= COMPILED_FROM
             and all(
                 v.dtype.kind in kinds and (v.dtype.kind != "f" or v.dtype.itemsize >= 4)
                 for v in values
