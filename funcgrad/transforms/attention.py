@@ -29,9 +29,9 @@ from funcgrad.transforms.jvp import jvp_flat
 # Weights for no more keys than this are kept for the backward pass instead of computed anew: that
 # would be a seventh product beside six, and a second exponential, and spare no memory that matters.
 # Where windows hide keys, what computes anew skips them. (Measured on two cores, forward and
-# backward, 32 and 64 features, anew/kept: 64 keys 1.2, causal 1.0; 96 keys 1.13 and 0.95; 128 keys
-# 1.1 and 0.83.)
-KEPT, KEPT_IN_WINDOWS = 128, 96
+# backward, 16 to 64 features, anew/kept: 48 keys, causal 0.97; 64 keys 1.3, causal 0.85; 96 keys
+# 1.2 and 0.71; 128 keys 1.15.)
+KEPT, KEPT_IN_WINDOWS = 128, 48
 
 
 # ---- types

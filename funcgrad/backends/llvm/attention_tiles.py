@@ -16,6 +16,7 @@ from funcgrad.backends.llvm.attention_ahead import Ahead
 from funcgrad.backends.llvm.attention_parts import Attention
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Functions, Int, Variable
 
+ROWS = 8  # of a tile, at most
 # For a part of a tile's rows, the first and how many: which rows of both operands count, from the
 # first to the one behind the last.
 Seen = Callable[[int, int], tuple[Int, Int]]
@@ -28,8 +29,10 @@ class Tiles(Functions):
         super().__init__()
         self.parts, self.cols, self.lanes = parts, parts.cols, parts.lanes
         self.vectors = parts.tile.vectors
-        # How many rows a tile of all vectors has, or one of all but one.
-        self.heights = parts.heights
+        # How many rows a tile of all vectors has, or one of all but one. Few are as fast as many,
+        # as what they read is near, and compute less that isn't seen.
+        self.rows = parts.rows if parts.rows <= ROWS else parts.rows // 2
+        self.heights = [4, self.rows] if self.rows > 4 else [self.rows]
         self.low_heights = [n for n in (4, 8, 16) if n < self.lanes] + [self.lanes]
 
     # ---- a·b, where a is read along its rows
@@ -146,7 +149,7 @@ class Tiles(Functions):
     def parts_of_panel(self) -> Iterator[tuple[int, int]]:
         """The tiles of a panel's columns: where they begin, and how many rows they have."""
         start = 0
-        for rest in range(-(-self.cols // self.heights[-1]), 0, -1):
+        for rest in range(-(-self.cols // self.rows), 0, -1):
             rows = -(-(self.cols - start) // rest)
             yield start, rows
             start += rows
