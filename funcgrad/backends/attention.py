@@ -16,10 +16,14 @@ from funcgrad.core.ir import Eqn, Var
 from funcgrad.transforms.attention_operands import Given, wide_dtype
 
 # The operands with batch, place, head and feature, and where those that may be given begin.
-ARRAYS = {"attention": (0, 1, 2), "attention_backward": (0, 1, 2, 3, 5)}
-GIVEN = {"attention": 3, "attention_backward": 6}
+ARRAYS = {
+    "attention": (0, 1, 2),
+    "attention_backward": (0, 1, 2, 3, 5),
+    "attention_joint": (0, 1, 2, 3),
+}
+GIVEN = {"attention": 3, "attention_backward": 6, "attention_joint": 4}
 # How many of the results, the first ones, are written where they are wanted, at any strides.
-RESULTS = {"attention": 1, "attention_backward": 3}
+RESULTS = {"attention": 1, "attention_backward": 3, "attention_joint": 4}
 # A task of the forward pass has so many queries, or fewer where there would be few tasks.
 BLOCKS, TASKS = (512, 256, 128), 16
 # Keys of the backward pass fall into ranges, of no fewer than RANGE, so that there are tasks.
@@ -95,11 +99,11 @@ def spans(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     return tuple(0 if n == 1 else x for n, x in zip(shape, strides, strict=True))
 
 
-def scratch_size(shape: Shape) -> int:
+def scratch_size(shape: Shape, joint: bool = False) -> int:
     """How many elements of temporary memory the backward pass needs: a number a row, and the sums
     of dq of each range, unless tasks have them."""
     s = shape.sizes
-    if shape.ranges == 1 and s.queries * (s.heads // s.key_heads) <= PACKED:
+    if joint or shape.ranges == 1 and s.queries * (s.heads // s.key_heads) <= PACKED:
         return s.batch * s.heads * s.queries
     row = max(-(-s.features // c) * c for c in COLUMNS)
     items = s.batch * s.heads

@@ -315,30 +315,35 @@ class _BlockDrafter:
         return tuple(strides_of(shape) if place is None else place.strides(shape))
 
     def attention(self, eqn: Eqn) -> bool:
-        """Attention, forward or backward, unless its dtype is the host's."""
+        """Attention, forward, backward or both, unless its dtype is the host's."""
         dtype, wide = attention.dtypes_of(eqn)
         if dtype not in LOOP_DTYPES:
             return False
-        backward, shape = eqn.prim.name == "attention_backward", attention.attention_shape(eqn)
+        op, shape = eqn.prim.name, attention.attention_shape(eqn)
         numbers = attention.given_numbers(eqn)
-        ins = [self.strided(eqn, i) for i in attention.ARRAYS[eqn.prim.name]]
+        ins = [self.strided(eqn, i) for i in attention.ARRAYS[op]]
         outs = [self.tensor(v) for v in eqn.outs]
-        stats = self.tensor(eqn.ins[4]) if backward else outs.pop()
+        known = [self.tensor(eqn.ins[4])] if op == "attention_backward" else []
+        stats = known or [outs.pop()] if op != "attention_joint" else []
         lengths = [self.tensor(eqn.ins[i]) for i in numbers.lengths]
         given = {"bias": numbers.bias, "mask": numbers.mask}
         pairs = {name: self.pair(eqn, i) for name, i in given.items() if i is not None}
-        results, written, scratch = outs[:3], [*outs, stats], None
-        if backward:
-            scratch = Tensor(ShapedArray((attention.scratch_size(shape),), wide))
-            written[-1] = scratch
-        dbias = outs[3] if backward and len(outs) > 3 else None
+        results, written, scratch = outs[: attention.RESULTS[op]], [*outs], None
+        if op == "attention":
+            written += stats
+        else:
+            size = attention.scratch_size(shape, op == "attention_joint")
+            scratch = Tensor(ShapedArray((size,), wide))
+            written.append(scratch)
+        dbias = next(iter(outs[len(results) :]), None)
         apart = [self.strides_of(v) for v in attention.strided_results(eqn)]
 
         def make(inner: Any) -> list[Step]:
             p, (sizes, block, ranges, shared) = eqn.params, shape
             operands = tuple(Strided(moved(t.place, at), strides) for t, at, strides in ins)
             found = tuple(Strided(t.place, s) for t, s in zip(results, apart, strict=True))
-            step = AttentionStep(dtype, sizes, operands, found, stats.place,
+            step = AttentionStep(op, dtype, sizes, operands, found,
+                                 next((t.place for t in stats), None),
                                  tuple(t.place for t in lengths), p["scale"], p["before"],
                                  p["after"], block, ranges,
                                  None if scratch is None else scratch.place)  # fmt: skip
@@ -351,7 +356,7 @@ class _BlockDrafter:
                 more |= {"dbias": Strided(dbias.place, steps), "dbias_size": dbias.aval.size}
             return [replace(step, shared=shared, **more)]
 
-        reads = [t for t, _, _ in (*ins, *pairs.values())] + lengths + ([stats] if backward else [])
+        reads = [t for t, _, _ in (*ins, *pairs.values())] + lengths + known
         self.add(reads, written, make)
         return True
 
@@ -495,6 +500,7 @@ _STEPS: dict[str, Callable[[_BlockDrafter, Eqn], bool]] = {
     "product": _BlockDrafter.dot,
     "attention": _BlockDrafter.attention,
     "attention_backward": _BlockDrafter.attention,
+    "attention_joint": _BlockDrafter.attention,
     "cond": _BlockDrafter.cond,
     "while": _BlockDrafter.while_,
     "scan": _BlockDrafter.scan,

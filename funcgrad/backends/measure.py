@@ -95,18 +95,20 @@ def _step(step: Step) -> Cost:
 
 
 def _attention(step: AttentionStep) -> Cost:
-    """Two products of all pairs that a window lets through, an exponential each; five backward."""
+    """Products of all pairs that a window lets through, an exponential each."""
     n = step.sizes
     pairs = sum(
         max(0, min(n.keys, n.keys if step.after is None else t + step.after + 1)
             - max(0, 0 if step.before is None else t - step.before))
         for t in range(n.queries)
     ) if (step.before, step.after) != (None, None) else n.queries * n.keys  # fmt: skip
-    products = 5 if step.backward else 2
+    products = {"attention": 2, "attention_backward": 5, "attention_joint": 6}[step.op]
     flops = n.batch * n.heads * pairs * (2.0 * products * n.features + 14)
     queries = n.batch * n.queries * n.heads * n.features
     keys = n.batch * n.keys * n.key_heads * n.features
-    moved = 4 * queries + 4 * keys if step.backward else 2 * queries + 2 * keys
+    arrays = len(step.ins) + len(step.outs)
+    of_keys = 2 if step.op == "attention" else 4
+    moved = (arrays - of_keys) * queries + of_keys * keys
     whole = (n.batch, n.heads, n.queries, n.keys)
     given = sum(
         math.prod(m for m, stride in zip(whole, x.strides, strict=True) if stride)

@@ -35,10 +35,11 @@ from funcgrad.ops.convert import convert_element_type_p
 from funcgrad.ops.reduce import or_p
 from funcgrad.ops.shape import reshape_p
 from funcgrad.ops.sort import sort_p
-from funcgrad.transforms.attention import FORMULAS, attention_tangent_p
+from funcgrad.transforms.attention import FORMULAS, attention_backward_p, attention_tangent_p
 
 if TYPE_CHECKING:
     from funcgrad.backends import (
+        attention_joint,
         convolution,
         depthwise,
         elements,
@@ -49,10 +50,20 @@ if TYPE_CHECKING:
         shuffles,
     )
 else:
-    convolution, depthwise, elements, panels, running, scans, scatters, shuffles = late(
+    (
+        attention_joint,
+        convolution,
+        depthwise,
+        elements,
+        panels,
+        running,
+        scans,
+        scatters,
+        shuffles,
+    ) = late(
         "funcgrad.backends",
-        *("convolution", "depthwise", "elements", "panels", "running", "scans", "scatters"),
-        "shuffles",
+        *("attention_joint", "convolution", "depthwise", "elements", "panels", "running"),
+        *("scans", "scatters", "shuffles"),
     )
 
 # What only transformations and users care for.
@@ -465,7 +476,10 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
                 eqn = shuffles.shuffle(eqn, used, made) or eqn
             used.update(a for a in eqn.ins if type(a) is Var)
             kept.append(eqn)
-    return Jaxpr(ins, _absorb_transposes(kept[::-1], outs), outs, jaxpr.names)
+    eqns = _absorb_transposes(kept[::-1], outs)
+    if any(e.prim is attention_backward_p for e in eqns):
+        eqns = attention_joint.join_attention(eqns, outs, _acts)
+    return Jaxpr(ins, eqns, outs, jaxpr.names)
 
 
 def _acts(eqn: Eqn) -> bool:

@@ -137,27 +137,30 @@ class Strided(NamedTuple):
 
 
 class AttentionStep(Record):
-    """`attention` or, where there is `scratch`, `attention_backward` (transforms.attention).
+    """`attention`, `attention_backward` (transforms.attention), or both
+    (backends.attention_joint), by the name of the op.
 
     ins: the op's operands but stats; outs: its results but stats; all with axes batch, place,
         head, feature
-    stats: (batch, head, 2, query), contiguous, in the dtype of sums
+    stats: (batch, head, 2, query), contiguous, in the dtype of sums; none in both
     lengths: none, or how many queries and how many keys count, int32 (batch)
     params: the op's
     block: queries a task of the forward pass has
     ranges: in how many ranges of keys the backward pass is cut
-    scratch: room for what `backends.attention.scratch_size` counts, in the dtype of sums
+    scratch: room for what `backends.attention.scratch_size` counts, in the dtype of sums; none
+        forward
     bias, mask, dbias: where they are there, of axes batch, head, query, key; dbias is contiguous.
         Strides are 0 along axes of size 1
     shared: of how many of the batch, and of how many key heads, a task of the backward pass is
     dbias_size: elements of dbias
     """
 
+    op: str
     dtype: np.dtype
     sizes: AttentionSizes
     ins: tuple[Strided, ...]
     outs: tuple[Strided, ...]
-    stats: Ref
+    stats: Ref | None
     lengths: tuple[Ref, ...]
     scale: float
     before: int | None
@@ -176,11 +179,6 @@ class AttentionStep(Record):
         """Which of bias, mask and dbias there are."""
         found = {"bias": self.bias, "mask": self.mask, "dbias": self.dbias}
         return {name: x for name, x in found.items() if x is not None}
-
-    @property
-    def backward(self) -> bool:
-        """Whether the step is `attention_backward`."""
-        return self.scratch is not None
 
 
 class HostStep(Record):
@@ -373,13 +371,12 @@ def _gemm_text(s: GemmStep) -> str:
 
 def _attention_text(s: AttentionStep) -> str:
     n = s.sizes
-    name = "attention_backward" if s.backward else "attention"
     window = f" before {s.before} after {s.after}" if (s.before, s.after) != (None, None) else ""
     ins, outs = (", ".join(f"{x.ref}{list(x.strides)}" for x in xs) for xs in (s.ins, s.outs))
-    rest = "".join(f", {r}" for r in (s.stats, *s.lengths))
+    rest = "".join(f", {r}" for r in (s.stats, *s.lengths) if r is not None)
     rest += "".join(f", {name} {x.ref}{list(x.strides)}" for name, x in s.pairs.items())
     return (
-        f"{name} {s.dtype.name} {n.batch}x{n.queries}x{n.keys}x{n.heads}/{n.key_heads}x"
+        f"{s.op} {s.dtype.name} {n.batch}x{n.queries}x{n.keys}x{n.heads}/{n.key_heads}x"
         f"{n.features}{window}: {outs} = {ins}{rest}"
     )
 

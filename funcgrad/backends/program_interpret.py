@@ -141,26 +141,28 @@ class _Machine:
         queries = (n.batch, n.queries, n.heads, n.features)
         keys = (n.batch, n.keys, n.key_heads, n.features)
 
-        def arrays(operands: Sequence[Strided]) -> list[np.ndarray]:
-            shapes = [queries, keys, keys, queries, queries]
+        def arrays(operands: Sequence[Strided], *shapes: tuple[int, ...]) -> list[np.ndarray]:
             return [self.strided(x.ref, s.dtype, shape, x.strides)
                     for x, shape in zip(operands, shapes, strict=False)]  # fmt: skip
 
-        shape = (n.batch, n.heads, 2, n.queries)
-        stats = self.memory(s.stats, math.prod(shape) * wide.itemsize).view(wide).reshape(shape)
+        stats = []
+        if s.stats is not None:
+            shape = (n.batch, n.heads, 2, n.queries)
+            flat = self.memory(s.stats, math.prod(shape) * wide.itemsize).view(wide)
+            stats.append(flat.reshape(shape))
         lengths = [self.memory(r, 4 * n.batch).view(np.int32) for r in s.lengths]
         params = {"scale": s.scale, "before": s.before, "after": s.after}
-        ins, outs = arrays(s.ins), arrays(s.outs)
+        q, k, v, *rest = arrays(s.ins, queries, keys, keys, queries, queries)
         given, dbias = self.attention_pairs(s)
-        if s.backward:
-            q, k, v, out, ct = ins
-            operands = q, k, v, out, stats, ct, *lengths, *given
-            params["bias_too"] = bool(dbias)
-            found = attention_backward_p.impl(np, *operands, **params)
-            outs += dbias
+        if s.op == "attention_backward":
+            out, ct = rest
+            operands = q, k, v, out, *stats, ct, *lengths, *given
+            found = attention_backward_p.impl(np, *operands, bias_too=bool(dbias), **params)
+            outs = arrays(s.outs, queries, keys, keys) + dbias
         else:
-            found = attention_p.impl(np, *ins, *lengths, *given, **params)
-            outs.append(stats)
+            prim = attention_p if s.op == "attention" else attention_joint_p
+            found = prim.impl(np, q, k, v, *rest, *lengths, *given, **params)
+            outs = arrays(s.outs, queries, queries, keys, keys) + stats
         for to, x in zip(outs, found, strict=True):
             to[...] = x
 

@@ -153,6 +153,14 @@ def _literal_is(atom: Atom, value: Any) -> bool:
     return isinstance(atom, Literal) and atom.value == value
 
 
+def _is_one(atom: Atom, made_by: dict) -> bool:
+    """Whether all elements are known to be 1: a literal, or one that is broadcast."""
+    eqn = made_by.get(atom) if isinstance(atom, Var) else None
+    if eqn is not None and eqn.prim.name == "broadcast_in_dim":
+        atom = eqn.ins[0]
+    return _literal_is(atom, 1)
+
+
 def _same_type(atom: Atom, out: Var) -> bool:
     return atom.aval.shape == out.aval.shape and atom.aval.dtype == out.aval.dtype
 
@@ -160,7 +168,7 @@ def _same_type(atom: Atom, out: Var) -> bool:
 def _times_one(eqn: Eqn, made_by: dict) -> Atom | None:
     x, y = eqn.ins
     for a, b in ((x, y), (y, x)):
-        if _literal_is(b, 1) and _same_type(a, eqn.outs[0]):
+        if _is_one(b, made_by) and _same_type(a, eqn.outs[0]):
             return a
     return None
 
@@ -185,7 +193,7 @@ def _plus_zero(eqn: Eqn, made_by: dict) -> Atom | None:
 
 def _over_one(eqn: Eqn, made_by: dict) -> Atom | None:
     x, y = eqn.ins
-    return x if _literal_is(y, 1) and _same_type(x, eqn.outs[0]) else None
+    return x if _is_one(y, made_by) and _same_type(x, eqn.outs[0]) else None
 
 
 def _no_conversion(eqn: Eqn, made_by: dict) -> Atom | None:

@@ -1,4 +1,4 @@
-"""Attention as generated code: one function a dtype and direction serves all shapes and strides.
+"""Attention as generated code: one function a dtype and op serves all shapes and strides.
 
 It takes a pointer to the i64 words of `attention_parts.CALL`; `words` and `pointers` say what they
 are for a step of a program.
@@ -15,6 +15,7 @@ from funcgrad.backends.attention import PACKED
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.attention_backward import Backward
 from funcgrad.backends.llvm.attention_forward import Forward
+from funcgrad.backends.llvm.attention_joint import Joint
 from funcgrad.backends.llvm.attention_parts import AXES, CALL, FAR, PAIR_AXES, Attention
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.gemm_pack import FORMATS
@@ -22,12 +23,19 @@ from funcgrad.backends.llvm.gemm_packers import provide_packers
 from funcgrad.backends.llvm.objects import generator
 from funcgrad.backends.program import AttentionStep, Ref
 
+# Operands and results of each op.
+_NAMES = {
+    "attention": (("q", "k", "v"), ("out",)),
+    "attention_backward": (("q", "k", "v", "out", "ct"), ("dq", "dk", "dv")),
+    "attention_joint": (("q", "k", "v", "ct"), ("out", "dq", "dk", "dv")),
+}
+
 
 @functools.cache
 def install(
-    dtype: str, backward: bool = False, pairs: bool = False, target: Engine | None = None
+    dtype: str, op: str = "attention", pairs: bool = False, target: Engine | None = None
 ) -> int:
-    """Compile the function of a dtype and direction, bind its symbol, and return its address.
+    """Compile the function of a dtype and op, bind its symbol, and return its address.
 
     pairs: the one that knows biases and masks
 
@@ -38,12 +46,15 @@ def install(
     pool.bind(target)
     scratch.bind(target)
     provide_packers(target, dtype)
-    name = symbol(dtype, backward, pairs)
+    name = symbol(dtype, op, pairs)
 
     def write() -> ir.Module:
         module = ir.Module("attention")
         parts = Attention(module, FORMATS[dtype], target.target)
-        (Backward if backward else Forward)(parts, name, pairs)
+        if op == "attention_joint":
+            Joint(parts, name)
+        else:
+            (Forward if op == "attention" else Backward)(parts, name, pairs)
         return module
 
     key = f"{name} {PACKED} {' '.join(map(generator, ('attention', 'gemm', 'vecmath_exp')))}"
@@ -52,9 +63,9 @@ def install(
     return library.address(name)
 
 
-def symbol(dtype: str, backward: bool = False, pairs: bool = False) -> str:
+def symbol(dtype: str, op: str = "attention", pairs: bool = False) -> str:
     """Name of the function that `install` compiles."""
-    return f"fg_attention{'_backward' * backward}{'_pairs' * pairs}_{dtype}"
+    return f"fg_{op}{'_pairs' * pairs}_{dtype}"
 
 
 def words(step: AttentionStep) -> list[int]:
@@ -81,15 +92,12 @@ def words(step: AttentionStep) -> list[int]:
 def pointers(step: AttentionStep) -> dict[str, Ref]:
     """What lies at the addresses among the words."""
     found = {name: x.ref for name, x in (_arrays(step) | step.pairs).items()}
-    found["stats"] = step.stats
     found |= dict(zip(("query_lengths", "key_lengths"), step.lengths, strict=False))
-    if step.scratch is not None:
-        found["scratch"] = step.scratch
-    return found
+    found |= {"stats": step.stats} if step.stats is not None else {}
+    return found | ({"scratch": step.scratch} if step.scratch is not None else {})
 
 
 def _arrays(step: AttentionStep) -> dict:
-    names = ("q", "k", "v", "out", "ct")[: len(step.ins)]
-    results = ("dq", "dk", "dv") if step.backward else ("out",)
+    names, results = _NAMES[step.op]
     ins = dict(zip(names, step.ins, strict=True))
     return ins | dict(zip(results, step.outs, strict=True))

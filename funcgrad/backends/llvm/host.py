@@ -276,7 +276,7 @@ class _Host:
         return copy
 
     def attention(self, s: AttentionStep) -> None:
-        symbol = attention.symbol(s.dtype.name, s.backward, bool(s.pairs))
+        symbol = attention.symbol(s.dtype.name, s.op, bool(s.pairs))
         self.module.declare(symbol, "void", ["ptr"])
         place = self.filled("attention", attention.words(s))
         pointers = attention.pointers(s)

@@ -41,7 +41,7 @@ def needs(program: Program) -> list[Callable[[], Any]]:
         if isinstance(s, GemmStep):
             found |= gemm_steps.product_needs(s)
         elif isinstance(s, AttentionStep):
-            form = s.dtype.name, s.backward, bool(s.pairs)
+            form = s.dtype.name, s.op, bool(s.pairs)
             found[form] = partial(attention.install, *form)
         elif isinstance(s, HostStep):
             found[(id(s),)] = partial(routines.routine, s)
@@ -90,5 +90,6 @@ def _written(s: Step) -> list[Ref]:
         return [s.to]
     if isinstance(s, AttentionStep):
         places = [x.ref for x in (*s.outs, *([s.dbias] if s.dbias else []))]
-        return [*places, s.scratch] if s.scratch is not None else [*places, s.stats]
+        more = (s.scratch, s.stats if s.op == "attention" else None)
+        return [*places, *(ref for ref in more if ref is not None)]
     return [s.c] if isinstance(s, GemmStep) else []

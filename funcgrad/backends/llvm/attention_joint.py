@@ -1,0 +1,408 @@
+"""Attention forward and backward in one: where a cotangent is there before the result is.
+
+An item is a key head of the batch: it has all keys, takes its queries in blocks, and keeps a
+block's scores against all keys. They become weights, which give the result and, still there, the
+cotangents: six products of all pairs where the two passes have seven, and one exponential for two.
+As in the backward pass, keys are lanes, and the sums of dk and dv are the item's own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.attention_ahead import Ahead
+from funcgrad.backends.llvm.attention_parts import CALL, Attention
+from funcgrad.backends.llvm.attention_rows import Rows
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_job import Record
+
+
+class _Task(NamedTuple):
+    """A task's place, and its memory."""
+
+    batch: Int
+    key_head: Int
+    queries: Int  # how many count
+    keys: Int
+    kt: ir.Value  # keys as columns, values as columns
+    vt: ir.Value
+    k: ir.Value  # keys as rows, values as rows
+    v: ir.Value
+    dk: ir.Value  # sums, [panel][feature][key]
+    dv: ir.Value
+    q: ir.Value  # queries as rows, cotangents as rows, of a block
+    ct: ir.Value
+    qt: ir.Value  # queries as columns, cotangents as columns
+    ctt: ir.Value
+    scores: ir.Value  # [panel][query][key]; then exponentials, then the cotangents of scores
+    weights: ir.Value  # [query][key] of a panel
+    dw: ir.Value  # the cotangents of weights
+    sums: ir.Value  # [query][feature]: of the result, then of dq
+    tops: ir.Value  # of each query a vector
+    totals: ir.Value
+    shift: ir.Value  # of each query a number
+    inverse: ir.Value
+    delta: ir.Value
+
+
+class _Block(NamedTuple):
+    """Queries [t, t + m) of a head, and the panels of keys that one of them sees."""
+
+    head: Int
+    t: Int
+    m: Int
+    low: Int
+    high: Int
+
+
+class _Seen(NamedTuple):
+    """Queries [low, low + m) of a block, which see keys of a panel; whole: all of them see all."""
+
+    low: Int
+    m: Int
+    key: Int
+    whole: Int
+
+
+class Joint:
+    """Writes `function`: void(ptr call)."""
+
+    def __init__(self, parts: Attention, symbol: str):
+        self.parts, self.rows = parts, Rows(parts)
+        self.block = self.rows.block
+        self.top, self.settle = self._top(), self._settle()
+        self.exponents, self.invert = self._exponents(), self._invert()
+        self.weigh, self.mixed = self._weigh(), self._mixed()
+        task = self._task()
+        code = Code(parts.module, symbol, [PTR], public=True)
+        call = Record(code, CALL, code.args[0])
+        parts.loop(code, task, code.args[0], call["batch"] * call["key_heads"])
+        code.ret()
+        self.function = code.function
+
+    def _task(self) -> ir.Function:
+        """Takes items: a key head each."""
+        parts = self.parts
+        code, call = parts.task("joint_task")
+        h, keys, rows, cols = call["features"], call["keys"], parts.rows, parts.cols
+        h_tiles, panels, block = h.ceil_div(rows), keys.ceil_div(cols), code.i64(self.block)
+        columns, sums = parts.panel(cols, h) * panels, h.round_up(rows) * cols * panels
+        by_row = parts.panel(cols, keys) * h.ceil_div(cols)
+        across = parts.panel(rows, h) * (self.block // rows)
+        along = parts.panel(rows, block) * h_tiles
+        sizes = [
+            columns, columns, by_row, by_row, sums, sums, across, across, along, along,
+            block * cols * panels, block * cols, block * cols, block * self.rows.size(call),
+            block * parts.lanes, block * parts.lanes, block, block, block,
+        ]  # fmt: skip
+        memory, places = parts.memory(code, sizes)
+        ahead = Ahead(parts, code, call, 4)
+        with parts.items(code) as (i, after):
+            batch, key_head = i // call["key_heads"], i % call["key_heads"]
+            b = _Task(batch, key_head, *parts.limits(code, call, batch), *places)
+            self._item(code, call, b, after, ahead)
+        code.call(parts.give, memory)
+        code.ret()
+        return code.function
+
+    def _item(self, code: Code, call: Record, b: _Task, after: Int, ahead: Ahead) -> None:
+        """All queries of a key head."""
+        parts, h, keys, cols = self.parts, call["features"], call["keys"], self.parts.cols
+        where, row_step = (b.batch, code.i64(0), b.key_head), parts.panel(cols, keys)
+        for name, by_column, by_row in (("k", b.kt, b.k), ("v", b.vt, b.v)):
+            p = parts.pointer(code, call, name, where)
+            apart, step = call[f"{name}_place"], call[f"{name}_feature"]
+            code.call(parts.pack_columns, by_column, p, keys, h, apart, step, parts.panel(cols, h))
+            code.call(parts.pack_columns, by_row, p, h, keys, step, apart, row_step)
+        size, group = h.round_up(parts.rows) * cols, call["heads"] // call["key_heads"]
+        for sums in (b.dk, b.dv):
+            parts.zero(code, sums, size * keys.ceil_div(cols))
+        with code.range(0, group) as g, code.range(0, call["queries"], self.block) as t:
+            m = (call["queries"] - t).min(self.block)
+            low, _ = parts.seen(code, call, t, b.keys)
+            _, high = parts.seen(code, call, (t + m).min(b.queries) - 1, b.keys)
+            high = (t < b.queries).select(high, low)
+            head = b.key_head * group + g
+            self._soon(code, call, b, head, t, after, ahead)
+            low, high = low // cols, high.ceil_div(cols)
+            self._queries(code, call, b, _Block(head, t, m, low, high.max(low)), ahead)
+        self._write(code, call, b, size)
+
+    def _soon(self, code: Code, call: Record, b: _Task, head: Int, t: Int, after: Int,
+              ahead: Ahead) -> None:  # fmt: skip
+        """What is needed after a block of queries: the next one, or an item's keys and values."""
+        parts, group = self.parts, call["heads"] // call["key_heads"]
+        next_t = t + self.block
+        more = next_t < call["queries"]
+        there = more | (head + 1 < (b.key_head + 1) * group)
+        x, t = more.select(head, head + 1), more.select(next_t, 0)
+        count = there.select((call["queries"] - t).min(self.block), 0)
+        ahead.begin()
+        for i, name in enumerate(("q", "ct")):
+            ahead.add(i, name, (b.batch, t, x), count)
+        after_it = (~there & (after < call["batch"] * call["key_heads"])).select(call["keys"], 0)
+        batch, key_head = after // call["key_heads"], after % call["key_heads"]
+        for i, name in enumerate("kv", 2):
+            ahead.add(i, name, (batch, code.i64(0), key_head), after_it)
+        tiles = call["keys"].ceil_div(parts.cols) * (2 * self.block // parts.rows)
+        ahead.spread(tiles)
+
+    def _queries(self, code: Code, call: Record, b: _Task, at: _Block, ahead: Ahead) -> None:
+        """A block of queries with all keys that one of them sees."""
+        parts, h, size = self.parts, call["features"], self.rows.size(call)
+        rows, cols, acc = parts.rows, parts.cols, parts.acc
+        across, along = parts.panel(rows, h), parts.panel(rows, code.i64(self.block))
+        for name, by_row, by_column in (("q", b.q, b.qt), ("ct", b.ct, b.ctt)):
+            p = parts.pointer(code, call, name, (b.batch, at.t, at.head))
+            apart, step = call[f"{name}_place"], call[f"{name}_feature"]
+            code.call(parts.pack_rows, by_row, p, at.m, h, apart, step, across)
+            code.call(parts.pack_rows, by_column, p, h, at.m, step, apart, along)
+        with code.range(0, at.m * parts.lanes, parts.lanes) as i:
+            parts.store(code, parts.value(-math.inf), b.tops, i)
+            parts.store(code, parts.value(0.0), b.totals, i)
+        with code.range(at.low, at.high) as p:
+            self._scores(code, call, b, at, p, ahead)
+        code.call(self.settle, call.pointer, b.tops, b.shift, at.m)
+        with code.range(at.low, at.high) as p:
+            seen = self._seen(code, call, b, at, p)
+            scores = code.at(b.scores, (p * self.block + seen.low) * cols, acc)
+            totals = code.at(b.totals, seen.low * parts.lanes, acc)
+            shift = code.at(b.shift, seen.low, acc)
+            code.call(self.exponents, call.pointer, scores, shift, totals, seen.m)
+        code.call(self.invert, b.totals, b.inverse, at.m)
+        self._across(code, call, b, at, b.v, ahead)
+        end = at.t + at.m
+        code.call(self.mixed, call.pointer, b.sums, b.inverse, b.batch, at.head, at.t, at.m)
+        code.call(self.rows.delta, call.pointer, b.batch, at.head, at.t, end)
+        deltas = self.rows.deltas(code, call, b.batch, at.head, at.t)
+        with code.range(at.low, at.high) as p:
+            self._panel(code, call, b, at, p, deltas, ahead)
+        self._across(code, call, b, at, b.k, ahead)
+        first = code.at(b.sums, 0 - at.t * size, acc)
+        code.call(self.rows.finish, call.pointer, first, b.batch, at.head, at.t, end)
+
+    def _seen(self, code: Code, call: Record, b: _Task, at: _Block, p: Int) -> _Seen:
+        parts, cols = self.parts, self.parts.cols
+        key, stop = p * cols, (at.t + at.m).min(b.queries)
+        end = (key + cols).min(b.keys)
+        low = ((key - call["last"] + 1).max(at.t) - at.t).min(at.m) // parts.rows * parts.rows
+        high = ((end - call["first"]).min(stop) - at.t).max(low)
+        first = at.t + low
+        whole_low, _ = parts.seen(code, call, at.t + high - 1, b.keys)
+        _, whole_high = parts.seen(code, call, first, b.keys)
+        whole = ((whole_low <= key) & (whole_high >= key + cols)).select(1, 0)
+        return _Seen(low, high - low, key, whole)
+
+    def _scores(self, code: Code, call: Record, b: _Task, at: _Block, p: Int,
+                ahead: Ahead) -> None:  # fmt: skip
+        """A panel's scores, and what is the largest yet; 0 for queries that see none of it."""
+        parts, h, cols = self.parts, call["features"], self.parts.cols
+        seen, across = self._seen(code, call, b, at, p), parts.panel(parts.rows, h)
+        panel = code.at(b.scores, p * (self.block * cols), parts.acc)
+        scores = code.at(panel, seen.low * cols, parts.acc)
+        q = code.at(b.q, seen.low // parts.rows * across, parts.acc)
+        kt = code.at(b.kt, p * parts.panel(cols, h), parts.acc)
+        parts.product(code, seen.m, h, q, across, kt, scores, add=False, ahead=ahead)
+        # Sums of a query's row are computed for whole tiles of rows.
+        parts.zero(code, panel, seen.low * cols)
+        behind = seen.low + seen.m
+        rest = at.m.round_up(parts.rows) - behind
+        parts.zero(code, code.at(panel, behind * cols, parts.acc), rest * cols)
+        tops = code.at(b.tops, seen.low * parts.lanes, parts.acc)
+        code.call(self.top, call.pointer, scores, tops, seen.m, at.t + seen.low, seen.key, b.keys,
+                  seen.whole)  # fmt: skip
+
+    def _across(self, code: Code, call: Record, b: _Task, at: _Block, x: ir.Value,
+                ahead: Ahead) -> None:  # fmt: skip
+        """sums = what lies in `scores` times rows of x."""
+        parts, rows, cols, acc = self.parts, self.parts.rows, self.parts.cols, self.parts.acc
+        h, size, step = call["features"], self.rows.size(call), parts.panel(cols, call["keys"])
+        parts.zero(code, b.sums, at.m.round_up(rows) * size)
+        with code.range(0, at.m, rows) as i:
+            first, _ = parts.seen(code, call, at.t + i, b.keys)
+            _, last = parts.seen(code, call, at.t + (i + rows).min(at.m) - 1, b.keys)
+            start, stop = (first // cols).max(at.low), last.ceil_div(cols).min(at.high)
+            count = call["keys"].min(stop * cols) - start * cols
+            with code.when(start < stop), code.range(0, h, cols) as j:
+                c = code.at(b.sums, i * size + j, acc)
+                a = code.at(b.scores, (start * self.block + i) * cols, acc)
+                y = code.at(x, j // cols * step + start * (cols * cols), acc)
+                code.call(parts.across_panels(), count, a, self.block * cols, y, c, size)
+                ahead.fetch()
+
+    def _panel(self, code: Code, call: Record, b: _Task, at: _Block, p: Int, deltas: ir.Value,
+               ahead: Ahead) -> None:  # fmt: skip
+        """Weights of a panel, the cotangents of its scores, and what they add to dk and dv."""
+        parts, h, rows, cols = self.parts, call["features"], self.parts.rows, self.parts.cols
+        seen, across = self._seen(code, call, b, at, p), parts.panel(rows, h)
+        along, size = parts.panel(rows, code.i64(self.block)), h.round_up(rows) * cols
+        ct = code.at(b.ct, seen.low // rows * across, parts.acc)
+        vt = code.at(b.vt, p * parts.panel(cols, h), parts.acc)
+        parts.product(code, seen.m, h, ct, across, vt, b.dw, add=False, ahead=ahead)
+        ds = code.at(b.scores, (p * self.block + seen.low) * cols, parts.acc)
+        inverse = code.at(b.inverse, seen.low, parts.acc)
+        delta = code.at(deltas, seen.low, parts.acc)
+        code.call(self.weigh, call.pointer, ds, b.weights, b.dw, inverse, delta, seen.m,
+                  at.t + seen.low, seen.key, b.keys, seen.whole)  # fmt: skip
+        for x, y, to in ((b.ctt, b.weights, b.dv), (b.qt, ds, b.dk)):
+            tiles = code.at(x, seen.low * rows, parts.acc)
+            sums = code.at(to, p * size, parts.acc)
+            parts.product(code, h, seen.m, tiles, along, y, sums, add=True, ahead=ahead)
+
+    def _write(self, code: Code, call: Record, b: _Task, size: Int) -> None:
+        parts, cols = self.parts, self.parts.cols
+        scale, keys = parts.scale(code, call), call["keys"]
+        with code.range(0, keys, cols) as j:
+            where = (b.batch, j, b.key_head)
+            for name, sums, factor in (("dk", b.dk, scale), ("dv", b.dv, parts.value(1.0))):
+                for v in range(parts.tile.vectors):
+                    parts.store(code, factor, b.weights, v * parts.lanes)
+                source = code.at(sums, j // cols * size, parts.acc)
+                to = parts.pointer(code, call, name, where)
+                apart, step = call[f"{name}_place"], call[f"{name}_feature"]
+                code.call(parts.write_turned(), source, b.weights, to, (keys - j).min(cols),
+                          call["features"], apart, step)  # fmt: skip
+
+    # ---- functions of some rows
+
+    def _each_row(self, code: Code, call: Record, m: ir.Value, t: ir.Value, s: ir.Value,
+                  keys: ir.Value, whole: ir.Value, row) -> None:  # fmt: skip
+        """row(i, inside) for each, where inside is None or says which lanes see which keys."""
+        parts, b = self.parts, code.b
+        places = [parts.counting(code, s, v) for v in range(parts.tile.vectors)]
+        with code.either(whole.ne(0)) as (yes, no):
+            with yes, code.range(0, m) as i:
+                row(i, None)
+            with no, code.range(0, m) as i:
+                low, high = (parts.number(code, x) for x in parts.seen(code, call, t + i, keys))
+                row(i, [b.and_(b.icmp_signed(">=", place, low), b.icmp_signed("<", place, high))
+                        for place in places])  # fmt: skip
+
+    def _top(self) -> ir.Function:
+        """void(call, scores, tops, m, t, s, keys, whole): scores of hidden keys become -inf, and
+        tops the largest."""
+        code = Code(self.parts.module, "joint_top", [PTR] * 3 + [I64] * 5)
+        pointer, scores, tops, *sizes = code.args
+        call, parts = Record(code, CALL, pointer), self.parts
+
+        def row(i: Int, inside: list[ir.Value] | None) -> None:
+            top = parts.load(code, tops, i * parts.lanes)
+            for v in range(parts.tile.vectors):
+                at = i * parts.cols + v * parts.lanes
+                x = parts.load(code, scores, at)
+                if inside is not None:
+                    x = code.b.select(inside[v], x, parts.value(-math.inf))
+                    parts.store(code, x, scores, at)
+                top = parts.largest(code, x, top)
+            parts.store(code, top, tops, i * parts.lanes)
+
+        self._each_row(code, call, *sizes, row)
+        code.ret()
+        return code.function
+
+    def _settle(self) -> ir.Function:
+        """void(call, tops, shift, m): what is taken from each query's scaled scores."""
+        code = Code(self.parts.module, "joint_settle", [PTR] * 3 + [I64])
+        pointer, tops, shift, m = code.args
+        call, parts = Record(code, CALL, pointer), self.parts
+        scale = code.b.extract_element(parts.scale(code, call, 1 / math.log(2)), I32(0))
+        zero = ir.Constant(parts.acc, 0.0)
+        with code.range(0, m) as i:
+            x, count = parts.load(code, tops, i * parts.lanes), parts.lanes
+            while count > 1:
+                count //= 2
+                x = parts.largest(code, code.part(x, 0, count), code.part(x, count, count))
+            top = code.b.extract_element(x, I32(0))
+            # Queries that see no key: any shift will do.
+            none = code.b.fcmp_ordered("==", top, ir.Constant(parts.acc, -math.inf))
+            top = code.b.select(none, zero, code.b.fmul(top, scale))
+            code.store(top, code.at(shift, i, parts.acc))
+        code.ret()
+        return code.function
+
+    def _exponents(self) -> ir.Function:
+        """void(call, scores, shift, totals, m): scores become exponentials, added to totals."""
+        code = Code(self.parts.module, "joint_exponents", [PTR] * 4 + [I64])
+        pointer, scores, shift, totals, m = code.args
+        call, parts = Record(code, CALL, pointer), self.parts
+        scale = parts.scale(code, call, 1 / math.log(2))
+        with code.range(0, m) as i:
+            less = code.load(code.at(shift, i, parts.acc), parts.acc)
+            less = code.splat(code.b.fneg(less), parts.lanes)
+            total = parts.load(code, totals, i * parts.lanes)
+            for v in range(parts.tile.vectors):
+                at = i * parts.cols + v * parts.lanes
+                x = parts.exp2(code, parts.fma(code, parts.load(code, scores, at), scale, less))
+                parts.store(code, x, scores, at)
+                total = code.b.fadd(total, x)
+            parts.store(code, total, totals, i * parts.lanes)
+        code.ret()
+        return code.function
+
+    def _invert(self) -> ir.Function:
+        """void(totals, inverse, m): the factors that make exponentials weights; 0 without keys."""
+        code = Code(self.parts.module, "joint_invert", [PTR] * 2 + [I64])
+        totals, inverse, m = code.args
+        parts = self.parts
+        zero, one = (ir.Constant(parts.acc, x) for x in (0.0, 1.0))
+        with code.range(0, m) as i:
+            total = code.lane_sum(parts.load(code, totals, i * parts.lanes))
+            none = code.b.fcmp_ordered("==", total, zero)
+            x = code.b.select(none, zero, code.b.fdiv(one, total))
+            code.store(x, code.at(inverse, i, parts.acc))
+        code.ret()
+        return code.function
+
+    def _mixed(self) -> ir.Function:
+        """void(call, sums, inverse, batch, head, t, m): the result's rows from t on; 0 without
+        keys, whatever values are."""
+        code = Code(self.parts.module, "joint_mixed", [PTR] * 3 + [I64] * 4)
+        pointer, sums, inverse, batch, head, t, m = code.args
+        call, parts, lanes = Record(code, CALL, pointer), self.parts, self.parts.lanes
+        h, storage, size = call["features"], parts.fmt.storage, self.rows.size(call)
+        whole = call["out_feature"].eq(1).select(h // lanes * lanes, 0)
+        with code.range(0, m) as i:
+            row = code.at(sums, i * size, parts.acc)
+            to = parts.pointer(code, call, "out", (batch, t + i, head))
+            factor = code.load(code.at(inverse, i, parts.acc), parts.acc)
+            zero = ir.Constant(parts.acc, 0.0)
+            none = code.b.fcmp_ordered("==", factor, zero)
+            many = code.splat(factor, lanes)
+            with code.range(0, whole, lanes) as j:
+                x = code.b.fmul(parts.load(code, row, j), many)
+                x = code.b.select(none, parts.value(0.0), x)
+                parts.write(code, x, code.at(to, j, storage))
+            with code.range(whole, h) as j:
+                x = code.b.fmul(code.load(code.at(row, j, parts.acc), parts.acc), factor)
+                x = code.b.select(none, zero, x)
+                parts.write(code, x, code.at(to, j * call["out_feature"], storage))
+        code.ret()
+        return code.function
+
+    def _weigh(self) -> ir.Function:
+        """void(call, ds, weights, dw, inverse, delta, m, t, s, keys, whole): exponentials in ds
+        become weights, and there the cotangents of scores."""
+        code = Code(self.parts.module, "joint_weigh", [PTR] * 6 + [I64] * 5)
+        pointer, ds, weights, dw, inverse, delta, *sizes = code.args
+        call, parts = Record(code, CALL, pointer), self.parts
+
+        def row(i: Int, inside: list[ir.Value] | None) -> None:
+            factor, less = (
+                code.splat(code.load(code.at(p, i, parts.acc), parts.acc), parts.lanes)
+                for p in (inverse, delta)
+            )
+            for v in range(parts.tile.vectors):
+                at = i * parts.cols + v * parts.lanes
+                x = code.b.fmul(parts.load(code, ds, at), factor)
+                parts.store(code, x, weights, at)
+                y = code.b.fmul(x, code.b.fsub(parts.load(code, dw, at), less))
+                if inside is not None:
+                    y = code.b.select(inside[v], y, parts.value(0.0))
+                parts.store(code, y, ds, at)
+
+        self._each_row(code, call, *sizes, row)
+        code.ret()
+        return code.function
