@@ -103,7 +103,8 @@ def scratch_size(shape: Shape, joint: bool = False) -> int:
     """How many elements of temporary memory the backward pass needs: a number a row, and the sums
     of dq of each range, unless tasks have them."""
     s = shape.sizes
-    if joint or shape.ranges == 1 and s.queries * (s.heads // s.key_heads) <= PACKED:
+    own = shape.ranges == 1 and s.queries * (s.heads // s.key_heads) <= PACKED
+    if joint or own:
         return s.batch * s.heads * s.queries
     row = max(-(-s.features // c) * c for c in COLUMNS)
     items = s.batch * s.heads

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends import loops_interpret
+from funcgrad.backends.attention_joint import attention_joint_p
 from funcgrad.backends.exchanges import exchange_arrays
 from funcgrad.backends.program import (
     AttentionStep,
