@@ -19,6 +19,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": BF16}
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13, "float16": 4e-3, "bfloat16": 3e-2}
 NAMES = ("out", "stats", "dq", "dk", "dv", "dbias")
+JOINT = ("joint out", "joint dq", "joint dk", "joint dv")
 # batch, queries, keys, heads, key heads, features, before, after, block, ranges
 SHAPES = [
     (1, 1, 1, 1, 1, 1, None, None, 128, 1),
@@ -67,18 +68,23 @@ def spread(x):
     return Strided(Ref("arena"), spans(x.shape, [s // x.itemsize for s in x.strides]))
 
 
-def step_of(dtype, shape, ins, outs, lengths, scratch=None, **more):
+def step_of(dtype, shape, ins, outs, lengths, scratch=None, op="attention", **more):
     *sizes, before, after, block, ranges = shape
     refs = tuple(Ref("arena") for _ in lengths)
     return AttentionStep(
-        np.dtype(dtype), AttentionSizes(*sizes), tuple(map(strided, ins)),
+        op, np.dtype(dtype), AttentionSizes(*sizes), tuple(map(strided, ins)),
         tuple(map(strided, outs)), Ref("arena"), refs, 0.3, before, after, block, ranges, scratch,
         **more,
     )  # fmt: skip
 
 
+def compiled(dtype, op="attention", pairs=False, target=None):
+    """The function of an op."""
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, op, pairs, target))
+
+
 def both(shape, dtype, layout="plain", target=None, lengths=()):
-    """(got, wanted) of both directions: out, stats, dq, dk, dv."""
+    """(got, wanted), by name: both directions, each by itself, then jointly."""
     b, t, s, n, k, h, before, after, _, ranges = shape
     rng, kind = np.random.default_rng(sum(shape[:6])), np.dtype(DTYPES[dtype])
     wide = wide_dtype(kind)
@@ -89,22 +95,31 @@ def both(shape, dtype, layout="plain", target=None, lengths=()):
     operands = q, key, v, out, stats, ct, *lengths
     wanted = [out, stats, *attention_backward_p.impl(np, *operands, bias_too=False, **params)]
     q, key, v, out, ct = (laid_out(x, layout) for x in (q, key, v, out, ct))
-    got = [laid_out(np.full_like(x, np.nan), layout) for x in (q, q, key, v)]
-    got_stats = np.full((b, n, 2, t), np.nan, wide)
-    names = dict(zip(("query_lengths", "key_lengths"), lengths, strict=False))
-    kinds = [
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, backward, target=target))
-        for backward in (False, True)
-    ]
-    step = step_of(kind, shape, (q, key, v), got[:1], lengths)
-    call(kinds[0], step, {"q": q, "k": key, "v": v, "out": got[0]}, {"stats": got_stats, **names})
+    found, joint = (
+        [laid_out(np.full_like(x, np.nan), layout) for x in (q, q, key, v)] for _ in range(2)
+    )
     size = b * n * t + ranges * b * n * (t + 32) * -(-h // 96) * 96
     scratch = np.full(size, np.nan, wide)
-    step = step_of(kind, shape, (q, key, v, out, ct), got[1:], lengths, Ref("arena"))
-    given = (q, key, v, out, ct, *got[1:])
-    arrays = dict(zip(("q", "k", "v", "out", "ct", "dq", "dk", "dv"), given, strict=True))
-    call(kinds[1], step, arrays, {"stats": stats, "scratch": scratch, **names})
-    return [got[0], got_stats, *got[1:]], wanted
+    got_stats = np.full((b, n, 2, t), np.nan, wide)
+    rest = dict(zip(("query_lengths", "key_lengths"), lengths, strict=False))
+    everything = {"q": q, "k": key, "v": v, "out": out, "ct": ct}
+
+    def run(op, names, results, given, **more):
+        ins = {name: everything[name] for name in names}
+        room = None if op == "attention" else Ref("arena")
+        cut = (*shape[:-1], 1) if op == "attention_joint" else shape
+        step = step_of(kind, cut, ins.values(), results.values(), lengths, room, op)
+        call(compiled(dtype, op, target=target), step, ins | results, {**given, **more, **rest})
+
+    cotangents = ("dq", "dk", "dv")
+    run("attention", ("q", "k", "v"), {"out": found[0]}, {"stats": got_stats})
+    results = dict(zip(cotangents, found[1:], strict=True))
+    run("attention_backward", tuple(everything), results, {"stats": stats}, scratch=scratch)
+    results = dict(zip(("out", *cotangents), joint, strict=True))
+    run("attention_joint", ("q", "k", "v", "ct"), results, {"scratch": scratch})
+    names, wanted = (*NAMES[:5], *JOINT), [*wanted, wanted[0], *wanted[2:]]
+    got = [found[0], got_stats, *found[1:], *joint]
+    return dict(zip(names, got, strict=True)), dict(zip(names, wanted, strict=True))
 
 
 # shapes of bias and mask, for 2 items of a batch and 4 heads
@@ -120,7 +135,7 @@ PAIRS = {
 
 
 def with_pairs(name, dtype, layout="plain", target=None, ranges=2):
-    """(got, wanted) of both directions with a bias or mask: out, stats, dq, dk, dv, dbias."""
+    """(got, wanted), by name, of both directions with a bias or mask."""
     rng, kind = np.random.default_rng(len(name)), np.dtype(DTYPES[dtype])
     wide, (bias, mask) = wide_dtype(kind), PAIRS[name]
     shape = (2, 130, 300, 4, 2, 16, None, 250, 128, ranges)
@@ -143,8 +158,7 @@ def with_pairs(name, dtype, layout="plain", target=None, ranges=2):
     pairs = {a: laid_out(x, layout) for a, x in pairs.items()}
     given = {a: spread(x) for a, x in pairs.items()}
     forward, backward = (
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, way, True, target))
-        for way in (False, True)
+        compiled(dtype, op, True, target) for op in ("attention", "attention_backward")
     )
     got = [np.full_like(x, np.nan) for x in (out, stats, *back)]
     step = step_of(kind, shape, (q, k, v), got[:1], (), **given)
@@ -154,7 +168,8 @@ def with_pairs(name, dtype, layout="plain", target=None, ranges=2):
         given |= {"dbias": spread(got[5]), "dbias_size": got[5].size, "shared": shared}
         pairs["dbias"] = got[5]
     scratch = np.full(2 * 4 * 130 + ranges * 8 * 162 * 96, np.nan, wide)
-    step = step_of(kind, shape, (q, k, v, out, ct), got[2:5], (), Ref("arena"), **given)
+    step = step_of(kind, shape, (q, k, v, out, ct), got[2:5], (), Ref("arena"),
+                   "attention_backward", **given)  # fmt: skip
     arrays = {
         "q": q,
         "k": k,
@@ -164,12 +179,13 @@ def with_pairs(name, dtype, layout="plain", target=None, ranges=2):
         **dict(zip(("dq", "dk", "dv"), got[2:5], strict=True)),
     }
     call(backward, step, arrays | pairs, {"stats": stats, "scratch": scratch})
-    return got, [out, stats, *back]
+    wanted = [out, stats, *back]
+    return dict(zip(NAMES, got, strict=False)), dict(zip(NAMES, wanted, strict=False))
 
 
 def check(got, wanted, dtype):
-    for name, g, w in zip(NAMES, got, wanted, strict=False):
-        g, w = (np.asarray(x).astype(np.float64) for x in (g, w))
+    for name in wanted:
+        g, w = (np.asarray(x[name]).astype(np.float64) for x in (got, wanted))
         size = np.abs(w[np.isfinite(w)]).max(initial=1)
         tolerance = TOLERANCE[dtype] * size
         if name == "dbias":
@@ -222,9 +238,10 @@ def test_lengths(ranges):
     lengths = (np.int32([80, 33, 0, 1000, 50]), np.int32([300, 77, 20, 999, -4]))
     got, wanted = both(shape, "float32", lengths=lengths)
     check(got, wanted, "float32")
-    for nothing in (got[0][2], got[0][4], got[0][1, 33:]):
-        assert not nothing.any()
-    assert np.isposinf(got[1][2, :, 0]).all()
+    for name in ("out", "joint out"):
+        for nothing in (got[name][2], got[name][4], got[name][1, 33:]):
+            assert not nothing.any()
+    assert np.isposinf(got["stats"][2, :, 0]).all()
 
 
 @pytest.mark.parametrize("ranges", [1, 2])
@@ -235,13 +252,15 @@ def test_threads_change_nothing(threads, ranges):
     wanted, _ = both(shape, "float32")
     pool.set_num_threads(threads)
     got, _ = both(shape, "float32")
+    for name in wanted:
+        np.testing.assert_array_equal(got[name], wanted[name])
     for name in ("of all", "mask"):
-        got.extend(with_pairs(name, "float32")[0])
+        got, _ = with_pairs(name, "float32")
         pool.set_num_threads(1)
-        wanted.extend(with_pairs(name, "float32")[0])
+        wanted, _ = with_pairs(name, "float32")
         pool.set_num_threads(threads)
-    for g, w in zip(got, wanted, strict=True):
-        np.testing.assert_array_equal(g, w)
+        for x in wanted:
+            np.testing.assert_array_equal(got[x], wanted[x])
 
 
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
@@ -258,6 +277,22 @@ def test_other_targets(dtype, cpu):
         check(*with_pairs(name, dtype, target=target), dtype)
 
 
+def forward(q, k, v):
+    """The result and the statistics, by themselves; the result, jointly."""
+    b, t, n, h = q.shape
+    shape = (b, t, k.shape[1], n, k.shape[2], h, None, None, 128, 1)
+    out, joint, *more = (np.zeros_like(q) for _ in range(5))
+    stats, scratch = np.zeros((b, n, 2, t), "f4"), np.zeros(b * n * t, "f4")
+    step = step_of(np.float32, shape, (q, k, v), (out,), ())
+    call(compiled("float32"), step, {"q": q, "k": k, "v": v, "out": out}, {"stats": stats})
+    results = dict(zip(("out", "dq", "dk", "dv"), (joint, *more), strict=True))
+    step = step_of(np.float32, shape, (q, k, v, q), results.values(), (), Ref("arena"),
+                   "attention_joint")  # fmt: skip
+    arrays = {"q": q, "k": k, "v": v, "ct": q} | results
+    call(compiled("float32", "attention_joint"), step, arrays, {"scratch": scratch})
+    return out, stats, joint
+
+
 @pytest.mark.parametrize("place", ["q", "k", "v"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nan_reaches_what_it_should(place, value):
@@ -265,15 +300,11 @@ def test_nan_reaches_what_it_should(place, value):
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=(1, 40, 1, 16)).astype("f4") for _ in "qkv")
     {"q": q, "k": k, "v": v}[place][0, 7, 0, 3] = value
-    shape = (1, 40, 40, 1, 1, 16, None, None, 128, 1)
-    out, stats = np.zeros_like(q), np.zeros((1, 1, 2, 40), "f4")
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install("float32"))
-    step = step_of(np.float32, shape, (q, k, v), (out,), ())
-    call(function, step, {"q": q, "k": k, "v": v, "out": out}, {"stats": stats})
     wanted, _ = attention_p.impl(np, q, k, v, scale=0.3, before=None, after=None)
-    np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted))
     finite = np.isfinite(wanted)
-    np.testing.assert_allclose(out[finite], wanted[finite], rtol=1e-4, atol=1e-5)
+    for out in forward(q, k, v)[::2]:
+        np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted))
+        np.testing.assert_allclose(out[finite], wanted[finite], rtol=1e-4, atol=1e-5)
 
 
 def test_large_scores():
@@ -281,12 +312,9 @@ def test_large_scores():
     rng = np.random.default_rng(1)
     q, k = (100 * rng.normal(size=(1, 50, 2, 32)).astype("f4") for _ in "qk")
     v = rng.normal(size=(1, 50, 2, 32)).astype("f4")
-    out, stats = np.zeros_like(q), np.zeros((1, 2, 2, 50), "f4")
-    shape = (1, 50, 50, 2, 2, 32, None, None, 128, 1)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install("float32"))
-    step = step_of(np.float32, shape, (q, k, v), (out,), ())
-    call(function, step, {"q": q, "k": k, "v": v, "out": out}, {"stats": stats})
+    out, stats, joint = forward(q, k, v)
     wide = [x.astype(np.float64) for x in (q, k, v)]
     wanted, sums = attention_p.impl(np, *wide, scale=0.3, before=None, after=None)
-    np.testing.assert_allclose(out, wanted, rtol=2e-2, atol=2e-2)
+    for found in (out, joint):
+        np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)
     np.testing.assert_allclose(stats.sum(2), sums.sum(2), rtol=1e-5)
