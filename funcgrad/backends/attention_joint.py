@@ -36,7 +36,7 @@ def join_attention(
 
     outs: the program's results; acts: whether an equation does more than to give results
     """
-    made = {e.outs[1]: e for e in eqns if e.prim is attention_p and _is_joined(e)}
+    made: dict[Any, Eqn] = {e.outs[1]: e for e in eqns if e.prim is attention_p and _is_joined(e)}
     backward = [e for e in eqns if made and e.prim is attention_backward_p and e.ins[4] in made]
     for eqn in backward:
         forward = made[eqn.ins[4]]

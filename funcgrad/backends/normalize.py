@@ -476,7 +476,7 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
                 eqn = shuffles.shuffle(eqn, used, made) or eqn
             used.update(a for a in eqn.ins if type(a) is Var)
             kept.append(eqn)
-    eqns = _absorb_transposes(kept[::-1], outs)
+    eqns: Sequence[Eqn] = _absorb_transposes(kept[::-1], outs)
     if any(e.prim is attention_backward_p for e in eqns):
         eqns = attention_joint.join_attention(eqns, outs, _acts)
     return Jaxpr(ins, eqns, outs, jaxpr.names)

@@ -9,6 +9,7 @@ As in the backward pass, keys are lanes, and the sums of dk and dv are the item'
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -18,6 +19,8 @@ from funcgrad.backends.llvm.attention_parts import CALL, Attention
 from funcgrad.backends.llvm.attention_rows import Rows
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import Record
+
+_Row = Callable[[Int, list[ir.Value] | None], None]
 
 
 class _Task(NamedTuple):
@@ -268,9 +271,12 @@ class Joint:
 
     # ---- functions of some rows
 
-    def _each_row(self, code: Code, call: Record, m: ir.Value, t: ir.Value, s: ir.Value,
-                  keys: ir.Value, whole: ir.Value, row) -> None:  # fmt: skip
-        """row(i, inside) for each, where inside is None or says which lanes see which keys."""
+    def _each_row(self, code: Code, call: Record, sizes: Sequence[Int], row: _Row) -> None:
+        """row(i, inside) for each, where inside is None or says which lanes see which keys.
+
+        sizes: m, t, s, keys, whole: how many rows from query t on, panels from key s on
+        """
+        m, t, s, keys, whole = sizes
         parts, b = self.parts, code.b
         places = [parts.counting(code, s, v) for v in range(parts.tile.vectors)]
         with code.either(whole.ne(0)) as (yes, no):
@@ -299,7 +305,7 @@ class Joint:
                 top = parts.largest(code, x, top)
             parts.store(code, top, tops, i * parts.lanes)
 
-        self._each_row(code, call, *sizes, row)
+        self._each_row(code, call, sizes, row)
         code.ret()
         return code.function
 
@@ -403,6 +409,6 @@ class Joint:
                     y = code.b.select(inside[v], y, parts.value(0.0))
                 parts.store(code, y, ds, at)
 
-        self._each_row(code, call, *sizes, row)
+        self._each_row(code, call, sizes, row)
         code.ret()
         return code.function
