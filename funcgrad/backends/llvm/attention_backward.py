@@ -180,7 +180,7 @@ class Backward:
             self._soon(code, call, b, number, g, at, (low, high, before), after, ahead)
             self._queries(code, call, b, number, g, at, before, ahead)
         met.set(before.max(high))
-        self._write(code, call, b, s, n)
+        self.tiles.write_keys(code, call, b, s, n)
 
     def _soon(self, code: Code, call: Record, b: _Task, number: Int, g: Int, at: _Span,
               span: tuple[Int, Int, Int], after: Int, ahead: Ahead) -> None:  # fmt: skip
@@ -224,21 +224,6 @@ class Backward:
         cols, rows = self.parts.cols, self.parts.rows
         tiles = (at.m.ceil_div(rows) + call["features"].ceil_div(cols) * -(-cols // rows)) * 2
         ahead.spread(at.n.ceil_div(self.parts.cols) * tiles)
-
-    def _write(self, code: Code, call: Record, b: _Task, s: Int, n: Int) -> None:
-        """The gradients of n keys and values from s on."""
-        parts, cols, size = self.parts, self.parts.cols, self.rows.size(call)
-        factors = b.weights
-        for name, sums in (("dk", b.dk), ("dv", b.dv)):
-            factor = parts.scale(code, call) if name == "dk" else parts.value(1.0)
-            for v in range(parts.tile.vectors):
-                parts.store(code, factor, factors, v * parts.lanes)
-            with code.range(0, n, cols) as j:
-                to = parts.pointer(code, call, name, (b.batch, s + j, b.key_head))
-                source = code.at(sums, j * size, parts.acc)
-                code.call(self.tiles.write_rows(), source, size, factors, to, (n - j).min(cols),
-                          call["features"], call[f"{name}_place"],
-                          call[f"{name}_feature"])  # fmt: skip
 
     def _packed(self, code: Code, call: Record, b: _Task, g: Int, t: Int) -> _Task:
         """With the places of the packed queries, from number t on, of head number g of those that

@@ -17,6 +17,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.attention_ahead import Ahead
 from funcgrad.backends.llvm.attention_parts import CALL, Attention
 from funcgrad.backends.llvm.attention_rows import Rows
+from funcgrad.backends.llvm.attention_tiles import Tiles
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import Record
 
@@ -34,12 +35,10 @@ class _Task(NamedTuple):
     vt: ir.Value
     k: ir.Value  # keys as rows, values as rows
     v: ir.Value
-    dk: ir.Value  # sums, [panel][feature][key]
+    dk: ir.Value  # sums, [key][feature]
     dv: ir.Value
     q: ir.Value  # queries as rows, cotangents as rows, of a block
     ct: ir.Value
-    qt: ir.Value  # queries as columns, cotangents as columns
-    ctt: ir.Value
     scores: ir.Value  # [panel][query][key]; then exponentials, then the cotangents of scores
     weights: ir.Value  # [query][key] of a panel
     dw: ir.Value  # the cotangents of weights
@@ -48,7 +47,6 @@ class _Task(NamedTuple):
     totals: ir.Value
     shift: ir.Value  # of each query a number
     inverse: ir.Value
-    delta: ir.Value
 
 
 class _Block(NamedTuple):
@@ -62,23 +60,24 @@ class _Block(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """Queries [low, low + m) of a block, which see keys of a panel; whole: all of them see all."""
+    """Queries [low, low + m) of a block, which see keys of a panel, whose first one is `key`."""
 
     low: Int
     m: Int
     key: Int
-    whole: Int
+    late: Int  # so many of them see no key of the last lanes
 
 
 class Joint:
     """Writes `function`: void(ptr call)."""
 
     def __init__(self, parts: Attention, symbol: str):
-        self.parts, self.rows = parts, Rows(parts)
+        self.parts, self.rows, self.tiles = parts, Rows(parts), Tiles(parts)
         self.block = self.rows.block
+        # How far panels of scores are apart: tiles write rows behind the last.
+        self.panel = (self.block + parts.rows + parts.lanes) * parts.cols
         self.top, self.settle = self._top(), self._settle()
-        self.exponents, self.invert = self._exponents(), self._invert()
-        self.weigh, self.mixed = self._weigh(), self._mixed()
+        self.exponents, self.invert, self.weigh = self._exponents(), self._invert(), self._weigh()
         task = self._task()
         code = Code(parts.module, symbol, [PTR], public=True)
         call = Record(code, CALL, code.args[0])
@@ -90,16 +89,15 @@ class Joint:
         """Takes items: a key head each."""
         parts = self.parts
         code, call = parts.task("joint_task")
-        h, keys, rows, cols = call["features"], call["keys"], parts.rows, parts.cols
-        h_tiles, panels, block = h.ceil_div(rows), keys.ceil_div(cols), code.i64(self.block)
-        columns, sums = parts.panel(cols, h) * panels, h.round_up(rows) * cols * panels
-        by_row = parts.panel(cols, keys) * h.ceil_div(cols)
-        across = parts.panel(rows, h) * (self.block // rows)
-        along = parts.panel(rows, block) * h_tiles
+        h, keys, cols, size = call["features"], call["keys"], parts.cols, self.rows.size(call)
+        panels, h_panels, block = keys.ceil_div(cols), h.ceil_div(cols), code.i64(self.block)
+        columns, by_row = parts.panel(cols, h) * panels, parts.panel(cols, keys) * h_panels
+        sums, queries = size * keys.round_up(cols), self.tiles.step(block) * h_panels
+        scores, rows = code.i64(self.panel), code.i64(self.block + parts.rows)
         sizes = [
-            columns, columns, by_row, by_row, sums, sums, across, across, along, along,
-            block * cols * panels, block * cols, block * cols, block * self.rows.size(call),
-            block * parts.lanes, block * parts.lanes, block, block, block,
+            columns, columns, by_row, by_row, sums, sums, queries, queries,
+            scores * panels, scores, scores, rows * size,
+            block * parts.lanes, block * parts.lanes, block, block,
         ]  # fmt: skip
         memory, places = parts.memory(code, sizes)
         ahead = Ahead(parts, code, call, 4)
@@ -120,9 +118,9 @@ class Joint:
             apart, step = call[f"{name}_place"], call[f"{name}_feature"]
             code.call(parts.pack_columns, by_column, p, keys, h, apart, step, parts.panel(cols, h))
             code.call(parts.pack_columns, by_row, p, h, keys, step, apart, row_step)
-        size, group = h.round_up(parts.rows) * cols, call["heads"] // call["key_heads"]
         for sums in (b.dk, b.dv):
-            parts.zero(code, sums, size * keys.ceil_div(cols))
+            parts.zero(code, sums, keys.round_up(cols) * self.rows.size(call))
+        group = call["heads"] // call["key_heads"]
         with code.range(0, group) as g, code.range(0, call["queries"], self.block) as t:
             m = (call["queries"] - t).min(self.block)
             low, _ = parts.seen(code, call, t, b.keys)
@@ -132,7 +130,7 @@ class Joint:
             self._soon(code, call, b, head, t, after, ahead)
             low, high = low // cols, high.ceil_div(cols)
             self._queries(code, call, b, _Block(head, t, m, low, high.max(low)), ahead)
-        self._write(code, call, b, size)
+        self.tiles.write_keys(code, call, b, code.i64(0), keys)
 
     def _soon(self, code: Code, call: Record, b: _Task, head: Int, t: Int, after: Int,
               ahead: Ahead) -> None:  # fmt: skip
@@ -146,23 +144,21 @@ class Joint:
         ahead.begin()
         for i, name in enumerate(("q", "ct")):
             ahead.add(i, name, (b.batch, t, x), count)
-        after_it = (~there & (after < call["batch"] * call["key_heads"])).select(call["keys"], 0)
+        next_item = ~there & (after < call["batch"] * call["key_heads"])
         batch, key_head = after // call["key_heads"], after % call["key_heads"]
         for i, name in enumerate("kv", 2):
-            ahead.add(i, name, (batch, code.i64(0), key_head), after_it)
-        tiles = call["keys"].ceil_div(parts.cols) * (2 * self.block // parts.rows)
-        ahead.spread(tiles)
+            where = (batch, code.i64(0), key_head)
+            ahead.add(i, name, where, next_item.select(call["keys"], 0))
+        ahead.spread(call["keys"].ceil_div(parts.cols) * (2 * self.block // parts.rows))
 
     def _queries(self, code: Code, call: Record, b: _Task, at: _Block, ahead: Ahead) -> None:
         """A block of queries with all keys that one of them sees."""
-        parts, h, size = self.parts, call["features"], self.rows.size(call)
-        rows, cols, acc = parts.rows, parts.cols, parts.acc
-        across, along = parts.panel(rows, h), parts.panel(rows, code.i64(self.block))
-        for name, by_row, by_column in (("q", b.q, b.qt), ("ct", b.ct, b.ctt)):
+        parts, h, size, cols = self.parts, call["features"], self.rows.size(call), self.parts.cols
+        acc, end = parts.acc, at.t + at.m
+        for name, to in (("q", b.q), ("ct", b.ct)):
             p = parts.pointer(code, call, name, (b.batch, at.t, at.head))
-            apart, step = call[f"{name}_place"], call[f"{name}_feature"]
-            code.call(parts.pack_rows, by_row, p, at.m, h, apart, step, across)
-            code.call(parts.pack_rows, by_column, p, h, at.m, step, apart, along)
+            code.call(parts.pack_columns, to, p, h, at.m, call[f"{name}_feature"],
+                      call[f"{name}_place"], self._query_step(code))  # fmt: skip
         with code.range(0, at.m * parts.lanes, parts.lanes) as i:
             parts.store(code, parts.value(-math.inf), b.tops, i)
             parts.store(code, parts.value(0.0), b.totals, i)
@@ -170,127 +166,131 @@ class Joint:
             self._scores(code, call, b, at, p, ahead)
         code.call(self.settle, call.pointer, b.tops, b.shift, at.m)
         with code.range(at.low, at.high) as p:
-            seen = self._seen(code, call, b, at, p)
-            scores = code.at(b.scores, (p * self.block + seen.low) * cols, acc)
+            seen = self._seen(call, b, at, p)
+            scores = code.at(b.scores, p * self.panel + seen.low * cols, acc)
             totals = code.at(b.totals, seen.low * parts.lanes, acc)
             shift = code.at(b.shift, seen.low, acc)
             code.call(self.exponents, call.pointer, scores, shift, totals, seen.m)
         code.call(self.invert, b.totals, b.inverse, at.m)
-        self._across(code, call, b, at, b.v, ahead)
-        end = at.t + at.m
-        code.call(self.mixed, call.pointer, b.sums, b.inverse, b.batch, at.head, at.t, at.m)
+        self._along_keys(code, call, b, at, b.v, ahead)
+        out = parts.pointer(code, call, "out", (b.batch, at.t, at.head))
+        code.call(self.tiles.write_rows(), b.sums, size, b.inverse, out, at.m, h,
+                  call["out_place"], call["out_feature"])  # fmt: skip
         code.call(self.rows.delta, call.pointer, b.batch, at.head, at.t, end)
         deltas = self.rows.deltas(code, call, b.batch, at.head, at.t)
         with code.range(at.low, at.high) as p:
             self._panel(code, call, b, at, p, deltas, ahead)
-        self._across(code, call, b, at, b.k, ahead)
+        self._along_keys(code, call, b, at, b.k, ahead)
         first = code.at(b.sums, 0 - at.t * size, acc)
         code.call(self.rows.finish, call.pointer, first, b.batch, at.head, at.t, end)
 
-    def _seen(self, code: Code, call: Record, b: _Task, at: _Block, p: Int) -> _Seen:
+    def _query_step(self, code: Code) -> Int:
+        """How far panels of queries are apart."""
+        return self.tiles.step(code.i64(self.block))
+
+    def _seen(self, call: Record, b: _Task, at: _Block, p: Int) -> _Seen:
         parts, cols = self.parts, self.parts.cols
         key, stop = p * cols, (at.t + at.m).min(b.queries)
         end = (key + cols).min(b.keys)
-        low = ((key - call["last"] + 1).max(at.t) - at.t).min(at.m) // parts.rows * parts.rows
-        high = ((end - call["first"]).min(stop) - at.t).max(low)
-        first = at.t + low
-        whole_low, _ = parts.seen(code, call, at.t + high - 1, b.keys)
-        _, whole_high = parts.seen(code, call, first, b.keys)
-        whole = ((whole_low <= key) & (whole_high >= key + cols)).select(1, 0)
-        return _Seen(low, high - low, key, whole)
+        low = ((key - call["last"] + 1).max(at.t) - at.t).min(at.m)
+        m = ((end - call["first"]).min(stop) - at.t).max(low) - low
+        late = key + (cols - parts.lanes) - call["last"] + 1 - (at.t + low)
+        return _Seen(low, m, key, late.max(0).min(m))
+
+    def _product(self, code: Code, call: Record, seen: _Seen, rows: ir.Value, columns: ir.Value,
+                 to: ir.Value, ahead: Ahead) -> None:  # fmt: skip
+        """Rows of the block's, those that see keys of a panel, times the panel's columns."""
+        cols, step, acc = self.parts.cols, self._query_step(code), self.parts.acc
+        for start, stop, early in ((code.i64(0), seen.late, True), (seen.late, seen.m, False)):
+            a = code.at(rows, (seen.low + start) * cols, acc)
+            c = code.at(to, start * cols, acc)
+            self.tiles.along(code, stop - start, call["features"], a, step, columns, c, ahead,
+                             early=early)  # fmt: skip
 
     def _scores(self, code: Code, call: Record, b: _Task, at: _Block, p: Int,
                 ahead: Ahead) -> None:  # fmt: skip
         """A panel's scores, and what is the largest yet; 0 for queries that see none of it."""
         parts, h, cols = self.parts, call["features"], self.parts.cols
-        seen, across = self._seen(code, call, b, at, p), parts.panel(parts.rows, h)
-        panel = code.at(b.scores, p * (self.block * cols), parts.acc)
+        seen = self._seen(call, b, at, p)
+        panel = code.at(b.scores, p * self.panel, parts.acc)
         scores = code.at(panel, seen.low * cols, parts.acc)
-        q = code.at(b.q, seen.low // parts.rows * across, parts.acc)
-        kt = code.at(b.kt, p * parts.panel(cols, h), parts.acc)
-        parts.product(code, seen.m, h, q, across, kt, scores, add=False, ahead=ahead)
+        columns = code.at(b.kt, p * parts.panel(cols, h), parts.acc)
+        self._product(code, call, seen, b.q, columns, scores, ahead)
         # Sums of a query's row are computed for whole tiles of rows.
         parts.zero(code, panel, seen.low * cols)
         behind = seen.low + seen.m
         rest = at.m.round_up(parts.rows) - behind
         parts.zero(code, code.at(panel, behind * cols, parts.acc), rest * cols)
         tops = code.at(b.tops, seen.low * parts.lanes, parts.acc)
-        code.call(self.top, call.pointer, scores, tops, seen.m, at.t + seen.low, seen.key, b.keys,
-                  seen.whole)  # fmt: skip
+        code.call(self.top, call.pointer, scores, tops, seen.m, at.t + seen.low, seen.key, b.keys)
 
-    def _across(self, code: Code, call: Record, b: _Task, at: _Block, x: ir.Value,
-                ahead: Ahead) -> None:  # fmt: skip
+    def _along_keys(self, code: Code, call: Record, b: _Task, at: _Block, x: ir.Value,
+                    ahead: Ahead) -> None:  # fmt: skip
         """sums = what lies in `scores` times rows of x."""
         parts, rows, cols, acc = self.parts, self.parts.rows, self.parts.cols, self.parts.acc
-        h, size, step = call["features"], self.rows.size(call), parts.panel(cols, call["keys"])
+        size, step = self.rows.size(call), parts.panel(cols, call["keys"])
         parts.zero(code, b.sums, at.m.round_up(rows) * size)
         with code.range(0, at.m, rows) as i:
             first, _ = parts.seen(code, call, at.t + i, b.keys)
             _, last = parts.seen(code, call, at.t + (i + rows).min(at.m) - 1, b.keys)
-            start, stop = (first // cols).max(at.low), last.ceil_div(cols).min(at.high)
-            count = call["keys"].min(stop * cols) - start * cols
-            with code.when(start < stop), code.range(0, h, cols) as j:
-                c = code.at(b.sums, i * size + j, acc)
-                a = code.at(b.scores, (start * self.block + i) * cols, acc)
-                y = code.at(x, j // cols * step + start * (cols * cols), acc)
-                code.call(parts.across_panels(), count, a, self.block * cols, y, c, size)
-                ahead.fetch()
+            start = (first // cols).max(at.low)
+            count = last.min(at.high * cols) - start * cols
+            with code.when(count > 0):
+                c = code.at(b.sums, i * size, acc)
+                a = code.at(b.scores, start * self.panel + i * cols, acc)
+                y = code.at(x, start * (cols * cols), acc)
+                self.tiles.along_all(code, (at.m - i).min(rows), count, a, code.i64(self.panel), y,
+                                     step, c, call["features"], ahead)  # fmt: skip
 
     def _panel(self, code: Code, call: Record, b: _Task, at: _Block, p: Int, deltas: ir.Value,
                ahead: Ahead) -> None:  # fmt: skip
         """Weights of a panel, the cotangents of its scores, and what they add to dk and dv."""
-        parts, h, rows, cols = self.parts, call["features"], self.parts.rows, self.parts.cols
-        seen, across = self._seen(code, call, b, at, p), parts.panel(rows, h)
-        along, size = parts.panel(rows, code.i64(self.block)), h.round_up(rows) * cols
-        ct = code.at(b.ct, seen.low // rows * across, parts.acc)
-        vt = code.at(b.vt, p * parts.panel(cols, h), parts.acc)
-        parts.product(code, seen.m, h, ct, across, vt, b.dw, add=False, ahead=ahead)
-        ds = code.at(b.scores, (p * self.block + seen.low) * cols, parts.acc)
-        inverse = code.at(b.inverse, seen.low, parts.acc)
-        delta = code.at(deltas, seen.low, parts.acc)
-        code.call(self.weigh, call.pointer, ds, b.weights, b.dw, inverse, delta, seen.m,
-                  at.t + seen.low, seen.key, b.keys, seen.whole)  # fmt: skip
-        for x, y, to in ((b.ctt, b.weights, b.dv), (b.qt, ds, b.dk)):
-            tiles = code.at(x, seen.low * rows, parts.acc)
-            sums = code.at(to, p * size, parts.acc)
-            parts.product(code, h, seen.m, tiles, along, y, sums, add=True, ahead=ahead)
+        parts, h, cols, acc = self.parts, call["features"], self.parts.cols, self.parts.acc
+        seen, size = self._seen(call, b, at, p), self.rows.size(call)
+        first = at.t + seen.low
+        columns = code.at(b.vt, p * parts.panel(cols, h), acc)
+        self._product(code, call, seen, b.ct, columns, b.dw, ahead)
+        ds = code.at(b.scores, p * self.panel + seen.low * cols, acc)
+        inverse, delta = (code.at(x, seen.low, acc) for x in (b.inverse, deltas))
+        code.call(self.weigh, call.pointer, ds, b.weights, b.dw, inverse, delta, seen.m, first,
+                  seen.key, b.keys)  # fmt: skip
 
-    def _write(self, code: Code, call: Record, b: _Task, size: Int) -> None:
-        parts, cols = self.parts, self.parts.cols
-        scale, keys = parts.scale(code, call), call["keys"]
-        with code.range(0, keys, cols) as j:
-            where = (b.batch, j, b.key_head)
-            for name, sums, factor in (("dk", b.dk, scale), ("dv", b.dv, parts.value(1.0))):
-                for v in range(parts.tile.vectors):
-                    parts.store(code, factor, b.weights, v * parts.lanes)
-                source = code.at(sums, j // cols * size, parts.acc)
-                to = parts.pointer(code, call, name, where)
-                apart, step = call[f"{name}_place"], call[f"{name}_feature"]
-                code.call(parts.write_turned(), source, b.weights, to, (keys - j).min(cols),
-                          call["features"], apart, step)  # fmt: skip
+        def of_keys(i: int, rows: int) -> tuple[Int, Int]:
+            """The queries of the block that see some keys of the panel."""
+            start = (seen.key + i - call["last"] + 1 - first).max(0)
+            return start, (seen.key + (i + rows - 1) - call["first"] + 1 - first).min(seen.m)
+
+        lanes = (call["keys"] - seen.key).min(cols)
+        for x, y, to in ((b.ct, b.weights, b.dv), (b.q, ds, b.dk)):
+            sums = code.at(to, p * (size * cols), acc)
+            x = code.at(x, seen.low * cols, acc)
+            self.tiles.across(code, lanes, h, y, of_keys, x, self._query_step(code), sums, ahead)
 
     # ---- functions of some rows
 
     def _each_row(self, code: Code, call: Record, sizes: Sequence[Int], row: _Row) -> None:
         """row(i, inside) for each, where inside is None or says which lanes see which keys.
 
-        sizes: m, t, s, keys, whole: how many rows from query t on, panels from key s on
+        sizes: m, t, s, keys: so many rows from query t on; a panel from key s on, of so many keys
         """
-        m, t, s, keys, whole = sizes
-        parts, b = self.parts, code.b
+        (m, t, s, keys), parts, b = sizes, self.parts, code.b
+        cols = parts.cols
         places = [parts.counting(code, s, v) for v in range(parts.tile.vectors)]
-        with code.either(whole.ne(0)) as (yes, no):
-            with yes, code.range(0, m) as i:
-                row(i, None)
-            with no, code.range(0, m) as i:
-                low, high = (parts.number(code, x) for x in parts.seen(code, call, t + i, keys))
-                row(i, [b.and_(b.icmp_signed(">=", place, low), b.icmp_signed("<", place, high))
-                        for place in places])  # fmt: skip
+        # The queries that see all keys of the panel, which those before and behind don't.
+        end = (s + cols <= keys).select((s - call["first"] + 1 - t).max(0).min(m), 0)
+        start = (s + cols - call["last"] - t).max(0).min(end)
+        with code.range(start, end) as i:
+            row(i, None)
+        with code.range(0, start + m - end) as i:
+            i = (i < start).select(i, i - start + end)
+            low, high = (parts.number(code, x) for x in parts.seen(code, call, t + i, keys))
+            row(i, [b.and_(b.icmp_signed(">=", place, low), b.icmp_signed("<", place, high))
+                    for place in places])  # fmt: skip
 
     def _top(self) -> ir.Function:
-        """void(call, scores, tops, m, t, s, keys, whole): scores of hidden keys become -inf, and
+        """void(call, scores, tops, m, t, s, keys): scores of hidden keys become -inf, and
         tops the largest."""
-        code = Code(self.parts.module, "joint_top", [PTR] * 3 + [I64] * 5)
+        code = Code(self.parts.module, "joint_top", [PTR] * 3 + [I64] * 4)
         pointer, scores, tops, *sizes = code.args
         call, parts = Record(code, CALL, pointer), self.parts
 
@@ -362,36 +362,10 @@ class Joint:
         code.ret()
         return code.function
 
-    def _mixed(self) -> ir.Function:
-        """void(call, sums, inverse, batch, head, t, m): the result's rows from t on; 0 without
-        keys, whatever values are."""
-        code = Code(self.parts.module, "joint_mixed", [PTR] * 3 + [I64] * 4)
-        pointer, sums, inverse, batch, head, t, m = code.args
-        call, parts, lanes = Record(code, CALL, pointer), self.parts, self.parts.lanes
-        h, storage, size = call["features"], parts.fmt.storage, self.rows.size(call)
-        whole = call["out_feature"].eq(1).select(h // lanes * lanes, 0)
-        with code.range(0, m) as i:
-            row = code.at(sums, i * size, parts.acc)
-            to = parts.pointer(code, call, "out", (batch, t + i, head))
-            factor = code.load(code.at(inverse, i, parts.acc), parts.acc)
-            zero = ir.Constant(parts.acc, 0.0)
-            none = code.b.fcmp_ordered("==", factor, zero)
-            many = code.splat(factor, lanes)
-            with code.range(0, whole, lanes) as j:
-                x = code.b.fmul(parts.load(code, row, j), many)
-                x = code.b.select(none, parts.value(0.0), x)
-                parts.write(code, x, code.at(to, j, storage))
-            with code.range(whole, h) as j:
-                x = code.b.fmul(code.load(code.at(row, j, parts.acc), parts.acc), factor)
-                x = code.b.select(none, zero, x)
-                parts.write(code, x, code.at(to, j * call["out_feature"], storage))
-        code.ret()
-        return code.function
-
     def _weigh(self) -> ir.Function:
-        """void(call, ds, weights, dw, inverse, delta, m, t, s, keys, whole): exponentials in ds
+        """void(call, ds, weights, dw, inverse, delta, m, t, s, keys): exponentials in ds
         become weights, and there the cotangents of scores."""
-        code = Code(self.parts.module, "joint_weigh", [PTR] * 6 + [I64] * 5)
+        code = Code(self.parts.module, "joint_weigh", [PTR] * 6 + [I64] * 4)
         pointer, ds, weights, dw, inverse, delta, *sizes = code.args
         call, parts = Record(code, CALL, pointer), self.parts
 

@@ -1,4 +1,4 @@
-"""What forward and backward of the generated attention share: the call in memory, register tiles,
+"""What forward and backward of the generated attention share: the call in memory,
 exponentials and logarithms of vectors, and which keys a query sees.
 
 A query t sees the keys from max(0, t + first) to min(keys, t + last), the latter excluded.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
@@ -21,7 +20,6 @@ from funcgrad.backends.llvm.gemm_build import (
     Code,
     Functions,
     Int,
-    Variable,
     declare,
 )
 from funcgrad.backends.llvm.gemm_job import Record
@@ -31,16 +29,12 @@ from funcgrad.backends.llvm.gemm_pack import (
     Tile,
     constant,
     narrow,
-    transpose,
     widen,
 )
 from funcgrad.backends.llvm.gemm_packers import packer
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.llvm.vecmath_exp import EXP2
 from funcgrad.core.record import replace
-
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.attention_ahead import Ahead
 
 # Arrays of batch, place, head and feature, with a stride in elements for each of these axes.
 AXES = ("batch", "place", "head", "feature")
@@ -87,95 +81,7 @@ class Attention(Functions):
         self.limit.type = PTR
         self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
-        self.pack_rows = packer(module, self.rows, self.tile, fmt)
         self.pack_columns = packer(module, self.cols, self.tile, fmt)
-
-    # ---- products of register tiles
-
-    def tile_product(self, rows: int, add: bool) -> ir.Function:
-        """void(k, a, b, c, c_rs): c = (or +=) Σ a[kk, i]·b[kk, j] for rows × cols elements of
-        packed panels a and b."""
-        name = f"tile{rows}{'_add' if add else ''}"
-        return self.once(name, lambda name: self._tile_product(name, rows, add))
-
-    def _tile_product(self, name: str, rows: int, add: bool) -> ir.Function:
-        code = Code(self.module, name, [I64, PTR, PTR, PTR, I64])
-        k, a, b, c, c_rs = code.args
-        acc = self._accumulators(code, rows)
-        with code.range(0, k) as kk:
-            pa = code.at(a, kk * self.rows, self.acc)
-            self._outer(code, acc, pa, 1, code.at(b, kk * self.cols, self.acc))
-        self._put(code, acc, c, c_rs, add)
-        code.ret()
-        return code.function
-
-    def across_panels(self) -> ir.Function:
-        """void(k, a, apart, b, c, c_rs): c += Σ a[i, kk]·b[kk, j] for rows × cols elements, where
-        each `cols` of kk are a panel of a: its rows follow each other, and the next one begins
-        `apart` elements on."""
-        return self.once("across_panels", self._across_panels)
-
-    def _across_panels(self, name: str) -> ir.Function:
-        code = Code(self.module, name, [I64, PTR, I64, PTR, PTR, I64])
-        k, a, apart, b, c, c_rs = code.args
-        acc = self._accumulators(code, self.rows)
-        with code.range(0, k, self.cols) as start:
-            panel = code.at(a, start // self.cols * apart, self.acc)
-            rows = code.at(b, start * self.cols, self.acc)
-            with code.range(0, (k - start).min(self.cols)) as kk:
-                pb = code.at(rows, kk * self.cols, self.acc)
-                self._outer(code, acc, code.at(panel, kk, self.acc), self.cols, pb)
-        self._put(code, acc, c, c_rs, add=True)
-        code.ret()
-        return code.function
-
-    def _accumulators(self, code: Code, rows: int) -> list[list[Variable]]:
-        zero, vectors = ir.Constant(self.vec, None), self.tile.vectors
-        return [[code.variable(self.vec, zero) for _ in range(vectors)] for _ in range(rows)]
-
-    def _outer(
-        self, code: Code, acc: list[list[Variable]], a: ir.Value, apart: int, b: ir.Value
-    ) -> None:
-        """Adds a[i·apart]·b[j]."""
-        ys = [self.load(code, b, v * self.lanes) for v in range(self.tile.vectors)]
-        for i, row in enumerate(acc):
-            x = code.splat(code.load(code.at(a, i * apart, self.acc), self.acc), self.lanes)
-            for slot, y in zip(row, ys, strict=True):
-                slot.set(self.fma(code, x, y, slot.get()))
-
-    def _put(
-        self, code: Code, acc: list[list[Variable]], c: ir.Value, c_rs: Int, add: bool
-    ) -> None:
-        for i, row in enumerate(acc):
-            for v, slot in enumerate(row):
-                p, x = code.at(c, c_rs * i + v * self.lanes, self.acc), slot.get()
-                if add:
-                    x = code.b.fadd(code.load(p, self.vec, self.width), x)
-                code.store(x, p, self.width)
-
-    def product(self, code: Code, m: Int, k: Int, a: ir.Value, step: Int, b: ir.Value,
-                c: ir.Value, add: bool, ahead: Ahead) -> None:  # fmt: skip
-        """c[m, cols] = (or +=) a·b for panels of a that begin every `step` elements.
-
-        Rows of c up to a multiple of the tile's are overwritten. Meanwhile, some of what is needed
-        later is fetched.
-        """
-        with code.range(0, m, self.rows) as i:
-            pa = code.at(a, i // self.rows * step, self.acc)
-            pc = code.at(c, i * self.cols, self.acc)
-            self._choose(code, m - i, (k, pa, b, pc, code.i64(self.cols)), add, self.heights)
-            ahead.fetch()
-
-    def _choose(self, code: Code, left: Int, args: Sequence, add: bool, heights: list[int]) -> None:
-        """The shortest tile that has the rows that are left."""
-        if len(heights) == 1:
-            code.call(self.tile_product(heights[0], add), *args)
-            return
-        with code.either(left > heights[-2]) as (taller, fits):
-            with taller:
-                code.call(self.tile_product(heights[-1], add), *args)
-            with fits:
-                self._choose(code, left, args, add, heights[:-1])
 
     def panel(self, width: int, k: Int) -> Int:
         """Room for a packed panel, with what packing may write behind it."""
@@ -272,39 +178,6 @@ class Attention(Functions):
         """Stores a vector or scalar of the accumulator's type as the storage type."""
         y = x if self.fmt.storage == self.acc else narrow(code, self.fmt, x)
         code.store(y, to, self.fmt.bytes)
-
-    def write_turned(self) -> ir.Function:
-        """void(source, columns, to, n, h, sn, sh): to[j·sn + i·sh] = source[i, j]·columns[j] for
-        j < n ≤ cols and i < h."""
-        return self.once("write_turned", self._write_turned)
-
-    def _write_turned(self, name: str) -> ir.Function:
-        code = Code(self.module, name, [PTR, PTR, PTR, I64, I64, I64, I64])
-        source, columns, to, n, h, sn, sh = code.args
-        lanes, storage = self.lanes, self.fmt.storage
-        whole = sh.eq(1).select(h // lanes * lanes, 0)
-        with code.range(0, n, lanes) as j:
-            factor = self.load(code, columns, j)
-            count = (n - j).min(lanes)
-            with code.range(0, whole, lanes) as i:
-                rows = []
-                for r in range(lanes):
-                    x = self.load(code, source, (i + r) * self.cols + j)
-                    rows.append(code.b.fmul(x, factor))
-                buffer = code.variable(self.vec, count=lanes).slot
-                for r, column in enumerate(transpose(code, rows)):
-                    code.store(column, code.at(buffer, r, self.vec))
-                with code.range(0, count) as c:
-                    x = code.load(code.at(buffer, c, self.vec), self.vec)
-                    self.write(code, x, code.at(to, (j + c) * sn + i, storage))
-        with code.range(0, n) as j:
-            factor = code.load(code.at(columns, j, self.acc), self.acc)
-            with code.range(whole, h) as i:
-                x = code.load(code.at(source, i * self.cols + j, self.acc), self.acc)
-                x = code.b.fmul(x, factor)
-                self.write(code, x, code.at(to, j * sn + i * sh, storage))
-        code.ret()
-        return code.function
 
     def widened(self, code: Code, p: ir.Value, kind: ir.Type) -> ir.Value:
         """A scalar or vector of the storage type in memory, in the accumulator's type."""

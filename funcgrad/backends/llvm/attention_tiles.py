@@ -9,17 +9,34 @@ and are written without being turned. What a tile's rows don't see is left out o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm.attention_ahead import Ahead
 from funcgrad.backends.llvm.attention_parts import Attention
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Functions, Int, Variable
+from funcgrad.backends.llvm.gemm_job import Record
 
 ROWS = 8  # of a tile, at most
 # For a part of a tile's rows, the first and how many: which rows of both operands count, from the
 # first to the one behind the last.
 Seen = Callable[[int, int], tuple[Int, Int]]
+
+
+class OfKeys(Protocol):
+    """A key head of an item of the batch, its sums of dk and dv, and room for a panel."""
+
+    @property
+    def batch(self) -> Int: ...
+    @property
+    def key_head(self) -> Int: ...
+    @property
+    def dk(self) -> ir.Value: ...
+    @property
+    def dv(self) -> ir.Value: ...
+    @property
+    def weights(self) -> ir.Value: ...
 
 
 class Tiles(Functions):
@@ -225,3 +242,17 @@ class Tiles(Functions):
                 parts.write(code, x, code.at(out, i * sh, parts.fmt.storage))
         code.ret()
         return code.function
+
+    def write_keys(self, code: Code, call: Record, b: OfKeys, s: Int, n: Int) -> None:
+        """The cotangents of n keys and values from number s on."""
+        parts, size = self.parts, call["features"].round_up(self.cols)
+        for name, sums in (("dk", b.dk), ("dv", b.dv)):
+            factor = parts.scale(code, call) if name == "dk" else parts.value(1.0)
+            for v in range(self.vectors):
+                parts.store(code, factor, b.weights, v * self.lanes)
+            with code.range(0, n, self.cols) as j:
+                to = parts.pointer(code, call, name, (b.batch, s + j, b.key_head))
+                source = code.at(sums, j * size, parts.acc)
+                code.call(self.write_rows(), source, size, b.weights, to, (n - j).min(self.cols),
+                          call["features"], call[f"{name}_place"],
+                          call[f"{name}_feature"])  # fmt: skip
