@@ -142,6 +142,17 @@ def test_many_updates_to_few_elements(threads, rng):
         np.testing.assert_allclose(np.asarray(g), wanted - x, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("where", [0, 63, 64, 1999, 2047, 2048, 5000, N // 8 - 1, N - 1])
+@pytest.mark.parametrize("place", [-1, -37, -38, 37, 2**31 - 1, -(2**31)])
+def test_one_position_that_is_looked_at_twice(where, place, rng):
+    """All updates of a chunk but one go to positions that are inside as they are."""
+    for n in (N, N + 8 * 61):
+        x, y = rng.integers(0, 9, 37).astype("float32"), rng.integers(0, 9, n).astype("float32")
+        i = rng.integers(0, 37, n).astype(np.int32)
+        i[where] = place
+        same_natively(update("add", "drop"), x, i, y)
+
+
 def test_specials(few):
     y = np.tile(np.array([-0.0, np.nan, np.inf, 1, -np.inf], np.float32), 40)
     i = np.arange(200) % 90

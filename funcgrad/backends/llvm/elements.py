@@ -2,8 +2,10 @@
 
 A task looks at all updates, several at a time, packs those of its range into small arrays and
 applies them, in order, from there. So results don't depend on how many tasks there are. A range
-begins as a copy of what is there, or zeros. Where many neighbours go to one element, their sum
-stays in a register: memory would hand it on more slowly.
+begins as a copy of what is there, or zeros. Where few elements take many updates, a task owns some
+of the updates instead; mostly all go to elements there are, which is quick to see of many at once.
+Where many neighbours go to one element, their sum stays in a register: memory would hand it on more
+slowly.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ CHUNK, AHEAD = 2048, 24
 # How many updates of a chunk are asked whether they go where the one before goes; above so many
 # that do, runs are long enough (of ten) to be worth a branch at each end.
 SAMPLE, RUNS = 64, 57
+# How the places of updates are known: see `_Writer._apply`.
+CHECKED, DIRECT, PACKED = "checked", "direct", "packed"
 # Ranges at most: each task looks at all updates, which takes a tenth of the time of applying them.
 MOST = 16
 
@@ -103,9 +107,10 @@ class _Writer:
 
     def _task(self) -> ir.Function:
         """Tasks [begin, end): of several lines, or ranges of a single one."""
-        checked, apply, pack = self._apply(True), self._apply(False), self._pack()
+        checked, direct, apply = (self._apply(way) for way in (CHECKED, DIRECT, PACKED))
+        greatest, pack = self._greatest(), self._pack()
         code = Code(self.module, "task", [PTR, I64, I64])
-        job = Record(code, _JOB, code.args[0])
+        b, job = code.b, Record(code, _JOB, code.args[0])
         n, size, lines = job["n"], job["size"], job["lines"]
         span = size.ceil_div(job["ranges"])
         places = code.variable(I32, count=CHUNK + 64).slot
@@ -119,7 +124,13 @@ class _Writer:
             with code.either(lines > 1) as (several, one):
                 with several, code.range(t * n, (t + 1) * n, CHUNK) as first:
                     own = code.at(positions, first, I32), code.at(updates, first, self.kind)
-                    code.call(checked, out, *own, ((t + 1) * n - first).min(CHUNK), size)
+                    length = ((t + 1) * n - first).min(CHUNK)
+                    most = Int(code, b.zext(code.call(greatest, own[0], length), I64))
+                    with code.either(most < size) as (inside, some):
+                        with inside:
+                            code.call(direct, out, *own, length, size)
+                        with some:
+                            code.call(checked, out, *own, length, size)
                 with one, code.range(0, n, CHUNK) as first:
                     parts = first, (first + CHUNK).min(n), low, count, size
                     kept = code.call(pack, positions, updates, *parts, places, values)
@@ -137,6 +148,32 @@ class _Writer:
             kind = ir.FunctionType(VOID, [PTR, ir.IntType(8), I64, no.type])
             fill = declare(self.module, "llvm.memset.p0.i64", kind)
             code.b.call(fill, [out, ir.IntType(8)(0), nbytes, no])
+
+    def _greatest(self) -> ir.Function:
+        """i32 greatest(positions, n): the greatest of these positions, as numbers without sign."""
+        code = Code(self.module, "greatest", [PTR, I64], result=I32)
+        code.function.attributes.add("noinline")
+        positions, n = code.args
+        b, lanes, index = code.b, 16, ir.VectorType(I32, 16)
+        parts = [code.variable(index, ir.Constant(index, None)) for _ in range(4)]
+        most = code.variable(I32, I32(0))
+
+        def more(x: ir.Value, y: ir.Value) -> ir.Value:
+            return b.select(b.icmp_unsigned(">", x, y), x, y)
+
+        whole = n // (4 * lanes) * (4 * lanes)
+        with code.range(0, whole, 4 * lanes) as i:
+            for k, part in enumerate(parts):
+                at = code.at(positions, i + k * lanes, I32)
+                part.set(more(code.load(at, index, 4), part.get()))
+        with code.range(whole, n) as i:
+            most.set(more(code.load(code.at(positions, i, I32), I32), most.get()))
+        found = functools.reduce(more, [part.get() for part in parts])
+        while lanes > 1:
+            lanes //= 2
+            found = more(code.part(found, 0, lanes), code.part(found, lanes, lanes))
+        code.ret(more(b.extract_element(found, I32(0)), most.get()))
+        return code.function
 
     def _pack(self) -> ir.Function:
         """i64 pack(positions, updates, first, last, low, count, size, places, values): how many of
@@ -197,15 +234,16 @@ class _Writer:
     def _load(self, code: Code, values: ir.Value, i: Int) -> ir.Value:
         return code.b.load(code.at(values, i, self.kind), typ=self.kind)
 
-    def _apply(self, checked: bool) -> ir.Function:
-        """void apply(out, places, values, n, size): checked, of places that are less than size, or
-        of places in a small array, which has room behind them."""
-        each = self._loop(checked, runs=False)
-        runs = self._loop(checked, runs=True) if self.adds else each
-        code = Code(self.module, f"apply_{checked:d}", [PTR, PTR, PTR, I64, I64])
+    def _apply(self, way: str) -> ir.Function:
+        """void apply(out, places, values, n, size): CHECKED, of those places that are less than
+        size; DIRECT, of places that all are; PACKED, of such in a small array, which has room
+        behind them."""
+        each = self._loop(way, runs=False)
+        runs = self._loop(way, runs=True) if self.adds else each
+        code = Code(self.module, f"apply_{way}", [PTR, PTR, PTR, I64, I64])
         _, places, _, n, _ = code.args
         b = code.b
-        if not checked:
+        if way == PACKED:
             with code.range(n, n + AHEAD) as i:
                 code.store(I32(0), code.at(places, i, I32))
         same = code.variable(I64, I64(0))
@@ -222,10 +260,10 @@ class _Writer:
         code.ret()
         return code.function
 
-    def _loop(self, checked: bool, runs: bool) -> ir.Function:
+    def _loop(self, way: str, runs: bool) -> ir.Function:
         """The same, with the sum of neighbours that go to one element in a register, or without: a
         branch and a move more for each update."""
-        name = f"loop_{checked:d}{runs:d}"
+        name = f"loop_{way}_{runs:d}"
         code = Code(self.module, name, [PTR, PTR, PTR, I64, I64])
         code.function.attributes.add("noinline")
         out, places, values, n, size = code.args
@@ -248,20 +286,22 @@ class _Writer:
         here = code.variable(PTR, out)
         total = code.variable(self.kind, b.load(out, typ=self.kind))
         start = code.i64(0)
-        if not checked and not runs:
+        if way != CHECKED and not runs:
             start = n // 4 * 4
             with code.range(0, start, 4) as i:
                 # A load for two places: there is more to load than to compute.
                 pairs = [code.load(code.at(places, i + j, I32), I64, 4).value for j in (0, 2)]
-                for j in range(4):
+                for j in range(4 if way == PACKED else 0):
                     code.prefetch(element(place(i + AHEAD + j)), write=True)
                 for j in range(4):
                     pair = b.lshr(pairs[j // 2], I64(j % 2 * 32))
                     update(i + j, element(b.trunc(pair, I32)))
         with code.range(start, n) as i:
-            at = self._wrapped(code, place(i), size) if checked else place(i)
-            inside = b.icmp_unsigned("<", at, size32) if checked else ir.IntType(1)(1)
-            if not checked:
+            at = self._wrapped(code, place(i), size) if way == CHECKED else place(i)
+            inside = ir.IntType(1)(1)
+            if way == CHECKED:
+                inside = b.icmp_unsigned("<", at, size32)
+            if way == PACKED:
                 code.prefetch(element(place(i + AHEAD)), write=True)
             with b.if_then(inside):
                 to = element(at)
