@@ -424,6 +424,21 @@ def _attention(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
 
 
 def _scatter(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
+    """As a selection, by elements, of narrow floats in float32, or as it is (None)."""
+    found = _special_scatter(flat, eqn, ins)
+    wide = scatters.wide_scatter(flat, eqn, ins) if found is None else None
+    if wide is None:
+        return found
+    total = _special_scatter(flat, *wide)
+    if total is None:
+        flat.append(wide[0])
+        total = wide[0].outs[0]
+    return flat.convert(total, eqn.outs[0].aval.dtype)
+
+
+def _special_scatter(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
+    if eqn.prim.name == "scatter_mul":
+        return None
     return scatters.single_scatter(flat, eqn, ins) or elements.element_scatter(flat, eqn, ins)
 
 
@@ -438,6 +453,7 @@ _REWRITES = {
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
     "scatter": _scatter,
     "scatter_add": _scatter,
+    "scatter_mul": _scatter,
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _running),
     **EXCHANGES,

@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.scalars import LOOP_DTYPES
+from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn
+from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.ops.compare import eq
 from funcgrad.ops.convert import select_n_p
 from funcgrad.ops.families import add
 from funcgrad.ops.shape import iota_p
 from funcgrad.ops.windows import GatherScatterMode, ScatterDimensionNumbers
 
-BOOL, INT64 = np.dtype(np.bool_), np.dtype(np.int64)
+BOOL, INT64, FLOAT32 = map(np.dtype, ("bool", "int64", "float32"))
+FEW = 16  # updates, of which an element loses little where it is rounded after each
 
 
 def single_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
@@ -52,6 +53,23 @@ def single_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     )
     here = flat.add(eq, [place, index], ShapedArray(shape, BOOL))
     return flat.add(select_n_p, [here, operand, value], operand.aval)
+
+
+def wide_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> tuple[Eqn, list[Atom]] | None:
+    """A "scatter_add" or "scatter_mul" of narrow floats as one of float32, which is to be rounded
+    at the end: sums that are rounded after each update stick at 256 (bfloat16) or 2048. None where
+    few updates can meet.
+
+    flat: the flattener of `normalize`, to which equations are added
+    """
+    operand, indices, updates = ins
+    if operand.aval.dtype not in HALVES or eqn.params["unique_indices"]:
+        return None
+    if eqn.prim.name == "scatter" or math.prod(indices.aval.shape[:-1]) <= FEW:
+        return None
+    wide = [flat.convert(operand, FLOAT32), indices, flat.convert(updates, FLOAT32)]
+    out = Var(ShapedArray(operand.aval.shape, FLOAT32))
+    return Eqn(eqn.prim, wide, [out], eqn.params, eqn.source, eqn.scopes), wide
 
 
 def _placed(flat: Any, x: Atom, axes: list[int], shape: tuple[int, ...]) -> Atom:

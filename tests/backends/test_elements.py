@@ -97,10 +97,14 @@ def test_dtypes_of_indices(index, rng, few):
         check(update("set", mode), x, wide, y, exact=True)
 
 
+def test_narrow_floats_are_added_in_float32(rng, few):
+    x, i, y = np.zeros(5, np.float16), rng.integers(0, 5, 96), np.ones(96, np.float16)
+    assert steps(check(update("add", "drop"), x, i, y, exact=True)) == 1
+
+
 def test_others_stay_loops(rng, few):
     i = rng.integers(0, 5, 96)
-    for x in (np.zeros(5, np.float16), np.zeros((5, 2), np.float32),
-              np.zeros(1000, np.float32)):  # fmt: skip
+    for x in (np.zeros((5, 2), np.float32), np.zeros(1000, np.float32)):
         y = np.ones((96, *x.shape[1:]), x.dtype)
         assert not steps(check(update("add", "drop"), x, i, y))
     x = np.zeros(5, np.float32)

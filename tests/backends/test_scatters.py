@@ -94,3 +94,44 @@ def test_gradient_of_cross_entropy_is_one_pass_over_the_logits():
     np.testing.assert_allclose(step(x, y), fg.grad(loss)(x, y), rtol=1e-5, atol=1e-8)
     text = step.lower(x, y).as_text("loops")
     assert text.count("\nkernel ") == 1
+
+
+@pytest.mark.parametrize("n", [300, 3000, 100_000])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sums_of_narrow_floats_do_not_stick(dtype, n):
+    """Compiled as without jit: one after the other, bfloat16 ones would stop at 256."""
+    rng = np.random.default_rng(0)
+    where, start = rng.integers(0, 3, n), fnp.zeros(7, dtype).at[3].set(5)
+    ones, rows = fnp.ones(n, dtype), fnp.ones((n, 4), dtype)
+
+    def added(x, u):
+        return x.at[where].add(u)
+
+    def gradient(x, u):
+        return fg.grad(lambda x: fnp.sum(x[where] * u))(x)
+
+    for f, args in ((added, (start, ones)), (added, (fnp.zeros((5, 4), dtype), rows)),
+                    (gradient, (start, ones))):  # fmt: skip
+        got = fg.jit(f)(*args)
+        assert got.dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(got, fg.jit(f, backend="numpy")(*args))
+    counts = fnp.zeros(3, dtype).at[where].add(ones)
+    want = np.bincount(where, minlength=3).astype(dtype)
+    np.testing.assert_array_equal(fg.jit(added)(fnp.zeros(3, dtype), ones), want)
+    np.testing.assert_array_equal(counts, want)
+
+
+def test_products_of_narrow_floats_are_rounded_at_the_end():
+    x, where = fnp.ones(4, "bfloat16"), np.zeros(300, "int32")
+    u = fnp.full(300, 1.0078125, "bfloat16")
+    f = lambda x, u: x.at[where].multiply(u)
+    np.testing.assert_array_equal(fg.jit(f)(x, u), fg.jit(f, backend="numpy")(x, u))
+
+
+def test_few_or_separate_updates_are_added_in_place():
+    x, u = fnp.ones(5000, "bfloat16"), fnp.ones(8, "bfloat16")
+    text = fg.jit(lambda x, u: x.at[np.arange(8)].add(u)).lower(x, u).as_text("loops")
+    assert "arena 0 bytes" in text
+    many, v = np.arange(40), fnp.ones(40, "bfloat16")
+    text = fg.jit(lambda x, u: x.at[many].add(u, unique_indices=True)).lower(x, v).as_text("loops")
+    assert "arena 0 bytes" in text
