@@ -339,3 +339,53 @@ def test_groups_of_kernels_of_their_own():
         return conv_general_dilated(x, w, ONE, "VALID", feature_group_count=2)
 
     check(lambda x, w: [fg.vmap(conv)(x, w)], x, w)
+
+
+def lose(how, x):
+    """What a net may become, in an array whose axis of features is the second or last one."""
+    axis = 1 if x.shape[1] == 16 else 3
+    x = np.moveaxis(x, axis, 0)  # writes go to the array itself
+    if how == "all NaN":
+        x[...] = np.nan
+    elif how == "a feature is NaN":
+        x[-1] = np.nan
+    elif how == "infinities":
+        x[...] = np.inf * np.sign(x)
+    elif how == "infinite, then NaN":
+        x[2], x[-1, 1:3] = np.inf, np.nan
+    else:
+        x[:, ::2, 5:] = np.nan
+
+
+LOST = ["all NaN", "a feature is NaN", "infinities", "infinite, then NaN", "places are NaN"]
+
+
+@pytest.mark.parametrize("how", LOST)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_what_is_lost_by_tiles_is_what_sums_of_products_lose(layout, how):
+    last = layout == "NHWC"
+    numbers = NHWC if last else ("NCHW", "OIHW", "NCHW")
+    x, g = (floats(*((4, 11, 12, 16) if last else (4, 16, 11, 12)), seed=s) for s in range(2))
+    w = floats(*((3, 3, 16, 16) if last else (16, 16, 3, 3)), seed=2)
+
+    def gradients(precision):
+        def conv(x, w):
+            kw = {"dimension_numbers": numbers, "precision": precision}
+            return fg.lax.conv_general_dilated(x, w, ONE, "SAME", **kw)
+
+        def fun(x, w, g):
+            y, pull = fg.vjp(conv, x, w)
+            return [y, *pull(g)]
+
+        return fun
+
+    by_tiles, by_sums = (fg.jit(gradients(p)) for p in (None, "highest"))
+    for lost in ((x,), (g,), (x, g)):
+        ins = [a.copy() for a in (x, w, g)]
+        for a in lost:
+            lose(how, ins[0 if a is x else 2])
+        wanted = [np.asarray(y) for y in by_sums(*ins)]
+        for threads in (1, 3):
+            pool.set_num_threads(threads)
+            for got, want in zip(by_tiles(*ins), wanted, strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4)

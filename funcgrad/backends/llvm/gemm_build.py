@@ -15,7 +15,8 @@ from llvmlite import ir
 
 from funcgrad.core.record import Record
 
-I32, I64, PTR, VOID = ir.IntType(32), ir.IntType(64), ir.PointerType(), ir.VoidType()
+I1, I32, I64 = (ir.IntType(bits) for bits in (1, 32, 64))
+PTR, VOID = ir.PointerType(), ir.VoidType()
 
 
 class _BFloat(ir.Type):
@@ -179,12 +180,15 @@ class Code:
         return var
 
     @contextmanager
-    def range(self, start: Any, stop: Any, step: Any = 1) -> Iterator[Int]:
-        """for i in range(start, stop, step), step > 0."""
+    def range(
+        self, start: Any, stop: Any, step: Any = 1, until: Variable | None = None
+    ) -> Iterator[Int]:
+        """for i in range(start, stop, step), step > 0; until: an i1 that ends it, once it is on."""
         index = self.variable(I64, self.i64(start))
         with self.loop() as (test, done):
             i = Int(self, index.get())
-            self.b.cbranch((i < stop).value, test, done)
+            more = i < stop if until is None else (i < stop) & ~Bool(self, until.get())
+            self.b.cbranch(more.value, test, done)
             self.b.position_at_end(test)
             yield i
             index.set(i + step)
@@ -233,6 +237,11 @@ class Code:
 
     def store(self, value: Any, pointer: ir.Value, align: int | None = None) -> None:
         self.b.store(value.value if isinstance(value, Int) else value, pointer, align)
+
+    def some(self, mask: ir.Value) -> ir.Value:
+        """Whether a lane of a mask is on."""
+        bits = ir.IntType(mask.type.count)
+        return self.b.icmp_unsigned("!=", self.b.bitcast(mask, bits), bits(0))
 
     def splat(self, value: ir.Value, lanes: int) -> ir.Value:
         vec = ir.VectorType(value.type, lanes)

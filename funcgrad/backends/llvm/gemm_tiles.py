@@ -61,6 +61,11 @@ class TiledWay:
         """What is NaN where x isn't finite, else 0."""
         return code.b.fmul(x, ir.Constant(x.type, None))
 
+    def unsettled(self, code: Code, lost: ir.Value, total: ir.Value) -> ir.Value:
+        """Whether a sum that takes the place of a lane that was lost may become a number, or an
+        infinity: it isn't NaN yet. More products needn't be added to sums that are."""
+        return code.some(code.b.and_(lost, code.b.fcmp_ordered("ord", total, total)))
+
     def summed(self, code: Code, first: ir.Value, step: Int, parts: Int) -> list[ir.Value]:
         """A vector of each of the 16 sums, which lie `step` apart in a part, added over parts."""
         places = [code.at(first, step * point, self.acc) for point in range(POINTS)]

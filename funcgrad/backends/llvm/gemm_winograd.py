@@ -14,7 +14,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_pack import equal_parts
@@ -137,11 +137,12 @@ class Winograd(Tiles):
                 some = code.lane_sum(lost)
                 with b.if_then(b.fcmp_unordered("uno", some, some)):
                     lost = b.fcmp_unordered("uno", lost, lost)
-                    self.store(code, sums(first + i, y), code.at(to, i, self.acc), lost)
+                    self.store(code, sums(first + i, y, lost), code.at(to, i, self.acc), lost)
 
-        def sums(x: Int, y: Int) -> ir.Value:
-            """The results of a vector of places."""
+        def sums(x: Int, y: Int, lost: ir.Value) -> ir.Value:
+            """The results of a vector of places, in the lanes that were lost."""
             total = code.variable(self.vec, ir.Constant(self.vec, None))
+            settled = code.variable(I1, I1(0))
             inside, places = [], []
             for tap in range(TAPS * TAPS):
                 place, row = x + tap % TAPS, y + tap // TAPS - call["y_low"]
@@ -149,7 +150,7 @@ class Winograd(Tiles):
                 high = reached.select(low + call["x_size"], low)
                 inside.append(self.within(code, place, low, high))
                 places.append(row * call["pitch"] + place - low)
-            with code.range(0, call["channels"]) as channel:
+            with code.range(0, call["channels"], until=settled) as channel:
                 plane = code.at(image, channel * call["plane"], self.acc)
                 for tap, (mask, place) in enumerate(zip(inside, places, strict=True)):
                     k = channel * TAPS * TAPS + tap
@@ -157,6 +158,7 @@ class Winograd(Tiles):
                     factor = code.splat(code.load(code.at(w, k, self.acc), self.acc), lanes)
                     value = self.load(code, code.at(plane, place, self.acc), mask)
                     total.set(b.fadd(total.get(), b.fmul(factor, value)))
+                settled.set(b.not_(self.unsettled(code, lost, total.get())))
             return total.get()
 
         self._each_line(code, call, (begin, end), line)

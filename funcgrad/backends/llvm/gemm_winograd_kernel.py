@@ -13,7 +13,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_tiles import TILED, Tiles, kernel_taps
@@ -148,11 +148,18 @@ class WinogradKernel(Tiles):
         feature, channel, taps = code.args[1:]
         low, zero = call["x_low"], ir.Constant(self.vec, None)
         totals = [code.variable(self.vec, zero) for _ in range(TAPS * TAPS)]
-        with code.range(0, call["width"], lanes) as i:
+        settled, lost = code.variable(I1, I1(0)), []
+        for tap in range(TAPS * TAPS):
+            x = self.lost(code, code.load(code.at(taps, tap * lanes, self.acc), self.acc))
+            lost.append(b.fcmp_unordered("uno", x, x))
+        with code.range(0, call["width"], lanes, until=settled) as i:
             mask = code.first_lanes(call["width"] - i, lanes)
             inside = [b.and_(mask, self.within(code, i + tap, low, low + call["x_size"]))
                       for tap in range(TAPS)]  # fmt: skip
-            with code.range(0, call["items"]) as item, code.range(0, call["height"]) as line:
+            with (
+                code.range(0, call["items"], until=settled) as item,
+                code.range(0, call["height"], until=settled) as line,
+            ):
                 images, grads = (self.item(code, call, name, item) for name in "xy")
                 place = feature * call["y_plane"] + line * call["y_pitch"] + i
                 factor = self.load(code, code.at(grads, place, self.acc), mask)
@@ -165,11 +172,16 @@ class WinogradKernel(Tiles):
                     place = channel * call["plane"] + y * call["pitch"] + i + tap % TAPS - low
                     x = self.load(code, code.at(images, place, self.acc), there)
                     total.set(b.fadd(total.get(), b.fmul(x, factor)))
-        for tap, total in enumerate(totals):
-            place = code.at(taps, tap * lanes, self.acc)
-            lost = self.lost(code, code.load(place, self.acc))
-            with b.if_then(b.fcmp_unordered("uno", lost, lost)):
-                code.store(code.lane_sum(total.get()), place)
+                # More needn't be added to sums that are NaN already.
+                done: ir.Value = I1(1)
+                for total, some in zip(totals, lost, strict=True):
+                    x = total.get()
+                    nan = code.some(b.fcmp_unordered("uno", x, x))
+                    done = b.and_(done, b.or_(nan, b.not_(some)))
+                settled.set(done)
+        for tap, (total, some) in enumerate(zip(totals, lost, strict=True)):
+            with b.if_then(some):
+                code.store(code.lane_sum(total.get()), code.at(taps, tap * lanes, self.acc))
         code.ret()
         code.function.attributes.add("noinline")
         return code.function

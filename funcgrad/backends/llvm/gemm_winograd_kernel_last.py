@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_tiles import CACHE_SHARE, SIDE, kernel_taps, reached, spread
 from funcgrad.backends.llvm.gemm_tiles_last import APART, TILED_LAST, TilesLast
@@ -227,11 +227,19 @@ class WinogradKernelLast(TilesLast):
         sums = code.call(self.parts.take, size * self.fmt.acc_bytes)
         with code.range(0, size, self.lanes) as i:
             self.store(code, ir.Constant(self.vec, None), code.at(sums, i, acc))
-        with (
-            code.range(0, call["items"]) as item,
-            code.range(0, call["height"]) as y,
-            code.range(0, TAPS * TAPS) as tap,
-        ):
+        settled = code.variable(I1, I1(0))
+
+        def settle() -> None:
+            """Sets whether all sums that are wanted are NaN: more needn't be added."""
+            settled.set(I1(1))
+            with code.range(0, TAPS * TAPS) as tap, code.range(0, call["n"], self.lanes) as k:
+                mask, place = code.first_lanes(call["n"] - k, self.lanes), wide * tap + k
+                lost = self.lost(code, self.load(code, code.at(values, place, acc), mask))
+                total = self.load(code, code.at(sums, place, acc))
+                more = self.unsettled(code, b.fcmp_unordered("uno", lost, lost), total)
+                settled.set(b.and_(settled.get(), b.not_(more)))
+
+        def line_of(item: Int, y: Int, tap: Int) -> None:
             line, shift = y + tap // TAPS - call["y_low"], call["x_low"] - tap % TAPS
             met, width = (line >= 0) & (line < call["y_size"]), call["width"]
             low = met.select(shift.max(0).min(width), 0)
@@ -258,6 +266,14 @@ class WinogradKernelLast(TilesLast):
                     out, left = code.at(sums, wide * tap + k, acc), call["n"] - k
                     args = (end - begin, one, 0, along, some, across, out, wide, left, 1)
                     code.call(kernel, *args)
+
+        with (
+            code.range(0, call["items"], until=settled) as item,
+            code.range(0, call["height"], until=settled) as y,
+        ):
+            with code.range(0, TAPS * TAPS) as tap:
+                line_of(item, y, tap)
+            settle()
         with code.range(0, size, self.lanes) as i:
             place = code.at(values, i, acc)
             old = self.load(code, place)

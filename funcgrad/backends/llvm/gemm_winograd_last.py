@@ -12,7 +12,7 @@ import itertools
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_pack import equal_parts
 from funcgrad.backends.llvm.gemm_tiles import CACHE_SHARE, SIDE, kernel_points, reached, results
@@ -163,15 +163,16 @@ class WinogradLast(TilesLast):
                     replace(k, mask, old, b.fcmp_unordered("uno", lost, lost))
 
             def replace(k: Int, mask: ir.Value | None, old: ir.Value, lost: ir.Value) -> None:
-                total = code.variable(self.vec, zero)
+                total, settled = code.variable(self.vec, zero), code.variable(I1, I1(0))
                 panel = call["part"] * POINTS + k // cols * call["pw_step"] + k % cols
-                with code.range(0, call["channels"]) as channel:
+                with code.range(0, call["channels"], until=settled) as channel:
                     at = code.at(call.pointer_at("pw"), panel + channel * cols, self.acc)
                     for tap, place in enumerate(places):
                         factor = self.load(code, code.at(at, call["part"] * tap, self.acc))
                         value = code.load(code.at(place, channel, self.acc), self.acc)
                         value = b.fmul(code.splat(value, self.lanes), factor)
                         total.set(b.fadd(total.get(), value))
+                    settled.set(b.not_(self.unsettled(code, lost, total.get())))
                 value = b.select(lost, total.get(), old)
                 self.store(code, value, code.at(out, k, self.acc), mask)
 
