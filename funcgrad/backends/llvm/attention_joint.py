@@ -219,7 +219,7 @@ class Joint:
         # Sums of a query's row are computed for whole tiles of rows.
         parts.zero(code, panel, seen.low * cols)
         behind = seen.low + seen.m
-        rest = at.m.round_up(parts.rows) - behind
+        rest = at.m.round_up(self.tiles.rows) - behind
         parts.zero(code, code.at(panel, behind * cols, parts.acc), rest * cols)
         tops = code.at(b.tops, seen.low * parts.lanes, parts.acc)
         code.call(self.top, call.pointer, scores, tops, seen.m, at.t + seen.low, seen.key, b.keys)
@@ -227,7 +227,7 @@ class Joint:
     def _along_keys(self, code: Code, call: Record, b: _Task, at: _Block, x: ir.Value,
                     ahead: Ahead) -> None:  # fmt: skip
         """sums = what lies in `scores` times rows of x."""
-        parts, rows, cols, acc = self.parts, self.parts.rows, self.parts.cols, self.parts.acc
+        parts, rows, cols, acc = self.parts, self.tiles.rows, self.parts.cols, self.parts.acc
         size, step = self.rows.size(call), parts.panel(cols, call["keys"])
         parts.zero(code, b.sums, at.m.round_up(rows) * size)
         with code.range(0, at.m, rows) as i:
