@@ -7,6 +7,7 @@ registers.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -38,14 +39,20 @@ BFLOAT = _BFloat()
 
 
 class Int:
-    """An i64 value with operators; plain Python integers mix with it."""
+    """An i64 value with operators; plain Python integers mix with it.
+
+    What is known as the code is written, and what adds or multiplies by nothing, isn't written:
+    most offsets in unrolled code are.
+    """
 
     def __init__(self, code: Code, value: ir.Value):
         self.code, self.value = code, value
 
     def _op(self, name: str, other: Any, swap: bool = False) -> Int:
         pair = (self.value, self.code.i64(other).value)
-        return Int(self.code, getattr(self.code.b, name)(*(pair[::-1] if swap else pair)))
+        x, y = pair[::-1] if swap else pair
+        known = _folded(name, x, y)
+        return Int(self.code, getattr(self.code.b, name)(x, y) if known is None else known)
 
     def _compare(self, sign: str, other: Any) -> Bool:
         value = self.code.b.icmp_signed(sign, self.value, self.code.i64(other).value)
@@ -229,7 +236,8 @@ class Code:
 
     def at(self, pointer: ir.Value, index: Any, type_: ir.Type) -> ir.Value:
         """Address of pointer[index] for elements of a type."""
-        return self.b.gep(pointer, [self.i64(index).value], source_etype=type_)
+        place = self.i64(index).value
+        return pointer if _is(place, 0) else self.b.gep(pointer, [place], source_etype=type_)
 
     def load(self, pointer: ir.Value, type_: ir.Type, align: int | None = None) -> Any:
         value = self.b.load(pointer, typ=type_, align=align)
@@ -244,15 +252,14 @@ class Code:
         return self.b.icmp_unsigned("!=", self.b.bitcast(mask, bits), bits(0))
 
     def splat(self, value: ir.Value, lanes: int) -> ir.Value:
-        vec = ir.VectorType(value.type, lanes)
-        one = self.b.insert_element(ir.Constant(vec, ir.Undefined), value, I32(0))
-        zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
-        return self.b.shuffle_vector(one, ir.Constant(vec, ir.Undefined), zeros)
+        nothing = undefined(ir.VectorType(value.type, lanes))
+        one = self.b.insert_element(nothing, value, I32(0))
+        return self.b.shuffle_vector(one, nothing, zero_of(ir.VectorType(I32, lanes)))
 
     def part(self, x: ir.Value, first: int, count: int) -> ir.Value:
         """Some lanes of a vector, as a vector."""
         index = ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
-        return self.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), index)
+        return self.b.shuffle_vector(x, undefined(x.type), index)
 
     def lane_sum(self, x: ir.Value) -> ir.Value:
         """The sum of a vector's lanes, by halves."""
@@ -274,7 +281,7 @@ class Code:
         """The lanes that are on; the others are zero and their memory is not touched."""
         kind = ir.FunctionType(vec, [PTR, I32, mask.type, vec])
         f = self._intrinsic(f"llvm.masked.load.{_suffix(vec)}.p0", kind)
-        return self.b.call(f, [pointer, I32(1), mask, _zero(vec)])
+        return self.b.call(f, [pointer, I32(1), mask, zero_of(vec)])
 
     def masked_store(self, value: ir.Value, pointer: ir.Value, mask: ir.Value) -> None:
         kind = ir.FunctionType(VOID, [value.type, PTR, I32, mask.type])
@@ -336,5 +343,48 @@ def _suffix(kind: ir.Type) -> str:
     return str(kind.intrinsic_name)
 
 
-def _zero(kind: ir.Type) -> ir.Constant:
-    return ir.Constant(kind, None)
+class _Shared(ir.Constant):
+    """A constant with one word for all lanes of a vector; llvmlite would write each of them."""
+
+    def __init__(self, kind: ir.Type, word: str):
+        self.type, self._word = kind, word
+        self.constant = (I32(0),)  # as a mask of lanes, of which llvmlite looks at each
+
+    def _get_reference(self) -> str:
+        return self._word
+
+
+def zero_of(kind: ir.Type) -> ir.Constant:
+    """Zero of a type."""
+    return _Shared(kind, "zeroinitializer")
+
+
+def undefined(kind: ir.Type) -> ir.Constant:
+    """Any value of a type."""
+    return _Shared(kind, "undef")
+
+
+def _is(x: ir.Value, number: int) -> bool:
+    """Whether a value is this constant."""
+    return isinstance(x, ir.Constant) and x.constant == number
+
+
+def _folded(name: str, x: ir.Value, y: ir.Value) -> ir.Value | None:
+    """The value of an i64 operation that needs no instruction, None if it needs one."""
+    if isinstance(x, ir.Constant) and isinstance(y, ir.Constant):
+        a, b = x.constant, y.constant
+        if name in _FOLDS and abs(total := _FOLDS[name](a, b)) < 1 << 62:
+            return I64(total)
+    if name == "mul" and (_is(x, 0) or _is(y, 0)):
+        return I64(0)
+    unit = 1 if name in ("mul", "udiv") else 0
+    if name in ("add", "mul") and _is(x, unit):
+        return y
+    return x if name in ("add", "sub", "mul", "udiv") and _is(y, unit) else None
+
+
+_FOLDS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+}

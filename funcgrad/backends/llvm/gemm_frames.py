@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import Engine, engine
-from funcgrad.backends.llvm.gemm_build import I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.gemm_build import I64, PTR, VOID, Code, Int, declare, zero_of
 from funcgrad.backends.llvm.gemm_job import Record
 from funcgrad.backends.llvm.objects import generator
 from funcgrad.backends.program import Frame
@@ -103,13 +103,13 @@ class _Writer:
             return
         with code.when(whole < end):
             mask = code.first_lanes(end - whole, lanes)
-            x: ir.Value = ir.Constant(self.vec, None)
+            x: ir.Value = zero_of(self.vec)
             if source is not None:
                 x = code.masked_load(code.at(source, whole, self.element), mask, self.vec)
             code.masked_store(x, code.at(row, whole, self.element), mask)
 
     def _put(self, row: ir.Value, source: ir.Value | None, i: Int, kind: ir.Type) -> None:
-        code, x = self.code, ir.Constant(kind, None)
+        code, x = self.code, zero_of(kind)
         if source is not None:
             x = code.load(code.at(source, i, self.element), kind, 1)
         code.store(x, code.at(row, i, self.element), 1)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int, zero_of
 from funcgrad.backends.llvm.gemm_pack import AHEAD, Format, Packer, Tile
 from funcgrad.backends.llvm.target import Target
 
@@ -102,7 +102,7 @@ class _Gatherer(Packer):
                 with some:
                     self._columns(low, high, valid)
                 with none:
-                    zero = ir.Constant(ir.VectorType(self.fmt.acc, self.lanes), None)
+                    zero = zero_of(ir.VectorType(self.fmt.acc, self.lanes))
                     with self.code.range(0, self.k, self.along) as kk:
                         self._put(zero, low, kk)
 

@@ -22,6 +22,7 @@ from funcgrad.backends.llvm.gemm_build import (
     Int,
     Variable,
     declare,
+    zero_of,
 )
 from funcgrad.backends.llvm.gemm_pack import F32, F64, I32, Format, Tile, transpose, widen
 from funcgrad.backends.llvm.target import Target
@@ -308,7 +309,7 @@ class Kernels(Functions):
     def _axpy(self, name: str, rows: int) -> ir.Function:
         code = Code(self.module, name, [PTR, I64, PTR, I64, PTR, I64, I64])
         a, a_cs, b, b_rs, c, n, add = code.args
-        fmt, lanes, zero = self.fmt, self.tile.lanes, ir.Constant(self.vec, None)
+        fmt, lanes, zero = self.fmt, self.tile.lanes, zero_of(self.vec)
         xs = []
         for r in range(rows):
             x = code.load(code.at(a, a_cs * r, fmt.storage), fmt.storage)
@@ -442,7 +443,7 @@ class Kernels(Functions):
             self.write_scalar(code, x, code.at(out, c_cs * j, self.fmt.acc), add)
 
     def _accumulators(self, code: Code, rows: int, vectors: int) -> list[list[Variable]]:
-        zero = ir.Constant(self.vec, None)
+        zero = zero_of(self.vec)
         return [[code.variable(self.vec, zero) for _ in range(vectors)] for _ in range(rows)]
 
     def _row_product(

@@ -14,7 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int, of_shape
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int, of_shape, zero_of
 from funcgrad.backends.llvm.target import Target
 from funcgrad.core.record import Record, replace
 
@@ -236,7 +236,7 @@ class Packer:
             return widen(self.code, self.fmt, self.target, read(kk))
         b, more = self.code.b, kk + 1 < self.k
         low, high = read(kk), read(more.select(kk + 1, kk))
-        high = more.pick(high, ir.Constant(high.type, None))
+        high = more.pick(high, zero_of(high.type))
         wide = [b.zext(self._halves(x), of_shape(x, I32)) for x in (low, high)]
         return b.or_(wide[0], b.shl(wide[1], _const(low, I32, 16)))
 
@@ -294,7 +294,7 @@ class Packer:
                     with some:
                         self._transpose_block(low, kk, mask)
                     with none:
-                        zero = ir.Constant(ir.VectorType(self.fmt.acc, lanes), None)
+                        zero = zero_of(ir.VectorType(self.fmt.acc, lanes))
                         for c in range(lanes):
                             self._put(zero, low, kk + c * self.along)
             self.scalars(whole)
@@ -324,8 +324,8 @@ class Packer:
                 x = code.b.bitcast(self._halves(x), ir.VectorType(I32, self.lanes))
             else:
                 x = widen(code, self.fmt, self.target, x)
-            rows.append(inside.pick(x, ir.Constant(x.type, None)))
-        rows += [ir.Constant(rows[0].type, None)] * (self.lanes - len(rows))
+            rows.append(inside.pick(x, zero_of(x.type)))
+        rows += [zero_of(rows[0].type)] * (self.lanes - len(rows))
         for c, column in enumerate(transpose(code, rows)):
             self._put(column, low, kk + c * self.along)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int, zero_of
 from funcgrad.backends.llvm.gemm_job import AXES, MAX_AXES, Parts, Record
 from funcgrad.backends.tiles import POINTS, TAPS
 
@@ -59,7 +59,7 @@ class TiledWay:
 
     def lost(self, code: Code, x: ir.Value) -> ir.Value:
         """What is NaN where x isn't finite, else 0."""
-        return code.b.fmul(x, ir.Constant(x.type, None))
+        return code.b.fmul(x, zero_of(x.type))
 
     def unsettled(self, code: Code, lost: ir.Value, total: ir.Value) -> ir.Value:
         """Whether a sum that takes the place of a lane that was lost may become a number, or an
@@ -213,7 +213,7 @@ class Tiles(TiledWay):
                                 code.masked_store(turned, place, whole)
                         with outside:
                             for place in to_j:
-                                code.masked_store(ir.Constant(self.vec, None), place, whole)
+                                code.masked_store(zero_of(self.vec), place, whole)
         step, back = call[rows] * call["room"], top * across
         with code.range(begin, end, lanes) as tile:
             for j in range(SIDE):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I64, Code, Int
+from funcgrad.backends.llvm.gemm_build import I64, Code, Int, zero_of
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import Parts, Record
 from funcgrad.backends.llvm.gemm_tiles import TiledWay
@@ -103,5 +103,5 @@ class TilesLast(TiledWay):
         count = count.round_up(self.lanes)
         call["zeros"] = zeros = code.call(self.parts.take, count * self.fmt.acc_bytes)
         with code.range(0, count, self.lanes) as i:
-            self.store(code, ir.Constant(self.vec, None), code.at(zeros, i, self.acc))
+            self.store(code, zero_of(self.vec), code.at(zeros, i, self.acc))
         return zeros

@@ -14,7 +14,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int, zero_of
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_pack import equal_parts
@@ -90,7 +90,7 @@ class Winograd(Tiles):
                     places = [first + k // 2 + k % 2 * lanes for k in range(lanes)]
                     where = code.at(lines, odd * i + at * 2 + part * lanes, self.acc)
                     self.store(code, self.shuffled(code, y[0], y[1], places), where)
-        bad = code.variable(self.vec, ir.Constant(self.vec, None))
+        bad = code.variable(self.vec, zero_of(self.vec))
 
         def line(x: Int, width: Int, y: Int, at: Int, parity: int) -> None:
             source = code.at(lines, odd * parity + at * 2, self.acc)
@@ -141,7 +141,7 @@ class Winograd(Tiles):
 
         def sums(x: Int, y: Int, lost: ir.Value) -> ir.Value:
             """The results of a vector of places, in the lanes that were lost."""
-            total = code.variable(self.vec, ir.Constant(self.vec, None))
+            total = code.variable(self.vec, zero_of(self.vec))
             settled = code.variable(I1, I1(0))
             inside, places = [], []
             for tap in range(TAPS * TAPS):

@@ -13,7 +13,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int, zero_of
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_tiles import TILED, Tiles, kernel_taps
@@ -121,12 +121,12 @@ class WinogradKernel(Tiles):
         ):
             first = code.at(call.pointer_at("sums"), feature * wide + channel, acc)
             sums = self.summed(code, first, features * wide, call["parts"])
-            bad: ir.Value = ir.Constant(self.vec, None)
+            bad: ir.Value = zero_of(self.vec)
             for i, x in enumerate(kernel_taps(b, sums)):
                 self.store(code, x, code.at(buffer, i, self.vec))
                 bad = b.fadd(bad, self.lost(code, x))
             some = code.lane_sum(b.select(code.first_lanes(call["channels"] - channel, lanes), bad,
-                                          ir.Constant(self.vec, None)))  # fmt: skip
+                                          zero_of(self.vec)))  # fmt: skip
             lost = b.fcmp_unordered("uno", some, some)
             left = (call["channels"] - channel).min(lanes)
             with code.range(0, left) as lane:
@@ -146,7 +146,7 @@ class WinogradKernel(Tiles):
         code = Code(self.parts.module, "winograd_kernel_exact", [PTR, I64, I64, PTR])
         call, b, lanes = Record(code, FIELDS, code.args[0]), code.b, self.lanes
         feature, channel, taps = code.args[1:]
-        low, zero = call["x_low"], ir.Constant(self.vec, None)
+        low, zero = call["x_low"], zero_of(self.vec)
         totals = [code.variable(self.vec, zero) for _ in range(TAPS * TAPS)]
         settled, lost = code.variable(I1, I1(0)), []
         for tap in range(TAPS * TAPS):
@@ -166,9 +166,7 @@ class WinogradKernel(Tiles):
                 for tap, total in enumerate(totals):
                     y = line + tap // TAPS - call["y_low"]
                     there = inside[tap % TAPS]
-                    there = ((y >= 0) & (y < call["y_size"])).pick(
-                        there, ir.Constant(there.type, None)
-                    )
+                    there = ((y >= 0) & (y < call["y_size"])).pick(there, zero_of(there.type))
                     place = channel * call["plane"] + y * call["pitch"] + i + tap % TAPS - low
                     x = self.load(code, code.at(images, place, self.acc), there)
                     total.set(b.fadd(total.get(), b.fmul(x, factor)))

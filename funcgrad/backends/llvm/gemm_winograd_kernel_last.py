@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int, zero_of
 from funcgrad.backends.llvm.gemm_job import SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_tiles import CACHE_SHARE, SIDE, kernel_taps, reached, spread
 from funcgrad.backends.llvm.gemm_tiles_last import APART, TILED_LAST, TilesLast
@@ -163,7 +163,7 @@ class WinogradKernelLast(TilesLast):
         own = code.call(self.parts.take, size * self.fmt.acc_bytes)
         # Rows are multiplied to their ends.
         with code.range(0, size // self.lanes * self.lanes, self.lanes) as at:
-            self.store(code, ir.Constant(self.vec, None), code.at(own, at, acc))
+            self.store(code, zero_of(self.vec), code.at(own, at, acc))
         ys = code.at(own, call["point_x"] * SIDE, acc)
         split, mine, line_size = call["split"], call["mine"], call["tall"] * call["wide"] * SIDE
         with code.range(code.args[1], code.args[2]) as t:
@@ -194,7 +194,7 @@ class WinogradKernelLast(TilesLast):
         values = code.call(self.parts.take, wide * TAPS * TAPS * self.fmt.acc_bytes)
         bad = code.variable(self.vec)
         with code.range(code.args[1], code.args[2]) as row:
-            bad.set(ir.Constant(self.vec, None))
+            bad.set(zero_of(self.vec))
             with code.range(0, wide, self.lanes) as k:
                 first = code.at(call.pointer_at("sums"), row * wide + k, acc)
                 sums = self.summed(code, first, step, call["parts"])
@@ -226,7 +226,7 @@ class WinogradKernelLast(TilesLast):
         size = wide * TAPS * TAPS
         sums = code.call(self.parts.take, size * self.fmt.acc_bytes)
         with code.range(0, size, self.lanes) as i:
-            self.store(code, ir.Constant(self.vec, None), code.at(sums, i, acc))
+            self.store(code, zero_of(self.vec), code.at(sums, i, acc))
         settled = code.variable(I1, I1(0))
 
         def settle() -> None:

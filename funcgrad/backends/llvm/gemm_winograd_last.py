@@ -12,7 +12,7 @@ import itertools
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Bool, Code, Int, zero_of
 from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm_pack import equal_parts
 from funcgrad.backends.llvm.gemm_tiles import CACHE_SHARE, SIDE, kernel_points, reached, results
@@ -108,7 +108,7 @@ class WinogradLast(TilesLast):
         call, b = Record(code, FIELDS, code.args[0]), code.b
         (sums, beside), (begin, end) = code.args[1:3], code.args[3:]
         cols, row, step = call["cols"], call["row_out"], call["point_out"]
-        zero = ir.Constant(self.vec, None)
+        zero = zero_of(self.vec)
         bad = code.variable(self.vec, zero)
 
         def tile(at: Int, item: Int, y: Int, x: Int) -> None:
@@ -148,7 +148,7 @@ class WinogradLast(TilesLast):
         of products."""
         code = Code(self.parts.module, "winograd_last_exact", [PTR, I64, I64])
         call, (begin, end), b = Record(code, FIELDS, code.args[0]), code.args[1:], code.b
-        cols, zero = self.tile.cols, ir.Constant(self.vec, None)
+        cols, zero = self.tile.cols, zero_of(self.vec)
 
         def result(item: Int, y: Int, x: Int) -> None:
             places = [self.pixel(code, call, item, y + tap // TAPS, x + tap % TAPS)
@@ -217,7 +217,7 @@ class WinogradLast(TilesLast):
         with code.range(count, count.round_up(self.rows)) as i, code.range(0, POINTS) as point:
             row = code.at(own, point * call["point_in"] + i * row_in, acc)
             with code.range(0, row_in, lanes) as k:
-                self.store(code, ir.Constant(self.vec, None), code.at(row, k, acc))
+                self.store(code, zero_of(self.vec), code.at(row, k, acc))
         with (
             code.range(0, POINTS) as point,
             code.range(0, channels, kc) as first,
