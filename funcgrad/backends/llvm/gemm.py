@@ -11,17 +11,19 @@ import ctypes
 import functools
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from llvmlite import ir
 
-from funcgrad.backends.llvm import pool, scratch
-from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm import gemm_micro, pool, scratch
+from funcgrad.backends.llvm.engine import Engine, Library, engine
 from funcgrad.backends.llvm.gemm_build import I64, PTR, VOID, allocate, declare
 from funcgrad.backends.llvm.gemm_driver import Driver, symbol
 from funcgrad.backends.llvm.gemm_job import CALL
+from funcgrad.backends.llvm.gemm_kernels import Micro
 from funcgrad.backends.llvm.gemm_pack import FORMATS
 from funcgrad.backends.llvm.gemm_packers import provide_packers
 from funcgrad.backends.llvm.objects import generator
@@ -41,7 +43,8 @@ OUTPUTS = {
 def install(dtype: str, out: str, target: Engine | None = None, way: str = "") -> int:
     """Compile the product of a pair of formats, bind its symbol, and return its address.
 
-    *way*: the only one that its calls go, from `way_of`; a part of the whole is sooner compiled.
+    *way*: the only one that its calls go, from `route`; a part of the whole is sooner compiled, but
+    who calls it places the kernels of the route.
     Raises ValueError for formats that `OUTPUTS` lacks.
 
     >>> install("float32", "float32") == install("float32", "float32")
@@ -49,7 +52,11 @@ def install(dtype: str, out: str, target: Engine | None = None, way: str = "") -
     """
     if out not in OUTPUTS.get(dtype, ()):
         raise ValueError(f"gemm: no product of {dtype} into {out}; there are {OUTPUTS}")
-    target = target or engine()
+    return way_library(dtype, out, target or engine(), way).address(name_of(dtype, out, way))
+
+
+def way_library(dtype: str, out: str, target: Engine, way: str) -> Library:
+    """The code of a product, whose symbol is bound."""
     pool.bind(target)
     scratch.bind(target)
     provide_packers(target, dtype)
@@ -58,11 +65,22 @@ def install(dtype: str, out: str, target: Engine | None = None, way: str = "") -
     def write() -> ir.Module:
         driver = Driver(FORMATS[dtype], FORMATS[out], target.target, way)
         driver.write()
+        for kernel in driver.used:
+            gemm_micro.provide(target, dtype, kernel)
         return driver.module
 
     library = target.compile(write, level=1, key=f"{name} {generator('gemm')}")
     target.bind(name, library)
-    return library.address(name)
+    return library
+
+
+def install_kernel(dtype: str, out: str, way: str, kernel: Micro) -> None:
+    """Compile a kernel that a way's calls need, and bind it and the place of its address."""
+    target = engine()
+    library = gemm_micro.library(target, dtype, kernel)
+    target.bind(gemm_micro.symbol(dtype, kernel), library)
+    place = gemm_micro.place(name_of(dtype, out, way), kernel)
+    target.provide(place, partial(way_library, dtype, out, target, way))
 
 
 def name_of(dtype: str, out: str, way: str = "") -> str:
@@ -74,16 +92,18 @@ def name_of(dtype: str, out: str, way: str = "") -> str:
     return symbol(FORMATS[dtype], FORMATS[out], way)
 
 
-def way_of(dtype: str, out: str, words: Mapping[str, int]) -> str:
-    """The only way that calls of these sizes and strides go, "" if there may be several.
+def route(dtype: str, out: str, words: Mapping[str, int]) -> tuple[str, list[Micro]]:
+    """The only way that calls of these sizes and strides go, "" if there may be several; and the
+    kernels whose addresses it needs (`gemm_micro.place`).
 
     A call that has axes needs `gemm_job.inner_words`, too.
 
     >>> rows = {"a_rs": 4, "a_cs": 1, "b_rs": 4, "b_cs": 1, "c_rs": 4, "c_cs": 1}
-    >>> len(way_of("float32", "float32", {"m": 4, "n": 4, "k": 4, **rows})) > 0
-    True
+    >>> way, kernels = route("float32", "float32", {"m": 4, "n": 4, "k": 4, **rows})
+    >>> way in ("at_once", "packed"), len(kernels)
+    (True, 1)
     """
-    return _planner(dtype, out, engine()).way_of({"batch0": 1, "batch1": 1, **words})
+    return _planner(dtype, out, engine()).route({"batch0": 1, "batch1": 1, **words})
 
 
 @functools.cache

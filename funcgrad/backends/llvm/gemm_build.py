@@ -228,7 +228,7 @@ class Code:
         else:
             self.b.ret(value.value if isinstance(value, Int) else value)
 
-    def call(self, function: ir.Function, *args: Any) -> Any:
+    def call(self, function: ir.Function | Called, *args: Any) -> Any:
         values = []
         for a, kind in zip(args, function.function_type.args, strict=True):
             values.append(self.i64(a).value if kind == I64 else a)
@@ -304,6 +304,13 @@ class Code:
 
     def _intrinsic(self, name: str, kind: ir.FunctionType) -> ir.Function:
         return declare(self.module, name, kind)
+
+
+class Called:
+    """A function by its address, as llvmlite takes it."""
+
+    def __init__(self, address: ir.Value, kind: ir.FunctionType):
+        self.function_type, self.type, self.get_reference = kind, PTR, address.get_reference
 
 
 class Functions:

@@ -33,15 +33,17 @@ from funcgrad.backends.llvm.gemm_job import (
     Record,
     Way,
 )  # fmt: skip
+from funcgrad.backends.llvm.gemm_kernels import Micro
 from funcgrad.backends.llvm.gemm_lines import Lines
 from funcgrad.backends.llvm.gemm_long import Long
+from funcgrad.backends.llvm.gemm_micro import linked, placed
 from funcgrad.backends.llvm.gemm_pack import Format
 from funcgrad.backends.llvm.gemm_packed import Packed
 from funcgrad.backends.llvm.gemm_placed import Placed
 from funcgrad.backends.llvm.gemm_strips import Strips
 from funcgrad.backends.llvm.gemm_tiles import TiledWay
 from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
-from funcgrad.backends.llvm.gemm_unpacked import SMALL_K, Unpacked
+from funcgrad.backends.llvm.gemm_unpacked import CALLS, SMALL_K, Unpacked
 from funcgrad.backends.llvm.gemm_windows import Windows
 from funcgrad.backends.llvm.gemm_winograd import Winograd
 from funcgrad.backends.llvm.gemm_winograd_kernel import WinogradKernel
@@ -57,6 +59,7 @@ TILED_WAYS: dict[int, type[TiledWay]] = {
     KERNEL_LAST: WinogradKernelLast,
 }
 PAGE = 4096
+ROUTED = ("packed", *CALLS)  # ways of which it is known what kernels a product calls
 BRIEF = ("at_once", "small")  # ways of products that take less time than compiling them
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing
 FEW_ROWS = 128  # of A, to which packing B is dear
@@ -73,17 +76,17 @@ class Driver:
 
     def __init__(self, fmt: Format, out: Format, target: Target, way: str = ""):
         self.module = module = ir.Module("gemm")
-        self.parts = Parts(module, fmt, out, target)
-        self.fmt, self.out, self.target = fmt, out, target
+        self.fmt, self.out, self.target, self.way = fmt, out, target, way
+        self.used: set[Micro] = set()  # kernels of their own libraries
+        self.parts = Parts(module, fmt, out, target, self._elsewhere())
         self.narrow = self.parts.narrow
-        packed = Packed(self.parts, tables=not way)
+        packed = self._panels = Packed(self.parts, tables=not way)
         self.packed = packed.way
         self.gathered = {} if self.narrow else self._gathered_ways(packed)
         works = self.parts.kernels.direct_works
         self.unpacked = Unpacked(self.parts, brief=way in BRIEF) if works else None
         # Its parts are products that go ways of their own.
         self.long = Way("", lambda: Long(self.parts, self.product).function)
-        self.way = way
 
     def write(self) -> None:
         """The functions."""
@@ -94,26 +97,37 @@ class Driver:
         self.item = self._item()
         self._entry(self._batch_task())
 
-    def way_of(self, words: Mapping[str, int]) -> str:
-        """The way that products of a call's sizes and strides go; "" if it isn't only one.
+    def _elsewhere(self) -> Callable[[Micro], ir.Function] | None:
+        """Where the kernels are: a function for all ways has them itself."""
+        if self.way in ROUTED:
+            return placed(self.module, symbol(self.fmt, self.out, self.way))
+        return linked(self.module, self.fmt, self.used) if self.way else None
+
+    def route(self, words: Mapping[str, int]) -> tuple[str, list[Micro]]:
+        """The way that products of a call's sizes and strides go, "" if it isn't only one; and the
+        kernels that have to be placed for it (`gemm_micro`).
 
         Found by the very statements that choose at run time, run on numbers. A call that has axes
         needs `INNER`, too.
         """
         if not words["k"] or self.narrow:
-            return ""
+            return "", []
         call: Any = Facts({name: Known(words.get(name, 0)) for name in (*CALL, *INNER, FRAMED)})
         if call["axes"]:
             work = words["m"] * words["n"] * words["batch0"] * words["batch1"]
             ways = self.gathered.items() if work else ()
             way = next((name for name, (serves, _) in ways if serves(call)), "")
             takes = call["tiled"] or (way == Strips.name and Strips.takes_frame(call))
-            return "" if call[FRAMED] and not takes else way
+            return "" if call[FRAMED] and not takes else way, []
         trial: Any = Trial(call)
         self._merge_batches(trial, call)
         self._plain_product(trial, call)
-        (way,) = trial.calls
-        return way.name if isinstance(way, Way) else ""
+        (found,) = trial.calls
+        way = found.name if isinstance(found, Way) else ""
+        m, n = call["m"].value, call["n"].value
+        if way == self.packed.name:
+            return way, self._panels.reached(m, n)
+        return way, self.unpacked.reached(way, m, n, way in BRIEF) if self.unpacked else []
 
     def _product(self) -> None:
         """Swaps a job if that helps, then sends it the way whose condition comes first."""

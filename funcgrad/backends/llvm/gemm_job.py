@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_gather import gather_function
-from funcgrad.backends.llvm.gemm_kernels import Kernels
+from funcgrad.backends.llvm.gemm_kernels import Kernels, Micro
 from funcgrad.backends.llvm.gemm_pack import (
     Format,
     Tile,
@@ -121,12 +121,18 @@ class Way:
 
 
 class Parts:
-    """A module with the kernels, packers and symbols that the ways of one format use."""
+    """A module with the kernels, packers and symbols that the ways of one format use.
 
-    def __init__(self, module: ir.Module, fmt: Format, out: Format, target: Target):
+    elsewhere: what gives kernels of other modules, as of `Kernels`
+    """
+
+    def __init__(
+        self, module: ir.Module, fmt: Format, out: Format, target: Target,
+        elsewhere: Callable[[Micro], ir.Function] | None = None,
+    ):  # fmt: skip
         self.module, self.fmt, self.out, self.target = module, fmt, out, target
         self.tile = Tile.of(target, fmt)
-        self.kernels = Kernels(module, fmt, self.tile, target)
+        self.kernels = Kernels(module, fmt, self.tile, target, elsewhere)
         loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
         self.parallel_for = declare(module, "fg_parallel_for", loop)
         self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -30,12 +31,46 @@ from funcgrad.backends.llvm.target import Target
 Tiles = list[list[ir.Value]]
 
 
-class Kernels(Functions):
-    """Writes the micro-kernels of one format into a module, each when it is first asked for."""
+class Micro(NamedTuple):
+    """A micro-kernel that several ways use: of which kind, for a tile of how many rows and vectors.
 
-    def __init__(self, module: ir.Module, fmt: Format, tile: Tile, target: Target):
+    >>> Micro("direct", 8, 2, True).name
+    'direct8x2m'
+    """
+
+    kind: str
+    rows: int
+    vectors: int
+    masked: bool = False
+
+    @property
+    def name(self) -> str:
+        """Short for it."""
+        return f"{self.kind}{self.rows}x{self.vectors}{'m' * self.masked}"
+
+    @property
+    def arguments(self) -> list[ir.Type]:
+        """The types of its arguments."""
+        if self.kind == "strips":
+            return [I64, PTR, PTR, *[PTR, PTR, I64] * self.vectors, I64, I64, I64]
+        if self.kind == "packed":
+            return [I64, PTR, PTR, PTR, I64, I64, I64, I64, I64]
+        return [I64, PTR, I64, I64, PTR, I64, PTR, I64, I64, I64]
+
+
+class Kernels(Functions):
+    """Writes the micro-kernels of one format into a module, each when it is first asked for.
+
+    elsewhere: what gives those that several ways use, if they are not to be written here
+    """
+
+    def __init__(
+        self, module: ir.Module, fmt: Format, tile: Tile, target: Target,
+        elsewhere: Callable[[Micro], ir.Function] | None = None,
+    ):  # fmt: skip
         super().__init__()
         self.module, self.fmt, self.tile, self.target = module, fmt, tile, target
+        self._elsewhere = elsewhere
         self.vec = ir.VectorType(fmt.acc, tile.lanes)
         self.storage_vec = ir.VectorType(fmt.storage, tile.lanes)
 
@@ -46,12 +81,11 @@ class Kernels(Functions):
 
     def packed(self, rows: int, vectors: int) -> ir.Function:
         """void(k, a panel, b panel, c, c_rs, c_cs, m, n, add): rows × the first vectors of b."""
-        return self.once(f"packed{rows}x{vectors}", lambda name: self._packed(name, rows, vectors))
+        return self._micro(Micro("packed", rows, vectors))
 
     def direct(self, rows: int, vectors: int, masked: bool) -> ir.Function:
         """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
-        name = f"direct{rows}x{vectors}{'m' if masked else ''}"
-        return self.once(name, lambda name: self._direct(name, rows, vectors, masked))
+        return self._micro(Micro("direct", rows, vectors, masked))
 
     @property
     def placed_rows(self) -> int:
@@ -72,8 +106,19 @@ class Kernels(Functions):
     def strips(self, rows: int, vectors: int) -> ir.Function:
         """void(k, a panel, along, (b, c, skipped)…, c_rs, m, add): a vector of b and of c each, at
         b[along[k]], of which the first lanes, so many, aren't stored."""
-        name = f"strips{rows}x{vectors}"
-        return self.once(name, lambda name: self._strips(name, rows, vectors))
+        return self._micro(Micro("strips", rows, vectors))
+
+    def _micro(self, kernel: Micro) -> ir.Function:
+        if self._elsewhere is not None:
+            return self._elsewhere(kernel)
+        return self.once(kernel.name, lambda name: self.write(kernel, name))
+
+    def write(self, kernel: Micro, name: str) -> ir.Function:
+        """One that several ways use, by this name."""
+        if kernel.kind == "direct":
+            return self._direct(name, kernel.rows, kernel.vectors, kernel.masked)
+        write = self._packed if kernel.kind == "packed" else self._strips
+        return write(name, kernel.rows, kernel.vectors)
 
     def axpy(self, rows: int) -> ir.Function:
         """void(a, a_cs, b, b_rs, c, n, add): c = or += Σ a[r]·b[r] over rows of b, m = 1."""
@@ -90,8 +135,7 @@ class Kernels(Functions):
                 code.prefetch(code.at(c, c_rs * i + v * self.tile.lanes, self.fmt.acc), write=True)
 
     def _packed(self, name: str, rows: int, vectors: int) -> ir.Function:
-        types = [I64, PTR, PTR, PTR, I64, I64, I64, I64, I64]
-        code = Code(self.module, name, types)
+        code = Code(self.module, name, Micro("packed", rows, vectors).arguments)
         self.panels(code, rows, vectors, code.args, (self.tile.rows, self.tile.cols))
         return code.function
 
@@ -138,8 +182,7 @@ class Kernels(Functions):
         code.ret()
 
     def _direct(self, name: str, rows: int, vectors: int, masked: bool) -> ir.Function:
-        types = [I64, PTR, I64, I64, PTR, I64, PTR, I64, I64, I64]
-        code = Code(self.module, name, types)
+        code = Code(self.module, name, Micro("direct", rows, vectors).arguments)
         k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add = code.args
         lanes, fmt = self.tile.lanes, self.fmt
         masks = [code.first_lanes(n - v * lanes, lanes) for v in range(vectors)]
@@ -266,8 +309,7 @@ class Kernels(Functions):
         return code.function
 
     def _strips(self, name: str, rows: int, vectors: int) -> ir.Function:
-        types = [I64, PTR, PTR, *[PTR, PTR, I64] * vectors, I64, I64, I64]
-        code = Code(self.module, name, types)
+        code = Code(self.module, name, Micro("strips", rows, vectors).arguments)
         (k, a, along), (c_rs, m, add) = code.args[:3], code.args[-3:]
         bs, cs, skips = (code.args[3 + i : -3 : 3] for i in range(3))
         acc, kind, lanes = self._accumulators(code, rows, vectors), self.fmt.acc, self.tile.lanes

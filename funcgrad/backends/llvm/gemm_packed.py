@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record, Way
+from funcgrad.backends.llvm.gemm_kernels import Micro
 from funcgrad.backends.llvm.gemm_own import Own
 from funcgrad.backends.llvm.gemm_pack import equal_parts
 
@@ -186,6 +187,7 @@ class Packed:
     def choose_kernel(self, code: Code, args: tuple[Any, ...]) -> None:
         """The smallest micro-kernel that has the rows and columns that are left."""
         rows_left, columns_left, kernels, tile = args[6], args[7], self.parts.kernels, self.tile
+        heights = self._heights
 
         def choose(heights: list[int]) -> None:
             if len(heights) == 1:
@@ -199,9 +201,24 @@ class Packed:
 
         with code.either(columns_left > tile.lanes) as (several, one):
             with several:
-                choose([h for h in (4, 8) if h < tile.rows] + [tile.rows])
+                choose(heights)
             with one:
                 code.call(kernels.packed(tile.rows, 1), *args)
+
+    @property
+    def _heights(self) -> list[int]:
+        return [h for h in (4, 8) if h < self.tile.rows] + [self.tile.rows]
+
+    def reached(self, m: int, n: int) -> list[Micro]:
+        """The kernels that are chosen for m × n elements: blocks and tiles have whole panels, but
+        for the last ones."""
+        tile, (left, last) = self.tile, (m % self.tile.rows, n % self.tile.cols)
+        found = []
+        if n >= tile.cols or last > tile.lanes:
+            heights = [next(h for h in self._heights if h >= left)] if left else []
+            heights += [tile.rows] if m >= tile.rows else []
+            found += [Micro("packed", h, tile.vectors) for h in dict.fromkeys(heights)]
+        return found + ([Micro("packed", tile.rows, 1)] if 0 < last <= tile.lanes else [])
 
     def _blocks(self, pack_task: ir.Function, tile_task: ir.Function) -> ir.Function:
         """The loops over blocks, each of two parallel loops: pack, multiply."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job
+from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job, gemm_micro
+from funcgrad.backends.llvm.gemm_kernels import Micro
 from funcgrad.backends.program import GemmStep
 from funcgrad.backends.tiles import tiles_of
 
@@ -16,6 +17,7 @@ class ProductCall(NamedTuple):
 
     places: of words that are addresses, by name: of a, b and c, and of `tables` of other words
     copier: what writes the framed operand with its zeros, for a way that needs it; else ""
+    kernels: functions whose addresses are to be in these places, before the call
     """
 
     symbol: str
@@ -23,6 +25,7 @@ class ProductCall(NamedTuple):
     places: dict[str, int]
     tables: dict[str, list[int]]
     copier: str
+    kernels: list[tuple[str, str]]
 
 
 def product_call(s: GemmStep) -> ProductCall:
@@ -39,12 +42,15 @@ def product_call(s: GemmStep) -> ProductCall:
     if s.frame is not None:
         tables["frame"] = gemm_frames.frame_words(s.frame)
     copied = s.frame is not None and not takes_frame(s)
+    (dtype, out, way), kernels = _routed(s)
+    name = gemm.name_of(dtype, out, way)
     return ProductCall(
-        gemm.name_of(*product_kind(s)),
+        name,
         [words.get(name, 0) for name in names],
         {name: names.index(name) for name in ("a", "b", "c", *tables)},
         tables,
         gemm_frames.name_of(s.dtype.itemsize) if copied else "",
+        [(gemm_micro.symbol(dtype, k), gemm_micro.place(name, k)) for k in kernels],
     )
 
 
@@ -57,8 +63,13 @@ def product_kind(s: GemmStep) -> tuple[str, str, str]:
     >>> product_kind(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows))[:2]
     ('float32', 'float32')
     """
+    return _routed(s)[0]
+
+
+def _routed(s: GemmStep) -> tuple[tuple[str, str, str], list[Micro]]:
     dtype, out = s.dtype.name, s.out.name
-    return dtype, out, gemm.way_of(dtype, out, product_words(s))
+    way, kernels = gemm.route(dtype, out, product_words(s))
+    return (dtype, out, way), kernels
 
 
 def takes_frame(s: GemmStep) -> bool:
@@ -73,7 +84,7 @@ def takes_frame(s: GemmStep) -> bool:
     if s.frame is None or s.axes is None or len(s.batch) > 2:
         return False
     words = product_words(s) | {gemm_job.FRAMED: s.frame.operand + 1}
-    return bool(gemm.way_of(s.dtype.name, s.out.name, words))
+    return bool(gemm.route(s.dtype.name, s.out.name, words)[0])
 
 
 def product_needs(s: GemmStep) -> dict[tuple, Callable[[], Any]]:
@@ -83,10 +94,13 @@ def product_needs(s: GemmStep) -> dict[tuple, Callable[[], Any]]:
     >>> from funcgrad.backends.program import Ref
     >>> f32, ref, rows = np.dtype("float32"), Ref("arena"), (4, 1)
     >>> len(product_needs(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows)))
-    1
+    2
     """
-    kind = dtype, out, way = product_kind(s)
+    kind, kernels = _routed(s)
+    dtype, out, way = kind
     found: dict[tuple, Callable[[], Any]] = {kind: partial(gemm.install, dtype, out, way=way)}
+    for kernel in kernels:
+        found[*kind, kernel] = partial(gemm.install_kernel, *kind, kernel)
     if s.frame is not None and not takes_frame(s):
         size = s.dtype.itemsize
         found["framed", size] = partial(gemm_frames.install, size)

@@ -15,10 +15,13 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, THIN, Parts, Record, Way
+from funcgrad.backends.llvm.gemm_kernels import Micro
 
 SMALL_K = 128  # rows of B that `small` has room for on the stack
 LINE = 64  # bytes of a line of the caches
 SHORT_ROW = 4096  # bytes of a row of A up to which the processor's own prefetching is too slow
+AS_THEY_LIE = ("at_once", "direct", "turned")  # ways that read B where it is
+CALLS = (*AS_THEY_LIE, "small", "panelled")  # and others that call kernels of several ways
 ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
 
 
@@ -32,6 +35,8 @@ class Unpacked:
         self.brief = brief and parts.tile.rows >= 8
         self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
         self.heights = (8, 4, 2, 1) if self.tile.rows >= 8 else (6, 4, 2, 1)
+        # Vectors of a B that isn't packed, by rows that are few.
+        self.wide = {4: 4, 2: 8} if self.tile.rows >= 8 else {}
         self.at_once = Way("at_once", lambda: self._at_once(self.grid_task))
         self.direct = Way("direct", self._direct)
         packs = self.fmt.storage == self.fmt.acc
@@ -50,6 +55,27 @@ class Unpacked:
     def grid(self) -> ir.Function:
         """Does a job whose b lies in panels, or as if in one."""
         return self._grid(self.grid_task)
+
+    def reached(self, way: str, m: int, n: int, brief: bool) -> list[Micro]:
+        """The kernels that a way calls for m × n elements, if not more: tasks have whole tiles, but
+        for the last rows and columns."""
+        found, left = [], m
+        for h in self.heights if way in CALLS else ():
+            times, left = divmod(left, h)
+            found += self._reached_across(way, h, n, brief) if times else []
+        return found
+
+    def _reached_across(self, way: str, height: int, n: int, brief: bool) -> list[Micro]:
+        cols, lanes, found = self.tile.cols, self.tile.lanes, []
+        wide, last = self.wide.get(height, 0), n % self.tile.cols
+        if wide and n >= wide * lanes and way in AS_THEY_LIE:
+            found.append(Micro("direct", height, wide))
+        if n >= cols:
+            masked = height <= 2 or (brief and self.tile.rows >= 8)
+            found.append(Micro("direct", height, 2, masked))
+        if last:
+            found.append(Micro("direct", height, 2 if last > lanes else 1, True))
+        return found
 
     @contextmanager
     def _while_fits(self, code: Code, counter, step: int, stop: Int) -> Iterator[Int]:
@@ -142,7 +168,7 @@ class Unpacked:
         k, a_rs, a_cs, b_rs, c_rs, add, step, mt, nt, rows_first = (job[f] for f in fields)
         a, b, c = (job.pointer_at(f) for f in "abc")
         by_rows = rows_first.ne(0)
-        wide = {4: 4, 2: 8} if self.tile.rows >= 8 else {}
+        wide = self.wide
         with code.range(code.args[1], code.args[2]) as t:
             i0, start = by_rows.select(t * mt, 0), by_rows.select(0, t * nt)
             m, stop = (i0 + mt).min(job["m"]), (start + nt).min(job["n"])

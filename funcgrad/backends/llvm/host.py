@@ -245,6 +245,8 @@ class _Host:
     def gemm(self, s: GemmStep) -> None:
         call = gemm_steps.product_call(s)
         self.module.declare(call.symbol, "void", ["ptr"])
+        for kernel, place in call.kernels:
+            self.placed(kernel, place)
         operands = [self.address(r) for r in (s.a, s.b, s.c)]
         tables, copy = {k: self.template(words) for k, words in call.tables.items()}, ""
         if s.frame is not None and call.copier:
@@ -264,6 +266,17 @@ class _Host:
         self.batch(s.batch[:-2], operands, widths, product)
         if copy:
             self.f.call("fg_scratch_give", "void", ["ptr"], [copy])
+
+    def placed(self, function: str, place: str) -> None:
+        """Have the address of a function in its place, from the start of the function in hand on.
+
+        All programs that run write the same there: the code of each that is alive is there once.
+        """
+        line = f"  store atomic ptr @{function}, ptr @{place} monotonic, align 8"
+        if line not in self.f.entry:
+            self.module.needed[f"@{place}"] = f"@{place} = external global ptr"
+            self.module.needed[f"@{function}"] = f"declare void @{function}()"
+            self.f.entry.append(line)
 
     def framed(self, frame: Frame, symbol: str, source: str, words: str, nbytes: int) -> str:
         """A copy of an operand with the zeros around it, in memory that is to be given back."""

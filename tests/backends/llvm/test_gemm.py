@@ -7,7 +7,7 @@ import pytest
 from llvmlite import ir
 
 from funcgrad.backends.llvm import gemm as module
-from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm import gemm_micro, pool
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.gemm import OUTPUTS, declare_gemm, emit_gemm, gemm
 from funcgrad.backends.llvm.gemm_job import AXES, CALL, MAX_AXES, axes_words, inner_words
@@ -448,7 +448,7 @@ def test_windows_in_place(dtype, cpu):
                 call[CALL.index(name)] = value
             start, exact = c.copy(), before + rows.astype("f8") @ columns.astype("f8")
             words = dict(zip(CALL, call, strict=True)) | inner_words(GemmAxes(m, n, k))
-            for way in {"", module.way_of(dtype, dtype, words)}:
+            for way in {"", module.route(dtype, dtype, words)[0]}:
                 if cpu == "host" or not way:
                     c[...] = start
                     kind(module.install(dtype, dtype, target, way))(ctypes.addressof(call))
@@ -513,11 +513,17 @@ def test_one_way_gives_what_all_give(dtype):
         )
         a[...], b[...] = rng.integers(-9, 9, a.shape), rng.integers(-9, 9, b.shape)
         call = module._words(a, b, c, False)
-        way = module.way_of(dtype, dtype, dict(zip(CALL, call, strict=True)))
+        way, kernels = module.route(dtype, dtype, dict(zip(CALL, call, strict=True)))
         seen.add(way)
         function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
         for chosen in {way, ""}:
             c[...] = -1
+            for kernel in kernels if chosen else ():
+                place = gemm_micro.place(module.name_of(dtype, dtype, way), kernel)
+                at = module.way_library(dtype, dtype, engine(), way).address(place)
+                code = gemm_micro.library(engine(), dtype, kernel)
+                address = code.address(gemm_micro.symbol(dtype, kernel))
+                ctypes.c_void_p.from_address(at).value = address
             function(module.install(dtype, dtype, way=chosen))(ctypes.addressof(call))
             np.testing.assert_array_equal(c, a @ b, err_msg=f"{chosen} {m}×{n}×{k}")
     assert len(seen) > 3 or not default_target().has("avx512f")
@@ -527,7 +533,7 @@ def test_ways_of_batches_and_of_none():
     rows = {"a_rs": 4, "a_cs": 1, "b_rs": 4, "b_cs": 1, "c_rs": 4, "c_cs": 1}
     few = {"m": 4, "n": 4, "k": 4, **rows}
     batch = {"batch1": 4096, "a_b1": 16, "c_b1": 16}
-    assert module.way_of("float32", "float32", {**few, **batch, "n": 999})
-    assert module.way_of("float32", "float32", {**few, "k": 0}) == ""
-    assert module.way_of("float32", "float32", {**few, "axes": 1, "k": 0}) == ""
-    assert module.way_of("float16", "float16", few) == ""
+    assert module.route("float32", "float32", {**few, **batch, "n": 999})[0]
+    assert module.route("float32", "float32", {**few, "k": 0}) == ("", [])
+    assert module.route("float32", "float32", {**few, "axes": 1, "k": 0}) == ("", [])
+    assert module.route("float16", "float16", few) == ("", [])
