@@ -12,6 +12,7 @@ import contextlib
 import functools
 import marshal
 import os
+import time
 from typing import Any
 
 try:
@@ -21,6 +22,7 @@ except ImportError:
     from hashlib import blake2b
 
 MOST_FILES = 4096
+_RECENT = 3600  # seconds for which a file counts as just used: a read then needn't say so
 _FORMAT = 2  # that all versions of Python read
 _SIZE = 8  # bytes that count those of the facts
 _SHARED = {"gemm_build.py", "gemm_job.py", "compiler.py", "target.py"}  # what generators build on
@@ -95,11 +97,15 @@ def load(key: str) -> tuple[dict[str, Any], bytes] | None:
     folder = _folder()
     if folder is None:
         return None
+    path = os.path.join(folder, key)
     try:
-        with open(os.path.join(folder, key), "rb") as file:
-            content = file.read()
+        with open(path, "rb") as file:
+            content, written = file.read(), os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
+    if time.time() - written > _RECENT:
+        with contextlib.suppress(OSError):  # others' files may be read, but not touched
+            os.utime(path)
     seal, _, rest = content.partition(b"\n")
     if seal != digest(key, rest).encode():
         return None
@@ -109,7 +115,8 @@ def load(key: str) -> tuple[dict[str, Any], bytes] | None:
 
 
 def save(key: str, head: dict[str, Any], body: bytes) -> None:
-    """Keep facts and bytes under a key; when there are too many files, the oldest half goes.
+    """Keep facts and bytes under a key; when there are too many files, the half goes that was used
+    longest ago.
 
     >>> save("example", {"answer": 42}, b"code")
     """

@@ -72,7 +72,7 @@ def test_can_be_turned_off_and_survives_a_bad_place(monkeypatch, tmp_path):
         assert objects.load("k") is None
 
 
-def test_oldest_half_goes(folder, monkeypatch):
+def test_what_was_used_longest_ago_goes(folder, monkeypatch):
     monkeypatch.setattr(objects, "MOST_FILES", 8)
     for i in range(9):
         objects.save(f"k{i}", {}, b"")
@@ -81,6 +81,21 @@ def test_oldest_half_goes(folder, monkeypatch):
     assert len(list(folder.iterdir())) <= 8
     assert objects.load("last")
     assert objects.load("k0") is None
+
+
+def test_what_is_read_stays(folder, monkeypatch):
+    monkeypatch.setattr(objects, "MOST_FILES", 8)
+    for i in range(8):
+        objects.save(f"k{i}", {"number": i}, b"code")
+        os.utime(folder / f"k{i}", (i, i))
+    assert objects.load("k0") == ({"number": 0}, b"code")
+    recent = (folder / "k0").stat().st_mtime_ns
+    assert objects.load("k0")
+    assert (folder / "k0").stat().st_mtime_ns == recent
+    objects.save("last", {}, b"")
+    assert objects.load("k0")
+    assert objects.load("last")
+    assert objects.load("k1") is None
 
 
 def test_engine_takes_objects_from_disk(folder):
