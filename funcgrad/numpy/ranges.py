@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     broadcast_to,
     canonical_axis,
     convert,
+    default_float,
     default_int,
     dtype_or,
     is_scalar,
@@ -112,6 +113,13 @@ def linspace(
     num = operator.index(num)
     if num < 0:
         raise ValueError(f"linspace: num must not be negative, got {num}")
+    if dtype is None and not retstep and num <= _FEW and type(context.current().trace) is EvalTrace:
+        # Mostly: Python's numbers, of which nothing that is worked out is rounded to infinity.
+        kind = default_float()
+        plain = all(type(v) in (int, float) and abs(v) < _MODERATE for v in (start, stop))
+        if plain and kind.kind == "f" and kind.itemsize >= 4:
+            canonical_axis("linspace", axis, 1)
+            return Array(_plain_line(start, stop, num, endpoint, kind))
     start, stop = broadcast("linspace", *_ends("linspace", start, stop, dtype))
     out_dtype = dtype_or(dtype, start.dtype)
     steps = num - 1 if endpoint else num
@@ -135,6 +143,20 @@ def linspace(
     step = arithmetic.div(arithmetic.sub(stop, start), steps) if steps > 0 else (
         full(shape, np.nan, start.dtype))  # fmt: skip
     return out, step
+
+
+# Of both kinds of integers and floats no more is counted exactly, or is far from their limits.
+_FEW, _MODERATE = 1 << 20, 1 << 24
+
+
+def _plain_line(first: float, last: float, num: int, endpoint: bool, kind: np.dtype) -> np.ndarray:
+    """The numbers of `linspace`, by the operations and in the order that it has for arrays."""
+    start, stop = kind.type(first), kind.type(last)
+    t = np.arange(num, dtype=kind) / kind.type(max(num - 1 if endpoint else num, 1))
+    out = start * (kind.type(1) - t) + stop * t
+    if endpoint and num > 1:
+        out[-1] = stop
+    return out
 
 
 def _ends(name: str, start: Any, stop: Any, dtype: Any) -> list[Any]:

@@ -5,6 +5,7 @@ import array as pyarray
 import numpy as np
 import pytest
 
+import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core.array import Array
@@ -277,6 +278,24 @@ def test_linspace(num, endpoint):
         fnp.linspace(0, 10, num, endpoint, dtype="int64"),
         np.linspace(0, 10, num, endpoint, dtype=int),
     )
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    "ends", [(0, 1), (-3.7, 1e-9), (5, 5), (1e7, -0.1), (0.1, 3e30), (-0.0, 2)]
+)
+def test_linspace_of_numbers_is_that_of_arrays(ends, kind):
+    """Bit by bit, whatever is quicker for Python's numbers."""
+    with fg.default_dtype(kind):
+        for num in (0, 1, 2, 7, 100):
+            for endpoint in (True, False):
+                got = fnp.linspace(*ends, num, endpoint)
+                want = fnp.linspace(*(fnp.asarray(v, kind) for v in ends), num, endpoint)
+                assert got.aval == want.aval
+                np.testing.assert_array_equal(got, want)
+                assert np.asarray(got).tobytes() == np.asarray(want).tobytes()
+    with pytest.raises(fg.errors.ShapeError, match="linspace: axis 3"):
+        fnp.linspace(0, 1, 5, axis=3)
 
 
 def test_linspace_ends_where_it_should():
