@@ -288,6 +288,13 @@ class Code:
         f = self._intrinsic(f"llvm.masked.store.{_suffix(value.type)}.p0", kind)
         self.b.call(f, [value, pointer, I32(1), mask])
 
+    def copy_word(self, to: ir.Value, source: ir.Value, size: int) -> None:
+        """Copy an element through a general register: volatile, lest LLVM gathers several in a
+        vector, where sums take all registers of these."""
+        bit = ir.IntType(1)
+        kind = ir.FunctionType(VOID, [PTR, PTR, I64, bit])
+        self.b.call(self._intrinsic("llvm.memcpy.p0.p0.i64", kind), [to, source, I64(size), bit(1)])
+
     def prefetch(self, pointer: ir.Value, write: bool = False) -> None:
         """Hint that memory will be read (or written) soon; any address is allowed."""
         kind = ir.FunctionType(VOID, [PTR, I32, I32, I32])

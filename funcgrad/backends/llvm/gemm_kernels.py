@@ -149,13 +149,15 @@ class Kernels(Functions):
         also: Callable[[Int], None] | None = None,
     ) -> None:
         """The rest of a function with the arguments of `packed`; steps: from one k to the next, of
-        a and b; also(kk) writes what else is done with each."""
+        a and b; also(kk) writes what else is done with each, before its products."""
         k, a, b, c, c_rs, c_cs, m, n, add = args
         tile, acc = self.tile, self._accumulators(code, rows, vectors)
         kind = I32 if tile.pairs else self.fmt.acc
         vec = ir.VectorType(kind, tile.lanes)
 
         def step(kk: Int) -> None:
+            if also is not None:
+                also(kk)
             pb = code.at(b, kk * steps[1], self.fmt.acc)
             pa = code.at(a, kk * steps[0], self.fmt.acc)
             bv = [
@@ -168,14 +170,15 @@ class Kernels(Functions):
                     self._pair_products(code, acc[i], code.splat(x, tile.lanes), bv)
                 else:
                     self._row_product(code, acc[i], x, bv)
-            if also is not None:
-                also(kk)
 
-        # A row of C a step: all at once would keep the first panels waiting.
+        # A row of C a step: all at once would keep the first panels waiting. Long steps are written
+        # once, as compiling them takes long.
         few = k.min(rows)
         with code.range(0, few) as kk:
             self._prefetch(code, code.at(c, kk * c_rs, self.fmt.acc), c_rs, 1, vectors)
-            step(kk)
+            if also is None:
+                step(kk)
+        few = few if also is None else code.i64(0)
         with code.range(few, k) as kk:
             step(kk)
         self.store_tile(code, acc, c, c_rs, c_cs, m, n, add)

@@ -3,7 +3,8 @@
 Packed in a loop before, a large operand goes to memory and back, and all threads wait for all of
 it. A task's own part stays in its core's cache, while the other operand, packed before, is small
 enough to be read from there as well. Where an operand lies as its panels will but for its steps
-along k, the first tile that needs a panel multiplies from where it lies, and writes it meanwhile.
+along k, the first tile that needs a panel multiplies from where it lies, and writes it meanwhile;
+where rows of A are contiguous along k, it multiplies from the panel, which it writes just ahead.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ ROW_PANELS = 32  # panels of A a thread from which on each is a task
 COLUMN_PANELS = 16  # panels of B from which on tasks are columns
 COLUMN_TASKS = 32  # a thread, about
 AHEAD = 24  # steps along k that memory is asked for before it is copied
+ROWS_AHEAD = 64  # the same of rows that are contiguous along k
+PIECE = 16  # elements of such a row that are copied in one step; rows of a tile are no more
 PART_PANELS = 4  # of A, that a task of columns has at least, to read what it packed again
 
 
@@ -78,15 +81,21 @@ class Own:
                     self.pack(code, job, "a", own, (i, end), (pc, kl), code.i64(0))
 
                 if self.copies and tile.masks:
+                    rs, cs = job["a_rs"], job["a_cs"]
                     whole = (m - i >= tile.rows) & (block.n >= tile.cols)
-                    with code.either(job["a_rs"].eq(1) & whole) as (yes, no):
+                    with code.either((rs.eq(1) | cs.eq(1)) & whole) as (yes, no):
                         with yes:
-                            offset = (job["ko"] + pc) * job["a_cs"] + job["ic"] + i
+                            offset = (job["ko"] + pc) * cs + (job["ic"] + i) * rs
                             a = code.at(job.pointer_at("a"), offset, self.fmt.storage)
                             b = block.b_panel(first_j, pc)
                             arguments = block.arguments(i, first_j, pc, kl, a, b)
-                            kernel = packing(self.parts.kernels, "a")
-                            code.call(kernel, job["a_cs"], own, *arguments)
+                            with code.either(rs.eq(1)) as (lines, rows):
+                                with lines:
+                                    kernel = packing(self.parts.kernels, "a")
+                                    code.call(kernel, cs, own, *arguments)
+                                with rows:
+                                    kernel = packing_rows(self.parts.kernels)
+                                    code.call(kernel, rs, own, *arguments)
                             start.set(I64(tile.cols))
                         with no:
                             pack()
@@ -200,4 +209,47 @@ def _packing(kernels: Kernels, name: str, side: str) -> ir.Function:
 
     steps = (step, tile.cols) if side == "a" else (tile.rows, step)
     kernels.panels(code, tile.rows, tile.vectors, code.args[2:], steps, copy)
+    return code.function
+
+
+def packing_rows(kernels: Kernels) -> ir.Function:
+    """As `packing` of a, whose rows are contiguous along k; `step` is from one to the next."""
+    return kernels.once("packing_rows", lambda name: _packing_rows(kernels, name))
+
+
+def _packing_rows(kernels: Kernels, name: str) -> ir.Function:
+    """Each step copies a piece of one row, of a block ahead: several rows at a time would meet in
+    the same lines of the first cache where they are a page apart, and in few of its pages' table.
+    """
+    code = Code(kernels.module, name, [I64, PTR, I64, PTR, PTR, PTR, *[I64] * 5])
+    tile, fmt = kernels.tile, kernels.fmt
+    step, to, k, a = code.args[:4]
+    whole = k // PIECE * PIECE
+
+    def copy(row: Int, k0: Int, size: int) -> None:
+        source = code.at(a, row * step + k0, fmt.acc)
+        target = code.at(to, k0 * tile.rows + row, fmt.acc)
+        for i in range(size):
+            there = code.at(target, i * tile.rows, fmt.acc)
+            code.copy_word(there, code.at(source, i, fmt.acc), fmt.bytes)
+
+    def ahead(kk: Int) -> None:
+        row = kk % PIECE
+        k0 = kk - row + PIECE
+        with code.when((row < tile.rows) & (k0 < whole)):
+            copy(row, k0, PIECE)
+            soon = row * step + (k0 + ROWS_AHEAD).min(k - 1)
+            code.prefetch(code.at(a, soon, fmt.acc))
+
+    line = 64 // fmt.bytes
+    with code.range(0, tile.rows) as row:
+        for first in range(0, ROWS_AHEAD + PIECE, line):
+            code.prefetch(code.at(a, row * step + first, fmt.acc))
+    with code.range(0, tile.rows) as row:
+        with code.when(whole > 0):
+            copy(row, code.i64(0), PIECE)
+        with code.range(whole, k) as kk:
+            copy(row, kk, 1)
+    arguments = [k, to, *code.args[4:]]
+    kernels.panels(code, tile.rows, tile.vectors, arguments, (tile.rows, tile.cols), ahead)
     return code.function

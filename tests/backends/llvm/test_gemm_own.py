@@ -5,11 +5,16 @@ import ctypes
 import ml_dtypes
 import numpy as np
 import pytest
+from llvmlite import ir
 
 from funcgrad.backends.llvm import gemm as module
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.gemm import OUTPUTS, gemm
+from funcgrad.backends.llvm.gemm_build import I64, PTR, Code
+from funcgrad.backends.llvm.gemm_kernels import Kernels
+from funcgrad.backends.llvm.gemm_own import packing_rows
+from funcgrad.backends.llvm.gemm_pack import FORMATS, Tile
 from funcgrad.backends.llvm.target import Target
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -109,3 +114,32 @@ def test_other_targets(dtype, cpu):
                 call = module._words(x, y, c, False)
                 function(ctypes.addressof(call))
                 check(c, a, b)
+
+
+def test_rows_are_packed_while_they_are_multiplied():
+    """For any k, of a tile whose rows are a page apart or next to each other."""
+    fmt = FORMATS["float32"]
+    tile = Tile.of(engine().target, fmt)
+
+    def write():
+        code = Code(ir.Module("rows"), "rows", [I64, PTR, I64, PTR, PTR, PTR, *[I64] * 5], True)
+        code.call(packing_rows(Kernels(code.module, fmt, tile, engine().target)), *code.args)
+        code.ret()
+        return code.module
+
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11)(
+        engine().compile(write).address("rows")
+    )
+    rng = np.random.default_rng(3)
+    for k, step in ((1, 1), (15, 15), (16, 1024), (17, 40), (47, 1025), (160, 160), (1031, 2048)):
+        a = rng.integers(-9, 9, (tile.rows, step)).astype(np.float32)
+        b = rng.integers(-9, 9, (k, tile.cols)).astype(np.float32)
+        panel = np.full((k + 2, tile.rows), 7, np.float32)
+        c = np.full((tile.rows, tile.cols + 3), 5, np.float32)
+        places = (panel[1:], a, b, c)
+        to, *others = (x.ctypes.data for x in places)
+        function(step, to, k, *others, tile.cols + 3, 1, tile.rows, tile.cols, 1)
+        np.testing.assert_array_equal(c[:, : tile.cols], a[:, :k] @ b + 5)
+        np.testing.assert_array_equal(panel[1:-1], a[:, :k].T)
+        assert (panel[[0, -1]] == 7).all()
+        assert (c[:, tile.cols :] == 5).all()
