@@ -74,7 +74,6 @@ class Attention(Functions):
         self.acc, self.width = fmt.acc, fmt.acc_bytes
         self.vec = ir.VectorType(fmt.acc, self.lanes)
         self.int = I64 if fmt.acc == F64 else I32
-        self.heights = [h for h in (4, 8) if h < self.rows] + [self.rows]
         loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
         self.parallel_for = declare(module, "fg_parallel_for", loop)
         self.limit = ir.GlobalVariable(module, I32, "fg_pool_limit")
