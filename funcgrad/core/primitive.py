@@ -32,6 +32,7 @@ class NoRule:
 
 
 Rule = Callable[..., Any]
+_LIBRARY = __name__.partition(".")[0]
 
 
 def exact(value: Any) -> Any:
@@ -119,8 +120,11 @@ class Primitive:
         return self
 
     def __reduce__(self) -> str:
-        # As functions are pickled: by a module and a name in it.
-        for module, held in list(sys.modules.items()):
+        # As functions are pickled: by a module and a name in it. That is the library's, else one
+        # that others can import: what is run as a program may have imported an op by name.
+        ranks = {_LIBRARY: 0, "__main__": 2, "__mp_main__": 2}
+        modules = list(sys.modules.items())
+        for module, held in sorted(modules, key=lambda m: ranks.get(m[0].partition(".")[0], 1)):
             found = [key for key, x in list(getattr(held, "__dict__", {}).items()) if x is self]
             if found:
                 object.__setattr__(self, "__module__", module)

@@ -200,7 +200,7 @@ class Jitted:
         try:
             if attrgetter(name)(sys.modules[self.__module__]) is self:
                 return name
-        except (AttributeError, KeyError):
+        except (AttributeError, KeyError, TypeError):  # a callable's may be anything
             pass
         shardings = self._in_shardings, self._out_shardings
         return _jitted, (self._fun, self._static, self._donated, shardings, self._backend)

@@ -220,3 +220,6 @@ def test_compiled_functions_are_pickled_as_their_functions_are():
     same(decorated(X), want)
     with pytest.raises((AttributeError, pickle.PicklingError)):
         pickle.dumps(fg.jit(lambda x: x))
+    named = functools.partial(scaled, k=2)
+    named.__qualname__ = None
+    same(pickle.loads(pickle.dumps(fg.jit(named)))(X), X * 2)
