@@ -54,7 +54,9 @@ def test_cholesky(n, threads, dtype, rng):
 
 
 @dtypes
-@pytest.mark.parametrize("shape", [(33, 33), (64, 64), (40, 16), (100, 100), (257, 90), (40, 130), (2, 65, 70)])
+@pytest.mark.parametrize(
+    "shape", [(33, 33), (64, 64), (40, 16), (100, 100), (257, 90), (40, 130), (2, 65, 70)]
+)
 def test_lu(shape, dtype, rng):
     pool.set_num_threads(1 + shape[-1] % 3)
     a = rng.standard_normal(shape).astype(dtype)
