@@ -39,7 +39,7 @@ class LargeImpl:
     def __init__(self, prim: Any, aval: Any):
         self._prim, self._aval = prim, aval
         self._made, self._nbytes = 0, aval.nbytes
-        self._considered = False  # whether it is known if it is to be compiled
+        self._considered = False  # whether somebody has seen to whether it is to be compiled
         self._kernel: Any = None
         self._memory: Any = None
         self.words = np.zeros(3, np.int64)
@@ -54,10 +54,11 @@ class LargeImpl:
         if memory is None:
             memory = self._memory = backend.eager().memory()
         if self._made >= COMPILED_AFTER and not self._considered:
+            # At once: a second kernel would free the first, which other threads may be running.
+            self._considered = True
             if self._is_exact(values):
                 made = backend.eager().kernel(self._prim, values, self._aval, params)
                 self._kernel, self.words[:] = made
-            self._considered = True
         token = memory.begin()
         try:
             return self._prim.impl(xp, *values, **params)

@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.core import context, large
+from funcgrad.core import backend, context, large
 from funcgrad.core.context import scoped
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e-42, 3e38], np.float32)
@@ -83,6 +83,25 @@ def test_results_outlive_what_made_them():
     fg.release_memory()
     for i, view in enumerate(views):
         assert np.array_equal(view, np.arange(10, 2000) + i)
+
+
+def test_threads_compile_an_operation_once(monkeypatch):
+    x = fnp.array(np.arange(2000, dtype=np.float32))
+    compiled, eager = [], backend.eager()
+    kernel = eager.kernel
+
+    def slowly(*args):
+        compiled.append(args)
+        if len(compiled) < 3:
+            for _ in range(40):
+                fnp.add(x, x)  # as another thread would meanwhile
+        return kernel(*args)
+
+    monkeypatch.setattr(eager, "kernel", slowly)
+    for _ in range(40):
+        out = fnp.add(x, x)
+    assert len(compiled) == 1
+    np.testing.assert_array_equal(out, 2 * np.arange(2000, dtype=np.float32))
 
 
 def test_without_compilation_the_memory_of_dead_results_is_used_again(monkeypatch):
