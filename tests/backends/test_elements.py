@@ -1,6 +1,8 @@
 """Scatters of many single elements, against NumPy: positions out of bounds, several axes, dtypes,
 ranges of threads, and the routine against the step's own meaning."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -155,6 +157,30 @@ def test_one_position_that_is_looked_at_twice(where, place, rng):
         i = rng.integers(0, 37, n).astype(np.int32)
         i[where] = place
         same_natively(update("add", "drop"), x, i, y)
+
+
+def test_indices_that_are_written_to_meanwhile():
+    """Results are anything then, but nothing else is written."""
+    x, y, i = np.zeros(37, np.float32), np.ones(8 * N, np.float32), np.zeros(8 * N, np.int32)
+    f, calls = fg.jit(lambda x, i, y: x.at[i].add(y, mode="drop")), range(20)
+    np.testing.assert_array_equal(np.asarray(f(x, i, y)).sum(), 8 * N)
+    done = threading.Event()
+
+    def write():
+        while not done.is_set():
+            i[:] = 2**31 - 1
+            i[:] = 3
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        got = [np.asarray(f(x, i, y)) for _ in calls]
+    finally:
+        done.set()
+        writer.join()
+    for g in got:
+        assert g[3] <= 8 * N
+        assert g.sum() - g[0] == g[3]
 
 
 def test_specials(few):

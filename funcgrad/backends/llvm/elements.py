@@ -125,12 +125,13 @@ class _Writer:
                 with several, code.range(t * n, (t + 1) * n, CHUNK) as first:
                     own = code.at(positions, first, I32), code.at(updates, first, self.kind)
                     length = ((t + 1) * n - first).min(CHUNK)
-                    most = Int(code, b.zext(code.call(greatest, own[0], length), I64))
-                    with code.either(most < size) as (inside, some):
+                    most = code.call(greatest, own[0], length, places)
+                    parts = out, places, own[1], length, size
+                    with code.either(Int(code, b.zext(most, I64)) < size) as (inside, some):
                         with inside:
-                            code.call(direct, out, *own, length, size)
+                            code.call(direct, *parts)
                         with some:
-                            code.call(checked, out, *own, length, size)
+                            code.call(checked, *parts)
                 with one, code.range(0, n, CHUNK) as first:
                     parts = first, (first + CHUNK).min(n), low, count, size
                     kept = code.call(pack, positions, updates, *parts, places, values)
@@ -150,10 +151,12 @@ class _Writer:
             code.b.call(fill, [out, ir.IntType(8)(0), nbytes, no])
 
     def _greatest(self) -> ir.Function:
-        """i32 greatest(positions, n): the greatest of these positions, as numbers without sign."""
-        code = Code(self.module, "greatest", [PTR, I64], result=I32)
+        """i32 greatest(positions, n, places): the greatest of these positions, as numbers without
+        sign, which are copied to places: whose memory it is may write to it before they are used.
+        """
+        code = Code(self.module, "greatest", [PTR, I64, PTR], result=I32)
         code.function.attributes.add("noinline")
-        positions, n = code.args
+        positions, n, places = code.args
         b, lanes, index = code.b, 16, ir.VectorType(I32, 16)
         parts = [code.variable(index, ir.Constant(index, None)) for _ in range(4)]
         most = code.variable(I32, I32(0))
@@ -164,10 +167,13 @@ class _Writer:
         whole = n // (4 * lanes) * (4 * lanes)
         with code.range(0, whole, 4 * lanes) as i:
             for k, part in enumerate(parts):
-                at = code.at(positions, i + k * lanes, I32)
-                part.set(more(code.load(at, index, 4), part.get()))
+                some = code.load(code.at(positions, i + k * lanes, I32), index, 4)
+                code.store(some, code.at(places, i + k * lanes, I32), 4)
+                part.set(more(some, part.get()))
         with code.range(whole, n) as i:
-            most.set(more(code.load(code.at(positions, i, I32), I32), most.get()))
+            one = code.load(code.at(positions, i, I32), I32)
+            code.store(one, code.at(places, i, I32))
+            most.set(more(one, most.get()))
         found = functools.reduce(more, [part.get() for part in parts])
         while lanes > 1:
             lanes //= 2
