@@ -154,7 +154,12 @@ def _literal_is(atom: Atom, value: Any) -> bool:
 
 
 def _is_one(atom: Atom, made_by: dict) -> bool:
-    """Whether all elements are known to be 1: a literal, or one that is broadcast."""
+    """Whether all elements are known to be 1: a literal, or one that is broadcast.
+
+    Not of complex numbers: their products and quotients with 1 change infinities and signs of 0.
+    """
+    if atom.aval.dtype.kind == "c":
+        return False
     eqn = made_by.get(atom) if isinstance(atom, Var) else None
     if eqn is not None and eqn.prim.name == "broadcast_in_dim":
         atom = eqn.ins[0]

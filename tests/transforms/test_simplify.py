@@ -115,6 +115,16 @@ def test_signed_zeros_keep_their_meaning(add):
     assert not np.signbit(interpret(slim, np, z)[0].imag)
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_complex_products_with_one_keep_their_meaning(shape):
+    z = np.array([complex(-0.0, -0.0), complex(np.inf, 0.0), complex(1.0, -0.0)], np.complex64)
+    with np.errstate(invalid="ignore"):
+        one = lambda: fnp.ones(shape, np.complex64)
+        for f in (lambda z: z * one(), lambda z: z / one(), lambda z: z * 1.0):
+            (got,) = interpret(simplify(fg.make_jaxpr(f)(z).jaxpr), np, z)
+            assert got.tobytes() == np.asarray(f(z)).tobytes()
+
+
 def test_transposes_are_merged():
     t = np.arange(24.0).reshape(2, 3, 4)
     merged = simplified(lambda x: fnp.transpose(fnp.transpose(x, (1, 2, 0)), (1, 2, 0)), t)

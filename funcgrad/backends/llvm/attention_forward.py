@@ -83,7 +83,7 @@ class Forward:
         parts = self.parts
         code, call = parts.task("forward_task")
         h, cols = call["features"], parts.cols
-        count = call["block"] // cols
+        count = call["block"].ceil_div(cols)
         q_step, k_step = parts.panel(cols, h), self.tiles.step(code.i64(self.key_block))
         keys, row = k_step * h.ceil_div(cols), h.round_up(cols)
         sizes = [

@@ -10,6 +10,7 @@ from funcgrad.backends.attention import PACKED, spans
 from funcgrad.backends.llvm import attention as module
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.gemm_pack import Tile
 from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.program import AttentionSizes, AttentionStep, Ref, Strided
 from funcgrad.transforms.attention import attention_backward_p, attention_p
@@ -275,6 +276,20 @@ def test_other_targets(dtype, cpu):
         check(*both(shape, dtype, target=target), dtype)
     for name in ("bias", "of keys"):
         check(*with_pairs(name, dtype, target=target), dtype)
+
+
+def test_columns_that_do_not_divide_a_block(monkeypatch):
+    """With three vectors, as some processors have, a block's last panel has few queries."""
+    host = engine().target
+    if not host.triple.startswith("x86_64"):
+        pytest.skip("this processor does not run the code")
+    plain = lambda target, fmt: Tile(8, 3, 128 // (8 * fmt.acc_bytes), 256, False, False)
+    monkeypatch.setattr(Tile, "_plain", staticmethod(plain))
+    # A target of its own: what is compiled for others has their tiles.
+    target = engine(Target(host.triple, "x86-64", "+sse3"))
+    for dtype in ("float32", "float64"):
+        check(*both((1, 141, 306, 2, 1, 16, 27, None, 128, 2), dtype, target=target), dtype)
+        check(*with_pairs("bias", dtype, target=target), dtype)
 
 
 def forward(q, k, v):
