@@ -167,7 +167,7 @@ def tiles_pay(
     direct = 9.0 * channels * features * positions
     products = float(POINTS * channels * features)
     if panel:
-        products *= (1 + PART_COST) * -(-channels // panel) * panel / channels
+        products = (1 + PART_COST) * POINTS * -(-channels // panel) * panel * features
     ours = products + INPUT_COST * POINTS * channels + OUTPUT_COST * POINTS * features
     ours *= tiles * (OF_KERNEL if panel else 1.0)
     small = POINTS * channels * features <= MOST_KERNEL

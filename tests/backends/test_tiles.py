@@ -53,6 +53,8 @@ def test_few_channels_and_features():
     last = {(32, 8): True, (16, 8): True, (12, 12): True, (16, 16): True, (3, 64): False}
     for panel, wanted in ((0, of_results), (PANEL, of_kernels), (1, last)):
         assert {key: tiles_pay(16, (32, 32), *key, panel) for key in wanted} == wanted
+        assert not tiles_pay(16, (32, 32), 0, 64, panel)
+        assert not tiles_pay(16, (32, 32), 64, 0, panel)
 
 
 def test_which_products_with_channels_last_go_this_way():

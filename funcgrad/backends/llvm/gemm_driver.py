@@ -71,7 +71,7 @@ SPREAD_ROWS, WAYS = 256, 8
 class Driver:
     """Writes fg_gemm_<in>_<out>(ptr call) and all it needs into `module`.
 
-    way: the only way that its calls will go (see `way_of`), the suffix of its name
+    way: the only way that its calls will go (see `route`), the suffix of its name
     """
 
     def __init__(self, fmt: Format, out: Format, target: Target, way: str = ""):
