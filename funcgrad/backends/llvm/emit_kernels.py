@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.emit import emit
+from funcgrad.backends.llvm.emit_abreast import abreast
 from funcgrad.backends.llvm.emit_split import split
 from funcgrad.backends.llvm.emit_unroll import unrolled
 from funcgrad.backends.llvm.engine import HALF_CALLS, Engine, Library
@@ -121,8 +122,10 @@ class KernelCache:
             return _Written(Native((), ()), {})
         pieces, partials = split(unrolled(kernel))
         calls, texts, tiny = [], {}, True
-        for piece in pieces:
-            emitted = emit(piece.kernel, "KERNEL", piece.ranges, self.engine.target)
+        target = self.engine.target
+        bits, l1 = target.vector_bits, target.caches.l1
+        for piece in [p for x in pieces for p in abreast(x, bits, l1)]:
+            emitted = emit(piece.kernel, "KERNEL", piece.ranges, target)
             text = emitted.definitions.text([emitted.text])
             symbol = f"fg_k{digest(text)[:16]}"
             texts[symbol] = text.replace("KERNEL", symbol)
