@@ -32,6 +32,8 @@ from funcgrad.transforms.jvp import jvp_flat
 # backward, 16 to 64 features, anew/kept: 48 keys, causal 0.97; 64 keys 1.3, causal 0.85; 96 keys
 # 1.2 and 0.71; 128 keys 1.15.)
 KEPT, KEPT_IN_WINDOWS = 128, 48
+# More than a sequence's places.
+FAR = 1 << 30
 
 
 # ---- types
@@ -353,6 +355,8 @@ def attention(
 def _bind(query, key, value, given, scale, before, after):
     if not scale > 0:
         raise ValueError(f"attention: scale must be positive, got {scale}")
+    # Windows beyond all places are those of the largest number: places are counted in int32.
+    before, after = (None if n is None else max(-FAR, min(n, FAR)) for n in (before, after))
     params = {"scale": float(scale), "before": before, "after": after}
     return attention_p.bind(query, key, value, *given.operands, **params)
 

@@ -281,3 +281,14 @@ def test_bias_and_mask_that_do_not_fit():
         at.attention(x, x, x, bias=np.ones((2, 2, 3, 3), np.float32), scale=1)
     with pytest.raises(errors.DTypeError, match="bias must be of float32, got f64"):
         at.attention(x, x, x, bias=np.ones((1, 1, 3, 3)), scale=1)
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, 2**63, -(2**31), -(2**70)])
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_windows_beyond_all_places(side, size):
+    """Of any size: they show all keys or none, with jit as without."""
+    q = np.ones((1, 5, 2, 4), np.float32)
+    wanted = q if size > 0 else 0 * q
+    f = lambda x: at.attention(x, x, x, scale=0.4, **{side: size})
+    np.testing.assert_allclose(f(q), wanted, rtol=1e-6)
+    np.testing.assert_allclose(fg.jit(f)(q), wanted, rtol=1e-6)
