@@ -222,7 +222,7 @@ class WinogradKernelLast(TilesLast):
         sums of products."""
         code = Code(self.parts.module, "winograd_last_kernel_exact", [PTR, PTR, I64])
         call, values, row = Record(code, FIELDS, code.args[0]), code.args[1], code.args[2]
-        b, wide, acc, turned = code.b, call["wide"], self.acc, call["turned"].ne(0)
+        b, wide, acc = code.b, call["wide"], self.acc
         size = wide * TAPS * TAPS
         sums = code.call(self.parts.take, size * self.fmt.acc_bytes)
         with code.range(0, size, self.lanes) as i:
@@ -239,40 +239,12 @@ class WinogradKernelLast(TilesLast):
                 more = self.unsettled(code, b.fcmp_unordered("uno", lost, lost), total)
                 settled.set(b.and_(settled.get(), b.not_(more)))
 
-        def line_of(item: Int, y: Int, tap: Int) -> None:
-            line, shift = y + tap // TAPS - call["y_low"], call["x_low"] - tap % TAPS
-            met, width = (line >= 0) & (line < call["y_size"]), call["width"]
-            low = met.select(shift.max(0).min(width), 0)
-            high = met.select((shift + call["x_size"]).min(width).max(low), 0)
-            image = item * call["x_item"] + line * call["pitch"] - shift * call["pixel"]
-            grads = item * call["y_item"] + y * call["y_pitch"]
-            # Zeros in front, what is there, zeros behind: they count where the other isn't finite.
-            with code.range(0, TAPS) as third:
-                there = third.eq(1)
-                begin = third.eq(0).select(0, there.select(low, high))
-                end = third.eq(0).select(low, there.select(high, width))
-                x = code.at(call.pointer_at("x"), image + begin * call["pixel"], acc)
-                x, step = (
-                    there.pick(x, call.pointer_at("zeros")),
-                    there.select(call["pixel"], 0),
-                )
-                given = code.at(call.pointer_at("y"), grads + begin * call["y_pixel"], acc)
-                a, other = turned.pick(given, x), turned.pick(x, given)
-                along, across = (turned.select(call["y_pixel"], step),
-                                 turned.select(step, call["y_pixel"]))  # fmt: skip
-                with code.when(begin < end), code.range(0, call["n"], self.tile.cols) as k:
-                    kernel = self.parts.kernels.direct(1, self.tile.vectors, masked=True)
-                    one, some = code.at(a, row, acc), code.at(other, k, acc)
-                    out, left = code.at(sums, wide * tap + k, acc), call["n"] - k
-                    args = (end - begin, one, 0, along, some, across, out, wide, left, 1)
-                    code.call(kernel, *args)
-
         with (
             code.range(0, call["items"], until=settled) as item,
             code.range(0, call["height"], until=settled) as y,
         ):
             with code.range(0, TAPS * TAPS) as tap:
-                line_of(item, y, tap)
+                self._line(code, call, sums, row, item, y, tap)
             settle()
         with code.range(0, size, self.lanes) as i:
             place = code.at(values, i, acc)
@@ -284,6 +256,37 @@ class WinogradKernelLast(TilesLast):
         code.ret()
         code.function.attributes.add("noinline")
         return code.function
+
+    def _line(self, code: Code, call: Record, sums: ir.Value, row: Int, item: Int, y: Int,
+              tap: Int) -> None:  # fmt: skip
+        """Adds the products of a line of an image to a row of a tap's sums."""
+        acc, wide, turned = self.acc, call["wide"], call["turned"].ne(0)
+        line, shift = y + tap // TAPS - call["y_low"], call["x_low"] - tap % TAPS
+        met, width = (line >= 0) & (line < call["y_size"]), call["width"]
+        low = met.select(shift.max(0).min(width), 0)
+        high = met.select((shift + call["x_size"]).min(width).max(low), 0)
+        image = item * call["x_item"] + line * call["pitch"] - shift * call["pixel"]
+        grads = item * call["y_item"] + y * call["y_pitch"]
+        # Zeros in front, what is there, zeros behind: they count where the other isn't finite.
+        with code.range(0, TAPS) as third:
+            there = third.eq(1)
+            begin = third.eq(0).select(0, there.select(low, high))
+            end = third.eq(0).select(low, there.select(high, width))
+            x = code.at(call.pointer_at("x"), image + begin * call["pixel"], acc)
+            x, step = (
+                there.pick(x, call.pointer_at("zeros")),
+                there.select(call["pixel"], 0),
+            )
+            given = code.at(call.pointer_at("y"), grads + begin * call["y_pixel"], acc)
+            a, other = turned.pick(given, x), turned.pick(x, given)
+            along, across = (turned.select(call["y_pixel"], step),
+                             turned.select(step, call["y_pixel"]))  # fmt: skip
+            with code.when(begin < end), code.range(0, call["n"], self.tile.cols) as k:
+                kernel = self.parts.kernels.direct(1, self.tile.vectors, masked=True)
+                one, some = code.at(a, row, acc), code.at(other, k, acc)
+                out, left = code.at(sums, wide * tap + k, acc), call["n"] - k
+                args = (end - begin, one, 0, along, some, across, out, wide, left, 1)
+                code.call(kernel, *args)
 
     # ---- all
 
