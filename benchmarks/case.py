@@ -24,9 +24,9 @@ class Case:
 
     torch_long: PyTorch gets integers as int64, which its indices must be.
     state: `work` takes and returns a state in front, `(state, result)`, whose memory is donated.
-    flops and moved: the operations, and the bytes read and written, that the work needs at least;
-    they tell how far from the machine's limits a time is. Without `moved`, that are the inputs and
-    the results. measure: "call" is the time of a call; "cold" and "cached" that
+    flops and reads: the operations, and the bytes read, that the work needs at least; they tell,
+    with the bytes of the results, how far from the machine's limits a time is. Without `reads`,
+    that are the inputs. measure: "call" is the time of a call; "cold" and "cached" that
     of the first call in a new process, without and with a filled disk cache; "memory" the peak of
     a new process; "import" the time of the import alone. tolerance: see `compare.difference`;
     compared: the libraries whose results must agree.
@@ -45,7 +45,7 @@ class Case:
     state: bool = False
     x64: bool = False
     flops: float = 0.0
-    moved: float | None = None
+    reads: float | None = None
     tolerance: float = 1e-4
     compared: tuple[str, ...] = ("numpy", "jax", "torch", "compile", "funcgrad")
     measure: str = "call"

@@ -53,7 +53,8 @@ def share_of_limit(outcome: Outcome, limits: Limits | None) -> float | None:
     if limits is None or outcome.case.measure != "call" or OURS not in middle:
         return None
     case = outcome.case
-    share = limits.seconds(case.flops, outcome.moved, double=case.x64) / middle[OURS]
+    least = limits.seconds(case.flops, outcome.read, outcome.written, double=case.x64)
+    share = least / middle[OURS]
     return share if share >= LEAST_SHARE else None
 
 
@@ -123,8 +124,7 @@ def about(settings: Settings, libraries: Sequence[str], limits: Limits | None) -
         "seconds": settings.seconds,
         "rounds": settings.rounds,
         "load_before": load,
-        "bandwidth": limits and limits.bandwidth,
-        "flops": limits and limits.flops,
+        "limits": limits and limits._asdict(),
     }
 
 
@@ -159,7 +159,8 @@ def to_json(outcomes: Sequence[Outcome], facts: dict[str, Any], limits: Limits |
                 "unit": outcome.case.unit,
                 "measure": outcome.case.measure,
                 "flops": outcome.case.flops,
-                "bytes": outcome.moved,
+                "bytes_read": outcome.read,
+                "bytes_written": outcome.written,
                 "results": results,
                 "failures": outcome.failures,
                 "ratio": ratio(outcome),
@@ -192,14 +193,15 @@ def to_markdown(
     ]
     if limits is not None:
         text.append(
-            f"The machine copies {limits.bandwidth / 1e9:.1f} GB/s (read and written) and does "
+            f"The machine reads {limits.reads / 1e9:.1f} GB/s, copies "
+            f"{limits.copies / 1e9:.1f} GB/s (read and written) and does "
             f"{limits.flops / 1e9:.0f} GFLOP/s in float32."
         )
     text += [
         "Times are medians over bursts in which the libraries take turns. The ratio is the "
         f"best peer's time (of {compared(outcomes)}) by funcgrad's: above 1, funcgrad is ahead. "
-        "The limit is the time in which the machine moves the inputs and results once and does the "
-        "arithmetic; more than 100 % means that caches helped.",
+        "The limit is the time in which the machine reads the inputs once, writes the results and "
+        "does the arithmetic; more than 100 % means that caches helped.",
         "",
         *_table(
             ("Family", "Cases", "Best peer / funcgrad", "JAX / funcgrad"),

@@ -41,7 +41,8 @@ class Outcome:
     """What was seen of a case: samples by library, or why there are none."""
 
     case: Case
-    moved: int = 0
+    read: int = 0
+    written: int = 0
     samples: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
@@ -83,8 +84,9 @@ class Runner:
         prepared = self._together(
             outcome, libraries, self._settings.timeout, "prepare", outcome.case.key
         )
-        outcome.moved = max((moved for _, moved in prepared.values()), default=0)
-        self._compare(outcome, {name: results for name, (results, _) in prepared.items()})
+        outcome.read = max((read for _, read, _ in prepared.values()), default=0)
+        outcome.written = max((written for *_, written in prepared.values()), default=0)
+        self._compare(outcome, {name: results for name, (results, *_) in prepared.items()})
         alive = [name for name in prepared if name not in outcome.failures]
         for name in alive:
             self._one(outcome, name, "calibrate")

@@ -151,8 +151,9 @@ class Bench:
         if self._library is None:
             self._library = open_library(self._name, self._threads)
 
-    def prepare(self, key: str, size: str) -> tuple[list[np.ndarray], int]:
-        """Compile a case and run it: samples of its results, and the bytes it must move."""
+    def prepare(self, key: str, size: str) -> tuple[list[np.ndarray], int, int]:
+        """Compile a case and run it: samples of its results, and the bytes it must
+        read and write."""
         self.open()
         self._run = lambda: None  # lets go of the last case
         gc.collect()
@@ -161,10 +162,10 @@ class Bench:
         call = self._library.call(case, self._library.inputs(case, values))
         results = [[to_numpy(x) for x in leaves(call())] for _ in range(_first_calls(case))]
         self._run = self._library.timed(case, call)
-        moved = sum(x.nbytes for x in leaves(values) if isinstance(x, np.ndarray))
-        moved += sum(x.nbytes for x in leaves(values[0])) if case.state else 0
-        moved += sum(x.nbytes for x in results[0])
-        return sample([x for part in results for x in part]), int(case.moved or moved)
+        read = case.reads or sum(x.nbytes for x in leaves(values) if isinstance(x, np.ndarray))
+        written = sum(x.nbytes for x in results[0])
+        written += sum(x.nbytes for x in leaves(values[0])) if case.state else 0
+        return sample([x for part in results for x in part]), int(read), written
 
     def calibrate(self) -> int:
         """Find how many calls to time at once."""

@@ -123,18 +123,23 @@ def test_a_burst_times_calls(monkeypatch):
 
 def test_limits_are_positive():
     most = limits.measure(1, 0.0)
-    assert most.bandwidth > 0
+    assert most.reads > 0
+    assert most.copies > 0
     assert most.flops > 0
-    assert limits.Limits(10.0, 100.0).seconds(200, 10) == 2
-    assert limits.Limits(10.0, 100.0).seconds(200, 30) == 3
-    assert limits.Limits(10.0, 100.0).seconds(200, 10, double=True) == 4
+    most = limits.Limits(10.0, 10.0, 100.0)
+    assert most.seconds(200, 5, 5) == 2
+    assert most.seconds(200, 5, 25) == 3
+    assert most.seconds(200, 5, 5, double=True) == 4
+    # Writing takes what a copy takes beyond reading.
+    assert limits.Limits(20.0, 10.0, 100.0).seconds(0, 20, 20) == pytest.approx(4)
+    assert limits.Limits(20.0, 10.0, 100.0).seconds(0, 20, 0) == pytest.approx(1)
 
 
 # ---- reports
 
 
 def outcome(key="gemm/512", **samples):
-    return Outcome(find(key), moved=1000, samples=samples)
+    return Outcome(find(key), read=1000, written=4, samples=samples)
 
 
 def test_ratios():
@@ -154,7 +159,7 @@ def test_ratios():
 
 
 def test_share_of_the_limit():
-    most = limits.Limits(1e9, 2 * 512**3)
+    most = limits.Limits(1e9, 1e9, 2 * 512**3)
     assert report.share_of_limit(outcome(funcgrad=[2.0]), most) == pytest.approx(0.5)
     assert report.share_of_limit(outcome(funcgrad=[2e6]), most) is None
     assert report.share_of_limit(outcome("memory/GPT step", funcgrad=[1.0]), most) is None
@@ -170,7 +175,7 @@ def test_quantity(value, unit, text):
 
 
 def test_files(tmp_path):
-    most = limits.Limits(1e9, 1e12)
+    most = limits.Limits(1e9, 1e9, 1e12)
     outcomes = [outcome(funcgrad=[1.0], jax=[2.0]), outcome("sorting/sort, 1M", funcgrad=[1.0])]
     outcomes[1].fail("jax", WorkerError("ValueError: a | b", "Traceback …"))
     libraries = ["funcgrad", "jax"]
@@ -230,9 +235,9 @@ def test_a_worker_that_is_late_or_dies_is_replaced():
 
 def test_what_a_worker_does():
     bench = Bench("numpy", 1)
-    results, moved = bench.prepare("calls/one array", "tiny")
+    results, read, written = bench.prepare("calls/one array", "tiny")
     assert results[0].shape == (8,)
-    assert moved == 64
+    assert (read, written) == (32, 32)
     assert bench.calibrate() >= 1
     assert statistics.median(bench.burst(0.0)) > 0
     assert math.isfinite(bench.first_call("calls/one array", "tiny"))

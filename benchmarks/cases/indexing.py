@@ -39,7 +39,7 @@ def _gathers(
         lambda lib, x, i: x[i],
         torch=lambda t, x, i: x[i],
         numpy=True,
-        moved=4.0 * count * (2 * width + 1),
+        reads=4.0 * count * (width + 1),
     )
     size = (4096, 1024) if full else (4, 6)
     yield case(
@@ -118,7 +118,7 @@ def _bags(case: Callable[..., Case], full: bool, table: tuple[int, int, int]) ->
         lambda lib, x, i: lib.np.sum(x[i], axis=1),
         torch=lambda t, x, i: t.nn.functional.embedding_bag(i, x, mode="sum"),
         numpy=True,
-        moved=4.0 * (2048 * (21 * width + 20) if full else 1),
+        reads=4.0 * (2048 * 20 * (width + 1) if full else 1),
     )
     yield case(
         "embedding bag forward and backward, 2048×20 of 50000×256",
