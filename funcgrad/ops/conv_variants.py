@@ -94,7 +94,9 @@ def conv_transpose(
     `padding` "SAME" gives n · stride, "VALID" the size whose convolution would give n; or pairs,
     applied to the dilated operand. Axes are N … C and … I O unless `dimension_numbers` says
     otherwise. With `transpose_kernel` the kernel is flipped and its features swapped, so that the
-    result is the gradient of a convolution.
+    result is the gradient of a convolution. Compiled code leaves out products with the holes that
+    strides make (see `conv_general_dilated`): NaN or an infinity in the kernel then reaches only
+    the results that meet an element of the operand there.
 
     >>> from funcgrad import lax
     >>> x, w = lax.full((1, 2, 1), 1.0), lax.full((2, 1, 1), 1.0)
