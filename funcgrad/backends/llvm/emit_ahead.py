@@ -14,9 +14,11 @@ from funcgrad.backends.llvm.emit_schedule import coefficient
 from funcgrad.backends.loops import Index, Load, Loop, Op, Stmt, Store, Value
 
 LINE = 64
-# Bytes of rows that are on their way, of a row of which any elements are read, and from which on a
-# row at a known place is asked for: shorter ones are mostly of small arrays.
-AHEAD, MOST_ROW, SHORT_ROW = 4096, 16_384, 512
+# Bytes of rows that are on their way, and of a row of which any elements are read.
+AHEAD, MOST_ROW = 8192, 16_384
+# Bytes of a row that are asked for at most, and from which on one at a known place is: shorter ones
+# are mostly of small arrays.
+LONG_ROW, SHORT_ROW = 4096, 512
 
 
 def prefetch_rows(
@@ -100,11 +102,11 @@ def _row(
     if not gathered:
         # The next turn of a loop that isn't serial may be another task's.
         moves = serial and in_order and coefficient(s.index, axis) and isinstance(s, Load)
-        short = SHORT_ROW <= length * width <= AHEAD
+        short = SHORT_ROW <= length * width <= LONG_ROW
         return (length * width if moves and short else 0), []
     if in_order:
         needed = _needed(gathered, axis, inner, made)
-        return (min(length * width, AHEAD), needed) if needed else (0, [])
+        return (min(length * width, LONG_ROW), needed) if needed else (0, [])
     # Any element of a row that is known: all of it, if about each line is read.
     row = coefficient(s.index, axis) * width
     read = LINE < row <= MOST_ROW and length * LINE >= row and not coefficient(s.index, inner)
@@ -136,15 +138,18 @@ def _needed(
 
 
 def _lines(e: Any, place: str, nbytes: int, write: bool) -> None:
-    """Prefetch so many bytes."""
+    """Prefetch so many bytes, which may begin anywhere in a line."""
     types = ["ptr", "i32", "i32", "i32"]
     e.module.declare("llvm.prefetch.p0", "void", types)
 
-    def turn(i: str) -> None:
-        offset = e.f.let(f"mul nuw nsw i64 {i}, {LINE}")
+    def ask(offset: str) -> None:
         line = e.f.let(f"getelementptr i8, ptr {place}, i64 {offset}")
         e.f.call("llvm.prefetch.p0", "void", types, [line, str(int(write)), "2", "1"])
 
+    def turn(i: str) -> None:
+        ask(e.f.let(f"mul nuw nsw i64 {i}, {LINE}"))
+
+    ask(str(nbytes - 1))
     e.loop("0", str(-(-nbytes // LINE)), turn, parallel=False)
 
 

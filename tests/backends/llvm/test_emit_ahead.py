@@ -54,6 +54,12 @@ def test_prefetched(case):
     assert "call void @llvm.prefetch" in text
 
 
+def test_prefetched_to_the_end():
+    """A row that begins inside a line ends in one line more."""
+    text = fg.jit(CASES["rows"][0]).lower(floats(50, 64), integers(30)).as_text("llvm")
+    assert "i64 255" in text
+
+
 def test_not_prefetched():
     x, i = floats(60, 2000), integers(60, low=0)
     few = fg.jit(lambda x, i: along(x, fnp.broadcast_to(i[:, None], (60, 3))))
