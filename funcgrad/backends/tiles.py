@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from funcgrad.backends.program import Frame, GemmAxes, GemmStep
+if TYPE_CHECKING:
+    from funcgrad.backends.program import Frame, GemmAxes, GemmStep
 
 IMAGES, KERNEL, IMAGES_LAST, KERNEL_LAST = 1, 2, 3, 4
 TAPS, POINTS = 3, 16

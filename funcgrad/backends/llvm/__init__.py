@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.caches import host_sizes
-from funcgrad.backends.llvm.engine import linking
+from funcgrad.backends.llvm.sources import linking
 from funcgrad.backends.llvm.target import needs_llvm
 from funcgrad.core import context, fork
 from funcgrad.core.ir import Jaxpr

@@ -11,7 +11,6 @@ import struct
 
 from llvmlite import ir
 
-from funcgrad.backends.attention import PACKED
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.attention_backward import Backward
 from funcgrad.backends.llvm.attention_forward import Forward
@@ -20,7 +19,7 @@ from funcgrad.backends.llvm.attention_parts import AXES, CALL, FAR, PAIR_AXES, A
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.gemm_pack import FORMATS
 from funcgrad.backends.llvm.gemm_packers import provide_packers
-from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.sources import generator
 from funcgrad.backends.program import AttentionStep, Ref
 
 # Operands and results of each op.
@@ -57,7 +56,7 @@ def install(
             (Forward if op == "attention" else Backward)(parts, name, pairs)
         return module
 
-    key = f"{name} {PACKED} {' '.join(map(generator, ('attention', 'gemm', 'vecmath_exp')))}"
+    key = f"{name} {generator('attention')}"
     library = target.compile(write, level=1, key=key)
     target.bind(name, library)
     return library.address(name)

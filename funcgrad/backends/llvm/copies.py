@@ -15,7 +15,7 @@ from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_job import Record
-from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.sources import generator
 
 SYMBOL = "fg_copy"
 _TURN = 1 << 17

@@ -30,7 +30,7 @@ from funcgrad.backends.llvm.direct_layout import (
 )
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.memory import allocator
-from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.sources import generator
 from funcgrad.core import context, fork
 from funcgrad.core.array import Array, Freed
 from funcgrad.core.aval import ShapedArray
@@ -293,7 +293,7 @@ def available() -> bool:
 
 
 def _key() -> str:
-    return f"direct {w.HEAD} {generator('direct')}"
+    return f"direct {w.HEAD} {generator('direct_code')}"
 
 
 def _module() -> Any:

@@ -35,7 +35,7 @@ from funcgrad.backends.llvm.direct_layout import (
 from funcgrad.backends.llvm.direct_words import HEAD
 from funcgrad.backends.llvm.eager_probe import Loop, check_layout, loop, probe
 from funcgrad.backends.llvm.engine import engine
-from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.sources import generator
 from funcgrad.backends.llvm.target import needs_llvm
 from funcgrad.core import caches, context, fork, quiet
 from funcgrad.core.array import Array, wrap
@@ -95,7 +95,7 @@ def _forget() -> None:
 
 
 def _key() -> str:
-    return f"eager {HEAD} {generator('eager')} {generator('direct')}"
+    return f"eager {HEAD} {generator('eager_code')}"
 
 
 def _is_on_disk() -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from llvmlite import ir
@@ -20,8 +21,10 @@ from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.gemm_job import Record
-from funcgrad.backends.llvm.objects import generator
-from funcgrad.backends.program import HostStep
+from funcgrad.backends.llvm.sources import generator
+
+if TYPE_CHECKING:
+    from funcgrad.backends.program import HostStep
 
 _CALL = ("lines", "n", "size", "positions", "updates", "start", "out")
 _JOB = (*_CALL, "ranges")

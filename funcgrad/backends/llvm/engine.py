@@ -8,7 +8,6 @@ process, or if asked for as its `Library`.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from weakref import WeakValueDictionary, finalize
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm import objects
 from funcgrad.backends.llvm.images import Image, lay_out, process_address
+from funcgrad.backends.llvm.sources import linking
 from funcgrad.backends.llvm.target import Target, default_target, llvm_version
 from funcgrad.core import fork
 
@@ -377,17 +377,6 @@ def engine(target: Target | None = None) -> Engine:
         if target not in _engines:
             _engines[target] = Engine(target)
         return _engines[target]
-
-
-@functools.cache
-def linking() -> str:
-    """A digest of what makes files of code and reads them.
-
-    >>> len(linking())
-    64
-    """
-    names = ("compiler", "engine", "images", "libllvm", "linker", "objects")
-    return objects.sources(*[f"{name}.py" for name in names])
 
 
 def _text(module: Source | None) -> str:

@@ -26,7 +26,7 @@ from funcgrad.backends.llvm.gemm_job import CALL
 from funcgrad.backends.llvm.gemm_kernels import Micro
 from funcgrad.backends.llvm.gemm_pack import FORMATS
 from funcgrad.backends.llvm.gemm_packers import provide_packers
-from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.sources import generator
 
 # Formats of the operands, and those that a product may have; the first is the default.
 OUTPUTS = {

@@ -8,6 +8,7 @@ a copy of the whole, by `install`.
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
@@ -15,8 +16,10 @@ from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.gemm_build import I64, PTR, VOID, Code, Int, declare, zero_of
 from funcgrad.backends.llvm.gemm_job import Record
-from funcgrad.backends.llvm.objects import generator
-from funcgrad.backends.program import Frame
+from funcgrad.backends.llvm.sources import generator
+
+if TYPE_CHECKING:
+    from funcgrad.backends.program import Frame
 
 # The first element that is read; of each axis its size, zeros in front, and the size with all
 # zeros, outermost first; lines of the whole.
@@ -148,7 +151,7 @@ def install(nbytes: int, target: Engine | None = None) -> int:
         code.ret()
         return module
 
-    library = target.compile(write, level=1, key=f"{name} {generator('gemm')}")
+    library = target.compile(write, level=1, key=f"{name} {generator('gemm_frames')}")
     target.bind(name, library)
     return library.address(name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
@@ -19,7 +20,9 @@ from funcgrad.backends.llvm.gemm_pack import (
 )
 from funcgrad.backends.llvm.gemm_packers import packer
 from funcgrad.backends.llvm.target import Target
-from funcgrad.backends.program import GemmAxes
+
+if TYPE_CHECKING:
+    from funcgrad.backends.program import GemmAxes
 
 CALL = (
     "batch0", "batch1", "m", "n", "k",

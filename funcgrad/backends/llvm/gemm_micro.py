@@ -16,7 +16,7 @@ from funcgrad.backends.llvm.engine import Engine, Library
 from funcgrad.backends.llvm.gemm_build import PTR, VOID, Called, Code, declare
 from funcgrad.backends.llvm.gemm_kernels import Kernels, Micro
 from funcgrad.backends.llvm.gemm_pack import FORMATS, Format, Tile
-from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.sources import generator
 
 
 def symbol(dtype: str, kernel: Micro) -> str:
@@ -83,4 +83,4 @@ def library(target: Engine, dtype: str, kernel: Micro) -> Library:
         kernels.write(kernel, name).linkage = "external"
         return module
 
-    return target.compile(write, level=1, key=f"{name} {generator('gemm')}")
+    return target.compile(write, level=1, key=f"{name} {generator('gemm_micro')}")

@@ -13,7 +13,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.engine import Engine, Library
 from funcgrad.backends.llvm.gemm_build import I64, PTR, VOID, declare
 from funcgrad.backends.llvm.gemm_pack import FORMATS, Format, Tile, pack_function
-from funcgrad.backends.llvm.objects import generator
+from funcgrad.backends.llvm.sources import generator
 from funcgrad.core.record import replace
 
 
@@ -48,4 +48,4 @@ def _library(target: Engine, width: int, tile: Tile, fmt: Format) -> Library:
         pack_function(module, name, width, tile, fmt, target.target, public=True)
         return module
 
-    return target.compile(write, level=1, key=f"{name} {generator('gemm')}")
+    return target.compile(write, level=1, key=f"{name} {generator('gemm_packers')}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
@@ -17,8 +18,10 @@ from funcgrad.backends.llvm.matrix_lu import emit_lu
 from funcgrad.backends.llvm.matrix_parts import Matrices
 from funcgrad.backends.llvm.matrix_qr import emit_qr
 from funcgrad.backends.llvm.matrix_solve import emit_cholesky, emit_solve
-from funcgrad.backends.llvm.objects import generator
-from funcgrad.backends.program import HostStep
+from funcgrad.backends.llvm.sources import generator
+
+if TYPE_CHECKING:
+    from funcgrad.backends.program import HostStep
 
 _DTYPES = ("float32", "float64")
 _EMIT = {
@@ -101,6 +104,6 @@ def install(what: str, dtype: str, target: Engine | None = None) -> int:
         return module
 
     # Products are called by words whose order is that of `gemm`.
-    library = target.compile(write, key=f"{name} {generator('matrix')} {generator('gemm')}")
+    library = target.compile(write, key=f"{name} {generator('matrix')}")
     target.bind(name, library)
     return library.address(name)

@@ -9,7 +9,6 @@ with a file, the caller just compiles.
 from __future__ import annotations
 
 import contextlib
-import functools
 import marshal
 import os
 import time
@@ -25,7 +24,6 @@ MOST_FILES = 4096
 _RECENT = 3600  # seconds for which a file counts as just used: a read then needn't say so
 _FORMAT = 2  # that all versions of Python read
 _SIZE = 8  # bytes that count those of the facts
-_SHARED = {"gemm_build.py", "gemm_job.py", "compiler.py", "target.py"}  # what generators build on
 
 
 def digest(*parts: str | bytes) -> str:
@@ -40,33 +38,6 @@ def digest(*parts: str | bytes) -> str:
         total.update(len(data).to_bytes(8, "little"))
         total.update(data)
     return total.hexdigest()
-
-
-def sources(*names: str) -> str:
-    """A digest of files beside this one.
-
-    >>> len(sources("objects.py", "engine.py"))
-    64
-    """
-    folder = os.path.dirname(__file__)
-    texts = []
-    for name in names:
-        with open(os.path.join(folder, name), "rb") as file:
-            texts.append(file.read())
-    return digest(*texts)
-
-
-@functools.cache
-def generator(prefix: str) -> str:
-    """A digest of the files that generate code, `prefix`*.py, and of those that all of them build
-    on, which stands for what they write.
-
-    >>> len(generator("gemm"))
-    64
-    """
-    found = os.listdir(os.path.dirname(__file__))
-    names = {n for n in found if n.startswith(prefix) and n.endswith(".py")}
-    return sources(*sorted(names | _SHARED))
 
 
 def enabled() -> bool:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.engine import Engine, engine
-from funcgrad.backends.llvm.objects import generator
 from funcgrad.backends.llvm.sort_keys import Keys, keys_of
 from funcgrad.backends.llvm.sort_network import LANES
 from funcgrad.backends.llvm.sort_rows import emit_keys, emit_order
 from funcgrad.backends.llvm.sort_shuffle import emit_shuffle
 from funcgrad.backends.llvm.sort_top import emit_top
-from funcgrad.backends.program import HostStep
+from funcgrad.backends.llvm.sources import generator
+
+if TYPE_CHECKING:
+    from funcgrad.backends.program import HostStep
 
 # Positions in a row have 32 bits.
 _MOST = (1 << 32) - 1

@@ -1,14 +1,12 @@
 import ctypes
-import importlib
 import os
-import re
 import stat
 import subprocess
 import sys
 
 import pytest
 
-from funcgrad.backends.llvm import gemm, objects
+from funcgrad.backends.llvm import objects
 from funcgrad.backends.llvm.engine import Engine
 from funcgrad.backends.llvm.target import Target
 
@@ -137,52 +135,3 @@ def test_code_calls_the_newest_of_what_it_needs(folder):
             f"define i32 @answer() {{ ret i32 {value} }}"
         ))  # fmt: skip
         assert ask(lazy.compile(f"{text} ; lazy", links={})) == value
-
-
-# Code that is linked, or in the digest `engine.linking`; and what is only of Python.
-APART = {"engine", "libllvm", "objects", "pool", "scratch", "gemm_packers"}
-
-
-@pytest.mark.parametrize(
-    "prefixes",
-    [("attention", "gemm", "vecmath_exp"), ("copies",), ("elements",), ("gemm",),
-     ("matrix", "gemm"), ("sort",)],
-)  # fmt: skip
-def test_keys_know_all_that_code_is_written_by(prefixes, monkeypatch):
-    """A routine on disk whose callers or callees have other words than it would write anywhere."""
-    files = []
-    monkeypatch.setattr(objects, "sources", lambda *names: files.extend(names))
-    for prefix in prefixes:
-        objects.generator.__wrapped__(prefix)
-    known = {name.removesuffix(".py") for name in files}
-    own = {n for n in known if n.startswith(prefixes)}
-    package = os.path.dirname(objects.__file__)
-    for name in sorted(own):
-        with open(os.path.join(package, f"{name}.py")) as file:
-            text = file.read()
-        imported = set(re.findall(r"^from funcgrad\.backends\.llvm\.(\w+) import", text, re.M))
-        for several in re.findall(r"^from funcgrad\.backends\.llvm import ([\w, ]+)$", text, re.M):
-            imported.update(several.split(", "))
-        assert imported <= known | APART, name
-
-
-@pytest.mark.parametrize("what", ["matrix", "attention"])
-def test_routines_have_other_names_when_what_they_share_changes(what, folder, monkeypatch):
-    """The words of products, and the threshold that says whose memory sums are in."""
-    module = importlib.import_module(f"funcgrad.backends.llvm.{what}")
-    names = []
-    monkeypatch.setattr(gemm, "install", lambda *args: 4096)
-
-    def install():
-        target = Engine(Target.host())
-        monkeypatch.setattr(target, "compile", lambda write, *args, key, **kw: names.append(key))
-        with pytest.raises(ValueError, match="bind"):
-            module.install(*(("lu",) if what == "matrix" else ()), "float32", target=target)
-
-    install()
-    if what == "matrix":
-        monkeypatch.setattr(module, "generator", lambda p: "new" if p == "gemm" else "old")
-    else:
-        monkeypatch.setattr(module, "PACKED", 7)
-    install()
-    assert names[-1] != names[0]
