@@ -34,7 +34,7 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
     places. 0, 0 for other products, and where tiles don't pay.
 
     >>> import numpy as np
-    >>> from funcgrad.backends.program import GemmAxes, Ref
+    >>> from funcgrad.backends.program import GemmAxes, GemmStep, Ref
     >>> f32, ref, rows = np.dtype("float32"), Ref("arena"), (1024, 1)
     >>> axes = GemmAxes(((64, 576),), ((32, 34), (32, 1)), ((64, 9, 1156), (3, 3, 34), (3, 1, 1)))
     >>> sizes = (64, 1024, 576, ref, ref, ref, rows, rows, rows, ((32, 0, 73984, 65536),))
