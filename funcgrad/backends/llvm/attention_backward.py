@@ -38,12 +38,12 @@ class _Task(NamedTuple):
     dv: ir.Value
     q: ir.Value  # queries as rows, cotangents as rows: all (see `PACKED`), or those of a block
     ct: ir.Value
-    shift: ir.Value  # of each query; with pairs its largest logit
+    top: ir.Value  # of each query
+    log_sum: ir.Value  # to base 2
     delta: ir.Value
     weights: ir.Value  # [query][key] of a panel
     ds: ir.Value  # the cotangents of scores, [panel][query][key]
     dq: ir.Value  # sums, [head][query][feature], where they are the task's
-    log_sum: ir.Value  # with pairs
     bias: ir.Value
     mask: ir.Value
 
@@ -100,9 +100,8 @@ class Backward:
         queries = self.tiles.step(span) * h.ceil_div(cols) * heads
         dq = self.rows.keeps(call).select(span * heads * self.rows.size(call), 0)
         sizes = [
-            columns, columns, keys, sums, sums, queries, queries, code.i64(self.q_block),
-            code.i64(self.q_block), code.i64(self.panel), code.i64(self.panel * PANELS), dq,
-            code.i64(self.q_block),
+            columns, columns, keys, sums, sums, queries, queries, *[code.i64(self.q_block)] * 3,
+            code.i64(self.panel), code.i64(self.panel * PANELS), dq,
             *[self.pairs.room(code, self.q_block) if self.pairs else code.i64(0)] * 2,
         ]  # fmt: skip
         memory, places = parts.memory(code, sizes)
@@ -301,11 +300,8 @@ class Backward:
                 code.load(code.at(p, i + apart, acc), acc)
                 for p, apart in ((stats, 0), (stats, queries), (deltas, 0))
             )
-            if self.pairs is None:
-                top = code.b.fmul(code.b.fadd(top, log_sum), base2)
-            else:
-                code.store(code.b.fmul(log_sum, base2), code.at(b.log_sum, i, acc))
-            code.store(top, code.at(b.shift, i, acc))
+            code.store(top, code.at(b.top, i, acc))
+            code.store(code.b.fmul(log_sum, base2), code.at(b.log_sum, i, acc))
             code.store(delta, code.at(b.delta, i, acc))
 
     def _panel(self, code: Code, call: Record, b: _Task, head: Int, at: _Span, p: Int,
@@ -350,7 +346,7 @@ class Backward:
         parts.zero(code, code.at(all_ds, (low + m) * cols, parts.acc), rest * cols)
         if self.pairs is not None:
             code.call(self.pairs.logits, call.pointer, weights, b.bias, b.mask, *place)
-        known = (code.at(x, low, parts.acc) for x in (b.shift, b.log_sum, b.delta))
+        known = (code.at(x, low, parts.acc) for x in (b.top, b.log_sum, b.delta))
         code.call(self.weigh, call.pointer, weights, ds, *known, m, first, key, b.keys)
         if self.add is not None:
             with code.when(call["dbias"].ne(0)):
@@ -368,32 +364,30 @@ class Backward:
             self.tiles.across(code, lanes, h, y, seen, x, step, sums, ahead)
 
     def _weigh(self) -> ir.Function:
-        """void(call, weights, ds, shift, log_sum, delta, m, t, s, keys): scores become weights,
-        and the cotangents of weights those of scores."""
+        """void(call, weights, ds, top, log_sum, delta, m, t, s, keys): scores (with pairs, logits)
+        become weights, and the cotangents of weights those of scores."""
         code = Code(self.parts.module, "weigh", [PTR] * 6 + [I64] * 4)
-        pointer, weights, ds, shifts, log_sums, delta, m, t, s, keys = code.args
+        pointer, weights, ds, tops, log_sums, delta, m, t, s, keys = code.args
         call, parts = Record(code, CALL, pointer), self.parts
         cols, lanes, b = parts.cols, parts.lanes, code.b
-        base2 = 1 / math.log(2)
-        scale = parts.value(base2) if self.pairs else parts.scale(code, call, base2)
+        base2, scale = parts.value(1 / math.log(2)), parts.scale(code, call)
         places = [parts.counting(code, s, v) for v in range(parts.tile.vectors)]
 
         def of_row(p: ir.Value, i: Int) -> ir.Value:
             return code.splat(code.load(code.at(p, i, parts.acc), parts.acc), lanes)
 
         def row(i: Int, hidden: bool) -> None:
-            shift, less = b.fneg(of_row(shifts, i)), of_row(delta, i)
-            log_sum = b.fneg(of_row(log_sums, i)) if self.pairs else None
+            top, log_sum, less = (of_row(p, i) for p in (tops, log_sums, delta))
+            log_sum = b.fneg(log_sum)
             if hidden:
                 low, high = (parts.number(code, x) for x in parts.seen(code, call, t + i, keys))
             for v, place in enumerate(places):
                 at = i * cols + v * lanes
-                x = logit = parts.load(code, weights, at)
-                if log_sum is not None:
-                    x = parts.fma(code, b.fadd(x, shift), scale, log_sum)
-                else:
-                    x = parts.fma(code, x, scale, shift)
-                x = parts.exp2(code, x)
+                logit = parts.load(code, weights, at)
+                if self.pairs is None:
+                    logit = b.fmul(logit, scale)
+                # Rounded as it was forward: scores may be as large as numbers go.
+                x = parts.exp2(code, parts.fma(code, b.fsub(logit, top), base2, log_sum))
                 if hidden:
                     inside = b.and_(b.icmp_signed(">=", place, low),
                                     b.icmp_signed("<", place, high))  # fmt: skip

@@ -258,18 +258,15 @@ class Forward:
         factor, total = [], []
 
         def weight(x: ir.Value, v: int) -> ir.Value:
-            # Biases may be as large as numbers go: differences come first.
-            if self.pairs:
-                return parts.exp2(code, code.b.fmul(code.b.fsub(x, shift[v]), scale))
-            return parts.exp2(code, parts.fma(code, x, scale, code.b.fneg(shift[v])))
+            # Scores may be as large as numbers go: differences come first.
+            return parts.exp2(code, code.b.fmul(code.b.fsub(x, shift[v]), scale))
 
         for v in vectors:
             new = top[v].get()
             parts.store(code, new, state, v * lanes)
             # A panel's queries that have seen no key yet: any shift will do.
             none = code.b.fcmp_ordered("==", new, parts.value(-math.inf))
-            new = code.b.select(none, zero, new)
-            shift.append(new if self.pairs else code.b.fmul(new, scale))
+            shift.append(code.b.select(none, zero, new))
             factor.append(weight(old[v], v))
             parts.store(code, factor[v], factors, v * lanes)
             total.append(code.variable(parts.vec, zero))

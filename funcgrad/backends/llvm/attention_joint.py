@@ -164,7 +164,7 @@ class Joint:
             parts.store(code, parts.value(0.0), b.totals, i)
         with code.range(at.low, at.high) as p:
             self._scores(code, call, b, at, p, ahead)
-        code.call(self.settle, call.pointer, b.tops, b.shift, at.m)
+        code.call(self.settle, b.tops, b.shift, at.m)
         with code.range(at.low, at.high) as p:
             seen = self._seen(call, b, at, p)
             scores = code.at(b.scores, p * self.panel + seen.low * cols, acc)
@@ -310,11 +310,10 @@ class Joint:
         return code.function
 
     def _settle(self) -> ir.Function:
-        """void(call, tops, shift, m): what is taken from each query's scaled scores."""
-        code = Code(self.parts.module, "joint_settle", [PTR] * 3 + [I64])
-        pointer, tops, shift, m = code.args
-        call, parts = Record(code, CALL, pointer), self.parts
-        scale = code.b.extract_element(parts.scale(code, call, 1 / math.log(2)), I32(0))
+        """void(tops, shift, m): what is taken from each query's scores."""
+        code = Code(self.parts.module, "joint_settle", [PTR] * 2 + [I64])
+        tops, shift, m = code.args
+        parts = self.parts
         zero = ir.Constant(parts.acc, 0.0)
         with code.range(0, m) as i:
             x, count = parts.load(code, tops, i * parts.lanes), parts.lanes
@@ -324,7 +323,7 @@ class Joint:
             top = code.b.extract_element(x, I32(0))
             # Queries that see no key: any shift will do.
             none = code.b.fcmp_ordered("==", top, ir.Constant(parts.acc, -math.inf))
-            top = code.b.select(none, zero, code.b.fmul(top, scale))
+            top = code.b.select(none, zero, top)
             code.store(top, code.at(shift, i, parts.acc))
         code.ret()
         return code.function
@@ -337,11 +336,13 @@ class Joint:
         scale = parts.scale(code, call, 1 / math.log(2))
         with code.range(0, m) as i:
             less = code.load(code.at(shift, i, parts.acc), parts.acc)
-            less = code.splat(code.b.fneg(less), parts.lanes)
+            less = code.splat(less, parts.lanes)
             total = parts.load(code, totals, i * parts.lanes)
             for v in range(parts.tile.vectors):
                 at = i * parts.cols + v * parts.lanes
-                x = parts.exp2(code, parts.fma(code, parts.load(code, scores, at), scale, less))
+                # Scores may be as large as numbers go: differences come first.
+                x = code.b.fsub(parts.load(code, scores, at), less)
+                x = parts.exp2(code, code.b.fmul(x, scale))
                 parts.store(code, x, scores, at)
                 total = code.b.fadd(total, x)
             parts.store(code, total, totals, i * parts.lanes)

@@ -69,13 +69,13 @@ def spread(x):
     return Strided(Ref("arena"), spans(x.shape, [s // x.itemsize for s in x.strides]))
 
 
-def step_of(dtype, shape, ins, outs, lengths, scratch=None, op="attention", **more):
+def step_of(dtype, shape, ins, outs, lengths, scratch=None, op="attention", scale=0.3, **more):
     *sizes, before, after, block, ranges = shape
     refs = tuple(Ref("arena") for _ in lengths)
     return AttentionStep(
         op, np.dtype(dtype), AttentionSizes(*sizes), tuple(map(strided, ins)),
-        tuple(map(strided, outs)), Ref("arena"), refs, 0.3, before, after, block, ranges, scratch,
-        **more,
+        tuple(map(strided, outs)), Ref("arena"), refs, scale, before, after, block, ranges,
+        scratch, **more,
     )  # fmt: skip
 
 
@@ -84,14 +84,25 @@ def compiled(dtype, op="attention", pairs=False, target=None):
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.install(dtype, op, pairs, target))
 
 
-def both(shape, dtype, layout="plain", target=None, lengths=()):
-    """(got, wanted), by name: both directions, each by itself, then jointly."""
+def operand(rng, shape, kind, size):
+    """Normal numbers; with a size whole ones times it, so that products are exact."""
+    if size is None:
+        return rng.normal(size=shape).astype(kind)
+    return (size * rng.integers(-3, 4, size=shape)).astype(kind)
+
+
+def both(shape, dtype, layout="plain", target=None, lengths=(), scale=0.3, size=None):
+    """(got, wanted), by name: both directions, each by itself, then jointly.
+
+    size: of queries and keys, which with it are whole numbers times it, as values are times 1 / 64
+    """
     b, t, s, n, k, h, before, after, _, ranges = shape
     rng, kind = np.random.default_rng(sum(shape[:6])), np.dtype(DTYPES[dtype])
     wide = wide_dtype(kind)
-    q, ct = (rng.normal(size=(b, t, n, h)).astype(kind) for _ in "qc")
-    key, v = (rng.normal(size=(b, s, k, h)).astype(kind) for _ in "kv")
-    params = {"scale": 0.3, "before": before, "after": after}
+    small = size and 1 / 64
+    q, ct = (operand(rng, (b, t, n, h), kind, x) for x in (size, small))
+    key, v = (operand(rng, (b, s, k, h), kind, x) for x in (size, small))
+    params = {"scale": scale, "before": before, "after": after}
     out, stats = attention_p.impl(np, q, key, v, *lengths, **params)
     operands = q, key, v, out, stats, ct, *lengths
     wanted = [out, stats, *attention_backward_p.impl(np, *operands, bias_too=False, **params)]
@@ -99,8 +110,8 @@ def both(shape, dtype, layout="plain", target=None, lengths=()):
     found, joint = (
         [laid_out(np.full_like(x, np.nan), layout) for x in (q, q, key, v)] for _ in range(2)
     )
-    size = b * n * t + ranges * b * n * (t + 32) * -(-h // 96) * 96
-    scratch = np.full(size, np.nan, wide)
+    room = b * n * t + ranges * b * n * (t + 32) * -(-h // 96) * 96
+    scratch = np.full(room, np.nan, wide)
     got_stats = np.full((b, n, 2, t), np.nan, wide)
     rest = dict(zip(("query_lengths", "key_lengths"), lengths, strict=False))
     everything = {"q": q, "k": key, "v": v, "out": out, "ct": ct}
@@ -109,7 +120,7 @@ def both(shape, dtype, layout="plain", target=None, lengths=()):
         ins = {name: everything[name] for name in names}
         room = None if op == "attention" else Ref("arena")
         cut = (*shape[:-1], 1) if op == "attention_joint" else shape
-        step = step_of(kind, cut, ins.values(), results.values(), lengths, room, op)
+        step = step_of(kind, cut, ins.values(), results.values(), lengths, room, op, scale)
         call(compiled(dtype, op, target=target), step, ins | results, {**given, **more, **rest})
 
     cotangents = ("dq", "dk", "dv")
@@ -135,13 +146,14 @@ PAIRS = {
 }
 
 
-def with_pairs(name, dtype, layout="plain", target=None, ranges=2):
-    """(got, wanted), by name, of both directions with a bias or mask."""
+def with_pairs(name, dtype, layout="plain", target=None, ranges=2, scale=0.3, size=None):
+    """(got, wanted), by name, of both directions with a bias or mask. size: see `both`"""
     rng, kind = np.random.default_rng(len(name)), np.dtype(DTYPES[dtype])
     wide, (bias, mask) = wide_dtype(kind), PAIRS[name]
     shape = (2, 130, 300, 4, 2, 16, None, 250, 128, ranges)
-    q, out, ct = (rng.normal(size=(2, 130, 4, 16)).astype(kind) for _ in "qoc")
-    k, v = (rng.normal(size=(2, 300, 2, 16)).astype(kind) for _ in "kv")
+    small = size and 1 / 64
+    q, ct = (operand(rng, (2, 130, 4, 16), kind, x) for x in (size, small))
+    k, v = (operand(rng, (2, 300, 2, 16), kind, x) for x in (size, small))
     pairs = {}
     if bias is not None:
         pairs["bias"] = (3 * rng.normal(size=bias)).astype(wide)
@@ -152,7 +164,7 @@ def with_pairs(name, dtype, layout="plain", target=None, ranges=2):
         pairs["mask"] = rng.random(mask) > 0.5
         pairs["mask"][:, :, 7:9] &= mask[2] == 1
         pairs["mask"][..., 20:150] &= mask[3] == 1
-    params = {"scale": 0.3, "before": None, "after": 250}
+    params = {"scale": scale, "before": None, "after": 250}
     out, stats = attention_p.impl(np, q, k, v, *pairs.values(), **params)
     operands = q, k, v, out, stats, ct, *pairs.values()
     back = attention_backward_p.impl(np, *operands, bias_too=bias is not None, **params)
@@ -162,7 +174,7 @@ def with_pairs(name, dtype, layout="plain", target=None, ranges=2):
         compiled(dtype, op, True, target) for op in ("attention", "attention_backward")
     )
     got = [np.full_like(x, np.nan) for x in (out, stats, *back)]
-    step = step_of(kind, shape, (q, k, v), got[:1], (), **given)
+    step = step_of(kind, shape, (q, k, v), got[:1], (), scale=scale, **given)
     call(forward, step, {"q": q, "k": k, "v": v, "out": got[0], **pairs}, {"stats": got[1]})
     shared = (2 if bias and bias[0] == 1 else 1, 2 if bias and bias[1] == 1 else 1)
     if bias is not None:
@@ -170,7 +182,7 @@ def with_pairs(name, dtype, layout="plain", target=None, ranges=2):
         pairs["dbias"] = got[5]
     scratch = np.full(2 * 4 * 130 + ranges * 8 * 162 * 96, np.nan, wide)
     step = step_of(kind, shape, (q, k, v, out, ct), got[2:5], (), Ref("arena"),
-                   "attention_backward", **given)  # fmt: skip
+                   "attention_backward", scale, **given)  # fmt: skip
     arrays = {
         "q": q,
         "k": k,
@@ -333,3 +345,37 @@ def test_large_scores():
     for found in (out, joint):
         np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)
     np.testing.assert_allclose(stats.sum(2), sums.sum(2), rtol=1e-5)
+
+
+# Of queries and keys: scores are then far beyond those whose last place is worth 128.
+LARGE = {"float32": [2.0**16, 2.0**58], "float64": [2.0**34, 2.0**300],
+         "float16": [2.0**14], "bfloat16": [2.0**17, 2.0**58]}  # fmt: skip
+SIZES = [(dtype, size) for dtype, sizes in LARGE.items() for size in sizes]
+
+
+@pytest.mark.parametrize(("dtype", "size"), SIZES, ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 129, 130, 4, 2, 8, None, None, 128, 1),
+        (2, 129, 130, 1, 1, 8, None, 0, 128, 1),
+        (1, 300, 700, 2, 1, 8, 30, 40, 256, 2),
+    ],
+    ids=str,
+)
+def test_scores_whose_last_place_is_large(shape, dtype, size):
+    """What is largest has the weight 1, what isn't 0, and equal ones share: no infinities, no
+    NaN."""
+    got, wanted = both(shape, dtype, scale=0.25, size=size)
+    assert all(np.isfinite(x.astype("f8")).all() for x in wanted.values())
+    check(got, wanted, dtype)
+    if shape[0] == 2:
+        lengths = np.int32([129, 70]), np.int32([77, 130])
+        check(*both(shape, dtype, lengths=lengths, scale=0.25, size=size), dtype)
+
+
+@pytest.mark.parametrize(("dtype", "size"), SIZES, ids=str)
+@pytest.mark.parametrize("name", ["bias", "of all", "mask", "of keys"])
+def test_large_scores_with_bias_and_mask(name, dtype, size):
+    ranges = 1 if PAIRS[name][0] and PAIRS[name][0][3] == 1 else 2
+    check(*with_pairs(name, dtype, ranges=ranges, scale=0.25, size=size), dtype)
