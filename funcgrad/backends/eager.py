@@ -19,22 +19,23 @@ __all__ = ["kernel", "memory"]
 
 
 def kernel(
-    prim: Primitive, examples: Sequence[np.ndarray], out: ShapedArray, params: dict[str, Any]
+    prim: Primitive, operands: Sequence[tuple], out: ShapedArray, params: dict[str, Any]
 ) -> tuple[Callable[[Sequence[np.ndarray]], np.ndarray], tuple[int, int, int]]:
-    """An elementwise operation, compiled for contiguous operands typed like these, which broadcast
-    to the result's shape, and the words that tell native eager calls of it (see `core.large`).
+    """An elementwise operation, compiled for contiguous operands of these shapes and dtypes, which
+    broadcast to the result's, and the words that tell native eager calls of it (see `core.large`).
 
     >>> from funcgrad.ops.families import add
     >>> x = np.ones(3, np.float32)
-    >>> run, words = kernel(add, (x, x[:1]), ShapedArray((3,), x.dtype), {})
+    >>> types = [((3,), x.dtype), ((1,), x.dtype)]
+    >>> run, words = kernel(add, types, ShapedArray(*types[0]), {})
     >>> run((x, x[:1]))
     array([2., 2., 2.], dtype=float32)
     """
-    ins = [Var(ShapedArray(x.shape, x.dtype)) for x in examples]
+    ins = [Var(ShapedArray(*a)) for a in operands]
     eqns: list[Eqn] = []
-    operands = [_broadcast(v, out.shape, eqns) for v in ins]
+    wide = [_broadcast(v, out.shape, eqns) for v in ins]
     result = Var(out.strong())
-    eqns.append(Eqn(prim, operands, (result,), params))
+    eqns.append(Eqn(prim, wide, (result,), params))
     run = assemble(plan(Jaxpr(ins, eqns, (result,)), [False] * len(ins), prim.name))
     kept = memory()
     # What isn't just a kernel on operands and result is left to `run`.

@@ -13,7 +13,7 @@ import numpy as np
 from funcgrad.core import backend, fork
 
 # The numbers of calls after which native code is loaded if it is on disk (6 ms), and after which it
-# is compiled (30 ms): what that takes is then about what these calls took.
+# is compiled (30 ms): what that takes is then about what these calls took. Nobody waits for it.
 MOMENTS = (1 << 10, 1 << 13)
 counter = itertools.count(1)
 
@@ -65,9 +65,10 @@ class EagerFunction:
 
 
 def consider() -> None:
-    """Have native code do the calls, at the last of the `MOMENTS` even if it is to be compiled."""
-    if next(_considered) or backend.eager_calls().ready(compiling=False):
-        activate()
+    """Have native code do the calls, at the last of the `MOMENTS` even if it is to be compiled. A
+    thread sees to that, while calls go on by Python."""
+    last = next(_considered) > 0
+    fork.beside(lambda: (last or backend.eager_calls().ready(compiling=False)) and activate())
 
 
 def activate() -> bool:

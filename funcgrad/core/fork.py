@@ -1,8 +1,9 @@
-"""Locks of a process that may be forked while other threads hold them.
+"""Locks and threads of a process that may be forked.
 
-A child has only the thread that forked, so nobody would ever release what another one held. What
-the lock guards is then as that thread left it: a value that is made once is made again. Python's
-own locks of modules stay as they were, so that nobody forks while modules are imported here.
+A child has only the thread that forked, so nobody would ever release a lock that another one held.
+What the lock guards is then as that thread left it: a value that is made once is made again. Locks
+of Python's imports and of LLVM stay as they were, so that nobody forks during what is `undivided`:
+the import of modules here, and what threads do `beside` their callers.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import importlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 from weakref import WeakSet
 
-_PATIENCE = 10.0  # seconds that a fork waits for imports, which take milliseconds
+_PATIENCE = 10.0  # seconds that a fork waits for what takes milliseconds
 
 _locks: WeakSet[Any] = WeakSet()
-_imports = threading.Condition()
-_importing: Counter[int] = Counter()  # how many modules by each thread
+_change = threading.Condition()
+_undivided: Counter[Hashable] = Counter()  # what goes on, by its thread or as an object of its own
 
 
 def lock() -> threading.Lock:
@@ -43,6 +45,21 @@ def in_child(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
+@contextmanager
+def undivided() -> Iterator[None]:
+    """In a `with`: what other threads don't fork during.
+
+    >>> with undivided():
+    ...     pass
+    """
+    thread = threading.get_ident()
+    _begin(thread)
+    try:
+        yield
+    finally:
+        _end(thread)
+
+
 def import_module(name: str) -> ModuleType:
     """A module by its name, during whose import other threads don't fork: children would wait
     forever for what this thread has begun to import.
@@ -50,29 +67,64 @@ def import_module(name: str) -> ModuleType:
     >>> import_module("math").__name__
     'math'
     """
-    thread = threading.get_ident()
-    with _imports:
-        _importing[thread] += 1
-    try:
+    with undivided():
         return importlib.import_module(name)
-    finally:
-        with _imports:
-            _importing[thread] -= 1
-            _imports.notify_all()
 
 
-def _nobody_imports() -> bool:
+def beside(work: Callable[[], Any]) -> None:
+    """Do something on a thread of its own, for whose end forks wait, and the interpreter's end; at
+    once where there are no more threads.
+
+    >>> done = threading.Event()
+    >>> beside(done.set)
+    >>> done.wait()
+    True
+    """
+    mark = object()  # from now on, when there is no thread yet
+    _begin(mark)
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            _end(mark)
+
+    # Threads that begin when the interpreter has waited for the others would be killed.
+    if threading.main_thread().is_alive():
+        try:
+            return threading.Thread(target=run).start()
+        except RuntimeError:
+            pass
+    _end(mark)
+    with undivided():
+        work()
+
+
+def _begin(what: Hashable) -> None:
+    with _change:
+        _undivided[what] += 1
+
+
+def _end(what: Hashable) -> None:
+    with _change:
+        _undivided[what] -= 1
+        if not _undivided[what]:
+            del _undivided[what]
+        _change.notify_all()
+
+
+def _others_are_done() -> bool:
     own = threading.get_ident()
-    return not any(count for thread, count in _importing.items() if thread != own)
+    return all(what == own for what in _undivided)
 
 
 def _before() -> None:
-    _imports.acquire()
-    _imports.wait_for(_nobody_imports, _PATIENCE)
+    _change.acquire()
+    _change.wait_for(_others_are_done, _PATIENCE)
 
 
 def _after() -> None:
-    _imports.release()
+    _change.release()
 
 
 if hasattr(os, "register_at_fork"):
@@ -81,10 +133,10 @@ if hasattr(os, "register_at_fork"):
 
 @in_child
 def _free() -> None:
-    global _imports
-    _imports = threading.Condition()
+    global _change
+    _change = threading.Condition()
     own = threading.get_ident()
-    for thread in [thread for thread in _importing if thread != own]:
-        del _importing[thread]
+    for what in [what for what in _undivided if what != own]:
+        del _undivided[what]
     for held in list(_locks):
         held._at_fork_reinit()

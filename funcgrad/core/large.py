@@ -3,7 +3,7 @@
 Most of a large elementwise operation's time goes to page faults on its fresh result. So what is
 evaluated again and again gets memory of dead arrays, from the allocator of compiled programs; and
 where compiled code gives the same bits, its loops on all threads take NumPy's place. Neither is
-worth loading a compiler for a few operations.
+worth loading a compiler for a few operations, nor to be waited for: threads see to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.core import backend
+from funcgrad.core import backend, fork
 
 LARGE = 1 << 17  # bytes, from which memory is kept
 # Bytes of results that an operation makes before its memory is kept, and before it is compiled.
@@ -34,12 +34,12 @@ class LargeImpl:
     addresses of its program's spec, of the memory handler for its result and of its setter.
     """
 
-    __slots__ = ("_aval", "_considered", "_kernel", "_made", "_memory", "_nbytes", "_prim", "words")
+    __slots__ = ("_aval", "_begun", "_kernel", "_made", "_memory", "_nbytes", "_prim", "words")
 
     def __init__(self, prim: Any, aval: Any):
         self._prim, self._aval = prim, aval
         self._made, self._nbytes = 0, aval.nbytes
-        self._considered = False  # whether somebody has seen to whether it is to be compiled
+        self._begun = 0  # how much of what follows is being made, or was
         self._kernel: Any = None
         self._memory: Any = None
         self.words = np.zeros(3, np.int64)
@@ -48,22 +48,30 @@ class LargeImpl:
         if self._kernel is not None and all(v.flags.c_contiguous for v in values):
             return self._kernel(values)
         self._made += self._nbytes
-        if self._made < KEPT_AFTER:
-            return self._prim.impl(xp, *values, **params)
+        if self._made >= KEPT_AFTER and not self._begun:
+            self._begun = 1
+            fork.beside(self._keep)
         memory = self._memory
         if memory is None:
-            memory = self._memory = backend.eager().memory()
-        if self._made >= COMPILED_AFTER and not self._considered:
+            return self._prim.impl(xp, *values, **params)
+        if self._made >= COMPILED_AFTER and self._begun == 1:
             # At once: a second kernel would free the first, which other threads may be running.
-            self._considered = True
+            self._begun = 2
             if self._is_exact(values):
-                made = backend.eager().kernel(self._prim, values, self._aval, params)
-                self._kernel, self.words[:] = made
+                types = [(v.shape, v.dtype) for v in values]
+                fork.beside(lambda: self._compile(types, params))
         token = memory.begin()
         try:
             return self._prim.impl(xp, *values, **params)
         finally:
             memory.end(token)
+
+    def _keep(self) -> None:
+        self._memory = backend.eager().memory()
+
+    def _compile(self, types: list[tuple], params: dict) -> None:
+        made = backend.eager().kernel(self._prim, types, self._aval, params)
+        self._kernel, self.words[:] = made
 
     def _is_exact(self, values: Any) -> bool:
         """Whether compiled code gives the same bits, and is worth it."""

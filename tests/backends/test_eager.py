@@ -8,7 +8,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.core import large
+from funcgrad.core import fork, large
 from tests.backends.llvm.test_eager_calls import (
     by_python,
     check_same,
@@ -24,7 +24,8 @@ __all__ = ["nothing_learned", "pytestmark"]
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """Large operations are compiled after a few calls."""
+    """Large operations are compiled after a few calls, and then at once."""
+    monkeypatch.setattr(fork, "beside", lambda work: work())
     monkeypatch.setattr(large, "KEPT_AFTER", 200)
     monkeypatch.setattr(large, "COMPILED_AFTER", 400)
     monkeypatch.setattr(large, "COMPILED_FROM", 8)

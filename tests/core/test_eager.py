@@ -36,6 +36,7 @@ def alone(monkeypatch):
         native = Native(there, can)
         monkeypatch.setattr(eager.backend, "eager_calls", lambda: native)
         monkeypatch.setattr(eager, "_considered", iter(range(9)))
+        monkeypatch.setattr(eager.fork, "beside", lambda work: work())
         return native
 
     return install
@@ -74,11 +75,14 @@ def test_without_native_code_all_goes_on(alone):
 
 
 OPERATIONS = """
-import sys, funcgrad.numpy as fnp
+import sys, threading, funcgrad.numpy as fnp
 from funcgrad.core import eager
 x = fnp.ones(3)
 for _ in range({calls} // 3):
     x + x; fnp.tanh(x); fnp.sum(x)
+for thread in threading.enumerate():
+    if not thread.daemon and thread is not threading.main_thread():
+        thread.join()
 print(eager._native is not None)
 print(*sys.modules)
 """

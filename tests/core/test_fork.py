@@ -67,3 +67,45 @@ def test_a_child_can_import_what_another_thread_was_importing(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", SLOW, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
+
+
+BESIDE = """
+import os, threading, time
+from funcgrad.core import fork
+
+seen = []
+
+def work():
+    seen.append(threading.get_ident())
+    time.sleep(0.2)
+    seen.append("over")
+
+fork.beside(work)
+child = os.fork()
+if child == 0:
+    os._exit(0 if seen[1:] == ["over"] and not fork._undivided else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert seen[0] != threading.get_ident()
+
+start = threading.Thread.start
+def no_more(self):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = no_more
+seen.clear()
+fork.beside(work)
+assert seen == [threading.get_ident(), "over"] and not fork._undivided
+threading.Thread.start = start
+
+def fail():
+    raise ValueError("it is shown")
+fork.beside(fail)
+fork.beside(lambda: (time.sleep(0.1), print("last")))
+"""
+
+
+def test_forks_and_the_end_wait_for_what_threads_do_beside():
+    command = [sys.executable, "-W", "ignore", "-c", BESIDE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "last\n"
+    assert "ValueError: it is shown" in done.stderr

@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.core import backend, context, large
+from funcgrad.core import backend, context, fork, large
 from funcgrad.core.context import scoped
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e-42, 3e38], np.float32)
@@ -14,8 +14,9 @@ SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e-42, 3e38],
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """Operations are compiled after a few calls, also those on little data, in a context where
-    none was remembered."""
+    """Operations are compiled after a few calls and then at once, also those on little data, in a
+    context where none was remembered."""
+    monkeypatch.setattr(fork, "beside", lambda work: work())
     monkeypatch.setattr(large, "LARGE", 8)
     monkeypatch.setattr(large, "COMPILED_FROM", 8)
     monkeypatch.setattr(large, "KEPT_AFTER", 200)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +66,7 @@ def _builder() -> Any:
         # Now: a thread that reads small files waits for Python's lock after each.
         host_sizes()
         linking()
-        with contextlib.suppress(RuntimeError):  # no more threads
-            threading.Thread(target=_prepare).start()
+        fork.beside(_prepare)
     return fork.import_module("funcgrad.backends.llvm.build")
 
 

@@ -9,6 +9,7 @@ meaning this is. Calls that match do what Python would have done, errors and don
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ from funcgrad.tree.kinds import DICT, LIST, NONE, TUPLE, kind_of
 
 MAX_LEAVES = 4096
 MAX_DEPTH = 64
-PATIENCE = 16  # calls by way of Python before the native code is made, unless it is on disk
+PATIENCE = 16  # calls by way of Python before a thread makes the native code that isn't on disk
 _LEVEL = 1
 # What a call depends on beside its arguments.
 _CONTEXT = ("trace", "axes", "manual", "float_dtype", "int_dtype", "disable_jit", "debug_nans",
@@ -64,14 +65,15 @@ class Entry:
 
 def entry(executable: Any, call: Call, release: bool, calls: int = PATIENCE) -> Entry | None:
     """What calls like this one look like, and what is to be done; None if Python must do it,
-    NotImplemented if only for now: it isn't known yet that direct calls are worth compiling.
+    NotImplemented if only for now: until it is known that direct calls are worth compiling, and
+    while they are compiled, which nobody waits for.
 
     release: whether other threads may use Python while the program runs
     calls: how many there were by way of Python
     """
     if executable.facts.comms:
         return None
-    if not _worthwhile(calls):
+    if not _is_known(calls):
         return NotImplemented
     if not available():
         return None
@@ -271,12 +273,19 @@ _lock = fork.lock()
 _method: MethodDef | None = None
 _slots: dict[str, int] = {}
 _failed = NO_GIL
+_begun = itertools.count()
 
 
-def _worthwhile(calls: int) -> bool:
-    """Whether the native code is there, or calls so far show that it will pay for its making."""
-    ready = _method is not None or _failed or calls >= PATIENCE
-    return ready or engine().compiled(_key(), _LEVEL)
+def _is_known(calls: int) -> bool:
+    """Whether the native code is there, at least on disk, or can't be. When calls so far show that
+    it will pay for its making, a thread begins to make it."""
+    if _method is not None or _failed:
+        return True
+    if calls < PATIENCE:
+        return engine().compiled(_key(), _LEVEL)
+    if not next(_begun):
+        fork.beside(available)
+    return False
 
 
 def available() -> bool:

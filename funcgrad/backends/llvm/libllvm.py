@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from funcgrad.backends.llvm.target import library_path
+from funcgrad.core import fork
 
 # For each function its result and arguments: p a pointer, s a text, o a text that it gives back,
 # i a number, z a size, b a flag, - nothing. Where an argument came or went with a version (the
@@ -73,14 +73,15 @@ class _Library:
         return function
 
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _loaded: _Library | None = None
 
 
 def _lib() -> _Library:
     global _loaded
     if _loaded is None:
-        with _lock:
+        # A child would have no thread that goes on loading.
+        with fork.undivided(), _lock:
             if _loaded is None:
                 _loaded = _Library()
     return _loaded
@@ -92,13 +93,6 @@ def load() -> None:
     >>> load()
     """
     _lib()
-
-
-if hasattr(os, "register_at_fork"):
-    # A child has no thread that would go on loading: who forks waits for the end of it.
-    os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
-    )
 
 
 class _Text:

@@ -3,10 +3,7 @@
 import collections
 import dataclasses
 import gc
-import os
-import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 import weakref
@@ -475,28 +472,3 @@ def test_more_leaves_than_native_code_takes(count):
     many = [X] * (direct.MAX_LEAVES + 1)
     f(many), f(many)
     assert count["python"] == 2
-
-
-def test_native_code_is_made_when_calls_show_its_worth():
-    program = """
-import funcgrad as fg, funcgrad.numpy as fnp
-from funcgrad.backends.llvm import direct
-x = fnp.ones(3)
-for number in range(direct.PATIENCE + 2):
-    f = fg.jit(lambda x: x + 1) if number % 2 else f if number else fg.jit(fnp.sin)
-    f(x)
-    if direct._method is not None:
-        break
-print(number)
-"""
-    with tempfile.TemporaryDirectory() as folder:
-        run = [
-            subprocess.run(
-                [sys.executable, "-c", program],
-                env={**os.environ, "FUNCGRAD_CACHE_DIR": folder},
-                capture_output=True,
-                text=True,
-            )
-            for _ in range(2)
-        ]
-    assert [int(r.stdout) for r in run] == [direct.PATIENCE, 0]
