@@ -4,8 +4,6 @@ from funcgrad.backends import (
     depthwise,
     drafts,
     eliminations,
-    normalize,
-    running,
     scalar_loops,
     selections,
     updates,
@@ -16,9 +14,3 @@ def test_writers_are_found_where_they_are():
     for module in (depthwise, eliminations, scalar_loops, selections, updates):
         names = {op for op, late in drafts._WRITERS.items() if late.WRITERS is module.WRITERS}
         assert names == set(module.WRITERS)
-
-
-def test_running_sums_are_rewritten():
-    assert {op for op, f in normalize._REWRITES.items() if f is normalize._running} == set(
-        running.OPS
-    )

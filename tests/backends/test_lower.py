@@ -12,8 +12,6 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.errors import FuncgradError
 from funcgrad.ops import arithmetic, compare, convert, random, rounding, transcendental, window
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
-from funcgrad.ops.contract import dot_general_p
-from funcgrad.ops.conv import conv_general_dilated
 from funcgrad.ops.cumulative import cummax_p, cumsum_p
 from funcgrad.ops.families import add
 from funcgrad.ops.gather import GatherDimensionNumbers, gather, scatter_add_p
@@ -117,13 +115,6 @@ def test_reductions(prim, axes, dtype):
     assert kernels(planned) == 1
 
 
-@pytest.mark.parametrize("shape", [(1 << 17,), (1 << 12, 40), (3, 1 << 15), (7, 9001)])
-def test_large_reductions_are_split(shape):
-    x = integers(*shape, dtype="float32")
-    for axes in [(0,), tuple(range(len(shape))), (len(shape) - 1,)]:
-        check(lambda x, axes=axes: [sum_p.bind(x, axes=axes)], x, exact=True)
-
-
 @pytest.mark.parametrize("prim", [argmax_p, argmin_p], ids=str)
 def test_positions(prim):
     x = integers(4, 6, dtype="float32")
@@ -164,44 +155,6 @@ def test_running(axis, reverse):
         return [p.bind(x, axis=axis, reverse=reverse) for p in (cumsum_p, cummax_p)]
 
     assert not hosts(check(fun, floats(3, 5, 4)))
-
-
-DOTS = [
-    ((8, 16), (16, 12), (((1,), (0,)), ((), ()))),
-    ((8, 16), (12, 16), (((1,), (1,)), ((), ()))),
-    ((16, 8), (16, 12), (((0,), (0,)), ((), ()))),
-    ((3, 8, 16), (3, 16, 12), (((2,), (1,)), ((0,), (0,)))),
-    ((3, 4, 8, 16), (16, 12), (((3,), (0,)), ((), ()))),
-    ((3, 4, 8, 16), (3, 4, 8, 12), (((0, 1, 2), (0, 1, 2)), ((), ()))),
-    ((8, 3, 16), (3, 16, 8, 2), (((0, 2), (2, 1)), ((1,), (0,)))),
-    ((2, 6, 3, 16), (2, 6, 3, 16), (((3,), (3,)), ((0, 2), (0, 2)))),
-    ((64,), (64,), (((0,), (0,)), ((), ()))),
-    ((64,), (64, 5), (((0,), (0,)), ((), ()))),
-    ((5, 7), (3,), (((), ()), ((), ()))),
-]
-
-
-@pytest.mark.parametrize(("lhs", "rhs", "numbers"), DOTS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", ml_dtypes.bfloat16], ids=str)
-def test_products(lhs, rhs, numbers, dtype):
-    x, y = (
-        integers(*lhs, low=-2, high=3).astype(dtype),
-        integers(*rhs, low=-2, high=3).astype(dtype),
-    )
-    params = {"dimension_numbers": numbers, "preferred_element_type": None}
-    planned = check(lambda x, y: [dot_general_p.bind(x, y, **params)], x, y)
-    assert not hosts(planned)
-
-
-def test_products_read_views():
-    def fun(x, w):
-        x = reshape_p.bind(x, new_sizes=(2, 6, 4, 8))
-        x = transpose_p.bind(x, permutation=(0, 2, 1, 3))
-        w = transpose_p.bind(w, permutation=(1, 0))
-        params = {"dimension_numbers": (((3,), (0,)), ((), ())), "preferred_element_type": None}
-        return [dot_general_p.bind(x, w, **params)]
-
-    assert kernels(check(fun, floats(2, 6, 32), floats(16, 8))) == 0
 
 
 def test_dynamic_slices():
@@ -256,28 +209,6 @@ def test_zero_sizes():
     check(fun, floats(0, 3), floats(2, 3))
 
 
-CONVOLUTIONS = [
-    {},
-    {"window_strides": (2, 1), "padding": ((1, 2), (0, -1))},
-    {"lhs_dilation": (2, 1), "rhs_dilation": (1, 2), "padding": ((2, 1), (3, 0))},
-    {"feature_group_count": 2},
-    {"batch_group_count": 2},
-]
-
-
-@pytest.mark.parametrize("params", CONVOLUTIONS)
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
-def test_convolutions(params, layout, dtype):
-    x = integers(2, 4, 7, 6, low=-2, high=3).astype(dtype)
-    w = integers(6, 4 // params.get("feature_group_count", 1), 3, 2, low=-2, high=3).astype(dtype)
-    numbers = (layout, "OIHW" if layout == "NCHW" else "HWIO", layout)
-    if layout == "NHWC":
-        x, w = x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0)
-    params = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": numbers, **params}
-    assert not hosts(check(lambda x, w: [conv_general_dilated(x, w, **params)], x, w))
-
-
 @pytest.mark.parametrize("prim", ["sum", "max", "min"])
 def test_pooling(prim):
     params = {
@@ -300,25 +231,3 @@ def test_complex_runs_on_the_host():
         return [mul.bind(x, x), reshape_p.bind(x, new_sizes=(6,)), sum_p.bind(x, axes=(0,))]
 
     check(fun, (floats(2, 3) + 1j * floats(2, 3, seed=1)).astype(np.complex64))
-
-
-TALL = {
-    "vector and matrix": lambda v, a: v @ a,
-    "row and matrix": lambda v, a: v[None] @ a,
-    "matrix, turned, and vector": lambda v, a: a.T @ v,
-    "matrix, turned, and column": lambda v, a: a.T @ v[:, None],
-    "sum": lambda v, a: a.sum(0),
-    "maximum": lambda v, a: a.max(0),
-    "sum of both axes' halves": lambda v, a: (a * v[:, None]).reshape(-1, 2, 1024).sum((0, 1)),
-}
-
-
-@pytest.mark.parametrize("name", TALL)
-@pytest.mark.parametrize("rows", [4096, 4098])
-def test_rows_of_tall_matrices_are_reduced_in_parts(name, rows, rng):
-    v = rng.standard_normal(rows)
-    a = rng.standard_normal((rows, 1024))
-    got = fg.jit(TALL[name])(fg.numpy.asarray(v), fg.numpy.asarray(a))
-    wanted = TALL[name](v, a)
-    assert got.shape == wanted.shape
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
