@@ -92,7 +92,7 @@ class Winograd(Tiles):
                     self.store(code, self.shuffled(code, y[0], y[1], places), where)
         bad = code.variable(self.vec, zero_of(self.vec))
 
-        def line(x: Int, width: Int, y: Int, at: Int, parity: int) -> None:
+        def line(x: Int, width: Int, y: Int, at: Int, parity: Int) -> None:
             source = code.at(lines, odd * parity + at * 2, self.acc)
             to = code.at(out, y * call["width"] + x, self.acc)
             with code.range(0, width, lanes) as i:
@@ -115,10 +115,9 @@ class Winograd(Tiles):
             first, last = begin.max(row * across), end.min((row + 1) * across)
             x = (first - row * across) * 2
             width = ((last - row * across) * 2).min(call["width"]) - x
-            for parity in range(2):
-                y = row * 2 + parity
-                with code.when(y < call["height"]):
-                    line(x, width, y, first - begin, parity)
+            y = row * 2
+            with code.range(0, (call["height"] - y).min(2)) as parity:
+                line(x, width, y + parity, first - begin, parity)
 
     def _exact(self) -> ir.Function:
         """void(call, image, out, feature, begin, end): those results of tiles [begin, end) that
@@ -129,7 +128,7 @@ class Winograd(Tiles):
         start = code.load(code.at(call.pointer_at("w_cols"), feature, I64), I64)
         w, low = code.at(call.pointer_at("w"), start, self.acc), call["x_low"]
 
-        def line(first: Int, width: Int, y: Int, at: Int, parity: int) -> None:
+        def line(first: Int, width: Int, y: Int, at: Int, parity: Int) -> None:
             to = code.at(out, y * call["width"] + first, self.acc)
             with code.range(0, width, lanes) as i:
                 mask = code.first_lanes(width - i, lanes)

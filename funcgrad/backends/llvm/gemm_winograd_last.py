@@ -8,8 +8,6 @@ transformed once, and makes the results of the sums.
 
 from __future__ import annotations
 
-import itertools
-
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Bool, Code, Int, zero_of
@@ -155,14 +153,14 @@ class WinogradLast(TilesLast):
                       for tap in range(TAPS * TAPS)]  # fmt: skip
             out = self._result(code, call, item, y, x)
 
-            def vector(k: Int, mask: ir.Value | None) -> None:
+            def vector(k: Int, mask: ir.Value) -> None:
                 old = self.load(code, code.at(out, k, self.acc), mask)
                 lost = self.lost(code, old)
                 some = code.lane_sum(lost)
                 with b.if_then(b.fcmp_unordered("uno", some, some)):
                     replace(k, mask, old, b.fcmp_unordered("uno", lost, lost))
 
-            def replace(k: Int, mask: ir.Value | None, old: ir.Value, lost: ir.Value) -> None:
+            def replace(k: Int, mask: ir.Value, old: ir.Value, lost: ir.Value) -> None:
                 total, settled = code.variable(self.vec, zero), code.variable(I1, I1(0))
                 panel = call["part"] * POINTS + k // cols * call["pw_step"] + k % cols
                 with code.range(0, call["channels"], until=settled) as channel:
@@ -176,12 +174,16 @@ class WinogradLast(TilesLast):
                 value = b.select(lost, total.get(), old)
                 self.store(code, value, code.at(out, k, self.acc), mask)
 
-            self.vectors(code, call["cols"], vector)
+            # All vectors with a mask: written once, as this is most of the way's code.
+            with code.range(0, call["cols"], self.lanes) as k:
+                vector(k, code.first_lanes(call["cols"] - k, self.lanes))
 
         def tile(at: Int, item: Int, y: Int, x: Int) -> None:
-            for i, j in itertools.product(range(2), range(2)):
-                with code.when(self._inside(call, y + i, x + j)):
-                    result(item, y + i, x + j)
+            with (
+                code.range(y, (y + 2).min(call["height"])) as line,
+                code.range(x, (x + 2).min(call["width"])) as pixel,
+            ):
+                result(item, line, pixel)
 
         self.each_tile(code, call, begin, end, tile)
         code.ret()
