@@ -2,7 +2,8 @@
 
 Large ones read the windows in place: `windows` is a view of the operand (padded, if it must be; by
 the product itself if `roots` finds that it can), and holes in the operand are left out: the outputs
-that meet the same elements of the kernel are a convolution without holes. For small ones `patches`
+that meet the same elements of the kernel are a convolution without holes, one product where they
+meet the same windows. For small ones `patches`
 computes any element of a window. Windows of 3×3 neighbours are multiplied by `tiles`.
 """
 
@@ -22,6 +23,7 @@ from funcgrad.backends.lowered import lowered
 from funcgrad.backends.pull import Indices, Pull
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
+from funcgrad.ops.shape import rev_p
 from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
 
 
@@ -127,7 +129,8 @@ def windows_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
 
 class _Phase(NamedTuple):
     """Along an axis, the outputs phase, phase + step, … : the elements first, first + stride, … of
-    the kernel meet the operand's start + output·move + element·dilation."""
+    the kernel meet the operand's start + output·move + element·dilation. So it is of `phases`
+    that follow each other, for each of which `first` is one less."""
 
     start: int
     move: int
@@ -135,6 +138,14 @@ class _Phase(NamedTuple):
     stride: int
     dilation: int
     taps: int
+    phases: int = 1
+
+    def follows(self, last: _Phase) -> bool:
+        """Whether outputs of this phase meet what those of the last one do."""
+        if not self.taps:
+            return not last.taps
+        next_of_last = last._replace(first=last.first - last.phases, phases=1)
+        return self == next_of_last
 
 
 def _phases(
@@ -142,14 +153,18 @@ def _phases(
 ) -> list[_Phase]:
     """The phases of an axis: outputs of a phase meet the same elements of the kernel."""
     common, every = math.gcd(stride, hole), hole // math.gcd(dilation, hole)
-    out = []
+    out: list[_Phase] = []
     for phase in range(min(hole // common, size)):
         at = phase * stride - low
         met = [j for j in range(min(kernel, every)) if (at + j * dilation) % hole == 0]
         first = met[0] if met else kernel
         taps = len(range(first, kernel, every))
         start = (at + first * dilation) // hole
-        out.append(_Phase(start, stride // common, first, every, dilation * every // hole, taps))
+        new = _Phase(start, stride // common, first, every, dilation * every // hole, taps)
+        if out and new.follows(out[-1]):
+            out[-1] = out[-1]._replace(phases=out[-1].phases + 1)
+        else:
+            out.append(new)
     return out
 
 
@@ -174,38 +189,66 @@ def gathered_convolution(
         for sizes in zip(spatial, kernel, p["window_strides"], low, p["lhs_dilation"],
                          p["rhs_dilation"], strict=True)
     ]  # fmt: skip
-    count = math.prod(map(len, axes))
-    work = n * math.prod(spatial) * (o // g) * i * math.prod(kernel) // count
+    count, all_phases = math.prod(map(len, axes)), [sum(q.phases for q in axis) for axis in axes]
+    work = n * math.prod(spatial) * (o // g) * i * math.prod(kernel) // math.prod(all_phases)
     narrow = min(o // g, n * math.prod(spatial)) < 2 or len(kernel) > MAX_RANK
     if narrow or work < LEAST_WORK or count > MAX_PHASES or i * math.prod(kernel) < 2:
         return None
-    steps = [-(-size // len(phases)) for size, phases in zip(spatial, axes, strict=True)]
+    steps = [-(-size // phases) for size, phases in zip(spatial, all_phases, strict=True)]
     x, before = _padded(flat, flat.convert(ins[0], dtype), spec.lhs_spec, axes, steps)
     w = flat.transpose(flat.convert(ins[1], dtype), spec.rhs_spec)
-    pieces = []
     # In the order of the result's axes, in which `_interleaved` takes them.
     turns = sorted(range(len(kernel)), key=lambda k: spec.out_spec[2 + k])
-    for turn in itertools.product(*(axes[k] for k in turns)):
-        phases = [turn[turns.index(k)] for k in range(len(kernel))]
-        taps = [q.taps for q in phases]
+
+    def piece(phases: list[_Phase]) -> Atom:
+        """Results of phases: first these, axis by axis as in `turns`, then a result's axes."""
+        apart, taps = [phases[k].phases for k in turns], [q.taps for q in phases]
         if not all(taps):
-            pieces.append(flat.broadcast(_zero(sums), tuple(_by_axis(spec, n, o, steps)), ()))
-            continue
+            return flat.broadcast(_zero(sums), (*apart, *_by_axis(spec, n, o, steps)), ())
         windows = flat.add(
             windows_p, [x], ShapedArray(shape := (g, n, *steps, *taps, i), dtype), shape=shape,
             spec=None, groups=groups, strides=tuple(q.move for q in phases),
             starts=tuple(q.start + b for q, b in zip(phases, before, strict=True)),
             dilation=tuple(q.dilation for q in phases),
         )  # fmt: skip
-        part = flat.reshape(_taps(flat, w, phases), (g, o // g, i, *taps))
+        # Of a window are made `each` results: by features and phases, in the order of the result.
+        last = spec.out_spec[1] > spec.out_spec[-1]
+        each = (*apart, o // g) if last else (o // g, *apart)
+        part = _taps(flat, w, phases, (g, o // g, i), turns, last)
         numbers = _numbers(len(kernel), spec.lhs_spec[1] < spec.lhs_spec[-1])
-        made = product(windows, part, (g, n, *steps, o // g), numbers)
-        order = _by_axis(spec, [1], [0, len(kernel) + 2], [[2 + k] for k in range(len(kernel))])
-        made = flat.transpose(made, list(itertools.chain(*order)))
-        pieces.append(flat.reshape(made, tuple(_by_axis(spec, n, o, steps))))
-    if count == 1:
-        return pieces[0]
-    return _interleaved(flat, pieces, _by_axis(spec, 1, 1, [len(a) for a in axes]), out.shape)
+        made = product(windows, part, (g, n, *steps, math.prod(each)), numbers)
+        rank, counts, feature = len(kernel), [], len(kernel) + 2
+        if math.prod(apart) > 1:
+            made = flat.reshape(made, (g, n, *steps, *each))
+            counts = list(range(rank + 2, 2 * rank + 2) if last else range(rank + 3, 2 * rank + 3))
+            feature = 2 * rank + 2 if last else rank + 2
+        order = _by_axis(spec, [1], [0, feature], [[2 + k] for k in range(rank)])
+        made = flat.transpose(made, [*counts, *itertools.chain(*order)])
+        return flat.reshape(made, (*apart, *_by_axis(spec, n, o, steps)))
+
+    joined = _joined(flat, piece, [axes[k] for k in turns], turns)
+    return _interleaved(flat, joined, _by_axis(spec, 1, 1, all_phases), out.shape)
+
+
+def _joined(flat: Any, piece: Callable, axes: list[list[_Phase]], turns: list[int]) -> Atom:
+    """The pieces of all phases, which their first axes count.
+
+    axes: the phases of the axes that `turns` names
+    """
+
+    def along(chosen: tuple[_Phase, ...]) -> Atom:
+        at = len(chosen)
+        if at == len(axes):
+            return piece([chosen[turns.index(k)] for k in range(at)])
+        rows = [along((*chosen, q)) for q in axes[at]]
+        shape = list(rows[0].aval.shape)
+        shape[at] = sum(q.phases for q in axes[at])
+        if len(rows) == 1:
+            return rows[0]
+        aval = ShapedArray(tuple(shape), rows[0].aval.dtype)
+        return flat.add(concatenate_p, rows, aval, dimension=at)
+
+    return along(())
 
 
 def stays_narrow(eqn: Eqn, avals: Sequence[ShapedArray]) -> bool:
@@ -275,34 +318,79 @@ def _padded(
     return flat.transpose(flat.padded.get(key, x), spec), before
 
 
-def _taps(flat: Any, w: Atom, phases: Sequence[_Phase]) -> Atom:
-    """The elements of a kernel that phases meet."""
-    shape = w.aval.shape
-    if all(q.taps == n for q, n in zip(phases, shape[2:], strict=True)):
-        return w
-    return flat.add(
-        slice_p,
-        [w],
-        ShapedArray((*shape[:2], *(q.taps for q in phases)), w.aval.dtype),
-        start_indices=(0, 0, *(q.first for q in phases)),
-        limit_indices=shape,
-        strides=(1, 1, *(q.stride for q in phases)),
+def _taps(
+    flat: Any,
+    w: Atom,
+    phases: Sequence[_Phase],
+    sizes: tuple[int, ...],
+    turns: list[int],
+    last: bool,
+) -> Atom:
+    """The elements of a kernel that phases meet: group, output, input, taps. Outputs are features
+    and, in the order of `turns`, phases; the features last or first.
+
+    sizes: of the groups, and the features of one
+    """
+    (g, o, i), rank = sizes, len(phases)
+    shape, dtype = w.aval.shape, w.aval.dtype
+
+    def cut(x: Atom, parts: list[tuple[int, int, int]]) -> Atom:
+        """The elements range(*part) along each axis."""
+        start, stop, step = zip(*parts, strict=True)
+        made = tuple(len(range(*part)) for part in parts)
+        if made == x.aval.shape:
+            return x
+        return flat.add(slice_p, [x], ShapedArray(made, dtype), start_indices=start,
+                        limit_indices=stop, strides=step)  # fmt: skip
+
+    whole = [(0, n, 1) for n in shape]
+    alone = [(q.first, n, q.stride) if q.phases == 1 else (0, n, 1)
+             for q, n in zip(phases, shape[2:], strict=True)]  # fmt: skip
+    w = cut(w, whole[:2] + alone)
+    if all(q.phases == 1 for q in phases):
+        return flat.reshape(w, (g, o, i, *(q.taps for q in phases)))
+    # Rows of as many elements as phases can have; the first elements of phases lie in the first.
+    wide = [1 if q.phases == 1 else q.stride for q in phases]
+    rows = [-(-n // step) for n, step in zip(w.aval.shape[2:], wide, strict=True)]
+    config = [(0, k * step - n, 0)
+              for k, step, n in zip(rows, wide, w.aval.shape[2:], strict=True)]  # fmt: skip
+    if any(map(any, config)):
+        aval = ShapedArray(
+            (*shape[:2], *(n + c[1] for n, c in zip(w.aval.shape[2:], config, strict=True))), dtype
+        )
+        w = flat.add(
+            pad_p, [w, _zero(dtype)], aval, padding_config=((0, 0, 0),) * 2 + tuple(config)
+        )
+    w = flat.reshape(w, (*shape[:2], *itertools.chain(*zip(rows, wide, strict=True))))
+    firsts = [q.first + 1 if q.phases > 1 else 1 for q in phases]
+    parts = [((0, q.taps, 1), (first - q.phases, first, 1))
+             for q, first in zip(phases, firsts, strict=True)]  # fmt: skip
+    w = cut(w, [*whole[:2], *itertools.chain(*parts)])
+    w = flat.add(rev_p, [w], w.aval, dimensions=tuple(range(3, 3 + 2 * rank, 2)))
+    w = flat.reshape(w, (g, o, i, *w.aval.shape[2:]))
+    counts = [4 + 2 * k for k in turns]
+    w = flat.transpose(
+        w, [0, *([*counts, 1] if last else [1, *counts]), 2, *range(3, 3 + 2 * rank, 2)]
+    )
+    return flat.reshape(
+        w, (g, o * math.prod(q.phases for q in phases), i, *(q.taps for q in phases))
     )
 
 
-def _interleaved(flat: Any, pieces: list[Atom], counts: list[int], shape: tuple[int, ...]) -> Atom:
-    """Pieces that hold every count-th element along each axis, as one array of a shape."""
-    part = pieces[0].aval
-    rows = [flat.reshape(piece, (1, *part.shape)) for piece in pieces]
-    joined = flat.add(
-        concatenate_p, rows, ShapedArray((len(rows), *part.shape), part.dtype), dimension=0
-    )
-    rank = len(shape)
-    apart = flat.reshape(joined, (*counts, *part.shape))
+def _interleaved(flat: Any, joined: Atom, counts: list[int], shape: tuple[int, ...]) -> Atom:
+    """Pieces that hold every count-th element along each axis, as one array of a shape.
+
+    joined: the pieces, which its first axes count
+    """
+    if math.prod(counts) == 1:
+        return flat.reshape(joined, shape)
+    rank, dtype = len(shape), joined.aval.dtype
+    part = joined.aval.shape[-rank:]
+    apart = flat.reshape(joined, (*counts, *part))
     apart = flat.transpose(apart, [a for k in range(rank) for a in (rank + k, k)])
-    whole = tuple(n * c for n, c in zip(part.shape, counts, strict=True))
+    whole = tuple(n * c for n, c in zip(part, counts, strict=True))
     y = flat.reshape(apart, whole)
     if whole == shape:
         return y
-    return flat.add(slice_p, [y], ShapedArray(shape, part.dtype), start_indices=(0,) * rank,
+    return flat.add(slice_p, [y], ShapedArray(shape, dtype), start_indices=(0,) * rank,
                     limit_indices=shape, strides=None)  # fmt: skip

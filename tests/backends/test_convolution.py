@@ -1,5 +1,7 @@
 """Convolutions lowered: planned and interpreted, and compiled, against their definition."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,14 @@ CASES = {
     "holes": ((2, 8, 7, 6), (16, 8, 3, 2), {"padding": [(-1, 2), (1, 2)], "lhs_dilation": (2, 3)}),
     "holes without elements": ((2, 8, 9, 9), (16, 8, 1, 2),
                                {"lhs_dilation": (3, 2), "padding": [(0, 0), ONE]}),
+    "more holes than elements": ((2, 8, 7, 6), (16, 8, 2, 5),
+                                 {"padding": [(1, 2), (6, 5)], "lhs_dilation": (5, 7)}),
+    "holes as wide as kernels": ((2, 7, 6, 8), (6, 6, 8, 16),
+                                 {"dimension_numbers": NHWC, "padding": [(5, 5), (5, 5)],
+                                  "lhs_dilation": (6, 6)}),
+    "phases together and apart": ((2, 8, 7, 6), (16, 4, 4, 7),
+                                  {"padding": [(1, 2), (4, 3)], "lhs_dilation": (2, 4),
+                                   "feature_group_count": 2}),
     "holes, axes turned": ((6, 7, 2, 8), (16, 8, 2, 3),
                            {"dimension_numbers": ("WHNC", "OIHW", "WNHC"), "lhs_dilation": (2, 3),
                             "padding": [ONE, (2, 1)]}),
@@ -192,11 +202,20 @@ def test_one_by_one_channels_last_is_a_plain_product():
 def test_zeros_between_elements_are_not_multiplied():
     _, steps = steps_of("holes")
     products = [s for s in steps if isinstance(s, GemmStep)]
-    assert len(products) == 4  # two of six phases meet no element of the kernel
+    # Two of six phases meet no element of the kernel; two pairs of the others the same windows.
+    assert len(products) == 2
     x, w, conv = sample("holes")
     full = conv(x, w).size * 8 * 3 * 2
-    done = sum(s.m * s.n * s.k * s.batch[0][0] for s in products)
+    done = sum(s.m * s.n * s.k * math.prod(b[0] for b in s.batch) for s in products)
     assert done < full / 4
+
+
+def test_phases_that_meet_the_same_windows_are_one_product():
+    planned, steps = steps_of("holes as wide as kernels")
+    (product,) = [s for s in steps if isinstance(s, GemmStep)]
+    assert (product.m * product.n, product.k) == (2 * 7 * 6 * 36 * 16, 8)
+    x, w, conv = sample("holes as wide as kernels")
+    assert planned.arena_bytes < 4 * (conv(x, w).size + 3 * w.size + x.size)
 
 
 def test_padding_is_shared():
