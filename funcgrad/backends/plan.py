@@ -14,6 +14,7 @@ from funcgrad.backends.drafts import Drafter
 from funcgrad.backends.measure import measure
 from funcgrad.backends.program import (
     ALIGNMENT,
+    AttentionStep,
     CopyStep,
     GemmStep,
     LoopStep,
@@ -188,7 +189,8 @@ class _BlockPlanner:
         made = draft.make(inner)
         source = next((t.source for t in draft.writes if t.source is not None), None)
         for step in made:
-            if isinstance(step, GemmStep) or (isinstance(step, LoopStep) and step.band):
+            banded = isinstance(step, LoopStep) and step.band
+            if banded or isinstance(step, GemmStep | AttentionStep):
                 self.planner.beside.append((step, source))
         return [*copies, *made]
 

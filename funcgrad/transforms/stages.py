@@ -241,8 +241,8 @@ class Compiled(_Stage):
 
     def memory_analysis(self) -> dict[str, int]:
         """Bytes of arguments, results, what they share, temporaries, and scratch memory that bands
-        of rows and products by tiles take while they run. Printed, it names the values that are in
-        memory when it is fullest, and the lines that compute them."""
+        of rows, products by tiles and attention take while they run. Printed, it names the values
+        that are in memory when it is fullest, and the lines that compute them."""
         return self._executable.memory_analysis()
 
     def compile_report(self) -> CompileReport:

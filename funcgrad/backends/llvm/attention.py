@@ -6,6 +6,7 @@ are for a step of a program.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import struct
 
@@ -16,7 +17,7 @@ from funcgrad.backends.llvm.attention_backward import Backward
 from funcgrad.backends.llvm.attention_forward import Forward
 from funcgrad.backends.llvm.attention_joint import Joint
 from funcgrad.backends.llvm.attention_parts import AXES, CALL, FAR, PAIR_AXES, Attention
-from funcgrad.backends.llvm.engine import Engine, engine
+from funcgrad.backends.llvm.engine import Engine, Library, engine
 from funcgrad.backends.llvm.gemm_pack import FORMATS
 from funcgrad.backends.llvm.gemm_packers import provide_packers
 from funcgrad.backends.llvm.sources import generator
@@ -41,7 +42,14 @@ def install(
     >>> install("float32") == install("float32")
     True
     """
-    target = target or engine()
+    target, name = target or engine(), symbol(dtype, op, pairs)
+    library = _library(dtype, op, pairs, target)
+    target.bind(name, library)
+    return library.address(name)
+
+
+@functools.cache
+def _library(dtype: str, op: str, pairs: bool, target: Engine) -> Library:
     pool.bind(target)
     scratch.bind(target)
     provide_packers(target, dtype)
@@ -57,14 +65,21 @@ def install(
         return module
 
     key = f"{name} {generator('attention')}"
-    library = target.compile(write, level=1, key=key)
-    target.bind(name, library)
-    return library.address(name)
+    return target.compile(write, level=1, key=key)
 
 
 def symbol(dtype: str, op: str = "attention", pairs: bool = False) -> str:
     """Name of the function that `install` compiles."""
     return f"fg_{op}{'_pairs' * pairs}_{dtype}"
+
+
+def room(step: AttentionStep, target: Engine | None = None) -> int:
+    """The bytes of scratch memory that a step takes, with as many threads as there are now."""
+    pairs, target = bool(step.pairs), target or engine()
+    library = _library(step.dtype.name, step.op, pairs, target)
+    address = library.address(f"{symbol(step.dtype.name, step.op, pairs)}_room")
+    packed = (ctypes.c_int64 * len(CALL))(*words(step))
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)(ctypes.addressof(packed)))
 
 
 def words(step: AttentionStep) -> list[int]:

@@ -83,28 +83,31 @@ class Backward:
             parts.loop(code, finish, code.args[0], small)
         code.ret()
         self.function = code.function
+        parts.room(f"{symbol}_room", self._sizes, self._items)
 
     def _items(self, call: Record) -> Int:
         heads = call["key_heads"] // call["shared_heads"]
         return call["batch"] // call["shared_batch"] * heads * call["ranges"]
 
-    def _task(self) -> ir.Function:
-        """Takes items: a range of keys of a key head each, or of several that share a bias."""
-        parts = self.parts
-        code, call = parts.task("backward_task")
-        h, cols = call["features"], parts.cols
+    def _sizes(self, code: Code, call: Record) -> list[Int]:
+        """Of the places in a task's memory, as `_Task` has them."""
+        parts, h, cols = self.parts, call["features"], self.parts.cols
         columns = parts.panel(cols, h) * PANELS
         keys = parts.panel(cols, code.i64(self.k_block)) * h.ceil_div(cols)
         sums = self.rows.size(call) * self.k_block
         _, heads, span = self.rows.packed(call)
         queries = self.tiles.step(span) * h.ceil_div(cols) * heads
         dq = self.rows.keeps(call).select(span * heads * self.rows.size(call), 0)
-        sizes = [
-            columns, columns, keys, sums, sums, queries, queries, *[code.i64(self.q_block)] * 3,
-            code.i64(self.panel), code.i64(self.panel * PANELS), dq,
-            *[self.pairs.room(code, self.q_block) if self.pairs else code.i64(0)] * 2,
-        ]  # fmt: skip
-        memory, places = parts.memory(code, sizes)
+        pairs = self.pairs.room(code, self.q_block) if self.pairs else code.i64(0)
+        return [columns, columns, keys, sums, sums, queries, queries,
+                *[code.i64(self.q_block)] * 3, code.i64(self.panel),
+                code.i64(self.panel * PANELS), dq, pairs, pairs]  # fmt: skip
+
+    def _task(self) -> ir.Function:
+        """Takes items: a range of keys of a key head each, or of several that share a bias."""
+        parts = self.parts
+        code, call = parts.task("backward_task")
+        memory, places = parts.memory(code, self._sizes(code, call))
         ahead = Ahead(parts, code, call, 7)
         with parts.items(code) as (i, after):
             number, batch, key_head = self._place(call, i)

@@ -74,27 +74,32 @@ class Forward:
         parts.loop(code, task, code.args[0], self._items(call))
         code.ret()
         self.function = code.function
+        parts.room(f"{symbol}_room", self._sizes, self._items)
 
     def _items(self, call: Record) -> Int:
         return call["batch"] * call["heads"] * call["queries"].ceil_div(call["block"])
+
+    def _steps(self, code: Code, call: Record) -> _Steps:
+        h, cols = call["features"], self.parts.cols
+        q, k = self.parts.panel(cols, h), self.tiles.step(code.i64(self.key_block))
+        return _Steps(q, k, h.round_up(cols))
+
+    def _sizes(self, code: Code, call: Record) -> list[Int]:
+        """Of the places in a task's memory, as `_Memory` has them."""
+        cols, steps = self.parts.cols, self._steps(code, call)
+        count, keys = call["block"].ceil_div(cols), steps.k * call["features"].ceil_div(cols)
+        pairs = self.pairs.room(code, self.key_block) if self.pairs else code.i64(0)
+        return [count * steps.q, count * steps.row * cols, count * (2 * cols), code.i64(cols),
+                keys, keys, steps.k, pairs, pairs]  # fmt: skip
 
     def _task(self) -> ir.Function:
         """Takes items: a block of queries of a head each."""
         parts = self.parts
         code, call = parts.task("forward_task")
-        h, cols = call["features"], parts.cols
-        count = call["block"].ceil_div(cols)
-        q_step, k_step = parts.panel(cols, h), self.tiles.step(code.i64(self.key_block))
-        keys, row = k_step * h.ceil_div(cols), h.round_up(cols)
-        sizes = [
-            count * q_step, count * row * cols, count * (2 * cols), code.i64(cols), keys, keys,
-            self.tiles.step(code.i64(self.key_block)),
-            *[self.pairs.room(code, self.key_block) if self.pairs else code.i64(0)] * 2,
-        ]  # fmt: skip
-        memory, places = parts.memory(code, sizes)
+        steps = self._steps(code, call)
+        memory, places = parts.memory(code, self._sizes(code, call))
         ahead = Ahead(parts, code, call, 4)
         with parts.items(code) as (i, after):
-            steps = _Steps(q_step, k_step, row)
             self._block(code, call, self._place(code, call, i), _Memory(*places), steps, after,
                         ahead)  # fmt: skip
         code.call(parts.give, memory)

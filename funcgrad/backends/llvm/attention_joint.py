@@ -81,25 +81,33 @@ class Joint:
         task = self._task()
         code = Code(parts.module, symbol, [PTR], public=True)
         call = Record(code, CALL, code.args[0])
-        parts.loop(code, task, code.args[0], call["batch"] * call["key_heads"])
+        parts.loop(code, task, code.args[0], self._items(call))
         code.ret()
         self.function = code.function
+        parts.room(f"{symbol}_room", self._sizes, self._items)
 
-    def _task(self) -> ir.Function:
-        """Takes items: a key head each."""
+    def _items(self, call: Record) -> Int:
+        return call["batch"] * call["key_heads"]
+
+    def _sizes(self, code: Code, call: Record) -> list[Int]:
+        """Of the places in a task's memory, as `_Task` has them."""
         parts = self.parts
-        code, call = parts.task("joint_task")
         h, keys, cols, size = call["features"], call["keys"], parts.cols, self.rows.size(call)
         panels, h_panels, block = keys.ceil_div(cols), h.ceil_div(cols), code.i64(self.block)
         columns, by_row = parts.panel(cols, h) * panels, parts.panel(cols, keys) * h_panels
         sums, queries = size * keys.round_up(cols), self.tiles.step(block) * h_panels
         scores, rows = code.i64(self.panel), code.i64(self.block + parts.rows)
-        sizes = [
+        return [
             columns, columns, by_row, by_row, sums, sums, queries, queries,
             scores * panels, scores, scores, rows * size,
             block * parts.lanes, block * parts.lanes, block, block,
         ]  # fmt: skip
-        memory, places = parts.memory(code, sizes)
+
+    def _task(self) -> ir.Function:
+        """Takes items: a key head each."""
+        parts = self.parts
+        code, call = parts.task("joint_task")
+        memory, places = parts.memory(code, self._sizes(code, call))
         ahead = Ahead(parts, code, call, 4)
         with parts.items(code) as (i, after):
             batch, key_head = i // call["key_heads"], i % call["key_heads"]
@@ -144,7 +152,7 @@ class Joint:
         ahead.begin()
         for i, name in enumerate(("q", "ct")):
             ahead.add(i, name, (b.batch, t, x), count)
-        next_item = ~there & (after < call["batch"] * call["key_heads"])
+        next_item = ~there & (after < self._items(call))
         batch, key_head = after // call["key_heads"], after % call["key_heads"]
         for i, name in enumerate("kv", 2):
             where = (batch, code.i64(0), key_head)

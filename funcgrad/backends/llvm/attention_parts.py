@@ -7,7 +7,7 @@ A query t sees the keys from max(0, t + first) to min(keys, t + last), the latte
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from llvmlite import ir
@@ -60,6 +60,8 @@ FAR = 1 << 40
 # What the tasks of a loop share: the call, how many items there are, and how many were taken from
 # the front (in the lower half) and from the back.
 SHARED = ("call", "items", "taken")
+# For a call, how many elements each place in a task's memory has.
+Sizes = Callable[[Code, Record], list[Int]]
 
 
 class Attention(Functions):
@@ -163,15 +165,29 @@ class Attention(Functions):
 
     def memory(self, code: Code, sizes: Sequence[Int]) -> tuple[ir.Value, list[ir.Value]]:
         """A block of scratch memory, and the places of so many elements each in it."""
-        total = code.i64(0)
-        for size in sizes:
-            total = total + size.round_up(16)
-        memory = code.call(self.take, total * self.width)
+        memory = code.call(self.take, self.total(code, sizes))
         places, at = [], code.i64(0)
         for size in sizes:
             places.append(code.at(memory, at, self.acc))
             at = at + size.round_up(16)
         return memory, places
+
+    def total(self, code: Code, sizes: Sequence[Int]) -> Int:
+        """The bytes of a block of memory that has places of so many elements each."""
+        total = code.i64(0)
+        for size in sizes:
+            total = total + size.round_up(16)
+        return total * self.width
+
+    def room(self, symbol: str, sizes: Sizes, items: Callable[[Record], Int]) -> None:
+        """Writes i64(call): the bytes of scratch memory that all tasks of a loop over items take.
+
+        sizes: those of the places in a task's memory
+        """
+        code = Code(self.module, symbol, [PTR], public=True, result=I64)
+        call = Record(code, CALL, code.args[0])
+        tasks = self.threads(code).min(items(call)).max(1)
+        code.ret(self.total(code, sizes(code, call)) * tasks)
 
     def write(self, code: Code, x: ir.Value, to: ir.Value) -> None:
         """Stores a vector or scalar of the accumulator's type as the storage type."""

@@ -253,8 +253,8 @@ class Executable:
 
     def memory_analysis(self) -> MemoryAnalysis:
         """Bytes of arguments, results, what they share, constants and temporaries, and which these
-        are when they are most; and of the memory that bands of rows and products by tiles take
-        beside them, of one step at a time, with as many threads as there are now."""
+        are when they are most; and of the memory that bands of rows, products by tiles and
+        attention take beside them, of one step at a time, with as many threads as there are now."""
         p = self.program
         scratch = scratch_sizes.scratch_of(p)
         sizes = {

@@ -1,7 +1,9 @@
-"""What steps take of scratch memory, beside the arena: bands, tiles, copies with zeros around them.
+"""What steps take of scratch memory, beside the arena: bands, tiles, copies with zeros around them,
+attention.
 
 The host function asks for bands and copies, products by tiles (`gemm_winograd*`) for what they
-transform when they run; sizes here are the same, by plain numbers. What else products pack is for
+transform when they run; sizes here are the same, by plain numbers. Attention has a function that
+says what its tasks will ask for. What else products pack is for
 a core's caches, and isn't counted.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from funcgrad.backends.llvm import gemm_tiles, pool
+from funcgrad.backends.llvm import attention, gemm_tiles, pool
 from funcgrad.backends.llvm import gemm_winograd_kernel as kernel_first
 from funcgrad.backends.llvm import gemm_winograd_kernel_last as kernel_last
 from funcgrad.backends.llvm import gemm_winograd_last as images_last
@@ -18,7 +20,7 @@ from funcgrad.backends.llvm.gemm_pack import FORMATS, Tile
 from funcgrad.backends.llvm.gemm_steps import takes_frame
 from funcgrad.backends.llvm.gemm_tiles_last import APART
 from funcgrad.backends.llvm.target import default_target
-from funcgrad.backends.program import GemmAxes, GemmStep, LoopStep, Program, Step
+from funcgrad.backends.program import AttentionStep, GemmAxes, GemmStep, LoopStep, Program, Step
 from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL, POINTS, TAPS, tiles_of
 from funcgrad.core.source import Source
 
@@ -42,6 +44,8 @@ def scratch_size(step: Step) -> int:
     """
     if isinstance(step, LoopStep):
         return step.band * min(pool.num_threads(), step.length)
+    if isinstance(step, AttentionStep):
+        return attention.room(step)
     if not isinstance(step, GemmStep):
         return 0
     form, side = tiles_of(step)
@@ -55,6 +59,8 @@ def scratch_size(step: Step) -> int:
 
 def _described(step: Step) -> str:
     """What a step needs scratch memory for."""
+    if isinstance(step, AttentionStep):
+        return f"tasks of {step.op}"
     if not isinstance(step, GemmStep):
         return "bands of rows"
     size = f"{step.dtype.name} {step.m}x{step.n}x{step.k}"

@@ -304,6 +304,54 @@ def test_columns_that_do_not_divide_a_block(monkeypatch):
         check(*with_pairs("bias", dtype, target=target), dtype)
 
 
+@pytest.fixture
+def asked():
+    """An engine for code of its own, and how many bytes of scratch memory that asks for."""
+    host = engine().target
+    if not host.triple.startswith("x86_64"):
+        pytest.skip("this processor does not run the code")
+    found, blocks = [], []
+
+    def take(size):
+        found.append(size)
+        blocks.append(np.empty(size + 64, np.uint8))
+        return blocks[-1].ctypes.data + -blocks[-1].ctypes.data % 64
+
+    types = (
+        ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64),
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p),
+    )
+    functions = types[0](take), types[1](lambda block: None)
+    target = engine(Target(host.triple, "x86-64", "+sse4.1"))
+    for name, function in zip(("take", "give"), functions, strict=True):
+        target.bind(f"fg_scratch_{name}", ctypes.cast(function, ctypes.c_void_p).value)
+    return target, found, functions
+
+
+def test_tasks_ask_for_what_room_says(asked, monkeypatch):
+    """All dtypes and ops, sums of dq that are tasks' own and of all, with pairs and without."""
+    target, found, _ = asked
+    rooms, run = [], call
+
+    def known(function, step, *rest):
+        rooms.append(module.room(step, target))
+        run(function, step, *rest)
+
+    monkeypatch.setitem(globals(), "call", known)
+    for threads in (1, 2):
+        pool.set_num_threads(threads)
+        for dtype in DTYPES:
+            for shape in (
+                SHAPES[0],
+                SHAPES[4],
+                SHAPES[9],
+                (1, PACKED + 57, 9, 2, 1, 3, None, 0, 512, 1),
+            ):
+                check(*both(shape, dtype, target=target), dtype)
+            check(*with_pairs("bias", dtype, target=target), dtype)
+        assert sum(rooms) == sum(found)
+
+
 def forward(q, k, v):
     """The result and the statistics, by themselves; the result, jointly."""
     b, t, n, h = q.shape

@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import lax
+from funcgrad import lax, nn
 from funcgrad.backends.llvm import pool, scratch
 
 LAYOUTS = {"NCHW": ("NCHW", "OIHW", "NCHW"), "NHWC": ("NHWC", "HWIO", "NHWC")}
@@ -80,6 +80,36 @@ def test_bands(threads):
     assert memory["scratch_size_in_bytes"] == threads * band
     assert "scratch memory, of one at a time:\n" in str(memory)
     assert "fnp.maximum(x @ w, 0) @ v" in str(memory)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("op", ["attention", "attention_backward", "attention_joint"])
+def test_attention(op, threads):
+    def forward(*xs):
+        return nn.dot_product_attention(*xs, is_causal=True)
+
+    def backward(*xs):
+        return fg.grad(lambda *xs: fnp.sum(forward(*xs) ** 2), argnums=(0, 1, 2))(*xs)
+
+    def joint(*xs):
+        return fg.vjp(forward, *xs)[1](xs[0])
+
+    pool.set_num_threads(threads)
+    x = fnp.array(np.random.default_rng(0).normal(size=(2, 1000, 8, 48)).astype("f4"))
+    fun = {"attention": forward, "attention_backward": backward, "attention_joint": joint}[op]
+    compiled = fg.jit(fun).lower(x, x, x).compile()
+    memory = compiled.memory_analysis()
+    found = {what: n for n, what, _ in memory.scratch}
+    passes = ["attention", op] if op == "attention_backward" else [op]
+    assert sorted(found) == [f"tasks of {name}" for name in passes]
+    assert "dot_product_attention" in memory.scratch[0][2]
+    assert memory["scratch_size_in_bytes"] == max(found.values())
+    if threads == 1:
+        assert max(found.values()) <= taken(compiled, x, x, x) <= 3 * sum(found.values())
+    else:
+        pool.set_num_threads(1)
+        one = compiled.memory_analysis().scratch
+        assert [n for n, *_ in memory.scratch] == [threads * n for n, *_ in one]
 
 
 def test_programs_without_any():
