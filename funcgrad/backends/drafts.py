@@ -1,8 +1,9 @@
 """Programs as drafts of steps: what each step reads and writes, before anything has an address.
 
 A `Block` is the draft of a program (or of a loop's or branch's body): clusters become kernels,
-products matrix multiplications, control flow drafts with blocks inside, and what loops can't
-express runs on the host. Values that need memory are `Tensor`s, to be placed by `plan`.
+products and the like steps (`draft_steps`), control flow steps with blocks inside
+(`draft_control`), and what loops can't express runs on the host. Values that need memory are
+`Tensor`s, to be placed by `plan`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from funcgrad.backends.bands import banded, sliced_kernel, sliced_product
-from funcgrad.backends.builder import strides_of
+from funcgrad.backends.bands import banded, sliced_kernel
 from funcgrad.backends.fusion import Cluster, Entry, fuse
 from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
 from funcgrad.backends.kernels import Written, write_cluster
@@ -23,52 +23,48 @@ from funcgrad.backends.merges import merge
 from funcgrad.backends.normalize import normalize
 from funcgrad.backends.pads import join_pads
 from funcgrad.backends.program import (
-    AttentionStep,
     Comm,
-    CondStep,
-    CopyStep,
-    ExchangeStep,
-    GemmStep,
     HostStep,
     KernelStep,
-    LaneStep,
-    LoopStep,
     Ref,
     Step,
-    Strided,
     View,
-    WhileStep,
 )
 from funcgrad.backends.roots import Analysis
 from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.backends.signature import signature
-from funcgrad.backends.tensors import Block, Draft, Part, Row, Tensor, moved
+from funcgrad.backends.tensors import Block, Draft, Part, Tensor
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
-from funcgrad.core.record import replace
 
 if TYPE_CHECKING:
     from funcgrad.backends import (
-        attention,
         depthwise,
+        draft_control,
+        draft_steps,
         eliminations,
-        gemms,
         scalar_loops,
         selections,
         special,
         updates,
     )
 else:
-    attention, depthwise, eliminations, gemms, scalar_loops, selections, special, updates = late(
+    (
+        depthwise,
+        draft_control,
+        draft_steps,
+        eliminations,
+        scalar_loops,
+        selections,
+        special,
+        updates,
+    ) = late(
         "funcgrad.backends",
-        *("attention", "depthwise", "eliminations", "gemms", "scalar_loops", "selections"),
-        *("special", "updates"),
+        *("depthwise", "draft_control", "draft_steps", "eliminations", "scalar_loops"),
+        *("selections", "special", "updates"),
     )
 
-INT32 = np.dtype(np.int32)
-# From so many bytes on what a loop carries is worth two turns at a time, of so many equations each.
-_LARGE_CARRY, _SHORT_BODY = 1 << 14, 100
 # Ops that are none of elements, and the modules whose `WRITERS` write their kernels.
 _WRITERS: dict[str, Any] = {
     "scatter": updates, "scatter_add": updates, "scatter_mul": updates, "scatter_min": updates,
@@ -78,6 +74,12 @@ _WRITERS: dict[str, Any] = {
     "lu": eliminations, "cholesky": eliminations, "triangular_solve": eliminations,
     "scan": scalar_loops, "while": scalar_loops, "channels": depthwise,
 }  # fmt: skip
+# Ops that are steps and no kernels, and the modules whose `STEPS` draft them.
+_STEPS: dict[str, Any] = {
+    **dict.fromkeys(("product", "attention", "attention_backward", "attention_joint"), draft_steps),
+    **dict.fromkeys(("join", "move", "exchange", "lane"), draft_steps),
+    **dict.fromkeys(("cond", "while", "scan"), draft_control),
+}
 
 
 class Drafter:
@@ -96,7 +98,7 @@ class Drafter:
 
     def block(self, jaxpr: Jaxpr, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Block:
         """The draft of a program on these inputs, its results for these destinations."""
-        return _BlockDrafter(self, place_pieces(join_pads(normalize(jaxpr))), ins).draft(outs)
+        return BlockDrafter(self, place_pieces(join_pads(normalize(jaxpr))), ins).draft(outs)
 
     def constant(self, literal: Literal) -> Tensor:
         """A literal in memory."""
@@ -158,7 +160,9 @@ class Drafter:
         return self.loops - 1
 
 
-class _BlockDrafter:
+class BlockDrafter:
+    """Drafts one block: the memory of its values, and its steps in order."""
+
     def __init__(self, drafter: Drafter, jaxpr: Jaxpr, ins: Sequence[Tensor]):
         self.drafter = drafter
         self.jaxpr = jaxpr
@@ -172,6 +176,7 @@ class _BlockDrafter:
         self.drafts: list[Draft] = []
 
     def draft(self, outs: Sequence[Tensor]) -> Block:
+        """The block, its results for these destinations."""
         entries = merge(fuse(self.analysis), self.analysis)
         kept = self.kept(entries)
         for entry in entries:
@@ -199,6 +204,7 @@ class _BlockDrafter:
         return kept
 
     def leaves(self, eqn: Eqn) -> set[Var]:
+        """What an equation reads from memory, itself or through what is inlined into it."""
         seen: set[Atom] = set()
         todo = [a for a in eqn.ins if a in self.analysis.inlined]
         found = {a for a in eqn.ins if type(a) is Var and a not in self.analysis.inlined}
@@ -228,12 +234,14 @@ class _BlockDrafter:
         return Part(aval, None, self.tensor(place.whole), None, place.start * aval.dtype.itemsize)
 
     def view(self, atom: Atom) -> Callable[[], View]:
+        """A value's memory as an array, once it has an address."""
         tensor, aval = self.tensor(atom), atom.aval
         return lambda: View(tensor.place, aval)
 
     def add(
         self, reads: Sequence[Tensor], writes: Sequence[Tensor], make: Any, **rest: Any
     ) -> None:
+        """A step, which make(steps of its blocks) builds; the rest as in `Draft`."""
         self.drafts.append(Draft(list(reads), list(writes), make, **rest))
 
     # ---- steps
@@ -252,10 +260,10 @@ class _BlockDrafter:
 
     def step(self, eqn: Eqn) -> None:
         """An equation that is a step of its own."""
-        make = _STEPS.get(eqn.prim.name)
-        if eqn.prim.name in _WRITERS and self.special(eqn):
+        name = eqn.prim.name
+        if name in _WRITERS and self.special(eqn):
             return
-        if make is not None and make(self, eqn):
+        if name in _STEPS and _STEPS[name].STEPS[name](self, eqn):
             return
         self.host(eqn)
 
@@ -276,102 +284,6 @@ class _BlockDrafter:
         self.drafts[-1].reads.append(pair[1])
         return True
 
-    def dot(self, eqn: Eqn) -> bool:
-        """A product as a matrix multiplication."""
-        sides = []
-        for i, operand in enumerate(eqn.ins):
-            view = self.analysis.views.get((eqn, i))
-            base = operand if view is None else view.base
-            sides.append((self.tensor(base), view, operand.aval.shape))
-        strides = self.strides_of(eqn.outs[0])
-        shape = gemms.gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides)
-        if shape is None:
-            return False
-        out, dtype = self.tensor(eqn.outs[0]), eqn.ins[0].aval.dtype
-        (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
-        frames = [gemms.frame_of(v, i) for i, v in enumerate((va, vb))]
-        frame = frames[0] or frames[1]
-        offsets = [
-            0 if v is None or f is not None else v.offset * dtype.itemsize
-            for v, f in zip((va, vb), frames, strict=True)
-        ]
-
-        nowhere = Ref("arena")
-        step = GemmStep(dtype, out.aval.dtype, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
-                        *shape.strides, shape.batch, shape.axes, frame,
-                        eqn.params["exact"])  # fmt: skip
-
-        def make(inner: Any) -> list[Step]:
-            at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])
-            return [replace(step, a=at_a, b=at_b, c=out.place)]
-
-        self.add([a, b], [out], make, product=step,
-                 sliced=lambda n: sliced_product(step, (a, b, out), (*offsets, 0), n))  # fmt: skip
-        return True
-
-    def strides_of(self, out: Var) -> tuple[int, ...]:
-        """The strides of a result, which may be a piece of another array."""
-        place, shape = self.places.get(out), out.aval.shape
-        return tuple(strides_of(shape) if place is None else place.strides(shape))
-
-    def attention(self, eqn: Eqn) -> bool:
-        """Attention, forward, backward or both, unless its dtype is the host's."""
-        dtype, wide = attention.dtypes_of(eqn)
-        if dtype not in LOOP_DTYPES:
-            return False
-        op, shape = eqn.prim.name, attention.attention_shape(eqn)
-        numbers = attention.given_numbers(eqn)
-        ins = [self.strided(eqn, i) for i in attention.ARRAYS[op]]
-        outs = [self.tensor(v) for v in eqn.outs]
-        known = [self.tensor(eqn.ins[4])] if op == "attention_backward" else []
-        stats = known or [outs.pop()] if op != "attention_joint" else []
-        lengths = [self.tensor(eqn.ins[i]) for i in numbers.lengths]
-        given = {"bias": numbers.bias, "mask": numbers.mask}
-        pairs = {name: self.pair(eqn, i) for name, i in given.items() if i is not None}
-        results, written, scratch = outs[: attention.RESULTS[op]], [*outs], None
-        if op == "attention":
-            written += stats
-        else:
-            size = attention.scratch_size(shape, op == "attention_joint")
-            scratch = Tensor(ShapedArray((size,), wide))
-            written.append(scratch)
-        dbias = next(iter(outs[len(results) :]), None)
-        apart = [self.strides_of(v) for v in attention.strided_results(eqn)]
-
-        def make(inner: Any) -> list[Step]:
-            p, (sizes, block, ranges, shared) = eqn.params, shape
-            operands = tuple(Strided(moved(t.place, at), strides) for t, at, strides in ins)
-            found = tuple(Strided(t.place, s) for t, s in zip(results, apart, strict=True))
-            step = AttentionStep(op, dtype, sizes, operands, found,
-                                 next((t.place for t in stats), None),
-                                 tuple(t.place for t in lengths), p["scale"], p["before"],
-                                 p["after"], block, ranges,
-                                 None if scratch is None else scratch.place)  # fmt: skip
-            more: dict[str, Any] = {
-                name: Strided(moved(t.place, at), strides)
-                for name, (t, at, strides) in pairs.items()
-            }
-            if dbias is not None:
-                steps = attention.spans(dbias.aval.shape, strides_of(dbias.aval.shape))
-                more |= {"dbias": Strided(dbias.place, steps), "dbias_size": dbias.aval.size}
-            return [replace(step, shared=shared, **more)]
-
-        reads = [t for t, _, _ in (*ins, *pairs.values())] + lengths + known
-        self.add(reads, written, make)
-        return True
-
-    def pair(self, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int, ...]]:
-        """A bias or mask: as `strided`."""
-        tensor, at, strides = self.strided(eqn, i)
-        return tensor, at, attention.spans(eqn.ins[i].aval.shape, strides)
-
-    def strided(self, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int, ...]]:
-        """An operand that is read where it lies: what it is part of, from which byte, strides."""
-        operand, view = eqn.ins[i], self.analysis.views.get((eqn, i))
-        if view is None:
-            return self.tensor(operand), 0, tuple(strides_of(operand.aval.shape))
-        return self.tensor(view.base), view.offset * operand.aval.dtype.itemsize, view.strides
-
     def host(self, eqn: Eqn) -> None:
         """An op that Python runs."""
         ins = [self.view(a) for a in eqn.ins]
@@ -383,129 +295,3 @@ class _BlockDrafter:
 
         reads = [self.tensor(a) for a in eqn.ins]
         self.add(reads, [self.tensor(v) for v in eqn.outs], make)
-
-    # ---- pieces of others
-
-    def join(self, eqn: Eqn) -> bool:
-        """Nothing to do: the operands were written to their places."""
-        return True
-
-    def move(self, eqn: Eqn) -> bool:
-        """A contiguous part of an array as bytes."""
-        source, to = self.tensor(eqn.ins[0]), self.tensor(eqn.outs[0])
-        at = eqn.params["start"] * to.aval.dtype.itemsize
-
-        def make(inner: Any) -> list[Step]:
-            return [CopyStep(moved(source.place, at), to.place, to.aval.nbytes)]
-
-        self.add([source], [to], make)
-        return True
-
-    # ---- exchanges with other devices
-
-    def exchange(self, eqn: Eqn) -> bool:
-        p, source, to = eqn.params, self.tensor(eqn.ins[0]), self.tensor(eqn.outs[0])
-        count = eqn.ins[0].aval.size
-        if p["kind"] in ("reduce_scatter", "all_to_all"):
-            count //= p["size"]
-        comm, dtype = self.drafter.comm(p["axis_name"], p["size"]), eqn.outs[0].aval.dtype
-
-        def make(inner: Any) -> list[Step]:
-            places = source.place, to.place
-            return [
-                ExchangeStep(p["kind"], comm, p["op"], dtype, count, p["size"], *places, p["perm"])
-            ]
-
-        pairs = [(to, source)] if p["kind"] == "all_reduce" else []
-        self.add([source], [to], make, in_place=pairs)
-        return True
-
-    def lane(self, eqn: Eqn) -> bool:
-        to = self.tensor(eqn.outs[0])
-        comm = self.drafter.comm(eqn.params["axis_name"], eqn.params["size"])
-        self.add([], [to], lambda inner: [LaneStep(comm, to.place)])
-        return True
-
-    # ---- control flow
-
-    def cond(self, eqn: Eqn) -> bool:
-        index, *ops = (self.tensor(a) for a in eqn.ins)
-        if index.aval.dtype != INT32:
-            return False
-        outs = [self.tensor(v) for v in eqn.outs]
-        blocks = [self.drafter.block(b, ops, outs) for b in eqn.params["branches"]]
-        self.add([index, *ops], outs, lambda inner: [CondStep(index.place, tuple(inner))],
-                 blocks=blocks)  # fmt: skip
-        return True
-
-    def while_(self, eqn: Eqn) -> bool:
-        p, ins = eqn.params, [self.tensor(a) for a in eqn.ins]
-        nc, nb = p["n_cond"], p["n_body"]
-        cond_consts, consts, init = ins[:nc], ins[nc : nc + nb], ins[nc + nb :]
-        carry = [self.tensor(v) for v in eqn.outs]
-        holds = Tensor(p["cond_jaxpr"].outs[0].aval.strong())
-        test = self.drafter.block(p["cond_jaxpr"], [*cond_consts, *carry], [holds])
-        body = self.drafter.block(p["body_jaxpr"], [*consts, *carry], carry)
-
-        def make(inner: list[tuple[Step, ...]]) -> list[Step]:
-            return [WhileStep(inner[0], holds.place, inner[1])]
-
-        self.add(ins, [*carry, holds], make, starts=list(zip(carry, init, strict=True)),
-                 blocks=[test, body])  # fmt: skip
-        return True
-
-    def scan(self, eqn: Eqn) -> bool:
-        p, ins = eqn.params, [self.tensor(a) for a in eqn.ins]
-        nc, nk, length = p["n_consts"], p["n_carry"], p["length"]
-        consts, init, xs = ins[:nc], ins[nc : nc + nk], ins[nc + nk :]
-        outs = [self.tensor(v) for v in eqn.outs]
-        carry, ys = outs[:nk], outs[nk:]
-        number, body = self.drafter.loop_number(), p["jaxpr"]
-
-        def turn(carried: Sequence[Tensor], i: int, every: int) -> Block:
-            """The body's turn i, and each so many after it; carried values are where they come."""
-
-            def rows(arrays: Sequence[Tensor], like: Sequence[Atom]) -> list[Tensor]:
-                return [Row(v.aval.strong(), None, t, None, number, length, p["reverse"], every, i)
-                        for t, v in zip(arrays, like, strict=True)]  # fmt: skip
-
-            given = [*consts, *carried, *rows(xs, body.ins[nc + nk :])]
-            return self.drafter.block(body, given, [*carry, *rows(ys, body.outs[nk:])])
-
-        def make(inner: list[tuple[Step, ...]]) -> list[Step]:
-            rest = inner[1] if len(inner) > 1 else ()
-            return [LoopStep(number, length // every, inner[0]), *rest]
-
-        every = 2 if length > 1 and _swaps(body, nc, nk) else 1
-        if every == 1:
-            blocks = [turn(carry, 0, 1)]
-        else:
-            # Two turns take each other's memory, where one would copy what it carries back.
-            first = turn(carry, 0, 2)
-            second = turn([value for value, _ in first.results[:nk]], 1, 2)
-            results = [*first.results[nk:], *second.results]
-            blocks = [Block([*first.drafts, *second.drafts], results)]
-            blocks += [turn(carry, length - 1, 0)] if length % 2 else []
-        self.add(ins, outs, make, starts=list(zip(carry, init, strict=True)), blocks=blocks)
-        return True
-
-
-def _swaps(body: Jaxpr, n_consts: int, n_carry: int) -> bool:
-    """Whether a loop carries so much that two turns at a time are worth a longer program."""
-    carried = sum(v.aval.nbytes for v in body.ins[n_consts : n_consts + n_carry])
-    return carried >= _LARGE_CARRY and len(body.eqns) <= _SHORT_BODY and not body.has_effects
-
-
-_STEPS: dict[str, Callable[[_BlockDrafter, Eqn], bool]] = {
-    "product": _BlockDrafter.dot,
-    "attention": _BlockDrafter.attention,
-    "attention_backward": _BlockDrafter.attention,
-    "attention_joint": _BlockDrafter.attention,
-    "cond": _BlockDrafter.cond,
-    "while": _BlockDrafter.while_,
-    "scan": _BlockDrafter.scan,
-    "join": _BlockDrafter.join,
-    "move": _BlockDrafter.move,
-    "exchange": _BlockDrafter.exchange,
-    "lane": _BlockDrafter.lane,
-}

@@ -2,6 +2,8 @@
 
 from funcgrad.backends import (
     depthwise,
+    draft_control,
+    draft_steps,
     drafts,
     eliminations,
     scalar_loops,
@@ -14,3 +16,9 @@ def test_writers_are_found_where_they_are():
     for module in (depthwise, eliminations, scalar_loops, selections, updates):
         names = {op for op, late in drafts._WRITERS.items() if late.WRITERS is module.WRITERS}
         assert names == set(module.WRITERS)
+
+
+def test_steps_are_found_where_they_are():
+    for module in (draft_control, draft_steps):
+        names = {op for op, late in drafts._STEPS.items() if late.STEPS is module.STEPS}
+        assert names == set(module.STEPS)
