@@ -9,7 +9,7 @@ import collections
 import ctypes
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
 from funcgrad.backends.llvm.host import emit_host
 from funcgrad.backends.llvm.host_steps import exchange_steps, host_steps, needs, written_inputs
 from funcgrad.backends.llvm.together import Together
+from funcgrad.backends.loops import Kernel
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import (
     CopyStep,
@@ -29,8 +30,10 @@ from funcgrad.backends.program import (
     KernelStep,
     LoopStep,
     Program,
+    Step,
     View,
     WhileStep,
+    blocks,
     program_text,
     walk,
 )
@@ -47,6 +50,7 @@ else:
     )
 
 _SHORT = 20_000  # operations and bytes, in some microseconds
+_MANY_TURNS = 8
 
 _lock = fork.lock()
 _cache: KernelCache | None = None
@@ -105,7 +109,9 @@ class Built:
         )
         with Together() as work:
             tasks = [work.add(task) for task in needs(program)]
-            natives, compiled, own = cache.compile(program.kernels(), work, once=not repeats)
+            natives, compiled, own = cache.compile(
+                program.kernels(), work, not repeats, set(_often(program.steps))
+            )
             if program.arena_bytes:
                 work.add(lambda: memory.allocator())
 
@@ -195,6 +201,21 @@ class Built:
         """The number of an exchange's communicator, and what it exchanges."""
         step = exchange_steps(self.program.steps)[number]
         return step.comm, f"{step.kind} of {step.dtype.name}[{max(step.blocks) * step.count}]"
+
+
+def _often(steps: Sequence[Step], turns: float = 1) -> Iterator[Kernel]:
+    """The kernels that loops run many times, one turn after the other."""
+    for s in steps:
+        if isinstance(s, KernelStep) and turns >= _MANY_TURNS:
+            yield s.kernel
+        inside = turns
+        if isinstance(s, LoopStep):
+            # What a task runs isn't shared again.
+            inside = 0 if s.parallel else turns * s.length
+        elif isinstance(s, WhileStep):
+            inside = turns * _MANY_TURNS
+        for block in blocks(s):
+            yield from _often(block, inside)
 
 
 def _view(view: View, address: int, writable: bool) -> np.ndarray:

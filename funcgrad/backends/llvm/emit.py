@@ -99,9 +99,11 @@ class Emitted(Record):
     tiny: bool
 
 
-def emit(kernel: Kernel, name: str, ranges: Mapping[Loop, Range], target: Target) -> Emitted:
-    """The LLVM function of a kernel that has points."""
-    plan = schedule(kernel, ranges, target.caches.l1)
+def emit(
+    kernel: Kernel, name: str, ranges: Mapping[Loop, Range], target: Target, often: bool = False
+) -> Emitted:
+    """The LLVM function of a kernel that has points; often: as of `schedule`."""
+    plan = schedule(kernel, ranges, target.caches.l1, often)
     return Emitter(kernel, plan, ranges, target.vector_bits, target.stream_bytes).run(name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -65,7 +65,7 @@ class KernelCache:
     def __init__(self, engine: Engine):
         self.engine = engine
         self._lock = fork.lock()
-        self._written: OrderedDict[str, _Written] = OrderedDict()
+        self._written: OrderedDict[tuple[str, bool], _Written] = OrderedDict()
         self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
         pool.bind(engine)
         scratch.bind(engine)
@@ -73,16 +73,18 @@ class KernelCache:
             engine.provide(name, lambda: half_calls.library(engine))
 
     def compile(
-        self, kernels: Iterable[Kernel], work: Together, once: bool = False
-    ) -> tuple[dict[Kernel, Native], Callable[[], dict[str, Library]], list[str]]:
+        self, kernels: Iterable[Kernel], work: Together, once: bool = False,
+        often: Set[Kernel] = frozenset(),
+    ) -> tuple[dict[Kernel, Native], Callable[[], dict[str, Library]], list[str]]:  # fmt: skip
         """How kernels are called; what waits until they are compiled, among that work, and gives
         the code of each symbol, which lives as long as these libraries; and the modules of those
         that aren't compiled, for the program's own module to hold.
 
         once: whether a call of the program runs each kernel at most once. Then the time of tiny
         ones is nothing beside the call's, and neither optimizing them nor a module is worth it.
+        often: those that loops run again and again
         """
-        written = {k: self._find(k) for k in kernels}
+        written = {k: self._find(k, k in often) for k in kernels}
         own = {s: t for w in written.values() if once and w.tiny for s, t in w.texts.items()}
         texts = {s: t for w in written.values() for s, t in w.texts.items() if s not in own}
         with self._lock:
@@ -103,21 +105,21 @@ class KernelCache:
         with self._lock:
             self._written.clear()
 
-    def _find(self, kernel: Kernel) -> _Written:
-        key = kernel_text(kernel, name="")
+    def _find(self, kernel: Kernel, often: bool) -> _Written:
+        key = kernel_text(kernel, name=""), often
         with self._lock:
             known = self._written.get(key)
             if known is not None:
                 self._written.move_to_end(key)
                 return known
-        known = self._write(kernel)
+        known = self._write(kernel, often)
         with self._lock:
             self._written[key] = known
             while len(self._written) > MOST_TEXTS:
                 self._written.popitem(last=False)
         return known
 
-    def _write(self, kernel: Kernel) -> _Written:
+    def _write(self, kernel: Kernel, often: bool) -> _Written:
         if not kernel.points:
             return _Written(Native((), ()), {})
         pieces, partials = split(unrolled(kernel))
@@ -125,7 +127,7 @@ class KernelCache:
         target = self.engine.target
         bits, l1 = target.vector_bits, target.caches.l1
         for piece in [p for x in pieces for p in abreast(x, bits, l1)]:
-            emitted = emit(piece.kernel, "KERNEL", piece.ranges, target)
+            emitted = emit(piece.kernel, "KERNEL", piece.ranges, target, often)
             text = emitted.definitions.text([emitted.text])
             symbol = f"fg_k{digest(text)[:16]}"
             texts[symbol] = text.replace("KERNEL", symbol)

@@ -39,6 +39,8 @@ else:
 
 SERIAL_NS = 20_000.0
 TASK_NS = 10_000.0
+# Of kernels that a loop runs again and again: nobody has to be woken for their tasks.
+SERIAL_NS_OFTEN, TASK_NS_OFTEN = 8_000.0, 4_000.0
 MOST_TASKS = 64
 LINE = 64  # points in a row that one task keeps together, so that no two share a cache line
 MOST_ROWS = 8
@@ -99,9 +101,13 @@ class Range(Record):
 
 
 def schedule(
-    kernel: Kernel, ranges: Mapping[Loop, Range] | None = None, l1: int = FIXED.l1
-) -> Schedule:
-    """The schedule of a kernel that has points, for a first cache of `l1` bytes."""
+    kernel: Kernel, ranges: Mapping[Loop, Range] | None = None, l1: int = FIXED.l1,
+    often: bool = False,
+) -> Schedule:  # fmt: skip
+    """The schedule of a kernel that has points, for a first cache of `l1` bytes.
+
+    often: whether a loop runs it again and again, while threads wait for the next tasks
+    """
     ranges = ranges or {}
     bounding = {r.axis for r in ranges.values()}
     axes, fixed = coalesce(kernel)
@@ -123,7 +129,8 @@ def schedule(
         if rows > 1 and levels[-1].axis not in bounding:
             block = levels[-1].axis
             levels = _with_tile(levels, block, rows)
-    parts = min(MOST_TASKS, int(total / TASK_NS)) if total > SERIAL_NS else 1
+    serial, task = (SERIAL_NS_OFTEN, TASK_NS_OFTEN) if often else (SERIAL_NS, TASK_NS)
+    parts = min(MOST_TASKS, int(total / task)) if total > serial else 1
     found_schedule = _cut(levels, parts, not inner, fixed, block, total)
     return replace(found_schedule, rows=rows > 1 and block is not None)
 

@@ -35,6 +35,43 @@ def test_kernels_that_a_program_repeats_are_optimized():
     assert modules(lambda x: lax.scan(body, 0, x), np.ones((3, 4), np.float32)) > 1
 
 
+SHARED = "call void @fg_parallel_for("
+
+
+def decays(turns):
+    def f(x):
+        return lax.fori_loop(0, turns, lambda i, x: fnp.exp(-x), x)
+
+    return f
+
+
+@pytest.mark.parametrize(("turns", "shared"), [(1, False), (7, False), (17, True), (100, True)])
+def test_threads_share_smaller_kernels_that_loops_repeat(turns, shared, rng):
+    x = rng.random(16_000, np.float32)
+    f = fg.jit(decays(turns))
+    assert (SHARED in f.lower(x).as_text("llvm")) is shared
+    wanted = x
+    for _ in range(turns):
+        wanted = fg.jit(lambda x: fnp.exp(-x))(wanted)
+    for threads in (1, 2, 3):
+        fg.set_num_threads(threads)
+        np.testing.assert_array_equal(f(x), wanted)
+
+
+@pytest.mark.parametrize("size", [16_000, 100])
+def test_turns_of_loops_in_loops_count_and_those_of_while_are_many(size, rng):
+    x = rng.random(size, np.float32)
+
+    def nested(x):
+        return lax.fori_loop(0, 7, lambda i, x: decays(7)(x), x)
+
+    def until(x):
+        return lax.while_loop(lambda x: x[0] > 9, lambda x: fnp.exp(-x), x)
+
+    for f in (nested, until):
+        assert (SHARED in fg.jit(f).lower(x).as_text("llvm")) is (size == 16_000)
+
+
 def test_equal_kernels_stand_there_once():
     def f(x):
         return fnp.sort(fnp.sort(x * 2) * 2) * 2
