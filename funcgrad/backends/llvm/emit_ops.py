@@ -290,6 +290,12 @@ def _is_plain_divisor(b: str) -> bool:
     return not b.startswith("%") and b not in ("0", "-1")
 
 
+def _power_of_two(b: str) -> int | None:
+    """The k of a divisor 2ᵏ that is a constant. LLVM knows no quotients that are rounded down."""
+    n = int(b) if b.isdecimal() else 0
+    return n.bit_length() - 1 if n > 0 and n & (n - 1) == 0 else None
+
+
 def _rest(s: Site, a: str, b: str) -> tuple[str, str]:
     """The truncated remainder, and whether rounding down has to correct it."""
     rest = s.let("srem", a, b)
@@ -300,6 +306,9 @@ def _rest(s: Site, a: str, b: str) -> tuple[str, str]:
 def _floor_divide(s: Site, a: str, b: str) -> str:
     if s.is_float:
         return _float_floor_divide(s, a, b)
+    shift = _power_of_two(b)
+    if s.signed and shift is not None:
+        return s.let("ashr", a, str(shift))
     safe, zero, minus = _divisor(s, b)
     if s.signed:
         _, low = _rest(s, a, safe)
@@ -314,6 +323,8 @@ def _floor_divide(s: Site, a: str, b: str) -> str:
 def _remainder(s: Site, a: str, b: str) -> str:
     if s.is_float:
         return _float_remainder(s, a, b)
+    if s.signed and _power_of_two(b) is not None:
+        return s.let("and", a, str(int(b) - 1))
     safe, zero, _ = _divisor(s, b)
     if s.signed:
         rest, low = _rest(s, a, safe)

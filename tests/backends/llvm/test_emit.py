@@ -162,6 +162,25 @@ def test_integer_power_wraps():
     np.testing.assert_array_equal(run_native(k, xs)[0], xs[0] ** xs[1])
 
 
+@pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_division_by_constants(name, dtype):
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    x = np.concatenate([np.arange(100), [least, least + 1, most - 1, most, most // 2 + 1]])
+    x = x.astype(dtype) - dtype.type(50 if least else 0)
+    for divisor in (0, 1, 2, 3, 8, 64, most // 2 + 1, most, -1 if least else 5, -8 if least else 7):
+        ends = Buffer("x", dtype, len(x), "in"), Buffer("o", dtype, len(x), "out")
+
+        def write(b, i, ends=ends, divisor=divisor):
+            value = b.op(name, dtype, b.load(ends[0], at((1, i))), Const(int(divisor), dtype))
+            b.store(ends[1], at((1, i)), value)
+
+        k = kernel(ends, [len(x)], write)
+        with np.errstate(all="ignore"):
+            wanted = getattr(np, name)(x, dtype.type(divisor))
+        np.testing.assert_array_equal(run_native(k, [x])[0], wanted)
+
+
 # ---- loops
 
 
