@@ -2,39 +2,28 @@
 
 Parameters are `noalias`, counters can't wrap, and accesses in parallel loops carry their access
 group, so no loop needs a check at run time. A kernel becomes one function, void(pointers…), or
-void(pointers…, i64 begin, i64 end) on a part of its range where threads share it.
+void(pointers…, i64 begin, i64 end) on a part of its range where threads share it: loops around the
+body (`emit_levels`), its statements for a point, which are here, and loops among these
+(`emit_loops`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from funcgrad.backends.late import late
 from funcgrad.backends.llvm import emit_ops
-from funcgrad.backends.llvm.emit_edges import (
-    Edges,
-    folded,
-    guarded_load,
-    guarded_store,
-    run_parts,
-)
-from funcgrad.backends.llvm.emit_facts import chained, indices_first, is_extreme, reassociable
-from funcgrad.backends.llvm.emit_schedule import (
-    SHORT,
-    Level,
-    Range,
-    Schedule,
-    is_guarded_row,
-    is_row,
-    schedule,
-)
-from funcgrad.backends.llvm.emit_stream import run_streamed, streams
+from funcgrad.backends.llvm.emit_edges import Edges, folded, guarded_load, guarded_store
+from funcgrad.backends.llvm.emit_facts import chained, indices_first, reassociable
+from funcgrad.backends.llvm.emit_levels import write_levels
+from funcgrad.backends.llvm.emit_schedule import SHORT, Range, Schedule, schedule
+from funcgrad.backends.llvm.emit_stream import streams
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
+    STAYS,
     Definitions,
     Function,
     constant,
@@ -62,25 +51,15 @@ from funcgrad.backends.loops import (
 from funcgrad.core.record import Record
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import (
-        emit_ahead,
-        emit_block,
-        emit_order,
-        emit_pairs,
-        emit_stage,
-        emit_sums,
-    )
+    from funcgrad.backends.llvm import emit_loops, emit_order, emit_stage
 else:
-    emit_ahead, emit_block, emit_order, emit_pairs, emit_stage, emit_sums = late(
-        "funcgrad.backends.llvm",
-        *("emit_ahead", "emit_block", "emit_order", "emit_pairs", "emit_stage", "emit_sums"),
+    emit_loops, emit_order, emit_stage = late(
+        "funcgrad.backends.llvm", "emit_loops", "emit_order", "emit_stage"
     )
 
 STACK_BYTES = 65_536
 HEAVY_OPS = 60
-FEW = 4
 TINY_NS = 10.0
-STAYS = '!{!"llvm.loop.unroll.disable"}'
 # Bodies of more loops than this would take seconds to compile if they were unrolled.
 MANY_LOOPS = 16
 
@@ -157,7 +136,7 @@ class Emitter:
         if shared:
             params += ["i64 %begin", "i64 %end"]
         self._scratch()
-        self._levels(list(self.plan.levels), self.plan.lead)
+        write_levels(self, list(self.plan.levels), self.plan.lead)
         for block in self.taken:
             self.f.do(f"call void @fg_scratch_give(ptr {block})")
         if self.streamed:
@@ -201,91 +180,6 @@ class Emitter:
                 self.base[b] = self.f.let(f"call ptr @fg_scratch_take(i64 {nbytes})")
                 self.taken.append(self.base[b])
 
-    # ---- the loops around the body
-
-    def _levels(self, levels: list[Level], lead: int) -> None:
-        plan = self.plan
-        if lead and plan.unit:
-            self._units(levels[0])
-        elif lead == 1 and levels[0].part == "all":
-            self._level(levels[0], levels[1:], "%begin", "%end")
-        elif lead:
-            with_range = levels[:lead]
-            self.loop("%begin", "%end", lambda i: self._unflatten(i, with_range, levels[lead:]))
-        elif levels and not (levels[0].axis is plan.block and levels[0].part == "inside"):
-            start, stop = "0", str(levels[0].turns)
-            if levels[0].part == "inside":
-                start, stop = self.bounds[levels[0].axis]
-                if levels[1:]:
-                    emit_stage.stage(self, levels[0], levels[1])
-            self._level(levels[0], levels[1:], start, stop)
-        else:
-            self._body()
-
-    def _level(self, level: Level, rest: list[Level], start: str, stop: str) -> None:
-        def turn(i: str) -> None:
-            self._enter(level, i)
-            if len(rest) == 1 and rest[0].part == level.part == "all":
-                inner, body = rest[0], self.kernel.body
-                emit_ahead.prefetch_rows(
-                    self, level.axis, i, level.size, inner.axis, inner.size, (), body, False
-                )
-            self._levels(rest, 0)
-
-        # As in `_loop`: a short row stays a loop, of elements or of few side by side.
-        few = len(rest) == 1 and rest[0].part == "all" and rest[0].size <= FEW
-        guarded = not rest and is_guarded_row(level, self.kernel.body, self.vector_bits)
-        stays = guarded or ((few or not rest) and is_row(self.plan, level, self.kernel.body))
-        parts = self.edges.parts(self.kernel.body if not rest else (), level.axis, level.size)
-        hints = [STAYS] if stays or len(parts) > 1 else []
-        run = partial(self.loop, body=turn, hints=hints)
-        body = () if rest else self.kernel.body
-        rows = partial(run_streamed, self, body, level.axis, turn, run)
-        run_parts(self, parts, start, stop, rows)
-
-    def _enter(self, level: Level, i: str) -> None:
-        """Turn i of a level has begun: its axis, or the bounds of its axis, are known."""
-        if level.part != "tiles":
-            self.env[level.axis] = i
-            return
-        low = self.f.let(f"mul nuw nsw i64 {i}, {level.tile}")
-        high = self.f.let(f"add nuw nsw i64 {low}, {level.tile}")
-        if level.size % level.tile:
-            high = self.f.intrinsic("smin", "i64", high, str(level.size))
-        self.bounds[level.axis] = (low, high)
-
-    def _unflatten(self, i: str, lead: list[Level], rest: list[Level]) -> None:
-        for level in lead[:0:-1]:
-            inner = self.f.let(f"urem i64 {i}, {level.turns}")
-            i = self.f.let(f"udiv i64 {i}, {level.turns}")
-            self._enter(level, inner)
-        self._enter(lead[0], i)
-        self._levels(rest, 0)
-
-    def _units(self, level: Level) -> None:
-        """One axis, its range counted in units: LLVM sees where no rest can remain."""
-        step = 2 if emit_pairs.fits(self.kernel, level, self.plan.fixed) else 1
-        start = self.f.let(f"mul nuw nsw i64 %begin, {self.plan.unit // step}")
-        stop = self.f.let(f"mul nuw nsw i64 %end, {self.plan.unit // step}")
-        if level.size % self.plan.unit:
-            stop = self.f.intrinsic("smin", "i64", stop, str(level.size // step))
-        if step == 1:
-            self._level(level, [], start, stop)
-            return
-
-        def pair(i: str) -> None:
-            emit_pairs.emit_pairs(self, level.axis, self.f.let(f"mul nuw nsw i64 {i}, 2"))
-
-        self.loop(start, stop, pair)
-
-    def _body(self) -> None:
-        self.outside = len(self.groups)
-        if self.plan.block is None:
-            self.body(self.kernel.body)
-        else:
-            write = emit_block.emit_rows if self.plan.rows else emit_block.emit_block
-            write(self, self.plan.block, self.plan.levels[-1].turns)
-
     # ---- statements
 
     def body(self, stmts: Sequence[Stmt]) -> None:
@@ -298,9 +192,9 @@ class Emitter:
             elif isinstance(s, Store):
                 self.store(s)
             elif isinstance(s, While):
-                self._while(s)
+                emit_loops.write_while(self, s)
             else:
-                self._loop(s)
+                emit_loops.write_loop(self, s)
 
     def read(self, operand: Operand) -> str:
         """An operand as an LLVM value."""
@@ -442,70 +336,6 @@ class Emitter:
             f", !llvm.loop {self.module.node('distinct !{' + ', '.join(['{self}', *hints]) + '}')}"
         )
 
-    def _loop(self, s: Loop) -> None:
-        start, stop = self.turns(s)
-        if not s.size:
-            self.env.update({c.out: self.read(c.start) for c in s.carries})
-            return
-
-        def turn(i: str, *carried: str) -> list[str]:
-            self.env[s.axis] = i
-            self.env.update(zip((c.inside for c in s.carries), carried, strict=True))
-            at = None if s.parallel else emit_ahead.inner_loop(s)
-            if at is not None:
-                inner: Any = s.body[at]
-                around, inside = s.body[:at], inner.body
-                emit_ahead.prefetch_rows(
-                    self, s.axis, i, s.size, inner.axis, inner.size, around, inside, True
-                )
-            self.body(s.body)
-            return [self.read(c.next) for c in s.carries]
-
-        types = [value_type(c.inside.dtype) for c in s.carries]
-        starts = [self.read(c.start) for c in s.carries]
-        extremes = {c: k for c, k in zip(s.carries, types, strict=True) if is_extreme(s, c, k)}
-        self.extremes |= {c.next: c for c in extremes}
-        for i, c in enumerate(s.carries):
-            if c in extremes:
-                starts[i] = emit_order.to_ordered(self.f, starts[i], types[i], str(c.combine))
-                types[i] = emit_order.FORMATS[types[i]][0]
-        # Unrolled whole, a row would leave the points outside to be vectorized, with gathers.
-        innermost = s.size >= 2 * SHORT and not any(isinstance(b, Loop | While) for b in s.body)
-        hints = [STAYS] if innermost else []
-
-        def run(start: str, stop: str, starts: Sequence[str]) -> list[str]:
-            return self.loop(start, stop, turn, types, starts, s.parallel, hints)
-
-        if emit_sums.sum_blocks(s, self.vector_bits):
-            outs = self._blocks(s, (start, stop), types, starts, run)
-        elif s.parallel and not s.carries:
-            parts, outs = self.edges.parts(s.body, s.axis, s.size), []
-            plain = partial(run, starts=[])
-            rows = partial(run_streamed, self, s.body, s.axis, turn, plain)
-            run_parts(self, parts, start, stop, rows)
-        else:
-            outs = run(start, stop, starts)
-        self.env.update(zip((c.out for c in s.carries), outs, strict=True))
-        for c, kind in extremes.items():
-            self.env[c.out] = emit_order.from_ordered(self.f, self.env[c.out], kind)
-
-    def _blocks(
-        self, s: Loop, bounds: tuple[str, str], types: list[str], starts: list[str], run: Callable
-    ) -> list[str]:
-        """Long sums, block by block."""
-
-        def outer(count: str, turn: Callable[..., list[str]], zeros: Sequence[str]) -> list[str]:
-            return self.loop("0", count, turn, types, zeros, parallel=False, hints=[STAYS])
-
-        def add(c: Carry, x: str, y: str) -> str:
-            kind = c.inside.dtype
-            return emit_ops.apply(self.f, "add", kind, [kind, kind], [x, y])
-
-        most = self.ranges[s].size if s in self.ranges else s.size
-        blocks = emit_sums.sum_blocks(s, self.vector_bits)
-        sums = emit_sums.in_blocks(self.f, s, bounds, blocks, most, run, outer, add)
-        return [add(c, x, y) for c, x, y in zip(s.carries, starts, sums, strict=True)]
-
     def turns(self, s: Loop) -> tuple[str, str]:
         """The first turn of a loop and the one after its last."""
         part = self.ranges.get(s)
@@ -516,25 +346,3 @@ class Emitter:
         if s.size % part.size:
             high = self.f.intrinsic("smin", "i64", high, str(s.size))
         return low, high
-
-    def _while(self, s: While) -> None:
-        f = self.f
-        head, turn, after = f.name("while"), f.name("turn"), f.name("done")
-        starts, before = [self.read(c.start) for c in s.carries], f.block
-        f.do(f"br label %{head}")
-        f.start(head)
-        place = len(f.lines)
-        inside = ["%" + f.name("c") for _ in s.carries]
-        f.lines += [""] * len(inside)
-        for c, name in zip(s.carries, inside, strict=True):
-            self.env[c.inside] = self.env[c.out] = name
-        self.body(s.test)
-        f.do(f"br i1 {self.read(s.condition)}, label %{turn}, label %{after}")
-        f.start(turn)
-        self.body(s.body)
-        latch = f.block
-        for k, (c, name, first) in enumerate(zip(s.carries, inside, starts, strict=True)):
-            kind, later = value_type(c.inside.dtype), self.read(c.next)
-            f.lines[place + k] = f"  {name} = phi {kind} [{first}, %{before}], [{later}, %{latch}]"
-        f.do(f"br label %{head}")
-        f.start(after)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from funcgrad.backends.llvm.emit_text import BOOL, memory_type
+from funcgrad.backends.llvm.emit_text import BOOL, STAYS, memory_type
 from funcgrad.backends.loops import (
     Const,
     Kernel,
@@ -148,7 +148,7 @@ class _Block:
 
 
 class _Rows(_Block):
-    hints = ('!{!"llvm.loop.unroll.disable"}',)
+    hints = (STAYS,)
 
     def __init__(self, emitter: Any, axis: Value, most: int):
         super().__init__(emitter, axis, most)

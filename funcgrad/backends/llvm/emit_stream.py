@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad.backends.llvm.emit_schedule import coefficient, cost
-from funcgrad.backends.llvm.emit_text import memory_type
+from funcgrad.backends.llvm.emit_text import STAYS, memory_type
 from funcgrad.backends.loops import (
     Buffer,
     Kernel,
@@ -34,7 +34,6 @@ MOST_WORK = 0.4
 # So often the size from which on results are large is what a kernel reads and writes, where the
 # caches would lose much of it (Zen 4: from 2.5 to 3, or from 2 where it reads twice as much).
 CROWDED = 2.5
-STAYS = '!{!"llvm.loop.unroll.disable"}'
 
 Run = Callable[[str, str], Any]
 

@@ -29,6 +29,8 @@ FLOAT16, FLOAT32, FLOAT64 = (np.dtype(f"float{n}") for n in (16, 32, 64))
 # In memory a bool is a byte. A bfloat16 is held as its bits.
 _FLOAT_TYPES = {BFLOAT16: "i16", FLOAT16: "half", FLOAT32: "float", FLOAT64: "double"}
 
+STAYS = '!{!"llvm.loop.unroll.disable"}'  # a hint: the loop is not to be unrolled
+
 
 def value_type(dtype: np.dtype) -> str:
     """The LLVM type of a scalar in a register.

@@ -1,4 +1,4 @@
-"""Kernels that are over in no time aren't optimized: where they stand, and what bits they give."""
+"""Modules of kernels; those that are over in no time aren't optimized, and give the same bits."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
+from funcgrad.backends.llvm.emit_kernels import merge
 
 TINY = np.arange(4, dtype=np.float32)
 
@@ -110,3 +111,13 @@ def test_bits_are_those_of_long_kernels(name, dtype, rng):
         numbers = got == got
         np.testing.assert_array_equal(numbers, wanted == wanted)
         assert got[numbers].tobytes() == wanted[numbers].tobytes()
+
+
+def test_merging_keeps_definitions_once_and_metadata_apart():
+    one = 'define void @a() {\n  ret void, !x !0\n}\n\ndeclare float @"f"(float)\n\n!0 = !{}\n'
+    two = "define void @b() {\n  ret void, !x !1\n}\n\ndeclare float @f(float)\n\n"
+    two += "!0 = !{}\n!1 = !{!0}\n"
+    merged = merge([one, two])
+    assert merged.count("declare") == 1
+    assert "ret void, !x !2" in merged
+    assert "!2 = !{!1}" in merged
