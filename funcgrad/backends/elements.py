@@ -74,7 +74,7 @@ def element_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         return None
     clips = GatherScatterMode.from_any(eqn.params["mode"]) is GatherScatterMode.CLIP
     unwrapped = None if clips else _unwrapped(flat, indices, aval.shape)
-    positions = unwrapped or _positions(flat, indices, aval.shape, numbers, clips)
+    positions = unwrapped or positions_of(flat, indices, aval.shape, numbers, clips)
     if positions is None:
         return None
     values = flat.reshape(updates, (n,))
@@ -111,7 +111,7 @@ def _unwrapped(flat: Any, indices: Atom, shape: tuple[int, ...]) -> Atom | None:
     return flat.reshape(given, (given.aval.size,))
 
 
-def _positions(
+def positions_of(
     flat: Any, indices: Atom, shape: tuple[int, ...], numbers: ScatterDimensionNumbers, clips: bool
 ) -> Atom | None:
     """Where windows of one element lie, as int32 (n,): -1 of those that are dropped. None where

@@ -54,6 +54,8 @@ class _Frame:
         self.memory: dict[Buffer, np.ndarray] = {}
         self.base: dict[Buffer, np.ndarray] = {}
         self.points: list[int] = []
+        # Where the loops around go on, if points leave them one after the other.
+        self.active: np.ndarray | None = None
 
     def add_parallel(self, axis: Value, size: int) -> None:
         """Make an axis of independent turns an axis of the arrays (a new first one)."""
@@ -94,22 +96,29 @@ class _Frame:
 
     def load(self, s: Load) -> np.ndarray:
         memory, place = self.memory[s.buffer], self.place(s.buffer, s.index)
-        if s.guard is None:
+        guard = self.guard(s)
+        if guard is None:
             assert np.all((place >= 0) & (place < memory.size)), (s.buffer, place)
             return memory[place]
-        guard = self.read(s.guard)
         safe = np.where(guard, place, 0)
         assert np.all((safe >= 0) & (safe < memory.size)), (s.buffer, place)
         if not memory.size:
             return np.zeros(np.shape(safe), memory.dtype)
         return np.where(guard, memory[safe], np.zeros((), memory.dtype))
 
+    def guard(self, s: Load | Store) -> Any:
+        """Where an access is made; None if everywhere."""
+        if s.guard is None or self.active is None:
+            return self.active if s.guard is None else self.read(s.guard)
+        return self.active & self.read(s.guard)
+
     def store(self, s: Store) -> None:
         memory, value = self.memory[s.buffer], self.read(s.value)
         place = np.broadcast_to(self.place(s.buffer, s.index), self.points)
         value = np.broadcast_to(value, self.points)
-        if s.guard is not None:
-            chosen = np.broadcast_to(self.read(s.guard), self.points)
+        guard = self.guard(s)
+        if guard is not None:
+            chosen = np.broadcast_to(guard, self.points)
             place, value = place[chosen], value[chosen]
         assert np.all((place >= 0) & (place < memory.size)), (s.buffer, place)
         memory[place] = value
@@ -135,16 +144,21 @@ class _Frame:
             self.values[c.inside] = self.values[c.out] = n
 
     def while_(self, s: While) -> None:
-        """Points whose condition no longer holds keep their values while others go on."""
+        """Points whose condition no longer holds keep their values, and memory, while others go
+        on."""
+        around = self.active
         for c in s.carries:
             self.values[c.inside] = self.values[c.out] = self.read(c.start)
         while True:
             self.run(s.test)
             active = self.read(s.condition)
+            active = active if around is None else active & around
             if not np.any(active):
                 return
             before = [self.read(c.inside) for c in s.carries]
+            self.active = active
             self.run(s.body)
+            self.active = around
             nexts = [self.read(c.next) for c in s.carries]
             for c, n, b in zip(s.carries, nexts, before, strict=True):
                 self.values[c.inside] = self.values[c.out] = np.where(active, n, b)

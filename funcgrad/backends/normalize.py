@@ -25,15 +25,17 @@ if TYPE_CHECKING:
         attention_joint,
         elements,
         panels,
+        rows,
         running,
         scans,
         scatters,
         shuffles,
     )
 else:
-    attention_joint, elements, panels, running, scans, scatters, shuffles = late(
+    attention_joint, elements, panels, rows, running, scans, scatters, shuffles = late(
         "funcgrad.backends",
-        *("attention_joint", "elements", "panels", "running", "scans", "scatters", "shuffles"),
+        *("attention_joint", "elements", "panels", "rows", "running", "scans", "scatters"),
+        "shuffles",
     )
 
 # What only transformations and users care for.
@@ -108,8 +110,9 @@ def _scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
 
 
 def _special_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
-    if eqn.prim.name == "scatter_mul":
-        return None
+    by_rows = rows.row_scatter(flat, eqn, ins)
+    if by_rows is not None or eqn.prim.name == "scatter_mul":
+        return by_rows
     return scatters.single_scatter(flat, eqn, ins) or elements.element_scatter(flat, eqn, ins)
 
 

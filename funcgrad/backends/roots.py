@@ -333,7 +333,7 @@ class _Chain(NamedTuple):
 # The operand of ops that write into an array that may be computed as it is written.
 UPDATES = {
     "dynamic_update_slice": 1, "scatter": 2, "scatter_add": 2, "scatter_mul": 2,
-    "scatter_min": 2, "scatter_max": 2,
+    "scatter_min": 2, "scatter_max": 2, "update_rows": 2, "sum_rows": 1,
 }  # fmt: skip
 
 

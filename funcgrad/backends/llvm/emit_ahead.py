@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.backends.llvm.emit_schedule import coefficient
-from funcgrad.backends.loops import Index, Load, Loop, Op, Stmt, Store, Value
+from funcgrad.backends.loops import Const, Index, Load, Loop, Op, Stmt, Store, Value, While
 
 LINE = 64
 # Bytes of rows that are on their way, and of a row of which any elements are read.
@@ -58,6 +58,27 @@ def prefetch_rows(
         index = Index(s.index.const, tuple(t for t in s.index.terms if t[1] in e.env))
         _lines(e, e.address(s.buffer, index), nbytes, isinstance(s, Store))
     e.env = now
+
+
+def prefetch_turns(e: Any, s: While) -> None:
+    """The same in a turn of a loop that counts up from some number, for rows that a later turn
+    will read, or who goes on counting where this loop ends."""
+    at = inner_loop(s)
+    if at is None or len(s.carries) != 1:
+        return
+    inner: Any = s.body[at]
+    axis, around = s.carries[0].inside, s.body[:at]
+    steps = [t for t in s.body if isinstance(t, Op) and t.out is s.carries[0].next]
+    if not steps or steps[0].name != "add" or steps[0].args[0] is not axis:
+        return
+    by = steps[0].args[1]
+    numbers = [t for t in around if isinstance(t, Load) and coefficient(t.index, axis)]
+    if not isinstance(by, Const) or by.value != 1 or not numbers:
+        return
+    if any(t.index.terms != ((1, axis),) for t in numbers):
+        return
+    size = min(t.buffer.size - t.index.const for t in numbers)
+    prefetch_rows(e, axis, e.env[axis], size, inner.axis, inner.size, around, inner.body, True)
 
 
 def _goes_on(
@@ -153,7 +174,7 @@ def _lines(e: Any, place: str, nbytes: int, write: bool) -> None:
     e.loop("0", str(-(-nbytes // LINE)), turn, parallel=False)
 
 
-def inner_loop(s: Loop) -> int | None:
+def inner_loop(s: Loop | While) -> int | None:
     """Where in a loop's body its only loop stands, if that is a parallel one."""
     found = [i for i, b in enumerate(s.body) if isinstance(b, Loop)]
     if len(found) != 1:

@@ -106,6 +106,7 @@ def write_while(e: Emitter, s: While) -> None:
     e.body(s.test)
     f.do(f"br i1 {e.read(s.condition)}, label %{turn}, label %{after}")
     f.start(turn)
+    emit_ahead.prefetch_turns(e, s)
     e.body(s.body)
     latch = f.block
     for k, (c, name, first) in enumerate(zip(s.carries, inside, starts, strict=True)):

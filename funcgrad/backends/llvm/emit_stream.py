@@ -40,14 +40,16 @@ Run = Callable[[str, str], Any]
 
 def streams(kernel: Kernel, least: int) -> set[int]:
     """The ids of the stores that may go past the caches: of each element of a result of at least
-    so many bytes (0: there are none), once, in a kernel that reads much, but not the result.
+    so many bytes (0: there are none), once, in a kernel that reads much, but not the result (or
+    nobody knows how much, as its loops end where values say).
 
     That is more than the caches hold; or it would push scratch out of the first of them.
     """
     written = Counter(s.buffer for s in walk(kernel.body) if isinstance(s, Store))
     read = {s.buffer for s in walk(kernel.body) if isinstance(s, Load)}
-    if not least or any(isinstance(s, While) for s in walk(kernel.body)):
+    if not least:
         return set()
+    unknown = any(isinstance(s, While) for s in walk(kernel.body))
     much = sum(b.size * b.dtype.itemsize for b in read if b.role == "in")
     scratch = any(b.role == "scratch" for b in kernel.buffers)
     crowded = 0.0 if scratch else CROWDED * least
@@ -55,7 +57,7 @@ def streams(kernel: Kernel, least: int) -> set[int]:
     def large(b: Buffer) -> bool:
         size = b.size * b.dtype.itemsize
         once = b.role == "out" and b not in read and written[b] == 1
-        return once and least <= size <= 2 * much and size + much >= crowded
+        return once and least <= size and (unknown or size <= 2 * much) and size + much >= crowded
 
     found: set[int] = set()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from funcgrad.backends.llvm.elements import elements_call
 from funcgrad.backends.llvm.matrix import cholesky_call, eigh_call, lu_call, qr_call, solve_call
+from funcgrad.backends.llvm.rows import order_call
 from funcgrad.backends.llvm.sort import shuffle_call, sort_call, top_call
 from funcgrad.backends.program import HostStep
 
@@ -20,6 +21,7 @@ _ROUTINES: dict[str, Callable[[HostStep], Call | None]] = {
     "eigh": eigh_call,
     "lu": lu_call,
     "qr": qr_call,
+    "row_order": order_call,
     "scatter_elements": elements_call,
     "shuffle": shuffle_call,
     "sort": sort_call,

@@ -13,7 +13,7 @@ from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.loops import Buffer
 from funcgrad.core.ir import interpret
 from funcgrad.core.record import replace
-from tests.backends.checks import floats, program, same
+from tests.backends.checks import floats, integers, program, same
 from tests.backends.llvm.kernels_run import F32, kernel, pointwise
 from tests.backends.llvm.kernels_run import check as check_kernel
 
@@ -122,6 +122,17 @@ def test_which(monkeypatch):
     twice = replace(a, body=(*a.body, a.body[-1]))
     assert not streams(twice, 1)
     check_kernel(a, floats(1 << 12), floats(1 << 12))
+
+
+def test_sums_of_rows(all_stream):
+    """A row's loop over its updates ends where values say, before the row is written."""
+    i, y = integers(9000, low=0, high=1 << 14), integers(9000, 192).astype("float32")
+
+    def sums(i, y):
+        return [fnp.zeros((1 << 14, 192)).at[i].add(y)]
+
+    assert "!nontemporal" in llvm(sums, i, y)
+    check(sums, i, y, exact=True)
 
 
 def test_text(all_stream):

@@ -18,6 +18,7 @@ from funcgrad.backends.llvm import (
     gemm_packers,
     half_calls,
     matrix,
+    rows,
     sort,
     sources,
 )
@@ -29,7 +30,7 @@ from funcgrad.backends.llvm.target import Target
 HERE = "funcgrad.backends.llvm"
 # The modules whose digests are in keys.
 KEYS = ("attention", "copies", "direct_code", "eager_code", "elements", "gemm", "gemm_frames",
-        "gemm_micro", "gemm_packers", "half_calls", "matrix", "sort")  # fmt: skip
+        "gemm_micro", "gemm_packers", "half_calls", "matrix", "rows", "sort")  # fmt: skip
 TILED = [kind.name for kind in TILED_WAYS.values()]
 ONE_WAY = ("packed", "direct", "strips", "placed", "lines", "windows", *TILED)
 
@@ -77,6 +78,7 @@ WRITERS = [
     ("half_calls", half_calls.library),
     ("copies", lambda w: copies.install.__wrapped__(w)),
     ("elements", lambda w: elements.install.__wrapped__("fg_elements_add_float32_1_wrap", w)),
+    ("rows", lambda w: rows.install.__wrapped__(w)),
     ("sort", lambda w: sort.install.__wrapped__("fg_sort_float32__", w)),
     ("sort", lambda w: sort.install.__wrapped__("fg_sort_float32__4_8", w)),
     ("sort", lambda w: sort.install.__wrapped__("fg_top_float32", w)),
