@@ -11,3 +11,9 @@ def restore_threads():
     before = pool.num_threads()
     yield
     pool.set_num_threads(before)
+
+
+@pytest.fixture
+def threads():
+    """threads(n): the test goes on with n threads."""
+    return pool.set_num_threads

@@ -10,7 +10,6 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.llvm import pool
 from funcgrad.backends.loops import Load, Store, walk
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import CopyStep, ExchangeStep, GemmStep, KernelStep
@@ -22,13 +21,6 @@ from tests.backends.checks import check, floats, integers, kernels, same
 from tests.backends.test_exchanges import device_program
 
 SHAPES = {0: (-1, 5, 3), 1: (4, -1, 3), 2: (3, 5, -1)}
-
-
-@pytest.fixture
-def threads():
-    before = pool.num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
 
 
 def shaped(axis, n):

@@ -6,7 +6,6 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.emit_schedule import coalesce, is_harmless, schedule
 from funcgrad.backends.llvm.emit_split import identity
 from funcgrad.backends.loops import (
@@ -43,13 +42,6 @@ FLOAT_ONLY = {*MATH, "power", "divide", "sqrt", "copysign", "nextafter", "floor"
 NO_BOOL = {"subtract", "negative", "sign", "remainder", "fmod", "floor_divide"}
 SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-310, 1e-38, 3.4e38,
            -3.4e38, 0.5, -0.5, 1.5, 2.5, -2.5, 88.0, -104.0, 710.0, 1e-8, 20.0, -300.0]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = pool.num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
 
 
 def samples(dtype, n, seed=0):

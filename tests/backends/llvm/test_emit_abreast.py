@@ -5,7 +5,6 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.emit_abreast import abreast
 from funcgrad.backends.llvm.emit_split import Piece, Range, split
 from funcgrad.backends.loops import Buffer, Load, Loop, walk
@@ -13,13 +12,6 @@ from funcgrad.backends.loops_interpret import run
 from tests.backends.llvm.kernels_run import F32, F64, at, kernel
 
 L1 = 1 << 15
-
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = pool.num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
 
 
 def product(m, n, dtype=F32, shared=True, step=1, in_place=()):

@@ -5,7 +5,6 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.emit_edges import Edges
 from funcgrad.backends.loops import INDEX, Buffer, Const
 from tests.backends.checks import floats, integers, program
@@ -16,13 +15,6 @@ SHAPES = {
     (9, 130): "int8", (200, 129): "float64", (6, 17, 31): "float32", (40, 33, 48): "float32",
     (2, 1, 70): "int16",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = pool.num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
 
 
 def values(shape, dtype):

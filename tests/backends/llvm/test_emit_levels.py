@@ -5,19 +5,11 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.emit_schedule import schedule
 from funcgrad.backends.loops import Buffer
 from tests.backends.llvm.kernels_run import F32, F64, at, check, kernel
 
 SHAPES = [(1, 1), (3, 17), (16, 1000), (400, 1025), (1025, 3), (5, 0), (0, 5), (70, 64)]
-
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = pool.num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
 
 
 def transpose(m, n, dtype=F32):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.emit_split import split
 from funcgrad.backends.loops import Buffer, Const
 from tests.backends.llvm.kernels_run import (
@@ -20,13 +19,6 @@ from tests.backends.llvm.kernels_run import (
 
 SIZES = [0, 1, 2, 3, 15, 16, 17, 1000, 1025]
 SHAPES = [(1, 1), (3, 17), (16, 1000), (400, 1025), (1025, 3), (5, 0), (0, 5), (70, 64)]
-
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = pool.num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
 
 
 def softmax(m, n, axis, dtype=F64):

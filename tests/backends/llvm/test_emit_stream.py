@@ -6,7 +6,6 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.build import Built, assemble, kernel_cache
 from funcgrad.backends.llvm.emit_stream import streams
 from funcgrad.backends.llvm.target import Target
@@ -18,13 +17,6 @@ from tests.backends.llvm.kernels_run import F32, kernel, pointwise
 from tests.backends.llvm.kernels_run import check as check_kernel
 
 DTYPES = ["bool", "int8", "float16", "bfloat16", "int32", "float32", "float64"]
-
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = pool.num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
 
 
 @pytest.fixture

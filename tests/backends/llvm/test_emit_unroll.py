@@ -6,17 +6,9 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.emit_unroll import unrolled
 from funcgrad.backends.loops import INDEX, Buffer, Const, Load
 from tests.backends.llvm.kernels_run import BOOL, F32, at, check, kernel, run_interpreted
-
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = pool.num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
 
 
 def interleaved(n, parts, size=None):
