@@ -64,7 +64,7 @@ class Array(ArrayMethods):
 
     @property
     def value(self) -> np.ndarray:
-        """The numpy (or CuPy) array behind this one; it must not be written to."""
+        """The numpy array behind this one; it must not be written to."""
         if self._gone is not None:
             raise DonatedBufferError(
                 f"this array {ShapedArray(self._value.shape, self._value.dtype)} is gone: "

@@ -65,7 +65,8 @@ class Primitive:
     """One operation and all its rules.
 
     abstract(*avals, **params) → aval, or a list of avals where `multiple` is set
-    impl(xp, *arrays, **params) → the meaning, on numpy or CuPy arrays (or a list of them)
+    impl(xp, *arrays, **params) → the meaning (a list of arrays where `multiple` is set), on arrays
+        of the module `xp`: numpy, or CuPy but for collectives and for types that it doesn't have
     jvp(primals, tangents, **params) → (out, tangent_out); tangents may be `Zero`, also the result
     transpose(ct, *args, **params) → a cotangent (or None) for each argument; arguments to transpose
         are given as `Linear`, the others as values; ct is a list where `multiple` is set

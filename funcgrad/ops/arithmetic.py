@@ -22,6 +22,7 @@ from funcgrad.ops.base import factor, sum_to
 from funcgrad.ops.compare import eq
 from funcgrad.ops.convert import select
 from funcgrad.ops.families import FLAT, binary, unary
+from funcgrad.ops.folds import is_away
 from funcgrad.ops.rounding import RoundingMethod, round
 
 
@@ -173,7 +174,11 @@ div: Primitive = binary(
 def _rem_impl(xp: Any, x: Any, y: Any) -> Any:
     if not dtypes.is_integer(x.dtype):
         return xp.fmod(x, y)
-    return xp.where(y == 0, x, xp.fmod(x, _safe_divisor(xp, y)))
+    safe = _safe_divisor(xp, y)
+    if is_away(x):
+        # CuPy's fmod takes integers as float64.
+        return xp.where(y == 0, x, x - _div_impl(xp, x, safe) * safe)
+    return xp.where(y == 0, x, xp.fmod(x, safe))
 
 
 rem: Primitive = binary(

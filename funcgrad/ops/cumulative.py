@@ -23,6 +23,7 @@ from funcgrad.ops.base import check_axes, full
 from funcgrad.ops.compare import eq
 from funcgrad.ops.convert import convert_element_type, select
 from funcgrad.ops.families import NOT_LINEAR, add
+from funcgrad.ops.folds import accumulated
 from funcgrad.ops.slicing import pad_p
 from funcgrad.ops.transcendental import exp
 
@@ -175,21 +176,21 @@ cumprod_p: Primitive = _cumulative(
 )
 cummax_p: Primitive = _cumulative(
     "cummax",
-    lambda xp, x, axis: xp.maximum.accumulate(x, axis=axis),
+    lambda xp, x, axis: accumulated(xp, xp.maximum, x, axis),
     _is_real,
     "real numbers",
     _extremum_jvp(lambda: cummax_p),
 )
 cummin_p: Primitive = _cumulative(
     "cummin",
-    lambda xp, x, axis: xp.minimum.accumulate(x, axis=axis),
+    lambda xp, x, axis: accumulated(xp, xp.minimum, x, axis),
     _is_real,
     "real numbers",
     _extremum_jvp(lambda: cummin_p),
 )
 cumlogsumexp_p: Primitive = _cumulative(
     "cumlogsumexp",
-    lambda xp, x, axis: xp.logaddexp.accumulate(x, axis=axis),
+    lambda xp, x, axis: accumulated(xp, xp.logaddexp, x, axis),
     dtypes.is_float,
     "floating-point numbers",
     _logsumexp_jvp,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core import context
+from funcgrad.ops.folds import is_away
 
 
 def communicator(name: str, axis_name: tuple) -> Any:
@@ -30,20 +31,32 @@ def communicator(name: str, axis_name: tuple) -> Any:
     return lookup(axis_name)
 
 
+def _here(name: str, x: Any) -> np.ndarray:
+    if is_away(x):
+        raise TypeError(
+            f"{name}: devices exchange arrays that lie in the host's memory, got {type(x)}; "
+            "copy them there first"
+        )
+    return np.asarray(x)
+
+
 def _reduced(name: str, op: str) -> Callable:
     def impl(xp: Any, x: Any, *, axis_name: tuple) -> Any:
-        return communicator(name, axis_name).all_reduce(np.asarray(x), op)
+        x = _here(name, x)
+        return communicator(name, axis_name).all_reduce(x, op)
 
     return impl
 
 
 def _all_gather(xp: Any, x: Any, *, axis_name: tuple, axis: int, tiled: bool) -> Any:
-    parts = communicator("all_gather", axis_name).all_gather(np.asarray(x))
+    x = _here("all_gather", x)
+    parts = communicator("all_gather", axis_name).all_gather(x)
     out = np.moveaxis(parts, 0, axis)
     return _joined(out, axis) if tiled else out
 
 
 def _psum_scatter(xp: Any, x: Any, *, axis_name: tuple, axis: int, tiled: bool) -> Any:
+    x = _here("psum_scatter", x)
     comm = communicator("psum_scatter", axis_name)
     if tiled:
         x = _cut(x, axis, comm.size)
@@ -59,13 +72,15 @@ def _joined(x: Any, axis: int) -> Any:
 
 
 def _all_to_all(xp: Any, x: Any, *, axis_name: tuple, split: int, concat: int) -> Any:
+    x = _here("all_to_all", x)
     comm = communicator("all_to_all", axis_name)
     blocks = np.moveaxis(_cut(x, split, comm.size), split, 0)
     return _joined(np.moveaxis(comm.all_to_all(np.ascontiguousarray(blocks)), 0, concat), concat)
 
 
 def _ppermute(xp: Any, x: Any, *, axis_name: tuple, perm: tuple) -> Any:
-    return communicator("ppermute", axis_name).permute(np.asarray(x), perm)
+    x = _here("ppermute", x)
+    return communicator("ppermute", axis_name).permute(x, perm)
 
 
 def _axis_index(xp: Any, *, axis_name: tuple) -> Any:

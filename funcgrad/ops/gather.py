@@ -17,6 +17,7 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import integers
 from funcgrad.ops.base import batch_front, instantiate, is_linear, move_axis, zeros
+from funcgrad.ops.folds import merged
 from funcgrad.ops.windows import (
     GatherDimensionNumbers,
     GatherScatterMode,
@@ -76,7 +77,7 @@ def _gather_impl(xp, x, indices, *, dimension_numbers, slice_sizes, mode, fill_v
     n = len(w.counts)
     out = out.reshape(w.counts + tuple(slice_sizes[d] for d in kept))
     if mode is FILL_OR_DROP and not valid.all():
-        fill = np.asarray(default_fill(x.dtype) if fill_value is None else fill_value, x.dtype)
+        fill = xp.asarray(default_fill(x.dtype) if fill_value is None else fill_value, x.dtype)
         out = xp.where(valid.reshape(w.counts + (1,) * len(kept)), out, fill)
     order = dict(zip(w.outer, range(n), strict=True))
     order |= {o: n + kept.index(d) for o, d in zip(w.offsets, w.inner, strict=True)}
@@ -245,7 +246,12 @@ def accumulate(ufunc: Callable) -> Callable:
     def rule(xp, flat, place, values):
         narrow = dtypes.is_float(flat.dtype) and flat.dtype.itemsize < 4
         wide = flat.astype(np.float32) if narrow else flat
-        ufunc(xp).at(wide, place, values.astype(wide.dtype))
+        op, values = ufunc(xp), values.astype(wide.dtype)
+        if xp is np:
+            op.at(wide, place, values)
+        else:
+            place, values = merged(xp, op, place, values)
+            wide[place] = op(wide[place], values)
         return wide.astype(flat.dtype) if narrow else wide
 
     return rule

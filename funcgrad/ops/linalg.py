@@ -19,6 +19,7 @@ from funcgrad.ops.arithmetic import conj, mul, sub
 from funcgrad.ops.base import batch_front, broadcast_p, is_linear, move_axis, size_of
 from funcgrad.ops.convert import select
 from funcgrad.ops.families import NOT_LINEAR, add
+from funcgrad.ops.folds import is_away
 from funcgrad.ops.matrices import (
     check_matrices,
     decomposition,
@@ -189,6 +190,12 @@ def _cholesky_abstract(x):
 
 
 def _cholesky_impl(xp, x):
+    if is_away(x):
+        # CuPy raises nothing: what isn't positive definite shows in the factor.
+        factor = xp.linalg.cholesky(x)
+        positive = (xp.diagonal(factor, axis1=-2, axis2=-1).real > 0).all(axis=-1)
+        none = xp.tril(xp.full(x.shape, np.nan, x.dtype))
+        return xp.where(positive[..., None, None], factor, none)
     try:
         return xp.linalg.cholesky(x)
     except np.linalg.LinAlgError:

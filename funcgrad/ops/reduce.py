@@ -36,6 +36,7 @@ from funcgrad.ops.compare import bitwise_and, bitwise_or, bitwise_xor, eq
 from funcgrad.ops.convert import convert_element_type, select
 from funcgrad.ops.cumulative import cumprod_p, shift, widened
 from funcgrad.ops.families import NOT_LINEAR, add
+from funcgrad.ops.folds import extreme, reduced
 from funcgrad.ops.shape import reshape_p
 from funcgrad.ops.slicing import concatenate_p, slice_p
 
@@ -158,16 +159,24 @@ def _has_bits(dtype: np.dtype) -> bool:
     return not dtypes.is_inexact(dtype)
 
 
+def _all_bits(dtype: np.dtype) -> Any:
+    return ~np.zeros((), dtype)
+
+
+def _no_bits(dtype: np.dtype) -> Any:
+    return np.zeros((), dtype)
+
+
 max_p: Primitive = _reducer(
     "reduce_max",
-    lambda xp, x, axes, dtype: x.max(axis=axes, initial=lowest(dtype).astype(x.dtype)),
+    lambda xp, x, axes, dtype: extreme(xp, x, axes, "max", lowest(dtype).astype(x.dtype)),
     _any_dtype,
     "an array",
     _extremum_jvp(lambda: max_p),
 )
 min_p: Primitive = _reducer(
     "reduce_min",
-    lambda xp, x, axes, dtype: x.min(axis=axes, initial=highest(dtype).astype(x.dtype)),
+    lambda xp, x, axes, dtype: extreme(xp, x, axes, "min", highest(dtype).astype(x.dtype)),
     _any_dtype,
     "an array",
     _extremum_jvp(lambda: min_p),
@@ -181,19 +190,19 @@ prod_p: Primitive = _reducer(
 )
 and_p: Primitive = _reducer(
     "reduce_and",
-    lambda xp, x, axes, dtype: xp.bitwise_and.reduce(x, axis=axes),
+    lambda xp, x, axes, dtype: reduced(xp, xp.bitwise_and, x, axes, _all_bits),
     _has_bits,
     "integers or bool",
 )
 or_p: Primitive = _reducer(
     "reduce_or",
-    lambda xp, x, axes, dtype: xp.bitwise_or.reduce(x, axis=axes),
+    lambda xp, x, axes, dtype: reduced(xp, xp.bitwise_or, x, axes, _no_bits),
     _has_bits,
     "integers or bool",
 )
 xor_p: Primitive = _reducer(
     "reduce_xor",
-    lambda xp, x, axes, dtype: xp.bitwise_xor.reduce(x, axis=axes),
+    lambda xp, x, axes, dtype: reduced(xp, xp.bitwise_xor, x, axes, _no_bits),
     _has_bits,
     "integers or bool",
 )

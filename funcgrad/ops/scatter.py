@@ -21,6 +21,7 @@ from funcgrad.ops.base import full, instantiate, is_linear, zeros
 from funcgrad.ops.compare import eq
 from funcgrad.ops.convert import select_n
 from funcgrad.ops.families import add
+from funcgrad.ops.folds import merged
 from funcgrad.ops.gather import (
     accumulate,
     axes_as_tuples,
@@ -36,6 +37,9 @@ from funcgrad.ops.windows import GatherScatterMode, ScatterDimensionNumbers
 
 
 def _replace(xp, flat, place, values):
+    if xp is not np:
+        # Elsewhere the last one need not win.
+        place, values = merged(xp, lambda earlier, later: later, place, values)
     flat[place] = values
     return flat
 

@@ -19,6 +19,7 @@ from funcgrad.ops.arguments import canonical_axis
 from funcgrad.ops.base import batch_front, broadcast_p, full, move_axis, size_of
 from funcgrad.ops.cumulative import widened
 from funcgrad.ops.families import NOT_LINEAR
+from funcgrad.ops.folds import is_away
 from funcgrad.ops.gather import GatherDimensionNumbers, gather
 from funcgrad.ops.shape import broadcasted_iota, iota_p, rev_p
 
@@ -59,7 +60,7 @@ def _sort_abstract(*xs, dimension, is_stable, num_keys):
 
 def _sort_impl(xp, *xs, dimension, is_stable, num_keys):
     if len(xs) == 1:
-        return [xp.sort(widened(xs[0]), axis=dimension)]
+        return [xp.sort(_with_one_nan(xp, widened(xs[0])), axis=dimension)]
     keys = [piece for key in xs[:num_keys] for piece in _digits(xp, key, dimension)]
     order = None
     for key in reversed(keys):
@@ -70,9 +71,21 @@ def _sort_impl(xp, *xs, dimension, is_stable, num_keys):
     return [xp.take_along_axis(x, order, axis=dimension) for x in xs]
 
 
+def _with_one_nan(xp: Any, x: Any) -> Any:
+    """x with NaN of one sign for CuPy, which sorts the others first."""
+    away = is_away(x) and x.dtype.kind == "f"
+    return xp.where(x == x, x, np.nan) if away else x
+
+
+def _key(xp: Any, x: Any) -> Any:
+    """x with one NaN and one zero for CuPy, which may tell them apart."""
+    away = is_away(x) and x.dtype.kind == "f"
+    return xp.where(x == 0, 0, _with_one_nan(xp, x)) if away else x
+
+
 def _digits(xp: Any, x: Any, dimension: int) -> list:
     """Keys that sort as x does, the first one first. Stable sorts of 16 bits take linear time."""
-    x = widened(x)
+    x = _key(xp, widened(x))
     if x.shape[dimension] < _BY_DIGITS or x.dtype.kind not in "iuf" or x.dtype.itemsize != 4:
         return [x]
     rank = _rank(xp, x)
@@ -197,14 +210,14 @@ def _top_impl(xp, x, *, k):
     if wide.dtype.kind in "biuf" and wide.dtype.itemsize <= 4 and 0 < k < n < 2**32:
         wide = wide.astype(np.int32) if wide.dtype.itemsize < 4 else wide
         # Distinct numbers: who is greater, and among equal ones earlier, is greater.
-        places = xp.arange(n - 1, -1, -1, dtype=np.uint64)
+        places = xp.arange(n, dtype=np.uint64)[::-1]
         both = (_rank(xp, wide).astype(np.uint64) << np.uint64(32)) | places
         both.partition(n - k, axis=-1)
         best = xp.sort(both[..., n - k :], axis=-1)[..., ::-1]
         order = n - 1 - (best & np.uint64(2**32 - 1)).astype(np.int64)
         return [xp.take_along_axis(x, order, axis=-1), order.astype(np.int32)]
     # An ascending stable sort of the reversed axis, read from its end.
-    backwards = xp.argsort(wide[..., ::-1], axis=-1, kind="stable")
+    backwards = xp.argsort(_key(xp, wide)[..., ::-1], axis=-1, kind="stable")
     order = x.shape[-1] - 1 - backwards[..., ::-1][..., :k]
     return [xp.take_along_axis(x, order, axis=-1), order.astype(np.int32)]
 

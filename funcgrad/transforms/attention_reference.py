@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.ops.folds import extreme
 from funcgrad.transforms.attention_operands import given_of, wide_dtype
 
 # Elements of scores that are made at a time.
@@ -80,7 +81,7 @@ def value(xp, q, k, v, *rest, scale, before, after) -> list:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         for rows in r.blocks():
             logits = r.logits(rows)
-            top = xp.max(logits, axis=-1, keepdims=True, initial=-xp.inf)
+            top = extreme(xp, logits, (4,), "max", -np.inf)[..., None]
             weights = xp.exp(logits - xp.where(top == -xp.inf, 0, top))
             total = xp.sum(weights, axis=-1, keepdims=True)
             none = total == 0

@@ -1,7 +1,7 @@
 """Calls of Python from programs: `pure_callback`, `io_callback`, `debug.callback`, `debug.print`.
 
-Python gets and gives numpy arrays. A pure callback may be dropped or repeated; the others run once,
-in program order.
+Python gets and gives numpy arrays, wherever the program runs. A pure callback may be dropped or
+repeated; the others run once, in program order.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.errors import ShapeError
 from funcgrad.ops.base import batch_front, move_axis
+from funcgrad.ops.folds import is_away
 from funcgrad.transforms.arguments import check_leaves, name_of
 
 VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all")
@@ -150,10 +151,10 @@ def _call(prim: Primitive, what: str, fun: Callable, results: Any, args: tuple, 
 def _impl(xp: Any, *values: Any, callback, out_avals, vmap_method) -> list:
     shown = []
     for v in values:
-        view = np.asarray(v).view()
+        view = (v.get() if is_away(v) else np.asarray(v)).view()
         view.flags.writeable = False
         shown.append(view)
-    return callback(*shown)
+    return [xp.asarray(x) for x in callback(*shown)]
 
 
 def _batch(prim: Callable[[], Primitive]) -> Callable:

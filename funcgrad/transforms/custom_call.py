@@ -328,7 +328,7 @@ def _tangent_program(jaxpr: Any, avals: Sequence[ShapedArray]) -> Jaxpr:
 
 
 def _tangent_impl(xp: Any, *values: Any, jaxpr, **params: Any) -> list:
-    avals = [aval_of(v) for v in values]
+    avals = [ShapedArray(v.shape, v.dtype) for v in values]
     return interpret(_tangent_program(jaxpr, avals), xp, *values)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from funcgrad.core import context
 from funcgrad.core.array import raw
 from funcgrad.core.aval import Linear, Zero
 from funcgrad.core.backend import DEFAULT, Executable, spmd
 from funcgrad.core.backend import backend as load
-from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr
+from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.rest import no_collections
 from funcgrad.ops.sharding import jaxpr_meshes
@@ -37,6 +39,8 @@ def _impl(xp: Any, *values: Any, jaxpr: Jaxpr, name: str, donated: Any, backend:
     if context.current().debug_nans:
         # Op by op, so that the operation that makes a NaN is found.
         return [raw(x) for x in eval_jaxpr(jaxpr, *values)]
+    if xp is not np:
+        return interpret(jaxpr, xp, *values)
     if jaxpr_meshes(jaxpr):
         return spmd().run_global(jaxpr, values, name, backend)
     return executable(jaxpr, (False,) * len(values), name, backend)(values)
