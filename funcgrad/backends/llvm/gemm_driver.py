@@ -63,6 +63,7 @@ ROUTED = ("packed", *CALLS)  # ways of which it is known what kernels a product 
 BRIEF = ("at_once", "small")  # ways of products that take less time than compiling them
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing
 FEW_ROWS = 128  # of A, to which packing B is dear
+TALL = 896  # rows from which on tasks of packed products each have rows of their own
 # Rows in the same few lines of a core's own cache that it still holds, and of its first one, which
 # matters where few registers make short steps.
 SPREAD_ROWS, WAYS = 256, 8
@@ -173,9 +174,13 @@ class Driver:
             caches, width = self.target.caches, self.fmt.acc_bytes
             streamed = (m > THIN // 2) & (n * k > caches.l3 // 2 // width)
             kept = caches.l2 // width
-            held = n * k <= (m <= FEW_ROWS).select(kept, kept * 5 // 8)
-            held = held & (job["a_cs"].eq(1) | (m * k <= kept))
             many_registers = self.parts.tile.rows >= 8
+            most = (m <= FEW_ROWS).select(kept, kept * 5 // 8)
+            if many_registers:
+                # Long steps leave time to read B from further away, which beats packing first.
+                far = max(kept, min(2 * kept, caches.l3 // (8 * width)))
+                most = (m < TALL).select(far, kept * 5 // 8)
+            held = (n * k <= most) & (job["a_cs"].eq(1) | (m * k <= kept))
             # Rows a multiple of a page apart would meet in the same lines of a cache.
             spread = SPREAD_ROWS if many_registers else WAYS
             apart = (job["b_rs"] % (PAGE // self.fmt.bytes)).ne(0) | (k <= spread)

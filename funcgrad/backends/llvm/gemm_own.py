@@ -50,9 +50,13 @@ class Own:
         if self.parts.narrow:
             return self._never(code), self._never(code)
         plain, panels = several & job["a_rows"].eq(0), m.ceil_div(tile.rows)
-        kept = self.parts.target.caches.l2 // self.fmt.acc_bytes
+        caches = self.parts.target.caches
+        kept = caches.l2 // self.fmt.acc_bytes
+        # All of B is read for each panel of A: by tall ones so seldom that the third cache will do.
+        tall = tile.rows > 8
+        far = max(kept, min(4 * caches.l2, caches.l3 // 8) // self.fmt.acc_bytes) if tall else kept
         enough = self.parts.threads(code) * ROW_PANELS
-        rows = plain & (panels >= enough) & (no * ko <= kept)
+        rows = plain & (panels >= enough) & (no * ko <= far)
         if not self.copies:
             return rows, self._never(code)
         columns = plain & in_rows & ~rows & (m * ko <= kept) & (no >= 2 * m)
