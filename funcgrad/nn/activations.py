@@ -152,6 +152,7 @@ def tanh(x: Any) -> Any:
     return fnp.tanh(x)
 
 
+@recorded
 def mish(x: Any) -> Any:
     """x · tanh(softplus(x)) (Misra, 2019).
 
@@ -192,6 +193,7 @@ def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
     return fnp.where(x >= 0, x, negative_slope * x)
 
 
+@recorded
 def elu(x: Any, alpha: float = 1.0) -> Any:
     """x where x > 0, else alpha · (exp(x) - 1) (Clevert et al., 2015).
 
@@ -205,6 +207,7 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
     return fnp.where(x > 0, x, alpha * fnp.expm1(low))
 
 
+@recorded
 def celu(x: Any, alpha: float = 1.0) -> Any:
     """max(x, 0) + min(0, alpha · (exp(x/alpha) - 1)) (Barron, 2017).
 
@@ -217,6 +220,7 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
     return fnp.where(x > 0, x, alpha * fnp.expm1(low / alpha))
 
 
+@recorded
 def selu(x: Any) -> Any:
     """1.0507 · elu(x, 1.67326), self-normalizing (Klambauer et al., 2017).
 
@@ -227,6 +231,7 @@ def selu(x: Any) -> Any:
     return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
 
 
+@recorded
 def hard_tanh(x: Any) -> Any:
     """x clipped to [-1, 1].
 
@@ -238,6 +243,7 @@ def hard_tanh(x: Any) -> Any:
     return fnp.where(x > 1, 1.0, fnp.where(x < -1, -1.0, x))
 
 
+@recorded
 def hard_sigmoid(x: Any) -> Any:
     """relu6(x + 3) / 6.
 
@@ -248,6 +254,7 @@ def hard_sigmoid(x: Any) -> Any:
     return relu6(_inexact(x) + 3.0) / 6.0
 
 
+@recorded
 def hard_silu(x: Any) -> Any:
     """x · hard_sigmoid(x) (Howard et al., 2019).
 
@@ -262,6 +269,7 @@ def hard_silu(x: Any) -> Any:
 hard_swish = hard_silu
 
 
+@recorded
 def glu(x: Any, axis: int = -1) -> Any:
     """The first half of x along `axis` times the sigmoid of the second (Dauphin et al., 2017).
 

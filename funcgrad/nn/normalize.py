@@ -114,6 +114,18 @@ def logsumexp(
     >>> print(nn.logsumexp(fnp.array([1000.0, 1000.0])))
     1000.69...
     """
+    if return_sign:
+        return _log_and_sign(a, axis, b, keepdims, where, True)
+    return _logsumexp(a, axis, b, keepdims, where)
+
+
+@recorded
+def _logsumexp(a: Any, axis: Axis, b: Any, keepdims: bool, where: Any) -> Any:
+    return _log_and_sign(a, axis, b, keepdims, where, False)[0]
+
+
+def _log_and_sign(a: Any, axis: Axis, b: Any, keepdims: bool, where: Any, signed: bool) -> tuple:
+    """As `logsumexp`; if not signed, the logarithm of a negative sum is NaN."""
     a = _float(a)
     if where is not None:
         a = fnp.where(where, a, -fnp.inf)
@@ -124,10 +136,10 @@ def logsumexp(
     if b is not None:
         weights = weights * b
     total = fnp.sum(weights, axis=axis, keepdims=True)
-    parts = [fnp.log(fnp.abs(total) if return_sign else total) + top, fnp.sign(total)]
+    parts = [fnp.log(fnp.abs(total) if signed else total) + top, fnp.sign(total)]
     if not keepdims:
         parts = [fnp.squeeze(x, axis=_axes(axis, a.ndim)) for x in parts]
-    return (parts[0], parts[1]) if return_sign else parts[0]
+    return parts[0], parts[1]
 
 
 def _axes(axis: Axis, ndim: int) -> tuple[int, ...]:
@@ -149,6 +161,7 @@ def logmeanexp(a: Any, axis: Axis = None, where: Any = None, keepdims: bool = Fa
     return logsumexp(a, axis, keepdims=keepdims, where=where) - fnp.log(count)
 
 
+@recorded
 def standardize(
     x: Any,
     axis: Axis = -1,
@@ -179,6 +192,7 @@ def standardize(
     return ((x - mean) / fnp.sqrt(variance + epsilon)).astype(dtype)
 
 
+@recorded
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
     """A vector with 1 at index x and 0 elsewhere, for each integer in x, along a new `axis`.
 

@@ -244,6 +244,7 @@ def _divisible(name: str, x: Any, y: Any) -> list[Any]:
     return [x, y]
 
 
+@recorded
 def floor_divide(x: Any, y: Any, /) -> Any:
     """Elementwise floor(x / y), as Python's //. Raises DTypeError for complex numbers.
 
@@ -259,6 +260,7 @@ def floor_divide(x: Any, y: Any, /) -> Any:
     return keep_weak(out, x, y)
 
 
+@recorded
 def remainder(x: Any, y: Any, /) -> Any:
     """Elementwise x - y · floor(x / y), with the sign of y, as Python's %. Also named `mod`.
 
@@ -286,6 +288,7 @@ def divmod(x: Any, y: Any, /) -> tuple[Any, Any]:
     return floor_divide(x, y), remainder(x, y)
 
 
+@recorded
 def fmod(x: Any, y: Any, /) -> Any:
     """Elementwise remainder x - y · trunc(x / y), with the sign of the dividend x, as C's.
 

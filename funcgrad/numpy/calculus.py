@@ -28,6 +28,7 @@ from funcgrad.ops import arithmetic, compare
 from funcgrad.ops.convert import select
 from funcgrad.ops.families import add as add_p
 from funcgrad.ops.shape import concatenate, reshape, slice
+from funcgrad.transforms.recorded import recorded
 
 # ---- differences
 
@@ -143,6 +144,7 @@ def _slope(x: Any, axis: int, spacing: Any) -> Any:
 # ---- integrals
 
 
+@recorded
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """The integral of samples along an axis by the trapezoidal rule.
 

@@ -27,6 +27,7 @@ from funcgrad.ops.compare import eq
 from funcgrad.ops.convert import select
 from funcgrad.ops.families import add
 from funcgrad.ops.indexing import index, index_update
+from funcgrad.transforms.recorded import recorded
 
 __all__ = [
     "diag", "diag_indices", "diag_indices_from", "diagflat", "diagonal", "fill_diagonal",
@@ -44,6 +45,7 @@ def _triangle(name: str, part: Callable, m: Any, k: Any) -> Any:
     return part(m, operator.index(k))
 
 
+@recorded
 def tril(m: Any, k: int = 0) -> Any:
     """The lower triangle of matrices, up to the k-th diagonal above the main one; else zeros.
 
@@ -54,6 +56,7 @@ def tril(m: Any, k: int = 0) -> Any:
     return _triangle("tril", matrices.tril, m, k)
 
 
+@recorded
 def triu(m: Any, k: int = 0) -> Any:
     """The upper triangle of matrices, from the k-th diagonal above the main one; else zeros.
 

@@ -27,6 +27,7 @@ from funcgrad.numpy.logic import isnan, isneginf, isposinf
 from funcgrad.ops import arithmetic, compare, rounding
 from funcgrad.ops.convert import bitcast_convert_type, select
 from funcgrad.ops.families import add as add_p
+from funcgrad.transforms.recorded import recorded
 
 _EVEN = rounding.RoundingMethod.TO_NEAREST_EVEN
 
@@ -288,6 +289,7 @@ def _power_of_two(y: Any, dtype: np.dtype) -> Any:
     return bitcast_convert_type(compare.shift_left(field, nmant), dtype)
 
 
+@recorded
 def nan_to_num(
     x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:

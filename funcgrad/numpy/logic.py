@@ -32,6 +32,7 @@ from funcgrad.ops import arithmetic, compare, reduce, rounding
 from funcgrad.ops.base import full
 from funcgrad.ops.convert import select
 from funcgrad.ops.families import add as add_p
+from funcgrad.transforms.recorded import recorded
 
 _BOTH = "`x` and `y` promote to one dtype and broadcast to one shape."
 
@@ -340,6 +341,7 @@ def iscomplex(x: Any) -> Any:
     return compare.bitwise_not(isreal(x))
 
 
+@recorded
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Elementwise |a - b| ≤ atol + rtol · |b|, as bool; infinities of one sign are close.
 
@@ -370,6 +372,7 @@ def _bound(size: Any, rtol: Any, atol: Any) -> Any:
     return add_p(arithmetic.mul(rtol, size), atol)
 
 
+@recorded
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether all elements of `a` and `b` are close, as a bool scalar; see `isclose`.
 

@@ -24,6 +24,7 @@ from funcgrad.ops import arithmetic, compare, reduce
 from funcgrad.ops.base import full
 from funcgrad.ops.convert import select
 from funcgrad.ops.shape import reshape
+from funcgrad.transforms.recorded import recorded
 
 # ---- sums and products
 
@@ -147,6 +148,7 @@ def _present(a: Any, where: Any) -> Any:
     return kept if where is None else logical_and(kept, where)
 
 
+@recorded
 def nanmean(
     a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, where: Any = None
 ) -> Any:

@@ -27,6 +27,7 @@ from funcgrad.ops.convert import select
 from funcgrad.ops.families import add as add_p
 from funcgrad.ops.reduce import reduce_or
 from funcgrad.transforms.custom import custom_jvp
+from funcgrad.transforms.recorded import recorded
 from funcgrad.transforms.while_loop import while_loop
 
 
@@ -72,6 +73,7 @@ def _hypot_jvp(primals: Any, tangents: Any) -> Any:
     return size, add_p(*along)
 
 
+@recorded
 def hypot(x: Any, y: Any, /) -> Any:
     """Elementwise √(x² + y²) without overflow. The derivative at the origin is 0.
 
@@ -113,6 +115,7 @@ def _logaddexp_jvp(primals: Any, tangents: Any) -> Any:
     return _logaddexp(x, y), add_p(arithmetic.mul(tx, share), arithmetic.mul(ty, rest))
 
 
+@recorded
 def logaddexp(x: Any, y: Any, /) -> Any:
     """Elementwise log(eˣ + eʸ) without overflow; finite derivatives also at infinities.
 
@@ -126,6 +129,7 @@ def logaddexp(x: Any, y: Any, /) -> Any:
     return keep_weak(_logaddexp(x, y), x, y)
 
 
+@recorded
 def logaddexp2(x: Any, y: Any, /) -> Any:
     """Elementwise log₂(2ˣ + 2ʸ) without overflow; finite derivatives also at infinities.
 

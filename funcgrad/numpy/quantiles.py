@@ -32,6 +32,7 @@ from funcgrad.ops.convert import convert_element_type
 from funcgrad.ops.index_plan import known
 from funcgrad.ops.indexing import index
 from funcgrad.ops.sort import sort
+from funcgrad.transforms.recorded import recorded
 
 __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]
 
@@ -233,6 +234,7 @@ def nanpercentile(
     return _quantile("nanpercentile", a, q, axis, method, keepdims, True)
 
 
+@recorded
 def median(
     a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
     keepdims: bool = False,

@@ -18,6 +18,7 @@ from funcgrad.ops.convert import bitcast_convert_type
 from funcgrad.ops.sort import sort_key_val, top_k
 from funcgrad.ops.special import erf, erf_inv
 from funcgrad.random.keys import random_words, sampler, split
+from funcgrad.transforms.recorded import recorded
 
 
 def float_dtype(what: str, dtype: Any, complex_too: bool = False) -> np.dtype:
@@ -45,6 +46,7 @@ def shape_with(what: str, shape: Any, **parameters: Any) -> tuple[int, ...]:
 
 
 @sampler
+@recorded
 def uniform(
     key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0
 ) -> Any:
@@ -72,6 +74,7 @@ def uniform(
 
 
 @sampler
+@recorded
 def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Normal with mean 0 and variance 1; complex ones have independent parts of variance 1/2.
 
@@ -91,6 +94,7 @@ def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Normal with mean 0 and variance 1, given that it lies between lower and upper.
 
@@ -110,6 +114,7 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype:
 
 
 @sampler
+@recorded
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -> Any:
     """Uniform integers from minval to maxval - 1 (default dtype int32).
 
@@ -183,6 +188,7 @@ def _integers(key: Any, shape: tuple[int, ...], low: Any, high: Any, past_end: A
 
 
 @sampler
+@recorded
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = None) -> Any:
     """True with probability p.
 
@@ -197,6 +203,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """-1 or 1 with equal probability.
 
@@ -215,6 +222,7 @@ def gumbel_noise(key: Any, shape: Any, dtype: np.dtype) -> Any:
 
 
 @sampler
+@recorded
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Any = None, replace: bool = True
 ) -> Any:
@@ -258,6 +266,7 @@ def categorical(
 
 
 @sampler
+@recorded
 def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
     """A random permutation of 0 … x-1 for an integer x, or of an array along `axis`.
 
@@ -289,6 +298,7 @@ def _shuffle(key: Any, x: Any, axis: int) -> Any:
 
 
 @sampler
+@recorded
 def choice(
     key: Any, a: Any, shape: Any = (), replace: bool = True, p: Any = None, axis: int = 0
 ) -> Any:

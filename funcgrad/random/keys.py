@@ -31,6 +31,7 @@ from funcgrad.ops.indexing import index
 from funcgrad.ops.random import threefry2x32_p
 from funcgrad.ops.shape import broadcasted_iota, expand_dims, reshape
 from funcgrad.ops.slicing import concatenate
+from funcgrad.transforms.recorded import recorded
 
 
 class Key:
@@ -128,9 +129,8 @@ def check_key(what: str, key: Any) -> Any:
     return data
 
 
-def words(what: str, key: Any) -> tuple[Any, Any]:
+def _words(data: Any) -> tuple[Any, Any]:
     """The two words of a single key."""
-    data = check_key(what, key)
     return (
         index_in_dim(data, 0, 0, keepdims=False),
         index_in_dim(data, 1, 0, keepdims=False),
@@ -139,8 +139,8 @@ def words(what: str, key: Any) -> tuple[Any, Any]:
 
 def sampler(draw: Callable[..., Any]) -> Callable[..., Any]:
     """A sampler whose key and shape are checked first: errors name the sampler that was called,
-    not those that it draws from. `draw` gets the shape as a tuple, or None where that is its
-    default.
+    not those that it draws from. `draw` gets the key's words, and the shape as a tuple, or None
+    where that is its default.
     """
     what = f"random.{draw.__name__}"
     parameters = inspect.signature(draw).parameters
@@ -149,10 +149,10 @@ def sampler(draw: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(draw)
     def checked(*args: Any, **kwargs: Any) -> Any:
+        if not args and "key" in kwargs:
+            args = (kwargs.pop("key"),)
         if args:
-            check_key(what, args[0])
-        elif "key" in kwargs:
-            check_key(what, kwargs["key"])
+            args = (check_key(what, args[0]), *args[1:])
         if "shape" in kwargs:
             if not (optional and kwargs["shape"] is None):
                 kwargs["shape"] = shape_of(what, kwargs["shape"])
@@ -258,11 +258,15 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     >>> k1
     Key(Array([1797259609, 2579123966], dtype=uint32))
     """
-    k0, k1 = words("random.split", key)
-    shape = shape_of("random.split", num, "num")
-    y0, y1 = threefry2x32_p.bind(k0, k1, *_counters(shape))
+    data = check_key("random.split", key)
+    return _like(key, _split(data, shape_of("random.split", num, "num")))
+
+
+@recorded
+def _split(data: Any, shape: tuple[int, ...]) -> Any:
+    y0, y1 = threefry2x32_p.bind(*_words(data), *_counters(shape))
     last = (len(shape),)
-    return _like(key, concatenate([expand_dims(y0, last), expand_dims(y1, last)], len(shape)))
+    return concatenate([expand_dims(y0, last), expand_dims(y1, last)], len(shape))
 
 
 def fold_in(key: Any, data: Any) -> Any:
@@ -272,13 +276,18 @@ def fold_in(key: Any, data: Any) -> Any:
     >>> random.fold_in(random.key(0), 1).shape
     ()
     """
-    k0, k1 = words("random.fold_in", key)
+    words = check_key("random.fold_in", key)
     _integer_scalar("random.fold_in", "data", data)
     if isinstance(data, int) and not 0 <= data < 1 << 32:
         raise OverflowError(f"random.fold_in: data must lie in 0 … 2³² - 1, got {data}")
-    data = np.uint32(data) if isinstance(data, int) else convert_element_type(data, np.uint32)
-    y0, y1 = threefry2x32_p.bind(k0, k1, np.uint32(0), data)
-    return _like(key, concatenate([expand_dims(y0, (0,)), expand_dims(y1, (0,))], 0))
+    data = np.uint32(data) if isinstance(data, int) else data
+    return _like(key, _fold_in(words, convert_element_type(data, np.uint32)))
+
+
+@recorded
+def _fold_in(words: Any, data: Any) -> Any:
+    y0, y1 = threefry2x32_p.bind(*_words(words), np.uint32(0), data)
+    return concatenate([expand_dims(y0, (0,)), expand_dims(y1, (0,))], 0)
 
 
 def clone(key: Any) -> Any:
@@ -292,6 +301,7 @@ def clone(key: Any) -> Any:
 
 
 @sampler
+@recorded
 def bits(key: Any, shape: Any = (), dtype: Any = np.uint32) -> Any:
     """Uniformly random bits as unsigned integers (uint8, uint16, uint32 or uint64).
 
@@ -304,7 +314,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = np.uint32) -> Any:
 
 def random_words(what: str, key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     """Random unsigned integers of a dtype, for the samplers."""
-    k0, k1 = words(what, key)
+    k0, k1 = _words(check_key(what, key))
     if dtype.kind != "u":
         raise DTypeError(f"{what}: need an unsigned integer dtype, got {dtype}")
     y0, y1 = threefry2x32_p.bind(k0, k1, *_counters(shape))

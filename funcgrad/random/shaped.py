@@ -20,9 +20,11 @@ from funcgrad.random.basic import (
 )
 from funcgrad.random.gammas import gamma
 from funcgrad.random.keys import sampler, split
+from funcgrad.transforms.recorded import recorded
 
 
 @sampler
+@recorded
 def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density exp(-x) for x ≥ 0.
 
@@ -34,6 +36,7 @@ def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def gumbel(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density exp(-x - exp(-x)).
 
@@ -45,6 +48,7 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def laplace(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density exp(-|x|)/2.
 
@@ -58,6 +62,7 @@ def laplace(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def logistic(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density exp(-x)/(1 + exp(-x))².
 
@@ -71,6 +76,7 @@ def logistic(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Density 1/(π(1 + x²)).
 
@@ -84,6 +90,7 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None) -> Any:
     """exp(sigma·z) of a normal z.
 
@@ -97,6 +104,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None) 
 
 
 @sampler
+@recorded
 def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Density b·x^(-b-1) for x ≥ 1.
 
@@ -110,6 +118,7 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Density x/s²·exp(-x²/(2s²)) for x ≥ 0 with scale s.
 
@@ -125,6 +134,7 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def weibull_min(
     key: Any, scale: Any, concentration: Any, shape: Any = None, dtype: Any = None
 ) -> Any:
@@ -142,6 +152,7 @@ def weibull_min(
 
 
 @sampler
+@recorded
 def triangular(
     key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None
 ) -> Any:
@@ -162,6 +173,7 @@ def triangular(
 
 
 @sampler
+@recorded
 def maxwell(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """The length of a normal vector in three dimensions.
 
@@ -175,6 +187,7 @@ def maxwell(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Any:
     """loc + scale·m with m of either sign and Maxwell-distributed size.
 
@@ -207,6 +220,7 @@ def generalized_normal(key: Any, p: Any, shape: Any = (), dtype: Any = None) -> 
 
 
 @sampler
+@recorded
 def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The inverse Gaussian with scale 1 (Michael, Schucany & Haas, 1976).
 
@@ -226,6 +240,7 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None) -> Any:
 
 
 @sampler
+@recorded
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Any = None, dtype: Any = None, method: str = "cholesky"
 ) -> Any:

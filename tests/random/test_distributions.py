@@ -319,3 +319,16 @@ def test_derivatives_of_gamma_draws(a):
 def test_bad_arguments(call, error, words):
     with pytest.raises(error, match=words):
         call(random.key(0))
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_draws_that_come_again(name):
+    keys = [random.key(i) for i in range(2)] * 12
+    draws = [sampler(name)(k, (3,)) for k in keys]
+    for first, later in zip(draws, draws[2:], strict=False):
+        np.testing.assert_array_equal(first, later)
+    words = keys[0].data
+    np.testing.assert_array_equal(sampler(name)(words, 3), draws[0])
+    parameters = CONTINUOUS[name][0]
+    if not parameters:
+        np.testing.assert_array_equal(getattr(random, name)(key=words, shape=3), draws[0])

@@ -131,6 +131,17 @@ LARGE_FUNCTIONS = {
     "matmul": lambda x: x @ x.T,
     "power": lambda x: fnp.power(fnp.abs(x), 1.5),
     "attention": lambda x: nn.dot_product_attention(x[:, None], x[:, None], x[:, None]),
+    "floor_divide": lambda x: fnp.floor_divide(x, 0.3),
+    "remainder": lambda x: fnp.remainder(x, x[::-1]),
+    "hypot": lambda x: fnp.hypot(x, x[::-1]),
+    "logaddexp": lambda x: fnp.logaddexp(x, 2.0),
+    "isclose": lambda x: fnp.isclose(x, x[::-1], atol=0.5),
+    "nan_to_num": lambda x: fnp.nan_to_num(fnp.log(x), nan=0.5),
+    "norm": lambda x: fnp.linalg.norm(x, axis=1),
+    "median": lambda x: fnp.median(x, 0),
+    "logsumexp": nn.logsumexp,
+    "elu": nn.elu,
+    "standardize": nn.standardize,
 }
 
 
@@ -157,6 +168,25 @@ def test_each_call_gives_the_same_bits(fun, dtype, size):
     np.testing.assert_allclose(
         np.asarray(first).astype(float), want, rtol=rough, atol=rough * scale
     )
+
+
+@pytest.mark.parametrize(
+    ("fun", "want"),
+    [
+        (lambda x: fnp.hypot(x, x), 0.0),
+        (lambda x: fnp.linalg.norm(x), 0.0),
+        (lambda x: fnp.remainder(x, 2.0), 1.0),
+        (lambda x: fnp.floor_divide(x, 2.0), 0.0),
+        (lambda x: fnp.logaddexp(x, -np.inf), 1.0),
+        (nn.hard_sigmoid, 1 / 6),
+    ],
+)
+def test_rules_of_their_own_hold_at_each_call(fun, want):
+    x = fnp.zeros(3)
+    for _ in range(5):
+        np.testing.assert_allclose(fg.grad(lambda x: fnp.sum(fun(x)))(x), [want] * 3, rtol=1e-6)
+        tangent = fg.jvp(lambda x: fnp.sum(fun(x)), (x,), (fnp.ones(3),))[1]
+        np.testing.assert_allclose(tangent, 3 * want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("fun", [fnp.sum, fnp.mean])

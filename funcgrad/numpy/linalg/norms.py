@@ -27,6 +27,7 @@ from funcgrad.ops.arithmetic import sqrt as sqrt_p
 from funcgrad.ops.base import sum_p
 from funcgrad.ops.compare import eq
 from funcgrad.ops.convert import select_n_p
+from funcgrad.transforms.recorded import recorded
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
 
@@ -98,6 +99,7 @@ def _matrix_norm(name: str, x: Any, order: Any, axes: tuple[int, int], keepdims:
     return out if keepdims else out.squeeze(axes)
 
 
+@recorded
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """The norm of vectors (`axis` an integer) or matrices (`axis` a pair of integers).
 
@@ -126,6 +128,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     raise ShapeError(f"norm: axis must be one or two axes, got {axis}")
 
 
+@recorded
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """The norm of vectors along one axis, or of all elements of several (all where None).
 
