@@ -22,7 +22,7 @@ from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.ir import Eqn
 from funcgrad.ops.gather import scatter_windows
 from funcgrad.ops.reduce import highest, lowest
-from funcgrad.ops.windows import GatherScatterMode
+from funcgrad.ops.windows import GatherScatterMode, Windows
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
 _COMBINE = {
@@ -60,10 +60,15 @@ def _scatter(k: SpecialKernel, eqn: Eqn) -> Written:
         k.outer(n) if i in alone else None for i, n in enumerate(w.counts)
     ]
     sizes = [w.sizes[d] for d in w.inner]
-    # Columns of the windows are independent; the last window axis is cut into tasks.
+    # Where all windows start at one place, an axis' elements are independent.
+    apart = [p["unique_indices"] or d not in w.mapped or w.sizes[d] == w.shape[d] for d in w.inner]
+    lines = [k.outer(n) for n in sizes] if _is_across(w) and all(apart) else []
+    # The last window axis is cut into tasks.
     others = math.prod(a.size for a in k.axes)
-    block = column_block(sizes[-1], others) if sizes and sizes[-1] else 1
-    column = k.outer(sizes[-1] // block) if sizes and sizes[-1] else ZERO
+    block, column = sizes[-1] if sizes else 1, ZERO
+    if sizes and sizes[-1] and apart[-1] and not lines:
+        block = column_block(sizes[-1], others)
+        column = k.outer(sizes[-1] // block)
     serial = [n for i, n in enumerate(w.counts) if i not in alone]
     clip = p["mode"] is GatherScatterMode.CLIP
 
@@ -85,10 +90,21 @@ def _scatter(k: SpecialKernel, eqn: Eqn) -> Written:
             with b.guarded(valid):
                 _combine(k, eqn, out, b.flatten(place, w.shape), k.pull.read(updates, source))
 
-        b.nest([*sizes[:-1], block] if sizes else [], write_element, parallel=True)
+        if lines:
+            write_element(lines)
+        else:
+            b.nest([*sizes[:-1], block] if sizes else [], write_element, parallel=True)
 
     b.nest(serial, write_window)
     return k.done(eqn)
+
+
+def _is_across(w: Windows) -> bool:
+    """Whether windows are columns, of elements that are far apart: each line then takes its
+    elements of all windows, one after the other."""
+    last = len(w.shape) - 1
+    within = last in w.batching or (last in w.inner and w.sizes[last] != 1)
+    return bool(w.inner) and w.shape[last] > 1 and not within
 
 
 def _combine(k: SpecialKernel, eqn: Eqn, out: Buffer, place: Index, value: Operand) -> None:
