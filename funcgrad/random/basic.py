@@ -45,6 +45,17 @@ def shape_with(what: str, shape: Any, **parameters: Any) -> tuple[int, ...]:
     return shape
 
 
+def arguments(what: str, shape: Any, dtype: Any, **parameters: Any) -> Any:
+    """The dtype of a draw, its shape as `shape_with` has it, and the parameters in that dtype.
+
+    >>> arguments("random.t", None, "float64", df=[1, 2])
+    (dtype('float64'), (2,), Array([1., 2.], dtype=float64))
+    """
+    dtype = float_dtype(what, dtype)
+    arrays = {name: fnp.asarray(value, dtype) for name, value in parameters.items()}
+    return dtype, shape_with(what, shape, **arrays), *arrays.values()
+
+
 @sampler
 @recorded
 def uniform(
@@ -103,9 +114,9 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype:
     >>> bool((fnp.abs(x) <= 1).all())
     True
     """
-    dtype = float_dtype("random.truncated_normal", dtype)
-    lower, upper = fnp.asarray(lower, dtype), fnp.asarray(upper, dtype)
-    shape = shape_with("random.truncated_normal", shape, lower=lower, upper=upper)
+    dtype, shape, lower, upper = arguments(
+        "random.truncated_normal", shape, dtype, lower=lower, upper=upper
+    )
     root = np.array(math.sqrt(2), dtype)
     u = uniform(key, shape, dtype, erf(lower / root), erf(upper / root))
     inside_low = fnp.nextafter(lower, fnp.asarray(np.inf, dtype))

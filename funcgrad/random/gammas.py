@@ -8,7 +8,7 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad.ops.special import random_gamma_grad
-from funcgrad.random.basic import float_dtype, normal, shape_with, uniform
+from funcgrad.random.basic import arguments, float_dtype, normal, shape_with, uniform
 from funcgrad.random.keys import Key, key_data, sampler, split
 from funcgrad.random.once import traced_once
 from funcgrad.transforms.custom import custom_jvp
@@ -91,9 +91,7 @@ def _loggamma_jvp(primals: Any, tangents: Any) -> Any:
 
 
 def _sampled(what: str, draw: Any, key: Any, a: Any, shape: Any, dtype: Any) -> Any:
-    dtype = float_dtype(what, dtype)
-    a = fnp.asarray(a, dtype)
-    shape = shape_with(what, shape, a=a)
+    dtype, shape, a = arguments(what, shape, dtype, a=a)
     flat = fnp.broadcast_to(a, shape).reshape(-1)
     keys = split(key, (flat.size,))
     return draw(key_data(keys), flat).reshape(shape)
@@ -129,9 +127,7 @@ def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
     >>> random.beta(random.key(0), 2.0, 3.0, (3,)).shape
     (3,)
     """
-    dtype = float_dtype("random.beta", dtype)
-    a, b = fnp.asarray(a, dtype), fnp.asarray(b, dtype)
-    shape = shape_with("random.beta", shape, a=a, b=b)
+    dtype, shape, a, b = arguments("random.beta", shape, dtype, a=a, b=b)
     k1, k2 = split(key)
     log_x, log_y = loggamma(k1, a, shape, dtype), loggamma(k2, b, shape, dtype)
     top = fnp.maximum(log_x, log_y)
@@ -165,10 +161,8 @@ def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None) -> Any:
     >>> random.chisquare(random.key(0), 3.0, (3,)).shape
     (3,)
     """
-    dtype = float_dtype("random.chisquare", dtype)
-    half = fnp.asarray(df, dtype) / 2
-    shape = shape_with("random.chisquare", shape, df=half)
-    return 2 * fnp.exp(loggamma(key, half, shape, dtype))
+    dtype, shape, df = arguments("random.chisquare", shape, dtype, df=df)
+    return 2 * fnp.exp(loggamma(key, df / 2, shape, dtype))
 
 
 @sampler
@@ -179,9 +173,7 @@ def t(key: Any, df: Any, shape: Any = (), dtype: Any = None) -> Any:
     >>> random.t(random.key(0), 3.0, (3,)).shape
     (3,)
     """
-    dtype = float_dtype("random.t", dtype)
-    df = fnp.asarray(df, dtype)
-    shape = shape_with("random.t", shape, df=df)
+    dtype, shape, df = arguments("random.t", shape, dtype, df=df)
     k1, k2 = split(key)
     half = df / 2
     return normal(k1, shape, dtype) * fnp.sqrt(half / gamma(k2, half, shape, dtype))
@@ -195,9 +187,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None) ->
     >>> random.f(random.key(0), 3.0, 4.0, (3,)).shape
     (3,)
     """
-    dtype = float_dtype("random.f", dtype)
-    above, below = fnp.asarray(dfnum, dtype), fnp.asarray(dfden, dtype)
-    shape = shape_with("random.f", shape, dfnum=above, dfden=below)
+    dtype, shape, above, below = arguments("random.f", shape, dtype, dfnum=dfnum, dfden=dfden)
     k1, k2 = split(key)
     bottom = chisquare(k1, below, shape, dtype) / below
     return chisquare(k2, above, shape, dtype) / above / bottom

@@ -11,6 +11,7 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.errors import ShapeError
 from funcgrad.random.basic import (
+    arguments,
     float_dtype,
     gumbel_noise,
     normal,
@@ -98,9 +99,8 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None) 
     >>> random.lognormal(random.key(0), 1.0, (2,)).shape
     (2,)
     """
-    dtype = float_dtype("random.lognormal", dtype)
-    sigma = fnp.asarray(sigma, dtype)
-    return fnp.exp(normal(key, shape_with("random.lognormal", shape, sigma=sigma), dtype) * sigma)
+    dtype, shape, sigma = arguments("random.lognormal", shape, dtype, sigma=sigma)
+    return fnp.exp(normal(key, shape, dtype) * sigma)
 
 
 @sampler
@@ -112,9 +112,8 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None) -> Any:
     >>> random.pareto(random.key(0), 2.0, (2,)).shape
     (2,)
     """
-    dtype = float_dtype("random.pareto", dtype)
-    b = fnp.asarray(b, dtype)
-    return fnp.exp(exponential(key, shape_with("random.pareto", shape, b=b), dtype) / b)
+    dtype, shape, b = arguments("random.pareto", shape, dtype, b=b)
+    return fnp.exp(exponential(key, shape, dtype) / b)
 
 
 @sampler
@@ -126,9 +125,7 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None) -> Any:
     >>> random.rayleigh(random.key(0), 1.0, (2,)).shape
     (2,)
     """
-    dtype = float_dtype("random.rayleigh", dtype)
-    scale = fnp.asarray(scale, dtype)
-    shape = shape_with("random.rayleigh", shape, scale=scale)
+    dtype, shape, scale = arguments("random.rayleigh", shape, dtype, scale=scale)
     u = uniform(key, shape, dtype, float(dtypes.finfo(dtype).tiny))
     return fnp.sqrt(-2 * fnp.log(u)) * scale
 
@@ -144,9 +141,9 @@ def weibull_min(
     >>> random.weibull_min(random.key(0), 1.0, 2.0, (2,)).shape
     (2,)
     """
-    dtype = float_dtype("random.weibull_min", dtype)
-    scale, concentration = fnp.asarray(scale, dtype), fnp.asarray(concentration, dtype)
-    shape = shape_with("random.weibull_min", shape, scale=scale, concentration=concentration)
+    dtype, shape, scale, concentration = arguments(
+        "random.weibull_min", shape, dtype, scale=scale, concentration=concentration
+    )
     u = uniform(key, shape, dtype)
     return fnp.power(-fnp.log1p(-u), 1 / concentration) * scale
 
@@ -162,9 +159,9 @@ def triangular(
     >>> random.triangular(random.key(0), 0.0, 0.5, 1.0, (2,)).shape
     (2,)
     """
-    dtype = float_dtype("random.triangular", dtype)
-    left, mode, right = (fnp.asarray(v, dtype) for v in (left, mode, right))
-    shape = shape_with("random.triangular", shape, left=left, mode=mode, right=right)
+    dtype, shape, left, mode, right = arguments(
+        "random.triangular", shape, dtype, left=left, mode=mode, right=right
+    )
     u = uniform(key, shape, dtype)
     cut = (mode - left) / (right - left)
     rising = left + fnp.sqrt(u * (right - left) * (mode - left))
@@ -212,9 +209,7 @@ def generalized_normal(key: Any, p: Any, shape: Any = (), dtype: Any = None) -> 
     >>> random.generalized_normal(random.key(0), 2.0, (2,)).shape
     (2,)
     """
-    dtype = float_dtype("random.generalized_normal", dtype)
-    p = fnp.asarray(p, dtype)
-    shape = shape_with("random.generalized_normal", shape, p=p)
+    dtype, shape, p = arguments("random.generalized_normal", shape, dtype, p=p)
     k1, k2 = split(key)
     return rademacher(k2, shape).astype(dtype) * gamma(k1, 1 / p, shape, dtype) ** (1 / p)
 
@@ -228,9 +223,7 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None) -> Any:
     >>> random.wald(random.key(0), 1.0, (2,)).shape
     (2,)
     """
-    dtype = float_dtype("random.wald", dtype)
-    mean = fnp.asarray(mean, dtype)
-    shape = shape_with("random.wald", shape, mean=mean)
+    dtype, shape, mean = arguments("random.wald", shape, dtype, mean=mean)
     k1, k2 = split(key)
     z, u = normal(k1, shape, dtype), uniform(k2, shape, dtype)
     # The smaller root of the quadratic, written so that nothing cancels.
