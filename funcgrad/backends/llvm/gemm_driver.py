@@ -380,12 +380,12 @@ class Driver:
         if as_it_is and Lines.works(parts):
             strips = Way(Strips.name, lambda: Strips(parts).function)
             ways.append((lambda call: Strips.serves(call, parts), strips))
-        if as_it_is:
-            placed = Way("placed", lambda: Placed(parts).function)
-            ways.append((lambda call: Placed.serves(call, parts), placed))
         if as_it_is and Lines.works(parts):
             lines = Way("lines", lambda: Lines(parts).function)
             ways.append((lambda call: Lines.serves(call, parts), lines))
+        if as_it_is:
+            placed = Way("placed", lambda: Placed(parts).function)
+            ways.append((lambda call: Placed.serves(call, parts), placed))
         copied = Way("windows", lambda: Windows(parts, packed).function)
         ways.append((Windows.serves, copied))
         return {way.name: (serves, way) for serves, way in ways}

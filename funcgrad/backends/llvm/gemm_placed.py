@@ -41,10 +41,12 @@ class Placed:
 
     @staticmethod
     def serves(call: Record, parts: Parts) -> Bool:
-        """Whether columns fill vectors well enough, and c can be written."""
+        """Whether columns fill vectors well enough, or there is less than one of them, which packed
+        rows would not fill better; and c can be written."""
         swapped, lanes = packs_a(call), parts.tile.lanes
         cols, rows = swapped.select(call["m"], call["n"]), swapped.select(call["n"], call["m"])
-        fills = (cols * 4 >= cols.round_up(lanes) * 3) & (rows >= parts.kernels.placed_rows)
+        fills = (cols < lanes) | (cols * 4 >= cols.round_up(lanes) * 3)
+        fills = fills & (rows >= parts.kernels.placed_rows)
         c_rows = swapped.select(call["c_cs"], call["c_rs"])
         c_cols = swapped.select(call["c_rs"], call["c_cs"])
         turned = c_rows.eq(1) & (call["k"] >= LEAST_TURNED)
