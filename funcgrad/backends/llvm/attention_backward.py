@@ -350,7 +350,7 @@ class Backward:
         if self.pairs is not None:
             code.call(self.pairs.logits, call.pointer, weights, b.bias, b.mask, *place)
         known = (code.at(x, low, parts.acc) for x in (b.top, b.log_sum, b.delta))
-        code.call(self.weigh, call.pointer, weights, ds, *known, m, first, key, b.keys)
+        code.call(self.weigh, call.pointer, weights, ds, *known, m, first, key, b.keys, late)
         if self.add is not None:
             with code.when(call["dbias"].ne(0)):
                 code.call(self.add, call.pointer, ds, *place)
@@ -367,10 +367,11 @@ class Backward:
             self.tiles.across(code, lanes, h, y, seen, x, step, sums, ahead)
 
     def _weigh(self) -> ir.Function:
-        """void(call, weights, ds, top, log_sum, delta, m, t, s, keys): scores (with pairs, logits)
-        become weights, and the cotangents of weights those of scores."""
-        code = Code(self.parts.module, "weigh", [PTR] * 6 + [I64] * 4)
-        pointer, weights, ds, tops, log_sums, delta, m, t, s, keys = code.args
+        """void(call, weights, ds, top, log_sum, delta, m, t, s, keys, late): scores (with pairs,
+        logits) become weights, and the cotangents of weights those of scores. Queries before number
+        `late` see no key of the last lanes."""
+        code = Code(self.parts.module, "weigh", [PTR] * 6 + [I64] * 5)
+        pointer, weights, ds, tops, log_sums, delta, m, t, s, keys, late = code.args
         call, parts = Record(code, CALL, pointer), self.parts
         cols, lanes, b = parts.cols, parts.lanes, code.b
         base2, scale = parts.value(1 / math.log(2)), parts.scale(code, call)
@@ -379,12 +380,15 @@ class Backward:
         def of_row(p: ir.Value, i: Int) -> ir.Value:
             return code.splat(code.load(code.at(p, i, parts.acc), parts.acc), lanes)
 
-        def row(i: Int, hidden: bool) -> None:
+        def row(i: Int, hidden: bool, few: bool = False) -> None:
             top, log_sum, less = (of_row(p, i) for p in (tops, log_sums, delta))
             log_sum = b.fneg(log_sum)
             if hidden:
                 low, high = (parts.number(code, x) for x in parts.seen(code, call, t + i, keys))
-            for v, place in enumerate(places):
+            if few:
+                for x in (weights, ds):
+                    parts.store(code, parts.value(0.0), x, i * cols + (cols - lanes))
+            for v, place in enumerate(places[:-1] if few else places):
                 at = i * cols + v * lanes
                 logit = parts.load(code, weights, at)
                 if self.pairs is None:
@@ -409,7 +413,9 @@ class Backward:
         start = (s + cols - call["last"] - t).max(0).min(end)
         with code.range(start, end) as i:
             row(i, False)
-        with code.range(0, start + m - end) as i:
-            row((i < start).select(i, i - start + end), True)
+        first = late.min(start) + (late - end).max(0)
+        for low, high, few in ((code.i64(0), first, True), (first, start + m - end, False)):
+            with code.range(low, high) as i:
+                row((i < start).select(i, i - start + end), True, few)
         code.ret()
         return code.function

@@ -204,7 +204,10 @@ class Forward:
                 seen.set(code.call(self.pairs.seen, call.pointer, to.mask, *place))
             some = Int(code, seen.get()).ne(0)
         with code.when(some):
-            self._scores(code, call, b, to, p, low, place, steps, ahead)
+            # The keys from this one on the first lanes' queries don't see.
+            _, early = parts.seen(code, call, t + (parts.lanes - 1), b.keys)
+            early = (early - first).max(0).min(m)
+            self._scores(code, call, to, p, low, early, m, steps, ahead)
             if self.pairs is not None:
                 code.call(self.pairs.logits, call.pointer, to.scores, to.bias, to.mask, *place)
             # Which of these keys all queries of the panel see.
@@ -213,7 +216,7 @@ class Forward:
             full_high = whole.select((full_high - first).min(m), 0).max(full_low)
             state = code.at(to.state, p * (2 * cols), parts.acc)
             code.call(self.softmax, call.pointer, to.scores, state, to.factors, m, t, first,
-                      b.queries, b.keys, full_low, full_high)  # fmt: skip
+                      b.queries, b.keys, full_low, full_high, early)  # fmt: skip
 
             def seen_by(i: int, rows: int) -> tuple[Int, Int]:
                 low, _ = parts.seen(code, call, t + i, b.keys)
@@ -225,14 +228,11 @@ class Forward:
             self.tiles.across(code, last + 1 - t, call["features"], to.scores, seen_by, v,
                               steps.k, sums, ahead, to.factors)  # fmt: skip
 
-    def _scores(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int, low: Int,
-                place: tuple[Int, ...], steps: _Steps, ahead: Ahead) -> None:  # fmt: skip
-        """Scores of a panel of queries; those of its first lanes with keys that only later queries
-        see are left out."""
+    def _scores(self, code: Code, call: Record, to: _Memory, p: Int, low: Int, early: Int, m: Int,
+                steps: _Steps, ahead: Ahead) -> None:  # fmt: skip
+        """Scores of a panel of queries with m keys from number `low` of a block on; those of its
+        first lanes from key number `early` on are left out."""
         parts, cols, tiles = self.parts, self.parts.cols, self.tiles
-        _, _, t, first, m, _ = place
-        _, early = parts.seen(code, call, t + (parts.lanes - 1), b.keys)
-        early = (early - first).max(0).min(m)
         panel = code.at(to.panels, p * steps.q, parts.acc)
         for start, stop, late in ((code.i64(0), early, False), (early, m, True)):
             a = code.at(to.k, (low + start) * cols, parts.acc)
@@ -241,22 +241,25 @@ class Forward:
                         late)  # fmt: skip
 
     def _softmax(self) -> ir.Function:
-        """void(call, scores, state, factors, n, t, s, queries, keys, whole, end): scores of n keys
-        from s on become weights; maxima and totals of the panel follow, and its sums are to be
-        multiplied by the factors. All queries see the keys from number `whole` to before `end`."""
-        types = [PTR, PTR, PTR, PTR, *([I64] * 7)]
+        """void(call, scores, state, factors, n, t, s, queries, keys, whole, end, early): scores of
+        n keys from s on become weights; maxima and totals of the panel follow, and its sums are to
+        be multiplied by the factors. All queries see the keys from number `whole` to before `end`,
+        the first lanes' none from number `early` on."""
+        types = [PTR, PTR, PTR, PTR, *([I64] * 8)]
         code = Code(self.module, "softmax", types)
-        pointer, scores, state, factors, n, t, s, queries, keys, whole, end = code.args
+        pointer, scores, state, factors, n, t, s, queries, keys, whole, end, early = code.args
         call = Record(code, CALL, pointer)
         parts, cols, lanes = self.parts, self.parts.cols, self.parts.lanes
         vectors = range(parts.tile.vectors)
-        self._hide(code, call, scores, (whole, end, n), t, s, queries, keys)
+        halves = ((code.i64(0), early, 0), (early, n, 1))
+        self._hide(code, call, scores, (whole, end, n), early, t, s, queries, keys)
         old = [parts.load(code, state, v * lanes) for v in vectors]
         top = [code.variable(parts.vec, x) for x in old]
-        with code.range(0, n) as j:
-            for v in vectors:
-                x = parts.load(code, scores, j * cols + v * lanes)
-                top[v].set(parts.largest(code, x, top[v].get()))
+        for start, stop, skipped in halves:
+            with code.range(start, stop) as j:
+                for v in vectors[skipped:]:
+                    x = parts.load(code, scores, j * cols + v * lanes)
+                    top[v].set(parts.largest(code, x, top[v].get()))
         base2, zero = 1 / math.log(2), parts.value(0.0)
         scale = parts.value(base2) if self.pairs else parts.scale(code, call, base2)
         shift: list[ir.Value] = []
@@ -275,11 +278,14 @@ class Forward:
             factor.append(weight(old[v], v))
             parts.store(code, factor[v], factors, v * lanes)
             total.append(code.variable(parts.vec, zero))
-        with code.range(0, n) as j:
-            for v in vectors:
-                x = weight(parts.load(code, scores, j * cols + v * lanes), v)
-                parts.store(code, x, scores, j * cols + v * lanes)
-                total[v].set(code.b.fadd(total[v].get(), x))
+        for start, stop, skipped in halves:
+            with code.range(start, stop) as j:
+                for v in vectors[skipped:]:
+                    x = weight(parts.load(code, scores, j * cols + v * lanes), v)
+                    parts.store(code, x, scores, j * cols + v * lanes)
+                    total[v].set(code.b.fadd(total[v].get(), x))
+                if skipped:
+                    parts.store(code, zero, scores, j * cols)
         for v in vectors:
             before = parts.load(code, state, cols + v * lanes)
             after = parts.fma(code, before, factor[v], total[v].get())
@@ -287,10 +293,11 @@ class Forward:
         code.ret()
         return code.function
 
-    def _hide(self, code: Code, call: Record, scores: ir.Value, seen: tuple[Int, Int, Int], t: Int,
-              s: Int, queries: Int, keys: Int) -> None:  # fmt: skip
+    def _hide(self, code: Code, call: Record, scores: ir.Value, seen: tuple[Int, Int, Int],
+              early: Int, t: Int, s: Int, queries: Int, keys: Int) -> None:  # fmt: skip
         """-inf where a query (a lane) doesn't see a key (a row). seen: the first key that all
-        queries see, the one behind the last of these, and how many keys there are"""
+        queries see, the one behind the last of these, and how many keys there are; those from
+        `early` on are left as they are in the first lanes"""
         parts, low_lanes, high_lanes = self.parts, [], []
         b = code.b
         zero, end = parts.number(code, code.i64(0)), parts.number(code, keys)
@@ -305,15 +312,17 @@ class Forward:
             low_lanes.append(low)
             high_lanes.append(b.select(there, high, zero))
         whole, behind, n = seen
-        with code.range(0, whole + n - behind) as i:
-            j = (i < whole).select(i, i - whole + behind)
-            key = parts.number(code, s + j)
-            for v in range(parts.tile.vectors):
-                inside = b.and_(b.icmp_signed(">=", key, low_lanes[v]),
-                                b.icmp_signed("<", key, high_lanes[v]))  # fmt: skip
-                at = j * parts.cols + v * parts.lanes
-                x = b.select(inside, parts.load(code, scores, at), parts.value(-math.inf))
-                parts.store(code, x, scores, at)
+        both = early.min(whole) + (early - behind).max(0)
+        for start, stop, skipped in ((code.i64(0), both, 0), (both, whole + n - behind, 1)):
+            with code.range(start, stop) as i:
+                j = (i < whole).select(i, i - whole + behind)
+                key = parts.number(code, s + j)
+                for v in range(skipped, parts.tile.vectors):
+                    inside = b.and_(b.icmp_signed(">=", key, low_lanes[v]),
+                                    b.icmp_signed("<", key, high_lanes[v]))  # fmt: skip
+                    at = j * parts.cols + v * parts.lanes
+                    x = b.select(inside, parts.load(code, scores, at), parts.value(-math.inf))
+                    parts.store(code, x, scores, at)
 
     def _finish(self, code: Code, call: Record, b: _Place, to: _Memory, p: Int, row: Int) -> None:
         """Results and statistics of a panel; queries without keys give 0, and +inf and 0."""
