@@ -25,6 +25,8 @@ class Late:
         self._module: Any = None
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked by what looks at all that a module has
+            raise AttributeError(name)
         if self._module is None:
             self._module = fork.import_module(self._name)
         return getattr(self._module, name)

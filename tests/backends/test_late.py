@@ -1,5 +1,6 @@
 """Modules that are imported when they are used."""
 
+import inspect
 import subprocess
 import sys
 
@@ -29,6 +30,13 @@ def test_the_module_is_imported_at_its_use():
     finally:
         if before is not None:
             sys.modules[name] = before
+
+
+def test_a_look_at_it_imports_nothing():
+    """Tools that walk through a module's names ask each what it wraps, and what it is called."""
+    module = Late("funcgrad.backends.no_such_module")
+    assert not hasattr(module, "__wrapped__")
+    assert inspect.unwrap(module) is module
 
 
 def test_names_are_read_at_each_use(monkeypatch):
