@@ -34,7 +34,7 @@ _RUNNING = {
     "cumlogsumexp": "logaddexp",
 }  # fmt: skip
 # How many rows have their running sums side by side, unless they are SHORT.
-ABREAST, SHORT = 4, 256
+ABREAST, SHORT = 4, 32
 
 
 def _dynamic_update_slice(k: SpecialKernel, eqn: Eqn) -> Written:

@@ -1,4 +1,5 @@
-"""Scatters as loops: windows that are columns, and those that overlap, in any number of threads."""
+"""Scatters as loops: windows that are columns, and those that overlap, in any number of threads;
+and running sums of rows side by side."""
 
 import numpy as np
 import pytest
@@ -52,3 +53,12 @@ def test_windows_that_overlap(how, rng):
     x, y = rng.standard_normal((90, 4, 8), "f"), rng.standard_normal((50, 60, 4), "f")
     i = np.stack([rng.integers(0, 8, 50), rng.integers(0, 30, 50)], 1)
     same(lambda x, i, y: f(x, i, y, both), x, i, y)
+
+
+@pytest.mark.parametrize("how", ["cumsum", "cumprod", "cummax", "cummin"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums_of_rows_side_by_side(how, reverse, rng):
+    for shape in ((8, 31), (4, 32), (3, 12, 33), (6, 100), (1, 300)):
+        x = rng.integers(-3, 4, shape).astype("float32")
+        x[0, 0] = np.nan if how.startswith("cumm") else x[0, 0]
+        same(lambda x: getattr(lax, how)(x, axis=x.ndim - 1, reverse=reverse), x)
