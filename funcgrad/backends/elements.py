@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.equations import Equations
 from funcgrad.backends.lowered import lowered
 from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
@@ -61,10 +62,10 @@ elements_p = lowered(
 )
 
 
-def element_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+def element_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     """A "scatter" or "scatter_add" of many single elements; None if it is another one.
 
-    flat: the flattener of `normalize`, to which equations are added
+    flat: to which equations are added
     """
     x, indices, updates = ins
     n, aval, numbers = updates.aval.size, x.aval, eqn.params["dimension_numbers"]
@@ -91,13 +92,15 @@ def element_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     return flat.add(add, [x, flat.reduce(sum_p, sums, [0])], aval.strong())
 
 
-def _unwrapped(flat: Any, indices: Atom, shape: tuple[int, ...]) -> Atom | None:
+def _unwrapped(flat: Equations, indices: Atom, shape: tuple[int, ...]) -> Atom | None:
     """Of indices into one axis the int32 ones that the user gave, if these are what negative ones
     among them mean, `where(i < 0, i + size, i)`: one pass over them less. None if not."""
     if len(shape) != 1 or indices.aval.dtype != INT32:
         return None
     wrapped = flat.reshaped.get(indices, indices)
-    made = {v: e for e in flat.eqns if e.prim in (select_n_p, lt, add) for v in e.outs}
+    made: dict[Atom, Eqn] = {
+        v: e for e in flat.eqns if e.prim in (select_n_p, lt, add) for v in e.outs
+    }
     choice = made.get(wrapped)
     if choice is None or choice.prim is not select_n_p:
         return None
@@ -112,7 +115,11 @@ def _unwrapped(flat: Any, indices: Atom, shape: tuple[int, ...]) -> Atom | None:
 
 
 def positions_of(
-    flat: Any, indices: Atom, shape: tuple[int, ...], numbers: ScatterDimensionNumbers, clips: bool
+    flat: Equations,
+    indices: Atom,
+    shape: tuple[int, ...],
+    numbers: ScatterDimensionNumbers,
+    clips: bool,
 ) -> Atom | None:
     """Where windows of one element lie, as int32 (n,): -1 of those that are dropped. None where
     indices are of a dtype that has no such conversion."""

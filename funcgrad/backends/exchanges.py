@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.backends.equations import Equations
 from funcgrad.backends.lowered import lowered
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
@@ -81,7 +82,9 @@ def _axes(eqn: Eqn) -> tuple[tuple, int]:
     return tuple(n for n in names if axis_size(n) != 1), axis_size(names)
 
 
-def _exchange(flat: Any, eqn: Eqn, x: Atom, kind: str, op: str = "sum", perm: tuple = ()) -> Atom:
+def _exchange(
+    flat: Equations, eqn: Eqn, x: Atom, kind: str, op: str = "sum", perm: tuple = ()
+) -> Atom:
     names, size = _axes(eqn)
     params: dict[str, Any] = {
         "kind": kind,
@@ -94,7 +97,7 @@ def _exchange(flat: Any, eqn: Eqn, x: Atom, kind: str, op: str = "sum", perm: tu
 
 
 def _reduction(op: str, local: Primitive | None) -> Callable:
-    def rewrite(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
+    def rewrite(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
         (x,) = ins
         if not _axes(eqn)[0]:
             return x
@@ -107,24 +110,24 @@ def _reduction(op: str, local: Primitive | None) -> Callable:
     return rewrite
 
 
-def _to_front(flat: Any, x: Atom, axis: int) -> Atom:
+def _to_front(flat: Equations, x: Atom, axis: int) -> Atom:
     rest = [i for i in range(x.aval.ndim) if i != axis]
     return flat.transpose(x, [axis, *rest])
 
 
-def _from_front(flat: Any, x: Atom, axis: int) -> Atom:
+def _from_front(flat: Equations, x: Atom, axis: int) -> Atom:
     order = list(range(1, x.aval.ndim))
     order.insert(axis, 0)
     return flat.transpose(x, order)
 
 
-def _cut(flat: Any, x: Atom, axis: int, n: int) -> Atom:
+def _cut(flat: Equations, x: Atom, axis: int, n: int) -> Atom:
     """An axis as n blocks and what is in them."""
     shape = x.aval.shape
     return flat.reshape(x, (*shape[:axis], n, shape[axis] // n, *shape[axis + 1 :]))
 
 
-def _all_gather(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
+def _all_gather(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
     (x,), axis = ins, eqn.params["axis"]
     shape = eqn.outs[0].aval.shape
     if not _axes(eqn)[0]:
@@ -133,7 +136,7 @@ def _all_gather(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
     return flat.reshape(parts, shape)
 
 
-def _psum_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
+def _psum_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
     (x,), axis = ins, eqn.params["axis"]
     names, size = _axes(eqn)
     if not names:
@@ -146,7 +149,7 @@ def _psum_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
     )
 
 
-def _all_to_all(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
+def _all_to_all(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
     (x,), split, concat = ins, eqn.params["split"], eqn.params["concat"]
     names, size = _axes(eqn)
     if not names:
@@ -156,7 +159,7 @@ def _all_to_all(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
     return flat.reshape(parts, eqn.outs[0].aval.shape)
 
 
-def _ppermute(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
+def _ppermute(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
     (x,) = ins
     perm = eqn.params["perm"]
     if not _axes(eqn)[0]:
@@ -165,7 +168,7 @@ def _ppermute(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
     return _exchange(flat, eqn, x, "permute", perm=perm)
 
 
-def _axis_index(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
+def _axis_index(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
     names, size = _axes(eqn)
     aval = ShapedArray((), np.int32)
     if not names:
@@ -173,7 +176,7 @@ def _axis_index(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
     return flat.add(lane_p, [], aval, axis_name=names, size=size)
 
 
-def _start(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
+def _start(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
     """The first part of a collective in two parts does all of it: a CPU gains nothing by waiting
     elsewhere."""
     p = eqn.params

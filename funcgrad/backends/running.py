@@ -8,10 +8,10 @@ depend on the number of threads.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.equations import Equations
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
@@ -39,7 +39,7 @@ _HOW: dict[str, tuple] = {
 OPS = tuple(_HOW)
 
 
-def running(flat: Any, e: Eqn, ins: list[Atom]) -> Atom | None:
+def running(flat: Equations, e: Eqn, ins: list[Atom]) -> Atom | None:
     """The equation of a running sum (one of `OPS`) in parts; None where it is to stay as it is."""
     (x,), shape, axis = ins, ins[0].aval.shape, e.params["axis"]
     n, reverse = shape[axis], e.params["reverse"]
@@ -56,11 +56,11 @@ def running(flat: Any, e: Eqn, ins: list[Atom]) -> Atom | None:
     # What comes before each part: the running totals, one further on.
     none = Literal(np.array(neutral(dtype), dtype), ShapedArray((), dtype))
     shift = ((0, 0, 0), (-1, 1, 0) if reverse else (1, -1, 0))
-    before = flat.add(pad_p, [totals, none], totals.aval, padding_config=shift)
+    before: Atom = flat.add(pad_p, [totals, none], totals.aval, padding_config=shift)
     before = flat.broadcast(before, cut.shape, (0, 1))
     places = flat.add(iota_p, [], ShapedArray(cut.shape, INT32), dtype=INT32, shape=cut.shape,
                       dimension=2)  # fmt: skip
-    end = Literal(np.array(n // parts - 1 if reverse else 0, INT32), ShapedArray((), INT32))
+    end: Atom = Literal(np.array(n // parts - 1 if reverse else 0, INT32), ShapedArray((), INT32))
     end = flat.broadcast(end, cut.shape, ())
     first = flat.add(eq, [places, end], ShapedArray(cut.shape, BOOL))
     begun = flat.add(select_n_p, [first, x, flat.add(combine, [before, x], cut)], cut)

@@ -8,10 +8,10 @@ reads it; the scatter would write zeros, then the update, and be read again.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.equations import Equations
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Var
@@ -25,10 +25,10 @@ BOOL, INT64, FLOAT32 = map(np.dtype, ("bool", "int64", "float32"))
 FEW = 16  # updates, of which an element loses little where it is rounded after each
 
 
-def single_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+def single_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     """A "scatter" or "scatter_add" as a selection; None if it isn't one of the module's kind.
 
-    flat: the flattener of `normalize`, to which equations are added
+    flat: to which equations are added
     """
     operand, indices, updates = ins
     numbers = eqn.params["dimension_numbers"]
@@ -55,12 +55,12 @@ def single_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     return flat.add(select_n_p, [here, operand, value], operand.aval)
 
 
-def wide_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> tuple[Eqn, list[Atom]] | None:
+def wide_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> tuple[Eqn, list[Atom]] | None:
     """A "scatter_add" or "scatter_mul" of narrow floats as one of float32, which is to be rounded
     at the end: sums that are rounded after each update stick at 256 (bfloat16) or 2048. None where
     few updates can meet.
 
-    flat: the flattener of `normalize`, to which equations are added
+    flat: to which equations are added
     """
     operand, indices, updates = ins
     if operand.aval.dtype not in HALVES or eqn.params["unique_indices"]:
@@ -72,7 +72,7 @@ def wide_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> tuple[Eqn, list[Atom]]
     return Eqn(eqn.prim, wide, [out], eqn.params, eqn.source, eqn.scopes), wide
 
 
-def _placed(flat: Any, x: Atom, axes: list[int], shape: tuple[int, ...]) -> Atom:
+def _placed(flat: Equations, x: Atom, axes: list[int], shape: tuple[int, ...]) -> Atom:
     """Broadcast to a shape of which these are x's axes, but those of size 1 that it has besides."""
     kept = flat.reshape(x, tuple(shape[i] for i in axes))
     order = sorted(range(len(axes)), key=lambda i: axes[i])
