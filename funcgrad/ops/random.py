@@ -17,6 +17,7 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.errors import DTypeError
 from funcgrad.ops.base import batch_front, broadcast_p
 from funcgrad.ops.families import common_shape
+from funcgrad.ops.folds import is_away
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
@@ -29,6 +30,9 @@ def _impl(xp: Any, key0: Any, key1: Any, x0: Any, x1: Any) -> list:
     keys = (key0, key1, key0 ^ key1 ^ np.uint32(PARITY))
     x0 = x0 + keys[0]
     x1 = x1 + keys[1]
+    if is_away(x0):
+        # NumPy's scalars give way to arrays in what follows, CuPy's don't.
+        x0, x1 = [xp.array(x) for x in xp.broadcast_arrays(x0, x1)]
     # From here on in place: large arrays are in the caches then, and need no new pages.
     for i in range(5):
         for r in ROTATIONS[i % 2]:
