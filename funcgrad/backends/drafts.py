@@ -115,6 +115,7 @@ class Drafter:
         return self.arrays[id(x)][1]
 
     def held(self, aval: ShapedArray, value: np.ndarray) -> Tensor:
+        """A constant of the program, in the dtype of its type."""
         self.constants.append(np.ascontiguousarray(value.astype(aval.dtype)))
         return Tensor(aval, Ref("constant", len(self.constants) - 1))
 

@@ -131,6 +131,7 @@ class Emitter:
             self.hints.append(STAYS)
 
     def run(self, name: str) -> Emitted:
+        """The function, under a name; once an emitter."""
         shared = self.plan.lead > 0
         params = self._params()
         if shared:
