@@ -58,6 +58,8 @@ JOB = (
     # The block in hand of the packed way: offsets and sizes, packed operands, tiling.
     "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
     "a_parts", "mt", "nt", "row_tiles", "prepacked", "by_rows",
+    # How many panels of A are taken, from the front and (in the upper half) from the back.
+    "taken",
     # Where the sums in c are to be rounded to, beside or (if "out_add") on what is there; 0 if they
     # aren't, or are already. Whether each tile's are when it is done.
     *OUT, "rounds",
@@ -98,17 +100,18 @@ class Record:
     def __init__(self, code: Code, fields: tuple[str, ...], pointer: ir.Value):
         self.code, self.fields, self.pointer = code, fields, pointer
 
-    def _slot(self, name: str) -> ir.Value:
+    def place(self, name: str) -> ir.Value:
+        """Where a word is."""
         return self.code.at(self.pointer, self.fields.index(name), I64)
 
     def __getitem__(self, name: str) -> Int:
-        return self.code.load(self._slot(name), I64)
+        return self.code.load(self.place(name), I64)
 
     def pointer_at(self, name: str) -> ir.Value:
-        return self.code.load(self._slot(name), PTR)
+        return self.code.load(self.place(name), PTR)
 
     def __setitem__(self, name: str, value: Int | ir.Value | int) -> None:
-        self.code.store(I64(value) if isinstance(value, int) else value, self._slot(name))
+        self.code.store(I64(value) if isinstance(value, int) else value, self.place(name))
 
 
 class Way:

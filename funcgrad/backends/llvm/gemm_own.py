@@ -24,6 +24,7 @@ COLUMN_TASKS = 32  # a thread, about
 AHEAD = 24  # steps along k that memory is asked for before it is copied
 ROWS_AHEAD = 64  # the same of rows that are contiguous along k
 PIECE = 16  # elements of such a row that are copied in one step; rows of a tile are no more
+BEHIND = 1 << 32  # what counts as a panel that is taken from the back
 PART_PANELS = 4  # of A, that a task of columns has at least, to read what it packed again
 
 
@@ -41,14 +42,14 @@ class Own:
 
     def sides(
         self, code: Code, job: Record, several: Bool, in_rows: Bool, no: Int, ko: Int
-    ) -> tuple[Bool, Bool]:
-        """Whether tasks pack their rows of A, or else their columns of B.
+    ) -> tuple[Bool, Bool, Bool]:
+        """Whether tasks pack their rows of A, and each all of B, too; or else their columns of B.
 
         several: whether a tile hasn't all rows; in_rows: whether b is contiguous along them
         """
-        tile, m = self.tile, job["m"]
+        tile, m, never = self.tile, job["m"], Bool(code, ir.IntType(1)(0))
         if self.parts.narrow:
-            return self._never(code), self._never(code)
+            return never, never, never
         plain, panels = several & job["a_rows"].eq(0), m.ceil_div(tile.rows)
         caches = self.parts.target.caches
         kept = caches.l2 // self.fmt.acc_bytes
@@ -57,10 +58,13 @@ class Own:
         far = max(kept, min(4 * caches.l2, caches.l3 // 8) // self.fmt.acc_bytes) if tall else kept
         enough = self.parts.threads(code) * ROW_PANELS
         rows = plain & (panels >= enough) & (no * ko <= far)
+        # Columns of B would have to be turned by each.
+        both = rows & in_rows & (no * ko <= kept)
         if not self.copies:
-            return rows, self._never(code)
+            return rows, both, never
         columns = plain & in_rows & ~rows & (m * ko <= kept) & (no >= 2 * m)
-        return rows, columns & (no >= COLUMN_PANELS * tile.cols) & (panels >= PART_PANELS)
+        columns = columns & (no >= COLUMN_PANELS * tile.cols) & (panels >= PART_PANELS)
+        return rows, both, columns
 
     def column_tasks(self, code: Code, job: Record, a_panels: Int, b_panels: Int) -> Int:
         """Sets how many rows a task of one panel of B has; returns the number of tasks."""
@@ -70,45 +74,96 @@ class Own:
         return job["row_tiles"] * b_panels
 
     def rows_task(self) -> ir.Function:
-        """Multiplies with all of B the rows of panels [begin, end) of A."""
+        """Multiplies panels of A with all of B, one after the other while there are any.
+
+        Each of the tasks [begin, end), as many as there are threads, packs a B that isn't for
+        itself, with the first panel that it has: what another core has written would come from
+        there line by line.
+        """
         block = _Block(self, "rows_task")
         code, job, tile, m = block.code, block.job, self.tile, block.m
-        room = self.parts.panel_elements(tile.rows, block.kc)
-        own = code.call(self.parts.take, room * self.fmt.acc_bytes)
-        first_j = code.i64(0)
-        with code.range(code.args[1], code.args[2]) as t:
-            i, end = t * tile.rows, (t * tile.rows + tile.rows).min(m)
-            with code.range(0, block.k, block.kc) as pc:
-                kl, start = (block.k - pc).min(block.kc), code.variable(I64, first_j)
-
-                def pack(i: Int = i, end: Int = end, pc: Int = pc, kl: Int = kl) -> None:
-                    self.pack(code, job, "a", own, (i, end), (pc, kl), code.i64(0))
-
-                if self.copies and tile.masks:
-                    rs, cs = job["a_rs"], job["a_cs"]
-                    whole = (m - i >= tile.rows) & (block.n >= tile.cols)
-                    with code.either((rs.eq(1) | cs.eq(1)) & whole) as (yes, no):
-                        with yes:
-                            offset = (job["ko"] + pc) * cs + (job["ic"] + i) * rs
-                            a = code.at(job.pointer_at("a"), offset, self.fmt.storage)
-                            b = block.b_panel(first_j, pc)
-                            arguments = block.arguments(i, first_j, pc, kl, a, b)
-                            with code.either(rs.eq(1)) as (lines, rows):
-                                with lines:
-                                    kernel = packing(self.parts.kernels, "a")
-                                    code.call(kernel, cs, own, *arguments)
-                                with rows:
-                                    kernel = packing_rows(self.parts.kernels)
-                                    code.call(kernel, rs, own, *arguments)
-                            start.set(I64(tile.cols))
-                        with no:
-                            pack()
-                else:
-                    pack()
-                with code.range(Int(code, start.get()), block.n, tile.cols) as j:
-                    b = block.b_panel(j, pc)
-                    self.multiply(code, block.arguments(i, j, pc, kl, own, b))
+        size, panels, shared = self.fmt.acc_bytes, m.ceil_div(tile.rows), job["prepacked"]
+        own = code.call(self.parts.take, self.parts.panel_elements(tile.rows, block.kc) * size)
+        room = block.n.ceil_div(tile.cols) * job["pb_step"] * size
+        mine = code.call(self.parts.take, shared.ne(0).select(0, room))
+        block.pb = shared.ne(0).pick(block.pb, mine)
+        packed = code.variable(I64, shared)
+        with code.range(code.args[1], code.args[2]) as t, code.loop() as (turn, done):
+            panel, some = self._next_panel(code, job, t.eq(0), panels)
+            code.b.cbranch(some.value, turn, done)
+            code.b.position_at_end(turn)
+            i = panel * tile.rows
+            fresh = Int(code, packed.get()).eq(0)
+            with code.range(0, block.k, block.kc) as pc, code.either(fresh) as (first, later):
+                with first:
+                    self._packing_all(block, own, i, pc)
+                with later:
+                    self._packing_rows(block, own, i, pc)
+            packed.set(I64(1))
+        code.call(self.parts.give, mine)
         return block.end(own)
+
+    def _next_panel(self, code: Code, job: Record, front: Bool, panels: Int) -> tuple[Int, Bool]:
+        """The panel of A that a task takes next, from the front or the back, and whether there is
+        one: the pool gives its chunks so, too."""
+        step = front.select(1, BEHIND)
+        taken = Int(code, code.b.atomic_rmw("add", job.place("taken"), step.value, "monotonic"))
+        before, behind = taken % BEHIND, taken // BEHIND
+        return front.select(before, panels - 1 - behind), before + behind < panels
+
+    def _packing_all(self, block: _Block, own: ir.Value, i: Int, pc: Int) -> None:
+        """Multiplies rows from i on, along k from pc on, and packs them before, and B meanwhile."""
+        code, job, tile = block.code, block.job, self.tile
+        kl, end = (block.k - pc).min(block.kc), (i + tile.rows).min(block.m)
+        self.pack(code, job, "a", own, (i, end), (pc, kl), code.i64(0))
+        in_rows = job["b_cs"].eq(1) & job["b_cols"].eq(0) & (block.m - i >= tile.rows)
+        with code.range(0, block.n, tile.cols) as j:
+            panel = block.b_panel(j, pc)
+
+            def pack(j: Int = j, panel: ir.Value = panel) -> None:
+                columns = (j, (j + tile.cols).min(block.n))
+                self.pack(code, job, "b", panel, columns, (pc, kl), code.i64(0))
+                self.multiply(code, block.arguments(i, j, pc, kl, own, panel))
+
+            if self.copies and tile.masks:
+                with code.either(in_rows & (block.n - j >= tile.cols)) as (yes, no):
+                    with yes:
+                        source = block.source("b", j, pc)
+                        arguments = block.arguments(i, j, pc, kl, own, source)
+                        code.call(packing(self.parts.kernels, "b"), job["b_rs"], panel, *arguments)
+                    with no:
+                        pack()
+            else:
+                pack()
+
+    def _packing_rows(self, block: _Block, own: ir.Value, i: Int, pc: Int) -> None:
+        """The same where B is packed: the first tile packs the rows meanwhile."""
+        code, job, tile = block.code, block.job, self.tile
+        kl, end = (block.k - pc).min(block.kc), (i + tile.rows).min(block.m)
+        start = code.variable(I64, I64(0))
+
+        def pack() -> None:
+            self.pack(code, job, "a", own, (i, end), (pc, kl), code.i64(0))
+
+        if self.copies and tile.masks:
+            rs, cs, first_j = job["a_rs"], job["a_cs"], code.i64(0)
+            whole = (block.m - i >= tile.rows) & (block.n >= tile.cols)
+            with code.either((rs.eq(1) | cs.eq(1)) & whole) as (yes, no):
+                with yes:
+                    a, b = block.source("a", i, pc), block.b_panel(first_j, pc)
+                    arguments = block.arguments(i, first_j, pc, kl, a, b)
+                    with code.either(rs.eq(1)) as (lines, rows):
+                        with lines:
+                            code.call(packing(self.parts.kernels, "a"), cs, own, *arguments)
+                        with rows:
+                            code.call(packing_rows(self.parts.kernels), rs, own, *arguments)
+                    start.set(I64(tile.cols))
+                with no:
+                    pack()
+        else:
+            pack()
+        with code.range(Int(code, start.get()), block.n, tile.cols) as j:
+            self.multiply(code, block.arguments(i, j, pc, kl, own, block.b_panel(j, pc)))
 
     def columns_task(self) -> ir.Function:
         """Multiplies with their rows of A the panels of B of tasks [begin, end)."""
@@ -125,8 +180,7 @@ class Own:
                 whole = (i1 - i0 >= tile.rows) & (block.n - j >= tile.cols)
                 with code.either(whole) as (yes, no):
                     with yes:
-                        offset = (job["ko"] + pc) * b_rs + job["jc"] + j
-                        b = code.at(job.pointer_at("b"), offset, self.fmt.storage)
+                        b = block.source("b", j, pc)
                         arguments = block.arguments(i0, j, pc, kl, block.a_panel(i0, pc), b)
                         code.call(packing(self.parts.kernels, "b"), b_rs, own, *arguments)
                         start.set(i0 + tile.rows)
@@ -137,9 +191,6 @@ class Own:
                     ap = block.a_panel(i, pc)
                     self.multiply(code, block.arguments(i, j, pc, kl, ap, own))
         return block.end(own)
-
-    def _never(self, code: Code) -> Bool:
-        return Bool(code, ir.IntType(1)(0))
 
 
 class _Block:
@@ -154,18 +205,27 @@ class _Block:
         self.c = self.code.at(job.pointer_at("c"), start, own.fmt.acc)
         self.add = job["add"] + job["ko"]
         self.kc = equal_parts(self.k, own.tile.kc, 2)
+        self.pb = job.pointer_at("pb")
+
+    def source(self, side: str, i: Int, pc: Int) -> ir.Value:
+        """Where rows of A, or columns of B, from i on lie at pc of k."""
+        start, across = ("ic", "a_rs") if side == "a" else ("jc", "b_cs")
+        along = "a_cs" if side == "a" else "b_rs"
+        job = self.job
+        offset = (job["ko"] + pc) * job[along] + (job[start] + i) * job[across]
+        return self.code.at(job.pointer_at(side), offset, self.own.fmt.storage)
 
     def a_panel(self, i: Int, pc: Int) -> ir.Value:
         """Where rows from i on lie packed, at pc of k."""
-        return self._panel("pa", i // self.own.tile.rows, pc, self.own.tile.rows)
+        return self._panel(self.job.pointer_at("pa"), "pa_step", i, pc, self.own.tile.rows)
 
     def b_panel(self, j: Int, pc: Int) -> ir.Value:
         """Where columns from j on lie packed, at pc of k."""
-        return self._panel("pb", j // self.own.tile.cols, pc, self.own.tile.cols)
+        return self._panel(self.pb, "pb_step", j, pc, self.own.tile.cols)
 
-    def _panel(self, side: str, number: Int, pc: Int, width: int) -> ir.Value:
-        offset = number * self.job[f"{side}_step"] + self.own.tile.depth(pc) * width
-        return self.code.at(self.job.pointer_at(side), offset, self.own.fmt.acc)
+    def _panel(self, base: ir.Value, step: str, i: Int, pc: Int, width: int) -> ir.Value:
+        offset = i // width * self.job[step] + self.own.tile.depth(pc) * width
+        return self.code.at(base, offset, self.own.fmt.acc)
 
     def arguments(self, i: Int, j: Int, pc: Int, kl: Int, a: ir.Value, b: ir.Value) -> tuple:
         """Those of `Kernels.packed`, for the tile of C at (i, j)."""

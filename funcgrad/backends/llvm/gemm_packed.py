@@ -231,13 +231,16 @@ class Packed:
         # What is contiguous along panels is read in one go by packing all of it.
         in_rows = job["b_cs"].eq(1) & job["b_cols"].eq(0)
         several = (m > OWN_ROWS // tile.rows * tile.rows) | in_rows
-        job["prepacked"] = several.select(1, 0)
-        own_rows, own_columns = self.own.sides(code, job, several, in_rows, no, ko)
+        own_rows, own_both, own_columns = self.own.sides(code, job, several, in_rows, no, ko)
+        shared = several & ~own_columns & ~own_both
+        job["prepacked"] = (several & ~own_both).select(1, 0)
+        # Tasks pack B in parts of k, and what packing writes behind the last one is a panel's, too.
+        behind = own_both.select(2 * tile.lanes, 0)
         mo = own_rows.select(m, mo)
         pa_bytes = mo // tile.rows * room(tile.rows, ko) * size
         pb_bytes = no // tile.cols * room(tile.cols, ko) * size
         pa = code.call(self.parts.take, own_rows.select(0, pa_bytes))
-        pb = code.call(self.parts.take, (several & ~own_columns).select(pb_bytes, 0))
+        pb = code.call(self.parts.take, shared.select(pb_bytes, 0))
         job["pa"], job["pb"] = pa, pb
         # A tile whose sums are whole after one block of k is rounded while they are at hand.
         rounds = job["out"].ne(0) & (k <= ko) if self.parts.narrow else None
@@ -248,11 +251,11 @@ class Packed:
             a_panels, b_panels = ml.ceil_div(tile.rows), nl.ceil_div(tile.cols)
             for name, value in {"jc": jc, "ic": ic, "ko": kk, "nl": nl, "ml": ml, "kl": kl}.items():
                 job[name] = value
-            job["pa_step"], job["pb_step"] = room(tile.rows, kl), room(tile.cols, kl)
+            job["pa_step"], job["pb_step"] = room(tile.rows, kl), room(tile.cols, kl + behind)
             a_parts = own_rows.select(0, self._parts(code, job, "a", a_panels))
             job["a_parts"] = a_parts
             # B's are there from the first rows on.
-            fresh = several & ic.eq(0) & ~own_columns
+            fresh = shared & ic.eq(0)
             parts = a_parts + fresh.select(self._parts(code, job, "b", b_panels), 0)
             serial = ml * nl * kl < SERIAL_WORK
             self.parts.loop(code, pack_task, code.args[0], parts, serial.select(parts, 1))
@@ -287,7 +290,8 @@ class Packed:
             return
         with code.either(own[0]) as (rows, other):
             with rows:
-                loop(self.own.rows_task(), a_panels)
+                job["taken"] = 0
+                loop(self.own.rows_task(), self.parts.threads(code).min(a_panels))
             with other:
                 if not self.own.copies:
                     by_tiles()

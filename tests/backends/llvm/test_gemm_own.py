@@ -20,7 +20,7 @@ from funcgrad.backends.llvm.target import Target
 BF16 = np.dtype(ml_dtypes.bfloat16)
 # Tasks are rows of the first, columns of the others, wherever caches are as large as is usual.
 SIZES = [
-    (1500, 60, 70), (1451, 97, 333), (1920, 64, 1030), (1345, 31, 40), (2300, 45, 2100),
+    (1500, 60, 70), (1451, 97, 333), (1920, 64, 1030), (1345, 31, 40), (2300, 45, 2000),
     (70, 1100, 90), (61, 531, 1100), (100, 2200, 40), (57, 600, 2300),
     # B beyond a core's second cache: of tall products, and of others that read it in place.
     (910, 601, 1025), (301, 509, 1009),
