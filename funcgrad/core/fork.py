@@ -89,10 +89,11 @@ def beside(work: Callable[[], Any]) -> None:
         finally:
             _end(mark)
 
-    # Threads that begin when the interpreter has waited for the others would be killed.
+    # Threads that begin when the interpreter has waited for the others would be killed, and so would
+    # be daemons, which the threads of a daemon are unless they are told otherwise.
     if threading.main_thread().is_alive():
         try:
-            return threading.Thread(target=run).start()
+            return threading.Thread(target=run, daemon=False).start()
         except RuntimeError:
             pass
     _end(mark)
@@ -107,9 +108,11 @@ def _begin(what: Hashable) -> None:
 
 def _end(what: Hashable) -> None:
     with _change:
-        _undivided[what] -= 1
-        if not _undivided[what]:
+        # In one step: a signal's exception between two would leave what is over.
+        if _undivided[what] == 1:
             del _undivided[what]
+        else:
+            _undivided[what] -= 1
         _change.notify_all()
 
 

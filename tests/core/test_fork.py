@@ -99,7 +99,10 @@ threading.Thread.start = start
 def fail():
     raise ValueError("it is shown")
 fork.beside(fail)
-fork.beside(lambda: (time.sleep(0.1), print("last")))
+# Threads inherit from who begins them that nobody waits for them, unless they are told otherwise.
+last = lambda: (time.sleep(0.1), print("last"))
+threading.Thread(target=fork.beside, args=(last,), daemon=True).start()
+time.sleep(0.05)
 """
 
 
