@@ -89,8 +89,8 @@ def beside(work: Callable[[], Any]) -> None:
         finally:
             _end(mark)
 
-    # Threads that begin when the interpreter has waited for the others would be killed, and so would
-    # be daemons, which the threads of a daemon are unless they are told otherwise.
+    # Threads that begin when the interpreter has waited for the others would be killed. So would
+    # daemons be, and what a daemon begins is one, unless it is told otherwise.
     if threading.main_thread().is_alive():
         try:
             return threading.Thread(target=run, daemon=False).start()
