@@ -15,6 +15,8 @@ from funcgrad.transforms.attention import attention_and_empty
 from funcgrad.transforms.attention_operands import Given, wide_dtype
 from funcgrad.transforms.recorded import recorded
 
+_LEAST_SCALE = float(np.finfo(np.float32).tiny)
+
 
 @recorded
 def dot_product_attention(
@@ -68,7 +70,8 @@ def dot_product_attention(
         return fnp.zeros_like(query if batched else query[0])
     query, key, value = (x.astype(dtype) for x in (query, key, value))
     scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
-    if not (isinstance(scale, int | float) and 0 < scale < math.inf):
+    # A scale that float32 rounds to 0 would make NaN of what is hidden by -inf.
+    if not (isinstance(scale, int | float) and _LEAST_SCALE < scale < math.inf):
         query, scale = (query * scale).astype(dtype), 1.0
     out, empty = attention_and_empty(query, key, value, given, scale, *window)
     t, s = query.shape[1], key.shape[1]

@@ -174,6 +174,24 @@ def test_nan_of_hidden_keys_stays_there(t, rng):
         np.testing.assert_allclose(f(k), wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 1e-50])
+def test_scales_that_are_not_positive_or_nothing_in_float32(scale, rng):
+    q, k, v = (rng.normal(size=(1, 70, 2, 8)).astype("f4") for _ in "qkv")
+
+    def value(*xs):
+        return nn.dot_product_attention(*xs, scale=scale, is_causal=True)
+
+    def gradients(*xs):
+        return fg.grad(lambda *xs: fnp.sum(value(*xs) ** 2), argnums=(0, 1, 2))(*xs)
+
+    allowed = np.broadcast_to(window(70, 0, 70, 70), (1, 2, 70, 70))
+    wanted = loops(q, k, v, allowed=allowed, scale=scale)
+    for f in (value, fg.jit(value)):
+        np.testing.assert_allclose(f(q, k, v), wanted, rtol=1e-4, atol=1e-5)
+    for got, other in zip(fg.jit(gradients)(q, k, v), gradients(q, k, v), strict=True):
+        np.testing.assert_allclose(got, other, rtol=1e-4, atol=1e-5)
+
+
 def test_rows_without_keys_are_means_that_have_gradients(rng):
     q, k, v = (rng.normal(size=(1, 40, 1, 8)) for _ in "qkv")
     mask = np.zeros((40, 40), bool)
