@@ -14,6 +14,7 @@ from funcgrad.core.array import Array, EvalTrace
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
+from funcgrad.numpy._known import concrete
 from funcgrad.numpy._util import (
     as_dtype,
     broadcast,
@@ -33,12 +34,17 @@ from funcgrad.ops.convert import select
 from funcgrad.ops.families import add
 from funcgrad.ops.shape import broadcasted_iota, iota, reshape
 
+_STATIC_BOUNDS = (
+    "Make it static (static_argnames=), or take a known range and mask it: "
+    "fnp.where(fnp.arange(most) < n, ..., 0)."
+)
+
 
 def _known(name: str, argument: str, value: Any) -> Any:
     """A static number: Python's or numpy's, or that of a 0-d array whose value is known."""
     if isinstance(value, list | tuple) or aval_of(value).shape:
         raise TypeError(f"{name}: {argument} must be a number, got {value!r}")
-    return value if is_scalar(value) else value.item()
+    return value if is_scalar(value) else concrete(name, argument, value, _STATIC_BOUNDS).item()
 
 
 def _kind(value: Any) -> ShapedArray:
@@ -66,22 +72,26 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
         whole = (first, last, 1 if step is None else step)
         if all(type(v) is int and -most < v < most for v in whole) and whole[2]:
             return Array(np.arange(*whole, dtype=kind))
-    given = [v for v in (start, stop, step) if v is not None]
-    known = [_known("arange", a, v) for a, v in zip(("start", "stop", "step"), given, strict=False)]
-    dtype = dtype_or(dtype, promote([_kind(v) for v in given])[0])
+    roles = ("stop" if stop is None else "start", "stop", "step")
+    named = [(r, v) for r, v in zip(roles, (start, stop, step), strict=True) if v is not None]
+    known = [_known("arange", role, v) for role, v in named]
+    chosen, dtype = dtype, dtype_or(dtype, promote([_kind(v) for _, v in named])[0])
     if dtype == dtypes.BOOL or dtypes.is_complex(dtype):
         raise DTypeError(f"arange: need a dtype of real numbers, got {dtype}")
     first, last = (0, known[0]) if stop is None else known[:2]
     by = 1 if step is None else known[-1]
     if not by:
         raise ValueError("arange: step must not be 0")
-    if dtypes.is_integer(dtype):
-        info = dtypes.iinfo(dtype)
-        if not int(info.min) <= first <= int(info.max):
-            raise OverflowError(f"arange: {first} does not fit {dtype}; pass dtype='int64'")
     size = max(0, math.ceil((last - first) / by))
     if dtypes.is_integer(dtype) and isinstance(first, int) and isinstance(by, int):
         size = max(0, -((first - last) // by)) if isinstance(last, int) else size
+    if dtypes.is_integer(dtype):
+        info = dtypes.iinfo(dtype)
+        # In a dtype that was asked for, numbers past its end start again, as in NumPy.
+        ends = (first,) if chosen is not None or not size else (first, first + (size - 1) * by)
+        for end in ends:
+            if not int(info.min) <= end <= int(info.max):
+                raise OverflowError(f"arange: {end} does not fit {dtype}; pass dtype='int64'")
     wide = np.dtype(np.float32) if dtype.itemsize <= 2 and dtypes.is_float(dtype) else dtype
     if dtypes.is_integer(dtype) and not (isinstance(first, int) and isinstance(by, int)):
         wide = np.dtype(np.float64)

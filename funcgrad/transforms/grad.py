@@ -174,7 +174,13 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
 class Pullback(_LinearFunction):
     """A linear program applied backwards; what `vjp` returns, but for its residuals."""
 
-    def __call__(self, residuals: list, ct: Any) -> tuple:
+    def __call__(self, residuals: list, *cotangents: Any) -> tuple:
+        if len(cotangents) != 1:
+            raise TypeError(
+                "vjp: the function that it returned takes one argument, the cotangent, with the "
+                f"structure of the function's result, {self.out_tree}; got {len(cotangents)}"
+            )
+        ct = cotangents[0]
         leaves, given_tree = tree.flatten(ct)
         if given_tree != self.out_tree:
             tree.check_same_structure(

@@ -28,7 +28,13 @@ from funcgrad.ops.compare import lt
 from funcgrad.ops.convert import select_n
 from funcgrad.ops.families import add
 from funcgrad.ops.reduce import reduce_or
-from funcgrad.transforms.arguments import as_array, check_leaves, name_of
+from funcgrad.transforms.arguments import (
+    as_array,
+    avals_of,
+    check_leaves,
+    flatten_outputs,
+    name_of,
+)
 from funcgrad.transforms.batching import BatchAxis, batch_jaxpr
 from funcgrad.transforms.cond import broadcast_lanes, cond
 from funcgrad.transforms.control import (
@@ -139,7 +145,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
 
         def turn(carry: Any, _: Any) -> tuple:
             i, val = carry
-            return (add(i, 1), body_fun(i, val)), None
+            return (add(i, 1), _turn(body_fun, i, val)), None
 
         start_at = Array(np.asarray(start, dtype), weak)
         (_, value), _ = scan(turn, (start_at, init_val), None, length=length, unroll=unroll)
@@ -150,10 +156,19 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
 
     def body(carry: Any) -> Any:
         i, end, val = carry
-        return add(i, 1), end, body_fun(i, val)
+        return add(i, 1), end, _turn(body_fun, i, val)
 
     bounds = [as_type(b, ShapedArray((), dtype, weak)) for b in (lower, upper)]
     return while_loop(test, body, (*bounds, init_val))[2]
+
+
+def _turn(body_fun: Callable, i: Any, val: Any) -> Any:
+    """body_fun(i, val), checked here so that errors name fori_loop and the user's value alone."""
+    out = body_fun(i, val)
+    leaves, in_tree = tree.flatten(val)
+    out_leaves, out_tree = flatten_outputs("fori_loop", body_fun, out)
+    join_carry("fori_loop", in_tree, avals_of(leaves), out_tree, avals_of(out_leaves), val)
+    return out
 
 
 # ---- rules

@@ -256,11 +256,17 @@ def test_arange_dtypes():
         (lambda: fnp.arange(0, 1, 0), ValueError, "step must not be 0"),
         (lambda: fnp.arange(2**40, 2**40 + 2), OverflowError, "int64"),
         (lambda: fnp.arange(1j), DTypeError, "real numbers"),
-        (lambda: fnp.arange([1]), TypeError, "start must be a number"),
-        (lambda: jit(lambda n: fnp.arange(n))(3), ConcretizationError, "unknown"),
+        (lambda: fnp.arange(2**31 - 2, 2**31 + 2), OverflowError, "2147483649 does not fit int32"),
+        (lambda: fnp.arange(2**40), OverflowError, "1099511627775 does not fit int32"),
+        (lambda: fnp.arange(0, -(2**40), -(2**30)), OverflowError, "does not fit int32"),
+        (lambda: fnp.arange([1]), TypeError, "stop must be a number"),
+        (lambda: fnp.arange([1], 2), TypeError, "start must be a number"),
+        (lambda: jit(lambda n: fnp.arange(n))(3), ConcretizationError,
+         r"(?s)arange: .*the value of `stop`.*static_argnames=.*argument n"),
+        (lambda: jit(lambda n: fnp.arange(0, None, n))(3), ConcretizationError, "of `step`"),
         (lambda: fnp.linspace(0, 1, -1), ValueError, "num"),
     ],
-)
+)  # fmt: skip
 def test_range_errors(call, error, match):
     with pytest.raises(error, match=match):
         call()

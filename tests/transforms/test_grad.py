@@ -150,6 +150,8 @@ def test_vjp_checks_the_cotangent():
         pull(X)
     with pytest.raises(DifferentiationError, match=r"cotangent 0 must have type f32\[3\]"):
         pull({"a": np.ones(2, "float32")})
+    with pytest.raises(TypeError, match="takes one argument, the cotangent.*'a'.*; got 2"):
+        pull({"a": X}, X)
 
 
 # ---- grad

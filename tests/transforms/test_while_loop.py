@@ -184,6 +184,10 @@ def test_fori_loop_of_traced_bounds_under_vmap():
          r"carry\[1\] enters as i32\[\] and leaves as f32\[\]"),
         (lambda: lax.fori_loop(0, 2.5, lambda i, x: x, 1.0), r"must be integers, got f32\[\]"),
         (lambda: lax.fori_loop(0, X, lambda i, x: x, 1.0), "a bound must be a scalar"),
+        (lambda: lax.fori_loop(0, 3, lambda i, x: (x, x), 1.0),
+         r"^fori_loop: the carry must keep its structure.* PyTreeDef\(\*\) and .*\(\*, \*\)"),
+        (lambda: fg.jit(lambda n: lax.fori_loop(0, n, lambda i, x: {"a": X}, {"a": 1.0}))(3),
+         r"^fori_loop: .*carry\['a'\] enters as f32\[\] \(weak\) and leaves as f32\[3\]"),
     ],
 )  # fmt: skip
 def test_errors(call, words):
@@ -196,3 +200,5 @@ def test_arguments_of_wrong_kinds():
         lax.while_loop(True, lambda x: x, 1.0)
     with pytest.raises(TypeError, match="fori_loop: the third argument must be a function"):
         lax.fori_loop(0, 1, 2, 3)
+    with pytest.raises(TypeError, match="^fori_loop of <lambda>: the result must be an array"):
+        lax.fori_loop(0, 1, lambda i, x: "a", 3)
