@@ -4,7 +4,8 @@ NumPy passes over memory once an operation, on one thread. So a program of sever
 large operands is compiled: it takes a fraction of the time, and on disk it is found again. Sums,
 products and elementary functions then differ from NumPy's in their last bits. That a result may not
 depend on how often something was done before leaves one way to decide it: by types alone, when
-something is met first. On smaller operands nothing is compiled, as it wouldn't be paid back.
+something is met first. On smaller operands nothing is compiled, as it wouldn't be paid back, nor
+what was compiled for many other numbers already (`transforms.recorded`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Such a function is of arrays alone, beside static arguments, and does the same whatever their values
 are. Where it is evaluated op by op, what it does is recorded at its second call with operands like
-these (at the first one with large operands, when it may be compiled), and then replayed; a
-gradient's tape takes it as one operation.
+these (at the first one with large operands, when it may be compiled, unless it was for many other
+static arguments), and then replayed; a gradient's tape takes it as one operation.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from funcgrad.errors import FuncgradError
 from funcgrad.transforms.simplify import simplify
 
 MET, AS_IT_IS = "met once", "as it is"  # what is known of a function beside its recording
+MOST_COMPILED = 16  # static arguments with which a function of such large operands is recorded
+_COMPILED = "compiled"  # begins keys of how many there were
 _ALONE = "_alone"  # an attribute of functions
 _APART = EvalTrace(None)  # evaluates as the root does, but recorded functions are just run
 _PLAIN = frozenset({type(None), bool, int, str, type})
@@ -187,7 +189,7 @@ def _met(
         finally:
             context.pop(token)
     if known is not AS_IT_IS:
-        traced = program(fun, args, kwargs)
+        traced = None if not alone and _changes(ctx, fun, args) else program(fun, args, kwargs)
         if traced is not None:
             compiling = not alone and is_large(traced.in_avals)
             jaxpr = simplify(traced)
@@ -195,6 +197,19 @@ def _met(
             return ctx.keep(key, Recording(traced.outs[0].aval, run, jaxpr))
         ctx.keep(key, AS_IT_IS)
     return None
+
+
+def _changes(ctx: context.Context, fun: Callable, args: tuple) -> bool:
+    """Whether a function was compiled so often for large operands like these that its static
+    arguments, a number that follows a schedule perhaps, seem to differ from call to call."""
+    avals = [x.aval for x in args if type(x) is Array]
+    if not is_large(avals):
+        return False
+    key = (_COMPILED, fun, *avals)
+    times = ctx.types.get(key, 0)
+    if times < MOST_COMPILED:
+        ctx.keep(key, times + 1)
+    return times >= MOST_COMPILED
 
 
 # Numbers that beside an operand of floats, whose dtype isn't weak, take that dtype.

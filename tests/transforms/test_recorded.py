@@ -9,7 +9,7 @@ from funcgrad import nn
 from funcgrad.core import context, large
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import DonatedBufferError, NonFiniteError
-from funcgrad.transforms.recorded import recorded
+from funcgrad.transforms.recorded import MOST_COMPILED, Recording, recorded
 
 RNG = np.random.default_rng(0)
 
@@ -243,6 +243,18 @@ def test_large_operands_are_recorded_at_the_first_call():
     for _ in range(3):
         fun(fnp.ones(64))
     assert len(runs) == 1
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_what_changes_from_call_to_call_is_not_compiled_each_time():
+    x = fnp.array(RNG.standard_normal((33, 7)), "float32")
+    found = [nn.elu(x, 1 + i / 64) for i in range(40)]
+    kept = context.current().types.items()
+    made = [k for k, v in kept if type(v) is Recording and k[0].__name__ == "elu"]
+    assert len(made) == MOST_COMPILED
+    for i, first in enumerate(found):
+        np.testing.assert_array_equal(nn.elu(x, 1 + i / 64), first)
+        np.testing.assert_allclose(first, fg.jit(nn.elu)(x, 1 + i / 64), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("small_is_large")
