@@ -2,8 +2,8 @@
 sums.
 
 An update writes into the memory of its first operand, which was copied there if it is still needed.
-Windows of a scatter may meet, so that they are written one after the other; columns of windows, and
-batches, are independent.
+Windows of a scatter may meet, so that they are written one after the other; columns of windows that
+all start at one place, and batches, are independent.
 """
 
 from __future__ import annotations

@@ -33,6 +33,18 @@ def test_columns(how, dtype, rng):
         same(lambda x, i, y: getattr(x.at[..., i], how)(y, mode="drop"), x, i, y)
 
 
+@pytest.mark.parametrize("how", ["add", "set", "multiply", "min"])
+def test_columns_that_do_not_meet(how, rng):
+    """Each element is a task's of its own; what lies outside, at any distance, is left out."""
+    for shape, n in (((60, 33), 20), ((400, 64), 64), ((3, 5, 7), 7)):
+        x = rng.integers(1, 5, shape).astype("float32")
+        y = rng.integers(1, 5, (*shape[:-1], n)).astype("float32")
+        i = rng.permutation(shape[-1])[:n]
+        i[n // 2] = 3 * shape[-1] if n % 2 else -2 * shape[-1] - 1
+        f = lambda x, i, y: getattr(x.at[..., i], how)(y, mode="drop", unique_indices=True)
+        same(f, x, i, y)
+
+
 def test_columns_of_batches_and_of_no_elements(rng):
     x, y = rng.standard_normal((6, 30, 8), "f"), rng.standard_normal((6, 30, 20), "f")
     i = rng.integers(0, 8, (6, 20))
