@@ -106,6 +106,12 @@ def default_int() -> np.dtype:
     return context.current().int_dtype
 
 
+def index_dtype(size: int) -> np.dtype:
+    """The dtype of positions on an axis: that of default integers, or int64 if it is too small."""
+    kind = default_int()
+    return kind if size - 1 <= int(dtypes.iinfo(kind).max) else np.dtype(np.int64)
+
+
 def dtype_or(dtype: Any, otherwise: np.dtype) -> np.dtype:
     """A `dtype=` argument as a numpy dtype; Python's float, int and complex mean the defaults."""
     if dtype is None:

@@ -27,6 +27,7 @@ from funcgrad.numpy._util import (
     default_float,
     default_int,
     dtype_or,
+    index_dtype,
     need_real,
 )
 from funcgrad.numpy.arithmetic import add as add_numbers
@@ -373,19 +374,21 @@ def _position(name: str, prim: Primitive, a: Any, axis: Any, keepdims: bool | No
         raise ShapeError(f"{name}: a {x.aval} is empty, so there is no position in it")
     need_real(name, x)
     if axis is None:
-        out = prim.bind(reshape(x, (-1,)), axes=(0,), index_dtype=default_int())
+        kind = index_dtype(size_of(x.shape))
+        out = prim.bind(reshape(x, (-1,)), axes=(0,), index_dtype=kind)
         return keep_axes(out, x.shape, tuple(range(x.ndim))) if keepdims else out
     axes = axes_of(name, axis, x.ndim)
     if len(axes) != 1:
         raise TypeError(f"{name}: axis must be one integer or None, got {axis}")
-    out = prim.bind(x, axes=axes, index_dtype=default_int())
+    out = prim.bind(x, axes=axes, index_dtype=index_dtype(x.shape[axes[0]]))
     return keep_axes(out, x.shape, axes) if keepdims else out
 
 
 def argmax(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> Any:
     """The position of the (first) maximum along `axis`, or in the flattened array if None.
 
-    A NaN counts as the maximum. The result has the default integer dtype.
+    A NaN counts as the maximum. The result has the default integer dtype, or int64 where that
+    doesn't hold all positions.
 
     >>> fnp.argmax(fnp.array([[1, 5], [3, 4]]), axis=1)
     Array([1, 1], dtype=int32)
@@ -396,7 +399,8 @@ def argmax(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> 
 def argmin(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> Any:
     """The position of the (first) minimum along `axis`, or in the flattened array if None.
 
-    A NaN counts as the minimum. The result has the default integer dtype.
+    A NaN counts as the minimum. The result has the default integer dtype, or int64 where that
+    doesn't hold all positions.
 
     >>> fnp.argmin(fnp.array([[1, 5], [3, 4]]), axis=1)
     Array([0, 0], dtype=int32)

@@ -5,10 +5,12 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.context import default_dtype
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.transforms.grad import grad
 from funcgrad.transforms.jit import jit
+from funcgrad.transforms.make_jaxpr import eval_shape
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 
 X = np.array([[3.0, -1.0, 2.5, 0.0], [1.0, 7.0, -2.0, 0.5], [4.0, 4.0, 1.0, -6.0]])
@@ -144,6 +146,19 @@ def test_positions(name, axis):
 
 def test_position_where_all_is_nan():
     assert fnp.nanargmax(fnp.array([np.nan, np.nan])).item() == -1
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin", "nanargmax"])
+def test_positions_beyond_the_default_integers_are_64_bits(name):
+    find = getattr(fnp, name)
+    x = fnp.zeros((300, 128)).at[200, 100].set(-1.0 if name == "argmin" else 1.0)
+    with default_dtype("int8"):
+        for run in (find, jit(find)):
+            assert (run(x).dtype, int(run(x))) == (np.int64, 200 * 128 + 100)
+        assert (find(x, axis=0).dtype, int(find(x, axis=0)[100])) == (np.int64, 200)
+        assert (find(x, axis=1).dtype, int(find(x, axis=1)[200])) == (np.int8, 100)
+    for length, dtype in ((2**31, np.int32), (2**31 + 1, np.int64)):
+        assert eval_shape(find, ShapeDtypeStruct((length,), "float32")).dtype == dtype
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])
