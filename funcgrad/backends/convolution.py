@@ -3,8 +3,8 @@
 Large ones read the windows in place: `windows` is a view of the operand (padded, if it must be; by
 the product itself if `roots` finds that it can), and holes in the operand are left out: the outputs
 that meet the same elements of the kernel are a convolution without holes, one product where they
-meet the same windows. For small ones `patches`
-computes any element of a window. Windows of 3×3 neighbours are multiplied by `tiles`.
+meet the same windows. For small ones `patches` computes any element of a window. Windows of 3×3
+neighbours are multiplied by `tiles`.
 """
 
 from __future__ import annotations
