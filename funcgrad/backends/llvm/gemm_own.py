@@ -1,10 +1,11 @@
 """Tasks of the packed way that pack what no other task reads: some rows of A, or columns of B.
 
 Packed in a loop before, a large operand goes to memory and back, and all threads wait for all of
-it. A task's own part stays in its core's cache, while the other operand, packed before, is small
-enough to be read from there as well. Where an operand lies as its panels will but for its steps
-along k, the first tile that needs a panel multiplies from where it lies, and writes it meanwhile;
-where rows of A are contiguous along k, it multiplies from the panel, which it writes just ahead.
+it. A task's own part stays in its core's cache, while the other operand, packed before (a B in rows
+by each task for itself), is small enough to be read from there as well. Where an operand lies as
+its panels will but for its steps along k, the first tile that needs a panel multiplies from where
+it lies, and writes it meanwhile; where rows of A are contiguous along k, it multiplies from the
+panel, which it writes just ahead.
 """
 
 from __future__ import annotations
