@@ -67,6 +67,7 @@ TALL = 896  # rows from which on tasks of packed products each have rows of thei
 # Rows in the same few lines of a core's own cache that it still holds, and of its first one, which
 # matters where few registers make short steps.
 SPREAD_ROWS, WAYS = 256, 8
+NEAR = 2048  # bytes that rows may be apart for processors that don't follow longer strides
 
 
 class Driver:
@@ -173,23 +174,15 @@ class Driver:
             # Narrow columns of a B that no cache holds would be read in long strides.
             caches, width = self.target.caches, self.fmt.acc_bytes
             streamed = (m > THIN // 2) & (n * k > caches.l3 // 2 // width)
-            kept = caches.l2 // width
             many_registers = self.parts.tile.rows >= 8
-            most = (m <= FEW_ROWS).select(kept, kept * 5 // 8)
-            if many_registers:
-                # Long steps leave time to read B from further away, which beats packing first.
-                far = max(kept, min(2 * kept, caches.l3 // (8 * width)))
-                most = (m < TALL).select(far, kept * 5 // 8)
-            held = (n * k <= most) & (job["a_cs"].eq(1) | (m * k <= kept))
-            # Rows a multiple of a page apart would meet in the same lines of a cache.
-            spread = SPREAD_ROWS if many_registers else WAYS
-            apart = (job["b_rs"] % (PAGE // self.fmt.bytes)).ne(0) | (k <= spread)
+            held, in_place = self._kept(job, m, n, k)
             lies_well = small | (m <= THIN) & ~streamed
             if many_registers:
                 few = few | (m <= 6 * THIN) & (k >= LONG_ROWS)
-                lies_well = lies_well | (m <= 4 * THIN) & (n * k <= caches.l3 // 4 // width)
+                if self.target.follows_strides:
+                    lies_well = lies_well | (m <= 4 * THIN) & (n * k <= caches.l3 // 4 // width)
             if self.unpacked.panelled:
-                lies_well = lies_well | held & apart
+                lies_well = lies_well | in_place
             ways = [
                 (c_unit & Long.fits(code, self.parts, m, n, k), self.long),
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
@@ -199,9 +192,31 @@ class Driver:
             ]
             if self.unpacked.small:
                 ways.append((c_unit & small & (k <= SMALL_K), self.unpacked.small))
-            if self.unpacked.panelled:
+            if self.unpacked.panelled and self.target.follows_strides:
                 ways.append((c_unit & held, self.unpacked.panelled))
         self._first_way(code, ways)
+
+    def _kept(self, job: Record, m: Int, n: Int, k: Int) -> tuple[Bool, Bool]:
+        """Whether B is small enough to be read for all rows of A by kernels that leave A where it
+        is, and whether B itself had better stay where it is then."""
+        caches, width = self.target.caches, self.fmt.acc_bytes
+        kept = caches.l2 // width
+        if not self.target.follows_strides:
+            # From further away, B comes in time only where it is packed.
+            held = n * k <= (m < TALL).select(kept // 2, kept * 5 // 16)
+            held = held & (job["a_cs"].eq(1) | (m <= FEW_ROWS))
+            return held, held & ((job["b_rs"] <= NEAR // self.fmt.bytes) | (m <= 6 * THIN))
+        many_registers = self.parts.tile.rows >= 8
+        most = (m <= FEW_ROWS).select(kept, kept * 5 // 8)
+        if many_registers:
+            # Long steps leave time to read B from further away, which beats packing first.
+            far = max(kept, min(2 * kept, caches.l3 // (8 * width)))
+            most = (m < TALL).select(far, kept * 5 // 8)
+        held = (n * k <= most) & (job["a_cs"].eq(1) | (m * k <= kept))
+        # Rows a multiple of a page apart would meet in the same lines of a cache.
+        spread = SPREAD_ROWS if many_registers else WAYS
+        apart = (job["b_rs"] % (PAGE // self.fmt.bytes)).ne(0) | (k <= spread)
+        return held, held & apart
 
     def _first_way(self, code: Code, ways: list[tuple[Bool, Way]]) -> None:
         if not ways:

@@ -18,6 +18,8 @@ from funcgrad.backends.llvm.gemm_pack import I32, Format, Tile, widen
 from funcgrad.backends.llvm.gemm_registers import Registers
 from funcgrad.backends.llvm.target import Target
 
+SOON = 24  # steps along k that a tall tile's panel of B is fetched ahead: no first cache holds it
+
 
 class Micro(NamedTuple):
     """A micro-kernel that several ways use: of which kind, for a tile of how many rows and vectors.
@@ -143,6 +145,9 @@ class Kernels(Registers):
                 code.load(code.at(pb, v * tile.lanes, kind), vec, self.fmt.acc_bytes)
                 for v in range(vectors)
             ]
+            if also is None and rows > 8:
+                for v in range(vectors):
+                    code.prefetch(code.at(pb, steps[1] * SOON + v * tile.lanes, kind))
             for i in range(rows):
                 x = code.load(code.at(pa, i, kind), kind)
                 if tile.pairs:

@@ -26,6 +26,7 @@ AHEAD = 24  # steps along k that memory is asked for before it is copied
 ROWS_AHEAD = 64  # the same of rows that are contiguous along k
 PIECE = 16  # elements of such a row that are copied in one step; rows of a tile are no more
 BEHIND = 1 << 32  # what counts as a panel that is taken from the back
+FEW_PANELS = 2  # of A, from which on tasks are columns
 PART_PANELS = 4  # of A, that a task of columns has at least, to read what it packed again
 
 
@@ -64,7 +65,7 @@ class Own:
         if not self.copies:
             return rows, both, never
         columns = plain & in_rows & ~rows & (m * ko <= kept) & (no >= 2 * m)
-        columns = columns & (no >= COLUMN_PANELS * tile.cols) & (panels >= PART_PANELS)
+        columns = columns & (no >= COLUMN_PANELS * tile.cols) & (panels >= FEW_PANELS)
         return rows, both, columns
 
     def column_tasks(self, code: Code, job: Record, a_panels: Int, b_panels: Int) -> Int:

@@ -128,6 +128,16 @@ class Target(Record):
         return 512 if self.has("avx512f") else 256 if self.has("avx") else 128
 
     @property
+    def follows_strides(self) -> bool:
+        """Whether lines that are read a page or more apart come as soon as such that follow each
+        other: of processors with AVX-512, AMD's fetch both ahead, Intel's no strides beyond 2 KB.
+
+        >>> Target("x86_64-unknown-linux-gnu", "sapphirerapids", "+avx512f").follows_strides
+        False
+        """
+        return self.vector_bits < 512 or self.cpu.startswith("znver")
+
+    @property
     def stream_bytes(self) -> int:
         """The size from which on an array is written past the caches, which can't hold it until
         somebody reads it; 0 for never.
