@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 from funcgrad.backends.equations import Equations
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
-from funcgrad.backends.late import late
+from funcgrad.backends.late import Late, late
 from funcgrad.backends.products import absorb_transposes, convolve, dot
 from funcgrad.backends.reductions import reduction
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.ops.sort import sort_p
-from funcgrad.transforms.attention import FORMULAS, attention_backward_p, attention_tangent_p
 
 if TYPE_CHECKING:
     from funcgrad.backends import (
@@ -31,7 +30,9 @@ if TYPE_CHECKING:
         scatters,
         shuffles,
     )
+    from funcgrad.transforms import attention
 else:
+    attention = Late("funcgrad.transforms.attention")
     attention_joint, elements, panels, rows, running, scans, scatters, shuffles = late(
         "funcgrad.backends",
         *("attention_joint", "elements", "panels", "rows", "running", "scans", "scatters"),
@@ -89,8 +90,8 @@ class _Flattener(Equations):
 def _attention(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
     """Attention of few queries or keys, and its tangent, by the formula."""
     (_, queries, *_), (_, keys, *_) = (x.aval.shape for x in ins[:2])
-    formula = FORMULAS[eqn.prim]
-    if eqn.prim is not attention_tangent_p and min(queries, keys) >= FEW_PLACES:
+    formula = attention.FORMULAS[eqn.prim]
+    if eqn.prim.name != "attention_tangent" and min(queries, keys) >= FEW_PLACES:
         return None
     outs = flat.inline(formula([x.aval for x in ins], eqn.params), ins)
     return outs if eqn.prim.multiple else outs[0]
@@ -121,7 +122,7 @@ def _running(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 
 
 _REWRITES = {
-    **dict.fromkeys((prim.name for prim in FORMULAS), _attention),
+    **dict.fromkeys(("attention", "attention_tangent", "attention_backward"), _attention),
     "dot_general": dot,
     "conv_general_dilated": convolve,
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
@@ -164,7 +165,7 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
             used.update(a for a in eqn.ins if type(a) is Var)
             kept.append(eqn)
     eqns: Sequence[Eqn] = absorb_transposes(kept[::-1], outs)
-    if any(e.prim is attention_backward_p for e in eqns):
+    if any(e.prim.name == "attention_backward" for e in eqns):
         eqns = attention_joint.join_attention(eqns, outs, _acts)
     return Jaxpr(ins, eqns, outs, jaxpr.names)
 

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from funcgrad.backends.builder import ZERO, Builder, strides_of
-from funcgrad.backends.late import Late
+from funcgrad.backends.late import late
 from funcgrad.backends.loops import Index, Operand, Value
 from funcgrad.backends.lower import RULES, VIEWS
 from funcgrad.backends.pull import Pull
 from funcgrad.backends.scalars import HALVES
-from funcgrad.backends.tiles import PANEL, TAPS, tiles_pay
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 
 if TYPE_CHECKING:
-    from funcgrad.backends import attention
+    from funcgrad.backends import attention, tiles
 else:
-    attention = Late("funcgrad.backends.attention")
+    attention, tiles = late("funcgrad.backends", "attention", "tiles")
 
 DEEP = 24  # equations in a row, after which a chain of inlined values ends
 MOST_FRAMED, LINE = 3, 16  # axes of a frame; elements of a vector
@@ -99,19 +98,20 @@ def lines_fill(eqn: Eqn, view: View) -> bool:
 
 def _is_tiled(eqn: Eqn, view: View) -> bool:
     """Whether a product of windows is one by tiles, with a kernel or with a gradient."""
-    shape, taps = view.shape, (TAPS, TAPS)
+    shape = view.shape
     if len(shape) != 7 or shape[0] > 1 or view.strides[2:4] != view.strides[4:6]:
         return False
     if eqn.params["exact"]:
         return False
     features, near = eqn.ins[1].aval.shape[1], view.strides[5:]
-    if shape[4:6] == taps and tiles_pay(shape[1], (shape[2], shape[3]), shape[6], features):
+    taps = (tiles.TAPS, tiles.TAPS)
+    if shape[4:6] == taps and tiles.tiles_pay(shape[1], (shape[2], shape[3]), shape[6], features):
         return 1 in near
     size = shape[4], shape[5]
     if 1 not in (near[0], view.strides[1]):
         return False
-    panel = PANEL if near[0] == 1 else 1
-    return shape[2:4] == taps and tiles_pay(shape[6], size, shape[1], features, panel)
+    panel = tiles.PANEL if near[0] == 1 else 1
+    return shape[2:4] == taps and tiles.tiles_pay(shape[6], size, shape[1], features, panel)
 
 
 def final_readers(var: Var, readers: Mapping[Atom, list[Eqn | None]]) -> list[Eqn | None]:

@@ -66,6 +66,8 @@ def _builder() -> Any:
         # Now: a thread that reads small files waits for Python's lock after each.
         host_sizes()
         linking()
+        # The system loads one library at a time, and LLVM's takes long.
+        fork.import_module("mmap")
         fork.beside(_prepare)
     return fork.import_module("funcgrad.backends.llvm.build")
 

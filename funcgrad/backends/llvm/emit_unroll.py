@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from funcgrad.backends.builder import add_indices, index_key, operand_key, scale_index
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit_schedule import LINE, coefficient, used_as_scalars
 from funcgrad.backends.loops import (
     INDEX,
@@ -29,8 +30,12 @@ from funcgrad.backends.loops import (
     Value,
     While,
 )
-from funcgrad.backends.loops_interpret import apply
 from funcgrad.core.record import replace
+
+if TYPE_CHECKING:
+    from funcgrad.backends import loops_interpret
+else:
+    loops_interpret = Late("funcgrad.backends.loops_interpret")
 
 BOOL = np.dtype(bool)
 # Points that are written out at most, and statements.
@@ -118,7 +123,7 @@ class _Copies:
         settled = [np.asarray(a.value) for a in args if isinstance(a, Const)]
         if len(settled) == len(args):
             with np.errstate(all="ignore"):
-                return Const(apply(s.name, dtype, settled), dtype)
+                return Const(loops_interpret.apply(s.name, dtype, settled), dtype)
         known = self.known(s.name, dtype, args)
         if known is not None:
             return known
