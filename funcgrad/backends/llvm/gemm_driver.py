@@ -351,10 +351,12 @@ class Driver:
         """The entry for calls that have axes and go one way."""
         code = Code(self.module, symbol(self.fmt, self.out, self.way), [PTR], public=True)
         _, call = self._shared_call(code)
-        tables = self._make_tables(code, call)
+        untold = {kind.name for kind in TILED_WAYS.values() if not kind.tables}
+        tables = None if way.name in untold else self._make_tables(code, call)
         self._set_inner(call)
         code.call(way.function, call.pointer)
-        code.call(self.parts.give, tables)
+        if tables is not None:
+            code.call(self.parts.give, tables)
         code.ret()
 
     def _shared_call(self, code: Code) -> tuple[Record, Record]:

@@ -34,9 +34,10 @@ class TiledWay:
     """A way that multiplies by tiles.
 
     function: void(ptr call), of a call of `SHARED` that has axes and says "tiled", maybe a frame
+    tables: whether it reads those of the call
     """
 
-    name = ""
+    name, tables = "", True
     function: ir.Function
 
     def __init__(self, parts: Parts):

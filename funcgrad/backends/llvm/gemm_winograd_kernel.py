@@ -36,7 +36,7 @@ MOST_SUMS = 1 << 25  # elements of all sums, if there are many parts
 class WinogradKernel(Tiles):
     """The way of gradients of kernels."""
 
-    name, fields = "winograd_kernel", FIELDS
+    name, fields, tables = "winograd_kernel", FIELDS, False
 
     def __init__(self, parts: Parts):
         super().__init__(parts)

@@ -37,7 +37,7 @@ LINE = 64  # bytes of a line of the caches
 class WinogradKernelLast(TilesLast):
     """The way of gradients of kernels."""
 
-    name, fields = "winograd_kernel_last", FIELDS
+    name, fields, tables = "winograd_kernel_last", FIELDS, False
 
     def __init__(self, parts: Parts):
         super().__init__(parts)
