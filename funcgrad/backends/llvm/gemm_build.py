@@ -295,11 +295,14 @@ class Code:
         kind = ir.FunctionType(VOID, [PTR, PTR, I64, bit])
         self.b.call(self._intrinsic("llvm.memcpy.p0.p0.i64", kind), [to, source, I64(size), bit(1)])
 
-    def prefetch(self, pointer: ir.Value, write: bool = False) -> None:
-        """Hint that memory will be read (or written) soon; any address is allowed."""
+    def prefetch(self, pointer: ir.Value, write: bool = False, first: bool = False) -> None:
+        """Hint that memory will be read (or written) soon; any address is allowed.
+
+        first: into the first cache, too, which may already have what the next steps need
+        """
         kind = ir.FunctionType(VOID, [PTR, I32, I32, I32])
         f = self._intrinsic("llvm.prefetch.p0", kind)
-        self.b.call(f, [pointer, I32(int(write)), I32(2), I32(1)])
+        self.b.call(f, [pointer, I32(int(write)), I32(3 if first else 2), I32(1)])
 
     def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
         """llvm.name.<type> of arguments of one type, which is the result's too."""

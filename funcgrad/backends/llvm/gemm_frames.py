@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 AXES = 3
 FRAME = ("start", *(f"{x}{i}" for i in range(AXES) for x in ("size", "low", "all")), "lines")
 TASK = 1 << 16  # elements that a thread copies at a time
+AHEAD = 2048  # bytes that memory is asked for before it is copied
 
 
 def frame_words(frame: Frame) -> list[int]:
@@ -108,14 +109,23 @@ class _Writer:
             mask = code.first_lanes(end - whole, lanes)
             x: ir.Value = zero_of(self.vec)
             if source is not None:
-                x = code.masked_load(code.at(source, whole, self.element), mask, self.vec)
+                place = code.at(source, whole, self.element)
+                x = code.masked_load(place, mask, self.vec)
+                self._ask(place)
             code.masked_store(x, code.at(row, whole, self.element), mask)
 
     def _put(self, row: ir.Value, source: ir.Value | None, i: Int, kind: ir.Type) -> None:
         code, x = self.code, zero_of(kind)
         if source is not None:
-            x = code.load(code.at(source, i, self.element), kind, 1)
+            place = code.at(source, i, self.element)
+            x = code.load(place, kind, 1)
+            if kind == self.vec:
+                self._ask(place)
         code.store(x, code.at(row, i, self.element), 1)
+
+    def _ask(self, place: ir.Value) -> None:
+        """For what lies behind it: the lines of an array follow each other."""
+        self.code.prefetch(self.code.at(place, AHEAD, ir.IntType(8)), first=True)
 
 
 @functools.cache

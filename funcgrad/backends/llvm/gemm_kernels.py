@@ -19,6 +19,8 @@ from funcgrad.backends.llvm.gemm_registers import Registers
 from funcgrad.backends.llvm.target import Target
 
 SOON = 24  # steps along k that a tall tile's panel of B is fetched ahead: no first cache holds it
+LINES_SOON = 8  # the same of vectors of lines, whose places a table says: it goes on for as long
+APART = 4  # steps along k from one row of C that is fetched to the next, at most
 
 
 class Micro(NamedTuple):
@@ -92,7 +94,8 @@ class Kernels(Registers):
 
     def strips(self, rows: int, vectors: int) -> ir.Function:
         """void(k, a panel, along, (b, c, skipped)…, c_rs, m, add): a vector of b and of c each, at
-        b[along[k]], of which the first lanes, so many, aren't stored."""
+        b[along[k]], of which the first lanes, so many, aren't stored. The table along goes on for
+        `LINES_SOON` entries, of any places near b."""
         return self._micro(Micro("strips", rows, vectors))
 
     def _micro(self, kernel: Micro) -> ir.Function:
@@ -259,15 +262,36 @@ class Kernels(Registers):
         code = Code(self.module, name, Micro("strips", rows, vectors).arguments)
         (k, a, along), (c_rs, m, add) = code.args[:3], code.args[-3:]
         bs, cs, skips = (code.args[3 + i : -3 : 3] for i in range(3))
-        acc, kind, lanes = self._accumulators(code, rows, vectors), self.fmt.acc, self.tile.lanes
-        for c in cs:
-            self._prefetch(code, c, c_rs, rows, 1)
-        with code.range(0, k) as kk:
-            place = code.load(code.at(along, kk, I64), I64)
-            pa = code.at(a, kk * self.tile.rows, kind)
-            bv = [self._read(code, code.at(b, place, kind), None, self.vec) for b in bs]
-            for i in range(rows):
-                self._row_product(code, acc[i], code.load(code.at(pa, i, kind), kind), bv)
+        acc, kind = self._accumulators(code, rows, vectors), self.fmt.acc
+        apart = (k // rows).min(APART).max(1)
+        with code.range(0, k, apart) as first:
+            # A row of C now and then: all at once would keep waiting what the first steps read.
+            row = (first // apart).min(rows - 1) * c_rs
+            for c in cs:
+                code.prefetch(code.at(c, row, kind), write=True)
+            with code.range(first, (first + apart).min(k)) as kk:
+                place, soon = (code.load(code.at(along, kk + n, I64), I64) for n in (0, LINES_SOON))
+                pa = code.at(a, kk * self.tile.rows, kind)
+                bv = [self._read(code, code.at(b, place, kind), None, self.vec) for b in bs]
+                for b in bs if rows > 8 else ():
+                    code.prefetch(code.at(b, soon, kind), first=True)
+                for i in range(rows):
+                    self._row_product(code, acc[i], code.load(code.at(pa, i, kind), kind), bv)
+        self._store_strips(code, acc, cs, skips, (c_rs, m, add))
+        code.ret()
+        return code.function
+
+    def _store_strips(
+        self,
+        code: Code,
+        acc: list[list[Variable]],
+        cs: list[ir.Value],
+        skips: list[Int],
+        args: tuple[Int, Int, Int],
+    ) -> None:
+        """The end of `strips`: its sums are stored, or added."""
+        (c_rs, m, add), rows, vectors = args, len(acc), len(cs)
+        kind, lanes = self.fmt.acc, self.tile.lanes
         values = [[x.get() for x in row] for row in acc]
         whole = m >= rows
         for skipped in skips:
@@ -292,8 +316,6 @@ class Kernels(Registers):
                             for branch, adding in ((more, True), (fresh, False)):
                                 with branch:
                                     self._write(code, x, p, masks[v], adding)
-        code.ret()
-        return code.function
 
     def _axpy(self, name: str, rows: int) -> ir.Function:
         code = Code(self.module, name, [PTR, I64, PTR, I64, PTR, I64, I64])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
-from funcgrad.backends.llvm.gemm_frames import FRAME, framed_function
+from funcgrad.backends.llvm.gemm_frames import AHEAD, FRAME, framed_function
 from funcgrad.backends.llvm.gemm_job import (
     AXES,
     FRAMED,
@@ -22,6 +22,7 @@ from funcgrad.backends.llvm.gemm_job import (
     Parts,
     Record,
 )  # fmt: skip
+from funcgrad.backends.llvm.gemm_kernels import LINES_SOON
 from funcgrad.backends.llvm.gemm_pack import equal_parts
 from funcgrad.backends.llvm.gemm_placed import FIELDS as PLACED
 from funcgrad.backends.llvm.gemm_placed import item_of, orient, packs_a
@@ -145,6 +146,8 @@ class Strips:
             split = place // 2 + place % 2 * odd
             to = code.at(along, c * inner + kk, I64)
             code.store(c * plane + two.select(split, place), to)
+        with code.range(call["k"], call["k"] + LINES_SOON) as kk:
+            code.store(I64(0), code.at(along, kk, I64))
 
     def _copy(self, code: Code, call: Record, own: ir.Value, begin: Int, count: Int) -> None:
         """What windows reach in each plane, from element `begin` of x on."""
@@ -188,6 +191,7 @@ class Strips:
         part = code.variable(vec)
         with code.either(count - i >= lanes) as (whole, tail):
             with whole:
+                code.prefetch(code.at(place, AHEAD // self.fmt.bytes, self.fmt.acc), first=True)
                 part.set(code.load(place, vec, self.fmt.acc_bytes))
             with tail:
                 part.set(code.masked_load(place, code.first_lanes(count - i, lanes), vec))
@@ -269,7 +273,7 @@ class Strips:
         shared = count * items // (self.parts.threads(code) * 16)
         few = (code.i64(TASK_WORK) // (k * cols * tile.lanes)).min(MOST_VECTORS)
         mine = call["mine"] = shared.min(few).max(2).round_up(2)
-        call["along"] = along = code.call(self.parts.take, k * 8)
+        call["along"] = along = code.call(self.parts.take, (k + LINES_SOON) * 8)
         self._layout(code, given, call)
         call["kc"] = equal_parts(k, tile.kc, 1)
         step = call["pw_step"] = self.parts.panel_elements(tile.rows, k)

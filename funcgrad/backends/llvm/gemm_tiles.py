@@ -126,6 +126,15 @@ class Tiles(TiledWay):
         mine = call["mine"] = fits.max(2 * lanes).min(8 * lanes)
         call["room"] = mine + lanes
 
+    def point_step(self, call: Record, rows: str) -> Int:
+        """Elements from the rows of a point to those of the next one: some more than they have, as
+        often whole pages would lie between all 16 points of a tile, which met in a few lines of
+        the first cache.
+
+        rows: the field that says how many rows there are of a point
+        """
+        return call[rows] * call["room"] + self.lanes
+
     def unframe(self, code: Code, frame: Record, call: Record) -> None:
         """Distances in memory, in place of those in an array with zeros around it."""
         whole, inner = frame["all1"] * frame["all2"], frame["size1"] * frame["size2"]
@@ -173,7 +182,7 @@ class Tiles(TiledWay):
         image, Bᵀ d B of those that they reach or A d Aᵀ of their own 2×2.
 
         First along lines, of which even and odd ones are kept apart: so the vectors of tiles that
-        follow each other lie together there.
+        follow each other lie together there. The same of the plane behind is asked for.
 
         rows: the field that says how many rows of tiles there are of a point
         geometry: the fields, or numbers, in place of those of x
@@ -182,9 +191,10 @@ class Tiles(TiledWay):
         call, lanes = Record(code, self.fields, code.args[0]), self.lanes
         across = call["across"]
         (plane, lines, to), (begin, end) = code.args[1:4], code.args[4:]
-        pitch, y_low, y_size, low, x_size = (
+        fields = ("pitch", "plane", "y_low", "y_size", "x_low", "x_size")
+        pitch, apart, y_low, y_size, low, x_size = (
             code.i64(x) if isinstance(x, int) else call[x]
-            for x in (geometry.get(f, f) for f in ("pitch", "y_low", "y_size", "x_low", "x_size"))
+            for x in (geometry.get(f, f) for f in fields)
         )
         kept, turn = self.kept(call), reached if reach else spread
         top, bottom = begin // across, (end - 1) // across
@@ -204,6 +214,8 @@ class Tiles(TiledWay):
                     with code.either((y >= 0) & (y < y_size)) as (inside, outside):
                         with inside:
                             row = code.at(plane, y * pitch - low, self.acc)
+                            for first in places[:2]:
+                                code.prefetch(code.at(row, apart + first, self.acc), first=True)
                             x = [
                                 code.masked_load(code.at(row, place, self.acc), mask, self.vec)
                                 for place, mask in zip(places, masks, strict=True)
@@ -215,7 +227,7 @@ class Tiles(TiledWay):
                         with outside:
                             for place in to_j:
                                 code.masked_store(zero_of(self.vec), place, whole)
-        step, back = call[rows] * call["room"], top * across
+        step, back = self.point_step(call, rows), top * across
         with code.range(begin, end, lanes) as tile:
             for j in range(SIDE):
                 place = [code.at(lines, kept * (SIDE * odd + j) + (tile - back), self.acc)

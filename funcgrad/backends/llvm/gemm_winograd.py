@@ -17,6 +17,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Code, Int, zero_of
 from funcgrad.backends.llvm.gemm_frames import FRAME
 from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_kernels import LINES_SOON
 from funcgrad.backends.llvm.gemm_pack import equal_parts
 from funcgrad.backends.llvm.gemm_tiles import SIDE, TILED, Tiles, kernel_points, results
 from funcgrad.backends.tiles import POINTS, TAPS
@@ -77,7 +78,7 @@ class Winograd(Tiles):
                     result=ir.IntType(1))  # fmt: skip
         call, b, lanes = Record(code, FIELDS, code.args[0]), code.b, self.lanes
         (sums, lines, out), (begin, end) = code.args[1:4], code.args[4:]
-        step, odd = call["cols"] * call["room"], call["room"] * 2
+        step, odd = self.point_step(call, "cols"), call["room"] * 2
         with code.range(begin, end, lanes) as tile:
             at = tile - begin
             m = [self.load(code, code.at(sums, step * point + at, self.acc))
@@ -98,6 +99,8 @@ class Winograd(Tiles):
             with code.range(0, width, lanes) as i:
                 mask = code.first_lanes(width - i, lanes)
                 value = code.masked_load(code.at(source, i, self.acc), mask, self.vec)
+                # The same of the next feature, whose plane no prefetcher foresees.
+                code.prefetch(code.at(to, i + call["c_cs"], self.acc), write=True)
                 bad.set(b.fadd(bad.get(), self.lost(code, value)))
                 code.masked_store(value, code.at(to, i, self.acc), mask)
 
@@ -172,9 +175,10 @@ class Winograd(Tiles):
         code = Code(self.parts.module, "winograd_task", [PTR, I64, I64])
         call, acc = Record(code, FIELDS, code.args[0]), self.acc
         channels, cols, room, mine = (call[f] for f in ("channels", "cols", "room", "mine"))
-        points, lines = (channels + cols) * room * POINTS, self.kept(call) * 8
+        first_sum, lines = self.point_step(call, "channels") * POINTS, self.kept(call) * 8
+        points = first_sum + self.point_step(call, "cols") * POINTS
         own = code.call(self.parts.take, (points + lines) * self.fmt.acc_bytes)
-        sums = code.at(own, channels * room * POINTS, acc)
+        sums = code.at(own, first_sum, acc)
         beside = code.at(own, points, acc)
         with code.range(code.args[1], code.args[2]) as t:
             tiles = t * mine, ((t + 1) * mine).min(call["total"])
@@ -213,8 +217,11 @@ class Winograd(Tiles):
         ):
             panel = call["part"] * point + i // rows * call["pw_step"] + first * rows
             panel = code.at(call.pointer_at("pw"), panel, acc)
-            source = code.at(own, (point * channels + first) * room, acc)
-            out, left = code.at(sums, (point * cols + i) * room, acc), cols - i
+            source, out = (
+                code.at(x, self.point_step(call, name) * point + row * room, acc)
+                for x, name, row in ((own, "channels", first), (sums, "cols", i))
+            )
+            left = cols - i
             depth, along = (channels - first).min(kc), call.pointer_at("along")
 
             def multiply(at: Int, vectors: int, heights: list[int]) -> None:
@@ -253,8 +260,8 @@ class Winograd(Tiles):
         step = call["pw_step"] = self.parts.panel_elements(tile.rows, channels)
         call["part"], call["kc"] = panels * step, equal_parts(channels, tile.kc, 1)
         call["pw"] = pw = code.call(self.parts.take, panels * step * POINTS * size)
-        call["along"] = along = code.call(self.parts.take, channels * 8)
-        with code.range(0, channels) as channel:
+        call["along"] = along = code.call(self.parts.take, (channels + LINES_SOON) * 8)
+        with code.range(0, channels + LINES_SOON) as channel:
             code.store(channel * room, code.at(along, channel, I64))
         grain = (code.i64(SERIAL_WORK // POINTS) // (channels * tile.rows)).max(1)
         self.parts.loop(code, kernel_task, call.pointer, panels, grain)

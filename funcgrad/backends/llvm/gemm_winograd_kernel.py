@@ -41,7 +41,7 @@ class WinogradKernel(Tiles):
     def __init__(self, parts: Parts):
         super().__init__(parts)
         own: dict[str, str | int] = {"pitch": "y_pitch", "y_low": 0, "x_low": 0}
-        own |= {"y_size": "height", "x_size": "width"}
+        own |= {"y_size": "height", "x_size": "width", "plane": "y_plane"}
         self.input = self.transform("winograd_reached", "channels", {}, reach=True)
         self.given = self.transform("winograd_given", "cols", own, reach=False)
         self.exact = self._exact()
@@ -52,11 +52,12 @@ class WinogradKernel(Tiles):
         code = Code(self.parts.module, "winograd_part", [PTR, I64, I64])
         call, acc = Record(code, FIELDS, code.args[0]), self.acc
         channels, cols, room, mine = (call[f] for f in ("channels", "cols", "room", "mine"))
-        points, lines = (channels + cols) * room * POINTS, self.kept(call) * 8
+        first_y, lines = self.point_step(call, "channels") * POINTS, self.kept(call) * 8
+        points = first_y + self.point_step(call, "cols") * POINTS
         step = self.parts.panel_elements(self.tile.cols, mine)
         packed = channels.ceil_div(self.tile.cols) * step
         own = code.call(self.parts.take, (points + lines + packed) * self.fmt.acc_bytes)
-        given, beside = (code.at(own, at, acc) for at in (channels * room * POINTS, points))
+        given, beside = (code.at(own, at, acc) for at in (first_y, points))
         panels = code.at(own, points + lines, acc)
         with code.range(code.args[1], code.args[2]) as part:
             start = part * call["apiece"]
@@ -89,9 +90,9 @@ class WinogradKernel(Tiles):
             call[f] for f in ("channels", "cols", "room", "across_sums")
         )
         with code.range(0, POINTS) as point:
-            source = code.at(own, point * channels * room, acc)
+            source = code.at(own, point * self.point_step(call, "channels"), acc)
             code.call(self.parts.pack_b, panels, source, channels, tiles, room, 1, step)
-            a = code.at(given, point * features * room, acc)
+            a = code.at(given, point * self.point_step(call, "cols"), acc)
             c = code.at(call.pointer_at("sums"), (part * POINTS + point) * features * wide, acc)
 
             def rows(height: int, i: Int) -> None:
