@@ -7,7 +7,9 @@ no shuffles. The next product reads weights across their rows. (Milakov and Gime
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -22,6 +24,7 @@ from funcgrad.backends.llvm.gemm_job import Record
 # Tiles of scores at a time: with one panel's sums they stay in the first-level cache, and sequences
 # of 128 take one turn.
 TILES = 10
+ABREAST = 4  # keys of which the largest scores are found at a time
 
 
 class _Place(NamedTuple):
@@ -254,12 +257,7 @@ class Forward:
         halves = ((code.i64(0), early, 0), (early, n, 1))
         self._hide(code, call, scores, (whole, end, n), early, t, s, queries, keys)
         old = [parts.load(code, state, v * lanes) for v in vectors]
-        top = [code.variable(parts.vec, x) for x in old]
-        for start, stop, skipped in halves:
-            with code.range(start, stop) as j:
-                for v in vectors[skipped:]:
-                    x = parts.load(code, scores, j * cols + v * lanes)
-                    top[v].set(parts.largest(code, x, top[v].get()))
+        top = self._tops(code, scores, old, halves)
         base2, zero = 1 / math.log(2), parts.value(0.0)
         scale = parts.value(base2) if self.pairs else parts.scale(code, call, base2)
         shift: list[ir.Value] = []
@@ -267,10 +265,10 @@ class Forward:
 
         def weight(x: ir.Value, v: int) -> ir.Value:
             # Scores may be as large as numbers go: differences come first.
-            return parts.exp2(code, code.b.fmul(code.b.fsub(x, shift[v]), scale))
+            return parts.exp2(code, code.b.fsub(x, shift[v]), scale)
 
         for v in vectors:
-            new = top[v].get()
+            new = top[v]
             parts.store(code, new, state, v * lanes)
             # A panel's queries that have seen no key yet: any shift will do.
             none = code.b.fcmp_ordered("==", new, parts.value(-math.inf))
@@ -292,6 +290,24 @@ class Forward:
             parts.store(code, after, state, cols + v * lanes)
         code.ret()
         return code.function
+
+    def _tops(self, code: Code, scores: ir.Value, old: list[ir.Value],
+              halves: Sequence[tuple[Int, Int, int]]) -> list[ir.Value]:  # fmt: skip
+        """The largest scores of each lane, and old ones: of several keys at a time, as each waits
+        for the one before it. halves: keys, and how many vectors don't count there"""
+        parts, cols, lanes = self.parts, self.parts.cols, self.parts.lanes
+        top = [[code.variable(parts.vec, x) for x in old] for _ in range(ABREAST)]
+        for start, stop, skipped in halves:
+            whole = start + (stop - start).max(0) // ABREAST * ABREAST
+            for low, high, abreast in ((start, whole, ABREAST), (whole, stop, 1)):
+                with code.range(low, high, abreast) as j:
+                    for i, v in itertools.product(range(abreast), range(skipped, len(old))):
+                        x = parts.load(code, scores, (j + i) * cols + v * lanes)
+                        top[i][v].set(parts.largest(code, x, top[i][v].get()))
+        found = [x.get() for x in top[0]]
+        for others in top[1:]:
+            found = [parts.largest(code, y.get(), x) for x, y in zip(found, others, strict=True)]
+        return found
 
     def _hide(self, code: Code, call: Record, scores: ir.Value, seen: tuple[Int, Int, Int],
               early: Int, t: Int, s: Int, queries: Int, keys: Int) -> None:  # fmt: skip
@@ -349,6 +365,11 @@ class Forward:
         row = (b.batch * call["heads"] + b.head) * 2 * call["queries"] + t
         for start, source in ((row, state), (row + call["queries"], to.scores)):
             stats = code.at(call.pointer_at("stats"), start, parts.acc)
-            with code.range(0, n) as j:
-                x = code.load(code.at(source, j, parts.acc), parts.acc)
-                code.store(x, code.at(stats, j, parts.acc))
+            # Vectors: single elements would fill the queue of stores, which wait for memory.
+            with code.either(n.eq(cols)) as (whole, part):
+                with whole:
+                    for v in range(parts.tile.vectors):
+                        parts.store(code, parts.load(code, source, v * lanes), stats, v * lanes)
+                with part, code.range(0, n) as j:
+                    x = code.load(code.at(source, j, parts.acc), parts.acc)
+                    code.store(x, code.at(stats, j, parts.acc))

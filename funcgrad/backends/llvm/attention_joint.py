@@ -350,7 +350,7 @@ class Joint:
                 at = i * parts.cols + v * parts.lanes
                 # Scores may be as large as numbers go: differences come first.
                 x = code.b.fsub(parts.load(code, scores, at), less)
-                x = parts.exp2(code, code.b.fmul(x, scale))
+                x = parts.exp2(code, x, scale)
                 parts.store(code, x, scores, at)
                 total = code.b.fadd(total, x)
             parts.store(code, total, totals, i * parts.lanes)

@@ -112,20 +112,21 @@ class Attention(Functions):
         """The larger one; y where one is NaN."""
         return code.b.select(code.b.fcmp_ordered(">", x, y), x, y)
 
-    def exp2(self, code: Code, x: ir.Value) -> ir.Value:
-        """2^x for x ≤ 127; NaN is NaN, and what would be subnormal is 0."""
+    def exp2(self, code: Code, x: ir.Value, factor: ir.Value | None = None) -> ir.Value:
+        """2^(x·factor) for exponents ≤ 127; NaN is NaN, and what is about subnormal is 0."""
         b, bits = code.b, 52 if self.acc == F64 else 23
         bias, ints = (1023 if self.acc == F64 else 127), ir.VectorType(self.int, self.lanes)
         # Its low bits hold the exponent of 2^n, for n the integer that is nearest to x.
         magic = self.value(1.5 * 2.0**bits + bias)
-        near = b.fadd(x, magic)
-        r = b.fsub(x, b.fsub(near, magic))
+        near = b.fadd(x, magic) if factor is None else self.fma(code, x, factor, magic)
+        whole = b.fsub(near, magic)
+        r = b.fsub(x, whole) if factor is None else self.fma(code, x, factor, b.fneg(whole))
         terms = EXP2[8 * self.width]
         p = self.value(terms[-1])
         for c in terms[-2::-1]:
             p = self.fma(code, p, r, self.value(c))
         power = b.bitcast(b.shl(b.bitcast(near, ints), constant(ints, bits)), self.vec)
-        small = b.fcmp_ordered("<", x, self.value(1.0 - bias))
+        small = b.fcmp_ordered("<", near, self.value(1.5 * 2.0**bits + 2))
         return b.select(small, self.value(0.0), b.fmul(p, power))
 
     def log(self, code: Code, x: ir.Value) -> ir.Value:

@@ -213,6 +213,21 @@ def test_shapes(dtype, shape):
     check(*both(shape, dtype), dtype)
 
 
+@pytest.mark.parametrize("keys", [1, 3, 4, 6, 9, 150])
+def test_any_key_may_have_the_largest_score(keys):
+    """Far above all others: if it were passed over, the exponentials would overflow."""
+    rng = np.random.default_rng(keys)
+    q = np.full((keys, 3, 1, 4), 20, np.float32)
+    k = np.zeros((keys, keys, 1, 4), np.float32)
+    k[np.arange(keys), np.arange(keys)] = 20
+    v = rng.normal(size=k.shape).astype(np.float32)
+    out, stats = np.empty_like(q), np.empty((keys, 1, 2, 3), np.float32)
+    step = step_of("float32", (keys, 3, keys, 1, 1, 4, None, None, 128, 1), (q, k, v), (out,), ())
+    call(compiled("float32"), step, {"q": q, "k": k, "v": v, "out": out}, {"stats": stats})
+    here = v[np.arange(keys), np.arange(keys)]
+    np.testing.assert_array_equal(out, np.broadcast_to(here[:, None], out.shape))
+
+
 @pytest.mark.parametrize(
     "shape",
     [
