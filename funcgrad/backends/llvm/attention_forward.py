@@ -101,7 +101,7 @@ class Forward:
         code, call = parts.task("forward_task")
         steps = self._steps(code, call)
         memory, places = parts.memory(code, self._sizes(code, call))
-        ahead = Ahead(parts, code, call, 4)
+        ahead = Ahead(parts, code, call, 5)
         with parts.items(code) as (i, after):
             self._block(code, call, self._place(code, call, i), _Memory(*places), steps, after,
                         ahead)  # fmt: skip
@@ -166,25 +166,27 @@ class Forward:
         return b.head // (call["heads"] // call["key_heads"])
 
     def _soon(self, code: Code, call: Record, b: _Place, s: Int, after: Int, ahead: Ahead) -> None:
-        """What is needed after a panel of queries: the next ones of an item's first block of keys;
-        then the next block, or the next item's first."""
+        """What is needed after a panel of queries: the next ones of an item's first block of keys,
+        or the results' places with its last; then the next block, or the next item's first."""
         next_s, cols = s + self.key_block, self.parts.cols
         ahead.begin()
         t = b.start + cols
         ahead.add(0, "q", (b.batch, t, b.head), s.eq(b.low).select(b.stop - t, 0))
+        count = (next_s >= b.high).select(b.stop - b.start, 0)
+        ahead.add(1, "out", (b.batch, b.start, b.head), count)
         with code.either(next_s < b.high) as (more, last):
             with more:
-                for i, name in enumerate("kv", 1):
+                for i, name in enumerate("kv", 2):
                     where = (b.batch, next_s, self._key_head(call, b))
                     ahead.add(i, name, where, (b.high - next_s).min(self.key_block))
             with last:
                 there = after < self._items(call)
                 x = self._place(code, call, there.select(after, 0))
                 count = there.select((x.high - x.low).min(self.key_block), 0)
-                for i, name in enumerate("kv", 1):
+                for i, name in enumerate("kv", 2):
                     ahead.add(i, name, (x.batch, x.low, self._key_head(call, x)), count)
                 count = there.select((x.stop - x.start).min(cols), 0)
-                ahead.add(3, "q", (x.batch, x.start, x.head), count)
+                ahead.add(4, "q", (x.batch, x.start, x.head), count)
         tiles = call["features"].ceil_div(cols) * -(-cols // self.parts.rows) + TILES
         ahead.spread((b.stop - b.start).ceil_div(cols) * tiles)
 

@@ -108,7 +108,7 @@ class Joint:
         parts = self.parts
         code, call = parts.task("joint_task")
         memory, places = parts.memory(code, self._sizes(code, call))
-        ahead = Ahead(parts, code, call, 4)
+        ahead = Ahead(parts, code, call, 6)
         with parts.items(code) as (i, after):
             batch, key_head = i // call["key_heads"], i % call["key_heads"]
             b = _Task(batch, key_head, *parts.limits(code, call, batch), *places)
@@ -142,19 +142,22 @@ class Joint:
 
     def _soon(self, code: Code, call: Record, b: _Task, head: Int, t: Int, after: Int,
               ahead: Ahead) -> None:  # fmt: skip
-        """What is needed after a block of queries: the next one, or an item's keys and values."""
+        """Results' places for a block of queries, and what is needed after it: the next one, or an
+        item's keys and values."""
         parts, group = self.parts, call["heads"] // call["key_heads"]
         next_t = t + self.block
         more = next_t < call["queries"]
         there = more | (head + 1 < (b.key_head + 1) * group)
+        ahead.begin()
+        for i, name in enumerate(("out", "dq")):
+            ahead.add(i, name, (b.batch, t, head), (call["queries"] - t).min(self.block))
         x, t = more.select(head, head + 1), more.select(next_t, 0)
         count = there.select((call["queries"] - t).min(self.block), 0)
-        ahead.begin()
-        for i, name in enumerate(("q", "ct")):
+        for i, name in enumerate(("q", "ct"), 2):
             ahead.add(i, name, (b.batch, t, x), count)
         next_item = ~there & (after < self._items(call))
         batch, key_head = after // call["key_heads"], after % call["key_heads"]
-        for i, name in enumerate("kv", 2):
+        for i, name in enumerate("kv", 4):
             where = (batch, code.i64(0), key_head)
             ahead.add(i, name, where, next_item.select(call["keys"], 0))
         ahead.spread(call["keys"].ceil_div(parts.cols) * (2 * self.block // parts.rows))
