@@ -90,14 +90,14 @@ class Tile(Record):
 def pair_instruction(target: Target, fmt: Format) -> str:
     """The intrinsic that adds products of pairs to lanes of 32 bits, "" if there is none.
 
-    Pairs of bfloat16 are summed in float32, numbers below the least normal one taken as 0. Those of
-    int8 are pairs of int16 there, and their sums exact.
+    Pairs of bfloat16 are summed in float32, numbers below the least normal one taken as 0, where
+    that is quicker than to widen them. Those of int8 are pairs of int16, and their sums exact.
 
     >>> pair_instruction(Target("x86_64-unknown-linux-gnu", "x86-64", ""), FORMATS["int8"])
     'sse2.pmadd.wd'
     """
     wide = target.vector_bits == 512
-    if fmt.name == "bfloat16" and wide and target.has("avx512bf16"):
+    if fmt.name == "bfloat16" and wide and target.multiplies_pairs:
         return "avx512bf16.dpbf16ps.512"
     if fmt.name != "int8" or not target.triple.startswith("x86_64"):
         return ""

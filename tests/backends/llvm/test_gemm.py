@@ -13,6 +13,7 @@ from funcgrad.backends.llvm.gemm import OUTPUTS, declare_gemm, emit_gemm, gemm
 from funcgrad.backends.llvm.gemm_job import AXES, CALL, MAX_AXES, axes_words, inner_words
 from funcgrad.backends.llvm.target import Target, default_target
 from funcgrad.backends.program import GemmAxes
+from funcgrad.core.record import replace
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(t) for t in ("float32", "float64", "float16")] + [BF16]
@@ -312,10 +313,14 @@ def engine_for(cpu):
         return engine()
     if not (host.triple.startswith("x86_64") and host.has("avx2")):
         pytest.skip("this processor does not run the code")
+    if cpu in ("znver4", "sapphirerapids"):
+        if not host.has("avx512bf16"):
+            pytest.skip("this processor has no products of pairs of bfloat16")
+        return engine(replace(host, cpu=cpu))
     return engine(Target(host.triple, cpu, "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""))
 
 
-@pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
+@pytest.mark.parametrize("cpu", ["x86-64", "haswell", "znver4", "sapphirerapids"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8"])
 def test_other_targets(dtype, cpu):
     """Other tiles, without masks for 16 bits, or without masks and fma at all."""
@@ -340,7 +345,22 @@ def test_other_targets(dtype, cpu):
         check(c, a, b)
 
 
-@pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell"])
+@pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids"])
+def test_pairs_of_bfloat16_where_they_are_quick(cpu):
+    """Widened numbers below the least normal one count, those of pairs are taken as 0."""
+    target = engine_for(cpu)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
+        module.install("bfloat16", "float32", target)
+    )
+    a, b = (np.full(s, x).astype(BF16) for s, x in (((140, 150), 2.0**-130), ((150, 100), 0.5)))
+    c = np.empty((140, 100), np.float32)
+    call = module._words(a, b, c, False)
+    function(ctypes.addressof(call))
+    assert (c == (0 if target.target.multiplies_pairs else 75 * 2.0**-130)).all()
+    assert target.target.multiplies_pairs == (cpu == "znver4")
+
+
+@pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell", "znver4", "sapphirerapids"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sums_are_rounded_once(dtype, cpu):
     """By each tile where one block has all of k, else at the end: the bits are those of float32."""
