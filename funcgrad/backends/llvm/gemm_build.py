@@ -298,7 +298,7 @@ class Code:
     def prefetch(self, pointer: ir.Value, write: bool = False, first: bool = False) -> None:
         """Hint that memory will be read (or written) soon; any address is allowed.
 
-        first: into the first cache, too, which may already have what the next steps need
+        first: whether it is to come to the first cache, and not only to the second
         """
         kind = ir.FunctionType(VOID, [PTR, I32, I32, I32])
         f = self._intrinsic("llvm.prefetch.p0", kind)

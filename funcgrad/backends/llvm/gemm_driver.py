@@ -203,7 +203,9 @@ class Driver:
         kept = caches.l2 // width
         if not self.target.follows_strides:
             # From further away, B comes in time only where it is packed.
-            held = n * k <= (m < TALL).select(kept // 2, kept * 5 // 16)
+            held = n * k <= (m <= FEW_ROWS).select(kept // 2, kept // 4)
+            # So does a large A, unless it is read but a few times.
+            held = held & ((m * k <= 2 * kept) | (n <= FEW_ROWS))
             held = held & (job["a_cs"].eq(1) | (m <= FEW_ROWS))
             return held, held & ((job["b_rs"] <= NEAR // self.fmt.bytes) | (m <= 6 * THIN))
         many_registers = self.parts.tile.rows >= 8

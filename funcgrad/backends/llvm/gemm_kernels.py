@@ -150,7 +150,8 @@ class Kernels(Registers):
             ]
             if also is None and rows > 8:
                 for v in range(vectors):
-                    code.prefetch(code.at(pb, steps[1] * SOON + v * tile.lanes, kind))
+                    soon = code.at(pb, steps[1] * SOON + v * tile.lanes, kind)
+                    code.prefetch(soon, first=not self.target.follows_strides)
             for i in range(rows):
                 x = code.load(code.at(pa, i, kind), kind)
                 if tile.pairs:
@@ -178,7 +179,9 @@ class Kernels(Registers):
         masks = [code.first_lanes(n - v * lanes, lanes) for v in range(vectors)]
         acc = self._accumulators(code, rows, vectors)
         row_pointers = [code.at(a, a_rs * i, fmt.storage) for i in range(rows)]
-        self._prefetch(code, c, c_rs, rows, vectors)
+        if self.target.follows_strides:
+            # Others have nothing of it: they follow C's rows, or wait for them all the same.
+            self._prefetch(code, c, c_rs, rows, vectors)
         with code.range(0, k) as kk:
             pb = code.at(b, kk * b_rs, fmt.storage)
             bv = []

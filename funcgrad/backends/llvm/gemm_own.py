@@ -20,6 +20,7 @@ from funcgrad.backends.llvm.gemm_kernels import Kernels
 from funcgrad.backends.llvm.gemm_pack import equal_parts
 
 ROW_PANELS = 32  # panels of A a thread from which on each is a task
+SOME_PANELS = 12  # the same where reading B in place is slow, and what others pack comes slowly
 COLUMN_PANELS = 16  # panels of B from which on tasks are columns
 COLUMN_TASKS = 32  # a thread, about
 AHEAD = 24  # steps along k that memory is asked for before it is copied
@@ -58,10 +59,11 @@ class Own:
         # All of B is read for each panel of A: by tall ones so seldom that the third cache will do.
         tall = tile.rows > 8
         far = max(kept, min(4 * caches.l2, caches.l3 // 8) // self.fmt.acc_bytes) if tall else kept
-        enough = self.parts.threads(code) * ROW_PANELS
+        near = self.parts.target.follows_strides
+        enough = self.parts.threads(code) * (ROW_PANELS if near else SOME_PANELS)
         rows = plain & (panels >= enough) & (no * ko <= far)
         # Columns of B would have to be turned by each.
-        both = rows & in_rows & (no * ko <= kept)
+        both = rows & in_rows & (no * ko <= (kept if near else kept // 4))
         if not self.copies:
             return rows, both, never
         columns = plain & in_rows & ~rows & (m * ko <= kept) & (no >= 2 * m)

@@ -79,7 +79,9 @@ class Tile(Record):
     def _plain(target: Target, fmt: Format) -> Tile:
         lanes = target.vector_bits // (8 * fmt.acc_bytes)
         if target.has("avx512f"):
-            return Tile(14, 2, lanes, 1024 if fmt.acc_bytes == 4 else 384, True, True)
+            # Panels of B are fetched ahead where that is needed, so that they may be long.
+            long = fmt.acc_bytes == 4 or not target.follows_strides
+            return Tile(14, 2, lanes, 1024 if long else 384, True, True)
         if target.has("avx2"):
             return Tile(6, 2, lanes, 256, True, target.has("fma"))
         if target.triple.startswith(("aarch64", "arm64")):

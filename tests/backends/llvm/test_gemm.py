@@ -345,21 +345,6 @@ def test_other_targets(dtype, cpu):
         check(c, a, b)
 
 
-@pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids"])
-def test_pairs_of_bfloat16_where_they_are_quick(cpu):
-    """Widened numbers below the least normal one count, those of pairs are taken as 0."""
-    target = engine_for(cpu)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
-        module.install("bfloat16", "float32", target)
-    )
-    a, b = (np.full(s, x).astype(BF16) for s, x in (((140, 150), 2.0**-130), ((150, 100), 0.5)))
-    c = np.empty((140, 100), np.float32)
-    call = module._words(a, b, c, False)
-    function(ctypes.addressof(call))
-    assert (c == (0 if target.target.multiplies_pairs else 75 * 2.0**-130)).all()
-    assert target.target.multiplies_pairs == (cpu == "znver4")
-
-
 @pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell", "znver4", "sapphirerapids"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sums_are_rounded_once(dtype, cpu):
