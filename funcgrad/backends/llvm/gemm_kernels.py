@@ -18,7 +18,7 @@ from funcgrad.backends.llvm.gemm_pack import I32, Format, Tile, widen
 from funcgrad.backends.llvm.gemm_registers import Registers
 from funcgrad.backends.llvm.target import Target
 
-SOON = 24  # steps along k that a tall tile's panel of B is fetched ahead: no first cache holds it
+SOON = 20  # steps along k that a tall tile's panel of B is fetched ahead, where that is needed
 LINES_SOON = 8  # the same of vectors of lines, whose places a table says: it goes on for as long
 APART = 4  # steps along k from one row of C that is fetched to the next, at most
 
@@ -139,6 +139,8 @@ class Kernels(Registers):
         kind = I32 if tile.pairs else self.fmt.acc
         vec = ir.VectorType(kind, tile.lanes)
 
+        fetches = also is None and rows > 8 and not self.target.follows_strides
+
         def step(kk: Int) -> None:
             if also is not None:
                 also(kk)
@@ -148,10 +150,10 @@ class Kernels(Registers):
                 code.load(code.at(pb, v * tile.lanes, kind), vec, self.fmt.acc_bytes)
                 for v in range(vectors)
             ]
-            if also is None and rows > 8:
+            if fetches:
                 for v in range(vectors):
                     soon = code.at(pb, steps[1] * SOON + v * tile.lanes, kind)
-                    code.prefetch(soon, first=not self.target.follows_strides)
+                    code.prefetch(soon, first=True)
             for i in range(rows):
                 x = code.load(code.at(pa, i, kind), kind)
                 if tile.pairs:
