@@ -1,7 +1,8 @@
 """Short axes whose points read different arrays, written out: what interleaves, or cuts in rows.
 
 Where a piece of a result is chosen by an axis of a few points, each point asks for every piece.
-Written out, a point reads its own piece alone, and vectors run along the axes that remain.
+Written out, a point reads its own piece alone, and vectors run along the axes that remain. Where
+rows are cut from what lies interleaved, memory is read once for all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import numpy as np
 
 from funcgrad.backends.builder import add_indices, index_key, operand_key, scale_index
 from funcgrad.backends.late import Late
-from funcgrad.backends.llvm.emit_schedule import LINE, coefficient, used_as_scalars
+from funcgrad.backends.llvm.emit_schedule import (
+    LINE,
+    SHORT,
+    coalesce,
+    coefficient,
+    used_as_scalars,
+)
 from funcgrad.backends.loops import (
     INDEX,
     Axis,
@@ -30,6 +37,7 @@ from funcgrad.backends.loops import (
     Value,
     While,
 )
+from funcgrad.core.large import LARGE
 from funcgrad.core.record import replace
 
 if TYPE_CHECKING:
@@ -40,19 +48,26 @@ else:
 BOOL = np.dtype(bool)
 # Points that are written out at most, and statements.
 MOST_POINTS, MOST_STATEMENTS = 8, 400
+# Elements of a row, from which on it is worth a loop that writes several; and bytes that no second
+# cache holds, so that reading them once outweighs stores that lie in two lines each.
+LONG_ROW, FAR = 512, 1 << 23
 
 
 def unrolled(kernel: Kernel) -> Kernel:
-    """A kernel without its short axes, if that leaves two thirds of its loads or fewer."""
-    named = used_as_scalars(kernel.body)
-    short = [a for a in kernel.axes if 1 < a.size <= MOST_POINTS and a.value in named]
-    points = math.prod(a.size for a in short)
-    if not short or points > MOST_POINTS or kernel.points < LINE * points:
-        return kernel
+    """A kernel without its short axes, if that leaves two thirds of its loads or fewer, or reads
+    what lies interleaved once for all rows that it is cut in."""
     loads = [s for s in kernel.body if isinstance(s, Load)]
     straight = not any(isinstance(s, Loop | While) for s in kernel.body)
     # What else is read may have been written at another point.
     if not straight or any(s.buffer.role != "in" for s in loads):
+        return kernel
+    named = used_as_scalars(kernel.body)
+    short = [a for a in kernel.axes if 1 < a.size <= MOST_POINTS and a.value in named]
+    points = math.prod(a.size for a in short)
+    if not short:
+        cut = _interleaved(kernel)
+        return kernel if cut is None else _without(kernel, [cut])
+    if points > MOST_POINTS or kernel.points < LINE * points:
         return kernel
     # Without guards each point reads all that is read, and vectors can hold the short axis, too.
     # Beside rows that are in order anyway, it costs a choice for each of them.
@@ -61,9 +76,48 @@ def unrolled(kernel: Kernel) -> Kernel:
     in_order = any(abs(coefficient(i, a)) == 1 for i in stores for a in stay)
     if in_order or all(s.guard is None for s in loads):
         return kernel
+    made = _without(kernel, short)
+    after = sum(isinstance(s, Load) for s in made.body)
+    return kernel if after * 3 > len(loads) * points * 2 else made
+
+
+def _interleaved(kernel: Kernel) -> Axis | None:
+    """The short axis along which elements lie that are stored in a row each, if there is one."""
+    found = [s for s in kernel.body if isinstance(s, Load | Store)]
+    if any(s.guard is not None for s in found):
+        return None
+    axes, _ = coalesce(kernel)
+    loads = [s for s in found if isinstance(s, Load)]
+    stores = [s for s in found if isinstance(s, Store)]
+    for short in axes:
+        if short.size >= SHORT or short not in kernel.axes:
+            continue
+        for row in axes:
+            if row.size < LONG_ROW or any(coefficient(s.index, row.value) != 1 for s in stores):
+                continue
+            widths = [
+                s.buffer.dtype.itemsize
+                for s in loads
+                if coefficient(s.index, short.value) == 1
+                and coefficient(s.index, row.value) == short.size
+            ]
+            far = row.size * short.size * max(widths, default=0) >= FAR
+            if widths and (far or all(_is_in_lines(s, row) for s in stores)):
+                return short
+    return None
+
+
+def _is_in_lines(s: Store, row: Axis) -> bool:
+    """Whether all rows that are stored begin with a line, in memory that does."""
+    width = s.buffer.dtype.itemsize
+    others = [s.index.const, *(c for c, v in s.index.terms if v is not row.value)]
+    return s.buffer.size * width >= LARGE and all(c * width % LINE == 0 for c in others)
+
+
+def _without(kernel: Kernel, short: Sequence[Axis]) -> Kernel:
+    """A kernel with some axes written out, or as it is if that were too many statements."""
     body = _Copies(kernel, short).run()
-    after = sum(isinstance(s, Load) for s in body)
-    if after * 3 > len(loads) * points * 2 or len(body) > MOST_STATEMENTS:
+    if len(body) > MOST_STATEMENTS:
         return kernel
     axes = tuple(a for a in kernel.axes if a not in short)
     return replace(kernel, axes=axes, body=tuple(body))

@@ -8,7 +8,15 @@ import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.backends.llvm.emit_unroll import unrolled
 from funcgrad.backends.loops import INDEX, Buffer, Const, Load
-from tests.backends.llvm.kernels_run import BOOL, F32, at, check, kernel, run_interpreted
+from tests.backends.llvm.kernels_run import (
+    BOOL,
+    F32,
+    at,
+    check,
+    kernel,
+    run_interpreted,
+    run_native,
+)
 
 
 def interleaved(n, parts, size=None):
@@ -123,3 +131,45 @@ def test_gradients_of_pieces(n):
     second = fg.grad(lambda x: (fg.grad(f)(x) ** 2).sum())
     for g in (fg.grad(f), second):
         np.testing.assert_allclose(np.asarray(fg.jit(g)(x)), np.asarray(g(x)), rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool"])
+@pytest.mark.parametrize(("n", "parts"), [(1, 3), (2001, 3), (32_768, 5), (1_400_001, 3)])
+def test_rows_of_what_is_interleaved(n, parts, dtype, threads):
+    """One pass over memory makes all rows, in images of several, too."""
+    rng = np.random.default_rng(n)
+    x, y = rng.integers(-9, 9, (n, parts)).astype(dtype), rng.integers(-9, 9, n).astype(dtype)
+    images = rng.integers(-9, 9, (3, n, parts)).astype(dtype)
+    rows = fg.jit(lambda x, y: (x.T, fnp.where(y != 0, x.T, y)))
+    several = fg.jit(lambda x: fnp.moveaxis(x, -1, 1))
+    for count in (1, 3):
+        threads(count)
+        first, second = rows(x, y)
+        np.testing.assert_array_equal(np.asarray(first), x.T)
+        np.testing.assert_array_equal(np.asarray(second), np.where(y != 0, x.T, y))
+        np.testing.assert_array_equal(np.asarray(several(images)), np.moveaxis(images, -1, 1))
+
+
+@pytest.mark.parametrize(
+    ("n", "parts", "axes"),
+    [
+        (1 << 14, 2, 1),
+        (1 << 14, 7, 1),
+        (1 << 14, 8, 2),  # too many
+        (1 << 13, 2, 2),  # memory of small arrays begins anywhere
+        ((1 << 14) + 1, 2, 2),  # the second row doesn't begin with a line
+        ((1 << 20) + 1, 2, 1),  # which matters little, so far away
+    ],
+)
+def test_which_rows_are_written_out(n, parts, axes):
+    x, y = Buffer("x", F32, n * parts, "in"), Buffer("y", F32, n * parts, "out")
+
+    def write(b, j, i):
+        b.store(y, at((n, j), (1, i)), b.load(x, at((parts, i), (1, j))))
+
+    k = kernel([x, y], [parts, n], write)
+    short = unrolled(k)
+    assert len(short.axes) == axes
+    assert sum(isinstance(s, Load) for s in short.body) == (parts if axes == 1 else 1)
+    values = np.arange(n * parts, dtype=F32)
+    np.testing.assert_array_equal(run_native(k, [values])[0], values.reshape(n, parts).T.ravel())
