@@ -32,6 +32,9 @@ LEVELS = {
     "x86-64-v4": ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
 }
 
+# Bytes that one program may hope for of a third cache that dozens of cores share.
+MESH_BYTES = 1 << 25
+
 # What tells processors apart in the system's description of one.
 _CPU_FACTS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 
@@ -152,10 +155,14 @@ class Target(Record):
         """The size from which on an array is written past the caches, which can't hold it until
         somebody reads it; 0 for never.
 
+        Intel's third caches are told as those of all cores, which others use as well, and are
+        little faster than memory: of these no more counts than one of AMD's has.
+
         >>> Target("x86_64-unknown-linux-gnu", "znver3", "").stream_bytes
         16777216
         """
-        return self.caches.l3 // 2 if self.triple.startswith("x86_64") else 0
+        l3 = self.caches.l3 if self.follows_strides else min(self.caches.l3, MESH_BYTES)
+        return l3 // 2 if self.triple.startswith("x86_64") else 0
 
 
 @functools.cache

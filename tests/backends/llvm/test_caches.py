@@ -95,3 +95,13 @@ def test_blocks_fit():
     made = kernel([x, o], [m], write)
     small, large = (schedule(made, l1=size).levels[-1].tile for size in (1 << 12, 1 << 20))
     assert (small, large) == (256, 1024)
+
+
+def test_of_a_third_cache_of_many_cores_little_counts():
+    """What is written past it: AMD's, told as those of a few cores, count as they are."""
+    large = Caches(l3=260 << 20)
+    intel = Target("x86_64-unknown-linux-gnu", "sapphirerapids", "+avx512f", large)
+    assert intel.stream_bytes == 1 << 24
+    assert replace(intel, cpu="znver4").stream_bytes == 130 << 20
+    assert replace(intel, caches=Caches(l3=8 << 20)).stream_bytes == 4 << 20
+    assert replace(intel, triple="aarch64-unknown-linux-gnu").stream_bytes == 0
