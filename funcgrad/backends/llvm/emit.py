@@ -19,7 +19,14 @@ from funcgrad.backends.llvm import emit_ops
 from funcgrad.backends.llvm.emit_edges import Edges, folded, guarded_load, guarded_store
 from funcgrad.backends.llvm.emit_facts import chained, indices_first, reassociable
 from funcgrad.backends.llvm.emit_levels import write_levels
-from funcgrad.backends.llvm.emit_schedule import SHORT, Range, Schedule, schedule
+from funcgrad.backends.llvm.emit_schedule import (
+    FEWER_ROWS,
+    MOST_ROWS,
+    SHORT,
+    Range,
+    Schedule,
+    schedule,
+)
 from funcgrad.backends.llvm.emit_stream import streams
 from funcgrad.backends.llvm.emit_text import (
     BOOL,
@@ -82,21 +89,23 @@ def emit(
     kernel: Kernel, name: str, ranges: Mapping[Loop, Range], target: Target, often: bool = False
 ) -> Emitted:
     """The LLVM function of a kernel that has points; often: as of `schedule`."""
-    plan = schedule(kernel, ranges, target.caches.l1, often)
-    return Emitter(kernel, plan, ranges, target.vector_bits, target.stream_bytes).run(name)
+    most_rows = MOST_ROWS if target.follows_strides else FEWER_ROWS
+    plan = schedule(kernel, ranges, target.caches.l1, often, most_rows)
+    return Emitter(kernel, plan, ranges, target).run(name)
 
 
 class Emitter:
     """Writes the function of one kernel."""
 
     def __init__(
-        self, kernel: Kernel, plan: Schedule, ranges: Mapping[Loop, Range], vector_bits: int,
-        stream_bytes: int,
-    ):  # fmt: skip
+        self, kernel: Kernel, plan: Schedule, ranges: Mapping[Loop, Range], target: Target
+    ):
         self.kernel = kernel
         self.plan = plan
         self.ranges = ranges
-        self.vector_bits = vector_bits
+        self.vector_bits = target.vector_bits
+        # Whether passes over rows ask for the next ones: such rows are pages, or parts of them.
+        self.asks_for_rows = not target.follows_strides
         self.module = Definitions()
         self.f = Function(self.module)
         self.env: dict[Value, str] = dict.fromkeys(plan.fixed, "0")
@@ -115,10 +124,10 @@ class Emitter:
         self.sizes = {v.axis: v.size for v in plan.levels}
         self.sizes |= {s.axis: s.size for s in walk(kernel.body) if isinstance(s, Loop)}
         # Stores past the caches by their ids, where those of the line in hand go, if there was one.
-        self.streams = streams(kernel, stream_bytes)
+        self.streams = streams(kernel, target.stream_bytes)
         self.redirected: dict[int, tuple[str, str]] = {}
         self.streamed = False
-        self.edges = Edges(kernel, vector_bits)
+        self.edges = Edges(kernel, target.vector_bits)
         # Conditions that are constants in the part of a loop in hand.
         self.known: dict[Value, str] = {}
         loops = any(isinstance(s, Loop) for s in kernel.body) and plan.block is None

@@ -2,7 +2,8 @@
 
 Where an index that is read from memory says which row comes next, or which element of a row, each
 row would begin with waiting for memory; and so would short rows far apart. So each turn of the loop
-around computes where a turn some bytes of rows later will read, and prefetches that.
+around computes where a turn some bytes of rows later will read, and prefetches that. Rows that take
+several passes are asked for while the second pass over a block of rows before them goes on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.backends.llvm.emit_schedule import coefficient
-from funcgrad.backends.loops import Const, Index, Load, Loop, Op, Stmt, Store, Value, While
+from funcgrad.backends.loops import (
+    Buffer,
+    Const,
+    Index,
+    Load,
+    Loop,
+    Op,
+    Stmt,
+    Store,
+    Value,
+    While,
+    walk,
+)
 
 LINE = 64
 # Bytes of rows that are on their way, and of a row of which any elements are read.
@@ -79,6 +92,30 @@ def prefetch_turns(e: Any, s: While) -> None:
         return
     size = min(t.buffer.size - t.index.const for t in numbers)
     prefetch_rows(e, axis, e.env[axis], size, inner.axis, inner.size, around, inner.body, True)
+
+
+def prefetch_block(e: Any, axis: Value, most: int, j: str) -> None:
+    """In a pass over row number j of a block of rows along `axis`, at most so many: prefetch what
+    the passes over the next block read first."""
+    loops = {s.axis: s for s in walk(e.kernel.body) if isinstance(s, Loop)}
+    outer = {a.value for a in e.kernel.axes}
+    low, _ = e.bounds[axis]
+    asked: set[Buffer] = set()
+    for s in walk(e.kernel.body):
+        if not isinstance(s, Load) or s.buffer.role != "in" or s.buffer in asked:
+            continue
+        inner = [v for _, v in s.index.terms if v not in outer]
+        if len(inner) != 1 or inner[0] not in loops or coefficient(s.index, inner[0]) != 1:
+            continue
+        if coefficient(s.index, axis):
+            asked.add(s.buffer)
+            now = e.env
+            later = e.f.let(f"add nuw nsw i64 {e.f.let(f'add nuw nsw i64 {low}, {j}')}, {most}")
+            row = e.f.intrinsic("smin", "i64", later, str(e.sizes[axis] - 1))
+            e.env = {**now.shared, axis: row, inner[0]: "0"}
+            nbytes = loops[inner[0]].size * s.buffer.dtype.itemsize
+            _lines(e, e.address(s.buffer, s.index), nbytes, False)
+            e.env = now
 
 
 def _goes_on(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from funcgrad.backends.llvm import emit_ahead
 from funcgrad.backends.llvm.emit_text import BOOL, STAYS, memory_type
 from funcgrad.backends.loops import (
     Const,
@@ -149,6 +150,7 @@ class _Block:
 
 class _Rows(_Block):
     hints = (STAYS,)
+    asks = False  # whether the pass in hand asks for the rows of the next block
 
     def __init__(self, emitter: Any, axis: Value, most: int):
         super().__init__(emitter, axis, most)
@@ -157,14 +159,21 @@ class _Rows(_Block):
 
     def block(self, stmts: Sequence[Stmt], tail: list[Move]) -> None:
         run: list[Stmt] = []
+        passes = 0
         for s in stmts:
             run.append(s)
             if isinstance(s, Loop):
+                passes += 1
+                # The first pass waits for its rows; while the second goes on, memory is idle.
+                self.asks = passes == 2 and self.e.asks_for_rows
                 self.flush(run, [])
                 run = []
+        self.asks = False
         self.flush(run, tail)
 
     def enter(self, j: str) -> None:
+        if self.asks:
+            emit_ahead.prefetch_block(self.e, self.axis, self.most, j)
         for b, base in self.scratch.items():
             first = self.f.let(f"mul nuw nsw i64 {j}, {max(1, b.size)}")
             kind = memory_type(b.dtype)

@@ -43,7 +43,8 @@ TASK_NS = 10_000.0
 SERIAL_NS_OFTEN, TASK_NS_OFTEN = 8_000.0, 4_000.0
 MOST_TASKS = 64
 LINE = 64  # points in a row that one task keeps together, so that no two share a cache line
-MOST_ROWS = 8
+# Rows that go through a pass together: more where a processor sees by itself which come next.
+MOST_ROWS, FEWER_ROWS = 8, 3
 SHORT = 8  # an innermost loop of fewer turns gains nothing from vectors
 MOST_GUARDED = 17  # turns up to which LLVM would unroll a loop of guarded loads
 MASKED_BITS = 512  # of vectors, from which on masked loads are cheap
@@ -102,11 +103,12 @@ class Range(Record):
 
 def schedule(
     kernel: Kernel, ranges: Mapping[Loop, Range] | None = None, l1: int = FIXED.l1,
-    often: bool = False,
+    often: bool = False, most_rows: int = MOST_ROWS,
 ) -> Schedule:  # fmt: skip
     """The schedule of a kernel that has points, for a first cache of `l1` bytes.
 
     often: whether a loop runs it again and again, while threads wait for the next tasks
+    most_rows: how many rows go through a pass together, at most
     """
     ranges = ranges or {}
     bounding = {r.axis for r in ranges.values()}
@@ -125,7 +127,7 @@ def schedule(
         levels = _tiled(levels, found, max(b.dtype.itemsize for b in kernel.params))
     rows = 0
     if block is None and inner and levels and emit_block.has_passes(kernel):
-        rows = min(_rows_at_once(kernel, l1), levels[-1].size)
+        rows = min(_rows_at_once(kernel, l1), most_rows, levels[-1].size)
         if rows > 1 and levels[-1].axis not in bounding:
             block = levels[-1].axis
             levels = _with_tile(levels, block, rows)
@@ -139,7 +141,7 @@ def _rows_at_once(kernel: Kernel, l1: int) -> int:
     """How many rows go through each pass together: few enough to stay in half the first cache."""
     longest = max(s.size for s in walk(kernel.body) if isinstance(s, Loop))
     width = max(b.dtype.itemsize for b in kernel.params)
-    return max(1, min(MOST_ROWS, l1 // 2 // max(1, longest * width)))
+    return max(1, l1 // 2 // max(1, longest * width))
 
 
 # ---- axes

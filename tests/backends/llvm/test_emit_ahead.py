@@ -6,6 +6,8 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad.backends.llvm.build import kernel_cache
+from funcgrad.backends.llvm.target import Target
 from tests.backends.checks import floats, integers, same
 
 
@@ -71,3 +73,27 @@ def test_no_elements():
     assert fg.jit(lambda t, i: t[i])(floats(5, 40), np.zeros(0, np.int32)).shape == (0, 40)
     assert fg.jit(bag)(floats(5, 40), np.zeros((3, 0), np.int32)).shape == (3, 40)
     assert fg.jit(lambda t, i: t[i])(floats(5, 0), np.zeros(4, np.int32)).shape == (4, 0)
+
+
+def layer_norm(x, scale):
+    y = x - x.mean(-1, keepdims=True)
+    return y / fnp.sqrt((y * y).mean(-1, keepdims=True) + 1e-5) * scale
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("shape", [(1, 70), (7, 33), (50, 256), (2, 5, 600)])
+def test_next_block_of_rows(monkeypatch, follows, shape):
+    """Rows that take several passes are asked for a block ahead, where it helps; bits stay."""
+    x, scale = floats(*shape), floats(shape[-1])
+    wanted = np.asarray(fg.jit(layer_norm)(x, scale))
+    kernel_cache().forget()
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", "")
+    monkeypatch.setattr(Target, "follows_strides", property(lambda self: follows))
+    try:
+        f = fg.jit(lambda x, scale: layer_norm(x, scale))
+        assert ("call void @llvm.prefetch" in f.lower(x, scale).as_text("llvm")) == (
+            not follows and shape[0] > 1
+        )
+        same(np.asarray(f(x, scale)), wanted, exact=True)
+    finally:
+        kernel_cache().forget()
