@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.core import backend, fork
+from funcgrad.core import aligned, backend, fork
+from funcgrad.core.aligned import HUGE_FROM
 
 LARGE = 1 << 17  # bytes, from which memory is kept
 # Bytes of results that an operation makes before its memory is kept, and before it is compiled.
@@ -52,6 +53,8 @@ class LargeImpl:
             self._begun = 1
             fork.beside(self._keep)
         memory = self._memory
+        if memory is None and self._nbytes < HUGE_FROM:
+            memory = aligned.handler()
         if memory is None:
             return self._prim.impl(xp, *values, **params)
         if self._made >= COMPILED_AFTER and self._begun == 1:

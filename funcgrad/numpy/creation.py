@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core.aligned import copied
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.single import single
@@ -121,7 +122,7 @@ def _from_numpy(value: Any, dtype: np.dtype | None, copy: bool | None) -> Array:
         return ops_convert.convert_element_type(value, dtype)
     if copy is False and value.dtype == dtype:
         return Array(np.asarray(value))
-    return Array(np.array(value, dtype))
+    return Array(copied(value, dtype))
 
 
 def _numbers(name: str, values: Any, dtype: np.dtype) -> Array:

@@ -101,7 +101,7 @@ class _Writer:
         self.objects: list[Any] = [executable]
         self.nodes: list[int] = []
         self.leaves: list[ShapedArray | None] = []  # the types of those that are Arrays
-        self.flags = (w.RELEASE if release else 0) | (w.LARGE if executable._large else 0)
+        self.flags = (w.RELEASE if release else 0) | (w.LARGE if executable.aligned else 0)
 
     def entry(self) -> Entry:
         call, executable = self.call, self.executable

@@ -19,6 +19,7 @@ import numpy as np
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.engine import Library
 from funcgrad.backends.llvm.run_code import EXCHANGE, EXHAUSTED, FAILED, ODD, native_run
+from funcgrad.core import aligned
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import Call, MemoryAnalysis
 from funcgrad.core.compile_report import CompileStage
@@ -41,6 +42,7 @@ ENTRY = "fg_program"
 _calls = itertools.count()
 
 empty = np.empty
+_ALIGNED_FROM = 1 << 16  # bytes of a result from which that is worth another allocator's time
 
 
 class Facts(Record):
@@ -68,6 +70,7 @@ class Executable:
 
     parts: gives what the program is made of
     calls_back: whether some of its steps run in Python
+    aligned: whether its results are to begin where a line of the caches does
     spec_address: where the words are by which native code runs it
     """
 
@@ -90,6 +93,7 @@ class Executable:
         self._dtypes = [a.dtype for a in facts.ins]
         self._outs = [(a.shape, a.dtype) for a in facts.outs]
         self._large = any(a.nbytes >= LARGE for a in facts.outs)
+        self.aligned = any(a.nbytes >= _ALIGNED_FROM for a in facts.outs)
         results = {i: o for o, i in facts.aliases.items()}
         self._written = [(i, results.get(i)) for i in facts.written]
         self._run = self._unbound if facts.comms else native_run()
@@ -162,9 +166,10 @@ class Executable:
         """Run the program on arrays of its inputs' types."""
         if type(values) is not list:
             values = list(values)
-        results = (
-            memory.large_arrays(self._outs) if self._large else [empty(*s) for s in self._outs]
-        )
+        if not self.aligned:
+            results = [empty(*s) for s in self._outs]
+        else:
+            results = (memory.large_arrays if self._large else aligned.arrays)(self._outs)
         if self._written:
             values = self._donated(values, results)
         status = self._run(values, results, self.spec_address)

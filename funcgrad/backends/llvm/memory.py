@@ -9,52 +9,33 @@ memory).
 
 from __future__ import annotations
 
-import contextvars
 import ctypes
 import html
 import os
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy._core import _multiarray_umath as umath  # type: ignore[attr-defined]
 
 from funcgrad.backends.llvm import memory_code, scratch
 from funcgrad.backends.llvm.engine import engine
 from funcgrad.core import fork
+from funcgrad.core.aligned import Handler
 from funcgrad.core.show_array import size_text
 from funcgrad.core.show_html import page
 
-_SET_HANDLER = 304  # the number of PyDataMem_SetHandler in NumPy's table of C functions
 _VARIABLE = "FUNCGRAD_KEPT_MEMORY"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
-class _Handler(ctypes.Structure):
-    """NumPy's PyDataMem_Handler."""
-
-    _fields_ = (
-        ("name", ctypes.c_char * 127),
-        ("version", ctypes.c_uint8),
-        ("ctx", ctypes.c_void_p),
-        ("malloc", ctypes.c_void_p),
-        ("calloc", ctypes.c_void_p),
-        ("realloc", ctypes.c_void_p),
-        ("free", ctypes.c_void_p),
-    )
-
-
-class _Allocator:
-    """The native allocator, and how NumPy is told to use it: after `begin()`, until `end(token)`,
-    in this thread."""
+class _Allocator(Handler):
+    """The native allocator, as NumPy takes it."""
 
     def __init__(self) -> None:
         library = engine().compile(memory_code.IR, level=0)
         names = ("malloc", "zeros", "resize", "give")
         functions = [library.address(f"fg_memory_{n}") for n in names]
-        self._handler = _Handler(b"funcgrad", 1, None, *functions)
         self.numbers = {
             n: ctypes.c_int64.from_address(library.address(f"fg_memory_{n}"))
             for n in memory_code.NUMBERS
@@ -63,38 +44,7 @@ class _Allocator:
         self.lock = ctypes.c_int32.from_address(library.address("fg_memory_lock"))
         self.take, self.give = library.address("fg_memory_take"), functions[3]
         self.empty = ctypes.CFUNCTYPE(ctypes.c_int64)(library.address("fg_memory_empty"))
-        address = ctypes.c_void_p
-        capsule = ctypes.pythonapi.PyCapsule_New
-        capsule.restype, capsule.argtypes = ctypes.py_object, [address, ctypes.c_char_p, address]
-        # NumPy reads the capsule whenever an array dies: it lives as long as the process.
-        self.capsule = capsule(ctypes.addressof(self._handler), b"mem_handler", None)
-        self.set_handler = self._numpy_setter()
-        self.begin, self.end = self._switches()
-
-    @staticmethod
-    def _numpy_setter() -> int:
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype = ctypes.c_void_p
-        pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-        table = pointer(umath._ARRAY_API, None)
-        word = ctypes.sizeof(ctypes.c_void_p)
-        return ctypes.c_size_t.from_address(table + _SET_HANDLER * word).value
-
-    def _switches(self) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-        """NumPy's handler is a context variable, which is quicker to set than by NumPy's function;
-        it shows itself among the variables that have a value."""
-        kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
-        use = kind(self.set_handler)
-
-        def found() -> contextvars.ContextVar | None:
-            use(self.capsule)
-            held = contextvars.copy_context().items()
-            return next((v for v, value in held if value is self.capsule), None)
-
-        variable = contextvars.copy_context().run(found)
-        if variable is None:
-            return partial(use, self.capsule), use
-        return partial(variable.set, self.capsule), variable.reset
+        super().__init__(functions)
 
 
 def _limit() -> int:

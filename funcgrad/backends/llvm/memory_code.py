@@ -1,8 +1,8 @@
 """The native code of the allocator that keeps memory: blocks of dead arrays, for the next ones.
 
-A block is a header of 64 bytes, its size and whether it is to be kept, and the data. The table
-lists idle blocks and their sizes, the most recently freed last; a block serves requests of half its
-size or more.
+A block is a header of 64 bytes, its size and whether it is to be kept (else, what memory it is in),
+and the data. The table lists idle blocks and their sizes, the most recently freed last; a block
+serves requests of half its size or more.
 `fg_memory_take` and `fg_memory_give` are for arenas, the rest is NumPy's protocol (NEP 49), where
 what is small comes from the C library.
 """
@@ -25,11 +25,13 @@ IR = f"""
 @sizes = internal global [{SLOTS} x i64] zeroinitializer
 
 declare i32 @posix_memalign(ptr, i64, i64)
+declare ptr @malloc(i64)
 declare void @free(ptr)
 declare i32 @madvise(ptr, i64, i32)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
+declare ptr @llvm.ptrmask.p0.i64(ptr, i64)
 declare i64 @llvm.umin.i64(i64, i64)
 declare i64 @llvm.umax.i64(i64, i64)
 declare {{i64, i1}} @llvm.umul.with.overflow.i64(i64, i64)
@@ -119,7 +121,7 @@ done:
   ret ptr %result
 }}
 
-define internal ptr @fresh(i64 %size, i64 %align, i64 %kept) {{
+define internal ptr @fresh(i64 %size, i64 %align) {{
 entry:
   %box = alloca ptr
   %total = add i64 %size, 64
@@ -136,7 +138,7 @@ advise:
 label:
   store i64 %size, ptr %block
   %kind = getelementptr i64, ptr %block, i64 1
-  store i64 %kept, ptr %kind
+  store i64 1, ptr %kind
   ret ptr %block
 none:
   ret ptr null
@@ -150,13 +152,13 @@ entry:
 new:
   %huge = icmp uge i64 %size, {2 * HUGE_PAGE}
   %align = select i1 %huge, i64 {HUGE_PAGE}, i64 64
-  %first = call ptr @fresh(i64 %size, i64 %align, i64 1)
+  %first = call ptr @fresh(i64 %size, i64 %align)
   %short = icmp eq ptr %first, null
   br i1 %short, label %again, label %good
 again:
   ; Idle blocks of other sizes may be what is missing.
   %freed = call i64 @fg_memory_empty()
-  %second = call ptr @fresh(i64 %size, i64 %align, i64 1)
+  %second = call ptr @fresh(i64 %size, i64 %align)
   %failed = icmp eq ptr %second, null
   br i1 %failed, label %none, label %good
 good:
@@ -181,7 +183,12 @@ begin:
   %kind = getelementptr i64, ptr %block, i64 1
   %kept = load i64, ptr %kind
   %small = icmp eq i64 %kept, 0
-  br i1 %small, label %drop, label %large
+  br i1 %small, label %forget, label %large
+forget:
+  %place.of = getelementptr i64, ptr %block, i64 2
+  %whole = load ptr, ptr %place.of
+  call void @free(ptr %whole)
+  br label %out
 large:
   %negative = sub i64 0, %size
   call void @acquire()
@@ -255,11 +262,23 @@ keep:
   %kept = call ptr @fg_memory_take(ptr %ctx, i64 %size)
   ret ptr %kept
 small:
-  %block = call ptr @fresh(i64 %size, i64 64, i64 0)
+  ; What aligns to more than 16 bytes takes the C library much longer than what doesn't.
+  %total = add i64 %size, 128
+  %whole = call ptr @malloc(i64 %total)
+  %failed = icmp eq ptr %whole, null
+  br i1 %failed, label %none, label %made
+made:
+  %above = getelementptr i8, ptr %whole, i64 63
+  %block = call ptr @llvm.ptrmask.p0.i64(ptr %above, i64 -64)
+  store i64 %size, ptr %block
+  %kind = getelementptr i64, ptr %block, i64 1
+  store i64 0, ptr %kind
+  %place = getelementptr i64, ptr %block, i64 2
+  store ptr %whole, ptr %place
   %data = getelementptr i8, ptr %block, i64 64
-  %failed = icmp eq ptr %block, null
-  %result = select i1 %failed, ptr null, ptr %data
-  ret ptr %result
+  ret ptr %data
+none:
+  ret ptr null
 }}
 
 define ptr @fg_memory_zeros(ptr %ctx, i64 %n, i64 %width) {{
