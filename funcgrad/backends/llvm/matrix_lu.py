@@ -84,11 +84,22 @@ def _swap(parts: Matrices) -> ir.Function:
     a, stride, columns, pivots, count = code.args
     with code.range(0, count) as j:
         p = Int(code, code.b.sext(code.load(code.at(pivots, j, I32), I32), I64))
-        with code.when(p.ne(j)), code.range(0, columns) as c:
-            here, there = j * stride + c, p * stride + c
-            x, y = parts.load(code, a, here), parts.load(code, a, there)
-            parts.store(code, y, a, here)
-            parts.store(code, x, a, there)
+        with code.when(p.ne(j)):
+            here, there = parts.at(code, a, j * stride), parts.at(code, a, p * stride)
+            begin = code.i64(0)
+            # All that is read comes before what is written, which might have been the same.
+            for vectors, lanes in ((4, parts.lanes), (1, parts.lanes), (1, 0)):
+                step = vectors * max(lanes, 1)
+                stop = columns // step * step
+                with code.range(begin, stop, step) as c:
+                    places = [c + v * lanes for v in range(vectors)]
+                    x, y = (
+                        [parts.load(code, row, at, lanes) for at in places] for row in (here, there)
+                    )
+                    for at, old, new in zip(places, x, y, strict=True):
+                        parts.store(code, new, here, at)
+                        parts.store(code, old, there, at)
+                begin = stop
     code.ret()
     return code.function
 
@@ -149,19 +160,23 @@ def _panel(parts: Matrices) -> ir.Function:
             parts.store(code, parts.load(code, a, stride * j, PANEL), a, pivot_row * stride)
             parts.store(code, row, a, stride * j)
             pivot = b.extract_element(row, I32(j))
-            divisor = b.select(b.fcmp_ordered("==", pivot, zero), one, pivot)
+            divisor = b.fneg(b.select(b.fcmp_ordered("==", pivot, zero), one, pivot))
             behind = ir.Constant(ir.VectorType(ir.IntType(1), PANEL),
                                  [c > j for c in range(PANEL)])  # fmt: skip
             known = b.select(behind, row, ir.Constant(row.type, None))
+            here = ir.Constant(behind.type, [c == j for c in range(PANEL)])
             begin(j + 1, zero)
             with code.range(j + 1, m) as i:
+                # Numbers are read apart from their row: what takes elements out of vectors and puts
+                # them in keeps busy what multiplies.
+                factor = b.fdiv(parts.load(code, a, i * stride + j), divisor)
+                if j + 1 < PANEL:
+                    x = parts.load(code, a, i * stride + (j + 1))
+                    top = b.extract_element(row, I32(j + 1))
+                    consider(i, code.intrinsic("fmuladd", factor, top, x))
                 there = parts.load(code, a, i * stride, PANEL)
-                factor = b.fneg(b.fdiv(b.extract_element(there, I32(j)), divisor))
-                there = b.insert_element(there, factor, I32(j))
                 spread = code.splat(factor, PANEL)
                 there = code.intrinsic("fmuladd", spread, known, there)
-                parts.store(code, there, a, i * stride)
-                if j + 1 < PANEL:
-                    consider(i, b.extract_element(there, I32(j + 1)))
+                parts.store(code, b.select(here, spread, there), a, i * stride)
     code.ret()
     return code.function

@@ -29,9 +29,11 @@ def emit_solve(parts: Matrices, name: str) -> None:
         )
         # Without a product that subtracts: the negative of a, from its end if it is upper.
         minus = code.call(parts.take, n * n * parts.bytes)
-        with code.range(0, n * n) as i:
-            parts.store(code, code.b.fneg(parts.load(code, a, i)), minus, i)
         turned, back = call["turned"].ne(0), call["backwards"].ne(0)
+        lower = call["turned"].eq(call["backwards"])
+        with code.range(0, n) as i, code.range(lower.select(0, i), lower.select(i + 1, n)) as j:
+            value = parts.load(code, a, i * n + j)
+            parts.store(code, code.b.fneg(value), minus, i * n + j)
         rows, steps = turned.select(1, n), turned.select(n, 1)
         first = parts.at(code, minus, back.select(n * n - 1, 0))
         rows, steps = back.select(0 - rows, rows), back.select(0 - steps, steps)
