@@ -40,7 +40,7 @@ else:
     )
 
 # What only transformations and users care for.
-IDENTITIES = frozenset({"name", "optimization_barrier"})
+IDENTITIES = frozenset({"name", "optimization_barrier", "stop_gradient"})
 CALLS = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "checkpoint"})
 REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", "and", "or", "xor"))
 # Attention of fewer queries or keys fills no register tiles: 16 take twice the time of the formula,

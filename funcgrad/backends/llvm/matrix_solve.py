@@ -31,17 +31,19 @@ def emit_solve(parts: Matrices, name: str) -> None:
         minus = code.call(parts.take, n * n * parts.bytes)
         turned, back = call["turned"].ne(0), call["backwards"].ne(0)
         lower = call["turned"].eq(call["backwards"])
-        with code.range(0, n) as i, code.range(lower.select(0, i), lower.select(i + 1, n)) as j:
-            value = parts.load(code, a, i * n + j)
-            parts.store(code, code.b.fneg(value), minus, i * n + j)
+        with code.either(back) as branches:
+            for branch, ahead in zip(branches, (False, True), strict=True):
+                first, end = (lambda i: lower.select(0, i)), (lambda i: lower.select(i + 1, n))
+                with branch, code.range(0, n) as i, code.range(first(i), end(i)) as j:
+                    value, at = parts.load(code, a, i * n + j), i * n + j
+                    to = at if ahead else n * n - 1 - at
+                    parts.store(code, code.b.fneg(value), minus, to)
         rows, steps = turned.select(1, n), turned.select(n, 1)
-        first = parts.at(code, minus, back.select(n * n - 1, 0))
-        rows, steps = back.select(0 - rows, rows), back.select(0 - steps, steps)
 
         def solve_rows(x: ir.Value) -> None:
             start = parts.at(code, x, back.select((n - 1) * columns, 0))
             x_rs = back.select(code.i64(0) - columns, columns)
-            code.call(solve, first, rows, steps, start, x_rs, n, columns, unit)
+            code.call(solve, minus, rows, steps, start, x_rs, n, columns, unit)
 
         with code.either(call["left"].ne(0)) as (left, right):
             with left:

@@ -12,6 +12,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.llvm.memory import _limit, allocator, large_arrays
+from funcgrad.core.large import LARGE
 
 SIZE = 1 << 18
 FLOATS = np.dtype("float32")
@@ -42,6 +43,18 @@ def test_the_memory_of_a_dead_array_is_taken_over():
     del x
     assert fg.memory_summary().idle >= SIZE * 4
     assert address(large()) == there
+
+
+@pytest.mark.parametrize("size", [1, 100, 5000, LARGE - 1])
+def test_small_arrays_are_aligned_and_not_kept(size):
+    before = fg.memory_summary()
+    arrays = large_arrays([((size,), np.dtype("uint8")) for _ in range(20)])
+    assert all(address(x) % 64 == 0 for x in arrays)
+    for i, x in enumerate(arrays):
+        x[:] = i
+    arrays[7].resize(3 * size)
+    assert all((x[:size] == i).all() for i, x in enumerate(arrays))
+    assert fg.memory_summary().in_use - before.in_use == (3 * size if 3 * size >= LARGE else 0)
 
 
 def test_a_block_lives_as_long_as_a_view():
