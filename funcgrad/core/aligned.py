@@ -25,6 +25,7 @@ HUGE_FROM, _HUGE_PAGES = 1 << 22, 14
 _PAGE = 1 << 12
 # PyDataMem_SetHandler and PyDataMem_DefaultHandler in NumPy's table of C functions.
 _SET_HANDLER, _DEFAULT_HANDLER = 304, 306
+_CAPSULE = b"mem_handler"
 
 
 class _Record(ctypes.Structure):
@@ -53,8 +54,10 @@ class Handler:
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype = ctypes.py_object
         capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        # NumPy reads the capsule whenever an array dies: it lives as long as the process.
-        self.capsule = capsule(ctypes.addressof(self._record), b"mem_handler", None)
+        # NumPy reads these whenever an array dies, be it after this module: they live for ever.
+        for held in (self._record, _CAPSULE):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+        self.capsule = capsule(ctypes.addressof(self._record), _CAPSULE, None)
         self.set_handler = _word(_SET_HANDLER)
         self.begin, self.end = self._switches()
 
@@ -93,7 +96,7 @@ def handler() -> Handler | None:
     if sys.platform != "linux":
         return None
     default = ctypes.py_object.from_address(_word(_DEFAULT_HANDLER)).value
-    own = _Record.from_address(_pointer(default, b"mem_handler"))
+    own = _Record.from_address(_pointer(default, _CAPSULE))
     # aligned_alloc(64, size): NumPy hands on `ctx` where it takes the alignment.
     aligned = ctypes.cast(ctypes.CDLL(None).aligned_alloc, ctypes.c_void_p).value or 0
     return Handler([aligned, own.calloc, own.realloc, own.free], ctx=LINE)
@@ -124,6 +127,7 @@ def copied(value: Any, dtype: np.dtype) -> np.ndarray:
     memory = handler() if value.size * dtype.itemsize >= ALIGNED_FROM else None
     if memory is None:
         return np.array(value, dtype)
+    value = np.asarray(value)  # for subclasses have functions of NumPy's of their own
     token = memory.begin()
     try:
         out = np.empty_like(value, dtype, subok=False)  # in the order of its axes, as np.array

@@ -1,5 +1,6 @@
 """Arrays that begin where a line of the caches does: they own their memory, and are like any."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -60,3 +61,26 @@ def test_arrays_of_numpys_are_aligned_copies():
     x = np.ones((100, 100), np.float32)
     for copy in (fnp.asarray(x), fnp.array(x), fnp.asarray(x, "float64")):
         assert address(np.asarray(copy)) % 64 == 0
+
+
+def test_subclasses_that_answer_for_numpys_functions_are_copied():
+    class Own(np.ndarray):
+        def __array_function__(self, function, types, args, kwargs):
+            raise TypeError(f"no {function.__name__} of these")
+
+    copy = aligned.copied(np.arange(5000.0).view(Own), np.dtype("float32"))
+    assert type(copy) is np.ndarray
+    np.testing.assert_array_equal(copy, np.arange(5000.0))
+
+
+def test_arrays_outlive_what_made_their_memory():
+    # As when threads make the first ones at once, and when Python ends.
+    code = """if True:
+        import numpy as np
+        from funcgrad.core import aligned
+        arrays = aligned.arrays([((5000,), np.dtype("float64"))] * 50)
+        aligned.handler.cache_clear()
+        other = [bytes([i]) * n for n in range(100, 300) for i in range(20)]
+        del arrays
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
