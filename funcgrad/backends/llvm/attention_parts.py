@@ -116,7 +116,7 @@ class Attention(Functions):
         """2^(x·factor) for exponents ≤ 127; NaN is NaN, and what is about subnormal is 0."""
         b, bits = code.b, 52 if self.acc == F64 else 23
         bias, ints = (1023 if self.acc == F64 else 127), ir.VectorType(self.int, self.lanes)
-        # Its low bits hold the exponent of 2^n, for n the integer that is nearest to x.
+        # Its low bits hold the exponent of 2^n, for n the integer that is nearest to x·factor.
         magic = self.value(1.5 * 2.0**bits + bias)
         near = b.fadd(x, magic) if factor is None else self.fma(code, x, factor, magic)
         whole = b.fsub(near, magic)
