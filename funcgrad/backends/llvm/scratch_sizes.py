@@ -16,6 +16,7 @@ from funcgrad.backends.llvm import attention, gemm_tiles, pool
 from funcgrad.backends.llvm import gemm_winograd_kernel as kernel_first
 from funcgrad.backends.llvm import gemm_winograd_kernel_last as kernel_last
 from funcgrad.backends.llvm import gemm_winograd_last as images_last
+from funcgrad.backends.llvm.gemm_kernels import LINES_SOON
 from funcgrad.backends.llvm.gemm_pack import FORMATS, Tile
 from funcgrad.backends.llvm.gemm_steps import takes_frame
 from funcgrad.backends.llvm.gemm_tiles_last import APART
@@ -119,7 +120,7 @@ class _Room:
         mine = self._mine(self.total // (self.threads * 4))
         kernel = -(-n.features // tile.rows) * self._panel(tile.rows, n.channels) * POINTS
         own = self._own(mine) * min(self.threads, -(-self.total // mine))
-        return kernel + n.channels * 8 // self.size + own
+        return kernel + (n.channels + LINES_SOON) * 8 // self.size + own
 
     def _kernel(self) -> int:
         n, tile = self.sizes, self.tile
@@ -168,8 +169,9 @@ class _Room:
 
     def _own(self, mine: int) -> int:
         """What a task transforms, where vectors are of tiles."""
-        room = mine + self.tile.lanes
-        points = (self.sizes.channels + self.sizes.features) * room * POINTS
+        lanes, n = self.tile.lanes, self.sizes
+        room = mine + lanes
+        points = ((n.channels + n.features) * room + 2 * lanes) * POINTS
         return points + (room + self.across * 3) * 8
 
     def _panel(self, width: int, k: int) -> int:

@@ -1,12 +1,19 @@
 """Scratch memory as memory_analysis tells it, against what the allocator gave."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn
-from funcgrad.backends.llvm import pool, scratch
+from funcgrad.backends.llvm import gemm, pool, scratch
+from funcgrad.backends.llvm.engine import Engine
+from funcgrad.backends.llvm.gemm_steps import product_call, product_kind
+from funcgrad.backends.llvm.scratch_sizes import scratch_size
+from funcgrad.backends.llvm.target import default_target
+from funcgrad.backends.program import GemmStep
 
 LAYOUTS = {"NCHW": ("NCHW", "OIHW", "NCHW"), "NHWC": ("NHWC", "HWIO", "NHWC")}
 # Images, size, channels, features.
@@ -64,6 +71,42 @@ def test_tiles(layout, kind, size, dtype):
     assert memory["scratch_size_in_bytes"] == nbytes
     # Blocks are powers of two; what a task of the end takes is small, after others have given back.
     assert nbytes <= taken(compiled, *args) <= 3 * nbytes
+
+
+@pytest.fixture
+def takes(monkeypatch):
+    """An engine of its own, and the sizes that its code asks the allocator for."""
+    asked, address = [], scratch._address
+    function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
+    give_some = function(address("fg_scratch_take"))
+    take = function(lambda n: (asked.append(n), give_some(n))[1])
+    own = {"fg_scratch_take": ctypes.cast(take, ctypes.c_void_p).value}
+    monkeypatch.setattr(scratch, "_address", lambda name: own.get(name) or address(name))
+    return Engine(default_target()), asked, take
+
+
+@pytest.mark.parametrize(("size", "dtype"), CASES, ids=str)
+@pytest.mark.parametrize("kind", ["forward", "operand", "kernel"])
+def test_tiles_to_the_byte(kind, size, dtype, takes):
+    pool.set_num_threads(1)
+    target, asked, _ = takes
+    args = given("NCHW", kind, size, dtype)
+    steps = fg.jit(convolution("NCHW", kind)).lower(*args)._executable().program.steps
+    (step,) = (s for s in steps if isinstance(s, GemmStep))
+    call, memory, kept = product_call(step), np.zeros(1 << 21), []
+    words = (ctypes.c_int64 * len(call.words))(*call.words)
+    for name in "abc":
+        words[call.places[name]] = memory.ctypes.data + 512
+    for name, table in call.tables.items():
+        kept.append((ctypes.c_int64 * len(table))(*table))
+        words[call.places[name]] = ctypes.addressof(kept[-1])
+    way = product_kind(step)[-1]
+    function = gemm.install(dtype, dtype, target, way)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(ctypes.addressof(words))
+    if way == "winograd":
+        asked.pop(0)  # tables of where elements lie, which aren't counted
+    # A task takes what the one before it gave back.
+    assert scratch_size(step) == sum(set(asked))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
