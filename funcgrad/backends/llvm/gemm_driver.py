@@ -207,7 +207,8 @@ class Driver:
             # So does a large A, unless it is read but a few times.
             held = held & ((m * k <= 2 * kept) | (n <= FEW_ROWS))
             held = held & (job["a_cs"].eq(1) | (m <= FEW_ROWS))
-            return held, held & ((job["b_rs"] <= NEAR // self.fmt.bytes) | (m <= 6 * THIN))
+            step, near = job["b_rs"], NEAR // self.fmt.bytes
+            return held, held & ((step <= near) & (step >= -near) | (m <= 6 * THIN))
         many_registers = self.parts.tile.rows >= 8
         most = (m <= FEW_ROWS).select(kept, kept * 5 // 8)
         if many_registers:
