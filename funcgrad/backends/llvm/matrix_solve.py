@@ -33,11 +33,14 @@ def emit_solve(parts: Matrices, name: str) -> None:
         lower = call["turned"].eq(call["backwards"])
         with code.either(back) as branches:
             for branch, ahead in zip(branches, (False, True), strict=True):
-                first, end = (lambda i: lower.select(0, i)), (lambda i: lower.select(i + 1, n))
-                with branch, code.range(0, n) as i, code.range(first(i), end(i)) as j:
-                    value, at = parts.load(code, a, i * n + j), i * n + j
+                with (
+                    branch,
+                    code.range(0, n) as i,
+                    code.range(lower.select(0, i), lower.select(i + 1, n)) as j,
+                ):
+                    at = i * n + j
                     to = at if ahead else n * n - 1 - at
-                    parts.store(code, code.b.fneg(value), minus, to)
+                    parts.store(code, code.b.fneg(parts.load(code, a, at)), minus, to)
         rows, steps = turned.select(1, n), turned.select(n, 1)
 
         def solve_rows(x: ir.Value) -> None:
