@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from funcgrad.backends.complex_pairs import as_pairs
 from funcgrad.backends.drafts import Drafter
 from funcgrad.backends.measure import measure
 from funcgrad.backends.program import (
@@ -37,14 +38,14 @@ def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:
     >>> plan(closed.jaxpr, [False], "f").arena_bytes
     0
     """
-    drafter = Drafter()
-    ins = [Tensor(v.aval.strong(), Ref("input", i)) for i, v in enumerate(jaxpr.ins)]
-    outs = [Tensor(v.aval.strong(), Ref("output", i)) for i, v in enumerate(jaxpr.outs)]
-    block = drafter.block(jaxpr, ins, outs)
+    drafter, real = Drafter(), as_pairs(jaxpr)
+    ins = [Tensor(v.aval.strong(), Ref("input", i)) for i, v in enumerate(real.ins)]
+    outs = [Tensor(v.aval.strong(), Ref("output", i)) for i, v in enumerate(real.outs)]
+    block = drafter.block(real, ins, outs)
     planner = _Planner()
     given = [t for t, d in zip(ins, donated, strict=True) if d]
     steps = planner.block(block, given, top=True)
-    avals = tuple(t.aval for t in ins), tuple(t.aval for t in outs)
+    avals = (tuple(a.strong() for a in of) for of in (jaxpr.in_avals, jaxpr.out_avals))
     cost = measure(steps)
     return Program(name, *avals, steps, planner.arena.high, tuple(drafter.constants),
                    planner.aliases, cost.flops, cost.moved, tuple(drafter.comms),

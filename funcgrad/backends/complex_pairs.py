@@ -1,0 +1,281 @@
+"""Complex programs as real ones, which loops and matrix products can compute.
+
+A complex array of shape S becomes a real one of shape (*S, 2), which is the same memory, so that
+the program's inputs and results stay where they are. Inside, the real and the imaginary parts are
+arrays of their own: what moves elements, or is linear, does so with each part, and what computes
+follows a formula (`complex_math`). Ops without one run as they are, on complex views of the pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.backends import complex_math
+from funcgrad.backends.complex_math import Parts
+from funcgrad.backends.exchanges import REWRITES as EXCHANGES
+from funcgrad.backends.lowered import lowered
+from funcgrad.core import source
+from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, literal_value, sub_jaxprs
+from funcgrad.core.staging import Constant, constant_p, stage_closed
+from funcgrad.ops.contract import dot_general
+from funcgrad.ops.index import slice_in_dim
+from funcgrad.ops.shape import expand_dims, reshape, squeeze
+from funcgrad.ops.slicing import concatenate
+
+# What is done with each part alone, whatever real operands (indices, selectors) say.
+BY_PARTS = frozenset((
+    "broadcast_in_dim", "concatenate", "copy", "cumsum", "dynamic_slice", "dynamic_update_slice",
+    "gather", "name", "optimization_barrier", "pad", "reduce_sum", "reduce_window_sum", "reshape",
+    "rev", "scatter", "scatter_add", "select_n", "sharding_constraint", "slice", "stop_gradient",
+    "transpose",
+))  # fmt: skip
+# Those of them that move pairs as they lie in memory: parameters for one axis more.
+MOVES: dict[str, Callable[[int, dict], dict]] = {
+    "broadcast_in_dim": lambda n, p: {
+        "shape": (*p["shape"], 2),
+        "broadcast_dimensions": (*p["broadcast_dimensions"], len(p["shape"])),
+    },
+    "concatenate": lambda n, p: p,
+    "reshape": lambda n, p: {"new_sizes": (*p["new_sizes"], 2)},
+    "rev": lambda n, p: p,
+    "slice": lambda n, p: {
+        "start_indices": (*p["start_indices"], 0),
+        "limit_indices": (*p["limit_indices"], 2),
+        "strides": None if p["strides"] is None else (*p["strides"], 1),
+    },
+    "transpose": lambda n, p: {"permutation": (*p["permutation"], n)},
+}
+LOOPS = frozenset(("cond", "scan", "while"))
+
+
+class _Unsupported(Exception):
+    """A program that stays complex."""
+
+
+def as_pairs(jaxpr: Jaxpr) -> Jaxpr:
+    """The program with pairs in place of complex numbers; itself if it has none, or has what can't
+    be written so.
+
+    >>> import funcgrad as fg
+    >>> program = fg.make_jaxpr(lambda x: x * x)(1j).jaxpr
+    >>> as_pairs(program).in_avals, as_pairs(as_pairs(program)) is as_pairs(program)
+    ([f32[2]], True)
+    """
+    if not _has_complex(jaxpr):
+        return jaxpr
+    try:
+        return _written(jaxpr)
+    except _Unsupported:
+        return jaxpr
+
+
+def _written(jaxpr: Jaxpr) -> Jaxpr:
+    def run(*values: Any) -> list:
+        env: dict[Atom, Any] = {
+            v: _Pair(x) if _is_complex(v) else x for v, x in zip(jaxpr.ins, values, strict=True)
+        }
+        place = source.placed()
+        try:
+            for eqn in jaxpr.eqns:
+                source.set_place(eqn.source or place)
+                ins = [env[a] if a in env else _literal(a) for a in eqn.ins]
+                env.update(zip(eqn.outs, _equation(eqn, ins), strict=True))
+        finally:
+            source.set_place(place)
+        outs = [env[a] if a in env else _literal(a) for a in jaxpr.outs]
+        return [_whole(x) for x in outs]
+
+    avals = [_pair_aval(v.aval) for v in jaxpr.ins]
+    return jaxpr.derive("complex pairs", lambda: stage_closed(run, avals, "a complex program"))
+
+
+def _has_complex(jaxpr: Jaxpr) -> bool:
+    values = (a for e in jaxpr.eqns for a in (*e.ins, *e.outs))
+    return any(map(_is_complex, (*jaxpr.ins, *jaxpr.outs, *values))) or any(
+        _has_complex(inner) for e in jaxpr.eqns for inner in sub_jaxprs(e)
+    )
+
+
+def _is_complex(atom: Atom) -> bool:
+    return dtypes.is_complex(atom.aval.dtype)
+
+
+def _pair_aval(aval: ShapedArray) -> ShapedArray:
+    if not dtypes.is_complex(aval.dtype):
+        return aval
+    return ShapedArray((*aval.shape, 2), dtypes.real_part(aval.dtype))
+
+
+# ---- values
+
+
+class _Pair:
+    """A complex value: as parts, as an array of pairs, or both, each made when it is first asked
+    for."""
+
+    def __init__(self, array: Any = None, parts: Parts | None = None):
+        self._array = array
+        self._parts = parts
+
+    @property
+    def lies_in_memory(self) -> bool:
+        """Whether nothing has asked for the parts of an array."""
+        return self._parts is None
+
+    @property
+    def parts(self) -> Parts:
+        if self._parts is None:
+            *shape, _ = self._array.shape
+            cut = (slice_in_dim(self._array, i, i + 1, axis=len(shape)) for i in (0, 1))
+            self._parts = Parts(*(reshape(x, shape) for x in cut))
+        return self._parts
+
+    @property
+    def array(self) -> Any:
+        if self._array is None:
+            parts = self.parts
+            axis = len(parts.re.shape)
+            thick = [reshape(x, (*x.shape, 1)) for x in parts]
+            self._array = concatenate(thick, axis)
+        return self._array
+
+
+def _whole(x: Any) -> Any:
+    return x.array if type(x) is _Pair else x
+
+
+def _literal(atom: Atom) -> Any:
+    assert type(atom) is Literal, atom
+    if not _is_complex(atom):
+        return literal_value(atom)
+    return _Pair(parts=Parts(atom.value.real.copy(), atom.value.imag.copy()))
+
+
+def _part(x: Any, i: int) -> Any:
+    return x.parts[i] if type(x) is _Pair else x
+
+
+# ---- equations
+
+
+def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
+    """The results of an equation, complex ones as pairs."""
+    prim, params, name = eqn.prim, eqn.params, eqn.prim.name
+    inner = any(map(_has_complex, sub_jaxprs(eqn)))
+    if not inner and not any(map(_is_complex, (*eqn.ins, *eqn.outs))):
+        out = prim.bind(*ins, **params)
+        return list(out) if prim.multiple else [out]
+    if name == "constant":
+        return [_Pair(_constant(params["value"].array))]
+    if name in LOOPS:
+        return _loop(eqn, ins)
+    if inner or prim.effect or name in EXCHANGES or any(map(callable, params.values())):
+        raise _Unsupported
+    if name in MOVES and all(x.lies_in_memory for x in ins):
+        moved = prim.bind(*(x.array for x in ins), **MOVES[name](eqn.ins[0].aval.ndim, params))
+        return [_Pair(moved)]
+    if name in BY_PARTS:
+        return _by_parts(eqn, ins)
+    if name == "dot_general":
+        return [_dot(*ins, params["dimension_numbers"])]
+    rule = complex_math.RULES.get(name)
+    if rule is None:
+        return _hosted(eqn, ins)
+    out = rule(*(x.parts if type(x) is _Pair else x for x in ins), **params)
+    return [_Pair(parts=out) if type(out) is Parts else out]
+
+
+def _dot(x: _Pair, y: _Pair, numbers: tuple) -> _Pair:
+    """One real product: pairs of x, a number of each, by [[re, im], [-im, re]] for each number of
+    y; or both parts of x, one after the other, by pairs of y, which writes less if x is small."""
+    (cx, cy), (bx, by) = numbers
+    re, im = y.parts
+    if re.size <= x.parts.re.size:
+        # The new contracted axis stands where it makes one with those before.
+        at = max(cy, default=-1) + 1
+        rows = [_Pair(parts=p).array for p in (Parts(re, im), Parts(-im, re))]
+        both = concatenate([expand_dims(v, (at,)) for v in rows], at)
+        cy, by = (tuple(i + (i >= at) for i in axes) for axes in (cy, by))
+        numbers = ((*cx, x.parts.re.ndim), (*cy, at)), (bx, by)
+        return _Pair(dot_general(x.array, both, numbers))
+    at = len(bx)
+    both = concatenate([expand_dims(v, (0,)) for v in x.parts], 0)
+    cx, bx = (tuple(i + 1 for i in axes) for axes in (cx, bx))
+    sums = _Pair(dot_general(both, y.array, ((cx, cy), (bx, by)))).parts
+    first, second = (
+        [squeeze(slice_in_dim(v, i, i + 1, axis=at), (at,)) for i in (0, 1)] for v in sums
+    )
+    return _Pair(parts=Parts(first[0] - second[1], second[0] + first[1]))
+
+
+def _by_parts(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
+    sides = []
+    for i in (0, 1):
+        out = eqn.prim.bind(*(_part(x, i) for x in ins), **eqn.params)
+        sides.append(out if eqn.prim.multiple else [out])
+    return [
+        _Pair(parts=Parts(*both)) if _is_complex(v) else both[0]
+        for v, both in zip(eqn.outs, zip(*sides, strict=True), strict=True)
+    ]
+
+
+def _constant(array: Array) -> Any:
+    value = np.ascontiguousarray(array.value)
+    real = value.reshape((*value.shape, 1)).view(dtypes.real_part(value.dtype))
+    return constant_p.bind(value=Constant(Array(real)))
+
+
+def _loop(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
+    """A loop or a branch, whose programs take and give pairs."""
+
+    def param(p: Any) -> Any:
+        if type(p) is tuple:
+            return tuple(map(param, p))
+        return _written(p) if type(p) is Jaxpr and _has_complex(p) else p
+
+    params = {k: param(p) for k, p in eqn.params.items()}
+    outs = eqn.prim.bind(*map(_whole, ins), **params)
+    return [_Pair(x) if _is_complex(v) else x for v, x in zip(eqn.outs, outs, strict=True)]
+
+
+# ---- ops that run as they are
+
+
+def _hosted(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
+    outs = on_complex_p.bind(
+        *map(_whole, ins),
+        prim=eqn.prim,
+        params=eqn.params,
+        pairs=tuple(map(_is_complex, eqn.ins)),
+        results=tuple(v.aval for v in eqn.outs),
+    )
+    return [_Pair(x) if _is_complex(v) else x for v, x in zip(eqn.outs, outs, strict=True)]
+
+
+def _on_complex_impl(
+    xp: Any, *ins: Any, prim: Any, params: dict, pairs: Sequence[bool], results: Sequence[Any]
+) -> list[Any]:
+    given = [_joined(xp, x) if pair else x for x, pair in zip(ins, pairs, strict=True)]
+    out = prim.impl(xp, *given, **params)
+    found: list[Any] = []
+    for x, aval in zip(out if prim.multiple else [out], results, strict=True):
+        x = xp.ascontiguousarray(xp.asarray(x, aval.dtype)).reshape(aval.shape)
+        pair = dtypes.is_complex(aval.dtype)
+        found.append(x[..., None].view(dtypes.real_part(aval.dtype)) if pair else x)
+    return found
+
+
+def _joined(xp: Any, x: Any) -> Any:
+    return xp.ascontiguousarray(x).view(dtypes.to_complex(x.dtype))[..., 0]
+
+
+_abstract: Callable[..., list[ShapedArray]] = lambda *ins, results, **_: [  # noqa: E731
+    _pair_aval(aval.strong()) for aval in results
+]
+on_complex_p = lowered("on_complex", _abstract, _on_complex_impl, multiple=True)
