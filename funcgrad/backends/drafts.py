@@ -15,7 +15,7 @@ import numpy as np
 
 from funcgrad.backends.bands import banded, sliced_kernel
 from funcgrad.backends.fusion import Cluster, Entry, fuse
-from funcgrad.backends.joins import Place, join_p, place_pieces, places_of
+from funcgrad.backends.joins import Place, alternating, join_p, place_pieces, places_of
 from funcgrad.backends.kernels import Written, write_cluster
 from funcgrad.backends.late import late
 from funcgrad.backends.loops import Kernel, kernel_text
@@ -140,12 +140,15 @@ class Drafter:
         places: Mapping[Var, Place],
     ) -> Written:
         """The kernel of a cluster, written unless one just like it was."""
-        found = signature(cluster, inlined, kept, places)
+        wholes = {}
+        if not cluster.columns:
+            wholes = alternating((m.var for m in cluster.members if m.var in kept), places)
+        found = signature(cluster, inlined, kept, places, wholes)
         if found is None:
-            return write_cluster(cluster, inlined, kept, places)
+            return write_cluster(cluster, inlined, kept, places, wholes)
         key, variables = found
         if key not in self.clusters:
-            made = write_cluster(cluster, inlined, kept, places)
+            made = write_cluster(cluster, inlined, kept, places, wholes)
             number = {v: i for i, v in enumerate(variables)}
             self.clusters[key] = self.shared(made.kernel), [number[v] for v in made.params]
         kernel, params = self.clusters[key]

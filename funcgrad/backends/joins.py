@@ -10,7 +10,7 @@ piece.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from funcgrad.backends.builder import Builder, add_indices, scale_index, strides_of
@@ -91,6 +91,18 @@ def places_of(join: Eqn) -> list[Place]:
         places.append(Place(out, start, rows, width, shape[d] * inner))
         start += width
     return places
+
+
+def alternating(pieces: Iterable[Var], places: Mapping[Var, Place]) -> dict[Var, Var]:
+    """For pieces of single elements, all of which are given: what they are pieces of.
+
+    A kernel that computes them all stores whole vectors of it.
+    """
+    found: dict[Var, list[Var]] = {}
+    for v in pieces:
+        if v in places and places[v].width == 1 < places[v].rows:
+            found.setdefault(places[v].whole, []).append(v)
+    return {v: whole for whole, vs in found.items() if len(vs) == places[vs[0]].step for v in vs}
 
 
 def place_pieces(jaxpr: Jaxpr) -> Jaxpr:

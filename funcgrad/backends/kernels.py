@@ -35,10 +35,14 @@ class Parameters:
     """The parameters of a kernel: one for each variable that it reads or writes.
 
     places: of variables that are written as pieces of others
+    wholes: of those whose pieces alternate, element by element, in a parameter that they share
     """
 
-    def __init__(self, places: Mapping[Var, Place] | None = None) -> None:
+    def __init__(
+        self, places: Mapping[Var, Place] | None = None, wholes: Mapping[Var, Var] | None = None
+    ) -> None:
         self.places = places or {}
+        self.wholes = wholes or {}
         self.ins: dict[Var, Buffer] = {}
         self.outs: dict[Var, Buffer] = {}
         self.scratch: list[Buffer] = []
@@ -52,14 +56,23 @@ class Parameters:
 
     def write(self, var: Var, role: str = "out") -> Buffer:
         """The parameter to write a variable to."""
-        name = f"out{len(self.outs)}"
-        size = self.places[var].span if var in self.places else var.aval.size
-        self.outs[var] = Buffer(name, var.aval.dtype, size, role)  # type: ignore[arg-type]
+        name, size = f"out{len(self.outs)}", var.aval.size
+        if var in self.wholes:
+            var = self.wholes[var]
+            size = var.aval.size
+        elif var in self.places:
+            size = self.places[var].span
+        if var not in self.outs:
+            self.outs[var] = Buffer(name, var.aval.dtype, size, role)  # type: ignore[arg-type]
         return self.outs[var]
 
     def at(self, var: Var, b: Builder, flat: Index) -> Index:
         """Where the element of a written variable lies in its parameter."""
-        return self.places[var].at(b, flat) if var in self.places else flat
+        if var not in self.places:
+            return flat
+        place = self.places[var]
+        at = place.at(b, flat)
+        return add_indices(at, Index(place.start)) if var in self.wholes else at
 
     def local(self, dtype, size: int) -> Buffer:
         """A new scratch buffer."""
@@ -91,13 +104,18 @@ def kernel_name(roots: Sequence[Root]) -> str:
 
 
 def write_cluster(
-    cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var], places: Mapping[Var, Place]
+    cluster: Cluster,
+    inlined: dict[Var, Eqn],
+    kept: set[Var],
+    places: Mapping[Var, Place],
+    wholes: Mapping[Var, Var],
 ) -> Written:
     """The kernel of a cluster.
 
-    kept: the variables that others read. places: of those that are pieces of others
+    kept: the variables that others read
+    places, wholes: of those that are pieces of others; see `Parameters`
     """
-    params = Parameters(places)
+    params = Parameters(places, wholes)
     if cluster.columns:
         return _write_columns(cluster, inlined, params)
     return _RowWriter(cluster, inlined, kept, params).write()

@@ -16,14 +16,20 @@ from funcgrad.core.primitive import exact_params
 
 
 def signature(
-    cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var], places: Mapping[Var, Place]
+    cluster: Cluster,
+    inlined: dict[Var, Eqn],
+    kept: set[Var],
+    places: Mapping[Var, Place],
+    wholes: Mapping[Var, Var],
 ) -> tuple[tuple, list[Var]] | None:
     """The key, and the cluster's variables in the order that it numbers them: its members, then
-    what they read. None where a parameter of an equation has no hash.
+    what alternating pieces are of, then what they read. None where a parameter of an equation has
+    no hash.
     """
     rows = max(cluster.rows)
-    walk = _Walk([m.var for m in cluster.members], inlined)
+    walk = _Walk([*(m.var for m in cluster.members), *dict.fromkeys(wholes.values())], inlined)
     words: list[Any] = [cluster.columns, rows, tuple(cluster.rows[rows])]
+    words += [(walk.numbers[v], walk.numbers[w], places[v].start) for v, w in wholes.items()]
     for m in cluster.members:
         parts = tuple(map(tuple, m.parts))
         form = places[m.var].form if m.var in places else None
