@@ -22,10 +22,13 @@ from funcgrad.core import source
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, literal_value, sub_jaxprs
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import Constant, constant_p, stage_closed
+from funcgrad.core.trace import aval_of
 from funcgrad.ops.contract import dot_general
+from funcgrad.ops.fft import FFT, IFFT, IRFFT, RFFT, FftType, fft_p
 from funcgrad.ops.index import slice_in_dim
-from funcgrad.ops.shape import expand_dims, reshape, squeeze
+from funcgrad.ops.shape import expand_dims, reshape, squeeze, transpose
 from funcgrad.ops.slicing import concatenate
 
 # What is done with each part alone, whatever real operands (indices, selectors) say.
@@ -150,6 +153,14 @@ def _whole(x: Any) -> Any:
     return x.array if type(x) is _Pair else x
 
 
+def _aval(x: Any) -> ShapedArray:
+    """The type of a value, complex where it is a pair."""
+    if type(x) is not _Pair:
+        return aval_of(x)
+    aval = aval_of(x.array)
+    return ShapedArray(aval.shape[:-1], dtypes.to_complex(aval.dtype))
+
+
 def _literal(atom: Atom) -> Any:
     assert type(atom) is Literal, atom
     if not _is_complex(atom):
@@ -182,11 +193,13 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
         return [_Pair(moved)]
     if name in BY_PARTS:
         return _by_parts(eqn, ins)
+    if name == "fft" and len(params["fft_lengths"]) > 1:
+        return [_fft(*ins, **params)]
     if name == "dot_general":
         return [_dot(*ins, params["dimension_numbers"])]
     rule = complex_math.RULES.get(name)
     if rule is None:
-        return _hosted(eqn, ins)
+        return _host(prim, params, ins, [v.aval for v in eqn.outs])
     out = rule(*(x.parts if type(x) is _Pair else x for x in ins), **params)
     return [_Pair(parts=out) if type(out) is Parts else out]
 
@@ -244,18 +257,43 @@ def _loop(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     return [_Pair(x) if _is_complex(v) else x for v, x in zip(eqn.outs, outs, strict=True)]
 
 
+def _fft(x: Any, *, fft_type: FftType, fft_lengths: tuple[int, ...]) -> Any:
+    """Axis by axis, each the last one in its turn: rows are transformed in parallel."""
+    *others, last = fft_lengths
+    inner = FFT if fft_type in (FFT, RFFT) else IFFT
+
+    def along(x: Any, kind: FftType, n: int) -> Any:
+        made = fft_p.abstract(_aval(x), fft_type=kind, fft_lengths=(n,))
+        return _host(fft_p, {"fft_type": kind, "fft_lengths": (n,)}, [x], [made])[0]
+
+    if fft_type is not IRFFT:
+        x = along(x, fft_type, last)
+    for i, n in enumerate(reversed(others)):
+        axis = _aval(x).ndim - 2 - i
+        x = _Pair(_last_swapped(along(_Pair(_last_swapped(x.array, axis)), inner, n).array, axis))
+    return along(x, IRFFT, last) if fft_type is IRFFT else x
+
+
+def _last_swapped(pairs: Any, axis: int) -> Any:
+    """An array of pairs with an axis in place of the last one, but that of the pairs."""
+    order = list(range(len(pairs.shape)))
+    order[axis], order[-2] = order[-2], order[axis]
+    return transpose(pairs, order)
+
+
 # ---- ops that run as they are
 
 
-def _hosted(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
+def _host(prim: Primitive, params: dict, ins: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """An op on complex views of pairs; it gives results of these types."""
+    pairs = tuple(type(x) is _Pair for x in ins)
     outs = on_complex_p.bind(
-        *map(_whole, ins),
-        prim=eqn.prim,
-        params=eqn.params,
-        pairs=tuple(map(_is_complex, eqn.ins)),
-        results=tuple(v.aval for v in eqn.outs),
+        *map(_whole, ins), prim=prim, params=params, pairs=pairs, results=tuple(results)
     )
-    return [_Pair(x) if _is_complex(v) else x for v, x in zip(eqn.outs, outs, strict=True)]
+    return [
+        _Pair(x) if dtypes.is_complex(aval.dtype) else x
+        for x, aval in zip(outs, results, strict=True)
+    ]
 
 
 def _on_complex_impl(
@@ -265,9 +303,10 @@ def _on_complex_impl(
     out = prim.impl(xp, *given, **params)
     found: list[Any] = []
     for x, aval in zip(out if prim.multiple else [out], results, strict=True):
-        x = xp.ascontiguousarray(xp.asarray(x, aval.dtype)).reshape(aval.shape)
-        pair = dtypes.is_complex(aval.dtype)
-        found.append(x[..., None].view(dtypes.real_part(aval.dtype)) if pair else x)
+        x = xp.asarray(x, aval.dtype)
+        if dtypes.is_complex(aval.dtype):
+            x = xp.ascontiguousarray(x[..., None]).view(dtypes.real_part(aval.dtype))
+        found.append(x)
     return found
 
 

@@ -1,11 +1,12 @@
 """Steps that run in Python: a primitive's `impl` on NumPy arrays.
 
-NumPy decomposes the matrices of a batch one after the other and lets go of the interpreter
-meanwhile, so a batch is cut into a part for each thread.
+NumPy decomposes the matrices of a batch, and transforms the rows of an array, one after the other
+and lets go of the interpreter meanwhile, so a batch is cut into a part for each thread.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 
@@ -17,8 +18,8 @@ from funcgrad.backends.program import HostStep
 _BATCHED = frozenset(("eig", "eigh", "qr", "svd"))
 # Larger matrices have threads of NumPy's own linear algebra.
 _OWN_THREADS = 128
-# Multiply-adds from which on it is worth while to start a thread.
-_THREADS_FROM = 1 << 20
+# Multiply-adds from which on it is worth while to start a thread; elements of a Fourier transform.
+_THREADS_FROM, _TRANSFORMED_FROM = 1 << 20, 1 << 16
 
 
 def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
@@ -51,13 +52,20 @@ def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.n
 
 def _parts(step: HostStep) -> int:
     """Into how many parts a step's batch is cut."""
-    aval = step.ins[0].aval if step.ins else None
-    if step.prim.name not in _BATCHED or aval is None or aval.ndim < 3:
-        return 1
-    m, n = aval.shape[-2:]
-    if max(m, n) > _OWN_THREADS or aval.size * min(m, n) < _THREADS_FROM:
-        return 1
-    return max(1, min(aval.shape[0], num_threads()))
+    # What runs on complex views of pairs names itself in its parameters.
+    prim, params = step.params.get("prim", step.prim), step.params.get("params", step.params)
+    shape = step.ins[0].aval.shape if step.ins else ()
+    if step.params.get("pairs", (False,))[0]:
+        shape = shape[:-1]
+    if prim.name == "fft":
+        worth = len(shape) > len(params["fft_lengths"]) and math.prod(shape) >= _TRANSFORMED_FROM
+    elif prim.name in _BATCHED and len(shape) > 2:
+        sizes = shape[-2:]
+        work = math.prod(shape) * min(sizes)
+        worth = max(sizes) <= _OWN_THREADS and work >= _THREADS_FROM
+    else:
+        worth = False
+    return max(1, min(shape[0], num_threads())) if worth else 1
 
 
 def _run(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
