@@ -11,7 +11,7 @@ from funcgrad import dtypes
 from funcgrad.core import context, eager, source
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.backend import spmd
-from funcgrad.core.methods import ArrayMethods
+from funcgrad.core.methods import ArrayMethods, fact
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.quiet import loud, quiet
 from funcgrad.core.sharding import Device, Shard, SingleDeviceSharding
@@ -72,12 +72,12 @@ class Array(ArrayMethods):
             )
         return self._value
 
-    shape = property(lambda self: self._value.shape)
-    dtype = property(lambda self: self._value.dtype)
-    ndim = property(lambda self: self._value.ndim)
-    size = property(lambda self: self._value.size)
-    nbytes = property(lambda self: self._value.nbytes)
-    itemsize = property(lambda self: self._value.itemsize)
+    shape = fact("shape", lambda self: self._value.shape)
+    dtype = fact("dtype", lambda self: self._value.dtype)
+    ndim = fact("ndim", lambda self: self._value.ndim)
+    size = fact("size", lambda self: self._value.size)
+    nbytes = fact("nbytes", lambda self: self._value.nbytes)
+    itemsize = fact("itemsize", lambda self: self._value.itemsize)
 
     def delete(self, reason: str = "it was deleted by .delete()") -> None:
         """Give the buffer back now; using the array again raises, quoting `reason`."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context
+from funcgrad.core.methods import fact
 from funcgrad.core.sharding import NamedSharding
 
 
@@ -33,14 +34,17 @@ class ShapedArray:
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all elements."""
         return self.size * self.dtype.itemsize
 
     def __eq__(self, other: object) -> bool:
@@ -174,11 +178,11 @@ class ShapeDtypeStruct:
         self.aval = ShapedArray(sizes, dtypes.canonical(dtype), weak_type)
         self.sharding = sharding
 
-    shape = property(lambda self: self.aval.shape)
-    dtype = property(lambda self: self.aval.dtype)
-    ndim = property(lambda self: self.aval.ndim)
-    size = property(lambda self: self.aval.size)
-    weak_type = property(lambda self: self.aval.weak_type)
+    shape = fact("shape", lambda self: self.aval.shape)
+    dtype = fact("dtype", lambda self: self.aval.dtype)
+    ndim = fact("ndim", lambda self: self.aval.ndim)
+    size = fact("size", lambda self: self.aval.size)
+    weak_type = fact("weak_type", lambda self: self.aval.weak_type)
 
     def __eq__(self, other: object) -> bool:
         return (

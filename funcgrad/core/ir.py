@@ -102,10 +102,16 @@ class Jaxpr:
 
     @property
     def in_avals(self) -> list[ShapedArray]:
+        """The types of the inputs, captured values among them.
+
+        >>> fg.make_jaxpr(lambda x, y: x * y)(1.0, fnp.ones(3)).jaxpr.in_avals
+        [f32[], f32[3]]
+        """
         return [v.aval for v in self.ins]
 
     @property
     def out_avals(self) -> list[ShapedArray]:
+        """The types of the results."""
         return [v.aval for v in self.outs]
 
     @property
@@ -148,9 +154,24 @@ class ClosedJaxpr:
         self.jaxpr = jaxpr
         self.consts = tuple(consts)
 
-    in_avals = property(lambda self: self.jaxpr.in_avals[len(self.consts) :])
-    out_avals = property(lambda self: self.jaxpr.out_avals)
-    eqns = property(lambda self: self.jaxpr.eqns)
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        """The types of the arguments, without those of captured values."""
+        return self.jaxpr.in_avals[len(self.consts) :]
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        """The types of the results."""
+        return self.jaxpr.out_avals
+
+    @property
+    def eqns(self) -> tuple[Eqn, ...]:
+        """The equations, in the order in which they run.
+
+        >>> fg.make_jaxpr(lambda x: fnp.sin(x) * 2)(1.0).eqns
+        (b:f32[] = sin a, b:f32[] = mul a 2.0:f32[])
+        """
+        return self.jaxpr.eqns
 
     def __call__(self, *args: Any) -> list:
         """Evaluate on flat arguments."""

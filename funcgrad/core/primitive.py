@@ -57,6 +57,7 @@ def exact_params(params: Mapping[str, Any]) -> tuple:
 
 
 def _as_given(*args: Any, **params: Any) -> tuple[tuple, dict]:
+    """What an op is applied to, as it is given: `prepare` of ops that take nothing else."""
     return args, params
 
 

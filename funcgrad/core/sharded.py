@@ -9,6 +9,7 @@ import numpy as np
 from funcgrad.core import backend
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.methods import fact
 from funcgrad.core.sharding import NamedSharding, Shard
 from funcgrad.errors import DonatedBufferError
 
@@ -48,13 +49,17 @@ class ShardedArray(Array):
         """The whole array in numpy; an error where this process doesn't hold all of it."""
         return backend.spmd().whole(self)
 
-    shape = property(lambda self: self.aval.shape)
-    dtype = property(lambda self: self.aval.dtype)
-    ndim = property(lambda self: len(self.aval.shape))
-    size = property(lambda self: self.aval.size)
-    nbytes = property(lambda self: self.aval.nbytes)
-    itemsize = property(lambda self: self.aval.dtype.itemsize)
-    sharding = property(lambda self: self._sharding)
+    shape = fact("shape", lambda self: self.aval.shape)
+    dtype = fact("dtype", lambda self: self.aval.dtype)
+    ndim = fact("ndim", lambda self: len(self.aval.shape))
+    size = fact("size", lambda self: self.aval.size)
+    nbytes = fact("nbytes", lambda self: self.aval.nbytes)
+    itemsize = fact("itemsize", lambda self: self.aval.dtype.itemsize)
+
+    @property
+    def sharding(self) -> NamedSharding:
+        """How the array is cut: a mesh, and a spec over it."""
+        return self._sharding
 
     @property
     def is_fully_addressable(self) -> bool:

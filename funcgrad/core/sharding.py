@@ -31,7 +31,10 @@ class Device:
     process_index: int = 0
     kind: Literal["virtual", "rank"] = "virtual"
 
-    platform = property(lambda self: "cpu")
+    @property
+    def platform(self) -> str:
+        """What kind of processor it is: "cpu", as all are."""
+        return "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,15 @@ class SingleDeviceSharding:
 
     device: Device = Device(0)
 
-    is_fully_replicated = property(lambda self: True)
-    device_set = property(lambda self: frozenset({self.device}))
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether each device holds the whole array: yes, the one there is."""
+        return True
+
+    @property
+    def device_set(self) -> frozenset[Device]:
+        """The device alone."""
+        return frozenset({self.device})
 
     def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape itself."""

@@ -22,10 +22,12 @@ class Source(NamedTuple):
 
     @property
     def file(self) -> str:
+        """The path of the file, or what stands for it ("<stdin>", a cell of a notebook)."""
         return self.code.co_filename
 
     @property
     def line(self) -> int:
+        """The number of the line, from 1 on."""
         for start, end, line in self.code.co_lines():
             if line is not None and start <= self.instruction < end:
                 return line

@@ -15,7 +15,7 @@ import numpy as np
 
 from funcgrad.core import context, source
 from funcgrad.core.aval import ShapedArray, scalar_dtype
-from funcgrad.core.methods import ArrayMethods
+from funcgrad.core.methods import ArrayMethods, fact
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import (
     ConcretizationError,
@@ -105,12 +105,12 @@ class Tracer(ArrayMethods):
     aval: ShapedArray
     source: source.Source | None
 
-    shape = property(lambda self: self.aval.shape)
-    dtype = property(lambda self: self.aval.dtype)
-    ndim = property(lambda self: len(self.aval.shape))
-    size = property(lambda self: self.aval.size)
-    nbytes = property(lambda self: self.aval.nbytes)
-    weak_type = property(lambda self: self.aval.weak_type)
+    shape = fact("shape", lambda self: self.aval.shape)
+    dtype = fact("dtype", lambda self: self.aval.dtype)
+    ndim = fact("ndim", lambda self: len(self.aval.shape))
+    size = fact("size", lambda self: self.aval.size)
+    nbytes = fact("nbytes", lambda self: self.aval.nbytes)
+    weak_type = fact("weak_type", lambda self: self.aval.weak_type)
 
     def concrete(self) -> Any:
         """The array behind the tracer where its value is known, else None."""

@@ -216,6 +216,7 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
 
 
 def positions_of(name: str, indices: Any) -> Any:
+    """Indices as an array; TypeError in the name of a function where they aren't integers."""
     indices = as_array(name, indices, "indices")
     if indices.dtype.kind not in "iu":
         raise TypeError(f"{name}: indices must be integers, got {indices.aval}")

@@ -48,6 +48,7 @@ class Plan:
 
     @property
     def new_axes(self) -> tuple[int, ...]:
+        """The result's axes that the index makes (None, np.newaxis)."""
         return tuple(i for i, axis in enumerate(self.layout) if axis == "new")
 
 

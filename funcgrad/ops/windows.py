@@ -126,27 +126,33 @@ class Windows:
 
     @property
     def offsets(self) -> Axes:
+        """The gathered array's axes that run within a window."""
         return self.numbers[0]
 
     @property
     def mapped(self) -> Axes:
+        """The operand axis that each component of an index vector is a position in."""
         return self.numbers[2]
 
     @property
     def batching(self) -> dict[int, int]:
+        """The operand axes that go along with an axis of the indices, each with that axis."""
         return dict(zip(self.numbers[3], self.numbers[4], strict=True))
 
     @property
     def inner(self) -> Axes:
+        """The operand axes that a gathered array has, in order."""
         return inner_axes(len(self.shape), self.numbers)
 
     @property
     def outer(self) -> Axes:
+        """The gathered array's axes that run over the index vectors."""
         rank = len(self.counts) + len(self.offsets)
         return tuple(i for i in range(rank) if i not in self.offsets)
 
     @property
     def gathered_shape(self) -> tuple[int, ...]:
+        """The shape of the gathered array, which also is that of updates."""
         at = dict(zip(self.outer, self.counts, strict=True))
         at |= {o: self.sizes[d] for o, d in zip(self.offsets, self.inner, strict=True)}
         return tuple(at[i] for i in range(len(at)))

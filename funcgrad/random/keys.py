@@ -51,14 +51,21 @@ class Key:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the keys, without the axis of their words."""
         return aval_of(self.data).shape[:-1]
 
     @property
     def ndim(self) -> int:
+        """The number of axes of the keys: 0 for a single one."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
+        """The number of keys.
+
+        >>> random.split(random.key(0), (2, 3)).size
+        6
+        """
         return math.prod(self.shape)
 
     def reshape(self, *shape: Any) -> Key:

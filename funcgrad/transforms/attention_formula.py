@@ -45,6 +45,7 @@ class Formula:
         self.weights, self.top, self.log_sum = self._weights(self._allowed(before, after))
 
     def wide(self, x):
+        """Operands in the dtype that is computed in."""
         return convert_element_type(x, self.dtype)
 
     def grouped(self, x):
@@ -71,6 +72,7 @@ class Formula:
         return transpose_p.bind(total, permutation=(0, 2, 1, 3))
 
     def scaled(self, x):
+        """Products times the scale of attention."""
         return mul(x, full((), self.scale, self.dtype))
 
     def less_mean(self, x):

@@ -10,6 +10,7 @@ from funcgrad import tree
 from funcgrad.core import context, source
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
 from funcgrad.core.ir import eval_jaxpr
+from funcgrad.core.methods import fact
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import CustomRuleError
@@ -36,8 +37,8 @@ class SymbolicZero:
     def __init__(self, aval: ShapedArray):
         self.aval = aval
 
-    shape = property(lambda self: self.aval.shape)
-    dtype = property(lambda self: self.aval.dtype)
+    shape = fact("shape", lambda self: self.aval.shape)
+    dtype = fact("dtype", lambda self: self.aval.dtype)
 
     def __repr__(self) -> str:
         return f"SymbolicZero({self.aval})"
