@@ -41,6 +41,7 @@ class Cluster(Record, frozen=False, eq=False):
 
     @property
     def vars(self) -> set[Var]:
+        """The values that the kernel computes."""
         return {m.var for m in self.members}
 
     def add(self, root: Root, rows: dict[int, list[int]]) -> None:

@@ -70,10 +70,12 @@ class Root(Record, frozen=False, eq=False):
 
     @property
     def reduces(self) -> bool:
+        """Whether elements of the domain are reduced (summed, or …)."""
         return self.eqn.prim.name in REDUCTIONS
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
         return self.var.aval.shape
 
     @property
@@ -86,6 +88,7 @@ class Root(Record, frozen=False, eq=False):
 
     @property
     def size(self) -> int:
+        """The number of the result's elements."""
         return self.var.aval.size
 
     @property
@@ -117,14 +120,17 @@ class Summand(Root, frozen=False, eq=False):
 
     @property
     def reduces(self) -> bool:
+        """No: the kernel writes terms, and adds them up as it goes."""
         return False
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the terms."""
         return self.eqn.ins[0].aval.shape
 
     @property
     def size(self) -> int:
+        """The number of terms."""
         return self.eqn.ins[0].aval.size
 
     @property
@@ -133,6 +139,7 @@ class Summand(Root, frozen=False, eq=False):
         return self.var.aval.shape[0]
 
     def evaluate(self, pull: Pull, out: Sequence[Index], reduced: Sequence[Index] = ()) -> Operand:
+        """The term at these indices."""
         return pull.read(self.eqn.ins[0], list(out))
 
 

@@ -48,12 +48,16 @@ class Symbol:
 
     shape = ()
     ndim = 0
-    real = property(lambda self: self)
 
     def __init__(self, xp: Scalars, operand: Operand, dtype: np.dtype):
         self.xp = xp
         self.operand = operand
         self.dtype = dtype
+
+    @property
+    def real(self) -> Symbol:
+        """The symbol itself: there are no complex ones."""
+        return self
 
     def astype(self, dtype: Any, copy: bool = True) -> Symbol:
         """Converted to a dtype (rounded to it, if it is a narrow one)."""

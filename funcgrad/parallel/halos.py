@@ -89,6 +89,7 @@ class HaloPass:
         return dce_jaxpr(found, [True] * len(found.outs), keep_ins=True)[0]
 
     def visit(self, i: int, eqn: Eqn) -> None:
+        """Write an equation: as runs of rows where its op takes them so, else as it is."""
         if i in self.plan.inner:
             self.copy(i, self.with_bodies(i, eqn))
             return
@@ -117,6 +118,7 @@ class HaloPass:
     # ---- values
 
     def run_of(self, atom: Atom) -> Run | Later | None:
+        """The run as which a value is followed; None for one that is an array of its own."""
         return self.runs.get(atom) if isinstance(atom, Var) else None
 
     def value(self, atom: Atom) -> Any:

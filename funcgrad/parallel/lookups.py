@@ -210,6 +210,7 @@ def scatter_dims(
     x: ShapedArray, indices: ShapedArray, updates: ShapedArray, *, dimension_numbers: Any,
     **rest: Any,
 ) -> Dims:  # fmt: skip
+    """The factors of `scatter`."""
     return _scattering(x, indices, updates, dimension_numbers, adds=False)
 
 
@@ -217,6 +218,7 @@ def scatter_add_dims(
     x: ShapedArray, indices: ShapedArray, updates: ShapedArray, *, dimension_numbers: Any,
     **rest: Any,
 ) -> Dims:  # fmt: skip
+    """The factors of `scatter_add`."""
     return _scattering(x, indices, updates, dimension_numbers, adds=True)
 
 

@@ -231,6 +231,9 @@ class World:
         abort(status)
 
     def make(self, color: int, place: int) -> Communicator:
+        """A new communicator of the ranks that give one `color`, in the order of `place`: through
+        memory inside a node, where it can be shared, and MPI between nodes. All ranks call it
+        together."""
         comm = self.comm.Split(color, place)
         comm.Set_errhandler(mpi().ERRORS_RETURN)
         size = comm.Get_size()

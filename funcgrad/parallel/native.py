@@ -107,14 +107,17 @@ class Exchange:
         self.source, self.to = self.wanted.pointer_at("source"), self.wanted.pointer_at("to")
 
     def at(self, pointer: ir.Value, nbytes: Any) -> ir.Value:
+        """The pointer so many bytes further on."""
         return self.code.at(pointer, nbytes, ir.IntType(8))
 
     def copy(self, to: ir.Value, source: ir.Value, nbytes: Int) -> None:
+        """Copy bytes; the ranges must not overlap."""
         kind = ir.FunctionType(PTR, [PTR, PTR, I64])
         memcpy = declare(self.code.module, "memcpy", kind)
         self.code.b.call(memcpy, [to, source, nbytes.value])
 
     def clear(self, to: ir.Value, nbytes: Int) -> None:
+        """Set bytes to 0."""
         kind = ir.FunctionType(PTR, [PTR, I32, I64])
         memset = declare(self.code.module, "memset", kind)
         self.code.b.call(memset, [to, I32(0), nbytes.value])
@@ -126,6 +129,7 @@ class Exchange:
             self.code.b.ret(status)
 
     def call(self, function: ir.Function, *args: Any) -> ir.Value:
+        """The result of a function, called here."""
         return self.code.call(function, *args)
 
     def table(self, count: int | Int) -> ir.Value:
@@ -162,6 +166,7 @@ class Exchange:
             head["total"] = total + 1
 
     def packed(self, kind: Int, op: Int, dtype: Int) -> Int:
+        """A word that says what an exchange does, as `what_text` reads it."""
         return kind + op * 256 + dtype * 65536
 
     def leave(self) -> None:
@@ -176,6 +181,7 @@ class Exchange:
         self.code.b.ret(I32(0))
 
     def nonnull(self, pointer: ir.Value) -> Bool:
+        """Whether a pointer points anywhere."""
         code = self.code
         return Bool(code, code.b.icmp_unsigned("!=", pointer, ir.Constant(PTR, None)))
 

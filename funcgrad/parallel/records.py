@@ -67,6 +67,7 @@ class Records:
         self.groups.append((label, list(groups)))
 
     def words(self, at: int, offset: int, count: int) -> Any:
+        """Words of the record at an address, to be read or written, from the one at `offset` on."""
         return (ctypes.c_int64 * count).from_address(at + 8 * offset)
 
     def state(self, rank: int) -> State:
@@ -76,6 +77,7 @@ class Records:
         return State(bool(inside), bool(ended), self.event(at, total) if total else None)
 
     def event(self, at: int, total: int) -> Event:
+        """The last of the `total` events that the record at an address has had."""
         place = HEAD_WORDS + (total - 1) % RING * EVENT_WORDS
         number, sequence, what, count, since = self.words(at, place, len(EVENT))
         return Event(number, sequence, what_text(what, count), since / 1e9)

@@ -92,6 +92,8 @@ class _Settled:
 
 
 def custom_vjp_tangent(p: Pass, eqn: Eqn) -> None:
+    """The tangent of a function with a backward rule, whose cotangents are summed over the axes
+    over which they vary beyond their primals."""
     params = eqn.params
     n, count = len(params["perturbed"]), sum(params["perturbed"])
     tangents = iter(eqn.ins[len(eqn.ins) - count :])
@@ -136,6 +138,7 @@ def pullback(p: Pass, eqn: Eqn) -> None:
 
 
 def cond(p: Pass, eqn: Eqn) -> None:
+    """Branches: results vary over what any branch makes of them, and over what the choice does."""
     branches = eqn.params["branches"]
     index, ops = eqn.ins[0], eqn.ins[1:]
     # Devices that take different branches may not meet inside: what a branch would make vary over
@@ -159,6 +162,7 @@ def cond(p: Pass, eqn: Eqn) -> None:
 
 
 def scan(p: Pass, eqn: Eqn) -> None:
+    """A loop: what it carries varies from the start over all axes that a turn adds."""
     jaxpr, n_consts, n_carry = (eqn.params[k] for k in ("jaxpr", "n_consts", "n_carry"))
     n_ys = len(eqn.outs) - n_carry
 
@@ -190,6 +194,7 @@ def _grown(step: Callable[[list[Axes]], list[Axes]], start: Sequence[Axes]) -> l
 
 
 def while_loop(p: Pass, eqn: Eqn) -> None:
+    """As `scan`; what it carries also varies over the axes over which the condition does."""
     n_cond, n_body = eqn.params["n_cond"], eqn.params["n_body"]
     test, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
     cond_v, body_v, carry = split_list([p.of(a) for a in eqn.ins], n_cond, n_body)
@@ -225,6 +230,7 @@ def _check_meeting(what: str, decides: str, apart: Axes, programs: Iterable[Jaxp
 
 
 def settle(p: Pass, eqn: Eqn) -> None:
+    """A cotangent summed over the axes over which it varies beyond its primal."""
     if eqn.params["manual"] != p.manual:
         p.keep(eqn, [p.of(eqn.ins[0])], [p.read(eqn.ins[0])])
         return

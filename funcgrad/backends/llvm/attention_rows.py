@@ -23,11 +23,16 @@ class OfHead(Protocol):
     """A key head of an item of the batch, and the sums of dq that its task has."""
 
     @property
-    def batch(self) -> Int: ...
+    def batch(self) -> Int:
+        """The item of the batch."""
+
     @property
-    def key_head(self) -> Int: ...
+    def key_head(self) -> Int:
+        """The number of the key head."""
+
     @property
-    def dq(self) -> ir.Value: ...
+    def dq(self) -> ir.Value:
+        """The sums of dq that the task has."""
 
 
 class Rows:

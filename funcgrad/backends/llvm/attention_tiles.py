@@ -28,15 +28,24 @@ class OfKeys(Protocol):
     """A key head of an item of the batch, its sums of dk and dv, and room for a panel."""
 
     @property
-    def batch(self) -> Int: ...
+    def batch(self) -> Int:
+        """The item of the batch."""
+
     @property
-    def key_head(self) -> Int: ...
+    def key_head(self) -> Int:
+        """The number of the key head."""
+
     @property
-    def dk(self) -> ir.Value: ...
+    def dk(self) -> ir.Value:
+        """The sums of dk."""
+
     @property
-    def dv(self) -> ir.Value: ...
+    def dv(self) -> ir.Value:
+        """The sums of dv."""
+
     @property
-    def weights(self) -> ir.Value: ...
+    def weights(self) -> ir.Value:
+        """Room for a panel of weights."""
 
 
 class Tiles(Functions):

@@ -81,6 +81,7 @@ def check_layouts() -> None:
 
 
 def numpy_function(number: int) -> int:
+    """The address of the function of this number in the table of NumPy's C API."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table = pointer(umath._ARRAY_API, None)

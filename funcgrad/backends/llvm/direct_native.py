@@ -59,12 +59,15 @@ class Native(Code):
     env_names: tuple[str, ...] = ENV
 
     def word(self, pointer: Any, i: Any) -> Int:
+        """The word numbered `i` behind a pointer."""
         return self.load(self.at(pointer, i, I64), I64)
 
     def address(self, pointer: Any, i: Any) -> ir.Value:
+        """The pointer stored as the word numbered `i` behind a pointer."""
         return self.load(self.at(pointer, i, I64), PTR)
 
     def put(self, value: Any, pointer: Any, i: Any) -> None:
+        """Store a value as the word numbered `i` behind a pointer."""
         self.store(value, self.at(pointer, i, I64))
 
     def field(self, obj: Any, offset: Any, type_: ir.Type = PTR) -> Any:
@@ -72,9 +75,11 @@ class Native(Code):
         return self.load(self.at(obj, offset, ir.IntType(8)), type_)
 
     def set_field(self, value: Any, obj: Any, offset: Any) -> None:
+        """Store a value at an offset in bytes."""
         self.store(value, self.at(obj, offset, ir.IntType(8)))
 
     def env(self, name: str) -> ir.Value:
+        """The pointer among the facts of the process that has this name."""
         return self.address(self.module.globals["fg_env"], self.env_names.index(name))
 
     def slot(self, name: str) -> Int:
@@ -82,6 +87,7 @@ class Native(Code):
         return self.word(self.module.globals["fg_env"], self.env_names.index(name))
 
     def api(self, name: str, *args: Any) -> Any:
+        """The result of a function of `API`."""
         result, kinds = API[name]
         function = declare(self.module, name, ir.FunctionType(result, kinds))
         out = self.call(function, *args)
@@ -95,26 +101,34 @@ class Native(Code):
         return self.b.call(pointer, values)
 
     def same(self, a: Any, b: Any) -> Any:
+        """Whether two words or pointers are equal."""
         return self.is_(self.b.icmp_unsigned("==", a, b))
 
     def is_(self, value: ir.Value) -> Bool:
+        """An i1 as a condition."""
         return Bool(self, value)
 
     def null(self, pointer: Any) -> Any:
+        """Whether a pointer is null."""
         return self.same(pointer, NULL)
 
     def type_is(self, obj: Any, cls: Any) -> Any:
+        """Whether an object's type is this one, and none derived from it."""
         return self.same(self.field(obj, HEAD - 8), cls)
 
     def incref(self, obj: Any) -> None:
+        """Count a reference more to an object."""
         self.api("Py_IncRef", obj)
 
     def decref(self, obj: Any) -> None:
+        """Count a reference less, which frees an object that has none."""
         self.api("Py_DecRef", obj)
 
     def fn(self, name: str) -> ir.Function:
+        """A function of the module by its name."""
         return self.module.globals[name]
 
     def run(self, name: str, *args: Any) -> Any:
+        """The result of one of the module's functions."""
         out = self.call(self.fn(name), *args)
         return Int(self, out) if out.type == I64 else out

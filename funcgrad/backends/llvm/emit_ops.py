@@ -36,32 +36,41 @@ class Site(NamedTuple):
 
     @property
     def is_float(self) -> bool:
+        """Whether operands are floats."""
         return self.dtype in FLOATS
 
     @property
     def signed(self) -> bool:
+        """Whether operands are integers with a sign."""
         return self.dtype.kind == "i"
 
     @property
     def bits(self) -> int:
+        """The width of an operand."""
         return 8 * self.dtype.itemsize
 
     def const(self, value: Any) -> str:
+        """A number of the operands' dtype, as it is written in LLVM's text."""
         return constant(value, self.dtype)
 
     def let(self, op: str, *args: str) -> str:
+        """The result of an instruction on operands."""
         return self.f.let(f"{op} {self.type} {', '.join(args)}")
 
     def where(self, condition: str, x: str, y: str) -> str:
+        """x where a condition holds, else y."""
         return self.f.let(f"select i1 {condition}, {self.type} {x}, {self.type} {y}")
 
     def call(self, name: str, *args: str) -> str:
+        """The result of an intrinsic on operands."""
         return self.f.intrinsic(name, self.type, *args)
 
     def both(self, a: str, b: str) -> str:
+        """Whether two conditions hold."""
         return self.f.let(f"and i1 {a}, {b}")
 
     def either(self, a: str, b: str) -> str:
+        """Whether one of two conditions holds, or both."""
         return self.f.let(f"or i1 {a}, {b}")
 
 

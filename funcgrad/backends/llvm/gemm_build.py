@@ -94,21 +94,27 @@ class Int:
         return self._compare(">=", other)
 
     def eq(self, other: Any) -> Bool:
+        """Whether they are equal (== is Python's, of the objects)."""
         return self._compare("==", other)
 
     def ne(self, other: Any) -> Bool:
+        """Whether they differ."""
         return self._compare("!=", other)
 
     def min(self, other: Any) -> Int:
+        """The lesser of the two."""
         return (self < other).select(self, other)
 
     def max(self, other: Any) -> Int:
+        """The greater of the two."""
         return (self > other).select(self, other)
 
     def ceil_div(self, n: Any) -> Int:
+        """The quotient rounded up; neither may be negative."""
         return (self + n - 1) // n
 
     def round_up(self, n: Any) -> Int:
+        """The least multiple of `n` that is no less."""
         return self.ceil_div(n) * n
 
 
@@ -128,10 +134,12 @@ class Bool:
         return Bool(self.code, self.code.b.not_(self.value))
 
     def select(self, yes: Any, no: Any) -> Int:
+        """One of two integers."""
         yes, no = self.code.i64(yes), self.code.i64(no)
         return Int(self.code, self.code.b.select(self.value, yes.value, no.value))
 
     def pick(self, yes: ir.Value, no: ir.Value) -> ir.Value:
+        """One of two values of any type."""
         return self.code.b.select(self.value, yes, no)
 
 
@@ -143,9 +151,11 @@ class Variable(Record, frozen=False):
     slot: ir.Value
 
     def get(self) -> ir.Value:
+        """What is in the slot."""
         return self.code.b.load(self.slot, typ=self.type)
 
     def set(self, value: Any) -> None:
+        """Put a value into the slot."""
         self.code.b.store(value.value if isinstance(value, Int) else value, self.slot)
 
 
@@ -171,6 +181,7 @@ class Code:
         self.args: list[Any] = [Int(self, a) if a.type == I64 else a for a in self.function.args]
 
     def i64(self, value: Any) -> Int:
+        """An integer as a value of this code."""
         if isinstance(value, Int):
             return value
         return Int(self, I64(value) if isinstance(value, int) else value)
@@ -214,21 +225,25 @@ class Code:
 
     @contextmanager
     def when(self, condition: Bool) -> Iterator[None]:
+        """What is written in the block runs if the condition holds."""
         with self.b.if_then(condition.value):
             yield
 
     @contextmanager
     def either(self, condition: Bool) -> Iterator[tuple[Any, Any]]:
+        """Two contexts: the first runs if the condition holds, the second if not."""
         with self.b.if_else(condition.value) as pair:
             yield pair
 
     def ret(self, value: Any = None) -> None:
+        """End the function, with its result if it has one."""
         if value is None:
             self.b.ret_void()
         else:
             self.b.ret(value.value if isinstance(value, Int) else value)
 
     def call(self, function: ir.Function | Called, *args: Any) -> Any:
+        """The result of a function; plain integers become i64 where it takes these."""
         values = []
         for a, kind in zip(args, function.function_type.args, strict=True):
             values.append(self.i64(a).value if kind == I64 else a)
@@ -240,10 +255,12 @@ class Code:
         return pointer if _is(place, 0) else self.b.gep(pointer, [place], source_etype=type_)
 
     def load(self, pointer: ir.Value, type_: ir.Type, align: int | None = None) -> Any:
+        """What is at an address: an `Int` if it is an i64."""
         value = self.b.load(pointer, typ=type_, align=align)
         return Int(self, value) if type_ == I64 else value
 
     def store(self, value: Any, pointer: ir.Value, align: int | None = None) -> None:
+        """Write a value to an address."""
         self.b.store(value.value if isinstance(value, Int) else value, pointer, align)
 
     def some(self, mask: ir.Value) -> ir.Value:
@@ -252,6 +269,7 @@ class Code:
         return self.b.icmp_unsigned("!=", self.b.bitcast(mask, bits), bits(0))
 
     def splat(self, value: ir.Value, lanes: int) -> ir.Value:
+        """A vector with the value in all lanes."""
         nothing = undefined(ir.VectorType(value.type, lanes))
         one = self.b.insert_element(nothing, value, I32(0))
         return self.b.shuffle_vector(one, nothing, zero_of(ir.VectorType(I32, lanes)))
@@ -284,6 +302,7 @@ class Code:
         return self.b.call(f, [pointer, I32(1), mask, zero_of(vec)])
 
     def masked_store(self, value: ir.Value, pointer: ir.Value, mask: ir.Value) -> None:
+        """Write the lanes that are on; the memory of the others is not touched."""
         kind = ir.FunctionType(VOID, [value.type, PTR, I32, mask.type])
         f = self._intrinsic(f"llvm.masked.store.{_suffix(value.type)}.p0", kind)
         self.b.call(f, [value, pointer, I32(1), mask])

@@ -108,6 +108,7 @@ class Record:
         return self.code.load(self.place(name), I64)
 
     def pointer_at(self, name: str) -> ir.Value:
+        """A word that holds a pointer."""
         return self.code.load(self.place(name), PTR)
 
     def __setitem__(self, name: str, value: Int | ir.Value | int) -> None:
@@ -224,6 +225,7 @@ class Parts:
         return function
 
     def threads(self, code: Code) -> Int:
+        """The number of threads that a parallel loop may take."""
         return Int(code, code.b.sext(code.load(self.limit, I32), I64)) + 1
 
     def panel_elements(self, width: int, k: Int) -> Int:

@@ -35,6 +35,7 @@ class Format(Record):
 
     @property
     def acc_bytes(self) -> int:
+        """The bytes of an element of the sums."""
         return 8 if self.acc == F64 else 4
 
 
@@ -64,6 +65,7 @@ class Tile(Record):
 
     @property
     def cols(self) -> int:
+        """The columns of the tile."""
         return self.vectors * self.lanes
 
     def depth(self, k: Int) -> Int:
@@ -72,6 +74,7 @@ class Tile(Record):
 
     @staticmethod
     def of(target: Target, fmt: Format) -> Tile:
+        """The tile for a format on a target."""
         tile, pairs = Tile._plain(target, fmt), pair_instruction(target, fmt)
         return replace(tile, kc=2 * tile.kc, pairs=pairs) if pairs else tile
 

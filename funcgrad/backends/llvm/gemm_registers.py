@@ -94,6 +94,7 @@ class Registers(Functions):
             code.masked_store(x, p, mask)
 
     def write_scalar(self, code: Code, x: ir.Value, p: ir.Value, add: Int) -> None:
+        """Write an element, or add it to what is there."""
         with code.either(add.ne(0)) as (yes, no):
             with yes:
                 code.store(self.sum(code, code.load(p, self.fmt.acc), x), p)

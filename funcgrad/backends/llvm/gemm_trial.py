@@ -60,9 +60,11 @@ class Known:
         return Known(self.value >= Known(other).value)
 
     def eq(self, other: Any) -> Known:
+        """Whether they are equal."""
         return Known(self.value == Known(other).value)
 
     def ne(self, other: Any) -> Known:
+        """Whether they differ."""
         return Known(self.value != Known(other).value)
 
     def __and__(self, other: Known) -> Known:
@@ -75,18 +77,23 @@ class Known:
         return Known(not self)
 
     def select(self, yes: Any, no: Any) -> Known:
+        """One of two numbers, by whether this one isn't 0."""
         return Known(yes if self else no)
 
     def min(self, other: Any) -> Known:
+        """The lesser of the two."""
         return Known(min(self.value, Known(other).value))
 
     def max(self, other: Any) -> Known:
+        """The greater of the two."""
         return Known(max(self.value, Known(other).value))
 
     def ceil_div(self, n: Any) -> Known:
+        """The quotient rounded up."""
         return (self + n - 1) // n
 
     def round_up(self, n: Any) -> Known:
+        """The least multiple of `n` that is no less."""
         return self.ceil_div(n) * n
 
 
@@ -105,6 +112,7 @@ class Trial:
         self._job = job
 
     def i64(self, value: Any) -> Known:
+        """An integer as a known one."""
         return Known(value)
 
     def call(self, function: Any) -> None:

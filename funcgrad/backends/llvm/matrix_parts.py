@@ -40,13 +40,16 @@ class Matrices:
     # ---- elements
 
     def at(self, code: Code, pointer: ir.Value, index: Int | int) -> ir.Value:
+        """The address of an element."""
         return code.at(pointer, index, self.type)
 
     def load(self, code: Code, pointer: ir.Value, index: Int | int, lanes: int = 0) -> ir.Value:
+        """An element, or so many lanes from it on."""
         kind = ir.VectorType(self.type, lanes) if lanes else self.type
         return code.b.load(self.at(code, pointer, index), typ=kind, align=self.bytes)
 
     def store(self, code: Code, value: ir.Value, pointer: ir.Value, index: Int | int) -> None:
+        """Write an element or a vector."""
         code.store(value, self.at(code, pointer, index), self.bytes)
 
     def magnitude(self, code: Code, x: ir.Value) -> ir.Value:
@@ -58,6 +61,7 @@ class Matrices:
 
     @functools.cached_property
     def product(self) -> ir.Function:
+        """The matrix product of this dtype, void(ptr call)."""
         return declare(
             self.module, f"fg_gemm_{self.dtype}_{self.dtype}", ir.FunctionType(VOID, [PTR])
         )

@@ -28,19 +28,23 @@ class Keys(Record):
 
     @property
     def bits(self) -> int:
+        """The width of a number in memory."""
         sizes = {"bool": 8, "bfloat16": 16}
         return sizes.get(self.name) or 8 * np.dtype(self.name).itemsize
 
     @property
     def floats(self) -> bool:
+        """Whether numbers are floats, which have NaN and two zeros."""
         return self.name in _INFINITY
 
     @property
     def storage(self) -> ir.IntType:
+        """The integer type of a number's bits."""
         return ir.IntType(self.bits)
 
     @property
     def word(self) -> ir.IntType:
+        """The integer type of a rank."""
         return I64 if self.bits == 64 else I32
 
     def rank(self, code: Code, x: ir.Value, one_zero: bool = True) -> ir.Value:

@@ -41,6 +41,7 @@ class Rows:
         self._sorts: dict[tuple, Radix] = {}
 
     def radix(self, word: ir.IntType, shift: int, bits: int) -> Radix:
+        """The radix sort of words by `bits` of their bits, from `shift` on; written once."""
         key = word.width, shift, bits
         if key not in self._sorts:
             self._sorts[key] = Radix(self.module, word, shift, bits)

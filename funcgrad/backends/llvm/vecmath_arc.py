@@ -83,6 +83,7 @@ def _arctan_unit(u: Num) -> Num:
 
 
 def arctan(x: Num) -> Num:
+    """arctan(x), of |x| > 1 as π/2 - arctan(1/|x|) with the sign of x."""
     a = fabs(x)
     large = a > 1.0
     r = _arctan_unit(where(large, 1.0 / a, a))
@@ -90,6 +91,7 @@ def arctan(x: Num) -> Num:
 
 
 def arctan2(y: Num, x: Num) -> Num:
+    """The angle of the point (x, y) in [-π, π], with C's choices at zeros and infinities."""
     a, b = fabs(y), fabs(x)
     steep = a > b
     n, d = where(steep, b, a), where(steep, a, b)
@@ -110,11 +112,13 @@ def _arcsin_parts(x: Num) -> tuple[Num, Num]:
 
 
 def arcsin(x: Num) -> Num:
+    """arcsin(x); NaN outside of [-1, 1]."""
     large, r = _arcsin_parts(x)
     return copysign(where(large, _from_half_pi(r + r), r), x)
 
 
 def arccos(x: Num) -> Num:
+    """arccos(x); NaN outside of [-1, 1]."""
     large, r = _arcsin_parts(x)
     twice = r + r
     ends = where(x > 0.0, twice, _from_half_pi(twice, 2))

@@ -36,6 +36,7 @@ def fmod(x: Num, y: Num) -> Num:
 
 
 def nextafter(x: Num, y: Num) -> Num:
+    """The float beside x in the direction of y, by a step of its bits as an integer."""
     away = where(x < y, x > 0.0, x < 0.0)
     i = x.bits()
     step = where(away, i + 1, i - 1).bits()

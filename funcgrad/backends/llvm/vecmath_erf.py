@@ -162,6 +162,7 @@ def _erfc_positive(a: Num) -> Num:
 
 
 def erfc(x: Num) -> Num:
+    """1 - erf(x), to relative accuracy where it is small."""
     y = _erfc_positive(fabs(x))
     y = where(x < 0.0, 2.0 - y, y)
     if x.width == 32:
@@ -170,6 +171,7 @@ def erfc(x: Num) -> Num:
 
 
 def erf(x: Num) -> Num:
+    """2/√π · ∫₀ˣ exp(-t²) dt."""
     a = fabs(x)
     if x.width == 32:
         y = at_most(a, 3.925)

@@ -118,12 +118,14 @@ def scale(p: Num, n: Num) -> Num:
 
 
 def exp(x: Num) -> Num:
+    """eˣ as exp(r)·2^k."""
     lo, hi = EXP_RANGE[x.width]
     r, n = reduce(at_least(at_most(x, hi), lo), 2 * LAYOUT[x.width].bias)
     return scale(poly(r, EXP[x.width]), n)
 
 
 def exp2(x: Num) -> Num:
+    """2ˣ, of which the integer nearest to x becomes the exponent."""
     lo, hi = EXP2_RANGE[x.width]
     x = at_least(at_most(x, hi), lo)
     k, n = nearest(x, 1.0, 2 * LAYOUT[x.width].bias)
@@ -136,6 +138,7 @@ def _expm1(r: Num) -> Num:
 
 
 def expm1(x: Num) -> Num:
+    """eˣ - 1, to relative accuracy where x is small."""
     lo, hi = EXPM1_RANGE[x.width]
     r, n = reduce(at_least(at_most(x, hi), lo), LAYOUT[x.width].bias - 1)
     s = power_of_two(n)  # 2^(k-1), which does not overflow before the result does
@@ -144,6 +147,7 @@ def expm1(x: Num) -> Num:
 
 
 def logistic(x: Num) -> Num:
+    """1/(1 + e⁻ˣ)."""
     e = exp(-fabs(x))  # never overflows, and keeps the relative accuracy of small results
     return where(x >= 0.0, e.const(1.0), e) / (e + 1.0)
 
@@ -164,6 +168,7 @@ def _quarter_exp(x: Num) -> Num:
 
 
 def sinh(x: Num) -> Num:
+    """An odd polynomial for |x| < 1, else (e^|x| - e^-|x|)/2 with the sign of x."""
     z = x * x
     small = fma(x * z, horner(z, SINH[x.width]), x)
     h = _quarter_exp(x)
@@ -172,5 +177,6 @@ def sinh(x: Num) -> Num:
 
 
 def cosh(x: Num) -> Num:
+    """(eˣ + e⁻ˣ)/2."""
     h = _quarter_exp(x)
     return fma(h, 2.0, 0.125 / h)

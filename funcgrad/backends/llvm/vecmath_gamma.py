@@ -43,6 +43,7 @@ def _reflect(x: Num) -> tuple[Num, Num, Num]:
 
 
 def lgamma(x: Num) -> Num:
+    """log|Γ(x)|."""
     return _lgamma(x.widen()).narrow() if x.width == 32 else libm("lgamma", x)
 
 

@@ -27,10 +27,12 @@ class Num:
 
     @property
     def type(self) -> ir.Type:
+        """LLVM's type of the value."""
         return self.v.type
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a float or a double."""
         return isinstance(self.v.type, (ir.FloatType, ir.DoubleType))
 
     @property
@@ -98,6 +100,7 @@ class Num:
         return self._arith(o, "ashr", "ashr")
 
     def lshr(self, o: int) -> Num:
+        """A logical shift to the right."""
         return self._arith(o, "lshr", "lshr")
 
     def _compare(self, op: str, other: Num | float) -> Num:
@@ -120,6 +123,7 @@ class Num:
         return self._compare(">=", o)
 
     def eq(self, o: Num | float) -> Num:
+        """Equal and ordered, as Python's `==`."""
         return self._compare("==", o)
 
     def ne(self, o: Num | float) -> Num:
@@ -170,14 +174,17 @@ def fma(a: Num, b: Num | float, c: Num | float) -> Num:
 
 
 def sqrt(x: Num) -> Num:
+    """The square root, correctly rounded."""
     return intrinsic("llvm.sqrt", x)
 
 
 def fabs(x: Num) -> Num:
+    """|x|: x without its sign bit."""
     return intrinsic("llvm.fabs", x)
 
 
 def floor(x: Num) -> Num:
+    """The greatest integer that is no greater."""
     return intrinsic("llvm.floor", x)
 
 
@@ -187,10 +194,12 @@ def rint(x: Num) -> Num:
 
 
 def trunc(x: Num) -> Num:
+    """The integer next to it towards zero."""
     return intrinsic("llvm.trunc", x)
 
 
 def copysign(x: Num, sign: Num) -> Num:
+    """The magnitude of x with the sign bit of another number."""
     return intrinsic("llvm.copysign", x, sign)
 
 

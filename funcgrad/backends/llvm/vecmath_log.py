@@ -93,10 +93,12 @@ def _log(e: Num, f: Num, sign: float) -> Num:
 
 
 def log(x: Num) -> Num:
+    """The natural logarithm."""
     return _with_limits(x, 0.0, _log(*split(x), 1.0))
 
 
 def log1p(x: Num) -> Num:
+    """log(1 + x), to relative accuracy where x is small."""
     return _with_limits(x, -1.0, _log(*_split_plus_one(x), -1.0))
 
 
@@ -112,14 +114,17 @@ def _log_in_base(x: Num, base: tuple[float, float], unit: tuple[float, float]) -
 
 
 def log2(x: Num) -> Num:
+    """The logarithm to base 2."""
     return _log_in_base(x, LOG2E[x.width], (1.0, 0.0))
 
 
 def log10(x: Num) -> Num:
+    """The logarithm to base 10."""
     return _log_in_base(x, LOG10E[x.width], LOG10_2[x.width])
 
 
 def arcsinh(x: Num) -> Num:
+    """log1p(|x| + x²/(√(x² + 1) + 1)) with the sign of x."""
     if x.width == 32:
         return arcsinh(x.widen()).narrow()
     a = fabs(x)
@@ -130,6 +135,7 @@ def arcsinh(x: Num) -> Num:
 
 
 def arccosh(x: Num) -> Num:
+    """log1p(d + √(d·(d + 2))) with d = x - 1; NaN for x < 1."""
     if x.width == 32:
         return arccosh(x.widen()).narrow()
     d = x - 1.0
@@ -140,5 +146,6 @@ def arccosh(x: Num) -> Num:
 
 
 def arctanh(x: Num) -> Num:
+    """log1p(2|x|/(1 - |x|))/2 with the sign of x."""
     a = fabs(x)
     return copysign(log1p((a + a) / (1.0 - a)) * 0.5, x)

@@ -110,6 +110,7 @@ def _exp2_of_product64(a: Num, y: Num) -> Num:
 
 
 def power(x: Num, y: Num) -> Num:
+    """xʸ as C has it: NaN for finite x < 0 where y is no integer."""
     a, b = fabs(x), fabs(y)
     r = (_exp2_of_product32 if x.width == 32 else _exp2_of_product64)(a, y)
     integer = rint(y).eq(y)
@@ -124,10 +125,12 @@ def power(x: Num, y: Num) -> Num:
 
 
 def rsqrt(x: Num) -> Num:
+    """1/√x."""
     return 1.0 / sqrt(x)
 
 
 def hypot(x: Num, y: Num) -> Num:
+    """√(x² + y²), which overflows only where the result does."""
     a, b = fabs(x), fabs(y)
     if x.width == 32:
         wa, wb = a.widen(), b.widen()

@@ -189,6 +189,7 @@ def _tan(x: Num, near: bool) -> Num:
 
 def _everywhere(name: str, way: Callable[[Num, bool], Num]) -> Callable[[Num], Num]:
     def function(x: Num) -> Num:
+        """The function of any x: the near way, and the far one where x is beyond the bound."""
         return replace_beyond(name, NEAR[x.width], x, way(x, True), lambda x: way(x, False))
 
     return function
