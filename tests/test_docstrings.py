@@ -1,10 +1,12 @@
-"""Every example in a docstring runs, and every public function has one."""
+"""What has no underscore has a docstring, public functions with an example; every example runs."""
 
 import doctest
+import functools
 import gc
 import importlib
 import inspect
 import io
+import types
 import warnings
 from pathlib import Path
 
@@ -22,6 +24,7 @@ NAMES = {
     "tree": "tree",
 }  # fmt: skip
 NEEDS_HARDWARE = ("funcgrad.backends.cuda", "funcgrad.parallel.mpi", "funcgrad.parallel.nccl")
+DESCRIBED = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.REPORT_ONLY_FIRST_FAILURE
 
 
@@ -79,7 +82,32 @@ def own_docstring(value) -> str:
     return "" if not inspect.isroutine(value) and doc == type(value).__doc__ else doc
 
 
+def undocumented(module) -> list[str]:
+    """The functions, classes, methods and properties without underscore that a module defines and
+    says nothing about. A method may leave it to the one that it overrides."""
+    bare = []
+    for name, value in vars(module).items():
+        if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+            continue
+        if inspect.isclass(value):
+            if not value.__doc__ or value.__doc__.startswith(f"{name}("):  # made of the fields
+                bare.append(name)
+            members = [n for n, member in vars(value).items() if isinstance(member, DESCRIBED)]
+            for inner in [n for n in members if not n.startswith("_")]:
+                if not any(vars(c)[inner].__doc__ for c in value.__mro__ if inner in vars(c)):
+                    bare.append(f"{name}.{inner}")
+        elif inspect.isroutine(value) and not value.__doc__:
+            bare.append(name)
+    return bare
+
+
 existing = [name for name in PUBLIC if path_of(name)]
+
+
+@pytest.mark.parametrize("name", every_module(), ids=lambda n: f"funcgrad.{n}".rstrip("."))
+def test_what_has_no_underscore_has_a_docstring(name):
+    bare = undocumented(load(name))
+    assert not bare, f"{len(bare)} without a docstring in funcgrad.{name}: {', '.join(bare)}"
 
 
 @pytest.mark.parametrize("name", existing, ids=lambda n: f"funcgrad.{n}".rstrip("."))
@@ -117,6 +145,27 @@ def test_examples_of_module_run(name):
     reports = [failures(test.name, test.docstring, module) for test in inner]
     if any(reports):
         pytest.fail("".join(reports), pytrace=False)
+
+
+def test_what_lacks_a_docstring_is_reported():
+    class Base:
+        def said(self):
+            """Said once."""
+
+    class Derived(Base):
+        """A class."""
+
+        shape = property(lambda self: ())
+
+        def said(self):
+            pass
+
+        def unsaid(self):
+            pass
+
+    module = types.ModuleType(__name__)
+    module.Base, module.Derived, module._hidden = Base, Derived, lambda: None
+    assert undocumented(module) == ["Base", "Derived.shape", "Derived.unsaid"]
 
 
 def test_a_wrong_example_is_reported():
