@@ -110,7 +110,11 @@ class Mesh:
 
     @property
     def shape(self) -> dict[str, int]:
-        """The size of each axis by its name."""
+        """The size of each axis by its name.
+
+        >>> AbstractMesh((2, 4), ("data", "model")).shape
+        {'data': 2, 'model': 4}
+        """
         return dict(zip(self.axis_names, self.axis_sizes, strict=True))
 
     @property
@@ -124,12 +128,21 @@ class Mesh:
         return self.devices is None
 
     def extent(self, axes: Iterable[str]) -> int:
-        """The number of parts that a cut over these axes makes."""
+        """The number of parts that a cut over these axes makes.
+
+        >>> AbstractMesh((2, 4), ("data", "model")).extent(["model"])
+        4
+        """
         shape = self.shape
         return math.prod(shape[a] for a in axes)
 
     def coordinates(self) -> Iterator[tuple[Device, dict[str, int]]]:
-        """Each device with its place along each axis."""
+        """Each device with its place along each axis.
+
+        >>> from funcgrad.parallel import make_mesh
+        >>> [place for _, place in make_mesh((2,), "data").coordinates()]
+        [{'data': 0}, {'data': 1}]
+        """
         if self.devices is None:
             raise ShardingError(f"{self} has no devices: it can be lowered for, not run on")
         for place in np.ndindex(*self.axis_sizes):
@@ -198,14 +211,22 @@ class PartitionSpec:
 
     @staticmethod
     def of(cuts: Cuts) -> PartitionSpec:
-        """The spec that is written out as `cuts`."""
+        """The spec that is written out as `cuts`.
+
+        >>> PartitionSpec.of((("x", "y"), ()))
+        P(('x', 'y'))
+        """
         entries = list(cuts)
         while entries and not entries[-1]:
             entries.pop()
         return PartitionSpec(*entries)
 
     def cuts(self, ndim: int) -> Cuts:
-        """The mesh axes of each of `ndim` axes."""
+        """The mesh axes of each of `ndim` axes.
+
+        >>> P("x", None).cuts(3)
+        (('x',), (), ())
+        """
         if len(self.entries) > ndim:
             raise ShardingError(
                 f"{self} has {len(self.entries)} entries, more than the {ndim} axes of the array"
@@ -216,7 +237,11 @@ class PartitionSpec:
         return named + ((),) * (ndim - len(named))
 
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes named, in order."""
+        """The mesh axes named, in order.
+
+        >>> P("z", None, ("x", "y")).axes()
+        ('z', 'x', 'y')
+        """
         return tuple(a for axes in self.cuts(len(self.entries)) for a in axes)
 
     def __iter__(self) -> Iterator:
@@ -328,11 +353,21 @@ class NamedSharding:
         return cuts
 
     def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of each device's part of an array of `shape`."""
+        """The shape of each device's part of an array of `shape`.
+
+        >>> NamedSharding(AbstractMesh((2, 4), ("x", "y")), P(("x", "y"))).shard_shape((16, 3))
+        (2, 3)
+        """
         return local_shape(self.mesh.shape, self.cuts(shape), shape)
 
     def devices_indices_map(self, shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
-        """For each device which part of an array of `shape` it holds."""
+        """For each device which part of an array of `shape` it holds.
+
+        >>> from funcgrad.parallel import make_mesh
+        >>> parts = NamedSharding(make_mesh((2,), "data"), P("data")).devices_indices_map((6,))
+        >>> list(parts.values())
+        [(slice(0, 3, None),), (slice(3, 6, None),)]
+        """
         cuts = self.cuts(shape)
         return {
             device: local_index(self.mesh.shape, cuts, shape, place)

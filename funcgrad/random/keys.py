@@ -69,7 +69,11 @@ class Key:
         return math.prod(self.shape)
 
     def reshape(self, *shape: Any) -> Key:
-        """The same keys in another shape."""
+        """The same keys in another shape.
+
+        >>> random.split(random.key(0), 6).reshape(2, -1).shape
+        (2, 3)
+        """
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         known = math.prod(n for n in sizes if n != -1)
         sizes = tuple(self.size // max(known, 1) if n == -1 else n for n in sizes)

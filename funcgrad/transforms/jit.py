@@ -407,19 +407,39 @@ class Jitted:
     # ---- stages
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """The program for arguments of these types (arrays or `ShapeDtypeStruct`)."""
+        """The program for arguments of these types (arrays or `ShapeDtypeStruct`).
+
+        >>> fg.jit(lambda x: x + 1).trace(1.0).jaxpr
+        { lambda ; a:f32[] . let
+            b:f32[] = add a 1.0:f32[]
+          in (b,) }
+        """
         return Traced(self._program(self._sort(args, kwargs)), name_of(self._fun), self._backend)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The program lowered for the backend."""
+        """The program lowered for the backend.
+
+        >>> fg.jit(lambda x: x + 1).lower(fnp.ones(3)).cost_analysis()
+        {'flops': 3.0, 'bytes accessed': 24.0}
+        """
         return self.trace(*args, **kwargs).lower()
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Shapes and dtypes of the result, as `ShapeDtypeStruct`."""
+        """Shapes and dtypes of the result, as `ShapeDtypeStruct`.
+
+        >>> fg.jit(lambda x: x.sum()).eval_shape(fnp.ones(3))
+        ShapeDtypeStruct(shape=(), dtype=float32)
+        """
         return self.trace(*args, **kwargs).out_info
 
     def cache_info(self) -> CacheInfo:
-        """Hits, misses and number of programs, as of `functools.lru_cache`."""
+        """Hits, misses and number of programs, as of `functools.lru_cache`.
+
+        >>> f = fg.jit(fnp.sin)
+        >>> _ = f(1.0), f(2.0), f(fnp.ones(3))
+        >>> f.cache_info()
+        CacheInfo(hits=1, misses=2, currsize=2)
+        """
         return CacheInfo(self._hits, self._misses, len(self._programs))
 
     def expect_many_types(self) -> None:

@@ -127,7 +127,11 @@ class Traced(_Stage):
 
     @property
     def out_info(self) -> Any:
-        """Shapes and dtypes of the result, as `ShapeDtypeStruct`."""
+        """Shapes and dtypes of the result, as `ShapeDtypeStruct`.
+
+        >>> fg.jit(lambda x: {"norm": fnp.sqrt(x @ x)}).trace(fnp.ones(3)).out_info
+        {'norm': ShapeDtypeStruct(shape=(), dtype=float32)}
+        """
         return self._program.out_tree.unflatten([struct(a) for a in self._program.jaxpr.out_avals])
 
     def lower(self) -> Lowered:
@@ -154,7 +158,19 @@ class Lowered(_Stage):
         return self._program.executable(self._name, self._backend)
 
     def as_text(self, stage: str = "jaxpr") -> str:
-        """The program at a stage: "jaxpr", "loops", "llvm" or "asm"."""
+        """The program at a stage: "jaxpr", "loops", "llvm" or "asm".
+
+        >>> print(fg.jit(fnp.tanh).lower(fnp.ones(3)).as_text("loops"))
+        program tanh(f32[3]) -> (f32[3]), arena 0 bytes
+          tanh input0, output0
+        <BLANKLINE>
+        kernel tanh(in in0: f32[3], out out0: f32[3])
+          in place: out0 over in0
+          parallel i < 3:
+            v0 = in0[i]
+            v1 = tanh v0
+            out0[i] = v1
+        """
         if stage == "jaxpr" and self._program.shardings is None:
             return repr(ClosedJaxpr(self._program.jaxpr, self._program.consts))
         return self._executable().as_text(stage)

@@ -73,24 +73,44 @@ class PyTreeDef:
 
     @property
     def num_leaves(self) -> int:
-        """The number of leaves."""
+        """The number of leaves.
+
+        >>> structure({"a": [1, 2], "b": None}).num_leaves
+        2
+        """
         return self._num_leaves
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes, leaves included."""
+        """The number of nodes, leaves included.
+
+        >>> structure({"a": [1, 2], "b": None}).num_nodes
+        5
+        """
         return self._num_nodes
 
     def children(self) -> "list[PyTreeDef]":
-        """The structures of the node's children; a leaf has none."""
+        """The structures of the node's children; a leaf has none.
+
+        >>> structure({"a": [1, 2], "b": None}).children()
+        [PyTreeDef([*, *]), PyTreeDef(None)]
+        """
         return [LEAF] * self._arity if isinstance(self._arity, int) else [*self._arity]
 
     def node_data(self) -> tuple[type, Any] | None:
-        """The class of the node and its metadata; None for a leaf."""
+        """The class of the node and its metadata; None for a leaf.
+
+        >>> structure({"a": [1, 2], "b": None}).node_data()
+        (<class 'dict'>, ('a', 'b'))
+        """
         return None if self._kind is None else (self._kind.cls, self._data)
 
     def paths(self) -> list[KeyPath]:
-        """The key path of each leaf, in order: what `flatten_with_path` gives for a tree."""
+        """The key path of each leaf, in order: what `flatten_with_path` gives for a tree.
+
+        >>> [tree.keystr(path) for path in structure({"a": [1, 2], "b": None}).paths()]
+        ["['a'][0]", "['a'][1]"]
+        """
         if self._kind is None:
             return [()]
         pairs = zip(child_keys(self), self.children(), strict=True)
