@@ -1,7 +1,7 @@
 """Reverse mode: run a linear program backwards, each op by its transpose rule.
 
-With `partial_eval.linearize` this is all of reverse-mode differentiation (Radul et al., "You only
-linearize once", 2023): the derivative is a linear program, and the gradient is its transpose.
+With `partial_eval.linearize_flat` this is all of reverse-mode differentiation (Radul et al., "You
+only linearize once", 2023): the derivative is a linear program, and the gradient is its transpose.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ OBJECT = 8  # object: this very object
 SCALAR = 9  # class: a NumPy scalar of up to 8 bytes
 LEAF = 10  # in results: the next array
 
-# An entry's head. Its nodes begin at `CAPTURED` (n captured arrays: object and node), followed by
+# An entry's head. Its nodes begin at `NODES` (n captured arrays: object and node), followed by
 # those of args, kwargs, and the result.
 (LEAVES, OUTS, SPEC, FLAGS, FAIL, CHECKS, RESULTS, WRITTEN, DONATED, NODES) = range(10)
 RELEASE, LARGE = 1, 2
