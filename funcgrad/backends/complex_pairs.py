@@ -70,7 +70,7 @@ def as_pairs(jaxpr: Jaxpr) -> Jaxpr:
     >>> as_pairs(program).in_avals, as_pairs(as_pairs(program)) is as_pairs(program)
     ([f32[2]], True)
     """
-    if not _has_complex(jaxpr):
+    if not jaxpr.has_complex:
         return jaxpr
     try:
         return _written(jaxpr)
@@ -96,13 +96,6 @@ def _written(jaxpr: Jaxpr) -> Jaxpr:
 
     avals = [_pair_aval(v.aval) for v in jaxpr.ins]
     return jaxpr.derive("complex pairs", lambda: stage_closed(run, avals, "a complex program"))
-
-
-def _has_complex(jaxpr: Jaxpr) -> bool:
-    values = (a for e in jaxpr.eqns for a in (*e.ins, *e.outs))
-    return any(map(_is_complex, (*jaxpr.ins, *jaxpr.outs, *values))) or any(
-        _has_complex(inner) for e in jaxpr.eqns for inner in sub_jaxprs(e)
-    )
 
 
 def _is_complex(atom: Atom) -> bool:
@@ -178,7 +171,7 @@ def _part(x: Any, i: int) -> Any:
 def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     """The results of an equation, complex ones as pairs."""
     prim, params, name = eqn.prim, eqn.params, eqn.prim.name
-    inner = any(map(_has_complex, sub_jaxprs(eqn)))
+    inner = any(j.has_complex for j in sub_jaxprs(eqn))
     if not inner and not any(map(_is_complex, (*eqn.ins, *eqn.outs))):
         out = prim.bind(*ins, **params)
         return list(out) if prim.multiple else [out]
@@ -196,7 +189,7 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     if name == "fft" and len(params["fft_lengths"]) > 1:
         return [_fft(*ins, **params)]
     if name == "dot_general":
-        return [_dot(*ins, params["dimension_numbers"])]
+        return [_dot(ins[0], ins[1], params["dimension_numbers"])]
     rule = complex_math.RULES.get(name)
     if rule is None:
         return _host(prim, params, ins, [v.aval for v in eqn.outs])
@@ -250,7 +243,7 @@ def _loop(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     def param(p: Any) -> Any:
         if type(p) is tuple:
             return tuple(map(param, p))
-        return _written(p) if type(p) is Jaxpr and _has_complex(p) else p
+        return _written(p) if type(p) is Jaxpr and p.has_complex else p
 
     params = {k: param(p) for k, p in eqn.params.items()}
     outs = eqn.prim.bind(*map(_whole, ins), **params)

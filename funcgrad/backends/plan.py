@@ -9,9 +9,10 @@ comes from one arena, in which what is dead makes room (best fit, 64-byte aligne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from funcgrad.backends.complex_pairs import as_pairs
 from funcgrad.backends.drafts import Drafter
+from funcgrad.backends.late import Late
 from funcgrad.backends.measure import measure
 from funcgrad.backends.program import (
     ALIGNMENT,
@@ -29,6 +30,11 @@ from funcgrad.core.ir import Jaxpr
 from funcgrad.core.record import Record
 from funcgrad.core.source import Source
 
+if TYPE_CHECKING:
+    from funcgrad.backends import complex_pairs
+else:
+    complex_pairs = Late("funcgrad.backends.complex_pairs")
+
 
 def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:
     """The program as steps on memory, ready to be emitted.
@@ -38,14 +44,14 @@ def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:
     >>> plan(closed.jaxpr, [False], "f").arena_bytes
     0
     """
-    drafter, real = Drafter(), as_pairs(jaxpr)
+    drafter, real = Drafter(), complex_pairs.as_pairs(jaxpr) if jaxpr.has_complex else jaxpr
     ins = [Tensor(v.aval.strong(), Ref("input", i)) for i, v in enumerate(real.ins)]
     outs = [Tensor(v.aval.strong(), Ref("output", i)) for i, v in enumerate(real.outs)]
     block = drafter.block(real, ins, outs)
     planner = _Planner()
     given = [t for t, d in zip(ins, donated, strict=True) if d]
     steps = planner.block(block, given, top=True)
-    avals = (tuple(a.strong() for a in of) for of in (jaxpr.in_avals, jaxpr.out_avals))
+    avals = tuple(v.aval.strong() for v in jaxpr.ins), tuple(v.aval.strong() for v in jaxpr.outs)
     cost = measure(steps)
     return Program(name, *avals, steps, planner.arena.high, tuple(drafter.constants),
                    planner.aliases, cost.flops, cost.moved, tuple(drafter.comms),

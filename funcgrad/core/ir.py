@@ -123,6 +123,16 @@ class Jaxpr:
             )
         return self.cache["effects"]
 
+    @property
+    def has_complex(self) -> bool:
+        """Whether a value in it, or in a program inside, is complex."""
+        if "complex" not in self.cache:
+            values = (a for e in self.eqns for a in (*e.ins, *e.outs))
+            self.cache["complex"] = any(
+                dtypes.is_complex(a.aval.dtype) for a in (*self.ins, *self.outs, *values)
+            ) or any(j.has_complex for e in self.eqns for j in sub_jaxprs(e))
+        return self.cache["complex"]
+
     def derive(self, key: Any, make: Callable[[], Any]) -> Any:
         """`make()`, computed once a program and key."""
         if key not in self.cache:
