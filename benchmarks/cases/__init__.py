@@ -11,6 +11,7 @@ from benchmarks.case import Case
 MODULES = (
     "calls",
     "elementwise",
+    "complex_numbers",
     "reductions",
     "transposes",
     "gemm",
