@@ -27,6 +27,9 @@ _EXACT = {
     "select_n": "fib",
 }  # fmt: skip
 
+# Whose results are views, which take no memory.
+_VIEWS = frozenset({"broadcast_in_dim", "slice", "stop_gradient", "transpose"})
+
 
 class LargeImpl:
     """An operation's `impl` on operands of certain types, whose result is large.
@@ -91,4 +94,5 @@ class LargeImpl:
 
 def implementation(prim: Any, aval: Any) -> Any:
     """How an operation whose result has this type is evaluated."""
-    return prim.impl if aval.nbytes < LARGE else LargeImpl(prim, aval)
+    has_memory = aval.nbytes >= LARGE and prim.name not in _VIEWS
+    return LargeImpl(prim, aval) if has_memory else prim.impl

@@ -7,7 +7,10 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core import backend, context, fork, large
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.context import scoped
+from funcgrad.ops.base import broadcast_p
+from funcgrad.ops.families import add
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e-42, 3e38], np.float32)
 
@@ -115,3 +118,9 @@ def test_without_compilation_the_memory_of_dead_results_is_used_again(monkeypatc
         for _ in range(50):
             fnp.exp(x)
     assert fg.memory_summary().made <= made + 1
+
+
+def test_views_take_no_memory():
+    aval = ShapedArray((large.LARGE,), "float32")
+    assert large.implementation(broadcast_p, aval) is broadcast_p.impl
+    assert isinstance(large.implementation(add, aval), large.LargeImpl)
