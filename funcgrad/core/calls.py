@@ -71,7 +71,7 @@ def calls(jaxpr: Jaxpr, compiling: bool = False, name: str = "eager") -> Callabl
     >>> import funcgrad as fg, funcgrad.numpy as fnp, numpy as np
     >>> run = calls(fg.make_jaxpr(lambda x: fnp.sin(x) * 2)(fnp.ones(2)).jaxpr)
     >>> run(np.zeros(2, np.float32))
-    [array([0., 0.], dtype=float32)]
+    (array([0., 0.], dtype=float32),)
     """
     return _compiled(jaxpr, name) if compiling and pays(jaxpr) else numpy_calls(jaxpr)
 

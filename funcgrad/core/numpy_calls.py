@@ -30,7 +30,7 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., Sequence[np.ndarray]]:
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> run = numpy_calls(fg.make_jaxpr(lambda x: fnp.sin(x) * 2)(fnp.ones(2)).jaxpr)
     >>> run(np.zeros(2, np.float32))
-    [array([0., 0.], dtype=float32)]
+    (array([0., 0.], dtype=float32),)
     """
     steps, outs, constants = _Steps(jaxpr).result()
     n = len(jaxpr.ins) + len(constants)
@@ -47,7 +47,9 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., Sequence[np.ndarray]]:
         for call, at, dtype, last in steps
     ]  # fmt: skip
 
-    def run(*values: np.ndarray) -> list:
+    results = _getter(outs)
+
+    def run(*values: np.ndarray) -> Sequence:
         env: list[Any] = [*values, *constants]
         for call, first, second, rest, dtype, last in unrolled:
             if second is not None:
@@ -68,7 +70,7 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., Sequence[np.ndarray]]:
                 out = None
                 for i in last:
                     env[i] = None
-        return [env[i] for i in outs]
+        return results(env)
 
     return run
 
@@ -206,9 +208,10 @@ def _one_call(
 
 def _getter(places: list[int]) -> Callable[[Sequence], tuple]:
     """What takes the values at these places."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: tuple([values[i] for i in places])
+    if len(places) != 1:
+        return itemgetter(*places) if places else lambda values: ()
+    (place,) = places
+    return lambda values: (values[place],)
 
 
 def _last_reads(jaxpr: Jaxpr) -> dict[Eqn, list[Var]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -289,12 +290,12 @@ class _Gradients:
         leaves, in_tree = tree.flatten(args[chosen[0]] if self.single else
                                        tuple([args[i] for i in chosen]))  # fmt: skip
         _check_inputs(what, fun, args, chosen, leaves, holomorphic, self.allow_int)
-        flat = _Chosen(what, fun, in_tree, self.has_aux, args, kwargs, chosen, self.single)
+        flat = _Chosen(self, in_tree, args, kwargs, chosen)
         outs, pull = _linearized(flat, leaves)
         _check_scalar(what, fun, flat, outs, holomorphic)
         value = outs[0]
         aval = aval_of(value)
-        cts = pull([Array(np.array(1, aval.dtype), aval.weak_type, aval)])
+        cts = pull([Array(_one(aval.dtype), aval.weak_type, aval)])
         found = [
             c if type(c) is Array and c.weak_type is aval_of(x).weak_type
             else as_weak_as(instantiate(c), aval_of(x))
@@ -303,20 +304,31 @@ class _Gradients:
         return value, in_tree.unflatten(found), flat
 
 
+@functools.cache
+def _one(dtype: np.dtype) -> np.ndarray:
+    """The cotangent of a function's result, which may become a gradient."""
+    one = np.ones((), dtype)
+    one.flags.writeable = False
+    return one
+
+
 class _Chosen(FlatFunction):
     """A function of the leaves of some of its arguments, given the others."""
 
-    def __init__(self, what, fun, in_tree, has_aux, args, kwargs, chosen, single):
-        super().__init__(what, fun, in_tree, has_aux)
+    def __init__(self, of: _Gradients, in_tree: Any, args: tuple, kwargs: dict, chosen: Sequence):
+        super().__init__(of.what, of.fun, in_tree, of.has_aux)
+        self.single, self.chosen = of.single, chosen
         self.args, self.kwargs = args, kwargs
-        self.chosen, self.single = chosen, single
-        self.__name__ = f"{what}({name_of(fun)})"
+
+    @property
+    def __name__(self) -> str:
+        return f"{self.what}({name_of(self.fun)})"
 
     def __call__(self, *leaves: Any) -> list:
         given = self.in_tree.unflatten(leaves)
         whole = list(self.args)
-        for i, a in zip(self.chosen, (given,) if self.single else given, strict=True):
-            whole[i] = a
+        for i, a in enumerate((given,) if self.single else given):
+            whole[self.chosen[i]] = a
         return self.flattened(self.fun(*whole, **self.kwargs))
 
 
@@ -348,7 +360,7 @@ def _positions(what: str, fun: Callable, nums: Sequence[int], args: Sequence[Any
 
 def _check_inputs(what, fun, args, chosen, leaves, holomorphic, allow_int) -> None:
     for i, leaf in enumerate(leaves):
-        if type(leaf) is Array and leaf.dtype.kind == "f" and not holomorphic:
+        if type(leaf) is Array and leaf.aval.dtype.kind == "f" and not holomorphic:
             continue
         if not is_arraylike(leaf):
             need = "gradients are of arrays and numbers; choose others by argnums="

@@ -1,25 +1,22 @@
 """Reverse mode at the root, where values are known: each operation runs at once and leaves on a
 tape what its transpose needs; then the tape is run backwards.
 
-The derivative of an operation is that of `jvp`, `partial_eval` and `transpose`. It depends on types
-and parameters alone, so of an operation met again it is found ready, as lists of NumPy calls. What
-these can't say (operations that hold programs, custom rules, sharded arrays) is linearized by
-itself, each time.
+The derivative of an operation that was met before is found ready (`linear_rule`). What is no such
+rule (operations that hold programs, custom rules, sharded arrays) is linearized by itself, each
+time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero
-from funcgrad.core.calls import HEAVY, VIEWS, calls, is_large, pays
-from funcgrad.core.ir import Eqn, Jaxpr, Var, eval_jaxpr
+from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.large import LARGE
 from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.quiet import loud, quiet
@@ -28,9 +25,16 @@ from funcgrad.errors import FuncgradError
 from funcgrad.ops.families import add
 from funcgrad.transforms.arguments import FlatFunction, as_array
 from funcgrad.transforms.control import choose
-from funcgrad.transforms.jvp import jvp_jaxpr
-from funcgrad.transforms.partial_eval import Linearized, linearize_flat, partial_eval_jaxpr
-from funcgrad.transforms.pieces import Pieces, in_one, pulled_pieces
+from funcgrad.transforms.linear_rule import (
+    LinearRule,
+    equation,
+    kind_of,
+    linear_rule,
+    may_compile,
+    order_of,
+)
+from funcgrad.transforms.partial_eval import Linearized, linearize_flat
+from funcgrad.transforms.pieces import Pieces, in_one
 from funcgrad.transforms.recorded import (
     AS_IT_IS,
     MET,
@@ -39,9 +43,7 @@ from funcgrad.transforms.recorded import (
     program,
     takes_numbers,
 )
-from funcgrad.transforms.residuals import fewer_residuals
-from funcgrad.transforms.simplify import simplify
-from funcgrad.transforms.transpose import backward_pass, transpose_jaxpr
+from funcgrad.transforms.transpose import backward_pass
 
 ndarray, asarray = np.ndarray, np.asarray
 _LINEAR = "linear"  # what the keys of rules begin with, among what a context knows of types
@@ -76,74 +78,6 @@ class TapeTracer(Tracer):
         return self.primal
 
 
-class LinearRule(NamedTuple):
-    """An operation on operands of certain types, some of which vary, and its derivative.
-
-    run(*operands) → the result, of type `aval`, then residuals. The result varies if there is a
-    program `backward` of residuals and the result's cotangent to the cotangents of the operands at
-    `positions`, in the order in which they are added to others; `pull` is it on NumPy's arrays.
-    """
-
-    aval: ShapedArray
-    run: Callable[..., Sequence]
-    pull: Any = None
-    backward: Any = None
-    positions: Sequence[int] = ()
-    kind: tuple | None = None
-
-
-def _kind(aval: ShapedArray) -> tuple:
-    """A type in the keys of rules, of an operand that varies."""
-    return aval.shape, aval.dtype, aval.weak_type, True
-
-
-def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool], compiling: bool = False) -> LinearRule:
-    """The rule of a program that has one result; with `compiling`, for large arrays.
-
-    >>> import funcgrad as fg
-    >>> product = fg.make_jaxpr(lambda x, y: x * y)(2.0, 3.0)
-    >>> linear_rule(product.jaxpr, [True, False]).backward
-    { lambda ; a:f32[] b:f32[] . let
-        c:f32[] = mul b a
-      in (c,) }
-    """
-    both, (nonzero,) = jvp_jaxpr(jaxpr, varies)
-    n, n_varying = len(varies), sum(varies)
-    unknown = [False] * n + [True] * n_varying
-    parts = partial_eval_jaxpr(both, unknown, [False, True][: 1 + nonzero])
-    forward = Jaxpr(both.ins[:n], parts.known.eqns, [both.outs[0], *parts.residuals])
-    aval, forward = both.outs[0].aval, simplify(forward)
-    if not nonzero:
-        return LinearRule(aval, calls(forward, compiling))
-    linear = [False] * len(parts.residuals) + [True] * n_varying
-    backward, found = transpose_jaxpr(parts.unknown, linear, [True])
-    operands = [i for i, v in enumerate(varies) if v]
-    cts = dict(zip(choose(operands, found), backward.outs, strict=True))
-    positions = [operands[i] for i in order_of(parts.unknown, n_varying) if operands[i] in cts]
-    backward = simplify(Jaxpr(backward.ins, backward.eqns, [cts[i] for i in positions]))
-    if compiling:
-        lean = [simplify(j) for j in fewer_residuals(forward, backward)]
-        if any(map(pays, lean)):
-            forward, backward = lean
-    run, pull = calls(forward, compiling), calls(backward, compiling)
-    pull = pulled_pieces(backward, pull) or pull
-    return LinearRule(aval, run, pull, backward, positions, _kind(aval))
-
-
-def _equation(prim: Primitive, operands: Iterable[Any], params: dict) -> Jaxpr:
-    ins = [Var(aval_of(x)) for x in operands]
-    out = Var(prim.abstract(*(v.aval for v in ins), **params))
-    return Jaxpr(ins, [Eqn(prim, ins, (out,), params)], [out])
-
-
-def order_of(linear: Jaxpr, n: int) -> list[int]:
-    """In which order the last n inputs of a linear program get their cotangents, when it is run
-    backwards: sums of floating-point numbers depend on it."""
-    number: dict[Any, int] = {v: i for i, v in enumerate(linear.ins[len(linear.ins) - n :])}
-    reads = [linear.outs, *(e.ins for e in reversed(linear.eqns))]
-    return list(dict.fromkeys(number[a] for atoms in reads for a in atoms if a in number))
-
-
 def _pulled(lin: Linearized, cts: Sequence[Any]) -> list[tuple[int, Any]]:
     """The cotangents of what varies, by position, in the order in which they are to be added, from
     those of the results (None for zero)."""
@@ -176,7 +110,7 @@ class TapeTrace(Trace):
         self.nodes.append(None)
         aval = primal.aval
         if type(primal) is Array:
-            return TapeTracer(self, primal._value, place, aval, _kind(aval), primal)
+            return TapeTracer(self, primal._value, place, aval, kind_of(aval), primal)
         return TapeTracer(self, None, place, aval, None, primal)
 
     def owns(self, x: Any) -> bool:
@@ -202,7 +136,7 @@ class TapeTrace(Trace):
             if params:
                 key += exact_params(params)
             rule = self._rule(
-                key, values, places, lambda: _equation(prim, map(self.primal, args), params)
+                key, values, places, lambda: equation(prim, map(self.primal, args), params)
             )
             if rule is not None:
                 return self._apply(rule, values, places)
@@ -363,7 +297,7 @@ class TapeTrace(Trace):
         ctx, rule = self.below(), None
         token = context.push(ctx)
         try:
-            compiling = _may_compile(key[1], values, program)
+            compiling = may_compile(key[1], values, program)
             if known is MET or compiling:
                 jaxpr = program()
                 if jaxpr is not None:
@@ -406,54 +340,49 @@ class TapeTrace(Trace):
             self.nodes[places[0]] = (lin, (), ins, places)
         return made
 
-    def pull_back(self, cts: dict[int, Any]) -> None:
-        """Run the tape backwards, and off: cotangents by places, of its results as they are given,
-        of its inputs in the end."""
-        nodes = self.nodes
+    def pull_back(self, outs: Sequence[Any], given: Sequence[Any]) -> dict[int, Any]:
+        """Run the tape backwards, and off: the cotangents of its inputs, by places, from those of
+        results."""
+        cts: dict[int, Any] = {}
+        nodes, take = self.nodes, cts.pop
         token = quiet()
         try:
+            for out, ct in zip(outs, given, strict=True):
+                if self.owns(out):
+                    add_to(cts, out.place, ct)
             while nodes:
                 node = nodes.pop()
                 if node is None:
                     continue
                 how, residuals, ins, outs = node
-                if type(how) is not LinearRule:
+                if outs is not None:
                     loud(token)  # it may be the user's functions
                     try:
-                        pulled = _pulled(how, [in_one(cts.pop(p, None)) for p in outs])
+                        pulled = _pulled(how, [in_one(take(p, None)) for p in outs])
                     finally:
                         token = quiet()
                     for i, ct in pulled:
                         add_to(cts, ins[i], ct)
                     continue
-                given = in_one(cts.pop(len(nodes), None))
-                if given is None:
+                ct = take(len(nodes), None)
+                if ct is None:
                     continue
-                if type(given) is ndarray:
-                    found = how.pull(*residuals, given)
+                if type(ct) is Pieces:
+                    ct = ct.whole()
+                if type(ct) is ndarray:
+                    found = how.pull(*residuals, ct)
                 else:  # an array that is cut over a mesh
-                    found = eval_jaxpr(how.backward, *map(Array, residuals), given)
-                for i, ct in zip(how.positions, found, strict=True):
-                    place = ins[i]
+                    found = eval_jaxpr(how.backward, *map(Array, residuals), ct)
+                positions = how.positions
+                for k, ct in enumerate(found):
+                    place = ins[positions[k]]
                     if place in cts:
                         add_to(cts, place, ct)
                     else:
                         cts[place] = ct
         finally:
             loud(token)
-
-
-def _may_compile(of: Any, values: list, program: Callable[[], Jaxpr | None]) -> bool:
-    """Whether the rule of an operation, or of a function, may be compiled, as is to be known at the
-    first meeting already."""
-    if not isinstance(of, Primitive):
-        return is_large(values)
-    if of.name in VIEWS:
-        return False
-    if is_large(values):
-        return True
-    jaxpr = program() if of.name in HEAVY else None
-    return jaxpr is not None and is_large(jaxpr.out_avals)
+        return cts
 
 
 def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:
@@ -488,8 +417,10 @@ def linearize_at_root(
     trace = TapeTrace(ctx.trace)
     args: list[Any] = []
     for p in primals:
-        p = as_array(p)
-        args.append(p if aval_of(p).tangent().dtype == dtypes.float0 else trace.new(p))
+        if type(p) is not Array:
+            p = as_array(p)
+        aval = aval_of(p)
+        args.append(trace.new(p) if aval.tangent() is aval else p)
     token = context.push(ctx.with_trace(trace))
     try:
         outs = list(fun(*args))
@@ -499,23 +430,19 @@ def linearize_at_root(
         trace.end(token)
 
     def pull(cts: list) -> list:
-        held: dict[int, Any] = {}
-        token = quiet()
-        try:
-            for out, ct in zip(outs, cts, strict=True):
-                if type(out) is TapeTracer and out._trace is trace:
-                    add_to(held, out.place, ct)
-        finally:
-            loud(token)
-        trace.pull_back(held)
-        return [_cotangent(a, held.get(a.place) if trace.owns(a) else None) for a in args]
+        held = trace.pull_back(outs, cts)
+        return [
+            _cotangent(a, held.get(a.place)) if trace.owns(a) else Zero(aval_of(a).tangent())
+            for a in args
+        ]
 
     return [trace.primal(o) for o in outs], pull
 
 
-def _cotangent(of: Any, ct: Any) -> Any:
-    """A cotangent as it is given to others."""
-    ct = in_one(ct)
+def _cotangent(of: TapeTracer, ct: Any) -> Any:
+    """An input's cotangent as it is given to others."""
+    if type(ct) is Pieces:
+        ct = ct.whole()
     if type(ct) is ndarray:
         return Array(ct, of.aval.weak_type, of.aval)
-    return Zero(aval_of(of).tangent()) if ct is None else ct
+    return Zero(of.aval.tangent()) if ct is None else ct

@@ -474,3 +474,11 @@ def test_products_of_what_varies_are_not_linear(f):
     for run in (lambda f: f, fg.jit):
         with pytest.raises(DifferentiationError, match="isn't linear: it multiplies or divides"):
             run(fg.linear_transpose(f, x))(f(x))
+
+
+def test_a_gradient_that_is_donated_is_not_the_next_one():
+    increased = fg.jit(lambda x: x + 1, donate_argnums=0)
+    for _ in range(100):
+        assert float(increased(fg.grad(lambda x: x)(fnp.float32(5)))) == 2.0
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(fg.grad(lambda x: x)(5.0))[...] = 3
