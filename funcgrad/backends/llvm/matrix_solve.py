@@ -11,6 +11,11 @@ from funcgrad.backends.llvm.matrix_parts import BLOCK, Matrices
 SOLVE = ("batch", "n", "columns", "left", "backwards", "turned", "unit", "a", "b", "out")
 CHOLESKY = ("batch", "n", "a", "out")
 I1 = ir.IntType(1)
+_RUNS = (*SOLVE, "width")
+_MOST = 128  # columns of a run, with which products are about as fast as with more
+_SERIAL = 1 << 19  # multiply-adds of a run below which a thread of its own is no gain
+_LEAST = 64  # columns of a block
+_JOB = ("n", "a", "out", "blocks", "width", "step", "bad")
 
 
 def emit_solve(parts: Matrices, name: str) -> None:
@@ -19,84 +24,133 @@ def emit_solve(parts: Matrices, name: str) -> None:
 
     turned: op transposes; backwards: op(a) is upper triangular; unit: its diagonal is of ones
     """
-    solve, transpose = parts.solve(), parts.transpose()
+    task = _solve_runs(parts)
 
     def one(code: Code, call: Record, item: Int) -> None:
-        n, columns, unit = call["n"], call["columns"], call["unit"]
-        a, b, out = (
-            parts.at(code, call.pointer_at(x), item * n * size)
-            for x, size in (("a", n), ("b", columns), ("out", columns))
-        )
-        # Without a product that subtracts: the negative of a, from its end if it is upper.
-        minus = code.call(parts.take, n * n * parts.bytes)
-        turned, back = call["turned"].ne(0), call["backwards"].ne(0)
-        lower = call["turned"].eq(call["backwards"])
-        with code.either(back) as branches:
-            for branch, ahead in zip(branches, (False, True), strict=True):
-                with (
-                    branch,
-                    code.range(0, n) as i,
-                    code.range(lower.select(0, i), lower.select(i + 1, n)) as j,
-                ):
-                    at = i * n + j
-                    to = at if ahead else n * n - 1 - at
-                    parts.store(code, code.b.fneg(parts.load(code, a, at)), minus, to)
-        rows, steps = turned.select(1, n), turned.select(n, 1)
-
-        def solve_rows(x: ir.Value) -> None:
-            start = parts.at(code, x, back.select((n - 1) * columns, 0))
-            x_rs = back.select(code.i64(0) - columns, columns)
-            code.call(solve, minus, rows, steps, start, x_rs, n, columns, unit)
-
-        with code.either(call["left"].ne(0)) as (left, right):
-            with left:
-                with code.range(0, n * columns) as i:
-                    parts.store(code, parts.load(code, b, i), out, i)
-                solve_rows(out)
-            with right:
-                x = code.call(parts.take, n * columns * parts.bytes)
-                code.call(transpose, b, n, x, columns, columns, n)
-                solve_rows(x)
-                code.call(transpose, x, columns, out, n, n, columns)
-                code.call(parts.give, x)
-        code.call(parts.give, minus)
+        n, columns = call["n"], call["columns"]
+        job = Record(code, _RUNS, code.variable(I64, count=len(_RUNS)).slot)
+        for field in SOLVE[: SOLVE.index("a")]:
+            job[field] = call[field]
+        for field, size in (("a", n), ("b", columns), ("out", columns)):
+            job[field] = parts.at(code, call.pointer_at(field), item * n * size)
+        # The same runs for any number of threads: an even number of them.
+        pairs = columns.ceil_div(2 * _MOST)
+        width = columns.ceil_div(2 * pairs).round_up(2 * parts.lanes)
+        width = (n * n * width // 2 >= _SERIAL).select(width, columns)
+        job["width"] = width
+        code.call(parts.parallel_for, task, job.pointer, columns.ceil_div(width), 1)
 
     parts.entry(name, SOLVE, one)
+
+
+def _solve_runs(parts: Matrices) -> ir.Function:
+    """void solve_runs(job, begin, end): runs of columns, each of which is solved for in memory of
+    its own. Beside it, what a processor fetches ahead might be another thread's."""
+    code = Code(parts.module, "solve_runs", [PTR, I64, I64])
+    job = Record(code, _RUNS, code.args[0])
+    n, columns, width = job["n"], job["columns"], job["width"]
+    left, turned = job["left"].ne(0), job["turned"].ne(0)
+    a, b, out = (job.pointer_at(field) for field in ("a", "b", "out"))
+    x = code.call(parts.take, n * width * parts.bytes)
+    with code.range(code.args[1], code.args[2]) as run:
+        first = run * width
+        count = width.min(columns - first)
+        with code.either(left) as (straight, turning):
+            with straight:
+                code.call(parts.copy, parts.at(code, b, first), columns, x, count, n, count)
+            with turning:
+                code.call(parts.transpose, parts.at(code, b, first * n), n, x, count, count, n)
+        rows, steps = turned.select(1, n), turned.select(n, 1)
+        code.call(parts.solve, a, rows, steps, x, count, n, count, job["unit"], job["backwards"])
+        with code.either(left) as (straight, turning):
+            with straight:
+                to = parts.at(code, out, first)
+                code.call(parts.negate, x, count, to, columns, n, count)
+            with turning:
+                code.call(parts.negate, x, count, x, count, n, count)
+                code.call(parts.transpose, x, count, parts.at(code, out, first * n), n, n, count)
+    code.call(parts.give, x)
+    code.ret()
+    return code.function
 
 
 def emit_cholesky(parts: Matrices, name: str) -> None:
     """Write void name(ptr call) of the words `CHOLESKY`: the lower triangular factor of matrices of
     which the lower triangle is read; of NaN for one that isn't positive definite."""
-    factor, transpose = _factor(parts), parts.transpose()
+    step = _step(parts)
 
     def one(code: Code, call: Record, item: Int) -> None:
         n = call["n"]
+        job = Record(code, _JOB, code.variable(I64, count=len(_JOB)).slot)
+        width = parts.width(n, _LEAST)
         a, out = (parts.at(code, call.pointer_at(x), item * n * n) for x in ("a", "out"))
-        # U with UᵀU = a, whose rows are columns of the lower triangle; and its negative.
-        up, minus = (code.call(parts.take, n * n * parts.bytes) for _ in range(2))
-        code.call(transpose, a, n, up, n, n, n)
-        good = code.call(factor, up, minus, n, n)
-        code.call(transpose, up, n, out, n, n, n)
-        zero, nan = ir.Constant(parts.type, 0.0), ir.Constant(parts.type, float("nan"))
-        with code.range(0, n) as i:
-            with code.b.if_then(code.b.not_(good)), code.range(0, i + 1) as j:
-                parts.store(code, nan, out, i * n + j)
-            with code.range(i + 1, n) as j:
-                parts.store(code, zero, out, i * n + j)
-        code.call(parts.give, up)
-        code.call(parts.give, minus)
+        blocks = code.call(parts.take, n * n.round_up(width) * parts.bytes)
+        for field, value in zip(_JOB, (n, a, out, blocks, width, 0, 0), strict=True):
+            job[field] = value
+        count = n.ceil_div(width)
+        parts.steps(code, step, job, count, count)
+        code.call(parts.give, blocks)
+        nan = ir.Constant(parts.type, float("nan"))
+        with code.when(job["bad"].ne(0)), code.range(0, n) as i, code.range(0, i + 1) as j:
+            parts.store(code, nan, out, i * n + j)
 
     parts.entry(name, CHOLESKY, one)
 
 
+def _step(parts: Matrices) -> ir.Function:
+    """void step(job, begin, end): blocks that many behind the last one that is done.
+
+    A block holds columns of U with UᵀU = a, in memory of its own, negated but on the diagonal; and
+    the result rows of Uᵀ. Each step finds the rows beside the last block's diagonal.
+    """
+    factor, product, lines = _factor(parts), parts.add_product, parts.transpose
+    task = Code(parts.module, "step", [PTR, I64, I64])
+    job = Record(task, _JOB, task.args[0])
+    n, out, width, step = job["n"], job.pointer_at("out"), job["width"], job["step"]
+    with task.range(task.args[1], task.args[2]) as i:
+        first = (step + i) * width
+        columns = width.min(n - first)
+        block = parts.at(task, job.pointer_at("blocks"), first * n)
+        rows = parts.at(task, out, first * n)
+        with task.either(step.eq(0)) as (begin, further):
+            with begin:
+                source = parts.at(task, job.pointer_at("a"), first * n)
+                task.call(lines, source, n, block, width, columns, first + columns)
+            with further:
+                last = (step - 1) * width
+                above, to = parts.at(task, block, last * width), parts.at(task, rows, last)
+                left = parts.at(task, out, last * n)
+                product(task, (width, columns, last), (left, n, 1), (block, width, 1),
+                        (above, width, 1))  # fmt: skip
+                corner = parts.at(task, left, last)
+                task.call(parts.solve, corner, n, 1, above, width, width, columns, 0, 0)
+                task.call(lines, above, width, to, n, width, columns)
+                task.call(parts.negate, to, n, to, n, columns, width)
+        with task.when(i.eq(0)):
+            above, to = parts.at(task, block, first * width), parts.at(task, rows, first)
+            product(task, (columns, columns, first), (rows, n, 1), (block, width, 1),
+                    (above, width, 1))  # fmt: skip
+            minus = task.call(parts.take, columns * width * parts.bytes)
+            good = task.call(factor, above, minus, width, columns)
+            task.call(parts.give, minus)
+            with task.b.if_then(task.b.not_(good)):
+                job["bad"] = 1
+            task.call(lines, above, width, to, n, columns, columns)
+            with task.range(0, columns) as row, task.range(first + row + 1, n) as j:
+                parts.store(task, ir.Constant(parts.type, 0.0), rows, row * n + j)
+    task.ret()
+    return task.function
+
+
 def _factor(parts: Matrices) -> ir.Function:
-    """i1 factor(a, minus, stride, n): the upper triangle of a becomes U with UᵀU = a, that of minus
-    its negative; whether a is positive definite. Blocks below the diagonal hold anything."""
-    solve, block = parts.solve(), _factor_block(parts)
+    """i1 factor(a, minus, stride, n): the upper triangle of a becomes U with UᵀU = a, what lies
+    right of blocks in minus its negative; whether a is positive definite. Blocks below the diagonal
+    hold anything."""
+    block = _factor_block(parts)
     code = Code(parts.module, "factor", [PTR, PTR, I64, I64], result=I1)
     a, minus, stride, n = code.args
     with code.when(n <= BLOCK):
-        code.ret(code.call(block, a, minus, stride, n))
+        code.ret(code.call(block, a, stride, n))
     h = (n // 2).round_up(BLOCK)
     rest = n - h
     right, minus_right = (parts.at(code, p, h) for p in (a, minus))
@@ -104,10 +158,9 @@ def _factor(parts: Matrices) -> ir.Function:
     first = code.call(code.function, a, minus, stride, h)
     with code.b.if_then(code.b.not_(first)):
         code.ret(first)
-    code.call(solve, minus, 1, stride, right, stride, h, rest, 0)
-    with code.range(0, h) as i, code.range(0, rest) as j:
-        value = parts.load(code, right, i * stride + j)
-        parts.store(code, code.b.fneg(value), minus_right, i * stride + j)
+    code.call(parts.solve, a, 1, stride, right, stride, h, rest, 0, 0)
+    code.call(parts.copy, right, stride, minus_right, stride, h, rest)
+    code.call(parts.negate, right, stride, right, stride, h, rest)
     # Nobody reads the quarter of the product that lies below the diagonal's blocks.
     half = (rest > 4 * BLOCK).select((rest // 2).round_up(BLOCK), rest)
     for begin, size, columns in ((code.i64(0), half, rest), (half, rest - half, rest - half)):
@@ -121,8 +174,8 @@ def _factor(parts: Matrices) -> ir.Function:
 
 
 def _factor_block(parts: Matrices) -> ir.Function:
-    code = Code(parts.module, "factor_block", [PTR, PTR, I64, I64], result=I1)
-    a, minus, stride, n = code.args
+    code = Code(parts.module, "factor_block", [PTR, I64, I64], result=I1)
+    a, stride, n = code.args
     b = code.b
     square = code.variable(parts.type, count=BLOCK * BLOCK).slot
     good = code.variable(I1, I1(1))
@@ -147,8 +200,6 @@ def _factor_block(parts: Matrices) -> ir.Function:
                 row = code.intrinsic("fmuladd", factor, known, row)
                 parts.store(code, row, square, i * BLOCK + c)
     with code.range(0, n) as i, code.range(i, n) as j:
-        value = parts.load(code, square, i * BLOCK + j)
-        parts.store(code, value, a, i * stride + j)
-        parts.store(code, b.fneg(value), minus, i * stride + j)
+        parts.store(code, parts.load(code, square, i * BLOCK + j), a, i * stride + j)
     code.ret(good.get())
     return code.function

@@ -55,7 +55,19 @@ def test_cholesky(n, threads, dtype, rng):
 
 @dtypes
 @pytest.mark.parametrize(
-    "shape", [(33, 33), (64, 64), (40, 16), (100, 100), (257, 90), (40, 130), (2, 65, 70)]
+    "shape",
+    [
+        (33, 33),
+        (64, 64),
+        (40, 16),
+        (100, 100),
+        (257, 90),
+        (40, 130),
+        (2, 65, 70),
+        (300, 300),
+        (100, 280),
+        (2, 140, 140),
+    ],
 )
 def test_lu(shape, dtype, rng):
     pool.set_num_threads(1 + shape[-1] % 3)
@@ -105,6 +117,45 @@ def test_triangular_solve(n, columns, dtype, rng):
             np.fill_diagonal(op, 1)
         op = op.T if turned else op
         near(got, np.linalg.solve(op, b) if left else np.linalg.solve(op.T, b.T).T, dtype)
+
+
+@dtypes
+def test_results_do_not_depend_on_threads(dtype, rng):
+    a = rng.standard_normal((270, 270)).astype(dtype)
+    positive, low = a @ a.T / 270 + np.eye(270, dtype=dtype), np.tril(a) / 50 + np.eye(270)
+
+    def all_of(positive, low, a):
+        solved = lax.linalg.triangular_solve(low, a, left_side=True, lower=True)
+        turned = lax.linalg.triangular_solve(low, a, lower=True)
+        symmetric = lax.linalg.cholesky(positive, symmetrize_input=False)
+        return [*lax.linalg.lu(a), symmetric, solved, turned]
+
+    found = []
+    for threads in (1, 2, 3):
+        pool.set_num_threads(threads)
+        found.append(run(all_of, positive, low.astype(dtype), a))
+    for other in found[1:]:
+        for x, y in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(x, y)
+    near(found[0][3], np.linalg.cholesky(positive), dtype)
+    near((np.tril(a) / 50 + np.eye(270)).astype(dtype) @ found[0][4], a, dtype)
+
+
+@dtypes
+def test_pivots_are_the_first_of_equals(dtype, rng):
+    """Beside NaN, of which the first counts, and where whole columns are alike."""
+    a = np.sign(rng.standard_normal((90, 90))).astype(dtype)
+    a[:, 3] = a[:, 2]
+    b = rng.standard_normal((67, 67)).astype(dtype)
+    b[[50, 66], 0] = np.nan
+    for x in (a, b, np.zeros((41, 41), dtype)):
+        got = run(lambda x: lax.linalg.lu(x)[1:], x)
+        wanted = [np.asarray(v) for v in lax.linalg.lu(fg.numpy.asarray(x))[1:]]
+        assert got[0][0] == wanted[0][0]
+        assert (got[0] >= np.arange(len(x))).all()
+        assert (got[0] < len(x)).all()
+        np.testing.assert_array_equal(np.sort(got[1]), np.arange(len(x)))
+    np.testing.assert_array_equal(got[0], np.arange(41))
 
 
 @dtypes
