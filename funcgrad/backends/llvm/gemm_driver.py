@@ -129,7 +129,9 @@ class Driver:
         m, n = call["m"].value, call["n"].value
         if way == self.packed.name:
             return way, self._panels.reached(m, n)
-        return way, self.unpacked.reached(way, m, n, way in BRIEF) if self.unpacked else []
+        if not self.unpacked:
+            return way, []
+        return way, self.unpacked.reached(way, m, n, call["a_cs"].value, way in BRIEF)
 
     def _product(self) -> None:
         """Swaps a job if that helps, then sends it the way whose condition comes first."""

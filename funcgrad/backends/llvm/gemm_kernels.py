@@ -20,6 +20,7 @@ from funcgrad.backends.llvm.target import Target
 
 SOON = 20  # steps along k that a tall tile's panel of B is fetched ahead, where that is needed
 LINES_SOON = 8  # the same of vectors of lines, whose places a table says: it goes on for as long
+TOGETHER = 8  # steps along k that `narrow` writes out
 APART = 4  # steps along k from one row of C that is fetched to the next, at most
 
 
@@ -76,6 +77,10 @@ class Kernels(Registers):
         """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
         return self._micro(Micro("direct", rows, vectors, masked))
 
+    def narrow(self, rows: int, masked: bool) -> ir.Function:
+        """As `direct` for one vector of columns and an a that is contiguous along k."""
+        return self._micro(Micro("narrow", rows, 1, masked))
+
     @property
     def placed_rows(self) -> int:
         """The rows of `placed`: their addresses must fit in registers, too."""
@@ -107,6 +112,8 @@ class Kernels(Registers):
         """One that several ways use, by this name."""
         if kernel.kind == "direct":
             return self._direct(name, kernel.rows, kernel.vectors, kernel.masked)
+        if kernel.kind == "narrow":
+            return self._narrow(name, kernel.rows, kernel.masked)
         write = self._packed if kernel.kind == "packed" else self._strips
         return write(name, kernel.rows, kernel.vectors)
 
@@ -194,18 +201,57 @@ class Kernels(Registers):
             for i in range(rows):
                 x = code.load(code.at(row_pointers[i], kk * a_cs, fmt.storage), fmt.storage)
                 self._row_product(code, acc[i], widen(code, fmt, self.target, x), bv)
-        where = [[code.at(c, c_rs * i + v * lanes, fmt.acc) for v in range(vectors)]
-                 for i in range(rows)]  # fmt: skip
+        self._store_rows(code, acc, masks if masked else [None] * vectors, (c, c_rs, add))
+        code.ret()
+        return code.function
+
+    def _narrow(self, name: str, rows: int, masked: bool) -> ir.Function:
+        code = Code(self.module, name, Micro("narrow", rows, 1).arguments)
+        k, a, a_rs, _, b, b_rs, c, c_rs, n, add = code.args
+        kind = self.fmt.acc
+        mask = code.first_lanes(n, self.tile.lanes) if masked else None
+        acc = self._accumulators(code, rows, 1)
+        places = [code.variable(PTR, code.at(a, a_rs * i, kind)) for i in range(rows)]
+
+        def step(pb: ir.Value, pa: list[ir.Value]) -> None:
+            y = self._read(code, pb, mask, self.vec)
+            for row, p in zip(acc, pa, strict=True):
+                self._row_product(code, row, code.load(p, kind), [y])
+
+        # A product that reads its factor itself is one operation only where the address has no
+        # index: each row has a pointer, which LLVM takes for any, not for one a step further on.
+        same = ir.InlineAsm(ir.FunctionType(PTR, [PTR]), "", "=r,0")
+        most = k // TOGETHER * TOGETHER
+        with code.range(0, most, TOGETHER) as kk:
+            pa = [code.b.call(same, [x.get()]) for x in places]
+            for u in range(TOGETHER):
+                step(code.at(b, (kk + u) * b_rs, kind), [code.at(p, u, kind) for p in pa])
+            for x, p in zip(places, pa, strict=True):
+                x.set(code.at(p, TOGETHER, kind))
+        with code.range(most, k) as kk:
+            step(code.at(b, kk * b_rs, kind), [code.at(x.get(), kk - most, kind) for x in places])
+        self._store_rows(code, acc, [mask], (c, c_rs, add))
+        code.ret()
+        return code.function
+
+    def _store_rows(
+        self,
+        code: Code,
+        acc: list[list[Variable]],
+        masks: list[ir.Value] | list[None],
+        args: tuple[ir.Value, Int, Int],
+    ) -> None:
+        """The end of `direct` and `narrow`: sums are stored, or added."""
+        c, c_rs, add = args
         values = [[x.get() for x in row] for row in acc]
+        where = [[code.at(c, c_rs * i + v * self.tile.lanes, self.fmt.acc) for v in range(len(row))]
+                 for i, row in enumerate(acc)]  # fmt: skip
         with code.either(add.ne(0)) as (yes, no):
             for branch, more in ((yes, True), (no, False)):
                 with branch:
-                    for i in range(rows):
-                        for v in range(vectors):
-                            mask = masks[v] if masked else None
-                            self._write(code, values[i][v], where[i][v], mask, more)
-        code.ret()
-        return code.function
+                    for row, places in zip(values, where, strict=True):
+                        for x, p, mask in zip(row, places, masks, strict=True):
+                            self._write(code, x, p, mask, more)
 
     def _placed(self, name: str, vectors: int) -> ir.Function:
         code = Code(self.module, name, [I64, PTR, PTR, PTR, PTR, PTR, I64, I64, I64, I64, I64])

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
+from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int, Variable
 from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, THIN, Parts, Record, Way
 from funcgrad.backends.llvm.gemm_kernels import Micro
 
@@ -22,6 +22,9 @@ LINE = 64  # bytes of a line of the caches
 SHORT_ROW = 4096  # bytes of a row of A up to which the processor's own prefetching is too slow
 AS_THEY_LIE = ("at_once", "direct", "turned")  # ways that read B where it is
 CALLS = (*AS_THEY_LIE, "small", "panelled")  # and others that call kernels of several ways
+# Rows of a C of one vector's columns: more sums than a step takes to add to one, and ways of the
+# first cache, each of a page, for as many rows of A and for B.
+NARROW_ROWS, NARROW_WAYS, WAY = 10, 12, 4096
 ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
 
 
@@ -35,6 +38,10 @@ class Unpacked:
         self.brief = brief and parts.tile.rows >= 8
         self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
         self.heights = (8, 4, 2, 1) if self.tile.rows >= 8 else (6, 4, 2, 1)
+        plain = self.fmt.storage == self.fmt.acc and self.fmt.acc != I32
+        ways = parts.target.caches.l1 // WAY
+        fits = plain and self.tile.rows >= 8 and ways >= NARROW_WAYS
+        self.narrow = NARROW_ROWS if fits and not self.brief else 0
         # Vectors of a B that isn't packed, by rows that are few.
         self.wide = {4: 4, 2: 8} if self.tile.rows >= 8 else {}
         self.at_once = Way("at_once", lambda: self._at_once(self.grid_task))
@@ -56,10 +63,13 @@ class Unpacked:
         """Does a job whose b lies in panels, or as if in one."""
         return self._grid(self.grid_task)
 
-    def reached(self, way: str, m: int, n: int, brief: bool) -> list[Micro]:
+    def reached(self, way: str, m: int, n: int, a_cs: int, brief: bool) -> list[Micro]:
         """The kernels that a way calls for m × n elements, if not more: tasks have whole tiles, but
         for the last rows and columns."""
         found, left = [], m
+        if way in CALLS and self.narrow and not brief and n <= self.tile.lanes and a_cs == 1:
+            times, left = divmod(m, self.narrow)
+            found += [Micro("narrow", self.narrow, 1, n < self.tile.lanes)] if times else []
         for h in self.heights if way in CALLS else ():
             times, left = divmod(left, h)
             found += self._reached_across(way, h, n, brief) if times else []
@@ -138,7 +148,8 @@ class Unpacked:
         """Cuts C into tiles for the threads: by rows if there are enough, so that each reads its
         part of A once, else by columns."""
         code, job = self._start("grid")
-        m, n, k, height, unit = job["m"], job["n"], job["k"], self.heights[0], self.tile.cols
+        m, n, k, unit = job["m"], job["n"], job["k"], self.tile.cols
+        height = self._is_narrow(code, job).select(self.narrow, self.heights[0])
         job["mt"], job["nt"], job["by_rows"] = m, n, 0
         tiles = code.variable(I64, I64(1))
         with code.when(m * n * k > 2 * SERIAL_WORK):
@@ -181,6 +192,8 @@ class Unpacked:
             short = short & (far | (stop - start > cols))
             share = self._share(stop - start)
             row = code.variable(I64, i0)
+            if self.narrow:
+                self._narrow_rows(code, job, row, m)
             for h in self.heights:
                 with self._while_fits(code, row, h, m) as i:
                     ai, ci = code.at(a, i * a_rs, storage), code.at(c, i * c_rs, acc)
@@ -204,6 +217,29 @@ class Unpacked:
                         self._one_or_two_vectors(code, h, stop - j, args)
         code.ret()
         return code.function
+
+    def _is_narrow(self, code: Code, job: Record) -> Bool:
+        """Whether `_narrow_rows` does all rows but the last few."""
+        if not self.narrow:
+            return Bool(code, ir.IntType(1)(0))
+        return (job["n"] <= self.tile.lanes) & job["a_cs"].eq(1)
+
+    def _narrow_rows(self, code: Code, job: Record, row: Variable, stop: Int) -> None:
+        """The rows from this one on, as far as kernels for a few columns fit."""
+        storage, acc, n = self.fmt.storage, self.fmt.acc, job["n"]
+        fields = ("k", "a_rs", "a_cs", "b_rs", "c_rs", "add")
+        k, a_rs, a_cs, b_rs, c_rs, add = (job[f] for f in fields)
+        a, b, c = (job.pointer_at(f) for f in "abc")
+        with (
+            code.when(self._is_narrow(code, job)),
+            self._while_fits(code, row, self.narrow, stop) as i,
+        ):
+            ai, ci = code.at(a, i * a_rs, storage), code.at(c, i * c_rs, acc)
+            args = (k, ai, a_rs, a_cs, b, b_rs, ci, c_rs, n, add)
+            with code.either(n.eq(self.tile.lanes)) as (whole, part):
+                for branch, masked in ((whole, False), (part, True)):
+                    with branch:
+                        code.call(self.parts.kernels.narrow(self.narrow, masked), *args)
 
     def _share(self, width: Int) -> Int:
         """How many of the next rows are prefetched with each step along these, to get them all."""

@@ -1,6 +1,8 @@
-"""The kernels that products of known sizes are said to call are those that they call."""
+"""The kernels that products of known sizes are said to call are those that they call; some by
+themselves."""
 
 import ctypes
+import itertools
 
 import numpy as np
 import pytest
@@ -11,11 +13,13 @@ from funcgrad.backends.llvm.gemm_driver import ROUTED, Driver
 from funcgrad.backends.llvm.gemm_job import CALL
 from funcgrad.backends.llvm.gemm_pack import FORMATS
 from funcgrad.backends.llvm.pool import num_threads, set_num_threads
-from tests.backends.llvm.test_gemm import engine_for
+from funcgrad.core.record import replace
+from tests.backends.llvm.test_gemm import check, engine_for, laid_out, random
 
 ROWS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 14, 15, 18, 22, 23, 28, 63, 64]
 COLUMNS = [1, 3, 8, 9, 15, 16, 17, 31, 32, 33, 40, 64, 65, 100, 129, 160]
-LARGE = [(700, 64), (131, 1000), (1130, 65), (1, 3000), (2, 2085), (16, 5000), (301, 2300)]
+LARGE = [(700, 64), (131, 1000), (1130, 65), (1, 3000), (2, 2085), (16, 5000), (301, 2300),
+         (700, 16), (333, 11), (57, 8)]  # fmt: skip
 
 
 class Places:
@@ -93,3 +97,20 @@ def test_kernels_of_other_processors(cpu):
                 name = gemm.name_of("float32", "float32", way)
                 assert {gemm_micro.place(name, x) for x in kernels} <= has.get(way, set())
     assert has
+
+
+@pytest.mark.parametrize("l1", [1 << 15, 3 << 14])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_few_columns(dtype, l1):
+    """Those of one vector: of more rows at once where the first cache has room for them."""
+    host, rng = engine().target, np.random.default_rng(13)
+    target = engine(replace(host, caches=replace(host.caches, l1=l1)))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(gemm.install(dtype, dtype, target))
+    for m, n, k in itertools.product((10, 47, 173), (5, 8, 11, 16), (3, 8, 1001)):
+        a, b = random(rng, (m, k), np.dtype(dtype)), random(rng, (k, n), np.dtype(dtype))
+        before = random(rng, (m, n), np.dtype(dtype))
+        for left, add in itertools.product((a, laid_out(a, "transposed")), (False, True)):
+            c = before.copy()
+            call = gemm._words(left, b, c, add)
+            function(ctypes.addressof(call))
+            check(c, a, b, before * add)
