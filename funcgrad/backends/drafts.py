@@ -69,7 +69,7 @@ else:
 _WRITERS: dict[str, Any] = {
     "scatter": updates, "scatter_add": updates, "scatter_mul": updates, "scatter_min": updates,
     "scatter_max": updates, "cumsum": updates, "cumprod": updates, "cummax": updates,
-    "cummin": updates, "cumlogsumexp": updates, "dynamic_update_slice": updates,
+    "cummin": updates, "cumlogsumexp": updates, "running": updates, "dynamic_update_slice": updates,
     "update_rows": updates, "sum_rows": updates, "select_and_scatter_add": selections,
     "lu": eliminations, "cholesky": eliminations, "triangular_solve": eliminations,
     "scan": scalar_loops, "while": scalar_loops, "channels": depthwise,

@@ -199,12 +199,12 @@ class _Running:
     the axis, and everything after it as columns."""
 
     def __init__(self, k: SpecialKernel, eqn: Eqn):
-        (self.x,), self.k = eqn.ins, k
+        (self.x, *self.before), self.k = eqn.ins, k
         axis, shape = eqn.params["axis"], self.x.aval.shape
         self.lead, self.n, self.columns = shape[:axis], shape[axis], math.prod(shape[axis + 1 :])
         self.reverse = eqn.params["reverse"]
         self.dtype = FLOAT32 if self.x.aval.dtype in HALVES else self.x.aval.dtype
-        self.op = _RUNNING[eqn.prim.name]
+        self.op = eqn.params["how"] if self.before else _RUNNING[eqn.prim.name]
         self.out = k.params.write(eqn.outs[0])
 
     def step(self, i: Value, column: Index, row: Sequence[Index]) -> tuple[Operand, Index]:
@@ -239,7 +239,11 @@ class _Running:
                 self.store(place, b.op("bitcast", dtype, _flipped(b, value)) if ordered else value)
             return so_far
 
-        b.loop(self.n, turn, [_initial(op, kind)] * together)
+        starts = [
+            _to_ordered(b, k.pull.read(x, row), kind, op) if ordered else k.pull.read(x, row)
+            for x in self.before for row in others
+        ]  # fmt: skip
+        b.loop(self.n, turn, starts or [_initial(op, kind)] * together)
 
     def across(self) -> None:
         """From line to line, blocks of columns abreast."""
@@ -291,5 +295,5 @@ WRITERS = {
     "dynamic_update_slice": _dynamic_update_slice,
     **dict.fromkeys(["scatter", *_COMBINE], _scatter),
     **dict.fromkeys(["sum_rows", "update_rows"], _rows),
-    **dict.fromkeys(_RUNNING, _running),
+    **dict.fromkeys([*_RUNNING, "running"], _running),
 }
