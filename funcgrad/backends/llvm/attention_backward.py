@@ -277,7 +277,7 @@ class Backward:
                 panels: tuple[Int, Int], ahead: Ahead) -> None:  # fmt: skip
         """What a block of queries and keys adds to dq: one product along all panels that a tile
         sees, as each would read and write the sums. panels: those that one of the queries sees"""
-        parts, rows, cols, h = self.parts, self.tiles.rows, self.parts.cols, call["features"]
+        parts, rows, cols, h = self.parts, self.tiles.tall, self.parts.cols, call["features"]
         k_step = parts.panel(cols, code.i64(self.k_block))
         with code.range(0, at.m, rows) as i:
             first, _ = parts.seen(code, call, at.t + i, b.keys)
@@ -345,7 +345,7 @@ class Backward:
                 self.tiles.along(code, stop - start, h, a, step, panel, c, ahead, early=early)
         # dq is computed for whole tiles of rows.
         parts.zero(code, all_ds, low * cols)
-        rest = at.m.round_up(self.tiles.rows) - low - m
+        rest = at.m.round_up(self.tiles.tall) - low - m
         parts.zero(code, code.at(all_ds, (low + m) * cols, parts.acc), rest * cols)
         if self.pairs is not None:
             code.call(self.pairs.logits, call.pointer, weights, b.bias, b.mask, *place)

@@ -40,8 +40,7 @@ class _Task(NamedTuple):
     q: ir.Value  # queries as rows, cotangents as rows, of a block
     ct: ir.Value
     scores: ir.Value  # [panel][query][key]; then exponentials, then the cotangents of scores
-    weights: ir.Value  # [query][key] of a panel
-    dw: ir.Value  # the cotangents of weights
+    weights: ir.Value  # [query][key] of a panel: the weights' cotangents; then weights
     sums: ir.Value  # [query][feature]: of the result, then of dq
     tops: ir.Value  # of each query a vector
     totals: ir.Value
@@ -99,7 +98,7 @@ class Joint:
         scores, rows = code.i64(self.panel), code.i64(self.block + parts.rows)
         return [
             columns, columns, by_row, by_row, sums, sums, queries, queries,
-            scores * panels, scores, scores, rows * size,
+            scores * panels, scores, rows * size,
             block * parts.lanes, block * parts.lanes, block, block,
         ]  # fmt: skip
 
@@ -230,7 +229,7 @@ class Joint:
         # Sums of a query's row are computed for whole tiles of rows.
         parts.zero(code, panel, seen.low * cols)
         behind = seen.low + seen.m
-        rest = at.m.round_up(self.tiles.rows) - behind
+        rest = at.m.round_up(self.tiles.tall) - behind
         parts.zero(code, code.at(panel, behind * cols, parts.acc), rest * cols)
         tops = code.at(b.tops, seen.low * parts.lanes, parts.acc)
         code.call(self.top, call.pointer, scores, tops, seen.m, at.t + seen.low, seen.key, b.keys)
@@ -238,7 +237,7 @@ class Joint:
     def _along_keys(self, code: Code, call: Record, b: _Task, at: _Block, x: ir.Value,
                     ahead: Ahead) -> None:  # fmt: skip
         """sums = what lies in `scores` times rows of x."""
-        parts, rows, cols, acc = self.parts, self.tiles.rows, self.parts.cols, self.parts.acc
+        parts, rows, cols, acc = self.parts, self.tiles.tall, self.parts.cols, self.parts.acc
         size, step = self.rows.size(call), parts.panel(cols, call["keys"])
         parts.zero(code, b.sums, at.m.round_up(rows) * size)
         with code.range(0, at.m, rows) as i:
@@ -260,10 +259,10 @@ class Joint:
         seen, size = self._seen(call, b, at, p), self.rows.size(call)
         first = at.t + seen.low
         columns = code.at(b.vt, p * parts.panel(cols, h), acc)
-        self._product(code, call, seen, b.ct, columns, b.dw, ahead)
+        self._product(code, call, seen, b.ct, columns, b.weights, ahead)
         ds = code.at(b.scores, p * self.panel + seen.low * cols, acc)
         inverse, delta = (code.at(x, seen.low, acc) for x in (b.inverse, deltas))
-        code.call(self.weigh, call.pointer, ds, b.weights, b.dw, inverse, delta, seen.m, first,
+        code.call(self.weigh, call.pointer, ds, b.weights, inverse, delta, seen.m, first,
                   seen.key, b.keys)  # fmt: skip
 
         def of_keys(i: int, rows: int) -> tuple[Int, Int]:
@@ -375,10 +374,10 @@ class Joint:
         return code.function
 
     def _weigh(self) -> ir.Function:
-        """void(call, ds, weights, dw, inverse, delta, m, t, s, keys): exponentials in ds
-        become weights, and there the cotangents of scores."""
-        code = Code(self.parts.module, "joint_weigh", [PTR] * 6 + [I64] * 4)
-        pointer, ds, weights, dw, inverse, delta, *sizes = code.args
+        """void(call, ds, weights, inverse, delta, m, t, s, keys): exponentials in ds become
+        the cotangents of scores, and what was the weights' cotangents the weights."""
+        code = Code(self.parts.module, "joint_weigh", [PTR] * 5 + [I64] * 4)
+        pointer, ds, weights, inverse, delta, *sizes = code.args
         call, parts = Record(code, CALL, pointer), self.parts
 
         def row(i: Int, inside: list[ir.Value] | None) -> None:
@@ -389,8 +388,8 @@ class Joint:
             for v in range(parts.tile.vectors):
                 at = i * parts.cols + v * parts.lanes
                 x = code.b.fmul(parts.load(code, ds, at), factor)
+                y = code.b.fmul(x, code.b.fsub(parts.load(code, weights, at), less))
                 parts.store(code, x, weights, at)
-                y = code.b.fmul(x, code.b.fsub(parts.load(code, dw, at), less))
                 if inside is not None:
                     y = code.b.select(inside[v], y, parts.value(0.0))
                 parts.store(code, y, ds, at)

@@ -55,10 +55,13 @@ class Tiles(Functions):
         super().__init__()
         self.parts, self.cols, self.lanes = parts, parts.cols, parts.lanes
         self.vectors = parts.tile.vectors
-        # How many rows a tile of all vectors has, or one of all but one. Few are as fast as many,
-        # as what they read is near, and compute less that isn't seen.
+        # How many rows a tile of all vectors has, or one of all but one. Few are as fast as many
+        # where what they read is near, and compute less that isn't seen.
         self.rows = parts.rows if parts.rows <= ROWS else parts.rows // 2
+        # Sums of all keys read those anew for each tile, from further away: of more rows.
+        self.tall = parts.rows
         self.heights = [4, self.rows] if self.rows > 4 else [self.rows]
+        self.tall_heights = sorted({*self.heights, self.tall})
         self.low_heights = [n for n in (4, 8, 16) if n < self.lanes] + [self.lanes]
 
     # ---- a·b, where a is read along its rows
@@ -87,7 +90,7 @@ class Tiles(Functions):
                   step: Int, c: ir.Value, h: Int, ahead: Ahead) -> None:  # fmt: skip
         """c[m, h] += a·b for k columns of a, and all panels of b, which are `step` elements apart.
 
-        m is at most the largest tile's rows; those of c that a tile has more are added to.
+        m is at most `tall`; the rows of c that a tile has more are added to.
         """
         acc = self.parts.acc
         size = h.round_up(self.cols)
@@ -95,7 +98,7 @@ class Tiles(Functions):
             y, z = code.at(b, j // self.cols * step, acc), code.at(c, j, acc)
 
             def tile(vectors: int, y: ir.Value = y, z: ir.Value = z) -> None:
-                self._choose(code, m, self.heights, lambda rows: code.call(
+                self._choose(code, m, self.tall_heights, lambda rows: code.call(
                     self._along(rows, vectors, True), k, a, apart, y, z, size))  # fmt: skip
 
             self._vectors(code, h - j, tile)
@@ -154,13 +157,14 @@ class Tiles(Functions):
         c has rows for all columns of a panel. factors: a number for each row of c, 1 if not given
         """
         acc, size = self.parts.acc, h.round_up(self.cols)
-        for i, rows in self.parts_of_panel():
-            with code.when(m > i):
-                start, stop = seen(i, rows)
-                k = (stop - start).max(0)
-                x = code.at(a, start * self.cols + i, acc)
-                scales = [] if factors is None else [code.at(factors, i, acc)]
-                with code.range(0, h, self.cols) as j:
+        # Columns of b outside: one panel of it and a stay in the first-level cache.
+        with code.range(0, h, self.cols) as j:
+            for i, rows in self.parts_of_panel():
+                with code.when(m > i):
+                    start, stop = seen(i, rows)
+                    k = (stop - start).max(0)
+                    x = code.at(a, start * self.cols + i, acc)
+                    scales = [] if factors is None else [code.at(factors, i, acc)]
                     y = code.at(b, j // self.cols * apart + start * self.cols, acc)
                     z = code.at(c, size * i + j, acc)
                     args = (k, x, y, z, size, *scales)
@@ -175,7 +179,7 @@ class Tiles(Functions):
     def parts_of_panel(self) -> Iterator[tuple[int, int]]:
         """The tiles of a panel's columns: where they begin, and how many rows they have."""
         start = 0
-        for rest in range(-(-self.cols // self.rows), 0, -1):
+        for rest in range(-(-self.cols // self.parts.rows), 0, -1):
             rows = -(-(self.cols - start) // rest)
             yield start, rows
             start += rows
