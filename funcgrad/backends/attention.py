@@ -24,8 +24,10 @@ ARRAYS = {
 GIVEN = {"attention": 3, "attention_backward": 6, "attention_joint": 4}
 # How many of the results, the first ones, are written where they are wanted, at any strides.
 RESULTS = {"attention": 1, "attention_backward": 3, "attention_joint": 4}
-# A task of the forward pass has so many queries, or fewer where there would be few tasks.
-BLOCKS, TASKS = (512, 256, 128), 16
+# A task of the forward pass has so many queries, where there are so many tasks then, or BLOCK: the
+# more queries, the less often keys and values are packed.
+BLOCKS, BLOCK = ((1024, 32), (512, 16), (256, 16)), 128
+TASKS = 16  # of the backward pass, at least, if possible
 # Keys of the backward pass fall into ranges, of no fewer than RANGE, so that there are tasks.
 RANGE, SHARED_RANGE = 512, 128
 # Queries of up to so many places and heads are packed once for all keys, and their sums of dq are a
@@ -72,9 +74,9 @@ def attention_shape(eqn: Eqn) -> Shape:
     q, k = (a.aval.shape for a in eqn.ins[:2])
     sizes = AttentionSizes(q[0], q[1], k[1], q[2], k[2], q[3])
     items = sizes.batch * sizes.heads
-    block = BLOCKS[-1]
-    for size in BLOCKS:
-        if items * -(-sizes.queries // size) >= TASKS:
+    block = BLOCK
+    for size, tasks in BLOCKS:
+        if items * -(-sizes.queries // size) >= tasks:
             block = size
             break
     shared, most = (1, 1), max(1, sizes.keys // RANGE)
@@ -87,7 +89,7 @@ def attention_shape(eqn: Eqn) -> Shape:
     tasks = sizes.batch // shared[0] * (sizes.key_heads // shared[1])
     ranges = min(most, -(-TASKS // tasks))
     # A forward task's memory needn't hold more queries than there are.
-    return Shape(sizes, min(block, -(-sizes.queries // BLOCKS[-1]) * BLOCKS[-1]), ranges, shared)
+    return Shape(sizes, min(block, -(-sizes.queries // BLOCK) * BLOCK), ranges, shared)
 
 
 def spans(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:

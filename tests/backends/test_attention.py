@@ -231,6 +231,17 @@ def test_cut_by_shapes_alone():
     assert scratch_size(shape) < 17 * 4000 * 32
 
 
+@pytest.mark.parametrize(
+    ("heads", "queries", "block"),
+    [(32, 1024, 1024), (31, 1024, 512), (2, 4096, 512), (4, 512, 128), (32, 5, 128)],
+)
+def test_blocks_are_as_long_as_leaves_tasks(heads, queries, block):
+    eqn = fg.make_jaxpr(lambda q: attention(q, q, q, scale=1))(
+        fg.ShapeDtypeStruct((1, queries, heads, 8), "float32")
+    ).jaxpr.eqns[0]
+    assert attention_shape(eqn).block == block
+
+
 PAIRS = {
     "bias": ((1, 4, 40, LONG), None),
     "broadcast": ((1, 1, 40, LONG), (2, 1, 1, LONG)),
