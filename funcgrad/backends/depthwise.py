@@ -72,14 +72,14 @@ def channel_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -
     in_rows = rank > 0 and spec.lhs_spec[-1] == last
     if not (fits and in_rows) or terms > MAX_TERMS or work < LEAST_WORK:
         return None
-    images = [_image(x.shape, spec, axis, p, over, window, positions) for axis in range(rank)]
+    images = [image_axis(x.shape, spec, axis, p, over, window, positions) for axis in range(rank)]
     if any(not a.planes for a in images) or math.prod(len(a.planes) for a in images) > LANES:
         return None
     result = ShapedArray(out.shape, out.dtype)
     return flat.add(channels_p, ins, result, out=result, over=over, dtype=dtype, **p)
 
 
-class _Axis(Record):
+class ImageAxis(Record):
     """How windows lie along an axis of an image: element k of that at position p is the padded
     image's p·stride + k·step; `low` is the padding in front, `hole` the distance of the image's
     elements in it."""
@@ -117,15 +117,19 @@ class _Axis(Record):
         return (place, every, source, move, max(0, count))
 
 
-def _image(
+def image_axis(
     shape: Sequence[int], spec: Any, axis: int, p: Any, over: bool, window: Any, positions: Any
-) -> _Axis:
+) -> ImageAxis:
+    """How windows lie along a spatial axis of a convolution's operand.
+
+    p: its parameters; over: whether sums are over positions; window, positions: sizes of all axes
+    """
     stride, step = p["window_strides"][axis], p["rhs_dilation"][axis]
     sizes = positions[axis], window[axis], stride, step
     if over:
         sizes = window[axis], positions[axis], step, stride
     size, low = shape[spec.lhs_spec[2 + axis]], p["padding"][axis][0]
-    return _Axis(size, low, p["lhs_dilation"][axis], *sizes)
+    return ImageAxis(size, low, p["lhs_dilation"][axis], *sizes)
 
 
 def spans(b: Builder, n: int, body: Callable[[Index], None]) -> None:
@@ -159,7 +163,7 @@ class _Planes:
         window = [self.w_shape[a] for a in self.spec.rhs_spec[2:]]
         positions = [out[a] for a in self.spec.out_spec[2:]]
         self.axes = [
-            _image(self.x_shape, self.spec, i, p, self.over, window, positions)
+            image_axis(self.x_shape, self.spec, i, p, self.over, window, positions)
             for i in range(len(window))
         ]
         self.planes = list(itertools.product(*(a.planes for a in self.axes)))
@@ -243,7 +247,7 @@ class _Planes:
         """What reads elements of an image."""
 
         def read(at: list[Index]) -> Operand:
-            return _read(self.k, self.x, self.x_shape, self.spec.lhs_spec, (batch, feature, *at))
+            return read_element(self.k, self.x, self.spec.lhs_spec, (batch, feature, *at))
 
         return read
 
@@ -253,15 +257,13 @@ class _Planes:
         return whole, self.b.compare("less", whole, self.axes[0].positions)
 
 
-def _read(
-    k: SpecialKernel, x: Atom, shape: Sequence[int], spec: Sequence[int], at: Sequence[Index]
-) -> Operand:
+def read_element(k: SpecialKernel, x: Atom, spec: Sequence[int], at: Sequence[Index]) -> Operand:
     """An element of an operand, by the axes of its spec."""
     placed = dict(zip(spec, at, strict=True))
-    return k.element(x, [placed[a] for a in range(len(shape))])
+    return k.element(x, [placed[a] for a in range(len(spec))])
 
 
-def _write(k: SpecialKernel, eqn: Eqn) -> Callable[[Sequence[Index], Operand], None]:
+def write_element(k: SpecialKernel, eqn: Eqn) -> Callable[[Sequence[Index], Operand], None]:
     """What stores an element of the result, by the axes of its spec."""
     out, aval = k.params.write(eqn.outs[0]), eqn.outs[0].aval
     spec, b = eqn.params["dimension_numbers"].out_spec, k.builder
@@ -284,7 +286,7 @@ def _over_windows(k: SpecialKernel, eqn: Eqn) -> Written:
     groups, spec = p["feature_group_count"], p["dimension_numbers"]
     o, i, *window = (eqn.ins[1].aval.shape[a] for a in spec.rhs_spec)
     batch, group = k.outer(eqn.outs[0].aval.shape[spec.out_spec[0]]), k.outer(groups)
-    planes, write = _Planes(k, eqn, i, 1), _write(k, eqn)
+    planes, write = _Planes(k, eqn, i, 1), write_element(k, eqn)
     part, outputs = k.outer(planes.parts), o // groups
     planes.clear(planes.buffer)
     for c in range(i):
@@ -294,10 +296,11 @@ def _over_windows(k: SpecialKernel, eqn: Eqn) -> Written:
         feature = add_indices(scale_index(group, outputs), number)
         elements = list(itertools.product(range(i), *map(range, window)))
         weights = [
-            b.convert(_read(k, planes.w, planes.w_shape, spec.rhs_spec,
-                            [feature, *map(Index, e)]), planes.dtype)
+            b.convert(
+                read_element(k, planes.w, spec.rhs_spec, [feature, *map(Index, e)]), planes.dtype
+            )
             for e in elements
-        ]  # fmt: skip
+        ]
         starts = [planes.element(e[1:]) + e[0] * planes.room for e in elements]
 
         def one(at: list[Index]) -> None:
@@ -326,7 +329,7 @@ def _over_images(k: SpecialKernel, eqn: Eqn) -> Written:
     o, images, *_ = (eqn.ins[1].aval.shape[a] for a in spec.rhs_spec)
     n, _, *window = (eqn.outs[0].aval.shape[a] for a in spec.out_spec)
     group, number, output = k.outer(groups), k.outer(n), k.outer(o // groups)
-    planes, write = _Planes(k, eqn, 1, images), _write(k, eqn)
+    planes, write = _Planes(k, eqn, 1, images), write_element(k, eqn)
     fixed = planes.parts == 1
     feature = add_indices(scale_index(group, o // groups), output)
     batch = add_indices(scale_index(group, n), number)
@@ -349,8 +352,8 @@ def _over_images(k: SpecialKernel, eqn: Eqn) -> Written:
         def one(at: list[Index], to: Index) -> None:
             whole, inside = planes.rows_in(part, at[0])
             with b.guarded(inside):
-                value = _read(k, planes.w, planes.w_shape, spec.rhs_spec,
-                              [feature, image, whole, *at[1:]])  # fmt: skip
+                where = [feature, image, whole, *at[1:]]
+                value = read_element(k, planes.w, spec.rhs_spec, where)
             b.store(seeds, to, b.convert(value, planes.dtype))
             if not fixed:
                 here = [ones, planes.zero]

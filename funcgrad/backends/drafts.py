@@ -41,6 +41,7 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 if TYPE_CHECKING:
     from funcgrad.backends import (
         depthwise,
+        depthwise_last,
         draft_control,
         draft_steps,
         eliminations,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 else:
     (
         depthwise,
+        depthwise_last,
         draft_control,
         draft_steps,
         eliminations,
@@ -61,8 +63,8 @@ else:
         updates,
     ) = late(
         "funcgrad.backends",
-        *("depthwise", "draft_control", "draft_steps", "eliminations", "scalar_loops"),
-        *("selections", "special", "updates"),
+        *("depthwise", "depthwise_last", "draft_control", "draft_steps", "eliminations"),
+        *("scalar_loops", "selections", "special", "updates"),
     )
 
 # Ops that are none of elements, and the modules whose `WRITERS` write their kernels.
@@ -73,6 +75,7 @@ _WRITERS: dict[str, Any] = {
     "update_rows": updates, "sum_rows": updates, "select_and_scatter_add": selections,
     "lu": eliminations, "cholesky": eliminations, "triangular_solve": eliminations,
     "scan": scalar_loops, "while": scalar_loops, "channels": depthwise,
+    "channels_last": depthwise_last,
 }  # fmt: skip
 # Ops that are steps and no kernels, and the modules whose `STEPS` draft them.
 _STEPS: dict[str, Any] = {

@@ -29,9 +29,11 @@ from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.reduce import or_p
 
 if TYPE_CHECKING:
-    from funcgrad.backends import convolution, depthwise
+    from funcgrad.backends import convolution, depthwise, depthwise_last
 else:
-    convolution, depthwise = late("funcgrad.backends", "convolution", "depthwise")
+    convolution, depthwise, depthwise_last = late(
+        "funcgrad.backends", "convolution", "depthwise", "depthwise_last"
+    )
 
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 # Operands that a matrix product reads as they are, and in which type it sums their products; the
@@ -200,7 +202,11 @@ def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         return None
     dtype = accumulator(avals[0].dtype, avals[1].dtype, avals[2].dtype)
     if dtype in GEMM_DTYPES and not dtypes.is_integer(avals[2].dtype):
-        for write in (depthwise.channel_convolution, _gathered_convolution):
+        for write in (
+            depthwise.channel_convolution,
+            depthwise_last.channels_last_convolution,
+            _gathered_convolution,
+        ):
             made = write(flat, eqn, ins, dtype)
             if made is not None:
                 return made

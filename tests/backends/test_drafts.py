@@ -2,6 +2,7 @@
 
 from funcgrad.backends import (
     depthwise,
+    depthwise_last,
     draft_control,
     draft_steps,
     drafts,
@@ -13,7 +14,7 @@ from funcgrad.backends import (
 
 
 def test_writers_are_found_where_they_are():
-    for module in (depthwise, eliminations, scalar_loops, selections, updates):
+    for module in (depthwise, depthwise_last, eliminations, scalar_loops, selections, updates):
         names = {op for op, late in drafts._WRITERS.items() if late.WRITERS is module.WRITERS}
         assert names == set(module.WRITERS)
 

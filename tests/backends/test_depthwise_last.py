@@ -1,0 +1,119 @@
+"""Convolutions of single channels that come last: interpreted and compiled, against their
+definition."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+from funcgrad.backends import depthwise_last
+from funcgrad.backends.program import KernelStep, walk
+from funcgrad.ops.conv import conv_general_dilated
+from tests.backends.checks import check, floats, hosts
+
+ONE = (1, 1)
+NHWC = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+# lhs, rhs, keywords; the work is enough for kernels over channels.
+CASES = {
+    "plain": ((3, 9, 11, 16), (3, 3, 1, 16), {"padding": [ONE, ONE]}),
+    "odd channels": ((2, 6, 7, 39), (3, 3, 1, 39), {"padding": [ONE, (0, 0)]}),
+    "many elements": ((2, 9, 14, 27), (5, 7, 1, 27), {"padding": [(2, 2), (3, 3)]}),
+    "kernel first": ((3, 9, 11, 16), (16, 1, 3, 3),
+                     {"dimension_numbers": ("NHWC", "OIHW", "NHWC"), "padding": "SAME"}),
+    "strided": ((2, 17, 18, 24), (3, 3, 1, 24), {"window_strides": (2, 2), "padding": [ONE, ONE]}),
+    "strided apart": ((5, 17, 18, 24), (2, 2, 1, 24), {"window_strides": (3, 2)}),
+    "dilated": ((2, 15, 19, 16), (3, 2, 1, 16),
+                {"window_strides": (2, 1), "padding": [(-1, 2), (1, -2)], "rhs_dilation": (1, 3)}),
+    "holes": ((2, 7, 9, 16), (3, 3, 1, 16), {"lhs_dilation": (2, 3), "padding": [(1, 2), (2, -1)]}),
+    "holes, strided": ((2, 9, 19, 16), (3, 3, 1, 16),
+                       {"lhs_dilation": (2, 3), "window_strides": (3, 2), "padding": [ONE, ONE]}),
+    "beyond the image": ((2, 3, 4, 64), (5, 5, 1, 64), {"padding": [(4, 4), (7, 7)]}),
+    "line": ((2, 130, 17), (4, 1, 17),
+             {"dimension_numbers": ("NWC", "WIO", "NWC"), "padding": [(3, 0)]}),
+    "line, in blocks": ((1, 320, 16), (4, 1, 16),
+                        {"dimension_numbers": ("NWC", "WIO", "NWC"), "padding": [(3, 0)]}),
+    "volume": ((2, 5, 6, 7, 8), (2, 3, 2, 1, 8),
+               {"dimension_numbers": ("NDHWC", "DHWIO", "NDHWC"), "window_strides": (1, 2, 1),
+                "padding": "SAME"}),
+}  # fmt: skip
+cases = pytest.mark.parametrize("case", CASES)
+
+
+def sample(case, dtype="float32"):
+    """The operands of a case, and the convolution of them."""
+    lhs, rhs, kw = CASES[case]
+    strides = (1,) * (len(lhs) - 2)
+    kw = {"window_strides": strides, "padding": "VALID", "feature_group_count": lhs[-1], **NHWC,
+          **kw}  # fmt: skip
+    x, w = floats(*lhs, dtype=dtype), floats(*rhs, seed=1, dtype=dtype)
+    return x, w.astype(dtype), lambda x, w: conv_general_dilated(x, w, **kw)
+
+
+def gradients(conv, x, w):
+    """The convolution, and its gradients for some cotangent."""
+    y, back = fg.vjp(conv, x, w)
+    return [y, *back(y * 0.5)]
+
+
+def written(f, *args):
+    """The names of the kernels over channels of a function."""
+    program = check(f, *args)
+    assert not hosts(program)
+    names = [s.kernel.name for s in walk(program.steps) if isinstance(s, KernelStep)]
+    return [n for n in names if n.startswith("channels")]
+
+
+@cases
+def test_interpreted(case):
+    x, w, conv = sample(case)
+    assert written(lambda x, w: [conv(x, w)], x, w) == ["channels_last"]
+
+
+@pytest.mark.parametrize("case", ["odd channels", "strided", "line, in blocks"])
+def test_gradients_interpreted(case):
+    x, w, conv = sample(case)
+    assert len(written(lambda x, w: gradients(conv, x, w), x, w)) == 3
+
+
+@cases
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_compiled(case, dtype):
+    x, w, conv = sample(case, dtype)
+    got = fg.jit(lambda x, w: gradients(conv, x, w))(x, w)
+    exact = gradients(conv, x.astype("float64"), w.astype("float64"))
+    tolerance = {"bfloat16": 4e-2, "float32": 2e-5, "float64": 1e-12}[dtype]
+    for a, b in zip(got, exact, strict=True):
+        assert a.dtype == dtype
+        size = max(1.0, float(np.abs(b).max()))
+        np.testing.assert_allclose(np.asarray(a, "f8"), b, rtol=tolerance, atol=tolerance * size)
+
+
+@pytest.mark.parametrize("case", ["plain", "many elements", "line, in blocks"])
+def test_infinities_stay_in_their_windows(case):
+    x, w, conv = sample(case)
+    x[(0, *(n // 2 for n in x.shape[1:]))] = np.inf
+    x[(-1, *(0 for _ in x.shape[1:]))] = np.nan
+
+    def f(x, w):
+        y, back = fg.vjp(conv, x, w)
+        return [y, back(fg.numpy.ones_like(y))[1]]
+
+    got, wanted = fg.jit(f)(x, w), f(x, w)
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert np.isfinite(np.asarray(wanted[0])).sum() > 4 * np.isnan(np.asarray(wanted[0])).sum() > 0
+
+
+def test_blocks_divide_what_they_cut():
+    assert depthwise_last._blocks(32, 28, 1) == 1
+    assert depthwise_last._blocks(1, 56, 1) == 28
+    assert depthwise_last._blocks(2, 7, 1) == 7
+    assert depthwise_last._blocks(1, 160, 16) == 10
+    assert depthwise_last._blocks(1, 7, 16) == 1
+
+
+def test_small_ones_and_those_that_mix_channels_are_not_written_so():
+    x, w, conv = sample("plain")
+    assert not written(lambda x, w: [conv(x, w)], x[:1, :4, :4], w)
+    mixed = floats(3, 3, 16, 32)
+    whole = lambda x, w: [conv_general_dilated(x, w, ONE, "VALID", **NHWC)]
+    assert not written(whole, x, mixed)
