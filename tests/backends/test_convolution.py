@@ -50,6 +50,8 @@ CASES = {
     "channels last": ((2, 9, 8, 8), (3, 3, 8, 16), {"dimension_numbers": NHWC, "padding": "SAME"}),
     "channels last, strided": ((2, 9, 8, 17), (3, 3, 17, 16),
                                {"dimension_numbers": NHWC, "window_strides": (2, 1)}),
+    "channels last, few windows": ((2, 4, 5, 64), (3, 3, 64, 128),
+                                   {"dimension_numbers": NHWC, "padding": "SAME"}),
     "1d": ((2, 8, 40), (16, 8, 5), {"window_strides": (1,), "padding": "SAME"}),
     "3d": ((2, 6, 5, 6, 5), (8, 6, 3, 2, 3),
            {"window_strides": (1, 2, 1), "padding": "SAME"}),

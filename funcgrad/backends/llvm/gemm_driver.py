@@ -14,6 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm_columns import Columns
 from funcgrad.backends.llvm.gemm_job import (
     AXES,
     BATCH_WORK,
@@ -399,6 +400,8 @@ class Driver:
         as_it_is = self.fmt.storage == self.fmt.acc
         if as_it_is:
             ways += [_tiled_way(form, kind, parts) for form, kind in TILED_WAYS.items()]
+            columns = Way("columns", lambda: Columns(parts).function)
+            ways.append((lambda call: Columns.serves(call, parts), columns))
         if as_it_is and Lines.works(parts):
             strips = Way(Strips.name, lambda: Strips(parts).function)
             ways.append((lambda call: Strips.serves(call, parts), strips))

@@ -433,6 +433,7 @@ def test_windows_in_place(dtype, cpu):
         (((17, 30),), ((5, 150), (64, 2)), ((4, 1400, 900), (5, 1, 10))),  # every second element
         (((17, 30),), ((5, 151), (64, 2)), ((4, 1400, 900), (5, 1, 10))),
         (((3, 70),), ((61, 13),), ((4, 1400, 900), (35, 1, 10))),  # few columns
+        (((3, 50), (9, 2)), ((48, 1),), ((4, 20, 60), (375, 1, 3))),  # of which B's follow
     ]:
         m_a, n_b = offsets(m, 1), offsets(n, 1)
         for shape, turned, add in [((1, 1), False, 0), ((2, 3), True, 1), ((1, 3), False, 1)]:
@@ -461,7 +462,7 @@ def test_windows_in_place(dtype, cpu):
                     np.testing.assert_allclose(c, exact, rtol=tolerance, atol=tolerance * 20)
                 seen.add(way)
     if engine().target.has("avx512f"):
-        assert seen >= {"strips", "placed", "lines", "windows"}
+        assert seen >= {"strips", "placed", "lines", "columns", "windows"}
 
 
 def offsets(axes, which):

@@ -32,7 +32,7 @@ HERE = "funcgrad.backends.llvm"
 KEYS = ("attention", "copies", "direct_code", "eager_code", "elements", "gemm", "gemm_frames",
         "gemm_micro", "gemm_packers", "half_calls", "matrix", "rows", "sort")  # fmt: skip
 TILED = [kind.name for kind in TILED_WAYS.values()]
-ONE_WAY = ("packed", "direct", "strips", "placed", "lines", "windows", *TILED)
+ONE_WAY = ("packed", "direct", "strips", "placed", "lines", "columns", "windows", *TILED)
 
 
 class Written(Exception):
