@@ -19,7 +19,9 @@ LEAST_WORK = 1 << 19  # multiplications of sums of products
 MOST_KERNEL = 1 << 23  # elements of the transformed kernel
 # What transforming 16 tiles takes for a channel and for a feature, beside 16 multiplications for
 # both: vectors are as many as tiles.
-INPUT_COST, OUTPUT_COST = 7.0, 6.0
+INPUT_COST, OUTPUT_COST = 7.0, 5.9
+# And what transforming the kernel takes for both, once.
+KERNEL_COST = 400.0
 # What adding products to sums in memory takes, beside multiplying; how many channels are multiplied
 # at a time, if vectors are of tiles. Kernels' gradients as sums of products have few rows, or short
 # ones, and take longer than their number says.
@@ -162,6 +164,8 @@ def tiles_pay(
 
     >>> tiles_pay(32, (32, 32), 64, 64), tiles_pay(32, (32, 32), 3, 64)
     (True, False)
+    >>> tiles_pay(1, (14, 14), 256, 256), tiles_pay(1, (7, 7), 512, 512)
+    (True, False)
     >>> tiles_pay(32, (32, 32), 16, 16, 1), tiles_pay(32, (32, 32), 16, 16, 32)
     (True, False)
     """
@@ -171,6 +175,8 @@ def tiles_pay(
     if panel:
         products = (1 + PART_COST) * POINTS * -(-channels // panel) * panel * features
     ours = products + INPUT_COST * POINTS * channels + OUTPUT_COST * POINTS * features
-    ours *= tiles * (OF_KERNEL if panel else 1.0)
+    ours *= images * tiles * (OF_KERNEL if panel else 1.0)
+    ours += 0.0 if panel else KERNEL_COST * channels * features
+    direct *= images
     small = POINTS * channels * features <= MOST_KERNEL
-    return small and images * direct >= LEAST_WORK and direct >= ours
+    return small and direct >= LEAST_WORK and direct >= ours

@@ -58,6 +58,14 @@ class TiledWay:
         else:
             code.store(x, place, self.fmt.acc_bytes)
 
+    def gathered(self, code: Code, places: list[ir.Value], first: Int) -> ir.Value:
+        """A vector of single elements, so far behind places; 0 in the lanes that are left."""
+        x: ir.Value = zero_of(self.vec)
+        for lane, place in enumerate(places):
+            one = code.load(code.at(place, first, self.acc), self.acc)
+            x = code.b.insert_element(x, one, I32(lane))
+        return x
+
     def lost(self, code: Code, x: ir.Value) -> ir.Value:
         """What is NaN where x isn't finite, else 0."""
         return code.b.fmul(x, zero_of(x.type))
@@ -271,9 +279,9 @@ def _folded(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
 def kernel_points(b: ir.IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
     """The 16 elements of G g Gᵀ, where G is half of [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]].
 
-    taps: the 9 elements of g
+    taps: the 9 elements of g, vectors of those of several kernels
     """
-    half = ir.Constant(taps[0].type, 0.5)
+    half = ir.Constant(taps[0].type, [0.5] * taps[0].type.count)
 
     def turned(g: list[ir.Value]) -> list[ir.Value]:
         outer, inner = b.fmul(b.fadd(g[0], g[2]), half), b.fmul(g[1], half)

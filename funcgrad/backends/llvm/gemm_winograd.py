@@ -48,24 +48,26 @@ class Winograd(Tiles):
     def _kernel_task(self) -> ir.Function:
         """G g Gᵀ of panels [begin, end) of features."""
         code = Code(self.parts.module, "winograd_kernel_task", [PTR, I64, I64])
-        call, rows = Record(code, FIELDS, code.args[0]), self.tile.rows
-        with (
-            code.range(code.args[1], code.args[2]) as panel,
-            code.range(0, call["channels"]) as channel,
-            code.range(0, rows) as row,
-        ):
-            # Rows behind the last one are multiplied, too, and not stored.
-            feature = (panel * rows + row).min(call["cols"] - 1)
-            start = code.load(code.at(call.pointer_at("w_cols"), feature, I64), I64)
-            taps = []
-            for tap in range(TAPS * TAPS):
-                k = channel * TAPS * TAPS + tap
-                place = start + code.load(code.at(call.pointer_at("w_ks"), k, I64), I64)
-                taps.append(code.load(code.at(call.pointer_at("w"), place, self.acc), self.acc))
-            to = code.at(call.pointer_at("pw"), panel * call["pw_step"] + channel * rows + row,
-                         self.acc)  # fmt: skip
-            for point, x in enumerate(kernel_points(code.b, taps)):
-                code.store(x, code.at(to, call["part"] * point, self.acc))
+        call, rows, lanes = Record(code, FIELDS, code.args[0]), self.tile.rows, self.lanes
+        w = call.pointer_at("w")
+        with code.range(code.args[1], code.args[2]) as panel:
+            starts = []
+            for row in range(rows):
+                # Rows behind the last one are multiplied, too, and not stored.
+                feature = (panel * rows + row).min(call["cols"] - 1)
+                start = code.load(code.at(call.pointer_at("w_cols"), feature, I64), I64)
+                starts.append(code.at(w, start, self.acc))
+            with code.range(0, call["channels"]) as channel:
+                k = code.at(call.pointer_at("w_ks"), channel * TAPS * TAPS, I64)
+                places = [code.load(code.at(k, tap, I64), I64) for tap in range(TAPS * TAPS)]
+                to = code.at(call.pointer_at("pw"), panel * call["pw_step"] + channel * rows,
+                             self.acc)  # fmt: skip
+                # What a vector has behind a row is written again, by the next one.
+                for low in range(0, rows, lanes):
+                    some = starts[low : low + lanes]
+                    taps = [self.gathered(code, some, place) for place in places]
+                    for point, x in enumerate(kernel_points(code.b, taps)):
+                        self.store(code, x, code.at(to, call["part"] * point + low, self.acc))
         code.ret()
         return code.function
 

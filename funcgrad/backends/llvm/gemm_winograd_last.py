@@ -8,6 +8,9 @@ transformed once, and makes the results of the sums.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I1, I64, PTR, Bool, Code, Int, zero_of
@@ -23,8 +26,7 @@ FIELDS = (
     "w", "w_cols", "w_ks", "c", "c_step", "cols",
     # Rows of channels and of sums, and from a point's first one to the next point's.
     "row_in", "row_out", "point_in", "point_out",
-    # The kernel in panels: one's elements, and those of each of the 16 points, after which come the
-    # 9 taps as they are; channels at a time.
+    # The kernel in panels: one's elements, and those of each of the 16 points; channels at a time.
     "pw", "pw_step", "part", "kc",
 )  # fmt: skip
 LEAST, MOST = 4, 16  # tiles of a task, by rows of the kernel of products
@@ -43,30 +45,50 @@ class WinogradLast(TilesLast):
     # ---- the kernel
 
     def _kernel_task(self) -> ir.Function:
-        """G g Gᵀ, and g, of panels [begin, end) of features."""
+        """G g Gᵀ of panels [begin, end) of features."""
         code = Code(self.parts.module, "winograd_last_kernel_task", [PTR, I64, I64])
-        call, cols = Record(code, FIELDS, code.args[0]), self.tile.cols
-        w, channels = call.pointer_at("w"), call["channels"]
+        call, cols, lanes = Record(code, FIELDS, code.args[0]), self.tile.cols, self.lanes
+        starts, features = call.pointer_at("w_cols"), call["cols"]
+        ends = code.load(code.at(starts, features - 1, I64), I64)
+        follow = (ends - code.load(starts, I64)).eq(features - 1)
         with (
             code.range(code.args[1], code.args[2]) as panel,
-            code.range(0, channels) as channel,
+            code.range(0, cols, lanes) as col,
         ):
-            places = [
-                code.load(code.at(call.pointer_at("w_ks"), channel + channels * tap, I64), I64)
-                for tap in range(TAPS * TAPS)
-            ]
-            to = call["pw_step"] * panel + channel * cols
-            to = code.at(call.pointer_at("pw"), to, self.acc)
-            with code.range(0, cols) as col:
-                # Columns behind the last one are multiplied, too, and not stored.
-                feature = (panel * cols + col).min(call["cols"] - 1)
-                start = code.load(code.at(call.pointer_at("w_cols"), feature, I64), I64)
-                taps = [code.load(code.at(w, start + place, self.acc), self.acc)
-                        for place in places]  # fmt: skip
-                for part, x in enumerate((*kernel_points(code.b, taps), *taps)):
-                    code.store(x, code.at(to, call["part"] * part + col, self.acc))
+            first = panel * cols + col
+            # Columns behind the last one are multiplied, too, and not stored.
+            numbers = [(first + lane).min(features - 1) for lane in range(lanes)]
+            places = self._starts(code, call, numbers)
+            to = code.at(call.pointer_at("pw"), call["pw_step"] * panel + col, self.acc)
+            with code.either(follow & (first + lanes <= features)) as (together, apart):
+                with together:
+                    self._points(code, call, to, partial(self._follows, code, places[0]))
+                with apart:
+                    self._points(code, call, to, partial(self.gathered, code, places))
         code.ret()
         return code.function
+
+    def _starts(self, code: Code, call: Record, features: list[Int]) -> list[ir.Value]:
+        """Where the kernels of features begin."""
+        w, table = call.pointer_at("w"), call.pointer_at("w_cols")
+        return [code.at(w, code.load(code.at(table, f, I64), I64), self.acc) for f in features]
+
+    def _follows(self, code: Code, place: ir.Value, first: Int) -> ir.Value:
+        return self.load(code, code.at(place, first, self.acc))
+
+    def _points(self, code: Code, call: Record, to: ir.Value, read: Callable) -> None:
+        """G g Gᵀ of a vector of features and all channels.
+
+        read: what loads it, so far behind the first element
+        """
+        channels, cols = call["channels"], self.tile.cols
+        with code.range(0, channels) as channel:
+            taps = []
+            for tap in range(TAPS * TAPS):
+                k = code.at(call.pointer_at("w_ks"), channel + channels * tap, I64)
+                taps.append(read(code.load(k, I64)))
+            for part, x in enumerate(kernel_points(code.b, taps)):
+                self.store(code, x, code.at(to, call["part"] * part + channel * cols, self.acc))
 
     # ---- what tiles reach
 
@@ -146,11 +168,12 @@ class WinogradLast(TilesLast):
         of products."""
         code = Code(self.parts.module, "winograd_last_exact", [PTR, I64, I64])
         call, (begin, end), b = Record(code, FIELDS, code.args[0]), code.args[1:], code.b
-        cols, zero = self.tile.cols, zero_of(self.vec)
+        zero, reached_at = zero_of(self.vec), code.variable(PTR, count=TAPS * TAPS).slot
 
         def result(item: Int, y: Int, x: Int) -> None:
-            places = [self.pixel(code, call, item, y + tap // TAPS, x + tap % TAPS)
-                      for tap in range(TAPS * TAPS)]  # fmt: skip
+            for tap in range(TAPS * TAPS):
+                place = self.pixel(code, call, item, y + tap // TAPS, x + tap % TAPS)
+                code.store(place, code.at(reached_at, tap, PTR))
             out = self._result(code, call, item, y, x)
 
             def vector(k: Int, mask: ir.Value) -> None:
@@ -162,11 +185,13 @@ class WinogradLast(TilesLast):
 
             def replace(k: Int, mask: ir.Value, old: ir.Value, lost: ir.Value) -> None:
                 total, settled = code.variable(self.vec, zero), code.variable(I1, I1(0))
-                panel = call["part"] * POINTS + k // cols * call["pw_step"] + k % cols
+                numbers = [(k + lane).min(call["cols"] - 1) for lane in range(self.lanes)]
+                starts = self._starts(code, call, numbers)
                 with code.range(0, call["channels"], until=settled) as channel:
-                    at = code.at(call.pointer_at("pw"), panel + channel * cols, self.acc)
-                    for tap, place in enumerate(places):
-                        factor = self.load(code, code.at(at, call["part"] * tap, self.acc))
+                    with code.range(0, TAPS * TAPS) as tap:
+                        at = code.at(call.pointer_at("w_ks"), channel + tap * call["channels"], I64)
+                        factor = self.gathered(code, starts, code.load(at, I64))
+                        place = code.load(code.at(reached_at, tap, PTR), PTR)
                         value = code.load(code.at(place, channel, self.acc), self.acc)
                         value = b.fmul(code.splat(value, self.lanes), factor)
                         total.set(b.fadd(total.get(), value))
@@ -267,8 +292,7 @@ class WinogradLast(TilesLast):
         panels = cols.ceil_div(tile.cols)
         step = call["pw_step"] = self.parts.panel_elements(tile.cols, channels)
         call["part"], call["kc"] = panels * step, equal_parts(channels, tile.kc, 1)
-        parts = POINTS + TAPS * TAPS
-        call["pw"] = pw = code.call(self.parts.take, panels * step * parts * size)
+        call["pw"] = pw = code.call(self.parts.take, panels * step * POINTS * size)
         zeros = self.take_zeros(code, call, channels)
         grain = (code.i64(SERIAL_WORK // POINTS) // (channels * tile.cols)).max(1)
         self.parts.loop(code, kernel_task, call.pointer, panels, grain)

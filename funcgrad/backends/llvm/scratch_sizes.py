@@ -140,7 +140,7 @@ class _Room:
         mine = min(max(mine, images_last.LEAST * rows), images_last.MOST * rows) // rows * rows
         panels = -(-n.features // tile.cols) * self._panel(tile.cols, n.channels)
         own = (mine * row + 2 * APART) * POINTS + _up(n.features, tile.lanes)
-        kernel = panels * (POINTS + TAPS * TAPS) + _up(n.channels, tile.lanes)
+        kernel = panels * POINTS + _up(n.channels, tile.lanes)
         return kernel + own * min(self.threads, -(-self.total // mine))
 
     def _kernel_last(self) -> int:
