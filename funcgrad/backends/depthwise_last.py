@@ -33,7 +33,6 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn
 from funcgrad.ops.base import sum_p
 
-LEAST_CHANNELS = 8  # that fill a vector
 PIXELS = 4  # taken at a time, at least
 TERMS = 8  # products with each, made at a time: of more, registers don't hold what they read
 LEAST_PARTS = 16  # of sums over images
@@ -55,7 +54,7 @@ channels_last_p = lowered("channels_last", _abstract, _impl)
 
 def channels_last_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
     """A convolution as loops over channels, by a normalizer's methods; None if it mixes channels,
-    they don't come last, or it is too small.
+    they don't come last or fill vectors, or it is too small.
 
     dtype: in which it multiplies and adds
     """
@@ -72,7 +71,7 @@ def channels_last_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dt
         terms = math.prod(window)
         fits = i == 1 and spec.lhs_spec[1] == spec.out_spec[1] == last
     work = out.size * i * math.prod(window)
-    fits = fits and rank > 0 and groups == o >= LEAST_CHANNELS
+    fits = fits and rank > 0 and groups == o and o % LANES == 0
     if not fits or terms > MAX_TERMS or work < LEAST_WORK:
         return None
     images = i if over else out.shape[spec.out_spec[0]]
@@ -163,18 +162,8 @@ class _Windows:
         return [pairs[i : i + size] for i in range(0, len(pairs), max(1, size))]
 
     def vectors(self, body: Callable[[Index], None]) -> None:
-        """body(channel) of all channels, each once."""
-        first, size = 0, LANES
-        while first < self.channels:
-            count = (self.channels - first) // size * size
-            self._run(count, first, body)
-            first, size = first + count, size // 2
-
-    def _run(self, count: int, first: int, body: Callable[[Index], None]) -> None:
-        if count == 1:
-            body(Index(first))
-        elif count:
-            self.b.loop(count, lambda i: body(Index(first, ((1, i),))), parallel=True)
+        """body(channel) of all channels."""
+        self.b.loop(self.channels, lambda i: body(Index(0, ((1, i),))), parallel=True)
 
     def along(self, body: Callable[[list[Index]], None], block: Index, blocks: int) -> None:
         """body(pixels) of all pixels of a line, or of one of its blocks, some at a time."""
