@@ -58,8 +58,10 @@ JOB = (
     # The block in hand of the packed way: offsets and sizes, packed operands, tiling.
     "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
     "a_parts", "mt", "nt", "row_tiles", "prepacked", "by_rows",
-    # How many panels of A are taken, from the front and (in the upper half) from the back.
-    "taken",
+    # How many panels of A, or tasks, are taken, from the front and (in the upper half) from the
+    # back; how many tasks there are; whether they pack panels of A for each other, and where the
+    # states of these are.
+    "taken", "tasks", "lazy", "states",
     # Where the sums in c are to be rounded to, beside or (if "out_add") on what is there; 0 if they
     # aren't, or are already. Whether each tile's are when it is done.
     *OUT, "rounds",

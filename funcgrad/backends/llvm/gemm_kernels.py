@@ -166,6 +166,7 @@ class Kernels(Registers):
                 for v in range(vectors):
                     soon = code.at(pb, steps[1] * SOON + v * tile.lanes, kind)
                     code.prefetch(soon, first=True)
+                code.prefetch(code.at(pa, steps[0] * SOON, kind), first=True)
             for i in range(rows):
                 x = code.load(code.at(pa, i, kind), kind)
                 if tile.pairs:

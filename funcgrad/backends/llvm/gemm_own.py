@@ -5,7 +5,8 @@ it. A task's own part stays in its core's cache, while the other operand, packed
 by each task for itself), is small enough to be read from there as well. Where an operand lies as
 its panels will but for its steps along k, the first tile that needs a panel multiplies from where
 it lies, and writes it meanwhile; where rows of A are contiguous along k, it multiplies from the
-panel, which it writes just ahead.
+panel, which it writes just ahead. Where lines that another core wrote come late, tasks have blocks
+of columns, and pack rows of A for each other.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ COLUMN_PANELS = 16  # panels of B from which on tasks are columns
 COLUMN_TASKS = 32  # a thread, about
 AHEAD = 24  # steps along k that memory is asked for before it is copied
 ROWS_AHEAD = 64  # the same of rows that are contiguous along k
+PANEL_AHEAD = 96  # the same of the panel that they are copied to
 PIECE = 16  # elements of such a row that are copied in one step; rows of a tile are no more
 BEHIND = 1 << 32  # what counts as a panel that is taken from the back
 FEW_PANELS = 2  # of A, from which on tasks are columns
 PART_PANELS = 4  # of A, that a task of columns has at least, to read what it packed again
+BLOCK_PANELS = 8  # of B, that a task has at most where they had better be a core's own
+# States of a panel of A that whoever needs it first packs for all; of a thread's, CLAIMED and more.
+READY, CLAIMED = 1, 2
 
 
 class Own:
@@ -42,6 +47,9 @@ class Own:
         self.parts, self.pack, self.multiply = parts, pack, multiply
         self.tile, self.fmt = parts.tile, parts.fmt
         self.copies = not self.tile.pairs and self.fmt.storage == self.fmt.acc
+        # Where lines that another core wrote come late, tasks of columns have large blocks of B,
+        # and pack A, too.
+        self.blocks = self.copies and not parts.target.follows_strides
 
     def sides(
         self, code: Code, job: Record, several: Bool, in_rows: Bool, no: Int, ko: Int
@@ -66,16 +74,30 @@ class Own:
         both = rows & in_rows & (no * ko <= (kept if near else kept // 4))
         if not self.copies:
             return rows, both, never
-        columns = plain & in_rows & ~rows & (m * ko <= kept) & (no >= 2 * m)
-        columns = columns & (no >= COLUMN_PANELS * tile.cols) & (panels >= FEW_PANELS)
-        return rows, both, columns
+        wide = plain & (no >= COLUMN_PANELS * tile.cols) & (panels >= FEW_PANELS)
+        columns = wide & in_rows & ~rows & (m * ko <= kept) & (no >= 2 * m)
+        if not self.blocks:
+            return rows, both, columns
+        blocks = wide & job["b_cols"].eq(0) & ~both & ~columns
+        job["lazy"] = blocks.select(1, 0)
+        return rows & ~blocks, both, columns | blocks
 
-    def column_tasks(self, code: Code, job: Record, a_panels: Int, b_panels: Int) -> Int:
-        """Sets how many rows a task of one panel of B has; returns the number of tasks."""
-        cuts = (self.parts.threads(code) * COLUMN_TASKS).ceil_div(b_panels)
-        panels = a_panels.ceil_div(cuts.min(a_panels.ceil_div(PART_PANELS)))
-        job["mt"], job["row_tiles"] = panels * self.tile.rows, a_panels.ceil_div(panels)
-        return job["row_tiles"] * b_panels
+    def column_tasks(self, code: Code, job: Record, a_panels: Int, b_panels: Int) -> None:
+        """Sets how many rows and columns a task has, and the number of tasks."""
+        threads, wide, least = self.parts.threads(code), code.i64(1), code.i64(PART_PANELS)
+        if self.blocks:
+            lazy, half = job["lazy"].ne(0), self.parts.target.caches.l2 // 2 // self.fmt.acc_bytes
+            most = (code.i64(half) // (job["kl"] * self.tile.cols)).min(b_panels.ceil_div(threads))
+            wide = lazy.select(most.min(BLOCK_PANELS).max(1), wide)
+            # Threads that take parts of a block one after the other each pack it.
+            least = lazy.select(threads, least)
+            with code.range(0, a_panels) as i:
+                state = lazy.select(0, READY)
+                code.store(state, code.at(job.pointer_at("states"), i, I64))
+        blocks = b_panels.ceil_div(wide)
+        cuts = (threads * COLUMN_TASKS).ceil_div(blocks)
+        parts = job["row_tiles"] = cuts.min(a_panels.ceil_div(least))
+        job["nt"], job["tasks"] = wide * self.tile.cols, parts * blocks
 
     def rows_task(self) -> ir.Function:
         """Multiplies panels of A with all of B, one after the other while there are any.
@@ -93,108 +115,166 @@ class Own:
         block.pb = shared.ne(0).pick(block.pb, mine)
         packed = code.variable(I64, shared)
         with code.range(code.args[1], code.args[2]) as t, code.loop() as (turn, done):
-            panel, some = self._next_panel(code, job, t.eq(0), panels)
+            panel, some = self._next(code, job, t.eq(0), panels)
             code.b.cbranch(some.value, turn, done)
             code.b.position_at_end(turn)
             i = panel * tile.rows
             fresh = Int(code, packed.get()).eq(0)
             with code.range(0, block.k, block.kc) as pc, code.either(fresh) as (first, later):
+                columns = code.i64(0), block.n
                 with first:
-                    self._packing_all(block, own, i, pc)
+                    self._pack_rows(block, own, i, pc)
+                    self._packing_columns(block, own, i, pc, columns)
                 with later:
-                    self._packing_rows(block, own, i, pc)
+                    self._packing_rows(block, own, i, pc, columns)
             packed.set(I64(1))
         code.call(self.parts.give, mine)
         return block.end(own)
 
-    def _next_panel(self, code: Code, job: Record, front: Bool, panels: Int) -> tuple[Int, Bool]:
-        """The panel of A that a task takes next, from the front or the back, and whether there is
+    def _next(self, code: Code, job: Record, front: Bool, count: Int) -> tuple[Int, Bool]:
+        """What a thread takes next of so many, from the front or the back, and whether there is
         one: the pool gives its chunks so, too."""
         step = front.select(1, BEHIND)
         taken = Int(code, code.b.atomic_rmw("add", job.place("taken"), step.value, "monotonic"))
         before, behind = taken % BEHIND, taken // BEHIND
-        return front.select(before, panels - 1 - behind), before + behind < panels
+        return front.select(before, count - 1 - behind), before + behind < count
 
-    def _packing_all(self, block: _Block, own: ir.Value, i: Int, pc: Int) -> None:
-        """Multiplies rows from i on, along k from pc on, and packs them before, and B meanwhile."""
-        code, job, tile = block.code, block.job, self.tile
-        kl, end = (block.k - pc).min(block.kc), (i + tile.rows).min(block.m)
-        self.pack(code, job, "a", own, (i, end), (pc, kl), code.i64(0))
+    def _pack_rows(self, block: _Block, to: ir.Value, i: Int, pc: Int) -> None:
+        """Packs rows from i on, along k from pc on."""
+        kl, end = (block.k - pc).min(block.kc), (i + self.tile.rows).min(block.m)
+        self.pack(block.code, block.job, "a", to, (i, end), (pc, kl), block.code.i64(0))
+
+    def _packing_columns(
+        self, block: _Block, a: ir.Value, i: Int, pc: Int, columns: tuple[Int, Int]
+    ) -> None:
+        """Multiplies a panel of A with some columns of B, and packs these meanwhile."""
+        code, job, tile, (first, last) = block.code, block.job, self.tile, columns
+        kl = (block.k - pc).min(block.kc)
         in_rows = job["b_cs"].eq(1) & job["b_cols"].eq(0) & (block.m - i >= tile.rows)
-        with code.range(0, block.n, tile.cols) as j:
-            panel = block.b_panel(j, pc)
+        with code.range(first, last, tile.cols) as j:
+            panel = block.b_panel(j - first, pc)
 
             def pack(j: Int = j, panel: ir.Value = panel) -> None:
-                columns = (j, (j + tile.cols).min(block.n))
-                self.pack(code, job, "b", panel, columns, (pc, kl), code.i64(0))
-                self.multiply(code, block.arguments(i, j, pc, kl, own, panel))
+                ends = (j, (j + tile.cols).min(block.n))
+                self.pack(code, job, "b", panel, ends, (pc, kl), code.i64(0))
+                self.multiply(code, block.arguments(i, j, pc, kl, a, panel))
 
             if self.copies and tile.masks:
                 with code.either(in_rows & (block.n - j >= tile.cols)) as (yes, no):
                     with yes:
                         source = block.source("b", j, pc)
-                        arguments = block.arguments(i, j, pc, kl, own, source)
+                        arguments = block.arguments(i, j, pc, kl, a, source)
                         code.call(packing(self.parts.kernels, "b"), job["b_rs"], panel, *arguments)
                     with no:
                         pack()
             else:
                 pack()
 
-    def _packing_rows(self, block: _Block, own: ir.Value, i: Int, pc: Int) -> None:
+    def _packing_rows(
+        self, block: _Block, own: ir.Value, i: Int, pc: Int, columns: tuple[Int, Int]
+    ) -> None:
         """The same where B is packed: the first tile packs the rows meanwhile."""
-        code, job, tile = block.code, block.job, self.tile
-        kl, end = (block.k - pc).min(block.kc), (i + tile.rows).min(block.m)
-        start = code.variable(I64, I64(0))
-
-        def pack() -> None:
-            self.pack(code, job, "a", own, (i, end), (pc, kl), code.i64(0))
-
+        code, job, tile, (first, last) = block.code, block.job, self.tile, columns
+        kl = (block.k - pc).min(block.kc)
+        start = code.variable(I64, first)
         if self.copies and tile.masks:
-            rs, cs, first_j = job["a_rs"], job["a_cs"], code.i64(0)
-            whole = (block.m - i >= tile.rows) & (block.n >= tile.cols)
+            rs, cs = job["a_rs"], job["a_cs"]
+            whole = (block.m - i >= tile.rows) & (block.n - first >= tile.cols)
             with code.either((rs.eq(1) | cs.eq(1)) & whole) as (yes, no):
                 with yes:
-                    a, b = block.source("a", i, pc), block.b_panel(first_j, pc)
-                    arguments = block.arguments(i, first_j, pc, kl, a, b)
+                    a, b = block.source("a", i, pc), block.b_panel(code.i64(0), pc)
+                    arguments = block.arguments(i, first, pc, kl, a, b)
                     with code.either(rs.eq(1)) as (lines, rows):
                         with lines:
                             code.call(packing(self.parts.kernels, "a"), cs, own, *arguments)
                         with rows:
                             code.call(packing_rows(self.parts.kernels), rs, own, *arguments)
-                    start.set(I64(tile.cols))
+                    start.set(first + tile.cols)
                 with no:
-                    pack()
+                    self._pack_rows(block, own, i, pc)
         else:
-            pack()
-        with code.range(Int(code, start.get()), block.n, tile.cols) as j:
-            self.multiply(code, block.arguments(i, j, pc, kl, own, block.b_panel(j, pc)))
+            self._pack_rows(block, own, i, pc)
+        self._row(block, own, i, pc, (first, Int(code, start.get()), last))
+
+    def _row(
+        self, block: _Block, a: ir.Value, i: Int, pc: Int, columns: tuple[Int, Int, Int]
+    ) -> None:
+        """Multiplies a packed panel of A with packed columns of B: of those from the first on, with
+        those from the second to before the last."""
+        first, start, last = columns
+        kl = (block.k - pc).min(block.kc)
+        with block.code.range(start, last, self.tile.cols) as j:
+            b = block.b_panel(j - first, pc)
+            self.multiply(block.code, block.arguments(i, j, pc, kl, a, b))
 
     def columns_task(self) -> ir.Function:
-        """Multiplies with their rows of A the panels of B of tasks [begin, end)."""
+        """Multiplies blocks of B's columns with parts of A's rows.
+
+        Each of the tasks [begin, end), as many as there are threads, packs the block whose part it
+        takes, unless it was the last one's, too: it stays in its core's cache.
+        """
         block = _Block(self, "columns_task")
-        code, job, tile = block.code, block.job, self.tile
-        mt, parts, b_rs = job["mt"], job["row_tiles"], job["b_rs"]
-        room = self.parts.panel_elements(tile.cols, block.kc)
-        own = code.call(self.parts.take, room * self.fmt.acc_bytes)
+        code, job, tile, size = block.code, block.job, self.tile, self.fmt.acc_bytes
+        nt, parts, tasks = job["nt"], job["row_tiles"], job["tasks"]
+        own = block.pb = code.call(self.parts.take, nt // tile.cols * job["pb_step"] * size)
+        room = self.parts.panel_elements(tile.rows, block.kc) if self.blocks else code.i64(0)
+        spare = code.call(self.parts.take, room * size)
         with code.range(code.args[1], code.args[2]) as t:
-            j, i0 = t // parts * tile.cols, t % parts * mt
-            i1 = (i0 + mt).min(block.m)
-            with code.range(0, block.k, block.kc) as pc:
-                kl, start = (block.k - pc).min(block.kc), code.variable(I64, i0)
-                whole = (i1 - i0 >= tile.rows) & (block.n - j >= tile.cols)
-                with code.either(whole) as (yes, no):
-                    with yes:
-                        b = block.source("b", j, pc)
-                        arguments = block.arguments(i0, j, pc, kl, block.a_panel(i0, pc), b)
-                        code.call(packing(self.parts.kernels, "b"), b_rs, own, *arguments)
-                        start.set(i0 + tile.rows)
-                    with no:
-                        columns = (j, (j + tile.cols).min(block.n))
-                        self.pack(code, job, "b", own, columns, (pc, kl), code.i64(0))
-                with code.range(Int(code, start.get()), i1, tile.rows) as i:
-                    ap = block.a_panel(i, pc)
-                    self.multiply(code, block.arguments(i, j, pc, kl, ap, own))
+            packed = code.variable(I64, I64(-1))
+            with code.loop() as (turn, done):
+                task, some = self._next(code, job, t.eq(0), tasks)
+                code.b.cbranch(some.value, turn, done)
+                code.b.position_at_end(turn)
+                part, panels = task % parts, block.m.ceil_div(tile.rows)
+                i0, i1 = (p * panels // parts * tile.rows for p in (part, part + 1))
+                j0, i1 = task // parts * nt, i1.min(block.m)
+                j1 = (j0 + nt).min(block.n)
+                fresh = Int(code, packed.get()).ne(j0)
+                with code.range(0, block.k, block.kc) as pc, code.range(i0, i1, tile.rows) as i:
+                    self._rows_of_block(block, (t, spare), i, pc, fresh & i.eq(i0), (j0, j1))
+                packed.set(j0)
+        code.call(self.parts.give, spare)
         return block.end(own)
+
+    def _rows_of_block(
+        self, block: _Block, thread: tuple[Int, ir.Value], i: Int, pc: Int, fresh: Bool,
+        columns: tuple[Int, Int],
+    ) -> None:  # fmt: skip
+        """Multiplies rows from i on with a block of columns, and packs what isn't packed: the block
+        if it is fresh, and the rows, to where others find them unless another thread does.
+
+        thread: its number, and its own room for rows
+        """
+        code, a, (number, spare) = block.code, block.a_panel(i, pc), thread
+        if self.blocks:
+            place, claim = (
+                code.at(block.job.pointer_at("states"), i // self.tile.rows, I64),
+                number + CLAIMED,
+            )
+            pair = code.b.cmpxchg(place, I64(0), claim.value, "acquire", "acquire")
+            old = Int(code, code.b.extract_value(pair, 0))
+            # What is packed along k in parts is ready with the last.
+            ready, mine = old.eq(READY), old.eq(0) | old.eq(claim)
+            a = (ready | mine).pick(a, spare)
+        with code.either(fresh) as (first, later):
+            with first:
+                if self.blocks:
+                    with code.when(~ready):
+                        self._pack_rows(block, a, i, pc)
+                self._packing_columns(block, a, i, pc, columns)
+            with later:
+                known = columns[0], columns[0], columns[1]
+                if self.blocks:
+                    with code.either(ready) as (yes, no):
+                        with yes:
+                            self._row(block, a, i, pc, known)
+                        with no:
+                            self._packing_rows(block, a, i, pc, columns)
+                else:
+                    self._row(block, a, i, pc, known)
+        if self.blocks:
+            with code.when(mine & (pc + block.kc >= block.k)):
+                code.b.atomic_rmw("xchg", place, I64(READY), "release")
 
 
 class _Block:
@@ -302,6 +382,10 @@ def _packing_rows(kernels: Kernels, name: str) -> ir.Function:
             code.copy_word(there, code.at(source, i, fmt.acc), fmt.bytes)
 
     def ahead(kk: Int) -> None:
+        if not kernels.target.follows_strides:
+            # Another core may have the panel's lines, from which they come late.
+            line = code.at(to, (kk + PANEL_AHEAD) * tile.rows, fmt.acc)
+            code.prefetch(line, write=True, first=True)
         row = kk % PIECE
         k0 = kk - row + PIECE
         with code.when((row < tile.rows) & (k0 < whole)):

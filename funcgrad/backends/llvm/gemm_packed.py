@@ -231,17 +231,21 @@ class Packed:
         # What is contiguous along panels is read in one go by packing all of it.
         in_rows = job["b_cs"].eq(1) & job["b_cols"].eq(0)
         several = (m > OWN_ROWS // tile.rows * tile.rows) | in_rows
+        job["lazy"] = 0
         own_rows, own_both, own_columns = self.own.sides(code, job, several, in_rows, no, ko)
         shared = several & ~own_columns & ~own_both
+        lazy = job["lazy"].ne(0)
+        mo = lazy.select(equal_parts(m, 2 * BLOCK_ROWS, tile.rows), mo)
         job["prepacked"] = (several & ~own_both).select(1, 0)
         # Tasks pack B in parts of k, and what packing writes behind the last one is a panel's, too.
-        behind = own_both.select(2 * tile.lanes, 0)
+        behind = (own_both | own_columns).select(2 * tile.lanes, 0)
         mo = own_rows.select(m, mo)
         pa_bytes = mo // tile.rows * room(tile.rows, ko) * size
         pb_bytes = no // tile.cols * room(tile.cols, ko) * size
-        pa = code.call(self.parts.take, own_rows.select(0, pa_bytes))
+        states = own_columns.select(mo // tile.rows * 8, 0)  # of its panels, behind A
+        pa = code.call(self.parts.take, own_rows.select(0, pa_bytes + states))
         pb = code.call(self.parts.take, shared.select(pb_bytes, 0))
-        job["pa"], job["pb"] = pa, pb
+        job["pa"], job["pb"], job["states"] = pa, pb, code.at(pa, pa_bytes, ir.IntType(8))
         # A tile whose sums are whole after one block of k is rounded while they are at hand.
         rounds = job["out"].ne(0) & (k <= ko) if self.parts.narrow else None
         if rounds is not None:
@@ -252,7 +256,7 @@ class Packed:
             for name, value in {"jc": jc, "ic": ic, "ko": kk, "nl": nl, "ml": ml, "kl": kl}.items():
                 job[name] = value
             job["pa_step"], job["pb_step"] = room(tile.rows, kl), room(tile.cols, kl + behind)
-            a_parts = own_rows.select(0, self._parts(code, job, "a", a_panels))
+            a_parts = (own_rows | lazy).select(0, self._parts(code, job, "a", a_panels))
             job["a_parts"] = a_parts
             # B's are there from the first rows on.
             fresh = shared & ic.eq(0)
@@ -283,14 +287,15 @@ class Packed:
             loop(tile_task, self._tiling(code, job, work, a_panels, b_panels, job["kl"], several))
 
         def by_columns() -> None:
-            loop(self.own.columns_task(), self.own.column_tasks(code, job, a_panels, b_panels))
+            self.own.column_tasks(code, job, a_panels, b_panels)
+            loop(self.own.columns_task(), self.parts.threads(code).min(job["tasks"]))
 
         if self.parts.narrow:
             by_tiles()
             return
+        job["taken"] = 0
         with code.either(own[0]) as (rows, other):
             with rows:
-                job["taken"] = 0
                 loop(self.own.rows_task(), self.parts.threads(code).min(a_panels))
             with other:
                 if not self.own.copies:

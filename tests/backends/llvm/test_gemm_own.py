@@ -24,6 +24,8 @@ SIZES = [
     (70, 1100, 90), (61, 531, 1100), (100, 2200, 40), (57, 600, 2300),
     # B beyond a core's second cache: of tall products, and of others that read it in place.
     (910, 601, 1025), (301, 509, 1009),
+    # More rows than are packed at a time for tasks of columns.
+    (2310, 523, 33),
 ]  # fmt: skip
 
 
@@ -67,6 +69,17 @@ def test_any_layout_and_number_of_threads(size, dtype):
             results.append(gemm(x, y))
             np.testing.assert_array_equal(results[-1], results[0])
         check(results[0], a, b)
+
+
+def test_rows_that_tasks_pack_for_each_other():
+    """Whoever comes first packs them, and who comes meanwhile packs them for itself."""
+    a, b = operands((61, 2200, 70), np.dtype("float32"), 4)
+    a, b = rows(a), rows(b)
+    pool.set_num_threads(1)
+    expected = gemm(a, b)
+    pool.set_num_threads(5)
+    for _ in range(100):
+        np.testing.assert_array_equal(gemm(a, b), expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
