@@ -20,7 +20,7 @@ from funcgrad.backends.builder import add_indices, scale_index
 from funcgrad.backends.loops import Const, Index, Operand
 from funcgrad.backends.lower_shape import inside_or
 from funcgrad.backends.lowered import lowered
-from funcgrad.backends.pull import Indices, Pull
+from funcgrad.backends.pull import Indices, Pull, Rule
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
 from funcgrad.ops.shape import rev_p
@@ -394,3 +394,6 @@ def _interleaved(flat: Any, joined: Atom, counts: list[int], shape: tuple[int, .
         return y
     return flat.add(slice_p, [y], ShapedArray(shape, dtype), start_indices=(0,) * rank,
                     limit_indices=shape, strides=None)  # fmt: skip
+
+
+RULES: dict[str, Rule] = {"patches": patches_rule, "windows": windows_rule}

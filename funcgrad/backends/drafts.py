@@ -13,15 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from funcgrad.backends.bands import banded, sliced_kernel
 from funcgrad.backends.fusion import Cluster, Entry, fuse
-from funcgrad.backends.joins import Place, alternating, join_p, place_pieces, places_of
 from funcgrad.backends.kernels import Written, write_cluster
 from funcgrad.backends.late import late
 from funcgrad.backends.loops import Kernel, kernel_text
-from funcgrad.backends.merges import merge
 from funcgrad.backends.normalize import normalize
-from funcgrad.backends.pads import join_pads
 from funcgrad.backends.program import (
     Comm,
     HostStep,
@@ -37,34 +33,44 @@ from funcgrad.backends.tensors import Block, Draft, Part, Tensor
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.ops.shape import concatenate_p, pad_p
 
 if TYPE_CHECKING:
     from funcgrad.backends import (
+        bands,
         depthwise,
         depthwise_last,
         draft_control,
         draft_steps,
         eliminations,
+        joins,
+        merges,
+        pads,
         scalar_loops,
         selections,
         special,
         updates,
     )
+    from funcgrad.backends.joins import Place
 else:
     (
+        bands,
         depthwise,
         depthwise_last,
         draft_control,
         draft_steps,
         eliminations,
+        joins,
+        merges,
+        pads,
         scalar_loops,
         selections,
         special,
         updates,
     ) = late(
         "funcgrad.backends",
-        *("depthwise", "depthwise_last", "draft_control", "draft_steps", "eliminations"),
-        *("scalar_loops", "selections", "special", "updates"),
+        *("bands", "depthwise", "depthwise_last", "draft_control", "draft_steps", "eliminations"),
+        *("joins", "merges", "pads", "scalar_loops", "selections", "special", "updates"),
     )
 
 # Ops that are none of elements, and the modules whose `WRITERS` write their kernels.
@@ -101,7 +107,7 @@ class Drafter:
 
     def block(self, jaxpr: Jaxpr, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Block:
         """The draft of a program on these inputs, its results for these destinations."""
-        return BlockDrafter(self, place_pieces(join_pads(normalize(jaxpr))), ins).draft(outs)
+        return BlockDrafter(self, _joined(normalize(jaxpr)), ins).draft(outs)
 
     def constant(self, literal: Literal) -> Tensor:
         """A literal in memory."""
@@ -144,8 +150,8 @@ class Drafter:
     ) -> Written:
         """The kernel of a cluster, written unless one just like it was."""
         wholes = {}
-        if not cluster.columns:
-            wholes = alternating((m.var for m in cluster.members if m.var in kept), places)
+        if places and not cluster.columns:
+            wholes = joins.alternating((m.var for m in cluster.members if m.var in kept), places)
         found = signature(cluster, inlined, kept, places, wholes)
         if found is None:
             return write_cluster(cluster, inlined, kept, places, wholes)
@@ -167,6 +173,15 @@ class Drafter:
         return self.loops - 1
 
 
+def _joined(jaxpr: Jaxpr) -> Jaxpr:
+    """The program with joins for what they repay: sums of pads, concatenations."""
+    if any(e.prim is pad_p for e in jaxpr.eqns):
+        jaxpr = pads.join_pads(jaxpr)
+    if any(e.prim is concatenate_p for e in jaxpr.eqns):
+        jaxpr = joins.place_pieces(jaxpr)
+    return jaxpr
+
+
 class BlockDrafter:
     """Drafts one block: the memory of its values, and its steps in order."""
 
@@ -174,17 +189,19 @@ class BlockDrafter:
         self.drafter = drafter
         self.jaxpr = jaxpr
         self.analysis = Analysis(jaxpr.eqns, jaxpr.outs)
-        joins = [e for e in jaxpr.eqns if e.prim is join_p]
+        joined = [e for e in jaxpr.eqns if e.prim.name == "join"]
         self.places: dict[Var, Place] = {
             self.analysis.alias(a): place  # type: ignore[misc]
-            for e in joins for a, place in zip(e.ins, places_of(e), strict=True)
+            for e in joined for a, place in zip(e.ins, joins.places_of(e), strict=True)
         }  # fmt: skip
         self.tensors: dict[Var, Tensor] = dict(zip(jaxpr.ins, ins, strict=True))
         self.drafts: list[Draft] = []
 
     def draft(self, outs: Sequence[Tensor]) -> Block:
         """The block, its results for these destinations."""
-        entries = merge(fuse(self.analysis), self.analysis)
+        entries = fuse(self.analysis)
+        if len(entries) > 1:
+            entries = merges.merge(entries, self.analysis)
         kept = self.kept(entries)
         for entry in entries:
             if isinstance(entry, Cluster):
@@ -196,7 +213,9 @@ class BlockDrafter:
             elif any(v.aval.size for v in entry.outs) or entry.prim.multiple or entry.prim.effect:
                 self.step(entry)
         values = [self.tensor(a) for a in self.jaxpr.outs]
-        drafts = banded(self.drafts, values, self.drafter.loop_number)
+        drafts = self.drafts
+        if any(d.product for d in drafts):
+            drafts = bands.banded(drafts, values, self.drafter.loop_number)
         return Block(drafts, list(zip(values, outs, strict=True)))
 
     def kept(self, entries: Sequence[Entry]) -> set[Var]:
@@ -262,7 +281,7 @@ class BlockDrafter:
         pairs = [(tensors[o], tensors[i]) for o, i in kernel.in_place]
         shared = self.drafter.shared
         self.add(reads, writes, lambda inner: [KernelStep(kernel, tuple(t.place for t in tensors))],
-                 in_place=pairs, sliced=lambda n: sliced_kernel(kernel, tensors, n, shared),
+                 in_place=pairs, sliced=lambda n: bands.sliced_kernel(kernel, tensors, n, shared),
                  **rest)  # fmt: skip
 
     def step(self, eqn: Eqn) -> None:

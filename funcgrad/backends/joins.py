@@ -107,8 +107,6 @@ def alternating(pieces: Iterable[Var], places: Mapping[Var, Place]) -> dict[Var,
 
 def place_pieces(jaxpr: Jaxpr) -> Jaxpr:
     """The program with joins for the concatenations that repay it: see the module's docstring."""
-    if not any(e.prim is concatenate_p for e in jaxpr.eqns):
-        return jaxpr
     placer = _Placer(jaxpr)
     for eqn in jaxpr.eqns:
         placer.add(eqn)

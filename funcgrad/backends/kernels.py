@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.collapse import collapse
 from funcgrad.backends.fusion import Cluster, same_point
-from funcgrad.backends.joins import Place
 from funcgrad.backends.levels import Member, Nest, arrange
 from funcgrad.backends.loops import Axis, Buffer, Const, Index, Kernel, Operand, Value
 from funcgrad.backends.lower import RULES, reduction
@@ -22,6 +22,9 @@ from funcgrad.backends.pull import Pull
 from funcgrad.backends.roots import Root, Summand, group
 from funcgrad.core.ir import Eqn, Var
 from funcgrad.core.record import Record
+
+if TYPE_CHECKING:
+    from funcgrad.backends.joins import Place
 
 
 class Written(Record, frozen=False):

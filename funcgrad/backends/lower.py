@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from funcgrad.backends import lower_index, lower_shape, lower_windows
-from funcgrad.backends.late import Late
-from funcgrad.backends.loops import Const
-from funcgrad.backends.pull import Rule
+from funcgrad.backends import lower_shape
+from funcgrad.backends.late import late
+from funcgrad.backends.loops import Const, Operand
+from funcgrad.backends.pull import Indices, Pull, Rule
 from funcgrad.backends.scalars import HALVES
 from funcgrad.core.ir import Eqn
 from funcgrad.ops.reduce import highest, lowest
 
 if TYPE_CHECKING:
-    from funcgrad.backends import convolution
+    from funcgrad.backends import convolution, lower_index, lower_windows
 else:
-    convolution = Late("funcgrad.backends.convolution")
+    convolution, lower_index, lower_windows = late(
+        "funcgrad.backends", "convolution", "lower_index", "lower_windows"
+    )
 
-RULES: dict[str, Rule] = {**lower_shape.RULES, **lower_index.RULES, **lower_windows.RULES}
-RULES |= {
-    "patches": lambda pull, eqn, at: convolution.patches_rule(pull, eqn, at),
-    "windows": lambda pull, eqn, at: convolution.windows_rule(pull, eqn, at),
+_OVER_WINDOWS = ("argmax", "argmin", "reduce_window_sum", "reduce_window_max", "reduce_window_min")
+# Ops that few programs have, and the modules whose `RULES` lower them.
+_RARE: dict[str, Any] = {
+    **dict.fromkeys(("dynamic_slice", "gather"), lower_index),
+    **dict.fromkeys(("patches", "windows"), convolution),
+    **dict.fromkeys(_OVER_WINDOWS, lower_windows),
 }
+
+
+def _rare(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
+    name = eqn.prim.name
+    return _RARE[name].RULES[name](pull, eqn, at)
+
+
+RULES: dict[str, Rule] = {**lower_shape.RULES, **dict.fromkeys(_RARE, _rare)}
 VIEWS = lower_shape.VIEWS | {"windows"}
 
 _COSTS = {"patches": 16, "pad": 3, "concatenate": 4, "dynamic_slice": 1, "gather": 4}
@@ -32,7 +44,7 @@ _COSTS = {"patches": 16, "pad": 3, "concatenate": 4, "dynamic_slice": 1, "gather
 def rule_cost(eqn: Eqn) -> int | None:
     """What an element costs by the op's rule, beside its operands."""
     name = eqn.prim.name
-    if name in lower_windows.RULES:
+    if name in _OVER_WINDOWS:
         return lower_windows.cost(eqn)
     if name == "concatenate":
         return 4 * len(eqn.ins)

@@ -14,8 +14,6 @@ from funcgrad.backends.equations import Equations
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.late import Late, late
-from funcgrad.backends.products import absorb_transposes, convolve, dot
-from funcgrad.backends.reductions import reduction
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.ops.sort import sort_p
 
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
         attention_joint,
         elements,
         panels,
+        products,
+        reductions,
         rows,
         running,
         scans,
@@ -33,10 +33,21 @@ if TYPE_CHECKING:
     from funcgrad.transforms import attention
 else:
     attention = Late("funcgrad.transforms.attention")
-    attention_joint, elements, panels, rows, running, scans, scatters, shuffles = late(
+    (
+        attention_joint,
+        elements,
+        panels,
+        products,
+        reductions,
+        rows,
+        running,
+        scans,
+        scatters,
+        shuffles,
+    ) = late(
         "funcgrad.backends",
-        *("attention_joint", "elements", "panels", "rows", "running", "scans", "scatters"),
-        "shuffles",
+        *("attention_joint", "elements", "panels", "products", "reductions", "rows"),
+        *("running", "scans", "scatters", "shuffles"),
     )
 
 # What only transformations and users care for.
@@ -117,19 +128,23 @@ def _special_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
     return scatters.single_scatter(flat, eqn, ins) or elements.element_scatter(flat, eqn, ins)
 
 
+def _reduction(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    return reductions.reduction(flat, eqn, ins)
+
+
 def _running(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     return running.running(flat, eqn, ins)
 
 
 _REWRITES = {
     **dict.fromkeys(("attention", "attention_tangent", "attention_backward"), _attention),
-    "dot_general": dot,
-    "conv_general_dilated": convolve,
+    "dot_general": lambda flat, eqn, ins: products.dot(flat, eqn, ins),
+    "conv_general_dilated": lambda flat, eqn, ins: products.convolve(flat, eqn, ins),
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),
     "scatter": _scatter,
     "scatter_add": _scatter,
     "scatter_mul": _scatter,
-    **dict.fromkeys(REDUCTIONS, reduction),
+    **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _running),
     **EXCHANGES,
 }
@@ -164,7 +179,9 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
                 eqn = shuffles.shuffle(eqn, used, made) or eqn
             used.update(a for a in eqn.ins if type(a) is Var)
             kept.append(eqn)
-    eqns: Sequence[Eqn] = absorb_transposes(kept[::-1], outs)
+    eqns: Sequence[Eqn] = kept[::-1]
+    if any(e.prim.name == "product" for e in eqns):
+        eqns = products.absorb_transposes(eqns, outs)
     if any(e.prim.name == "attention_backward" for e in eqns):
         eqns = attention_joint.join_attention(eqns, outs, _acts)
     return Jaxpr(ins, eqns, outs, jaxpr.names)

@@ -7,12 +7,14 @@ them, and for the others it is only told what its parameters stand for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from funcgrad.backends.fusion import Cluster
-from funcgrad.backends.joins import Place
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.core.primitive import exact_params
+
+if TYPE_CHECKING:
+    from funcgrad.backends.joins import Place
 
 
 def signature(

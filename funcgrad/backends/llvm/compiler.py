@@ -5,7 +5,8 @@ Loaded when something has to be compiled: what lies on disk is run without LLVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from funcgrad.backends.llvm.libllvm import Machine, Module
@@ -18,6 +19,10 @@ _FEW = ("AlwaysInliner", "SROA", "SimplifyCFG", "InstCombine")
 
 # The attribute of a function that has variants, weak_odr ones, for vectors.
 VARIANTS = '"vector-function-abi-variant"'
+
+# Machines that no thread uses just now. A new one works out what its processor can do, which takes
+# as long as the code of a small module.
+_idle: dict[tuple[Target, int], list[Machine]] = {}
 
 
 class InvalidIR(ValueError):
@@ -36,8 +41,7 @@ def compiled(target: Target, text: str, level: int, what: Callable[[Module], _T]
     >>> compiled(Target.host(), "define i32 @f() { ret i32 3 }", 3, lambda m: "@f" in str(m))
     True
     """
-    optimize = 3 if level else 0
-    with Machine(target.triple, target.cpu, target.features, optimize) as machine:
+    with _machine(target, 3 if level else 0) as machine:
         try:
             module = Module(text, machine)
         except ValueError as error:
@@ -52,3 +56,17 @@ def compiled(target: Target, text: str, level: int, what: Callable[[Module], _T]
             elif level:
                 module.tidy(*_FEW)
             return what(module)
+
+
+@contextmanager
+def _machine(target: Target, optimize: int) -> Iterator[Machine]:
+    """A machine of this thread alone, for the length of a `with`."""
+    idle = _idle.setdefault((target, optimize), [])
+    try:
+        machine = idle.pop()
+    except IndexError:
+        machine = Machine(target.triple, target.cpu, target.features, optimize)
+    try:
+        yield machine
+    finally:
+        idle.append(machine)

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 from funcgrad.backends.llvm.emit_schedule import (
     MOST_TASKS,
+    Piece,
     coefficient,
     cost,
     used_as_scalars,
 )
-from funcgrad.backends.llvm.emit_split import Piece
 from funcgrad.backends.loops import (
     Axis,
     Carry,

@@ -9,23 +9,25 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from funcgrad.backends.late import Late
+from funcgrad.backends.late import late
 from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.emit import emit
-from funcgrad.backends.llvm.emit_abreast import abreast
-from funcgrad.backends.llvm.emit_split import split
+from funcgrad.backends.llvm.emit_schedule import Piece
 from funcgrad.backends.llvm.emit_unroll import unrolled
 from funcgrad.backends.llvm.engine import HALF_CALLS, Engine, Library
 from funcgrad.backends.llvm.objects import digest
+from funcgrad.backends.llvm.target import Target
 from funcgrad.backends.llvm.together import Together, processors
-from funcgrad.backends.loops import Kernel, kernel_text
+from funcgrad.backends.loops import Buffer, Kernel, Loop, kernel_text
 from funcgrad.core import fork
 from funcgrad.core.record import Record
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import half_calls
+    from funcgrad.backends.llvm import emit_abreast, emit_split, half_calls
 else:
-    half_calls = Late("funcgrad.backends.llvm.half_calls")
+    emit_abreast, emit_split, half_calls = late(
+        "funcgrad.backends.llvm", "emit_abreast", "emit_split", "half_calls"
+    )
 
 MOST_TEXTS = 1024  # of kernels, so that what comes again isn't written again
 MODULE_KERNELS = 8  # what a module of its own costs is then spread over enough kernels
@@ -122,11 +124,10 @@ class KernelCache:
     def _write(self, kernel: Kernel, often: bool) -> _Written:
         if not kernel.points:
             return _Written(Native((), ()), {})
-        pieces, partials = split(unrolled(kernel))
-        calls, texts, tiny = [], {}, True
         target = self.engine.target
-        bits, l1 = target.vector_bits, target.caches.l1
-        for piece in [p for x in pieces for p in abreast(x, bits, l1)]:
+        pieces, partials = _pieces(unrolled(kernel), target)
+        calls, texts, tiny = [], {}, True
+        for piece in pieces:
             emitted = emit(piece.kernel, "KERNEL", piece.ranges, target, often)
             text = emitted.definitions.text([emitted.text])
             symbol = f"fg_k{digest(text)[:16]}"
@@ -141,6 +142,15 @@ class KernelCache:
         into.update(dict.fromkeys(texts, library))
         with self._lock:
             self._libraries.update(dict.fromkeys(texts, library))
+
+
+def _pieces(kernel: Kernel, target: Target) -> tuple[list[Piece], list[Buffer]]:
+    """The kernels that together do what this one does, and the partial results."""
+    if not any(isinstance(s, Loop) for s in kernel.body):
+        return [Piece(kernel, tuple(range(len(kernel.params))))], []
+    pieces, partials = emit_split.split(kernel)
+    bits, l1 = target.vector_bits, target.caches.l1
+    return [p for x in pieces for p in emit_abreast.abreast(x, bits, l1)], partials
 
 
 def _modules(texts: Mapping[str, str]) -> list[dict[str, str]]:

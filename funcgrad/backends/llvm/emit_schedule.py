@@ -28,7 +28,7 @@ from funcgrad.backends.loops import (
     While,
     walk,
 )
-from funcgrad.core.record import Record, replace
+from funcgrad.core.record import Record, fresh, replace
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm import emit_block, emit_transpose, vecmath
@@ -99,6 +99,15 @@ class Range(Record):
 
     axis: Value
     size: int
+
+
+class Piece(Record):
+    """A kernel, and for each of its parameters the number in those of the kernel that it was cut
+    from, after which partial results are counted."""
+
+    kernel: Kernel
+    params: tuple[int, ...]
+    ranges: dict[Loop, Range] = fresh(factory=dict)
 
 
 def schedule(

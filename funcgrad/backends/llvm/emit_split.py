@@ -18,6 +18,7 @@ from funcgrad.backends.llvm.emit_schedule import (
     MOST_TASKS,
     SERIAL_NS,
     TASK_NS,
+    Piece,
     Range,
     cost,
     schedule,
@@ -38,19 +39,9 @@ from funcgrad.backends.loops import (
     Value,
     walk,
 )
-from funcgrad.core.record import Record, fresh
 
 ENOUGH_TASKS = 8
 MOST_POINTS = 65_536
-
-
-class Piece(Record):
-    """A kernel, and for each of its parameters the number in those of the split kernel, after
-    which the partial results are counted."""
-
-    kernel: Kernel
-    params: tuple[int, ...]
-    ranges: dict[Loop, Range] = fresh(factory=dict)
 
 
 def split(kernel: Kernel) -> tuple[list[Piece], list[Buffer]]:

@@ -18,8 +18,8 @@ _HERE = __name__.rpartition(".")[0]
 _PACKAGE = _HERE.partition(".")[0]
 _FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), *[".."] * len(_HERE.split("."))))
 # What is imported as a module is loaded; imports for type checkers are indented.
-_IMPORT = re.compile(rf"^from ({_PACKAGE}[\w.]*) import (\([^)]*\)|.*)", re.M)
-_RENAMED = re.compile(r"#.*| as \w+")
+_IMPORT = rf"^from ({_PACKAGE}[\w.]*) import (\([^)]*\)|.*)"
+_RENAMED = r"#.*| as \w+"
 
 
 @functools.cache
@@ -65,12 +65,12 @@ def written_with(module: str) -> list[str]:
 def _imported(module: str) -> list[str]:
     """What a module imports of this package."""
     found = []
-    for name, given in _IMPORT.findall(_read(module).decode()):
+    for name, given in re.findall(_IMPORT, _read(module).decode(), re.M):
         path = _path(name)
         if path.endswith(".py"):
             found.append(name)
             continue
-        for part in re.findall(r"\w+", _RENAMED.sub("", given)):
+        for part in re.findall(r"\w+", re.sub(_RENAMED, "", given)):
             inside = os.path.exists(_path(f"{name}.{part}"))
             found.append(f"{name}.{part}" if inside else name)
     return found
