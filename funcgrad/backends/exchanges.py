@@ -18,7 +18,6 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.backends.equations import Equations
 from funcgrad.backends.lowered import lowered
-from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
 from funcgrad.core.primitive import Primitive
@@ -199,8 +198,3 @@ REWRITES: dict[str, Callable] = {
     "collective_start": _start,
     "collective_done": lambda flat, eqn, ins: ins[0],
 }
-
-
-def axes_key() -> tuple:
-    """What the rewriting of collectives depends on beside the program."""
-    return tuple(context.current().axes.items())

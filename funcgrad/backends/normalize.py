@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from funcgrad.backends.equations import Equations
-from funcgrad.backends.exchanges import REWRITES as EXCHANGES
-from funcgrad.backends.exchanges import axes_key
 from funcgrad.backends.late import Late, late
+from funcgrad.core import context
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.ops.sort import sort_p
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from funcgrad.backends import (
         attention_joint,
         elements,
+        exchanges,
         panels,
         products,
         reductions,
@@ -36,6 +36,7 @@ else:
     (
         attention_joint,
         elements,
+        exchanges,
         panels,
         products,
         reductions,
@@ -46,14 +47,19 @@ else:
         shuffles,
     ) = late(
         "funcgrad.backends",
-        *("attention_joint", "elements", "panels", "products", "reductions", "rows"),
-        *("running", "scans", "scatters", "shuffles"),
+        *("attention_joint", "elements", "exchanges", "panels", "products", "reductions"),
+        *("rows", "running", "scans", "scatters", "shuffles"),
     )
 
 # What only transformations and users care for.
 IDENTITIES = frozenset({"name", "optimization_barrier", "stop_gradient"})
 CALLS = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "checkpoint"})
 REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", "and", "or", "xor"))
+COLLECTIVES = (
+    *("psum", "psum_invariant", "pvary", "assume_invariant", "pmax", "pmin", "all_gather"),
+    *("psum_scatter", "all_to_all", "ppermute", "axis_index"),
+    *("collective_start", "collective_done"),
+)
 # Attention of fewer queries or keys fills no register tiles: 16 take twice the time of the formula,
 # 32 less (one core).
 FEW_PLACES = 32
@@ -128,6 +134,10 @@ def _special_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
     return scatters.single_scatter(flat, eqn, ins) or elements.element_scatter(flat, eqn, ins)
 
 
+def _collective(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
+    return exchanges.REWRITES[eqn.prim.name](flat, eqn, ins)
+
+
 def _reduction(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     return reductions.reduction(flat, eqn, ins)
 
@@ -146,7 +156,7 @@ _REWRITES = {
     "scatter_mul": _scatter,
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _running),
-    **EXCHANGES,
+    **dict.fromkeys(COLLECTIVES, _collective),
 }
 
 
@@ -161,7 +171,9 @@ def normalize(jaxpr: Jaxpr) -> Jaxpr:
     ... )
     (['jit'], ['add'])
     """
-    return jaxpr.derive(("normalized", axes_key()), lambda: _normalize(jaxpr))
+    # The rewriting of collectives depends on the axes' sizes.
+    axes = tuple(context.current().axes.items())
+    return jaxpr.derive(("normalized", axes), lambda: _normalize(jaxpr))
 
 
 def _normalize(jaxpr: Jaxpr) -> Jaxpr:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
+from funcgrad.backends import convolution, lower, lower_index, lower_windows
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import FuncgradError
@@ -231,3 +232,9 @@ def test_complex_runs_on_the_host():
         return [mul.bind(x, x), reshape_p.bind(x, new_sizes=(6,)), sum_p.bind(x, axes=(0,))]
 
     check(fun, (floats(2, 3) + 1j * floats(2, 3, seed=1)).astype(np.complex64))
+
+
+@pytest.mark.parametrize("module", [convolution, lower_index, lower_windows])
+def test_rules_of_rare_ops_are_found_in_their_modules(module):
+    found = {name for name, late in lower._RARE.items() if late.RULES is module.RULES}
+    assert found == set(module.RULES)

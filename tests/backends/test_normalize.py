@@ -2,7 +2,7 @@
 
 import funcgrad as fg
 from funcgrad import lax
-from funcgrad.backends import normalize, running
+from funcgrad.backends import exchanges, normalize, running
 
 
 def test_running_sums_are_rewritten():
@@ -22,3 +22,7 @@ def test_what_only_transformations_care_for_is_gone():
     kept, more = fg.jit(f)(x)
     assert (kept == x).all()
     assert (more == 2).all()
+
+
+def test_collectives_are_rewritten():
+    assert set(normalize.COLLECTIVES) == set(exchanges.REWRITES)

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, RANK
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit_text import Definitions, Function
@@ -37,8 +36,10 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
+    from funcgrad.backends import exchanges
     from funcgrad.backends.llvm import attention, copies, gemm_steps, routines
 else:
+    exchanges = Late("funcgrad.backends.exchanges")
     attention = Late("funcgrad.backends.llvm.attention")
     copies = Late("funcgrad.backends.llvm.copies")
     gemm_steps = Late("funcgrad.backends.llvm.gemm_steps")
@@ -343,19 +344,19 @@ class _Host:
     def exchange(self, s: ExchangeStep) -> None:
         number, self.exchange_count = self.exchange_count, self.exchange_count + 1
         known = {
-            "kind": ("i64", str(KINDS.index(s.kind))),
-            "op": ("i64", str(OPS.index(s.op))),
-            "dtype": ("i64", str(DTYPES.index(s.dtype))),
+            "kind": ("i64", str(exchanges.KINDS.index(s.kind))),
+            "op": ("i64", str(exchanges.OPS.index(s.op))),
+            "dtype": ("i64", str(exchanges.DTYPES.index(s.dtype))),
             "width": ("i64", str(s.dtype.itemsize)),
             "count": ("i64", str(s.count)),
             "source": ("ptr", self.address(s.source)),
             "to": ("ptr", self.address(s.to)),
             "perm": ("ptr", self.permutation(s) if s.perm else "null"),
         }
-        place = self.slot("exchange", len(DESCRIPTOR))
-        self.put(place, [known[w] for w in DESCRIPTOR])
+        place = self.slot("exchange", len(exchanges.DESCRIPTOR))
+        self.put(place, [known[w] for w in exchanges.DESCRIPTOR])
         context = self.word("%comms", s.comm, "ptr")
-        function = self.word(context, KINDS.index(s.kind), "ptr")
+        function = self.word(context, exchanges.KINDS.index(s.kind), "ptr")
         status = self.f.let(f"call i32 {function}(ptr {context}, ptr {place})")
         failed = self.f.let(f"icmp ne i32 {status}, 0")
         stop, after = self.f.name("stop"), self.f.name("after")
@@ -374,7 +375,7 @@ class _Host:
         return name
 
     def lane(self, s: LaneStep) -> None:
-        rank = self.word(self.word("%comms", s.comm, "ptr"), RANK, "i64")
+        rank = self.word(self.word("%comms", s.comm, "ptr"), exchanges.RANK, "i64")
         self.f.do(f"store i32 {self.f.let(f'trunc i64 {rank} to i32')}, ptr {self.address(s.to)}")
 
     def word(self, base: str, i: int, kind: str) -> str:

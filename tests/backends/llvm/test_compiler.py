@@ -49,7 +49,8 @@ def test_threads_have_a_machine_each():
         return module.code()
 
     text = "define i32 @g() { ret i32 5 }"
-    assert compiler.compiled(GENERIC, text, 1, nested) and held
+    assert compiler.compiled(GENERIC, text, 1, nested)
+    assert held
     assert [len(idle) for idle in compiler._idle.values()] == [2]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda i: code(i % 3), range(60)))
