@@ -237,10 +237,11 @@ class Packed:
         lazy = job["lazy"].ne(0)
         mo = lazy.select(equal_parts(m, 2 * BLOCK_ROWS, tile.rows), mo)
         job["prepacked"] = (several & ~own_both).select(1, 0)
-        # Tasks pack B in parts of k, and what packing writes behind the last one is a panel's, too.
+        # Tasks pack in parts of k, and what packing writes behind the last one is a panel's, too.
         behind = (own_both | own_columns).select(2 * tile.lanes, 0)
+        behind_a = lazy.select(2 * tile.lanes, 0)
         mo = own_rows.select(m, mo)
-        pa_bytes = mo // tile.rows * room(tile.rows, ko) * size
+        pa_bytes = mo // tile.rows * room(tile.rows, ko + behind_a) * size
         pb_bytes = no // tile.cols * room(tile.cols, ko) * size
         states = own_columns.select(mo // tile.rows * 8, 0)  # of its panels, behind A
         pa = code.call(self.parts.take, own_rows.select(0, pa_bytes + states))
@@ -255,7 +256,8 @@ class Packed:
             a_panels, b_panels = ml.ceil_div(tile.rows), nl.ceil_div(tile.cols)
             for name, value in {"jc": jc, "ic": ic, "ko": kk, "nl": nl, "ml": ml, "kl": kl}.items():
                 job[name] = value
-            job["pa_step"], job["pb_step"] = room(tile.rows, kl), room(tile.cols, kl + behind)
+            job["pa_step"] = room(tile.rows, kl + behind_a)
+            job["pb_step"] = room(tile.cols, kl + behind)
             a_parts = (own_rows | lazy).select(0, self._parts(code, job, "a", a_panels))
             job["a_parts"] = a_parts
             # B's are there from the first rows on.

@@ -26,6 +26,8 @@ SIZES = [
     (910, 601, 1025), (301, 509, 1009),
     # More rows than are packed at a time for tasks of columns.
     (2310, 523, 33),
+    # Several panels of A to a part, packed in two steps along k that aren't whole vectors.
+    (300, 590, 1030),
 ]  # fmt: skip
 
 
