@@ -6,8 +6,8 @@ import pytest
 import funcgrad as fg
 from funcgrad import lax
 from funcgrad.backends import running
-from funcgrad.backends.running import OPS
-from tests.backends.checks import check, floats, program
+from funcgrad.backends.running import OPS, running_p
+from tests.backends.checks import check, floats, integers, program
 
 BOTH = pytest.mark.parametrize("reverse", [False, True])
 
@@ -47,6 +47,28 @@ def test_nan_reaches_all_later_parts(rng):
         got = np.asarray(fg.jit(lambda x, op=op: op(x, axis=1))(x))
         wanted = ufunc.accumulate(x, axis=1)
         np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["add", "multiply", "maximum", "minimum"])
+def test_sums_that_begin_with_others(how, reverse):
+    """What kernels do is what the rule for NumPy says, and that what is said here."""
+    along = getattr(np, how).accumulate
+    for x, before in (
+        (1 + floats(3, 9) / 8, floats(3, seed=1)),
+        (floats(2, 4, 40), np.array([[1, np.inf, -np.inf, np.nan], [0, 2, -2, 3]], np.float32)),
+        (floats(8, 33, dtype="float16"), floats(8, seed=1)),
+        (integers(4, 50, dtype="int8"), integers(4, seed=1, dtype="int8")),
+    ):
+        axis = x.ndim - 1
+        params = {"how": how, "axis": axis, "reverse": reverse}
+        check(lambda x, y, params=params: [running_p.bind(x, y, **params)], x, before)
+        with np.errstate(over="ignore", invalid="ignore"):
+            got = running_p.impl(np, x, before, **params)
+            ends = [before[..., None], (x[..., ::-1] if reverse else x).astype(before.dtype)]
+            wanted = along(np.concatenate(ends, -1), axis=axis, dtype=before.dtype)[..., 1:]
+        wanted = wanted[..., ::-1] if reverse else wanted
+        np.testing.assert_array_equal(got, wanted.astype(x.dtype))
 
 
 def test_many_or_odd_rows_stay_whole():
