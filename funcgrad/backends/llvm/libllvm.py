@@ -182,6 +182,8 @@ class Machine:
 class Module:
     """A module in a context of its own, for a machine; used by one thread, in a `with`.
 
+    machine: may become another one of the same processor, whose code it then is
+
     Raises ValueError for a text that LLVM doesn't parse, or doesn't find valid.
 
     >>> with Machine(*host()[:2], "", 0) as machine, Module("@x = global i32 3", machine) as m:
@@ -191,7 +193,7 @@ class Module:
 
     def __init__(self, text: str, machine: Machine):
         lib, error = _lib(), _Text()
-        self._machine = machine
+        self.machine = machine
         self._context = lib.ContextCreate(True)
         self._as_parameter_ = lib.ParseAssembly(self._context, text.encode(), error)
         if not self._as_parameter_:
@@ -220,7 +222,7 @@ class Module:
         tuning = lib.CreatePipelineTuningOptions()
         for name in ("LoopVectorization", "SLPVectorization", "LoopInterleaving", "LoopUnrolling"):
             getattr(lib, f"PTOSet{name}")(tuning, vectorize)
-        builder = lib.CreatePassBuilder(self._machine, tuning)
+        builder = lib.CreatePassBuilder(self.machine, tuning)
         self._run(lib.buildPerModuleDefaultPipeline(builder, level, 0), builder)
         lib.DisposePassBuilder(builder)
         lib.DisposePipelineTuningOptions(tuning)
@@ -229,7 +231,7 @@ class Module:
         """Some passes by their names, in order."""
         lib = _lib()
         tuning = lib.CreatePipelineTuningOptions()
-        builder = lib.CreatePassBuilder(self._machine, tuning)
+        builder = lib.CreatePassBuilder(self.machine, tuning)
         manager = lib.CreateNewModulePassManager()
         for name in passes:
             getattr(lib, f"module_Add{name}Pass")(manager)
@@ -244,7 +246,7 @@ class Module:
     def code(self, assembly: bool = False) -> bytes:
         """Object code, or the text of an assembler."""
         lib, error = _lib(), _Text()
-        buffer = lib.TargetMachineEmitToMemory(self._machine, self, not assembly, error)
+        buffer = lib.TargetMachineEmitToMemory(self.machine, self, not assembly, error)
         if not buffer:
             raise RuntimeError(f"LLVM cannot emit an object: {error.take()}")
         code = ctypes.string_at(lib.GetBufferStart(buffer), lib.GetBufferSize(buffer))

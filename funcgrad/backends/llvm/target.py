@@ -32,6 +32,9 @@ LEVELS = {
     "x86-64-v4": ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
 }
 
+# How features end that stand for vectors of 512 bits alone, as others go wrong (see `_sound`).
+NO_SHORT = ",-avx512vl"
+
 # Bytes that one program may hope for of a third cache that dozens of cores share.
 MESH_BYTES = 1 << 25
 
@@ -252,6 +255,7 @@ def _sound(features: dict[str, bool]) -> str:
         # LLVM 22 folds the extraction of sign masks of short vectors to instructions that can't
         # name the upper 16 registers, which then read others (llvm-project issue 191304).
         # Without this feature, short vectors stay out of those. Last: what implies it goes too.
+        # Code that reads or writes parts of short vectors needs it (`compiler.compiled`).
         del features["avx512vl"]
-        last = ",-avx512vl"
+        last = NO_SHORT
     return ",".join(f"{'+' if has else '-'}{f}" for f, has in sorted(features.items())) + last

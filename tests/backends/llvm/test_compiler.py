@@ -56,3 +56,24 @@ def test_threads_have_a_machine_each():
         found = list(pool.map(lambda i: code(i % 3), range(60)))
     assert len(set(found)) == 3
     assert len(compiler._idle[GENERIC, 3]) <= 6
+
+
+MASKED = """
+declare void @llvm.masked.store.v{n}f32.p0(<{n} x float>, ptr, i32, <{n} x i1>)
+define void @f(<{n} x float> %x, <{n} x i1> %m, ptr %to) {{
+  call void @llvm.masked.store.v{n}f32.p0(<{n} x float> %x, ptr %to, i32 4, <{n} x i1> %m)
+  {rest}
+  ret void
+}}
+"""
+TAKEN = "%bits = bitcast <8 x i1> %m to i8\n store i8 %bits, ptr %to"
+
+
+@pytest.mark.parametrize(("n", "rest", "signs"), [(16, "", "-"), (8, "", "+-"), (8, TAKEN, "-")])
+def test_parts_of_short_vectors_are_code_with_these_if_masks_stay_masks(n, rest, signs):
+    if not Target.host().triple.startswith("x86_64"):
+        pytest.skip("of x86-64")
+    target = Target("x86_64-unknown-linux-gnu", "x86-64", "+avx512bw,+avx512dq,-avx512vl")
+    text = MASKED.format(n=n, rest=rest)
+    assert compiler.compiled(target, text, 3, lambda module: module.code())
+    assert sorted(t.features[-9] for t, _ in compiler._idle) == sorted(signs)
