@@ -151,7 +151,9 @@ class Drafter:
         """The kernel of a cluster, written unless one just like it was."""
         wholes = {}
         if places and not cluster.columns:
-            wholes = joins.alternating((m.var for m in cluster.members if m.var in kept), places)
+            formulas = inlined | {m.var: m.eqn for m in cluster.members}
+            pieces = [m.var for m in cluster.members if m.var in kept]
+            wholes = joins.alternating(pieces, places, formulas)
         found = signature(cluster, inlined, kept, places, wholes)
         if found is None:
             return write_cluster(cluster, inlined, kept, places, wholes)

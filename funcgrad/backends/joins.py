@@ -93,16 +93,35 @@ def places_of(join: Eqn) -> list[Place]:
     return places
 
 
-def alternating(pieces: Iterable[Var], places: Mapping[Var, Place]) -> dict[Var, Var]:
+def alternating(
+    pieces: Iterable[Var], places: Mapping[Var, Place], formulas: Mapping[Var, Eqn]
+) -> dict[Var, Var]:
     """For pieces of single elements, all of which are given: what they are pieces of.
 
-    A kernel that computes them all stores whole vectors of it.
+    A kernel that computes them all, by these formulas, stores whole vectors of it. Not where bytes
+    or integers may say what is chosen: LLVM ends the process on two vectors that such masks have
+    chosen, put together as one (version 21, AVX-512).
     """
     found: dict[Var, list[Var]] = {}
     for v in pieces:
         if v in places and places[v].width == 1 < places[v].rows:
             found.setdefault(places[v].whole, []).append(v)
-    return {v: whole for whole, vs in found.items() if len(vs) == places[vs[0]].step for v in vs}
+    whole = {w: vs for w, vs in found.items() if len(vs) == places[vs[0]].step}
+    return {v: w for w, vs in whole.items() if _of_floats(vs, formulas) for v in vs}
+
+
+def _of_floats(values: Sequence[Var], formulas: Mapping[Var, Eqn]) -> bool:
+    """Whether values are computed of nothing but floats, and what these decide."""
+    seen, stack = set(values), list(values)
+    while stack:
+        v = stack.pop()
+        eqn, kind = formulas.get(v), v.aval.dtype.kind
+        if kind in "iu" or kind == "b" and (eqn is None or not eqn.ins):
+            return False
+        inner = {a for a in (eqn.ins if eqn else ()) if type(a) is Var} - seen
+        seen |= inner
+        stack += inner
+    return True
 
 
 def place_pieces(jaxpr: Jaxpr) -> Jaxpr:

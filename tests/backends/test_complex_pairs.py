@@ -130,6 +130,16 @@ def test_donated_arguments():
     np.testing.assert_allclose(fg.jit(lambda z: z * 2, donate_argnums=0)(z), wanted)
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("n", [11, 25, 100])
+def test_masks_from_memory_choose(n, dtype):
+    """LLVM ends the process on vectors that such masks have chosen, if pairs are made of them."""
+    z, w, mask = numbers(n, dtype=dtype), numbers(n, seed=1, dtype=dtype), np.arange(n) % 3 > 0
+    jitted(lambda m, z, w: fnp.where(m, z * 2, w.conj()), mask, z, w)
+    jitted(lambda m, z, w: fnp.where(m, z / w, z), mask, z, w)
+    jitted(lambda m, z: fnp.where(m > 0, z * z, fnp.nan_to_num(z)), mask.astype("int32"), z)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_any_number_of_threads_gives_the_same_bits(threads):
     z = numbers(300, 700)
