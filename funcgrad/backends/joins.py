@@ -116,7 +116,7 @@ def _of_floats(values: Sequence[Var], formulas: Mapping[Var, Eqn]) -> bool:
     while stack:
         v = stack.pop()
         eqn, kind = formulas.get(v), v.aval.dtype.kind
-        if kind in "iu" or kind == "b" and (eqn is None or not eqn.ins):
+        if kind in "iu" or (kind == "b" and (eqn is None or not eqn.ins)):
             return False
         inner = {a for a in (eqn.ins if eqn else ()) if type(a) is Var} - seen
         seen |= inner
