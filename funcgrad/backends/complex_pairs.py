@@ -186,6 +186,8 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
         return [_Pair(moved)]
     if name in BY_PARTS:
         return _by_parts(eqn, ins)
+    if name == "sort" and not any(map(_is_complex, eqn.ins[: params["num_keys"]])):
+        return _sort(eqn, ins)
     if name == "fft" and len(params["fft_lengths"]) > 1:
         return [_fft(*ins, **params)]
     if name == "dot_general":
@@ -228,6 +230,16 @@ def _by_parts(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     return [
         _Pair(parts=Parts(*both)) if _is_complex(v) else both[0]
         for v, both in zip(eqn.outs, zip(*sides, strict=True), strict=True)
+    ]
+
+
+def _sort(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
+    """Complex numbers that go with keys, as two arrays that do."""
+    flat = [v for x in ins for v in (x.parts if type(x) is _Pair else (x,))]
+    rest = iter(eqn.prim.bind(*flat, **eqn.params))
+    return [
+        _Pair(parts=Parts(next(rest), next(rest))) if _is_complex(v) else next(rest)
+        for v in eqn.outs
     ]
 
 

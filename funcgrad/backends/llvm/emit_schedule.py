@@ -288,8 +288,9 @@ def _step_cost(a: Access, axis: Value, size: int) -> float:
     step = abs(coefficient(a.index, axis))
     if step == 0:
         return a.weight * (8 if a.store else 0)
-    # By the lines of memory that it touches; what lies a line apart costs no more.
-    return a.weight * (1 if step == 1 else min(step, 8) * (2 if a.store else 1))
+    if step <= 2:  # pairs are taken apart, and put together, in registers
+        return a.weight * (1 if step == 1 else 4 if a.store else 2)
+    return a.weight * (16 if a.store else 8)
 
 
 def _block_axis(axes: Sequence[Axis], found: Sequence[Access]) -> Value | None:

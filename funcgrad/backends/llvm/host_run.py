@@ -55,7 +55,7 @@ def _parts(step: HostStep) -> int:
     # What runs on complex views of pairs names itself in its parameters.
     prim, params = step.params.get("prim", step.prim), step.params.get("params", step.params)
     shape = step.ins[0].aval.shape if step.ins else ()
-    if step.params.get("pairs", (False,))[0]:
+    if any(step.params.get("pairs", ())[:1]):
         shape = shape[:-1]
     if prim.name == "fft":
         worth = len(shape) > len(params["fft_lengths"]) and math.prod(shape) >= _TRANSFORMED_FROM
