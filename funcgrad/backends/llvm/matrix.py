@@ -17,6 +17,7 @@ from funcgrad.backends.llvm.matrix_eigen import emit_eigh, emit_eigvalsh
 from funcgrad.backends.llvm.matrix_lu import emit_lu
 from funcgrad.backends.llvm.matrix_parts import Matrices
 from funcgrad.backends.llvm.matrix_qr import emit_qr
+from funcgrad.backends.llvm.matrix_qr_blocks import emit_qr_blocks
 from funcgrad.backends.llvm.matrix_solve import emit_cholesky, emit_solve
 from funcgrad.backends.llvm.sources import generator
 
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
 _DTYPES = ("float32", "float64")
 _EMIT = {
-    "lu": emit_lu, "cholesky": emit_cholesky, "qr": emit_qr, "solve": emit_solve,
-    "eigh": emit_eigh, "eigvalsh": emit_eigvalsh,
+    "lu": emit_lu, "cholesky": emit_cholesky, "qr": emit_qr, "qr_blocks": emit_qr_blocks,
+    "solve": emit_solve, "eigh": emit_eigh, "eigvalsh": emit_eigvalsh,
 }  # fmt: skip
-_MULTIPLY = {"lu", "cholesky", "solve"}
+_MULTIPLY = {"lu", "cholesky", "qr_blocks", "solve"}
+# Larger ones are faster by blocks.
+_MOST_QR = 32
 # The host's products of blocks are faster for larger ones.
-_MOST_QR = 96
 _MOST_EIGH = {"float32": 2048, "float64": 512}
 
 
@@ -50,10 +52,9 @@ def cholesky_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
 def qr_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
     """The same for a step of `qr`."""
     *lead, m, n = step.ins[0].aval.shape
-    if max(m, n) > _MOST_QR:
-        return None
     columns = m if step.params["full_matrices"] else min(m, n)
-    return _call("qr", step, (math.prod(lead), m, n, columns))
+    what = "qr" if max(m, n) <= _MOST_QR else "qr_blocks"
+    return _call(what, step, (math.prod(lead), m, n, columns))
 
 
 def eigh_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:

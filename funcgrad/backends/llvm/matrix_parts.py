@@ -78,10 +78,13 @@ class Matrices:
             self.module, f"fg_gemm_{self.dtype}_{self.dtype}", ir.FunctionType(VOID, [PTR])
         )
 
-    def add_product(self, code: Code, sizes: Sequence[Int], a: tuple, b: tuple, c: tuple) -> None:
-        """c += a b for (pointer, row stride, column stride) each, and sizes m, n, k."""
+    def add_product(
+        self, code: Code, sizes: Sequence[Int], a: tuple, b: tuple, c: tuple, add: bool = True
+    ) -> None:
+        """c += a b for (pointer, row stride, column stride) each, and sizes m, n, k; c = a b where
+        there is nothing to add to."""
         call = Record(code, CALL, code.variable(I64, count=len(CALL)).slot)
-        words = dict.fromkeys(CALL, 0) | {"batch0": 1, "batch1": 1, "add": 1}
+        words = dict.fromkeys(CALL, 0) | {"batch0": 1, "batch1": 1, "add": int(add)}
         for name, value in words.items():
             call[name] = value
         for name, size in zip("mnk", sizes, strict=True):

@@ -190,10 +190,110 @@ def dtypes_scale(dtype):
     return np.array(1e25 if dtype == "float32" else 1e200, dtype)
 
 
-def test_large_qr_is_the_hosts(rng):
-    a = rng.standard_normal((200, 120)).astype(np.float32)
-    planned = program(lambda a: lax.linalg.qr(a), a)[2]
-    assert [s.prim.name for s in host_steps(planned.steps)] == ["qr"]
+def factors(a, full):
+    """Q and R of a compiled function, checked by what they are."""
+    q, r = run(lambda x: lax.linalg.qr(x, full_matrices=full), a)
+    m, n, dtype = *a.shape[-2:], a.dtype
+    columns = m if full else min(m, n)
+    assert (q.shape, r.shape) == ((*a.shape[:-2], m, columns), (*a.shape[:-2], columns, n))
+    assert q.dtype == r.dtype == dtype
+    limit = np.finfo(dtype).eps * max(m, n)
+    q, r, a = (x.astype(np.longdouble) for x in (q, r, a))
+    assert np.abs(q.swapaxes(-1, -2) @ q - np.eye(columns)).max() <= limit
+    # Each column is right for its own size.
+    size = np.abs(a).max(-2, keepdims=True)
+    size[size == 0] = 1
+    assert (np.abs(q @ (r / size) - a / size) <= limit * m**0.5).all()
+    assert not np.tril(r, -1).any()
+    return q.astype(dtype), r.astype(dtype)
+
+
+@dtypes
+@pytest.mark.parametrize(
+    "shape",
+    [(33, 1), (1, 40), (40, 15), (33, 33), (50, 16), (64, 64), (65, 17), (17, 65), (32, 100),
+     (130, 97), (97, 130), (49, 112), (3, 70, 70), (2, 2, 90, 40), (700, 33)],
+)  # fmt: skip
+@pytest.mark.parametrize("full", [False, True])
+def test_large_qr(shape, full, dtype, rng):
+    pool.set_num_threads(1 + shape[-1] % 3)
+    a = rng.standard_normal(shape).astype(dtype)
+    q, r = factors(a, full)
+    wanted = np.linalg.qr(a.astype(np.float64), "complete" if full else "reduced")
+    near(r, wanted[1].astype(dtype), dtype)
+    few = min(shape[-2:]) // 2 or 1  # those after depend on R's last rows, which may be small
+    near(q[..., :few], wanted[0].astype(dtype)[..., :few], dtype)
+
+
+@dtypes
+def test_large_qr_of_special_matrices(dtype, rng):
+    a = rng.standard_normal((90, 70)).astype(dtype)
+    grades = 10.0 ** -(np.arange(90) * 0.4)
+    info = np.finfo(dtype)
+    gone = a.copy()
+    gone[:, [0, 20, 69]] = 0
+    twice = a.copy()
+    twice[:, 35:] = a[:, :35]
+    small = a.copy()
+    small[1:, 0] *= 1e-30
+    for x in (
+        gone,
+        twice,
+        small,
+        np.zeros_like(a),
+        np.ones_like(a),
+        -np.eye(90, 70),
+        np.triu(a),
+        a * grades[:, None],
+        a * grades[:70],
+        np.outer(np.ones(90), a[0]),
+        np.clip(a, -8, 8) / 8 * (info.max / 1024),
+        a * dtypes_scale(dtype),
+        a / dtypes_scale(dtype),
+    ):
+        x = x.astype(dtype)
+        for matrix in (x, np.ascontiguousarray(x.T)):
+            factors(matrix, False)
+    # A column that is done already keeps its sign, as LAPACK has it; any other takes the opposite.
+    for x in (-np.eye(90, 70), np.triu(a), small):
+        got, wanted = (np.diag(np.asarray(r)) for r in (factors(x.astype(dtype), False)[1],
+                                                        np.linalg.qr(x, "r")))  # fmt: skip
+        np.testing.assert_array_equal(np.sign(got), np.sign(wanted))
+
+
+@dtypes
+def test_large_qr_of_what_is_not_finite(dtype, rng):
+    a = rng.standard_normal((80, 60)).astype(dtype)
+    whole = factors(a, False)[1]
+    for bad in (np.nan, np.inf):
+        a[50, 40] = bad
+        q, r = run(lambda x: lax.linalg.qr(x, full_matrices=False), a)
+        assert np.isnan(q).any()
+        assert np.isnan(r[40:, 40:][np.triu_indices(20)]).all()
+        near(r[:, :32], whole[:, :32], dtype)  # the columns before its block know nothing of it
+
+
+@dtypes
+def test_large_qr_does_not_depend_on_threads(dtype, rng):
+    for shape in ((300, 200), (3000, 40), (60, 500)):
+        a, found = rng.standard_normal(shape).astype(dtype), []
+        for threads in (1, 2, 3):
+            pool.set_num_threads(threads)
+            found.append(run(lambda a: lax.linalg.qr(a), a))
+        for other in found[1:]:
+            for x, y in zip(found[0], other, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_gradient_through_qr(rng):
+    for shape in ((70, 40), (40, 40), (40, 70)):
+        a, w = (rng.standard_normal(shape) for _ in range(2))
+
+        def f(a, w=w):
+            q, r = lax.linalg.qr(a, full_matrices=False)
+            return fg.numpy.sum(r * r * w[: r.shape[0]]) + fg.numpy.sum(fg.numpy.sin(q))
+
+        near(np.asarray(fg.jit(fg.grad(f))(a)), np.asarray(fg.grad(f)(a)), "float64")
 
 
 # ---- symmetric eigenvalues
@@ -359,7 +459,7 @@ def test_other_dtypes_and_nothing_are_the_hosts(rng):
 
 
 @dtypes
-@pytest.mark.parametrize("what", ["lu", "cholesky", "solve", "eigh"])
+@pytest.mark.parametrize("what", ["lu", "cholesky", "qr_blocks", "solve", "eigh"])
 def test_any_processor(what, dtype, rng):
     """The same code for a processor with nothing but the oldest registers."""
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
@@ -369,11 +469,13 @@ def test_any_processor(what, dtype, rng):
     a = triangle(rng, n, True, dtype)
     a = a @ a.T if what == "cholesky" else a
     values = np.empty(n, dtype)
-    out, pivots, order = np.empty_like(a), np.empty(n, np.int32), np.empty(n, np.int32)
+    out, other = np.empty_like(a), np.empty_like(a)
+    pivots, order = np.empty(n, np.int32), np.empty(n, np.int32)
     words, arrays = {
         "lu": ([1, n, n], [a, out, pivots, order]),
         "cholesky": ([1, n], [a, out]),
         "solve": ([1, n, n, 1, 0, 0, 0], [a, a, out]),
+        "qr_blocks": ([1, n, n, n], [a, out, other]),
         "eigh": ([1, n, 1], [a + a.T, out, values]),
     }[what]
     call = [*words, *(x.ctypes.data for x in arrays)]
@@ -381,6 +483,9 @@ def test_any_processor(what, dtype, rng):
     if what == "lu":
         low, up = np.tril(out, -1) + np.eye(n), np.triu(out)
         near((low @ up).astype(dtype), a[order], dtype)
+    elif what == "qr_blocks":
+        near(out @ other, a, dtype)
+        near(out.T @ out, np.eye(n, dtype=dtype), dtype)
     elif what == "eigh":
         near((out * values) @ out.T, a + a.T, dtype)
     else:
