@@ -31,7 +31,7 @@ _EMIT = {
 }  # fmt: skip
 _MULTIPLY = {"lu", "cholesky", "qr_blocks", "solve"}
 # Larger ones are faster by blocks.
-_MOST_QR = 32
+_MOST_QR = 24
 # The host's products of blocks are faster for larger ones.
 _MOST_EIGH = {"float32": 2048, "float64": 512}
 
