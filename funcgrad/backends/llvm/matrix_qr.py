@@ -34,7 +34,7 @@ def emit_qr(parts: Matrices, name: str) -> None:
         x, y = room, parts.at(code, room, m * wide)
         v, taus = parts.at(code, y, m * q_wide), parts.at(code, y, m * q_wide + k * m)
         beta = code.variable(parts.type).slot
-        copy_rows(parts, code, (a, n), (x, wide), m, n)
+        _copy(parts, code, (a, n), (x, wide), m, n)
         with code.range(0, k) as j:
             mine = parts.at(code, v, j * m)
             tau = code.call(reflection, x, wide, j, m, mine, beta)
@@ -59,7 +59,7 @@ def emit_qr(parts: Matrices, name: str) -> None:
     parts.entry(name, QR, decompose)
 
 
-def copy_rows(parts: Matrices, code: Code, source: tuple, to: tuple, m: Int, n: Int) -> None:
+def _copy(parts: Matrices, code: Code, source: tuple, to: tuple, m: Int, n: Int) -> None:
     """Rows with their padding."""
     (x, stride), (y, wide) = source, to
     with code.range(0, m) as i:

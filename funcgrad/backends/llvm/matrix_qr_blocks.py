@@ -15,7 +15,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int
 from funcgrad.backends.llvm.gemm_job import Record
 from funcgrad.backends.llvm.matrix_parts import Matrices
-from funcgrad.backends.llvm.matrix_qr import QR, copy_rows
+from funcgrad.backends.llvm.matrix_qr import QR
 from funcgrad.backends.llvm.matrix_qr_panel import PANEL, panel
 
 BLOCK = 32
@@ -44,6 +44,7 @@ def emit_qr_blocks(parts: Matrices, name: str) -> None:
     """Write void name(ptr call) of the words `QR`."""
     reflect = _reflect(parts)
     factor = _factor(parts, reflect)
+    row_type = ir.VectorType(parts.type, PANEL)
 
     def decompose(code: Code, call: Record, item: Int) -> None:
         m, n, columns = call["m"], call["n"], call["columns"]
@@ -62,11 +63,14 @@ def emit_qr_blocks(parts: Matrices, name: str) -> None:
             places.append(place)
             place = parts.at(code, place, size)
         room = _Room(parts, code, m, wide, *places)
-        copy_rows(parts, code, (a, n), (room.x, wide), m, n)
+        with code.range(0, m) as i, code.range(0, wide, PANEL) as j:
+            inside = code.first_lanes(n - j, PANEL)
+            row = code.masked_load(parts.at(code, a, i * n + j), inside, row_type)
+            parts.store(code, row, room.x, i * wide + j)
         with code.range(0, k, BLOCK) as j:
             size, (v, t) = (k - j).min(BLOCK), room.block(j)
             corner = parts.at(code, room.x, j * (wide + 1))
-            fill(parts, code, (t, BLOCK), code.i64(BLOCK), code.i64(BLOCK))
+            fill(parts, code, t, code.i64(BLOCK * BLOCK))
             code.call(factor, corner, wide, v, t, m - j, size, room.w, room.w2)
             done = size.round_up(PANEL)
             with code.when(wide > j + done):
@@ -82,16 +86,16 @@ def emit_qr_blocks(parts: Matrices, name: str) -> None:
     parts.entry(name, QR, decompose)
 
 
-def fill(parts: Matrices, code: Code, to: tuple[ir.Value, Int | int], m: Int, n: Int) -> None:
-    """Zeros in rows."""
-    with code.range(0, m) as i, code.range(0, n) as j:
-        parts.store(code, ir.Constant(parts.type, 0.0), to[0], i * to[1] + j)
+def fill(parts: Matrices, code: Code, x: ir.Value, count: Int) -> None:
+    """Write so many zeros."""
+    with code.range(0, count) as i:
+        parts.store(code, ir.Constant(parts.type, 0.0), x, i)
 
 
 def _form(room: _Room, q: ir.Value, k: Int, columns: Int) -> None:
     """Q from its last block on: what lies before a block's columns is the unit matrix's."""
     parts, code, m, _, _, _, _, w, w2 = room
-    fill(parts, code, (q, columns), m, columns)
+    fill(parts, code, q, m * columns)
     with code.range(0, columns) as i:
         parts.store(code, ir.Constant(parts.type, 1.0), q, i * (columns + 1))
     blocks = k.ceil_div(BLOCK)
@@ -133,7 +137,8 @@ def _factor(parts: Matrices, reflect: ir.Function) -> ir.Function:
     code.call(reflect, v, t, right, stride, m, h, rest.round_up(PANEL), w, w2)
     right = parts.at(code, right, h * stride)
     code.call(code.function, right, stride, later, corner, m - h, rest, w, w2)
-    fill(parts, code, (parts.at(code, v, h), BLOCK), h, rest.round_up(PANEL))
+    with code.range(0, h) as i:
+        fill(parts, code, parts.at(code, v, i * BLOCK + h), rest.round_up(PANEL))
     # Of both together, T is [T₁, -T₁ V₁ᵀ V₂ T₂; 0, T₂].
     for sizes, a, b, c in (
         ((h, rest, m - h), (below, 1, BLOCK), (later, BLOCK, 1), (w, rest, 1)),

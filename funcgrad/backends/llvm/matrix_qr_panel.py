@@ -53,13 +53,15 @@ def panel(parts: Matrices) -> ir.Function:
             parts.store(code, below, room, (j + 1) * PANEL)
             code.call(sweep, room, j + 2, m, j, j + 1, taken, sums)
     scales = parts.load(code, inverses, 0, PANEL)
-    with code.range(0, m) as i:
+    with code.range(0, count) as i:
         row = parts.load(code, room, i * PANEL, PANEL)
-        with code.when(i < count):
-            parts.store(code, b.fmul(row, back), x, i * stride)
+        parts.store(code, b.fmul(row, back), x, i * stride)
         before, upto = code.first_lanes(i, PANEL), code.first_lanes(i + 1, PANEL)
         known = b.select(before, b.fmul(row, scales), b.select(upto, ones, zeros))
         parts.store(code, known, v, i * apart)
+    with code.range(count, m) as i:
+        row = parts.load(code, room, i * PANEL, PANEL)
+        parts.store(code, b.fmul(row, scales), v, i * apart)
     code.call(parts.give, room)
     code.ret()
     return code.function
