@@ -11,10 +11,12 @@ from __future__ import annotations
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int, of_shape
+from funcgrad.backends.llvm.gemm_job import Record
 from funcgrad.backends.llvm.matrix_parts import Matrices
 
 PANEL = 16
 _CHAINS = 4  # sums in registers that don't wait for each other
+_PART = 1024  # rows of which sums are made apart
 _MANTISSA = {"float32": 23, "float64": 52}
 # Squares are exact enough in sums from here on.
 _LEAST = {"float32": 2.0**-90, "float64": 2.0**-700}
@@ -30,7 +32,8 @@ def panel(parts: Matrices) -> ir.Function:
     x, stride, v, t, apart, m, count = code.args
     b, row_type = code.b, ir.VectorType(parts.type, PANEL)
     zeros, ones = (ir.Constant(row_type, [c] * PANEL) for c in (0.0, 1.0))
-    room = code.call(parts.take, m * PANEL * parts.bytes)
+    room = code.call(parts.take, (m + m.ceil_div(_PART)) * PANEL * parts.bytes)
+    sums = parts.at(code, room, m * PANEL)
     most = code.variable(
         of_shape(zeros, parts.bits), ir.Constant(of_shape(zeros, parts.bits), None)
     )
@@ -41,7 +44,7 @@ def panel(parts: Matrices) -> ir.Function:
     with code.range(0, m) as i:
         row = b.fmul(parts.load(code, x, i * stride, PANEL), scale)
         parts.store(code, row, room, i * PANEL)
-    sums, taken, inverses = (code.variable(row_type, zeros).slot for _ in range(3))
+    taken, inverses = (code.variable(row_type, zeros).slot for _ in range(2))
     code.call(sweep, room, 1, m, 0, 0, taken, sums)
     with code.range(0, count) as j:
         code.call(reflection, room, m, j, sums, taken, inverses, t, apart)
@@ -91,8 +94,39 @@ def power(parts: Matrices, code: Code, bits: ir.Value) -> tuple[ir.Value, ir.Val
 
 def _sweep(parts: Matrices) -> ir.Function:
     """void sweep(p, begin, end, j, next, taken, sums): rows get their number j times those taken;
-    their number `next`, which then is, times them adds up to the sums."""
+    their number `next`, which then is, times them adds up to the sums. Those of `_PART` rows each
+    are added at last, on any number of threads."""
+    rows, job_fields = _sweep_rows(parts), ("p", "begin", "end", "j", "after", "taken", "sums")
+    task = Code(parts.module, "sweep_parts", [PTR, I64, I64])
+    job = Record(task, job_fields, task.args[0])
+    pointers = {name: job.pointer_at(name) for name in ("p", "taken", "sums")}
+    with task.range(task.args[1], task.args[2]) as i:
+        begin = job["begin"] + i * _PART
+        task.call(
+            rows, pointers["p"], begin, (begin + _PART).min(job["end"]), job["j"], job["after"],
+            pointers["taken"], parts.at(task, pointers["sums"], i * PANEL),
+        )  # fmt: skip
+    task.ret()
     code = Code(parts.module, "sweep", [PTR, I64, I64, I64, I64, PTR, PTR])
+    _, begin, end, _, _, _, sums = code.args
+    with code.when(end - begin <= _PART):
+        code.call(rows, *code.args)
+        code.ret()
+    job = Record(code, job_fields, code.variable(I64, count=len(job_fields)).slot)
+    for name, value in zip(job_fields, code.args, strict=True):
+        job[name] = value
+    count = (end - begin).ceil_div(_PART)
+    code.call(parts.parallel_for, task.function, job.pointer, count, 1)
+    with code.range(1, count) as i:
+        total = parts.load(code, sums, 0, PANEL)
+        more = parts.load(code, sums, i * PANEL, PANEL)
+        parts.store(code, code.b.fadd(total, more), sums, 0)
+    code.ret()
+    return code.function
+
+
+def _sweep_rows(parts: Matrices) -> ir.Function:
+    code = Code(parts.module, "sweep_rows", [PTR, I64, I64, I64, I64, PTR, PTR])
     p, begin, end, j, after, taken, sums = code.args
     zeros = ir.Constant(ir.VectorType(parts.type, PANEL), None)
     known = parts.load(code, taken, 0, PANEL)
