@@ -79,12 +79,12 @@ class Matrices:
         )
 
     def add_product(
-        self, code: Code, sizes: Sequence[Int], a: tuple, b: tuple, c: tuple, add: bool = True
+        self, code: Code, sizes: Sequence[Int], a: tuple, b: tuple, c: tuple, add: Int | int = 1
     ) -> None:
-        """c += a b for (pointer, row stride, column stride) each, and sizes m, n, k; c = a b where
-        there is nothing to add to."""
+        """c += a b for (pointer, row stride, column stride) each, and sizes m, n, k; add: 0 where
+        it is c = a b."""
         call = Record(code, CALL, code.variable(I64, count=len(CALL)).slot)
-        words = dict.fromkeys(CALL, 0) | {"batch0": 1, "batch1": 1, "add": int(add)}
+        words = dict.fromkeys(CALL, 0) | {"batch0": 1, "batch1": 1, "add": add}
         for name, value in words.items():
             call[name] = value
         for name, size in zip("mnk", sizes, strict=True):

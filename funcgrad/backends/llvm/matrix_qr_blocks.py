@@ -95,28 +95,33 @@ def fill(parts: Matrices, code: Code, x: ir.Value, count: Int) -> None:
 def _form(room: _Room, q: ir.Value, k: Int, columns: Int) -> None:
     """Q from its last block on: what lies before a block's columns is the unit matrix's."""
     parts, code, m, _, _, _, _, w, w2 = room
-    fill(parts, code, q, m * columns)
-    with code.range(0, columns) as i:
-        parts.store(code, ir.Constant(parts.type, 1.0), q, i * (columns + 1))
-    blocks = k.ceil_div(BLOCK)
+    blocks, one = k.ceil_div(BLOCK), ir.Constant(parts.type, 1.0)
+    with code.when(blocks > 1):
+        fill(parts, code, q, m * columns)
+        with code.range(0, columns) as i:
+            parts.store(code, one, q, i * (columns + 1))
     with code.range(0, blocks) as turn:
-        j = (blocks - 1 - turn) * BLOCK
+        j, first = (blocks - 1 - turn) * BLOCK, turn.eq(0)
         size, (v, t) = (k - j).min(BLOCK), room.block(j)
         rest, corner = columns - j, parts.at(code, q, j * (columns + 1))
         # These columns of Q are the unit matrix's, too.
-        plain = turn.eq(0).select(rest, size)
+        plain = first.select(rest, size)
         turned, mine = (t, 1, BLOCK), (w2, rest, 1)
-        parts.add_product(code, (size, plain, size), turned, (v, 1, BLOCK), mine, add=False)
+        parts.add_product(code, (size, plain, size), turned, (v, 1, BLOCK), mine, add=0)
         with code.when(rest > plain):
             behind, known = rest - plain, parts.at(code, corner, size * (columns + 1))
             below = parts.at(code, v, size * BLOCK)
             sizes = size, behind, m - j - size
             to = w, behind, 1
-            parts.add_product(code, sizes, (below, 1, BLOCK), (known, columns, 1), to, add=False)
+            parts.add_product(code, sizes, (below, 1, BLOCK), (known, columns, 1), to, add=0)
             mine = parts.at(code, w2, size), rest, 1
-            parts.add_product(code, (size, behind, size), turned, to, mine, add=False)
+            parts.add_product(code, (size, behind, size), turned, to, mine, add=0)
         sizes = m - j, rest, size
-        parts.add_product(code, sizes, (v, BLOCK, 1), (w2, rest, 1), (corner, columns, 1))
+        known, to = (w2, rest, 1), (corner, columns, 1)
+        parts.add_product(code, sizes, (v, BLOCK, 1), known, to, add=first.select(0, 1))
+        with code.when(first), code.range(0, rest) as i:
+            value = parts.load(code, corner, i * (columns + 1))
+            parts.store(code, code.b.fadd(value, one), corner, i * (columns + 1))
 
 
 def _factor(parts: Matrices, reflect: ir.Function) -> ir.Function:
@@ -145,7 +150,7 @@ def _factor(parts: Matrices, reflect: ir.Function) -> ir.Function:
         ((h, rest, h), (t, 1, BLOCK), (w, rest, 1), (w2, rest, 1)),
         ((h, rest, rest), (w2, rest, 1), (corner, 1, BLOCK), (beside, 1, BLOCK)),
     ):
-        parts.add_product(code, sizes, a, b, c, add=False)
+        parts.add_product(code, sizes, a, b, c, add=0)
     code.ret()
     return code.function
 
@@ -155,8 +160,8 @@ def _reflect(parts: Matrices) -> ir.Function:
     code = Code(parts.module, "reflect", [PTR, PTR, PTR, I64, I64, I64, I64, PTR, PTR])
     v, t, c, stride, m, n, columns, w, w2 = code.args
     first, second, rows = (w, columns, 1), (w2, columns, 1), (c, stride, 1)
-    parts.add_product(code, (n, columns, m), (v, 1, BLOCK), rows, first, add=False)
-    parts.add_product(code, (n, columns, n), (t, BLOCK, 1), first, second, add=False)
+    parts.add_product(code, (n, columns, m), (v, 1, BLOCK), rows, first, add=0)
+    parts.add_product(code, (n, columns, n), (t, BLOCK, 1), first, second, add=0)
     parts.add_product(code, (m, columns, n), (v, BLOCK, 1), second, rows)
     code.ret()
     return code.function
