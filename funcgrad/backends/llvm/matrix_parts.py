@@ -79,7 +79,7 @@ class Matrices:
         )
 
     def add_product(
-        self, code: Code, sizes: Sequence[Int], a: tuple, b: tuple, c: tuple, add: Int | int = 1
+        self, code: Code, sizes: Sequence[Int], a: tuple, b: tuple, c: tuple, add: int = 1
     ) -> None:
         """c += a b for (pointer, row stride, column stride) each, and sizes m, n, k; add: 0 where
         it is c = a b."""

@@ -74,13 +74,13 @@ def emit_qr_blocks(parts: Matrices, name: str) -> None:
             code.call(factor, corner, wide, v, t, m - j, size, room.w, room.w2)
             done = size.round_up(PANEL)
             with code.when(wide > j + done):
-                behind, rest = parts.at(code, corner, done), wide - j - done
-                code.call(reflect, v, t, behind, wide, m - j, size, rest, room.w, room.w2)
+                behind, left = parts.at(code, corner, done), (m - j, size, wide - j - done)
+                code.call(reflect, v, t, BLOCK, 1, behind, wide, *left, room.w, room.w2)
         zero = ir.Constant(parts.type, 0.0)
         with code.range(0, columns) as i, code.range(0, n) as j:
             value = code.b.select((j < i).value, zero, parts.load(code, room.x, i * wide + j))
             parts.store(code, value, r, i * n + j)
-        _form(room, q, k, columns)
+        _form(room, reflect, q, k, columns)
         code.call(parts.give, base)
 
     parts.entry(name, QR, decompose)
@@ -92,36 +92,28 @@ def fill(parts: Matrices, code: Code, x: ir.Value, count: Int) -> None:
         parts.store(code, ir.Constant(parts.type, 0.0), x, i)
 
 
-def _form(room: _Room, q: ir.Value, k: Int, columns: Int) -> None:
+def _form(room: _Room, reflect: ir.Function, q: ir.Value, k: Int, columns: Int) -> None:
     """Q from its last block on: what lies before a block's columns is the unit matrix's."""
     parts, code, m, _, _, _, _, w, w2 = room
     blocks, one = k.ceil_div(BLOCK), ir.Constant(parts.type, 1.0)
-    with code.when(blocks > 1):
-        fill(parts, code, q, m * columns)
-        with code.range(0, columns) as i:
-            parts.store(code, one, q, i * (columns + 1))
     with code.range(0, blocks) as turn:
-        j, first = (blocks - 1 - turn) * BLOCK, turn.eq(0)
+        j = (blocks - 1 - turn) * BLOCK
         size, (v, t) = (k - j).min(BLOCK), room.block(j)
         rest, corner = columns - j, parts.at(code, q, j * (columns + 1))
-        # These columns of Q are the unit matrix's, too.
-        plain = first.select(rest, size)
-        turned, mine = (t, 1, BLOCK), (w2, rest, 1)
-        parts.add_product(code, (size, plain, size), turned, (v, 1, BLOCK), mine, add=0)
-        with code.when(rest > plain):
-            behind, known = rest - plain, parts.at(code, corner, size * (columns + 1))
-            below = parts.at(code, v, size * BLOCK)
-            sizes = size, behind, m - j - size
-            to = w, behind, 1
-            parts.add_product(code, sizes, (below, 1, BLOCK), (known, columns, 1), to, add=0)
-            mine = parts.at(code, w2, size), rest, 1
-            parts.add_product(code, (size, behind, size), turned, to, mine, add=0)
-        sizes = m - j, rest, size
-        known, to = (w2, rest, 1), (corner, columns, 1)
-        parts.add_product(code, sizes, (v, BLOCK, 1), known, to, add=first.select(0, 1))
-        with code.when(first), code.range(0, rest) as i:
+        # These are the unit matrix's, too, so far.
+        plain = turn.eq(0).select(rest, size)
+        known, to = (w2, plain, 1), (corner, columns, 1)
+        parts.add_product(code, (size, plain, size), (t, 1, BLOCK), (v, 1, BLOCK), known, add=0)
+        parts.add_product(code, (m - j, plain, size), (v, BLOCK, 1), known, to, add=0)
+        with code.range(0, plain) as i:
             value = parts.load(code, corner, i * (columns + 1))
             parts.store(code, code.b.fadd(value, one), corner, i * (columns + 1))
+        with code.when(rest > plain):
+            behind = parts.at(code, corner, plain)
+            with code.range(0, size) as i:
+                fill(parts, code, parts.at(code, behind, i * columns), rest - plain)
+            left = m - j, size, rest - plain
+            code.call(reflect, v, t, 1, BLOCK, behind, columns, *left, w, w2)
 
 
 def _factor(parts: Matrices, reflect: ir.Function) -> ir.Function:
@@ -139,7 +131,7 @@ def _factor(parts: Matrices, reflect: ir.Function) -> ir.Function:
     later, corner = parts.at(code, below, h), parts.at(code, t, h * (BLOCK + 1))
     right, beside = parts.at(code, x, h), parts.at(code, t, h * BLOCK)
     code.call(code.function, x, stride, v, t, m, h, w, w2)
-    code.call(reflect, v, t, right, stride, m, h, rest.round_up(PANEL), w, w2)
+    code.call(reflect, v, t, BLOCK, 1, right, stride, m, h, rest.round_up(PANEL), w, w2)
     right = parts.at(code, right, h * stride)
     code.call(code.function, right, stride, later, corner, m - h, rest, w, w2)
     with code.range(0, h) as i:
@@ -156,12 +148,14 @@ def _factor(parts: Matrices, reflect: ir.Function) -> ir.Function:
 
 
 def _reflect(parts: Matrices) -> ir.Function:
-    """void reflect(v, t, c, stride, m, n, columns, w, w2): c becomes (1 - V Tᵀ Vᵀ) c."""
-    code = Code(parts.module, "reflect", [PTR, PTR, PTR, I64, I64, I64, I64, PTR, PTR])
-    v, t, c, stride, m, n, columns, w, w2 = code.args
+    """void reflect(v, t, t_rs, t_cs, c, stride, m, n, columns, w, w2): c becomes (1 - V T Vᵀ) c, of
+    T or its transpose."""
+    kinds = [PTR, PTR, I64, I64, PTR, I64, I64, I64, I64, PTR, PTR]
+    code = Code(parts.module, "reflect", kinds)
+    v, t, t_rs, t_cs, c, stride, m, n, columns, w, w2 = code.args
     first, second, rows = (w, columns, 1), (w2, columns, 1), (c, stride, 1)
     parts.add_product(code, (n, columns, m), (v, 1, BLOCK), rows, first, add=0)
-    parts.add_product(code, (n, columns, n), (t, BLOCK, 1), first, second, add=0)
+    parts.add_product(code, (n, columns, n), (t, t_rs, t_cs), first, second, add=0)
     parts.add_product(code, (m, columns, n), (v, BLOCK, 1), second, rows)
     code.ret()
     return code.function
