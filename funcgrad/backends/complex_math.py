@@ -89,7 +89,8 @@ def _sign(x: Parts) -> Parts:
 
 
 def _conv(x: Parts, y: Parts, **params: Any) -> Parts:
-    params["preferred_element_type"] = None
+    wanted = params["preferred_element_type"]
+    params["preferred_element_type"] = wanted and dtypes.real_part(wanted)
 
     def of(a: Any, b: Any) -> Any:
         return conv_general_dilated_p.bind(a, b, **params)

@@ -9,6 +9,7 @@ follows a formula (`complex_math`). Ops without one run as they are, on complex 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -191,7 +192,7 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     if name == "fft" and len(params["fft_lengths"]) > 1:
         return [_fft(*ins, **params)]
     if name == "dot_general":
-        return [_dot(ins[0], ins[1], params["dimension_numbers"])]
+        return [_dot(ins[0], ins[1], params["dimension_numbers"], eqn.outs[0].aval.dtype)]
     rule = complex_math.RULES.get(name)
     if rule is None:
         return _host(prim, params, ins, [v.aval for v in eqn.outs])
@@ -199,10 +200,11 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     return [_Pair(parts=out) if type(out) is Parts else out]
 
 
-def _dot(x: _Pair, y: _Pair, numbers: tuple) -> _Pair:
+def _dot(x: _Pair, y: _Pair, numbers: tuple, dtype: np.dtype) -> _Pair:
     """One real product: pairs of x, a number of each, by [[re, im], [-im, re]] for each number of
     y; or both parts of x, one after the other, by pairs of y, which writes less if x is small."""
     (cx, cy), (bx, by) = numbers
+    product = partial(dot_general, preferred_element_type=dtypes.real_part(dtype))
     re, im = y.parts
     if re.size <= x.parts.re.size:
         # The new contracted axis stands where it makes one with those before.
@@ -211,11 +213,11 @@ def _dot(x: _Pair, y: _Pair, numbers: tuple) -> _Pair:
         both = concatenate([expand_dims(v, (at,)) for v in rows], at)
         cy, by = (tuple(i + (i >= at) for i in axes) for axes in (cy, by))
         numbers = ((*cx, x.parts.re.ndim), (*cy, at)), (bx, by)
-        return _Pair(dot_general(x.array, both, numbers))
+        return _Pair(product(x.array, both, numbers))
     at = len(bx)
     both = concatenate([expand_dims(v, (0,)) for v in x.parts], 0)
     cx, bx = (tuple(i + 1 for i in axes) for axes in (cx, bx))
-    sums = _Pair(dot_general(both, y.array, ((cx, cy), (bx, by)))).parts
+    sums = _Pair(product(both, y.array, ((cx, cy), (bx, by)))).parts
     first, second = (
         [squeeze(slice_in_dim(v, i, i + 1, axis=at), (at,)) for i in (0, 1)] for v in sums
     )
@@ -301,6 +303,10 @@ def _host(prim: Primitive, params: dict, ins: Sequence[Any], results: Sequence[A
     ]
 
 
+def _on_complex_abstract(*ins: Any, results: Sequence[ShapedArray], **_: Any) -> list[ShapedArray]:
+    return [_pair_aval(aval.strong()) for aval in results]
+
+
 def _on_complex_impl(
     xp: Any, *ins: Any, prim: Any, params: dict, pairs: Sequence[bool], results: Sequence[Any]
 ) -> list[Any]:
@@ -319,7 +325,4 @@ def _joined(xp: Any, x: Any) -> Any:
     return xp.ascontiguousarray(x).view(dtypes.to_complex(x.dtype))[..., 0]
 
 
-_abstract: Callable[..., list[ShapedArray]] = lambda *ins, results, **_: [  # noqa: E731
-    _pair_aval(aval.strong()) for aval in results
-]
-on_complex_p = lowered("on_complex", _abstract, _on_complex_impl, multiple=True)
+on_complex_p = lowered("on_complex", _on_complex_abstract, _on_complex_impl, multiple=True)

@@ -179,6 +179,15 @@ def test_a_product_is_one_product(rows):
     assert (products(planned), hosts(planned)) == (1, [])
 
 
+@pytest.mark.parametrize("rows", [2, 30])
+def test_products_in_a_wider_dtype(rows):
+    a, b = numbers(rows, 5), numbers(5, 6, seed=1)
+    jitted(lambda a, b: fnp.matmul(a, b, preferred_element_type="complex128"), a, b)
+    jitted(lambda a, b: lax.conv_general_dilated(
+        a, b, (1,), "SAME", preferred_element_type="complex128"),
+        numbers(2, 3, 20), numbers(4, 3, 5, seed=1))  # fmt: skip
+
+
 def test_convolution():
     jitted(lambda a, b: lax.conv_general_dilated(a, b, (2,), "SAME"),
            numbers(2, 3, 20), numbers(4, 3, 5, seed=1))  # fmt: skip
