@@ -66,11 +66,12 @@ def _abs(x: Parts) -> Any:
 
 
 def _scaled_abs(x: Parts) -> tuple[Any, Any]:
-    """The absolute value times a power of 2, and that power."""
+    """The absolute value times a power of 4, and that power."""
     dtype = x.re.dtype
     info = dtypes.finfo(dtype)
     far = int(info.maxexp) // 2
-    up, one, down = (np.asarray(2.0**e, dtype) for e in (far + int(info.nmant) + 1, 0, -far - 2))
+    digits = (int(info.nmant) + 2) // 2 * 2
+    up, one, down = (np.asarray(2.0**e, dtype) for e in (far + digits, 0, -far - 2))
     size = fnp.maximum(abs(x.re), abs(x.im))
     most, least = 2.0 ** (far - 2), 2.0 ** (int(info.nmant) + 1 - far)
     scale = fnp.where(size > most, down, fnp.where(size < least, up, one))

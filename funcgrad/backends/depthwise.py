@@ -21,6 +21,7 @@ from funcgrad.backends.lowered import lowered
 from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record
 
 # More products an element aren't written out, fewer multiplications aren't worth a kernel, and more
@@ -40,9 +41,19 @@ def _impl(xp: Any, x: Any, w: Any, **params: Any) -> Any:
     raise NotImplementedError("convolutions of channels are always lowered to loops")
 
 
-# The parameters of conv_general_dilated, the type of the result, and whether sums are `over` the
-# batch and all positions (the gradient of a kernel) or over the kernel.
-channels_p = lowered("channels", _abstract, _impl)
+def channels_op(name: str) -> Primitive:
+    """An op that is a convolution of single channels.
+
+    Its parameters are those of conv_general_dilated, the type of the result, and whether sums are
+    `over` the batch and all positions (the gradient of a kernel) or over the kernel.
+
+    >>> channels_op("channels").name
+    'channels'
+    """
+    return lowered(name, _abstract, _impl)
+
+
+channels_p = channels_op("channels")
 
 
 def channel_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:

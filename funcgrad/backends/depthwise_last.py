@@ -21,13 +21,13 @@ from funcgrad.backends.depthwise import (
     LEAST_WORK,
     MAX_TERMS,
     ImageAxis,
+    channels_op,
     image_axis,
     read_element,
     write_element,
 )
 from funcgrad.backends.kernels import Written
 from funcgrad.backends.loops import Const, Index, Operand
-from funcgrad.backends.lowered import lowered
 from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn
@@ -37,19 +37,9 @@ PIXELS = 4  # taken at a time, at least
 TERMS = 8  # products with each, made at a time: of more, registers don't hold what they read
 LEAST_PARTS = 16  # of sums over images
 
-
-def _abstract(x: ShapedArray, w: ShapedArray, *, out: ShapedArray, **params: Any) -> ShapedArray:
-    return out
-
-
-def _impl(xp: Any, x: Any, w: Any, **params: Any) -> Any:
-    raise NotImplementedError("convolutions of channels are always lowered to loops")
-
-
-# The parameters of conv_general_dilated, the type of the result, and whether sums are `over` the
-# batch and all positions (the gradient of a kernel) or over the kernel. The kernel has the axes
-# window, 1, channels; its gradient, of which there are parts to be added, part, window, channels.
-channels_last_p = lowered("channels_last", _abstract, _impl)
+# The kernel has the axes window, 1, channels; its gradient, of which there are parts to be added,
+# part, window, channels.
+channels_last_p = channels_op("channels_last")
 
 
 def channels_last_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:

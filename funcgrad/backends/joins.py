@@ -100,7 +100,7 @@ def alternating(
 
     A kernel that computes them all, by these formulas, stores whole vectors of it. Not where bytes
     or integers may say what is chosen: LLVM ends the process on two vectors that such masks have
-    chosen, put together as one (version 21, AVX-512).
+    chosen, put together as one (version 22, AVX-512).
     """
     found: dict[Var, list[Var]] = {}
     for v in pieces:

@@ -48,6 +48,17 @@ def gradients(conv, x, w):
     return [y, *back(y * 0.5)]
 
 
+def check_compiled(x, w, conv, dtype):
+    """Compare a convolution and its gradients with those in float64."""
+    got = fg.jit(lambda x, w: gradients(conv, x, w))(x, w)
+    exact = gradients(conv, x.astype("float64"), w.astype("float64"))
+    tolerance = {"bfloat16": 4e-2, "float32": 2e-5, "float64": 1e-12}[dtype]
+    for a, b in zip(got, exact, strict=True):
+        assert a.dtype == dtype
+        size = max(1.0, float(np.abs(b).max()))
+        np.testing.assert_allclose(np.asarray(a, "f8"), b, rtol=tolerance, atol=tolerance * size)
+
+
 def written(f, *args):
     """The names of the kernels over channels of a function."""
     program = check(f, *args)
@@ -70,14 +81,7 @@ def test_gradients_interpreted():
 @cases
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_compiled(case, dtype):
-    x, w, conv = sample(case, dtype)
-    got = fg.jit(lambda x, w: gradients(conv, x, w))(x, w)
-    exact = gradients(conv, x.astype("float64"), w.astype("float64"))
-    tolerance = {"bfloat16": 4e-2, "float32": 2e-5, "float64": 1e-12}[dtype]
-    for a, b in zip(got, exact, strict=True):
-        assert a.dtype == dtype
-        size = max(1.0, float(np.abs(b).max()))
-        np.testing.assert_allclose(np.asarray(a, "f8"), b, rtol=tolerance, atol=tolerance * size)
+    check_compiled(*sample(case, dtype), dtype)
 
 
 @pytest.mark.parametrize("case", ["plain", "strided", "dilated", "line", "volume"])

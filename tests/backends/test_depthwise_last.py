@@ -7,9 +7,9 @@ import pytest
 import funcgrad as fg
 from funcgrad.backends import depthwise_last
 from funcgrad.backends.loops import Index
-from funcgrad.backends.program import KernelStep, walk
 from funcgrad.ops.conv import conv_general_dilated
-from tests.backends.checks import check, floats, hosts
+from tests.backends.checks import floats
+from tests.backends.test_depthwise import check_compiled, gradients, written
 
 ONE = (1, 1)
 NHWC = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
@@ -49,20 +49,6 @@ def sample(case, dtype="float32"):
     return x, w.astype(dtype), lambda x, w: conv_general_dilated(x, w, **kw)
 
 
-def gradients(conv, x, w):
-    """The convolution, and its gradients for some cotangent."""
-    y, back = fg.vjp(conv, x, w)
-    return [y, *back(y * 0.5)]
-
-
-def written(f, *args):
-    """The names of the kernels over channels of a function."""
-    program = check(f, *args)
-    assert not hosts(program)
-    names = [s.kernel.name for s in walk(program.steps) if isinstance(s, KernelStep)]
-    return [n for n in names if n.startswith("channels")]
-
-
 @cases
 def test_interpreted(case):
     x, w, conv = sample(case)
@@ -78,14 +64,7 @@ def test_gradients_interpreted(case):
 @cases
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_compiled(case, dtype):
-    x, w, conv = sample(case, dtype)
-    got = fg.jit(lambda x, w: gradients(conv, x, w))(x, w)
-    exact = gradients(conv, x.astype("float64"), w.astype("float64"))
-    tolerance = {"bfloat16": 4e-2, "float32": 2e-5, "float64": 1e-12}[dtype]
-    for a, b in zip(got, exact, strict=True):
-        assert a.dtype == dtype
-        size = max(1.0, float(np.abs(b).max()))
-        np.testing.assert_allclose(np.asarray(a, "f8"), b, rtol=tolerance, atol=tolerance * size)
+    check_compiled(*sample(case, dtype), dtype)
 
 
 @pytest.mark.parametrize("case", ["plain", "many elements", "line, in blocks"])
