@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         joins,
         merges,
         pads,
+        running_kernels,
         scalar_loops,
         selections,
         special,
@@ -63,6 +64,7 @@ else:
         joins,
         merges,
         pads,
+        running_kernels,
         scalar_loops,
         selections,
         special,
@@ -70,15 +72,17 @@ else:
     ) = late(
         "funcgrad.backends",
         *("bands", "depthwise", "depthwise_last", "draft_control", "draft_steps", "eliminations"),
-        *("joins", "merges", "pads", "scalar_loops", "selections", "special", "updates"),
+        *("joins", "merges", "pads", "running_kernels", "scalar_loops", "selections", "special"),
+        "updates",
     )
 
 # Ops that are none of elements, and the modules whose `WRITERS` write their kernels.
 _WRITERS: dict[str, Any] = {
     "scatter": updates, "scatter_add": updates, "scatter_mul": updates, "scatter_min": updates,
-    "scatter_max": updates, "cumsum": updates, "cumprod": updates, "cummax": updates,
-    "cummin": updates, "cumlogsumexp": updates, "running": updates, "dynamic_update_slice": updates,
-    "update_rows": updates, "sum_rows": updates, "select_and_scatter_add": selections,
+    "scatter_max": updates, "dynamic_update_slice": updates, "update_rows": updates,
+    "sum_rows": updates, "cumsum": running_kernels, "cumprod": running_kernels,
+    "cummax": running_kernels, "cummin": running_kernels, "cumlogsumexp": running_kernels,
+    "running": running_kernels, "select_and_scatter_add": selections,
     "lu": eliminations, "cholesky": eliminations, "triangular_solve": eliminations,
     "scan": scalar_loops, "while": scalar_loops, "channels": depthwise,
     "channels_last": depthwise_last,

@@ -20,8 +20,9 @@ from funcgrad.ops.base import sum_p
 from funcgrad.ops.reduce import highest, lowest, max_p, min_p, prod_p
 from funcgrad.ops.slicing import pad_p
 
-# Rows from this length on are cut, where there are fewer than FEW, into at most MOST_PARTS.
-LONG, FEW, MOST_PARTS = 1 << 15, 8, 64
+# Rows from this length on are cut, where there are fewer than FEW, into at most MOST_PARTS, which
+# fill vectors if possible.
+LONG, FEW, MOST_PARTS, LANES = 1 << 15, 8, 256, 16
 FLOAT32 = np.dtype(np.float32)
 # Of each op the reduction to a total, what combines two, and a neutral element.
 _HOW: dict[str, tuple] = {
@@ -51,7 +52,8 @@ def running(flat: Equations, e: Eqn, ins: list[Atom]) -> Atom | None:
     """The equation of a running sum (one of `OPS`) in parts; None where it is to stay as it is."""
     (x,), shape, axis = ins, ins[0].aval.shape, e.params["axis"]
     n, reverse = shape[axis], e.params["reverse"]
-    parts = max((d for d in range(1, MOST_PARTS + 1) if n % d == 0), default=1)
+    divisors = [d for d in range(1, MOST_PARTS + 1) if n % d == 0]
+    parts = max(divisors, key=lambda d: (d % LANES == 0, d), default=1)
     rows, columns = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     if x.aval.dtype not in LOOP_DTYPES or n < LONG or rows >= FEW or columns > 1 or parts < FEW:
         return None

@@ -1,5 +1,4 @@
-"""Kernels of ops that run through memory in an order of their own: updates in place, and running
-sums.
+"""Kernels of updates in place, which run through memory in an order of their own.
 
 An update writes into the memory of its first operand, which was copied there if it is still needed.
 Windows of a scatter may meet, so that they are written one after the other; columns of windows that
@@ -13,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index
+from funcgrad.backends.builder import ZERO, add_indices, scale_index
 from funcgrad.backends.kernels import Written, column_block
 from funcgrad.backends.loops import Buffer, Const, Index, Operand, Value
 from funcgrad.backends.lower_index import window_starts
@@ -21,7 +20,6 @@ from funcgrad.backends.scalars import HALVES
 from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.ir import Eqn
 from funcgrad.ops.gather import scatter_windows
-from funcgrad.ops.reduce import highest, lowest
 from funcgrad.ops.windows import GatherScatterMode, Windows
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
@@ -29,12 +27,6 @@ _COMBINE = {
     "scatter_add": "add", "scatter_mul": "multiply", "scatter_min": "minimum",
     "scatter_max": "maximum",
 }  # fmt: skip
-_RUNNING = {
-    "cumsum": "add", "cumprod": "multiply", "cummax": "maximum", "cummin": "minimum",
-    "cumlogsumexp": "logaddexp",
-}  # fmt: skip
-# How many rows have their running sums side by side, unless they are SHORT.
-ABREAST, SHORT = 4, 32
 
 
 def _dynamic_update_slice(k: SpecialKernel, eqn: Eqn) -> Written:
@@ -182,118 +174,8 @@ def _rows(k: SpecialKernel, eqn: Eqn) -> Written:
     return k.done(eqn)
 
 
-# ---- running sums
-
-
-def _running(k: SpecialKernel, eqn: Eqn) -> Written:
-    running = _Running(k, eqn)
-    if running.columns == 1:
-        running.along()
-    else:
-        running.across()
-    return k.done(eqn)
-
-
-class _Running:
-    """What sums, products or extremes so far along an axis are written with: the axes before it,
-    the axis, and everything after it as columns."""
-
-    def __init__(self, k: SpecialKernel, eqn: Eqn):
-        (self.x, *self.before), self.k = eqn.ins, k
-        axis, shape = eqn.params["axis"], self.x.aval.shape
-        self.lead, self.n, self.columns = shape[:axis], shape[axis], math.prod(shape[axis + 1 :])
-        self.reverse = eqn.params["reverse"]
-        self.dtype = FLOAT32 if self.x.aval.dtype in HALVES else self.x.aval.dtype
-        self.op = eqn.params["how"] if self.before else _RUNNING[eqn.prim.name]
-        self.out = k.params.write(eqn.outs[0])
-
-    def step(self, i: Value, column: Index, row: Sequence[Index]) -> tuple[Operand, Index]:
-        """The element of turn i, and where it lies."""
-        b, turn = self.k.builder, Index(0, ((1, i),))
-        turn = scale_index(turn, -1, self.n - 1) if self.reverse else turn
-        place = b.flatten([*row, turn, column], (*self.lead, self.n, self.columns))
-        return b.convert(self.k.pull.read_flat(self.x, place), self.dtype), place
-
-    def store(self, place: Index, value: Operand) -> None:
-        b = self.k.builder
-        b.store(self.out, place, b.convert(value, self.out.dtype))
-
-    def along(self) -> None:
-        """Along rows that lie in memory one element after the other."""
-        k, b, op, dtype, lead = self.k, self.k.builder, self.op, self.dtype, self.lead
-        # An extremum of floats, with NaN, takes many cycles, one of integers a cycle.
-        ordered = op in ("maximum", "minimum") and dtype.kind == "f"
-        kind = np.dtype(f"i{dtype.itemsize}") if ordered else dtype
-        # Each turn waits for the one before: rows side by side don't wait for each other.
-        together = ABREAST if lead and lead[-1] % ABREAST == 0 and self.n >= SHORT else 1
-        rows = [k.outer(m) for m in (*lead[:-1], lead[-1] // together)] if lead else []
-        others = [rows] if together == 1 else [
-            [*rows[:-1], scale_index(rows[-1], together, i)] for i in range(together)
-        ]  # fmt: skip
-
-        def turn(i: Value, *totals: Value) -> list[Operand]:
-            steps = [self.step(i, ZERO, row) for row in others]
-            values = [_to_ordered(b, v, kind, op) if ordered else v for v, _ in steps]
-            so_far = [b.op(op, kind, t, v) for t, v in zip(totals, values, strict=True)]
-            for value, (_, place) in zip(so_far, steps, strict=True):
-                self.store(place, b.op("bitcast", dtype, _flipped(b, value)) if ordered else value)
-            return so_far
-
-        starts = [
-            _to_ordered(b, k.pull.read(x, row), kind, op) if ordered else k.pull.read(x, row)
-            for x in self.before for row in others
-        ]  # fmt: skip
-        b.loop(self.n, turn, starts or [_initial(op, kind)] * together)
-
-    def across(self) -> None:
-        """From line to line, blocks of columns abreast."""
-        k, b, op, dtype = self.k, self.k.builder, self.op, self.dtype
-        rows = [k.outer(m) for m in self.lead]
-        block = column_block(self.columns, math.prod(self.lead))
-        first = scale_index(k.outer(self.columns // block), block)
-        totals = k.params.local(dtype, block)
-
-        def line(i: Value) -> None:
-            def column(c: Value) -> None:
-                here = Index(0, ((1, c),))
-                value, place = self.step(i, add_indices(first, here), rows)
-                value = b.op(op, dtype, b.load(totals, here), value)
-                b.store(totals, here, value)
-                self.store(place, value)
-
-            b.loop(block, column, parallel=True)
-
-        initial = _initial(op, dtype)
-        b.loop(block, lambda c: b.store(totals, Index(0, ((1, c),)), initial), parallel=True)
-        b.loop(self.n, line)
-
-
-def _initial(op: str, dtype: np.dtype) -> Const:
-    """What changes nothing."""
-    start = {"add": 0, "multiply": 1, "maximum": lowest(dtype), "minimum": highest(dtype),
-             "logaddexp": -np.inf}[op]  # fmt: skip
-    return Const(start, dtype)
-
-
-def _flipped(b: Builder, bits: Operand) -> Operand:
-    """The bits of floats as integers in the floats' order, and back: all but the sign turn over
-    in negative ones."""
-    kind = bits.dtype
-    sign = b.op("right_shift", kind, bits, Const(8 * kind.itemsize - 1, kind))
-    mask = b.op("bitwise_and", kind, sign, Const(highest(kind), kind))
-    return b.op("bitwise_xor", kind, bits, mask)
-
-
-def _to_ordered(b: Builder, value: Operand, kind: np.dtype, op: str) -> Operand:
-    """A float as an integer of its rank; NaN is the extreme one, whose bits are NaN again."""
-    rank = _flipped(b, b.op("bitcast", kind, value))
-    extreme = Const((highest if op == "maximum" else lowest)(kind), kind)
-    return b.op("where", kind, b.op("isnan", BOOL, value), extreme, rank)
-
-
 WRITERS = {
     "dynamic_update_slice": _dynamic_update_slice,
     **dict.fromkeys(["scatter", *_COMBINE], _scatter),
     **dict.fromkeys(["sum_rows", "update_rows"], _rows),
-    **dict.fromkeys([*_RUNNING, "running"], _running),
 }

@@ -2,7 +2,10 @@
 
 import numpy as np
 
+import funcgrad as fg
+import funcgrad.numpy as fnp
 from funcgrad.backends import program_interpret
+from funcgrad.backends.llvm import pool
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import HostStep, KernelStep, walk
 from funcgrad.core.ir import interpret, typecheck
@@ -43,6 +46,15 @@ def same(got, wanted, exact=False):
         return
     tolerance = 0 if exact else TOLERANCE.get(got.dtype.char, 0)
     np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+def as_eager(f, *args):
+    """The planned program, and compiled code in so many threads, give what eager operations do."""
+    check(lambda *a: [f(*a)], *args, exact=True)
+    wanted = np.asarray(f(*map(fnp.asarray, args)))
+    for threads in (1, 2, 3):
+        pool.set_num_threads(threads)
+        np.testing.assert_array_equal(np.asarray(fg.jit(f)(*args)), wanted)
 
 
 def kernels(planned):

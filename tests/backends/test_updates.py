@@ -1,24 +1,11 @@
-"""Scatters as loops: windows that are columns, and those that overlap, in any number of threads;
-and running sums of rows side by side."""
+"""Scatters as loops: windows that are columns, and those that overlap, in any number of threads."""
 
 import numpy as np
 import pytest
 
 import funcgrad as fg
-import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.llvm import pool
-from tests.backends.checks import check
-
-
-def same(f, *args):
-    """The planned program, and compiled code in so many threads, give what eager operations do."""
-    check(lambda *a: [f(*a)], *args, exact=True)
-    wanted = np.asarray(f(*map(fnp.asarray, args)))
-    for threads in (1, 2, 3):
-        pool.set_num_threads(threads)
-        np.testing.assert_array_equal(np.asarray(fg.jit(f)(*args)), wanted)
-
+from tests.backends.checks import as_eager
 
 HOW = [(how, dtype) for how in ("add", "set", "multiply", "max") for dtype in ("float32", "int16")]
 
@@ -30,7 +17,7 @@ def test_columns(how, dtype, rng):
         x = rng.integers(0, 5, shape).astype(dtype)
         y = rng.integers(0, 5, (*shape[:-1], n)).astype(dtype)
         i = rng.integers(-shape[-1] - 2, shape[-1] + 2, n)
-        same(lambda x, i, y: getattr(x.at[..., i], how)(y, mode="drop"), x, i, y)
+        as_eager(lambda x, i, y: getattr(x.at[..., i], how)(y, mode="drop"), x, i, y)
 
 
 @pytest.mark.parametrize("how", ["add", "set", "multiply", "min"])
@@ -42,15 +29,15 @@ def test_columns_that_do_not_meet(how, rng):
         i = rng.permutation(shape[-1])[:n]
         i[n // 2] = 3 * shape[-1] if n % 2 else -2 * shape[-1] - 1
         f = lambda x, i, y: getattr(x.at[..., i], how)(y, mode="drop", unique_indices=True)
-        same(f, x, i, y)
+        as_eager(f, x, i, y)
 
 
 def test_columns_of_batches_and_of_no_elements(rng):
     x, y = rng.standard_normal((6, 30, 8), "f"), rng.standard_normal((6, 30, 20), "f")
     i = rng.integers(0, 8, (6, 20))
-    same(fg.vmap(lambda x, i, y: x.at[:, i].add(y)), x, i, y)
-    same(lambda x, i, y: x.at[:, i].add(y), x[0, :0], i[0], y[0, :0])
-    same(lambda x, i, y: x.at[:, i].add(y), x[0], i[0, :0], y[0, :, :0])
+    as_eager(fg.vmap(lambda x, i, y: x.at[:, i].add(y)), x, i, y)
+    as_eager(lambda x, i, y: x.at[:, i].add(y), x[0, :0], i[0], y[0, :0])
+    as_eager(lambda x, i, y: x.at[:, i].add(y), x[0], i[0, :0], y[0, :, :0])
 
 
 @pytest.mark.parametrize("how", ["scatter", "scatter_add", "scatter_max"])
@@ -60,17 +47,8 @@ def test_windows_that_overlap(how, rng):
     x, y = rng.standard_normal(5000, "f"), rng.standard_normal((200, 4096), "f")
     i = rng.integers(0, 1000, (200, 1))
     f = getattr(lax, how)
-    same(lambda x, i, y: f(x, i, y, numbers), x, i, y)
+    as_eager(lambda x, i, y: f(x, i, y, numbers), x, i, y)
     both = lax.ScatterDimensionNumbers((1, 2), (2,), (2, 0))
     x, y = rng.standard_normal((90, 4, 8), "f"), rng.standard_normal((50, 60, 4), "f")
     i = np.stack([rng.integers(0, 8, 50), rng.integers(0, 30, 50)], 1)
-    same(lambda x, i, y: f(x, i, y, both), x, i, y)
-
-
-@pytest.mark.parametrize("how", ["cumsum", "cumprod", "cummax", "cummin"])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_running_sums_of_rows_side_by_side(how, reverse, rng):
-    for shape in ((8, 31), (4, 32), (3, 12, 33), (6, 100), (1, 300)):
-        x = rng.integers(-3, 4, shape).astype("float32")
-        x[0, 0] = np.nan if how.startswith("cumm") else x[0, 0]
-        same(lambda x: getattr(lax, how)(x, axis=x.ndim - 1, reverse=reverse), x)
+    as_eager(lambda x, i, y: f(x, i, y, both), x, i, y)

@@ -16,11 +16,11 @@ from funcgrad.backends.llvm.emit_text import STAYS, value_type
 from funcgrad.backends.loops import Carry, Loop, While
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import emit_ahead, emit_order, emit_sums
+    from funcgrad.backends.llvm import emit_ahead, emit_order, emit_stage, emit_sums
     from funcgrad.backends.llvm.emit import Emitter
 else:
-    emit_ahead, emit_order, emit_sums = late(
-        "funcgrad.backends.llvm", "emit_ahead", "emit_order", "emit_sums"
+    emit_ahead, emit_order, emit_stage, emit_sums = late(
+        "funcgrad.backends.llvm", "emit_ahead", "emit_order", "emit_stage", "emit_sums"
     )
 
 
@@ -29,6 +29,9 @@ def write_loop(e: Emitter, s: Loop) -> None:
     start, stop = e.turns(s)
     if not s.size:
         e.env.update({c.out: e.read(c.start) for c in s.carries})
+        return
+    pair = s.parallel and s not in e.ranges and len(s.body) == 1
+    if pair and isinstance(s.body[0], Loop) and emit_stage.turned(e, s, s.body[0]):
         return
 
     def turn(i: str, *carried: str) -> list[str]:

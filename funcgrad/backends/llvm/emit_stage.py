@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from funcgrad.backends.llvm.emit_schedule import Level, coefficient
 from funcgrad.backends.llvm.emit_text import memory_type
 from funcgrad.backends.llvm.emit_transpose import declare_transpose, tile_size
-from funcgrad.backends.loops import Load
+from funcgrad.backends.loops import Load, Loop, Store
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm.emit import Emitter
@@ -34,8 +34,7 @@ def stage(e: Emitter, outer: Level, inner: Level) -> None:
         rows, columns = (
             e.f.let(f"sub nsw i64 {end}, {begin}") for begin, end in ((v, v_end), (u, u_end))
         )
-        types = ["ptr", "i64", "ptr", "i64", "i64"]
-        e.f.call(name, "void", types, [place, str(step), array, rows, columns])
+        _call(e, name, place, step, array, tile, rows, columns)
         e.staged[s] = (array, tile, (outer.axis, u), (inner.axis, v))
 
 
@@ -46,3 +45,30 @@ def staged(e: Emitter, s: Load) -> str:
     offset = e.f.let(f"add nsw i64 {e.f.let(f'mul nsw i64 {row}, {tile}')}, {column}")
     kind = memory_type(s.buffer.dtype)
     return e.f.let(f"getelementptr inbounds {kind}, ptr {array}, i64 {offset}")
+
+
+def turned(e: Emitter, outer: Loop, inner: Loop) -> bool:
+    """Write two loops as a transposition, if they copy lines of one array to columns of another."""
+    if not inner.parallel or inner.carries or outer.carries or len(inner.body) != 2:
+        return False
+    load, store = inner.body
+    if not (isinstance(load, Load) and isinstance(store, Store) and store.value is load.out):
+        return False
+    step, one, unit, stride = (
+        coefficient(x.index, s.axis) for x in (load, store) for s in (outer, inner)
+    )
+    if load.guard or store.guard or (one, unit) != (1, 1) or min(step, stride) < 2:
+        return False
+    if load.buffer.role != "scratch" or store.buffer.role != "scratch":
+        return False
+    name = declare_transpose(e.module, load.buffer.dtype.itemsize)
+    e.env.update({outer.axis: "0", inner.axis: "0"})
+    places = [e.address(x.buffer, x.index) for x in (load, store)]
+    sizes = [str(s.size) for s in (outer, inner)]
+    _call(e, name, places[0], step, places[1], stride, *sizes)
+    return True
+
+
+def _call(e: Emitter, name: str, place: str, step: int, to: str, stride: int, m: str, n: str):
+    types = ["ptr", "i64", "ptr", "i64", "i64", "i64"]
+    e.f.call(name, "void", types, [place, str(step), to, str(stride), m, n])

@@ -20,9 +20,9 @@ def tile_size(itemsize: int) -> int:
 
 
 def declare_transpose(module: Definitions, itemsize: int) -> str:
-    """The function void(ptr from, i64 step, ptr to, i64 rows, i64 columns) in a module.
+    """The function void(ptr from, i64 step, ptr to, i64 stride, i64 rows, i64 columns) in a module.
 
-    It writes to[column·T + row] = from[row·step + column], where T is the tile's size.
+    It writes to[column·stride + row] = from[row·step + column].
     """
     name = f"fg.transpose.i{8 * itemsize}"
     module.needed.setdefault(name, _function(name, itemsize))
@@ -31,7 +31,7 @@ def declare_transpose(module: Definitions, itemsize: int) -> str:
 
 @cache
 def _function(name: str, itemsize: int) -> str:
-    n, size, kind = min(16, 64 // itemsize), tile_size(itemsize), f"i{8 * itemsize}"
+    n, kind = min(16, 64 // itemsize), f"i{8 * itemsize}"
     f = Function(Definitions())
     whole_rows, whole_columns = f"and i64 %rows, -{n}", f"and i64 %columns, -{n}"
     f.entry += [f"  %r = {whole_rows}", f"  %c = {whole_columns}"]
@@ -40,25 +40,28 @@ def _function(name: str, itemsize: int) -> str:
 
     def square(row: str, column: str) -> None:
         first = _place(f, kind, "%from", f.let(f"mul nsw i64 {row}, %step"), column)
-        to = _place(f, kind, "%to", f.let(f"mul nsw i64 {column}, {size}"), row)
+        to = _place(f, kind, "%to", f.let(f"mul nsw i64 {column}, %stride"), row)
         vectors = []
         for i in range(n):
             at = _place(f, kind, first, f.let(f"mul nsw i64 %step, {i}"), "0")
             vectors.append(f.let(f"load <{n} x {kind}>, ptr {at}, align {itemsize}"))
         for i, v in enumerate(_transposed(f, vectors, n, kind)):
-            at = _place(f, kind, to, str(i * size), "0")
+            at = _place(f, kind, to, f.let(f"mul nsw i64 %stride, {i}"), "0")
             f.do(f"store <{n} x {kind}> {v}, ptr {at}, align {itemsize}")
 
     def single(row: str, column: str) -> None:
         at = _place(f, kind, "%from", f.let(f"mul nsw i64 {row}, %step"), column)
-        to = _place(f, kind, "%to", f.let(f"mul nsw i64 {column}, {size}"), row)
+        to = _place(f, kind, "%to", f.let(f"mul nsw i64 {column}, %stride"), row)
         f.do(f"store {kind} {f.let(f'load {kind}, ptr {at}')}, ptr {to}")
 
     _two_loops(f, ("0", "%r", n), ("0", "%c", n), square)
     _two_loops(f, ("%r", "%rows", 1), ("0", "%columns", 1), single)
     _two_loops(f, ("0", "%r", 1), ("%c", "%columns", 1), single)
     f.do("ret void")
-    params = "ptr noalias readonly %from, i64 %step, ptr noalias %to, i64 %rows, i64 %columns"
+    params = (
+        "ptr noalias readonly %from, i64 %step, ptr noalias %to, i64 %stride, i64 %rows, "
+        "i64 %columns"
+    )
     return f.text(f"define internal void @{name}({params}) noinline nounwind")
 
 
