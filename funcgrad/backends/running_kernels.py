@@ -26,8 +26,9 @@ _RUNNING = {
 }  # fmt: skip
 # How many rows have their running sums side by side, unless they are SHORT.
 ABREAST, SHORT = 4, 32
-# Bytes of a vector, which are the columns of a block, too; and the most rows that have one.
-VECTOR, MOST_LANES = 64, 16
+# Bytes of a vector, which are the columns of a block, too; the most rows that have one; and elements
+# from which on they are worth compiling.
+VECTOR, MOST_LANES, LEAST = 64, 16, 1 << 14
 
 
 def _running(k: SpecialKernel, eqn: Eqn) -> Written:
@@ -76,7 +77,8 @@ class _Running:
         fits = lead and self.n >= SHORT
         width = VECTOR // dtype.itemsize
         lanes = min(MOST_LANES, width)
-        if fits and lead[-1] % lanes == 0 and self.n >= width:
+        many = math.prod(lead) * self.n >= LEAST
+        if fits and many and lead[-1] % lanes == 0 and self.n >= width:
             self._turned(lanes, width)
         else:
             self._abreast(ABREAST if fits and lead[-1] % ABREAST == 0 else 1)

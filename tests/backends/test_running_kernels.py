@@ -6,6 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
+from funcgrad.backends import running_kernels
 from tests.backends.checks import as_eager
 
 HOW = pytest.mark.parametrize("how", ["cumsum", "cumprod", "cummax", "cummin"])
@@ -14,6 +15,11 @@ BOTH = pytest.mark.parametrize("reverse", [False, True])
 # for their length.
 SHAPES = [(16, 32), (32, 47), (2, 3, 16, 33), (48, 129), (8, 31), (4, 32), (3, 12, 33), (6, 100),
           (1, 300), (16, 31)]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def vectors_of_few(monkeypatch):
+    monkeypatch.setattr(running_kernels, "LEAST", 0)
 
 
 def along(how, reverse):
