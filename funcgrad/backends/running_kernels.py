@@ -26,8 +26,8 @@ _RUNNING = {
 }  # fmt: skip
 # How many rows have their running sums side by side, unless they are SHORT.
 ABREAST, SHORT = 4, 32
-# Bytes of a vector, which are the columns of a block, too; the most rows that have one; and elements
-# from which on they are worth compiling.
+# Bytes of a vector, which are the columns of a block, too; the most rows that have one; and the
+# elements from which on they are worth compiling.
 VECTOR, MOST_LANES, LEAST = 64, 16, 1 << 14
 
 

@@ -13,8 +13,7 @@ HOW = pytest.mark.parametrize("how", ["cumsum", "cumprod", "cummax", "cummin"])
 BOTH = pytest.mark.parametrize("reverse", [False, True])
 # Rows that have vectors; whose last block has some columns; or that have none, for their number or
 # for their length.
-SHAPES = [(16, 32), (32, 47), (2, 3, 16, 33), (48, 129), (8, 31), (4, 32), (3, 12, 33), (6, 100),
-          (1, 300), (16, 31)]  # fmt: skip
+SHAPES = [(16, 32), (2, 3, 16, 47), (8, 31), (4, 32), (6, 100), (1, 300)]
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +34,12 @@ def test_rows_side_by_side(how, reverse, shape, rng):
     as_eager(along(how, reverse), x)
 
 
-@HOW
-@BOTH
+@pytest.mark.parametrize(
+    ("how", "reverse"), [("cumsum", False), ("cumprod", True), ("cummin", True)]
+)
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int8", "uint16", "int32", "int64"])
 def test_dtypes(how, reverse, dtype, rng):
-    for shape in ((16, 70), (3, 8, 64), (32, 33)):
+    for shape in ((16, 70), (3, 8, 33)):
         as_eager(along(how, reverse), rng.integers(-2, 3, shape).astype(dtype))
 
 
