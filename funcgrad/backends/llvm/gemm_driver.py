@@ -69,6 +69,8 @@ TALL = 896  # rows from which on tasks of packed products each have rows of thei
 # matters where few registers make short steps.
 SPREAD_ROWS, WAYS = 256, 8
 NEAR = 2048  # bytes that rows may be apart for processors that don't follow longer strides
+SHORT_SUMS = 32  # products that an element of C is the sum of, to which its writing is what counts
+UNEVEN_WORK = 12 << 20  # multiply-adds that pay for packing a B which could be read in place
 
 
 class Driver:
@@ -186,9 +188,11 @@ class Driver:
                     lies_well = lies_well | (m <= 4 * THIN) & (n * k <= caches.l3 // 4 // width)
             if self.unpacked.panelled:
                 lies_well = lies_well | in_place
+            apart, uneven = self._packs_apart(job, m, n, k)
             ways = [
                 (c_unit & Long.fits(code, self.parts, m, n, k), self.long),
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
+                *([(c_unit & uneven, self.unpacked.apart)] if self.unpacked.apart else []),
                 (b_unit & c_unit & lies_well, self.unpacked.direct),
                 (job["b_rs"].eq(1) & (k >= 4 * lanes) & few, self.unpacked.dot),
                 (b_unit & ~c_unit & (m <= THIN), self.unpacked.turned),
@@ -197,6 +201,8 @@ class Driver:
                 ways.append((c_unit & small & (k <= SMALL_K), self.unpacked.small))
             if self.unpacked.panelled and self.target.follows_strides:
                 ways.append((c_unit & held, self.unpacked.panelled))
+            if self.unpacked.apart:
+                ways.append((c_unit & apart, self.unpacked.apart))
         self._first_way(code, ways)
 
     def _kept(self, job: Record, m: Int, n: Int, k: Int) -> tuple[Bool, Bool]:
@@ -223,6 +229,18 @@ class Driver:
         spread = SPREAD_ROWS if many_registers else WAYS
         apart = (job["b_rs"] % (PAGE // self.fmt.bytes)).ne(0) | (k <= spread)
         return held, held & apart
+
+    def _packs_apart(self, job: Record, m: Int, n: Int, k: Int) -> tuple[Bool, Bool]:
+        """Whether tasks had better pack columns of B, each for itself, and leave A where it is; and
+        whether even a B that could be read where it is, as its rows begin anywhere in lines."""
+        kept, step = self.target.caches.l2 // self.fmt.acc_bytes, job["a_cs"]
+        near = NEAR // self.fmt.bytes
+        fits = (n * k <= kept // 4) & (m * k <= kept // 2) & (step < near) & (step > -near)
+        # C is written in strips, which takes longer than short sums.
+        fits = fits & (m >= 2 * THIN) & (k >= SHORT_SUMS) & (m * n <= 2 * kept)
+        uneven = job["b_cs"].eq(1) & (m * n * k >= UNEVEN_WORK)
+        uneven = uneven & (job["b_rs"] % self.parts.tile.lanes).ne(0)
+        return fits, fits & uneven
 
     def _first_way(self, code: Code, ways: list[tuple[Bool, Way]]) -> None:
         if not ways:

@@ -1,8 +1,9 @@
 """The ways of the generated GEMM that pack nothing, or little: small and thin products.
 
 `direct` runs the outer-product kernels on the operands where they lie; `small` does so after
-copying a panel of B to the stack; `turned` writes a thin C that is not contiguous by way of
-scratch; `axpy` adds multiples of B's rows for a single row of A; `dot` takes inner products.
+copying a panel of B to the stack, `panelled` after packing all of it, `apart` after packing what a
+task reads; `turned` writes a thin C that is not contiguous by way of scratch; `axpy` adds multiples
+of B's rows for a single row of A; `dot` takes inner products.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ SMALL_K = 128  # rows of B that `small` has room for on the stack
 LINE = 64  # bytes of a line of the caches
 SHORT_ROW = 4096  # bytes of a row of A up to which the processor's own prefetching is too slow
 AS_THEY_LIE = ("at_once", "direct", "turned")  # ways that read B where it is
-CALLS = (*AS_THEY_LIE, "small", "panelled")  # and others that call kernels of several ways
+CALLS = (*AS_THEY_LIE, "small", "panelled", "apart")  # and others that call kernels of several ways
 # Rows of a C of one vector's columns: more sums than a step takes to add to one, and ways of the
 # first cache, each of a page, for as many rows of A and for B.
 NARROW_ROWS, NARROW_WAYS, WAY = 10, 12, 4096
+APART_TASKS = 8  # a thread, at least, of columns of B that are packed apart
 ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
 
 
@@ -49,6 +51,9 @@ class Unpacked:
         packs = self.fmt.storage == self.fmt.acc
         self.small = Way("small", self._small) if packs else None
         self.panelled = Way("panelled", self._panelled) if packs else None
+        # Elsewhere, one panelled B serves all tasks.
+        packs_apart = packs and not parts.target.follows_strides
+        self.apart = Way("apart", self._apart) if packs_apart else None
         self.turned = Way("turned", self._turned)
         self.axpy = Way("axpy", lambda: self._axpy(self._axpy_task()))
         self.dot = Way("dot", lambda: self._dot(self._dot_task()))
@@ -282,21 +287,53 @@ class Unpacked:
     def _small(self) -> ir.Function:
         """c contiguous along n, k ≤ SMALL_K; b any way."""
         code, job = self._start("small")
-        tile, acc = self.tile, self.fmt.acc
-        fields = ("m", "n", "k", "a_rs", "a_cs", "b_rs", "b_cs", "c_rs", "add")
-        m, n, k, a_rs, a_cs, b_rs, b_cs, c_rs, add = (job[f] for f in fields)
+        panel = code.variable(self.fmt.acc, count=(SMALL_K + 1) * self.tile.cols).slot
+        with code.range(0, job["n"], self.tile.cols) as j:
+            self._column(code, job, panel, j, code.i64(0), job["m"])
+        code.ret()
+        return code.function
+
+    def _column(
+        self, code: Code, job: Record, panel: ir.Value, j: Int, start: Int, stop: Int
+    ) -> None:
+        """Rows [start, stop) of the columns of C from j on that a panel of B has, which is packed
+        here."""
+        acc, cols = self.fmt.acc, self.tile.cols
+        fields = ("n", "k", "a_rs", "a_cs", "b_rs", "b_cs", "c_rs", "add")
+        n, k, a_rs, a_cs, b_rs, b_cs, c_rs, add = (job[f] for f in fields)
         a, b, c = (job.pointer_at(f) for f in "abc")
-        panel = code.variable(acc, count=(SMALL_K + 1) * tile.cols).slot
-        with code.range(0, n, tile.cols) as j:
-            left = (n - j).min(tile.cols)
-            bj = code.at(b, j * b_cs, acc)
-            code.call(self.parts.pack_b, panel, bj, left, k, b_cs, b_rs, 0)
-            row = code.variable(I64, I64(0))
-            for h in self.heights:
-                with self._while_fits(code, row, h, m) as i:
-                    ai, cij = code.at(a, i * a_rs, acc), code.at(c, i * c_rs + j, acc)
-                    args = (k, ai, a_rs, a_cs, panel, tile.cols, cij, c_rs, left, add)
-                    self._one_or_two_vectors(code, h, left, args)
+        left = (n - j).min(cols)
+        code.call(self.parts.pack_b, panel, code.at(b, j * b_cs, acc), left, k, b_cs, b_rs, 0)
+        row = code.variable(I64, start)
+        for h in self.heights:
+            with self._while_fits(code, row, h, stop) as i:
+                ai, cij = code.at(a, i * a_rs, acc), code.at(c, i * c_rs + j, acc)
+                args = (k, ai, a_rs, a_cs, panel, cols, cij, c_rs, left, add)
+                self._one_or_two_vectors(code, h, left, args)
+
+    def _apart(self) -> ir.Function:
+        """c contiguous along n, b any way: each task packs the columns of b that it reads, as lines
+        that another core wrote come late; a stays where it is."""
+        code, job = self._start("apart")
+        columns = job["n"].ceil_div(self.tile.cols)
+        parts = (self.parts.threads(code) * APART_TASKS).ceil_div(columns)
+        job["mt"] = mt = job["m"].ceil_div(parts).round_up(self.heights[0])
+        parts = job["m"].ceil_div(mt)
+        job["row_tiles"] = parts
+        self.parts.loop(code, self._apart_task(), code.args[0], columns * parts, code.i64(1))
+        code.ret()
+        return code.function
+
+    def _apart_task(self) -> ir.Function:
+        """Parts [begin, end) of C, row after row of a column of them."""
+        code, job = self._start("apart_task", task=True)
+        cols, parts, mt = self.tile.cols, job["row_tiles"], job["mt"]
+        size = self.parts.panel_elements(cols, job["k"]) * self.fmt.acc_bytes
+        panel = code.call(self.parts.take, size)
+        with code.range(code.args[1], code.args[2]) as t:
+            start = t % parts * mt
+            self._column(code, job, panel, t // parts * cols, start, (start + mt).min(job["m"]))
+        code.call(self.parts.give, panel)
         code.ret()
         return code.function
 
