@@ -238,7 +238,7 @@ class Driver:
         fits = (n * k <= kept // 4) & (m * k <= kept // 2) & (step < near) & (step > -near)
         # C is written in strips, which takes longer than short sums.
         fits = fits & (m >= 2 * THIN) & (k >= SHORT_SUMS) & (m * n <= 2 * kept)
-        uneven = job["b_cs"].eq(1) & (m * n * k >= UNEVEN_WORK)
+        uneven = job["b_cs"].eq(1) & (m * n * k >= UNEVEN_WORK * 4 // self.fmt.acc_bytes)
         uneven = uneven & (job["b_rs"] % self.parts.tile.lanes).ne(0)
         return fits, fits & uneven
 

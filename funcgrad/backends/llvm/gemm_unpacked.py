@@ -22,7 +22,8 @@ SMALL_K = 128  # rows of B that `small` has room for on the stack
 LINE = 64  # bytes of a line of the caches
 SHORT_ROW = 4096  # bytes of a row of A up to which the processor's own prefetching is too slow
 AS_THEY_LIE = ("at_once", "direct", "turned")  # ways that read B where it is
-CALLS = (*AS_THEY_LIE, "small", "panelled", "apart")  # and others that call kernels of several ways
+TILED = (*AS_THEY_LIE, "panelled")  # ways by `grid`
+CALLS = (*TILED, "small", "apart")  # and others that call kernels of several ways
 # Rows of a C of one vector's columns: more sums than a step takes to add to one, and ways of the
 # first cache, each of a page, for as many rows of A and for B.
 NARROW_ROWS, NARROW_WAYS, WAY = 10, 12, 4096
@@ -72,7 +73,8 @@ class Unpacked:
         """The kernels that a way calls for m × n elements, if not more: tasks have whole tiles, but
         for the last rows and columns."""
         found, left = [], m
-        if way in CALLS and self.narrow and not brief and n <= self.tile.lanes and a_cs == 1:
+        narrow = way in TILED and self.narrow and not brief
+        if narrow and n <= self.tile.lanes and a_cs == 1:
             times, left = divmod(m, self.narrow)
             found += [Micro("narrow", self.narrow, 1, n < self.tile.lanes)] if times else []
         for h in self.heights if way in CALLS else ():
