@@ -188,7 +188,7 @@ class Driver:
                     lies_well = lies_well | (m <= 4 * THIN) & (n * k <= caches.l3 // 4 // width)
             if self.unpacked.panelled:
                 lies_well = lies_well | in_place
-            apart, uneven = self._packs_apart(job, m, n, k)
+            apart, uneven, short = self._packs_apart(job, m, n, k)
             ways = [
                 (c_unit & Long.fits(code, self.parts, m, n, k), self.long),
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
@@ -201,8 +201,9 @@ class Driver:
                 ways.append((c_unit & small & (k <= SMALL_K), self.unpacked.small))
             if self.unpacked.panelled and self.target.follows_strides:
                 ways.append((c_unit & held, self.unpacked.panelled))
-            if self.unpacked.apart:
+            if self.unpacked.apart and self.unpacked.panelled:
                 ways.append((c_unit & apart, self.unpacked.apart))
+                ways.append((c_unit & short, self.unpacked.panelled))
         self._first_way(code, ways)
 
     def _kept(self, job: Record, m: Int, n: Int, k: Int) -> tuple[Bool, Bool]:
@@ -230,17 +231,19 @@ class Driver:
         apart = (job["b_rs"] % (PAGE // self.fmt.bytes)).ne(0) | (k <= spread)
         return held, held & apart
 
-    def _packs_apart(self, job: Record, m: Int, n: Int, k: Int) -> tuple[Bool, Bool]:
-        """Whether tasks had better pack columns of B, each for itself, and leave A where it is; and
-        whether even a B that could be read where it is, as its rows begin anywhere in lines."""
+    def _packs_apart(self, job: Record, m: Int, n: Int, k: Int) -> tuple[Bool, Bool, Bool]:
+        """Whether tasks had better pack columns of B, each for itself, and leave A where it is;
+        whether even a B that could be read where it is, as its rows begin anywhere in lines; and
+        whether all of B had better be packed first, as C is to be written row by row."""
         kept, step = self.target.caches.l2 // self.fmt.acc_bytes, job["a_cs"]
         near = NEAR // self.fmt.bytes
         fits = (n * k <= kept // 4) & (m * k <= kept // 2) & (step < near) & (step > -near)
-        # C is written in strips, which takes longer than short sums.
+        # Strips of columns of a large C take longer to write than short sums.
         fits = fits & (m >= 2 * THIN) & (k >= SHORT_SUMS) & (m * n <= 2 * kept)
+        short = (m >= 2 * THIN) & (k <= SHORT_SUMS) & (m * k <= 2 * kept) & (n * k <= kept // 2)
         uneven = job["b_cs"].eq(1) & (m * n * k >= UNEVEN_WORK * 4 // self.fmt.acc_bytes)
         uneven = uneven & (job["b_rs"] % self.parts.tile.lanes).ne(0)
-        return fits, fits & uneven
+        return fits, fits & uneven, short
 
     def _first_way(self, code: Code, ways: list[tuple[Bool, Way]]) -> None:
         if not ways:
