@@ -27,7 +27,8 @@ CALLS = (*TILED, "small", "apart")  # and others that call kernels of several wa
 # Rows of a C of one vector's columns: more sums than a step takes to add to one, and ways of the
 # first cache, each of a page, for as many rows of A and for B.
 NARROW_ROWS, NARROW_WAYS, WAY = 10, 12, 4096
-APART_TASKS = 8  # a thread, at least, of columns of B that are packed apart
+# Tasks a thread, at least, where they pack columns of B apart; and rows that pay for packing.
+APART_TASKS, APART_ROWS = 2, 128
 ROW_BLOCK = 2048  # columns of C that `axpy` keeps in the first cache
 
 
@@ -315,26 +316,31 @@ class Unpacked:
 
     def _apart(self) -> ir.Function:
         """c contiguous along n, b any way: each task packs the columns of b that it reads, as lines
-        that another core wrote come late; a stays where it is."""
+        that another core wrote come late; a stays where it is.
+
+        Tasks go from row to row of C, of which there are as many parts as threads, if these are
+        large: what wrote a, or will read c, probably does so, too.
+        """
         code, job = self._start("apart")
-        columns = job["n"].ceil_div(self.tile.cols)
-        parts = (self.parts.threads(code) * APART_TASKS).ceil_div(columns)
+        columns, threads = job["n"].ceil_div(self.tile.cols), self.parts.threads(code)
+        few = (threads * APART_TASKS).ceil_div(columns)
+        parts = few.max(threads.min(job["m"] // APART_ROWS))
         job["mt"] = mt = job["m"].ceil_div(parts).round_up(self.heights[0])
-        parts = job["m"].ceil_div(mt)
-        job["row_tiles"] = parts
-        self.parts.loop(code, self._apart_task(), code.args[0], columns * parts, code.i64(1))
+        tasks = job["m"].ceil_div(mt) * columns
+        self.parts.loop(code, self._apart_task(), code.args[0], tasks, code.i64(1))
         code.ret()
         return code.function
 
     def _apart_task(self) -> ir.Function:
-        """Parts [begin, end) of C, row after row of a column of them."""
+        """Pieces [begin, end) of C, row by row."""
         code, job = self._start("apart_task", task=True)
-        cols, parts, mt = self.tile.cols, job["row_tiles"], job["mt"]
+        cols, mt = self.tile.cols, job["mt"]
+        columns = job["n"].ceil_div(cols)
         size = self.parts.panel_elements(cols, job["k"]) * self.fmt.acc_bytes
         panel = code.call(self.parts.take, size)
         with code.range(code.args[1], code.args[2]) as t:
-            start = t % parts * mt
-            self._column(code, job, panel, t // parts * cols, start, (start + mt).min(job["m"]))
+            start, j = t // columns * mt, t % columns * cols
+            self._column(code, job, panel, j, start, (start + mt).min(job["m"]))
         code.call(self.parts.give, panel)
         code.ret()
         return code.function
