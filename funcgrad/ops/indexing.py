@@ -380,7 +380,7 @@ def _put_arrays(x: Any, plan: Plan, y: Any, op: str, mode: GatherScatterMode, hi
         op, y = "add", arithmetic.neg(y)
     if op == "apply":
         inside = _PROMISE if plan.inside else GatherScatterMode.CLIP
-        op, y = "set", y(_take(x, plan, inside, None, hints))
+        op, y = "set", y(reshape(_take(x, plan, inside, None, hints), _gathered(plan)))
     return _SCATTERS[op].bind(
         x,
         _vectors(plan, shape),

@@ -133,6 +133,10 @@ def test_apply(idx):
     square = lambda v: mul(v, v)
     same(index_update(Array(X), idx, square, "apply"), expected)
     same(traced(lambda x: index_update(x, idx, square, "apply"), X), expected)
+    arrays, make = split(idx)
+    for mode in (None, "clip"):
+        fun = lambda x, *i: index_update(x, make(*i), square, "apply", mode=mode)
+        same(traced(fun, X, *arrays), expected)
 
 
 @pytest.mark.parametrize("idx", INDICES[::3], ids=text)
