@@ -163,9 +163,11 @@ def view(x: Any, dtype: Any = None) -> Any:
                 f"view: the last axis of {x.aval} must be a multiple of {width // old} to be read "
                 f"as {new}"
             )
-        x = shape.reshape(x, (*x.shape[:-1], -1, width // old))
+        x = shape.reshape(x, (*x.shape[:-1], x.shape[-1] // (width // old), width // old))
     out = bitcast_convert_type(x, new)
-    return shape.reshape(out, (*x.shape[:-1], -1)) if width < old and x.ndim else out
+    if width < old and x.ndim:
+        return shape.reshape(out, (*x.shape[:-1], x.shape[-1] * (old // width)))
+    return out
 
 
 def _reshape(self: Any, *sizes: Any, order: str = "C", **options: Any) -> Any:

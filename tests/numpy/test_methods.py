@@ -212,6 +212,9 @@ def test_methods_that_return_what_values_say():
 def test_view(dtype):
     same(Array(X).view(dtype), X.view(dtype))
     same(Array(np.array([True, False])).view("uint8"), np.uint8([1, 0]))
+    for shape in [(0, 4), (3, 0), (0, 0)]:
+        empty = np.zeros(shape, "float32")
+        same(Array(empty).view(dtype), empty.view(dtype))
 
 
 def test_view_needs_a_length_that_fits():
