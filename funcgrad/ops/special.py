@@ -12,7 +12,7 @@ from typing import Any
 from funcgrad import dtypes
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops import special_math as f
-from funcgrad.ops.arithmetic import abs, in_float32, mul, neg, reciprocal, sign, square, sub
+from funcgrad.ops.arithmetic import abs, div, in_float32, mul, neg, sign, square, sub
 from funcgrad.ops.compare import eq, gt
 from funcgrad.ops.convert import select
 from funcgrad.ops.families import FLAT, add, elementwise
@@ -289,7 +289,7 @@ def _i1e_jvp(g: Any, y: Any, x: Any) -> Any:
     # I₁'(x) = I₀(x) - I₁(x)/x, where the quotient tends to ½ at 0.
     nonzero = gt(abs(x), 0.0)
     safe = select(nonzero, x, 1.0)
-    quotient = select(nonzero, mul(y, reciprocal(safe)), 0.5)
+    quotient = select(nonzero, div(y, safe), 0.5)
     return mul(g, sub(sub(bessel_i0e(x), quotient), mul(sign(x), y)))
 
 

@@ -114,6 +114,7 @@ def test_derivatives_at_special_points():
     assert slope(ops.bessel_i0e, 0.0) == 0
     assert slope(ops.bessel_i1e, 0.0) == 0.5
     assert slope(ops.bessel_i1e, 1e-12) == pytest.approx(0.5)
+    assert slope(ops.bessel_i1e, 1e-310) == pytest.approx(0.5)  # its reciprocal overflows
 
 
 def test_reverse_mode_sums_for_a_scalar_operand():
