@@ -31,6 +31,7 @@ from funcgrad.ops.fft import FFT, IFFT, IRFFT, RFFT, FftType, fft_p
 from funcgrad.ops.index import slice_in_dim
 from funcgrad.ops.shape import expand_dims, reshape, squeeze, transpose
 from funcgrad.ops.slicing import concatenate
+from funcgrad.ops.windows import GatherScatterMode
 
 # What is done with each part alone, whatever real operands (indices, selectors) say.
 BY_PARTS = frozenset((
@@ -227,12 +228,22 @@ def _dot(x: _Pair, y: _Pair, numbers: tuple, dtype: np.dtype) -> _Pair:
 def _by_parts(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     sides = []
     for i in (0, 1):
-        out = eqn.prim.bind(*(_part(x, i) for x in ins), **eqn.params)
+        params = _filling(eqn.params, i) if eqn.prim.name == "gather" else eqn.params
+        out = eqn.prim.bind(*(_part(x, i) for x in ins), **params)
         sides.append(out if eqn.prim.multiple else [out])
     return [
         _Pair(parts=Parts(*both)) if _is_complex(v) else both[0]
         for v, both in zip(eqn.outs, zip(*sides, strict=True), strict=True)
     ]
+
+
+def _filling(params: dict, i: int) -> dict:
+    """Parameters of a gather that fills with a part of a complex number: by default of NaN + 0j."""
+    fill = params["fill_value"]
+    if params["mode"] is not GatherScatterMode.FILL_OR_DROP or (fill is None and i == 0):
+        return params
+    value = complex(fill or 0)
+    return {**params, "fill_value": value.imag if i else value.real}
 
 
 def _sort(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:

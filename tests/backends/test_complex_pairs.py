@@ -83,6 +83,12 @@ def test_moving(name):
     jitted(lambda z: MOVES[name](z * 2), z)
 
 
+@pytest.mark.parametrize("fill", [None, 9, 1 + 2j])
+def test_gathers_fill_with_complex_numbers(fill):
+    i = np.array([2, 7], "int32")
+    jitted(lambda z, i: z.at[i].get(mode="fill", fill_value=fill), numbers(5), i)
+
+
 def test_parts_of_a_result_are_written_by_one_kernel_side_by_side():
     planned = check(lambda z: [z * z + 1j], numbers(64))
     (kernel,) = planned.kernels()
