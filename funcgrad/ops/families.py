@@ -179,19 +179,28 @@ def elementwise(
     result: Callable[..., Any] | None = None,
     same_dtype: bool = True,
     prepare: Callable | None = None,
+    operands: int | None = None,
     doc: str,
 ) -> Primitive:
-    """An elementwise primitive of any number of operands from its formula.
+    """An elementwise primitive from its formula.
 
+    It has as many operands as said, or as derivatives; any number where a function gives these.
     jvp[i](g, y, *operands) is the tangent that operand i's tangent g contributes; `FLAT` is zero.
     transpose[i](ct, *operands) is operand i's cotangent where the op is linear in it.
     A function in place of a sequence is the primitive's whole rule; so is `abstract`.
     """
 
+    if operands is None and isinstance(jvp, tuple):
+        operands = len(jvp)
+
     def this() -> Primitive:
         return made
 
     def prepared(*args: Any, **params: Any) -> tuple[Sequence[Any], dict]:
+        if operands not in (None, len(args)):
+            raise TypeError(
+                f"{name}: needs {operands} operand{'s' * (operands != 1)}, got {len(args)}"
+            )
         return scalar_operands(name, args), params
 
     made = Primitive(
@@ -220,12 +229,12 @@ def unary(name: str, *, impl: Callable, jvp: Any, transpose: Any = NOT_LINEAR, *
     """
     jvp = jvp if isinstance(jvp, NoRule | str) else (jvp,)
     transpose = transpose if isinstance(transpose, NoRule) else (transpose,)
-    return elementwise(name, impl=impl, jvp=jvp, transpose=transpose, **rest)
+    return elementwise(name, impl=impl, jvp=jvp, transpose=transpose, operands=1, **rest)
 
 
 def binary(name: str, *, impl: Callable, jvp: Any, transpose: Any = NOT_LINEAR, **rest: Any):
     """An elementwise op of two operands: jvp is a pair of functions of (g, result, x, y)."""
-    return elementwise(name, impl=impl, jvp=jvp, transpose=transpose, **rest)
+    return elementwise(name, impl=impl, jvp=jvp, transpose=transpose, operands=2, **rest)
 
 
 # The family's first member, which the rules of all others need.

@@ -11,7 +11,9 @@ from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops import arithmetic as ops
+from funcgrad.ops.convert import clamp
 from funcgrad.ops.rounding import RoundingMethod, round
+from funcgrad.transforms.make_jaxpr import make_jaxpr
 from tests.ops.rules import check_derivatives, check_dims, check_transpose, check_vmap, jvp, vjp
 
 NUMBERS = [d for d in dtypes.ALL if d != dtypes.BOOL]
@@ -266,6 +268,11 @@ def test_types():
         ops.real(2.0)
     with pytest.raises(TypeError, match="neg: argument 0 must be an array"):
         ops.neg([1.0])
+    for count in (0, 1, 3):
+        with pytest.raises(TypeError, match=f"sub: needs 2 operands, got {count}"):
+            make_jaxpr(ops.sub)(*[1.0] * count)
+    with pytest.raises(TypeError, match="clamp: needs 3 operands, got 2"):
+        clamp(1.0, 2.0)
 
 
 def test_remainder_of_a_dtype_without_order_is_an_error():
