@@ -48,14 +48,15 @@ __all__ = [
 
 def arrays_of(name: str, arrays: Any, argument: str = "arrays") -> list[Any]:
     """A sequence of arrays; an array stands for its rows. TypeError for everything else."""
-    if isinstance(arrays, list | tuple):
-        if not arrays:
-            raise ValueError(f"{name}: {argument} must hold at least one array, got none")
+    listed = isinstance(arrays, list | tuple)
+    if not listed and not hasattr(arrays, "shape"):
+        raise TypeError(f"{name}: {argument} must be a list or tuple of arrays, got {arrays!r}")
+    if not arrays if listed else arrays.shape[:1] == (0,):
+        raise ValueError(f"{name}: {argument} must hold at least one array, got none")
+    if listed:
         parts = [as_array(name, a, f"{argument}[{i}]") for i, a in enumerate(arrays)]
         # Numbers beside arrays keep their full precision in the common dtype.
         return promote(name, *arrays) if any(map(is_scalar, arrays)) else parts
-    if not hasattr(arrays, "shape"):
-        raise TypeError(f"{name}: {argument} must be a list or tuple of arrays, got {arrays!r}")
     return list(unstack(arrays))
 
 

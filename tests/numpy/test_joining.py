@@ -161,6 +161,7 @@ ERRORS = [
     (lambda: fnp.concatenate([X, V]), ShapeError, "agree in all axes"),
     (lambda: fnp.concatenate([1, 2]), ShapeError, "use stack"),
     (lambda: fnp.concatenate([[1, 2], V]), TypeError, r"arrays\[0\] is a list"),
+    (lambda: fnp.stack(np.zeros((0, 3))), ValueError, "stack: arrays must hold at least one"),
     (lambda: fnp.stack([X, V]), ShapeError, "stack: arrays must have one shape"),
     (lambda: fnp.split(V, 3), ValueError, "does not divide into 3 equal"),
     (lambda: fnp.repeat(V, [1, 2]), ShapeError, "one for each of 4 elements"),
