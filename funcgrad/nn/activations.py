@@ -10,6 +10,7 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.context import current
 from funcgrad.core.single import single
+from funcgrad.ops.arguments import canonical_axis
 from funcgrad.ops.special import erfc
 from funcgrad.ops.transcendental import logistic
 from funcgrad.transforms.custom import custom_jvp
@@ -278,7 +279,7 @@ def glu(x: Any, axis: int = -1) -> Any:
     [1.]
     """
     x = _inexact(x)
-    if x.shape[axis] % 2:
+    if x.shape[canonical_axis("nn.glu", axis, x.ndim)] % 2:
         raise ValueError(f"nn.glu: axis {axis} must have an even size, got shape {x.shape}")
     first, second = fnp.split(x, 2, axis)
     return first * sigmoid(second)

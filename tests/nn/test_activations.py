@@ -7,6 +7,7 @@ from scipy import special
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import nn
+from funcgrad.errors import ShapeError
 
 INF, NAN = np.inf, np.nan
 ROOT = np.sqrt(2 / np.pi)
@@ -138,3 +139,5 @@ def test_glu(axis, rng):
     np.testing.assert_allclose(nn.glu(x, axis), a * special.expit(b), rtol=1e-12)
     with pytest.raises(ValueError, match=r"even size.*\(3, 5\)"):
         nn.glu(np.ones((3, 5)), axis)
+    with pytest.raises(ShapeError, match="nn.glu: axis .* is out of range"):
+        nn.glu(1.0, axis)
