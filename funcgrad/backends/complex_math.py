@@ -1,7 +1,9 @@
 """Arithmetic and functions of complex numbers by their parts.
 
 Signs of zeros and infinities are those of C99's Annex G wherever NumPy keeps to it, and nothing
-overflows on the way to a result that doesn't.
+overflows on the way to a result that doesn't. Not so where a part is infinite and the other one
+infinite or NaN: there some functions give NaN for a part that Annex G knows, and `tanh` far from
+the imaginary axis 1 for infinite imaginary parts, where it has NaN.
 """
 
 from __future__ import annotations
