@@ -26,6 +26,7 @@ from funcgrad.backends.program import (
     Step,
     View,
 )
+from funcgrad.backends.recomputes import recompute
 from funcgrad.backends.roots import Analysis
 from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.backends.signature import signature
@@ -205,6 +206,7 @@ class BlockDrafter:
 
     def draft(self, outs: Sequence[Tensor]) -> Block:
         """The block, its results for these destinations."""
+        recompute(self.analysis)
         entries = fuse(self.analysis)
         if len(entries) > 1:
             entries = merges.merge(entries, self.analysis)
