@@ -126,6 +126,8 @@ class Emitter:
         # Stores past the caches by their ids, where those of the line in hand go, if there was one.
         self.streams = streams(kernel, target.stream_bytes)
         self.redirected: dict[int, tuple[str, str]] = {}
+        # Rows that are to be prefetched in the loop along an axis: places, and their bytes.
+        self.soon: dict[Value, list[tuple[str, int]]] = {}
         self.streamed = False
         self.edges = Edges(kernel, target.vector_bits)
         # Conditions that are constants in the part of a loop in hand.

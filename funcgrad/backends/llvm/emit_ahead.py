@@ -8,10 +8,12 @@ several passes are asked for while the second pass over a block of rows before t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad.backends.llvm.emit_schedule import coefficient
+from funcgrad.backends.llvm.emit_text import STAYS
 from funcgrad.backends.loops import (
     Buffer,
     Const,
@@ -32,16 +34,20 @@ AHEAD, MOST_ROW = 8192, 16_384
 # Bytes of a row that are asked for at most, and from which on one at a known place is: shorter ones
 # are mostly of small arrays.
 LONG_ROW, SHORT_ROW = 4096, 512
+# Of a longer row, as many are asked for at a time: more would fill the processor's queue of lines
+# that are on their way, and what is computed next would wait for them.
+PIECE = 512
 
 
 def prefetch_rows(
     e: Any, axis: Value, turn: str, size: int, inner: Value, length: int,
-    around: Sequence[Stmt], inside: Sequence[Stmt], serial: bool,
+    around: Sequence[Stmt], inside: Sequence[Stmt], serial: bool, plain: bool = False,
 ) -> None:  # fmt: skip
     """In a turn of a loop along `axis`, before the loop along `inner`: prefetch for a later turn.
 
     e: the emitter. around, inside: the statements around and inside the inner loop
     serial: whether the turns run in order, in one task
+    plain: whether the inner loop could prefetch (`in_pieces`), where rows are at known places
     """
     wanted: list[tuple[Load | Store, int, list[Stmt]]] = []
     made = {s.out: s for s in (*around, *inside) if isinstance(s, Op | Load)}
@@ -69,8 +75,28 @@ def prefetch_rows(
     e.body([t for t in (*around, *inside) if id(t) in numbers])
     for s, nbytes, _ in wanted:
         index = Index(s.index.const, tuple(t for t in s.index.terms if t[1] in e.env))
-        _lines(e, e.address(s.buffer, index), nbytes, isinstance(s, Store))
+        place = e.address(s.buffer, index)
+        if plain and not numbers and nbytes % PIECE == 0:
+            e.soon.setdefault(inner, []).append((place, nbytes))
+        else:
+            _lines(e, place, nbytes, isinstance(s, Store))
     e.env = now
+
+
+def in_pieces(e: Any, s: Loop, run: Callable[[str, str], Any]) -> None:
+    """A loop over a row, run(start, stop), with rows that are to be prefetched meanwhile."""
+    soon = e.soon.pop(s.axis)
+    pieces = math.gcd(s.size, *(nbytes // PIECE for _, nbytes in soon))
+    size = s.size // pieces
+
+    def turn(i: str) -> None:
+        for place, nbytes in soon:
+            at = e.f.let(f"mul nuw nsw i64 {i}, {nbytes // pieces}")
+            _lines(e, e.f.let(f"getelementptr i8, ptr {place}, i64 {at}"), nbytes // pieces, False)
+        low = e.f.let(f"mul nuw nsw i64 {i}, {size}")
+        run(low, e.f.let(f"add nuw nsw i64 {low}, {size}"))
+
+    e.loop("0", str(pieces), turn, parallel=False, hints=[STAYS])
 
 
 def prefetch_turns(e: Any, s: While) -> None:

@@ -41,8 +41,9 @@ def write_loop(e: Emitter, s: Loop) -> None:
         if at is not None:
             inner: Any = s.body[at]
             around, inside = s.body[:at], inner.body
+            plain = not inner.carries and inner not in e.ranges
             emit_ahead.prefetch_rows(
-                e, s.axis, i, s.size, inner.axis, inner.size, around, inside, True
+                e, s.axis, i, s.size, inner.axis, inner.size, around, inside, True, plain
             )
         e.body(s.body)
         return [e.read(c.next) for c in s.carries]
@@ -68,7 +69,10 @@ def write_loop(e: Emitter, s: Loop) -> None:
         parts, outs = e.edges.parts(s.body, s.axis, s.size), []
         plain = partial(run, starts=[])
         rows = partial(run_streamed, e, s.body, s.axis, turn, plain)
-        run_parts(e, parts, start, stop, rows)
+        if s.axis in e.soon:
+            emit_ahead.in_pieces(e, s, partial(run_parts, e, parts, run=rows))
+        else:
+            run_parts(e, parts, start, stop, rows)
     else:
         outs = run(start, stop, starts)
     e.env.update(zip((c.out for c in s.carries), outs, strict=True))

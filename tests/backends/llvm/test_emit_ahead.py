@@ -97,3 +97,21 @@ def test_next_block_of_rows(monkeypatch, follows, shape):
         same(np.asarray(f(x, scale)), wanted, exact=True)
     finally:
         kernel_cache().forget()
+
+
+def with_sums(x, ct):
+    made = fnp.tanh(x) * ct
+    return made, made.sum(0)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(64, 1024), (72, 1152), (96, 1008), (512, 128)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_in_pieces(rows, width, dtype):
+    """Rows that are gone through once, one after the other, ask for the next one on their way."""
+    x, ct = floats(rows, width, dtype=dtype), floats(rows, width, seed=1, dtype=dtype)
+    f = fg.jit(with_sums)
+    made, sums = f(x, ct)
+    long = width * x.itemsize > 4096
+    assert long or "call void @llvm.prefetch" in f.lower(x, ct).as_text("llvm")
+    same(np.asarray(made), np.asarray(fnp.tanh(x) * ct))
+    same(np.asarray(sums) / 10, (np.tanh(x) * ct).sum(0, dtype=dtype) / 10)
