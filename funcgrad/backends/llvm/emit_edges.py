@@ -56,7 +56,8 @@ class Edges:
     def __init__(self, kernel: Kernel, vector_bits: int):
         self.made = {s.out: s for s in walk(kernel.body) if isinstance(s, Op)}
         self.uses = Counter(v for s in walk(kernel.body) for v in _read(s))
-        width = min((b.dtype.itemsize for b in kernel.params), default=1)
+        # LLVM's vectors hold as many elements as fit of the widest.
+        width = max((b.dtype.itemsize for b in kernel.params if b.size > 1), default=1)
         self.lanes = vector_bits // 8 // width
         # What is written meanwhile must be read when the kernel says so.
         shared = {kernel.params[i] for pair in kernel.in_place for i in pair}

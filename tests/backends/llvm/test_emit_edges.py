@@ -103,6 +103,14 @@ def test_parts_are_cut_around_vectors():
     assert all(len(known) == 4 for _, _, known in parts)
 
 
+def test_vectors_have_lanes_for_the_widest_elements():
+    chosen = np.arange(41) % 3 > 0
+    k, edges = edges_of(lambda x, ok: fnp.where(ok, fnp.roll(x, 1), 0), floats(41), chosen)
+    (axis,) = k.axes
+    parts = edges.parts(k.body, axis.value, axis.size)
+    assert [low for low, _, _ in parts] == [0, 1, 16]
+
+
 def test_loops_with_many_edges_are_not_cut():
     def f(x):
         return sum(fnp.roll(x, 40 * i + 7) for i in range(6))
