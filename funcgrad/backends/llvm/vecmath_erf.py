@@ -6,7 +6,7 @@ is carried into the exponential, so that the relative accuracy holds until the r
 
 from __future__ import annotations
 
-from .vecmath_exp import EXP, exp, reduce, scale
+from .vecmath_exp import EXP, exp, reduce, scale, zero_below
 from .vecmath_ir import (
     LAYOUT,
     Num,
@@ -153,12 +153,12 @@ HALF_SQRT_PI = 0.886226925452758
 def _erfc_positive(a: Num) -> Num:
     """erfc(a) for a ≥ 0."""
     c = ERFC_SHIFT[a.width]
-    a = at_most(a, ERFC_LIMIT[a.width])
     square, error = two_product(a, a)
     r, n = reduce(-square, 2 * LAYOUT[a.width].bias)
     w = c / (a + c)
     s = poly(w - ERFC_CENTRE, ERFC[a.width]) * w
-    return scale(poly(r - error, EXP[a.width]) * s, n)
+    y = scale(poly(r - error, EXP[a.width]) * s, n)
+    return zero_below(-a, -ERFC_LIMIT[a.width], y)
 
 
 def erfc(x: Num) -> Num:

@@ -93,7 +93,7 @@ SINH = {
         6.4758358778744394e-15,
     ),
 }
-# Beyond these the result is 0 or infinity, and stays so when the argument is clamped to them.
+# Beyond these the result is 0 or infinity, and infinity at the upper one itself.
 EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
 EXP2_RANGE = {32: (-151.0, 129.0), 64: (-1076.0, 1025.0)}
 EXPM1_TINY = {32: 2.0**-25, 64: 2.0**-54}
@@ -117,19 +117,26 @@ def scale(p: Num, n: Num) -> Num:
     return (p * first.bits()) * second.bits()
 
 
+def zero_below(x: Num, lo: float, y: Num) -> Num:
+    """`y`, and 0 where x < lo. AVX-512 leaves out the last product of such elements: processors
+    that are slow where a product underflows are as fast there as elsewhere, as among a mask's
+    exponentials of -inf."""
+    return where(x < lo, y.const(0.0), y)
+
+
 def exp(x: Num) -> Num:
     """eˣ as exp(r)·2^k."""
     lo, hi = EXP_RANGE[x.width]
-    r, n = reduce(at_least(at_most(x, hi), lo), 2 * LAYOUT[x.width].bias)
-    return scale(poly(r, EXP[x.width]), n)
+    r, n = reduce(at_most(x, hi), 2 * LAYOUT[x.width].bias)
+    return zero_below(x, lo, scale(poly(r, EXP[x.width]), n))
 
 
 def exp2(x: Num) -> Num:
     """2ˣ, of which the integer nearest to x becomes the exponent."""
     lo, hi = EXP2_RANGE[x.width]
-    x = at_least(at_most(x, hi), lo)
-    k, n = nearest(x, 1.0, 2 * LAYOUT[x.width].bias)
-    return scale(poly(x - k, EXP2[x.width]), n)
+    most = at_most(x, hi)
+    k, n = nearest(most, 1.0, 2 * LAYOUT[x.width].bias)
+    return zero_below(x, lo, scale(poly(most - k, EXP2[x.width]), n))
 
 
 def _expm1(r: Num) -> Num:

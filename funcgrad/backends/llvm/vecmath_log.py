@@ -35,6 +35,9 @@ ATANH = (
 # The mantissa is taken from [√½, √2).
 BOUND_BITS = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
 
+# Below these log(1 + x) rounds to x.
+LOG1P_TINY = {32: 2.0**-25, 64: 2.0**-54}
+
 # Constants in two parts; the first of log10(2) has trailing zeros, so that k times it is exact.
 LOG10_2 = {
     32: (0.30103302001953125, -3.024355464731343e-06),
@@ -99,7 +102,10 @@ def log(x: Num) -> Num:
 
 def log1p(x: Num) -> Num:
     """log(1 + x), to relative accuracy where x is small."""
-    return _with_limits(x, -1.0, _log(*_split_plus_one(x), -1.0))
+    # Products of numbers so small would underflow, which is slow on some processors.
+    tiny = fabs(x) < LOG1P_TINY[x.width]
+    y = _log(*_split_plus_one(where(tiny, 0.0, x)), -1.0)
+    return _with_limits(x, -1.0, where(tiny, x, y))
 
 
 def _log_in_base(x: Num, base: tuple[float, float], unit: tuple[float, float]) -> Num:

@@ -7,11 +7,10 @@ around it.
 
 from __future__ import annotations
 
-from .vecmath_exp import EXP2, scale
+from .vecmath_exp import EXP2, scale, zero_below
 from .vecmath_ir import (
     LAYOUT,
     Num,
-    at_least,
     at_most,
     copysign,
     fabs,
@@ -65,9 +64,10 @@ def _exp2_of_product32(a: Num, y: Num) -> Num:
     k = (e.to_float() * 2.0 ** -LAYOUT[32].mantissa).widen()
     log2 = fma(s, horner(s * s, LOG2_32), k)
     log2 = where(a < INF, where(a > 0.0, log2, -INF), a.widen())
-    p = at_least(at_most(log2 * y.widen(), 130.0), -152.0)
-    k, n = nearest(p, 1.0, 2 * LAYOUT[32].bias)
-    return scale(poly((p - k).narrow(), EXP2[32]), n.narrow())
+    p = log2 * y.widen()
+    most = at_most(p, 130.0)
+    k, n = nearest(most, 1.0, 2 * LAYOUT[32].bias)
+    return zero_below(p, -152.0, scale(poly((most - k).narrow(), EXP2[32]), n.narrow()))
 
 
 def _scaled(s: tuple[Num, Num], c: tuple[float, float]) -> tuple[Num, Num]:
@@ -103,10 +103,10 @@ def _exp2_of_product64(a: Num, y: Num) -> Num:
     hi = where(a < INF, where(a > 0.0, hi, -INF), a)
     p, error = two_product(hi, y)
     tail = fma(lo, y, error)
-    p = at_least(at_most(p, 1030.0), -1080.0)
-    k, n = nearest(p, 1.0, 2 * LAYOUT[64].bias)
-    r = (p - k) + where(fabs(p) < 1030.0, tail, 0.0)
-    return scale(poly(r, EXP2[64]), n)
+    most = at_most(p, 1030.0)
+    k, n = nearest(most, 1.0, 2 * LAYOUT[64].bias)
+    r = (most - k) + where(fabs(p) < 1030.0, tail, 0.0)
+    return zero_below(p, -1080.0, scale(poly(r, EXP2[64]), n))
 
 
 def power(x: Num, y: Num) -> Num:
