@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends import complex_math
+from funcgrad.backends import complex_math, complex_matrices
 from funcgrad.backends.complex_math import Parts
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.lowered import lowered
@@ -57,6 +57,7 @@ MOVES: dict[str, Callable[[int, dict], dict]] = {
     "transpose": lambda n, p: {"permutation": (*p["permutation"], n)},
 }
 LOOPS = frozenset(("cond", "scan", "while"))
+_RULES = {**complex_math.RULES, "triangular_solve": complex_matrices.triangular_solve}
 
 
 class _Unsupported(Exception):
@@ -194,7 +195,10 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
         return [_fft(*ins, **params)]
     if name == "dot_general":
         return [_dot(ins[0], ins[1], params["dimension_numbers"], eqn.outs[0].aval.dtype)]
-    rule = complex_math.RULES.get(name)
+    if name == "lu":
+        factors, *rows = complex_matrices.lu(ins[0].parts)
+        return [_Pair(parts=factors), *rows]
+    rule = _RULES.get(name)
     if rule is None:
         return _host(prim, params, ins, [v.aval for v in eqn.outs])
     out = rule(*(x.parts if type(x) is _Pair else x for x in ins), **params)

@@ -15,6 +15,7 @@ from funcgrad.backends.llvm import gemm, pool, scratch
 from funcgrad.backends.llvm.engine import Engine, engine
 from funcgrad.backends.llvm.matrix_eigen import emit_eigh, emit_eigvalsh
 from funcgrad.backends.llvm.matrix_lu import emit_lu
+from funcgrad.backends.llvm.matrix_lu_parts import emit_lu_parts
 from funcgrad.backends.llvm.matrix_parts import Matrices
 from funcgrad.backends.llvm.matrix_qr import emit_qr
 from funcgrad.backends.llvm.matrix_qr_blocks import emit_qr_blocks
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 _DTYPES = ("float32", "float64")
 _EMIT = {
-    "lu": emit_lu, "cholesky": emit_cholesky, "qr": emit_qr, "qr_blocks": emit_qr_blocks,
-    "solve": emit_solve, "eigh": emit_eigh, "eigvalsh": emit_eigvalsh,
+    "lu": emit_lu, "lu_parts": emit_lu_parts, "cholesky": emit_cholesky, "qr": emit_qr,
+    "qr_blocks": emit_qr_blocks, "solve": emit_solve, "eigh": emit_eigh, "eigvalsh": emit_eigvalsh,
 }  # fmt: skip
-_MULTIPLY = {"lu", "cholesky", "qr_blocks", "solve"}
+_MULTIPLY = {"lu", "lu_parts", "cholesky", "qr_blocks", "solve"}
 # Larger ones are faster by blocks.
 _MOST_QR = 24
 # The host's products of blocks are faster for larger ones.
@@ -41,6 +42,12 @@ def lu_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
     arrays; None where the host is to run it."""
     *lead, m, n = step.ins[0].aval.shape
     return _call("lu", step, (math.prod(lead), m, n))
+
+
+def lu_parts_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The same for a step of `lu_parts`, of complex matrices."""
+    *lead, m, n = step.ins[0].aval.shape
+    return _call("lu_parts", step, (math.prod(lead), m, n))
 
 
 def cholesky_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:

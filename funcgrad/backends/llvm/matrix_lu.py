@@ -41,17 +41,22 @@ def emit_lu(parts: Matrices, name: str) -> None:
             at = code.at(pivots, j, I32)
             code.store(b.add(code.load(at, I32), b.trunc((j // width * width).value, I32)), at)
         parts.steps(code, result, job, count, 1)
-        with code.range(0, m) as i:
-            code.store(b.trunc(i.value, I32), code.at(order, i, I32))
-        with code.range(0, k) as j:
-            here = code.at(order, j, I32)
-            there = code.at(order, Int(code, b.sext(code.load(code.at(pivots, j, I32), I32), I64)),
-                            I32)  # fmt: skip
-            held = code.load(here, I32)
-            code.store(code.load(there, I32), here)
-            code.store(held, there)
+        write_order(code, order, m, pivots, k)
 
     parts.entry(name, LU, one)
+
+
+def write_order(code: Code, order: ir.Value, m: Int, pivots: ir.Value, k: Int) -> None:
+    """Write the order of m rows after swapping each of the first k with the row of its pivot."""
+    b = code.b
+    with code.range(0, m) as i:
+        code.store(b.trunc(i.value, I32), code.at(order, i, I32))
+    with code.range(0, k) as j:
+        pivot = Int(code, b.sext(code.load(code.at(pivots, j, I32), I32), I64))
+        here, there = code.at(order, j, I32), code.at(order, pivot, I32)
+        held = code.load(here, I32)
+        code.store(code.load(there, I32), here)
+        code.store(held, there)
 
 
 class _Block:

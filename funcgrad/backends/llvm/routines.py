@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from funcgrad.backends.llvm.elements import elements_call
-from funcgrad.backends.llvm.matrix import cholesky_call, eigh_call, lu_call, qr_call, solve_call
+from funcgrad.backends.llvm.matrix import (
+    cholesky_call,
+    eigh_call,
+    lu_call,
+    lu_parts_call,
+    qr_call,
+    solve_call,
+)
 from funcgrad.backends.llvm.rows import order_call
 from funcgrad.backends.llvm.sort import shuffle_call, sort_call, top_call
 from funcgrad.backends.program import HostStep
@@ -20,6 +27,7 @@ _ROUTINES: dict[str, Callable[[HostStep], Call | None]] = {
     "cholesky": cholesky_call,
     "eigh": eigh_call,
     "lu": lu_call,
+    "lu_parts": lu_parts_call,
     "qr": qr_call,
     "row_order": order_call,
     "scatter_elements": elements_call,

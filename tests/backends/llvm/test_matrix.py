@@ -447,8 +447,6 @@ def test_gradient_through_eigh(rng):
 
 def test_other_dtypes_and_nothing_are_the_hosts(rng):
     a = (np.eye(40) * 3 + rng.standard_normal((40, 40)) / 40).astype(np.complex64)
-    got = fg.jit(lambda a: lax.linalg.lu(a)[0])(a)
-    np.testing.assert_allclose(np.asarray(got), np.asarray(lax.linalg.lu(fg.numpy.asarray(a))[0]))
     assert fg.jit(lax.linalg.cholesky)(np.empty((0, 40, 40), np.float32)).shape == (0, 40, 40)
     for shape in ((0, 0), (0, 5, 5), (2, 0, 0)):
         v, w = fg.jit(lax.linalg.eigh)(np.empty(shape, np.float32))
