@@ -165,6 +165,8 @@ class _Placer:
         if len(pieces) > MANY or any(self.strides(x) and self.writable(x, p) for x, p in pieces):
             return True
         place = pieces[0][1]
+        if place.step <= SHORT and self.places_of_gather(out):
+            return False
         narrow = place.rows > 1 and place.step <= NARROW
         if narrow and min(p.width for _, p in pieces) < SHORT:
             return not all(self.cheap(x) for x, _ in pieces)
@@ -215,6 +217,14 @@ class _Placer:
                 return readers[0].prim.elementwise
             readers = self.readers.get(readers[0].outs[0], [])
         return False
+
+    def places_of_gather(self, out: Var) -> bool:
+        """Whether a result is read once, by a gather that takes its positions from it: each
+        coordinate is a piece, which is computed as it is needed."""
+        readers = self.readers.get(out, [])
+        if len(readers) != 1 or readers[0] is None:
+            return False
+        return readers[0].prim.name == "gather" and readers[0].ins[0] is not out
 
     # ---- pieces
 

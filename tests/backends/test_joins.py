@@ -327,3 +327,10 @@ def test_collectives_read_what_was_written_in_place():
     kinds = [type(s) for s in walk_steps(planned.steps)]
     assert kinds == [GemmStep, KernelStep, ExchangeStep, GemmStep, KernelStep]
     assert planned.arena_bytes == 2 * 4 * 256
+
+
+@pytest.mark.parametrize("shape", [(20, 30), (20, 30, 8)])
+def test_positions_of_a_gather_are_no_array(shape):
+    x, i, j = floats(*shape), integers(50, low=-20, high=20), integers(50, low=-30, high=30)
+    planned = check(lambda x, i, j: [x[i, j]], x, i, j)
+    assert len(planned.steps) == 1
