@@ -216,7 +216,10 @@ def _order(axes: Sequence[Axis], found: Sequence[Access], block: Value | None) -
         return sum(steps)
 
     def badness(axis: Axis) -> float:
-        return sum(_step_cost(a, axis.value, axis.size) for a in found)
+        # A short axis is unrolled: what only it moves, as a colour's scale, is in registers.
+        alone = {axis.value} if axis.size < SHORT else set()
+        moving = [a for a in found if not alone.issuperset(v for _, v in a.index.terms)]
+        return sum(_step_cost(a, axis.value, axis.size) for a in moving)
 
     order = sorted(axes, key=stride, reverse=True)
     if block is not None:

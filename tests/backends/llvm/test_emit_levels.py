@@ -7,6 +7,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.llvm.emit_schedule import schedule
 from funcgrad.backends.loops import Buffer
+from tests.backends.checks import floats
 from tests.backends.llvm.kernels_run import F32, F64, at, check, kernel
 
 SHAPES = [(1, 1), (3, 17), (16, 1000), (400, 1025), (1025, 3), (5, 0), (0, 5), (70, 64)]
@@ -48,3 +49,20 @@ def test_short_rows_are_not_gathered(width):
     x = fnp.ones((1000, 3 * width))
     for fun in (lambda x: x[:, :width] + 1, lambda x: x + fnp.sum(x, 1, keepdims=True)):
         assert "gather" not in fg.jit(fun).lower(x).as_text("llvm")
+
+
+@pytest.mark.parametrize("colours", [3, 4, 7])
+def test_colours_are_innermost(colours):
+    """However many operands have an element a colour: else memory would be read in strides."""
+    n = 1000 * colours
+    x, o = Buffer("x", F32, n, "in"), Buffer("o", F32, n, "out")
+    mean, scale = (Buffer(name, F32, colours, "in") for name in ("mean", "scale"))
+
+    def body(b, i, c):
+        moved = b.op("subtract", F32, b.load(x, at((colours, i), (1, c))), b.load(mean, at((1, c))))
+        value = b.op("multiply", F32, moved, b.load(scale, at((1, c))))
+        b.store(o, at((colours, i), (1, c)), value)
+
+    k = kernel([x, mean, scale, o], [1000, colours], body)
+    assert [level.size for level in schedule(k).levels] == [1000, colours]
+    check(k, floats(n), floats(colours), floats(colours))
