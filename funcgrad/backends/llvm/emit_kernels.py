@@ -14,6 +14,7 @@ from funcgrad.backends.llvm import pool, scratch
 from funcgrad.backends.llvm.emit import emit
 from funcgrad.backends.llvm.emit_schedule import Piece
 from funcgrad.backends.llvm.emit_unroll import unrolled
+from funcgrad.backends.llvm.emit_wide import widened
 from funcgrad.backends.llvm.engine import HALF_CALLS, Engine, Library
 from funcgrad.backends.llvm.objects import digest
 from funcgrad.backends.llvm.target import Target
@@ -125,7 +126,7 @@ class KernelCache:
         if not kernel.points:
             return _Written(Native((), ()), {})
         target = self.engine.target
-        pieces, partials = _pieces(unrolled(kernel), target)
+        pieces, partials = _pieces(unrolled(widened(kernel)), target)
         calls, texts, tiny = [], {}, True
         for piece in pieces:
             emitted = emit(piece.kernel, "KERNEL", piece.ranges, target, often)
