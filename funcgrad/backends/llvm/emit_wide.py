@@ -14,7 +14,7 @@ from funcgrad.backends.llvm.emit_schedule import coalesce, coefficient
 from funcgrad.backends.loops import Axis, Buffer, Index, Kernel, Load, Stmt, Store, Value
 from funcgrad.core.record import replace
 
-_WIDE = {4: np.dtype(np.int64), 2: np.dtype(np.int32), 1: np.dtype(np.int16)}
+_WIDE: dict[int, np.dtype] = {4: np.dtype(np.int64), 2: np.dtype(np.int32), 1: np.dtype(np.int16)}
 
 
 def widened(kernel: Kernel) -> Kernel:

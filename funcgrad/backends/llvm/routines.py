@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from funcgrad.backends.llvm.elements import elements_call
+from funcgrad.backends.llvm.fft_rows import fft_call
 from funcgrad.backends.llvm.matrix import (
     cholesky_call,
     eigh_call,
@@ -28,6 +29,7 @@ _ROUTINES: dict[str, Callable[[HostStep], Call | None]] = {
     "eigh": eigh_call,
     "lu": lu_call,
     "lu_parts": lu_parts_call,
+    "on_complex": fft_call,
     "qr": qr_call,
     "row_order": order_call,
     "scatter_elements": elements_call,
