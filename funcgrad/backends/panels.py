@@ -4,6 +4,9 @@ A panel is some columns of a matrix, its rows one after the other. The kernels o
 packs nothing read one panel at a time: where the rows of the whole matrix lie a page apart, each
 costs an address translation, and all fall into the same few lines of a cache. The copy is made
 once, not in each turn, and the sums are those of the whole matrix, in the same order.
+
+A small matrix that multiplies a vector, row by row, is transposed: sums of rows are then side by
+side, in vectors, in place of a vector for each sum, whose lanes have to be added up.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ ROW_BYTES = 128
 # A copy takes as long as some ten turns gain by it. Fewer rows read a matrix once, and what is
 # small lies in the first cache any way.
 TURNS, ROWS, LEAST_BYTES, MOST_BYTES = 16, 8, 1 << 16, 1 << 24
+# Larger matrices are read from caches, or memory, that are no faster than lanes are added up.
+MOST_TURNED_BYTES = 1 << 17
 
 
 def panelled(scan: Eqn) -> Jaxpr | None:
@@ -48,6 +53,14 @@ def _panelled(scan: Eqn) -> Jaxpr | None:
     # The panels of a matrix and its contracted axis, outside and in the body.
     panels: dict[tuple[Atom, int], tuple[Var, Var]] = {}
     for eqn in body.eqns:
+        turned = _turned_matrix(eqn, made, consts)
+        if turned is not None:
+            if (turned, 1) not in panels:
+                outside = _transposed(before, consts[turned])
+                panels[turned, 1] = outside, Var(outside.aval)
+            params = eqn.params | {"dimension_numbers": (((0,), (0,)), ((), ()))}
+            eqns.append(eqn.replace(ins=[eqn.ins[1], panels[turned, 1][1]], params=params))
+            continue
         found = _matrix(eqn, made, consts)
         if found is None:
             eqns.append(eqn)
@@ -67,6 +80,31 @@ def _panelled(scan: Eqn) -> Jaxpr | None:
     inner = Jaxpr(ins, eqns, body.outs)
     params = scan.params | {"jaxpr": inner, "n_consts": len(stay) + len(panels)}
     return Jaxpr(outer, [*before, scan.replace(ins=operands, outs=results, params=params)], results)
+
+
+def _turned_matrix(eqn: Eqn, made: dict, consts: dict) -> Atom | None:
+    """The constant matrix whose rows a vector is multiplied by, if it is better transposed."""
+    if eqn.prim is not dot_general_p or any(
+        a.aval.dtype not in DTYPES for a in (*eqn.ins, *eqn.outs)
+    ):
+        return None
+    (contract, _), (batch, _) = eqn.params["dimension_numbers"]
+    atom, x = eqn.ins
+    if batch or len(contract) != 1 or x.aval.ndim != 1 or x in consts:
+        return None
+    axis = contract[0]
+    while (source := made.get(atom)) is not None and source.prim is transpose_p:
+        axis, atom = source.params["permutation"][axis], source.ins[0]
+    if atom not in consts or atom.aval.ndim != 2 or axis != 1:
+        return None
+    return atom if 0 < atom.aval.nbytes <= MOST_TURNED_BYTES else None
+
+
+def _transposed(to: list[Eqn], matrix: Var) -> Var:
+    m, n = matrix.aval.shape
+    out = Var(matrix.aval.update(shape=(n, m)))
+    to.append(Eqn(transpose_p, [matrix], [out], {"permutation": (1, 0)}))
+    return out
 
 
 def _matrix(eqn: Eqn, made: dict, consts: dict) -> tuple[Atom, int] | None:

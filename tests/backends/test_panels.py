@@ -56,6 +56,29 @@ def test_any_order(how):
     assert batches == {(32, (32, 1), (5,))}
 
 
+@pytest.mark.parametrize(
+    "multiply", [lambda c, w: w @ c, lambda c, w: w @ c + w.T @ c, lambda c, w: w @ (w @ c)]
+)
+def test_small_matrices_of_vectors_are_transposed(multiply):
+    c, w = floats(40), floats(40, 40) / np.float32(40)
+    made = panelled(scan_of(turns_of(multiply), c, w))
+    *before, scan = made.eqns
+    assert [e.prim.name for e in before] == ["transpose"]
+    sums = [e for e in scan.params["jaxpr"].eqns if e.prim.name == "dot_general"]
+    for e in sums[:1]:
+        assert [a.aval.ndim for a in e.ins] == [1, 2]
+    check(turns_of(multiply), c, w)
+    got = fg.jit(fg.grad(lambda w: sum(x.sum() for x in turns_of(multiply)(c, w))))(w)
+    wanted = fg.grad(lambda w: sum(x.sum() for x in turns_of(multiply)(c, w)))(fnp.asarray(w))
+    np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=1e-4, atol=1e-5)
+
+
+def test_large_matrices_of_vectors_stay():
+    for c, w in ((floats(40), floats(1000, 40)), (floats(40, 2), floats(40, 40))):
+        f = turns_of(lambda c, w: (w @ c)[:40])
+        assert panelled(scan_of(f, c, w)) is None
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_of_several_axes(dtype):
     c, w = floats(3, 4, 96).astype(dtype), (floats(96, 192) / np.float32(96)).astype(dtype)
