@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CALL = ("batch", "x", "out")
 # Complex elements of a row: the table of roots is a part of the code.
 _LEAST, _MOST = 4, 16384
+_ROWS = 4  # fewer leave too many lanes empty
 _FORWARD, _REAL = ("FFT", "RFFT"), ("RFFT", "IRFFT")
 
 
@@ -42,14 +43,10 @@ def fft_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
     dtype = dtypes.real_part(result.dtype).name
     size = n // 2 if kind.name in _REAL else n
     batch = math.prod(result.shape[:-1])
-    if n & (n - 1) or not _LEAST <= size <= _MOST or batch < _lanes(dtype):
+    if n & (n - 1) or not _LEAST <= size <= _MOST or batch < _ROWS:
         return None
     install(kind.name, n, dtype)
     return _name(kind.name, n, dtype), (batch,)
-
-
-def _lanes(dtype: str) -> int:
-    return engine().target.vector_bits // (8 * np.dtype(dtype).itemsize)
 
 
 def _name(kind: str, n: int, dtype: str) -> str:
@@ -165,8 +162,9 @@ class _Transform:
         x, out, room = call.pointer_at("x"), call.pointer_at("out"), 2 * self.size + 2
         arrays = [task.call(parts.take, room * lanes * parts.bytes) for _ in range(2)]
         with task.range(task.args[1], task.args[2]) as block:
-            first = block * lanes
-            rows = (call["batch"] - first).min(lanes)
+            # The last block is a whole one, too: whoever shares its rows writes the same.
+            first = (block * lanes).min((call["batch"] - lanes).max(0))
+            rows = call["batch"].min(lanes)
             source = parts.at(task, x, first * self.width_in)
             here, there = arrays
             task.call(parts.transpose, source, self.width_in, here, lanes, rows, self.width_in)

@@ -50,7 +50,7 @@ def near(got, exact, dtype):
 @dtypes
 @kinds
 @pytest.mark.parametrize(
-    ("lead", "n"), [((16,), 8), ((17,), 16), ((5, 7), 32), ((40,), 64), ((33,), 2048)]
+    ("lead", "n"), [((4,), 8), ((5,), 16), ((5, 7), 32), ((40,), 64), ((33,), 2048)]
 )
 def test_transforms(kind, lead, n, dtype, rng):
     pool.set_num_threads(1 + n % 3)
@@ -103,7 +103,7 @@ def test_two_axes_and_gradients(rng):
 
 
 def test_other_lengths_and_few_rows_are_the_hosts(rng):
-    for shape in ((40, 12), (40, 4), (1, 64), (0, 64)):
+    for shape in ((40, 12), (40, 4), (3, 64), (0, 64)):
         x = rng.standard_normal(shape).astype(np.float32)
         got = fg.jit(fnp.fft.rfft)(x)
         np.testing.assert_allclose(np.asarray(got), np.fft.rfft(x), rtol=1e-4, atol=1e-4)
