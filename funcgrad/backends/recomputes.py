@@ -40,8 +40,7 @@ def recompute(analysis: Analysis) -> None:
         users = readers[var]
         cheap = root.cost * len(users) <= MOST and last(source) >= last(var)
         if all(_once(r, var) and (cheap or _alike(r, var, source)) for r in users):
-            analysis.inlined[var] = root.eqn
-            del analysis.roots[var]
+            analysis.inline(root)
             for r in users:
                 r.cost += root.cost
                 analyze(r, analysis.inlined)

@@ -198,6 +198,14 @@ class Analysis:
         """The variable whose memory, under another shape, is this one's."""
         return alias_of(atom, self.made)
 
+    def inline(self, root: Root) -> None:
+        """Compute a root's value where it is read."""
+        leaves = frozenset(a.leaf for a in root.accesses)
+        large = sum(v.aval.size * 2 > root.size for v in leaves)
+        self._chains[root.var] = _Chain(leaves, root.cost, 1, large)
+        self.inlined[root.var] = root.eqn
+        del self.roots[root.var]
+
     def place(self, var: Var) -> Root:
         """A root of an inlined value with one reader, which is to read it from memory then."""
         eqn = self.inlined[var]

@@ -114,3 +114,16 @@ def test_gradients():
     got = fg.jit(fg.grad(loss, (0, 1)))(w, x)
     for g, wanted in zip(got, fg.grad(loss, (0, 1))(fnp.asarray(w), fnp.asarray(x)), strict=True):
         same(np.asarray(g) / 100, np.asarray(wanted) / 100)
+
+
+def test_of_a_long_chain():
+    """What is computed again may be a sum's only operand, of a few rows of a large array."""
+
+    def few(x, w):
+        t = x[:1]
+        for i in range(24):
+            t = -t if i % 2 else abs(t)
+        made, total = x @ w, fnp.sum(t)
+        return [fnp.sum(made) + total, fnp.sum(x * 2, 0), total, fnp.sum(x * x)]
+
+    check(few, floats(32, 512), floats(512, 8, seed=1))
