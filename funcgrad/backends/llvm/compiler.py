@@ -6,13 +6,12 @@ Loaded when something has to be compiled: what lies on disk is run without LLVM.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from funcgrad.backends.llvm.libllvm import Machine, Module
 from funcgrad.backends.llvm.target import NO_SHORT, Target
-from funcgrad.core.record import replace
 
 _T = TypeVar("_T")
 
@@ -27,6 +26,8 @@ _MASKED = re.compile(
     r"llvm\.(?:masked\.(?:load|store|gather|scatter|expandload|compressstore)|vp\.\w+)"
     r"\.(?:\w+\.)*?v(\d+)(?:p|b?f|i)(\d+)"
 )
+_CALLED = re.compile(r"@(llvm\.(?:masked|vp)\.[\w.]+)")
+_FUNCTION = re.compile(r'^define [^\n@]*@("[^"]+"|[-\w.$]+)\(.*?^\}', re.MULTILINE | re.DOTALL)
 _TAKEN = re.compile(
     r"(?:bitcast|extractelement|store) <\d+ x i1>|llvm\.vector\.reduce\.\w+\.v\d+i1\b"
 )
@@ -66,16 +67,10 @@ def compiled(target: Target, text: str, level: int, what: Callable[[Module], _T]
                     module.tidy("AlwaysInliner", "SimplifyCFG", "InstCombine", "GlobalDCE")
             elif level:
                 module.tidy(*_FEW)
-            others = level == 3 and target.features.endswith(NO_SHORT) and _short_masks(module)
-            if not others:
+            if level < 3 or not target.features.endswith(NO_SHORT) or not _short_masks(module):
                 return what(module)
-            if not _TAKEN.search(str(module)):
-                features = target.features.removesuffix(NO_SHORT) + ",+avx512vl"
-                with _machine(replace(target, features=features), 3) as short:
-                    module.machine = short
-                    return what(module)
-    # With AVX-512VL that might go wrong, too (see `target`): there shall be no such vectors.
-    return compiled(target, text, 2, what)
+            made = str(module)
+    return _of_short_masks(target, text, made, what)
 
 
 def _short_masks(module: Module) -> bool:
@@ -85,8 +80,40 @@ def _short_masks(module: Module) -> bool:
     that LLVM takes for a copy where registers for masks are short: the mask that it keeps in memory
     then has other bits above, and as many elements behind the vector are written.
     """
-    found = map(_MASKED.match, module.symbols()[1])
-    return any(m and int(m[1]) * int(m[2]) < 512 for m in found)
+    return any(map(_is_short, module.symbols()[1]))
+
+
+def _is_short(name: str) -> bool:
+    m = _MASKED.match(name)
+    return m is not None and int(m[1]) * int(m[2]) < 512
+
+
+def _of_short_masks(target: Target, text: str, made: str, what: Callable[[Module], _T]) -> _T:
+    """As `compiled`, where the optimized module has short masks: functions that do have AVX-512VL.
+
+    With it, what takes masks out of registers might go wrong, too (see `target`): functions that do
+    both are made anew without vectors, or all of the module, if these are its author's.
+    """
+    functions = {m[1]: m[0] for m in _FUNCTION.finditer(made)}
+    short = [n for n, f in functions.items() if any(map(_is_short, _CALLED.findall(f)))]
+    taken = [n for n in short if _TAKEN.search(functions[n])]
+    if taken:
+        scalar = _with_attribute(text, taken, "noimplicitfloat")
+        return compiled(target, scalar, 2 if scalar == text else 3, what)
+    features = target.features.removesuffix(NO_SHORT) + ",+avx512vl"
+    mixed = _with_attribute(made, short, f'"target-features"="{features}"')
+    with _machine(target, 3) as machine, Module(mixed, machine) as module:
+        return what(module)
+
+
+def _with_attribute(text: str, functions: Iterable[str], attribute: str) -> str:
+    """A module some of whose functions have an attribute."""
+    for name in functions:
+        head = rf"^(define [^\n]*@{re.escape(name)}\([^\n]*?)(?: #\d+)?(?: ![^\n]*)? \{{$"
+        found = re.search(head, text, re.MULTILINE)
+        if found and attribute not in found[1]:
+            text = f"{text[: found.end(1)]} {attribute}{text[found.end(1) :]}"
+    return text
 
 
 @contextmanager

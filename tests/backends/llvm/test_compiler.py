@@ -65,15 +65,52 @@ define void @f(<{n} x float> %x, <{n} x i1> %m, ptr %to) {{
   {rest}
   ret void
 }}
+define void @"other one"(ptr %to) {{
+  store i32 7, ptr %to
+  ret void
+}}
 """
 TAKEN = "%bits = bitcast <8 x i1> %m to i8\n store i8 %bits, ptr %to"
+WIDE = Target("x86_64-unknown-linux-gnu", "x86-64", "+avx512bw,+avx512dq,-avx512vl")
 
 
-@pytest.mark.parametrize(("n", "rest", "signs"), [(16, "", "-"), (8, "", "+-"), (8, TAKEN, "-")])
-def test_parts_of_short_vectors_are_code_with_these_if_masks_stay_masks(n, rest, signs):
+@pytest.mark.parametrize(("n", "rest", "short"), [(16, "", 0), (8, "", 1), (8, TAKEN, 0)])
+def test_parts_of_short_vectors_are_code_with_these_if_masks_stay_masks(n, rest, short):
+    """In the function that has them, and in no other."""
     if not Target.host().triple.startswith("x86_64"):
         pytest.skip("of x86-64")
-    target = Target("x86_64-unknown-linux-gnu", "x86-64", "+avx512bw,+avx512dq,-avx512vl")
     text = MASKED.format(n=n, rest=rest)
-    assert compiler.compiled(target, text, 3, lambda module: module.code())
-    assert sorted(t.features[-9] for t, _ in compiler._idle) == sorted(signs)
+    made, code = compiler.compiled(WIDE, text, 3, lambda module: (str(module), module.code()))
+    assert code
+    assert made.count("+avx512vl") == short
+    functions = compiler._FUNCTION.findall(made)
+    assert functions == ["f", '"other one"']
+
+
+def test_only_what_takes_parts_of_short_vectors_from_masks_has_none():
+    """Of two loops that LLVM would vectorize, one is not to be."""
+    text = """
+define void @{name}(ptr noalias %x, ptr noalias %y) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %at = getelementptr float, ptr %x, i64 %i
+  %v = load float, ptr %at
+  %to = getelementptr float, ptr %y, i64 %i
+  %square = fmul float %v, %v
+  store float %square, ptr %to
+  %next = add nuw nsw i64 %i, 1
+  %more = icmp ult i64 %next, 1024
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}}"""
+    both = "".join(text.format(name=name) for name in ("f", "g"))
+    scalar = compiler._with_attribute(both, ["f"], "noimplicitfloat")
+    assert scalar.count("noimplicitfloat") == 1
+    assert compiler._with_attribute(scalar, ["f", "h"], "noimplicitfloat") == scalar
+    made = compiler.compiled(WIDE, scalar, 3, str)
+    first, second = (m[0] for m in compiler._FUNCTION.finditer(made))
+    assert "x float>" not in first
+    assert "x float>" in second
