@@ -50,16 +50,17 @@ def _panelled(scan: Eqn) -> Jaxpr | None:
     made = {v: e for e in body.eqns for v in e.outs}
     before: list[Eqn] = []
     eqns: list[Eqn] = []
-    # The panels of a matrix and its contracted axis, outside and in the body.
-    panels: dict[tuple[Atom, int], tuple[Var, Var]] = {}
+    # The panels of a matrix and its contracted axis, or with None its transpose, outside and in the
+    # body.
+    panels: dict[tuple[Atom, int | None], tuple[Var, Var]] = {}
     for eqn in body.eqns:
         turned = _turned_matrix(eqn, made, consts)
         if turned is not None:
-            if (turned, 1) not in panels:
+            if (turned, None) not in panels:
                 outside = _transposed(before, consts[turned])
-                panels[turned, 1] = outside, Var(outside.aval)
+                panels[turned, None] = outside, Var(outside.aval)
             params = eqn.params | {"dimension_numbers": (((0,), (0,)), ((), ()))}
-            eqns.append(eqn.replace(ins=[eqn.ins[1], panels[turned, 1][1]], params=params))
+            eqns.append(eqn.replace(ins=[eqn.ins[1], panels[turned, None][1]], params=params))
             continue
         found = _matrix(eqn, made, consts)
         if found is None:

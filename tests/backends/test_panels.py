@@ -73,6 +73,25 @@ def test_small_matrices_of_vectors_are_transposed(multiply):
     np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("vector_first", [True, False])
+def test_matrices_that_multiply_vectors_and_rows(vector_first):
+    """Both a transpose and panels of the same matrix."""
+    c, x, w = floats(160), floats(16, 160), floats(160, 160) / np.float32(160)
+
+    def multiply(both, w):
+        results = {}
+        for i in (0, 1) if vector_first else (1, 0):
+            results[i] = fnp.tanh(both[1] @ w.T if i else w @ both[0]) + 1
+        return results[0], results[1]
+
+    def f(c, x, w):
+        return list(fg.lax.fori_loop(0, 20, lambda i, both: multiply(both, w), (c, x)))
+
+    *before, _ = panelled(scan_of(f, c, x, w)).eqns
+    assert sorted(e.prim.name for e in before) == ["reshape", "transpose", "transpose"]
+    check(f, c, x, w)
+
+
 def test_large_matrices_of_vectors_stay():
     for c, w in ((floats(40), floats(1000, 40)), (floats(40, 2), floats(40, 40))):
         f = turns_of(lambda c, w: (w @ c)[:40])
