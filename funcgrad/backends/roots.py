@@ -360,7 +360,8 @@ def _repeats(eqn: Eqn, operand: Atom) -> int:
         return 1
     if name == "concatenate":
         return 1
-    if name == "gather" and out * operand.aval.shape[-1] <= operand.aval.size:
+    at = name == "gather" and operand is not eqn.ins[0]
+    if at and out * operand.aval.shape[-1] <= operand.aval.size:
         return 1  # a position for each element, both of whose readings LLVM makes one
     if name in RULES and name not in VIEWS and operand is not eqn.ins[0]:
         return 2

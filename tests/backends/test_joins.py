@@ -334,3 +334,12 @@ def test_positions_of_a_gather_are_no_array(shape):
     x, i, j = floats(*shape), integers(50, low=-20, high=20), integers(50, low=-30, high=30)
     planned = check(lambda x, i, j: [x[i, j]], x, i, j)
     assert len(planned.steps) == 1
+
+
+def test_gather_of_a_scalar():
+    numbers = lax.GatherDimensionNumbers((), (), ())
+
+    def f(x, i):
+        return [lax.gather(fnp.exp(x), 2 * i, numbers, slice_sizes=())]
+
+    check(f, np.float32(1), np.zeros((5, 0), np.int32))
