@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         reductions,
         rows,
         running,
+        scan_blocks,
         scans,
         scatters,
         shuffles,
@@ -42,13 +43,14 @@ else:
         reductions,
         rows,
         running,
+        scan_blocks,
         scans,
         scatters,
         shuffles,
     ) = late(
         "funcgrad.backends",
         *("attention_joint", "elements", "exchanges", "panels", "products", "reductions"),
-        *("rows", "running", "scans", "scatters", "shuffles"),
+        *("rows", "running", "scan_blocks", "scans", "scatters", "shuffles"),
     )
 
 # What only transformations and users care for.
@@ -89,7 +91,7 @@ class _Flattener(Equations):
             if eqn.prim.name in IDENTITIES:
                 env.update(zip(eqn.outs, ins, strict=True))
                 continue
-            parts = scans.spread(eqn) or panels.panelled(eqn) if eqn.prim.name == "scan" else None
+            parts = _scan(eqn) if eqn.prim.name == "scan" else None
             if parts is not None:
                 env.update(zip(eqn.outs, self.inline(parts, ins), strict=True))
                 continue
@@ -102,6 +104,11 @@ class _Flattener(Equations):
             env.update((v, o) for v, o in zip(eqn.outs, outs, strict=True) if v.aval.size)
             self.append(Eqn(eqn.prim, ins, outs, eqn.params, eqn.source, eqn.scopes))
         return [env.get(a, a) for a in jaxpr.outs]
+
+
+def _scan(eqn: Eqn) -> Jaxpr | None:
+    """A scan in blocks, or whose products are apart or read panels; None if it stays."""
+    return scan_blocks.blocked(eqn) or scans.spread(eqn) or panels.panelled(eqn)
 
 
 def _attention(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:

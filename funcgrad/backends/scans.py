@@ -43,6 +43,14 @@ def spread(scan: Eqn) -> Jaxpr | None:
     return p["jaxpr"].derive(key, lambda: _Spreader(scan).run())
 
 
+def large(scan: Eqn) -> int:
+    """Bytes of one turn of the products known before a scan, those of which all turns' results are
+    more than caches hold."""
+    spreader = _Spreader(scan)
+    spreader.run()
+    return spreader.large
+
+
 class _Product(Record, frozen=False):
     """A product (or a sum over axes) whose result is then transposed by `order`."""
 
@@ -72,6 +80,8 @@ class _Spreader:
         # Values of which a result has the rows, and those that wait until after the scan.
         self.kept: dict[Atom, Var] = {}
         self.waiting: dict[Atom, Var] = {}
+        # Bytes a turn of products that are known before the scan and don't fit in caches.
+        self.large = 0
 
     def run(self) -> Jaxpr | None:
         """The program; None if it would be the scan alone."""
@@ -136,12 +146,12 @@ class _Spreader:
     def known_before(self, eqn: Eqn) -> None:
         """Move a product of a row with what stays before the scan."""
         side = self.row_side(eqn)
-        if side is None or not self.fits(eqn.outs[0].aval):
+        if side is None or self.untransposed(eqn.ins[side]) not in self.rows:
             return
-        rows = self.rows_of(eqn, side)
-        if rows > FEW_ROWS and self.length * eqn.outs[0].aval.nbytes > CACHED_BYTES:
-            return
-        if self.untransposed(eqn.ins[side]) in self.rows:
+        nbytes = eqn.outs[0].aval.nbytes
+        self.large += nbytes if self.length * nbytes > CACHED_BYTES else 0
+        most = CACHED_BYTES if self.rows_of(eqn, side) > FEW_ROWS else MOST_BYTES
+        if 0 < self.length * nbytes <= most:
             stack = self.stacked(eqn.outs[0].aval)
             self.over_turns(self.before, eqn, side, (), stack)
             self.rows[eqn.outs[0]] = stack
