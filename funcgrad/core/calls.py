@@ -5,7 +5,8 @@ large operands is compiled: it takes a fraction of the time, and on disk it is f
 products and elementary functions then differ from NumPy's in their last bits. That a result may not
 depend on how often something was done before leaves one way to decide it: by types alone, when
 something is met first. On smaller operands nothing is compiled, as it wouldn't be paid back, nor
-what was compiled for many other numbers already (`transforms.recorded`).
+what was compiled for many other numbers or in many other sequences already (`transforms.recorded`,
+`transforms.joint`).
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ HEAVY = frozenset({
     "attention", "attention_backward", "attention_tangent", "dot_general", "gather", "reduce_max",
     "reduce_min", "reduce_prod", "reduce_sum", "scatter_add",
 })  # fmt: skip
-_LIGHT = frozenset({
+LIGHT = frozenset({
     "abs", "add", "and", "ceil", "clamp", "concatenate", "convert_element_type", "copy", "cos",
     "div", "eq", "erf", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "iota",
     "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not",
     "or", "pad", "pow", "reduce_and", "reduce_or", "rev", "round", "rsqrt", "select_n", "sign",
     "sin", "sqrt", "square", "sub", "tanh", "xor",
 })  # fmt: skip
-_KNOWN = VIEWS | _LIGHT | HEAVY
+_KNOWN = VIEWS | LIGHT | HEAVY
 
 
 def is_large(values: Iterable[Any]) -> bool:

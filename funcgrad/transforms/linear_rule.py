@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.calls import HEAVY, VIEWS, calls, is_large, pays
+from funcgrad.core.calls import HEAVY, LIGHT, VIEWS, calls, is_large, pays
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
@@ -22,6 +23,11 @@ from funcgrad.transforms.residuals import fewer_residuals
 from funcgrad.transforms.simplify import simplify
 from funcgrad.transforms.transpose import transpose_jaxpr
 
+# Operations that are compiled with their neighbours: in loops over the same elements, mostly.
+_JOIN = LIGHT.union(
+    ("broadcast_in_dim", "reduce_max", "reduce_min", "reduce_sum", "reshape", "stop_gradient")
+).difference(("concatenate", "iota", "pad", "rev"))
+
 
 class LinearRule:
     """An operation on operands of certain types, some of which vary, and its derivative.
@@ -29,17 +35,61 @@ class LinearRule:
     run(*operands) → the result, of type `aval`, then residuals. The result varies if there is a
     program `backward` of residuals and the result's cotangent to the cotangents of the operands at
     `positions`, in the order in which they are added to others; `pull` is it on NumPy's arrays.
+
+    joins, starts: whether it may be put off, to be one program with its neighbours (`joint`), and
+    whether it is, rather than only if an operand was. Then it is derived if it is run by itself.
+    reads_views: whether it is rather joined with what makes its operands, where these are views
+    programs: how many were made that end with it, and others before it
     """
 
-    __slots__ = ("aval", "backward", "kind", "positions", "pull", "run")
+    __slots__ = (
+        "_compiling", "_varies", "aval", "backward", "jaxpr", "joins", "kind", "positions",
+        "programs", "pull", "reads_views", "run", "starts",
+    )  # fmt: skip
 
-    def __init__(
-        self, aval: ShapedArray, run: Callable[..., Sequence], pull: Any = None,
-        backward: Any = None, positions: Sequence[int] = (),
-    ):  # fmt: skip
-        self.aval, self.kind = aval, kind_of(aval)
-        self.run, self.pull = run, pull
-        self.backward, self.positions = backward, positions
+    def __init__(self, jaxpr: Jaxpr, varies: Sequence[bool], compiling: bool = False):
+        both, (nonzero,) = jvp_jaxpr(jaxpr, varies)
+        self.jaxpr, self._varies, self._compiling = jaxpr, varies, compiling
+        self.aval = both.outs[0].aval
+        self.kind = kind_of(self.aval)
+        self.joins = nonzero and all(
+            e.prim.name in _JOIN and e.outs[0].aval.dtype.kind != "c" for e in simplify(both).eqns
+        )
+        self.starts, self.programs = self.joins and compiling, 0
+        self.reads_views = nonzero and compiling and _reads_views(jaxpr)
+        if self.starts or self.reads_views:
+            self.run: Callable[..., Sequence] = self._derive_and_run
+        else:
+            self._derive()
+
+    def _derive_and_run(self, *operands: Any) -> Sequence:
+        token = context.push(context.current().with_trace(context.ROOT.trace))
+        try:
+            self._derive()
+        finally:
+            context.pop(token)
+        return self.run(*operands)
+
+    def _derive(self) -> None:
+        forward, linear, (nonzero,) = split(self.jaxpr, self._varies)
+        if not nonzero:
+            self.run = calls(forward, self._compiling)
+            self.pull, self.backward, self.positions = None, None, [0][:0]
+            return
+        backward, self.positions = backward_of(linear, self._varies, [True])
+        if self._compiling:
+            lean = [simplify(j) for j in fewer_residuals(forward, backward)]
+            if any(map(pays, lean)):
+                forward, backward = lean
+        pull = calls(backward, self._compiling)
+        self.pull, self.backward = pulled_pieces(backward, pull) or pull, backward
+        self.run = calls(forward, self._compiling)
+
+
+def _reads_views(jaxpr: Jaxpr) -> bool:
+    """Whether compiled code reads operands where they lie in larger arrays, and writes their
+    cotangents into such."""
+    return any(e.prim.name == "attention" for e in jaxpr.eqns)
 
 
 def kind_of(aval: ShapedArray) -> tuple:
@@ -61,27 +111,33 @@ def linear_rule(jaxpr: Jaxpr, varies: Sequence[bool], compiling: bool = False) -
         c:f32[] = mul b a
       in (c,) }
     """
-    both, (nonzero,) = jvp_jaxpr(jaxpr, varies)
-    n, n_varying = len(varies), sum(varies)
-    unknown = [False] * n + [True] * n_varying
-    parts = partial_eval_jaxpr(both, unknown, [False, True][: 1 + nonzero])
-    forward = Jaxpr(both.ins[:n], parts.known.eqns, [both.outs[0], *parts.residuals])
-    aval, forward = both.outs[0].aval, simplify(forward)
-    if not nonzero:
-        return LinearRule(aval, calls(forward, compiling))
-    linear = [False] * len(parts.residuals) + [True] * n_varying
-    backward, found = transpose_jaxpr(parts.unknown, linear, [True])
+    return LinearRule(jaxpr, varies, compiling)
+
+
+def split(jaxpr: Jaxpr, varies: Sequence[bool]) -> tuple[Jaxpr, Jaxpr, list[bool]]:
+    """A program to results and then residuals, the linear one of these and of the varying inputs'
+    tangents to those of results that vary, and which do."""
+    both, nonzero = jvp_jaxpr(jaxpr, varies)
+    n, n_results = len(varies), len(jaxpr.outs)
+    unknown = [i >= n for i in range(len(both.ins))]
+    parts = partial_eval_jaxpr(both, unknown, [i >= n_results for i in range(len(both.outs))])
+    outs = [*both.outs[:n_results], *parts.residuals]
+    forward = Jaxpr(both.ins[:n], parts.known.eqns, outs)
+    return simplify(forward), parts.unknown, nonzero
+
+
+def backward_of(
+    linear: Jaxpr, varies: Sequence[bool], given: Sequence[bool]
+) -> tuple[Jaxpr, list[int]]:
+    """The transpose of what `split` gave, of residuals and the cotangents that are given, and which
+    operands' cotangents it makes, in the order in which they are to be added to others."""
+    n = sum(varies)
+    known = len(linear.ins) - n
+    backward, found = transpose_jaxpr(linear, [i >= known for i in range(known + n)], given)
     operands = [i for i, v in enumerate(varies) if v]
     cts = dict(zip(choose(operands, found), backward.outs, strict=True))
-    positions = [operands[i] for i in order_of(parts.unknown, n_varying) if operands[i] in cts]
-    backward = simplify(Jaxpr(backward.ins, backward.eqns, [cts[i] for i in positions]))
-    if compiling:
-        lean = [simplify(j) for j in fewer_residuals(forward, backward)]
-        if any(map(pays, lean)):
-            forward, backward = lean
-    run, pull = calls(forward, compiling), calls(backward, compiling)
-    pull = pulled_pieces(backward, pull) or pull
-    return LinearRule(aval, run, pull, backward, positions)
+    positions = [operands[i] for i in order_of(linear, n) if operands[i] in cts]
+    return simplify(Jaxpr(backward.ins, backward.eqns, [cts[i] for i in positions])), positions
 
 
 def equation(prim: Primitive, operands: Iterable[Any], params: dict) -> Jaxpr:

@@ -239,17 +239,18 @@ def add_static(key: list, argument: Any) -> bool:
 
 
 def program(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Jaxpr | None:
-    """What a function does with operands like the Arrays among these arguments, None where that
+    """What a function does with operands like the arrays among these arguments, None where that
     depends on their values."""
-    operands = [type(a) is Array for a in args]
+    operands = [isinstance(a, Array | Tracer) for a in args]
 
     def flat(*xs: Any) -> list:
         given = iter(xs)
         whole = (next(given) if m else a for a, m in zip(args, operands, strict=True))
         return [fun(*whole, **kwargs)]
 
+    avals = [a.aval for a, m in zip(args, operands, strict=True) if m]
     try:
-        jaxpr, captured = stage(flat, [a.aval for a in args if type(a) is Array], "a recording")
+        jaxpr, captured = stage(flat, avals, "a recording")
     except FuncgradError:
         return None
     if any(isinstance(c, Tracer) for c in captured):

@@ -13,9 +13,9 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.transforms.dce import dce_eqns
 
 
-def fewer_residuals(forward: Jaxpr, backward: Jaxpr) -> tuple[Jaxpr, Jaxpr]:
-    """The same two programs with less between them: the first inputs of `backward` are the results
-    of `forward` from the second on.
+def fewer_residuals(forward: Jaxpr, backward: Jaxpr, n_results: int = 1) -> tuple[Jaxpr, Jaxpr]:
+    """The same two programs with less between them: the first inputs of `backward` are what
+    `forward` gives behind its results.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> forward = fg.make_jaxpr(lambda x: (fnp.sin(x), fnp.cos(x)))(1.0).jaxpr
@@ -28,7 +28,7 @@ def fewer_residuals(forward: Jaxpr, backward: Jaxpr) -> tuple[Jaxpr, Jaxpr]:
         d:f32[] = mul c b
       in (d,) })
     """
-    result, *residuals = forward.outs
+    results, residuals = forward.outs[:n_results], forward.outs[n_results:]
     eqn_of = {v: e for e in forward.eqns for v in e.outs}
 
     def source(var: Var) -> Var:
@@ -38,7 +38,7 @@ def fewer_residuals(forward: Jaxpr, backward: Jaxpr) -> tuple[Jaxpr, Jaxpr]:
             var = made.ins[0]
         return var
 
-    anchors = {*forward.ins, result}
+    anchors = {*forward.ins, *results}
     for e in forward.eqns:
         if not _is_cheap(e):
             anchors.update(e.outs)
@@ -64,7 +64,7 @@ def fewer_residuals(forward: Jaxpr, backward: Jaxpr) -> tuple[Jaxpr, Jaxpr]:
     eqns = [e.replace(ins=[given.get(a, a) for a in e.ins]) for e in backward.eqns]  # type: ignore
     outs = [given.get(a, a) for a in backward.outs]  # type: ignore
     lean = Jaxpr([*kept, *backward.ins[n:]], [*again, *eqns], outs)
-    ends = [result, *kept]
+    ends = [*results, *kept]
     return Jaxpr(forward.ins, dce_eqns(forward.eqns, ends), ends), lean
 
 

@@ -15,25 +15,25 @@ import numpy as np
 
 from funcgrad.core import context
 from funcgrad.core.array import Array
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Zero
+from funcgrad.core.calls import VIEWS
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
-from funcgrad.core.large import LARGE
 from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.quiet import loud, quiet
 from funcgrad.core.trace import Trace, Tracer, aval_of
 from funcgrad.errors import FuncgradError
-from funcgrad.ops.families import add
 from funcgrad.transforms.arguments import FlatFunction, as_array
 from funcgrad.transforms.control import choose
+from funcgrad.transforms.cotangents import add_to, pulled
+from funcgrad.transforms.joint import Chain, Late, View, in_time
 from funcgrad.transforms.linear_rule import (
     LinearRule,
     equation,
     kind_of,
     linear_rule,
     may_compile,
-    order_of,
 )
-from funcgrad.transforms.partial_eval import Linearized, linearize_flat
+from funcgrad.transforms.partial_eval import linearize_flat
 from funcgrad.transforms.pieces import Pieces, in_one
 from funcgrad.transforms.recorded import (
     AS_IT_IS,
@@ -43,52 +43,10 @@ from funcgrad.transforms.recorded import (
     program,
     takes_numbers,
 )
-from funcgrad.transforms.transpose import backward_pass
+from funcgrad.transforms.tape_tracer import TapeTracer
 
 ndarray, asarray = np.ndarray, np.asarray
 _LINEAR = "linear"  # what the keys of rules begin with, among what a context knows of types
-
-
-class TapeTracer(Tracer):
-    """A known value, and the place of its cotangent."""
-
-    __slots__ = ("_primal", "kind", "place", "value")
-
-    def __init__(
-        self, trace: TapeTrace, value: Any, place: int, aval: ShapedArray, kind: tuple | None,
-        primal: Any = None,
-    ):  # fmt: skip
-        self._trace = trace
-        self.aval = aval
-        self.source = None
-        self.value = value  # NumPy's array; None for a value of another kind, which is `primal`
-        self.kind = kind  # the value's type in keys of rules
-        self.place = place
-        self._primal = primal
-
-    @property
-    def primal(self) -> Any:
-        """The value as an Array, made when it is first asked for."""
-        made = self._primal
-        if made is None:
-            made = self._primal = Array(self.value, self.aval.weak_type, self.aval)
-        return made
-
-    def concrete(self) -> Any:
-        return self.primal
-
-
-def _pulled(lin: Linearized, cts: Sequence[Any]) -> list[tuple[int, Any]]:
-    """The cotangents of what varies, by position, in the order in which they are to be added, from
-    those of the results (None for zero)."""
-    if all(c is None for c in cts):
-        return []
-    n = len(lin.residuals)
-    args = [*lin.residuals, *(Linear(v.aval) for v in lin.jaxpr.ins[n:])]
-    given = [Array(c) if type(c) is ndarray else c for c in cts]
-    found = backward_pass(lin.jaxpr, args, given)[n:]
-    order = order_of(lin.jaxpr, len(found))
-    return [(i, found[i]) for i in order if type(found[i]) is not Zero]
 
 
 class TapeTrace(Trace):
@@ -100,9 +58,11 @@ class TapeTrace(Trace):
         super().__init__(parent)
         # For each place, where cotangents are added up, the operation whose result it belongs to:
         # how cotangents go through it (a rule, or a linear program), a rule's residuals, the places
-        # of the operands' cotangents and, of a program, those of the results'. None for inputs, and
-        # for what has several results but at the first.
+        # of the operands' cotangents and, of a program or of several operations, those of the
+        # results'. None for inputs, for what has several results but at the first, and for several
+        # operations but at the last.
         self.nodes: list[tuple[Any, Sequence[np.ndarray], Sequence[int], Any] | None] = []
+        self.chain: Chain | None = None  # what is put off
 
     def new(self, primal: Any) -> TapeTracer:
         """A value that varies."""
@@ -135,18 +95,28 @@ class TapeTrace(Trace):
         if mine and prim.partial is None and not prim.multiple:
             if params:
                 key += exact_params(params)
-            rule = self._rule(
-                key, values, places, lambda: equation(prim, map(self.primal, args), params)
-            )
+            rule = self._rule(key, values, places, lambda: equation(prim, args, params))
             if rule is not None:
-                return self._apply(rule, values, places)
+                out = self._apply(rule, args, values, places)
+                return self._viewed(out, key, prim, params, args) if prim.name in VIEWS else out
 
         def fun(*xs: Any) -> list:
             out = context.current().trace.process(prim, xs, params)
             return out if prim.multiple else [out]
 
         outs = self._by_itself(fun, args)
-        return outs if prim.multiple else outs[0]
+        if prim.multiple:
+            return outs
+        is_view = mine and prim.name in VIEWS
+        return self._viewed(outs[0], key, prim, params, args) if is_view else outs[0]
+
+    def _viewed(self, out: Any, key: list, prim: Primitive, params: dict, args: tuple) -> Any:
+        """A result, which if it is a view says of what."""
+        source = args[0]
+        known = type(out) is TapeTracer and out.value is not None
+        if known and np.may_share_memory(out.value, source.value):
+            out.maker = View(key, prim, params, source)
+        return out
 
     def process_custom(self, call: Any, args: tuple) -> list:
         if not any(map(self.owns, args)):
@@ -161,9 +131,14 @@ class TapeTrace(Trace):
         held = x._primal
         if type(rule) is not LinearRule or (held is not None and held._gone is not None):
             return None
+        a = x.value
+        if rule.starts or (a is None and rule.joins):
+            return self._put_off(rule, [x.maker if a is None else a], (x.place,))
+        if a is None:
+            a = x.known()
         token = quiet()
         try:
-            out, *residuals = rule.run(x.value)
+            out, *residuals = rule.run(a)
         finally:
             loud(token)
         if rule.pull is None:
@@ -180,6 +155,8 @@ class TapeTrace(Trace):
         other: Any
         if type(x) is TapeTracer and x._trace is self:
             a, i, kind = x.value, x.place, x.kind
+            if a is None:
+                a = x.maker
             held = x._primal
             if held is not None and held._gone is not None:
                 return None
@@ -190,6 +167,8 @@ class TapeTrace(Trace):
             kind = a.shape, a.dtype, x.weak_type, False
         if type(y) is TapeTracer and y._trace is self:
             b, j, other = y.value, y.place, y.kind
+            if b is None:
+                b = y.maker
             held = y._primal
             if held is not None and held._gone is not None:
                 return None
@@ -211,10 +190,17 @@ class TapeTrace(Trace):
             return None
         token = quiet()
         try:
-            if type(b) is not ndarray:
+            if type(b) in NUMBERS:
                 b = asarray(b, kind[1])
-            elif type(a) is not ndarray:
+            elif type(a) in NUMBERS:
                 a = asarray(a, other[1])
+            if rule.starts or self.chain is not None:
+                late = type(a) is Late or type(b) is Late
+                if rule.starts or (late and rule.joins):
+                    return self._put_off(rule, [a, b], (i, j))
+                if late:
+                    self.catch_up()
+                    a, b = in_time(a), in_time(b)
             out, *residuals = rule.run(a, b)
         except OverflowError:  # a number that the dtype can't hold, of which others tell
             return None
@@ -237,11 +223,9 @@ class TapeTrace(Trace):
             key.append(name)
             if not add_static(key, a):
                 return None
-        rule = self._rule(
-            key, values, places, lambda: program(fun, list(map(self.primal, args)), kwargs)
-        )
+        rule = self._rule(key, values, places, lambda: program(fun, args, kwargs))
         if rule is not None:
-            return self._apply(rule, values, places)
+            return self._apply(rule, args, values, places)
         # By itself, too, since sums of cotangents are to be added in the same order each time.
         is_operand = [isinstance(a, Array | Tracer) for a in args]
 
@@ -256,8 +240,8 @@ class TapeTrace(Trace):
         self, args: tuple, key: list, values: list, places: list[int], static: Callable | None
     ) -> bool | None:
         """Whether an operand varies. It adds to a key the operands' types, and which vary, to the
-        lists their values and places (-1 for those that don't). None where there is something else
-        among them."""
+        lists their values, which may be late, and places (-1 for those that don't). None where
+        there is something else among them."""
         mine = False
         for a in args:
             if type(a) is TapeTracer and a._trace is self:
@@ -265,7 +249,7 @@ class TapeTrace(Trace):
                 if a.kind is None or (held is not None and held._gone is not None):
                     return None
                 mine = True
-                values.append(a.value)
+                values.append(a.maker if a.value is None else a.value)
                 places.append(a.place)
                 key.append(a.kind)
             elif type(a) is Array:
@@ -284,7 +268,8 @@ class TapeTrace(Trace):
     ) -> LinearRule | None:
         """The rule of what has this key; None for what is to be linearized by itself: also for
         what wasn't met before, as most of that won't be met again. Unless it may be compiled, since
-        its operands are large: each time is to give the same bits."""
+        its operands are large, or it is joined with what makes them: each time is to give the same
+        bits."""
         found = tuple(key)
         try:
             known = context.current().types.get(found)
@@ -298,7 +283,7 @@ class TapeTrace(Trace):
         token = context.push(ctx)
         try:
             compiling = may_compile(key[1], values, program)
-            if known is MET or compiling:
+            if known is MET or compiling or Late in map(type, values):
                 jaxpr = program()
                 if jaxpr is not None:
                     rule = linear_rule(jaxpr, [p >= 0 for p in places], compiling)
@@ -312,7 +297,17 @@ class TapeTrace(Trace):
         ctx.keep(found, known)
         return rule
 
-    def _apply(self, rule: LinearRule, values: list, places: list[int]) -> Any:
+    def _apply(self, rule: LinearRule, args: tuple, values: list, places: list[int]) -> Any:
+        late = self.chain is not None and Late in map(type, values)
+        if rule.starts or (late and rule.joins):
+            return self._put_off(rule, values, places)
+        if late:
+            self.catch_up()
+            values = [*map(in_time, values)]
+        if rule.reads_views:
+            out = self._with_views(rule, args, values, places)
+            if out is not None:
+                return out
         token = quiet()
         try:
             out, *residuals = rule.run(*values)
@@ -324,6 +319,59 @@ class TapeTrace(Trace):
         made = TapeTracer(self, out, len(nodes), rule.aval, rule.kind)
         nodes.append((rule, residuals, places, None))
         return made
+
+    def _with_views(
+        self, rule: LinearRule, args: tuple, values: list, places: list[int]
+    ) -> TapeTracer | None:
+        """The result of an operation that is joined with what made views that it reads; None where
+        it reads none."""
+        chain = Chain()
+        token = context.push(self.below())
+        try:
+            given = [a for a in args if isinstance(a, Array | Tracer)]
+            operands = [chain.seen_whole(*pair) for pair in zip(given, values, strict=True)]
+        finally:
+            context.pop(token)
+        if chain.is_empty():
+            return None
+        made = self._late(rule, operands, places, chain)
+        self._run(chain)
+        return made
+
+    def _put_off(self, rule: LinearRule, operands: list, places: Sequence[int]) -> TapeTracer:
+        if self.chain is None:
+            self.chain = Chain()
+        made = self._late(rule, operands, places, self.chain)
+        if self.chain.is_long():
+            self.catch_up()
+        return made
+
+    def _late(
+        self, rule: LinearRule, operands: list, places: Sequence[int], chain: Chain
+    ) -> TapeTracer:
+        """The result of an operation, which is done when the chain is run."""
+        place = len(self.nodes)
+        self.nodes.append(None)
+        made = TapeTracer(self, None, place, rule.aval, rule.kind)
+        made.maker = late = Late(rule, operands, places, place)
+        late.held_by(made)
+        chain.add(late)
+        return made
+
+    def catch_up(self) -> None:
+        """Do what was put off."""
+        if self.chain is not None:
+            self._run(self.chain)
+            self.chain = None
+
+    def _run(self, chain: Chain) -> None:
+        token = context.push(self.below())
+        silent = quiet()
+        try:
+            chain.run(self.nodes)
+        finally:
+            loud(silent)
+            context.pop(token)
 
     def _by_itself(self, fun: Callable[..., list], args: Sequence[Any]) -> list:
         """The results of a function that is linearized now, and for this once."""
@@ -358,11 +406,11 @@ class TapeTrace(Trace):
                 if outs is not None:
                     loud(token)  # it may be the user's functions
                     try:
-                        pulled = _pulled(how, [in_one(take(p, None)) for p in outs])
+                        found = pulled(how, residuals, [in_one(take(p, None)) for p in outs])
                     finally:
                         token = quiet()
-                    for i, ct in pulled:
-                        add_to(cts, ins[i], ct)
+                    for k, ct in found:
+                        add_to(cts, ins[k], ct)
                     continue
                 ct = take(len(nodes), None)
                 if ct is None:
@@ -385,29 +433,6 @@ class TapeTrace(Trace):
         return cts
 
 
-def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:
-    """Add a cotangent to what there is at its place; arrays in one piece are held as NumPy's."""
-    if type(ct) is Array:
-        ct = ct._value
-    held = cts.get(place)
-    if held is None:
-        cts[place] = ct
-    elif not (type(held) is type(ct) is Pieces and held.add(ct)):
-        cts[place] = _sum(in_one(held), in_one(ct))
-
-
-def _sum(x: Any, y: Any) -> Any:
-    if type(x) is ndarray and type(y) is ndarray:
-        if x.nbytes < LARGE:
-            return asarray(add.impl(np, x, y))
-        kind = x.shape, x.dtype, False
-        known = context.current().types.get((add, *kind, *kind))  # as `evaluated2` finds it
-        if known is not None and x.shape == y.shape and x.dtype == y.dtype:
-            return known[1](np, x, y)
-    out = add.bind(*(Array(a) if type(a) is ndarray else a for a in (x, y)))
-    return out._value if type(out) is Array else out
-
-
 def linearize_at_root(
     fun: Callable[..., Sequence[Any]], primals: Sequence[Any]
 ) -> tuple[list, Callable[[list], list]]:
@@ -424,6 +449,8 @@ def linearize_at_root(
     token = context.push(ctx.with_trace(trace))
     try:
         outs = list(fun(*args))
+        if trace.chain is not None:
+            trace.catch_up()
         if isinstance(fun, FlatFunction):
             fun.lower_aux(trace.primal)
     finally:

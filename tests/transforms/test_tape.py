@@ -91,9 +91,10 @@ def test_non_finite_values_pass_silently():
 def test_large_arrays():
     x = normal(300, 300)
     fun = lambda x: fnp.sum(x * x + x * 2.0 + fnp.tanh(x))
-    want = fg.vjp(fun, x)[1](fnp.float32(1))[0]
-    for _ in range(4):
-        np.testing.assert_array_equal(fg.grad(fun)(x), want)
+    first = fg.grad(fun)(x)
+    np.testing.assert_allclose(first, fg.vjp(fun, x)[1](fnp.float32(1))[0], rtol=2e-6, atol=1e-6)
+    for _ in range(3):
+        np.testing.assert_array_equal(fg.grad(fun)(x), first)
 
 
 def test_python_runs_each_time_and_sees_values():
