@@ -37,7 +37,7 @@ from funcgrad.ops.convert import convert_element_type, select_n_p
 from funcgrad.ops.convert import select as choice_of
 from funcgrad.ops.gather import gather_p
 from funcgrad.ops.index import index_dtype, wrapped
-from funcgrad.ops.index_plan import known
+from funcgrad.ops.index_plan import all_inside, known
 from funcgrad.ops.indexing import index, index_update
 from funcgrad.ops.scatter import scatter_p
 from funcgrad.ops.windows import (
@@ -320,7 +320,8 @@ def _along(name: str, arr: Any, indices: Any, axis: Any, mode: Any) -> tuple[Any
         )
     size = arr.shape[axis]
     value = known(indices)
-    if mode in (None, "raise") and value is not None and value.size:
+    inside = value is not None and all_inside(value, size)
+    if mode in (None, "raise") and value is not None and not inside:
         bad = value[(value < -size) | (value >= size)]
         if bad.size:
             raise OutOfBoundsError(
@@ -331,7 +332,9 @@ def _along(name: str, arr: Any, indices: Any, axis: Any, mode: Any) -> tuple[Any
         indices = indices % max(size, 1)
     elif value is not None:
         value = value.astype(dtype)
-        indices = Array(np.where(value < 0, value + size, value).astype(dtype))
+        if not inside:
+            value = np.where(value < 0, value + size, value).astype(dtype)
+        indices = Array(value)
     else:
         indices = wrapped(indices, size, dtype)
     rests = [(*a.shape[:axis], 1, *a.shape[axis + 1 :]) for a in (arr, indices)]

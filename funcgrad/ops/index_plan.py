@@ -170,8 +170,20 @@ def _bounds(s: builtins.slice, size: int) -> tuple[tuple[int, int, int], bool]:
     return (first, start + 1 if count else 0, -step), True
 
 
-def _from_start(index: np.ndarray, axis: int, size: int, checked: bool) -> np.ndarray:
-    """Known indices counted from the start; -1 and size stand for those outside the axis."""
+def all_inside(index: np.ndarray, size: int) -> bool:
+    """Whether known indices are of an axis's elements, all counted from its start.
+
+    >>> all_inside(np.array([0, 3]), 4), all_inside(np.array([-1, 3]), 4)
+    (True, False)
+    """
+    return not index.size or bool(index.min() >= 0 and index.max() < size)
+
+
+def _from_start(index: np.ndarray, axis: int, size: int, checked: bool) -> tuple[np.ndarray, bool]:
+    """Known indices counted from the start, where -1 and size stand for those outside the axis, and
+    whether there are none of these."""
+    if all_inside(index, size):
+        return index.astype(np.int64), True
     if index.dtype == np.uint64:
         index = np.minimum(index, np.uint64(2**63 - 1))
     index = index.astype(np.int64)
@@ -180,7 +192,8 @@ def _from_start(index: np.ndarray, axis: int, size: int, checked: bool) -> np.nd
         bad = int(index[outside][0]) if index.ndim else int(index)
         raise OutOfBoundsError(f"index {bad} is out of bounds for axis {axis} with size {size}")
     # An array also of one index: what isn't one counts as unknown.
-    return np.asarray(np.clip(np.where(index < 0, index + size, index), -1, size))
+    index = np.asarray(np.clip(np.where(index < 0, index + size, index), -1, size))
+    return index, all_inside(index, size)
 
 
 def parse_index(shape: tuple[int, ...], idx: Any, checked: bool = True) -> Plan:
@@ -217,8 +230,7 @@ def parse_index(shape: tuple[int, ...], idx: Any, checked: bool = True) -> Plan:
                 arrays.append((None, entry))
                 continue
             if value is not None:
-                entry = _from_start(value, axis, shape[axis], checked)
-                fits = bool(np.all((entry >= 0) & (entry < shape[axis])))
+                entry, fits = _from_start(value, axis, shape[axis], checked)
                 if fits and not entry.ndim:
                     slices[axis] = (int(entry), int(entry) + 1, 1)
                     dropped.append(axis)

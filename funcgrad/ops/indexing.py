@@ -128,9 +128,11 @@ def _vectors(plan: Plan, shape: tuple[int, ...]) -> Any:
     unknown = [aval_of(i) for _, i in plan.arrays if not isinstance(i, np.ndarray)]
     if not unknown:
         wide = any(n >= 2**31 for n in shape)
-        none = np.zeros((*plan.common, 0), np.int64 if wide else np.int32)
+        known = np.int64 if wide else np.int32
+        if len(plan.arrays) == 1 and plan.arrays[0][1].shape == plan.common:
+            return plan.arrays[0][1].astype(known, order="C")[..., None]
         found = [np.broadcast_to(i, plan.common) for _, i in plan.arrays]
-        return np.stack(found, -1, dtype=none.dtype) if found else none
+        return np.stack(found, -1, dtype=known) if found else np.zeros((*plan.common, 0), known)
     some_known = [aval_of(np.int32(0))] if len(unknown) < len(plan.arrays) else []
     dtype = index_dtype(unknown + some_known)
     rank = len(plan.common)
