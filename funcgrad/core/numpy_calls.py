@@ -48,6 +48,9 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., Sequence[np.ndarray]]:
     ]  # fmt: skip
 
     results = _getter(outs)
+    simple = [(call, first, second, dtype) for call, first, second, _, dtype, _ in unrolled]
+    if not any(rest or last or type(dtype) is list for _, _, _, rest, dtype, last in unrolled):
+        return _calls_on_two(simple, results, constants)
 
     def run(*values: np.ndarray) -> Sequence:
         env: list[Any] = [*values, *constants]
@@ -202,6 +205,26 @@ def _one_call(
             if out.dtype is not dtype:
                 out = out.astype(dtype, copy=False)
         return [out, *others(values)] if outs else [out]
+
+    return run
+
+
+def _calls_on_two(
+    steps: list[tuple], results: Callable[[Sequence], tuple], constants: list
+) -> Callable[..., Sequence[np.ndarray]]:
+    """A program of calls on one operand or two each."""
+
+    def run(*values: np.ndarray) -> Sequence:
+        env = [*values, *constants]
+        for call, first, second, dtype in steps:
+            out = call(env[first]) if second is None else call(env[first], env[second])
+            if dtype is not None:
+                if type(out) is not ndarray:
+                    out = asarray(out)
+                if out.dtype is not dtype:
+                    out = out.astype(dtype, copy=False)
+            env.append(out)
+        return results(env)
 
     return run
 

@@ -20,7 +20,7 @@ from funcgrad.core.calls import VIEWS
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.quiet import loud, quiet
-from funcgrad.core.trace import Trace, Tracer, aval_of
+from funcgrad.core.trace import Trace, Tracer
 from funcgrad.errors import FuncgradError
 from funcgrad.transforms.arguments import FlatFunction, as_array
 from funcgrad.transforms.control import choose
@@ -190,11 +190,11 @@ class TapeTrace(Trace):
             return None
         token = quiet()
         try:
-            if type(b) in NUMBERS:
-                b = asarray(b, kind[1])
-            elif type(a) in NUMBERS:
-                a = asarray(a, other[1])
-            if rule.starts or self.chain is not None:
+            if rule.starts or type(a) is not ndarray or type(b) is not ndarray:
+                if type(b) in NUMBERS:
+                    b = asarray(b, kind[1])
+                elif type(a) in NUMBERS:
+                    a = asarray(a, other[1])
                 late = type(a) is Late or type(b) is Late
                 if rule.starts or (late and rule.joins):
                     return self._put_off(rule, [a, b], (i, j))
@@ -398,7 +398,9 @@ class TapeTrace(Trace):
             for out, ct in zip(outs, given, strict=True):
                 if self.owns(out):
                     add_to(cts, out.place, ct)
-            while nodes:
+            place = len(nodes)
+            while place:
+                place -= 1
                 node = nodes.pop()
                 if node is None:
                     continue
@@ -412,7 +414,7 @@ class TapeTrace(Trace):
                     for k, ct in found:
                         add_to(cts, ins[k], ct)
                     continue
-                ct = take(len(nodes), None)
+                ct = take(place, None)
                 if ct is None:
                     continue
                 if type(ct) is Pieces:
@@ -423,11 +425,11 @@ class TapeTrace(Trace):
                     found = eval_jaxpr(how.backward, *map(Array, residuals), ct)
                 positions = how.positions
                 for k, ct in enumerate(found):
-                    place = ins[positions[k]]
-                    if place in cts:
-                        add_to(cts, place, ct)
+                    to = ins[positions[k]]
+                    if to in cts:
+                        add_to(cts, to, ct)
                     else:
-                        cts[place] = ct
+                        cts[to] = ct
         finally:
             loud(token)
         return cts
@@ -444,7 +446,7 @@ def linearize_at_root(
     for p in primals:
         if type(p) is not Array:
             p = as_array(p)
-        aval = aval_of(p)
+        aval = p.aval
         args.append(trace.new(p) if aval.tangent() is aval else p)
     token = context.push(ctx.with_trace(trace))
     try:
@@ -459,7 +461,7 @@ def linearize_at_root(
     def pull(cts: list) -> list:
         held = trace.pull_back(outs, cts)
         return [
-            _cotangent(a, held.get(a.place)) if trace.owns(a) else Zero(aval_of(a).tangent())
+            _cotangent(a, held.get(a.place)) if type(a) is TapeTracer else Zero(a.aval.tangent())
             for a in args
         ]
 
