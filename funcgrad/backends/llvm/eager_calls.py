@@ -52,7 +52,9 @@ else:
 # Calls by way of Python of arguments of the same types: writing an entry takes as long as some 20.
 LEARNED_AFTER = 16
 MAX_BUCKET = 8  # entries for types that happen to have one hash
-MAX_LOOP = 1 << 12  # elements, from which NumPy's function is called, which lets others use Python
+# Elements, up to which NumPy's inner loops are run here, and others wait for Python so long: of
+# elementwise functions, some microseconds mostly, and of sums.
+MAX_LOOP, MAX_SUM = 1 << 15, 1 << 12
 _LEVEL = 0  # made in a tenth of the time of level 1; calls take some 4 % longer
 _MASK = (1 << 64) - 1
 _KINDS = {"f": w.FLOAT, "i": w.SIGNED, "u": w.UNSIGNED}
@@ -297,7 +299,7 @@ class _Writer:
         out = self.recipe.aval
         dtypes = [typed[i].dtype for i in found.order] + [out.dtype]
         if found.sums:
-            return loop(found.function, dtypes[:1] * 3) if typed[0].size <= MAX_LOOP else None
+            return loop(found.function, dtypes[:1] * 3) if typed[0].size <= MAX_SUM else None
         shapes = {typed[i].shape for i in found.order}
         if out.size > MAX_LOOP or not shapes <= {(), out.shape}:
             return None

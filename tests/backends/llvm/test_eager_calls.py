@@ -112,7 +112,7 @@ BINARY = [fnp.add, fnp.subtract, fnp.multiply, fnp.true_divide, fnp.maximum, fnp
 SOMETIMES = [fnp.bitwise_and, fnp.left_shift, fnp.logical_and]
 SHAPES = [((5,), (5,)), ((), ()), ((2, 3), (2, 3)), ((0, 3), (0, 3)), ((1,), (1,)),
           ((2, 3), (3,)), ((4, 1), (1, 3)), ((2, 3), ()), ((), (4,)), ((1030,), (1030,)),
-          ((5000,), (5000,))]  # fmt: skip
+          ((5000,), (5000,)), ((40000,), (40000,))]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -136,7 +136,7 @@ UNARY = [fnp.exp, fnp.log, fnp.sqrt, fnp.sin, fnp.tanh, fnp.log1p, fnp.arctan, f
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function", UNARY, ids=lambda f: f.__name__)
 def test_functions_of_one_array(function, dtype):
-    for shape in [(5,), (), (2, 3), (0, 3), (1,), (1030,), (5000,)]:
+    for shape in [(5,), (), (2, 3), (0, 3), (1,), (1030,), (5000,), (40000,)]:
         x = draw(shape, dtype)
         if refused(function, x):
             return
