@@ -33,7 +33,7 @@ from funcgrad.transforms.simplify import simplify
 MOST_EQUATIONS = 64  # put off before they are run: compiling takes time by their number
 # Programs that end with a rule, after which what ends with it is no longer joined: what comes
 # next seems to follow from values, and so would be compiled again and again.
-MOST_PROGRAMS = 16
+MOST_PROGRAMS = 8
 _JOINT = "joint"  # what the keys of these rules begin with, among what a context knows of types
 
 
