@@ -49,7 +49,7 @@ def numpy_calls(jaxpr: Jaxpr) -> Callable[..., Sequence[np.ndarray]]:
 
     results = _getter(outs)
     simple = [(call, first, second, dtype) for call, first, second, _, dtype, _ in unrolled]
-    if not any(rest or last or type(dtype) is list for _, _, _, rest, dtype, last in unrolled):
+    if all(len(at) in (1, 2) and type(d) is not list and not last for _, at, d, last in steps):
         return _calls_on_two(simple, results, constants)
 
     def run(*values: np.ndarray) -> Sequence:

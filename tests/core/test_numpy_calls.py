@@ -24,6 +24,7 @@ FUNCTIONS = {
     "three operands": lambda x: (fnp.where(x > 0, x, 0.0), fnp.clip(x, -1, 1)),
     "two with parameters": lambda x: (x @ x.T,),
     "no operands": lambda x: (lax.iota("int32", 3), x),
+    "no operands beside one and two": lambda x: (-x * lax.iota(x.dtype, x.shape[1]),),
     "several results": lambda x: tuple(lax.top_k(x, 2)),
     "narrow floats": lambda x: (x.astype("bfloat16") * 2, fnp.sum(x.astype("float16"))),
     "inputs twice": lambda x: (x, x),
