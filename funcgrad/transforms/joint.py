@@ -34,6 +34,7 @@ MOST_EQUATIONS = 64  # put off before they are run: compiling takes time by thei
 # Programs that end with a rule, after which what ends with it is no longer joined: what comes
 # next seems to follow from values, and so would be compiled again and again.
 MOST_PROGRAMS = 8
+MOST_OF_A_TYPE = 16  # as many that begin with results of one type, whatever they end with
 _JOINT = "joint"  # what the keys of these rules begin with, among what a context knows of types
 
 
@@ -205,14 +206,29 @@ def _joined(late: list[Late], tracers: list) -> tuple[JointRule, list[ndarray], 
     key = tuple(wiring)
     known = ctx.types.get(key)
     if known is None:
-        last = late[-1].rule
-        if last.programs >= MOST_PROGRAMS:
+        known = _settled(key, late)
+        if known is None:
             return None
-        last.programs += 1
+    if known is _JOINT:  # to be made, perhaps by another thread, too
         alive = [i for i, t in enumerate(tracers) if t is not None]
         jaxpr = _program([x.rule for x in late], wiring[1:], len(operands), alive)
         known = ctx.keep(key, JointRule(jaxpr, [p >= 0 for p in places]))
     return known, operands, places
+
+
+def _settled(key: tuple, late: list[Late]) -> Any:
+    """None where there are so many programs like that of these operations that what they are seems
+    to follow from values, else what is known of theirs: `_JOINT` if that there is to be one."""
+    ctx, first, last = context.current(), late[0].rule.aval, late[-1].rule
+    alike = (_JOINT, first.shape, first.dtype)
+    count = ctx.types.get(alike, 0)
+    if last.programs >= MOST_PROGRAMS or count >= MOST_OF_A_TYPE:
+        return ctx.types.get(key)  # the last may be this one, of another thread
+    # Known before it is counted, so that threads agree.
+    ctx.keep(key, _JOINT)
+    last.programs += 1
+    ctx.keep(alike, count + 1)
+    return _JOINT
 
 
 def _program(

@@ -1,5 +1,9 @@
 """Operations on large arrays that a tape puts off: they are one program, and nobody notices."""
 
+import itertools
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -163,6 +167,51 @@ def test_what_changes_from_call_to_call_is_no_longer_joined():
         want = fg.jit(fg.grad(lambda x, order=order: fun(x, order)))(x)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     assert len(programs()) == joint.MOST_PROGRAMS
+
+
+def test_nor_is_what_also_ends_in_many_ways():
+    some = [fnp.sin, fnp.cos, fnp.tanh, nn.sigmoid, fnp.abs, fnp.square, fnp.exp]
+    x, w = normal(6, 8), normal(8, 8)
+    for f, g in itertools.product(some, repeat=2):
+        got = fg.grad(lambda x, f=f, g=g: fnp.sum(g(f(x)) @ w))(x)
+        want = fg.grad(lambda x, f=f, g=g: fnp.sum(fg.jit(lambda x: g(f(x)))(x) @ w))(x)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert len(programs()) == joint.MOST_OF_A_TYPE
+
+
+def test_threads_agree_on_what_is_joined(monkeypatch):
+    """Also where the other is about to make the last program that may be made."""
+    x, first = normal(6, 8), threading.Event()
+    make, results = joint._program, []
+
+    def slow(*args):
+        if not first.is_set():
+            first.set()
+            time.sleep(0.2)
+        return make(*args)
+
+    fun = fg.grad(lambda x: fnp.sum(fnp.sin(x) * x + fnp.cos(x)))
+    monkeypatch.setattr(joint, "_program", slow)
+    monkeypatch.setattr(joint, "MOST_PROGRAMS", 1)
+    other = threading.Thread(target=lambda: results.append(fun(x)))
+    other.start()
+    assert first.wait(60)
+    kept = []
+    monkeypatch.setattr(Chain, "_compute", _watched(Chain._compute, kept))
+    got = fun(x)
+    other.join()
+    np.testing.assert_array_equal(got, results[0])
+    assert [type(node[0]) for node in kept] == [JointRule]
+
+
+def _watched(compute, kept):
+    """`compute`, which writes down the nodes that it made."""
+
+    def watched(self, late, tracers, nodes):
+        compute(self, late, tracers, nodes)
+        kept.extend(node for node in nodes if node is not None)
+
+    return watched
 
 
 def test_small_operations_are_joined_with_large_ones_from_the_first_time_on():
