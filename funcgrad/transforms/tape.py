@@ -20,7 +20,7 @@ from funcgrad.core.calls import VIEWS
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.quiet import loud, quiet
-from funcgrad.core.trace import Trace, Tracer
+from funcgrad.core.trace import Trace, Tracer, leak_error
 from funcgrad.errors import FuncgradError
 from funcgrad.transforms.arguments import FlatFunction, as_array
 from funcgrad.transforms.control import choose
@@ -446,6 +446,8 @@ def linearize_at_root(
     for p in primals:
         if type(p) is not Array:
             p = as_array(p)
+            if isinstance(p, Tracer) and not p._trace.live:
+                raise leak_error(p)
         aval = p.aval
         args.append(trace.new(p) if aval.tangent() is aval else p)
     token = context.push(ctx.with_trace(trace))

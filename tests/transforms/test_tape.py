@@ -168,6 +168,14 @@ def test_a_tracer_that_leaks_is_told():
             fg.grad(lambda x: x * held[-1])(1.0)
 
 
+def test_a_tracer_that_leaked_has_no_gradient():
+    leaked = []
+    fg.grad(lambda x: leaked.append(x * 2) or x * x)(fnp.float32(1))
+    for fun in (lambda x: x * x, lambda x: fnp.sum(fnp.sin(x))):
+        with pytest.raises(LeakedTracerError, match="leaked"):
+            fg.grad(fun)(leaked[0])
+
+
 def test_an_inner_gradient_sees_the_outer_values():
     fun = fg.grad(lambda x: x * fg.grad(lambda y: x * y * y)(x))
     assert [float(fun(2.0)) for _ in range(3)] == [24.0, 24.0, 24.0]
