@@ -100,6 +100,7 @@ class Buffer(Record, eq=False):
     dtype: np.dtype
     size: int
     role: Literal["in", "out", "inout", "scratch"]
+    align: int = 0  # bytes; 0 stands for those of an element
 
 
 class Op(Record, eq=False):

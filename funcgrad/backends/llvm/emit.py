@@ -283,7 +283,7 @@ class Emitter:
         return self.f.let(f"add nsw i64 {total}, {index.const}") if index.const else total
 
     def _align(self, buffer: Buffer) -> str:
-        return f", align {buffer.dtype.itemsize}"
+        return f", align {buffer.align or buffer.dtype.itemsize}"
 
     def _group(self, buffer: Buffer) -> str:
         """Scratch belongs to a point: loops around the point reuse it, one after the other."""

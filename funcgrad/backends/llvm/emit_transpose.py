@@ -33,6 +33,7 @@ def declare_transpose(module: Definitions, itemsize: int) -> str:
 def _function(name: str, itemsize: int) -> str:
     n, kind = min(16, 64 // itemsize), f"i{8 * itemsize}"
     f = Function(Definitions())
+    align = max(1, itemsize // 2)  # of pairs that are moved as one element
     whole_rows, whole_columns = f"and i64 %rows, -{n}", f"and i64 %columns, -{n}"
     f.entry += [f"  %r = {whole_rows}", f"  %c = {whole_columns}"]
     f.do("br label %entry.end")
@@ -44,15 +45,16 @@ def _function(name: str, itemsize: int) -> str:
         vectors = []
         for i in range(n):
             at = _place(f, kind, first, f.let(f"mul nsw i64 %step, {i}"), "0")
-            vectors.append(f.let(f"load <{n} x {kind}>, ptr {at}, align {itemsize}"))
+            vectors.append(f.let(f"load <{n} x {kind}>, ptr {at}, align {align}"))
         for i, v in enumerate(_transposed(f, vectors, n, kind)):
             at = _place(f, kind, to, f.let(f"mul nsw i64 %stride, {i}"), "0")
-            f.do(f"store <{n} x {kind}> {v}, ptr {at}, align {itemsize}")
+            f.do(f"store <{n} x {kind}> {v}, ptr {at}, align {align}")
 
     def single(row: str, column: str) -> None:
         at = _place(f, kind, "%from", f.let(f"mul nsw i64 {row}, %step"), column)
         to = _place(f, kind, "%to", f.let(f"mul nsw i64 {column}, %stride"), row)
-        f.do(f"store {kind} {f.let(f'load {kind}, ptr {at}')}, ptr {to}")
+        value = f.let(f"load {kind}, ptr {at}, align {align}")
+        f.do(f"store {kind} {value}, ptr {to}, align {align}")
 
     _two_loops(f, ("0", "%r", n), ("0", "%c", n), square)
     _two_loops(f, ("%r", "%rows", 1), ("0", "%columns", 1), single)

@@ -41,7 +41,8 @@ def widened(kernel: Kernel) -> Kernel:
 
 
 def _wide(b: Buffer) -> Buffer:
-    return Buffer(b.name, _WIDE[b.dtype.itemsize], b.size // 2, b.role)
+    # It may begin between two of the wide elements' natural places.
+    return Buffer(b.name, _WIDE[b.dtype.itemsize], b.size // 2, b.role, b.dtype.itemsize)
 
 
 def _pairs(kernel: Kernel) -> Axis | None:
