@@ -94,7 +94,7 @@ class JointRule:
     run(*operands) → the results, then residuals
     """
 
-    __slots__ = ("_compiled", "_forward", "_lean", "_linear", "_n", "_pulls", "_varies", "run")
+    __slots__ = ("_forward", "_lean", "_linear", "_n", "_pulls", "_varies", "run")
 
     def __init__(self, jaxpr: Jaxpr, varies: Sequence[bool]):
         self._n, self._varies = len(jaxpr.outs), varies

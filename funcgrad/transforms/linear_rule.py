@@ -74,7 +74,8 @@ class LinearRule:
         forward, linear, (nonzero,) = split(self.jaxpr, self._varies)
         if not nonzero:
             self.run = calls(forward, self._compiling)
-            self.pull, self.backward, self.positions = None, None, [0][:0]
+            self.pull, self.backward = None, None
+            self.positions: list[int] = []
             return
         backward, self.positions = backward_of(linear, self._varies, [True])
         if self._compiling:
