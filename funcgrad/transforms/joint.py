@@ -4,9 +4,9 @@ Between products a model's layers are chains of elementwise operations and sums 
 residual, a norm, a bias, an activation). One by one each passes over memory, forward and backward;
 as one program they are compiled like code under `jit`. What is put off, and so is one program, must
 not depend on what was done before: it follows from the operations, the types of their operands, and
-which of their results the caller still holds when one is needed. So a function that looks at a value
-in the middle, or keeps it, may give other last bits. The exceptions are bounds on what is compiled
-(`MOST_PROGRAMS`, `MOST_OF_A_TYPE`), behind which sequences that are new run one by one.
+which of their results the caller still holds when one is needed. So a function that looks at a
+value in the middle, or keeps it, may give other last bits. The exceptions are bounds on what is
+compiled (`MOST_PROGRAMS`, `MOST_OF_A_TYPE`), behind which new sequences run one by one.
 """
 
 from __future__ import annotations
