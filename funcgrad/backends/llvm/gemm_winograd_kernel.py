@@ -3,12 +3,14 @@
 The transpose of the convolution by its kernel: the sum of Gᵀ[(Bᵀ d B) ⊙ (A y Aᵀ)]G over tiles, of
 2×2 elements y of the gradient of results and 4×4 elements d of the images. Here ⊙ multiplies each
 feature of y with each channel of d, 16 products of matrices whose sums are over tiles. They are cut
-into parts by shapes alone, whose sums are added in order. Gradients that aren't finite are computed
-once more, as sums of products.
+into parts by shapes alone, whose sums are added in order. A task takes a part; where there are
+fewer parts than threads, some rows of one that are transformed, and then some of its 16 products.
+Gradients that aren't finite are computed once more, as sums of products.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from llvmlite import ir
@@ -27,10 +29,14 @@ FIELDS = (
     "c", "c_cs", "c_ns",
     # Parts, how many tiles each has; their sums, a row of which has channels in whole panels.
     "parts", "apiece", "sums", "across_sums",
+    # Of tasks that share a part: what is transformed, of which tiles of the part; where they begin.
+    "own", "part", "first", "last", "start",
 )  # fmt: skip
-# Tiles of a part, where there are few parts, and where there are many, whose sums take time to add.
-LEAST_PART, MOST_FEW, LONG_PART, MOST_PARTS = 256, 8, 512, 32
+# Tiles of a part, where there are few parts, as many as threads often share well, and where there
+# are many, whose sums take time to add.
+LEAST_PART, FEW, LONG_PART, MOST_PARTS = 256, (1, 2, 4, 8), 512, 32
 MOST_SUMS = 1 << 25  # elements of all sums, if there are many parts
+ROWS = 8  # transformed by a task, where tasks share a part
 
 
 class WinogradKernel(Tiles):
@@ -45,70 +51,137 @@ class WinogradKernel(Tiles):
         self.input = self.transform("winograd_reached", "channels", {}, reach=True)
         self.given = self.transform("winograd_given", "cols", own, reach=False)
         self.exact = self._exact()
-        self.function = self._function(self._task(), self._finish())
+        shared = (
+            self._shared_task("winograd_kernel_rows", 1, self._transform_rows),
+            self._shared_task("winograd_kernel_points", 2, self._multiply_points),
+        )
+        self.function = self._function(self._task(), shared, self._finish())
 
     def _task(self) -> ir.Function:
         """Parts [begin, end): their sums of products."""
         code = Code(self.parts.module, "winograd_part", [PTR, I64, I64])
-        call, acc = Record(code, FIELDS, code.args[0]), self.acc
-        channels, cols, room, mine = (call[f] for f in ("channels", "cols", "room", "mine"))
-        first_y, lines = self.point_step(call, "channels") * POINTS, self.kept(call) * 8
-        points = first_y + self.point_step(call, "cols") * POINTS
-        step = self.parts.panel_elements(self.tile.cols, mine)
-        packed = channels.ceil_div(self.tile.cols) * step
-        own = code.call(self.parts.take, (points + lines + packed) * self.fmt.acc_bytes)
-        given, beside = (code.at(own, at, acc) for at in (first_y, points))
-        panels = code.at(own, points + lines, acc)
+        call = Record(code, FIELDS, code.args[0])
+        points, lines, packed = self._sizes(call)
+        own = self._take(code, points + lines + packed)
+        beside, panels = (code.at(own, at, self.acc) for at in (points, points + lines))
         with code.range(code.args[1], code.args[2]) as part:
-            start = part * call["apiece"]
-            stop = (start + call["apiece"]).min(call["total"])
-            with code.range(start, stop, mine) as first:
-                tiles = first, (first + mine).min(stop)
-
-                def read(item: Int, begin: Int, end: Int, at: Int) -> None:
-                    for name, rows, to, plane, function in (
-                        ("x", channels, own, "plane", self.input),
-                        ("y", cols, given, "y_plane", self.given),
-                    ):
-                        image = self.item(code, call, name, item)
-                        with code.range(0, rows) as row:
-                            source = code.at(image, row * call[plane], acc)
-                            where = code.at(to, row * room + at, acc)
-                            code.call(function, call.pointer, source, beside, where, begin, end)
-
-                self.each_image(code, call, tiles, read)
-                places = own, given, (panels, step), part
-                self._multiply(code, call, places, tiles[1] - tiles[0], first - start)
+            start, stop = self._tiles_of(call, part)
+            with code.range(start, stop, call["mine"]) as first:
+                tiles = first, (first + call["mine"]).min(stop)
+                self._transform(code, call, (own, beside), tiles, (code.i64(0), self._rows(call)))
+                sums = part, first - start
+                with code.range(0, POINTS) as point:
+                    self._multiply(code, call, (own, panels), point, tiles[1] - first, sums)
         code.call(self.parts.give, own)
         code.ret()
         return code.function
 
-    def _multiply(self, code: Code, call: Record, places: tuple, tiles: Int, add: Int) -> None:
-        """The 16 products of some tiles, of which each element of y meets panels of channels."""
-        (own, given, (panels, step), part), acc, cols = places, self.acc, self.tile.cols
+    def _shared_task(self, name: str, size: int, body: Callable) -> ir.Function:
+        """`body` of [begin, end) of what tasks share, and memory of its own: one of `_sizes`."""
+        code = Code(self.parts.module, name, [PTR, I64, I64])
+        call = Record(code, FIELDS, code.args[0])
+        beside = self._take(code, self._sizes(call)[size])
+        body(code, call, (call.pointer_at("own"), beside), code.args[1:])
+        code.call(self.parts.give, beside)
+        code.ret()
+        return code.function
+
+    def _transform_rows(self, code: Code, call: Record, places: tuple, rows: tuple) -> None:
+        self._transform(code, call, places, (call["first"], call["last"]), rows)
+
+    def _multiply_points(self, code: Code, call: Record, places: tuple, points: tuple) -> None:
+        tiles, sums = call["last"] - call["first"], (call["part"], call["first"] - call["start"])
+        with code.range(*points) as point:
+            self._multiply(code, call, places, point, tiles, sums)
+
+    def _shared(self, code: Code, call: Record, tasks: Sequence[ir.Function]) -> None:
+        """All parts, one after the other."""
+        own = self._take(code, self._sizes(call)[0])
+        call["own"] = own
+        with code.range(0, call["parts"]) as part:
+            start, stop = self._tiles_of(call, part)
+            call["part"], call["start"] = part, start
+            with code.range(start, stop, call["mine"]) as first:
+                call["first"], call["last"] = first, (first + call["mine"]).min(stop)
+                counts = self._rows(call), code.i64(POINTS)
+                for task, count, grain in zip(tasks, counts, (ROWS, 1), strict=True):
+                    self.parts.loop(code, task, call.pointer, count, code.i64(grain))
+        code.call(self.parts.give, own)
+
+    def _take(self, code: Code, elements: Int) -> ir.Value:
+        return code.call(self.parts.take, elements * self.fmt.acc_bytes)
+
+    def _rows(self, call: Record) -> Int:
+        """Rows that are transformed: channels of images, then features of the gradient."""
+        return call["channels"] + call["cols"]
+
+    def _sizes(self, call: Record) -> tuple[Int, Int, Int]:
+        """Elements that the points of tiles take, the lines of one image, and packed panels."""
+        points = (self.point_step(call, "channels") + self.point_step(call, "cols")) * POINTS
+        step = self.parts.panel_elements(self.tile.cols, call["mine"])
+        return points, self.kept(call) * 8, call["channels"].ceil_div(self.tile.cols) * step
+
+    def _tiles_of(self, call: Record, part: Int) -> tuple[Int, Int]:
+        start = part * call["apiece"]
+        return start, (start + call["apiece"]).min(call["total"])
+
+    def _given(self, code: Code, call: Record, own: ir.Value) -> ir.Value:
+        """Where the points of the gradient of results are, behind those of images."""
+        return code.at(own, self.point_step(call, "channels") * POINTS, self.acc)
+
+    def _transform(
+        self, code: Code, call: Record, places: tuple, tiles: tuple[Int, Int], rows: tuple
+    ) -> None:
+        """The points of some rows of tiles."""
+        (own, beside), (begin, end), acc = places, rows, self.acc
+        channels, given = call["channels"], self._given(code, call, own)
+        ranges = (
+            ("x", begin.min(channels), end.min(channels), own, "plane", self.input),
+            ("y", begin.max(channels) - channels, end.max(channels) - channels, given, "y_plane",
+             self.given),
+        )  # fmt: skip
+
+        def read(item: Int, first: Int, last: Int, at: Int) -> None:
+            for name, low, high, to, plane, function in ranges:
+                image = self.item(code, call, name, item)
+                with code.range(low, high) as row:
+                    source = code.at(image, row * call[plane], acc)
+                    where = code.at(to, row * call["room"] + at, acc)
+                    code.call(function, call.pointer, source, beside, where, first, last)
+
+        self.each_image(code, call, tiles, read)
+
+    def _multiply(
+        self, code: Code, call: Record, places: tuple, point: Int, tiles: Int, sums: tuple
+    ) -> None:
+        """A point's product of some tiles, of which each element of y meets panels of channels.
+
+        sums: the part whose they are, and whether there are some already
+        """
+        (own, panels), (part, add), acc, cols = places, sums, self.acc, self.tile.cols
         channels, features, room, wide = (
             call[f] for f in ("channels", "cols", "room", "across_sums")
         )
-        with code.range(0, POINTS) as point:
-            source = code.at(own, point * self.point_step(call, "channels"), acc)
-            code.call(self.parts.pack_b, panels, source, channels, tiles, room, 1, step)
-            a = code.at(given, point * self.point_step(call, "cols"), acc)
-            c = code.at(call.pointer_at("sums"), (part * POINTS + point) * features * wide, acc)
+        step = self.parts.panel_elements(cols, call["mine"])
+        source = code.at(own, point * self.point_step(call, "channels"), acc)
+        code.call(self.parts.pack_b, panels, source, channels, tiles, room, 1, step)
+        a = code.at(self._given(code, call, own), point * self.point_step(call, "cols"), acc)
+        c = code.at(call.pointer_at("sums"), (part * POINTS + point) * features * wide, acc)
 
-            def rows(height: int, i: Int) -> None:
-                with code.range(0, channels, cols) as j:
-                    panel = code.at(panels, j // cols * step, acc)
-                    out = code.at(c, i * wide + j, acc)
-                    kernel = self.parts.kernels.direct(height, self.tile.vectors, masked=False)
-                    a_i = code.at(a, i * room, acc)
-                    code.call(kernel, tiles, a_i, room, 1, panel, cols, out, wide, cols, add)
+        def rows(height: int, i: Int) -> None:
+            with code.range(0, channels, cols) as j:
+                panel = code.at(panels, j // cols * step, acc)
+                out = code.at(c, i * wide + j, acc)
+                kernel = self.parts.kernels.direct(height, self.tile.vectors, masked=False)
+                a_i = code.at(a, i * room, acc)
+                code.call(kernel, tiles, a_i, room, 1, panel, cols, out, wide, cols, add)
 
-            at = code.i64(0)
-            for height in (8 if self.tile.rows >= 8 else 6, 4, 2, 1):
-                stop = at + (features - at) // height * height
-                with code.range(at, stop, height) as i:
-                    rows(height, i)
-                at = stop
+        at = code.i64(0)
+        for height in (8 if self.tile.rows >= 8 else 6, 4, 2, 1):
+            stop = at + (features - at) // height * height
+            with code.range(at, stop, height) as i:
+                rows(height, i)
+            at = stop
 
     def _finish(self) -> ir.Function:
         """GᵀSG of the sums S of all parts, for features [begin, end)."""
@@ -185,7 +258,9 @@ class WinogradKernel(Tiles):
         code.function.attributes.add("noinline")
         return code.function
 
-    def _function(self, task: ir.Function, finish: ir.Function) -> ir.Function:
+    def _function(
+        self, task: ir.Function, shared: Sequence[ir.Function], finish: ir.Function
+    ) -> ir.Function:
         code = Code(self.parts.module, self.name, [PTR])
         given = Record(code, SHARED, code.args[0])
         call = Record(code, FIELDS, code.variable(I64, count=len(FIELDS)).slot)
@@ -193,16 +268,22 @@ class WinogradKernel(Tiles):
         channels, cols = call["channels"], call["cols"]
         # What a sum has doesn't depend on the number of threads.
         self.count(code, call, (channels + cols) * POINTS, code.i64(8 * self.lanes))
-        total, mine = call["total"], call["mine"]
-        few = (total // LEAST_PART).max(1).min(MOST_FEW)
+        total = call["total"]
+        few = code.i64(1)
+        for n in FEW:
+            few = (total >= n * LEAST_PART).select(n, few)
         wide = call["across_sums"] = channels.round_up(self.tile.cols)
         cells = cols * wide * POINTS
         most = (code.i64(MOST_SUMS) // cells).min(MOST_PARTS)
-        parts = (total // LONG_PART).min(most).max(few)
-        apiece = call["apiece"] = total.ceil_div(parts).round_up(mine)
+        parts = ((total // LONG_PART).min(most) // FEW[-1] * FEW[-1]).max(few)
+        apiece = call["apiece"] = total.ceil_div(parts).round_up(2 * self.lanes)
         parts = call["parts"] = total.ceil_div(apiece)
         call["sums"] = sums = code.call(self.parts.take, parts * cells * self.fmt.acc_bytes)
-        self.parts.loop(code, task, call.pointer, parts, code.i64(1))
+        with code.either(parts < self.parts.threads(code)) as (few, many):
+            with few:
+                self._shared(code, call, shared)
+            with many:
+                self.parts.loop(code, task, call.pointer, parts, code.i64(1))
         self.parts.loop(code, finish, call.pointer, cols, code.i64(4))
         code.call(self.parts.give, sums)
         code.ret()

@@ -125,13 +125,18 @@ class _Room:
     def _kernel(self) -> int:
         n, tile = self.sizes, self.tile
         mine = self._mine(8 * tile.lanes)
-        few = min(max(self.total // kernel_first.LEAST_PART, 1), kernel_first.MOST_FEW)
+        least = kernel_first.LEAST_PART
+        few = max(k for k in kernel_first.FEW if k == 1 or self.total >= k * least)
         cells = n.features * _up(n.channels, tile.cols) * POINTS
         most = min(kernel_first.MOST_SUMS // cells, kernel_first.MOST_PARTS)
-        parts = max(min(self.total // kernel_first.LONG_PART, most), few)
-        parts = -(-self.total // _up(-(-self.total // parts), mine))
+        many = min(self.total // kernel_first.LONG_PART, most)
+        parts = max(many // kernel_first.FEW[-1] * kernel_first.FEW[-1], few)
+        parts = -(-self.total // _up(-(-self.total // parts), 2 * tile.lanes))
         packed = -(-n.channels // tile.cols) * self._panel(tile.cols, mine)
-        return parts * cells + (self._own(mine) + packed) * min(self.threads, parts)
+        points, lines = self._points(mine), self._lines(mine)
+        if parts < self.threads:
+            return parts * cells + points + self.threads * max(lines, packed)
+        return parts * cells + (points + lines + packed) * self.threads
 
     def _images_last(self) -> int:
         n, tile, rows = self.sizes, self.tile, self.rows
@@ -169,10 +174,16 @@ class _Room:
 
     def _own(self, mine: int) -> int:
         """What a task transforms, where vectors are of tiles."""
+        return self._points(mine) + self._lines(mine)
+
+    def _points(self, mine: int) -> int:
+        """The points of so many tiles."""
         lanes, n = self.tile.lanes, self.sizes
-        room = mine + lanes
-        points = ((n.channels + n.features) * room + 2 * lanes) * POINTS
-        return points + (room + self.across * 3) * 8
+        return ((n.channels + n.features) * (mine + lanes) + 2 * lanes) * POINTS
+
+    def _lines(self, mine: int) -> int:
+        """The lines of a plane that so many tiles reach."""
+        return (mine + self.tile.lanes + self.across * 3) * 8
 
     def _panel(self, width: int, k: int) -> int:
         return _up(_up(k, self.tile.lanes) * width + self.tile.lanes, 16)

@@ -77,9 +77,10 @@ def test_results(shape, dtype, cpu):
         np.testing.assert_allclose(got, exact, rtol=0, atol=tolerance * np.abs(exact).max())
 
 
-def test_threads_give_the_same_bits(threads):
-    """Also where there are several parts."""
-    shape = (40, *SIZES[1][1:])
+@pytest.mark.parametrize("count", [1, 7, 40])
+def test_threads_give_the_same_bits(threads, count):
+    """Of one part, which they share, of some and of several."""
+    shape = (count, *SIZES[1][1:])
     (x, _), y = images(shape, "float32"), results(shape, "float32")
     step = gradient_step(shape, "float32")
     got = run(step, shape, y, x)

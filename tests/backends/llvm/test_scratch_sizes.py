@@ -73,6 +73,10 @@ def test_tiles(layout, kind, size, dtype):
     assert nbytes <= taken(compiled, *args) <= 3 * nbytes
 
 
+# What is compiled while a test asks calls its function ever after.
+functions = []
+
+
 @pytest.fixture
 def takes(monkeypatch):
     """An engine of its own, and the sizes that its code asks the allocator for."""
@@ -80,6 +84,7 @@ def takes(monkeypatch):
     function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
     give_some = function(address("fg_scratch_take"))
     take = function(lambda n: (asked.append(n), give_some(n))[1])
+    functions.append(take)
     own = {"fg_scratch_take": ctypes.cast(take, ctypes.c_void_p).value}
     monkeypatch.setattr(scratch, "_address", lambda name: own.get(name) or address(name))
     return Engine(default_target()), asked, take
