@@ -134,10 +134,15 @@ def _groups(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def _take_largest(groups: list[list[Span]]) -> list[Span]:
+    """Take out the largest group; of those that fill registers, one whose elements lie together."""
     if not groups:
         return []
-    sizes = [math.prod(span[0] for span in group) for group in groups]
-    return groups.pop(sizes.index(max(sizes)))
+
+    def rank(i: int) -> tuple[bool, int]:
+        size = math.prod(span[0] for span in groups[i])
+        return size >= REGISTERS and groups[i][-1][3] == 1, size
+
+    return groups.pop(max(range(len(groups)), key=rank))
 
 
 def _merge(spans: Iterable[Span]) -> list[Span]:
@@ -154,7 +159,7 @@ def _merge(spans: Iterable[Span]) -> list[Span]:
 
 
 def _largest(spans: list[Span]) -> Span:
-    """Take out the largest span; of those that fill registers, one whose elements lie together."""
+    """As `_take_largest`, of spans that are one axis each."""
     if not spans:
         return (1, 1, 1, 1)
 

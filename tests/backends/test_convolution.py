@@ -201,6 +201,19 @@ def test_one_by_one_channels_last_is_a_plain_product():
     assert planned.arena_bytes == 0
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_more_images_than_places_stay_items(window):
+    """What the result holds together is multiplied together: else each place is a product of its
+    own, which reads all of the kernel."""
+    x, w = floats(40, 8, 5, 5), floats(16, 8, window, window)
+    conv = fg.jit(lambda x, w: conv_general_dilated(x, w, (1, 1), "SAME"))
+    steps = conv.lower(x, w)._executable().program.steps
+    (product,) = (s for s in steps if isinstance(s, GemmStep))
+    assert (product.m, product.n, math.prod(b[0] for b in product.batch)) == (16, 25, 40)
+    pairs = (fg.jit(lambda x: conv(x, w))(x[i : i + 1])[0] for i in range(40))
+    np.testing.assert_allclose(conv(x, w), np.stack([*pairs]), rtol=1e-5, atol=1e-5)
+
+
 def test_zeros_between_elements_are_not_multiplied():
     _, steps = steps_of("holes")
     products = [s for s in steps if isinstance(s, GemmStep)]

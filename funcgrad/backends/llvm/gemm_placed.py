@@ -15,11 +15,13 @@ from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, SHARED, Parts, Rec
 from funcgrad.backends.llvm.gemm_pack import equal_parts
 
 # The operand of rows x, that of columns w. If w is packed before: its panels and their distance.
-# Rows of a task; the depth of a block, and of a part; how many parts, and the room for their sums.
+# Items of a task, and its rows of each; the depth of a block, and of a part; how many parts, and
+# the room for their sums.
 FIELDS = (
     "batch0", "batch1", "rows", "cols", "k", "x", "x_b0", "x_b1", "x_rows", "x_ks",
     "w", "w_b0", "w_b1", "w_cols", "w_ks", "c", "c_b0", "c_b1", "c_rs", "c_cs", "add",
-    "ready", "pw", "pw_step", "height", "kc", "kl", "parts", "sums", "sums_rs", "sums_cs",
+    "ready", "pw", "pw_step", "together", "height", "kc", "kl", "parts",
+    "sums", "sums_rs", "sums_cs",
 )  # fmt: skip
 MOST_READY = 1 << 22  # elements of w up to which it is packed before
 OWN_ELEMENTS = 1 << 16  # of w, packed by a task at a time, and the depth of that
@@ -28,7 +30,7 @@ LEAST_PART, MOST_PARTS = 1024, 32
 MOST_CUT, MOST_SUMS = 1 << 18, 1 << 20  # elements of c, if it is cut; of all its parts
 LEAST_TURNED = 64  # terms of sums that are worth transposing
 TASK_WORK, TASK_ROWS = 1 << 19, 256  # of a task, at most
-SMALL_W = 1 << 14  # elements of w
+SMALL_W, LARGE_W, LARGE_ROWS = 1 << 14, 1 << 18, 128  # elements of w; rows of a task, if it's large
 OWN_ROWS = 64  # of a task that packs w, at least
 
 
@@ -80,12 +82,12 @@ class Placed:
             own.set(code.call(self.parts.take, size))
         step = ready.select(call["pw_step"], own_step)
         with code.range(code.args[1], code.args[2]) as t:
-            item, rest = t // (row_tasks * parts), t % (row_tasks * parts)
+            group, rest = t // (row_tasks * parts), t % (row_tasks * parts)
             part, row = rest // row_tasks, rest % row_tasks * height
-            x, w, c = (item_of(code, call, name, item, acc) for name in "xwc")
-            cut = parts > 1
+            begin = group * call["together"]
+            end = (begin + call["together"]).min(call["batch0"] * call["batch1"])
+            w, cut = item_of(code, call, "w", begin, acc), parts > 1
             sums = code.at(call.pointer_at("sums"), part * call["rows"] * cols, acc)
-            c = cut.pick(sums, c)
             rs, cs = (cut.select(call[f"sums_{f}"], call[f"c_{f}"]) for f in ("rs", "cs"))
             first = part * call["kl"]
             last, kept = (first + call["kl"]).min(k), cut.select(0, call["add"])
@@ -96,8 +98,11 @@ class Placed:
                     args = (panels, w, cols, kl, call.pointer_at("w_cols"), ks, own_step)
                     code.call(self.parts.gather_b, *args)
                 panels = code.at(panels, ready.select(pc * self.tile.cols, 0), acc)
-                place = (x, pc, kl, row, (row + height).min(call["rows"]))
-                self._multiply(code, call, place, (panels, step), (c, rs, cs, kept + pc - first))
+                with code.range(begin, end) as item:
+                    x, c = (item_of(code, call, name, item, acc) for name in "xc")
+                    place = (x, pc, kl, row, (row + height).min(call["rows"]))
+                    out = cut.pick(sums, c), rs, cs, kept + pc - first
+                    self._multiply(code, call, place, (panels, step), out)
         with code.when(~ready):
             code.call(self.parts.give, own.get())
         code.ret()
@@ -154,8 +159,13 @@ class Placed:
         few = (k * cols <= SMALL_W).select(TASK_ROWS, few)
         shared = (rows * items // (threads * 8)).min(few)
         alone = rows.ceil_div((threads * 4).ceil_div(items * parts)).max(OWN_ROWS)
-        tall = call["height"] = ready.select(shared, alone).max(1).round_up(height)
-        total = rows.ceil_div(tall) * parts * items
+        # A large w comes from afar for each task.
+        large = (ready & (k * cols > LARGE_W)).select(LARGE_ROWS, 1)
+        large = (rows * items // (threads * 2)).min(large)
+        tall = ready.select(shared, alone).max(large).max(1).round_up(height)
+        together = call["together"] = (large // rows).max(1)
+        call["height"] = tall
+        total = rows.ceil_div(tall) * parts * items.ceil_div(together)
         serial = rows * cols * k * items < SERIAL_WORK
         self.parts.loop(code, task, call.pointer, total, serial.select(total, 1))
         with code.when(parts > 1):
