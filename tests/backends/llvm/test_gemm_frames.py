@@ -41,11 +41,11 @@ def test_whole(frame, dtype, cpu):
     x, exact = padded(frame, dtype)
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
     function = kind(gemm_frames.install(x.itemsize, engine_for(cpu)))
-    before = num_threads()
+    before, table = num_threads(), words(frame)
     for threads in (1, 3):
         set_num_threads(threads)
         out = np.full(exact.size + 32, 7, dtype)
-        function(out[16:].ctypes.data, x.ctypes.data, ctypes.addressof(words(frame)))
+        function(out[16:].ctypes.data, x.ctypes.data, ctypes.addressof(table))
         np.testing.assert_array_equal(out[16:-16], exact)
         assert (out[:16] == 7).all()
         assert (out[-16:] == 7).all()
