@@ -4,7 +4,7 @@ Large ones read the windows in place: `windows` is a view of the operand (padded
 the product itself if `roots` finds that it can), and holes in the operand are left out: the outputs
 that meet the same elements of the kernel are a convolution without holes, one product where they
 meet the same windows. For small ones `patches` computes any element of a window. Windows of 3×3
-neighbours are multiplied by `tiles`.
+neighbours, and those of images that a kernel of 4×4 doubles, are multiplied by `tiles`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from funcgrad.backends.loops import Const, Index, Operand
 from funcgrad.backends.lower_shape import inside_or
 from funcgrad.backends.lowered import lowered
 from funcgrad.backends.pull import Indices, Pull, Rule
+from funcgrad.backends.tiles import PHASE_TAPS, phases_pay
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
 from funcgrad.ops.shape import rev_p
@@ -107,7 +108,8 @@ MAX_PHASES, LEAST_WORK, MAX_RANK = 16, 1 << 14, 5
 LEAST_MET, MOST_MET = 16, 64
 
 # Axes: group, batch, positions, window, feature of the group, of an operand with the axes batch,
-# feature, spatial. Window k of position p begins at starts + p·strides + k·dilation, inside.
+# feature, spatial. Window k of position p begins at starts + p·strides + k·dilation, inside. If it
+# is so for the first of several phases, axes of these follow the batch: each begins one further.
 windows_p = lowered("windows", _abstract, _impl)
 
 
@@ -115,6 +117,8 @@ def windows_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
     """The element of a window."""
     (x,), p, shape = eqn.ins, eqn.params, eqn.outs[0].aval.shape
     rank = len(p["strides"])
+    phases = at[2 : len(at) - 1 - 2 * rank]
+    at = [*at[:2], *at[2 + len(phases) :]]
     features, batches = p["groups"]
     batch = add_indices(at[1], scale_index(at[0], shape[1] if batches > 1 else 0))
     feature = add_indices(at[-1], scale_index(at[0], shape[-1] if features > 1 else 0))
@@ -124,6 +128,8 @@ def windows_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
             zip(p["strides"], p["starts"], p["dilation"], strict=True)
         )
     ]
+    if phases:
+        places = [add_indices(*pair) for pair in zip(places, phases, strict=True)]
     return pull.read(x, [batch, feature, *places])
 
 
@@ -197,6 +203,9 @@ def gathered_convolution(
     steps = [-(-size // phases) for size, phases in zip(spatial, all_phases, strict=True)]
     x, before = _padded(flat, flat.convert(ins[0], dtype), spec.lhs_spec, axes, steps)
     w = flat.transpose(flat.convert(ins[1], dtype), spec.rhs_spec)
+    starts = tuple(axis[0].start + b for axis, b in zip(axes, before, strict=True))
+    if dtype == sums and _doubles(eqn, ins, axes, steps):
+        return _doubled(flat, x, w, starts, (n, o, *steps), product)
     # In the order of the result's axes, in which `_interleaved` takes them.
     turns = sorted(range(len(kernel)), key=lambda k: spec.out_spec[2 + k])
 
@@ -249,6 +258,46 @@ def _joined(flat: Any, piece: Callable, axes: list[list[_Phase]], turns: list[in
         return flat.add(concatenate_p, rows, aval, dimension=at)
 
     return along(())
+
+
+def _doubles(eqn: Eqn, ins: list[Atom], axes: list[list[_Phase]], steps: list[int]) -> bool:
+    """Whether a convolution's 2×2 phases, of windows of 2×2 that begin one further each, had better
+    be multiplied by tiles, all at once."""
+    p, out, order = eqn.params, eqn.outs[0].aval.shape, tuple(range(4))
+    spec, groups = p["dimension_numbers"], p["feature_group_count"] * p["batch_group_count"]
+    if len(axes) != 2 or p["exact"] or groups > 1 or list(out[2:]) != [2 * n for n in steps]:
+        return False
+    if tuple(spec.lhs_spec) != order or tuple(spec.out_spec) != order:
+        return False
+    for phases in axes:
+        first = phases[0]
+        wanted = [_Phase(first.start + i, 1, i, 2, 1, PHASE_TAPS) for i in range(2)]
+        if phases != wanted:
+            return False
+    features, channels = (ins[1].aval.shape[a] for a in spec.rhs_spec[:2])
+    return phases_pay(out[0], (steps[0], steps[1]), channels, features)
+
+
+def _doubled(
+    flat: Any, x: Atom, w: Atom, starts: tuple[int, ...], sizes: tuple[int, ...], product: Callable
+) -> Atom:
+    """A convolution that `_doubles`: a batch of 2×2 products, whose results are interleaved.
+
+    sizes: of a phase's result
+    """
+    (n, o, height, width), i = sizes, w.aval.shape[1]
+    shape = (1, n, 2, 2, height, width, 2, 2, i)
+    windows = flat.add(
+        windows_p, [x], ShapedArray(shape, x.aval.dtype), shape=shape, spec=None, groups=(1, 1),
+        strides=(1, 1), starts=starts, dilation=(1, 1),
+    )  # fmt: skip
+    # Tap and phase alternate along each axis of the kernel.
+    w = flat.transpose(flat.reshape(w, (o, i, 2, 2, 2, 2)), (3, 5, 0, 1, 2, 4))
+    w = flat.reshape(w, (1, 2, 2, o, i, 2, 2))
+    numbers = (((8, 6, 7), (4, 5, 6)), ((0, 2, 3), (0, 1, 2)))
+    made = product(windows, w, (1, 2, 2, n, height, width, o), numbers)
+    made = flat.transpose(made, (3, 6, 4, 1, 5, 2, 0))
+    return flat.reshape(made, (n, o, 2 * height, 2 * width))
 
 
 def stays_narrow(eqn: Eqn, avals: Sequence[ShapedArray]) -> bool:

@@ -255,7 +255,8 @@ class Analysis:
         nobody else reads the padded one."""
         framed: dict[Var, list[Eqn]] = {}
         for (eqn, i), view in self.views.items():
-            if not i and is_pad(self.made.get(view.base)) and lines_fill(eqn, view):
+            pad = self.made.get(view.base)
+            if not i and is_pad(pad) and lines_fill(eqn, view, pad):
                 framed.setdefault(view.base, []).append(eqn)
         if not framed:
             return

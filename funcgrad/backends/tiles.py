@@ -2,6 +2,8 @@
 
 A tile, 2×2 results, takes 16 multiplications a channel and feature instead of 36, and additions for
 what it reaches and for its results, which pay if there are enough features and channels.
+Of convolutions that double an image, by a kernel of 4×4, each result has a window of 2×2: those in
+even or odd lines and columns, the 4 phases, take 9 of the 16 points each, which are 36 for 64.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from funcgrad.core.record import replace
+
 if TYPE_CHECKING:
     from funcgrad.backends.program import Frame, GemmAxes, GemmStep
 
-IMAGES, KERNEL, IMAGES_LAST, KERNEL_LAST = 1, 2, 3, 4
+IMAGES, KERNEL, IMAGES_LAST, KERNEL_LAST, PHASES = 1, 2, 3, 4, 5
 TAPS, POINTS = 3, 16
+PHASE_COUNT, PHASE_TAPS, PHASE_POINTS = 4, 2, 9
 LEAST_WORK = 1 << 19  # multiplications of sums of products
 MOST_KERNEL = 1 << 23  # elements of the transformed kernel
 # What transforming 16 tiles takes for a channel and for a feature, beside 16 multiplications for
@@ -26,6 +31,8 @@ KERNEL_COST = 400.0
 # at a time, if vectors are of tiles. Kernels' gradients as sums of products have few rows, or short
 # ones, and take longer than their number says.
 PART_COST, PANEL, OF_KERNEL = 0.3, 32, 0.8
+# What joining the results of phases takes for a place and a feature, if each is a product.
+JOIN_COST = 300.0
 
 
 def tiles_of(s: GemmStep) -> tuple[int, int]:
@@ -33,7 +40,8 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
 
     IMAGES: of windows and a kernel; KERNEL: of windows and the gradient of their results, with
     features before places in both. IMAGES_LAST, KERNEL_LAST: the same with features after
-    places. 0, 0 for other products, and where tiles don't pay.
+    places. PHASES: of images and a kernel for 4 phases, as `one_phase` knows. 0, 0 for other
+    products, and where tiles don't pay.
 
     >>> import numpy as np
     >>> from funcgrad.backends.program import GemmAxes, GemmStep, Ref
@@ -54,7 +62,51 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
             return IMAGES_LAST, side + 1
         if _is_of_kernel_last(s, s.axes, side):
             return KERNEL_LAST, side + 1
+        if _phase_of(s, s.axes, side) is not None:
+            return PHASES, side + 1
     return 0, 0
+
+
+def one_phase(s: GemmStep) -> GemmStep | None:
+    """Of a product whose form is PHASES, that of one phase, with images as its batch. The kernel's
+    strides, as its axes are elsewhere, are those from phase to phase of lines and of columns; the
+    result's from place to place is that of its lines, in which places of all phases are.
+
+    Lines and columns of images, and their phases, are axes of the batch or the rows of windows, in
+    any order: that of the result's strides tells what is what.
+    """
+    form, side = tiles_of(s)
+    return _phase_of(s, s.axes, side - 1) if form == PHASES and s.axes is not None else None
+
+
+def _phase_of(s: GemmStep, axes: GemmAxes, side: int) -> GemmStep | None:
+    """`one_phase` of a product whose windows are of one side, if it is of that form."""
+    windows, features = (axes.n, axes.m) if side else (axes.m, axes.n)
+    if len(s.batch) not in (3, 4) or len(windows) != 1 or len(features) != 1 or len(axes.k) != 3:
+        return None
+    (rows, step), (channels, *_) = windows[0], axes.k[0]
+    spans = [(span[3], span[0], span[1 + side], span[2 - side]) for span in s.batch]
+    spans = sorted([*spans, (s.c_strides[side], rows, step, 0)])
+    places, kernel = [span[2] for span in spans], [span[3] for span in spans]
+    (width, height), line, apart = (spans[i][1] for i in (1, 3)), places[2], spans[2][0]
+    doubled = [(1, 2), (2, width), (apart, 2), (2 * apart, height)]
+    if [span[:2] for span in spans[:4]] != doubled or places[:4] != [1, 1, line, line]:
+        return None
+    one_kernel = not any((kernel[1], *kernel[3:])) and apart >= 2 * width
+    taps = [span[0] for span in axes.k[1:]], _steps(axes.k[1:], side)
+    if not one_kernel or taps != ([PHASE_TAPS] * 2, [line, 1]):
+        return None
+    count, moves = math.prod(span[1] for span in spans[4:]), [axes.k[0][1 + side], *places[4:]]
+    around = _is_around(s.frame, side, (height, width), line, moves)
+    if not around or not phases_pay(count, (height, width), channels, features[0][0]):
+        return None
+    batch = tuple((n, *((0, x) if side else (x, 0)), c) for c, n, x, _ in spans[4:])
+    phases, all_places = (kernel[2], kernel[0]), ((height, line), (width, 1))
+    if side:
+        return replace(s, n=height * width, axes=replace(axes, n=all_places), batch=batch,
+                       a_strides=phases, c_strides=(s.c_strides[0], apart))  # fmt: skip
+    return replace(s, m=height * width, axes=replace(axes, m=all_places), batch=batch,
+                   b_strides=phases, c_strides=(apart, s.c_strides[1]))  # fmt: skip
 
 
 def _is_of_images(s: GemmStep, axes: GemmAxes, side: int) -> bool:
@@ -169,7 +221,7 @@ def tiles_pay(
     >>> tiles_pay(32, (32, 32), 16, 16, 1), tiles_pay(32, (32, 32), 16, 16, 32)
     (True, False)
     """
-    positions, tiles = size[0] * size[1], -(-size[0] // 2) * -(-size[1] // 2)
+    positions, tiles = size[0] * size[1], _tiles(size)
     direct = 9.0 * channels * features * positions
     products = float(POINTS * channels * features)
     if panel:
@@ -180,3 +232,26 @@ def tiles_pay(
     direct *= images
     small = POINTS * channels * features <= MOST_KERNEL
     return small and direct >= LEAST_WORK and direct >= ours
+
+
+def phases_pay(images: int, size: tuple[int, int], channels: int, features: int) -> bool:
+    """Whether tiles take less time than sums of products do, for 4 phases of a size each.
+
+    >>> phases_pay(16, (16, 16), 64, 64), phases_pay(2, (4, 4), 512, 256)
+    (True, False)
+    """
+    places, pairs = images * size[0] * size[1], channels * features
+    work, products = (
+        PHASE_COUNT * PHASE_TAPS**2 * pairs * places,
+        PHASE_COUNT * PHASE_POINTS * pairs,
+    )
+    if min(channels, *size) < 2 or products > MOST_KERNEL or work < LEAST_WORK:
+        return False
+    ours = products + INPUT_COST * POINTS * channels
+    ours += OUTPUT_COST * PHASE_COUNT * PHASE_POINTS * features
+    ours = ours * images * _tiles(size) + KERNEL_COST * pairs
+    return work + JOIN_COST * features * places >= ours
+
+
+def _tiles(size: tuple[int, int]) -> int:
+    return -(-size[0] // 2) * -(-size[1] // 2)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class View(NamedTuple):
         return merged([(self.shape[i], self.strides[i]) for i in contract]) is not None
 
 
-def is_pad(eqn: Eqn | None) -> bool:
+def is_pad(eqn: Eqn | None) -> TypeGuard[Eqn]:
     """Whether an equation puts zeros around an array."""
     if eqn is None or eqn.prim.name != "pad" or type(eqn.ins[1]) is not Literal:
         return False
@@ -82,11 +82,14 @@ def _config(pad: Eqn) -> Sequence[tuple[int, int, int]]:
     return pad.params["padding_config"]
 
 
-def lines_fill(eqn: Eqn, view: View) -> bool:
-    """Whether a product is one of windows that has a way which copies what they reach, for lines
-    that fill vectors or for windows of 3×3: see `convolution` for their axes."""
+def lines_fill(eqn: Eqn, view: View, pad: Eqn) -> bool:
+    """Whether a product is one of windows, of a pad's result, that has a way which copies what they
+    reach, for lines that fill vectors or for tiles: see `convolution` for their axes."""
     if eqn.prim.name != "product" or not eqn.params["gathers"] or eqn.ins[0].aval.dtype in HALVES:
         return False
+    if len(eqn.params["dimension_numbers"][1][0]) > 1:  # of phases, which go by tiles
+        frame = frame_axes(pad)
+        return frame is not None and len(frame[1]) == 2
     rank = (len(view.shape) - 3) // 2
     last = rank + 1
     if _is_tiled(eqn, view):

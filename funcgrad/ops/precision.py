@@ -9,10 +9,10 @@ from typing import Any
 class Precision(enum.Enum):
     """How exact products are. Their sums are never formed in fewer bits than the operands have.
 
-    HIGHEST asks convolutions for sums of products. Otherwise those of 3×3 windows, in compiled
-    code, may go by Winograd's tiles: sums of fewer products, of sums of elements and of the
-    kernel's. Their mean error is no larger, but is one of what is in a window on the whole: a
-    large element rounds results even where the kernel is 0.
+    HIGHEST asks convolutions for sums of products. Otherwise those of 3×3 windows, and of 4×4 that
+    double an image, in compiled code, may go by Winograd's tiles: sums of fewer products, of sums
+    of elements and of the kernel's. Their mean error is no larger, but is one of what is in a
+    window on the whole: a large element rounds results even where the kernel is 0.
     """
 
     DEFAULT = 0

@@ -8,6 +8,7 @@ import pytest
 import funcgrad as fg
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.program import GemmStep, KernelStep, walk
+from funcgrad.backends.tiles import PHASES, tiles_of
 from funcgrad.ops.conv import conv_general_dilated
 from tests.backends.checks import check, floats, hosts
 
@@ -231,6 +232,80 @@ def test_phases_that_meet_the_same_windows_are_one_product():
     assert (product.m * product.n, product.k) == (2 * 7 * 6 * 36 * 16, 8)
     x, w, conv = sample("holes as wide as kernels")
     assert planned.arena_bytes < 4 * (conv(x, w).size + 3 * w.size + x.size)
+
+
+# Kernels of 4×4 that double an image, whose 2×2 phases are products by tiles, all in one step.
+DOUBLED = {
+    "plain": ((3, 24, 7, 9), (20, 24, 4, 4), {}),
+    "one image": ((1, 16, 16, 17), (24, 16, 4, 4), {}),
+    "images first": ((40, 16, 3, 5), (16, 16, 4, 4), {}),
+    "cut": ((3, 24, 13, 12), (20, 24, 4, 4), {"padding": [(-2, 0), (2, -4)]}),
+    "wider": ((3, 24, 9, 8), (20, 24, 4, 4), {"padding": [(4, 6), (2, 8)]}),
+    "kernel turned": ((3, 24, 7, 9), (4, 4, 24, 20),
+                      {"dimension_numbers": ("NCHW", "HWIO", "NCHW")}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", DOUBLED)
+def test_phases_of_doubled_images(case, dtype):
+    lhs, rhs, kw = DOUBLED[case]
+    kw = {"window_strides": ONE, "padding": [(2, 2)] * 2, "lhs_dilation": (2, 2), **kw}
+    x, w = floats(*lhs, dtype=dtype), floats(*rhs, seed=1, dtype=dtype)
+    w /= math.sqrt(w.size)
+    planned = check(lambda x, w: [conv_general_dilated(x, w, **kw)], x, w)
+    (product,) = [s for s in walk(planned.steps) if isinstance(s, GemmStep)]
+    assert tiles_of(product)[0] == PHASES
+    assert (product.frame is None) == (case == "cut")
+
+
+@pytest.mark.parametrize(
+    ("case", "kw"),
+    [
+        ("exact", {"precision": "highest"}),
+        ("groups", {"feature_group_count": 2}),
+        ("odd results", {"padding": [(2, 1), (2, 1)]}),
+        ("phases that meet the same windows", {"padding": [ONE, ONE]}),
+        ("axes turned", {"dimension_numbers": ("NCHW", "OIHW", "NCWH")}),
+        ("strided", {"window_strides": (3, 3)}),
+        ("two apart", {"rhs_dilation": (2, 2), "padding": [(3, 3), (3, 3)]}),
+    ],
+)
+def test_others_are_not_taken_for_doubled_images(case, kw):
+    x, w = floats(3, 24, 7, 9), floats(20, 24 // kw.get("feature_group_count", 1), 4, 4, seed=1)
+    kw = {"window_strides": ONE, "padding": [(2, 2)] * 2, "lhs_dilation": (2, 2), **kw}
+    w /= math.sqrt(w.size)
+    planned = check(lambda x, w: [conv_general_dilated(x, w, **kw)], x, w)
+    products = [s for s in walk(planned.steps) if isinstance(s, GemmStep)]
+    assert products
+    assert all(tiles_of(s)[0] == 0 for s in products)
+
+
+def test_gradient_of_a_strided_convolution_doubles_an_image():
+    x, w, g = floats(3, 20, 14, 18), floats(24, 20, 4, 4, seed=1), floats(3, 24, 7, 9, seed=2)
+
+    def gradient(x, w, g):
+        def conv(x):
+            return conv_general_dilated(x, w, (2, 2), [ONE, ONE])
+
+        return [fg.vjp(conv, x)[1](g)[0]]
+
+    planned = check(gradient, x, w / 16, g)
+    (product,) = [s for s in walk(planned.steps) if isinstance(s, GemmStep)]
+    assert tiles_of(product)[0] == PHASES
+
+
+def test_doubled_images_as_a_piece_of_others():
+    """What is written side by side with another array has longer lines."""
+    x, w, other = floats(3, 24, 7, 9), floats(20, 24, 4, 4, seed=1), floats(3, 20, 14, 5, seed=2)
+
+    def joined(x, w, other):
+        y = conv_general_dilated(x, w / 16, ONE, [(2, 2)] * 2, lhs_dilation=(2, 2))
+        return [fg.lax.concatenate([y, other], 3)]
+
+    planned = check(joined, x, w, other)
+    (product,) = [s for s in walk(planned.steps) if isinstance(s, GemmStep)]
+    assert tiles_of(product)[0] == PHASES
 
 
 def test_padding_is_shared():

@@ -9,6 +9,9 @@ from funcgrad.backends.tiles import (
     IMAGES_LAST,
     KERNEL_LAST,
     PANEL,
+    PHASES,
+    one_phase,
+    phases_pay,
     tiles_of,
     tiles_pay,
 )
@@ -17,6 +20,8 @@ from tests.backends.llvm.test_gemm_winograd import SHAPES, step_of
 from tests.backends.llvm.test_gemm_winograd_kernel import gradient_step as kernel_step
 from tests.backends.llvm.test_gemm_winograd_kernel_last import gradient_step
 from tests.backends.llvm.test_gemm_winograd_last import step_of as last_step
+from tests.backends.llvm.test_gemm_winograd_phases import SHAPES as DOUBLED
+from tests.backends.llvm.test_gemm_winograd_phases import doubling_step
 
 
 def test_which_products_go_this_way():
@@ -99,12 +104,55 @@ def test_which_gradients_with_channels_last_go_this_way():
         assert tiles_of(replace(step, **changed)) == (0, 0), changed
 
 
+def test_which_products_of_phases_go_this_way():
+    step = doubling_step(DOUBLED[0], "float32")
+    lines, columns, height, batch = step.batch
+    assert tiles_of(step) == (PHASES, 1)
+    assert tiles_of(doubling_step(DOUBLED[0], "float32", side=2)) == (PHASES, 2)
+    # Whichever axis has the rows, and in any order.
+    turned = replace(step, m=16, c_strides=(64, 1024), axes=replace(step.axes, m=((16, 18),)),
+                     batch=(batch, columns, (16, 1, 0, 2), lines))  # fmt: skip
+    assert one_phase(turned) == one_phase(step)
+    assert tiles_of(replace(step, batch=step.batch[:3])) == (PHASES, 1)
+    (places,), (features,), (channels, *taps) = step.axes.m, step.axes.n, step.axes.k
+    for changed in (
+        {"dtype": np.dtype("float16"), "out": np.dtype("float16")},
+        {"exact": True},
+        {"c_strides": (1, 1024)},
+        {"batch": (lines, columns, height, (2, *batch[1:3], 1))},
+        {"batch": (lines, columns, height, (2, batch[1], 1, batch[3]))},
+        {"batch": (lines, columns, (16, 36, 0, 64), batch)},
+        {"batch": (lines, (2, 2, 1, 1), height, batch)},
+        {"batch": ((3, 18, 4, 32), columns, height, batch)},
+        {"batch": ((2, 18, 4, 31), columns, (16, 18, 0, 62), batch)},
+        {"axes": GemmAxes((places,), (features,), (channels, (3, 18, 8), taps[1]))},
+        {"axes": GemmAxes((places,), (features,), (channels, taps[0], (2, 2, 2)))},
+        {"axes": GemmAxes((places,), (features,), ((1, *channels[1:]), *taps))},
+        {"axes": GemmAxes((places,), (features,), tuple(taps))},
+        {"axes": GemmAxes((places, places), (features,), (channels, *taps))},
+        {"frame": replace(step.frame, operand=1)},
+        {"frame": replace(step.frame, start=1)},
+    ):
+        assert tiles_of(replace(step, **changed)) == (0, 0), changed
+        assert one_phase(replace(step, **changed)) is None
+
+
+def test_few_channels_features_and_places_of_phases():
+    """As they were measured: transforming the kernel takes as long as some places save."""
+    assert all(phases_pay(16, (32, 32), *key) for key in ((64, 3), (8, 8), (2, 64), (4, 4)))
+    assert not phases_pay(16, (32, 32), 1, 64)
+    assert not phases_pay(16, (1, 32), 64, 64)
+    images = {1: False, 2: False, 8: True}
+    assert {n: phases_pay(n, (4, 4), 512, 256) for n in images} == images
+
+
 def test_all_ways_by_tiles_take_frames():
     for step in (
         step_of(SHAPES[0], "float32"),
         kernel_step(SHAPES[0], "float32"),
         last_step(SHAPES[0], "float32"),
         gradient_step(SHAPES[0], "float32"),
+        doubling_step(DOUBLED[0], "float32"),
     ):
         assert step.frame is not None
         assert takes_frame(step)

@@ -50,14 +50,16 @@ from funcgrad.backends.llvm.gemm_winograd import Winograd
 from funcgrad.backends.llvm.gemm_winograd_kernel import WinogradKernel
 from funcgrad.backends.llvm.gemm_winograd_kernel_last import WinogradKernelLast
 from funcgrad.backends.llvm.gemm_winograd_last import WinogradLast
+from funcgrad.backends.llvm.gemm_winograd_phases import WinogradPhases
 from funcgrad.backends.llvm.target import Target
-from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST
+from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST, PHASES
 
 TILED_WAYS: dict[int, type[TiledWay]] = {
     IMAGES: Winograd,
     KERNEL: WinogradKernel,
     IMAGES_LAST: WinogradLast,
     KERNEL_LAST: WinogradKernelLast,
+    PHASES: WinogradPhases,
 }
 PAGE = 4096
 ROUTED = ("packed", *CALLS)  # ways of which it is known what kernels a product calls

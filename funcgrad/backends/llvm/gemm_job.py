@@ -35,8 +35,8 @@ CALL = (
     # 0, or the address of `gemm_frames.FRAME`: windows' strides are in an array with zeros around
     # what is in memory. Of all ways, strips and those by tiles alone take it.
     "frame",
-    # 0, or the form of products of 3×3 windows that `backends.tiles` knows, and whose windows they
-    # are: 1 a's, 2 b's.
+    # 0, or the form of products of windows that `backends.tiles` knows; and whose windows they are,
+    # if that is known: 1 a's, 2 b's.
     "tiled", "windows",
 )  # fmt: skip
 # Each matrix axis as MAX_AXES axes, outermost first: their sizes, then their strides.

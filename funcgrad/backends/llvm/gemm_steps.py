@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from funcgrad.backends.llvm import gemm, gemm_frames, gemm_job, gemm_micro
 from funcgrad.backends.llvm.gemm_kernels import Micro
 from funcgrad.backends.program import GemmStep
-from funcgrad.backends.tiles import tiles_of
+from funcgrad.backends.tiles import one_phase, tiles_of
 
 
 class ProductCall(NamedTuple):
     """A product's call.
 
     places: of words that are addresses, by name: of a, b and c, and of `tables` of other words
+    outer: batch axes, for each point of which there is one
     copier: what writes the framed operand with its zeros, for a way that needs it; else ""
     kernels: functions whose addresses are to be in these places, before the call
     """
@@ -24,6 +25,7 @@ class ProductCall(NamedTuple):
     words: list[int]
     places: dict[str, int]
     tables: dict[str, list[int]]
+    outer: tuple[tuple[int, int, int, int], ...]
     copier: str
     kernels: list[tuple[str, str]]
 
@@ -38,7 +40,8 @@ def product_call(s: GemmStep) -> ProductCall:
     {}
     """
     words, names = product_words(s), gemm_job.CALL
-    tables = {} if s.axes is None else {"axes": gemm_job.axes_words(s.axes)}
+    called = _called(s)
+    tables = {} if called.axes is None else {"axes": gemm_job.axes_words(called.axes)}
     if s.frame is not None:
         tables["frame"] = gemm_frames.frame_words(s.frame)
     copied = s.frame is not None and not takes_frame(s)
@@ -49,6 +52,7 @@ def product_call(s: GemmStep) -> ProductCall:
         [words.get(name, 0) for name in names],
         {name: names.index(name) for name in ("a", "b", "c", *tables)},
         tables,
+        called.batch[:-2],
         gemm_frames.name_of(s.dtype.itemsize) if copied else "",
         [(gemm_micro.symbol(dtype, k), gemm_micro.place(name, k)) for k in kernels],
     )
@@ -81,7 +85,7 @@ def takes_frame(s: GemmStep) -> bool:
     >>> takes_frame(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows))
     False
     """
-    if s.frame is None or s.axes is None or len(s.batch) > 2:
+    if s.frame is None or s.axes is None or len(_called(s).batch) > 2:
         return False
     words = product_words(s) | {gemm_job.FRAMED: s.frame.operand + 1}
     return bool(gemm.route(s.dtype.name, s.out.name, words)[0])
@@ -116,6 +120,7 @@ def product_words(s: GemmStep) -> dict[str, int]:
     >>> product_words(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows))["a_rs"]
     4
     """
+    (form, side), s = tiles_of(s) if s.axes is not None else (0, 0), _called(s)
     inner = s.batch[-2:]
     sizes, steps = [1, 1], [(0, 0), (0, 0), (0, 0)]
     if inner:
@@ -129,5 +134,9 @@ def product_words(s: GemmStep) -> dict[str, int]:
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
     if s.axes is None:
         return words
-    form, side = tiles_of(s)
     return words | gemm_job.inner_words(s.axes) | {"axes": 1, "tiled": form, "windows": side}
+
+
+def _called(s: GemmStep) -> GemmStep:
+    """The product that a call describes: one phase's, if a call makes all of them."""
+    return one_phase(s) or s

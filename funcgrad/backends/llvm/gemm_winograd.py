@@ -9,7 +9,7 @@ transformed once, and makes the results of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from llvmlite import ir
@@ -27,28 +27,34 @@ FIELDS = (
     # The kernel, and where its elements lie, by tables.
     "w", "w_cols", "w_ks",
     "c", "c_b0", "c_b1", "c_cs",
-    # The transformed kernel: a panel's elements, and those of one of its 16 parts.
+    # The transformed kernel: a panel's elements, and those of one of its parts, for a point each.
     "pw", "pw_step", "part", "along", "kc",
 )  # fmt: skip
 
 
 class Winograd(Tiles):
-    """The way of convolutions, by their kernels."""
+    """The way of convolutions, by their kernels.
 
-    name, fields = "winograd", FIELDS
+    products: of matrices; wide: results of a tile in each direction
+    lines_kept: of those that tiles reach, or of their results; share: tasks of a thread
+    """
+
+    name, products = "winograd", POINTS
+    fields: tuple[str, ...] = FIELDS
+    wide, lines_kept, share = 2, 8, 4
 
     def __init__(self, parts: Parts):
         super().__init__(parts)
         self.input = self.transform("winograd_input", "channels", {}, reach=True)
-        self.output, self.exact = self._output(), self._exact()
-        self.function = self._function(self._kernel_task(), self._task())
+        self.output, self.exact = self._output(), self.exact_results()
+        self.function = self._function(self.kernel_task(), self._task())
 
     # ---- the kernel
 
-    def _kernel_task(self) -> ir.Function:
+    def kernel_task(self) -> ir.Function:
         """G g Gᵀ of panels [begin, end) of features."""
         code = Code(self.parts.module, "winograd_kernel_task", [PTR, I64, I64])
-        call, rows, lanes = Record(code, FIELDS, code.args[0]), self.tile.rows, self.lanes
+        call, rows, lanes = Record(code, self.fields, code.args[0]), self.tile.rows, self.lanes
         w = call.pointer_at("w")
         with code.range(code.args[1], code.args[2]) as panel:
             starts = []
@@ -78,26 +84,20 @@ class Winograd(Tiles):
         feature, and whether some aren't finite."""
         code = Code(self.parts.module, "winograd_output", [PTR, PTR, PTR, PTR, I64, I64],
                     result=ir.IntType(1))  # fmt: skip
-        call, b, lanes = Record(code, FIELDS, code.args[0]), code.b, self.lanes
+        call, b, lanes = Record(code, self.fields, code.args[0]), code.b, self.lanes
         (sums, lines, out), (begin, end) = code.args[1:4], code.args[4:]
-        step, odd = self.point_step(call, "cols"), call["room"] * 2
+        step = call["room"] * self.wide
         with code.range(begin, end, lanes) as tile:
             at = tile - begin
-            m = [self.load(code, code.at(sums, step * point + at, self.acc))
-                 for point in range(POINTS)]  # fmt: skip
-            columns = [results(b, m[j::SIDE]) for j in range(SIDE)]
-            for i in range(2):
-                y = results(b, [column[i] for column in columns])
-                for part in range(2):
-                    first = part * lanes // 2
-                    places = [first + k // 2 + k % 2 * lanes for k in range(lanes)]
-                    where = code.at(lines, odd * i + at * 2 + part * lanes, self.acc)
-                    self.store(code, self.shuffled(code, y[0], y[1], places), where)
+            for i, y in self.results(code, call, code.at(sums, at, self.acc)):
+                for part, x in enumerate(self.interleaved(code, y)):
+                    where = code.at(lines, step * i + at * self.wide + part * lanes, self.acc)
+                    self.store(code, x, where)
         bad = code.variable(self.vec, zero_of(self.vec))
 
         def line(x: Int, width: Int, y: Int, at: Int, parity: Int) -> None:
-            source = code.at(lines, odd * parity + at * 2, self.acc)
-            to = code.at(out, y * call["width"] + x, self.acc)
+            source = code.at(lines, step * parity + at * self.wide, self.acc)
+            to = code.at(out, y * self.pitch(call) + x, self.acc)
             with code.range(0, width, lanes) as i:
                 mask = code.first_lanes(width - i, lanes)
                 value = code.masked_load(code.at(source, i, self.acc), mask, self.vec)
@@ -106,29 +106,54 @@ class Winograd(Tiles):
                 bad.set(b.fadd(bad.get(), self.lost(code, value)))
                 code.masked_store(value, code.at(to, i, self.acc), mask)
 
-        self._each_line(code, call, (begin, end), line)
+        self.each_line(code, call, (begin, end), line)
         total = code.lane_sum(bad.get())
         code.ret(b.fcmp_unordered("uno", total, total))
         code.function.attributes.add("noinline")
         return code.function
 
-    def _each_line(self, code: Code, call: Record, tiles: tuple[Int, Int], line: Callable) -> None:
+    def results(
+        self, code: Code, call: Record, sums: ir.Value
+    ) -> Iterator[tuple[int, list[ir.Value]]]:
+        """Lines of the results of a vector of tiles: their numbers, and vectors of the first
+        result of each tile in them, the second one, …"""
+        step, b = self.point_step(call, "cols"), code.b
+        m = [self.load(code, code.at(sums, step * point, self.acc)) for point in range(POINTS)]
+        columns = [results(b, m[j::SIDE]) for j in range(SIDE)]
+        for i in range(2):
+            yield i, results(b, [column[i] for column in columns])
+
+    def interleaved(self, code: Code, parts: list[ir.Value]) -> list[ir.Value]:
+        """The lanes of vectors in turn, as many vectors, a power of two."""
+        if len(parts) == 1:
+            return parts
+        near, lanes = [self.interleaved(code, parts[k::2]) for k in range(2)], self.lanes
+        places = [[half * lanes // 2 + k // 2 + k % 2 * lanes for k in range(lanes)]
+                  for half in range(2)]  # fmt: skip
+        return [self.shuffled(code, x, y, half) for x, y in zip(*near, strict=True)
+                for half in places]  # fmt: skip
+
+    def each_line(self, code: Code, call: Record, tiles: tuple[Int, Int], line: Callable) -> None:
         """`line` of the results of tiles [begin, end) of an image, line by line: from which x on,
-        of how many, of which y, the first tile's number from `begin` on, and whether y is odd."""
-        (begin, end), across = tiles, call["across"]
+        of how many, of which y, the first tile's number from `begin` on, and which of its lines."""
+        (begin, end), across, wide = tiles, call["across"], self.wide
         with code.range(begin // across, (end - 1) // across + 1) as row:
             first, last = begin.max(row * across), end.min((row + 1) * across)
-            x = (first - row * across) * 2
-            width = ((last - row * across) * 2).min(call["width"]) - x
-            y = row * 2
-            with code.range(0, (call["height"] - y).min(2)) as parity:
+            x = (first - row * across) * wide
+            width = ((last - row * across) * wide).min(call["width"] * (wide // 2)) - x
+            y = row * wide
+            with code.range(0, (call["height"] * (wide // 2) - y).min(wide)) as parity:
                 line(x, width, y + parity, first - begin, parity)
 
-    def _exact(self) -> ir.Function:
+    def pitch(self, call: Record) -> Int:
+        """From line to line of results."""
+        return call["width"]
+
+    def exact_results(self) -> ir.Function:
         """void(call, image, out, feature, begin, end): those results of tiles [begin, end) that
         aren't finite, as sums of products."""
         code = Code(self.parts.module, "winograd_exact", [PTR, PTR, PTR, I64, I64, I64])
-        call, b, lanes = Record(code, FIELDS, code.args[0]), code.b, self.lanes
+        call, b, lanes = Record(code, self.fields, code.args[0]), code.b, self.lanes
         image, out, (feature, begin, end) = code.args[1], code.args[2], code.args[3:]
         start = code.load(code.at(call.pointer_at("w_cols"), feature, I64), I64)
         w, low = code.at(call.pointer_at("w"), start, self.acc), call["x_low"]
@@ -165,20 +190,29 @@ class Winograd(Tiles):
                 settled.set(b.not_(self.unsettled(code, lost, total.get())))
             return total.get()
 
-        self._each_line(code, call, (begin, end), line)
+        self.each_line(code, call, (begin, end), line)
         code.ret()
         code.function.attributes.add("noinline")
         return code.function
 
     # ---- all
 
+    def source(self, code: Code, point: Int) -> Int:
+        """The point of what tiles reach that a product is of."""
+        return point
+
+    def kernels(self, panels: Int) -> Int:
+        """Panels of all that is transformed of kernels."""
+        return panels
+
     def _task(self) -> ir.Function:
         """Tasks [begin, end): some tiles each."""
         code = Code(self.parts.module, "winograd_task", [PTR, I64, I64])
-        call, acc = Record(code, FIELDS, code.args[0]), self.acc
+        call, acc = Record(code, self.fields, code.args[0]), self.acc
         channels, cols, room, mine = (call[f] for f in ("channels", "cols", "room", "mine"))
-        first_sum, lines = self.point_step(call, "channels") * POINTS, self.kept(call) * 8
-        points = first_sum + self.point_step(call, "cols") * POINTS
+        first_sum = self.point_step(call, "channels") * POINTS
+        points = first_sum + self.point_step(call, "cols") * self.products
+        lines = self.kept(call) * self.lines_kept
         own = code.call(self.parts.take, (points + lines) * self.fmt.acc_bytes)
         sums = code.at(own, first_sum, acc)
         beside = code.at(own, points, acc)
@@ -209,20 +243,21 @@ class Winograd(Tiles):
         return code.function
 
     def _multiply(self, code: Code, call: Record, places: tuple, tiles: Int) -> None:
-        """The 16 products of a task's tiles."""
+        """The products of a task's tiles."""
         (own, sums), acc, lanes, rows = places, self.acc, self.lanes, self.tile.rows
         channels, cols, room, kc = (call[f] for f in ("channels", "cols", "room", "kc"))
         with (
-            code.range(0, POINTS) as point,
+            code.range(0, self.products) as point,
             code.range(0, channels, kc) as first,
             code.range(0, cols, rows) as i,
         ):
             panel = call["part"] * point + i // rows * call["pw_step"] + first * rows
             panel = code.at(call.pointer_at("pw"), panel, acc)
             source, out = (
-                code.at(x, self.point_step(call, name) * point + row * room, acc)
-                for x, name, row in ((own, "channels", first), (sums, "cols", i))
-            )
+                code.at(x, self.point_step(call, name) * number + row * room, acc)
+                for x, name, number, row in ((own, "channels", self.source(code, point), first),
+                                             (sums, "cols", point, i))
+            )  # fmt: skip
             left = cols - i
             depth, along = (channels - first).min(kc), call.pointer_at("along")
 
@@ -251,29 +286,30 @@ class Winograd(Tiles):
     def _function(self, kernel_task: ir.Function, task: ir.Function) -> ir.Function:
         code = Code(self.parts.module, self.name, [PTR])
         given = Record(code, SHARED, code.args[0])
-        call = Record(code, FIELDS, code.variable(I64, count=len(FIELDS)).slot)
-        self._orient(code, given, call)
+        call = Record(code, self.fields, code.variable(I64, count=len(self.fields)).slot)
+        self.orient(code, given, call)
         tile, size = self.tile, self.fmt.acc_bytes
         channels, cols = call["channels"], call["cols"]
         total = call["items"] * call["height"].ceil_div(2) * call["width"].ceil_div(2)
-        self.count(code, call, (channels + cols) * POINTS, total // (self.parts.threads(code) * 4))
+        rows, most = channels * POINTS + cols * self.products, self.parts.threads(code) * self.share
+        self.count(code, call, rows, total // most)
         room = call["room"]
         panels = cols.ceil_div(tile.rows)
         step = call["pw_step"] = self.parts.panel_elements(tile.rows, channels)
         call["part"], call["kc"] = panels * step, equal_parts(channels, tile.kc, 1)
-        call["pw"] = pw = code.call(self.parts.take, panels * step * POINTS * size)
+        call["pw"] = pw = code.call(self.parts.take, panels * step * self.products * size)
         call["along"] = along = code.call(self.parts.take, (channels + LINES_SOON) * 8)
         with code.range(0, channels + LINES_SOON) as channel:
             code.store(channel * room, code.at(along, channel, I64))
         grain = (code.i64(SERIAL_WORK // POINTS) // (channels * tile.rows)).max(1)
-        self.parts.loop(code, kernel_task, call.pointer, panels, grain)
+        self.parts.loop(code, kernel_task, call.pointer, self.kernels(panels), grain)
         self.parts.loop(code, task, call.pointer, total.ceil_div(call["mine"]), code.i64(1))
         code.call(self.parts.give, along)
         code.call(self.parts.give, pw)
         code.ret()
         return code.function
 
-    def _orient(self, code: Code, given: Record, call: Record) -> None:
+    def orient(self, code: Code, given: Record, call: Record) -> None:
         """Fills a call of `FIELDS` up to its geometry from one of a and b."""
         self.choose(given, call, {
             "cols": "nm", "x_b0": ("a_b0", "b_b0"), "x_b1": ("a_b1", "b_b1"), "x": "ab", "w": "ba",

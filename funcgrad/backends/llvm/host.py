@@ -264,7 +264,7 @@ class _Host:
             self.f.call(call.symbol, "void", ["ptr"], [place])
 
         widths = s.dtype.itemsize, s.dtype.itemsize, s.out.itemsize
-        self.batch(s.batch[:-2], operands, widths, product)
+        self.batch(call.outer, operands, widths, product)
         if copy:
             self.f.call("fg_scratch_give", "void", ["ptr"], [copy])
 

@@ -20,9 +20,20 @@ from funcgrad.backends.llvm.gemm_kernels import LINES_SOON
 from funcgrad.backends.llvm.gemm_pack import FORMATS, Tile
 from funcgrad.backends.llvm.gemm_steps import takes_frame
 from funcgrad.backends.llvm.gemm_tiles_last import APART
+from funcgrad.backends.llvm.gemm_winograd import Winograd
+from funcgrad.backends.llvm.gemm_winograd_phases import WinogradPhases
 from funcgrad.backends.llvm.target import default_target
 from funcgrad.backends.program import AttentionStep, GemmAxes, GemmStep, LoopStep, Program, Step
-from funcgrad.backends.tiles import IMAGES, IMAGES_LAST, KERNEL, POINTS, TAPS, tiles_of
+from funcgrad.backends.tiles import (
+    IMAGES,
+    IMAGES_LAST,
+    KERNEL,
+    PHASES,
+    POINTS,
+    TAPS,
+    one_phase,
+    tiles_of,
+)
 from funcgrad.core.source import Source
 
 
@@ -50,8 +61,9 @@ def scratch_size(step: Step) -> int:
     if not isinstance(step, GemmStep):
         return 0
     form, side = tiles_of(step)
-    if form and step.axes is not None:
-        return _Room(step, step.axes, form, side).elements() * step.dtype.itemsize
+    called = one_phase(step) or step
+    if form and called.axes is not None:
+        return _Room(called, called.axes, form, side).elements() * step.dtype.itemsize
     if step.frame is not None and not takes_frame(step):
         axes = math.prod(sum(axis) for axis in step.frame.axes)
         return step.frame.planes * axes * step.dtype.itemsize
@@ -81,7 +93,7 @@ class _Sizes(NamedTuple):
 def _sizes(s: GemmStep, axes: GemmAxes, form: int, side: int) -> _Sizes:
     windows, others = (axes.n, axes.m) if side == 2 else (axes.m, axes.n)
     features, spans = others[0][0], [n for n, *_ in windows]
-    if form == IMAGES:
+    if form in (IMAGES, PHASES):
         images = math.prod(n for n, *_ in s.batch[-2:])
         return _Sizes(images, spans[0], spans[1], axes.k[0][0], features)
     if form == IMAGES_LAST:
@@ -97,6 +109,7 @@ class _Room:
     def __init__(self, s: GemmStep, axes: GemmAxes, form: int, side: int):
         target = default_target()
         self.sizes, self.form = _sizes(s, axes, form, side), form
+        self.way = WinogradPhases if form == PHASES else Winograd
         self.rows_of_c = s.m
         self.tile, self.size = Tile.of(target, FORMATS[s.dtype.name]), s.dtype.itemsize
         share = gemm_tiles.CACHE_SHARE
@@ -109,16 +122,16 @@ class _Room:
 
     def elements(self) -> int:
         """All of it."""
-        if self.form == IMAGES:
+        if self.form in (IMAGES, PHASES):
             return self._images()
         if self.form == KERNEL:
             return self._kernel()
         return self._images_last() if self.form == IMAGES_LAST else self._kernel_last()
 
     def _images(self) -> int:
-        n, tile = self.sizes, self.tile
-        mine = self._mine(self.total // (self.threads * 4))
-        kernel = -(-n.features // tile.rows) * self._panel(tile.rows, n.channels) * POINTS
+        n, tile, products = self.sizes, self.tile, self.way.products
+        mine = self._mine(self.total // (self.threads * self.way.share))
+        kernel = -(-n.features // tile.rows) * self._panel(tile.rows, n.channels) * products
         own = self._own(mine) * min(self.threads, -(-self.total // mine))
         return kernel + (n.channels + LINES_SOON) * 8 // self.size + own
 
@@ -169,7 +182,8 @@ class _Room:
     def _mine(self, most: int) -> int:
         """Tiles done at a time, where vectors are of tiles."""
         lanes, n = self.tile.lanes, self.sizes
-        fits = min(self.cache // ((n.channels + n.features) * POINTS), most)
+        rows = n.channels * POINTS + n.features * self.way.products
+        fits = min(self.cache // rows, most)
         return min(max(fits // (2 * lanes) * (2 * lanes), 2 * lanes), 8 * lanes)
 
     def _own(self, mine: int) -> int:
@@ -179,11 +193,13 @@ class _Room:
     def _points(self, mine: int) -> int:
         """The points of so many tiles."""
         lanes, n = self.tile.lanes, self.sizes
-        return ((n.channels + n.features) * (mine + lanes) + 2 * lanes) * POINTS
+        room = mine + lanes
+        points = (n.channels * room + lanes) * POINTS
+        return points + (n.features * room + lanes) * self.way.products
 
     def _lines(self, mine: int) -> int:
-        """The lines of a plane that so many tiles reach."""
-        return (mine + self.tile.lanes + self.across * 3) * 8
+        """The lines of a plane that so many tiles reach, or have results in."""
+        return (mine + self.tile.lanes + self.across * 3) * self.way.lines_kept
 
     def _panel(self, width: int, k: int) -> int:
         return _up(_up(k, self.tile.lanes) * width + self.tile.lanes, 16)
