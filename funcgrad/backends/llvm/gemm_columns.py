@@ -10,7 +10,9 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code
 from funcgrad.backends.llvm.gemm_job import SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm_lines import Lines
 from funcgrad.backends.llvm.gemm_placed import item_of
+from funcgrad.backends.llvm.gemm_strips import Strips
 
 MOST_ROWS = 256  # windows that are few
 LEAST_B = 1 << 16  # elements of the kernel that are worth more than a task
@@ -27,10 +29,13 @@ class Columns:
     @staticmethod
     def serves(call: Record, parts: Parts) -> Bool:
         """Whether a has few rows, and b whole vectors of columns that follow each other, as those
-        of c do."""
+        of c do; unless these are lines of windows, of which strips are copied."""
         m, n, k = call["m"], call["n"], call["k"]
         follows = call["n_inner"].eq(n) & call["n_step"].eq(1) & (n % parts.tile.lanes).eq(0)
-        return follows & call["c_cs"].eq(1) & (m <= MOST_ROWS) & (m < n) & (n * k >= LEAST_B)
+        served = follows & call["c_cs"].eq(1) & (m <= MOST_ROWS) & (m < n) & (n * k >= LEAST_B)
+        if Lines.works(parts):
+            served = served & ~(call["windows"].eq(2) & Strips.serves(call, parts))
+        return served
 
     def _task(self) -> ir.Function:
         """Tasks [begin, end): some columns of an item each."""

@@ -87,6 +87,19 @@ def inner_words(axes: GemmAxes) -> dict[str, int]:
     return dict(zip(INNER, words, strict=True))
 
 
+def windows_side(axes: GemmAxes) -> int:
+    """2 if b's rows overlap, as only those of windows do, else 0.
+
+    >>> from funcgrad.backends.program import GemmAxes
+    >>> windows_side(GemmAxes(m=((4, 15),), n=((8, 1),), k=((5, 3, 10), (3, 1, 1))))
+    2
+    >>> windows_side(GemmAxes(m=((6, 10), (8, 1)), n=((8, 1),), k=((5, 60, 24), (3, 1, 8))))
+    0
+    """
+    width = sum((n - 1) * abs(step) for n, step in axes.n) + 1
+    return 2 * any(n > 1 and abs(step) < width for n, _, step in axes.k)
+
+
 def axes_words(axes: GemmAxes) -> list[int]:
     """The words of `AXES`."""
     words = []

@@ -134,6 +134,7 @@ def product_words(s: GemmStep) -> dict[str, int]:
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
     if s.axes is None:
         return words
+    side = side or gemm_job.windows_side(s.axes)
     return words | gemm_job.inner_words(s.axes) | {"axes": 1, "tiled": form, "windows": side}
 
 
