@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -29,10 +30,10 @@ from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.reduce import or_p
 
 if TYPE_CHECKING:
-    from funcgrad.backends import convolution, depthwise, depthwise_last
+    from funcgrad.backends import convolution, depthwise, depthwise_last, small_images
 else:
-    convolution, depthwise, depthwise_last = late(
-        "funcgrad.backends", "convolution", "depthwise", "depthwise_last"
+    convolution, depthwise, depthwise_last, small_images = late(
+        "funcgrad.backends", "convolution", "depthwise", "depthwise_last", "small_images"
     )
 
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -205,12 +206,21 @@ def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         for write in (
             depthwise.channel_convolution,
             depthwise_last.channels_last_convolution,
+            _small_images,
             _gathered_convolution,
         ):
             made = write(flat, eqn, ins, dtype)
             if made is not None:
                 return made
     return convolution.convolution(flat, eqn, ins, dot)
+
+
+def _small_images(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A convolution of many small images as one product, of float32 or float64."""
+    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
+        return None
+    write = partial(_gathered_convolution, flat, dtype=dtype)
+    return small_images.features_last(flat, eqn, ins, write)
 
 
 def _gathered_convolution(
