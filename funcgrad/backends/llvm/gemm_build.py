@@ -17,6 +17,7 @@ from llvmlite import ir
 from funcgrad.core.record import Record
 
 I1, I32, I64 = (ir.IntType(bits) for bits in (1, 32, 64))
+BYTE = ir.IntType(8)
 PTR, VOID = ir.PointerType(), ir.VoidType()
 
 

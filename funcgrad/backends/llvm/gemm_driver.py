@@ -13,10 +13,12 @@ from typing import Any
 
 from llvmlite import ir
 
+from funcgrad.backends.llvm.gemm_batch import ROWS, Batch, is_thin, merge_batches
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.gemm_columns import Columns
 from funcgrad.backends.llvm.gemm_job import (
     AXES,
+    BATCH_PART,
     BATCH_WORK,
     CALL,
     FRAMED,
@@ -62,7 +64,7 @@ TILED_WAYS: dict[int, type[TiledWay]] = {
     PHASES: WinogradPhases,
 }
 PAGE = 4096
-ROUTED = ("packed", *CALLS)  # ways of which it is known what kernels a product calls
+ROUTED = ("packed", "batch", *CALLS)  # ways of which it is known what kernels a product calls
 BRIEF = ("at_once", "small")  # ways of products that take less time than compiling them
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing
 FEW_ROWS = 128  # of A, to which packing B is dear
@@ -92,6 +94,8 @@ class Driver:
         self.gathered = {} if self.narrow else self._gathered_ways(packed)
         works = self.parts.kernels.direct_works
         self.unpacked = Unpacked(self.parts, brief=way in BRIEF) if works else None
+        batches = works and not self.narrow and self.parts.tile.rows >= ROWS
+        self.batch = Batch(self.parts) if batches else None
         # Its parts are products that go ways of their own.
         self.long = Way("", lambda: Long(self.parts, self.product).function)
 
@@ -99,6 +103,9 @@ class Driver:
         """The functions."""
         if self.way in self.gathered:
             self._gathered_entry(self.gathered[self.way][1])
+            return
+        if self.batch and self.way == self.batch.name:
+            self._entry(self.batch.task(symbol(self.fmt, self.out, self.way)))
             return
         self._product()
         self.item = self._item()
@@ -127,7 +134,9 @@ class Driver:
             takes = call["tiled"] or (way == Strips.name and Strips.takes_frame(call))
             return "" if call[FRAMED] and not takes else way, []
         trial: Any = Trial(call)
-        self._merge_batches(trial, call)
+        merge_batches(trial, call)
+        if self.batch and self.batch.serves(call):
+            return self.batch.name, self.batch.reached(call["m"].value, call["n"].value)
         self._plain_product(trial, call)
         (found,) = trial.calls
         way = found.name if isinstance(found, Way) else ""
@@ -164,11 +173,11 @@ class Driver:
         """Whether a product lies well, and choosing its way would take long beside itself."""
         m, n, k = job["m"], job["n"], job["k"]
         lies_well = job["b_cs"].eq(1) & job["c_cs"].eq(1)
-        return lies_well & (m > 1) & (m * n * k <= SERIAL_WORK) & ~_is_thin(m, n)
+        return lies_well & (m > 1) & (m * n * k <= SERIAL_WORK) & ~is_thin(m, n)
 
     def _strided_product(self, code: Code, job: Record) -> None:
         m, n, k, lanes = job["m"], job["n"], job["k"], self.parts.tile.lanes
-        small, thin = m * n * k <= SMALL_WORK, _is_thin(m, n)
+        small, thin = m * n * k <= SMALL_WORK, is_thin(m, n)
         wide = (m <= THIN) & (n > 2 * THIN)
         with code.when(thin | (job["c_cs"].ne(1) & job["c_rs"].eq(1) & ~wide)):
             pairs = [("m", "n"), ("a", "b"), ("a_rs", "b_cs"), ("a_cs", "b_rs"), ("c_rs", "c_cs")]
@@ -336,7 +345,7 @@ class Driver:
             with yes:
                 tables.set(self._make_tables(code, call))
             with no:
-                self._merge_batches(code, call)
+                merge_batches(code, call)
         batch, m, n = call["batch0"] * call["batch1"], call["m"], call["n"]
         work = m * n * call["k"].max(1)
         spreads = (batch > 1) & (work <= BATCH_WORK)
@@ -344,7 +353,9 @@ class Driver:
         def items() -> None:
             with code.when(work > 0), code.either(spreads) as (spread, one_by_one):
                 with spread:
-                    grain = (code.i64(SERIAL_WORK) // work).max(1)
+                    parts = batch // (self.parts.threads(code) * 16)
+                    grain = (code.i64(BATCH_PART) // work).min(parts)
+                    grain = (code.i64(SERIAL_WORK) // work).max(grain).max(1)
                     self.parts.loop(code, task, call.pointer, batch, grain)
                 with one_by_one:
                     code.call(task, call.pointer, 0, batch)
@@ -473,22 +484,6 @@ class Driver:
             filled.set(done * size)
         code.ret()
         return code.function
-
-    def _merge_batches(self, code: Code, call: Record) -> None:
-        """A batch of A against one B is a taller A, if rows go on from item to item."""
-        for batch, step in (("batch1", "b1"), ("batch0", "b0")):
-            m = call["m"]
-            follows = call[f"b_{step}"].eq(0) & call[f"a_{step}"].eq(m * call["a_rs"])
-            follows = follows & call[f"c_{step}"].eq(m * call["c_rs"])
-            if batch == "batch0":
-                follows = follows & call["batch1"].eq(1)
-            with code.when(follows & (call[batch] > 1)):
-                call["m"] = m * call[batch]
-                call[batch] = 1
-
-
-def _is_thin(m: Int, n: Int) -> Bool:
-    return (n <= THIN) & (m > 2 * THIN)
 
 
 def _tiled_way(form: int, kind: type[TiledWay], parts: Parts) -> tuple[Callable[[Any], Any], Way]:

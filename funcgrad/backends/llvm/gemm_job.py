@@ -70,6 +70,9 @@ THIN = 8  # rows of A up to which B is not worth packing
 SMALL_WORK = 96**3  # multiply-adds up to which packing costs more than it saves
 SERIAL_WORK = 1 << 17  # below this many a second thread is no gain
 BATCH_WORK = 1 << 24  # products up to this size are spread over threads as wholes
+# Multiply-adds of small products that follow each other in a thread, where there are enough: a
+# processor's own prefetching begins anew behind them.
+BATCH_PART = 1 << 19
 
 
 def inner_words(axes: GemmAxes) -> dict[str, int]:

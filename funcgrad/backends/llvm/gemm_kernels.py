@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm_build import I64, PTR, Code, Int, Variable, zero_of
+from funcgrad.backends.llvm.gemm_build import BYTE, I64, PTR, Code, Int, Variable, zero_of
 from funcgrad.backends.llvm.gemm_pack import I32, Format, Tile, widen
 from funcgrad.backends.llvm.gemm_registers import Registers
 from funcgrad.backends.llvm.target import Target
@@ -48,7 +48,8 @@ class Micro(NamedTuple):
             return [I64, PTR, PTR, *[PTR, PTR, I64] * self.vectors, I64, I64, I64]
         if self.kind == "packed":
             return [I64, PTR, PTR, PTR, I64, I64, I64, I64, I64]
-        return [I64, PTR, I64, I64, PTR, I64, PTR, I64, I64, I64]
+        ahead = [PTR, I64] if self.kind == "ahead" else []
+        return [I64, PTR, I64, I64, PTR, I64, PTR, I64, I64, I64, *ahead]
 
 
 class Kernels(Registers):
@@ -76,6 +77,11 @@ class Kernels(Registers):
     def direct(self, rows: int, vectors: int, masked: bool) -> ir.Function:
         """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
         return self._micro(Micro("direct", rows, vectors, masked))
+
+    def ahead(self, rows: int, vectors: int, masked: bool) -> ir.Function:
+        """void(…, soon, step): `direct` that meanwhile fetches what is read after it, from `soon`
+        on, so many bytes further with each step along k."""
+        return self._micro(Micro("ahead", rows, vectors, masked))
 
     def narrow(self, rows: int, masked: bool) -> ir.Function:
         """As `direct` for one vector of columns and an a that is contiguous along k."""
@@ -115,8 +121,8 @@ class Kernels(Registers):
 
     def write(self, kernel: Micro, name: str) -> ir.Function:
         """One that several ways use, by this name."""
-        if kernel.kind == "direct":
-            return self._direct(name, kernel.rows, kernel.vectors, kernel.masked)
+        if kernel.kind in ("direct", "ahead"):
+            return self._direct(name, kernel)
         if kernel.kind == "narrow":
             return self._narrow(name, kernel.rows, kernel.masked)
         write = self._packed if kernel.kind == "packed" else self._strips
@@ -187,9 +193,10 @@ class Kernels(Registers):
         self.store_tile(code, acc, c, c_rs, c_cs, m, n, add)
         code.ret()
 
-    def _direct(self, name: str, rows: int, vectors: int, masked: bool) -> ir.Function:
-        code = Code(self.module, name, Micro("direct", rows, vectors).arguments)
-        k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add = code.args
+    def _direct(self, name: str, kernel: Micro) -> ir.Function:
+        code = Code(self.module, name, kernel.arguments)
+        k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add, *ahead = code.args
+        _, rows, vectors, masked = kernel
         lanes, fmt = self.tile.lanes, self.fmt
         masks = [code.first_lanes(n - v * lanes, lanes) for v in range(vectors)]
         acc = self._accumulators(code, rows, vectors)
@@ -198,6 +205,10 @@ class Kernels(Registers):
             # Others have nothing of it: they follow C's rows, or wait for them all the same.
             self._prefetch(code, c, c_rs, rows, vectors)
         with code.range(0, k) as kk:
+            if ahead:
+                # All at once, or several a step, these would delay what the step itself reads.
+                soon, step = ahead
+                code.prefetch(code.at(soon, kk * step, BYTE), first=True)
             pb = code.at(b, kk * b_rs, fmt.storage)
             bv = []
             for v in range(vectors):

@@ -43,18 +43,25 @@ def placed(module: ir.Module, way: str) -> Callable[[Micro], ir.Function]:
 
     def find(kernel: Micro) -> ir.Function:
         if kernel not in made:
-            address = ir.GlobalVariable(module, PTR, place(way, kernel))
-            address.initializer = ir.Constant(PTR, None)
-            address.type = PTR
             code = Code(module, kernel.name, kernel.arguments)
             kind = ir.FunctionType(VOID, kernel.arguments)
-            code.call(Called(code.load(address, PTR), kind), *code.args)
+            code.call(Called(address(code, way, kernel), kind), *code.args)
             code.ret()
             code.function.attributes.add("alwaysinline")
             made[kernel] = code.function
         return made[kernel]
 
     return find
+
+
+def address(code: Code, way: str, kernel: Micro) -> ir.Value:
+    """What a kernel's place holds."""
+    name = place(way, kernel)
+    if name not in code.module.globals:
+        where = ir.GlobalVariable(code.module, PTR, name)
+        where.initializer = ir.Constant(PTR, None)
+        where.type = PTR
+    return code.load(code.module.globals[name], PTR)
 
 
 def linked(module: ir.Module, fmt: Format, used: set[Micro]) -> Callable[[Micro], ir.Function]:
