@@ -23,6 +23,7 @@ MANY = 8  # products that pay for code of their own
 # Multiply-adds of a product up to which fetching the next one pays, and how long sums are then if
 # they are more than `SERIAL_WORK`.
 MOST_WORK, LONG_SUMS = 1 << 21, 32
+INNER_LANES = 4  # vectors of a row that inner products are taken of
 
 
 class Batch:
@@ -44,10 +45,13 @@ class Batch:
         rows = call["a_cs"].eq(1) & call["a_rs"].eq(k)
         columns = call["a_rs"].eq(1) & call["a_cs"].eq(m)
         compact = (rows | columns) & call["b_cs"].eq(1) & call["b_rs"].eq(n) & call["c_cs"].eq(1)
-        # Of few rows, more columns at once are multiplied by others; of few columns, more rows.
-        fits = (m > 1) & ((m >= ROWS) | (n <= cols)) & ~is_thin(m, n)
+        # Others multiply more columns of few rows at once, and take inner products for few columns.
+        wide = (m.eq(2) | m.eq(4)) & (n >= 2 * cols) & (k >= LONG_SUMS)
+        inner = is_thin(m, n) & (n < THIN) & (k >= INNER_LANES * lanes)
+        fits = (m > 1) & ~wide & ~inner
         if self.ahead:
-            large = (work <= MOST_WORK) & (n > lanes) & (k >= LONG_SUMS)
+            # So they do with more rows of few columns.
+            large = (work <= MOST_WORK) & (n > lanes) & (k >= LONG_SUMS) & (m >= ROWS)
             fits = fits & ((work <= SERIAL_WORK) | large)
         else:
             # For more columns, others fetch rows of A.

@@ -80,8 +80,10 @@ def test_what_goes_other_ways(target):
 
     assert way(MANY, 32, 32, 32) == way(1 << 20, 9, 17, 3) == "batch"
     assert way(MANY, 32, 32, 32, a_rs=1, a_cs=32) == "batch"
-    few, apart, turned = way(MANY - 1, 32, 32, 32), way(99, 8, 8, 8, b_rs=9), way(99, 64, 4, 8)
+    assert way(MANY, 64, 3, 8) == way(MANY, 64, 8, 64) == "batch"
+    few, apart, turned = way(MANY - 1, 32, 32, 32), way(99, 8, 8, 8, b_rs=9), way(99, 64, 4, 64)
     assert "batch" not in (few, apart, turned, way(99, 32, 32, 32, b_rs=1, b_cs=32))
+    assert "batch" not in (way(99, 4, 256, 64), way(99, 1, 9, 9))
     # A batch of A with one B is a single product.
     assert way(99, 32, 32, 32, b_b1=0) != "batch"
     assert (way(99, 64, 64, 64) == "batch") == (not target.follows_strides)
