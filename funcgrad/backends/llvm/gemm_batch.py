@@ -12,10 +12,11 @@ from typing import Any
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import BYTE, I64, PTR, VOID, Called, Code, Int, Variable
-from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, THIN, Parts, Record
+from funcgrad.backends.llvm.gemm_job import SERIAL_WORK, SHARED, SMALL_WORK, THIN, Parts, Record
 from funcgrad.backends.llvm.gemm_kernels import Micro
 from funcgrad.backends.llvm.gemm_micro import address
 from funcgrad.backends.llvm.gemm_trial import Known
+from funcgrad.backends.llvm.gemm_unpacked import SMALL_K
 
 ROWS, JOINED = 8, 4  # rows of a tile, and of a rest that makes the last one taller
 LASTS = (*range(1, ROWS), *range(ROWS + 1, ROWS + JOINED + 1))
@@ -34,6 +35,7 @@ class Batch:
     def __init__(self, parts: Parts):
         self.parts, self.tile, self.fmt = parts, parts.tile, parts.fmt
         self.ahead = not parts.target.follows_strides
+        self.packs = self.fmt.storage == self.fmt.acc  # a B that isn't contiguous along n
 
     def serves(self, call: Any) -> Any:
         """Whether all of a call's products are small, and lie well.
@@ -44,11 +46,16 @@ class Batch:
         work, lanes, cols = m * n * k, self.tile.lanes, self.tile.cols
         rows = call["a_cs"].eq(1) & call["a_rs"].eq(k)
         columns = call["a_rs"].eq(1) & call["a_cs"].eq(m)
-        compact = (rows | columns) & call["b_cs"].eq(1) & call["b_rs"].eq(n) & call["c_cs"].eq(1)
+        in_rows = call["b_cs"].eq(1) & call["b_rs"].eq(n)
         # Others multiply more columns of few rows at once, and take inner products for few columns.
+        long = k >= INNER_LANES * lanes
         wide = (m.eq(2) | m.eq(4)) & (n >= 2 * cols) & (k >= LONG_SUMS)
-        inner = is_thin(m, n) & (n < THIN) & (k >= INNER_LANES * lanes)
-        fits = (m > 1) & ~wide & ~inner
+        lies_well = in_rows & ~wide & ~(is_thin(m, n) & (n < THIN) & long)
+        if self.packs:
+            turned = call["b_rs"].eq(1) & call["b_cs"].eq(k) & (work <= SMALL_WORK)
+            inner = long & (is_thin(m, n) | (m <= THIN) | (k > SMALL_K))
+            lies_well = lies_well | turned & ~in_rows & ~inner
+        fits = lies_well & (rows | columns) & call["c_cs"].eq(1) & (m > 1)
         if self.ahead:
             # So they do with more rows of few columns.
             large = (work <= MOST_WORK) & (n > lanes) & (k >= LONG_SUMS) & (m >= ROWS)
@@ -56,7 +63,7 @@ class Batch:
         else:
             # For more columns, others fetch rows of A.
             fits = fits & (work <= SERIAL_WORK) & (n <= cols)
-        return compact & fits & (call["batch0"] * call["batch1"] >= MANY)
+        return fits & (call["batch0"] * call["batch1"] >= MANY)
 
     def reached(self, m: int, n: int) -> list[Micro]:
         """The kernels that products of m × n elements call."""
@@ -86,13 +93,32 @@ class Batch:
         heights = (tall.min(ROWS), (ROWS,)), (short, LASTS)
         kernels = [self._kernels(code, way, n, *x) for x in heights]
         a, b = (code.variable(PTR, self._place(code, call, x, begin)) for x in "ab")
+        panels = self._room(code, call) if self.packs else None
         with code.range(begin, end) as i:
             these = a.get(), b.get(), self._place(code, call, "c", i)
             for x, operand in zip("ab", (a, b), strict=True):
                 operand.set(self._place(code, call, x, (i + 1).min(end - 1)))
+            if panels is not None:
+                these = these[0], self._pack(code, call, these[1], panels), these[2]
             self._product(code, call, these, (a.get(), b.get(), step), (tall, kernels))
+        if panels is not None:
+            code.call(self.parts.give, panels)
         code.ret()
         return code.function
+
+    def _room(self, code: Code, call: Record) -> ir.Value:
+        """Memory for B as panels, if it is to be packed."""
+        panel = self.parts.panel_elements(self.tile.cols, call["k"]) * self.fmt.acc_bytes
+        size = panel * call["n"].ceil_div(self.tile.cols)
+        return code.call(self.parts.take, call["b_cs"].eq(1).select(0, size))
+
+    def _pack(self, code: Code, call: Record, b: ir.Value, panels: ir.Value) -> ir.Value:
+        """A b that kernels can read: itself, or its panels."""
+        k, b_cs = call["k"], call["b_cs"]
+        step = self.parts.panel_elements(self.tile.cols, k)
+        with code.when(b_cs.ne(1)):
+            code.call(self.parts.pack_b, panels, b, call["n"], k, b_cs, call["b_rs"], step)
+        return b_cs.ne(1).pick(panels, b)
 
     def _kernels(
         self, code: Code, way: str, n: Int, height: Int, heights: tuple[int, ...]
@@ -124,6 +150,10 @@ class Batch:
         m, n, k, a_rs, a_cs, b_rs, c_rs, add = (call[x] for x in fields)
         storage, acc, cols = self.fmt.storage, self.fmt.acc, self.tile.cols
         kind = ir.FunctionType(VOID, self._kernel(ROWS, 2).arguments)
+        # Panels are read alike, in rows of their own and further apart.
+        in_rows = call["b_cs"].eq(1)
+        b_rs = in_rows.select(b_rs, cols)
+        apart = in_rows.select(cols, self.parts.panel_elements(cols, k))
         row, fetched = code.variable(I64, I64(0)), code.variable(I64, I64(0))
         with code.loop() as (turn, done):
             i = Int(code, row.get())
@@ -135,7 +165,15 @@ class Batch:
             )
             ai, ci = code.at(a, i * a_rs, storage), code.at(c, i * c_rs, acc)
             with code.range(0, n, cols) as j:
-                args = [k, ai, a_rs, a_cs, code.at(b, j, storage), b_rs, code.at(ci, j, acc)]
+                args = [
+                    k,
+                    ai,
+                    a_rs,
+                    a_cs,
+                    code.at(b, j // cols * apart, storage),
+                    b_rs,
+                    code.at(ci, j, acc),
+                ]
                 args += [c_rs, n - j, add]
                 if self.ahead:
                     # What comes next, first of a, and then of b.

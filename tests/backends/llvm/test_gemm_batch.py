@@ -46,6 +46,7 @@ def test_batches(dtype, target, rng):
         shape = (int(rng.integers(1, 5)), int(rng.integers(MANY, 30)))
         a, b = random(rng, (*shape, m, k), dtype), random(rng, (*shape, k, n), dtype)
         a = np.swapaxes(np.swapaxes(a, 2, 3).copy(), 2, 3) if rng.random() < 0.3 else a
+        b = np.swapaxes(np.swapaxes(b, 2, 3).copy(), 2, 3) if rng.random() < 0.3 else b
         # Items in any order, and rows of C that are apart.
         b = b[:, ::-1] if rng.random() < 0.3 else b
         room = random(rng, (*shape, m, n + 3), dtype)
@@ -82,7 +83,9 @@ def test_what_goes_other_ways(target):
     assert way(MANY, 32, 32, 32, a_rs=1, a_cs=32) == "batch"
     assert way(MANY, 64, 3, 8) == way(MANY, 64, 8, 64) == "batch"
     few, apart, turned = way(MANY - 1, 32, 32, 32), way(99, 8, 8, 8, b_rs=9), way(99, 64, 4, 64)
-    assert "batch" not in (few, apart, turned, way(99, 32, 32, 32, b_rs=1, b_cs=32))
+    assert "batch" not in (few, apart, turned)
+    assert way(MANY, 32, 32, 48, b_rs=1, b_cs=48) == way(MANY, 64, 8, 9, b_rs=1, b_cs=9) == "batch"
+    assert "batch" not in (way(99, 8, 9, 64, b_rs=1, b_cs=64), way(99, 9, 9, 200, b_rs=1, b_cs=200))
     assert "batch" not in (way(99, 4, 256, 64), way(99, 1, 9, 9))
     # A batch of A with one B is a single product.
     assert way(99, 32, 32, 32, b_b1=0) != "batch"
