@@ -21,8 +21,8 @@ from funcgrad.backends.llvm.gemm_unpacked import SMALL_K
 ROWS, JOINED = 8, 4  # rows of a tile, and of a rest that makes the last one taller
 LASTS = (*range(1, ROWS), *range(ROWS + 1, ROWS + JOINED + 1))
 MANY = 8  # products that pay for code of their own
-# Multiply-adds of a product up to which fetching the next one pays, and how long sums are then if
-# they are more than `SERIAL_WORK`.
+# Multiply-adds of a product up to which fetching the next one pays, and how long its sums are then
+# if they are more than `SERIAL_WORK`.
 MOST_WORK, LONG_SUMS = 1 << 21, 32
 INNER_LANES = 4  # vectors of a row that inner products are taken of
 
@@ -165,16 +165,8 @@ class Batch:
             )
             ai, ci = code.at(a, i * a_rs, storage), code.at(c, i * c_rs, acc)
             with code.range(0, n, cols) as j:
-                args = [
-                    k,
-                    ai,
-                    a_rs,
-                    a_cs,
-                    code.at(b, j // cols * apart, storage),
-                    b_rs,
-                    code.at(ci, j, acc),
-                ]
-                args += [c_rs, n - j, add]
+                bj, cij = code.at(b, j // cols * apart, storage), code.at(ci, j, acc)
+                args = [k, ai, a_rs, a_cs, bj, b_rs, cij, c_rs, n - j, add]
                 if self.ahead:
                     # What comes next, first of a, and then of b.
                     at = Int(code, fetched.get())
