@@ -8,14 +8,15 @@ follows a formula (`complex_math`). Ops without one run as they are, on complex 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends import complex_math, complex_matrices
+from funcgrad.backends import complex_math, complex_matrices, products
 from funcgrad.backends.complex_math import Parts
 from funcgrad.backends.exchanges import REWRITES as EXCHANGES
 from funcgrad.backends.lowered import lowered
@@ -29,7 +30,7 @@ from funcgrad.core.trace import aval_of
 from funcgrad.ops.contract import dot_general
 from funcgrad.ops.fft import FFT, IFFT, IRFFT, RFFT, FftType, fft_p
 from funcgrad.ops.index import slice_in_dim
-from funcgrad.ops.shape import expand_dims, reshape, squeeze, transpose
+from funcgrad.ops.shape import expand_dims, reshape, transpose
 from funcgrad.ops.slicing import concatenate
 from funcgrad.ops.windows import GatherScatterMode
 
@@ -206,27 +207,44 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
 
 
 def _dot(x: _Pair, y: _Pair, numbers: tuple, dtype: np.dtype) -> _Pair:
-    """One real product: pairs of x, a number of each, by [[re, im], [-im, re]] for each number of
-    y; or both parts of x, one after the other, by pairs of y, which writes less if x is small."""
+    """A product of pairs, or one that real sums are better for, as it is small or of two vectors:
+    pairs of x, a number of each, by [[re, im], [-im, re]] for each number of y."""
     (cx, cy), (bx, by) = numbers
-    product = partial(dot_general, preferred_element_type=dtypes.real_part(dtype))
+    avals = [_aval(v) for v in (x, y)]
+    k, count = (math.prod(avals[0].shape[i] for i in axes) for axes in (cx, bx))
+    m, n = (aval.size // max(1, k * count) for aval in avals)
+    if max(m, n) > 1 and 4 * m * n * k >= products.TINY and all(a.dtype == dtype for a in avals):
+        return _Pair(_product(_neighbours(x.array, cx, bx), _neighbours(y.array, cy, by)))
+    # The new contracted axis stands where it makes one with those before.
+    at = max(cy, default=-1) + 1
     re, im = y.parts
-    if re.size <= x.parts.re.size:
-        # The new contracted axis stands where it makes one with those before.
-        at = max(cy, default=-1) + 1
-        rows = [_Pair(parts=p).array for p in (Parts(re, im), Parts(-im, re))]
-        both = concatenate([expand_dims(v, (at,)) for v in rows], at)
-        cy, by = (tuple(i + (i >= at) for i in axes) for axes in (cy, by))
-        numbers = ((*cx, x.parts.re.ndim), (*cy, at)), (bx, by)
-        return _Pair(product(x.array, both, numbers))
-    at = len(bx)
-    both = concatenate([expand_dims(v, (0,)) for v in x.parts], 0)
-    cx, bx = (tuple(i + 1 for i in axes) for axes in (cx, bx))
-    sums = _Pair(product(both, y.array, ((cx, cy), (bx, by)))).parts
-    first, second = (
-        [squeeze(slice_in_dim(v, i, i + 1, axis=at), (at,)) for i in (0, 1)] for v in sums
-    )
-    return _Pair(parts=Parts(first[0] - second[1], second[0] + first[1]))
+    rows = [_Pair(parts=p).array for p in (Parts(re, im), Parts(-im, re))]
+    both = concatenate([expand_dims(v, (at,)) for v in rows], at)
+    cy, by = (tuple(i + (i >= at) for i in axes) for axes in (cy, by))
+    numbers = ((*cx, avals[0].ndim), (*cy, at)), (bx, by)
+    kind = dtypes.real_part(dtype)
+    return _Pair(dot_general(x.array, both, numbers, preferred_element_type=kind))
+
+
+def _neighbours(x: Any, contract: tuple[int, ...], batch: tuple[int, ...]) -> tuple:
+    """Pairs with their contracted axes side by side, and where these and the batch's are."""
+    if all(b == a + 1 for a, b in itertools.pairwise(contract)):
+        return x, contract, batch
+    last = len(x.shape) - 1
+    free = [i for i in range(last) if i not in contract and i not in batch]
+    n = len(batch) + len(free)
+    moved = transpose(x, [*batch, *free, *contract, last])
+    return moved, tuple(range(n, last)), tuple(range(len(batch)))
+
+
+def _product(left: tuple, right: tuple) -> Any:
+    """The product of pairs, each with its contracted and its batch axes."""
+    (x, cx, bx), (y, cy, by) = left, right
+    rank = len(x.shape) + len(y.shape) - 2 * len(cx) - len(bx) - 1
+    return products.product_p.bind(
+        x, y, dimension_numbers=((cx, cy), (bx, by)), permutation=tuple(range(rank)),
+        gathers=False, exact=True, pairs=True,
+    )  # fmt: skip
 
 
 def _by_parts(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:

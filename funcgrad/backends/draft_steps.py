@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from funcgrad import dtypes
 from funcgrad.backends.bands import sliced_product
 from funcgrad.backends.builder import strides_of
 from funcgrad.backends.late import late
@@ -46,6 +47,9 @@ def _dot(d: BlockDrafter, eqn: Eqn) -> bool:
     if shape is None:
         return False
     out, dtype = d.tensor(eqn.outs[0]), eqn.ins[0].aval.dtype
+    kind, result = dtype, out.aval.dtype
+    if eqn.params["pairs"]:
+        kind = result = dtypes.to_complex(dtype)
     (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
     frames = [gemms.frame_of(v, i) for i, v in enumerate((va, vb))]
     frame = frames[0] or frames[1]
@@ -55,7 +59,7 @@ def _dot(d: BlockDrafter, eqn: Eqn) -> bool:
     ]
 
     nowhere = Ref("arena")
-    step = GemmStep(dtype, out.aval.dtype, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
+    step = GemmStep(kind, result, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
                     *shape.strides, shape.batch, shape.axes, frame,
                     eqn.params["exact"])  # fmt: skip
 

@@ -43,15 +43,19 @@ def gemm_shape(
     contiguous, and their shapes); None if the contracted axes aren't one axis of both.
 
     strides: of the result's axes
+    Those of pairs become strides of the complex numbers.
     """
     (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
     (left, l_shape), (right, r_shape) = operands
     a = strides_of(l_shape) if left is None else left.strides
     b = strides_of(r_shape) if right is None else right.strides
+    if eqn.params["pairs"]:
+        l_shape, r_shape = l_shape[:-1], r_shape[:-1]
+        a, b, strides = ([s // 2 for s in x[:-1]] for x in (a, b, strides))
     # The result's strides in the order batch, free axes of lhs, of rhs: it is written permuted.
     order = eqn.params["permutation"]
-    placed = dict(zip(order, strides, strict=True))
-    c = iter([placed[i] for i in range(len(order))])
+    placed = dict(zip(order, strides, strict=False))
+    c = iter([placed[i] for i in range(len(strides))])
     if eqn.params["gathers"]:
         return _gathered(eqn, (l_shape, r_shape), (a, b), c)
     l_inner = merged([(l_shape[i], a[i]) for i in lc])

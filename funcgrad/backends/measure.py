@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from funcgrad import dtypes
 from funcgrad.backends.loops import (
     MATH,
     Buffer,
@@ -74,7 +75,8 @@ def _step(step: Step) -> Cost:
             a = min(a, _span((*step.axes.m, *((size, x) for size, x, _ in step.axes.k))))
             b = min(b, _span((*step.axes.n, *((size, y) for size, _, y in step.axes.k))))
         moved = float(batch * ((a + b) * step.dtype.itemsize + m * n * step.out.itemsize))
-        return Cost(2.0 * batch * m * n * k, moved)
+        each = 8.0 if dtypes.is_complex(step.dtype) else 2.0
+        return Cost(each * batch * m * n * k, moved)
     if isinstance(step, AttentionStep):
         return _attention(step)
     if isinstance(step, CopyStep):

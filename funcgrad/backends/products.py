@@ -49,25 +49,34 @@ MOST_INT8 = (1 << 17) - 1
 TINY = 512
 
 
-def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exact):
+def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
     wide = NARROW_SUMS.get(lhs.dtype)
+    if pairs:
+        kind = dtypes.to_complex(lhs.dtype)
+        lhs, rhs = (xp.ascontiguousarray(x).view(kind)[..., 0] for x in (lhs, rhs))
     product = dot_general_p.impl(
         xp, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
     )
+    if pairs:
+        product = xp.ascontiguousarray(product[..., None]).view(dtypes.real_part(kind))
     return xp.transpose(product, permutation)
 
 
-def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exact):
+def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
     wide = NARROW_SUMS.get(lhs.dtype)
+    if pairs:
+        lhs, rhs = (x.update(shape=x.shape[:-1]) for x in (lhs, rhs))
     out = dot_general_p.abstract(
         lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
     )
-    return out.update(shape=tuple(out.shape[i] for i in permutation))
+    shape = (*out.shape, 2) if pairs else out.shape
+    return out.update(shape=tuple(shape[i] for i in permutation))
 
 
 # A matrix product of float32, float64, or operands of `NARROW_SUMS` into the type of their sums,
 # and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
-# don't lie at equal distances. exact: whether all products are to be formed, none by tiles.
+# don't lie at equal distances. exact: whether all products are to be formed, none by tiles. pairs:
+# whether the last axes, which dimension_numbers doesn't count, are pairs for complex numbers.
 product_p = lowered("product", _product_abstract, _product_impl)
 
 
@@ -81,9 +90,11 @@ def absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:
     for i, eqn in enumerate(eqns):
         if eqn.prim is not transpose_p or readers[eqn.ins[0]] != 1 or eqn.ins[0] not in made:
             continue
-        at = made.pop(eqn.ins[0])
-        product = eqns[at]
+        product = eqns[made[eqn.ins[0]]]
         order = tuple(product.params["permutation"][p] for p in eqn.params["permutation"])
+        if product.params["pairs"] and order[-1] != len(order) - 1:
+            continue
+        at = made.pop(eqn.ins[0])
         out[at] = product.replace(outs=eqn.outs, params={**product.params, "permutation": order})
         out[i] = None
     return [e for e in out if e is not None]
@@ -124,8 +135,8 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     if narrow is not None:
         dtype = NARROW_SUMS[narrow]
     product = flat.add(
-        product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype),
-        dimension_numbers=numbers, permutation=tuple(range(out.ndim)), gathers=False, exact=True,
+        product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype), dimension_numbers=numbers,
+        permutation=tuple(range(out.ndim)), gathers=False, exact=True, pairs=False,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 
@@ -238,7 +249,8 @@ def _gathered_convolution(
     def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
         order = tuple(range(len(shape)))
         return flat.add(product_p, [x, w], ShapedArray(shape, dtype), dimension_numbers=numbers,
-                        permutation=order, gathers=True, exact=eqn.params["exact"])  # fmt: skip
+                        permutation=order, gathers=True, exact=eqn.params["exact"],
+                        pairs=False)  # fmt: skip
 
     made = convolution.gathered_convolution(flat, eqn, ins, (read, dtype), product)
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)

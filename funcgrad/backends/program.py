@@ -90,7 +90,7 @@ class Frame(Record):
 class GemmStep(Record):
     """c[b…, m, n] = Σ_k a[b…, m, k]·b[b…, k, n] for each point of the batch axes.
 
-    dtype: of a and b: float32, float64; bfloat16, float16 or int8
+    dtype: of a and b: float32, float64, complex64, complex128; bfloat16, float16 or int8
     out: of c: that of a and b, or float32 for the narrow floats and int32 for int8
     a_strides, b_strides, c_strides: in elements, of the two matrix axes (m, k), (k, n), (m, n)
     batch: for each batch axis its size and the strides of a, b and c (0 repeats an operand)

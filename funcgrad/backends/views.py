@@ -46,6 +46,13 @@ class View(NamedTuple):
         steps = zip(self.shape, self.strides, strides_of(self.shape), strict=True)
         return all(n == 1 or s == step for n, s, step in steps)
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the two elements of the last axis lie together, as pairs of the base do."""
+        steps = [s for n, s in zip(self.shape, self.strides[:-1], strict=False) if n != 1]
+        even = not any(s % 2 for s in (self.offset, *steps))
+        return even and self.strides[-1] == 1 and self.frame is None
+
     def serves(self, eqn: Eqn, operand: int) -> bool:
         """Whether a product can read its operand this way: if it doesn't gather, its contracted
         axes are one. Attention reads any strides."""
@@ -53,6 +60,8 @@ class View(NamedTuple):
             return True
         if eqn.params["gathers"]:
             return True
+        if eqn.params["pairs"] and not self.has_pairs:
+            return False
         contract = eqn.params["dimension_numbers"][0][operand]
         return merged([(self.shape[i], self.strides[i]) for i in contract]) is not None
 

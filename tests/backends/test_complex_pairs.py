@@ -179,10 +179,67 @@ def test_products(spec, sizes):
     jitted(lambda a, b: fnp.einsum(spec, a * 2, b.conj()) + 1, *args)
 
 
+# What products read where it lies.
+IN_PLACE = {
+    "as it is": lambda a, b: a @ b,
+    "transposed": lambda a, b: a.T @ b.T,
+    "of a row": lambda a, b: a[3] @ b,
+    "of a column": lambda a, b: a @ b[:, 3],
+    "turned round": lambda a, b: (a @ b).T,
+    "slices": lambda a, b: a[3:, ::2] @ b[5:21, 1:],
+    "reversed": lambda a, b: a[::-1, ::-1] @ b[:, ::-1],
+    "batches": lambda a, b: a.reshape(4, 8, 32) @ b.T.reshape(8, 4, 32).transpose(1, 2, 0),
+    "a matrix for all": lambda a, b: a.reshape(4, 8, 32) @ b,
+    "parts": lambda a, b: lax.slice(a @ b, (1, 0), (31, 32)).real,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_products_read_pairs_where_they_lie(name, dtype):
+    f, a, b = IN_PLACE[name], *(numbers(32, 32, seed=i, dtype=dtype) for i in (0, 1))
+    planned = check(lambda a, b: [f(a, b)], a, b)
+    found = [s for s in walk(planned.steps) if isinstance(s, GemmStep)]
+    assert {s.dtype for s in found} == {a.dtype}
+    assert (len(found), kernels(planned)) == (1, int(name == "parts"))
+    assert hosts(planned) == []
+    jitted(f, a, b)
+
+
 @pytest.mark.parametrize("rows", [2, 64])
 def test_a_product_is_one_product(rows):
     planned = check(lambda a, b: [a @ b], numbers(rows, 16), numbers(16, 32, seed=1))
     assert (products(planned), hosts(planned)) == (1, [])
+
+
+def test_small_products_and_those_of_two_vectors_are_sums():
+    for a, b in ((numbers(4, 4), numbers(4, 4, seed=1)), (numbers(900), numbers(900, seed=1))):
+        planned = check(lambda a, b: [a @ b], a, b)
+        assert (products(planned), hosts(planned)) == (0, [])
+
+
+TRANSFORMED = {
+    "gradients": lambda a, b: fg.grad(lambda a, b: (abs(a @ b.conj().T) ** 2).sum(), (0, 1))(a, b),
+    "tangents": lambda a, b: fg.jvp(lambda a, b: (a @ b) @ a, (a, b), (b, a)),
+    "a batch": lambda a, b: fg.vmap(lambda x, y: x @ y @ x, (0, 1))(
+        a.reshape(4, 6, 24), b.reshape(24, 4, 6)
+    ),
+    "a loop": lambda a, b: lax.scan(lambda h, _: (h @ b * 0.05, h[:, 0]), a, None, length=5),
+    "both operands conjugate": lambda a, b: (a * 2).conj() @ (b + 1).T.conj(),
+    "axes apart": lambda a, b: fnp.einsum("ijk,kli->jl", a.reshape(6, 4, 24), b.reshape(24, 4, 6)),
+    "joined": lambda a, b: fnp.concatenate([a @ b, b @ a], 1),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_products_in_transformed_programs(name, threads):
+    pool.set_num_threads(threads)
+    a, b = (numbers(24, 24, seed=i) / 5 for i in (0, 1))
+    planned = check(lambda a, b: fg.tree.leaves(TRANSFORMED[name](a, b)), a, b)
+    assert any(s.dtype == a.dtype for s in walk(planned.steps) if isinstance(s, GemmStep))
+    assert hosts(planned) == []
+    jitted(TRANSFORMED[name], a, b)
 
 
 @pytest.mark.parametrize("rows", [2, 30])

@@ -36,6 +36,8 @@ OUTPUTS = {
     "bfloat16": ("bfloat16", "float32"),
     "int8": ("int32",),
     "int32": ("int32",),
+    "complex64": ("complex64",),
+    "complex128": ("complex128",),
 }
 
 

@@ -89,9 +89,10 @@ class Driver:
         self.used: set[Micro] = set()  # kernels of their own libraries
         self.parts = Parts(module, fmt, out, target, self._elsewhere())
         self.narrow = self.parts.narrow
-        packed = self._panels = Packed(self.parts, tables=not way)
+        packed = self._panels = Packed(self.parts, tables=not way and not fmt.is_complex)
         self.packed = packed.way
-        self.gathered = {} if self.narrow else self._gathered_ways(packed)
+        gathers = not (self.narrow or fmt.is_complex)
+        self.gathered = self._gathered_ways(packed) if gathers else {}
         works = self.parts.kernels.direct_works
         self.unpacked = Unpacked(self.parts, brief=way in BRIEF) if works else None
         batches = works and not self.narrow and self.parts.tile.rows >= ROWS
@@ -184,13 +185,13 @@ class Driver:
             for x, y in [*pairs, *([("out_rs", "out_cs")] if self.narrow else [])]:
                 job[x], job[y] = job[y], job[x]
         m, n, b_unit, c_unit = job["m"], job["n"], job["b_cs"].eq(1), job["c_cs"].eq(1)
-        ways: list[tuple[Bool, Way]] = []
+        ways: list[tuple[Bool, Way | None]] = []
         if self.unpacked:
             few = (m <= THIN) | small & (k > SMALL_K)
             # Narrow columns of a B that no cache holds would be read in long strides.
             caches, width = self.target.caches, self.fmt.acc_bytes
             streamed = (m > THIN // 2) & (n * k > caches.l3 // 2 // width)
-            many_registers = self.parts.tile.rows >= 8
+            many_registers = self.parts.tile.many_registers
             held, in_place = self._kept(job, m, n, k)
             lies_well = small | (m <= THIN) & ~streamed
             if many_registers:
@@ -203,19 +204,18 @@ class Driver:
             ways = [
                 (c_unit & Long.fits(code, self.parts, m, n, k), self.long),
                 (m.eq(1) & b_unit & c_unit & (n >= 8 * lanes), self.unpacked.axpy),
-                *([(c_unit & uneven, self.unpacked.apart)] if self.unpacked.apart else []),
+                (c_unit & uneven, self.unpacked.apart),
                 (b_unit & c_unit & lies_well, self.unpacked.direct),
                 (job["b_rs"].eq(1) & (k >= 4 * lanes) & few, self.unpacked.dot),
                 (b_unit & ~c_unit & (m <= THIN), self.unpacked.turned),
+                (c_unit & small & (k <= SMALL_K), self.unpacked.small),
             ]
-            if self.unpacked.small:
-                ways.append((c_unit & small & (k <= SMALL_K), self.unpacked.small))
             if self.unpacked.panelled and self.target.follows_strides:
                 ways.append((c_unit & held, self.unpacked.panelled))
             if self.unpacked.apart and self.unpacked.panelled:
                 ways.append((c_unit & apart, self.unpacked.apart))
                 ways.append((c_unit & short, self.unpacked.panelled))
-        self._first_way(code, ways)
+        self._first_way(code, [(fits, way) for fits, way in ways if way])
 
     def _kept(self, job: Record, m: Int, n: Int, k: Int) -> tuple[Bool, Bool]:
         """Whether B is small enough to be read for all rows of A by kernels that leave A where it
@@ -230,7 +230,7 @@ class Driver:
             held = held & (job["a_cs"].eq(1) | (m <= FEW_ROWS))
             step, near = job["b_rs"], NEAR // self.fmt.bytes
             return held, held & ((step <= near) & (step >= -near) | (m <= 6 * THIN))
-        many_registers = self.parts.tile.rows >= 8
+        many_registers = self.parts.tile.many_registers
         most = (m <= FEW_ROWS).select(kept, kept * 5 // 8)
         if many_registers:
             # Long steps leave time to read B from further away, which beats packing first.
@@ -297,9 +297,10 @@ class Driver:
         return code.function
 
     def _clear(self, code: Code, job: Record) -> None:
-        c, zero = job.pointer_at("c"), ir.Constant(self.out.storage, None)
+        c, zero, align = job.pointer_at("c"), ir.Constant(self.out.storage, None), self.out.align
         with code.range(0, job["m"]) as i, code.range(0, job["n"]) as j:
-            code.store(zero, code.at(c, i * job["c_rs"] + j * job["c_cs"], self.out.storage))
+            place = code.at(c, i * job["c_rs"] + j * job["c_cs"], self.out.storage)
+            code.store(zero, place, align)
 
     def _product_narrowed(self, code: Code, job: Record) -> None:
         """The product in float32 beside C, rounded (once) into it here, unless that is done."""

@@ -193,7 +193,7 @@ class Parts:
         m, n, count, add = job["m"], job["n"], job["nt"], job["add"]
         sums, c, kernels = job.pointer_at("pb"), job.pointer_at("c"), self.kernels
         with code.range(code.args[1], code.args[2]) as i, code.range(0, n, lanes) as j:
-            mask = code.first_lanes(n - j, lanes)
+            mask = kernels.mask(code, n - j)
             out, first = code.at(c, i * job["c_rs"] + j, acc), code.at(sums, i * n + j, acc)
             total = code.variable(kernels.vec, code.masked_load(first, mask, kernels.vec))
             with code.range(1, count) as p:

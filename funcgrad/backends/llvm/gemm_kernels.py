@@ -14,7 +14,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import BYTE, I64, PTR, Code, Int, Variable, zero_of
-from funcgrad.backends.llvm.gemm_pack import I32, Format, Tile, widen
+from funcgrad.backends.llvm.gemm_pack import I32, Format, Tile, vector_of, widen
 from funcgrad.backends.llvm.gemm_registers import Registers
 from funcgrad.backends.llvm.target import Target
 
@@ -90,7 +90,7 @@ class Kernels(Registers):
     @property
     def placed_rows(self) -> int:
         """The rows of `placed`: their addresses must fit in registers, too."""
-        return 8 if self.tile.rows >= 8 else 4
+        return 8 if self.tile.many_registers else 4
 
     def placed(self, vectors: int) -> ir.Function:
         """void(k, a, across, along, b panel, c, c_rs, c_cs, m, n, add): the elements of a's rows
@@ -155,9 +155,10 @@ class Kernels(Registers):
         k, a, b, c, c_rs, c_cs, m, n, add = args
         tile, acc = self.tile, self._accumulators(code, rows, vectors)
         kind = I32 if tile.pairs else self.fmt.acc
-        vec = ir.VectorType(kind, tile.lanes)
+        vec = vector_of(kind, tile.lanes)
 
-        fetches = also is None and rows > 8 and not self.target.follows_strides
+        tall = rows * tile.sums > 8
+        fetches = also is None and tall and not self.target.follows_strides
 
         def step(kk: Int) -> None:
             if also is not None:
@@ -165,7 +166,7 @@ class Kernels(Registers):
             pb = code.at(b, kk * steps[1], self.fmt.acc)
             pa = code.at(a, kk * steps[0], self.fmt.acc)
             bv = [
-                code.load(code.at(pb, v * tile.lanes, kind), vec, self.fmt.acc_bytes)
+                code.load(code.at(pb, v * tile.lanes, kind), vec, self.fmt.acc_align)
                 for v in range(vectors)
             ]
             if fetches:
@@ -174,11 +175,12 @@ class Kernels(Registers):
                     code.prefetch(soon, first=True)
                 code.prefetch(code.at(pa, steps[0] * SOON, kind), first=True)
             for i in range(rows):
-                x = code.load(code.at(pa, i, kind), kind)
+                p = code.at(pa, i, kind)
                 if tile.pairs:
-                    self._pair_products(code, acc[i], code.splat(x, tile.lanes), bv)
+                    x = code.splat(code.load(p, kind), tile.lanes)
+                    self._pair_products(code, acc[i], x, bv)
                 else:
-                    self._row_product(code, acc[i], x, bv)
+                    self._row_product(code, acc[i], self._factors(code, p), bv)
 
         # A row of C a step: all at once would keep the first panels waiting. Long steps are written
         # once, as compiling them takes long.
@@ -198,7 +200,7 @@ class Kernels(Registers):
         k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add, *ahead = code.args
         _, rows, vectors, masked = kernel
         lanes, fmt = self.tile.lanes, self.fmt
-        masks = [code.first_lanes(n - v * lanes, lanes) for v in range(vectors)]
+        masks = [self.mask(code, n - v * lanes) for v in range(vectors)]
         acc = self._accumulators(code, rows, vectors)
         row_pointers = [code.at(a, a_rs * i, fmt.storage) for i in range(rows)]
         if self.target.follows_strides:
@@ -216,8 +218,8 @@ class Kernels(Registers):
                 y = self._read(code, p, masks[v] if masked else None, self.storage_vec)
                 bv.append(widen(code, fmt, self.target, y))
             for i in range(rows):
-                x = code.load(code.at(row_pointers[i], kk * a_cs, fmt.storage), fmt.storage)
-                self._row_product(code, acc[i], widen(code, fmt, self.target, x), bv)
+                p = code.at(row_pointers[i], kk * a_cs, fmt.storage)
+                self._row_product(code, acc[i], self._factors(code, p, packed=False), bv)
         self._store_rows(code, acc, masks if masked else [None] * vectors, (c, c_rs, add))
         code.ret()
         return code.function
@@ -226,14 +228,14 @@ class Kernels(Registers):
         code = Code(self.module, name, Micro("narrow", rows, 1).arguments)
         k, a, a_rs, _, b, b_rs, c, c_rs, n, add = code.args
         kind = self.fmt.acc
-        mask = code.first_lanes(n, self.tile.lanes) if masked else None
+        mask = self.mask(code, n) if masked else None
         acc = self._accumulators(code, rows, 1)
         places = [code.variable(PTR, code.at(a, a_rs * i, kind)) for i in range(rows)]
 
         def step(pb: ir.Value, pa: list[ir.Value]) -> None:
             y = self._read(code, pb, mask, self.vec)
             for row, p in zip(acc, pa, strict=True):
-                self._row_product(code, row, code.load(p, kind), [y])
+                self._row_product(code, row, self._factors(code, p), [y])
 
         # A product that reads its factor itself is one operation only where the address has no
         # index: each row has a pointer, which LLVM takes for any, not for one a step further on.
@@ -260,9 +262,9 @@ class Kernels(Registers):
     ) -> None:
         """The end of `direct` and `narrow`: sums are stored, or added."""
         c, c_rs, add = args
-        values = [[x.get() for x in row] for row in acc]
+        values = self._sums(code, acc)
         where = [[code.at(c, c_rs * i + v * self.tile.lanes, self.fmt.acc) for v in range(len(row))]
-                 for i, row in enumerate(acc)]  # fmt: skip
+                 for i, row in enumerate(values)]  # fmt: skip
         with code.either(add.ne(0)) as (yes, no):
             for branch, more in ((yes, True), (no, False)):
                 with branch:
@@ -296,7 +298,7 @@ class Kernels(Registers):
             bv = [self._read(code, code.at(pb, v * lanes, kind), None, self.vec)
                   for v in range(vectors)]  # fmt: skip
             for start, row in zip(starts, acc, strict=True):
-                self._row_product(code, row, code.load(code.at(start, place, kind), kind), bv)
+                self._row_product(code, row, self._factors(code, code.at(start, place, kind)), bv)
         with code.either(c_cs.eq(1)) as (yes, no):
             with yes:
                 self.store_tile(code, acc, c, c_rs, c_cs, m, n, add)
@@ -319,7 +321,7 @@ class Kernels(Registers):
             bv = [self._read(code, code.at(pb, v * lanes, kind), masks[v], self.vec)
                   for v in range(vectors)]  # fmt: skip
             for start, row in zip(starts, acc, strict=True):
-                self._row_product(code, row, code.load(code.at(start, place, kind), kind), bv)
+                self._row_product(code, row, self._factors(code, code.at(start, place, kind)), bv)
         values = [[x.get() for x in row] for row in acc]
         with code.either(add.ne(0)) as (yes, no):
             for branch, more in ((yes, True), (no, False)):
@@ -348,7 +350,7 @@ class Kernels(Registers):
                 for b in bs if rows > 8 else ():
                     code.prefetch(code.at(b, soon, kind), first=True)
                 for i in range(rows):
-                    self._row_product(code, acc[i], code.load(code.at(pa, i, kind), kind), bv)
+                    self._row_product(code, acc[i], self._factors(code, code.at(pa, i, kind)), bv)
         self._store_strips(code, acc, cs, skips, (c_rs, m, add))
         code.ret()
         return code.function
@@ -393,26 +395,25 @@ class Kernels(Registers):
         code = Code(self.module, name, [PTR, I64, PTR, I64, PTR, I64, I64])
         a, a_cs, b, b_rs, c, n, add = code.args
         fmt, lanes, zero = self.fmt, self.tile.lanes, zero_of(self.vec)
-        xs = []
-        for r in range(rows):
-            x = code.load(code.at(a, a_cs * r, fmt.storage), fmt.storage)
-            xs.append(code.splat(widen(code, fmt, self.target, x), lanes))
+        places = [code.at(a, a_cs * r, fmt.storage) for r in range(rows)]
+        factors = [self._factors(code, p, packed=False) for p in places]
         lines = [code.at(b, b_rs * r, fmt.storage) for r in range(rows)]
 
         def step(j: Int, mask: ir.Value | None) -> None:
             out = code.at(c, j, fmt.acc)
             old = self._read(code, out, mask, self.vec)
-            total = add.ne(0).pick(old, zero)
-            for x, line in zip(xs, lines, strict=True):
+            sums = [add.ne(0).pick(old, zero), zero][: self.tile.sums]
+            for xs, line in zip(factors, lines, strict=True):
                 y = self._read(code, code.at(line, j, fmt.storage), mask, self.storage_vec)
-                total = self._multiply_add(code, x, widen(code, fmt, self.target, y), total)
-            self._write(code, total, out, mask, False)
+                y = widen(code, fmt, self.target, y)
+                sums = [self._multiply_add(code, x, y, z) for x, z in zip(xs, sums, strict=True)]
+            self._write(code, self._joined(code, sums), out, mask, False)
 
         whole = n // lanes * lanes
         with code.range(0, whole, lanes) as j:
             step(j, None)
         with code.when(whole < n):
-            step(whole, code.first_lanes(n - whole, lanes))
+            step(whole, self.mask(code, n - whole))
         code.ret()
         return code.function
 
@@ -420,7 +421,8 @@ class Kernels(Registers):
         code = Code(self.module, name, [I64, PTR, I64, PTR, I64, PTR, I64, I64, I64])
         k, a, a_rs, b, b_cs, c, c_rs, c_cs, add = code.args
         lanes, fmt = self.tile.lanes, self.fmt
-        turns = max(1, 8 // (rows * cols))  # enough chains to hide the latency of an addition
+        # Enough chains to hide the latency of an addition.
+        turns = max(1, 8 // (rows * cols * self.tile.sums))
         acc = [self._accumulators(code, rows, cols) for _ in range(turns)]
         pa = [code.at(a, a_rs * i, fmt.storage) for i in range(rows)]
         pb = [code.at(b, b_cs * j, fmt.storage) for j in range(cols)]
@@ -431,6 +433,8 @@ class Kernels(Registers):
                 return widen(code, fmt, self.target, x)
 
             ys = [get(p) for p in pb]
+            if fmt.is_complex:
+                ys += [self._swapped(code, y) for y in ys]
             for i in range(rows):
                 self._products(code, into[i], get(pa[i]), ys)
 
@@ -440,14 +444,14 @@ class Kernels(Registers):
             for t in range(turns):
                 step(kk + t * lanes, acc[t], None)
         with code.range(whole, k, lanes) as kk:
-            step(kk, acc[0], code.first_lanes(k - kk, lanes))
+            step(kk, acc[0], self.mask(code, k - kk))
         for i in range(rows):
             for j in range(cols):
-                total = acc[0][i][j].get()
-                for t in range(1, turns):
-                    total = self.sum(code, total, acc[t][i][j].get())
+                totals = [x.get() for x in acc[0][i][j::cols]]
+                for other in acc[1:]:
+                    more = [x.get() for x in other[i][j::cols]]
+                    totals = [self.sum(code, x, y) for x, y in zip(totals, more, strict=True)]
                 p = code.at(c, c_rs * i + c_cs * j, fmt.acc)
-                scalar = code.lane_sum(total)
-                self.write_scalar(code, scalar, p, add)
+                self.write_scalar(code, self._lane_sum(code, totals), p, add)
         code.ret()
         return code.function

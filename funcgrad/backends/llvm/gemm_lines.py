@@ -23,7 +23,7 @@ class Lines:
     def __init__(self, parts: Parts):
         self.parts, self.fmt = parts, parts.fmt
         # Vectors of a kernel: of the wide one, of that for the rest.
-        self.widths = (4, 2) if parts.tile.rows >= 8 else (2, 1)
+        self.widths = (4, 2) if parts.tile.many_registers else (2, 1)
         self.function = self._function(self._task())
 
     @staticmethod

@@ -65,7 +65,7 @@ class Own:
         caches = self.parts.target.caches
         kept = caches.l2 // self.fmt.acc_bytes
         # All of B is read for each panel of A: by tall ones so seldom that the third cache will do.
-        tall = tile.rows > 8
+        tall = tile.rows * tile.sums > 8
         far = max(kept, min(4 * caches.l2, caches.l3 // 8) // self.fmt.acc_bytes) if tall else kept
         near = self.parts.target.follows_strides
         enough = self.parts.threads(code) * (ROW_PANELS if near else SOME_PANELS)
@@ -348,9 +348,9 @@ def _packing(kernels: Kernels, name: str, side: str) -> ir.Function:
         for first in range(0, width, lanes):
             p, q = code.at(line, first, fmt.acc), code.at(panel, first, fmt.acc)
             if first + lanes <= width:
-                code.store(code.load(p, vec, fmt.bytes), q, fmt.acc_bytes)
+                code.store(code.load(p, vec, fmt.align), q, fmt.acc_align)
             else:
-                mask = code.first_lanes(width - first, lanes)
+                mask = kernels.mask(code, width - first)
                 code.masked_store(code.masked_load(p, mask, vec), q, mask)
             code.prefetch(code.at(soon, first, fmt.acc))
         code.prefetch(code.at(soon, width - 1, fmt.acc))

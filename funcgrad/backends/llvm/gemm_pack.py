@@ -3,7 +3,8 @@
 A panel of width W holds k rows of W elements, the order in which the micro-kernel reads them
 (Goto & van de Geijn 2008): W rows of A, or W columns of B. Elements are converted to the
 accumulator's type on the way, or two of neighbouring k become one of 32 bits, where an instruction
-multiplies and adds such pairs. A panel that the matrix does not fill is filled with zeros.
+multiplies and adds such pairs. A panel that the matrix does not fill is filled with zeros. Complex
+numbers stay as they lie, elements of two numbers each.
 """
 
 from __future__ import annotations
@@ -19,10 +20,17 @@ from funcgrad.backends.llvm.target import Target
 from funcgrad.core.record import Record, replace
 
 F32, F64, I16 = ir.FloatType(), ir.DoubleType(), ir.IntType(16)
-
+C64, C128 = ir.VectorType(F32, 2), ir.VectorType(F64, 2)
 
 ROWS_AHEAD = 8  # of those being read, of an operand whose rows lie along panels
 AHEAD = 512  # bytes between a prefetch and its use, in rows too many for the hardware's
+
+
+def vector_of(element: ir.Type, count: int) -> ir.VectorType:
+    """So many elements one after the other; of complex ones, their numbers."""
+    if isinstance(element, ir.VectorType):
+        return ir.VectorType(element.element, element.count * count)
+    return ir.VectorType(element, count)
 
 
 class Format(Record):
@@ -36,7 +44,24 @@ class Format(Record):
     @property
     def acc_bytes(self) -> int:
         """The bytes of an element of the sums."""
+        if self.is_complex:
+            return self.bytes
         return 8 if self.acc == F64 else 4
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether an element is a pair of numbers."""
+        return isinstance(self.acc, ir.VectorType)
+
+    @property
+    def align(self) -> int:
+        """What addresses of elements are multiples of."""
+        return self.bytes // 2 if self.is_complex else self.bytes
+
+    @property
+    def acc_align(self) -> int:
+        """The same of the sums."""
+        return self.align if self.is_complex else self.acc_bytes
 
 
 FORMATS = {
@@ -48,6 +73,8 @@ FORMATS = {
         Format("bfloat16", I16, F32, 2),
         Format("int8", ir.IntType(8), I32, 1),
         Format("int32", I32, I32, 4),
+        Format("complex64", C64, C64, 8),
+        Format("complex128", C128, C128, 16),
     )
 }
 
@@ -62,6 +89,12 @@ class Tile(Record):
     masks: bool  # masked loads and stores are cheap
     fma: bool
     pairs: str = ""  # the instruction for pairs of k, if panels hold pairs
+    sums: int = 1  # registers for a vector of C; two if it is complex
+
+    @property
+    def many_registers(self) -> bool:
+        """Whether there are more than 16 registers for vectors."""
+        return self.rows * self.sums >= 8
 
     @property
     def cols(self) -> int:
@@ -76,6 +109,8 @@ class Tile(Record):
     def of(target: Target, fmt: Format) -> Tile:
         """The tile for a format on a target."""
         tile, pairs = Tile._plain(target, fmt), pair_instruction(target, fmt)
+        if fmt.is_complex:
+            return replace(tile, rows=tile.rows // 2, sums=2)
         return replace(tile, kc=2 * tile.kc, pairs=pairs) if pairs else tile
 
     @staticmethod
@@ -112,6 +147,12 @@ def pair_instruction(target: Target, fmt: Format) -> str:
     if target.vector_bits == 256:
         return "avx2.pmadd.wd" if target.has("avx2") else ""
     return "sse2.pmadd.wd"
+
+
+def first_elements(code: Code, count: Int | int, lanes: int, fmt: Format) -> ir.Value:
+    """The mask of a vector of so many lanes that has on those of the first `count` elements."""
+    numbers = 2 if fmt.is_complex else 1
+    return code.first_lanes(code.i64(count) * numbers, lanes * numbers)
 
 
 def widen(code: Code, fmt: Format, target: Target, x: ir.Value) -> ir.Value:
@@ -197,7 +238,7 @@ class Packer:
         self.masked_stores = tile.masks
         self.masks = tile.masks and (fmt.bytes >= 4 or target.has("avx512bw"))
         self.dst, self.src, self.count, self.k, self.sw, self.sk, self.step = code.args
-        self.vec = ir.VectorType(fmt.storage, lanes)
+        self.vec = vector_of(fmt.storage, lanes)
         self.pairs = bool(tile.pairs)
         self.along = 2 if self.pairs else 1  # elements of k in one of a panel
         # The last group may reach into the next row, which is written later, or, when groups
@@ -225,6 +266,10 @@ class Packer:
         else:
             yield self.code.i64(0)
 
+    def _first(self, count: Int | int, lanes: int) -> ir.Value:
+        """The mask of so many of the elements in a vector."""
+        return first_elements(self.code, count, lanes, self.fmt)
+
     def _source(self, w: Int, kk: Int) -> ir.Value:
         return self.code.at(self.src, w * self.sw + kk * self.sk, self.fmt.storage)
 
@@ -233,7 +278,7 @@ class Packer:
 
     def _put(self, value: ir.Value, w: Any, kk: Int) -> None:
         where = self.code.at(self.dst, self._row_of(kk) * self.width + w, self.fmt.acc)
-        self.code.store(value, where, self.fmt.acc_bytes)
+        self.code.store(value, where, self.fmt.acc_align)
 
     def _packed(self, kk: Int, read: Callable[[Int], ir.Value]) -> ir.Value:
         """What a panel holds for row kk of the source, and with pairs the next: read(k) reads."""
@@ -254,8 +299,8 @@ class Packer:
         code, lanes, dst, src = self.code, self.lanes, self.dst, self.src
         rest = self.count % self.width
         whole = self.count // self.width
-        full = {g: code.first_lanes(self.width - g * lanes, lanes) for g in self.groups}
-        part = {g: code.first_lanes(rest - g * lanes, lanes) for g in self.groups}
+        full = {g: self._first(self.width - g * lanes, lanes) for g in self.groups}
+        part = {g: self._first(rest - g * lanes, lanes) for g in self.groups}
 
         def copy(p: Int, kk: Int, masks: dict[int, ir.Value]) -> None:
             to = code.at(dst, p * self.step + self._row_of(kk) * self.width, self.fmt.acc)
@@ -265,7 +310,7 @@ class Packer:
                 def read(at: Int, g: int = g, first: Int = first) -> ir.Value:
                     q = code.at(src, first + at * self.sk, self.fmt.storage)
                     if masks is full and (g + 1) * lanes <= self.width:
-                        return code.load(q, self.vec, self.fmt.bytes)
+                        return code.load(q, self.vec, self.fmt.align)
                     return code.masked_load(q, masks[g], self.vec)
 
                 soon = code.at(src, first + (kk + ROWS_AHEAD) * self.sk, self.fmt.storage)
@@ -276,7 +321,7 @@ class Packer:
                     # What follows the last row may be another thread's.
                     code.masked_store(x, there, full[g])
                 else:
-                    code.store(x, there, self.fmt.acc_bytes)
+                    code.store(x, there, self.fmt.acc_align)
 
         with code.range(0, self.k, self.along) as kk:
             with code.range(0, whole) as p:
@@ -294,12 +339,12 @@ class Packer:
         whole = self.k if self.masks else self.k // square * square
         with self.each_panel():
             with code.range(0, whole, square) as kk:
-                mask = code.first_lanes(whole - kk, square) if self.masks else None
+                mask = self._first(whole - kk, square) if self.masks else None
                 with self.each_group() as low, code.either(self.count > low) as (some, none):
                     with some:
                         self._transpose_block(low, kk, mask)
                     with none:
-                        zero = zero_of(ir.VectorType(self.fmt.acc, lanes))
+                        zero = zero_of(vector_of(self.fmt.acc, lanes))
                         for c in range(lanes):
                             self._put(zero, low, kk + c * self.along)
             self.scalars(whole)
@@ -312,13 +357,13 @@ class Packer:
     def _line_of(self, p: ir.Value, mask: ir.Value | None, vec: ir.VectorType) -> ir.Value:
         """What lies along k, as far as the mask says."""
         if mask is None:
-            return self.code.load(p, vec, self.fmt.bytes)
+            return self.code.load(p, vec, self.fmt.align)
         return self.code.masked_load(p, mask, vec)
 
     def _transpose_block(self, low: Int, kk: Int, mask: ir.Value | None) -> None:
         """Rows of a panel from `low` on, a vector of them."""
         code, rows = self.code, []
-        vec = ir.VectorType(self.fmt.storage, self.lanes * self.along)
+        vec = vector_of(self.fmt.storage, self.lanes * self.along)
         for r in range(min(self.lanes, self.width)):
             w = low + r
             inside = self.count > w
@@ -341,7 +386,7 @@ class Packer:
             with code.range(0, self.count) as w:
 
                 def read(at: Int, w: Int = w) -> ir.Value:
-                    return code.load(self._source(w, at), self.fmt.storage)
+                    return code.load(self._source(w, at), self.fmt.storage, self.fmt.align)
 
                 self._put_scalar(self._packed(kk, read), w, kk)
             with code.range(self.count, self.width) as w:
@@ -349,7 +394,7 @@ class Packer:
 
     def _put_scalar(self, value: ir.Value, w: Int, kk: Int) -> None:
         where = self.code.at(self.dst, self._row_of(kk) * self.width + w, self.fmt.acc)
-        self.code.store(value, where)
+        self.code.store(value, where, self.fmt.acc_align)
 
 
 def transpose(code: Code, rows: list[ir.Value]) -> list[ir.Value]:
@@ -369,7 +414,13 @@ def transpose(code: Code, rows: list[ir.Value]) -> list[ir.Value]:
     return rows
 
 
-def _shuffle(code: Code, x: ir.Value, y: ir.Value, lanes: list[int]) -> ir.Value:
+def _shuffle(code: Code, x: ir.Value, y: ir.Value, elements: list[int]) -> ir.Value:
+    size = x.type.count // len(elements)
+    return shuffle(code, x, y, [i * size + part for i in elements for part in range(size)])
+
+
+def shuffle(code: Code, x: ir.Value, y: ir.Value, lanes: list[int]) -> ir.Value:
+    """The lanes of two vectors, side by side, in these places."""
     return code.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
 
 

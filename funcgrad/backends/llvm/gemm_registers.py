@@ -17,9 +17,20 @@ from funcgrad.backends.llvm.gemm_build import (
     Int,
     Variable,
     declare,
+    undefined,
     zero_of,
 )
-from funcgrad.backends.llvm.gemm_pack import F32, F64, I32, Format, Tile, transpose
+from funcgrad.backends.llvm.gemm_pack import (
+    F32,
+    I32,
+    Format,
+    Tile,
+    first_elements,
+    shuffle,
+    transpose,
+    vector_of,
+    widen,
+)
 from funcgrad.backends.llvm.target import Target
 
 Tiles = list[list[ir.Value]]
@@ -31,17 +42,67 @@ class Registers(Functions):
     def __init__(self, module: ir.Module, fmt: Format, tile: Tile, target: Target):
         super().__init__()
         self.module, self.fmt, self.tile, self.target = module, fmt, tile, target
-        self.vec = ir.VectorType(fmt.acc, tile.lanes)
-        self.storage_vec = ir.VectorType(fmt.storage, tile.lanes)
+        self.vec = vector_of(fmt.acc, tile.lanes)
+        self.storage_vec = vector_of(fmt.storage, tile.lanes)
+
+    def mask(self, code: Code, count: Int | int) -> ir.Value:
+        """Of a vector, the first elements, so many."""
+        return first_elements(code, count, self.tile.lanes, self.fmt)
 
     def _accumulators(self, code: Code, rows: int, vectors: int) -> list[list[Variable]]:
-        zero = zero_of(self.vec)
-        return [[code.variable(self.vec, zero) for _ in range(vectors)] for _ in range(rows)]
+        zero, count = zero_of(self.vec), vectors * self.tile.sums
+        return [[code.variable(self.vec, zero) for _ in range(count)] for _ in range(rows)]
+
+    def _factors(self, code: Code, p: ir.Value, packed: bool = True) -> list[ir.Value]:
+        """An element of a, at p, in all lanes: of a complex one its real part, then the imaginary.
+
+        packed: whether it has the sums' type
+        """
+        if self.fmt.is_complex:
+            part, lanes = self.vec.element, self.vec.count
+            return [code.splat(code.load(code.at(p, i, part), part), lanes) for i in range(2)]
+        x = code.load(p, self.fmt.acc if packed else self.fmt.storage)
+        x = x if packed else widen(code, self.fmt, self.target, x)
+        return [code.splat(x, self.tile.lanes)]
 
     def _row_product(
-        self, code: Code, acc: list[Variable], x: ir.Value, bv: list[ir.Value]
+        self, code: Code, acc: list[Variable], xs: list[ir.Value], bv: list[ir.Value]
     ) -> None:
-        self._products(code, acc, code.splat(x, self.tile.lanes), bv)
+        """The products of the factors of an element and vectors of b are added to a row's sums,
+        each factor's to its own."""
+        for i, x in enumerate(xs):
+            self._products(code, acc[i * len(bv) : (i + 1) * len(bv)], x, bv)
+
+    def _joined(self, code: Code, sums: list[ir.Value]) -> ir.Value:
+        """The sums of each factor's products as one: those of imaginary parts are turned by a right
+        angle."""
+        if len(sums) == 1:
+            return sums[0]
+        (re, im), b, n = sums, code.b, self.vec.count
+        turned = self._swapped(code, im)
+        places = [i + i % 2 * n for i in range(n)]
+        return shuffle(code, b.fsub(re, turned), b.fadd(re, turned), places)
+
+    def _swapped(self, code: Code, x: ir.Value) -> ir.Value:
+        """Complex numbers with their parts in each other's place."""
+        return shuffle(code, x, x, [i ^ 1 for i in range(x.type.count)])
+
+    def _lane_sum(self, code: Code, sums: list[ir.Value]) -> ir.Value:
+        """An inner product, of the sums in lanes; a complex one of sums of parts that were
+        multiplied with each other, and crosswise."""
+        if len(sums) == 1:
+            return code.lane_sum(sums[0])
+        (straight, crossed), b = sums, code.b
+        re, im = (
+            shuffle(code, straight, straight, list(range(i, self.vec.count, 2))) for i in (0, 1)
+        )
+        real = b.insert_element(undefined(self.fmt.acc), code.lane_sum(b.fsub(re, im)), I32(0))
+        return b.insert_element(real, code.lane_sum(crossed), I32(1))
+
+    def _sums(self, code: Code, acc: list[list[Variable]]) -> Tiles:
+        """The sums of each row."""
+        n = len(acc[0]) // self.tile.sums
+        return [[self._joined(code, [x.get() for x in row[v::n]]) for v in range(n)] for row in acc]
 
     def _products(self, code: Code, acc: list[Variable], x: ir.Value, bv: list[ir.Value]) -> None:
         for slot, y in zip(acc, bv, strict=True):
@@ -73,15 +134,15 @@ class Registers(Functions):
 
     def sum(self, code: Code, x: ir.Value, y: ir.Value) -> ir.Value:
         """x + y in the accumulator's type."""
-        return code.b.fadd(x, y) if self.fmt.acc in (F32, F64) else code.b.add(x, y)
+        return code.b.add(x, y) if self.fmt.acc == I32 else code.b.fadd(x, y)
 
     def _read(
         self, code: Code, p: ir.Value, mask: ir.Value | None, kind: ir.VectorType
     ) -> ir.Value:
         if mask is not None:
             return code.masked_load(p, mask, kind)
-        size = self.fmt.bytes if kind == self.storage_vec else self.fmt.acc_bytes
-        return code.load(p, kind, size)
+        align = self.fmt.align if kind == self.storage_vec else self.fmt.acc_align
+        return code.load(p, kind, align)
 
     def _write(
         self, code: Code, x: ir.Value, p: ir.Value, mask: ir.Value | None, add: bool
@@ -89,17 +150,18 @@ class Registers(Functions):
         if add:
             x = self.sum(code, self._read(code, p, mask, self.vec), x)
         if mask is None:
-            code.store(x, p, self.fmt.acc_bytes)
+            code.store(x, p, self.fmt.acc_align)
         else:
             code.masked_store(x, p, mask)
 
     def write_scalar(self, code: Code, x: ir.Value, p: ir.Value, add: Int) -> None:
         """Write an element, or add it to what is there."""
+        align = self.fmt.acc_align
         with code.either(add.ne(0)) as (yes, no):
             with yes:
-                code.store(self.sum(code, code.load(p, self.fmt.acc), x), p)
+                code.store(self.sum(code, code.load(p, self.fmt.acc, align), x), p, align)
             with no:
-                code.store(x, p)
+                code.store(x, p, align)
 
     def _prefetch(self, code: Code, c: ir.Value, c_rs: Int, rows: int, vectors: int) -> None:
         """The tile of C where its rows are contiguous, lest the end of the sums waits for it."""
@@ -119,8 +181,8 @@ class Registers(Functions):
         add: Int,
     ) -> None:
         """Stores (or adds, where add ≠ 0) the first m × n elements of a register tile to c."""
-        rows, vectors, lanes = len(acc), len(acc[0]), self.tile.lanes
-        values = [[x.get() for x in row] for row in acc]
+        values = self._sums(code, acc)
+        rows, vectors, lanes = len(values), len(values[0]), self.tile.lanes
         whole = (m >= rows) & (n >= vectors * lanes) & c_cs.eq(1)
         with code.either(whole) as (yes, no):
             with yes, code.either(add.ne(0)) as (more, fresh):
@@ -196,7 +258,7 @@ class Registers(Functions):
         self, code: Code, line: ir.Value, out: ir.Value, vectors: int, n: Int, add: Int
     ) -> None:
         for v in range(vectors):
-            mask = code.first_lanes(n - v * self.tile.lanes, self.tile.lanes)
+            mask = self.mask(code, n - v * self.tile.lanes)
             x = code.load(code.at(line, v, self.vec), self.vec)
             p = code.at(out, v * self.tile.lanes, self.fmt.acc)
             with code.either(add.ne(0)) as (more, fresh):

@@ -35,7 +35,7 @@ class TilesLast(TiledWay):
 
     def __init__(self, parts: Parts):
         super().__init__(parts)
-        self.rows = 8 if self.tile.rows >= 8 else 6
+        self.rows = 8 if self.tile.many_registers else 6
 
     def vectors(self, code: Code, count: Int, body: Callable) -> None:
         """`body` of the first element of each vector of so many, and of a mask for the last one if

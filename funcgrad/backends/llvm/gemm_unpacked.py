@@ -39,15 +39,16 @@ class Unpacked:
     """
 
     def __init__(self, parts: Parts, brief: bool = False):
-        self.brief = brief and parts.tile.rows >= 8
+        self.brief = brief and parts.tile.many_registers
         self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
-        self.heights = (8, 4, 2, 1) if self.tile.rows >= 8 else (6, 4, 2, 1)
+        many, sums = self.tile.many_registers, self.tile.sums
+        self.heights = tuple(h // sums for h in ((8 if many else 6), 4, 2, 1) if h >= sums)
         plain = self.fmt.storage == self.fmt.acc and self.fmt.acc != I32
         ways = parts.target.caches.l1 // WAY
-        fits = plain and self.tile.rows >= 8 and ways >= NARROW_WAYS
-        self.narrow = NARROW_ROWS if fits and not self.brief else 0
+        fits = plain and many and ways >= NARROW_WAYS
+        self.narrow = NARROW_ROWS // sums if fits and not self.brief else 0
         # Vectors of a B that isn't packed, by rows that are few.
-        self.wide = {4: 4, 2: 8} if self.tile.rows >= 8 else {}
+        self.wide = {4 // sums: 4, 2 // sums: 8} if many else {}
         self.at_once = Way("at_once", lambda: self._at_once(self.grid_task))
         self.direct = Way("direct", self._direct)
         packs = self.fmt.storage == self.fmt.acc
@@ -56,6 +57,7 @@ class Unpacked:
         # Elsewhere, one panelled B serves all tasks.
         packs_apart = packs and not parts.target.follows_strides
         self.apart = Way("apart", self._apart) if packs_apart else None
+        self.dot_columns = 4 // sums
         self.turned = Way("turned", self._turned)
         self.axpy = Way("axpy", lambda: self._axpy(self._axpy_task()))
         self.dot = Way("dot", lambda: self._dot(self._dot_task()))
@@ -89,7 +91,7 @@ class Unpacked:
         if wide and n >= wide * lanes and way in AS_THEY_LIE:
             found.append(Micro("direct", height, wide))
         if n >= cols:
-            masked = height <= 2 or (brief and self.tile.rows >= 8)
+            masked = height <= 2 or (brief and self.tile.many_registers)
             found.append(Micro("direct", height, 2, masked))
         if last:
             found.append(Micro("direct", height, 2 if last > lanes else 1, True))
@@ -354,7 +356,7 @@ class Unpacked:
         job["c"], job["c_rs"], job["c_cs"], job["add"] = rows, n, 1, 0
         code.call(self.direct.function, code.args[0])
         with code.range(0, n) as j, code.range(0, m) as i:
-            x = code.load(code.at(rows, i * n + j, acc), acc)
+            x = code.load(code.at(rows, i * n + j, acc), acc, self.fmt.acc_align)
             self.parts.kernels.write_scalar(code, x, code.at(c, i * rs + j * cs, acc), add)
         code.call(self.parts.give, rows)
         code.ret()
@@ -394,7 +396,7 @@ class Unpacked:
         code, job = self._start("dot")
         storage, m, n, k = self.fmt.storage, job["m"], job["n"], job["k"]
         rs, cs = job["a_rs"], job["a_cs"]
-        grain = (code.i64(SERIAL_WORK // 2) // (m * k).max(1)).max(1).round_up(4)
+        grain = (code.i64(SERIAL_WORK // 2) // (m * k).max(1)).max(1).round_up(self.dot_columns)
         copied = cs.ne(1)
         with code.when(copied):
             rows, a = code.call(self.parts.take, m * k * self.fmt.bytes), job.pointer_at("a")
@@ -414,8 +416,8 @@ class Unpacked:
         m, k, a_rs, b_cs, c_rs, c_cs, add = (job[f] for f in fields)
         a, b, c = (job.pointer_at(f) for f in "abc")
         begin, end = code.args[1:]
-        fours = end - (end - begin) % 4
-        for cols, start, stop in ((4, begin, fours), (1, fours, end)):
+        whole = end - (end - begin) % self.dot_columns
+        for cols, start, stop in ((self.dot_columns, begin, whole), (1, whole, end)):
             with code.range(start, stop, cols) as j:
                 bj = code.at(b, j * b_cs, self.fmt.storage)
                 row = code.variable(I64, I64(0))

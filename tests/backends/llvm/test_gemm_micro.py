@@ -49,7 +49,7 @@ class Places:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "complex64"])
 def test_kernels_that_are_called(dtype, threads, monkeypatch):
     rng, ways = np.random.default_rng(threads), {}
     before = num_threads()
@@ -100,7 +100,7 @@ def test_kernels_of_other_processors(cpu):
 
 
 @pytest.mark.parametrize("l1", [1 << 15, 3 << 14])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 def test_few_columns(dtype, l1):
     """Those of one vector: of more rows at once where the first cache has room for them."""
     host, rng = engine().target, np.random.default_rng(13)
