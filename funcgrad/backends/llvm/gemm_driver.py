@@ -27,9 +27,7 @@ from funcgrad.backends.llvm.gemm_job import (
     MAX_AXES,
     OUT,
     PRODUCT,
-    SERIAL_WORK,
     SHARED,
-    SMALL_WORK,
     TABLES,
     THIN,
     Parts,
@@ -174,11 +172,11 @@ class Driver:
         """Whether a product lies well, and choosing its way would take long beside itself."""
         m, n, k = job["m"], job["n"], job["k"]
         lies_well = job["b_cs"].eq(1) & job["c_cs"].eq(1)
-        return lies_well & (m > 1) & (m * n * k <= SERIAL_WORK) & ~is_thin(m, n)
+        return lies_well & (m > 1) & (m * n * k <= self.parts.serial_work) & ~is_thin(m, n)
 
     def _strided_product(self, code: Code, job: Record) -> None:
         m, n, k, lanes = job["m"], job["n"], job["k"], self.parts.tile.lanes
-        small, thin = m * n * k <= SMALL_WORK, is_thin(m, n)
+        small, thin = m * n * k <= self.parts.small_work, is_thin(m, n)
         wide = (m <= THIN) & (n > 2 * THIN)
         with code.when(thin | (job["c_cs"].ne(1) & job["c_rs"].eq(1) & ~wide)):
             pairs = [("m", "n"), ("a", "b"), ("a_rs", "b_cs"), ("a_cs", "b_rs"), ("c_rs", "c_cs")]
@@ -315,7 +313,7 @@ class Driver:
         code.call(self.product, wide.pointer)
         with code.when(wide["out"].ne(0)):
             job["a"] = sums
-            grain = (code.i64(SERIAL_WORK) // n).max(1)
+            grain = (code.i64(self.parts.serial_work) // n).max(1)
             self.parts.loop(code, self._round_task(), job.pointer, m, grain)
         code.call(self.parts.give, sums)
 
@@ -356,7 +354,7 @@ class Driver:
                 with spread:
                     parts = batch // (self.parts.threads(code) * 16)
                     grain = (code.i64(BATCH_PART) // work).min(parts)
-                    grain = (code.i64(SERIAL_WORK) // work).max(grain).max(1)
+                    grain = (code.i64(self.parts.serial_work) // work).max(grain).max(1)
                     self.parts.loop(code, task, call.pointer, batch, grain)
                 with one_by_one:
                     code.call(task, call.pointer, 0, batch)

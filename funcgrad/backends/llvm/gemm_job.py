@@ -157,6 +157,8 @@ class Parts:
     ):  # fmt: skip
         self.module, self.fmt, self.out, self.target = module, fmt, out, target
         self.tile = Tile.of(target, fmt)
+        each = 4 if fmt.is_complex else 1  # real products that one of elements is made of
+        self.small_work, self.serial_work = SMALL_WORK // each, SERIAL_WORK // each
         self.kernels = Kernels(module, fmt, self.tile, target, elsewhere)
         loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
         self.parallel_for = declare(module, "fg_parallel_for", loop)

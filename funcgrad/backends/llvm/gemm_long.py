@@ -9,7 +9,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
-from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record
+from funcgrad.backends.llvm.gemm_job import JOB, Parts, Record
 
 MOST = 1 << 14  # elements of C
 MOST_ROWS = 512  # of C, and columns: threads take parts of more
@@ -29,7 +29,7 @@ class Long:
         """Whether a product of this shape gains; a part of one is not cut again."""
         few = (m * n <= MOST) & (m.max(n) <= MOST_ROWS)
         whole = k > _most(code, parts, n).round_up(2 * parts.tile.lanes)
-        return few & (k >= LEAST) & whole & (m * n * k >= 32 * SERIAL_WORK)
+        return few & (k >= LEAST) & whole & (m * n * k >= 32 * parts.serial_work)
 
     def _cut(self, part_task: ir.Function, add_task: ir.Function) -> ir.Function:
         code = Code(self.parts.module, "long", [PTR])
@@ -42,7 +42,7 @@ class Long:
         sums = code.call(self.parts.take, count * m * n * self.fmt.acc_bytes)
         job["pb"] = sums
         self.parts.loop(code, part_task, code.args[0], count, code.i64(1))
-        grain = (code.i64(SERIAL_WORK // 4) // (count * n)).max(1)
+        grain = (code.i64(self.parts.serial_work // 4) // (count * n)).max(1)
         self.parts.loop(code, add_task, code.args[0], m, grain)
         code.call(self.parts.give, sums)
         code.ret()

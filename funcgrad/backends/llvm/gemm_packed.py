@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I64, PTR, Bool, Code, Int
-from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, Parts, Record, Way
+from funcgrad.backends.llvm.gemm_job import JOB, Parts, Record, Way
 from funcgrad.backends.llvm.gemm_kernels import Micro
 from funcgrad.backends.llvm.gemm_own import Own
 from funcgrad.backends.llvm.gemm_pack import equal_parts
@@ -263,7 +263,7 @@ class Packed:
             # B's are there from the first rows on.
             fresh = shared & ic.eq(0)
             parts = a_parts + fresh.select(self._parts(code, job, "b", b_panels), 0)
-            serial = ml * nl * kl < SERIAL_WORK
+            serial = ml * nl * kl < self.parts.serial_work
             self.parts.loop(code, pack_task, code.args[0], parts, serial.select(parts, 1))
             self._multiply(code, job, tile_task, several, (own_rows, own_columns))
         if rounds is not None:
@@ -282,7 +282,7 @@ class Packed:
         a_panels, b_panels = job["ml"].ceil_div(tile.rows), job["nl"].ceil_div(tile.cols)
 
         def loop(task: ir.Function, count: Int) -> None:
-            grain = (work < SERIAL_WORK).select(count, 1)
+            grain = (work < self.parts.serial_work).select(count, 1)
             self.parts.loop(code, task, code.args[0], count, grain)
 
         def by_tiles() -> None:

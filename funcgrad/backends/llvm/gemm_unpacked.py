@@ -15,7 +15,7 @@ from functools import cached_property
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int, Variable
-from funcgrad.backends.llvm.gemm_job import JOB, SERIAL_WORK, THIN, Parts, Record, Way
+from funcgrad.backends.llvm.gemm_job import JOB, THIN, Parts, Record, Way
 from funcgrad.backends.llvm.gemm_kernels import Micro
 
 SMALL_K = 128  # rows of B that `small` has room for on the stack
@@ -135,7 +135,7 @@ class Unpacked:
         panels = job["n"].ceil_div(cols)
         step = job["pb_step"] = self.parts.panel_elements(cols, k)
         job["pb"] = pb = code.call(self.parts.take, panels * step * self.fmt.acc_bytes)
-        grain = (code.i64(SERIAL_WORK // 4) // (k * cols)).max(1)
+        grain = (code.i64(self.parts.serial_work // 4) // (k * cols)).max(1)
         self.parts.loop(code, self._panel_task(), code.args[0], panels, grain)
         job["b"], job["b_rs"] = pb, cols
         code.call(self.grid, code.args[0])
@@ -162,19 +162,19 @@ class Unpacked:
         height = self._is_narrow(code, job).select(self.narrow, self.heights[0])
         job["mt"], job["nt"], job["by_rows"] = m, n, 0
         tiles = code.variable(I64, I64(1))
-        with code.when(m * n * k > 2 * SERIAL_WORK):
+        with code.when(m * n * k > 2 * self.parts.serial_work):
             rows, columns = m.ceil_div(height), n.ceil_div(unit)
             by_rows = (rows >= 8) | (rows > columns)
             with code.either(by_rows) as (yes, no):
                 with yes:
-                    enough = code.i64(SERIAL_WORK) // (n * k * height)
+                    enough = code.i64(self.parts.serial_work) // (n * k * height)
                     mt = enough.max(rows // (self.parts.threads(code) * 16)).max(1) * height
                     job["mt"], job["by_rows"] = mt, 1
                     tiles.set(m.ceil_div(mt))
                 with no:
                     # Long pieces of B's rows, where they are read but once or twice.
                     least = (m <= THIN).select(8, 1)
-                    nt = (code.i64(SERIAL_WORK) // (m * k * unit)).max(least) * unit
+                    nt = (code.i64(self.parts.serial_work) // (m * k * unit)).max(least) * unit
                     job["nt"] = nt
                     tiles.set(n.ceil_div(nt))
         self.parts.loop(code, task, code.args[0], Int(code, tiles.get()), code.i64(1))
@@ -365,8 +365,8 @@ class Unpacked:
     def _axpy(self, task: ir.Function) -> ir.Function:
         """m = 1, b and c contiguous along n."""
         code, job = self._start("axpy")
-        lanes = self.tile.lanes
-        grain = (code.i64(SERIAL_WORK // 2) // (job["k"] * lanes).max(1)).max(512 // lanes)
+        lanes, work = self.tile.lanes, code.i64(self.parts.serial_work // 2)
+        grain = (work // (job["k"] * lanes).max(1)).max(512 // lanes)
         self.parts.loop(code, task, code.args[0], job["n"].ceil_div(lanes), grain)
         code.ret()
         return code.function
@@ -395,8 +395,8 @@ class Unpacked:
         """m small, b contiguous along k; rows of a are made contiguous if they are not."""
         code, job = self._start("dot")
         storage, m, n, k = self.fmt.storage, job["m"], job["n"], job["k"]
-        rs, cs = job["a_rs"], job["a_cs"]
-        grain = (code.i64(SERIAL_WORK // 2) // (m * k).max(1)).max(1).round_up(self.dot_columns)
+        rs, cs, work = job["a_rs"], job["a_cs"], code.i64(self.parts.serial_work // 2)
+        grain = (work // (m * k).max(1)).max(1).round_up(self.dot_columns)
         copied = cs.ne(1)
         with code.when(copied):
             rows, a = code.call(self.parts.take, m * k * self.fmt.bytes), job.pointer_at("a")
