@@ -30,7 +30,7 @@ from funcgrad.core.trace import aval_of
 from funcgrad.ops.contract import dot_general
 from funcgrad.ops.fft import FFT, IFFT, IRFFT, RFFT, FftType, fft_p
 from funcgrad.ops.index import slice_in_dim
-from funcgrad.ops.shape import expand_dims, reshape, transpose
+from funcgrad.ops.shape import reshape, transpose
 from funcgrad.ops.slicing import concatenate
 from funcgrad.ops.windows import GatherScatterMode
 
@@ -207,23 +207,17 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
 
 
 def _dot(x: _Pair, y: _Pair, numbers: tuple, dtype: np.dtype) -> _Pair:
-    """A product of pairs, or one that real sums are better for, as it is small or of two vectors:
-    pairs of x, a number of each, by [[re, im], [-im, re]] for each number of y."""
+    """A product of pairs; or products of parts, which become sums, if it is tiny or one number."""
     (cx, cy), (bx, by) = numbers
     avals = [_aval(v) for v in (x, y)]
     k, count = (math.prod(avals[0].shape[i] for i in axes) for axes in (cx, bx))
     m, n = (aval.size // max(1, k * count) for aval in avals)
-    if max(m, n) > 1 and 4 * m * n * k >= products.TINY and all(a.dtype == dtype for a in avals):
+    if max(m, n) > 1 and 8 * m * n * k > products.TINY and all(a.dtype == dtype for a in avals):
         return _Pair(_product(_neighbours(x.array, cx, bx), _neighbours(y.array, cy, by)))
-    # The new contracted axis stands where it makes one with those before.
-    at = max(cy, default=-1) + 1
-    re, im = y.parts
-    rows = [_Pair(parts=p).array for p in (Parts(re, im), Parts(-im, re))]
-    both = concatenate([expand_dims(v, (at,)) for v in rows], at)
-    cy, by = (tuple(i + (i >= at) for i in axes) for axes in (cy, by))
-    numbers = ((*cx, avals[0].ndim), (*cy, at)), (bx, by)
     kind = dtypes.real_part(dtype)
-    return _Pair(dot_general(x.array, both, numbers, preferred_element_type=kind))
+    re, im = ([dot_general(a, b, numbers, preferred_element_type=kind) for b in y.parts]
+              for a in x.parts)  # fmt: skip
+    return _Pair(parts=Parts(re[0] - im[1], re[1] + im[0]))
 
 
 def _neighbours(x: Any, contract: tuple[int, ...], batch: tuple[int, ...]) -> tuple:

@@ -433,10 +433,10 @@ class Kernels(Registers):
                 return widen(code, fmt, self.target, x)
 
             ys = [get(p) for p in pb]
-            if fmt.is_complex:
-                ys += [self._swapped(code, y) for y in ys]
             for i in range(rows):
-                self._products(code, into[i], get(pa[i]), ys)
+                x = get(pa[i])
+                xs = [x, self._swapped(code, x)] if fmt.is_complex else [x]
+                self._row_product(code, into[i], xs, ys)
 
         block = lanes * turns
         whole = k // block * block

@@ -57,7 +57,6 @@ class Unpacked:
         # Elsewhere, one panelled B serves all tasks.
         packs_apart = packs and not parts.target.follows_strides
         self.apart = Way("apart", self._apart) if packs_apart else None
-        self.dot_columns = 4 // sums
         self.turned = Way("turned", self._turned)
         self.axpy = Way("axpy", lambda: self._axpy(self._axpy_task()))
         self.dot = Way("dot", lambda: self._dot(self._dot_task()))
@@ -396,7 +395,7 @@ class Unpacked:
         code, job = self._start("dot")
         storage, m, n, k = self.fmt.storage, job["m"], job["n"], job["k"]
         rs, cs, work = job["a_rs"], job["a_cs"], code.i64(self.parts.serial_work // 2)
-        grain = (work // (m * k).max(1)).max(1).round_up(self.dot_columns)
+        grain = (work // (m * k).max(1)).max(1).round_up(4)
         copied = cs.ne(1)
         with code.when(copied):
             rows, a = code.call(self.parts.take, m * k * self.fmt.bytes), job.pointer_at("a")
@@ -416,12 +415,13 @@ class Unpacked:
         m, k, a_rs, b_cs, c_rs, c_cs, add = (job[f] for f in fields)
         a, b, c = (job.pointer_at(f) for f in "abc")
         begin, end = code.args[1:]
-        whole = end - (end - begin) % self.dot_columns
-        for cols, start, stop in ((self.dot_columns, begin, whole), (1, whole, end)):
+        fours = end - (end - begin) % 4
+        heights = [h for h in (4, 2, 1) if h * self.tile.sums <= 4]
+        for cols, start, stop in ((4, begin, fours), (1, fours, end)):
             with code.range(start, stop, cols) as j:
                 bj = code.at(b, j * b_cs, self.fmt.storage)
                 row = code.variable(I64, I64(0))
-                for h in (4, 2, 1) if cols > 1 else (1,):
+                for h in heights if cols > 1 else (1,):
                     with self._while_fits(code, row, h, m) as i:
                         ai = code.at(a, i * a_rs, self.fmt.storage)
                         cij = code.at(c, i * c_rs + j * c_cs, self.fmt.acc)
