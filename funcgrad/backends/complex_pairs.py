@@ -39,23 +39,21 @@ BY_PARTS = frozenset((
     "broadcast_in_dim", "concatenate", "copy", "cumsum", "dynamic_slice", "dynamic_update_slice",
     "gather", "name", "optimization_barrier", "pad", "reduce_sum", "reduce_window_sum", "reshape",
     "rev", "scatter", "scatter_add", "select_n", "sharding_constraint", "slice", "stop_gradient",
-    "transpose",
 ))  # fmt: skip
 # Those of them that move pairs as they lie in memory: parameters for one axis more.
-MOVES: dict[str, Callable[[int, dict], dict]] = {
-    "broadcast_in_dim": lambda n, p: {
+MOVES: dict[str, Callable[[dict], dict]] = {
+    "broadcast_in_dim": lambda p: {
         "shape": (*p["shape"], 2),
         "broadcast_dimensions": (*p["broadcast_dimensions"], len(p["shape"])),
     },
-    "concatenate": lambda n, p: p,
-    "reshape": lambda n, p: {"new_sizes": (*p["new_sizes"], 2)},
-    "rev": lambda n, p: p,
-    "slice": lambda n, p: {
+    "concatenate": lambda p: p,
+    "reshape": lambda p: {"new_sizes": (*p["new_sizes"], 2)},
+    "rev": lambda p: p,
+    "slice": lambda p: {
         "start_indices": (*p["start_indices"], 0),
         "limit_indices": (*p["limit_indices"], 2),
         "strides": None if p["strides"] is None else (*p["strides"], 1),
     },
-    "transpose": lambda n, p: {"permutation": (*p["permutation"], n)},
 }
 LOOPS = frozenset(("cond", "scan", "while"))
 _RULES = {**complex_math.RULES, "triangular_solve": complex_matrices.triangular_solve}
@@ -117,28 +115,50 @@ def _pair_aval(aval: ShapedArray) -> ShapedArray:
 
 class _Pair:
     """A complex value: as parts, as an array of pairs, or both, each made when it is first asked
-    for."""
+    for.
 
-    def __init__(self, array: Any = None, parts: Parts | None = None):
+    turned: another value, and the order of its axes in this one
+    """
+
+    def __init__(
+        self,
+        array: Any = None,
+        parts: Parts | None = None,
+        turned: tuple[_Pair, tuple[int, ...]] | None = None,
+    ):
         self._array = array
         self._parts = parts
+        self.turned = turned
 
     @property
     def lies_in_memory(self) -> bool:
         """Whether nothing has asked for the parts of an array."""
-        return self._parts is None
+        return self._parts is None and (self.turned is None or self.turned[0].lies_in_memory)
+
+    @property
+    def operand(self) -> Any:
+        """The array, for a product, which reads it in any order of axes."""
+        if self._array is not None or self.turned is None:
+            return self.array
+        source, order = self.turned
+        return transpose(source.operand, (*order, len(order)))
 
     @property
     def parts(self) -> Parts:
-        if self._parts is None:
-            *shape, _ = self._array.shape
-            cut = (slice_in_dim(self._array, i, i + 1, axis=len(shape)) for i in (0, 1))
+        if self._parts is None and self.turned is not None and not self.lies_in_memory:
+            source, order = self.turned
+            self._parts = Parts(*(transpose(x, order) for x in source.parts))
+        elif self._parts is None:
+            *shape, _ = self.array.shape
+            cut = (slice_in_dim(self.array, i, i + 1, axis=len(shape)) for i in (0, 1))
             self._parts = Parts(*(reshape(x, shape) for x in cut))
         return self._parts
 
     @property
     def array(self) -> Any:
-        if self._array is None:
+        if self._array is None and self.lies_in_memory:
+            self._array = self.operand
+        elif self._array is None:
             parts = self.parts
             axis = len(parts.re.shape)
             thick = [reshape(x, (*x.shape, 1)) for x in parts]
@@ -185,8 +205,14 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
         return _loop(eqn, ins)
     if inner or prim.effect or name in EXCHANGES or any(map(callable, params.values())):
         raise _Unsupported
+    if name == "transpose":
+        return [_Pair(turned=(ins[0], params["permutation"]))]
+    if name == "conj" and type(ins[0]) is _Pair and ins[0].turned is not None:
+        # Where it is in order, a product reads what is written.
+        source, order = ins[0].turned
+        return [_Pair(turned=(_Pair(parts=_RULES[name](source.parts, **params)), order))]
     if name in MOVES and all(x.lies_in_memory for x in ins):
-        moved = prim.bind(*(x.array for x in ins), **MOVES[name](eqn.ins[0].aval.ndim, params))
+        moved = prim.bind(*(x.array for x in ins), **MOVES[name](params))
         return [_Pair(moved)]
     if name in BY_PARTS:
         return _by_parts(eqn, ins)
@@ -195,7 +221,7 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     if name == "fft" and len(params["fft_lengths"]) > 1:
         return [_fft(*ins, **params)]
     if name == "dot_general":
-        return [_dot(ins[0], ins[1], params["dimension_numbers"], eqn.outs[0].aval.dtype)]
+        return [_dot(eqn, *ins)]
     if name == "lu":
         factors, *rows = complex_matrices.lu(ins[0].parts)
         return [_Pair(parts=factors), *rows]
@@ -206,14 +232,14 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     return [_Pair(parts=out) if type(out) is Parts else out]
 
 
-def _dot(x: _Pair, y: _Pair, numbers: tuple, dtype: np.dtype) -> _Pair:
+def _dot(eqn: Eqn, x: _Pair, y: _Pair) -> _Pair:
     """A product of pairs; or products of parts, which become sums, if it is tiny or one number."""
-    (cx, cy), (bx, by) = numbers
-    avals = [_aval(v) for v in (x, y)]
+    (cx, cy), (bx, by) = numbers = eqn.params["dimension_numbers"]
+    avals, dtype = [v.aval for v in eqn.ins], eqn.outs[0].aval.dtype
     k, count = (math.prod(avals[0].shape[i] for i in axes) for axes in (cx, bx))
     m, n = (aval.size // max(1, k * count) for aval in avals)
     if max(m, n) > 1 and 8 * m * n * k > products.TINY and all(a.dtype == dtype for a in avals):
-        return _Pair(_product(_neighbours(x.array, cx, bx), _neighbours(y.array, cy, by)))
+        return _Pair(_product(_neighbours(x.operand, cx, bx), _neighbours(y.operand, cy, by)))
     kind = dtypes.real_part(dtype)
     re, im = ([dot_general(a, b, numbers, preferred_element_type=kind) for b in y.parts]
               for a in x.parts)  # fmt: skip

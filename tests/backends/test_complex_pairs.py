@@ -206,6 +206,16 @@ def test_products_read_pairs_where_they_lie(name, dtype):
     jitted(f, a, b)
 
 
+def test_products_read_conjugates_in_the_order_of_what_they_are_of():
+    a, b = numbers(8, 16), numbers(24, 16, seed=1)
+    for f in (lambda a, b: a @ b.T.conj(), lambda a, b: a @ (b.conj() * 2).T):
+        planned = check(lambda a, b, f=f: [f(a, b)], a, b)
+        (step,) = (s for s in walk(planned.steps) if isinstance(s, GemmStep))
+        assert (step.b_strides, kernels(planned)) == ((1, 16), 1)
+    planned = check(lambda b: [b.T.conj() + 1, b.T.conj().imag, b.conj().T], b)
+    assert (kernels(planned), hosts(planned)) == (1, [])
+
+
 @pytest.mark.parametrize("rows", [2, 64])
 def test_a_product_is_one_product(rows):
     planned = check(lambda a, b: [a @ b], numbers(rows, 16), numbers(16, 32, seed=1))
