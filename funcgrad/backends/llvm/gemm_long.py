@@ -28,14 +28,14 @@ class Long:
     def fits(code: Code, parts: Parts, m: Int, n: Int, k: Int) -> Bool:
         """Whether a product of this shape gains; a part of one is not cut again."""
         few = (m * n <= MOST) & (m.max(n) <= MOST_ROWS)
-        whole = k > _most(code, parts, n).round_up(2 * parts.tile.lanes)
+        whole = k > _most(code, parts, m, n).round_up(2 * parts.tile.lanes)
         return few & (k >= LEAST) & whole & (m * n * k >= 32 * parts.serial_work)
 
     def _cut(self, part_task: ir.Function, add_task: ir.Function) -> ir.Function:
         code = Code(self.parts.module, "long", [PTR])
         job = Record(code, JOB, code.args[0])
         m, n, k = job["m"], job["n"], job["k"]
-        size = k.ceil_div(k.ceil_div(_most(code, self.parts, n))).round_up(2 * self.tile.lanes)
+        size = k.ceil_div(k.ceil_div(_most(code, self.parts, m, n))).round_up(2 * self.tile.lanes)
         job["kl"] = size
         count = k.ceil_div(size)
         job["nt"] = count
@@ -68,7 +68,7 @@ class Long:
         return code.function
 
 
-def _most(code: Code, parts: Parts, n: Int) -> Int:
-    """The terms of a part, of which the second cache holds B's rows."""
+def _most(code: Code, parts: Parts, m: Int, n: Int) -> Int:
+    """The terms of a part, of which the second cache holds both operands."""
     held = parts.target.caches.l2 // (2 * parts.fmt.acc_bytes)
-    return (code.i64(held) // n.max(parts.tile.cols)).max(LEAST_PART)
+    return (code.i64(held) // (m + n.max(parts.tile.cols))).max(LEAST_PART)
