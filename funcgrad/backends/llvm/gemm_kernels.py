@@ -19,6 +19,7 @@ from funcgrad.backends.llvm.gemm_registers import Registers
 from funcgrad.backends.llvm.target import Target
 
 SOON = 20  # steps along k that a tall tile's panel of B is fetched ahead, where that is needed
+ROWS_SOON = 12  # the same of rows of elements beside such a panel that lies in memory
 LINES_SOON = 8  # the same of vectors of lines, whose places a table says: it goes on for as long
 TOGETHER = 8  # steps along k that `narrow` writes out
 APART = 4  # steps along k from one row of C that is fetched to the next, at most
@@ -294,6 +295,10 @@ class Kernels(Registers):
                 of_b, soon = (code.load(code.at(code.args[5], kk + n, I64), I64) for n in (0, SOON))
                 for v in range(vectors):
                     code.prefetch(code.at(b, soon + v * lanes, kind), first=True)
+                if not self.target.follows_strides:
+                    # Rows often are channels of a place, which lie together.
+                    soon = code.load(code.at(along, kk + ROWS_SOON, I64), I64)
+                    code.prefetch(code.at(starts[0], soon, kind), first=True)
             pb = code.at(b, of_b, kind)
             bv = [self._read(code, code.at(pb, v * lanes, kind), None, self.vec)
                   for v in range(vectors)]  # fmt: skip
