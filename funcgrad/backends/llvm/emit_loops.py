@@ -10,10 +10,10 @@ from funcgrad.backends.late import late
 from funcgrad.backends.llvm import emit_ops
 from funcgrad.backends.llvm.emit_edges import run_parts
 from funcgrad.backends.llvm.emit_facts import is_extreme
-from funcgrad.backends.llvm.emit_schedule import SHORT
+from funcgrad.backends.llvm.emit_schedule import MASKED_BITS, SHORT
 from funcgrad.backends.llvm.emit_stream import run_streamed
 from funcgrad.backends.llvm.emit_text import STAYS, value_type
-from funcgrad.backends.loops import Carry, Loop, While
+from funcgrad.backends.loops import MATH, Carry, Load, Loop, Op, Store, While
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm import emit_ahead, emit_order, emit_stage, emit_sums
@@ -58,7 +58,7 @@ def write_loop(e: Emitter, s: Loop) -> None:
             types[i] = emit_order.FORMATS[types[i]][0]
     # Unrolled whole, a row would leave the points outside to be vectorized, with gathers.
     innermost = s.size >= 2 * SHORT and not any(isinstance(b, Loop | While) for b in s.body)
-    hints = [STAYS] if innermost else []
+    hints = _in_masked_vectors(e, s) or ([STAYS] if innermost else [])
 
     def run(start: str, stop: str, starts: Sequence[str]) -> list[str]:
         return e.loop(start, stop, turn, types, starts, s.parallel, hints)
@@ -78,6 +78,30 @@ def write_loop(e: Emitter, s: Loop) -> None:
     e.env.update(zip((c.out for c in s.carries), outs, strict=True))
     for c, kind in extremes.items():
         e.env[c.out] = emit_order.from_ordered(e.f, e.env[c.out], kind)
+
+
+def _in_masked_vectors(e: Emitter, s: Loop) -> list[str]:
+    """Hints for one of several passes over a short row that leaves lanes of its last vector empty:
+    they are masked, where LLVM would unroll the row, to elements one by one."""
+    passes = sum(isinstance(b, Loop) for b in e.kernel.body)
+    widths = {b.buffer.dtype.itemsize for b in s.body if isinstance(b, Load | Store)}
+    straight = not any(isinstance(b, Loop | While) for b in s.body)
+    if e.vector_bits < MASKED_BITS or passes < 2 or s in e.ranges or not straight:
+        return []
+    if len(widths) != 1 or min(widths) < 4:
+        return []
+    lanes = e.vector_bits // 8 // widths.pop()
+    quarter, math = lanes // 4, any(isinstance(b, Op) and b.name in MATH for b in s.body)
+    # Of two vectors, the elements that are left over must take long.
+    long = math and lanes < s.size < 2 * lanes and s.size % (2 * quarter) >= quarter
+    if not ((2 < s.size < lanes and s.size % quarter) or long):
+        return []
+    return [
+        '!{!"llvm.loop.vectorize.predicate.enable", i1 true}',
+        f'!{{!"llvm.loop.vectorize.width", i32 {lanes}}}',
+        '!{!"llvm.loop.interleave.count", i32 1}',
+        STAYS,
+    ]
 
 
 def _blocks(

@@ -268,6 +268,7 @@ class Access(Record):
     """A load or store, the innermost loop around it (None: the points' own), how often it runs."""
 
     index: Index
+    itemsize: int
     loop: Loop | None
     weight: float
     store: bool
@@ -277,7 +278,8 @@ def accesses(body: Sequence[Stmt], loop: Loop | None = None, weight: float = 1) 
     """All accesses of a body."""
     for s in body:
         if isinstance(s, Load | Store):
-            yield Access(s.index, loop, weight, isinstance(s, Store))
+            width = s.buffer.dtype.itemsize
+            yield Access(s.index, width, loop, weight, isinstance(s, Store))
         elif isinstance(s, Loop):
             yield from accesses(s.body, s, weight * s.size)
         elif isinstance(s, While):
@@ -305,7 +307,15 @@ def _block_axis(axes: Sequence[Axis], found: Sequence[Access]) -> Value | None:
     own = sum(_step_cost(a, a.loop.axis, a.loop.size) for a in inner if a.loop is not None)
     costs = [(sum(_step_cost(a, x.value, x.size) for a in inner), x) for x in axes]
     best, axis = min(costs, key=lambda pair: pair[0])
-    return axis.value if best * 2 < own else None
+    return axis.value if best * 2 < own or _of_short_rows(inner) else None
+
+
+def _of_short_rows(inner: Sequence[Access]) -> bool:
+    """Whether several passes read rows that fill no vector, and write nothing there: elements of as
+    many rows as a vector has lanes are then better gathered."""
+    loops = {a.loop for a in inner if a.loop is not None}
+    short = all(s.size * a.itemsize < MASKED_BITS // 8 for a in inner for s in [a.loop] if s)
+    return len(loops) > 1 and short and not any(a.store for a in inner)
 
 
 def _block_size(kernel: Kernel, l1: int) -> int:

@@ -100,7 +100,8 @@ class Kernels(Registers):
 
     def columns(self, vectors: int) -> ir.Function:
         """void(k, a, across, along, b, b_along, c, c_rs, c_cs, m, n, add): `placed` with rows of b
-        where they lie, at b[b_along[k]], whole vectors of columns that follow each other."""
+        where they lie, at b[b_along[k]], whole vectors of columns that follow each other. The
+        tables along k go on for some entries, of any places."""
         return self.once(f"columns{vectors}", lambda name: self._placed(name, vectors, True))
 
     def lines(self, rows: int, vectors: int) -> ir.Function:

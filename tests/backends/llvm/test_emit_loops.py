@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from funcgrad.backends.llvm.emit_schedule import schedule
 from funcgrad.backends.llvm.emit_split import split
 from funcgrad.backends.loops import Buffer, Const
 from tests.backends.llvm.kernels_run import (
@@ -88,6 +89,56 @@ def argmax(m, n, axis):
         b.store(o, at((1, i)), b.loop(turns, turn, [Const(-np.inf, F64), Const(0, I32)])[1])
 
     return kernel([x, o], [points], write)
+
+
+def log_sums(m, n, axis, dtype=F64):
+    """Two passes over a row, of which nothing is written."""
+    x, o = Buffer("x", dtype, m * n, "in"), Buffer("o", dtype, m, "out")
+    (p, q), (points, turns) = matrix(m, n, axis)
+
+    def write(b, i):
+        def load(j):
+            return b.load(x, at((p, i), (q, j)))
+
+        (top,) = b.loop(turns, lambda j, a: [b.op("maximum", dtype, a, load(j))],
+                        [Const(-np.inf, dtype)], ["maximum"])  # fmt: skip
+        (total,) = b.loop(
+            turns,
+            lambda j, a: [
+                b.op("add", dtype, a, b.op("exp", dtype, b.op("subtract", dtype, load(j), top)))
+            ],
+            [Const(0, dtype)],
+            ["add"],
+        )
+        b.store(o, at((1, i)), b.op("add", dtype, b.op("log", dtype, total), top))
+
+    return kernel([x, o], [points], write)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 8, 9, 10, 12, 15, 16, 17, 20, 31])
+@pytest.mark.parametrize("make", [softmax, log_sums])
+def test_short_rows(make, n, dtype, threads):
+    """With NaN and infinities, in as many threads as there are: rows are whole vectors' or not."""
+    m = 3001
+    x = np.random.default_rng(n).standard_normal((m, n)).astype(dtype)
+    x[5, n // 2], x[9, 0], x[-1, -1], x[17] = np.nan, np.inf, -np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        check(make(m, n, 1, dtype), x.ravel(), tolerance=1e-6 if dtype == F32 else 1e-14)
+    one, several = [], make(m, n, 1, dtype)
+    for count in (1, 2, 3):
+        threads(count)
+        one.append(run_native(several, [x.ravel()])[0])
+    for other in one[1:]:
+        np.testing.assert_array_equal(one[0], other)
+
+
+def test_elements_of_short_rows_are_gathered_where_nothing_is_written():
+    short, whole = schedule(log_sums(1000, 10, 1, F32)), schedule(log_sums(1000, 8, 1, F64))
+    assert short.block is not None
+    assert not short.rows
+    assert whole.rows
+    assert schedule(sums(1000, 10, 1, F32)).block is None
 
 
 @pytest.mark.parametrize(("m", "n"), SHAPES)
