@@ -90,7 +90,7 @@ def emit(
 ) -> Emitted:
     """The LLVM function of a kernel that has points; often: as of `schedule`."""
     most_rows = MOST_ROWS if target.follows_strides else FEWER_ROWS
-    plan = schedule(kernel, ranges, target.caches.l1, often, most_rows)
+    plan = schedule(kernel, ranges, target.caches.l1, often, most_rows, target.vector_bits)
     return Emitter(kernel, plan, ranges, target).run(name)
 
 

@@ -112,12 +112,13 @@ class Piece(Record):
 
 def schedule(
     kernel: Kernel, ranges: Mapping[Loop, Range] | None = None, l1: int = FIXED.l1,
-    often: bool = False, most_rows: int = MOST_ROWS,
+    often: bool = False, most_rows: int = MOST_ROWS, vector_bits: int = 128,
 ) -> Schedule:  # fmt: skip
     """The schedule of a kernel that has points, for a first cache of `l1` bytes.
 
     often: whether a loop runs it again and again, while threads wait for the next tasks
     most_rows: how many rows go through a pass together, at most
+    vector_bits: of the longest vectors
     """
     ranges = ranges or {}
     bounding = {r.axis for r in ranges.values()}
@@ -127,7 +128,7 @@ def schedule(
     inner = [a for a in found if a.loop is not None]
     block = None
     if inner and emit_block.can_block(kernel):
-        block = _block_axis([a for a in axes if a.value not in bounding], found)
+        block = _block_axis([a for a in axes if a.value not in bounding], found, vector_bits)
     order = _order(axes, found, block)
     levels = [Level(a.value, a.size) for a in order]
     if block is not None:
@@ -298,7 +299,7 @@ def _step_cost(a: Access, axis: Value, size: int) -> float:
     return a.weight * (16 if a.store else 8)
 
 
-def _block_axis(axes: Sequence[Axis], found: Sequence[Access]) -> Value | None:
+def _block_axis(axes: Sequence[Axis], found: Sequence[Access], vector_bits: int) -> Value | None:
     """The outer axis that serves the body's loops better than their own axes, if there is one."""
     if not axes:
         return None
@@ -307,15 +308,17 @@ def _block_axis(axes: Sequence[Axis], found: Sequence[Access]) -> Value | None:
     own = sum(_step_cost(a, a.loop.axis, a.loop.size) for a in inner if a.loop is not None)
     costs = [(sum(_step_cost(a, x.value, x.size) for a in inner), x) for x in axes]
     best, axis = min(costs, key=lambda pair: pair[0])
-    return axis.value if best * 2 < own or _of_short_rows(inner) else None
+    return axis.value if best * 2 < own or _of_short_rows(inner, vector_bits) else None
 
 
-def _of_short_rows(inner: Sequence[Access]) -> bool:
+def _of_short_rows(inner: Sequence[Access], vector_bits: int) -> bool:
     """Whether several passes read rows that fill no vector, and write nothing there: elements of as
-    many rows as a vector has lanes are then better gathered."""
+    many rows as a vector has lanes are then better gathered. LLVM does it itself if vectors are
+    shorter."""
     loops = {a.loop for a in inner if a.loop is not None}
-    short = all(s.size * a.itemsize < MASKED_BITS // 8 for a in inner for s in [a.loop] if s)
-    return len(loops) > 1 and short and not any(a.store for a in inner)
+    short = all(s.size * a.itemsize * 8 < vector_bits for a in inner for s in [a.loop] if s)
+    several = vector_bits >= MASKED_BITS and len(loops) > 1
+    return several and short and not any(a.store for a in inner)
 
 
 def _block_size(kernel: Kernel, l1: int) -> int:
