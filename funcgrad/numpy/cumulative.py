@@ -27,7 +27,7 @@ def _along(name: str, prim: Primitive, a: Any, axis: int | None, dtype: Any, ski
     if skip is not None and dtypes.is_inexact(x.dtype):
         x = select(isnan(x), np.asarray(skip, x.dtype), x)
     out_dtype = dtype_or(dtype, accumulation_dtype(x.dtype))
-    x = convert(x, accumulation_dtype(out_dtype))
+    x = convert(truth(x) if out_dtype == dtypes.BOOL else x, accumulation_dtype(out_dtype))
     if axis is None:
         x, axis = reshape(x, (-1,)), 0
     out = prim.bind(x, axis=canonical_axis(name, axis, x.ndim), reverse=False)

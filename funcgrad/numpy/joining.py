@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.trace import is_known
 from funcgrad.errors import ShapeError
@@ -438,6 +439,8 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Any:
     shifts = list(shift) if isinstance(shift, list | tuple) else shift
     if not isinstance(shifts, list):
         shifts = as_array("roll", shifts, "shift")
+        if not dtypes.is_integer(shifts.dtype):
+            raise TypeError(f"roll: shift must be integers, got {shifts.aval}")
         shifts = list(unstack(shifts)) if shifts.ndim else [shifts]
     count = max(len(axes), len(shifts))
     if min(len(axes), len(shifts)) not in (1, count):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.errors import ShapeError
+from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.numpy import reductions
 from funcgrad.numpy._util import (
     as_array,
@@ -16,6 +16,7 @@ from funcgrad.numpy._util import (
     broadcast_to,
     convert,
     default_int,
+    dtype_or,
     promote_inexact,
 )
 from funcgrad.numpy.arithmetic import maximum, minimum
@@ -179,6 +180,8 @@ def nanvar(
     Array(1., dtype=float32)
     """
     x = as_array("nanvar", a, "a")
+    if dtype is not None and not dtypes.is_inexact(dtype_or(dtype, x.dtype)):
+        raise DTypeError(f"nanvar: dtype must be floating-point or complex, got {dtype}")
     mask = _present(x, where)
     ddof = ddof if correction is None else correction
     # The guard keeps the derivative of what is left out finite.

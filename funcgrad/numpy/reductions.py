@@ -165,6 +165,8 @@ def _extremum(
     out = prim.bind(x, axes=axes)
     if keepdims:
         out = keep_axes(out, x.shape, axes)
+    if initial is not None and not dtypes.is_integer(x.dtype):
+        initial = as_dtype(name, initial, x.dtype, "initial")
     return out if initial is None else combine(out, initial)
 
 
@@ -370,14 +372,14 @@ def std(
 
 def _position(name: str, prim: Primitive, a: Any, axis: Any, keepdims: bool | None) -> Any:
     x = as_array(name, a, "a")
-    if not size_of(x.shape):
-        raise ShapeError(f"{name}: a {x.aval} is empty, so there is no position in it")
     need_real(name, x)
+    axes = axes_of(name, axis, x.ndim)
+    if not size_of([x.shape[i] for i in axes]):
+        raise ShapeError(f"{name}: a {x.aval} is empty, so there is no position in it")
     if axis is None:
         kind = index_dtype(size_of(x.shape))
         out = prim.bind(reshape(x, (-1,)), axes=(0,), index_dtype=kind)
         return keep_axes(out, x.shape, tuple(range(x.ndim))) if keepdims else out
-    axes = axes_of(name, axis, x.ndim)
     if len(axes) != 1:
         raise TypeError(f"{name}: axis must be one integer or None, got {axis}")
     out = prim.bind(x, axes=axes, index_dtype=index_dtype(x.shape[axes[0]]))

@@ -171,6 +171,7 @@ ERRORS = [
     (lambda: fnp.insert(V, 7, 1.0), IndexError, "insert"),
     (lambda: fnp.block([[V], V]), ValueError, "one depth"),
     (lambda: fnp.block([]), ValueError, "is empty"),
+    (lambda: fnp.roll(V, 1.5), TypeError, "roll: shift must be integers, got f32"),
 ]
 
 

@@ -113,6 +113,14 @@ def test_initial(name):
          getattr(np, name)(X, axis=0, initial=2.0, where=row))  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_initial_takes_the_dtype_of_the_array(name):
+    extremum = getattr(fnp, name)
+    for dtype, initial in (("bool", 0), ("bfloat16", np.float64(2)), ("float32", np.int64(1))):
+        out = extremum(fnp.ones(3, dtype), initial=initial)
+        same(out, np.array(getattr(np, name)([1, initial])).astype(dtype))
+
+
 def test_variance_options():
     for options in ({"ddof": 1}, {"correction": 1}, {"mean": X.mean(1, keepdims=True)}):
         same_as_numpy(lambda v, o=options: fnp.var(v, axis=1, **o),
@@ -144,6 +152,13 @@ def test_positions(name, axis):
     assert getattr(fnp, name)(X).dtype == np.int32
 
 
+@pytest.mark.parametrize("name", ["argmax", "argmin", "nanargmax"])
+def test_positions_of_no_rows(name):
+    for find in (getattr(fnp, name), jit(getattr(fnp, name), static_argnames="axis")):
+        same(find(fnp.zeros((0, 3)), axis=1), np.zeros(0, "int32"))
+        same(find(fnp.zeros((3, 0, 2)), axis=0), np.zeros((0, 2), "int32"))
+
+
 def test_position_where_all_is_nan():
     assert fnp.nanargmax(fnp.array([np.nan, np.nan])).item() == -1
 
@@ -166,6 +181,13 @@ def test_positions_beyond_the_default_integers_are_64_bits(name):
 def test_running(name, axis):
     x = HOLES if name.startswith("nan") else X
     same_as_numpy(lambda v: getattr(fnp, name)(v, axis), lambda v: getattr(np, name)(v, axis), x)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "nancumsum", "nancumprod"])
+def test_running_truth(name):
+    v = np.array([0.5, 0, -0.25])
+    same(getattr(fnp, name)(v, dtype=bool), getattr(np, name)(v, dtype=bool))
+    same(getattr(fnp, name)(v * 1j, dtype=bool), getattr(np, name)(v * 1j, dtype=bool))
 
 
 @pytest.mark.parametrize("name", ["cumulative_sum", "cumulative_prod"])
@@ -235,6 +257,8 @@ def test_equal_maxima_share_the_derivative():
         (lambda: fnp.max(fnp.zeros((0, 2))), ShapeError, "max: .* is empty.*initial="),
         (lambda: fnp.max(X, where=MASK), ValueError, "max: where= needs an initial="),
         (lambda: fnp.argmax(fnp.zeros(0)), ShapeError, "argmax: .*empty"),
+        (lambda: fnp.argmax(fnp.zeros((0, 3)), axis=0), ShapeError, "argmax: .*empty"),
+        (lambda: fnp.nanvar(X, dtype=int), DTypeError, "nanvar: dtype must be floating-point"),
         (lambda: fnp.argmax(fnp.array([1j])), DTypeError, "argmax: need real numbers"),
         (lambda: fnp.sum([1, 2]), TypeError, "sum: a is a list"),
         (lambda: fnp.sum(X, where=np.ones(3)), ShapeError, "sum: .*broadcast"),
