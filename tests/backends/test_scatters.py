@@ -33,6 +33,21 @@ def test_small_index_dtypes_reach_no_further_than_they_can(index_dtype):
     check(lambda i: fnp.zeros(300).at[i].add(2.0), i)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [2, 3, 4, 5, 8, 12, 16, 20])
+def test_rows_of_any_width_and_zero(dtype, width):
+    x = np.array(random.normal(random.key(2), (6, width), dtype))
+    x[1, :3] = [np.nan, -0.0, 0.0][:width]
+    rows = np.array([1, 0, 1, 5, 9])
+    for f in (
+        lambda x, i: x.at[i].max(0.0, mode="drop"),
+        lambda x, i: x.at[i].min(-0.0, mode="drop"),
+    ):
+        got, want = (np.asarray(g(fnp.array(x), rows)) for g in (fg.jit(f), f))
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
 def test_one_index_a_row():
     x = random.normal(random.key(1), (6, 7))
     i = np.array([0, 6, -1, 3, 2, -7])[:, None]

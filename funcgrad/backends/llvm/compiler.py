@@ -5,6 +5,7 @@ Loaded when something has to be compiled: what lies on disk is run without LLVM.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,12 @@ VARIANTS = '"vector-function-abi-variant"'
 _MASKED = re.compile(
     r"llvm\.(?:masked\.(?:load|store|gather|scatter|expandload|compressstore)|vp\.\w+)"
     r"\.(?:\w+\.)*?v(\d+)(?:p|b?f|i)(\d+)"
+)
+# The greater or less of two vectors, by its name and where it is called.
+_EXTREME = re.compile(r"llvm\.(?:maximum|minimum)\.v(\d+)b?f(\d+)")
+_OF_EXTREME = re.compile(
+    r"^( +(%\S+) = .*call (<\d+ x \w+>) @llvm\.(?:maximum|minimum)\.\w+\(\3 )(%[^ ,]+)",
+    re.MULTILINE,
 )
 _CALLED = re.compile(r"@(llvm\.(?:masked|vp)\.[\w.]+)")
 _FUNCTION = re.compile(r'^define [^\n@]*@("[^"]+"|[-\w.$]+)\(.*?^\}', re.MULTILINE | re.DOTALL)
@@ -67,25 +74,49 @@ def compiled(target: Target, text: str, level: int, what: Callable[[Module], _T]
                     module.tidy("AlwaysInliner", "SimplifyCFG", "InstCombine", "GlobalDCE")
             elif level:
                 module.tidy(*_FEW)
-            if level < 3 or not target.features.endswith(NO_SHORT) or not _short_masks(module):
+            if level < 3 or not target.features.endswith(NO_SHORT):
                 return what(module)
-            made = str(module)
+            called = module.symbols()[1]
+            made = _apart(str(module)) if any(_is_short(n, _EXTREME) for n in called) else ""
+            if not any(map(_is_short, called)) and "freeze" not in made:
+                return what(module)
+            made = made or str(module)
     return _of_short_masks(target, text, made, what)
 
 
-def _short_masks(module: Module) -> bool:
-    """Whether a module reads or writes parts of vectors of less than 512 bits.
+def _is_short(name: str, op: re.Pattern = _MASKED) -> bool:
+    """Whether a function reads or writes parts of vectors of less than 512 bits.
 
     Without AVX-512VL these are parts of longer ones, whose masks are made longer by an instruction
     that LLVM takes for a copy where registers for masks are short: the mask that it keeps in memory
     then has other bits above, and as many elements behind the vector are written.
     """
-    return any(map(_is_short, module.symbols()[1]))
-
-
-def _is_short(name: str) -> bool:
-    m = _MASKED.match(name)
+    m = op.match(name)
     return m is not None and int(m[1]) * int(m[2]) < 512
+
+
+def _apart(made: str) -> str:
+    """An optimized module in which no greater or less is stored where its operand was read.
+
+    Without AVX-512VL, LLVM 22 turns that of a short vector and 0 into the store of the elements
+    that change, by a mask that isn't one, and ends the process.
+
+    >>> text = "  %m = call <4 x float> @llvm.maximum.v4f32(<4 x float> %x, <4 x float> %y)\\n"
+    >>> print(_apart(text + "  store <4 x float> %m, ptr %p"))
+      %kept0 = freeze <4 x float> %x
+      %m = call <4 x float> @llvm.maximum.v4f32(<4 x float> %kept0, <4 x float> %y)
+      store <4 x float> %m, ptr %p
+    """
+    numbers = itertools.count()
+
+    def apart(m: re.Match) -> str:
+        head, result, kind, x = m.groups()
+        if f" store {kind} {result}, " not in made:
+            return m[0]
+        kept = f"%kept{next(numbers)}"
+        return f"  {kept} = freeze {kind} {x}\n{head}{kept}"
+
+    return _OF_EXTREME.sub(apart, made)
 
 
 def _of_short_masks(target: Target, text: str, made: str, what: Callable[[Module], _T]) -> _T:

@@ -114,3 +114,23 @@ out:
     first, second = (m[0] for m in compiler._FUNCTION.finditer(made))
     assert "x float>" not in first
     assert "x float>" in second
+
+
+@pytest.mark.parametrize(("name", "zero"), [("maximum", "0.0"), ("minimum", "-0.0")])
+@pytest.mark.parametrize(("n", "kind"), [(4, 32), (8, 32), (16, 32), (2, 64), (4, 64), (8, 64)])
+def test_extremes_of_short_vectors_and_zero_are_stored_where_they_were_read(name, zero, n, kind):
+    if not Target.host().triple.startswith("x86_64"):
+        pytest.skip("of x86-64")
+    dtype = {32: "float", 64: "double"}[kind]
+    text = f"""
+declare <{n} x {dtype}> @llvm.{name}.v{n}f{kind}(<{n} x {dtype}>, <{n} x {dtype}>)
+define void @f(ptr %p) {{
+  %x = load <{n} x {dtype}>, ptr %p, align 4
+  %m = call <{n} x {dtype}> @llvm.{name}.v{n}f{kind}(<{n} x {dtype}> %x,
+                                                     <{n} x {dtype}> splat ({dtype} {zero}))
+  store <{n} x {dtype}> %m, ptr %p, align 4
+  ret void
+}}"""
+    made, code = compiler.compiled(WIDE, text, 3, lambda module: (str(module), module.code()))
+    assert code
+    assert ("freeze" in made) == (n * kind < 512)
