@@ -8,6 +8,7 @@ two values coincide the factor isn't unique, and that term is left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,26 @@ def _svd_abstract(x, *, full_matrices, compute_uv):
     return [s, x.update(shape=(*lead, m, u)), x.update(shape=(*lead, v, n))]
 
 
+def _of_finite(impl: Callable) -> Callable:
+    """A decomposition that gives NaN for matrices with NaN or infinities, where NumPy's raises."""
+
+    def run(xp: Any, x: Any, **params: Any) -> list[Any]:
+        finite = xp.isfinite(x)
+        if "lower" in params:  # what lies in the other triangle isn't read
+            below = xp.tri(x.shape[-1], k=-1, dtype=bool)
+            finite |= below.T if params["lower"] else below
+        bad = ~finite.all((-2, -1))
+        if not bad.any():
+            return impl(xp, x, **params)
+        outs = impl(xp, xp.where(bad[..., None, None], xp.zeros((), x.dtype), x), **params)
+        for out in outs:
+            out[bad] = np.nan
+        return outs
+
+    return run
+
+
+@_of_finite
 def _svd_impl(xp, x, *, full_matrices, compute_uv):
     if not compute_uv:
         return [xp.linalg.svd(x, compute_uv=False)]
@@ -237,6 +258,7 @@ def _eigh_abstract(x, *, lower, compute_vectors):
     return [x.strong(), w] if compute_vectors else [w]
 
 
+@_of_finite
 def _eigh_impl(xp, x, *, lower, compute_vectors):
     uplo = "L" if lower else "U"
     if not compute_vectors:
@@ -278,7 +300,7 @@ def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True) -> tuple[
 
     `symmetrize_input` takes (x + xᴴ) / 2 first; else only the lower (or upper) triangle is read.
     A vector's sign, and the basis of a repeated eigenvalue's vectors, are any, and may differ
-    where the function is compiled; a matrix that isn't finite has results of NaN there.
+    where the function is compiled. A matrix that isn't finite has results of NaN.
 
     >>> import numpy as np
     >>> from funcgrad import lax
@@ -315,6 +337,7 @@ def _eig_abstract(x, *, compute_left_eigenvectors, compute_right_eigenvectors):
     return [ShapedArray(x.shape[:-1], dtype), *[vectors] * n_vectors]
 
 
+@_of_finite
 def _eig_impl(xp, x, *, compute_left_eigenvectors, compute_right_eigenvectors):
     if not compute_left_eigenvectors and not compute_right_eigenvectors:
         return [xp.linalg.eigvals(x)]

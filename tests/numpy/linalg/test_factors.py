@@ -1,8 +1,11 @@
 """Decompositions: they reproduce the matrix, have NumPy's values, and derivatives."""
 
+import functools
+
 import numpy as np
 import pytest
 
+import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.errors import DTypeError, ShapeError
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
@@ -130,3 +133,27 @@ ERRORS = [
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("name", ["svd", "svdvals", "eig", "eigvals", "eigh", "eigvalsh", "pinv"])
+def test_matrices_with_nan_have_nan_and_the_others_of_a_stack_what_they_have(rng, name, dtype):
+    x = rng.normal(size=(3, 4, 4)).astype(dtype)
+    x[1, 2, 2] = np.nan
+    f = getattr(fnp.linalg, name)
+    for run in (f, fg.jit(f)):
+        for got, want in zip(fg.tree.leaves(run(x)), fg.tree.leaves(run(x[::2])), strict=True):
+            assert np.isnan(np.asarray(got)[1]).all()
+            np.testing.assert_array_equal(np.asarray(got)[::2], np.asarray(want))
+        assert all(np.isnan(np.asarray(out)).all() for out in fg.tree.leaves(run(x[1])))
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_eigh_reads_one_triangle_only(rng, lower):
+    x = rng.normal(size=(4, 4))
+    read = np.tril(x) if lower else np.triu(x)
+    hidden = read + np.where(read == 0, np.nan, 0)
+    eigh = functools.partial(fg.lax.linalg.eigh, lower=lower, symmetrize_input=False)
+    for f in (eigh, fg.jit(eigh)):
+        for got, want in zip(f(hidden), f(read), strict=True):
+            np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
