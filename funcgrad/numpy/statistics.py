@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     default_float,
     default_int,
     dtype_or,
+    need_real,
     promote,
     promote_inexact,
 )
@@ -162,6 +163,7 @@ def histogram(
     (Array([2., 2.], dtype=float32), Array([0., 2., 4.], dtype=float32))
     """
     a = as_array("histogram", a, "a")
+    need_real("histogram", a)
     edges = histogram_bin_edges(a, bins, range)
     counts = _weights("histogram", weights, a)
     x, own = promote("histogram", ravel(a), edges)
