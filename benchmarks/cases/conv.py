@@ -32,6 +32,8 @@ FULL = (
     Shape("depthwise 3×3, 32×128×28×28", (32, 128, 28, 28), (128, 1, 3, 3), pad=1, groups=128),
     Shape("transposed 4×4, 16×64×16×16", (16, 64, 16, 16), (64, 64, 4, 4), 2, 1, transposed=True),
     Shape("5 in one dimension, 16×64×4096", (16, 64, 4096), (64, 64, 5), pad=2),
+    Shape("3×3, 128×64×8×8", (128, 64, 8, 8), (64, 64, 3, 3), pad=1),
+    Shape("3×3, 16×512×4×4", (16, 512, 4, 4), (512, 512, 3, 3), pad=1),
 )
 TINY = (
     Shape(FULL[0].name, (2, 3, 5, 6), (4, 3, 3, 3), pad=1),
@@ -41,6 +43,8 @@ TINY = (
     Shape(FULL[4].name, (2, 4, 5, 5), (4, 1, 3, 3), pad=1, groups=4),
     Shape(FULL[5].name, (2, 3, 4, 4), (3, 3, 4, 4), 2, 1, transposed=True),
     Shape(FULL[6].name, (2, 3, 9), (4, 3, 5), pad=2),
+    Shape(FULL[7].name, (7, 3, 2, 2), (4, 3, 3, 3), pad=1),
+    Shape(FULL[8].name, (2, 5, 4, 4), (5, 5, 3, 3), pad=1),
 )
 
 

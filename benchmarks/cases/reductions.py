@@ -53,6 +53,12 @@ def cases(full: bool) -> Iterator[Case]:
         _sum(1),
         torch=lambda t, a: t.sum(a, 1),
     )
+    yield case(
+        "argmax of rows, 100000×10",
+        draw(normal(*(100_000, 10) if full else (9, 3))),
+        _argmax(1),
+        torch=lambda t, a: t.argmax(a, 1),
+    )
     yield from _row_cases(full)
 
 
@@ -82,6 +88,12 @@ def _row_cases(full: bool) -> Iterator[Case]:
     yield case(
         "softmax, 4096×1024",
         draw(x),
+        lambda lib, x: lib.nn.softmax(x),
+        torch=lambda t, x: t.softmax(x, -1),
+    )
+    yield case(
+        "softmax, 100000×10",
+        draw(normal(*(100_000, 10) if full else (9, 3))),
         lambda lib, x: lib.nn.softmax(x),
         torch=lambda t, x: t.softmax(x, -1),
     )
