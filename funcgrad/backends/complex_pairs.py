@@ -56,6 +56,7 @@ MOVES: dict[str, Callable[[dict], dict]] = {
     },
 }
 LOOPS = frozenset(("cond", "scan", "while"))
+PRODUCTS = frozenset(("conv_general_dilated", "dot_general"))  # one operand may be real
 _RULES = {**complex_math.RULES, "triangular_solve": complex_matrices.triangular_solve}
 
 
@@ -220,6 +221,9 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
         return _sort(eqn, ins)
     if name == "fft" and len(params["fft_lengths"]) > 1:
         return [_fft(*ins, **params)]
+    if name in PRODUCTS:
+        dtype, convert = eqn.outs[0].aval.dtype, complex_math.RULES["convert_element_type"]
+        ins = [x if type(x) is _Pair else _Pair(parts=convert(x, new_dtype=dtype)) for x in ins]
     if name == "dot_general":
         return [_dot(eqn, *ins)]
     if name == "lu":

@@ -261,6 +261,16 @@ def test_products_in_a_wider_dtype(rows):
         numbers(2, 3, 20), numbers(4, 3, 5, seed=1))  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_products_with_real_numbers(dtype):
+    a, b = np.arange(400).reshape(20, 20).astype(dtype), numbers(20, 20)
+    for x, y in ((a, b), (b, a), (a[:2, :2], b[:2, :2])):
+        jitted(lambda x, y: fnp.matmul(x, y, preferred_element_type="complex64"), x, y)
+    jitted(lambda x, y: lax.conv_general_dilated(
+        x, y, (1,), "SAME", preferred_element_type="complex64"),
+        a.reshape(4, 5, 20), numbers(4, 5, 3))  # fmt: skip
+
+
 def test_convolution():
     jitted(lambda a, b: lax.conv_general_dilated(a, b, (2,), "SAME"),
            numbers(2, 3, 20), numbers(4, 3, 5, seed=1))  # fmt: skip
