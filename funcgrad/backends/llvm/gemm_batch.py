@@ -40,7 +40,7 @@ class Batch:
     def serves(self, call: Any) -> Any:
         """Whether all of a call's products are small, and lie well.
 
-        call: a `Record`, or `gemm_trial.Facts`
+        call: `gemm_trial.Facts`
         """
         m, n, k = call["m"], call["n"], call["k"]
         work, lanes, cols = m * n * k, self.tile.lanes, self.tile.cols

@@ -79,11 +79,6 @@ class Kernels(Registers):
         """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
         return self._micro(Micro("direct", rows, vectors, masked))
 
-    def ahead(self, rows: int, vectors: int, masked: bool) -> ir.Function:
-        """void(…, soon, step): `direct` that meanwhile fetches what is read after it, from `soon`
-        on, so many bytes further with each step along k."""
-        return self._micro(Micro("ahead", rows, vectors, masked))
-
     def narrow(self, rows: int, masked: bool) -> ir.Function:
         """As `direct` for one vector of columns and an a that is contiguous along k."""
         return self._micro(Micro("narrow", rows, 1, masked))
@@ -198,6 +193,8 @@ class Kernels(Registers):
         code.ret()
 
     def _direct(self, name: str, kernel: Micro) -> ir.Function:
+        """`direct`; or "ahead", void(…, soon, step), which meanwhile fetches what is read after it,
+        from `soon` on, so many bytes further with each step along k."""
         code = Code(self.module, name, kernel.arguments)
         k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add, *ahead = code.args
         _, rows, vectors, masked = kernel

@@ -93,9 +93,12 @@ def test_what_goes_other_ways(target):
     assert way(99, 256, 256, 256) != "batch"
 
 
-@pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
-def test_few_registers(cpu):
-    planner = Driver(FORMATS["float32"], FORMATS["float32"], engine_for(cpu).target)
+@pytest.mark.parametrize(
+    ("cpu", "dtype"), [("x86-64", "float32"), ("haswell", "float32"), ("host", "complex64")]
+)
+def test_few_registers(cpu, dtype):
+    """Sums of complex numbers take two for each vector of a tile."""
+    planner = Driver(FORMATS[dtype], FORMATS[dtype], engine_for(cpu).target)
     assert planner.batch is None
 
 
