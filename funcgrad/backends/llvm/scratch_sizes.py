@@ -148,7 +148,9 @@ class _Room:
         packed = -(-n.channels // tile.cols) * self._panel(tile.cols, mine)
         points, lines = self._points(mine), self._lines(mine)
         if parts < self.threads:
-            return parts * cells + points + self.threads * max(lines, packed)
+            rows = -(-(n.channels + n.features) // kernel_first.ROWS)
+            shared = max(lines * min(self.threads, rows), packed * min(self.threads, POINTS))
+            return parts * cells + points + shared
         return parts * cells + (points + lines + packed) * self.threads
 
     def _images_last(self) -> int:

@@ -116,6 +116,19 @@ def test_tiles_to_the_byte(kind, size, dtype, takes):
     assert scratch_size(step) == sum(set(asked))
 
 
+def test_tasks_that_share_tiles_are_no_more_than_products():
+    """Threads beyond the 16 products of a kernel's gradient have nothing to take."""
+    args = given("NCHW", "kernel", CASES[0][0], "float32")
+    steps = fg.jit(convolution("NCHW", "kernel")).lower(*args)._executable().program.steps
+    (step,) = (s for s in steps if isinstance(s, GemmStep))
+    sizes, before = [], pool.num_threads()
+    for threads in (8, 16, 64):
+        pool.set_num_threads(threads)
+        sizes.append(scratch_size(step))
+    pool.set_num_threads(before)
+    assert sizes[0] < sizes[1] == sizes[2]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_bands(threads):
     def f(x, w, v):
