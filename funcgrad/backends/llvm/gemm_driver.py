@@ -89,11 +89,11 @@ class Driver:
         self.narrow = self.parts.narrow
         packed = self._panels = Packed(self.parts, tables=not way and not fmt.is_complex)
         self.packed = packed.way
-        gathers = not (self.narrow or fmt.is_complex)
-        self.gathered = self._gathered_ways(packed) if gathers else {}
+        plain = not (self.narrow or fmt.is_complex)
+        self.gathered = self._gathered_ways(packed) if plain else {}
         works = self.parts.kernels.direct_works
         self.unpacked = Unpacked(self.parts, brief=way in BRIEF) if works else None
-        batches = works and not self.narrow and self.parts.tile.rows >= ROWS
+        batches = works and plain and self.parts.tile.rows >= ROWS
         self.batch = Batch(self.parts) if batches else None
         # Its parts are products that go ways of their own.
         self.long = Way("", lambda: Long(self.parts, self.product).function)
