@@ -83,10 +83,13 @@ def write_loop(e: Emitter, s: Loop) -> None:
 def _in_masked_vectors(e: Emitter, s: Loop) -> list[str]:
     """Hints for one of several passes over a short row that leaves lanes of its last vector empty:
     they are masked, where LLVM would unroll the row, to elements one by one."""
-    passes = sum(isinstance(b, Loop) for b in e.kernel.body)
+    passes = [b for b in e.kernel.body if isinstance(b, Loop)]
     widths = {b.buffer.dtype.itemsize for b in s.body if isinstance(b, Load | Store)}
     straight = not any(isinstance(b, Loop | While) for b in s.body)
-    if e.vector_bits < MASKED_BITS or passes < 2 or s in e.ranges or not straight:
+    if e.vector_bits < MASKED_BITS or len(passes) < 2 or s in e.ranges or not straight:
+        return []
+    # Of those in other loops, LLVM makes vectors of the turns around them.
+    if not any(s is b for b in passes):
         return []
     if len(widths) != 1 or min(widths) < 4:
         return []
@@ -94,7 +97,8 @@ def _in_masked_vectors(e: Emitter, s: Loop) -> list[str]:
     quarter, math = lanes // 4, any(isinstance(b, Op) and b.name in MATH for b in s.body)
     # Of two vectors, the elements that are left over must take long.
     long = math and lanes < s.size < 2 * lanes and s.size % (2 * quarter) >= quarter
-    if not ((2 < s.size < lanes and s.size % quarter) or long):
+    few = 2 if math else SHORT
+    if not ((few < s.size < lanes and s.size % quarter) or long):
         return []
     return [
         '!{!"llvm.loop.vectorize.predicate.enable", i1 true}',
