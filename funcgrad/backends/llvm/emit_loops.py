@@ -86,10 +86,9 @@ def _in_masked_vectors(e: Emitter, s: Loop) -> list[str]:
     passes = [b for b in e.kernel.body if isinstance(b, Loop)]
     widths = {b.buffer.dtype.itemsize for b in s.body if isinstance(b, Load | Store)}
     straight = not any(isinstance(b, Loop | While) for b in s.body)
-    if e.vector_bits < MASKED_BITS or len(passes) < 2 or s in e.ranges or not straight:
-        return []
-    # Of those in other loops, LLVM makes vectors of the turns around them.
-    if not any(s is b for b in passes):
+    # Of loops in other loops, LLVM makes vectors of the turns around them.
+    alone = straight and s not in e.ranges and any(s is b for b in passes)
+    if e.vector_bits < MASKED_BITS or len(passes) < 2 or not alone:
         return []
     if len(widths) != 1 or min(widths) < 4:
         return []
