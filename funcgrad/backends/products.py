@@ -22,7 +22,7 @@ from funcgrad.backends.lowered import lowered
 from funcgrad.backends.reductions import FLOAT32, reduction, row_parts
 from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn
+from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import sum_p, transpose_p
 from funcgrad.ops.compare import bitwise_and
@@ -30,10 +30,10 @@ from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.reduce import or_p
 
 if TYPE_CHECKING:
-    from funcgrad.backends import convolution, depthwise, depthwise_last, small_images
+    from funcgrad.backends import convolution, depthwise, depthwise_last, small_images, unmet
 else:
-    convolution, depthwise, depthwise_last, small_images = late(
-        "funcgrad.backends", "convolution", "depthwise", "depthwise_last", "small_images"
+    convolution, depthwise, depthwise_last, small_images, unmet = late(
+        "funcgrad.backends", "convolution", "depthwise", "depthwise_last", "small_images", "unmet"
     )
 
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -213,10 +213,12 @@ def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     if any(a.dtype not in LOOP_DTYPES or not a.size for a in avals):
         return None
     dtype = accumulator(avals[0].dtype, avals[1].dtype, avals[2].dtype)
+    eqn, ins = unmet.trimmed(flat, eqn, ins)
     if dtype in GEMM_DTYPES and not dtypes.is_integer(avals[2].dtype):
         for write in (
             depthwise.channel_convolution,
             depthwise_last.channels_last_convolution,
+            _single_places,
             _small_images,
             _gathered_convolution,
         ):
@@ -224,6 +226,22 @@ def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
             if made is not None:
                 return made
     return convolution.convolution(flat, eqn, ins, dot)
+
+
+def _single_places(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A convolution of images of one place each as one product."""
+    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
+        return None
+
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom | None:
+        if x.aval.shape[0] > 1 and w.aval.size > x.aval.shape[1]:
+            return _gathered(flat, x, w, ShapedArray(shape, dtype), numbers)
+        made = Eqn(
+            dot_general_p, [x, w], [Var(ShapedArray(shape, dtype))], {"dimension_numbers": numbers}
+        )
+        return dot(flat, made, [x, w])
+
+    return unmet.single_places(flat, eqn, ins, product)
 
 
 def _small_images(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
@@ -247,10 +265,16 @@ def _gathered_convolution(
     read = avals[0].dtype if both and convolution.stays_narrow(eqn, avals) else dtype
 
     def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
-        order = tuple(range(len(shape)))
-        return flat.add(product_p, [x, w], ShapedArray(shape, dtype), dimension_numbers=numbers,
-                        permutation=order, gathers=True, exact=eqn.params["exact"],
-                        pairs=False)  # fmt: skip
+        return _gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"])
 
     made = convolution.gathered_convolution(flat, eqn, ins, (read, dtype), product)
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
+
+
+def _gathered(
+    flat: Equations, x: Atom, w: Atom, out: ShapedArray, numbers: Any, exact: bool = True
+) -> Var:
+    """A product that reads its operands in place, wherever their rows and columns lie."""
+    return flat.add(product_p, [x, w], out, dimension_numbers=numbers,
+                    permutation=tuple(range(out.ndim)), gathers=True, exact=exact,
+                    pairs=False)  # fmt: skip
