@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from funcgrad.backends.builder import ZERO, Builder, add_indices, scale_index, s
 from funcgrad.backends.kernels import Written
 from funcgrad.backends.loops import Const, Index, Operand
 from funcgrad.backends.scalars import HALVES
+from funcgrad.backends.selections_last import Lines, in_lines
 from funcgrad.backends.special import SpecialKernel
 from funcgrad.core.ir import Eqn
 from funcgrad.ops.compare import ge
@@ -24,7 +26,7 @@ from funcgrad.ops.reduce import highest, lowest
 
 BOOL, INT32, FLOAT32 = np.dtype(bool), np.dtype(np.int32), np.dtype(np.float32)
 # Larger windows and images are the host's.
-MAX_TAPS, MAX_IMAGE = 32, 1 << 20
+MAX_TAPS, MAX_IMAGE = 64, 1 << 20
 
 
 class _Images:
@@ -95,13 +97,20 @@ def _scatter(k: SpecialKernel, eqn: Eqn) -> Written | None:
     x_type, sum_type = (FLOAT32 if a.aval.dtype in HALVES else a.aval.dtype for a in (x, source))
     if BOOL in (x_type, sum_type):
         return None
+    greatest = eqn.params["select_prim"] is ge
+    least = Const(lowest(x_type) if greatest else highest(x_type), x_type)
+    # A window alone may go on by the whole image.
+    strides = [images.shape[i] if images.counts[i] == 1 else images.axes[i][1]
+               for i in images.moving]  # fmt: skip
+    fits = in_lines(images.shape, images.moving, MAX_IMAGE) and math.prod(strides) <= MAX_TAPS
+    if fits and set(eqn.params["base_dilation"]) == {1}:
+        first = partial(_first, b, greatest=greatest)
+        return Lines(k, eqn, images.moving, strides, (x_type, sum_type), least, first).write()
     out = k.params.write(eqn.outs[0])
     image = [ZERO if i in images.moving else k.outer(n) for i, n in enumerate(images.shape)]
     counts, shape = images.of(images.counts), images.of(images.shape)
     around, sums = k.params.local(x_type, room), k.params.local(sum_type, room)
     chosen = k.params.local(INT32, math.prod(counts))
-    greatest = eqn.params["select_prim"] is ge
-    least = Const(lowest(x_type) if greatest else highest(x_type), x_type)
     zero = Const(0, sum_type)
 
     def clear(at: Sequence[Index]) -> None:
