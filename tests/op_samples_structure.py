@@ -346,6 +346,8 @@ WINDOWS = (
     ((5, 4), window_params((2, 3), (1, 2), ((1, 0), (1, 1)))),
     ((2, 6), window_params((1, 2), (1, 3), ((0, 0), (2, -1)), (1, 2), (1, 2))),
     ((2, 5), window_params((1, 2))),
+    ((2, 6), window_params((1, 5), (1, 1), ((0, 0), (4, -2)), (1, 2))),
+    ((3, 4), window_params((2, 3), (1, 2), ((-1, 1), (2, 2)), (3, 3))),
 )
 POOLS = [
     Row(prim=prim, oracle=pooled(function, empty), dtypes=accepted, jit_ulps=16, jit_atol=16,

@@ -25,19 +25,32 @@ _WINDOWS = {
 }  # fmt: skip
 
 
+def _met(p: dict) -> list[int]:
+    """How many elements of the operand a window meets at most, along each axis; of dilated windows
+    how many it has."""
+    axes = zip(p["window_dimensions"], p["base_dilation"], p["window_dilation"], strict=True)
+    return [n if step > 1 else -(-n // hole) for n, hole, step in axes]
+
+
 def _inside(b: Builder, eqn: Eqn, at: Indices, element: Indices) -> tuple[list[Index], list]:
-    """Where a window's element stands in the operand, and the conditions for it to be there."""
+    """Where an element that a window may meet stands in the operand, and the conditions for it to
+    be there."""
     p = eqn.params
     source, conditions = [], []
     for d, n in enumerate(eqn.ins[0].aval.shape):
-        low = p["padding"][d][0]
-        position = add_indices(
-            scale_index(at[d], p["window_strides"][d], -low),
-            scale_index(element[d], p["window_dilation"][d]),
-        )
-        if p["base_dilation"][d] != 1:
-            position, rest = b.divide(position, p["base_dilation"][d])
-            conditions.append(b.compare("less", rest, 1))
+        low, hole, step = (p["padding"][d][0], p["base_dilation"][d], p["window_dilation"][d])
+        start = scale_index(at[d], p["window_strides"][d], -low)
+        if hole == 1 or step > 1:
+            position = add_indices(start, scale_index(element[d], step))
+            if hole != 1:
+                position, rest = b.divide(position, hole)
+                conditions.append(b.compare("less", rest, 1))
+        else:
+            # The first element that isn't before the window, and those that follow it.
+            first, rest = b.divide(scale_index(start, 1, hole - 1), hole)
+            position = add_indices(first, element[d])
+            ahead = add_indices(scale_index(element[d], hole, hole - 1), scale_index(rest, -1))
+            conditions.append(b.compare("less", ahead, p["window_dimensions"][d]))
         conditions += [b.compare("greater_equal", position, 0), b.compare("less", position, n)]
         source.append(position)
     return source, conditions
@@ -61,7 +74,7 @@ def _window(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
             value = b.op("where", dtype, inside, value, identity)
         return [b.op(op, dtype, total, value)]
 
-    (total,) = b.nest(eqn.params["window_dimensions"], body, [identity], [op])
+    (total,) = b.nest(_met(eqn.params), body, [identity], [op])
     return b.convert(total, x.aval.dtype)
 
 
