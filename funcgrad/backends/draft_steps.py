@@ -24,6 +24,7 @@ from funcgrad.backends.program import (
 )
 from funcgrad.backends.scalars import LOOP_DTYPES
 from funcgrad.backends.tensors import Tensor, moved
+from funcgrad.backends.tiles import tiles_of
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn, Var
 from funcgrad.core.record import replace
@@ -37,31 +38,12 @@ else:
 
 def _dot(d: BlockDrafter, eqn: Eqn) -> bool:
     """A product as a matrix multiplication."""
-    sides = []
-    for i, operand in enumerate(eqn.ins):
-        view = d.analysis.views.get((eqn, i))
-        base = operand if view is None else view.base
-        sides.append((d.tensor(base), view, operand.aval.shape))
-    strides = _strides_of(d, eqn.outs[0])
-    shape = gemms.gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides)
-    if shape is None:
+    made = _product(d, eqn, False)
+    if made is not None and made[0].axes is not None and not any(tiles_of(made[0])):
+        made = _product(d, eqn, True)
+    if made is None:
         return False
-    out, dtype = d.tensor(eqn.outs[0]), eqn.ins[0].aval.dtype
-    kind, result = dtype, out.aval.dtype
-    if eqn.params["pairs"]:
-        kind = result = dtypes.to_complex(dtype)
-    (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
-    frames = [gemms.frame_of(v, i) for i, v in enumerate((va, vb))]
-    frame = frames[0] or frames[1]
-    offsets = [
-        0 if v is None or f is not None else v.offset * dtype.itemsize
-        for v, f in zip((va, vb), frames, strict=True)
-    ]
-
-    nowhere = Ref("arena")
-    step = GemmStep(kind, result, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
-                    *shape.strides, shape.batch, shape.axes, frame,
-                    eqn.params["exact"])  # fmt: skip
+    (step, (a, b), offsets), out = made, d.tensor(eqn.outs[0])
 
     def make(inner: Any) -> list[Step]:
         at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])
@@ -70,6 +52,38 @@ def _dot(d: BlockDrafter, eqn: Eqn) -> bool:
     d.add([a, b], [out], make, product=step,
           sliced=lambda n: sliced_product(step, (a, b, out), (*offsets, 0), n))  # fmt: skip
     return True
+
+
+def _product(
+    d: BlockDrafter, eqn: Eqn, joins: bool
+) -> tuple[GemmStep, list[Tensor], list[int]] | None:
+    """The step of a product, its operands, and the bytes from which on it reads them; None if none
+    computes it. joins: as for `gemm_shape`."""
+    sides = []
+    for i, operand in enumerate(eqn.ins):
+        view = d.analysis.views.get((eqn, i))
+        base = operand if view is None else view.base
+        sides.append((d.tensor(base), view, operand.aval.shape))
+    strides = _strides_of(d, eqn.outs[0])
+    shape = gemms.gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides, joins)
+    if shape is None:
+        return None
+    dtype, out = eqn.ins[0].aval.dtype, eqn.outs[0].aval.dtype
+    if eqn.params["pairs"]:
+        out = dtypes.to_complex(dtype)
+    (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
+    frames = [gemms.frame_of(v, i) for i, v in enumerate((va, vb))]
+    frame = frames[0] or frames[1]
+    offsets = [
+        0 if v is None or f is not None else v.offset * dtype.itemsize
+        for v, f in zip((va, vb), frames, strict=True)
+    ]
+    kind = out if eqn.params["pairs"] else dtype
+    nowhere = Ref("arena")
+    step = GemmStep(kind, out, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
+                    *shape.strides, shape.batch, shape.axes, frame,
+                    eqn.params["exact"])  # fmt: skip
+    return step, [a, b], offsets
 
 
 def _strides_of(d: BlockDrafter, out: Var) -> tuple[int, ...]:

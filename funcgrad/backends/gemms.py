@@ -38,11 +38,13 @@ def gemm_shape(
     eqn: Eqn,
     operands: Sequence[tuple[View | None, tuple[int, ...]]],
     strides: Sequence[int],
+    joins: bool = False,
 ) -> GemmShape | None:
     """How a matrix multiplication computes a product of operands (with views of memory, or
     contiguous, and their shapes); None if the contracted axes aren't one axis of both.
 
-    strides: of the result's axes
+    strides: of the result's axes; joins: whether rows of windows, taken in the order of the
+        result's memory, are all the matrix's if it runs through them as one
     Those of pairs become strides of the complex numbers.
     """
     (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
@@ -57,7 +59,7 @@ def gemm_shape(
     placed = dict(zip(order, strides, strict=False))
     c = iter([placed[i] for i in range(len(strides))])
     if eqn.params["gathers"]:
-        return _gathered(eqn, (l_shape, r_shape), (a, b), c)
+        return _gathered(eqn, (l_shape, r_shape), (a, b), c, joins)
     l_inner = merged([(l_shape[i], a[i]) for i in lc])
     r_inner = merged([(r_shape[i], b[i]) for i in rc])
     if l_inner is None or r_inner is None:
@@ -85,7 +87,11 @@ def frame_of(view: View | None, operand: int) -> Frame | None:
 
 
 def _gathered(
-    eqn: Eqn, shapes: Sequence[tuple[int, ...]], strides: Sequence, places: Iterator[int]
+    eqn: Eqn,
+    shapes: Sequence[tuple[int, ...]],
+    strides: Sequence,
+    places: Iterator[int],
+    joins: bool,
 ) -> GemmShape:
     """As `gemm_shape`, for operands that have rows and columns at any distances.
 
@@ -98,7 +104,9 @@ def _gathered(
         [i for i in range(len(shape)) if i not in (*contract[side], *batched[side])]
         for side, shape in enumerate(shapes)
     ]
-    row_groups = _groups((left[i], a[i], 0, next(places)) for i in free[0])
+    spans = [(left[i], a[i], 0, next(places)) for i in free[0]]
+    joined = _groups(sorted(spans, key=lambda span: -span[3])) if joins else []
+    row_groups = joined if len(joined) == 1 else _groups(spans)
     column_groups = _groups((right[i], 0, b[i], next(places)) for i in free[1])
     rows, columns = _take_largest(row_groups), _take_largest(column_groups)
     rest += [span for group in (*row_groups, *column_groups) for span in group]

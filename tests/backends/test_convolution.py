@@ -8,7 +8,7 @@ import pytest
 import funcgrad as fg
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.program import GemmStep, KernelStep, walk
-from funcgrad.backends.tiles import PHASES, tiles_of
+from funcgrad.backends.tiles import KERNEL_LAST, PHASES, tiles_of
 from funcgrad.ops.conv import conv_general_dilated
 from tests.backends.checks import check, floats, hosts
 
@@ -213,6 +213,27 @@ def test_more_images_than_places_stay_items(window):
     assert (product.m, product.n, math.prod(b[0] for b in product.batch)) == (16, 49, 60)
     pairs = (fg.jit(lambda x: conv(x, w))(x[i : i + 1])[0] for i in range(60))
     np.testing.assert_allclose(conv(x, w), np.stack([*pairs]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "form"), [(5, 0), (3, KERNEL_LAST)])
+def test_gradient_of_a_kernel_whose_features_come_last_is_one_product(size, form):
+    """Of all its elements, which lie together, unless tiles multiply those of 3×3."""
+    x, g = floats(8, 16, 16, 16), floats(8, 16, 16, 32)
+    w = np.zeros((size, size, 16, 32), np.float32)
+
+    def conv(x, w):
+        return conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
+
+    gradient = fg.jit(lambda x, w, g: fg.vjp(lambda w: conv(x, w), w)[1](g)[0])
+    steps = gradient.lower(x, w, g)._executable().program.steps
+    (product,) = (s for s in steps if isinstance(s, GemmStep))
+    assert tiles_of(product)[0] == form
+    assert product.m == (16 if form else size * size * 16)
+    half = size // 2
+    padded = np.pad(x, ((0, 0), (half, half), (half, half), (0, 0)))
+    wanted = [[np.einsum("nhwi,nhwo->io", padded[:, a : a + 16, b : b + 16], g)
+               for b in range(size)] for a in range(size)]  # fmt: skip
+    np.testing.assert_allclose(gradient(x, w, g), wanted, rtol=1e-4, atol=1e-3)
 
 
 def test_zeros_between_elements_are_not_multiplied():
