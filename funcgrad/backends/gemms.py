@@ -105,8 +105,12 @@ def _gathered(
         for side, shape in enumerate(shapes)
     ]
     spans = [(left[i], a[i], 0, next(places)) for i in free[0]]
-    joined = _groups(sorted(spans, key=lambda span: -span[3])) if joins else []
-    row_groups = joined if len(joined) == 1 else _groups(spans)
+    row_groups = _groups(spans)
+    if joins:
+        joined = _groups(sorted(spans, key=lambda span: -span[3]))
+        # As columns of a product, rows that fill registers are read more quickly by themselves.
+        fill = any(math.prod(s[0] for s in g) > REGISTERS and g[-1][3] == 1 for g in row_groups)
+        row_groups = joined if len(joined) == 1 and not fill else row_groups
     column_groups = _groups((right[i], 0, b[i], next(places)) for i in free[1])
     rows, columns = _take_largest(row_groups), _take_largest(column_groups)
     rest += [span for group in (*row_groups, *column_groups) for span in group]

@@ -34,7 +34,7 @@ from funcgrad.backends.llvm.gemm_job import (
     Record,
     Way,
 )  # fmt: skip
-from funcgrad.backends.llvm.gemm_kernels import Micro
+from funcgrad.backends.llvm.gemm_kernels import SOON, Micro
 from funcgrad.backends.llvm.gemm_lines import Lines
 from funcgrad.backends.llvm.gemm_long import Long
 from funcgrad.backends.llvm.gemm_micro import linked, placed
@@ -42,6 +42,7 @@ from funcgrad.backends.llvm.gemm_pack import Format
 from funcgrad.backends.llvm.gemm_packed import Packed
 from funcgrad.backends.llvm.gemm_placed import Placed
 from funcgrad.backends.llvm.gemm_strips import Strips
+from funcgrad.backends.llvm.gemm_sums import Sums
 from funcgrad.backends.llvm.gemm_tiles import TiledWay
 from funcgrad.backends.llvm.gemm_trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm_unpacked import CALLS, SMALL_K, Unpacked
@@ -62,7 +63,8 @@ TILED_WAYS: dict[int, type[TiledWay]] = {
     PHASES: WinogradPhases,
 }
 PAGE = 4096
-ROUTED = ("packed", "batch", *CALLS)  # ways of which it is known what kernels a product calls
+# Ways of which it is known what kernels a product calls.
+ROUTED = ("packed", "batch", Sums.name, *CALLS)
 BRIEF = ("at_once", "small")  # ways of products that take less time than compiling them
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing
 FEW_ROWS = 128  # of A, to which packing B is dear
@@ -131,7 +133,8 @@ class Driver:
             ways = self.gathered.items() if work else ()
             way = next((name for name, (serves, _) in ways if serves(call)), "")
             takes = call["tiled"] or (way == Strips.name and Strips.takes_frame(call))
-            return "" if call[FRAMED] and not takes else way, []
+            kernels = Sums.reached(self.parts.tile, call) if way == Sums.name else []
+            return ("", []) if call[FRAMED] and not takes else (way, kernels)
         trial: Any = Trial(call)
         merge_batches(trial, call)
         if self.batch and self.batch.serves(call):
@@ -377,9 +380,9 @@ class Driver:
             with code.either(gathered) as (some, none):
                 with some:
                     self._set_inner(call)
-                    # Who calls a product for all ways doesn't ask for tiles.
-                    tiled = [kind.name for kind in TILED_WAYS.values()]
-                    ways([x for x in self.gathered.values() if x[1].name not in tiled])
+                    # Who calls a product for all ways doesn't ask for these.
+                    others = [kind.name for kind in TILED_WAYS.values()] + [Sums.name]
+                    ways([x for x in self.gathered.values() if x[1].name not in others])
                 with none:
                     items()
         with code.when(apart):
@@ -433,12 +436,14 @@ class Driver:
         as_it_is = self.fmt.storage == self.fmt.acc
         if as_it_is:
             ways += [_tiled_way(form, kind, parts) for form, kind in TILED_WAYS.items()]
+            if Lines.works(parts):
+                sums = Way(Sums.name, lambda: Sums(parts).function)
+                ways.append((lambda call: Sums.serves(call, parts), sums))
             columns = Way("columns", lambda: Columns(parts).function)
             ways.append((lambda call: Columns.serves(call, parts), columns))
         if as_it_is and Lines.works(parts):
             strips = Way(Strips.name, lambda: Strips(parts).function)
             ways.append((lambda call: Strips.serves(call, parts), strips))
-        if as_it_is and Lines.works(parts):
             lines = Way("lines", lambda: Lines(parts).function)
             ways.append((lambda call: Lines.serves(call, parts), lines))
         if as_it_is:
@@ -452,7 +457,8 @@ class Driver:
         """Sets the tables of a call that has axes; returns their memory, with room to read on."""
         m, n, k = call["m"], call["n"], call["k"]
         axes, fill = call.pointer_at("axes"), self._fill_table()
-        memory = code.call(self.parts.take, (m + n + 2 * k + self.parts.tile.lanes) * 8)
+        more = max(self.parts.tile.lanes, SOON)
+        memory = code.call(self.parts.take, (m + n + 2 * k + more) * 8)
         at = code.i64(0)
         sources = zip(TABLES, ("m", "k", "k", "n"), ("m_a", "k_a", "k_b", "n_b"), strict=True)
         for name, axis, strides in sources:

@@ -47,6 +47,8 @@ class Micro(NamedTuple):
         """The types of its arguments."""
         if self.kind == "strips":
             return [I64, PTR, PTR, *[PTR, PTR, I64] * self.vectors, I64, I64, I64]
+        if self.kind == "sums":
+            return [I64, PTR, PTR, PTR, PTR, PTR, I64, I64, I64]
         if self.kind == "packed":
             return [I64, PTR, PTR, PTR, I64, I64, I64, I64, I64]
         ahead = [PTR, I64] if self.kind == "ahead" else []
@@ -111,6 +113,12 @@ class Kernels(Registers):
         `LINES_SOON` entries, of any places near b."""
         return self._micro(Micro("strips", rows, vectors))
 
+    def sums(self, rows: int, vectors: int) -> ir.Function:
+        """void(k, a, a_along, b, b_along, c, c_rs, n, add): rows of a begin at a[a_along[k]], those
+        of b at b[b_along[k]]; elements of both, and of c's, follow each other. The tables go on for
+        some entries, of any places."""
+        return self._micro(Micro("sums", rows, vectors, True))
+
     def _micro(self, kernel: Micro) -> ir.Function:
         if self._elsewhere is not None:
             return self._elsewhere(kernel)
@@ -122,6 +130,8 @@ class Kernels(Registers):
             return self._direct(name, kernel)
         if kernel.kind == "narrow":
             return self._narrow(name, kernel.rows, kernel.masked)
+        if kernel.kind == "sums":
+            return self._together(name, kernel)
         write = self._packed if kernel.kind == "packed" else self._strips
         return write(name, kernel.rows, kernel.vectors)
 
@@ -220,6 +230,29 @@ class Kernels(Registers):
                 p = code.at(row_pointers[i], kk * a_cs, fmt.storage)
                 self._row_product(code, acc[i], self._factors(code, p, packed=False), bv)
         self._store_rows(code, acc, masks if masked else [None] * vectors, (c, c_rs, add))
+        code.ret()
+        return code.function
+
+    def _together(self, name: str, kernel: Micro) -> ir.Function:
+        code = Code(self.module, name, kernel.arguments)
+        k, a, a_along, b, b_along, c, c_rs, n, add = code.args
+        kind, lanes = self.fmt.acc, self.tile.lanes
+        masks = [self.mask(code, n - v * lanes) for v in range(kernel.vectors)]
+        acc = self._accumulators(code, kernel.rows, kernel.vectors)
+        with code.range(0, k) as kk:
+            at_a, at_b = (code.load(code.at(x, kk, I64), I64) for x in (a_along, b_along))
+            pa, pb = code.at(a, at_a, kind), code.at(b, at_b, kind)
+            soon_a, soon_b = (
+                code.load(code.at(x, kk + ROWS_SOON, I64), I64) for x in (a_along, b_along)
+            )
+            code.prefetch(code.at(a, soon_a, kind), first=True)
+            for v in range(kernel.vectors):
+                code.prefetch(code.at(b, soon_b + v * lanes, kind), first=True)
+            bv = [self._read(code, code.at(pb, v * lanes, kind), mask, self.vec)
+                  for v, mask in enumerate(masks)]  # fmt: skip
+            for i, row in enumerate(acc):
+                self._row_product(code, row, self._factors(code, code.at(pa, i, kind)), bv)
+        self._store_rows(code, acc, masks, (c, c_rs, add))
         code.ret()
         return code.function
 
