@@ -20,6 +20,8 @@ from funcgrad.core.ir import Eqn
 Span = tuple[int, int, int, int]
 # So many columns fill the registers of a product.
 REGISTERS = 16
+# Elements of a result up to which all its rows had better be a matrix's.
+MOST_JOINED = 1 << 18
 
 
 class GemmShape(NamedTuple):
@@ -110,7 +112,8 @@ def _gathered(
         joined = _groups(sorted(spans, key=lambda span: -span[3]))
         # As columns of a product, rows that fill registers are read more quickly by themselves.
         fill = any(math.prod(s[0] for s in g) > REGISTERS and g[-1][3] == 1 for g in row_groups)
-        row_groups = joined if len(joined) == 1 and not fill else row_groups
+        fits = math.prod(s[0] for s in spans) * math.prod(right[i] for i in free[1]) <= MOST_JOINED
+        row_groups = joined if len(joined) == 1 and fits and not fill else row_groups
     column_groups = _groups((right[i], 0, b[i], next(places)) for i in free[1])
     rows, columns = _take_largest(row_groups), _take_largest(column_groups)
     rest += [span for group in (*row_groups, *column_groups) for span in group]

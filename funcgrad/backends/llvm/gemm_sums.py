@@ -21,7 +21,7 @@ from funcgrad.backends.llvm.gemm_pack import Tile
 # Elements of a line of the kernel, and how many lines a task takes; places of a part and of a
 # block; parts and their sums.
 FIELDS = (*SHARED, "row", "mine", "apiece", "block", "parts", "sums")
-MOST_PARTS, LEAST_PART = 16, 1024
+MOST_PARTS, LEAST_PART = 16, 256
 MOST_SUMS = 1 << 19  # elements of all parts
 LEAST_TASKS = 8
 # Elements of a and b that all of the kernel meets, before the next ones do; places, at least.

@@ -86,7 +86,7 @@ def test_others():
     """Short sums, and few tasks, go other ways; so does what doesn't lie together."""
     _, axes, words, _ = product("one vector", "float32")
     assert way(axes, words) == ("sums" if default_target().has("avx2") else "placed")
-    assert way(axes, {**words, "k": 576}) != "sums"
+    assert way(axes, {**words, "k": 240}) != "sums"
     assert way(axes, {**words, "n": 8192, "c_rs": 8192}) != "sums"
     assert way(axes, {**words, "c_rs": 1, "c_cs": words["m"]}) != "sums"
     assert way(axes, {**words, "batch1": 3}) != "sums"
