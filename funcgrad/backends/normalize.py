@@ -161,6 +161,8 @@ _REWRITES = {
     "scatter": _scatter,
     "scatter_add": _scatter,
     "scatter_mul": _scatter,
+    "reduce_window_sum": lambda flat, eqn, ins: scatters.window_spread(flat, eqn, ins),
+    "select_and_scatter_add": lambda flat, eqn, ins: scatters.window_scatter(flat, eqn, ins),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _running),
     **dict.fromkeys(COLLECTIVES, _collective),

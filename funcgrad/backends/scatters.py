@@ -2,7 +2,9 @@
 
 The gradient of `x[i]` with one index, or with one a row as in `take_along_axis`, is such a scatter:
 where an axis' position is the index stands the update, elsewhere zero. A selection fuses with what
-reads it; the scatter would write zeros, then the update, and be read again.
+reads it; the scatter would write zeros, then the update, and be read again. So is the gradient of
+maxima of whole images, where the index is that of the extremum, while that of their sums is the
+same everywhere.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ import numpy as np
 from funcgrad.backends.equations import Equations
 from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Var
-from funcgrad.ops.compare import eq
+from funcgrad.core.ir import Atom, Eqn, Literal, Var
+from funcgrad.ops.compare import eq, ge
 from funcgrad.ops.convert import select_n_p
 from funcgrad.ops.families import add
+from funcgrad.ops.reduce import argmax_p, argmin_p
 from funcgrad.ops.shape import iota_p
 from funcgrad.ops.windows import GatherScatterMode, ScatterDimensionNumbers
 
-BOOL, INT64, FLOAT32 = map(np.dtype, ("bool", "int64", "float32"))
+BOOL, INT32, INT64, FLOAT32 = map(np.dtype, ("bool", "int32", "int64", "float32"))
 FEW = 16  # updates, of which an element loses little where it is rounded after each
+LEAST_WINDOW = 8  # elements of a window whose extremum is sooner found as a row's
 
 
 def single_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
@@ -70,6 +74,77 @@ def wide_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> tuple[Eqn, list[
     wide = [flat.convert(operand, FLOAT32), indices, flat.convert(updates, FLOAT32)]
     out = Var(ShapedArray(operand.aval.shape, FLOAT32))
     return Eqn(eqn.prim, wide, [out], eqn.params, eqn.source, eqn.scopes), wide
+
+
+def window_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A "select_and_scatter_add" of windows that are whole images as a selection; None of others.
+
+    flat: to which equations are added
+
+    >>> import funcgrad as fg
+    >>> def pool(x):
+    ...     return fg.lax.reduce_window(x, -fg.numpy.inf, fg.lax.max, (1, 7, 7), (1, 1, 1), "VALID")
+    >>> gradient = fg.jit(fg.grad(lambda x: pool(x).sum()))
+    >>> "argmax" in str(gradient.lower(fg.numpy.ones((8, 7, 7)))._executable().program)
+    True
+    """
+    (source, x), p = ins, eqn.params
+    shape, dtype = x.aval.shape, source.aval.dtype
+    window = [n for n, count in zip(shape, source.aval.shape, strict=True) if n != count]
+    axes = [i for i, count in enumerate(source.aval.shape) if shape[i] != count]
+    plain = {*p["padding"]} == {(0, 0)} and {*p["base_dilation"], *p["window_dilation"]} == {1}
+    wanted = tuple(n if i in axes else 1 for i, n in enumerate(shape))
+    if math.prod(window) < LEAST_WINDOW or not plain or p["window_dimensions"] != wanted:
+        return None
+    if axes != [*range(axes[0], axes[-1] + 1)] or any(source.aval.shape[i] != 1 for i in axes):
+        return None
+    first, behind = axes[0], axes[-1] + 1
+    lined = (*shape[:first], math.prod(window), *shape[behind:])
+    points = (*shape[:first], *shape[behind:])
+    find = argmax_p if p["select_prim"] is ge else argmin_p
+    best = flat.add(find, [flat.reshape(x, lined)], ShapedArray(points, INT32),
+                    axes=(first,), index_dtype=INT32)  # fmt: skip
+    kept = [i for i in range(len(lined)) if i != first]
+    place = flat.add(
+        iota_p, [], ShapedArray(lined, INT32), dtype=INT32, shape=lined, dimension=first
+    )
+    here = flat.add(eq, [place, flat.broadcast(best, lined, kept)], ShapedArray(lined, BOOL))
+    none = flat.broadcast(_zero(dtype), lined, ())
+    value = flat.broadcast(flat.reshape(source, points), lined, kept)
+    value = flat.add(add, [none, value], none.aval)  # which makes 0 of -0
+    return flat.reshape(flat.add(select_n_p, [here, none, value], none.aval), shape)
+
+
+def window_spread(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A "reduce_window_sum" whose windows all meet the only element that there is along their axes,
+    as the gradient of sums of whole images does; None of others.
+
+    flat: to which equations are added
+
+    >>> import funcgrad as fg
+    >>> def pool(x):
+    ...     return fg.lax.reduce_window(x, 0.0, fg.lax.add, (1, 7, 7), (1, 1, 1), "VALID")
+    >>> fg.jit(fg.grad(lambda x: pool(x).sum()))(fg.numpy.ones((8, 7, 7))).sum()
+    Array(392., dtype=float32)
+    """
+    (x,), p, shape = ins, eqn.params, eqn.outs[0].aval.shape
+    kept = []
+    axes = zip(x.aval.shape, shape, p["window_dimensions"], p["window_strides"], p["padding"],
+               p["window_dilation"], p["base_dilation"], strict=True)  # fmt: skip
+    for d, (n, count, window, stride, (low, high), step, hole) in enumerate(axes):
+        if (window, stride, low, high, hole) == (1, 1, 0, 0, 1):
+            kept.append(d)
+        elif n != 1 or step != 1 or not (count - 1) * stride <= low < window:
+            return None
+    if len(kept) == len(shape):
+        return None
+    value = flat.broadcast(flat.reshape(x, tuple(shape[d] for d in kept)), shape, kept)
+    none = flat.broadcast(_zero(x.aval.dtype), shape, ())
+    return flat.add(add, [none, value], none.aval)  # which makes 0 of -0
+
+
+def _zero(dtype: np.dtype) -> Literal:
+    return Literal(np.zeros((), dtype), ShapedArray((), dtype))
 
 
 def _placed(flat: Equations, x: Atom, axes: list[int], shape: tuple[int, ...]) -> Atom:

@@ -234,6 +234,20 @@ def test_complex_runs_on_the_host():
     check(fun, (floats(2, 3) + 1j * floats(2, 3, seed=1)).astype(np.complex64))
 
 
+# How far windows of 4 by 3 reach beyond one element, which the first or the last may miss.
+@pytest.mark.parametrize(
+    "pads", [((3, 3), (2, 2)), ((3, 4), (2, 2)), ((4, 1), (0, 2)), ((1, 2), (2, 2))]
+)
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_windows_of_one_element(pads, op):
+    reduction = getattr(window, f"window_{op}_p")
+    params = {
+        "window_dimensions": (1, 4, 3), "window_strides": (1, 1, 2), "padding": ((0, 0), *pads),
+        "base_dilation": (1, 2, 1), "window_dilation": (1, 1, 1),
+    }  # fmt: skip
+    check(lambda x: [reduction.bind(x, **params)], floats(5, 1, 1), exact=True)
+
+
 @pytest.mark.parametrize("module", [convolution, lower_index, lower_windows])
 def test_rules_of_rare_ops_are_found_in_their_modules(module):
     found = {name for name, late in lower._RARE.items() if late.RULES is module.RULES}

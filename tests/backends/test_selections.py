@@ -82,3 +82,28 @@ def test_large_windows_are_the_hosts(monkeypatch):
         with monkeypatch.context() as m:
             m.setattr(selections, limit, 4)
             assert hosts(check(lambda x: [gradient(x)], x))
+
+
+# shape, window: all of some axes
+WHOLE = {
+    "images": ((3, 5, 7, 7), (1, 1, 7, 7)),
+    "images of features": ((2, 7, 7, 3), (1, 7, 7, 1)),
+    "lines": ((4, 3, 1, 9), (1, 1, 1, 9)),
+    "all axes": ((4, 6), (4, 6)),
+    "axes apart": ((4, 3, 5), (4, 1, 5)),
+    "few": ((2, 3, 2, 2), (1, 1, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("greatest", [True, False])
+@pytest.mark.parametrize("whole", WHOLE)
+def test_whole_images(monkeypatch, whole, greatest, dtype):
+    shape, window = WHOLE[whole]
+    monkeypatch.setitem(CASES, "whole", (shape, window, (1,) * len(shape), None, None, None))
+    x, gradient = sample("whole", greatest, dtype)
+    program = check(lambda x: [gradient(x)], x)
+    assert not hosts(program)
+    got, wanted = fg.jit(gradient)(x), gradient(x)
+    np.testing.assert_array_equal(np.asarray(got, "f8"), np.asarray(wanted, "f8"))
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(wanted))
