@@ -333,6 +333,10 @@ class Kernels(Registers):
             pb = code.at(b, of_b, kind)
             bv = [self._read(code, code.at(pb, v * lanes, kind), None, self.vec)
                   for v in range(vectors)]  # fmt: skip
+            if not lies and not self.target.follows_strides:
+                for v in range(vectors):
+                    soon = code.at(pb, self.tile.cols * SOON + v * lanes, kind)
+                    code.prefetch(soon, first=True)
             for start, row in zip(starts, acc, strict=True):
                 self._row_product(code, row, self._factors(code, code.at(start, place, kind)), bv)
         with code.either(c_cs.eq(1)) as (yes, no):
