@@ -249,7 +249,10 @@ def _small_images(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -
     if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
         return None
     write = partial(_gathered_convolution, flat, dtype=dtype)
-    return small_images.features_last(flat, eqn, ins, write)
+    made = small_images.features_last(flat, eqn, ins, write)
+    if made is not None:
+        return made
+    return small_images.gradient_features_last(flat, eqn, ins, write)
 
 
 def _gathered_convolution(

@@ -98,3 +98,29 @@ def test_infinities_and_nans_stay_where_they_are():
         got, wanted = (np.asarray(f(x, w)) for f in (fg.jit(conv), conv))
     for which in (np.isnan, np.isposinf, np.isneginf):
         np.testing.assert_array_equal(which(got), which(wanted))
+
+
+# Images, channels, features, side: the gradient of a 3×3 kernel, and whether it is turned.
+GRADIENTS = [(8, 32, 16, 6, True), (20, 40, 24, 5, True), (9, 33, 10, 14, True),
+             (8, 16, 32, 6, False), (7, 32, 16, 6, False), (8, 32, 16, 15, False),
+             (8, 64, 96, 6, False)]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", GRADIENTS)
+def test_gradients_of_kernels(sizes, dtype, threads):
+    n, channels, features, side, turned = sizes
+    x = floats(n, channels, side, side).astype(dtype)
+    w = floats(features, channels, 3, 3).astype(dtype)
+    ct = floats(n, features, side, side).astype(dtype)
+    conv = convolution((1, 1), "SAME", (1, 1), (1, 1))
+
+    def gradient(x, ct):
+        return fg.vjp(lambda w: conv(x, w), w)[1](ct)[0]
+
+    steps = fg.jit(gradient).lower(x, ct)._executable().program.steps
+    assert (len(steps) > 2) == turned
+    got, wanted = fg.jit(gradient)(x, ct), gradient(x, ct)
+    assert got.dtype == dtype
+    tolerance = 1e-5 if dtype == "float32" else 1e-13
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
