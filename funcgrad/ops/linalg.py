@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
@@ -42,6 +43,17 @@ BLOCK = 32
 # ---- triangular_solve
 
 
+def _quotients(xp: Any, x: Any, divisor: Any) -> Any:
+    """x / divisor. NumPy's complex division takes a reciprocal, so a power of 2 brings divisors
+    near 1 first."""
+    if x.dtype.kind != "c":
+        return x / divisor
+    size = xp.maximum(abs(divisor.real), abs(divisor.imag))
+    far = size.dtype.type(2.0 ** (int(dtypes.finfo(size.dtype).maxexp) // 2))
+    scale = xp.where(size < 1 / far, far, xp.where(size > far, 1 / far, 1))
+    return (x * scale) / (divisor * scale)
+
+
 def _solve_lower(xp: Any, a: Any, b: Any, unit_diagonal: bool) -> Any:
     """a⁻¹ b for lower triangular a; half by half, the halves joined by a product."""
     n = a.shape[-1]
@@ -51,7 +63,7 @@ def _solve_lower(xp: Any, a: Any, b: Any, unit_diagonal: bool) -> Any:
             if i:
                 x[..., i, :] -= xp.matmul(a[..., i : i + 1, :i], x[..., :i, :])[..., 0, :]
             if not unit_diagonal:
-                x[..., i, :] /= a[..., i, i, None]
+                x[..., i, :] = _quotients(xp, x[..., i, :], a[..., i, i, None])
         return x
     h = n // 2
     top = _solve_lower(xp, a[..., :h, :h], b[..., :h, :], unit_diagonal)
@@ -285,7 +297,8 @@ def _lu_impl(xp, x):
                 rows_of[rows, best] = rows_of[:, j]
                 rows_of[:, j] = held
             divisor = a[:, j, j]
-            a[:, j + 1 :, j] /= xp.where(divisor == 0, 1, divisor)[:, None]
+            divisor = xp.where(divisor == 0, 1, divisor)[:, None]
+            a[:, j + 1 :, j] = _quotients(xp, a[:, j + 1 :, j], divisor)
             below = a[:, j + 1 :, j, None] * a[:, j, None, j + 1 : end]
             a[:, j + 1 :, j + 1 : end] -= below
         if end < n:

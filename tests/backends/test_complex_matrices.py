@@ -1,5 +1,6 @@
 """Complex systems as real ones of twice the size, and what is made of LU decompositions."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -45,6 +46,34 @@ def test_solutions_inverses_and_determinants(n, rng):
     got, wanted = fg.jit(fnp.linalg.slogdet)(a), np.linalg.slogdet(a)
     np.testing.assert_allclose(np.asarray(got.sign), wanted.sign, rtol=1e-3)
     np.testing.assert_allclose(np.asarray(got.logabsdet), wanted.logabsdet, rtol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [2.0**-130, 2.0**-70, 2.0**70, 2.0**120])
+def test_matrices_far_from_one(scale, rng):
+    """Whose squares, or reciprocals, are no numbers, in each way to solve with them."""
+    a = (numbers(rng, 4, 4) + 4 * np.eye(4)).astype(np.complex64)
+    b = numbers(rng, 4, 2)
+    small, right = (x * np.float32(scale) for x in (a, b))
+
+    def solve(a, b):
+        return fnp.linalg.solve(a, b)
+
+    def triangle(a, b):
+        return lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
+
+    for f in (solve, triangle):
+        wanted = np.asarray(f(a, b))
+        for run in (f, fg.jit(f), lambda a, b, f=f: fg.jvp(f, (a, b), (0 * a, 0 * b))[0]):
+            np.testing.assert_allclose(np.asarray(run(small, right)), wanted, rtol=0, atol=1e-3)
+
+
+def test_a_diagonal_of_numbers_far_from_each_other():
+    """Quotients of the matrix by its diagonal overflow; those of solutions don't."""
+    a = np.array([[1, 1j], [0, 1e-20]], np.complex64) * np.complex64(1e-20j)
+    x = np.array([[0.5], [2j]], np.complex64) * np.float32(1e10)
+    solve = functools.partial(lax.linalg.triangular_solve, left_side=True)
+    for f in (solve, fg.jit(solve)):
+        np.testing.assert_allclose(np.asarray(f(a, a @ x)), x, rtol=1e-4)
 
 
 def test_singular_matrices_have_no_finite_solution():

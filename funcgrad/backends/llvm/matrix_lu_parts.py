@@ -6,8 +6,10 @@ rows beside it are solved for in registers, and the rest is rid of it by four re
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int
@@ -83,21 +85,29 @@ class _Elements:
 
 
 class _Divisor:
-    """Quotients by one number, by its larger part, as `complex_math` has them; by 1 if it is 0."""
+    """Quotients by one number, by its larger part, as `complex_math` has them; by 1 if it is 0.
 
-    def __init__(self, code: Code, y: _Complex):
-        self.b, one, zero = code.b, ir.Constant(y.re.type, 1.0), ir.Constant(y.re.type, 0.0)
-        b = code.b
-        nothing = b.and_(*(b.fcmp_ordered("==", v, zero) for v in y))
-        y = _Complex(b.select(nothing, one, y.re), y.im)
+    A power of 2 brings it near 1, where the reciprocal has all digits.
+    """
+
+    def __init__(self, parts: Matrices, code: Code, y: _Complex):
+        b, number = code.b, partial(ir.Constant, parts.type)
+        self.b, far = b, 2.0 ** (int(np.finfo(parts.dtype).maxexp) // 2)
+        nothing = b.and_(*(b.fcmp_ordered("==", v, number(0.0)) for v in y))
+        y = _Complex(b.select(nothing, number(1.0), y.re), y.im)
         sizes = [code.intrinsic("fabs", v) for v in y]
         self.turned = Bool(code, b.fcmp_ordered("<", *sizes))
+        size = self.turned.pick(*reversed(sizes))
+        less = b.select(b.fcmp_ordered(">", size, number(far)), number(1 / far), number(1.0))
+        self.near = b.select(b.fcmp_ordered("<", size, number(1 / far)), number(far), less)
+        y = _Complex(*(b.fmul(v, self.near) for v in y))
         large, small = self.turned.pick(y.im, y.re), self.turned.pick(y.re, y.im)
         self.ratio = b.fdiv(small, large)
-        self.scale = b.fdiv(one, b.fadd(large, b.fmul(small, self.ratio)))
+        self.scale = b.fdiv(number(1.0), b.fadd(large, b.fmul(small, self.ratio)))
 
     def divide(self, x: _Complex) -> _Complex:
         b, pick = self.b, self.turned.pick
+        x = _Complex(*(b.fmul(v, self.near) for v in x))
         first, second = pick(x.im, x.re), pick(x.re, x.im)
         re = b.fadd(first, b.fmul(second, self.ratio))
         part = b.fmul(first, self.ratio)
@@ -128,7 +138,7 @@ def _eliminate(parts: Matrices) -> ir.Function:
         code.store(code.b.trunc(pivot.value, I32), code.at(pivots, j, I32))
         with code.when(pivot.ne(j)):
             _swap_rows(parts, code, of, j, pivot)
-        divisor = _Divisor(code, of.load(j, j))
+        divisor = _Divisor(parts, code, of.load(j, j))
         with code.range(j + 1, m) as i:
             factor = divisor.divide(of.load(i, j))
             of.store(factor, i, j)

@@ -55,13 +55,14 @@ def test_lu_of_what_has_no_inverse(dtype, rng):
 
 @dtypes
 def test_divisors_far_from_one(dtype):
-    """Whose squares overflow or are 0, or that have one part."""
-    scale = np.finfo(dtype).max / 8
-    for pivot in (scale * (1 + 1j), 1j * scale, (1 - 1j) / scale, -1j / scale):
+    """Whose squares overflow or are 0, whose reciprocals do, or that have one part."""
+    scale, least = np.finfo(dtype).max / 8, 64 * np.finfo(dtype).smallest_subnormal
+    pivots = scale * (1 + 1j), 1j * scale, (1 - 1j) / scale, -1j / scale, (1 - 1j) * least, least
+    for pivot in pivots:
         a = np.array([[pivot, 1], [pivot * (0.25 + 0.5j), 3]], dtype)
-        factors, _, order = run(lax.linalg.lu, a)
-        np.testing.assert_array_equal(order, [0, 1])
-        np.testing.assert_allclose(factors[1, 0], 0.25 + 0.5j, rtol=1e-5)
+        for factors, _, order in (run(lax.linalg.lu, a), on_numpy(a)):
+            np.testing.assert_array_equal(order, [0, 1])
+            np.testing.assert_allclose(factors[1, 0], 0.25 + 0.5j, rtol=1e-5)
 
 
 @dtypes
