@@ -2,7 +2,7 @@
 
 The total of each part comes first, so that each knows what all parts before it come to, and begins
 with that. The parts depend on the row's length alone, so the result doesn't depend on the number of
-threads.
+threads. Products of floats stay whole: a part's may overflow, or vanish, where none so far does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from funcgrad.backends.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
 from funcgrad.ops.base import sum_p
+from funcgrad.ops.cumulative import cumprod_p
 from funcgrad.ops.reduce import highest, lowest, max_p, min_p, prod_p
 from funcgrad.ops.slicing import pad_p
 
@@ -56,6 +57,8 @@ def running(flat: Equations, e: Eqn, ins: list[Atom]) -> Atom | None:
     parts = max(divisors, key=lambda d: (d % LANES == 0, d), default=1)
     rows, columns = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     if x.aval.dtype not in LOOP_DTYPES or n < LONG or rows >= FEW or columns > 1 or parts < FEW:
+        return None
+    if e.prim is cumprod_p and x.aval.dtype.kind not in "iu":
         return None
     reduction, how, neutral = _HOW[e.prim.name]
     out, dtype = x.aval.dtype, FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype

@@ -1,5 +1,7 @@
 """Running sums of long rows in parts: against NumPy, in both directions, and short rows abreast."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -21,23 +23,42 @@ def test_planned(op, shape, reverse, monkeypatch):
     axis = len(shape) - 1
     planned = check(lambda x: [getattr(lax, op)(x, axis=axis, reverse=reverse)], x)
     check(lambda x: [getattr(lax, op)(x + 1, axis=axis, reverse=reverse) * 2], x)
-    cut = op in OPS and shape in [(64,), (2, 72), (3, 1, 40)]
+    cut = op in OPS and op != "cumprod" and shape in [(64,), (2, 72), (3, 1, 40)]
     assert (len(planned.steps) > 2) == cut
 
 
 @BOTH
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8"])
-@pytest.mark.parametrize("op", ["cumsum", "cummax", "cummin"])
+@pytest.mark.parametrize("op", ["cumsum", "cummax", "cummin", "cumprod"])
 def test_long_rows(op, dtype, reverse, rng):
     x = rng.integers(-5, 6, 70_000).astype(dtype)
     if dtype == "float16":
         x /= 64
-    along = {"cumsum": np.add, "cummax": np.maximum, "cummin": np.minimum}[op].accumulate
+    how = {"cumsum": "add", "cummax": "maximum", "cummin": "minimum", "cumprod": "multiply"}[op]
     wide = x.astype(np.float64) if dtype[0] == "f" else x
+    along = partial(getattr(np, how).accumulate, dtype=wide.dtype)
     wanted = along(wide[::-1])[::-1] if reverse else along(wide)
     got = np.asarray(fg.jit(lambda x: getattr(lax, op)(x, reverse=reverse))(x))
     assert got.dtype == x.dtype
     np.testing.assert_allclose(got, wanted.astype(dtype), rtol=1e-3 if dtype == "float16" else 0)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_products_whose_parts_overflow_or_vanish(dtype, reverse):
+    """0 stays 0, and what is large once is small again: no part is multiplied by itself."""
+    x = np.ones(1 << 15, dtype)
+    x[::4], x[2::4] = 64, 1 / 64
+    x[5_000:9_000:4] = 1
+    zero = x * 0 + 64
+    zero[100] = zero[-100] = 0
+    large = np.ones_like(x)
+    large[:100], large[2_000:4_000], large[6_000:8_000] = np.inf, -64, 64
+    for rows in (x, zero, large):
+        with np.errstate(over="ignore"):
+            wanted = lax.cumprod(rows, reverse=reverse)
+        got = fg.jit(lambda x: lax.cumprod(x, reverse=reverse))(rows)
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
 
 
 def test_nan_reaches_all_later_parts(rng):
