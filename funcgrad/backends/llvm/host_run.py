@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from funcgrad.backends.complex_pairs import on_complex_p
 from funcgrad.backends.llvm.pool import num_threads
 from funcgrad.backends.program import HostStep
 
@@ -52,11 +53,12 @@ def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.n
 
 def _parts(step: HostStep) -> int:
     """Into how many parts a step's batch is cut."""
-    # What runs on complex views of pairs names itself in its parameters.
-    prim, params = step.params.get("prim", step.prim), step.params.get("params", step.params)
+    prim, params = step.prim, step.params
     shape = step.ins[0].aval.shape if step.ins else ()
-    if any(step.params.get("pairs", ())[:1]):
-        shape = shape[:-1]
+    if prim is on_complex_p:
+        # What runs on complex views of pairs names itself in its parameters.
+        shape = shape[:-1] if any(params["pairs"][:1]) else shape
+        prim, params = params["prim"], params["params"]
     if prim.name == "fft":
         worth = len(shape) > len(params["fft_lengths"]) and math.prod(shape) >= _TRANSFORMED_FROM
     elif prim.name in _BATCHED and len(shape) > 2:

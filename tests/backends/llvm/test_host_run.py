@@ -7,7 +7,10 @@ import funcgrad as fg
 from funcgrad import lax
 from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.host_run import run_host_step
+from funcgrad.backends.products import product_p
 from funcgrad.backends.program import HostStep
+from funcgrad.core.ir import Var
+from funcgrad.core.trace import aval_of
 from tests.backends.checks import program
 
 
@@ -41,3 +44,15 @@ def test_an_error_in_a_thread_is_raised(rng, monkeypatch):
     outs = [np.empty(v.aval.shape, v.aval.dtype) for v in step.outs]
     with pytest.raises(np.linalg.LinAlgError):
         run_host_step(step, [a], outs)
+
+
+def test_a_product_of_pairs(rng):
+    """What `pairs` says of a product is another thing than what it says of views of pairs."""
+    x, y = (rng.standard_normal((4, 4, 2)).astype(np.float32) for _ in range(2))
+    params = {"dimension_numbers": (((1,), (0,)), ((), ())), "permutation": (0, 1, 2),
+              "gathers": False, "exact": True, "pairs": True}  # fmt: skip
+    ins, out = [Var(aval_of(v)) for v in (x, y)], Var(aval_of(x))
+    found = np.empty_like(x)
+    run_host_step(HostStep(product_p, params, ins, [out]), [x, y], [found])
+    wanted = (x[..., 0] + 1j * x[..., 1]) @ (y[..., 0] + 1j * y[..., 1])
+    np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], wanted, rtol=1e-5)
