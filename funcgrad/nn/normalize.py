@@ -10,6 +10,7 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.context import current
 from funcgrad.errors import DTypeError
+from funcgrad.numpy._util import axes_of
 from funcgrad.ops.convert import stop_gradient
 from funcgrad.transforms.custom import custom_jvp
 from funcgrad.transforms.recorded import recorded
@@ -17,8 +18,10 @@ from funcgrad.transforms.recorded import recorded
 Axis = int | Sequence[int] | None
 
 
-def _float(x: Any) -> Any:
+def _float(name: str, x: Any, axis: Axis) -> Any:
+    """An argument of `nn.<name>` as an array of an inexact dtype, which has this axis."""
     x = fnp.asarray(x)
+    axes_of(f"nn.{name}", axis, x.ndim)
     return x if dtypes.is_inexact(x.dtype) else x.astype(current().float_dtype)
 
 
@@ -41,11 +44,10 @@ def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     >>> print(nn.softmax(fnp.array([0.0, 0.0])))
     [0.5 0.5]
     """
-    return _softmax(_masked(x, where), axis, where is not None)
+    return _softmax(_masked(_float("softmax", x, axis), where), axis, where is not None)
 
 
 def _masked(x: Any, where: Any) -> Any:
-    x = _float(x)
     return x if where is None else fnp.where(where, x, -fnp.inf)
 
 
@@ -76,6 +78,7 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     >>> print(nn.log_softmax(fnp.array([0.0, -1000.0])))
     [    0. -1000.]
     """
+    x = _float("log_softmax", x, axis)
     out = _log_softmax(_masked(x, where), axis, where is not None)
     # The mask once more: what is constant outside of it has no derivative.
     return _masked(out, where)
@@ -126,7 +129,7 @@ def _logsumexp(a: Any, axis: Axis, b: Any, keepdims: bool, where: Any) -> Any:
 
 def _log_and_sign(a: Any, axis: Axis, b: Any, keepdims: bool, where: Any, signed: bool) -> tuple:
     """As `logsumexp`; if not signed, the logarithm of a negative sum is NaN."""
-    a = _float(a)
+    a = _float("logsumexp", a, axis)
     if where is not None:
         a = fnp.where(where, a, -fnp.inf)
     if b is not None:
@@ -155,7 +158,7 @@ def logmeanexp(a: Any, axis: Axis = None, where: Any = None, keepdims: bool = Fa
     >>> print(nn.logmeanexp(fnp.array([1000.0, 1000.0])))
     1000.0
     """
-    a = _float(a)
+    a = _float("logmeanexp", a, axis)
     counted = fnp.ones(a.shape, bool) if where is None else fnp.broadcast_to(where, a.shape)
     count = fnp.sum(counted, axis=axis, keepdims=keepdims, dtype=a.dtype)
     return logsumexp(a, axis, keepdims=keepdims, where=where) - fnp.log(count)
@@ -179,7 +182,7 @@ def standardize(
     >>> print(nn.standardize(fnp.array([1.0, 3.0]), epsilon=0.0))
     [-1.  1.]
     """
-    x = _float(x)
+    x = _float("standardize", x, axis)
     dtype = x.dtype
     if dtype.itemsize < 4:
         x = x.astype(fnp.float32)

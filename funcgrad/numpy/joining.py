@@ -17,6 +17,7 @@ from funcgrad.errors import ShapeError
 from funcgrad.numpy._known import along, concrete, unknown_error
 from funcgrad.numpy._util import (
     as_array,
+    axes_of,
     broadcast_to,
     canonical_axis,
     convert,
@@ -300,23 +301,29 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list:
     return _cut("dsplit", ary, indices_or_sections, 2, equal=True)
 
 
-def trim_zeros(filt: Any, trim: str = "fb") -> Any:
-    """A vector without the zeros at its front ("f" in `trim`) and back ("b").
+def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+    """An array without the zeros at the front ("f" in `trim`) and back ("b") of axes (None: all).
 
-    The values of `filt` must be known: the length of the result depends on them.
+    The values of `filt` must be known: the shape of the result depends on them.
 
     >>> fnp.trim_zeros(fnp.array([0, 1, 0, 2, 0]))
     Array([1, 0, 2], dtype=int32)
     """
     filt = as_array("trim_zeros", filt, "filt")
-    if filt.ndim != 1:
-        raise ShapeError(f"trim_zeros: filt must be a vector, got {filt.aval}")
-    nonzero = np.flatnonzero(concrete("trim_zeros", "filt", filt, "Trim outside of jit."))
-    trim = trim.lower()
-    if not nonzero.size:
-        return filt[:0]
-    start = int(nonzero[0]) if "f" in trim else 0
-    return filt[start : int(nonzero[-1]) + 1 if "b" in trim else None]
+    axes, ends = axes_of("trim_zeros", axis, filt.ndim), trim.lower()
+    if not set(ends) <= set("fb"):
+        raise ValueError(f'trim_zeros: trim must be made of "f" and "b", got {trim!r}')
+    nonzero = np.nonzero(
+        np.atleast_1d(concrete("trim_zeros", "filt", filt, "Trim outside of jit."))
+    )
+    kept = [slice(None)] * filt.ndim
+    for i in axes:
+        if nonzero[i].size:
+            first, last = int(nonzero[i].min()), int(nonzero[i].max())
+            kept[i] = slice(first if "f" in ends else 0, last + 1 if "b" in ends else None)
+        else:
+            kept[i] = slice(0)
+    return filt[tuple(kept)]
 
 
 # ---- repetition

@@ -30,9 +30,10 @@ from funcgrad.transforms.recorded import recorded
 # ---- sums and products
 
 
-def _filled(name: str, a: Any, value: Any) -> Any:
-    """a with NaN replaced."""
+def _filled(name: str, a: Any, axis: Any, value: Any) -> Any:
+    """a with NaN replaced; it must have this axis."""
     x = as_array(name, a, "a")
+    axes_of(name, axis, x.ndim)
     if not dtypes.is_inexact(x.dtype):
         return x
     return select(isnan(x), np.asarray(value).astype(x.dtype), x)
@@ -51,7 +52,7 @@ def nansum(
     >>> fnp.nansum(fnp.array([1.0, fnp.nan, 3.0]))
     Array(4., dtype=float32)
     """
-    return reductions.sum(_filled("nansum", a, 0), axis, dtype, keepdims, initial, where)
+    return reductions.sum(_filled("nansum", a, axis, 0), axis, dtype, keepdims, initial, where)
 
 
 def nanprod(
@@ -67,7 +68,7 @@ def nanprod(
     >>> fnp.nanprod(fnp.array([2.0, fnp.nan, 3.0]))
     Array(6., dtype=float32)
     """
-    return reductions.prod(_filled("nanprod", a, 1), axis, dtype, keepdims, initial, where)
+    return reductions.prod(_filled("nanprod", a, axis, 1), axis, dtype, keepdims, initial, where)
 
 
 # ---- extrema
@@ -78,9 +79,10 @@ def _extremum(
     keepdims: bool, initial: Any, where: Any,
 ) -> Any:  # fmt: skip
     x = as_array(name, a, "a")
-    if not dtypes.is_inexact(x.dtype):
-        return reduction(x, axis, keepdims, initial, where)
-    out = reduction(_filled(name, x, neutral(x.dtype)), axis, keepdims, initial, where)
+    filled = _filled(name, x, axis, neutral(x.dtype))
+    out = reduction(filled, axis, keepdims, initial, where)
+    if filled is x:
+        return out
     if initial is not None:
         return out
     nothing = reductions.all(isnan(x), axis, keepdims, where=where)
@@ -115,9 +117,10 @@ def _position(
     name: str, find: Callable, neutral: Callable, a: Any, axis: Any, keepdims: Any
 ) -> Any:
     x = as_array(name, a, "a")
-    if not dtypes.is_inexact(x.dtype):
-        return find(x, axis, keepdims=keepdims)
-    out = find(_filled(name, x, neutral(x.dtype)), axis, keepdims=keepdims)
+    filled = _filled(name, x, axis, neutral(x.dtype))
+    out = find(filled, axis, keepdims=keepdims)
+    if filled is x:
+        return out
     nothing = reductions.all(isnan(x), axis, bool(keepdims))
     return select(nothing, np.asarray(-1, out.dtype), out)
 
@@ -159,6 +162,7 @@ def nanmean(
     Array(2., dtype=float32)
     """
     x = as_array("nanmean", a, "a")
+    axes_of("nanmean", axis, x.ndim)
     return reductions.mean(x, axis, dtype, keepdims, where=_present(x, where))
 
 
@@ -179,16 +183,23 @@ def nanvar(
     >>> fnp.nanvar(fnp.array([1.0, fnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
-    x = as_array("nanvar", a, "a")
+    return _var("nanvar", a, axis, dtype, ddof, keepdims, where, mean, correction)
+
+
+def _var(
+    name: str, a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any, mean: Any,
+    correction: float | None,
+) -> Any:  # fmt: skip
+    x = as_array(name, a, "a")
     if dtype is not None and not dtypes.is_inexact(dtype_or(dtype, x.dtype)):
-        raise DTypeError(f"nanvar: dtype must be floating-point or complex, got {dtype}")
+        raise DTypeError(f"{name}: dtype must be floating-point or complex, got {dtype}")
     mask = _present(x, where)
     ddof = ddof if correction is None else correction
     # The guard keeps the derivative of what is left out finite.
-    out = reductions.var(_filled("nanvar", x, 0), axis, dtype, ddof, keepdims, where=mask,
+    out = reductions.var(_filled(name, x, axis, 0), axis, dtype, ddof, keepdims, where=mask,
                          mean=mean)  # fmt: skip
     left = reductions.sum(mask, axis, default_int(), keepdims)
-    enough = compare.gt(convert(left, out.dtype), ddof)
+    enough = compare.gt(convert(left, dtypes.real_part(out.dtype)), ddof)
     return select(enough, out, np.asarray(np.nan, out.dtype))
 
 
@@ -207,7 +218,7 @@ def nanstd(
     >>> fnp.nanstd(fnp.array([1.0, fnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
-    return arithmetic.sqrt(nanvar(a, axis, dtype, ddof, keepdims, where, mean, correction))
+    return arithmetic.sqrt(_var("nanstd", a, axis, dtype, ddof, keepdims, where, mean, correction))
 
 
 # ---- weighted means
@@ -228,8 +239,9 @@ def average(
     >>> fnp.average(fnp.array([1.0, 2.0]), weights=fnp.array([3.0, 1.0]))
     Array(1.25, dtype=float32)
     """
+    x = as_array("average", a, "a")
+    axes_of("average", axis, x.ndim)
     if weights is None:
-        x = as_array("average", a, "a")
         out = reductions.mean(x, axis, keepdims=keepdims)
         total = full(out.shape, x.size // (out.size or 1), out.dtype)
         return (out, total) if returned else out

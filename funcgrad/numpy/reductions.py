@@ -15,7 +15,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.primitive import Primitive
-from funcgrad.errors import ShapeError
+from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.numpy._util import (
     align,
     as_array,
@@ -211,6 +211,7 @@ def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     >>> fnp.ptp(fnp.array([3, 7, 5]))
     Array(4, dtype=int32)
     """
+    axes_of("ptp", axis, as_array("ptp", a, "a").ndim)
     return arithmetic.sub(max(a, axis, keepdims), min(a, axis, keepdims))
 
 
@@ -251,7 +252,8 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     >>> fnp.count_nonzero(fnp.array([[1, 0], [3, 4]]), axis=0)
     Array([2, 1], dtype=int32)
     """
-    return sum(truth(as_array("count_nonzero", a, "a")), axis, default_int(), keepdims)
+    x = as_array("count_nonzero", a, "a")
+    return sum(truth(x), axes_of("count_nonzero", axis, x.ndim), default_int(), keepdims)
 
 
 # ---- means and moments
@@ -278,6 +280,7 @@ def mean(
     Array([1.5, 3.5], dtype=float32)
     """
     x = as_array("mean", a, "a")
+    axes_of("mean", axis, x.ndim)
     if dtype is None and x.dtype.kind in "fc" and x.dtype.itemsize >= 4:
         work = out_dtype = x.dtype
     else:
@@ -312,34 +315,43 @@ def var(
     """The variance over `axis`: the mean of |a - mean|², with n - ddof in place of n.
 
     `correction` is the array API's name of `ddof`; `mean` saves its computation, its axes kept.
-    Integers become the default float, complex numbers have a real variance.
+    Integers become the default float, complex numbers have a real variance; but with `dtype`, that
+    is the result's.
 
     >>> fnp.var(fnp.array([1.0, 2.0, 3.0, 4.0]))
     Array(1.25, dtype=float32)
     """
-    x = as_array("var", a, "a")
+    return _var("var", a, axis, dtype, ddof, keepdims, where, mean, correction)
+
+
+def _var(
+    name: str, a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any, mean: Any,
+    correction: float | None,
+) -> Any:  # fmt: skip
+    x = as_array(name, a, "a")
+    axes_of(name, axis, x.ndim)
     ddof = ddof if correction is None else correction
     work, out_dtype = _mean_dtypes(x.dtype, dtype)
     if dtypes.is_complex(x.dtype) and not dtypes.is_complex(work):
         work = dtypes.to_complex(work)
     x = convert(x, work)
     centre = _mean(x, axis, None, True, where=where) if mean is None else (
-        as_dtype("var", mean, work, "mean"))  # fmt: skip
-    offset = arithmetic.sub(*align("var", [x, centre]))
+        as_dtype(name, mean, work, "mean"))  # fmt: skip
+    offset = arithmetic.sub(*align(name, [x, centre]))
     if dtypes.is_complex(work):
         parts = arithmetic.real(offset), arithmetic.imag(offset)
         squares = add_numbers(*map(arithmetic.square, parts))
     else:
         squares = arithmetic.square(offset)
     total = sum(squares, axis, None, keepdims, where=where)
-    count = _count("var", x, axis, keepdims, where, total)
+    count = _count(name, x, axis, keepdims, where, total)
     if where is None:
         n = count.value
         count = Array(np.asarray(np.maximum(n - n.dtype.type(ddof), 0)))
     else:
         count = arithmetic.max(arithmetic.sub(count, ddof), 0)
     out = arithmetic.div.bind(total, count)
-    return convert(out, dtypes.real_part(out_dtype))
+    return convert(out, dtypes.real_part(out_dtype) if dtype is None else out_dtype)
 
 
 _mean = mean
@@ -362,9 +374,9 @@ def std(
     >>> fnp.std(fnp.array([1.0, 3.0]))
     Array(1., dtype=float32)
     """
-    return arithmetic.sqrt(
-        var(a, axis, dtype, ddof, keepdims, where=where, mean=mean, correction=correction)
-    )
+    if dtype is not None and not dtypes.is_inexact(dtypes.canonical(dtype)):
+        raise DTypeError(f"std: dtype must be floating-point or complex, got {dtype}")
+    return arithmetic.sqrt(_var("std", a, axis, dtype, ddof, keepdims, where, mean, correction))
 
 
 # ---- positions of extrema

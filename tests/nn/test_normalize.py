@@ -165,3 +165,16 @@ def test_one_hot_dtypes():
     assert float(fnp.sum(nn.one_hot(np.array([-1], "int8"), 300))) == 0
     with pytest.raises(errors.DTypeError, match="integers, got float32"):
         nn.one_hot(fnp.ones(2), 3)
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "log_softmax", "logsumexp", "logmeanexp", "standardize"]
+)
+def test_an_axis_that_is_not_there_names_the_function(name):
+    function = getattr(nn, name)
+    with pytest.raises(errors.ShapeError, match=rf"nn\.{name}: axis 2 is out of range"):
+        function(fnp.ones((2, 3)), axis=2)
+    with pytest.raises(errors.ShapeError, match=rf"nn\.{name}: axes \(0, 0\) are not distinct"):
+        fg.jit(lambda x: function(x, axis=(0, 0)))(fnp.ones((2, 3)))
+    with pytest.raises(TypeError, match=rf"nn\.{name}: axis must be an integer, got 'a'"):
+        function(fnp.ones((2, 3)), axis="a")

@@ -188,3 +188,17 @@ def test_unknown_values_that_shapes_depend_on():
     ):
         with pytest.raises(ConcretizationError, match="is unknown while the function is traced"):
             jit(f, backend="numpy")(V)
+
+
+@pytest.mark.parametrize("trim", ["fb", "f", "b", "B"])
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 1), ()])
+def test_trim_zeros_of_matrices(trim, axis):
+    inner = np.array([[0, 0, 0, 0], [0, 1, 0, 0], [0, 2, 3, 0], [0, 0, 0, 0]])
+    for x in (inner, inner * 0, inner[:0], inner[:3, 1:]):
+        got = fnp.trim_zeros(x, trim, axis)
+        np.testing.assert_array_equal(np.asarray(got), np.trim_zeros(x, trim, axis))
+
+
+def test_trim_zeros_knows_two_ends():
+    with pytest.raises(ValueError, match="trim_zeros: trim must be made of"):
+        fnp.trim_zeros(fnp.ones(3), "x")

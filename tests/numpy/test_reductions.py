@@ -1,5 +1,7 @@
 """Reductions, running reductions and weighted means against NumPy; derivatives; errors."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -276,3 +278,36 @@ def test_methods():
         same(jit(lambda v, n=name: getattr(v, n)(0), backend="numpy")(x), getattr(X, name)(0))
     same(x.argmax(), X.argmax(), dtype=False)
     same(x.cumsum(1), X.cumsum(1))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mean", "var", "std", "ptp", "count_nonzero", "average", "nansum", "nanprod", "nanmax",
+     "nanmin", "nanargmax", "nanargmin", "nanmean", "nanvar", "nanstd"],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_an_axis_that_is_not_there_names_the_function(name, dtype):
+    x = fnp.ones((2, 3), dtype)
+    with pytest.raises(ShapeError, match=f"^{name}: axis 2 is out of range"):
+        getattr(fnp, name)(x, axis=2)
+    with pytest.raises(TypeError, match=f"^{name}: axis must be an integer, got 'a'"):
+        getattr(fnp, name)(x, axis="a")
+
+
+@pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int32"])
+@pytest.mark.parametrize("asked", [None, "complex64", "complex128", "float64"])
+def test_the_dtype_of_moments(name, dtype, asked):
+    """A complex one gives complex results, as in NumPy."""
+    x = np.array([1, 2, 4], dtype)
+    got = getattr(fnp, name)(x, dtype=asked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, of parts that are dropped
+        wanted = getattr(np, name)(x, dtype=asked)
+    assert got.dtype == (wanted.dtype if asked or dtype != "int32" else "float32")
+    np.testing.assert_allclose(np.asarray(got), wanted, rtol=1e-6)
+
+
+def test_a_standard_deviation_is_no_integer():
+    with pytest.raises(DTypeError, match="std: dtype must be floating-point or complex, got int32"):
+        fnp.std(fnp.ones(3), dtype="int32")
