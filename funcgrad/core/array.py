@@ -13,7 +13,7 @@ from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.backend import spmd
 from funcgrad.core.methods import ArrayMethods, fact
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.quiet import loud, quiet
+from funcgrad.core.quiet import errors, loud, quiet
 from funcgrad.core.sharding import Device, Shard, SingleDeviceSharding
 from funcgrad.core.show_array import array_html
 from funcgrad.core.trace import Trace, Tracer, captured_error, leak_error
@@ -272,11 +272,12 @@ class EvalTrace(Trace):
             out_aval = prim.abstract(*avals, **params)
         else:
             out_aval = ctx.type_of(prim, avals, params)
-        token = quiet()
+        before = errors()
         try:
+            quiet()
             out = prim.impl(np, *values, **params)
         finally:
-            loud(token)
+            loud(before)
         if np.ndarray in map(type, args):
             out = own(args, out) if prim.multiple else own(args, [out])[0]
         if prim.multiple:
@@ -307,11 +308,12 @@ def evaluated2(prim: Primitive, x: Any, y: Any, params: dict) -> Array | None:
     if known is None or x._gone is not None or y._gone is not None or ctx.debug_nans:
         return None
     aval, impl = known
-    token = quiet()
+    before = errors()
     try:
+        quiet()
         out = impl(np, a, b, **params) if params else impl(np, a, b)
     finally:
-        loud(token)
+        loud(before)
     if type(out) is not ndarray or out.dtype is not aval.dtype:
         return wrap(out, aval)
     return Array(out, aval.weak_type, aval)
@@ -338,11 +340,12 @@ def evaluated1(
     if next(counter) in MOMENTS:
         eager.consider()
     aval, impl = known
-    token = quiet()
+    before = errors()
     try:
+        quiet()
         out = impl(np, a, **params) if params else impl(np, a)
     finally:
-        loud(token)
+        loud(before)
     if type(out) is not ndarray or out.dtype is not aval.dtype:
         return wrap(out, aval)
     return Array(out, aval.weak_type, aval)
@@ -365,11 +368,12 @@ def _evaluated(prim: Primitive, args: tuple, params: dict) -> Array | None:
     if known is None or ctx.debug_nans or any(x._gone is not None for x in args):
         return None
     aval, impl = known
-    token = quiet()
+    before = errors()
     try:
+        quiet()
         out = impl(np, *[x._value for x in args], **params)
     finally:
-        loud(token)
+        loud(before)
     return wrap(out, aval)
 
 
@@ -412,8 +416,9 @@ def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
     if next(counter) in MOMENTS:
         eager.consider()
     aval, impl = known
-    token = quiet()
+    before = errors()
     try:
+        quiet()
         if a is None:
             a = np.asarray(x, b.dtype)
         elif b is None:
@@ -422,7 +427,7 @@ def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
     except OverflowError:  # a number that the dtype can't hold, of which others tell
         return None
     finally:
-        loud(token)
+        loud(before)
     if type(out) is not ndarray or out.dtype is not aval.dtype:
         return wrap(out, aval)
     return Array(out, aval.weak_type, aval)

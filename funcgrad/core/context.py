@@ -2,12 +2,15 @@
 
 A `Context` is immutable; `scoped` swaps it for the length of a `with` block. Being a context
 variable, it is private to each thread and each asyncio task.
+
+A KeyboardInterrupt may come after any call. So who changes the context looks at it before, changes
+it within a `try`, and goes back in its `finally`, by `switch`, however far an inner change got.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -129,8 +132,7 @@ class Context:
 ROOT = Context(None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, False, None)
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get
-push = variable.set
-pop = variable.reset
+switch = variable.set
 
 
 @caches.forgotten_by
@@ -140,13 +142,24 @@ def _forget() -> None:
 
 
 @contextmanager
-def scoped(**changes: Any) -> Iterator[None]:
-    """Run a block under a context with some fields changed."""
-    token = push(current().replace(**changes))
+def under(inner: Context) -> Iterator[None]:
+    """Run a block under a context."""
+    before = current()
     try:
+        switch(inner)
         yield
+    except GeneratorExit:
+        # An interrupt came on the way into the block or out of it, which somebody outside may have
+        # left meanwhile.
+        before = before if current() is inner else current()
+        raise
     finally:
-        pop(token)
+        switch(before)
+
+
+def scoped(**changes: Any) -> AbstractContextManager[None]:
+    """Run a block under a context with some fields changed."""
+    return under(current().replace(**changes))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad.core.large import LARGE
-from funcgrad.core.quiet import loud, quiet
+from funcgrad.core.quiet import errors, loud, quiet
 
 _MOST = 4  # calls; more than these keep alive what `impl` would have freed
 # NumPy's functions written in Python, and what they call.
@@ -53,14 +53,15 @@ def impl_calls(
     if not avals or any(a.nbytes >= LARGE for a in avals):
         return None
     recorder = _Recorder(len(avals))
-    token = quiet()
+    before = errors()
     try:
+        quiet()
         given = [_StandIn(np.ones(a.shape, a.dtype), i, recorder) for i, a in enumerate(avals)]
         out = impl(_Namespace(recorder), *given, **params)
     except Exception:  # an impl may do anything with what isn't an array
         return None
     finally:
-        loud(token)
+        loud(before)
     calls = recorder.calls
     last = len(avals) + len(calls) - 1
     if type(out) is not _StandIn or out._number != last or not 1 <= len(calls) <= _MOST:

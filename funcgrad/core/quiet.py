@@ -1,7 +1,8 @@
 """Floating-point errors pass silently while operations run on NumPy: NaN and inf say enough.
 
-`token = quiet()`, then `loud(token)`, is `with numpy.errstate(all="ignore")` at a tenth of its
-cost, which is more than a small operation's.
+`before = errors()`, then `quiet()` in a `try` and `loud(before)` in its `finally`, is
+`with numpy.errstate(all="ignore")` at a tenth of its cost, which is more than a small operation's.
+An interrupt may come after each of these calls.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ try:
 
     state, silent = umath._extobj_contextvar, umath._make_extobj(all="ignore")
     # No function of Python, whose call would be half of the cost.
+    errors: Any = state.get
     quiet: Any = partial(state.set, silent)
-    loud: Any = state.reset
+    loud: Any = state.set
 
 except (ImportError, AttributeError):  # another NumPy: by its public way
 
-    def quiet() -> Any:
-        """Begin to ignore floating-point errors; what it returns is for `loud`."""
-        state = np.errstate(all="ignore")
-        state.__enter__()
-        return state
+    def errors() -> Any:
+        """What is done about floating-point errors now; for `loud`."""
+        return np.geterr()
 
-    def loud(token: Any) -> None:
-        """End what `quiet` began."""
-        token.__exit__(None, None, None)
+    def quiet() -> None:
+        """Begin to ignore floating-point errors."""
+        np.seterr(all="ignore")
+
+    def loud(before: Any) -> None:
+        """Do again what `errors` said."""
+        np.seterr(**before)

@@ -56,11 +56,12 @@ def _observed(fun: Callable, ctx: context.Context, args: tuple, kwargs: dict) ->
     except TypeError:  # what can change: a list, a numpy array
         return None
     noting = _Noting()
-    token = context.push(ctx.with_trace(noting))
+    before = context.current()
     try:
+        context.switch(ctx.with_trace(noting))
         result = fun(*args, **kwargs)
     finally:
-        context.pop(token)
+        context.switch(before)
     if len(noting.done) != 1 or noting.done[0][-1] is not result:
         return None
     prim, operands, params, out = noting.done[0]

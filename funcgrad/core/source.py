@@ -63,11 +63,12 @@ def current() -> Source | None:
 @contextmanager
 def unplaced() -> Iterator[None]:
     """Run a block of the user's own code, within the evaluation of an equation or not."""
-    token = _place.set(None)
+    before = placed()
     try:
+        set_place(None)
         yield
     finally:
-        _place.reset(token)
+        set_place(before)
 
 
 def user_frame() -> FrameType | None:

@@ -122,10 +122,14 @@ def stage(
 
     Returns the program, whose first inputs are the values `fun` captured, and those values.
     """
-    trace = JaxprTrace(what, names)
-    with trace.active():
+    trace, before = JaxprTrace(what, names), context.current()
+    try:
+        context.switch(before.with_trace(trace))
         tracers = [trace.new_arg(a) for a in avals]
         return trace.finish(list(fun(*tracers)))
+    finally:
+        context.switch(before)
+        trace.end()
 
 
 def stage_closed(

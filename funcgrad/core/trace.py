@@ -8,7 +8,7 @@ a trace it doesn't belong to is a value like any other, unless its own trace has
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -66,16 +66,15 @@ class Trace:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Make this the current trace for a block, after which its tracers are dead."""
-        token = context.push(context.current().with_trace(self))
         try:
-            yield
+            with self.current():
+                yield
         finally:
-            self.end(token)
+            self.end()
 
-    def end(self, token: Any) -> None:
-        """Undo the push of a context with this trace, whose tracers then are dead: what `active`
-        does, for transformations of small functions, which a `with` costs too much."""
-        context.pop(token)
+    def end(self) -> None:
+        """Let the tracers be dead: after the block of `active`, which an interrupt can't keep from
+        it in a `finally`, as it can with a `with`."""
         self.live = False
         self._seen = self._below = None  # they hold the trace, and so all that it holds
 
@@ -86,14 +85,9 @@ class Trace:
             self._below, self._seen = ctx.with_trace(self.parent), ctx
         return self._below
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> AbstractContextManager[None]:
         """Make this the current trace for a block: for the operations of a rule."""
-        token = context.push(context.current().with_trace(self))
-        try:
-            yield
-        finally:
-            context.pop(token)
+        return context.under(context.current().with_trace(self))
 
 
 class Tracer(ArrayMethods):

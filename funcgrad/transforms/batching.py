@@ -18,7 +18,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.numpy_calls import numpy_calls
 from funcgrad.core.primitive import Primitive, exact_params
-from funcgrad.core.quiet import loud, quiet
+from funcgrad.core.quiet import errors, loud, quiet
 from funcgrad.core.staging import stage, stage_closed
 from funcgrad.core.trace import Trace, Tracer, aval_of
 from funcgrad.errors import ConcretizationError
@@ -131,11 +131,12 @@ class BatchTrace(Trace):
             out = self._found(key, prim.bind, args, params, values, dims)
             if out is not None:
                 return out
-        token = context.push(self.below())
+        before = context.current()
         try:
+            context.switch(self.below())
             out, out_dims = prim.batched(self.axis, values, dims, params)
         finally:
-            context.pop(token)
+            context.switch(before)
         if prim.multiple:
             return [self.pack(v, d) for v, d in zip(out, out_dims, strict=True)]
         return self.pack(out, out_dims)
@@ -205,11 +206,12 @@ class BatchTrace(Trace):
             if rule is None:
                 below.keep(found, MET)
                 return None
-            token = context.push(below)
+            before = context.current()
             try:
+                context.switch(below)
                 rule = self._rule(fun, args, kwargs, values, dims)
             finally:
-                context.pop(token)
+                context.switch(before)
             below.keep(found, AS_IT_IS if rule is None else rule)
         return self._applied(ctx, rule, values)
 
@@ -220,11 +222,12 @@ class BatchTrace(Trace):
         for v in values:
             if v._gone is not None:
                 return None
-        token = quiet()
+        before = errors()
         try:
+            quiet()
             out = rule.run(*[v._value for v in values])[0]
         finally:
-            loud(token)
+            loud(before)
         made = Array(out, rule.aval.weak_type, rule.aval)
         return made if rule.dim is None else BatchTracer(self, made, rule.dim, rule)
 
@@ -296,20 +299,17 @@ def batch_flat(
     dims: Sequence[int | None],
 ) -> tuple[list, list]:
     """Map a function of flat arguments; results with their batch axes (None: the same for all)."""
-    ctx = context.current()
-    trace = BatchTrace(ctx.trace, axis)
+    before = ctx = context.current()
+    trace = BatchTrace(before.trace, axis)
     if axis.name is not None:
         ctx = ctx.replace(axes={**ctx.axes, axis.name: axis.size})
-    token = context.push(ctx)
     try:
-        inner = context.push(ctx.with_trace(trace))
-        try:
-            outs = fun(*[trace.pack(a, d) for a, d in zip(args, dims, strict=True)])
-            pairs = [trace.unpack(o) for o in outs]
-        finally:
-            trace.end(inner)
+        context.switch(ctx.with_trace(trace))
+        outs = fun(*[trace.pack(a, d) for a, d in zip(args, dims, strict=True)])
+        pairs = [trace.unpack(o) for o in outs]
     finally:
-        context.pop(token)
+        context.switch(before)
+        trace.end()
     return [v for v, _ in pairs], [d for _, d in pairs]
 
 

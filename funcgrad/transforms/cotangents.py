@@ -13,7 +13,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, Zero
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.large import LARGE
-from funcgrad.core.quiet import loud, quiet
+from funcgrad.core.quiet import errors, loud, quiet
 from funcgrad.ops.families import add
 from funcgrad.transforms.joint import JointRule
 from funcgrad.transforms.linear_rule import order_of
@@ -50,11 +50,12 @@ def _jointly(
     if not all(type(c) is ndarray for c in values):
         whole = [Array(c) if type(c) is ndarray else c for c in (*residuals, *values)]
         return [*zip(positions, eval_jaxpr(backward, *whole), strict=True)]
-    token = quiet()
+    before = errors()
     try:
+        quiet()
         return [*zip(positions, pull(*residuals, *values), strict=True)]
     finally:
-        loud(token)
+        loud(before)
 
 
 def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:

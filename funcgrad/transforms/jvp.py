@@ -73,11 +73,12 @@ class JVPTrace(Trace):
             else:
                 primals.append(a)
                 tangents.append(Zero(aval_of(a).tangent()))
-        token = context.push(self.below())
+        before = context.current()
         try:
+            context.switch(self.below())
             out, out_tangents = prim.differentiate(primals, tangents, params)
         finally:
-            context.pop(token)
+            context.switch(before)
         if prim.multiple:
             return [self.pack(p, t) for p, t in zip(out, out_tangents, strict=True)]
         return out if type(out_tangents) is Zero else JVPTracer(self, out, out_tangents)
@@ -98,12 +99,17 @@ def jvp_flat(
     fun: Callable[..., Sequence[Any]], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list, list]:
     """Results and their tangents (or `Zero`) of a function of flat arguments."""
-    trace = JVPTrace(context.current().trace)
-    with trace.active():
+    before = context.current()
+    trace = JVPTrace(before.trace)
+    try:
+        context.switch(before.with_trace(trace))
         outs = fun(*(trace.pack(p, t) for p, t in zip(primals, tangents, strict=True)))
         pairs = [trace.unpack(o) for o in outs]
         if isinstance(fun, FlatFunction):
             fun.lower_aux(trace.primal)
+    finally:
+        context.switch(before)
+        trace.end()
     return [p for p, _ in pairs], [t for _, t in pairs]
 
 

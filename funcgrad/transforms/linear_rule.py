@@ -63,11 +63,12 @@ class LinearRule:
             self._derive()
 
     def _derive_and_run(self, *operands: Any) -> Sequence:
-        token = context.push(context.current().with_trace(context.ROOT.trace))
+        before = context.current()
         try:
+            context.switch(before.with_trace(context.ROOT.trace))
             self._derive()
         finally:
-            context.pop(token)
+            context.switch(before)
         return self.run(*operands)
 
     def _derive(self) -> None:

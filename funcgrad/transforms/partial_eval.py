@@ -105,26 +105,30 @@ def linearize_flat(
     """
     # A number takes part as the array it stands for; so each operation needn't convert it.
     primals = [as_array(p) if not isinstance(p, np.ndarray) else p for p in primals]
-    linear = LinearTrace(context.current().trace)
+    before = context.current()
+    linear = LinearTrace(before.trace)
     jvp = JVPTrace(linear)
     avals = [aval_of(p).tangent() for p in primals]
     varies = [a.dtype.kind != "V" or a.dtype.names is None for a in avals]
     if wrt is not None:
         varies = [v and w for v, w in zip(varies, wrt, strict=True)]
     try:
-        with jvp.active():
-            args = [
-                jvp.pack(p, linear.tape.new_arg(a) if v else Zero(a))
-                for p, a, v in zip(primals, avals, varies, strict=True)
-            ]
-            pairs = [jvp.unpack(o) for o in fun(*args)]
-            if isinstance(fun, FlatFunction):
-                fun.lower_aux(jvp.primal)
+        context.switch(before.with_trace(jvp))
+        args = [
+            jvp.pack(p, linear.tape.new_arg(a) if v else Zero(a))
+            for p, a, v in zip(primals, avals, varies, strict=True)
+        ]
+        pairs = [jvp.unpack(o) for o in fun(*args)]
+        if isinstance(fun, FlatFunction):
+            fun.lower_aux(jvp.primal)
+        context.switch(before)
         outs = [p for p, _ in pairs]
         tangents = [t for _, t in pairs if type(t) is not Zero]
         jaxpr, residuals = linear.tape.finish(tangents)
         nonzero = [type(t) is not Zero for _, t in pairs]
     finally:
+        context.switch(before)
+        jvp.end()
         linear.live = linear.tape.live = False
     manual = bool(context.current().manual)
     if manual:

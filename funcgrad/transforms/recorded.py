@@ -20,7 +20,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.calls import calls, is_large
 from funcgrad.core.eager import MOMENTS, EagerFunction, Recipe, consider, counter
 from funcgrad.core.ir import Jaxpr, Literal
-from funcgrad.core.quiet import loud, quiet
+from funcgrad.core.quiet import errors, loud, quiet
 from funcgrad.core.staging import stage, with_constants
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import FuncgradError
@@ -126,11 +126,12 @@ def _replayed(ctx: context.Context, fun: Callable, args: tuple, kwargs: dict) ->
     if next(counter) in MOMENTS:
         consider()
     aval, run, _ = known
-    token = quiet()
+    before = errors()
     try:
+        quiet()
         out = run(*values)[0]
     finally:
-        loud(token)
+        loud(before)
     return Array(out, aval.weak_type, aval)
 
 
@@ -183,11 +184,12 @@ def _met(
         if alone:
             return None
         # Those that it calls may have large operands and be compiled, when it won't be.
-        token = context.push(ctx.with_trace(_APART))
+        before = context.current()
         try:
+            context.switch(ctx.with_trace(_APART))
             return fun(*args, **kwargs)
         finally:
-            context.pop(token)
+            context.switch(before)
     if known is not AS_IT_IS:
         traced = None if not alone and _changes(ctx, fun, args) else program(fun, args, kwargs)
         if traced is not None:

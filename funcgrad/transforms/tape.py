@@ -19,7 +19,7 @@ from funcgrad.core.aval import Zero
 from funcgrad.core.calls import VIEWS
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive, exact_params
-from funcgrad.core.quiet import loud, quiet
+from funcgrad.core.quiet import errors, loud, quiet
 from funcgrad.core.trace import Trace, Tracer, leak_error
 from funcgrad.errors import FuncgradError
 from funcgrad.transforms.arguments import FlatFunction, as_array
@@ -136,11 +136,12 @@ class TapeTrace(Trace):
             return self._put_off(rule, [x.maker if a is None else a], (x.place,))
         if a is None:
             a = x.known()
-        token = quiet()
+        before = errors()
         try:
+            quiet()
             out, *residuals = rule.run(a)
         finally:
-            loud(token)
+            loud(before)
         if rule.pull is None:
             return Array(out, rule.aval.weak_type, rule.aval)
         nodes = self.nodes
@@ -188,8 +189,9 @@ class TapeTrace(Trace):
         rule = ctx.types.get((_LINEAR, of, kind, other))
         if type(rule) is not LinearRule or (i < 0 and j < 0):
             return None
-        token = quiet()
+        before = errors()
         try:
+            quiet()
             if rule.starts or type(a) is not ndarray or type(b) is not ndarray:
                 if type(b) in NUMBERS:
                     b = asarray(b, kind[1])
@@ -205,7 +207,7 @@ class TapeTrace(Trace):
         except OverflowError:  # a number that the dtype can't hold, of which others tell
             return None
         finally:
-            loud(token)
+            loud(before)
         if rule.pull is None:
             return Array(out, rule.aval.weak_type, rule.aval)
         nodes = self.nodes
@@ -280,8 +282,9 @@ class TapeTrace(Trace):
         if known is AS_IT_IS:
             return None
         ctx, rule = self.below(), None
-        token = context.push(ctx)
+        before = context.current()
         try:
+            context.switch(ctx)
             compiling = may_compile(key[1], values, program)
             if known is MET or compiling or Late in map(type, values):
                 jaxpr = program()
@@ -293,7 +296,7 @@ class TapeTrace(Trace):
         except FuncgradError:  # it comes again where the operation is linearized
             known = AS_IT_IS
         finally:
-            context.pop(token)
+            context.switch(before)
         ctx.keep(found, known)
         return rule
 
@@ -308,11 +311,12 @@ class TapeTrace(Trace):
             out = self._with_views(rule, args, values, places)
             if out is not None:
                 return out
-        token = quiet()
+        before = errors()
         try:
+            quiet()
             out, *residuals = rule.run(*values)
         finally:
-            loud(token)
+            loud(before)
         if rule.pull is None:
             return Array(out, rule.aval.weak_type, rule.aval)
         nodes = self.nodes
@@ -326,12 +330,13 @@ class TapeTrace(Trace):
         """The result of an operation that is joined with what made views that it reads; None where
         it reads none."""
         chain = Chain()
-        token = context.push(self.below())
+        before = context.current()
         try:
+            context.switch(self.below())
             given = [a for a in args if isinstance(a, Array | Tracer)]
             operands = [chain.seen_whole(*pair) for pair in zip(given, values, strict=True)]
         finally:
-            context.pop(token)
+            context.switch(before)
         if chain.is_empty():
             return None
         made = self._late(rule, operands, places, chain)
@@ -365,22 +370,24 @@ class TapeTrace(Trace):
             self.chain = None
 
     def _run(self, chain: Chain) -> None:
-        token = context.push(self.below())
-        silent = quiet()
+        before, silent = context.current(), errors()
         try:
+            context.switch(self.below())
+            quiet()
             chain.run(self.nodes)
         finally:
             loud(silent)
-            context.pop(token)
+            context.switch(before)
 
     def _by_itself(self, fun: Callable[..., list], args: Sequence[Any]) -> list:
         """The results of a function that is linearized now, and for this once."""
-        token = context.push(self.below())
+        before = context.current()
         try:
+            context.switch(self.below())
             primals = [self.primal(a) for a in args]
             outs, lin = linearize_flat(fun, primals, [self.owns(a) for a in args])
         finally:
-            context.pop(token)
+            context.switch(before)
         ins = [a.place for a, v in zip(args, lin.in_nonzero, strict=True) if v]
         made = [self.new(o) if nz else o for o, nz in zip(outs, lin.out_nonzero, strict=True)]
         places = [t.place for t, nz in zip(made, lin.out_nonzero, strict=True) if nz]
@@ -393,8 +400,9 @@ class TapeTrace(Trace):
         results."""
         cts: dict[int, Any] = {}
         nodes, take = self.nodes, cts.pop
-        token = quiet()
+        before = errors()
         try:
+            quiet()
             for out, ct in zip(outs, given, strict=True):
                 if self.owns(out):
                     add_to(cts, out.place, ct)
@@ -406,11 +414,11 @@ class TapeTrace(Trace):
                     continue
                 how, residuals, ins, outs = node
                 if outs is not None:
-                    loud(token)  # it may be the user's functions
+                    loud(before)  # it may be the user's functions
                     try:
                         found = pulled(how, residuals, [in_one(take(p, None)) for p in outs])
                     finally:
-                        token = quiet()
+                        quiet()
                     for k, ct in found:
                         add_to(cts, ins[k], ct)
                     continue
@@ -431,7 +439,7 @@ class TapeTrace(Trace):
                     else:
                         cts[to] = ct
         finally:
-            loud(token)
+            loud(before)
         return cts
 
 
@@ -450,15 +458,16 @@ def linearize_at_root(
                 raise leak_error(p)
         aval = p.aval
         args.append(trace.new(p) if aval.tangent() is aval else p)
-    token = context.push(ctx.with_trace(trace))
     try:
+        context.switch(ctx.with_trace(trace))
         outs = list(fun(*args))
         if trace.chain is not None:
             trace.catch_up()
         if isinstance(fun, FlatFunction):
             fun.lower_aux(trace.primal)
     finally:
-        trace.end(token)
+        context.switch(ctx)
+        trace.end()
 
     def pull(cts: list) -> list:
         held = trace.pull_back(outs, cts)

@@ -1,6 +1,9 @@
 """The context: scoped settings, private to threads and tasks."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -43,6 +46,94 @@ def test_default_dtype_refuses(bad):
 def test_settings_end_with_the_block_also_after_errors():
     with pytest.raises(ZeroDivisionError), fg.default_dtype("float64"), fg.disable_jit():
         raise ZeroDivisionError
+    assert context.current() is context.ROOT
+
+
+INTERRUPTED = """
+import random, signal, time
+import numpy as np
+import funcgrad as fg, funcgrad.numpy as fnp
+from funcgrad import lax
+from funcgrad.core import context
+
+armed = False
+
+def interrupt(*_):
+    if armed:
+        raise KeyboardInterrupt
+
+@fg.custom_vjp
+def sine(x):
+    return fnp.sin(x)
+
+sine.defvjp(lambda x: (sine(x), x), lambda x, g: (g * fnp.cos(x),))
+
+def loss(x):
+    with fg.named_scope("loss"):
+        return fnp.sum(fnp.tanh(x) * sine(x))
+
+def scanned(x):
+    return fnp.sum(lax.scan(lambda c, r: (c * r + 1, fnp.sin(c)), x, pair)[0])
+
+def wide(x):
+    with fg.default_dtype("float64"):
+        return fnp.zeros(3) + fnp.asarray(1.0)
+
+x = fnp.arange(1, 7) / 7
+pair = fnp.stack([x, x])
+work = [
+    fg.grad(loss), fg.grad(lambda x: fnp.sum(fg.grad(loss)(x))), fg.grad(scanned), wide,
+    fg.hessian(loss), lambda x: fg.vmap(fg.grad(loss))(pair), lambda x: fg.jvp(loss, (x,), (x,))[1],
+    lambda x: fg.jit(lambda x: fg.grad(loss)(x), backend="numpy")(x),
+]
+wanted, times = [], []
+for f in work:
+    wanted.append(np.asarray(f(x)))
+    start = time.perf_counter()
+    f(x)
+    times.append(time.perf_counter() - start)
+signal.signal(signal.SIGALRM, interrupt)
+random.seed(0)
+hits = 0
+for _ in range(1200):
+    i = random.randrange(len(work))
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, random.random() * times[i]))
+        work[i](x)
+        armed = False
+    except KeyboardInterrupt:
+        armed = False
+        hits += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert context.current().static_key() == context.ROOT.static_key()
+    assert context.current().trace is context.ROOT.trace
+    np.testing.assert_array_equal(np.asarray(work[i](x)), wanted[i])
+print(hits)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers that interrupt")
+def test_interrupted_calls_leave_no_context_behind():
+    """A KeyboardInterrupt at any time: what was called gives the same afterwards."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
+
+
+def test_a_dropped_block_changes_nothing_outside():
+    """Which was left without its end, as by an interrupt."""
+    with context.scoped(int_dtype=np.dtype("int8")):
+        block = fg.default_dtype("float64")
+        block.__enter__()
+        del block
+        assert context.current().float_dtype == np.float32
+        outer = fg.default_dtype("float64")
+        outer.__enter__()
+    assert context.current() is context.ROOT
+    del outer
     assert context.current() is context.ROOT
 
 

@@ -9,7 +9,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.impl_calls import Constant, impl_calls
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.numpy_calls import numpy_calls
-from funcgrad.core.quiet import loud, quiet
+from funcgrad.core.quiet import errors, loud, quiet
 from funcgrad.core.staging import stage, with_constants
 from funcgrad.core.trace import aval_of
 from funcgrad.ops import arithmetic, transcendental
@@ -21,11 +21,12 @@ F32 = ShapedArray((2, 3), "float32")
 
 
 def run_quietly(run, values):
-    token = quiet()
+    before = errors()
     try:
+        quiet()
         return run(*map(np.asarray, values))
     finally:
-        loud(token)
+        loud(before)
 
 
 def check_bits(fun, args):
