@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS
+from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS
 from funcgrad.parallel import mpi
 from funcgrad.parallel.communicator import FUNCTION, Communicator
 from funcgrad.parallel.meshes import launched

@@ -33,8 +33,8 @@ from funcgrad.transforms.vmap import vmap
 
 if TYPE_CHECKING:
     from funcgrad import nn, optim, parallel, random, scipy
-    from funcgrad.backends.llvm.memory import memory_summary, release_memory
-    from funcgrad.backends.llvm.pool import num_threads, set_num_threads
+    from funcgrad.backends.llvm.runtime.memory import memory_summary, release_memory
+    from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
     from funcgrad.parallel import (
         NamedSharding,
         P,
@@ -78,10 +78,10 @@ _NAMES = {
     "device_put": "parallel",
     "devices": "parallel",
     "make_mesh": "parallel",
-    "memory_summary": "backends.llvm.memory",
-    "num_threads": "backends.llvm.pool",
-    "release_memory": "backends.llvm.memory",
-    "set_num_threads": "backends.llvm.pool",
+    "memory_summary": "backends.llvm.runtime.memory",
+    "num_threads": "backends.llvm.runtime.pool",
+    "release_memory": "backends.llvm.runtime.memory",
+    "set_num_threads": "backends.llvm.runtime.pool",
     "virtual_devices": "parallel",
 }
 

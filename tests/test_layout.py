@@ -1,6 +1,7 @@
 """The shape of the source: imports only go down, nothing optional loads early, files stay small."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -25,6 +26,12 @@ LAYERS = [
     ["parallel"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+# The packages of backends, from below: what is in none of them may import them all.
+BACKENDS = [
+    *("loops", "lower", "fusion", "kernels", "rewrites", "drafts"),
+    *("llvm.native", "llvm.runtime", "llvm.calls", "llvm.vecmath", "llvm.gemm", "llvm.attention"),
+    *("llvm.matrix", "llvm.sort", "llvm.routines", "llvm.emit"),
+]
 LOADS_BACKENDS = "funcgrad.core.backend"
 IMPORTS = "funcgrad.core.fork"  # what importing is done with
 
@@ -117,6 +124,23 @@ def test_imports_only_go_down(module):
     assert not above, f"{module} may import only its own layer and those below: {above}"
 
 
+def package_rank(module: str) -> int:
+    """The layer of a module of backends that is in a package there, else -1."""
+    names = [f"funcgrad.backends.{name}." for name in BACKENDS]
+    return next((i for i, name in enumerate(names) if f"{module}.".startswith(name)), -1)
+
+
+@by_module
+def test_packages_of_backends_only_import_those_below(module):
+    """Imports for type checkers count: most stand for modules that are imported late."""
+    own = package_rank(module)
+    nodes = ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+    found = {name for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)
+             for name in targets(n, module)}  # fmt: skip
+    above = sorted(name for name in found if package_rank(name) > own >= 0)
+    assert not above, f"{module} imports what is above its package: {above}"
+
+
 @by_module
 def test_no_import_of_the_package_inside_a_function(module):
     hidden = [f"line {line}: {name}" for name, line, depth in imports(module) if depth]
@@ -155,7 +179,24 @@ def test_module_has_a_docstring(module):
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     doc = ast.get_docstring(tree)
     assert doc, f"{module} needs a docstring that gives its idea"
-    assert len(doc.splitlines()) <= 10, f"{module}: a module's idea fits in ten lines"
+    idea = doc.partition("\n- `")[0]  # a package's docstring goes on with a map of its files
+    assert len(idea.splitlines()) <= 10, f"{module}: a module's idea fits in ten lines"
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "funcgrad.backends",
+        "funcgrad.backends.llvm",
+        *(f"funcgrad.backends.{name}" for name in BACKENDS),
+    ],
+)
+def test_packages_of_backends_map_their_files(package):
+    path = MODULES[package]
+    inside = {p.stem for p in path.parent.glob("*.py")} - {"__init__"}
+    inside |= {p.parent.name for p in path.parent.glob("*/__init__.py")}
+    doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert sorted(re.findall(r"^- `(\w+)`: ", doc, re.M)) == sorted(inside), package
 
 
 @by_module

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from funcgrad import dtypes
-from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm.runtime import pool
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import transpose_p
 from funcgrad.ops.shape import rev_p

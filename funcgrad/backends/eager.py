@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.llvm.build import assemble
-from funcgrad.backends.llvm.memory import allocator as memory
+from funcgrad.backends.llvm.runtime.memory import allocator as memory
 from funcgrad.backends.plan import plan
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn, Jaxpr, Var

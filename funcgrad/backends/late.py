@@ -16,7 +16,7 @@ class Late:
     For type checkers, and for readers, it stands beside the import that it takes the place of:
     `if TYPE_CHECKING: from funcgrad.backends import x`, `else: x = Late("funcgrad.backends.x")`.
 
-    >>> Late("funcgrad.backends.gemms").gemm_shape.__name__
+    >>> Late("funcgrad.backends.lower.gemms").gemm_shape.__name__
     'gemm_shape'
     """
 
@@ -35,7 +35,7 @@ class Late:
 def late(package: str, *names: str) -> list[Any]:
     """Several modules of a package, each a `Late`.
 
-    >>> gemms, pads = late("funcgrad.backends", "gemms", "pads")
+    >>> gemms, views = late("funcgrad.backends.lower", "gemms", "views")
     >>> gemms.gemm_shape.__name__
     'gemm_shape'
     """

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from funcgrad import dtypes
-from funcgrad.backends.loops import (
+from funcgrad.backends.loops.ir import (
     MATH,
     Buffer,
     Kernel,

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from funcgrad.backends.drafts import Drafter
+from funcgrad.backends.drafts.drafter import Drafter
+from funcgrad.backends.drafts.tensors import Block, Draft, Tensor
 from funcgrad.backends.late import Late
 from funcgrad.backends.measure import measure
 from funcgrad.backends.program import (
@@ -24,16 +25,15 @@ from funcgrad.backends.program import (
     Ref,
     Step,
 )
-from funcgrad.backends.tensors import Block, Draft, Tensor
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.record import Record
 from funcgrad.core.source import Source
 
 if TYPE_CHECKING:
-    from funcgrad.backends import complex_pairs
+    from funcgrad.backends.rewrites import complex_pairs
 else:
-    complex_pairs = Late("funcgrad.backends.complex_pairs")
+    complex_pairs = Late("funcgrad.backends.rewrites.complex_pairs")
 
 
 def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:

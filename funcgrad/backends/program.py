@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from funcgrad.backends.loops import Kernel, kernel_text
+from funcgrad.backends.loops.ir import Kernel, kernel_text
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record, fresh
@@ -138,7 +138,7 @@ class Strided(NamedTuple):
 
 class AttentionStep(Record):
     """`attention`, `attention_backward` (transforms.attention), or both
-    (backends.attention_joint), by the name of the op.
+    (backends.rewrites.attention_joint), by the name of the op.
 
     ins: the op's operands but stats; outs: its results but stats; all with axes batch, place,
         head, feature
@@ -147,7 +147,7 @@ class AttentionStep(Record):
     params: the op's
     block: queries a task of the forward pass has
     ranges: in how many ranges of keys the backward pass is cut
-    scratch: room for what `backends.attention.scratch_size` counts, in the dtype of sums; none
+    scratch: room for what `lower.attention.scratch_size` counts, in the dtype of sums; none
         forward
     bias, mask, dbias: where they are there, of axes batch, head, query, key; dbias is contiguous.
         Strides are 0 along axes of size 1

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends import loops_interpret
-from funcgrad.backends.attention_joint import attention_joint_p
-from funcgrad.backends.exchanges import exchange_arrays
+from funcgrad.backends.loops import interpret as loops_interpret
 from funcgrad.backends.program import (
     AttentionStep,
     CondStep,
@@ -32,6 +30,8 @@ from funcgrad.backends.program import (
     View,
     WhileStep,
 )
+from funcgrad.backends.rewrites.attention_joint import attention_joint_p
+from funcgrad.backends.rewrites.exchanges import exchange_arrays
 from funcgrad.core import context
 from funcgrad.transforms.attention import attention_backward_p, attention_p
 from funcgrad.transforms.attention_operands import wide_dtype

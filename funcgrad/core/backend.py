@@ -127,9 +127,9 @@ def eager() -> Any:
 
 @cache
 def eager_calls() -> Any:
-    """The native code of eager calls, `funcgrad.backends.llvm.eager_calls`, imported at its first
+    """The native code of eager calls, `funcgrad.backends.llvm.calls.eager`, imported at its first
     use."""
-    return fork.import_module("funcgrad.backends.llvm.eager_calls")
+    return fork.import_module("funcgrad.backends.llvm.calls.eager")
 
 
 # When this process began to load the package, in nanoseconds: files that are newer may not be what

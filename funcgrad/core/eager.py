@@ -1,5 +1,5 @@
 """Functions of arrays as they are called outside of transformations: by Python, until so many calls
-show that native code pays which does the same (`funcgrad.backends.llvm.eager_calls`)."""
+show that native code pays which does the same (`funcgrad.backends.llvm.calls.eager`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Communicators: what joins devices. Five exchanges, a barrier, a rank and a size.
 
 Compiled programs call a communicator by the native context at its `address` (its words, and those
-of a descriptor: `funcgrad.backends.exchanges`); Python calls the methods, on numpy arrays. In both,
+of a descriptor: `backends.rewrites.exchanges`); Python calls the methods, on numpy arrays. In both,
 the devices' blocks lie along the first axis. All ranks make the same calls in the same order.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, exchange_arrays
+from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, exchange_arrays
 from funcgrad.errors import CollectiveError, ShapeError
 
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)

@@ -14,10 +14,10 @@ import numpy as np
 from llvmlite import ir
 
 from funcgrad import dtypes
-from funcgrad.backends.exchanges import DTYPES, OPS
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Code, Int
-from funcgrad.backends.llvm.gemm_pack import FORMATS, narrow, widen
-from funcgrad.backends.llvm.target import Target
+from funcgrad.backends.llvm.gemm.pack import FORMATS, narrow, widen
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int
+from funcgrad.backends.llvm.native.target import Target
+from funcgrad.backends.rewrites.exchanges import DTYPES, OPS
 
 # How many vectors are combined at a time.
 UNROLLED = 4

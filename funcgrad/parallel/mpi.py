@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.exchanges import DTYPES, KINDS
-from funcgrad.backends.llvm import pool, scratch
-from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.native.engine import engine
+from funcgrad.backends.llvm.runtime import pool, scratch
+from funcgrad.backends.rewrites.exchanges import DTYPES, KINDS
 from funcgrad.core import fork
 from funcgrad.errors import CollectiveError
 from funcgrad.parallel import mpi_native, watchdog

@@ -16,10 +16,10 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.backends.exchanges import DTYPES, KINDS, OPS
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Bool, Int, declare
-from funcgrad.backends.llvm.gemm_job import Record
-from funcgrad.backends.llvm.target import Target
+from funcgrad.backends.llvm.gemm.job import Record
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Bool, Int, declare
+from funcgrad.backends.llvm.native.target import Target
+from funcgrad.backends.rewrites.exchanges import DTYPES, KINDS, OPS
 from funcgrad.parallel.fold import write_folds
 from funcgrad.parallel.native import BARRIER, CONTEXT, MPI_FAILED, UNKNOWN, Exchange, Writer
 

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from funcgrad.backends import exchanges
-from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, WIDER
-from funcgrad.backends.llvm import copies, gemm_build, gemm_pack
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, Bool, Code, Int, declare
-from funcgrad.backends.llvm.gemm_job import Record
+from funcgrad.backends.llvm.gemm import pack as gemm_pack
+from funcgrad.backends.llvm.gemm.job import Record
+from funcgrad.backends.llvm.native import code as native_code
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, declare
+from funcgrad.backends.llvm.routines import copies
+from funcgrad.backends.rewrites import exchanges
+from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, WIDER
 from funcgrad.errors import CollectiveError
 from funcgrad.parallel import fold
 from funcgrad.parallel.communicator import FUNCTION, Communicator, Pairs
@@ -73,7 +75,7 @@ def what_text(word: int, count: int) -> str:
 
 def source_key(module: ModuleType) -> str:
     """What the code that a module writes depends on, beside the target: the sources."""
-    modules = (module, fold, copies, gemm_build, gemm_pack, exchanges, sys.modules[__name__])
+    modules = (module, fold, copies, native_code, gemm_pack, exchanges, sys.modules[__name__])
     sources = b"".join(Path(str(m.__file__)).read_bytes() for m in modules)
     return hashlib.sha256(sources).hexdigest()
 

@@ -15,8 +15,8 @@ import secrets
 from functools import cache
 from typing import Any, Protocol
 
-from funcgrad.backends.exchanges import KINDS
-from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.native.engine import engine
+from funcgrad.backends.rewrites.exchanges import KINDS
 from funcgrad.parallel import shared_native
 from funcgrad.parallel.native import DISAGREE, NativeCommunicator, source_key, what_text
 from funcgrad.parallel.shared_native import LINE, LINE_WORDS, LINES, ODD

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from funcgrad.backends.exchanges import KINDS
-from funcgrad.backends.llvm.copies import stream_function
-from funcgrad.backends.llvm.gemm_build import I32, I64, PTR, VOID, Bool, Code, Int, declare
-from funcgrad.backends.llvm.target import Target
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Bool, Code, Int, declare
+from funcgrad.backends.llvm.native.target import Target
+from funcgrad.backends.llvm.routines.copies import stream_function
+from funcgrad.backends.rewrites.exchanges import KINDS
 from funcgrad.parallel.fold import write_folds
 from funcgrad.parallel.native import ABORTED, BARRIER, DISAGREE, UNKNOWN, Exchange, Writer
 

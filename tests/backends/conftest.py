@@ -2,7 +2,7 @@
 
 import pytest
 
-from funcgrad.backends.llvm import pool
+from funcgrad.backends.llvm.runtime import pool
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.core import fork, large
-from tests.backends.llvm.test_eager_calls import (
+from tests.backends.llvm.calls.test_eager import (
     by_python,
     check_same,
     draw,

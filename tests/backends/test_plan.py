@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad.backends import draft_control
+from funcgrad.backends.drafts import control as draft_control
 from funcgrad.backends.program import CopyStep, GemmStep, LoopStep, walk
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of

@@ -9,7 +9,7 @@ import numpy as np
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.exchanges import WIDER
+from funcgrad.backends.rewrites.exchanges import WIDER
 from funcgrad.core import context
 from funcgrad.core.backend import backend
 from funcgrad.core.staging import stage

@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from funcgrad.backends.exchanges import DESCRIPTOR, DTYPES, KINDS
+from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS
 from funcgrad.errors import CollectiveError, ShapeError
 from funcgrad.parallel.communicator import FUNCTION, SelfCommunicator
 

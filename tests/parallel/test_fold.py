@@ -8,8 +8,8 @@ import pytest
 from llvmlite import ir
 
 import funcgrad as fg
-from funcgrad.backends.exchanges import DTYPES, OPS
-from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.native.engine import engine
+from funcgrad.backends.rewrites.exchanges import DTYPES, OPS
 from funcgrad.parallel.fold import write_folds
 from tests.parallel.jobs import combined
 

@@ -8,7 +8,7 @@ import pytest
 from funcgrad.errors import CollectiveError, ShapeError
 from funcgrad.parallel import shared
 from funcgrad.parallel.shared import SharedCommunicator, SharedMemory
-from tests.backends.test_exchanges import COLLECTIVES, X, compiled, mapped
+from tests.backends.rewrites.test_exchanges import COLLECTIVES, X, compiled, mapped
 from tests.parallel.jobs import five_exchanges
 from tests.parallel.threads import PATIENCE
 

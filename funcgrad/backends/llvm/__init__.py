@@ -4,6 +4,30 @@
 planning the program and compiling its kernels and one host function (`build`), which is loaded only
 then. Threads are set by `fg.set_num_threads` or the environment variable FUNCGRAD_NUM_THREADS, the
 processor's level by FUNCGRAD_TARGET.
+
+Whole programs:
+
+- `build`: from a jaxpr to an executable
+- `host`: a program as one native function: its steps in order
+- `host_steps`: what that calls and writes to
+- `host_run`: steps that run in Python
+- `scratch_sizes`: what steps take of scratch memory
+- `executable`: compiled programs as callables
+- `saved`: whole programs on disk
+- `identity`: what a program is, as a digest
+
+Packages, in the order of their layers:
+
+- `native`: machine code: written, compiled, kept, loaded
+- `runtime`: threads and memory of running programs
+- `calls`: calls from Python without Python
+- `vecmath`: elementary functions
+- `gemm`: products and convolutions
+- `attention`: attention
+- `matrix`: decompositions of large matrices
+- `sort`: sorts
+- `routines`: host steps that generated code runs
+- `emit`: kernels of the loop language as LLVM's IR
 """
 
 from __future__ import annotations
@@ -14,26 +38,26 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from funcgrad.backends.late import Late
-from funcgrad.backends.llvm.caches import host_sizes
-from funcgrad.backends.llvm.sources import linking
-from funcgrad.backends.llvm.target import needs_llvm
+from funcgrad.backends.llvm.native.caches import host_sizes
+from funcgrad.backends.llvm.native.sources import linking
+from funcgrad.backends.llvm.native.target import needs_llvm
 from funcgrad.core import context, fork
 from funcgrad.core.ir import Jaxpr
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import direct as _direct
-    from funcgrad.backends.llvm import libllvm as _libllvm
-    from funcgrad.backends.llvm import run_code as _run_code
     from funcgrad.backends.llvm import saved as _saved
-    from funcgrad.backends.llvm import together as _together
+    from funcgrad.backends.llvm.calls import direct as _direct
     from funcgrad.backends.llvm.executable import Executable
+    from funcgrad.backends.llvm.native import libllvm as _libllvm
+    from funcgrad.backends.llvm.native import together as _together
+    from funcgrad.backends.llvm.runtime import run_code as _run_code
 else:  # Not by the modules' own names, which importing them from here gives. Native eager calls
     # come by here, too, and need none of them.
-    _direct = Late("funcgrad.backends.llvm.direct")
-    _libllvm = Late("funcgrad.backends.llvm.libllvm")
-    _run_code = Late("funcgrad.backends.llvm.run_code")
+    _direct = Late("funcgrad.backends.llvm.calls.direct")
+    _libllvm = Late("funcgrad.backends.llvm.native.libllvm")
+    _run_code = Late("funcgrad.backends.llvm.runtime.run_code")
     _saved = Late("funcgrad.backends.llvm.saved")
-    _together = Late("funcgrad.backends.llvm.together")
+    _together = Late("funcgrad.backends.llvm.native.together")
 
 
 class LLVMBackend:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from funcgrad.backends.late import late
-from funcgrad.backends.llvm.emit_kernels import KernelCache, merge
-from funcgrad.backends.llvm.engine import Engine, Library, engine
+from funcgrad.backends.late import Late
+from funcgrad.backends.llvm.emit.kernels import KernelCache, merge
 from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
 from funcgrad.backends.llvm.host import emit_host
 from funcgrad.backends.llvm.host_steps import exchange_steps, host_steps, needs, written_inputs
-from funcgrad.backends.llvm.together import Together
-from funcgrad.backends.loops import Kernel
+from funcgrad.backends.llvm.native.engine import Engine, Library, engine
+from funcgrad.backends.llvm.native.together import Together
+from funcgrad.backends.loops.ir import Kernel
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import (
     CopyStep,
@@ -43,11 +43,13 @@ from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.simplify import simplify
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import gemm_steps, host_run, memory
+    from funcgrad.backends.llvm import host_run
+    from funcgrad.backends.llvm.gemm import steps as gemm_steps
+    from funcgrad.backends.llvm.runtime import memory
 else:
-    gemm_steps, host_run, memory = late(
-        "funcgrad.backends.llvm", "gemm_steps", "host_run", "memory"
-    )
+    host_run = Late("funcgrad.backends.llvm.host_run")
+    gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
+    memory = Late("funcgrad.backends.llvm.runtime.memory")
 
 _SHORT = 20_000  # operations and bytes, in some microseconds
 _MANY_TURNS = 8

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from funcgrad.backends.late import Late
-from funcgrad.backends.llvm.engine import Library
-from funcgrad.backends.llvm.run_code import EXCHANGE, EXHAUSTED, FAILED, ODD, native_run
+from funcgrad.backends.llvm.native.engine import Library
+from funcgrad.backends.llvm.runtime.run_code import EXCHANGE, EXHAUSTED, FAILED, ODD, native_run
 from funcgrad.core import aligned
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import Call, MemoryAnalysis
@@ -27,14 +27,16 @@ from funcgrad.core.large import LARGE
 from funcgrad.core.record import Record
 from funcgrad.errors import CompileError
 
-_DIRECT = "funcgrad.backends.llvm.direct"
+_DIRECT = "funcgrad.backends.llvm.calls.direct"
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import direct, memory, scratch_sizes
+    from funcgrad.backends.llvm import scratch_sizes
     from funcgrad.backends.llvm.build import Built
+    from funcgrad.backends.llvm.calls import direct
+    from funcgrad.backends.llvm.runtime import memory
     from funcgrad.backends.program import Comm, Program
 else:
-    direct, memory = Late(_DIRECT), Late("funcgrad.backends.llvm.memory")
+    direct, memory = Late(_DIRECT), Late("funcgrad.backends.llvm.runtime.memory")
     scratch_sizes = Late("funcgrad.backends.llvm.scratch_sizes")
 
 ENTRY = "fg_program"

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from funcgrad.backends.late import Late
-from funcgrad.backends.llvm.emit_kernels import Native, task_symbol
-from funcgrad.backends.llvm.emit_text import Definitions, Function
+from funcgrad.backends.llvm.emit.kernels import Native, task_symbol
+from funcgrad.backends.llvm.emit.text import Definitions, Function
 from funcgrad.backends.llvm.host_steps import is_large
-from funcgrad.backends.llvm.run_code import EXCHANGE
-from funcgrad.backends.loops import Kernel
+from funcgrad.backends.llvm.runtime.run_code import EXCHANGE
+from funcgrad.backends.loops.ir import Kernel
 from funcgrad.backends.program import (
     AttentionStep,
     CondStep,
@@ -36,14 +36,17 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
-    from funcgrad.backends import exchanges
-    from funcgrad.backends.llvm import attention, copies, gemm_steps, routines
+    from funcgrad.backends.llvm.attention import functions as attention
+    from funcgrad.backends.llvm.gemm import steps as gemm_steps
+    from funcgrad.backends.llvm.routines import copies
+    from funcgrad.backends.llvm.routines import table as routines
+    from funcgrad.backends.rewrites import exchanges
 else:
-    exchanges = Late("funcgrad.backends.exchanges")
-    attention = Late("funcgrad.backends.llvm.attention")
-    copies = Late("funcgrad.backends.llvm.copies")
-    gemm_steps = Late("funcgrad.backends.llvm.gemm_steps")
-    routines = Late("funcgrad.backends.llvm.routines")
+    exchanges = Late("funcgrad.backends.rewrites.exchanges")
+    attention = Late("funcgrad.backends.llvm.attention.functions")
+    copies = Late("funcgrad.backends.llvm.routines.copies")
+    gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
+    routines = Late("funcgrad.backends.llvm.routines.table")
 
 STACK_BYTES = 32_768
 # How many steps a function has: those of a long program are several.

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from funcgrad.backends.complex_pairs import on_complex_p
-from funcgrad.backends.llvm.pool import num_threads
+from funcgrad.backends.llvm.runtime.pool import num_threads
 from funcgrad.backends.program import HostStep
+from funcgrad.backends.rewrites.complex_pairs import on_complex_p
 
 _BATCHED = frozenset(("eig", "eigh", "qr", "svd"))
 # Larger matrices have threads of NumPy's own linear algebra.

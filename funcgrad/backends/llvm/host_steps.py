@@ -24,12 +24,15 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import attention, copies, gemm_steps, routines
+    from funcgrad.backends.llvm.attention import functions as attention
+    from funcgrad.backends.llvm.gemm import steps as gemm_steps
+    from funcgrad.backends.llvm.routines import copies
+    from funcgrad.backends.llvm.routines import table as routines
 else:
-    attention = Late("funcgrad.backends.llvm.attention")
-    copies = Late("funcgrad.backends.llvm.copies")
-    gemm_steps = Late("funcgrad.backends.llvm.gemm_steps")
-    routines = Late("funcgrad.backends.llvm.routines")
+    attention = Late("funcgrad.backends.llvm.attention.functions")
+    copies = Late("funcgrad.backends.llvm.routines.copies")
+    gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
+    routines = Late("funcgrad.backends.llvm.routines.table")
 
 _COPY_BYTES = 1 << 19  # from which on threads share a copy
 

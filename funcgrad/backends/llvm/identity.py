@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.llvm.objects import digest
+from funcgrad.backends.llvm.native.objects import digest
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.primitive import Primitive

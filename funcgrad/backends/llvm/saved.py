@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.llvm import objects, pool, scratch
-from funcgrad.backends.llvm.engine import engine
 from funcgrad.backends.llvm.executable import Executable, Facts
 from funcgrad.backends.llvm.identity import identity
-from funcgrad.backends.llvm.run_code import native_run
+from funcgrad.backends.llvm.native import objects
+from funcgrad.backends.llvm.native.engine import engine
+from funcgrad.backends.llvm.runtime import pool, scratch
+from funcgrad.backends.llvm.runtime.run_code import native_run
 from funcgrad.core import backend, context
 from funcgrad.core.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr

@@ -1,7 +1,7 @@
 """What steps take of scratch memory, beside the arena: bands, tiles, copies with zeros around them,
 attention.
 
-The host function asks for bands and copies, products by tiles (`gemm_winograd*`) for what they
+The host function asks for bands and copies, products by tiles (`gemm.winograd*`) for what they
 transform when they run; sizes here are the same, by plain numbers. Attention has a function that
 says what its tasks will ask for. What else products pack is for
 a core's caches, and isn't counted.
@@ -12,19 +12,20 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from funcgrad.backends.llvm import attention, gemm_tiles, pool
-from funcgrad.backends.llvm import gemm_winograd_kernel as kernel_first
-from funcgrad.backends.llvm import gemm_winograd_kernel_last as kernel_last
-from funcgrad.backends.llvm import gemm_winograd_last as images_last
-from funcgrad.backends.llvm.gemm_kernels import LINES_SOON
-from funcgrad.backends.llvm.gemm_pack import FORMATS, Tile
-from funcgrad.backends.llvm.gemm_steps import takes_frame
-from funcgrad.backends.llvm.gemm_tiles_last import APART
-from funcgrad.backends.llvm.gemm_winograd import Winograd
-from funcgrad.backends.llvm.gemm_winograd_phases import WinogradPhases
-from funcgrad.backends.llvm.target import default_target
-from funcgrad.backends.program import AttentionStep, GemmAxes, GemmStep, LoopStep, Program, Step
-from funcgrad.backends.tiles import (
+from funcgrad.backends.llvm.attention import functions as attention
+from funcgrad.backends.llvm.gemm import tiles as gemm_tiles
+from funcgrad.backends.llvm.gemm import winograd_kernel as kernel_first
+from funcgrad.backends.llvm.gemm import winograd_kernel_last as kernel_last
+from funcgrad.backends.llvm.gemm import winograd_last as images_last
+from funcgrad.backends.llvm.gemm.kernels import LINES_SOON
+from funcgrad.backends.llvm.gemm.pack import FORMATS, Tile
+from funcgrad.backends.llvm.gemm.steps import takes_frame
+from funcgrad.backends.llvm.gemm.tiles_last import APART
+from funcgrad.backends.llvm.gemm.winograd import Winograd
+from funcgrad.backends.llvm.gemm.winograd_phases import WinogradPhases
+from funcgrad.backends.llvm.native.target import default_target
+from funcgrad.backends.llvm.runtime import pool
+from funcgrad.backends.lower.tiles import (
     IMAGES,
     IMAGES_LAST,
     KERNEL,
@@ -34,6 +35,7 @@ from funcgrad.backends.tiles import (
     one_phase,
     tiles_of,
 )
+from funcgrad.backends.program import AttentionStep, GemmAxes, GemmStep, LoopStep, Program, Step
 from funcgrad.core.source import Source
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from funcgrad.backends import loops_interpret
-from funcgrad.backends.builder import Builder
 from funcgrad.backends.llvm.build import assemble
-from funcgrad.backends.loops import Axis, Buffer, Index, Kernel
+from funcgrad.backends.loops import interpret as loops_interpret
+from funcgrad.backends.loops.builder import Builder
+from funcgrad.backends.loops.ir import Axis, Buffer, Index, Kernel
 from funcgrad.backends.program import CopyStep, KernelStep, Program, Ref
 from funcgrad.core.aval import ShapedArray
 

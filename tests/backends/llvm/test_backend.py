@@ -10,7 +10,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.llvm import BACKEND
-from funcgrad.backends.llvm.engine import engine
+from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.core.array import Array
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of

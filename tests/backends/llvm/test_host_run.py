@@ -5,10 +5,10 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import lax
-from funcgrad.backends.llvm import pool
 from funcgrad.backends.llvm.host_run import run_host_step
-from funcgrad.backends.products import product_p
+from funcgrad.backends.llvm.runtime import pool
 from funcgrad.backends.program import HostStep
+from funcgrad.backends.rewrites.products import product_p
 from funcgrad.core.ir import Var
 from funcgrad.core.trace import aval_of
 from tests.backends.checks import program

@@ -7,7 +7,8 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.llvm import objects, saved
+from funcgrad.backends.llvm import saved
+from funcgrad.backends.llvm.native import objects
 from funcgrad.core import context
 
 # Programs of all kinds of steps; prints what they give, and whether a compiler was loaded.

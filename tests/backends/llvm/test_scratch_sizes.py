@@ -8,11 +8,12 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn
-from funcgrad.backends.llvm import gemm, pool, scratch
-from funcgrad.backends.llvm.engine import Engine
-from funcgrad.backends.llvm.gemm_steps import product_call, product_kind
+from funcgrad.backends.llvm.gemm import functions as gemm
+from funcgrad.backends.llvm.gemm.steps import product_call, product_kind
+from funcgrad.backends.llvm.native.engine import Engine
+from funcgrad.backends.llvm.native.target import default_target
+from funcgrad.backends.llvm.runtime import pool, scratch
 from funcgrad.backends.llvm.scratch_sizes import scratch_size
-from funcgrad.backends.llvm.target import default_target
 from funcgrad.backends.program import GemmStep
 
 LAYOUTS = {"NCHW": ("NCHW", "OIHW", "NCHW"), "NHWC": ("NHWC", "HWIO", "NHWC")}

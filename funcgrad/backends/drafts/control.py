@@ -1,0 +1,102 @@
+"""Drafts of control flow: steps with blocks inside, whose values stay in memory from turn to turn.
+
+Each function adds the draft of an equation to a block's, or returns False if the host is to run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from funcgrad.backends.drafts.tensors import Block, Row, Tensor
+from funcgrad.backends.program import CondStep, LoopStep, Step, WhileStep
+from funcgrad.core.ir import Atom, Eqn, Jaxpr
+
+if TYPE_CHECKING:
+    from funcgrad.backends.drafts.drafter import BlockDrafter
+
+INT32 = np.dtype(np.int32)
+# From so many bytes on what a loop carries is worth two turns at a time, of so many equations each.
+_LARGE_CARRY, _SHORT_BODY = 1 << 14, 100
+
+
+def _cond(d: BlockDrafter, eqn: Eqn) -> bool:
+    """Branches that write their results to the same places."""
+    index, *ops = (d.tensor(a) for a in eqn.ins)
+    if index.aval.dtype != INT32:
+        return False
+    outs = [d.tensor(v) for v in eqn.outs]
+    blocks = [d.drafter.block(b, ops, outs) for b in eqn.params["branches"]]
+    d.add([index, *ops], outs, lambda inner: [CondStep(index.place, tuple(inner))],
+          blocks=blocks)  # fmt: skip
+    return True
+
+
+def _while(d: BlockDrafter, eqn: Eqn) -> bool:
+    """A test and a body, which writes what it carries over what it read."""
+    p, ins = eqn.params, [d.tensor(a) for a in eqn.ins]
+    nc, nb = p["n_cond"], p["n_body"]
+    cond_consts, consts, init = ins[:nc], ins[nc : nc + nb], ins[nc + nb :]
+    carry = [d.tensor(v) for v in eqn.outs]
+    holds = Tensor(p["cond_jaxpr"].outs[0].aval.strong())
+    test = d.drafter.block(p["cond_jaxpr"], [*cond_consts, *carry], [holds])
+    body = d.drafter.block(p["body_jaxpr"], [*consts, *carry], carry)
+
+    def make(inner: list[tuple[Step, ...]]) -> list[Step]:
+        return [WhileStep(inner[0], holds.place, inner[1])]
+
+    d.add(ins, [*carry, holds], make, starts=list(zip(carry, init, strict=True)),
+          blocks=[test, body])  # fmt: skip
+    return True
+
+
+def _scan(d: BlockDrafter, eqn: Eqn) -> bool:
+    """A body whose rows move with a counter; where it carries much, it stands there twice."""
+    p, ins = eqn.params, [d.tensor(a) for a in eqn.ins]
+    nc, nk, length = p["n_consts"], p["n_carry"], p["length"]
+    consts, init, xs = ins[:nc], ins[nc : nc + nk], ins[nc + nk :]
+    outs = [d.tensor(v) for v in eqn.outs]
+    carry, ys = outs[:nk], outs[nk:]
+    number, body = d.drafter.loop_number(), p["jaxpr"]
+
+    def turn(carried: Sequence[Tensor], i: int, every: int) -> Block:
+        """The body's turn i, and each so many after it; carried values are where they come."""
+
+        def rows(arrays: Sequence[Tensor], like: Sequence[Atom]) -> list[Tensor]:
+            return [Row(v.aval.strong(), None, t, None, number, length, p["reverse"], every, i)
+                    for t, v in zip(arrays, like, strict=True)]  # fmt: skip
+
+        given = [*consts, *carried, *rows(xs, body.ins[nc + nk :])]
+        return d.drafter.block(body, given, [*carry, *rows(ys, body.outs[nk:])])
+
+    def make(inner: list[tuple[Step, ...]]) -> list[Step]:
+        rest = inner[1] if len(inner) > 1 else ()
+        return [LoopStep(number, length // every, inner[0]), *rest]
+
+    every = 2 if length > 1 and _swaps(body, nc, nk) else 1
+    if every == 1:
+        blocks = [turn(carry, 0, 1)]
+    else:
+        # Two turns take each other's memory, where one would copy what it carries back.
+        first = turn(carry, 0, 2)
+        second = turn([value for value, _ in first.results[:nk]], 1, 2)
+        results = [*first.results[nk:], *second.results]
+        blocks = [Block([*first.drafts, *second.drafts], results)]
+        blocks += [turn(carry, length - 1, 0)] if length % 2 else []
+    d.add(ins, outs, make, starts=list(zip(carry, init, strict=True)), blocks=blocks)
+    return True
+
+
+def _swaps(body: Jaxpr, n_consts: int, n_carry: int) -> bool:
+    """Whether a loop carries so much that two turns at a time are worth a longer program."""
+    carried = sum(v.aval.nbytes for v in body.ins[n_consts : n_consts + n_carry])
+    return carried >= _LARGE_CARRY and len(body.eqns) <= _SHORT_BODY and not body.has_effects
+
+
+STEPS: dict[str, Callable[[BlockDrafter, Eqn], bool]] = {
+    "cond": _cond,
+    "while": _while,
+    "scan": _scan,
+}

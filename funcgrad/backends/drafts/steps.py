@@ -1,0 +1,206 @@
+"""Drafts of steps that are no kernels: products, attention, copies, exchanges with other devices.
+
+Each function adds the draft of an equation to a block's, or returns False if the host is to run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from funcgrad import dtypes
+from funcgrad.backends.drafts.bands import sliced_product
+from funcgrad.backends.drafts.tensors import Tensor, moved
+from funcgrad.backends.late import late
+from funcgrad.backends.loops.builder import strides_of
+from funcgrad.backends.loops.scalars import LOOP_DTYPES
+from funcgrad.backends.lower.tiles import tiles_of
+from funcgrad.backends.program import (
+    AttentionStep,
+    CopyStep,
+    ExchangeStep,
+    GemmStep,
+    LaneStep,
+    Ref,
+    Step,
+    Strided,
+)
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Eqn, Var
+from funcgrad.core.record import replace
+
+if TYPE_CHECKING:
+    from funcgrad.backends.drafts.drafter import BlockDrafter
+    from funcgrad.backends.lower import attention, gemms
+else:
+    attention, gemms = late("funcgrad.backends.lower", "attention", "gemms")
+
+
+def _dot(d: BlockDrafter, eqn: Eqn) -> bool:
+    """A product as a matrix multiplication."""
+    made = _product(d, eqn, False)
+    if made is not None and made[0].axes is not None and not any(tiles_of(made[0])):
+        made = _product(d, eqn, True)
+    if made is None:
+        return False
+    (step, (a, b), offsets), out = made, d.tensor(eqn.outs[0])
+
+    def make(inner: Any) -> list[Step]:
+        at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])
+        return [replace(step, a=at_a, b=at_b, c=out.place)]
+
+    d.add([a, b], [out], make, product=step,
+          sliced=lambda n: sliced_product(step, (a, b, out), (*offsets, 0), n))  # fmt: skip
+    return True
+
+
+def _product(
+    d: BlockDrafter, eqn: Eqn, joins: bool
+) -> tuple[GemmStep, list[Tensor], list[int]] | None:
+    """The step of a product, its operands, and the bytes from which on it reads them; None if none
+    computes it. joins: as for `gemm_shape`."""
+    sides = []
+    for i, operand in enumerate(eqn.ins):
+        view = d.analysis.views.get((eqn, i))
+        base = operand if view is None else view.base
+        sides.append((d.tensor(base), view, operand.aval.shape))
+    strides = _strides_of(d, eqn.outs[0])
+    shape = gemms.gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides, joins)
+    if shape is None:
+        return None
+    dtype, out = eqn.ins[0].aval.dtype, eqn.outs[0].aval.dtype
+    if eqn.params["pairs"]:
+        out = dtypes.to_complex(dtype)
+    (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
+    frames = [gemms.frame_of(v, i) for i, v in enumerate((va, vb))]
+    frame = frames[0] or frames[1]
+    offsets = [
+        0 if v is None or f is not None else v.offset * dtype.itemsize
+        for v, f in zip((va, vb), frames, strict=True)
+    ]
+    kind = out if eqn.params["pairs"] else dtype
+    nowhere = Ref("arena")
+    step = GemmStep(kind, out, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
+                    *shape.strides, shape.batch, shape.axes, frame,
+                    eqn.params["exact"])  # fmt: skip
+    return step, [a, b], offsets
+
+
+def _strides_of(d: BlockDrafter, out: Var) -> tuple[int, ...]:
+    """The strides of a result, which may be a piece of another array."""
+    place, shape = d.places.get(out), out.aval.shape
+    return tuple(strides_of(shape) if place is None else place.strides(shape))
+
+
+def _attention(d: BlockDrafter, eqn: Eqn) -> bool:
+    """Attention, forward, backward or both, unless its dtype is the host's."""
+    dtype, wide = attention.dtypes_of(eqn)
+    if dtype not in LOOP_DTYPES:
+        return False
+    op, shape = eqn.prim.name, attention.attention_shape(eqn)
+    numbers = attention.given_numbers(eqn)
+    ins = [_strided(d, eqn, i) for i in attention.ARRAYS[op]]
+    outs = [d.tensor(v) for v in eqn.outs]
+    known = [d.tensor(eqn.ins[4])] if op == "attention_backward" else []
+    stats = known or [outs.pop()] if op != "attention_joint" else []
+    lengths = [d.tensor(eqn.ins[i]) for i in numbers.lengths]
+    given = {"bias": numbers.bias, "mask": numbers.mask}
+    pairs = {name: _pair(d, eqn, i) for name, i in given.items() if i is not None}
+    results, written, scratch = outs[: attention.RESULTS[op]], [*outs], None
+    if op == "attention":
+        written += stats
+    else:
+        size = attention.scratch_size(shape, op == "attention_joint")
+        scratch = Tensor(ShapedArray((size,), wide))
+        written.append(scratch)
+    dbias = next(iter(outs[len(results) :]), None)
+    apart = [_strides_of(d, v) for v in attention.strided_results(eqn)]
+
+    def make(inner: Any) -> list[Step]:
+        p, (sizes, block, ranges, shared) = eqn.params, shape
+        operands = tuple(Strided(moved(t.place, at), strides) for t, at, strides in ins)
+        found = tuple(Strided(t.place, s) for t, s in zip(results, apart, strict=True))
+        step = AttentionStep(op, dtype, sizes, operands, found,
+                             next((t.place for t in stats), None),
+                             tuple(t.place for t in lengths), p["scale"], p["before"],
+                             p["after"], block, ranges,
+                             None if scratch is None else scratch.place)  # fmt: skip
+        more: dict[str, Any] = {
+            name: Strided(moved(t.place, at), strides) for name, (t, at, strides) in pairs.items()
+        }
+        if dbias is not None:
+            steps = attention.spans(dbias.aval.shape, strides_of(dbias.aval.shape))
+            more |= {"dbias": Strided(dbias.place, steps), "dbias_size": dbias.aval.size}
+        return [replace(step, shared=shared, **more)]
+
+    reads = [t for t, _, _ in (*ins, *pairs.values())] + lengths + known
+    d.add(reads, written, make)
+    return True
+
+
+def _pair(d: BlockDrafter, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int, ...]]:
+    """A bias or mask: as `_strided`."""
+    tensor, at, strides = _strided(d, eqn, i)
+    return tensor, at, attention.spans(eqn.ins[i].aval.shape, strides)
+
+
+def _strided(d: BlockDrafter, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int, ...]]:
+    """An operand that is read where it lies: what it is part of, from which byte, strides."""
+    operand, view = eqn.ins[i], d.analysis.views.get((eqn, i))
+    if view is None:
+        return d.tensor(operand), 0, tuple(strides_of(operand.aval.shape))
+    return d.tensor(view.base), view.offset * operand.aval.dtype.itemsize, view.strides
+
+
+def _join(d: BlockDrafter, eqn: Eqn) -> bool:
+    """Nothing to do: the operands were written to their places."""
+    return True
+
+
+def _move(d: BlockDrafter, eqn: Eqn) -> bool:
+    """A contiguous part of an array as bytes."""
+    source, to = d.tensor(eqn.ins[0]), d.tensor(eqn.outs[0])
+    at = eqn.params["start"] * to.aval.dtype.itemsize
+
+    def make(inner: Any) -> list[Step]:
+        return [CopyStep(moved(source.place, at), to.place, to.aval.nbytes)]
+
+    d.add([source], [to], make)
+    return True
+
+
+def _exchange(d: BlockDrafter, eqn: Eqn) -> bool:
+    """Blocks that go to other devices, and come from them."""
+    p, source, to = eqn.params, d.tensor(eqn.ins[0]), d.tensor(eqn.outs[0])
+    count = eqn.ins[0].aval.size
+    if p["kind"] in ("reduce_scatter", "all_to_all"):
+        count //= p["size"]
+    comm, dtype = d.drafter.comm(p["axis_name"], p["size"]), eqn.outs[0].aval.dtype
+
+    def make(inner: Any) -> list[Step]:
+        places = source.place, to.place
+        return [ExchangeStep(p["kind"], comm, p["op"], dtype, count, p["size"], *places, p["perm"])]
+
+    pairs = [(to, source)] if p["kind"] == "all_reduce" else []
+    d.add([source], [to], make, in_place=pairs)
+    return True
+
+
+def _lane(d: BlockDrafter, eqn: Eqn) -> bool:
+    """The number of this device along named axes."""
+    to = d.tensor(eqn.outs[0])
+    comm = d.drafter.comm(eqn.params["axis_name"], eqn.params["size"])
+    d.add([], [to], lambda inner: [LaneStep(comm, to.place)])
+    return True
+
+
+STEPS: dict[str, Callable[[BlockDrafter, Eqn], bool]] = {
+    "product": _dot,
+    "attention": _attention,
+    "attention_backward": _attention,
+    "attention_joint": _attention,
+    "join": _join,
+    "move": _move,
+    "exchange": _exchange,
+    "lane": _lane,
+}

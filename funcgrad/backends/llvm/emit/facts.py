@@ -1,0 +1,88 @@
+"""What the emitter asks about the statements of a kernel before it writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from funcgrad.backends.late import Late
+from funcgrad.backends.llvm.emit.text import BOOL
+from funcgrad.backends.loops.ir import (
+    INDEX,
+    REDUCTIONS,
+    Carry,
+    Load,
+    Loop,
+    Op,
+    Operand,
+    Stmt,
+    Store,
+    Value,
+    While,
+    walk,
+)
+
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm.emit import order
+else:
+    order = Late("funcgrad.backends.llvm.emit.order")
+
+
+def indices_first(stmts: Sequence[Stmt]) -> list[Stmt]:
+    """The statements, arithmetic on indices and guards in front.
+
+    Behind a guard's branch LLVM may learn the index of a later guarded load at the edge. It then
+    merges that with the index elsewhere, and its vectorizer takes the whole load's address from the
+    first lane of the merged values, even where that lane is masked.
+    """
+    first: list[Stmt] = []
+    rest: list[Stmt] = []
+    later: set[Operand] = set()
+    for s in stmts:
+        if isinstance(s, Op) and s.out.dtype in (BOOL, INDEX) and later.isdisjoint(s.args):
+            first.append(s)
+            continue
+        rest.append(s)
+        if isinstance(s, Op | Load):
+            later.add(s.out)
+        elif isinstance(s, Loop | While):
+            later.update(c.out for c in s.carries)
+    return first + rest
+
+
+def is_extreme(s: Loop, carry: Carry, kind: str) -> bool:
+    """Whether a carry is the maximum or minimum of floats, made by one op of the loop's body."""
+    if not s.parallel or carry.combine not in order.COMBINE or kind not in order.FORMATS:
+        return False
+    made = next((b for b in s.body if isinstance(b, Op) and b.out is carry.next), None)
+    return (
+        made is not None
+        and made.name == carry.combine
+        and sum(a is carry.inside for a in made.args) == 1
+    )
+
+
+def reassociable(body: Sequence[Stmt]) -> set[Value]:
+    """The results of the floating-point ops by which reductions combine."""
+    made = {s.out: s for s in walk(body) if isinstance(s, Op)}
+    found: set[Value] = set()
+    for s in walk(body):
+        for c in s.carries if isinstance(s, Loop) else ():
+            known = isinstance(c.next, Value) and c.combine in REDUCTIONS
+            if known and c.next in made and made[c.next].name == c.combine:
+                found.add(c.next)
+    return found
+
+
+def chained(body: Sequence[Stmt]) -> bool:
+    """Whether what is loaded decides several times in a row what is loaded next: such chains wait
+    for memory, so some should run side by side."""
+    depth: dict[Value, int] = {}
+    for s in body:
+        if isinstance(s, Op):
+            depth[s.out] = max((depth.get(a, 0) for a in s.args if isinstance(a, Value)), default=0)
+        elif isinstance(s, Load):
+            depth[s.out] = 1 + max((depth.get(v, 0) for _, v in s.index.terms), default=0)
+        elif not isinstance(s, Store):
+            return False
+    return max(depth.values(), default=0) > 2

@@ -1,0 +1,261 @@
+"""What the ways of the generated GEMM share: the records in memory, blocking limits, symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.gemm.gather import gather_function
+from funcgrad.backends.llvm.gemm.kernels import Kernels, Micro
+from funcgrad.backends.llvm.gemm.pack import (
+    Format,
+    Tile,
+    constant,
+    narrow,
+    widen,
+)
+from funcgrad.backends.llvm.gemm.packers import packer
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.native.target import Target
+
+if TYPE_CHECKING:
+    from funcgrad.backends.program import GemmAxes
+
+CALL = (
+    "batch0", "batch1", "m", "n", "k",
+    "a", "a_b0", "a_b1", "a_rs", "a_cs",
+    "b", "b_b0", "b_b1", "b_rs", "b_cs",
+    "c", "c_b0", "c_b1", "c_rs", "c_cs",
+    "add",
+    # 0, or the address of `AXES`, which then take the place of the strides of a and b.
+    "axes",
+    # 0, or the address of `frames.FRAME`: windows' strides are in an array with zeros around
+    # what is in memory. Of all ways, strips and those by tiles alone take it.
+    "frame",
+    # 0, or the form of products of windows that `lower.tiles` knows; and whose windows they are,
+    # if that is known: 1 a's, 2 b's.
+    "tiled", "windows",
+)  # fmt: skip
+# Each matrix axis as MAX_AXES axes, outermost first: their sizes, then their strides.
+MAX_AXES = 6
+AXES = ("m_sizes", "m_a", "n_sizes", "n_b", "k_sizes", "k_a", "k_b")
+# Tables made of them: where each row and each column of an operand begins; 0 if there are none.
+TABLES = ("a_rows", "a_ks", "b_ks", "b_cols")
+# How many rows of a, and columns of b, follow each other in a line of memory, one or two elements
+# apart, where lines are as many apart, or a multiple; 0 if none do.
+INNER = ("m_inner", "m_step", "n_inner", "n_step")
+# What is known of a frame before: 0, or 1 if it is a's, 2 if it is b's.
+FRAMED = "framed"
+SHARED = (*CALL, *TABLES, *INNER)
+PRODUCT = ("m", "n", "k", "a", "a_rs", "a_cs", "b", "b_rs", "b_cs", "c", "c_rs", "c_cs", "add")
+OUT = ("out", "out_rs", "out_cs", "out_add")
+JOB = (
+    *PRODUCT,
+    *TABLES,
+    # The block in hand of the packed way: offsets and sizes, packed operands, tiling.
+    "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
+    "a_parts", "mt", "nt", "row_tiles", "prepacked", "by_rows",
+    # How many panels of A, or tasks, are taken, from the front and (in the upper half) from the
+    # back; how many tasks there are; whether they pack panels of A for each other, and where the
+    # states of these are.
+    "taken", "tasks", "lazy", "states",
+    # Where the sums in c are to be rounded to, beside or (if "out_add") on what is there; 0 if they
+    # aren't, or are already. Whether each tile's are when it is done.
+    *OUT, "rounds",
+)  # fmt: skip
+THIN = 8  # rows of A up to which B is not worth packing
+SMALL_WORK = 96**3  # multiply-adds up to which packing costs more than it saves
+SERIAL_WORK = 1 << 17  # below this many a second thread is no gain
+BATCH_WORK = 1 << 24  # products up to this size are spread over threads as wholes
+# Multiply-adds of small products that follow each other in a thread, where there are enough: a
+# processor's own prefetching begins anew behind them.
+BATCH_PART = 1 << 19
+
+
+def inner_words(axes: GemmAxes) -> dict[str, int]:
+    """The words of `INNER`.
+
+    >>> from funcgrad.backends.program import GemmAxes
+    >>> inner_words(GemmAxes(m=((3, 40), (5, 1)), n=((2, 30),), k=((4, 2, 1),)))
+    {'m_inner': 5, 'm_step': 1, 'n_inner': 0, 'n_step': 1}
+    """
+    words = []
+    for spans in (axes.m, axes.n):
+        size, step = spans[-1]
+        fits = step in (1, 2) and all(s % step == 0 for n, s in spans if n > 1)
+        words += [size, step] if fits else [0, 1]
+    return dict(zip(INNER, words, strict=True))
+
+
+def windows_side(axes: GemmAxes) -> int:
+    """2 if b's rows overlap, as only those of windows do, else 0.
+
+    >>> from funcgrad.backends.program import GemmAxes
+    >>> windows_side(GemmAxes(m=((4, 15),), n=((8, 1),), k=((5, 3, 10), (3, 1, 1))))
+    2
+    >>> windows_side(GemmAxes(m=((6, 10), (8, 1)), n=((8, 1),), k=((5, 60, 24), (3, 1, 8))))
+    0
+    """
+    width = sum((n - 1) * abs(step) for n, step in axes.n) + 1
+    return 2 * any(n > 1 and abs(step) < width for n, _, step in axes.k)
+
+
+def axes_words(axes: GemmAxes) -> list[int]:
+    """The words of `AXES`."""
+    words = []
+    for spans in (axes.m, axes.n, axes.k):
+        filled = [(1,) * len(spans[0])] * (MAX_AXES - len(spans)) + list(spans)
+        words += [span[i] for i in range(len(spans[0])) for span in filled]
+    return words
+
+
+class Record:
+    """Named i64 words or pointers behind a pointer."""
+
+    def __init__(self, code: Code, fields: tuple[str, ...], pointer: ir.Value):
+        self.code, self.fields, self.pointer = code, fields, pointer
+
+    def place(self, name: str) -> ir.Value:
+        """Where a word is."""
+        return self.code.at(self.pointer, self.fields.index(name), I64)
+
+    def __getitem__(self, name: str) -> Int:
+        return self.code.load(self.place(name), I64)
+
+    def pointer_at(self, name: str) -> ir.Value:
+        """A word that holds a pointer."""
+        return self.code.load(self.place(name), PTR)
+
+    def __setitem__(self, name: str, value: Int | ir.Value | int) -> None:
+        self.code.store(I64(value) if isinstance(value, int) else value, self.place(name))
+
+
+class Way:
+    """One way to multiply: its name, and its function void(ptr job), written when it is needed."""
+
+    def __init__(self, name: str, write: Callable[[], ir.Function]):
+        self.name, self._write = name, write
+
+    @cached_property
+    def function(self) -> ir.Function:
+        """The function, in the module of its parts."""
+        return self._write()
+
+
+class Parts:
+    """A module with the kernels, packers and symbols that the ways of one format use.
+
+    elsewhere: what gives kernels of other modules, as of `Kernels`
+    """
+
+    def __init__(
+        self, module: ir.Module, fmt: Format, out: Format, target: Target,
+        elsewhere: Callable[[Micro], ir.Function] | None = None,
+    ):  # fmt: skip
+        self.module, self.fmt, self.out, self.target = module, fmt, out, target
+        self.tile = Tile.of(target, fmt)
+        each = 4 if fmt.is_complex else 1  # real products that one of elements is made of
+        self.small_work, self.serial_work = SMALL_WORK // each, SERIAL_WORK // each
+        self.kernels = Kernels(module, fmt, self.tile, target, elsewhere)
+        loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
+        self.parallel_for = declare(module, "fg_parallel_for", loop)
+        self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
+        self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
+        self.limit = ir.GlobalVariable(module, I32, "fg_pool_limit")
+        self.limit.type = PTR
+
+    @cached_property
+    def pack_a(self) -> ir.Function:
+        """Packs rows of A by strides."""
+        return packer(self.module, self.tile.rows, self.tile, self.fmt)
+
+    @cached_property
+    def pack_b(self) -> ir.Function:
+        """Packs columns of B by strides."""
+        return packer(self.module, self.tile.cols, self.tile, self.fmt)
+
+    @cached_property
+    def gather_a(self) -> ir.Function:
+        """Packs rows of A by tables."""
+        return self._gatherer("gather_a", self.tile.rows)
+
+    @cached_property
+    def gather_b(self) -> ir.Function:
+        """Packs columns of B by tables."""
+        return self._gatherer("gather_b", self.tile.cols)
+
+    @cached_property
+    def add_parts(self) -> ir.Function:
+        """The task that makes rows [begin, end) of C from those of its nt parts, beside at pb."""
+        code = Code(self.module, "add_parts", [PTR, I64, I64])
+        job, acc, lanes = Record(code, JOB, code.args[0]), self.fmt.acc, self.tile.lanes
+        m, n, count, add = job["m"], job["n"], job["nt"], job["add"]
+        sums, c, kernels = job.pointer_at("pb"), job.pointer_at("c"), self.kernels
+        with code.range(code.args[1], code.args[2]) as i, code.range(0, n, lanes) as j:
+            mask = kernels.mask(code, n - j)
+            out, first = code.at(c, i * job["c_rs"] + j, acc), code.at(sums, i * n + j, acc)
+            total = code.variable(kernels.vec, code.masked_load(first, mask, kernels.vec))
+            with code.range(1, count) as p:
+                x = code.masked_load(code.at(first, p * m * n, acc), mask, kernels.vec)
+                total.set(kernels.sum(code, total.get(), x))
+            with code.when(add.ne(0)):
+                old = code.masked_load(out, mask, kernels.vec)
+                total.set(kernels.sum(code, old, total.get()))
+            code.masked_store(total.get(), out, mask)
+        code.ret()
+        return code.function
+
+    @property
+    def narrow(self) -> bool:
+        """Whether C is of a narrower type than the sums."""
+        return self.out.storage != self.fmt.acc
+
+    @cached_property
+    def round(self) -> ir.Function:
+        """void(sums, sums_rs, c, c_rs, c_cs, m, n, add): c becomes the sums, or grows by them."""
+        code = Code(self.module, "round", [PTR, I64, PTR, I64, I64, I64, I64, I64])
+        sums, sums_rs, c, rs, cs, m, n, add = code.args
+        lanes, storage, acc = self.tile.lanes, self.out.storage, self.fmt.acc
+        vectors = cs.eq(1).select(n // lanes * lanes, 0)
+
+        def round_one(p: ir.Value, x: ir.Value, kind: ir.Type) -> None:
+            """What c held before counts only where the call adds: it may be NaN."""
+            old = widen(code, self.out, self.target, code.load(p, kind, self.out.bytes))
+            old = add.ne(0).pick(old, constant(x.type, -0.0))
+            code.store(narrow(code, self.out, code.b.fadd(old, x)), p, self.out.bytes)
+
+        with code.range(0, m) as i:
+            row, c_row = code.at(sums, i * sums_rs, acc), code.at(c, i * rs, storage)
+            with code.range(0, vectors, lanes) as j:
+                x = code.load(code.at(row, j, acc), ir.VectorType(acc, lanes), 4)
+                round_one(code.at(c_row, j, storage), x, ir.VectorType(storage, lanes))
+            with code.range(vectors, n) as j:
+                x = code.load(code.at(row, j, acc), acc)
+                round_one(code.at(c_row, j * cs, storage), x, storage)
+        code.ret()
+        code.function.attributes.add("noinline")
+        return code.function
+
+    def _gatherer(self, name: str, width: int) -> ir.Function:
+        function = gather_function(self.module, name, width, self.tile, self.fmt, self.target)
+        function.attributes.add("noinline")
+        return function
+
+    def threads(self, code: Code) -> Int:
+        """The number of threads that a parallel loop may take."""
+        return Int(code, code.b.sext(code.load(self.limit, I32), I64)) + 1
+
+    def panel_elements(self, width: int, k: Int) -> Int:
+        """Room for a panel, with what packing may write behind it."""
+        return (self.tile.depth(k).round_up(self.tile.lanes) * width + self.tile.lanes).round_up(16)
+
+    def loop(self, code: Code, task: ir.Function, ctx: ir.Value, n: Int, grain: Int) -> None:
+        """A parallel loop, or a plain call where one chunk is all."""
+        with code.either(n <= grain) as (yes, no):
+            with yes:
+                code.call(task, ctx, 0, n)
+            with no:
+                code.call(self.parallel_for, task, ctx, n, grain)

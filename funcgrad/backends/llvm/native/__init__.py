@@ -1,0 +1,22 @@
+"""Machine code: written, compiled, kept on disk, loaded.
+
+What it is for:
+
+- `target`: the host's processor, or a named level of it
+- `caches`: the sizes of its caches
+
+Making it:
+
+- `code`: writing LLVM's IR with Python's operators
+- `compiler`: LLVM at work: text in, object code out
+- `libllvm`: LLVM by the C functions of llvmlite's library
+- `together`: tasks on all processors, while more of them come
+
+Keeping and loading it:
+
+- `engine`: compiled, or found on disk; linked; unloaded when it is dead
+- `images`: objects laid out as they lie in memory, so that nothing has to link them
+- `linker`: links the others, by way of LLVM
+- `objects`: compiled code on disk
+- `sources`: digests of sources, which stand for the code that they write
+"""

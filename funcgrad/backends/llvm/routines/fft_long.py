@@ -1,0 +1,225 @@
+"""Fourier transforms of rows of 2ⁿ elements that are long, or few, as generated code.
+
+A row is a matrix whose columns are transformed and multiplied by roots, before its rows are
+transformed: of both, a vector's lanes take as many at once. What is between is kept block by block,
+as the rows want it. Threads take rows, or share them if there are few. Real rows go as complex ones
+of half the length, as in `fft_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from llvmlite import ir
+
+from funcgrad.backends.llvm.gemm.job import Record
+from funcgrad.backends.llvm.gemm.pack import transpose
+from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, undefined
+from funcgrad.backends.llvm.routines.fft_passes import Complex, Numbers, Passes, roots, table
+
+CALL = ("batch", "x", "out")
+# One row in hand, as complex numbers, and what is between.
+_ROW = ("x", "out", "middle")
+# Complex elements of a row that a task is to have at least, and roots in a table of neighbours.
+_TASK, _NEAR = 4096, 64
+_ROWS = 4  # from which on threads take whole rows
+
+
+class Long:
+    """Writes the transform of a kind of rows of n elements."""
+
+    def __init__(self, parts: Matrices, kind: str, n: int):
+        self.parts, self.kind, self.n, self.lanes = parts, kind, n, parts.lanes
+        self.forward, self.real = kind in ("FFT", "RFFT"), kind in ("RFFT", "IRFFT")
+        self.size = n // 2 if self.real else n
+        self.rows = 1 << (self.size.bit_length() - 1) // 2
+        self.columns = self.size // self.rows
+        self.passes = Passes(parts, self.columns, self.forward)
+
+    def emit(self, name: str) -> None:
+        """Write void name(ptr call) of the words `CALL`."""
+        parts, size = self.parts, self.size
+        columns, rows = self._columns(f"{name}_columns"), self._rows(f"{name}_rows")
+        ends = self._ends(f"{name}_ends") if self.real else None
+        code = Code(parts.module, f"{name}_all", [PTR, I64, I64])
+        call = Record(code, CALL, code.args[0])
+        row = Record(code, _ROW, code.variable(I64, count=len(_ROW)).slot)
+        row["middle"] = middle = code.call(parts.take, 2 * size * parts.bytes)
+        half = 2 * (size + 1)
+        given, made = {"RFFT": (2 * size, half), "IRFFT": (half, 2 * size)}.get(
+            self.kind, (2 * size, 2 * size)
+        )
+        spectrum = code.call(parts.take, half * parts.bytes) if self.kind == "IRFFT" else None
+
+        def loop(task: ir.Function, blocks: int) -> None:
+            grain = max(1, _TASK * blocks // size)
+            code.call(parts.parallel_for, task, row.pointer, blocks, grain)
+
+        with code.range(code.args[1], code.args[2]) as i:
+            row["x"] = parts.at(code, call.pointer_at("x"), i * given)
+            row["out"] = out = parts.at(code, call.pointer_at("out"), i * made)
+            if spectrum is not None:
+                row["out"] = spectrum
+                loop(ends, size // 2 // self.lanes)
+                row["x"], row["out"] = spectrum, out
+            loop(columns, self.columns // self.lanes)
+            loop(rows, self.rows // self.lanes)
+            if self.kind == "RFFT":
+                row["x"] = out
+                loop(ends, size // 2 // self.lanes)
+        code.call(parts.give, middle)
+        if spectrum is not None:
+            code.call(parts.give, spectrum)
+        code.ret()
+        entry = Code(parts.module, name, [PTR], public=True)
+        batch = Record(entry, CALL, entry.args[0])["batch"]
+        # Threads share rows if there are enough, else what is in one.
+        with entry.either(batch < _ROWS) as (few, several):
+            with few:
+                entry.call(code.function, entry.args[0], 0, batch)
+            with several:
+                grain = max(1, _TASK // size)
+                entry.call(parts.parallel_for, code.function, entry.args[0], batch, grain)
+        entry.ret()
+
+    def _task(self, name: str) -> tuple[Code, Numbers, list[ir.Value]]:
+        task = Code(self.parts.module, name, [PTR, I64, I64])
+        row = Record(task, _ROW, task.args[0])
+        of = Numbers(self.parts, task, self.passes.table)
+        return task, of, [row.pointer_at(field) for field in _ROW]
+
+    def _columns(self, name: str) -> ir.Function:
+        """The task that transforms vectors [begin, end) of columns, and multiplies them by roots:
+        element k of column j by the root's power j·k."""
+        parts, lanes, rows = self.parts, self.lanes, self.rows
+        # Powers of the roots of columns to 1, 2, 4, …, by vectors of columns.
+        bits = rows.bit_length() - 1
+        powers = np.left_shift.outer(np.arange(self.columns), np.arange(bits))
+        values = roots(self.size, powers, self.forward).astype(parts.dtype)
+        values = values.reshape(-1, lanes, bits, 2).transpose(0, 2, 3, 1)
+        seeds = table(parts.module, "seeds", values, parts.type)
+        task, of, (x, _, middle) = self._task(name)
+        arrays = tuple(task.call(parts.take, 2 * lanes * rows * parts.bytes) for _ in range(2))
+        near, far = bits // 2, bits - bits // 2
+        few = [task.variable(parts.type, count=2 * lanes << k).slot for k in (near, far)]
+        with task.range(task.args[1], task.args[2]) as block:
+            with task.range(0, rows) as i:
+                value = self._apart(task, x, i * self.columns + block * lanes)
+                of.store(value, arrays[0], i)
+            here, _ = self.passes.run(task, rows, arrays)
+            self._powers(of, seeds, block * bits, few, (near, far))
+            with task.range(0, 1 << far) as a, task.range(0, 1 << near) as b:
+                root = of.mul(of.load(few[1], a), of.load(few[0], b))
+                i = a * (1 << near) + b
+                of.store(of.mul(of.load(here, i), root), here, i)
+            with task.range(0, rows // lanes) as k:
+                square = [of.load(here, k * lanes + i) for i in range(lanes)]
+                turned = [transpose(task, [value[p] for value in square]) for p in (0, 1)]
+                to = k * self.columns + block * lanes
+                for j, (re, im) in enumerate(zip(*turned, strict=True)):
+                    of.store(Complex(re, im), middle, to + j)
+        for array in arrays:
+            task.call(parts.give, array)
+        task.ret()
+        return task.function
+
+    def _powers(
+        self, of: Numbers, seeds: ir.Value, first: Int, arrays: Sequence[ir.Value], bits: tuple
+    ) -> None:
+        """All powers of roots below 2^bits[0], and the multiples of that, each product of few."""
+        code, one = of.code, of.code.splat(ir.Constant(self.parts.type, 1.0), self.lanes)
+        none = code.splat(ir.Constant(self.parts.type, 0.0), self.lanes)
+        for array, count in zip(arrays, bits, strict=True):
+            of.store(Complex(one, none), array, 0)
+            for bit in range(count):
+                seed = of.load(seeds, first + bit)
+                with code.range(0, 1 << bit) as i:
+                    of.store(of.mul(of.load(array, i), seed), array, i + (1 << bit))
+            first = first + count
+
+    def _rows(self, name: str) -> ir.Function:
+        """The task that transforms vectors [begin, end) of rows, in the order of the result."""
+        parts, lanes, columns = self.parts, self.lanes, self.columns
+        task, of, (_, out, middle) = self._task(name)
+        room = task.call(parts.take, 2 * lanes * columns * parts.bytes)
+        factor = 1.0 if self.forward else 1 / self.n
+        with task.range(task.args[1], task.args[2]) as block:
+            arrays = parts.at(task, middle, block * (2 * lanes * columns)), room
+            here, _ = self.passes.run(task, columns, arrays, factor)
+            with task.range(0, columns) as k:
+                self._together(task, of.load(here, k), out, k * self.rows + block * lanes)
+        task.call(parts.give, room)
+        task.ret()
+        return task.function
+
+    def _ends(self, name: str) -> ir.Function:
+        """The task that makes the spectrum of all elements from that of pairs, or back: vectors
+        [begin, end) of elements from 1 on, together with their mirror images. The first, and its
+        own, come first."""
+        lanes, size = self.lanes, self.size
+        near = min(_NEAR, size // 2 // lanes)
+        count = size // 2 // lanes // near
+        values = roots(self.n, np.arange(near * lanes) + 1, self.forward)
+        values = values.reshape(near, lanes, 2).transpose(0, 2, 1).astype(self.parts.dtype)
+        close = table(self.parts.module, "close", values, self.parts.type)
+        values = roots(self.n, np.arange(count) * (near * lanes), self.forward)
+        distant = table(
+            self.parts.module, "distant", values.astype(self.parts.dtype), self.parts.type
+        )
+        task, of, (x, out, _) = self._task(name)
+        far = Numbers(self.parts, task, distant)
+        with task.when(task.args[1].eq(0)):
+            self._first(task, x, out)
+        with task.range(task.args[1], task.args[2]) as block:
+            at = block * lanes + 1
+            back = task.i64(size + 1 - lanes) - at
+            value = self._apart(task, x, at)
+            mirror = of.conj(self._apart(task, x, back, backwards=True))
+            root = of.mul(of.load(close, block % near), far.root(block // near))
+            even = of.add(value, mirror)
+            odd = of.turned(of.mul(of.sub(value, mirror), root))
+            front, behind = of.sub(even, odd), of.add(even, odd)
+            if not self.forward:
+                front, behind = behind, front
+            half = 0.5 if self.forward else 1.0
+            self._together(task, of.scaled(front, half), out, at)
+            self._together(task, of.scaled(of.conj(behind), half), out, back, backwards=True)
+        task.ret()
+        return task.function
+
+    def _first(self, task: Code, x: ir.Value, out: ir.Value) -> None:
+        """Element 0, and the one that is its mirror image, of the spectrum of all."""
+        parts, b, size = self.parts, task.b, self.size
+        re = parts.load(task, x, 0)
+        # The imaginary parts of frequencies that are their own mirror image don't count.
+        im = parts.load(task, x, 1 if self.forward else 2 * size)
+        total, rest = b.fadd(re, im), b.fsub(re, im)
+        zero = ir.Constant(parts.type, 0.0)
+        found = {0: total, 1: zero, 2 * size: rest, 2 * size + 1: zero}
+        for i, value in (found if self.forward else {0: total, 1: rest}).items():
+            parts.store(task, value, out, i)
+
+    # ---- complex numbers in memory, real and imaginary parts side by side
+
+    def _apart(self, code: Code, x: ir.Value, at: Int, backwards: bool = False) -> Complex:
+        """The numbers from one on, from the last one on if `backwards`."""
+        both = self.parts.load(code, x, at * 2, 2 * self.lanes)
+        order = range(self.lanes)[:: -1 if backwards else 1]
+        return Complex(*(
+            code.b.shuffle_vector(both, undefined(both.type), _mask([2 * i + k for i in order]))
+            for k in (0, 1)
+        ))  # fmt: skip
+
+    def _together(
+        self, code: Code, x: Complex, out: ir.Value, at: Int, backwards: bool = False
+    ) -> None:
+        """Write the numbers from one on."""
+        order = range(self.lanes)[:: -1 if backwards else 1]
+        mask = _mask([i + k * self.lanes for i in order for k in (0, 1)])
+        self.parts.store(code, code.b.shuffle_vector(x.re, x.im, mask), out, at * 2)
+
+
+def _mask(lanes: list[int]) -> ir.Constant:
+    return ir.Constant(ir.VectorType(I32, len(lanes)), lanes)

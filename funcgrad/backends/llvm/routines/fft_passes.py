@@ -1,0 +1,180 @@
+"""What transforms in rows and of long rows share: complex vectors, and passes over rows in lanes.
+
+A number in memory is all lanes of the real, then of the imaginary part. Passes of radix 4 go from
+one array to another and leave frequencies in order, as Stockham's do (Cochran et al., "What is the
+fast Fourier transform?", 1967).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Functions, Int
+
+
+class Complex(NamedTuple):
+    """A vector of complex numbers."""
+
+    re: ir.Value
+    im: ir.Value
+
+
+class Numbers:
+    """Arithmetic of vectors, and elements in memory: all lanes of the real, then of the imaginary
+    part."""
+
+    def __init__(self, parts: Matrices, code: Code, table: ir.GlobalVariable):
+        self.parts, self.code, self.b = parts, code, code.b
+        self.lanes, self.table = parts.lanes, table
+
+    def load(self, pointer: ir.Value, i: Int | int) -> Complex:
+        """Number i of an array."""
+        at = self.code.i64(i) * (2 * self.lanes)
+        return Complex(*(
+            self.parts.load(self.code, pointer, at + k * self.lanes, self.lanes) for k in (0, 1)
+        ))  # fmt: skip
+
+    def store(self, x: Complex, pointer: ir.Value, i: Int | int) -> None:
+        """Write number i of an array."""
+        at = self.code.i64(i) * (2 * self.lanes)
+        for k, part in enumerate(x):
+            self.parts.store(self.code, part, pointer, at + k * self.lanes)
+
+    def root(self, i: Int) -> Complex:
+        """Number i of the table, in all lanes."""
+        return Complex(*(
+            self.code.splat(self.parts.load(self.code, self.table, i * 2 + k), self.lanes)
+            for k in (0, 1)
+        ))  # fmt: skip
+
+    def add(self, x: Complex, y: Complex) -> Complex:
+        """x + y."""
+        return Complex(*(self.b.fadd(v, w) for v, w in zip(x, y, strict=True)))
+
+    def sub(self, x: Complex, y: Complex) -> Complex:
+        """x - y."""
+        return Complex(*(self.b.fsub(v, w) for v, w in zip(x, y, strict=True)))
+
+    def mul(self, x: Complex, w: Complex) -> Complex:
+        """x w."""
+        fma = functools.partial(self.code.intrinsic, "fma")
+        re = fma(x.re, w.re, self.b.fneg(self.b.fmul(x.im, w.im)))
+        return Complex(re, fma(x.re, w.im, self.b.fmul(x.im, w.re)))
+
+    def scaled(self, x: Complex, factor: float) -> Complex:
+        """x times a real number."""
+        if factor == 1:
+            return x
+        spread = self.code.splat(ir.Constant(self.parts.type, factor), self.lanes)
+        return Complex(*(self.b.fmul(v, spread) for v in x))
+
+    def conj(self, x: Complex) -> Complex:
+        """Its conjugate."""
+        return Complex(x.re, self.b.fneg(x.im))
+
+    def turned(self, x: Complex) -> Complex:
+        """i x."""
+        return Complex(self.b.fneg(x.im), x.re)
+
+
+def roots(n: int, exponents: np.ndarray, forward: bool) -> np.ndarray:
+    """Powers of the n-th root of one that a transform multiplies by: real and imaginary parts, in
+    extended precision.
+
+    >>> roots(4, np.arange(4), True).tolist()
+    [[1.0, 0.0], [0.0, -1.0], [-1.0, 0.0], [0.0, 1.0]]
+    """
+    angles = (exponents % n).astype(np.longdouble) * (8 * np.arctan(np.longdouble(1)) / n)
+    parts = np.stack([np.cos(angles), np.sin(angles) * (-1 if forward else 1)], -1)
+    return np.where(abs(parts) < 1e-17, 0, parts).astype(np.float64)
+
+
+def table(module: ir.Module, name: str, values: np.ndarray, kind: ir.Type) -> ir.GlobalVariable:
+    """A constant array in a module."""
+    type_ = ir.ArrayType(kind, values.size)
+    made = ir.GlobalVariable(module, type_, name)
+    made.initializer = ir.Constant(type_, [float(v) for v in values.reshape(-1)])
+    made.global_constant, made.linkage, made.type = True, "internal", PTR
+    return made
+
+
+class Passes:
+    """Writes the passes of transforms of a direction into a module, for rows of up to n elements,
+    powers of two.
+
+    numbers: roots in the table, if there are to be more than n
+    """
+
+    def __init__(self, parts: Matrices, n: int, forward: bool, numbers: int = 0):
+        self.parts, self.numbers, self.forward = parts, numbers or n, forward
+        values = roots(self.numbers, np.arange(self.numbers), forward).astype(parts.dtype)
+        self.table = table(parts.module, "roots", values, parts.type)
+        self._functions = Functions()
+
+    def function(self, name: str, words: int) -> tuple[Code, Numbers]:
+        """Code of void name(x, y, words…), of arrays that are apart."""
+        code = Code(self.parts.module, name, [PTR, PTR, *[I64] * words])
+        for argument in code.function.args[:2]:
+            argument.add_attribute("noalias")
+        return code, Numbers(self.parts, code, self.table)
+
+    def run(
+        self, code: Code, size: int, arrays: tuple[ir.Value, ir.Value], factor: float = 1.0
+    ) -> tuple[ir.Value, ir.Value]:
+        """Transform what is in the first of two arrays, scaled; it is in the first of those that
+        this gives."""
+        (here, there), step = arrays, 1
+        pass4 = self._functions.once("pass", self._pass)
+        while size // step > 4:
+            code.call(pass4, here, there, size // step // 4, step)
+            here, there, step = there, here, step * 4
+        radix = size // step
+        name = f"last{radix}" + "_scaled" * (factor != 1)
+        last = self._functions.once(name, lambda name: self._last(name, radix, factor))
+        code.call(last, here, there, step)
+        return there, here
+
+    def _fourth(self, of: Numbers, values: list[Complex]) -> list[Complex]:
+        """The transform of four numbers."""
+        a, b, c, d = values
+        even, odd = of.add(a, c), of.sub(a, c)
+        both, turned = of.add(b, d), of.turned(of.sub(b, d))
+        one, three = (of.sub, of.add) if self.forward else (of.add, of.sub)
+        return [of.add(even, both), one(odd, turned), of.sub(even, both), three(odd, turned)]
+
+    def _pass(self, name: str) -> ir.Function:
+        """void pass(x, y, quarter, step): of step transforms of 4·quarter elements, step apart."""
+        code, of = self.function(name, 2)
+        x, y, quarter, step = code.args
+        unit = code.i64(self.numbers) // (quarter * 4)
+        with code.range(0, quarter) as p:
+            turns = [of.root(p * unit * k) for k in (1, 2, 3)]
+            with code.range(0, step) as q:
+                at, to = p * step + q, p * step * 4 + q
+                values = [of.load(x, at + quarter * step * k) for k in range(4)]
+                first, *rest = self._fourth(of, values)
+                of.store(first, y, to)
+                for k, (value, root) in enumerate(zip(rest, turns, strict=True), 1):
+                    of.store(of.mul(value, root), y, to + step * k)
+        code.ret()
+        return code.function
+
+    def _last(self, name: str, radix: int, factor: float) -> ir.Function:
+        """void last(x, y, step): of transforms of four elements, or of two, whose roots are 1."""
+        code, of = self.function(name, 1)
+        x, y, step = code.args
+        with code.range(0, step) as q:
+            values = [of.load(x, q + step * k) for k in range(radix)]
+            if radix == 4:
+                values = self._fourth(of, values)
+            else:
+                values = [of.add(*values), of.sub(*values)]
+            for k, value in enumerate(values):
+                of.store(of.scaled(value, factor), y, q + step * k)
+        code.ret()
+        return code.function

@@ -1,0 +1,101 @@
+"""Host steps that sort, as generated code: one function a pattern of dtypes serves all shapes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING
+
+from llvmlite import ir
+
+from funcgrad.backends.llvm.native.engine import Engine, engine
+from funcgrad.backends.llvm.native.sources import generator
+from funcgrad.backends.llvm.runtime import pool, scratch
+from funcgrad.backends.llvm.sort.keys import Keys, keys_of
+from funcgrad.backends.llvm.sort.network import LANES
+from funcgrad.backends.llvm.sort.rows import emit_keys, emit_order
+from funcgrad.backends.llvm.sort.shuffle import emit_shuffle
+from funcgrad.backends.llvm.sort.top import emit_top
+
+if TYPE_CHECKING:
+    from funcgrad.backends.program import HostStep
+
+# Positions in a row have 32 bits.
+_MOST = (1 << 32) - 1
+_WIDTHS = (1, 2, 4, 8, 16)
+# Vectors that a sorting network keeps in registers, by their bits.
+_VECTORS = {128: 2, 256: 8, 512: 16}
+
+
+def sort_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The name of the function that runs a step of `sort`, and the words of its call before the
+    arrays; None where the host is to run it."""
+    avals = [v.aval for v in step.ins]
+    shape, axis = avals[0].shape, step.params["dimension"]
+    keys = [keys_of(a.dtype) for a in avals[: step.params["num_keys"]]]
+    fit = all(a.dtype.itemsize in _WIDTHS for a in avals)
+    if None in keys or not fit or shape[axis] > _MOST:
+        return None
+    names = "_".join(k.name for k in keys if k)
+    widths = "_".join(str(a.dtype.itemsize) for a in avals) if len(avals) > 1 else ""
+    n = shape[axis]
+    words = math.prod(shape[:axis]), n, math.prod(shape[axis + 1 :]), n
+    name = f"fg_sort_{names}__{widths}"
+    install(name)
+    return name, words
+
+
+def top_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+    """The same for a step of `top_k`."""
+    aval = step.ins[0].aval
+    *lead, n = aval.shape
+    keys = keys_of(aval.dtype)
+    if keys is None or keys.bits > 32 or n > _MOST:
+        return None
+    name = f"fg_top_{keys.name}"
+    install(name)
+    return name, (math.prod(lead), n, 1, step.params["k"])
+
+
+def shuffle_call(step: HostStep) -> tuple[str, tuple[int, ...]]:
+    """The same for a step of `shuffle`."""
+    x = step.ins[2].aval
+    name = f"fg_shuffle_{x.dtype.itemsize}"
+    install(name)
+    return name, (x.size,)
+
+
+@functools.cache
+def install(name: str, target: Engine | None = None) -> int:
+    """Compile a function that `sort_call`, `top_call` or `shuffle_call` names; bind its symbol,
+    return its address.
+
+    >>> install("fg_sort_float32__") == install("fg_sort_float32__")
+    True
+    """
+    target = target or engine()
+    pool.bind(target)
+    scratch.bind(target)
+    _, what, pattern = name.split("_", 2)
+    dtypes, _, sizes = pattern.partition("__")
+    widths = [int(w) for w in sizes.split("_") if w]
+
+    def write() -> ir.Module:
+        module, block = ir.Module("sort"), LANES * _VECTORS[target.target.vector_bits]
+        if what == "shuffle":
+            emit_shuffle(module, name, int(pattern), block)
+            return module
+        keys = [Keys(d) for d in dtypes.split("_")]
+        if what == "top":
+            emit_top(module, name, keys[0])
+        elif widths:
+            emit_order(module, name, keys, widths, block)
+        else:
+            emit_keys(module, name, keys[0], block)
+        return module
+
+    # Loops of sorts are written as they are to run.
+    level = 2 if what == "top" else 1
+    library = target.compile(write, level, key=f"{name} {generator('sort.functions')}")
+    target.bind(name, library)
+    return library.address(name)

@@ -1,0 +1,448 @@
+"""Convolutions as matrix products: each window of the operand is a row.
+
+Large ones read the windows in place: `windows` is a view of the operand (padded, if it must be; by
+the product itself if `roots` finds that it can), and holes in the operand are left out: the outputs
+that meet the same elements of the kernel are a convolution without holes, one product where they
+meet the same windows. For small ones `patches` computes any element of a window. Windows of 3×3
+neighbours, and those of images that a kernel of 4×4 doubles, are multiplied by `tiles`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from funcgrad.backends.loops.builder import add_indices, scale_index
+from funcgrad.backends.loops.ir import Const, Index, Operand
+from funcgrad.backends.lower.primitives import lowered
+from funcgrad.backends.lower.pull import Indices, Pull, Rule
+from funcgrad.backends.lower.shape import inside_or
+from funcgrad.backends.lower.tiles import PHASE_TAPS, phases_pay
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Literal
+from funcgrad.ops.shape import rev_p
+from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
+
+
+def _abstract(x: ShapedArray, *, shape: tuple[int, ...], **params: Any) -> ShapedArray:
+    return x.update(shape=shape)
+
+
+def _impl(xp: Any, x: Any, *, shape: tuple[int, ...], spec: Any, groups: Any, **params: Any) -> Any:
+    raise NotImplementedError("windows are always lowered to loops")
+
+
+# Axes: group, batch, positions, window, feature of the group. `groups` are (of features, of batch).
+patches_p = lowered("patches", _abstract, _impl)
+
+
+def patches_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
+    """The element of a window: its operand's, or 0 in padding and holes."""
+    b, (x,), p = pull.builder, eqn.ins, eqn.params
+    rank = len(p["strides"])
+    group, batch, feature = at[0], at[1], at[-1]
+    positions, window = at[2 : 2 + rank], at[2 + rank : 2 + 2 * rank]
+    features, batches = p["groups"]
+    source: list[Index] = [Index(0)] * (rank + 2)
+    n, c = eqn.outs[0].aval.shape[1], eqn.outs[0].aval.shape[-1]
+    batch_axis, feature_axis, *axes = p["spec"]
+    source[batch_axis] = add_indices(batch, scale_index(group, n if batches > 1 else 0))
+    source[feature_axis] = add_indices(feature, scale_index(group, c if features > 1 else 0))
+    conditions: list[Operand | None] = []
+    for i, axis in enumerate(axes):
+        place = add_indices(
+            scale_index(positions[i], p["strides"][i], -p["padding"][i][0]),
+            scale_index(window[i], p["dilation"][i]),
+        )
+        if p["holes"][i] != 1:
+            place, rest = b.divide(place, p["holes"][i])
+            conditions.append(b.compare("less", rest, 1))
+        conditions += [b.compare("greater_equal", place, 0),
+                       b.compare("less", place, x.aval.shape[axis])]  # fmt: skip
+        source[axis] = place
+    zero = Const(np.zeros((), x.aval.dtype), x.aval.dtype)
+    return inside_or(pull, b.all_of(conditions), x, source, zero)
+
+
+def convolution(flat: Any, eqn: Eqn, ins: list[Atom], dot: Any) -> Atom:
+    """A convolution written as patches and a product, by a normalizer's methods."""
+    (x, w), p, out = ins, eqn.params, eqn.outs[0].aval
+    spec = p["dimension_numbers"]
+    groups = p["feature_group_count"], p["batch_group_count"]
+    g = groups[0] * groups[1]
+    o, i, *kernel = (w.aval.shape[a] for a in spec.rhs_spec)
+    n, spatial = out.shape[spec.out_spec[0]], [out.shape[a] for a in spec.out_spec[2:]]
+    rank = len(kernel)
+    shape = (g, n, *spatial, *kernel, i)
+    windows = flat.add(
+        patches_p, [x], ShapedArray(shape, x.aval.dtype), shape=shape, spec=tuple(spec.lhs_spec),
+        groups=groups, strides=tuple(p["window_strides"]), padding=tuple(p["padding"]),
+        holes=tuple(p["lhs_dilation"]), dilation=tuple(p["rhs_dilation"]),
+    )  # fmt: skip
+    # Output features, by group; then window, feature: the contracted axes.
+    w = flat.transpose(w, [spec.rhs_spec[0], *spec.rhs_spec[2:], spec.rhs_spec[1]])
+    w = flat.reshape(w, (g, o // g, *kernel, i))
+    contract = tuple(range(2 + rank, 3 + 2 * rank)), tuple(range(2, 3 + rank))
+    product = Eqn(
+        eqn.prim,
+        [windows, w],
+        [type(eqn.outs[0])(ShapedArray((g, n, *spatial, o // g), out.dtype))],
+        {"dimension_numbers": (contract, ((0,), (0,))), "preferred_element_type": out.dtype},
+    )
+    y = dot(flat, product, [windows, w])
+    y = flat.transpose(y, [*range(1, rank + 2), 0, rank + 2])
+    y = flat.reshape(y, (n, *spatial, o))
+    order = (spec.out_spec[0], *spec.out_spec[2:], spec.out_spec[1])
+    return flat.transpose(y, [order.index(a) for a in range(rank + 2)])
+
+
+# ---- windows read in place
+
+# More outputs that meet different elements of the kernel aren't told apart; products of fewer
+# multiplications aren't worth it.
+MAX_PHASES, LEAST_WORK, MAX_RANK = 16, 1 << 14, 5
+LEAST_MET, MOST_MET = 16, 64
+
+# Axes: group, batch, positions, window, feature of the group, of an operand with the axes batch,
+# feature, spatial. Window k of position p begins at starts + p·strides + k·dilation, inside. If it
+# is so for the first of several phases, axes of these follow the batch: each begins one further.
+windows_p = lowered("windows", _abstract, _impl)
+
+
+def windows_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
+    """The element of a window."""
+    (x,), p, shape = eqn.ins, eqn.params, eqn.outs[0].aval.shape
+    rank = len(p["strides"])
+    phases = at[2 : len(at) - 1 - 2 * rank]
+    at = [*at[:2], *at[2 + len(phases) :]]
+    features, batches = p["groups"]
+    batch = add_indices(at[1], scale_index(at[0], shape[1] if batches > 1 else 0))
+    feature = add_indices(at[-1], scale_index(at[0], shape[-1] if features > 1 else 0))
+    places = [
+        add_indices(scale_index(at[2 + i], s, start), scale_index(at[2 + rank + i], d))
+        for i, (s, start, d) in enumerate(
+            zip(p["strides"], p["starts"], p["dilation"], strict=True)
+        )
+    ]
+    if phases:
+        places = [add_indices(*pair) for pair in zip(places, phases, strict=True)]
+    return pull.read(x, [batch, feature, *places])
+
+
+class _Phase(NamedTuple):
+    """Along an axis, the outputs phase, phase + step, … : the elements first, first + stride, … of
+    the kernel meet the operand's start + output·move + element·dilation. So it is of `phases`
+    that follow each other, for each of which `first` is one less."""
+
+    start: int
+    move: int
+    first: int
+    stride: int
+    dilation: int
+    taps: int
+    phases: int = 1
+
+    def follows(self, last: _Phase) -> bool:
+        """Whether outputs of this phase meet what those of the last one do."""
+        if not self.taps:
+            return not last.taps
+        next_of_last = last._replace(first=last.first - last.phases, phases=1)
+        return self == next_of_last
+
+
+def _phases(
+    size: int, kernel: int, stride: int, low: int, hole: int, dilation: int
+) -> list[_Phase]:
+    """The phases of an axis: outputs of a phase meet the same elements of the kernel."""
+    common, every = math.gcd(stride, hole), hole // math.gcd(dilation, hole)
+    out: list[_Phase] = []
+    for phase in range(min(hole // common, size)):
+        at = phase * stride - low
+        met = [j for j in range(min(kernel, every)) if (at + j * dilation) % hole == 0]
+        first = met[0] if met else kernel
+        taps = len(range(first, kernel, every))
+        start = (at + first * dilation) // hole
+        new = _Phase(start, stride // common, first, every, dilation * every // hole, taps)
+        if out and new.follows(out[-1]):
+            out[-1] = out[-1]._replace(phases=out[-1].phases + 1)
+        else:
+            out.append(new)
+    return out
+
+
+def gathered_convolution(
+    flat: Any, eqn: Eqn, ins: list[Atom], dtypes: tuple[np.dtype, np.dtype], product: Callable
+) -> Atom | None:
+    """A convolution as products of windows that are read in place, by a normalizer's methods.
+
+    dtypes: of the operands of products, and of their results
+    product: makes the equation of a product of windows and kernel, from its result's shape and
+        dimension_numbers
+    None if the products are too small, or too many.
+    """
+    p, out, (dtype, sums) = eqn.params, eqn.outs[0].aval, dtypes
+    spec, groups = p["dimension_numbers"], (p["feature_group_count"], p["batch_group_count"])
+    g = groups[0] * groups[1]
+    o, i, *kernel = (ins[1].aval.shape[a] for a in spec.rhs_spec)
+    n, _, *spatial = (out.shape[a] for a in spec.out_spec)
+    low = [pair[0] for pair in p["padding"]]
+    axes = [
+        _phases(*sizes)
+        for sizes in zip(spatial, kernel, p["window_strides"], low, p["lhs_dilation"],
+                         p["rhs_dilation"], strict=True)
+    ]  # fmt: skip
+    count, all_phases = math.prod(map(len, axes)), [sum(q.phases for q in axis) for axis in axes]
+    work = n * math.prod(spatial) * (o // g) * i * math.prod(kernel) // math.prod(all_phases)
+    narrow = min(o // g, n * math.prod(spatial)) < 2 or len(kernel) > MAX_RANK
+    if narrow or work < LEAST_WORK or count > MAX_PHASES or i * math.prod(kernel) < 2:
+        return None
+    steps = [-(-size // phases) for size, phases in zip(spatial, all_phases, strict=True)]
+    x, before = _padded(flat, flat.convert(ins[0], dtype), spec.lhs_spec, axes, steps)
+    w = flat.transpose(flat.convert(ins[1], dtype), spec.rhs_spec)
+    starts = tuple(axis[0].start + b for axis, b in zip(axes, before, strict=True))
+    if dtype == sums and _doubles(eqn, ins, axes, steps):
+        return _doubled(flat, x, w, starts, (n, o, *steps), product)
+    # In the order of the result's axes, in which `_interleaved` takes them.
+    turns = sorted(range(len(kernel)), key=lambda k: spec.out_spec[2 + k])
+
+    def piece(phases: list[_Phase]) -> Atom:
+        """Results of phases: first these, axis by axis as in `turns`, then a result's axes."""
+        apart, taps = [phases[k].phases for k in turns], [q.taps for q in phases]
+        if not all(taps):
+            return flat.broadcast(_zero(sums), (*apart, *_by_axis(spec, n, o, steps)), ())
+        windows = flat.add(
+            windows_p, [x], ShapedArray(shape := (g, n, *steps, *taps, i), dtype), shape=shape,
+            spec=None, groups=groups, strides=tuple(q.move for q in phases),
+            starts=tuple(q.start + b for q, b in zip(phases, before, strict=True)),
+            dilation=tuple(q.dilation for q in phases),
+        )  # fmt: skip
+        # Of a window are made `each` results: by features and phases, in the order of the result.
+        last = spec.out_spec[1] > spec.out_spec[-1]
+        each = (*apart, o // g) if last else (o // g, *apart)
+        part = _taps(flat, w, phases, (g, o // g, i), turns, last)
+        numbers = _numbers(len(kernel), spec.lhs_spec[1] < spec.lhs_spec[-1])
+        made = product(windows, part, (g, n, *steps, math.prod(each)), numbers)
+        rank, counts, feature = len(kernel), [], len(kernel) + 2
+        if math.prod(apart) > 1:
+            made = flat.reshape(made, (g, n, *steps, *each))
+            counts = list(range(rank + 2, 2 * rank + 2) if last else range(rank + 3, 2 * rank + 3))
+            feature = 2 * rank + 2 if last else rank + 2
+        order = _by_axis(spec, [1], [0, feature], [[2 + k] for k in range(rank)])
+        made = flat.transpose(made, [*counts, *itertools.chain(*order)])
+        return flat.reshape(made, (*apart, *_by_axis(spec, n, o, steps)))
+
+    joined = _joined(flat, piece, [axes[k] for k in turns], turns)
+    return _interleaved(flat, joined, _by_axis(spec, 1, 1, all_phases), out.shape)
+
+
+def _joined(flat: Any, piece: Callable, axes: list[list[_Phase]], turns: list[int]) -> Atom:
+    """The pieces of all phases, which their first axes count.
+
+    axes: the phases of the axes that `turns` names
+    """
+
+    def along(chosen: tuple[_Phase, ...]) -> Atom:
+        at = len(chosen)
+        if at == len(axes):
+            return piece([chosen[turns.index(k)] for k in range(at)])
+        rows = [along((*chosen, q)) for q in axes[at]]
+        shape = list(rows[0].aval.shape)
+        shape[at] = sum(q.phases for q in axes[at])
+        if len(rows) == 1:
+            return rows[0]
+        aval = ShapedArray(tuple(shape), rows[0].aval.dtype)
+        return flat.add(concatenate_p, rows, aval, dimension=at)
+
+    return along(())
+
+
+def _doubles(eqn: Eqn, ins: list[Atom], axes: list[list[_Phase]], steps: list[int]) -> bool:
+    """Whether a convolution's 2×2 phases, of windows of 2×2 that begin one further each, had better
+    be multiplied by tiles, all at once."""
+    p, out, order = eqn.params, eqn.outs[0].aval.shape, tuple(range(4))
+    spec, groups = p["dimension_numbers"], p["feature_group_count"] * p["batch_group_count"]
+    if len(axes) != 2 or p["exact"] or groups > 1 or list(out[2:]) != [2 * n for n in steps]:
+        return False
+    if tuple(spec.lhs_spec) != order or tuple(spec.out_spec) != order:
+        return False
+    for phases in axes:
+        first = phases[0]
+        wanted = [_Phase(first.start + i, 1, i, 2, 1, PHASE_TAPS) for i in range(2)]
+        if phases != wanted:
+            return False
+    features, channels = (ins[1].aval.shape[a] for a in spec.rhs_spec[:2])
+    return phases_pay(out[0], (steps[0], steps[1]), channels, features)
+
+
+def _doubled(
+    flat: Any, x: Atom, w: Atom, starts: tuple[int, ...], sizes: tuple[int, ...], product: Callable
+) -> Atom:
+    """A convolution that `_doubles`: a batch of 2×2 products, whose results are interleaved.
+
+    sizes: of a phase's result
+    """
+    (n, o, height, width), i = sizes, w.aval.shape[1]
+    shape = (1, n, 2, 2, height, width, 2, 2, i)
+    windows = flat.add(
+        windows_p, [x], ShapedArray(shape, x.aval.dtype), shape=shape, spec=None, groups=(1, 1),
+        strides=(1, 1), starts=starts, dilation=(1, 1),
+    )  # fmt: skip
+    # Tap and phase alternate along each axis of the kernel.
+    w = flat.transpose(flat.reshape(w, (o, i, 2, 2, 2, 2)), (3, 5, 0, 1, 2, 4))
+    w = flat.reshape(w, (1, 2, 2, o, i, 2, 2))
+    numbers = (((8, 6, 7), (4, 5, 6)), ((0, 2, 3), (0, 1, 2)))
+    made = product(windows, w, (1, 2, 2, n, height, width, o), numbers)
+    made = flat.transpose(made, (3, 6, 4, 1, 5, 2, 0))
+    return flat.reshape(made, (n, o, 2 * height, 2 * width))
+
+
+def stays_narrow(eqn: Eqn, avals: Sequence[ShapedArray]) -> bool:
+    """Whether products take less time on operands of bfloat16 as they are, whose windows are packed
+    in pairs, than on windows of float32 read in place: where features come before places, and what
+    is packed meets enough features of the result; more where the kernel is larger than the result,
+    as in the gradient of a kernel, whose windows are packed in shorter pieces."""
+    p, out = eqn.params, eqn.outs[0].aval.shape
+    spec, kernel = p["dimension_numbers"], avals[1].shape
+    groups = p["feature_group_count"] * p["batch_group_count"]
+    if groups > 1 or spec.lhs_spec[1] > spec.lhs_spec[-1]:
+        return False
+    features, images = kernel[spec.rhs_spec[0]], out[spec.out_spec[0]]
+    taps, places = (
+        math.prod(shape[a] for a in axes[2:])
+        for shape, axes in ((kernel, spec.rhs_spec), (out, spec.out_spec))
+    )
+    if taps <= places:
+        return features >= LEAST_MET
+    return features >= MOST_MET and images >= LEAST_MET
+
+
+def _zero(dtype: np.dtype) -> Literal:
+    return Literal(np.zeros((), dtype), ShapedArray((), dtype))
+
+
+def _by_axis(spec: Any, batch: Any, feature: Any, spatial: Sequence[Any]) -> list[Any]:
+    """What belongs to the axes of a result, in their order."""
+    found = dict(zip(spec.out_spec, (batch, feature, *spatial), strict=True))
+    return [found[a] for a in range(len(found))]
+
+
+def _numbers(rank: int, features_first: bool) -> Any:
+    """Which axes of windows and of a kernel (group, output, input, taps) are contracted. Those
+    that are near in memory come last."""
+    window, taps = list(range(2 + rank, 2 + 2 * rank)), list(range(3, 3 + rank))
+    feature = [2 + 2 * rank]
+    if features_first:
+        contract = (*feature, *window), (2, *taps)
+    else:
+        contract = (*window, *feature), (*taps, 2)
+    return (contract, ((0,), (0,)))
+
+
+def _padded(
+    flat: Any, x: Atom, spec: Sequence[int], axes: list[list[_Phase]], steps: list[int]
+) -> tuple[Atom, list[int]]:
+    """An operand with the zeros that windows reach, its axes batch, feature, spatial; and how many
+    there are in front."""
+    config, before = [(0, 0, 0)] * len(spec), []
+    for axis, phases, count in zip(spec[2:], axes, steps, strict=True):
+        met = [q for q in phases if q.taps]
+        first = min((q.start for q in met), default=0)
+        last = max(
+            (q.start + (count - 1) * q.move + (q.taps - 1) * q.dilation for q in met), default=0
+        )
+        low, high = max(0, -first), max(0, last + 1 - x.aval.shape[axis])
+        config[axis] = (low, high, 0)
+        before.append(low)
+    key = (x, tuple(config))
+    if any(map(any, config)) and key not in flat.padded:
+        shape = tuple(a + n + b for (a, b, _), n in zip(config, x.aval.shape, strict=True))
+        aval = ShapedArray(shape, x.aval.dtype)
+        flat.padded[key] = flat.add(
+            pad_p, [x, _zero(x.aval.dtype)], aval, padding_config=tuple(config)
+        )
+    return flat.transpose(flat.padded.get(key, x), spec), before
+
+
+def _taps(
+    flat: Any,
+    w: Atom,
+    phases: Sequence[_Phase],
+    sizes: tuple[int, ...],
+    turns: list[int],
+    last: bool,
+) -> Atom:
+    """The elements of a kernel that phases meet: group, output, input, taps. Outputs are features
+    and, in the order of `turns`, phases; the features last or first.
+
+    sizes: of the groups, and the features of one
+    """
+    (g, o, i), rank = sizes, len(phases)
+    shape, dtype = w.aval.shape, w.aval.dtype
+
+    def cut(x: Atom, parts: list[tuple[int, int, int]]) -> Atom:
+        """The elements range(*part) along each axis."""
+        start, stop, step = zip(*parts, strict=True)
+        made = tuple(len(range(*part)) for part in parts)
+        if made == x.aval.shape:
+            return x
+        return flat.add(slice_p, [x], ShapedArray(made, dtype), start_indices=start,
+                        limit_indices=stop, strides=step)  # fmt: skip
+
+    whole = [(0, n, 1) for n in shape]
+    alone = [(q.first, n, q.stride) if q.phases == 1 else (0, n, 1)
+             for q, n in zip(phases, shape[2:], strict=True)]  # fmt: skip
+    w = cut(w, whole[:2] + alone)
+    if all(q.phases == 1 for q in phases):
+        return flat.reshape(w, (g, o, i, *(q.taps for q in phases)))
+    # Rows of as many elements as phases can have; the first elements of phases lie in the first.
+    wide = [1 if q.phases == 1 else q.stride for q in phases]
+    rows = [-(-n // step) for n, step in zip(w.aval.shape[2:], wide, strict=True)]
+    config = [(0, k * step - n, 0)
+              for k, step, n in zip(rows, wide, w.aval.shape[2:], strict=True)]  # fmt: skip
+    if any(map(any, config)):
+        aval = ShapedArray(
+            (*shape[:2], *(n + c[1] for n, c in zip(w.aval.shape[2:], config, strict=True))), dtype
+        )
+        w = flat.add(
+            pad_p, [w, _zero(dtype)], aval, padding_config=((0, 0, 0),) * 2 + tuple(config)
+        )
+    w = flat.reshape(w, (*shape[:2], *itertools.chain(*zip(rows, wide, strict=True))))
+    firsts = [q.first + 1 if q.phases > 1 else 1 for q in phases]
+    parts = [((0, q.taps, 1), (first - q.phases, first, 1))
+             for q, first in zip(phases, firsts, strict=True)]  # fmt: skip
+    w = cut(w, [*whole[:2], *itertools.chain(*parts)])
+    w = flat.add(rev_p, [w], w.aval, dimensions=tuple(range(3, 3 + 2 * rank, 2)))
+    w = flat.reshape(w, (g, o, i, *w.aval.shape[2:]))
+    counts = [4 + 2 * k for k in turns]
+    w = flat.transpose(
+        w, [0, *([*counts, 1] if last else [1, *counts]), 2, *range(3, 3 + 2 * rank, 2)]
+    )
+    return flat.reshape(
+        w, (g, o * math.prod(q.phases for q in phases), i, *(q.taps for q in phases))
+    )
+
+
+def _interleaved(flat: Any, joined: Atom, counts: list[int], shape: tuple[int, ...]) -> Atom:
+    """Pieces that hold every count-th element along each axis, as one array of a shape.
+
+    joined: the pieces, which its first axes count
+    """
+    if math.prod(counts) == 1:
+        return flat.reshape(joined, shape)
+    rank, dtype = len(shape), joined.aval.dtype
+    part = joined.aval.shape[-rank:]
+    apart = flat.reshape(joined, (*counts, *part))
+    apart = flat.transpose(apart, [a for k in range(rank) for a in (rank + k, k)])
+    whole = tuple(n * c for n, c in zip(part, counts, strict=True))
+    y = flat.reshape(apart, whole)
+    if whole == shape:
+        return y
+    return flat.add(slice_p, [y], ShapedArray(shape, dtype), start_indices=(0,) * rank,
+                    limit_indices=shape, strides=None)  # fmt: skip
+
+
+RULES: dict[str, Rule] = {"patches": patches_rule, "windows": windows_rule}

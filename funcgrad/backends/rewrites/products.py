@@ -1,0 +1,285 @@
+"""Contractions and convolutions as matrix products, or as sums that fuse with what is near.
+
+Products that no matrix multiplication serves (of integers, with a vector, tiny) become sums of
+products; those of narrow floats are summed in float32, convolutions are products of windows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.backends.late import Late, late
+from funcgrad.backends.loops.scalars import LOOP_DTYPES
+from funcgrad.backends.lower.primitives import lowered
+from funcgrad.backends.rewrites.equations import Equations
+from funcgrad.backends.rewrites.reductions import FLOAT32, reduction, row_parts
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Var
+from funcgrad.ops.arithmetic import mul
+from funcgrad.ops.base import sum_p, transpose_p
+from funcgrad.ops.compare import bitwise_and
+from funcgrad.ops.contract import accumulator, dot_general_p
+from funcgrad.ops.reduce import or_p
+
+if TYPE_CHECKING:
+    from funcgrad.backends.kernels import depthwise, depthwise_last
+    from funcgrad.backends.lower import convolution
+    from funcgrad.backends.rewrites import small_images, unmet
+else:
+    depthwise, depthwise_last = late("funcgrad.backends.kernels", "depthwise", "depthwise_last")
+    convolution = Late("funcgrad.backends.lower.convolution")
+    small_images, unmet = late("funcgrad.backends.rewrites", "small_images", "unmet")
+
+GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+# Operands that a matrix product reads as they are, and in which type it sums their products; the
+# sums of int8 are exact up to so many.
+NARROW_SUMS = {
+    np.dtype(ml_dtypes.bfloat16): np.dtype(np.float32),
+    np.dtype(np.float16): np.dtype(np.float32),
+    np.dtype(np.int8): np.dtype(np.int32),
+}
+MOST_INT8 = (1 << 17) - 1
+# Products with fewer multiplications than this don't repay a call of the matrix product.
+TINY = 512
+
+
+def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
+    wide = NARROW_SUMS.get(lhs.dtype)
+    if pairs:
+        kind = dtypes.to_complex(lhs.dtype)
+        lhs, rhs = (xp.ascontiguousarray(x).view(kind)[..., 0] for x in (lhs, rhs))
+    product = dot_general_p.impl(
+        xp, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
+    )
+    if pairs:
+        product = xp.ascontiguousarray(product[..., None]).view(dtypes.real_part(kind))
+    return xp.transpose(product, permutation)
+
+
+def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
+    wide = NARROW_SUMS.get(lhs.dtype)
+    if pairs:
+        lhs, rhs = (x.update(shape=x.shape[:-1]) for x in (lhs, rhs))
+    out = dot_general_p.abstract(
+        lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
+    )
+    shape = (*out.shape, 2) if pairs else out.shape
+    return out.update(shape=tuple(shape[i] for i in permutation))
+
+
+# A matrix product of float32, float64, or operands of `NARROW_SUMS` into the type of their sums,
+# and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
+# don't lie at equal distances. exact: whether all products are to be formed, none by tiles. pairs:
+# whether the last axes, which dimension_numbers doesn't count, are pairs for complex numbers.
+product_p = lowered("product", _product_abstract, _product_impl)
+
+
+def absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:
+    """Products whose only reader is a transpose write their result transposed."""
+    readers: dict[Atom, int] = {}
+    for a in (*outs, *(a for e in eqns for a in e.ins)):
+        readers[a] = readers.get(a, 0) + 1
+    made = {e.outs[0]: i for i, e in enumerate(eqns) if e.prim is product_p}
+    out: list[Eqn | None] = list(eqns)
+    for i, eqn in enumerate(eqns):
+        if eqn.prim is not transpose_p or readers[eqn.ins[0]] != 1 or eqn.ins[0] not in made:
+            continue
+        product = eqns[made[eqn.ins[0]]]
+        order = tuple(product.params["permutation"][p] for p in eqn.params["permutation"])
+        if product.params["pairs"] and order[-1] != len(order) - 1:
+            continue
+        at = made.pop(eqn.ins[0])
+        out[at] = product.replace(outs=eqn.outs, params={**product.params, "permutation": order})
+        out[i] = None
+    return [e for e in out if e is not None]
+
+
+def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A `dot_general` as a matrix product, or as a sum; None if loops don't have its dtypes.
+
+    >>> from funcgrad.core.ir import Var
+    >>> a, b, c = (Var(ShapedArray(s, np.float32)) for s in ((64, 32), (32, 16), (64, 16)))
+    >>> numbers = {"dimension_numbers": (((1,), (0,)), ((), ()))}
+    >>> flat = Equations()
+    >>> dot(flat, Eqn(dot_general_p, [a, b], [c], numbers), [a, b]).aval, len(flat.eqns)
+    (f32[64,16], 1)
+    >>> flat.eqns[0].prim is product_p
+    True
+    """
+    lhs, rhs = ins
+    out = eqn.outs[0].aval
+    if any(a.aval.dtype not in LOOP_DTYPES for a in (lhs, rhs)) or out.dtype not in LOOP_DTYPES:
+        return None
+    (lc, _), (lb, _) = eqn.params["dimension_numbers"]
+    dtype = accumulator(lhs.aval.dtype, rhs.aval.dtype, out.dtype)
+    if dtypes.is_integer(out.dtype) and not dtypes.is_integer(dtype):
+        dtype = np.result_type(lhs.aval.dtype, rhs.aval.dtype, out.dtype)
+    batch = math.prod(lhs.aval.shape[i] for i in lb)
+    k = math.prod(lhs.aval.shape[i] for i in lc)
+    m, n = (a.aval.size // max(1, batch * k) for a in ins)
+    narrow = _narrow_operands(lhs, rhs, dtype, k)
+    if (narrow is None and dtype not in GEMM_DTYPES) or min(m, n) < 2 or m * n * k < TINY:
+        rows = _sum_of_rows(flat, eqn, ins, dtype)
+        return _sum_of_products(flat, eqn, ins, dtype) if rows is None else rows
+    sides = [
+        _neighbours(flat, flat.convert(a, narrow or dtype), contract, batched)
+        for a, contract, batched in zip(ins, *eqn.params["dimension_numbers"], strict=True)
+    ]
+    numbers = tuple(zip(*(axes for _, axes in sides), strict=True))
+    if narrow is not None:
+        dtype = NARROW_SUMS[narrow]
+    product = flat.add(
+        product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype), dimension_numbers=numbers,
+        permutation=tuple(range(out.ndim)), gathers=False, exact=True, pairs=False,
+    )  # fmt: skip
+    return flat.convert(product, out.dtype)
+
+
+def _narrow_operands(lhs: Atom, rhs: Atom, dtype: np.dtype, k: int) -> np.dtype | None:
+    """The dtype of operands that a product reads as they are, if their k products would be summed
+    in `dtype`; None if they must be converted to that."""
+    narrow = lhs.aval.dtype
+    if rhs.aval.dtype != narrow or narrow not in NARROW_SUMS:
+        return None
+    if narrow == np.int8:
+        return narrow if k <= MOST_INT8 else None
+    return narrow if NARROW_SUMS[narrow] == dtype else None
+
+
+def _neighbours(
+    flat: Equations, x: Atom, contract: tuple[int, ...], batch: tuple[int, ...]
+) -> tuple[Atom, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """An operand of a product with its contracted axes side by side, in order."""
+    if all(b == a + 1 for a, b in itertools.pairwise(contract)):
+        return x, (contract, batch)
+    free = [i for i in range(x.aval.ndim) if i not in contract and i not in batch]
+    moved = flat.transpose(x, [*batch, *free, *contract])
+    n = len(batch) + len(free)
+    return moved, (tuple(range(n, n + len(contract))), tuple(range(len(batch))))
+
+
+def _sum_of_rows(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A vector times a large matrix (k, n): the matrix's rows, weighted, are summed in parts."""
+    contract, out = eqn.params["dimension_numbers"][0], eqn.outs[0].aval
+    for vector, matrix, axes in zip(ins, ins[::-1], contract[::-1], strict=True):
+        if matrix.aval.ndim != 2 or tuple(axes) != (0,) or dtype == dtypes.BOOL:
+            continue
+        k, n = matrix.aval.shape
+        parts = row_parts(k, n) if vector.aval.size == k and out.size == n else 1
+        turned = any(e.prim is transpose_p and e.outs[0] is matrix for e in flat.eqns)
+        if parts < 2 or turned:
+            continue
+        shape = (parts, k // parts, n)
+        rows = flat.reshape(flat.convert(matrix, dtype), shape)
+        weights = flat.reshape(flat.convert(vector, dtype), shape[:2])
+        weights = flat.broadcast(weights, shape, (0, 1))
+        product = flat.add(mul, [weights, rows], ShapedArray(shape, dtype))
+        total = flat.reduce(sum_p, flat.reduce(sum_p, product, [1]), [0])
+        return flat.convert(flat.reshape(total, out.shape), out.dtype)
+    return None
+
+
+def _sum_of_products(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom:
+    """A product as `sum(lhs·rhs)` over axes batch, lhs free, rhs free, contracted."""
+    (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
+    lhs, rhs = (flat.convert(a, dtype) for a in ins)
+    left = [i for i in range(lhs.aval.ndim) if i not in lc and i not in lb]
+    right = [i for i in range(rhs.aval.ndim) if i not in rc and i not in rb]
+    nb, nl, nr, nk = len(lb), len(left), len(right), len(lc)
+    shape = (*eqn.outs[0].aval.shape, *(lhs.aval.shape[i] for i in lc))
+    batch, inner = list(range(nb)), list(range(nb + nl + nr, nb + nl + nr + nk))
+    lhs = flat.transpose(lhs, [*lb, *left, *lc])
+    rhs = flat.transpose(rhs, [*rb, *right, *rc])
+    lhs = flat.broadcast(lhs, shape, [*batch, *range(nb, nb + nl), *inner])
+    rhs = flat.broadcast(rhs, shape, [*batch, *range(nb + nl, nb + nl + nr), *inner])
+    logical = dtype == dtypes.BOOL
+    product = flat.add(bitwise_and if logical else mul, [lhs, rhs], ShapedArray(shape, dtype))
+    total = Eqn(or_p if logical else sum_p, [product], eqn.outs, {"axes": tuple(inner)})
+    split = reduction(flat, total, [product]) if dtype == eqn.outs[0].aval.dtype else None
+    summed = flat.reduce(total.prim, product, inner) if split is None else split
+    return flat.convert(summed, eqn.outs[0].aval.dtype)
+
+
+def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A convolution as loops over images or as products; None if it is empty, or if loops don't
+    have its dtypes."""
+    avals = [*(x.aval for x in ins), eqn.outs[0].aval]
+    if any(a.dtype not in LOOP_DTYPES or not a.size for a in avals):
+        return None
+    dtype = accumulator(avals[0].dtype, avals[1].dtype, avals[2].dtype)
+    eqn, ins = unmet.trimmed(flat, eqn, ins)
+    if dtype in GEMM_DTYPES and not dtypes.is_integer(avals[2].dtype):
+        for write in (
+            depthwise.channel_convolution,
+            depthwise_last.channels_last_convolution,
+            _single_places,
+            _small_images,
+            _gathered_convolution,
+        ):
+            made = write(flat, eqn, ins, dtype)
+            if made is not None:
+                return made
+    return convolution.convolution(flat, eqn, ins, dot)
+
+
+def _single_places(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A convolution of images of one place each as one product."""
+    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
+        return None
+
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom | None:
+        if x.aval.shape[0] > 1 and w.aval.size > x.aval.shape[1]:
+            return _gathered(flat, x, w, ShapedArray(shape, dtype), numbers)
+        made = Eqn(
+            dot_general_p, [x, w], [Var(ShapedArray(shape, dtype))], {"dimension_numbers": numbers}
+        )
+        return dot(flat, made, [x, w])
+
+    return unmet.single_places(flat, eqn, ins, product)
+
+
+def _small_images(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A convolution of many small images as one product, of float32 or float64."""
+    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
+        return None
+    write = partial(_gathered_convolution, flat, dtype=dtype)
+    made = small_images.features_last(flat, eqn, ins, write)
+    if made is not None:
+        return made
+    return small_images.gradient_features_last(flat, eqn, ins, write)
+
+
+def _gathered_convolution(
+    flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype
+) -> Atom | None:
+    """A convolution as products of windows that are read in place; None if it is too small.
+
+    Those of bfloat16 are multiplied as they are: processors have instructions for it. Others are
+    converted as they are padded.
+    """
+    avals = [a.aval for a in ins]
+    both = all(a.dtype == ml_dtypes.bfloat16 for a in avals) and dtype == FLOAT32
+    read = avals[0].dtype if both and convolution.stays_narrow(eqn, avals) else dtype
+
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
+        return _gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"])
+
+    made = convolution.gathered_convolution(flat, eqn, ins, (read, dtype), product)
+    return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
+
+
+def _gathered(
+    flat: Equations, x: Atom, w: Atom, out: ShapedArray, numbers: Any, exact: bool = True
+) -> Var:
+    """A product that reads its operands in place, wherever their rows and columns lie."""
+    return flat.add(product_p, [x, w], out, dimension_numbers=numbers,
+                    permutation=tuple(range(out.ndim)), gathers=True, exact=exact,
+                    pairs=False)  # fmt: skip

@@ -1,0 +1,137 @@
+import ctypes
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from funcgrad.backends.llvm.native import objects
+from funcgrad.backends.llvm.native.engine import Engine
+from funcgrad.backends.llvm.native.target import Target
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_round_trip_and_damage(folder):
+    assert objects.load("k") is None
+    objects.save("k", {"names": ["f"], "at": 12}, b"code\nmore")
+    assert objects.load("k") == ({"names": ["f"], "at": 12}, b"code\nmore")
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(folder / "k").st_mode) == 0o600
+    whole = (folder / "k").read_bytes()
+    (folder / "l").write_bytes(whole)
+    assert objects.load("l") is None, "a file of another name"
+    for cut in range(len(whole)):
+        (folder / "k").write_bytes(whole[:cut])
+        assert objects.load("k") is None
+    for damaged in (
+        b"\n" + whole,
+        whole + b"\n",
+        whole.replace(b"code", b"kode"),
+        whole.replace(b"names", b"games"),
+        b"{}\n" + whole.split(b"\n", 1)[1],
+    ):
+        (folder / "k").write_bytes(damaged)
+        assert objects.load("k") is None
+
+
+def test_many_write_one_file(folder):
+    """Processes that write and read the same entry see all of it or none of it."""
+    program = (
+        "from funcgrad.backends.llvm.native import objects\n"
+        "for i in range(200):\n"
+        "    objects.save('k', {'n': 1}, b'c' * 10_000)\n"
+        "    assert objects.load('k') == ({'n': 1}, b'c' * 10_000)\n"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    assert [path.name for path in folder.iterdir()] == ["k"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no owners and modes")
+def test_directory_open_to_others_is_not_used(folder):
+    objects.save("k", {}, b"code")
+    folder.chmod(0o777)
+    assert objects.load("k") is None
+    objects.save("l", {}, b"code")
+    assert not (folder / "l").exists()
+
+
+def test_can_be_turned_off_and_survives_a_bad_place(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in ("", str(tmp_path / "file" / "cache")):
+        monkeypatch.setenv("FUNCGRAD_CACHE_DIR", place)
+        objects.save("k", {}, b"code")
+        assert objects.load("k") is None
+
+
+def test_what_was_used_longest_ago_goes(folder, monkeypatch):
+    monkeypatch.setattr(objects, "MOST_FILES", 8)
+    for i in range(9):
+        objects.save(f"k{i}", {}, b"")
+        os.utime(folder / f"k{i}", (i, i))
+    objects.save("last", {}, b"")
+    assert len(list(folder.iterdir())) <= 8
+    assert objects.load("last")
+    assert objects.load("k0") is None
+
+
+def test_what_is_read_stays(folder, monkeypatch):
+    monkeypatch.setattr(objects, "MOST_FILES", 8)
+    for i in range(8):
+        objects.save(f"k{i}", {"number": i}, b"code")
+        os.utime(folder / f"k{i}", (i, i))
+    assert objects.load("k0") == ({"number": 0}, b"code")
+    recent = (folder / "k0").stat().st_mtime_ns
+    assert objects.load("k0")
+    assert (folder / "k0").stat().st_mtime_ns == recent
+    objects.save("last", {}, b"")
+    assert objects.load("k0")
+    assert objects.load("last")
+    assert objects.load("k1") is None
+
+
+def test_engine_takes_objects_from_disk(folder):
+    def write():
+        calls.append(1)
+        return "define i64 @answer() { ret i64 42 }"
+
+    calls = []
+    for _ in range(2):
+        library = Engine(Target.host()).compile(write, key="answer 1")
+        assert library.address("answer")
+    assert calls == [1]
+    assert "ret i64 42" in library.llvm_text
+    Engine(Target.host()).compile(write, key="answer 2")
+    Engine(Target.host().generic()).compile(write, key="answer 2")
+    assert len(calls) == 4
+
+
+def test_code_calls_the_newest_of_what_it_needs(folder):
+    """A text is the same when a routine that it calls by name has become another one."""
+    text = "declare i32 @answer() define i32 @ask() { %x = call i32 @answer() ret i32 %x }"
+
+    def ask(library):
+        return ctypes.CFUNCTYPE(ctypes.c_int32)(library.address("ask"))()
+
+    for value in (1, 2):
+        target = Engine(Target.host())
+        answer = target.compile(f"define i32 @answer() {{ ret i32 {value} }}")
+        target.bind("answer", answer)
+        library = target.compile(text, links={})
+        assert ask(library) == value
+        again = Engine(Target.host()).load(library.name)
+        assert ask(again) == value
+        assert {x.name for x in again.uses} == {answer.name}
+
+        # The same of what is asked for only when it is needed.
+        lazy = Engine(Target.host())
+        lazy.provide("answer", lambda lazy=lazy, value=value: lazy.compile(
+            f"define i32 @answer() {{ ret i32 {value} }}"
+        ))  # fmt: skip
+        assert ask(lazy.compile(f"{text} ; lazy", links={})) == value
