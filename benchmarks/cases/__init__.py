@@ -20,6 +20,7 @@ MODULES = (
     "training",
     "gpt",
     "cnn",
+    "nets",
     "recurrent",
     "loops",
     "derivatives",
