@@ -144,17 +144,20 @@ def _forget() -> None:
 @contextmanager
 def under(inner: Context) -> Iterator[None]:
     """Run a block under a context."""
-    before = current()
+    before, token = current(), None
     try:
-        switch(inner)
+        token = switch(inner)
         yield
     except GeneratorExit:
         # An interrupt came on the way into the block or out of it, which somebody outside may have
         # left meanwhile.
-        before = before if current() is inner else current()
+        before, token = before if current() is inner else current(), None
         raise
     finally:
-        switch(before)
+        if token is None:
+            switch(before)
+        else:  # an error where the block began in another thread or task: its context stays there
+            variable.reset(token)
 
 
 def scoped(**changes: Any) -> AbstractContextManager[None]:

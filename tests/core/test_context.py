@@ -137,6 +137,25 @@ def test_a_dropped_block_changes_nothing_outside():
     assert context.current() is context.ROOT
 
 
+def test_a_block_that_ends_in_another_thread_leaves_no_context_there():
+    def wide():
+        with fg.default_dtype("float64"):
+            yield
+
+    def begin(x):
+        begun.append(wide())
+        next(begun[0])
+        return x
+
+    begun = []
+    work = threading.Thread(target=lambda: fg.jit(begin)(1.0))
+    work.start()
+    work.join()
+    with pytest.raises(ValueError, match="different Context"):
+        next(begun[0])
+    assert context.current() is context.ROOT
+
+
 def test_explicit_dtypes_win():
     x = np.arange(3.0)
     assert fnp.asarray(x).dtype == np.float64
