@@ -232,6 +232,9 @@ def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 
 def _single_places(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
     """A convolution of images of one place each as one product."""
+    # A product takes no more axes.
+    if len(eqn.params["window_strides"]) > convolution.MAX_RANK:
+        return None
     if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
         return None
 

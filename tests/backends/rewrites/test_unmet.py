@@ -128,3 +128,9 @@ def test_kernels_that_meet_nothing_give_zeros():
     x, w = floats(8, 16, 1, 1), floats(24, 16, 2, 2)
     assert not np.any(fg.jit(conv)(x, w))
     check(all_of(conv), x, w)
+
+
+def test_kernels_of_more_axes_than_products_take():
+    numbers = ("NABDEFGC", "ABDEFGIO", "NABDEFGC")
+    conv = convolution((1,) * 6, ((1, 2),) * 6, (1,) * 6, (1,) * 6, dimension_numbers=numbers)
+    check(lambda x, w: (conv(x, w),), floats(5, *(1,) * 6, 8), floats(*(3,) * 6, 8, 8))
