@@ -7,6 +7,7 @@ the kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -37,8 +38,8 @@ def trimmed(flat: Any, eqn: Eqn, ins: list[Atom]) -> tuple[Eqn, list[Atom]]:
         starts = range(-low, -low + eqn.outs[0].aval.shape[places] * stride, stride)
         hole = p["lhs_dilation"][i]
         inside = range(0, x.aval.shape[image] * hole, hole)
-        taps = parts[kernel]
-        first = next((t for t in taps if _meets(t * dilation, starts, inside)), None)
+        taps, met = parts[kernel], low % math.gcd(stride, dilation, hole) == 0
+        first = next((t for t in taps if met and _meets(t * dilation, starts, inside)), None)
         if first is not None:
             last = next(t for t in reversed(taps) if _meets(t * dilation, starts, inside))
             low, high = low - first * dilation, high - (taps[-1] - last) * dilation

@@ -20,6 +20,7 @@ from funcgrad.backends.llvm.gemm.pack import (
 from funcgrad.backends.llvm.gemm.packers import packer
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, declare
 from funcgrad.backends.llvm.native.target import Target
+from funcgrad.errors import IRError
 
 if TYPE_CHECKING:
     from funcgrad.backends.program import GemmAxes
@@ -104,9 +105,11 @@ def windows_side(axes: GemmAxes) -> int:
 
 
 def axes_words(axes: GemmAxes) -> list[int]:
-    """The words of `AXES`."""
+    """The words of `AXES`. IRError for more axes than they hold."""
     words = []
     for spans in (axes.m, axes.n, axes.k):
+        if len(spans) > MAX_AXES:
+            raise IRError(f"a product's operand has {len(spans)} axes; {MAX_AXES} is the most")
         filled = [(1,) * len(spans[0])] * (MAX_AXES - len(spans)) + list(spans)
         words += [span[i] for i in range(len(spans[0])) for span in filled]
     return words
