@@ -21,7 +21,10 @@ from weakref import WeakSet
 _PATIENCE = 10.0  # seconds that a fork waits for what takes milliseconds
 
 _locks: WeakSet[Any] = WeakSet()
-_change = threading.Condition()
+# Held by itself, not by way of the condition: that enters in Python, where a signal's exception can
+# come between the lock and the block.
+_guard = threading.RLock()
+_change = threading.Condition(_guard)
 _undivided: Counter[Hashable] = Counter()  # what goes on, by its thread or as an object of its own
 
 
@@ -102,12 +105,12 @@ def beside(work: Callable[[], Any]) -> None:
 
 
 def _begin(what: Hashable) -> None:
-    with _change:
+    with _guard:
         _undivided[what] += 1
 
 
 def _end(what: Hashable) -> None:
-    with _change:
+    with _guard:
         # In one step: a signal's exception between two would leave what is over.
         if _undivided[what] == 1:
             del _undivided[what]
@@ -122,12 +125,12 @@ def _others_are_done() -> bool:
 
 
 def _before() -> None:
-    _change.acquire()
+    _guard.acquire()
     _change.wait_for(_others_are_done, _PATIENCE)
 
 
 def _after() -> None:
-    _change.release()
+    _guard.release()
 
 
 if hasattr(os, "register_at_fork"):
@@ -136,8 +139,9 @@ if hasattr(os, "register_at_fork"):
 
 @in_child
 def _free() -> None:
-    global _change
-    _change = threading.Condition()
+    global _guard, _change
+    _guard = threading.RLock()
+    _change = threading.Condition(_guard)
     own = threading.get_ident()
     for what in [what for what in _undivided if what != own]:
         del _undivided[what]

@@ -215,7 +215,8 @@ def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     if any(a.dtype not in LOOP_DTYPES or not a.size for a in avals):
         return None
     dtype = accumulator(avals[0].dtype, avals[1].dtype, avals[2].dtype)
-    eqn, ins = unmet.trimmed(flat, eqn, ins)
+    if _multiplications(eqn, ins) >= convolution.LEAST_WORK:
+        eqn, ins = unmet.trimmed(flat, eqn, ins)
     if dtype in GEMM_DTYPES and not dtypes.is_integer(avals[2].dtype):
         for write in (
             depthwise.channel_convolution,
@@ -230,10 +231,18 @@ def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     return convolution.convolution(flat, eqn, ins, dot)
 
 
+def _multiplications(eqn: Eqn, ins: list[Atom]) -> int:
+    """Those of a convolution. Small ones form all products, also with zeros."""
+    w, features = ins[1].aval, eqn.params["dimension_numbers"].rhs_spec[0]
+    return eqn.outs[0].aval.size * (w.size // w.shape[features])
+
+
 def _single_places(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
     """A convolution of images of one place each as one product."""
     # A product takes no more axes.
     if len(eqn.params["window_strides"]) > convolution.MAX_RANK:
+        return None
+    if _multiplications(eqn, ins) < convolution.LEAST_WORK:
         return None
     if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
         return None

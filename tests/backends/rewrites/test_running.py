@@ -40,7 +40,9 @@ def test_long_rows(op, dtype, reverse, rng):
     wanted = along(wide[::-1])[::-1] if reverse else along(wide)
     got = np.asarray(fg.jit(lambda x: getattr(lax, op)(x, reverse=reverse))(x))
     assert got.dtype == x.dtype
-    np.testing.assert_allclose(got, wanted.astype(dtype), rtol=1e-3 if dtype == "float16" else 0)
+    # Products are rounded at each element, what is wanted once.
+    rtol = {"float16": 1e-3, "float32": 1e-5 if op == "cumprod" else 0}.get(dtype, 0)
+    np.testing.assert_allclose(got, wanted.astype(dtype), rtol=rtol)
 
 
 @BOTH
