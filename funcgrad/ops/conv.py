@@ -388,8 +388,8 @@ def conv_general_dilated(
     cuts the features, `batch_group_count` the batch, into groups that meet their own part of the
     output features. The kernel isn't flipped. Compiled code may form sums of fewer
     products, which are as exact (see `lax.Precision`), unless `precision` is "highest". It leaves
-    out products with holes of `lhs_dilation`, and with padding where images are of one place or an
-    element of the kernel meets nothing else, so what isn't finite in the kernel may not reach
+    out products with holes of `lhs_dilation`, and with padding where images are of one place or
+    most of the kernel meets nothing else, so what isn't finite in the kernel may not reach
     results there that it reaches without `jit`. Raises ShapeError where sizes don't fit, DTypeError
     where dtypes differ, ValueError for an unknown precision.
 

@@ -21,7 +21,7 @@ from funcgrad.ops.slicing import pad_p, slice_p
 
 def trimmed(flat: Any, eqn: Eqn, ins: list[Atom]) -> tuple[Eqn, list[Atom]]:
     """A convolution, and its operands, without the first and last elements of the kernel that meet
-    only padding, by a normalizer's methods.
+    only padding, if those are most of it, by a normalizer's methods.
 
     >>> import funcgrad as fg
     >>> x, w = fg.numpy.ones((8, 32, 2, 2)), fg.numpy.ones((16, 32, 3, 3))
@@ -45,6 +45,8 @@ def trimmed(flat: Any, eqn: Eqn, ins: list[Atom]) -> tuple[Eqn, list[Atom]]:
             low, high = low - first * dilation, high - (taps[-1] - last) * dilation
             parts[kernel] = range(first, last + 1)
         padding.append((low, high))
+    if 2 * math.prod(map(len, parts)) >= w.aval.size:
+        return eqn, ins
     cut = _cut(flat, w, parts)
     made = eqn.replace(ins=[x, cut], params=p | {"padding": tuple(padding)})
     return made, [x, cut]

@@ -343,7 +343,7 @@ def test_padding_is_shared():
 FRAMED = {
     "lines of 32": ((3, 6, 8, 32), (16, 6, 3, 3), {"padding": [ONE, ONE]}),
     "lines of 31": ((2, 5, 9, 29), (33, 5, 3, 3), {"padding": [(2, 0), (0, 4)]}),
-    "zeros behind": ((2, 5, 2, 17), (16, 5, 2, 2), {"padding": [(0, 3), (0, 16)]}),
+    "zeros behind": ((2, 5, 1, 17), (16, 5, 2, 2), {"padding": [(0, 3), (0, 16)]}),
     "more zeros than lines": ((2, 3, 2, 16), (20, 3, 3, 3), {"padding": [(9, 7), ONE]}),
     "two apart": ((2, 7, 11, 32), (33, 7, 3, 3), {"window_strides": (2, 2), "padding": [ONE, ONE]}),
     "two apart in odd lines": ((2, 7, 9, 31), (33, 7, 3, 3),

@@ -1,8 +1,8 @@
 """Micro-kernels of the generated GEMM: the loops over k whose accumulators stay in registers.
 
-Three kinds: `packed` multiplies panels (rows × vectors of a register tile, outer products),
-`direct` does the same on operands where they lie, for small or thin problems, and `dot` takes
-inner products of contiguous rows and columns. All end in `store_tile`.
+`packed` multiplies panels (rows × vectors of a register tile, outer products), `direct` does the
+same on operands where they lie, for small or thin problems, and `dot` takes inner products of
+contiguous rows and columns. The others are for what a way reads by tables. All end in `store_tile`.
 """
 
 from __future__ import annotations
