@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS
-from funcgrad.parallel import mpi
-from funcgrad.parallel.communicator import FUNCTION, Communicator
+from funcgrad.parallel.communicators import mpi
+from funcgrad.parallel.communicators.communicator import FUNCTION, Communicator
 from funcgrad.parallel.meshes import launched
 from funcgrad.parallel.supervise import mpiexec
 

@@ -14,10 +14,15 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.caches import clear_caches
 from funcgrad.core.context import debug_nans, default_dtype, disable_jit, named_scope
+from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.callbacks import io_callback, pure_callback
-from funcgrad.transforms.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
-from funcgrad.transforms.custom import closure_convert, custom_jvp, custom_vjp
-from funcgrad.transforms.grad import (
+from funcgrad.transforms.derivatives.checkpoint import (
+    checkpoint,
+    checkpoint_name,
+    checkpoint_policies,
+)
+from funcgrad.transforms.derivatives.custom import closure_convert, custom_jvp, custom_vjp
+from funcgrad.transforms.derivatives.grad import (
     grad,
     jvp,
     linear_transpose,
@@ -25,11 +30,10 @@ from funcgrad.transforms.grad import (
     value_and_grad,
     vjp,
 )
+from funcgrad.transforms.derivatives.jacobian import hessian, jacfwd, jacrev
 from funcgrad.transforms.host import block_until_ready, device_get
-from funcgrad.transforms.jacobian import hessian, jacfwd, jacrev
-from funcgrad.transforms.jit import jit
-from funcgrad.transforms.make_jaxpr import eval_shape, make_jaxpr
-from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.jit.jit import jit
+from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr
 
 if TYPE_CHECKING:
     from funcgrad import nn, optim, parallel, random, scipy

@@ -5,7 +5,7 @@ import pytest
 
 from funcgrad import dtypes
 from funcgrad.core.array import Array
-from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.batching.vmap import vmap
 from tests.op_samples import ROWS
 from tests.op_samples_base import F32, F64, I32, as_list, special_operands
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from funcgrad.transforms import attention as at
-from funcgrad.transforms.attention_operands import given_of, wide_dtype
+from funcgrad.transforms.attention import attention as at
+from funcgrad.transforms.attention.operands import given_of, wide_dtype
 from tests.op_samples_base import BOOL, FLOATS, I32, Arg, Domain, Row, case
 
 ALL = {"scale": 0.5, "before": None, "after": None}

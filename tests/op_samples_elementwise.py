@@ -3,11 +3,11 @@
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.ops import arithmetic as a
-from funcgrad.ops import compare as c
-from funcgrad.ops import convert as v
-from funcgrad.ops import rounding as r
-from funcgrad.ops import transcendental as t
+from funcgrad.ops.elementwise import arithmetic as a
+from funcgrad.ops.elementwise import compare as c
+from funcgrad.ops.elementwise import convert as v
+from funcgrad.ops.elementwise import rounding as r
+from funcgrad.ops.elementwise import transcendental as t
 from funcgrad.ops.families import add
 from tests.op_samples_base import (
     BOOL,

@@ -3,8 +3,8 @@
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.ops import gather, index, scatter
-from funcgrad.ops.windows import GatherScatterMode
+from funcgrad.ops.indexing import gather, scatter, windows_at
+from funcgrad.ops.indexing.windows import GatherScatterMode
 from tests.op_samples_base import (
     BOOL,
     COMPLEX,
@@ -127,13 +127,15 @@ def extremum_cases():
 REAL_SOME = SOME[:6]
 STARTS = Arg((), Domain(-1, 4), I32)
 INDEX = [
-    Row(prim=index.dynamic_slice_p, oracle=cut, dtypes=ANY, exact=True, ulps=0, jit_ulps=0, cases=(
+    Row(prim=windows_at.dynamic_slice_p,
+        oracle=cut, dtypes=ANY, exact=True, ulps=0, jit_ulps=0, cases=(
         case((6,), STARTS, slice_sizes=(3,)), case((3, 5), STARTS, STARTS, slice_sizes=(3, 2)),
         case((2, 3, 4), STARTS, STARTS, STARTS, slice_sizes=(1, 3, 2)),
         case((), slice_sizes=(), tests="eager jit"),
         case((3, 2), STARTS, STARTS, slice_sizes=(0, 2), tests="eager jit"),
     )),
-    Row(prim=index.dynamic_update_slice_p, oracle=put, dtypes=ANY, exact=True, ulps=0, jit_ulps=0,
+    Row(prim=windows_at.dynamic_update_slice_p,
+        oracle=put, dtypes=ANY, exact=True, ulps=0, jit_ulps=0,
         cases=(
             case((6,), (3,), STARTS), case((3, 5), (3, 2), STARTS, STARTS),
             case((2, 3, 4), (1, 3, 2), STARTS, STARTS, STARTS), case((), (), tests="eager jit"),

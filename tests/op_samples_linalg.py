@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.ops import decompositions as d
-from funcgrad.ops import linalg as la
-from funcgrad.ops.arithmetic import mul
-from funcgrad.ops.matrices import adjoint, matmul
+from funcgrad.ops.elementwise.arithmetic import mul
+from funcgrad.ops.linalg import decompositions as d
+from funcgrad.ops.linalg import triangular as la
+from funcgrad.ops.linalg.matrices import adjoint, matmul
 from tests.op_samples_base import I32, MATRIX, SIGNED, Arg, Domain, Row, case
 
 FEW = "eager jit"

@@ -5,29 +5,23 @@ import numpy as np
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.staging import constant_p, stage
 from funcgrad.core.trace import aval_of
-from funcgrad.ops import arithmetic as a
-from funcgrad.ops import collective as co
-from funcgrad.ops import collective_exchange as ce
-from funcgrad.ops import collective_varying as cv
-from funcgrad.ops import compare as c
-from funcgrad.ops import convert as v
-from funcgrad.ops import transcendental as t
 from funcgrad.ops.base import sum_p
+from funcgrad.ops.collective import exchanges as ce
+from funcgrad.ops.collective import reductions as co
+from funcgrad.ops.collective import varying as cv
+from funcgrad.ops.elementwise import arithmetic as a
+from funcgrad.ops.elementwise import compare as c
+from funcgrad.ops.elementwise import convert as v
+from funcgrad.ops.elementwise import transcendental as t
 from funcgrad.ops.families import add
 from funcgrad.ops.sort import sort
-from funcgrad.transforms import (
-    callbacks,
-    cond,
-    custom_call,
-    jit_primitive,
-    pullback,
-    scan,
-    while_loop,
-)
-from funcgrad.transforms.checkpoint import checkpoint, checkpoint_p
-from funcgrad.transforms.custom import custom_jvp, custom_vjp
-from funcgrad.transforms.grad import jvp
-from funcgrad.transforms.jit import jit
+from funcgrad.transforms import callbacks
+from funcgrad.transforms.control import cond, jit_primitive, scan, while_loop
+from funcgrad.transforms.derivatives import custom_call, pullback
+from funcgrad.transforms.derivatives.checkpoint import checkpoint, checkpoint_p
+from funcgrad.transforms.derivatives.custom import custom_jvp, custom_vjp
+from funcgrad.transforms.derivatives.grad import jvp
+from funcgrad.transforms.jit.jit import jit
 from tests.op_samples_base import BOOL, F32, F64, FLOATS, I32, Arg, Domain, Row, case
 
 WIDE = (F32, F64)

@@ -3,8 +3,8 @@
 import numpy as np
 import scipy.special as sp
 
-from funcgrad.ops import integrals as i
-from funcgrad.ops import special as s
+from funcgrad.ops.elementwise import integrals as i
+from funcgrad.ops.elementwise import special as s
 from tests.op_samples_base import FLOATS, SIGNED, UNIT, Arg, Domain, Row, case
 
 STEP = 1e-4

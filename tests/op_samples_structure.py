@@ -3,26 +3,18 @@
 import itertools
 
 import numpy as np
+from tests.ops.test_conv import CASES as CONVOLUTIONS
+from tests.ops.test_conv import arguments as conv_arguments
+from tests.ops.test_conv import reference as conv_reference
 
 from funcgrad import dtypes
-from funcgrad.ops import (
-    barrier,
-    base,
-    contract,
-    conv,
-    convert,
-    cumulative,
-    fft,
-    reduce,
-    shape,
-    slicing,
-    sort,
-    window,
-)
+from funcgrad.ops import barrier, base, contract, cumulative, fft, reduce, shape, slicing, sort
 from funcgrad.ops import random as random_ops
-from funcgrad.ops.compare import ge, le
-from funcgrad.ops.conv import conv_dimension_numbers
-from funcgrad.ops.padding import dilated, padtype_to_pads, positions
+from funcgrad.ops.convolution import conv, pooling
+from funcgrad.ops.convolution.conv import conv_dimension_numbers
+from funcgrad.ops.convolution.padding import dilated, padtype_to_pads, positions
+from funcgrad.ops.elementwise import convert
+from funcgrad.ops.elementwise.compare import ge, le
 from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.parallel import NamedSharding, P, make_mesh, virtual_devices
 from tests.op_samples_base import (
@@ -43,9 +35,6 @@ from tests.op_samples_base import (
     any_integers,
     case,
 )
-from tests.ops.test_conv import CASES as CONVOLUTIONS
-from tests.ops.test_conv import arguments as conv_arguments
-from tests.ops.test_conv import reference as conv_reference
 
 ANY = (*REAL, *COMPLEX)
 UINT32 = np.dtype("uint32")
@@ -354,9 +343,9 @@ POOLS = [
         atol=8, exact=function is not sum,
         cases=tuple(case(s, draw=Domain(-3, 3), **p) for s, p in WINDOWS))
     for prim, function, empty, accepted in (
-        (window.window_sum_p, sum, lambda d: 0, SOME),
-        (window.window_max_p, max, lambda d: lowest(d), (*SOME[:6],)),
-        (window.window_min_p, min, lambda d: highest(d), (*SOME[:6],)),
+        (pooling.window_sum_p, sum, lambda d: 0, SOME),
+        (pooling.window_max_p, max, lambda d: lowest(d), (*SOME[:6],)),
+        (pooling.window_min_p, min, lambda d: highest(d), (*SOME[:6],)),
     )
 ]  # fmt: skip
 
@@ -415,8 +404,8 @@ CONTRACTIONS = [
     Row(prim=conv.conv_general_dilated_p, oracle=convolve, dtypes=SOME, ulps=32, atol=64,
         jit_ulps=64, jit_atol=128, cases=convolutions()),
     *POOLS,
-    selecting(window.select_and_gather_add_p, gather_selected, [s for s, _ in WINDOWS]),
-    selecting(window.select_and_scatter_add_p, scatter_selected, COUNTS),
+    selecting(pooling.select_and_gather_add_p, gather_selected, [s for s, _ in WINDOWS]),
+    selecting(pooling.select_and_scatter_add_p, scatter_selected, COUNTS),
 ]  # fmt: skip
 
 # ---- sorting, Fourier transforms, random bits

@@ -2,18 +2,18 @@
 
 import numpy as np
 
-from funcgrad.ops import arithmetic as a
-from funcgrad.ops import compare as c
-from funcgrad.ops import convert as v
 from funcgrad.ops import reduce as r
 from funcgrad.ops.base import sum_p
 from funcgrad.ops.contract import dot_general
+from funcgrad.ops.convolution.pooling import reduce_window
 from funcgrad.ops.cumulative import cummax, cummin, cumprod, cumsum
+from funcgrad.ops.elementwise import arithmetic as a
+from funcgrad.ops.elementwise import compare as c
+from funcgrad.ops.elementwise import convert as v
 from funcgrad.ops.families import add
-from funcgrad.ops.scatter import scatter_max, scatter_min
+from funcgrad.ops.indexing.scatter import scatter_max, scatter_min
+from funcgrad.ops.indexing.windows import ScatterDimensionNumbers
 from funcgrad.ops.sort import sort, sort_key_val, top_k
-from funcgrad.ops.window import reduce_window
-from funcgrad.ops.windows import ScatterDimensionNumbers
 from tests.random_steps import Moving, alike, dtype_of, shape_of
 
 WIDTHS = ("int32", "int64", "int8", "uint8", "int16", "uint32")

@@ -11,18 +11,18 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-from funcgrad.ops import arithmetic as a
-from funcgrad.ops import transcendental
-from funcgrad.ops.compare import lt
+from funcgrad.ops.elementwise import arithmetic as a
+from funcgrad.ops.elementwise import transcendental
+from funcgrad.ops.elementwise.compare import lt
 from funcgrad.ops.families import add
-from funcgrad.transforms.checkpoint import checkpoint
-from funcgrad.transforms.cond import cond, switch
-from funcgrad.transforms.custom import custom_jvp, custom_vjp
-from funcgrad.transforms.grad import grad, jvp
-from funcgrad.transforms.jit import jit
-from funcgrad.transforms.scan import scan
-from funcgrad.transforms.vmap import vmap
-from funcgrad.transforms.while_loop import fori_loop, while_loop
+from funcgrad.transforms.batching.vmap import vmap
+from funcgrad.transforms.control.cond import cond, switch
+from funcgrad.transforms.control.scan import scan
+from funcgrad.transforms.control.while_loop import fori_loop, while_loop
+from funcgrad.transforms.derivatives.checkpoint import checkpoint
+from funcgrad.transforms.derivatives.custom import custom_jvp, custom_vjp
+from funcgrad.transforms.derivatives.grad import grad, jvp
+from funcgrad.transforms.jit.jit import jit
 from tests.random_integers import WIDTHS, Integers
 from tests.random_steps import (
     MOST,

@@ -12,26 +12,26 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.trace import aval_of
-from funcgrad.ops import arithmetic as a
-from funcgrad.ops import convert as v
-from funcgrad.ops import special, transcendental
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
-from funcgrad.ops.compare import bitwise_and, lt
 from funcgrad.ops.contract import dot_general
-from funcgrad.ops.conv import conv_general_dilated
+from funcgrad.ops.convolution.conv import conv_general_dilated
+from funcgrad.ops.convolution.pooling import reduce_window
 from funcgrad.ops.cumulative import cumlogsumexp, cummax, cumprod, cumsum
+from funcgrad.ops.elementwise import arithmetic as a
+from funcgrad.ops.elementwise import convert as v
+from funcgrad.ops.elementwise import special, transcendental
+from funcgrad.ops.elementwise.compare import bitwise_and, lt
+from funcgrad.ops.elementwise.rounding import floor
 from funcgrad.ops.families import add
-from funcgrad.ops.gather import GatherDimensionNumbers, gather
-from funcgrad.ops.index import dynamic_slice, dynamic_update_slice
-from funcgrad.ops.linalg import cholesky
-from funcgrad.ops.matrices import eye_like, matmul, swapped
+from funcgrad.ops.indexing.gather import GatherDimensionNumbers, gather
+from funcgrad.ops.indexing.scatter import scatter, scatter_add, scatter_max, scatter_mul
+from funcgrad.ops.indexing.windows import ScatterDimensionNumbers
+from funcgrad.ops.indexing.windows_at import dynamic_slice, dynamic_update_slice
+from funcgrad.ops.linalg.matrices import eye_like, matmul, swapped
+from funcgrad.ops.linalg.triangular import cholesky
 from funcgrad.ops.reduce import argmax, max_p, min_p, prod_p
-from funcgrad.ops.rounding import floor
-from funcgrad.ops.scatter import scatter, scatter_add, scatter_max, scatter_mul
 from funcgrad.ops.shape import concatenate, pad, reshape, rev, slice
 from funcgrad.ops.sort import sort, sort_key_val, top_k
-from funcgrad.ops.window import reduce_window
-from funcgrad.ops.windows import ScatterDimensionNumbers
 
 MOST = 150  # elements of a value
 UNARY = {

@@ -23,7 +23,7 @@ NAMES = {
     "fg": "", "fnp": "numpy", "lax": "lax", "nn": "nn", "optim": "optim", "random": "random",
     "tree": "tree",
 }  # fmt: skip
-NEEDS_HARDWARE = ("funcgrad.backends.cuda", "funcgrad.parallel.mpi", "funcgrad.parallel.nccl")
+NEEDS_HARDWARE = ("funcgrad.backends.cuda", "funcgrad.parallel.communicators.mpi")
 DESCRIBED = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.REPORT_ONLY_FIRST_FAILURE
 

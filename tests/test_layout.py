@@ -26,14 +26,27 @@ LAYERS = [
     ["parallel"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-# The packages of backends, from below: what is in none of them may import them all.
-BACKENDS = [
-    *("loops", "lower", "fusion", "kernels", "rewrites", "drafts"),
-    *("llvm.native", "llvm.runtime", "llvm.calls", "llvm.vecmath", "llvm.gemm", "llvm.attention"),
-    *("llvm.matrix", "llvm.sort", "llvm.routines", "llvm.emit"),
-]
+# The packages inside of layers, from below: what is in none of a layer's may import all of them.
+PACKAGES = {
+    "core": ["process", "display", "eager"],
+    "ops": [
+        "special_math", "elementwise", "indexing", "collective", "convolution", "linalg",
+    ],
+    "transforms": [
+        "passes", "autodiff", "batching", "control", "tape", "jit", "derivatives", "attention",
+    ],
+    "numpy": ["elementwise", "manipulation", "creation", "reductions", "linalg"],
+    "backends": [
+        "loops", "lower", "fusion", "kernels", "rewrites", "drafts",
+        "llvm.native", "llvm.runtime", "llvm.calls", "llvm.vecmath", "llvm.gemm", "llvm.attention",
+        "llvm.matrix", "llvm.sort", "llvm.routines", "llvm.emit",
+    ],
+    "parallel": [
+        "communicators", "programs", "mapping", "partitioner", "runtimes", "launch", "checkpoint",
+    ],
+}  # fmt: skip
 LOADS_BACKENDS = "funcgrad.core.backend"
-IMPORTS = "funcgrad.core.fork"  # what importing is done with
+IMPORTS = "funcgrad.core.process.fork"  # what importing is done with
 
 # Users without these can still import funcgrad, and those who have them don't wait for them.
 LATE_PACKAGES = [
@@ -125,18 +138,19 @@ def test_imports_only_go_down(module):
 
 
 def package_rank(module: str) -> int:
-    """The layer of a module of backends that is in a package there, else -1."""
-    names = [f"funcgrad.backends.{name}." for name in BACKENDS]
+    """Where a module's package stands in its layer's list; -1 for one that is in none of them."""
+    layer = module.split(".")[1] if "." in module else ""
+    names = [f"funcgrad.{layer}.{name}." for name in PACKAGES.get(layer, [])]
     return next((i for i, name in enumerate(names) if f"{module}.".startswith(name)), -1)
 
 
 @by_module
-def test_packages_of_backends_only_import_those_below(module):
+def test_packages_only_import_those_below(module):
     """Imports for type checkers count: most stand for modules that are imported late."""
-    own = package_rank(module)
+    own, layer = package_rank(module), module.split(".")[1:2]
     nodes = ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
     found = {name for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)
-             for name in targets(n, module)}  # fmt: skip
+             for name in targets(n, module) if name.split(".")[1:2] == layer}  # fmt: skip
     above = sorted(name for name in found if package_rank(name) > own >= 0)
     assert not above, f"{module} imports what is above its package: {above}"
 
@@ -183,20 +197,26 @@ def test_module_has_a_docstring(module):
     assert len(idea.splitlines()) <= 10, f"{module}: a module's idea fits in ten lines"
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        "funcgrad.backends",
-        "funcgrad.backends.llvm",
-        *(f"funcgrad.backends.{name}" for name in BACKENDS),
-    ],
-)
-def test_packages_of_backends_map_their_files(package):
+MAPPED = ["core", "ops", "transforms", "numpy", "backends", "backends.llvm", "parallel"]
+MAPPED += ["backends.llvm.gemm.images", "backends.llvm.gemm.winograd"]
+MAPPED += [f"{layer}.{name}" for layer, names in PACKAGES.items() for name in names]
+MOST_FILES = 26  # of a folder: what holds more has packages that want names
+
+
+@pytest.mark.parametrize("package", MAPPED)
+def test_packages_map_their_files(package):
+    package = f"funcgrad.{package}"
     path = MODULES[package]
     inside = {p.stem for p in path.parent.glob("*.py")} - {"__init__"}
     inside |= {p.parent.name for p in path.parent.glob("*/__init__.py")}
     doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert sorted(re.findall(r"^- `(\w+)`: ", doc, re.M)) == sorted(inside), package
+
+
+def test_no_folder_is_a_heap():
+    folders = {path.parent for path in SOURCES}
+    heaps = [str(f) for f in folders if len(list(f.glob("*.py"))) > MOST_FILES]
+    assert not heaps, f"more than {MOST_FILES} files in {heaps}"
 
 
 @by_module

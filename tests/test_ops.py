@@ -14,7 +14,7 @@ from funcgrad.core.primitive import NoRule
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import BatchingError, DifferentiationError
-from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.batching.vmap import vmap
 from tests.op_checks import (
     LANES,
     arrays,

@@ -10,8 +10,8 @@ from funcgrad.backends.llvm.runtime import pool
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import transpose_p
 from funcgrad.ops.shape import rev_p
-from funcgrad.transforms.jit import jit
-from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.batching.vmap import vmap
+from funcgrad.transforms.jit.jit import jit
 from tests.op_checks import (
     arrays,
     batched_rows,

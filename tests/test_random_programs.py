@@ -16,16 +16,16 @@ from funcgrad.core.array import Array
 from funcgrad.core.ir import interpret, typecheck
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import move_axis, sum_p
-from funcgrad.ops.compare import eq, ne
-from funcgrad.ops.index import index_in_dim
+from funcgrad.ops.elementwise.compare import eq, ne
+from funcgrad.ops.indexing.windows_at import index_in_dim
 from funcgrad.ops.shape import concatenate, expand_dims
-from funcgrad.transforms.checkpoint import checkpoint
-from funcgrad.transforms.cond import cond
-from funcgrad.transforms.grad import jvp, linearize, vjp
-from funcgrad.transforms.jit import jit
-from funcgrad.transforms.make_jaxpr import make_jaxpr
-from funcgrad.transforms.scan import scan
-from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.batching.vmap import vmap
+from funcgrad.transforms.control.cond import cond
+from funcgrad.transforms.control.scan import scan
+from funcgrad.transforms.derivatives.checkpoint import checkpoint
+from funcgrad.transforms.derivatives.grad import jvp, linearize, vjp
+from funcgrad.transforms.jit.jit import jit
+from funcgrad.transforms.jit.make_jaxpr import make_jaxpr
 from tests.op_samples_base import as_list
 from tests.random_programs import Drawn, Rolled, integer_program, narrow_program, program
 

@@ -22,7 +22,8 @@ def kernel(
     prim: Primitive, operands: Sequence[tuple], out: ShapedArray, params: dict[str, Any]
 ) -> tuple[Callable[[Sequence[np.ndarray]], np.ndarray], tuple[int, int, int]]:
     """An elementwise operation, compiled for contiguous operands of these shapes and dtypes, which
-    broadcast to the result's, and the words that tell native eager calls of it (see `core.large`).
+    broadcast to the result's, and the words that tell native eager calls of it (see
+    `core.eager.large`).
 
     >>> from funcgrad.ops.families import add
     >>> x = np.ones(3, np.float32)

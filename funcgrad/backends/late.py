@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from funcgrad.core import fork
+from funcgrad.core.process import fork
 
 
 class Late:

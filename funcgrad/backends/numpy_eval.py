@@ -9,9 +9,9 @@ import numpy as np
 
 from funcgrad.core import context
 from funcgrad.core.backend import Call
-from funcgrad.core.compile_report import CompileStage
+from funcgrad.core.display.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr, interpret
-from funcgrad.transforms.simplify import simplify
+from funcgrad.transforms.passes.simplify import simplify
 
 
 class Interpreted:

@@ -33,8 +33,8 @@ from funcgrad.backends.program import (
 from funcgrad.backends.rewrites.attention_joint import attention_joint_p
 from funcgrad.backends.rewrites.exchanges import exchange_arrays
 from funcgrad.core import context
-from funcgrad.transforms.attention import attention_backward_p, attention_p
-from funcgrad.transforms.attention_operands import wide_dtype
+from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
+from funcgrad.transforms.attention.operands import wide_dtype
 
 BYTE = np.dtype(np.uint8)
 

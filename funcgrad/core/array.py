@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core import context, eager, source
+from funcgrad.core import context, source
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.backend import spmd
+from funcgrad.core.display.array_html import array_html
+from funcgrad.core.eager import functions
 from funcgrad.core.methods import ArrayMethods, fact
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.quiet import errors, loud, quiet
+from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.sharding import Device, Shard, SingleDeviceSharding
-from funcgrad.core.show_array import array_html
 from funcgrad.core.trace import Trace, Tracer, captured_error, leak_error
 from funcgrad.errors import DonatedBufferError, NonFiniteError
 
 current = context.current
-counter, MOMENTS = eager.counter, eager.MOMENTS
+counter, MOMENTS = functions.counter, functions.MOMENTS
 ROOT = context.ROOT
 ndarray = np.ndarray
 
@@ -338,7 +339,7 @@ def evaluated1(
     if known is None or x._gone is not None or ctx.debug_nans:
         return None
     if next(counter) in MOMENTS:
-        eager.consider()
+        functions.consider()
     aval, impl = known
     before = errors()
     try:
@@ -377,11 +378,11 @@ def _evaluated(prim: Primitive, args: tuple, params: dict) -> Array | None:
     return wrap(out, aval)
 
 
-def recipe1(prim: Primitive, ctx: context.Context, x: Array) -> eager.Recipe | None:
+def recipe1(prim: Primitive, ctx: context.Context, x: Array) -> functions.Recipe | None:
     """What `evaluated1` would do."""
     a = x._value
     known = ctx.types.get((prim, a.shape, a.dtype, x.weak_type))
-    return None if known is None else eager.Recipe(known[0], (0,), known[1])
+    return None if known is None else functions.Recipe(known[0], (0,), known[1])
 
 
 def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
@@ -414,7 +415,7 @@ def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
     if known is None:
         return None
     if next(counter) in MOMENTS:
-        eager.consider()
+        functions.consider()
     aval, impl = known
     before = errors()
     try:
@@ -451,11 +452,11 @@ def remember_combined(
         ctx.remember(key, prim, out.aval)
 
 
-def recipe2(prim: Primitive, ctx: context.Context, x: Any, y: Any) -> eager.Recipe | None:
+def recipe2(prim: Primitive, ctx: context.Context, x: Any, y: Any) -> functions.Recipe | None:
     """What `combined` would do."""
     key = _given_key(prim, (x, y))
     known = None if key is None else ctx.types.get(key)
-    return None if known is None else eager.Recipe(known[0], (0, 1), known[1])
+    return None if known is None else functions.Recipe(known[0], (0, 1), known[1])
 
 
 def _given_key(prim: Primitive, given: Sequence[Any]) -> tuple | None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from funcgrad.core import fork
+from funcgrad.core.process import fork
 
 if TYPE_CHECKING:
-    from funcgrad.core.compile_report import CompileStage
+    from funcgrad.core.display.compile_report import CompileStage
     from funcgrad.core.ir import Jaxpr
 
 
@@ -115,8 +115,8 @@ class Backend(Protocol):
 
 @cache
 def spmd() -> Any:
-    """What runs programs on meshes, `funcgrad.parallel.spmd`, imported at its first use."""
-    return fork.import_module("funcgrad.parallel.spmd")
+    """What runs programs on meshes, `parallel.runtimes.spmd`, imported at its first use."""
+    return fork.import_module("funcgrad.parallel.runtimes.spmd")
 
 
 @cache

@@ -18,7 +18,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import caches
-from funcgrad.core.large import implementation
+from funcgrad.core.eager.large import implementation
 from funcgrad.errors import DTypeError
 
 _FIELDS = (

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core import context, show, show_html, source
+from funcgrad.core import context, source
 from funcgrad.core.array import Array, check_finite, raw
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.display import jaxpr_html as show_html
+from funcgrad.core.display import jaxpr_text as show
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import IRError

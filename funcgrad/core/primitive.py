@@ -75,7 +75,8 @@ class Primitive:
         None; lists where `multiple` is set
     dims(*avals, **params) → the einsum-like mapping of axes, "i k, k j -> i j"; see `core.dims`
     partial(unknown, eqn) → how an equation with both known and unknown operands splits in two, a
-        `transforms.partial_eval.Split` (only for ops that hold programs; others are not split)
+        `transforms.autodiff.partial_eval.Split` (only for ops that hold programs; others are not
+        split)
     dce(used, eqn) → the equation without what its unused results need (for the same ops); its
         outputs are the used ones
     prepare(*args, **params) → (args, params) as the rules want them, from what callers may write

@@ -43,8 +43,8 @@ class Trace:
         raise NotImplementedError
 
     def process_custom(self, call: Any, args: tuple) -> list:
-        """Apply a function that has its own derivative rule (see `transforms.custom`): where
-        nothing is differentiated, just the function."""
+        """Apply a function that has its own derivative rule (see `transforms.derivatives.custom`):
+        where nothing is differentiated, just the function."""
         with self.current():
             return call.fun(*args)
 

@@ -12,65 +12,172 @@ from funcgrad.lax.filled import (
     broadcast_like, broadcast_shapes, broadcast_to_rank, dtype, empty, full, full_like,
     pswapaxes, stack, tile, unstack,
 )
-from funcgrad.ops.arithmetic import (
-    abs, cbrt, complex, conj, div, imag, integer_pow, max, min, mul, mulhi, neg, real, reciprocal,
-    rem, rsqrt, sign, sqrt, square, sub,
+from funcgrad.ops.elementwise.arithmetic import (
+    abs,
+    cbrt,
+    complex,
+    conj,
+    div,
+    imag,
+    integer_pow,
+    max,
+    min,
+    mul,
+    mulhi,
+    neg,
+    real,
+    reciprocal,
+    rem,
+    rsqrt,
+    sign,
+    sqrt,
+    square,
+    sub,
 )
 from funcgrad.ops.barrier import optimization_barrier
-from funcgrad.ops.collective import (
-    all_gather, axis_index, axis_size, pmax, pmean, pmin, psum, psum_scatter,
+from funcgrad.ops.collective.reductions import (
+    all_gather,
+    axis_index,
+    axis_size,
+    pmax,
+    pmean,
+    pmin,
+    psum,
+    psum_scatter,
 )
-from funcgrad.ops.collective_exchange import all_to_all, ppermute, pshuffle
-from funcgrad.ops.collective_varying import pbroadcast, pcast, pvary
-from funcgrad.ops.compare import (
-    bitwise_and, bitwise_not, bitwise_or, bitwise_xor, clz, eq, eq_to, ge, gt, le, le_to, lt,
-    lt_to, ne, population_count, shift_left, shift_right_arithmetic, shift_right_logical,
+from funcgrad.ops.collective.exchanges import all_to_all, ppermute, pshuffle
+from funcgrad.ops.collective.varying import pbroadcast, pcast, pvary
+from funcgrad.ops.elementwise.compare import (
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
+    clz,
+    eq,
+    eq_to,
+    ge,
+    gt,
+    le,
+    le_to,
+    lt,
+    lt_to,
+    ne,
+    population_count,
+    shift_left,
+    shift_right_arithmetic,
+    shift_right_logical,
 )
 from funcgrad.ops.contract import batch_matmul, dot, dot_general
-from funcgrad.ops.conv import ConvDimensionNumbers, conv_dimension_numbers, conv_general_dilated
-from funcgrad.ops.conv_variants import (
-    conv, conv_general_dilated_local, conv_general_dilated_patches, conv_transpose,
+from funcgrad.ops.convolution.conv import (
+    ConvDimensionNumbers,
+    conv_dimension_numbers,
+    conv_general_dilated,
+)
+from funcgrad.ops.convolution.variants import (
+    conv,
+    conv_general_dilated_local,
+    conv_general_dilated_patches,
+    conv_transpose,
     conv_with_general_padding,
 )
-from funcgrad.ops.convert import (
-    bitcast_convert_type, clamp, convert_element_type, copy, reduce_precision, select, select_n,
+from funcgrad.ops.elementwise.convert import (
+    bitcast_convert_type,
+    clamp,
+    convert_element_type,
+    copy,
+    reduce_precision,
+    select,
+    select_n,
     stop_gradient,
 )
 from funcgrad.ops.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
 from funcgrad.ops.families import add
 from funcgrad.ops.fft import FftType, fft
-from funcgrad.ops.gather import gather
-from funcgrad.ops.index import (
-    dynamic_index_in_dim, dynamic_slice, dynamic_slice_in_dim, dynamic_update_index_in_dim,
-    dynamic_update_slice, dynamic_update_slice_in_dim, index_in_dim, index_take, slice_in_dim,
+from funcgrad.ops.indexing.gather import gather
+from funcgrad.ops.indexing.windows_at import (
+    dynamic_index_in_dim,
+    dynamic_slice,
+    dynamic_slice_in_dim,
+    dynamic_update_index_in_dim,
+    dynamic_update_slice,
+    dynamic_update_slice_in_dim,
+    index_in_dim,
+    index_take,
+    slice_in_dim,
 )
-from funcgrad.ops.padding import padtype_to_pads
+from funcgrad.ops.convolution.padding import padtype_to_pads
 from funcgrad.ops.precision import Precision
 from funcgrad.ops.reduce import (
     argmax, argmin, reduce, reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod,
     reduce_sum, reduce_xor,
 )
-from funcgrad.ops.rounding import RoundingMethod, ceil, floor, is_finite, nextafter, round
-from funcgrad.ops.scatter import (
-    scatter, scatter_add, scatter_max, scatter_min, scatter_mul, scatter_sub,
+from funcgrad.ops.elementwise.rounding import (
+    RoundingMethod,
+    ceil,
+    floor,
+    is_finite,
+    nextafter,
+    round,
+)
+from funcgrad.ops.indexing.scatter import (
+    scatter,
+    scatter_add,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
 )
 from funcgrad.ops.shape import (
     broadcast, broadcast_in_dim, broadcasted_iota, collapse, concatenate, expand_dims, iota, pad,
     reshape, rev, slice, split, squeeze, transpose,
 )
 from funcgrad.ops.sort import argsort, sort, sort_key_val, top_k
-from funcgrad.ops.special import (
-    bessel_i0e, bessel_i1e, betainc, digamma, erf, erf_inv, erfc, igamma, igamma_grad_a, igammac,
-    lgamma, polygamma, random_gamma_grad, zeta,
+from funcgrad.ops.elementwise.special import (
+    bessel_i0e,
+    bessel_i1e,
+    betainc,
+    digamma,
+    erf,
+    erf_inv,
+    erfc,
+    igamma,
+    igamma_grad_a,
+    igammac,
+    lgamma,
+    polygamma,
+    random_gamma_grad,
+    zeta,
 )
-from funcgrad.ops.transcendental import (
-    acos, acosh, asin, asinh, atan, atan2, atanh, cos, cosh, exp, exp2, expm1, log, log1p,
-    logistic, pow, sin, sinh, tan, tanh,
+from funcgrad.ops.elementwise.transcendental import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    cos,
+    cosh,
+    exp,
+    exp2,
+    expm1,
+    log,
+    log1p,
+    logistic,
+    pow,
+    sin,
+    sinh,
+    tan,
+    tanh,
 )
-from funcgrad.ops.window import reduce_window
-from funcgrad.ops.windows import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
-from funcgrad.transforms.cond import cond, switch
-from funcgrad.transforms.implicit import custom_linear_solve, custom_root
-from funcgrad.transforms.parallel_scan import associative_scan, map
-from funcgrad.transforms.scan import scan
-from funcgrad.transforms.while_loop import fori_loop, while_loop
+from funcgrad.ops.convolution.pooling import reduce_window
+from funcgrad.ops.indexing.windows import (
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+)
+from funcgrad.transforms.control.cond import cond, switch
+from funcgrad.transforms.derivatives.implicit import custom_linear_solve, custom_root
+from funcgrad.transforms.control.parallel_scan import associative_scan, map
+from funcgrad.transforms.control.scan import scan
+from funcgrad.transforms.control.while_loop import fori_loop, while_loop

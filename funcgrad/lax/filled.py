@@ -13,8 +13,8 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
 from funcgrad.ops.arguments import canonical_axis, integers
 from funcgrad.ops.base import broadcast_p
-from funcgrad.ops.collective_exchange import all_to_all
-from funcgrad.ops.convert import convert_element_type
+from funcgrad.ops.collective.exchanges import all_to_all
+from funcgrad.ops.elementwise.convert import convert_element_type
 from funcgrad.ops.shape import broadcast_in_dim, concatenate, expand_dims, reshape, split
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.context import current
-from funcgrad.core.single import single
+from funcgrad.core.eager.single import single
 from funcgrad.ops.arguments import canonical_axis
-from funcgrad.ops.special import erfc
-from funcgrad.ops.transcendental import logistic
-from funcgrad.transforms.custom import custom_jvp
+from funcgrad.ops.elementwise.special import erfc
+from funcgrad.ops.elementwise.transcendental import logistic
+from funcgrad.transforms.derivatives.custom import custom_jvp
 from funcgrad.transforms.recorded import recorded
 
 

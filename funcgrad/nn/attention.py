@@ -11,8 +11,8 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.transforms.attention import attention_and_empty
-from funcgrad.transforms.attention_operands import Given, wide_dtype
+from funcgrad.transforms.attention.attention import attention_and_empty
+from funcgrad.transforms.attention.operands import Given, wide_dtype
 from funcgrad.transforms.recorded import recorded
 
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)

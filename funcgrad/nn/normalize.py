@@ -11,8 +11,8 @@ from funcgrad import dtypes
 from funcgrad.core.context import current
 from funcgrad.errors import DTypeError
 from funcgrad.numpy._util import axes_of
-from funcgrad.ops.convert import stop_gradient
-from funcgrad.transforms.custom import custom_jvp
+from funcgrad.ops.elementwise.convert import stop_gradient
+from funcgrad.transforms.derivatives.custom import custom_jvp
 from funcgrad.transforms.recorded import recorded
 
 Axis = int | Sequence[int] | None

@@ -2,120 +2,137 @@
 
 Names, signatures and meaning are NumPy's, with the promotion of JAX. Each module holds one topic;
 importing this package gives arrays and tracers their operators and methods.
+
+- `elementwise`: functions of single elements
+- `manipulation`: arrays put together, cut, reordered and searched
+- `creation`: new arrays: of one value, evenly spaced, on grids, from files
+- `reductions`: from many elements to few: sums, extrema, means, ranks and counts
+- `linalg`: decompositions, norms, solving
+- `contraction`: products of matrices and vectors
+- `einsum`: sums of products, as a formula says
+- `calculus`: differences, gradients, integrals
+- `interpolation`: between points
+- `polynomial`: polynomials, and convolution of vectors
+- `fft`: discrete Fourier transforms
+- `functional`: functions applied along axes and over elements
+- `types`: constants, the array type, questions about dtypes
+- `methods`: the operators, methods and properties of arrays and tracers
+- `_util`: what every function does first
+- `_known`: arguments whose values a function needs
 """
 
 # ruff: noqa: F401, I001 - the names imported here are the public ones, a line holds many
 # fmt: off
 
 from funcgrad.numpy import fft, linalg, methods
-from funcgrad.numpy.arithmetic import (
+from funcgrad.numpy.elementwise.arithmetic import (
     abs, absolute, add, clip, divide, divmod, fabs, float_power, floor_divide, fmax, fmin, fmod,
     maximum, minimum, mod, multiply, negative, positive, pow, power, reciprocal, remainder, sign,
     square, subtract, true_divide,
 )
-from funcgrad.numpy.bits import (
+from funcgrad.numpy.manipulation.bits import (
     packbits, unpackbits,
 )
 from funcgrad.numpy.calculus import (
     diff, ediff1d, gradient, trapezoid, unwrap,
 )
-from funcgrad.numpy.choosing import (
+from funcgrad.numpy.manipulation.choosing import (
     choose, piecewise, select,
 )
 from funcgrad.numpy.contraction import (
     cross, dot, inner, kron, matmul, matvec, outer, tensordot, trace, vdot, vecdot, vecmat,
 )
-from funcgrad.numpy.creation import (
+from funcgrad.numpy.creation.creation import (
     array, asarray, astype, copy, empty, empty_like, eye, from_dlpack, frombuffer, fromfunction,
     full, full_like, identity, ones, ones_like, tri, zeros, zeros_like,
 )
-from funcgrad.numpy.cumulative import (
+from funcgrad.numpy.reductions.cumulative import (
     cumprod, cumsum, cumulative_prod, cumulative_sum, nancumprod, nancumsum,
 )
-from funcgrad.numpy.diagonals import (
+from funcgrad.numpy.creation.diagonals import (
     diag, diag_indices, diag_indices_from, diagflat, diagonal, fill_diagonal, mask_indices, tril,
     tril_indices, tril_indices_from, triu, triu_indices, triu_indices_from,
 )
 from funcgrad.numpy.einsum import (
     einsum, einsum_path,
 )
-from funcgrad.numpy.elementwise import (
+from funcgrad.numpy.elementwise.functions import (
     acos, acosh, angle, arccos, arccosh, arcsin, arcsinh, arctan, arctanh, asin, asinh, atan,
     atanh, cbrt, conj, conjugate, cos, cosh, deg2rad, degrees, exp, exp2, expm1, i0, imag, log,
     log10, log1p, log2, rad2deg, radians, real, sin, sinc, sinh, sqrt, tan, tanh,
 )
-from funcgrad.numpy.files import (
+from funcgrad.numpy.creation.files import (
     fromiter, load, save, savez,
 )
-from funcgrad.numpy.floats import (
+from funcgrad.numpy.elementwise.floats import (
     around, ceil, copysign, fix, floor, frexp, ldexp, modf, nan_to_num, nextafter, rint, round,
     signbit, spacing, trunc,
 )
 from funcgrad.numpy.functional import (
     apply_along_axis, apply_over_axes, vectorize,
 )
-from funcgrad.numpy.grids import (
+from funcgrad.numpy.creation.grids import (
     indices, ix_, meshgrid, ravel_multi_index, unravel_index,
 )
-from funcgrad.numpy.indexing import (
+from funcgrad.numpy.manipulation.indexing import (
     argwhere, compress, extract, flatnonzero, nonzero, place, put, put_along_axis, take,
     take_along_axis, where,
 )
-from funcgrad.numpy.insertion import (
+from funcgrad.numpy.manipulation.insertion import (
     delete, insert,
 )
 from funcgrad.numpy.interpolation import (
     interp,
 )
-from funcgrad.numpy.joining import (
+from funcgrad.numpy.manipulation.joining import (
     append, array_split, block, column_stack, concat, concatenate, dsplit, dstack, hsplit, hstack,
     repeat, resize, roll, split, stack, tile, trim_zeros, unstack, vsplit, vstack,
 )
-from funcgrad.numpy.logic import (
+from funcgrad.numpy.elementwise.logic import (
     allclose, array_equal, array_equiv, bitwise_and, bitwise_count, bitwise_invert,
     bitwise_left_shift, bitwise_not, bitwise_or, bitwise_right_shift, bitwise_xor, equal, greater,
     greater_equal, invert, isclose, iscomplex, isfinite, isinf, isnan, isneginf, isposinf, isreal,
     left_shift, less, less_equal, logical_and, logical_not, logical_or, logical_xor, not_equal,
     right_shift,
 )
-from funcgrad.numpy.nan_reductions import (
+from funcgrad.numpy.reductions.nan import (
     average, nanargmax, nanargmin, nanmax, nanmean, nanmin, nanprod, nanstd, nansum, nanvar,
 )
-from funcgrad.numpy.padding import (
+from funcgrad.numpy.manipulation.padding import (
     pad,
 )
-from funcgrad.numpy.pairs import (
+from funcgrad.numpy.elementwise.pairs import (
     arctan2, atan2, gcd, heaviside, hypot, lcm, logaddexp, logaddexp2,
 )
 from funcgrad.numpy.polynomial import (
     convolve, correlate, poly, polyadd, polyder, polydiv, polyfit, polyint, polymul, polysub,
     polyval, roots, vander,
 )
-from funcgrad.numpy.quantiles import (
+from funcgrad.numpy.reductions.quantiles import (
     median, nanmedian, nanpercentile, nanquantile, percentile, quantile,
 )
-from funcgrad.numpy.ranges import (
+from funcgrad.numpy.creation.ranges import (
     arange, geomspace, linspace, logspace,
 )
-from funcgrad.numpy.reductions import (
+from funcgrad.numpy.reductions.reductions import (
     all, amax, amin, any, argmax, argmin, count_nonzero, max, mean, min, prod, ptp, std, sum, var,
 )
-from funcgrad.numpy.sets import (
+from funcgrad.numpy.manipulation.sets import (
     intersect1d, isin, setdiff1d, setxor1d, union1d, unique, unique_all, unique_counts,
     unique_inverse, unique_values,
 )
-from funcgrad.numpy.shape import (
+from funcgrad.numpy.manipulation.shape import (
     atleast_1d, atleast_2d, atleast_3d, broadcast_arrays, broadcast_to, expand_dims, flip, fliplr,
     flipud, matrix_transpose, moveaxis, permute_dims, ravel, reshape, rollaxis, rot90, squeeze,
     swapaxes, transpose,
 )
-from funcgrad.numpy.slices import (
+from funcgrad.numpy.creation.slices import (
     c_, index_exp, mgrid, ogrid, r_, s_,
 )
-from funcgrad.numpy.sorting import (
+from funcgrad.numpy.manipulation.sorting import (
     argpartition, argsort, digitize, lexsort, partition, searchsorted, sort, sort_complex,
 )
-from funcgrad.numpy.statistics import (
+from funcgrad.numpy.reductions.statistics import (
     bincount, corrcoef, cov, histogram, histogram2d, histogram_bin_edges, histogramdd,
 )
 from funcgrad.numpy.types import (
@@ -128,6 +145,6 @@ from funcgrad.numpy.types import (
     promote_types, result_type, set_printoptions, shape, signedinteger, single, size, uint,
     uint16, uint32, uint4, uint64, uint8, unsignedinteger,
 )
-from funcgrad.numpy.windows import (
+from funcgrad.numpy.creation.windows import (
     bartlett, blackman, hamming, hanning, kaiser,
 )

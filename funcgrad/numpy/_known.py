@@ -11,9 +11,9 @@ from funcgrad.errors import ConcretizationError
 from funcgrad.ops import cumulative
 from funcgrad.ops import shape as ops
 from funcgrad.ops.base import full
-from funcgrad.ops.convert import convert_element_type, select_n
-from funcgrad.ops.index_plan import known
-from funcgrad.ops.indexing import index, index_update
+from funcgrad.ops.elementwise.convert import convert_element_type, select_n
+from funcgrad.ops.indexing.indexing import index, index_update
+from funcgrad.ops.indexing.plan import known
 
 
 def unknown_error(name: str, argument: str, x: Any, instead: str) -> ConcretizationError:

@@ -17,13 +17,13 @@ from funcgrad.core import context
 from funcgrad.core.array import Array, combined, recipe2, remember_combined
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as _promote_avals
-from funcgrad.core.eager import EagerFunction, Recipe
+from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, shape_of
 from funcgrad.ops.base import broadcast_p
-from funcgrad.ops.convert import convert_element_type, convert_element_type_p
+from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from funcgrad.transforms.recorded import recipe, recorded
 
 __all__ = [

@@ -11,7 +11,6 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.errors import ShapeError
-from funcgrad.numpy import reductions
 from funcgrad.numpy._util import (
     align,
     as_array,
@@ -22,10 +21,11 @@ from funcgrad.numpy._util import (
     promote,
     promote_inexact,
 )
-from funcgrad.numpy.arithmetic import add, remainder, subtract
-from funcgrad.numpy.cumulative import cumsum
-from funcgrad.ops import arithmetic, compare
-from funcgrad.ops.convert import select
+from funcgrad.numpy.elementwise.arithmetic import add, remainder, subtract
+from funcgrad.numpy.reductions import reductions
+from funcgrad.numpy.reductions.cumulative import cumsum
+from funcgrad.ops.elementwise import arithmetic, compare
+from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.families import add as add_p
 from funcgrad.ops.shape import concatenate, reshape, slice
 from funcgrad.transforms.recorded import recorded

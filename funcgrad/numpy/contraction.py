@@ -20,10 +20,10 @@ from funcgrad.numpy._util import (
     dtype_or,
     promote,
 )
-from funcgrad.numpy.arithmetic import multiply, subtract
-from funcgrad.numpy.diagonals import diagonal
-from funcgrad.numpy.elementwise import conjugate
-from funcgrad.numpy.reductions import sum as sum_over
+from funcgrad.numpy.creation.diagonals import diagonal
+from funcgrad.numpy.elementwise.arithmetic import multiply, subtract
+from funcgrad.numpy.elementwise.functions import conjugate
+from funcgrad.numpy.reductions.reductions import sum as sum_over
 from funcgrad.ops.base import full, move_axis, transpose_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.shape import concatenate, expand_dims, reshape, squeeze

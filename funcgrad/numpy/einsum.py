@@ -16,12 +16,12 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import as_array, broadcast_to, convert, promote
-from funcgrad.numpy.diagonals import diagonal
+from funcgrad.numpy.creation.diagonals import diagonal
 from funcgrad.ops import shape as ops
-from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import sum_p
-from funcgrad.ops.compare import bitwise_and
 from funcgrad.ops.contract import dot_general_p
+from funcgrad.ops.elementwise.arithmetic import mul
+from funcgrad.ops.elementwise.compare import bitwise_and
 from funcgrad.ops.reduce import or_p
 
 __all__ = ["einsum", "einsum_path"]

@@ -26,10 +26,10 @@ from funcgrad.numpy._util import (
     integers,
     promote_inexact,
 )
-from funcgrad.numpy.arithmetic import true_divide
-from funcgrad.numpy.elementwise import conjugate
-from funcgrad.numpy.joining import roll
-from funcgrad.numpy.shape import moveaxis
+from funcgrad.numpy.elementwise.arithmetic import true_divide
+from funcgrad.numpy.elementwise.functions import conjugate
+from funcgrad.numpy.manipulation.joining import roll
+from funcgrad.numpy.manipulation.shape import moveaxis
 from funcgrad.ops import fft as ops
 from funcgrad.ops.base import full
 from funcgrad.ops.fft import FFT, IFFT, IRFFT, RFFT

@@ -10,7 +10,7 @@ from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import as_array, axes_of, broadcast_shapes, canonical_axis
 from funcgrad.ops.shape import expand_dims, reshape
 from funcgrad.transforms.arguments import name_of, wraps
-from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.batching.vmap import vmap
 
 _CORE = r"\(\s*(?:\w+\s*(?:,\s*\w+\s*)*)?,?\s*\)"
 _SIGNATURE = re.compile(rf"\s*{_CORE}(?:\s*,\s*{_CORE})*\s*->\s*{_CORE}(?:\s*,\s*{_CORE})*\s*")

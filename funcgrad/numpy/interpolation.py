@@ -8,13 +8,13 @@ from funcgrad import dtypes
 from funcgrad.core.aval import promote
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import as_dtype, convert, need_real, promote_inexact
-from funcgrad.numpy.arithmetic import remainder
-from funcgrad.numpy.sorting import argsort, searchsorted
-from funcgrad.ops import arithmetic, compare
+from funcgrad.numpy.elementwise.arithmetic import remainder
+from funcgrad.numpy.manipulation.sorting import argsort, searchsorted
 from funcgrad.ops.base import full
-from funcgrad.ops.convert import select
+from funcgrad.ops.elementwise import arithmetic, compare
+from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.families import add
-from funcgrad.ops.indexing import index
+from funcgrad.ops.indexing.indexing import index
 from funcgrad.ops.shape import concatenate
 
 

@@ -14,25 +14,14 @@ from funcgrad.core.array import Array
 from funcgrad.core.source import variable_holding
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import ShapeError
-from funcgrad.numpy import (
-    arithmetic,
-    choosing,
-    contraction,
-    creation,
-    cumulative,
-    diagonals,
-    elementwise,
-    floats,
-    indexing,
-    joining,
-    logic,
-    reductions,
-    shape,
-    sorting,
-)
+from funcgrad.numpy import contraction
 from funcgrad.numpy._util import dtype_or
-from funcgrad.ops.convert import bitcast_convert_type
-from funcgrad.ops.indexing import IndexUpdateHelper, index
+from funcgrad.numpy.creation import creation, diagonals
+from funcgrad.numpy.elementwise import arithmetic, floats, functions, logic
+from funcgrad.numpy.manipulation import choosing, indexing, joining, shape, sorting
+from funcgrad.numpy.reductions import cumulative, reductions
+from funcgrad.ops.elementwise.convert import bitcast_convert_type
+from funcgrad.ops.indexing.indexing import IndexUpdateHelper, index
 
 _OPERANDS = (Array, Tracer, np.ndarray, np.generic, bool, int, float, complex)
 _USUAL = frozenset({Array, float, int})  # which are found quicker
@@ -207,16 +196,16 @@ _METHODS = {
     "at": property(IndexUpdateHelper),
     "T": property(shape.transpose),
     "mT": property(shape.matrix_transpose),
-    "real": property(elementwise.real),
-    "imag": property(elementwise.imag),
+    "real": property(functions.real),
+    "imag": property(functions.imag),
     "all": _reduction(reductions.all),
     "any": _reduction(reductions.any),
     "argmax": reductions.argmax,
     "argmin": reductions.argmin,
     "astype": creation.astype,
     "clip": arithmetic.clip,
-    "conj": elementwise.conjugate,
-    "conjugate": elementwise.conjugate,
+    "conj": functions.conjugate,
+    "conjugate": functions.conjugate,
     "copy": creation.copy,
     "cumprod": cumulative.cumprod,
     "cumsum": cumulative.cumsum,

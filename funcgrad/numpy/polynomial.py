@@ -19,23 +19,23 @@ from funcgrad.numpy._util import (
     promote,
     promote_inexact,
 )
-from funcgrad.numpy.arithmetic import add, multiply, subtract
 from funcgrad.numpy.contraction import matmul, outer
-from funcgrad.numpy.diagonals import diag
-from funcgrad.numpy.elementwise import conjugate, sqrt
-from funcgrad.numpy.indexing import where
-from funcgrad.numpy.joining import concatenate
+from funcgrad.numpy.creation.diagonals import diag
+from funcgrad.numpy.elementwise.arithmetic import add, multiply, subtract
+from funcgrad.numpy.elementwise.functions import conjugate, sqrt
 from funcgrad.numpy.linalg import eigvals, inv, lstsq
-from funcgrad.numpy.reductions import sum as total_of
-from funcgrad.numpy.shape import atleast_1d, flip, ravel, reshape
+from funcgrad.numpy.manipulation.indexing import where
+from funcgrad.numpy.manipulation.joining import concatenate
+from funcgrad.numpy.manipulation.shape import atleast_1d, flip, ravel, reshape
+from funcgrad.numpy.reductions.reductions import sum as total_of
 from funcgrad.ops import shape as ops
-from funcgrad.ops.arithmetic import abs as magnitude
 from funcgrad.ops.base import full
-from funcgrad.ops.conv import conv_general_dilated
+from funcgrad.ops.convolution.conv import conv_general_dilated
 from funcgrad.ops.cumulative import cumprod
-from funcgrad.ops.indexing import index
+from funcgrad.ops.elementwise.arithmetic import abs as magnitude
+from funcgrad.ops.indexing.indexing import index
 from funcgrad.ops.sort import argsort
-from funcgrad.transforms.scan import scan
+from funcgrad.transforms.control.scan import scan
 
 __all__ = [
     "convolve", "correlate", "poly", "polyadd", "polyder", "polydiv", "polyfit", "polyint",

@@ -18,14 +18,14 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
 from funcgrad.ops.arguments import canonical_axis
-from funcgrad.ops.arithmetic import div, mul, sub
 from funcgrad.ops.base import check_axes, full
-from funcgrad.ops.compare import eq
-from funcgrad.ops.convert import convert_element_type, select
+from funcgrad.ops.elementwise.arithmetic import div, mul, sub
+from funcgrad.ops.elementwise.compare import eq
+from funcgrad.ops.elementwise.convert import convert_element_type, select
+from funcgrad.ops.elementwise.transcendental import exp
 from funcgrad.ops.families import NOT_LINEAR, add
 from funcgrad.ops.folds import accumulated
 from funcgrad.ops.slicing import pad_p
-from funcgrad.ops.transcendental import exp
 
 # ---- linear recurrences
 

@@ -19,10 +19,10 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import integers
-from funcgrad.ops.arithmetic import conj, mul, real, rem
 from funcgrad.ops.base import full, move_axis, size_of
-from funcgrad.ops.compare import eq
-from funcgrad.ops.convert import convert_element_type, select
+from funcgrad.ops.elementwise.arithmetic import conj, mul, real, rem
+from funcgrad.ops.elementwise.compare import eq
+from funcgrad.ops.elementwise.convert import convert_element_type, select
 from funcgrad.ops.shape import iota_p
 from funcgrad.ops.slicing import pad_p
 

@@ -19,9 +19,7 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops import arithmetic
 from funcgrad.ops.arguments import canonical_axes, canonical_axis
-from funcgrad.ops.arithmetic import div, mul
 from funcgrad.ops.base import (
     broadcast_p,
     check_axes,
@@ -32,9 +30,11 @@ from funcgrad.ops.base import (
     sum_p,
     transpose_p,
 )
-from funcgrad.ops.compare import bitwise_and, bitwise_or, bitwise_xor, eq
-from funcgrad.ops.convert import convert_element_type, select
 from funcgrad.ops.cumulative import cumprod_p, shift, widened
+from funcgrad.ops.elementwise import arithmetic
+from funcgrad.ops.elementwise.arithmetic import div, mul
+from funcgrad.ops.elementwise.compare import bitwise_and, bitwise_or, bitwise_xor, eq
+from funcgrad.ops.elementwise.convert import convert_element_type, select
 from funcgrad.ops.families import NOT_LINEAR, add
 from funcgrad.ops.folds import extreme, reduced
 from funcgrad.ops.shape import reshape_p

@@ -22,7 +22,7 @@ from funcgrad.ops.base import (
     sum_p,
     zeros,
 )
-from funcgrad.ops.convert import select_n_p
+from funcgrad.ops.elementwise.convert import select_n_p
 
 
 def unary_linear_jvp(prim: Any) -> Any:

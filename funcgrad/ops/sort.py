@@ -20,7 +20,7 @@ from funcgrad.ops.base import batch_front, broadcast_p, full, move_axis, size_of
 from funcgrad.ops.cumulative import widened
 from funcgrad.ops.families import NOT_LINEAR
 from funcgrad.ops.folds import is_away
-from funcgrad.ops.gather import GatherDimensionNumbers, gather
+from funcgrad.ops.indexing.gather import GatherDimensionNumbers, gather
 from funcgrad.ops.shape import broadcasted_iota, iota_p, rev_p
 
 # Axes from this size on are sorted digit by digit where a stable order is asked for.

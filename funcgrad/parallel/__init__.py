@@ -4,6 +4,20 @@
 >>> from funcgrad.parallel import NamedSharding, P, make_mesh
 >>> NamedSharding(make_mesh((2,), "data"), P("data")).shard_shape((4, 3))
 (2, 3)
+
+- `meshes`: the devices there are, and meshes of them
+- `arrays`: arrays onto meshes, and from one sharding to another
+- `recipes`: what other stacks build as wrappers of models, as trees of shardings
+- `communicators`: what joins devices: exchanges over memory and MPI, and who watches them
+- `programs`: per-device programs and passes over them
+- `mapping`: functions of parts: `shard_map`, and what varies from device to device
+- `partitioner`: from a program of whole arrays to the one that each device runs
+- `runtimes`: devices in lockstep in one process, or ranks of a job
+- `launch`: how a job ends, and what it leaves behind
+- `checkpoint`: each process writes its own shards, any mesh loads them
+- `run`: `python -m funcgrad.parallel.run`: a failure on one rank ends all
+- `supervise`: `python -m funcgrad.parallel.supervise`: a job is started again when it fails
+- `show`: sharded arrays for people
 """
 
 from funcgrad.core.sharded import ShardedArray
@@ -15,14 +29,14 @@ from funcgrad.core.sharding import (
     P,
     PartitionSpec,
 )
-from funcgrad.parallel.analysis import Analysis
 from funcgrad.parallel.arrays import (
     device_put,
     make_array_from_callback,
     reshard,
     with_sharding_constraint,
 )
-from funcgrad.parallel.hooks import install as _install
+from funcgrad.parallel.launch.hooks import install as _install
+from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.meshes import (
     devices,
     make_mesh,
@@ -30,8 +44,8 @@ from funcgrad.parallel.meshes import (
     process_index,
     virtual_devices,
 )
+from funcgrad.parallel.partitioner.analysis import Analysis
 from funcgrad.parallel.recipes import by_path, fsdp, replicated
-from funcgrad.parallel.shard_map import shard_map
 from funcgrad.parallel.show import visualize_sharding
 
 _install()

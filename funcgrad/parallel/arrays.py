@@ -16,7 +16,7 @@ from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ShapeError
 from funcgrad.ops.sharding import check_shardings, sharding_constraint_p
-from funcgrad.parallel.spmd import put, runtime
+from funcgrad.parallel.runtimes.spmd import put, runtime
 from funcgrad.transforms.arguments import as_array
 
 
@@ -40,7 +40,7 @@ def reshard(x: Any, sharding: Any) -> Any:
     """x (a pytree) cut anew, by the smallest collective that does it.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
-    >>> from funcgrad.parallel import reshard
+    >>> from funcgrad.parallel.partitioner import reshard
     >>> mesh = fg.make_mesh((2,), "data")
     >>> x = fg.device_put(fnp.arange(4.0), fg.NamedSharding(mesh, fg.P("data")))
     >>> reshard(x, fg.NamedSharding(mesh, fg.P())).is_fully_replicated

@@ -15,8 +15,8 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-from funcgrad.parallel import mpi
-from funcgrad.parallel.hooks import end_job
+from funcgrad.parallel.communicators import mpi
+from funcgrad.parallel.launch.hooks import end_job
 from funcgrad.parallel.meshes import launched
 from funcgrad.parallel.supervise import supervise
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.core.display.array_html import array_html, size_text
+from funcgrad.core.display.jaxpr_html import page
 from funcgrad.core.sharding import Cuts, Mesh, NamedSharding
-from funcgrad.core.show_array import array_html, size_text
-from funcgrad.core.show_html import page
 
 # Larger grids are shown by their first parts.
 _MAX_PARTS = 16

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from funcgrad.parallel import leftovers
+from funcgrad.parallel.launch import leftovers
 
 # A job that fails sooner than this is not started again before so many seconds have passed.
 PAUSE = 1.0

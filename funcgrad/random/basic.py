@@ -13,10 +13,10 @@ from funcgrad.core.context import current
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axis
-from funcgrad.ops.compare import bitwise_or, shift_right_logical
-from funcgrad.ops.convert import bitcast_convert_type
+from funcgrad.ops.elementwise.compare import bitwise_or, shift_right_logical
+from funcgrad.ops.elementwise.convert import bitcast_convert_type
+from funcgrad.ops.elementwise.special import erf, erf_inv
 from funcgrad.ops.sort import sort_key_val, top_k
-from funcgrad.ops.special import erf, erf_inv
 from funcgrad.random.keys import random_words, sampler, split
 from funcgrad.transforms.recorded import recorded
 

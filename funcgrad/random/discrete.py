@@ -11,12 +11,12 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.context import current
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.special import lgamma
+from funcgrad.ops.elementwise.special import lgamma
 from funcgrad.random.basic import float_dtype, shape_with, uniform
 from funcgrad.random.keys import sampler, split
 from funcgrad.random.once import traced_once
-from funcgrad.transforms.scan import scan
-from funcgrad.transforms.while_loop import while_loop
+from funcgrad.transforms.control.scan import scan
+from funcgrad.transforms.control.while_loop import while_loop
 
 
 def _int_dtype(what: str, dtype: Any) -> np.dtype:

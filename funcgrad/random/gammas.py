@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 import funcgrad.numpy as fnp
-from funcgrad.ops.special import random_gamma_grad
+from funcgrad.ops.elementwise.special import random_gamma_grad
 from funcgrad.random.basic import arguments, float_dtype, normal, shape_with, uniform
 from funcgrad.random.keys import Key, key_data, sampler, split
 from funcgrad.random.once import traced_once
-from funcgrad.transforms.custom import custom_jvp
-from funcgrad.transforms.vmap import vmap
-from funcgrad.transforms.while_loop import while_loop
+from funcgrad.transforms.batching.vmap import vmap
+from funcgrad.transforms.control.while_loop import while_loop
+from funcgrad.transforms.derivatives.custom import custom_jvp
 
 
 def _one(key: Any, alpha: Any, log_space: bool) -> Any:

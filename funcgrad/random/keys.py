@@ -19,15 +19,20 @@ import numpy as np
 from funcgrad import tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.show_array import bits_html
+from funcgrad.core.display.array_html import bits_html
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import shape_of
-from funcgrad.ops.arithmetic import mul
-from funcgrad.ops.compare import bitwise_or, bitwise_xor, shift_left, shift_right_logical
-from funcgrad.ops.convert import convert_element_type
-from funcgrad.ops.index import index_in_dim
-from funcgrad.ops.indexing import index
+from funcgrad.ops.elementwise.arithmetic import mul
+from funcgrad.ops.elementwise.compare import (
+    bitwise_or,
+    bitwise_xor,
+    shift_left,
+    shift_right_logical,
+)
+from funcgrad.ops.elementwise.convert import convert_element_type
+from funcgrad.ops.indexing.indexing import index
+from funcgrad.ops.indexing.windows_at import index_in_dim
 from funcgrad.ops.random import threefry2x32_p
 from funcgrad.ops.shape import broadcasted_iota, expand_dims, reshape
 from funcgrad.ops.slicing import concatenate

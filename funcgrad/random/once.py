@@ -9,7 +9,7 @@ from typing import Any
 from funcgrad import tree
 from funcgrad.core import context
 from funcgrad.core.trace import Tracer
-from funcgrad.transforms.jit import Jitted, jit
+from funcgrad.transforms.jit.jit import Jitted, jit
 
 
 def traced_once(*static: int) -> Callable[[Callable], Callable]:

@@ -13,8 +13,8 @@ from funcgrad.core.aval import promote
 from funcgrad.core.context import current
 from funcgrad.core.trace import aval_of
 from funcgrad.nn.normalize import log_softmax, logsumexp, softmax
-from funcgrad.ops import integrals, special
-from funcgrad.ops.transcendental import logistic
+from funcgrad.ops.elementwise import integrals, special
+from funcgrad.ops.elementwise.transcendental import logistic
 
 
 def _operands(name: str, args: tuple) -> list:

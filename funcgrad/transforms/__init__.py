@@ -1,1 +1,19 @@
-"""Transformations: of functions (by tracing them) and of programs (jaxpr to jaxpr)."""
+"""Transformations: of functions (by tracing them) and of programs (jaxpr to jaxpr).
+
+From below: passes over programs and the three traces of differentiation, batching, ops that hold
+programs, the tape of eager gradients, and what users call.
+
+- `arguments`: from a user's arguments to flat arrays and back, with names for errors
+- `attention`: attention as one op, whose memory is linear in the lengths of the sequences
+- `autodiff`: the three steps of differentiation
+- `batching`: batching: one program for many lanes, and `vmap`
+- `callbacks`: calls of Python from programs
+- `control`: control flow: ops that hold programs, and the functions that make them
+- `derivatives`: derivatives of users' functions, whole Jacobians, rules of their own, and what to
+  keep
+- `host`: values on the host: waiting for them, and fetching them as NumPy arrays
+- `jit`: jit, its stages, and programs of functions to look at
+- `passes`: passes: from a program to one that computes the same
+- `recorded`: functions of the library that are written down once for each type of their operands
+- `tape`: reverse mode without `jit`: operations run at once and leave their rules on a tape
+"""

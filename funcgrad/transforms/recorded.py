@@ -17,14 +17,14 @@ import numpy as np
 from funcgrad.core import context
 from funcgrad.core.array import Array, EvalTrace
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.calls import calls, is_large
-from funcgrad.core.eager import MOMENTS, EagerFunction, Recipe, consider, counter
+from funcgrad.core.eager.calls import calls, is_large
+from funcgrad.core.eager.functions import MOMENTS, EagerFunction, Recipe, consider, counter
 from funcgrad.core.ir import Jaxpr, Literal
-from funcgrad.core.quiet import errors, loud, quiet
+from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.staging import stage, with_constants
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import FuncgradError
-from funcgrad.transforms.simplify import simplify
+from funcgrad.transforms.passes.simplify import simplify
 
 MET, AS_IT_IS = "met once", "as it is"  # what is known of a function beside its recording
 MOST_COMPILED = 16  # static arguments with which a function of such large operands is recorded

@@ -8,7 +8,8 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.core import fork, large
+from funcgrad.core.eager import large
+from funcgrad.core.process import fork
 from tests.backends.llvm.calls.test_eager import (
     by_python,
     check_same,

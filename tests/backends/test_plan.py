@@ -9,19 +9,19 @@ from funcgrad.backends.drafts import control as draft_control
 from funcgrad.backends.program import CopyStep, GemmStep, LoopStep, walk
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
-from funcgrad.ops import arithmetic, transcendental
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
 from funcgrad.ops.contract import dot_general_p
-from funcgrad.ops.convert import convert_element_type_p
+from funcgrad.ops.elementwise import arithmetic, transcendental
+from funcgrad.ops.elementwise.convert import convert_element_type_p
 from funcgrad.ops.families import add
-from funcgrad.ops.index import dynamic_update_slice_p
+from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
 from funcgrad.ops.reduce import max_p
 from funcgrad.ops.shape import reshape_p
 from funcgrad.ops.sort import sort_p
-from funcgrad.transforms.cond import cond_p
-from funcgrad.transforms.jit_primitive import call_jaxpr
-from funcgrad.transforms.scan import scan_p
-from funcgrad.transforms.while_loop import while_p
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.jit_primitive import call_jaxpr
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 from tests.backends.checks import check, floats, kernels, program
 
 mul, sub, div, exp = arithmetic.mul, arithmetic.sub, arithmetic.div, transcendental.exp
@@ -323,7 +323,7 @@ def test_while():
 
 
 def arithmetic_less(x, y):
-    from funcgrad.ops.compare import lt
+    from funcgrad.ops.elementwise.compare import lt
 
     return lt.bind(x, y)
 

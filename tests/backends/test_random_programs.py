@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from funcgrad.ops import arithmetic, compare, convert, transcendental
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.cumulative import cumsum_p
+from funcgrad.ops.elementwise import arithmetic, compare, convert, transcendental
 from funcgrad.ops.families import add
-from funcgrad.ops.gather import GatherDimensionNumbers, gather
-from funcgrad.ops.index import dynamic_slice_p, dynamic_update_slice_p
+from funcgrad.ops.indexing.gather import GatherDimensionNumbers, gather
+from funcgrad.ops.indexing.windows_at import dynamic_slice_p, dynamic_update_slice_p
 from funcgrad.ops.reduce import argmax_p, max_p
 from funcgrad.ops.shape import concatenate_p, pad_p, reshape_p, rev_p, slice_p
 from funcgrad.ops.sort import sort_p

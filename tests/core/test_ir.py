@@ -22,8 +22,8 @@ from funcgrad.core.ir import (
     typecheck,
 )
 from funcgrad.errors import IRError
-from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import sum_p
+from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.families import add
 from funcgrad.ops.sort import top_k_p
 

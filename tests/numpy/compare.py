@@ -3,9 +3,9 @@
 import numpy as np
 
 from funcgrad.core.array import Array
-from funcgrad.transforms.grad import jvp, vjp
-from funcgrad.transforms.jit import jit
-from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.batching.vmap import vmap
+from funcgrad.transforms.derivatives.grad import jvp, vjp
+from funcgrad.transforms.jit.jit import jit
 
 
 def leaves(out):

@@ -8,8 +8,8 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad.core.array import Array
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.transforms.grad import grad
-from funcgrad.transforms.jit import jit
+from funcgrad.transforms.derivatives.grad import grad
+from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 
 RNG = np.random.default_rng(0)

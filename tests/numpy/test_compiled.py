@@ -5,8 +5,8 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad.core.array import Array
-from funcgrad.transforms.grad import grad
-from funcgrad.transforms.jit import jit
+from funcgrad.transforms.derivatives.grad import grad
+from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import leaves, same
 
 X = np.linspace(-2, 3, 12).reshape(3, 4)

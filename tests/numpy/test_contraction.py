@@ -8,7 +8,7 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad.core.array import Array
 from funcgrad.errors import ShapeError
-from funcgrad.transforms.make_jaxpr import make_jaxpr
+from funcgrad.transforms.jit.make_jaxpr import make_jaxpr
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 
 RNG = np.random.default_rng(0)

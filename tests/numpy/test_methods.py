@@ -7,7 +7,7 @@ import funcgrad.numpy as fnp
 from funcgrad.core.array import Array
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import ShapeError
-from funcgrad.transforms.jit import jit
+from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import same
 
 X = np.array([[1.5, -2.0, 3.0], [0.5, 4.0, -1.0]])

@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad.errors import ConcretizationError, ShapeError
-from funcgrad.transforms.jit import jit
+from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-9}

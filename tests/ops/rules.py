@@ -12,10 +12,10 @@ from funcgrad.core.ir import typecheck
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import instantiate
-from funcgrad.transforms.batching import BatchAxis, batch_flat
-from funcgrad.transforms.jvp import jvp_flat
-from funcgrad.transforms.partial_eval import linearize_flat
-from funcgrad.transforms.transpose import backward_pass
+from funcgrad.transforms.autodiff.jvp import jvp_flat
+from funcgrad.transforms.autodiff.partial_eval import linearize_flat
+from funcgrad.transforms.autodiff.transpose import backward_pass
+from funcgrad.transforms.batching.batching import BatchAxis, batch_flat
 
 
 def as_list(out):

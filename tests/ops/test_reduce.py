@@ -10,10 +10,10 @@ from funcgrad.core.array import Array
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops import arithmetic
-from funcgrad.ops.arithmetic import mul, sub
-from funcgrad.ops.compare import bitwise_and, bitwise_or, bitwise_xor, gt
-from funcgrad.ops.convert import select
+from funcgrad.ops.elementwise import arithmetic
+from funcgrad.ops.elementwise.arithmetic import mul, sub
+from funcgrad.ops.elementwise.compare import bitwise_and, bitwise_or, bitwise_xor, gt
+from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.families import add
 from funcgrad.ops.reduce import (
     argmax,

@@ -14,7 +14,7 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import DTypeError
-from funcgrad.ops import arithmetic, compare, convert, rounding, special, transcendental
+from funcgrad.ops.elementwise import arithmetic, compare, convert, rounding, special, transcendental
 from funcgrad.ops.families import add
 from tests.ops.symbols import Names, Symbol
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from funcgrad.ops.windows import GatherDimensionNumbers, ScatterDimensionNumbers
+from funcgrad.ops.indexing.windows import GatherDimensionNumbers, ScatterDimensionNumbers
 
 
 class Case(NamedTuple):

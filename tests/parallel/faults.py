@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 import funcgrad.parallel
-from funcgrad.parallel import mpi, watchdog
+from funcgrad.parallel.communicators import mpi, watchdog
 
 how = sys.argv[1]
 world = mpi.world()

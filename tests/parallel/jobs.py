@@ -14,9 +14,9 @@ from funcgrad.core import context
 from funcgrad.core.backend import backend
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
-from funcgrad.parallel import mpi
-from funcgrad.parallel.shared import SharedCommunicator
-from funcgrad.transforms.simplify import simplify
+from funcgrad.parallel.communicators import mpi
+from funcgrad.parallel.communicators.shared import SharedCommunicator
+from funcgrad.transforms.passes.simplify import simplify
 
 COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 

@@ -9,9 +9,9 @@ from funcgrad.core.ir import interpret, sub_jaxprs, typecheck
 from funcgrad.core.sharding import NamedSharding, PartitionSpec
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
-from funcgrad.parallel.lockstep import lockstep
-from funcgrad.parallel.partition import partition
-from funcgrad.transforms.simplify import simplify
+from funcgrad.parallel.partitioner.partition import partition
+from funcgrad.parallel.runtimes.lockstep import lockstep
+from funcgrad.transforms.passes.simplify import simplify
 
 COLLECTIVES = ("psum", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all", "ppermute")
 

@@ -19,7 +19,7 @@ import traceback
 from multiprocessing import connection
 from pathlib import Path
 
-from funcgrad.parallel import leftovers
+from funcgrad.parallel.launch import leftovers
 
 ROOT = Path(__file__).parent.parent.parent
 # Seconds for a job, also on a machine that does ten other things; and for what jobs leave to go.

@@ -6,8 +6,9 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, tree
 from funcgrad.core.ir import typecheck
-from funcgrad.parallel import P, make_mesh, shard_map
-from funcgrad.parallel.varying_programs import collectives
+from funcgrad.parallel import P, make_mesh
+from funcgrad.parallel.mapping import shard_map
+from funcgrad.parallel.mapping.varying_programs import collectives
 
 LINE = make_mesh((4,), "i")
 GRID = make_mesh((2, 2), ("i", "j"))

@@ -11,9 +11,9 @@ import pytest
 import funcgrad as fg
 from funcgrad import random, tree
 from funcgrad.core import context
-from funcgrad.parallel.partition import partition
-from funcgrad.parallel.passes import scheduled
-from funcgrad.transforms.simplify import simplify
+from funcgrad.parallel.partitioner.partition import partition
+from funcgrad.parallel.programs.passes import scheduled
+from funcgrad.transforms.passes.simplify import simplify
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 N, LAYERS, BATCH, CONTEXT, WIDTH = 4, 3, 64, 32, 64

@@ -18,7 +18,7 @@ from funcgrad.core.ir import interpret
 from funcgrad.core.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.sharding import sharding_constraint_p
-from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.batching.vmap import vmap
 from tests.op_checks import arrays, batched_rows, by_row, function, operands, typical, varying
 from tests.op_samples import ROWS
 from tests.op_samples_base import F32, F64, assert_close

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from funcgrad.parallel.communicator import PythonCommunicator
+from funcgrad.parallel.communicators.communicator import PythonCommunicator
 
 # Seconds: others may compile meanwhile, on a machine that does ten other things.
 PATIENCE = 240

@@ -6,7 +6,8 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import nn
-from funcgrad.core import context, large
+from funcgrad.core import context
+from funcgrad.core.eager import large
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import DonatedBufferError, NonFiniteError
 from funcgrad.transforms.recorded import MOST_COMPILED, Recording, recorded

@@ -20,8 +20,8 @@ from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_in
 from funcgrad.backends.loops.ir import Const, Index, Operand
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.core.ir import Eqn
-from funcgrad.ops.compare import ge
-from funcgrad.ops.padding import dilated
+from funcgrad.ops.convolution.padding import dilated
+from funcgrad.ops.elementwise.compare import ge
 from funcgrad.ops.reduce import highest, lowest
 
 BOOL, INT32, FLOAT32 = np.dtype(bool), np.dtype(np.int32), np.dtype(np.float32)

@@ -19,8 +19,8 @@ from funcgrad.backends.loops.ir import Buffer, Const, Index, Operand, Value
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower.index import window_starts
 from funcgrad.core.ir import Eqn
-from funcgrad.ops.gather import scatter_windows
-from funcgrad.ops.windows import GatherScatterMode, Windows
+from funcgrad.ops.indexing.gather import scatter_windows
+from funcgrad.ops.indexing.windows import GatherScatterMode, Windows
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
 _COMBINE = {

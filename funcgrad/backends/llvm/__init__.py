@@ -41,8 +41,9 @@ from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.native.caches import host_sizes
 from funcgrad.backends.llvm.native.sources import linking
 from funcgrad.backends.llvm.native.target import needs_llvm
-from funcgrad.core import context, fork
+from funcgrad.core import context
 from funcgrad.core.ir import Jaxpr
+from funcgrad.core.process import fork
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm import saved as _saved

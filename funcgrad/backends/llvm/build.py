@@ -37,10 +37,11 @@ from funcgrad.backends.program import (
     program_text,
     walk,
 )
-from funcgrad.core import caches, context, fork
-from funcgrad.core.compile_report import CompileStage
+from funcgrad.core import caches, context
+from funcgrad.core.display.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr
-from funcgrad.transforms.simplify import simplify
+from funcgrad.core.process import fork
+from funcgrad.transforms.passes.simplify import simplify
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm import host_run

@@ -19,11 +19,11 @@ import numpy as np
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.native.engine import Library
 from funcgrad.backends.llvm.runtime.run_code import EXCHANGE, EXHAUSTED, FAILED, ODD, native_run
-from funcgrad.core import aligned
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import Call, MemoryAnalysis
-from funcgrad.core.compile_report import CompileStage
-from funcgrad.core.large import LARGE
+from funcgrad.core.display.compile_report import CompileStage
+from funcgrad.core.eager import aligned
+from funcgrad.core.eager.large import LARGE
 from funcgrad.core.record import Record
 from funcgrad.errors import CompileError
 

@@ -20,7 +20,7 @@ from funcgrad.backends.llvm.native.objects import digest
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.primitive import Primitive
-from funcgrad.transforms.simplify import INLINED
+from funcgrad.transforms.passes.simplify import INLINED
 
 _MOST_BYTES = 1 << 16  # of an array among the parameters
 

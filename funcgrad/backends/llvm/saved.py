@@ -24,7 +24,7 @@ from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.runtime import pool, scratch
 from funcgrad.backends.llvm.runtime.run_code import native_run
 from funcgrad.core import backend, context
-from funcgrad.core.compile_report import CompileStage
+from funcgrad.core.display.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr
 
 if TYPE_CHECKING:

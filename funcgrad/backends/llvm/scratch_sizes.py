@@ -13,16 +13,16 @@ import math
 from typing import NamedTuple
 
 from funcgrad.backends.llvm.attention import functions as attention
-from funcgrad.backends.llvm.gemm import tiles as gemm_tiles
-from funcgrad.backends.llvm.gemm import winograd_kernel as kernel_first
-from funcgrad.backends.llvm.gemm import winograd_kernel_last as kernel_last
-from funcgrad.backends.llvm.gemm import winograd_last as images_last
 from funcgrad.backends.llvm.gemm.kernels import LINES_SOON
 from funcgrad.backends.llvm.gemm.pack import FORMATS, Tile
 from funcgrad.backends.llvm.gemm.steps import takes_frame
-from funcgrad.backends.llvm.gemm.tiles_last import APART
-from funcgrad.backends.llvm.gemm.winograd import Winograd
-from funcgrad.backends.llvm.gemm.winograd_phases import WinogradPhases
+from funcgrad.backends.llvm.gemm.winograd import kernel_first as kernel_first
+from funcgrad.backends.llvm.gemm.winograd import kernel_last as kernel_last
+from funcgrad.backends.llvm.gemm.winograd import last as images_last
+from funcgrad.backends.llvm.gemm.winograd import tiles as gemm_tiles
+from funcgrad.backends.llvm.gemm.winograd.first import Winograd
+from funcgrad.backends.llvm.gemm.winograd.phases import WinogradPhases
+from funcgrad.backends.llvm.gemm.winograd.tiles_last import APART
 from funcgrad.backends.llvm.native.target import default_target
 from funcgrad.backends.llvm.runtime import pool
 from funcgrad.backends.lower.tiles import (

@@ -13,7 +13,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.backends.program import AttentionSizes
 from funcgrad.core.ir import Eqn, Var
-from funcgrad.transforms.attention_operands import Given, wide_dtype
+from funcgrad.transforms.attention.operands import Given, wide_dtype
 
 # The operands with batch, place, head and feature, and where those that may be given begin.
 ARRAYS = {

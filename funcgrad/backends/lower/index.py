@@ -8,8 +8,8 @@ from funcgrad.backends.loops.builder import ZERO, add_indices
 from funcgrad.backends.loops.ir import Const, Index, Operand
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.core.ir import Atom, Eqn
-from funcgrad.ops.gather import default_fill
-from funcgrad.ops.windows import GatherScatterMode, Windows
+from funcgrad.ops.indexing.gather import default_fill
+from funcgrad.ops.indexing.windows import GatherScatterMode, Windows
 
 BOOL = np.dtype(bool)
 

@@ -12,7 +12,7 @@ from typing import Any
 from funcgrad.backends.lower.attention import TASKS, given_numbers
 from funcgrad.backends.lower.primitives import lowered
 from funcgrad.core.ir import Atom, Eqn, Var
-from funcgrad.transforms.attention import attention_backward_p, attention_p
+from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 
 
 def _abstract(q, k, v, ct, *lengths, **params):

@@ -15,9 +15,9 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
-from funcgrad.ops.compare import eq_to
-from funcgrad.ops.conv import conv_general_dilated_p
-from funcgrad.ops.convert import convert_element_type
+from funcgrad.ops.convolution.conv import conv_general_dilated_p
+from funcgrad.ops.elementwise.compare import eq_to
+from funcgrad.ops.elementwise.convert import convert_element_type
 
 
 class Parts(NamedTuple):

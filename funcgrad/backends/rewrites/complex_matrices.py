@@ -16,8 +16,8 @@ import funcgrad.numpy as fnp
 from funcgrad.backends.lower.primitives import lowered
 from funcgrad.backends.rewrites.complex_math import RULES, Parts
 from funcgrad.core.aval import ShapedArray
-from funcgrad.ops.linalg import lu_p, triangular_solve_p
-from funcgrad.ops.matrices import diagonal, eye_mask
+from funcgrad.ops.linalg.matrices import diagonal, eye_mask
+from funcgrad.ops.linalg.triangular import lu_p, triangular_solve_p
 
 
 def triangular_solve(a: Parts, b: Parts, **params: Any) -> Parts:

@@ -29,10 +29,10 @@ from funcgrad.core.staging import Constant, constant_p, stage_closed
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.contract import dot_general
 from funcgrad.ops.fft import FFT, IFFT, IRFFT, RFFT, FftType, fft_p
-from funcgrad.ops.index import slice_in_dim
+from funcgrad.ops.indexing.windows import GatherScatterMode
+from funcgrad.ops.indexing.windows_at import slice_in_dim
 from funcgrad.ops.shape import reshape, transpose
 from funcgrad.ops.slicing import concatenate
-from funcgrad.ops.windows import GatherScatterMode
 
 # What is done with each part alone, whatever real operands (indices, selectors) say.
 BY_PARTS = frozenset((

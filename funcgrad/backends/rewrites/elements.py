@@ -19,13 +19,13 @@ from funcgrad.backends.lower.primitives import lowered
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
-from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import sum_p
-from funcgrad.ops.compare import bitwise_and, ge, lt
-from funcgrad.ops.convert import clamp, select_n_p
+from funcgrad.ops.elementwise.arithmetic import mul
+from funcgrad.ops.elementwise.compare import bitwise_and, ge, lt
+from funcgrad.ops.elementwise.convert import clamp, select_n_p
 from funcgrad.ops.families import add
+from funcgrad.ops.indexing.windows import GatherScatterMode, ScatterDimensionNumbers
 from funcgrad.ops.shape import slice_p
-from funcgrad.ops.windows import GatherScatterMode, ScatterDimensionNumbers
 
 BOOL, INT32, INT64 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.int64)
 # Of updates. Narrow floats are added in float32.

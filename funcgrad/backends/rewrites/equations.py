@@ -12,7 +12,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.core.source import Source
 from funcgrad.ops.base import broadcast_p, transpose_p
-from funcgrad.ops.convert import convert_element_type_p
+from funcgrad.ops.elementwise.convert import convert_element_type_p
 from funcgrad.ops.shape import reshape_p
 
 

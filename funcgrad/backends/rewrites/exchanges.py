@@ -21,8 +21,8 @@ from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
 from funcgrad.core.primitive import Primitive
-from funcgrad.ops.collective import axis_size
-from funcgrad.ops.exchange import communicator
+from funcgrad.ops.collective.blocks import communicator
+from funcgrad.ops.collective.reductions import axis_size
 from funcgrad.ops.reduce import max_p, min_p
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")

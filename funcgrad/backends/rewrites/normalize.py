@@ -31,9 +31,9 @@ if TYPE_CHECKING:
         scatters,
         shuffles,
     )
-    from funcgrad.transforms import attention
+    from funcgrad.transforms.attention import attention
 else:
-    attention = Late("funcgrad.transforms.attention")
+    attention = Late("funcgrad.transforms.attention.attention")
     (
         attention_joint,
         elements,

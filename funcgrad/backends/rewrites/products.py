@@ -23,10 +23,10 @@ from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.backends.rewrites.reductions import FLOAT32, reduction, row_parts
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Var
-from funcgrad.ops.arithmetic import mul
 from funcgrad.ops.base import sum_p, transpose_p
-from funcgrad.ops.compare import bitwise_and
 from funcgrad.ops.contract import accumulator, dot_general_p
+from funcgrad.ops.elementwise.arithmetic import mul
+from funcgrad.ops.elementwise.compare import bitwise_and
 from funcgrad.ops.reduce import or_p
 
 if TYPE_CHECKING:

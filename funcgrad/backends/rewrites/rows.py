@@ -20,7 +20,7 @@ from funcgrad.backends.rewrites.elements import positions_of
 from funcgrad.backends.rewrites.scatters import FEW
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn
-from funcgrad.ops.windows import GatherScatterMode
+from funcgrad.ops.indexing.windows import GatherScatterMode
 
 BOOL, INT32, FLOAT32 = np.dtype(bool), np.dtype(np.int32), np.dtype(np.float32)
 # Elements of rows that are worth it, and bytes of sums from which on zeros are not left in a cache.

@@ -17,12 +17,12 @@ from funcgrad.backends.loops.scalars import HALVES, LOOP_DTYPES
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
-from funcgrad.ops.compare import eq, ge
-from funcgrad.ops.convert import select_n_p
+from funcgrad.ops.elementwise.compare import eq, ge
+from funcgrad.ops.elementwise.convert import select_n_p
 from funcgrad.ops.families import add
+from funcgrad.ops.indexing.windows import GatherScatterMode, ScatterDimensionNumbers
 from funcgrad.ops.reduce import argmax_p, argmin_p
 from funcgrad.ops.shape import iota_p
-from funcgrad.ops.windows import GatherScatterMode, ScatterDimensionNumbers
 
 BOOL, INT32, INT64, FLOAT32 = map(np.dtype, ("bool", "int32", "int64", "float32"))
 FEW = 16  # updates, of which an element loses little where it is rounded after each

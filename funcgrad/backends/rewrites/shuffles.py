@@ -12,7 +12,7 @@ import numpy as np
 
 from funcgrad.backends.lower.primitives import lowered
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
-from funcgrad.ops.compare import bitwise_xor
+from funcgrad.ops.elementwise.compare import bitwise_xor
 from funcgrad.ops.random import threefry2x32_p
 from funcgrad.ops.shape import iota_p
 from funcgrad.ops.sort import sort_p

@@ -1,6 +1,10 @@
 """Linear algebra: `funcgrad.numpy.linalg`, as `numpy.linalg` and the array API have it.
 
 Matrices are the last two axes; leading axes are batch.
+
+- `factors`: Cholesky, QR, singular values, eigenvalues
+- `norms`: norms of vectors and matrices
+- `solvers`: determinants, inverses and solutions of linear equations
 """
 
 from __future__ import annotations
@@ -8,9 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from funcgrad.errors import ShapeError
-from funcgrad.numpy import contraction, diagonals
+from funcgrad.numpy import contraction
 from funcgrad.numpy._util import as_array
 from funcgrad.numpy.contraction import matmul, tensordot, vecdot
+from funcgrad.numpy.creation import diagonals
 from funcgrad.numpy.linalg.factors import (
     EighResult,
     EigResult,
@@ -40,7 +45,7 @@ from funcgrad.numpy.linalg.solvers import (
     tensorinv,
     tensorsolve,
 )
-from funcgrad.numpy.shape import matrix_transpose
+from funcgrad.numpy.manipulation.shape import matrix_transpose
 
 __all__ = [
     "EigResult", "EighResult", "QRResult", "SVDResult", "SlogdetResult", "cholesky", "cond",

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from funcgrad.numpy._util import convert
-from funcgrad.numpy.arithmetic import sign
+from funcgrad.numpy.elementwise.arithmetic import sign
 from funcgrad.numpy.linalg.solvers import adjoint, matrices
-from funcgrad.numpy.shape import flip
-from funcgrad.numpy.sorting import argsort
-from funcgrad.ops import decompositions as ops
-from funcgrad.ops import linalg
-from funcgrad.ops.arithmetic import abs as magnitude
+from funcgrad.numpy.manipulation.shape import flip
+from funcgrad.numpy.manipulation.sorting import argsort
+from funcgrad.ops.elementwise.arithmetic import abs as magnitude
+from funcgrad.ops.linalg import decompositions as ops
+from funcgrad.ops.linalg import triangular
 from funcgrad.ops.shape import broadcast_in_dim
 from funcgrad.ops.sort import take_along_axis
 
@@ -64,7 +64,7 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
     a = matrices("cholesky", a, square=True)
     if upper and not symmetrize_input:
         a = adjoint(a)
-    low = linalg.cholesky(a, symmetrize_input=symmetrize_input)
+    low = triangular.cholesky(a, symmetrize_input=symmetrize_input)
     return adjoint(low) if upper else low
 
 

@@ -10,23 +10,23 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import as_array, axes_of, promote_inexact
-from funcgrad.numpy.elementwise import imag, real
-from funcgrad.numpy.indexing import where
+from funcgrad.numpy.elementwise.functions import imag, real
+from funcgrad.numpy.elementwise.logic import isnan
 from funcgrad.numpy.linalg.factors import svdvals
 from funcgrad.numpy.linalg.solvers import inv, matrices
-from funcgrad.numpy.logic import isnan
-from funcgrad.numpy.reductions import any as any_of
-from funcgrad.numpy.reductions import keep_axes
-from funcgrad.numpy.reductions import max as greatest
-from funcgrad.numpy.reductions import min as least
-from funcgrad.numpy.reductions import sum as total_of
-from funcgrad.numpy.shape import expand_dims, moveaxis
-from funcgrad.ops.arithmetic import abs as magnitude
-from funcgrad.ops.arithmetic import mul
-from funcgrad.ops.arithmetic import sqrt as sqrt_p
+from funcgrad.numpy.manipulation.indexing import where
+from funcgrad.numpy.manipulation.shape import expand_dims, moveaxis
+from funcgrad.numpy.reductions.reductions import any as any_of
+from funcgrad.numpy.reductions.reductions import keep_axes
+from funcgrad.numpy.reductions.reductions import max as greatest
+from funcgrad.numpy.reductions.reductions import min as least
+from funcgrad.numpy.reductions.reductions import sum as total_of
 from funcgrad.ops.base import sum_p
-from funcgrad.ops.compare import eq
-from funcgrad.ops.convert import select_n_p
+from funcgrad.ops.elementwise.arithmetic import abs as magnitude
+from funcgrad.ops.elementwise.arithmetic import mul
+from funcgrad.ops.elementwise.arithmetic import sqrt as sqrt_p
+from funcgrad.ops.elementwise.compare import eq
+from funcgrad.ops.elementwise.convert import select_n_p
 from funcgrad.transforms.recorded import recorded
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]

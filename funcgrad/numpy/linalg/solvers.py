@@ -28,25 +28,25 @@ from funcgrad.numpy._util import (
     promote_inexact,
 )
 from funcgrad.numpy.contraction import matmul
-from funcgrad.numpy.diagonals import diagonal
+from funcgrad.numpy.creation.diagonals import diagonal
 from funcgrad.numpy.einsum import einsum
-from funcgrad.numpy.elementwise import conjugate, imag, log, real
-from funcgrad.numpy.indexing import where
-from funcgrad.numpy.joining import arrays_of, concatenate
-from funcgrad.numpy.reductions import all as all_of
-from funcgrad.numpy.reductions import prod
-from funcgrad.numpy.reductions import sum as total_of
-from funcgrad.numpy.shape import expand_dims, matrix_transpose, moveaxis, reshape
-from funcgrad.ops import linalg as ops
-from funcgrad.ops.arithmetic import abs as magnitude
-from funcgrad.ops.arithmetic import complex as complex_of
+from funcgrad.numpy.elementwise.functions import conjugate, imag, log, real
+from funcgrad.numpy.manipulation.indexing import where
+from funcgrad.numpy.manipulation.joining import arrays_of, concatenate
+from funcgrad.numpy.manipulation.shape import expand_dims, matrix_transpose, moveaxis, reshape
+from funcgrad.numpy.reductions.reductions import all as all_of
+from funcgrad.numpy.reductions.reductions import prod
+from funcgrad.numpy.reductions.reductions import sum as total_of
 from funcgrad.ops.base import full
-from funcgrad.ops.convert import convert_element_type, stop_gradient
-from funcgrad.ops.decompositions import svd
-from funcgrad.ops.matrices import check_matrices, eye_mask
+from funcgrad.ops.elementwise.arithmetic import abs as magnitude
+from funcgrad.ops.elementwise.arithmetic import complex as complex_of
+from funcgrad.ops.elementwise.convert import convert_element_type, stop_gradient
+from funcgrad.ops.linalg import triangular as ops
+from funcgrad.ops.linalg.decompositions import svd
+from funcgrad.ops.linalg.matrices import check_matrices, eye_mask
 from funcgrad.ops.shape import iota
 from funcgrad.ops.sort import argsort, take_along_axis
-from funcgrad.transforms.custom import custom_jvp
+from funcgrad.transforms.derivatives.custom import custom_jvp
 
 __all__ = [
     "SlogdetResult", "det", "inv", "lstsq", "matrix_power", "matrix_rank", "multi_dot", "pinv",

@@ -12,7 +12,7 @@ from funcgrad.backends.drafts import bands
 from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import GemmStep, KernelStep, LoopStep, walk
-from funcgrad.transforms.simplify import simplify
+from funcgrad.transforms.passes.simplify import simplify
 from tests.backends.checks import floats
 
 

@@ -7,7 +7,7 @@ import pytest
 import funcgrad as fg
 from funcgrad.backends.kernels import depthwise
 from funcgrad.backends.program import KernelStep, walk
-from funcgrad.ops.conv import conv_general_dilated
+from funcgrad.ops.convolution.conv import conv_general_dilated
 from tests.backends.checks import check, floats, hosts
 
 ONE = (1, 1)

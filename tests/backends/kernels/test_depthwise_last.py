@@ -7,7 +7,7 @@ import pytest
 import funcgrad as fg
 from funcgrad.backends.kernels import depthwise_last
 from funcgrad.backends.loops.ir import Index
-from funcgrad.ops.conv import conv_general_dilated
+from funcgrad.ops.convolution.conv import conv_general_dilated
 from tests.backends.checks import floats
 from tests.backends.kernels.test_depthwise import check_compiled, gradients, written
 

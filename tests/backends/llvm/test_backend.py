@@ -14,9 +14,9 @@ from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.core.array import Array
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
-from funcgrad.ops import arithmetic, transcendental
 from funcgrad.ops.base import sum_p, transpose_p
 from funcgrad.ops.contract import dot_general_p
+from funcgrad.ops.elementwise import arithmetic, transcendental
 from funcgrad.ops.sort import sort_p
 
 mul, sub, neg = arithmetic.mul, arithmetic.sub, arithmetic.neg

@@ -8,7 +8,7 @@ import funcgrad.numpy as fnp
 from funcgrad import nn
 from funcgrad.backends.lower.attention import attention_shape, scratch_size
 from funcgrad.backends.program import AttentionStep, Ref, walk
-from funcgrad.transforms.attention import KEPT, attention
+from funcgrad.transforms.attention.attention import KEPT, attention
 from tests.backends.checks import check, floats, hosts
 
 LONG = KEPT + 12

@@ -11,16 +11,18 @@ from funcgrad.backends.lower import convolution, index, rules, windows
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import FuncgradError
-from funcgrad.ops import arithmetic, compare, convert, random, rounding, transcendental, window
+from funcgrad.ops import random
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
+from funcgrad.ops.convolution import pooling
 from funcgrad.ops.cumulative import cummax_p, cumsum_p
+from funcgrad.ops.elementwise import arithmetic, compare, convert, rounding, transcendental
 from funcgrad.ops.families import add
-from funcgrad.ops.gather import GatherDimensionNumbers, gather, scatter_add_p
-from funcgrad.ops.index import dynamic_slice_p, dynamic_update_slice_p
+from funcgrad.ops.indexing.gather import GatherDimensionNumbers, gather, scatter_add_p
+from funcgrad.ops.indexing.windows import GatherScatterMode, ScatterDimensionNumbers
+from funcgrad.ops.indexing.windows_at import dynamic_slice_p, dynamic_update_slice_p
 from funcgrad.ops.reduce import argmax_p, argmin_p, max_p, min_p, prod_p
 from funcgrad.ops.shape import concatenate_p, iota_p, pad_p, reshape_p, rev_p, slice_p
 from funcgrad.ops.sort import sort_p
-from funcgrad.ops.windows import GatherScatterMode, ScatterDimensionNumbers
 from tests.backends.checks import check, floats, hosts, integers, kernels
 
 mul, exp = arithmetic.mul, transcendental.exp
@@ -216,7 +218,7 @@ def test_pooling(prim):
         "window_dimensions": (1, 3, 2), "window_strides": (1, 2, 1), "base_dilation": (1, 1, 2),
         "padding": ((0, 0), (1, 1), (0, 2)), "window_dilation": (1, 2, 1),
     }  # fmt: skip
-    op = getattr(window, f"window_{prim}_p")
+    op = getattr(pooling, f"window_{prim}_p")
     assert not hosts(check(lambda x: [op.bind(exp(x), **params)], floats(2, 7, 5)))
 
 
@@ -240,7 +242,7 @@ def test_complex_runs_on_the_host():
 )
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_windows_of_one_element(pads, op):
-    reduction = getattr(window, f"window_{op}_p")
+    reduction = getattr(pooling, f"window_{op}_p")
     params = {
         "window_dimensions": (1, 4, 3), "window_strides": (1, 1, 2), "padding": ((0, 0), *pads),
         "base_dilation": (1, 2, 1), "window_dilation": (1, 1, 1),

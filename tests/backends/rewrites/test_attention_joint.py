@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.transforms.attention import KEPT, attention
+from funcgrad.transforms.attention.attention import KEPT, attention
 from tests.backends.checks import check, floats
 from tests.backends.lower.test_attention import LONG, PASSES, steps
 
@@ -96,14 +96,14 @@ def test_what_is_not_joined(how):
 
     def f(q, k, v, ct):
         if how == "statistics":
-            from funcgrad.transforms.attention import attention_backward_p, attention_p
+            from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 
             params = {"scale": 0.3, "before": None, "after": None}
             out, stats = attention_p.bind(q, k, v, **params)
             cts = attention_backward_p.bind(q, k, v, out, stats, ct, bias_too=False, **params)
             return [*cts, stats]
         if how == "other keys":
-            from funcgrad.transforms.attention import attention_backward_p, attention_p
+            from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 
             params = {"scale": 0.3, "before": None, "after": None}
             out, stats = attention_p.bind(q, k, v, **params)

@@ -14,9 +14,9 @@ from funcgrad.core.backend import backend
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import CompileError
-from funcgrad.ops.collective import all_gather_p, psum_p
-from funcgrad.parallel.overlap import done_p, start_p
-from funcgrad.transforms.simplify import simplify
+from funcgrad.ops.collective.reductions import all_gather_p, psum_p
+from funcgrad.parallel.programs.overlap import done_p, start_p
+from funcgrad.transforms.passes.simplify import simplify
 from tests.parallel.threads import Ranks
 
 

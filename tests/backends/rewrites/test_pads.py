@@ -9,7 +9,7 @@ from funcgrad.backends.rewrites.normalize import normalize
 from funcgrad.backends.rewrites.pads import join_pads
 from funcgrad.core.ir import interpret, typecheck
 from funcgrad.ops.shape import concatenate_p, pad_p
-from funcgrad.transforms.simplify import simplify
+from funcgrad.transforms.passes.simplify import simplify
 from tests.backends.checks import check, floats, integers
 
 

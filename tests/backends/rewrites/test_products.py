@@ -7,7 +7,7 @@ import funcgrad as fg
 from funcgrad.backends.rewrites.normalize import normalize
 from funcgrad.ops.base import transpose_p
 from funcgrad.ops.contract import dot_general_p
-from funcgrad.ops.conv import conv_general_dilated
+from funcgrad.ops.convolution.conv import conv_general_dilated
 from funcgrad.ops.shape import reshape_p
 from tests.backends.checks import check, floats, hosts, integers, kernels
 

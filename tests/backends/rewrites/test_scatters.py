@@ -6,7 +6,7 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, random
 from funcgrad.backends.rewrites.normalize import normalize
 from funcgrad.lax import ScatterDimensionNumbers
-from funcgrad.transforms.simplify import simplify
+from funcgrad.transforms.passes.simplify import simplify
 
 
 def check(f, *args, selects=True):

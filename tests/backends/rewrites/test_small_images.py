@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.program import GemmStep
-from funcgrad.ops.conv import conv_general_dilated
+from funcgrad.ops.convolution.conv import conv_general_dilated
 from tests.backends.checks import floats
 
 # Shapes of the operand and of the kernel, strides, padding, dilations of both.

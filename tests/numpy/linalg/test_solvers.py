@@ -8,8 +8,8 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad.core.array import Array
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.transforms.grad import grad
-from funcgrad.transforms.vmap import vmap
+from funcgrad.transforms.batching.vmap import vmap
+from funcgrad.transforms.derivatives.grad import grad
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-9}

@@ -32,10 +32,11 @@ from funcgrad.backends.llvm.calls.direct_layout import (
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.runtime.memory import allocator
-from funcgrad.core import context, fork
+from funcgrad.core import context
 from funcgrad.core.array import Array, Freed
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import Call
+from funcgrad.core.process import fork
 from funcgrad.tree.differences import same_data
 from funcgrad.tree.kinds import DICT, LIST, NONE, TUPLE, kind_of
 

@@ -37,10 +37,11 @@ from funcgrad.backends.llvm.calls.eager_probe import Loop, check_layout, loop, p
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.native.target import needs_llvm
-from funcgrad.core import caches, context, fork, quiet
+from funcgrad.core import caches, context
 from funcgrad.core.array import Array, wrap
-from funcgrad.core.eager import EagerFunction, Recipe
-from funcgrad.core.large import LargeImpl
+from funcgrad.core.eager.functions import EagerFunction, Recipe
+from funcgrad.core.eager.large import LargeImpl
+from funcgrad.core.process import float_errors, fork
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm.calls import eager_code
@@ -129,7 +130,7 @@ def _load() -> MethodDef:
         "trace": offset(probing, probing.trace, size),
         "types": offset(probing, probing.types, size),
         "new_array": numpy_function(NEW_FROM_DESCR),
-        "errors": id(quiet.state), "silent": id(quiet.silent), **slots,
+        "errors": id(float_errors.state), "silent": id(float_errors.silent), **slots,
     }  # fmt: skip
     env = (ctypes.c_int64 * len(w.ENV)).from_address(library.address("fg_env"))
     env[:] = [facts[name] for name in w.ENV]

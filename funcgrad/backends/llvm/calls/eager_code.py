@@ -198,8 +198,8 @@ def _loop(m: ir.Module) -> None:
 
 def _kernel(m: ir.Module) -> None:
     """kernel(entry, words, args, values, out) → how it went, of a compiled operation that these
-    words (see `core.large`) tell of; DONE sets out[0] to a new ndarray, in memory that is kept.
-    Others may use Python meanwhile."""
+    words (see `core.eager.large`) tell of; DONE sets out[0] to a new ndarray, in memory that is
+    kept. Others may use Python meanwhile."""
     c = Eager(m, "kernel", [PTR] * 5, result=I64)
     entry, words, args, values, out = c.args
     pointers = c.variable(PTR, count=w.MAX_OPERANDS).slot

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad.backends.llvm.calls.direct_words import HEAD
-from funcgrad.core.impl_calls import Constant, impl_calls
+from funcgrad.core.eager.impl_calls import Constant, impl_calls
 
 
 class Loop(NamedTuple):

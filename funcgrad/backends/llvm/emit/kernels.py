@@ -20,7 +20,7 @@ from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.native.together import Together, processors
 from funcgrad.backends.llvm.runtime import pool, scratch
 from funcgrad.backends.loops.ir import Buffer, Kernel, Loop, kernel_text
-from funcgrad.core import fork
+from funcgrad.core.process import fork
 from funcgrad.core.record import Record
 
 if TYPE_CHECKING:

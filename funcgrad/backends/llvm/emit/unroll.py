@@ -37,7 +37,7 @@ from funcgrad.backends.loops.ir import (
     Value,
     While,
 )
-from funcgrad.core.large import LARGE
+from funcgrad.core.eager.large import LARGE
 from funcgrad.core.record import replace
 
 if TYPE_CHECKING:

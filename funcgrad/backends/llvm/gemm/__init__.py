@@ -13,7 +13,6 @@ Operands:
 - `pack`: packing, and the number formats
 - `packers`: packers as libraries of their own
 - `gather`: packing of rows and columns that begin anywhere
-- `frames`: copies with zeros around them
 
 Innermost loops:
 
@@ -29,22 +28,8 @@ Ways for products:
 - `batch`: batches of small products
 - `long`: a small C that is a long sum: parts of k on several threads
 
-Ways for convolutions, whose windows are gathered or lie in images:
+Ways for convolutions:
 
-- `windows`: batches of gathered windows against one A
-- `placed`: windows that are read where they lie
-- `strips`: windows of image lines, vectors of a line against all features
-- `lines`: windows of image lines and few features
-- `columns`: few windows, and features that follow each other
-- `sums`: gradients of kernels whose features come last
-
-Ways by tiles, of fewer multiplications:
-
-- `tiles`: what they share
-- `tiles_last`: what they share where channels come last
-- `winograd`: windows of 3×3 elements
-- `winograd_last`: the same where channels come last
-- `winograd_kernel`: gradients of kernels of 3×3 elements
-- `winograd_kernel_last`: the same where channels come last
-- `winograd_phases`: convolutions that double images
+- `images`: windows that are gathered, or read where they lie in images
+- `winograd`: by tiles, of fewer multiplications
 """

@@ -14,7 +14,12 @@ from typing import Any
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm.batch import ROWS, Batch, is_thin, merge_batches
-from funcgrad.backends.llvm.gemm.columns import Columns
+from funcgrad.backends.llvm.gemm.images.columns import Columns
+from funcgrad.backends.llvm.gemm.images.lines import Lines
+from funcgrad.backends.llvm.gemm.images.placed import Placed
+from funcgrad.backends.llvm.gemm.images.strips import Strips
+from funcgrad.backends.llvm.gemm.images.sums import Sums
+from funcgrad.backends.llvm.gemm.images.windows import Windows
 from funcgrad.backends.llvm.gemm.job import (
     AXES,
     BATCH_PART,
@@ -34,23 +39,18 @@ from funcgrad.backends.llvm.gemm.job import (
     Way,
 )  # fmt: skip
 from funcgrad.backends.llvm.gemm.kernels import SOON, Micro
-from funcgrad.backends.llvm.gemm.lines import Lines
 from funcgrad.backends.llvm.gemm.long import Long
 from funcgrad.backends.llvm.gemm.micro import linked, placed
 from funcgrad.backends.llvm.gemm.pack import Format
 from funcgrad.backends.llvm.gemm.packed import Packed
-from funcgrad.backends.llvm.gemm.placed import Placed
-from funcgrad.backends.llvm.gemm.strips import Strips
-from funcgrad.backends.llvm.gemm.sums import Sums
-from funcgrad.backends.llvm.gemm.tiles import TiledWay
 from funcgrad.backends.llvm.gemm.trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm.unpacked import CALLS, SMALL_K, Unpacked
-from funcgrad.backends.llvm.gemm.windows import Windows
-from funcgrad.backends.llvm.gemm.winograd import Winograd
-from funcgrad.backends.llvm.gemm.winograd_kernel import WinogradKernel
-from funcgrad.backends.llvm.gemm.winograd_kernel_last import WinogradKernelLast
-from funcgrad.backends.llvm.gemm.winograd_last import WinogradLast
-from funcgrad.backends.llvm.gemm.winograd_phases import WinogradPhases
+from funcgrad.backends.llvm.gemm.winograd.first import Winograd
+from funcgrad.backends.llvm.gemm.winograd.kernel_first import WinogradKernel
+from funcgrad.backends.llvm.gemm.winograd.kernel_last import WinogradKernelLast
+from funcgrad.backends.llvm.gemm.winograd.last import WinogradLast
+from funcgrad.backends.llvm.gemm.winograd.phases import WinogradPhases
+from funcgrad.backends.llvm.gemm.winograd.tiles import TiledWay
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.lower.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST, PHASES

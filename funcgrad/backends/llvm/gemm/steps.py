@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from funcgrad.backends.llvm.gemm import frames, functions, job, micro
+from funcgrad.backends.llvm.gemm import functions, job, micro
+from funcgrad.backends.llvm.gemm.images import frames
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.lower.tiles import one_phase, tiles_of
 from funcgrad.backends.program import GemmStep

@@ -21,7 +21,7 @@ from funcgrad.backends.llvm.native import objects
 from funcgrad.backends.llvm.native.images import Image, lay_out, process_address
 from funcgrad.backends.llvm.native.sources import linking
 from funcgrad.backends.llvm.native.target import Target, default_target, llvm_version
-from funcgrad.core import fork
+from funcgrad.core.process import fork
 
 if TYPE_CHECKING:
     from llvmlite import ir

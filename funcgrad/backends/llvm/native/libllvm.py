@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from funcgrad.backends.llvm.native.target import library_path
-from funcgrad.core import fork
+from funcgrad.core.process import fork
 
 # For each function its result and arguments: p a pointer, s a text, o a text that it gives back,
 # i a number, z a size, b a flag, - nothing. Where an argument came or went with a version (the

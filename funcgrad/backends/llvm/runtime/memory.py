@@ -20,10 +20,10 @@ import numpy as np
 
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.runtime import memory_code, scratch
-from funcgrad.core import fork
-from funcgrad.core.aligned import Handler
-from funcgrad.core.show_array import size_text
-from funcgrad.core.show_html import page
+from funcgrad.core.display.array_html import size_text
+from funcgrad.core.display.jaxpr_html import page
+from funcgrad.core.eager.aligned import Handler
+from funcgrad.core.process import fork
 
 _VARIABLE = "FUNCGRAD_KEPT_MEMORY"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

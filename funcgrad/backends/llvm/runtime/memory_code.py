@@ -9,7 +9,7 @@ what is small comes from the C library.
 
 from __future__ import annotations
 
-from funcgrad.core.large import LARGE
+from funcgrad.core.eager.large import LARGE
 
 HUGE_PAGE = 1 << 21
 SLOTS = 256

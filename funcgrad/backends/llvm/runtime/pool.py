@@ -20,7 +20,7 @@ from string import Template
 
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.native.target import Target
-from funcgrad.core import fork
+from funcgrad.core.process import fork
 
 NAME = "fg_parallel_for"
 # Longer than it takes Python to come to the next large operation, or small program: waking a worker

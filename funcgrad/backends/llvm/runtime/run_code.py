@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from funcgrad.backends.llvm.native.engine import engine
-from funcgrad.core import fork
+from funcgrad.core.process import fork
 from funcgrad.errors import CompileError
 
 # Sizes of CPython's object head (it is longer in free-threaded builds), and of what follows.

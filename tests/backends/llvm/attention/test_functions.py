@@ -13,8 +13,8 @@ from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.runtime import pool
 from funcgrad.backends.lower.attention import PACKED, spans
 from funcgrad.backends.program import AttentionSizes, AttentionStep, Ref, Strided
-from funcgrad.transforms.attention import attention_backward_p, attention_p
-from funcgrad.transforms.attention_operands import wide_dtype
+from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
+from funcgrad.transforms.attention.operands import wide_dtype
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": BF16}

@@ -15,7 +15,7 @@ MADE = """
 import threading
 import funcgrad as fg, funcgrad.numpy as fnp
 from funcgrad.backends.llvm.calls import direct
-from funcgrad.core import fork
+from funcgrad.core.process import fork
 
 begun = []
 beside = fork.beside

@@ -12,12 +12,13 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.llvm.calls import eager as eager_calls
-from funcgrad.core import context, eager
+from funcgrad.core import context
 from funcgrad.core.array import Array
-from funcgrad.core.eager import EagerFunction, Recipe
+from funcgrad.core.eager import functions
+from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.errors import DonatedBufferError, NonFiniteError
 
-pytestmark = pytest.mark.skipif(not eager.activate(), reason="another Python or NumPy")
+pytestmark = pytest.mark.skipif(not functions.activate(), reason="another Python or NumPy")
 
 LEARNED = eager_calls.LEARNED_AFTER + 1  # calls after which the next is native
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -44,7 +45,7 @@ def natively(function, *args, **kwargs):
     """The result of native code, after it has learned of such calls."""
     for _ in range(LEARNED):
         function(*args, **kwargs)
-    before = [(f, f.general) for f in eager._functions]
+    before = [(f, f.general) for f in functions._functions]
     try:
         for f, _ in before:
             f.general = refuse
@@ -342,7 +343,7 @@ def test_errors_inside_come_through():
     np.testing.assert_array_equal(swift.call(x), np.zeros(3))
     with pytest.raises(TypeError):
         swift.call(x, x)
-    eager._functions.remove(swift)
+    functions._functions.remove(swift)
 
 
 def test_results_of_another_dtype_are_converted():
@@ -354,7 +355,7 @@ def test_results_of_another_dtype_are_converted():
         out = natively(swift.call, x)
         assert out.dtype == "float32"
         assert out.shape == aval.shape
-        eager._functions.remove(swift)
+        functions._functions.remove(swift)
 
 
 def test_no_references_are_lost_or_kept():
@@ -525,7 +526,7 @@ def test_code_that_is_not_there(monkeypatch):
     monkeypatch.setattr(eager_calls, "_load", missing)
     monkeypatch.setattr(eager_calls, "_failed", False)
     assert not eager_calls.ready(compiling=True)
-    assert not eager.activate()
+    assert not functions.activate()
     assert eager_calls._failed
 
 

@@ -5,11 +5,12 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad.backends.llvm.calls import eager as eager_calls
-from funcgrad.core import context, eager
+from funcgrad.core import context
 from funcgrad.core.array import Array
+from funcgrad.core.eager import functions
 from funcgrad.errors import FuncgradError
 
-pytestmark = pytest.mark.skipif(not eager.activate(), reason="another Python or NumPy")
+pytestmark = pytest.mark.skipif(not functions.activate(), reason="another Python or NumPy")
 
 
 def by_python(function, *args):

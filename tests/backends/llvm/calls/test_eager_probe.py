@@ -7,7 +7,8 @@ import pytest
 
 from funcgrad.backends.llvm.calls import eager_probe
 from funcgrad.backends.llvm.calls.eager_probe import Found, loop, probe
-from funcgrad.ops import arithmetic, base, contract, families, transcendental
+from funcgrad.ops import base, contract, families
+from funcgrad.ops.elementwise import arithmetic, transcendental
 
 X, N = np.ones((2, 3), np.float32), np.ones((2, 3), np.int32)
 Y = np.ones((3, 3), np.float32)

@@ -9,11 +9,11 @@ import pytest
 from funcgrad.backends.llvm.attention import functions as attention
 from funcgrad.backends.llvm.calls import direct_code, eager_code
 from funcgrad.backends.llvm.emit import half_calls
-from funcgrad.backends.llvm.gemm import frames as gemm_frames
 from funcgrad.backends.llvm.gemm import functions as gemm
 from funcgrad.backends.llvm.gemm import micro as gemm_micro
 from funcgrad.backends.llvm.gemm import packers as gemm_packers
 from funcgrad.backends.llvm.gemm.driver import TILED_WAYS
+from funcgrad.backends.llvm.gemm.images import frames as gemm_frames
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.matrix import functions as matrix
 from funcgrad.backends.llvm.native import sources
@@ -26,7 +26,7 @@ HERE = "funcgrad.backends.llvm"
 LINKED = {f"{HERE}.native.{name}" for name in sources.LINKING}
 # The modules whose digests are in keys.
 KEYS = ("attention.functions", "calls.direct_code", "calls.eager_code", "emit.half_calls",
-        "gemm.frames", "gemm.functions", "gemm.micro", "gemm.packers", "matrix.functions",
+        "gemm.images.frames", "gemm.functions", "gemm.micro", "gemm.packers", "matrix.functions",
         "routines.copies", "routines.elements", "routines.rows", "sort.functions")  # fmt: skip
 TILED = [kind.name for kind in TILED_WAYS.values()]
 ONE_WAY = ("packed", "direct", "strips", "placed", "lines", "columns", "windows", *TILED)
@@ -74,7 +74,7 @@ WRITERS = [
     ("gemm.functions", lambda w: gemm.way_library("bfloat16", "bfloat16", w, "")),
     ("gemm.micro", lambda w: gemm_micro.library(w, "float32", Micro("packed", 4, 2))),
     ("gemm.packers", packer),
-    ("gemm.frames", lambda w: gemm_frames.install.__wrapped__(4, w)),
+    ("gemm.images.frames", lambda w: gemm_frames.install.__wrapped__(4, w)),
     ("emit.half_calls", half_calls.library),
     ("routines.copies", lambda w: copies.install.__wrapped__(w)),
     (
@@ -166,7 +166,8 @@ def test_nothing_that_writes_code_is_imported_in_functions(module):
 
 def test_imports_of_all_forms_are_found(monkeypatch):
     text = b"""
-from funcgrad.core import fork, record as r
+from funcgrad.core.process import fork
+from funcgrad.core import record as r
 from funcgrad.core.ir import (
     Eqn,  # tree
     Jaxpr,
@@ -181,8 +182,8 @@ if TYPE_CHECKING:
 """
     monkeypatch.setattr(sources, "_read", lambda name: text)
     assert sorted(sources._imported.__wrapped__("x")) == [
-        f"{HERE}.runtime.pool", "funcgrad.core.fork", "funcgrad.core.ir", "funcgrad.core.record",
-        "funcgrad.dtypes",
+        f"{HERE}.runtime.pool", "funcgrad.core.ir", "funcgrad.core.process.fork",
+        "funcgrad.core.record", "funcgrad.dtypes",
     ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.llvm.runtime.memory import _limit, allocator, large_arrays
-from funcgrad.core.large import LARGE
+from funcgrad.core.eager.large import LARGE
 
 SIZE = 1 << 18
 FLOATS = np.dtype("float32")

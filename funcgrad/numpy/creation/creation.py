@@ -1,0 +1,398 @@
+"""Arrays from values, and filled arrays: array, zeros, arange, linspace, eye, … .
+
+Python's numbers get the default dtypes (float32, int32, complex64, or those of
+`fg.default_dtype`); numpy's arrays and an explicit `dtype=` are always honoured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
+from funcgrad.core.eager.aligned import copied
+from funcgrad.core.eager.single import single
+from funcgrad.core.trace import Tracer
+from funcgrad.errors import ShapeError
+from funcgrad.numpy._util import (
+    as_array,
+    broadcast_shapes,
+    broadcast_to,
+    convert,
+    default_float,
+    dtype_or,
+    is_scalar,
+    number,
+    shape_of,
+)
+from funcgrad.ops import shape as ops_shape
+from funcgrad.ops.base import full as full_p
+from funcgrad.ops.elementwise import compare
+from funcgrad.ops.elementwise import convert as ops_convert
+from funcgrad.ops.families import add
+
+# ---- from values
+
+
+def array(
+    object: Any, dtype: Any = None, copy: bool | None = True, order: str = "K", ndmin: int = 0
+) -> Any:
+    """An array of a number, of nested sequences of numbers and arrays, or of any array.
+
+    Without `dtype`, Python's numbers take the default dtypes and arrays keep theirs; a sequence has
+    the common dtype of its elements. `ndmin` prepends axes of size 1. `order` may only be "K", "A"
+    or "C". Raises ShapeError where nested sequences are ragged, OverflowError where an integer does
+    not fit the dtype, TypeError for what is no number.
+
+    >>> fnp.array([[1, 2], [3, 4]])
+    Array([[1, 2],
+           [3, 4]], dtype=int32)
+    >>> fnp.array([1, 2.5, 3], dtype="float64")
+    Array([1. , 2.5, 3. ], dtype=float64)
+    """
+    _check_order("array", order)
+    x = _from_object("array", object, _given(dtype), copy)
+    if x.ndim < ndmin:
+        x = ops_shape.reshape(x, (1,) * (ndmin - x.ndim) + x.shape)
+    return x
+
+
+def _check_order(name: str, order: str) -> None:
+    if order not in ("K", "A", "C"):
+        raise ValueError(
+            f"{name}: order must be 'K', 'A' or 'C', as arrays have no other order than C's; got "
+            f"{order!r}"
+        )
+
+
+def asarray(a: Any, dtype: Any = None, order: str = "K", *, copy: bool | None = None) -> Any:
+    """`a` as an array: arrays of the right dtype as they are, all else as `array` makes it.
+
+    numpy's arrays are copied, as they may change; with `copy=False` they are shared, and must not.
+
+    >>> fnp.asarray((1.0, 2.0))
+    Array([1., 2.], dtype=float32)
+    """
+    return array(a, dtype, copy, order)
+
+
+def _given(dtype: Any) -> np.dtype | None:
+    """A `dtype=` argument that may be None."""
+    return None if dtype is None else dtype_or(dtype, default_float())
+
+
+def _from_object(name: str, value: Any, dtype: np.dtype | None, copy: bool | None) -> Any:
+    if isinstance(value, Array | Tracer):
+        if dtype is None or dtype == value.dtype:
+            if copy and isinstance(value, Array):
+                value = Array(value.value.copy(), value.weak_type)
+            return convert(value, value.dtype, value.weak_type and dtype is None)
+        return convert(value, dtype)
+    if is_scalar(value):
+        if dtype is None:
+            return number(name, value, scalar_dtype(value), type(value) is not bool, "object")
+        return _numbers(name, value, dtype)
+    if isinstance(value, list | tuple):
+        return _from_sequence(name, value, dtype)
+    if isinstance(value, np.ndarray | np.generic):
+        return _from_numpy(value, dtype, copy)
+    if hasattr(value, "__array__") or isinstance(value, bytes | bytearray | memoryview):
+        if isinstance(value, bytes | bytearray):
+            value = np.frombuffer(value, np.uint8)
+        return _from_numpy(np.asarray(value), dtype, copy)
+    if hasattr(value, "__dlpack__"):
+        return _from_numpy(np.from_dlpack(value), dtype, copy)
+    try:
+        return _from_numpy(np.asarray(memoryview(value)), dtype, copy)
+    except TypeError:
+        raise TypeError(
+            f"{name}: can't make an array of {type(value)}: {value!r}; numbers, nested lists or "
+            "tuples of them, and arrays are needed"
+        ) from None
+
+
+def _from_numpy(value: Any, dtype: np.dtype | None, copy: bool | None) -> Array:
+    dtype = dtypes.canonical(value.dtype) if dtype is None else dtype
+    if dtypes.is_float(value.dtype) and dtypes.is_integer(dtype):
+        # numpy's own cast of NaN and of what is out of range differs between machines.
+        return ops_convert.convert_element_type(value, dtype)
+    if copy is False and value.dtype == dtype:
+        return Array(np.asarray(value))
+    return Array(copied(value, dtype))
+
+
+def _numbers(name: str, values: Any, dtype: np.dtype) -> Array:
+    """Python numbers, nested or not, in a dtype."""
+    try:
+        return Array(np.array(values, dtype))
+    except OverflowError as e:
+        raise OverflowError(f"{name}: {e}; pass a wider dtype=, such as 'int64'") from e
+    except (TypeError, ValueError):
+        made = np.array(values)
+        return ops_convert.convert_element_type(Array(made), dtype)
+
+
+def _from_sequence(name: str, values: Any, dtype: np.dtype | None) -> Any:
+    leaves: list = []
+    shape = _shape_of_nested(name, values, leaves)
+    kinds = {type(v) for v in leaves}
+    if not leaves:
+        return Array(np.zeros(shape, dtype or default_float()))
+    if kinds <= {bool, int, float, complex}:
+        if dtype is None:
+            # One Python number a kind stands for all.
+            dtype = promote([_type_of(name, k(0)) for k in kinds])[0]
+        return _numbers(name, values, dtype) if not _casts(kinds, dtype) else (
+            ops_convert.convert_element_type(np.array(values), dtype))  # fmt: skip
+    if dtype is None:
+        dtype = promote([_type_of(name, v) for v in leaves])[0]
+    if not any(isinstance(v, Tracer) for v in leaves):
+        parts = [np.asarray(_from_object(name, v, dtype, None)) for v in leaves]
+        return Array(np.stack(parts).reshape(shape))
+    parts = [_from_object(name, v, dtype, None) for v in leaves]
+    wide = [ops_shape.reshape(p, (1, *p.shape)) for p in parts]
+    return ops_shape.reshape(ops_shape.concatenate(wide, 0), shape)
+
+
+def _casts(kinds: set, dtype: np.dtype) -> bool:
+    """Whether numbers must be converted by the rules of arrays: floats to integers, say."""
+    return (float in kinds or complex in kinds) and not dtypes.is_inexact(dtype)
+
+
+def _type_of(name: str, v: Any) -> ShapedArray:
+    if isinstance(v, Array | Tracer):
+        return v.aval
+    if is_scalar(v):
+        return ShapedArray((), scalar_dtype(v), type(v) is not bool)
+    return ShapedArray((), dtypes.canonical(np.asarray(v).dtype))
+
+
+def _shape_of_nested(name: str, values: Any, leaves: list) -> tuple[int, ...]:
+    """The shape of nested sequences, whose numbers and arrays are appended to `leaves`."""
+    if not isinstance(values, list | tuple):
+        if not is_scalar(values) and not hasattr(values, "shape"):
+            values = np.asarray(values) if hasattr(values, "__array__") else values
+            if not isinstance(values, np.ndarray):
+                raise TypeError(
+                    f"{name}: can't make an array of {type(values)}: {values!r}; numbers and "
+                    "arrays are needed"
+                )
+        leaves.append(values)
+        return tuple(getattr(values, "shape", ()))
+    if values and {type(v) for v in values} <= {bool, int, float, complex}:
+        leaves.extend(values)
+        return (len(values),)
+    shapes = [_shape_of_nested(name, v, leaves) for v in values]
+    for i, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise ShapeError(
+                f"{name}: nested sequences must have one shape, but element 0 has {shapes[0]} and "
+                f"element {i} has {shape}"
+            )
+    return (len(values), *(shapes[0] if shapes else ()))
+
+
+def copy(a: Any, order: str = "K") -> Any:
+    """A copy of an array, in memory of its own.
+
+    >>> fnp.copy(fnp.array([1, 2]))
+    Array([1, 2], dtype=int32)
+    """
+    _check_order("copy", order)
+    return ops_convert.copy(as_array("copy", a, "a"))
+
+
+@single
+def astype(x: Any, dtype: Any, /, *, copy: bool = False) -> Any:
+    """`x` with its elements converted to `dtype` (None: the default float).
+
+    Floats become integers towards zero, held within the integers' range; complex numbers become
+    real by dropping the imaginary part.
+
+    >>> fnp.astype(fnp.array([1.7, -1.7]), "int32")
+    Array([ 1, -1], dtype=int32)
+    """
+    x = as_array("astype", x, "x")
+    out = ops_convert.convert_element_type(x, dtype_or(dtype, default_float()))
+    return ops_convert.copy(out) if copy and out is x else out
+
+
+def from_dlpack(x: Any, /, *, copy: bool | None = None) -> Any:
+    """An array of another library's array by the DLPack protocol, sharing its memory if it can.
+
+    >>> fnp.from_dlpack(np.arange(3.0))
+    Array([0., 1., 2.], dtype=float64)
+    """
+    return _from_numpy(np.from_dlpack(x), None, bool(copy))
+
+
+def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
+    """A vector of the elements that a bytes-like object holds, as `numpy.frombuffer`.
+
+    >>> fnp.frombuffer(b"abc", dtype="uint8")
+    Array([97, 98, 99], dtype=uint8)
+    """
+    return _from_numpy(np.frombuffer(buffer, dtype_or(dtype, default_float()), count, offset), None,
+                       True)  # fmt: skip
+
+
+def fromfunction(function: Callable, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+    """function(i, j, …) of an array of each axis' indices, which have the given shape and dtype.
+
+    >>> fnp.fromfunction(lambda i, j: i + j, (2, 3), dtype=int)
+    Array([[0, 1, 2],
+           [1, 2, 3]], dtype=int32)
+    """
+    sizes = shape_of("fromfunction", shape)
+    dtype = dtype_or(dtype, default_float())
+    grids = [ops_shape.broadcasted_iota(dtype, sizes, axis) for axis in range(len(sizes))]
+    return function(*grids, **kwargs)
+
+
+# ---- filled arrays
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+    """An array filled with a value (a scalar, or an array that broadcasts to `shape`).
+
+    Without `dtype` it has that of the value.
+
+    >>> fnp.full((2, 3), 7)
+    Array([[7, 7, 7],
+           [7, 7, 7]], dtype=int32, weak_type=True)
+    """
+    sizes = shape_of("full", shape)
+    value = _from_object("full", fill_value, _given(dtype), None)
+    if value.shape and broadcast_shapes("full", value.shape, sizes) != sizes:
+        raise ShapeError(f"full: fill_value of shape {value.shape} does not broadcast to {sizes}")
+    return broadcast_to(value, sizes)
+
+
+def zeros(shape: Any, dtype: Any = None) -> Any:
+    """An array of zeros; of the default float without `dtype`.
+
+    >>> fnp.zeros((2, 2))
+    Array([[0., 0.],
+           [0., 0.]], dtype=float32)
+    """
+    return full_p(shape_of("zeros", shape), 0, dtype_or(dtype, default_float()))
+
+
+def ones(shape: Any, dtype: Any = None) -> Any:
+    """An array of ones; of the default float without `dtype`.
+
+    >>> fnp.ones(3, dtype=int)
+    Array([1, 1, 1], dtype=int32)
+    """
+    return full_p(shape_of("ones", shape), 1, dtype_or(dtype, default_float()))
+
+
+def empty(shape: Any, dtype: Any = None) -> Any:
+    """An array to be filled by updates: zeros, as arrays always have a value.
+
+    >>> fnp.empty(2)
+    Array([0., 0.], dtype=float32)
+    """
+    return full_p(shape_of("empty", shape), 0, dtype_or(dtype, default_float()))
+
+
+def _like(name: str, a: Any, dtype: Any, shape: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """The shape and dtype of an array like `a`, which may be a ShapeDtypeStruct too."""
+    if not hasattr(a, "shape") or not hasattr(a, "dtype"):
+        a = as_array(name, a, "a")
+    own = tuple(a.shape)
+    return own if shape is None else shape_of(name, shape), dtype_or(dtype, a.dtype)
+
+
+def zeros_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """Zeros of the shape and dtype of `a`, unless others are given.
+
+    >>> fnp.zeros_like(fnp.array([1, 2]))
+    Array([0, 0], dtype=int32)
+    """
+    return _weak_like(a, dtype, full_p(*_filled("zeros_like", a, 0, dtype, shape)))
+
+
+def ones_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """Ones of the shape and dtype of `a`, unless others are given.
+
+    >>> fnp.ones_like(fnp.array([1.5, 2.5]))
+    Array([1., 1.], dtype=float32)
+    """
+    return _weak_like(a, dtype, full_p(*_filled("ones_like", a, 1, dtype, shape)))
+
+
+def empty_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """Zeros of the shape and dtype of `a`, unless others are given; see `empty`.
+
+    >>> fnp.empty_like(fnp.array([1.5, 2.5]))
+    Array([0., 0.], dtype=float32)
+    """
+    return full_p(*_filled("empty_like", a, 0, dtype, shape))
+
+
+def _weak_like(a: Any, dtype: Any, out: Any) -> Any:
+    """A result like `a`, weak if that is and no dtype was asked for."""
+    weak = dtype is None and (is_scalar(a) or getattr(a, "weak_type", False))
+    return convert(out, out.dtype, weak and out.dtype != dtypes.BOOL)
+
+
+def _filled(name: str, a: Any, value: int, dtype: Any, shape: Any) -> tuple:
+    sizes, dtype = _like(name, a, dtype, shape)
+    return sizes, value, dtype
+
+
+def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """`fill_value` in the shape and dtype of `a`, unless others are given.
+
+    >>> fnp.full_like(fnp.array([1.5, 2.5]), 3)
+    Array([3., 3.], dtype=float32)
+    """
+    return full(*_filled("full_like", a, fill_value, dtype, shape))
+
+
+def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
+    """An N × M (by default N × N) matrix with ones on the k-th diagonal and zeros elsewhere.
+
+    >>> fnp.eye(2)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    >>> fnp.eye(2, 3, k=1, dtype=int)
+    Array([[0, 1, 0],
+           [0, 0, 1]], dtype=int32)
+    """
+    rows, columns = _indices("eye", N, M)
+    mask = compare.eq(add(rows, np.int32(k)), columns)
+    return convert(mask, dtype_or(dtype, default_float()))
+
+
+def identity(n: int, dtype: Any = None) -> Any:
+    """The n × n identity matrix.
+
+    >>> fnp.identity(2)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    return eye(n, dtype=dtype)
+
+
+def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
+    """An N × M (by default N × N) matrix with ones on and below the k-th diagonal.
+
+    >>> fnp.tri(3, dtype=int)
+    Array([[1, 0, 0],
+           [1, 1, 0],
+           [1, 1, 1]], dtype=int32)
+    """
+    rows, columns = _indices("tri", N, M)
+    mask = compare.ge(add(rows, np.int32(k)), columns)
+    return convert(mask, dtype_or(dtype, default_float()))
+
+
+def _indices(name: str, n: Any, m: Any) -> tuple[Any, Any]:
+    sizes = shape_of(name, (n, n if m is None else m))
+    return tuple(ops_shape.broadcasted_iota(np.int32, sizes, axis) for axis in (0, 1))

@@ -1,0 +1,131 @@
+"""Elementwise choice among several arrays: choose, select, piecewise.
+
+A branch that is not taken contributes no derivative, not even NaN where it is a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad.errors import OutOfBoundsError
+from funcgrad.numpy._known import unknown_error
+from funcgrad.numpy._util import (
+    as_array,
+    as_dtype,
+    broadcast_shapes,
+    broadcast_to,
+    promote,
+)
+from funcgrad.numpy.elementwise.logic import truth
+from funcgrad.numpy.manipulation.indexing import cases_of, positions_of
+from funcgrad.numpy.manipulation.joining import arrays_of
+from funcgrad.ops.elementwise.arithmetic import max as larger
+from funcgrad.ops.elementwise.arithmetic import min as smaller
+from funcgrad.ops.elementwise.convert import (
+    convert_element_type,
+    select_n,
+    select_n_p,
+    stop_gradient,
+)
+from funcgrad.ops.elementwise.convert import select as choice_of
+from funcgrad.ops.indexing.plan import known
+
+__all__ = ["choose", "piecewise", "select"]
+
+
+def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+    """Elementwise choices[a]: `a` says which of several arrays an element is taken from.
+
+    All broadcast, and the choices promote. A number outside `choices` raises OutOfBoundsError in
+    mode "raise" (for known `a` only), counts around with "wrap", takes the nearest with "clip".
+
+    >>> fnp.choose(fnp.array([1, 0, 1]), [fnp.arange(3), fnp.array([10, 20, 30])])
+    Array([10,  1, 30], dtype=int32)
+    """
+    if out is not None:
+        raise NotImplementedError("choose: arrays are immutable, so there is no out=")
+    if mode not in ("raise", "wrap", "clip"):
+        raise ValueError(f"choose: mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
+    a = positions_of("choose", a)
+    cases = promote("choose", *arrays_of("choose", choices, "choices"))
+    n = len(cases)
+    if mode == "raise":
+        value = known(a)
+        if value is None:
+            raise unknown_error("choose", "a", a, "Say mode='clip' or mode='wrap'.")
+        if value.size and not (value.min() >= 0 and value.max() < n):
+            raise OutOfBoundsError(f"choose: a must be from 0 to {n - 1}, got {value}")
+    a = a % n if mode == "wrap" else smaller(larger(a, 0), n - 1)
+    shape = broadcast_shapes("choose", a.shape, *(c.shape for c in cases))
+    which = broadcast_to(convert_element_type(a, np.int32), shape)
+    return select_n(which, *(broadcast_to(c, shape) for c in cases))
+
+
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """Elementwise, the choice whose condition is the first that holds, else `default`.
+
+    All arrays broadcast; choices and default promote.
+
+    >>> x = fnp.arange(4)
+    >>> fnp.select([x < 1, x > 2], [x, x * 10], default=-1)
+    Array([ 0, -1, -1, 30], dtype=int32)
+    """
+    if len(condlist) != len(choicelist) or not len(condlist):
+        raise ValueError(
+            f"select: need as many choices as conditions, got {len(condlist)} conditions and "
+            f"{len(choicelist)} choices"
+        )
+    masks = [truth(c) for c in arrays_of("select", condlist, "condlist")]
+    out, *choices = promote("select", default, *arrays_of("select", choicelist, "choicelist"))
+    for mask, choice in zip(reversed(masks), reversed(choices), strict=True):
+        out = select_n_p.bind(*cases_of("select", mask, out, choice))
+    return out
+
+
+def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
+    """Elementwise, the function of x (or the value) whose condition is the last that holds.
+
+    A function beyond those of the conditions is for elements where none holds; else they are 0.
+    Functions are called on the whole of x, with `args` and `kw`, and their results converted to
+    x's dtype; elements that a function isn't for give it no derivative.
+
+    >>> x = fnp.array([-4.0, 4.0])
+    >>> fnp.piecewise(x, [x < 0, x >= 0], [-1, fnp.sqrt])
+    Array([-1.,  2.], dtype=float32)
+    """
+    x = as_array("piecewise", x, "x")
+    if not isinstance(condlist, list | tuple):
+        condlist = [condlist]
+    masks = [truth(c) for c in arrays_of("piecewise", condlist, "condlist")]
+    n, given = len(masks), len(funclist)
+    if given not in (n, n + 1):
+        raise ValueError(f"piecewise: need {n} or {n + 1} functions, got {given}")
+    functions = list(funclist)
+    default = functions.pop() if given > n else 0
+
+    def value(function: Any, mask: Any) -> Any:
+        if not callable(function):
+            return as_dtype("piecewise", function, x.dtype, "a value")
+        # The value of x is the same, but elements that are not chosen don't depend on it.
+        inner = x if mask is None else choice_of(broadcast_to(mask, x.shape), x, stop_gradient(x))
+        return as_dtype("piecewise", function(inner, *args, **kw), x.dtype)
+
+    if callable(default):
+        rest = ~_any_of(masks)
+        out = value(default, rest)
+    else:
+        out = value(default, None)
+    out = broadcast_to(out, x.shape)
+    for mask, function in zip(masks, functions, strict=True):
+        out = select_n_p.bind(*cases_of("piecewise", mask, out, value(function, mask)))
+    return out
+
+
+def _any_of(masks: list) -> Any:
+    out, *rest = masks
+    for mask in rest:
+        out = out | mask
+    return out

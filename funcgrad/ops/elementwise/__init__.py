@@ -1,0 +1,13 @@
+"""Ops on single elements, most of them one statement of a family.
+
+- `arithmetic`: arithmetic: sums, products, quotients, powers, roots, and the parts of complex
+  numbers
+- `compare`: comparisons, logic and the bits of integers: ops without derivatives
+- `convert`: ops that convert, choose and pass on values: casts, bitcasts, select, clamp, copies
+- `integrals`: logarithms with a guarded zero, the exponential integrals and the dilogarithm as ops
+- `rounding`: rounding: floats to whole floats, to their neighbours, and whether they are finite at
+  all
+- `special`: special functions as ops
+- `transcendental`: exponentials, logarithms, powers, trigonometric and hyperbolic functions, and
+  their inverses
+"""

@@ -1,0 +1,13 @@
+"""The special functions, each `f(xp, *arrays)` a scalar program over an array namespace.
+
+- `base`: what the special functions are written with
+- `bessel`: the modified Bessel functions of the first kind of orders 0 and 1, plain and scaled by
+  e⁻|x|
+- `beta`: the regularized incomplete beta function
+- `erf`: the error function and its relatives, and the normal distribution's
+- `expint`: the exponential integrals E₁, Ei and Eₙ
+- `functions`: the special functions, each `f(xp, *arrays)` a scalar program over an array namespace
+- `gamma`: the logarithm of the gamma function, its derivatives, and the Hurwitz zeta function
+- `igamma`: the regularized incomplete gamma functions and their derivative in the shape a
+- `log`: functions made of logarithms: entropy terms, logit, and the dilogarithm
+"""

@@ -1,0 +1,23 @@
+"""Checkpoints of sharded arrays: each process writes its own shards, any mesh loads them.
+
+- `checkpoint`: checkpoints of sharded arrays: each process writes its own shards, any mesh loads
+  them
+- `files`: files of shards: safetensors, with a checksum of each block of their bytes
+- `folders`: folders of checkpoints: written aside, announced by one rename, never half there
+- `load`: loading
+- `manifest`: the manifest of a checkpoint: which leaves it holds, and in which pieces of which
+  files
+- `save`: saving: what each process takes hold of, what it writes, and how all agree that it is done
+"""
+
+from funcgrad.parallel.checkpoint.checkpoint import (
+    Checkpointer,
+    Contents,
+    Processes,
+    Saving,
+    contents,
+    load,
+    save,
+)
+
+__all__ = ["Checkpointer", "Contents", "Processes", "Saving", "contents", "load", "save"]

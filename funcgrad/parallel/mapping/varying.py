@@ -1,0 +1,183 @@
+"""Over which mesh axes the values of a per-device program vary, and what derivatives need of it.
+
+`annotate` goes through a program in order. Where an op joins values that vary over different axes,
+it puts a `pvary` before those that vary over less; a psum becomes `psum_invariant`, whose result
+doesn't vary. Each op's operands then vary alike, and transposing it op by op is right: what is the
+same on all devices gets the sum of their cotangents, once. Programs within programs are followed,
+loops to a fixed point. To annotate an annotated program again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad.core import context
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.ops.collective.reductions import psum_p
+from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
+from funcgrad.ops.elementwise.arithmetic import mul
+from funcgrad.parallel.mapping import varying_programs as programs
+from funcgrad.parallel.mapping.varying_pass import Annotated, Axes, Pass, Rules, annotated, join
+
+
+def annotate(
+    jaxpr: Jaxpr,
+    in_varying: Sequence[Axes],
+    manual: Iterable[str],
+    at_least: Sequence[Axes] | None = None,
+) -> Annotated:
+    """The program with explicit `pvary`s and `psum_invariant`s; see above.
+
+    in_varying: over which of the `manual` axes each input varies; at_least: over which axes each
+    result shall vary. The axes must be named in the context.
+    """
+    return annotated(jaxpr, in_varying, frozenset(manual), at_least, _RULES)
+
+
+# ---- ops of one device
+
+
+def _pointwise(p: Pass, eqn: Eqn) -> None:
+    """All operands vary alike, and the results as they do."""
+    axes = join(map(p.of, eqn.ins))
+    p.keep(eqn, [axes] * len(eqn.outs), [p.widen(a, axes) for a in eqn.ins])
+
+
+def _side_by_side(p: Pass, eqn: Eqn) -> None:
+    """Each result varies as the operand in its place."""
+    p.keep(eqn, [p.of(a) for a in eqn.ins], [p.read(a) for a in eqn.ins])
+
+
+# ---- collectives
+
+
+def _split_axes(p: Pass, eqn: Eqn) -> tuple[tuple, tuple, tuple]:
+    """A reduction's axes: those its operand varies over, the other manual ones, and the rest."""
+    names, axes = eqn.params["axis_name"], p.of(eqn.ins[0])
+    mine = [n for n in names if n in p.manual]
+    return (
+        tuple(n for n in mine if n in axes),
+        tuple(n for n in mine if n not in axes),
+        tuple(n for n in names if n not in p.manual),
+    )
+
+
+def _psum(p: Pass, eqn: Eqn) -> None:
+    over, flat, rest = _split_axes(p, eqn)
+    varying = p.of(eqn.ins[0]) - frozenset(over)
+    if not flat and not rest and eqn.prim is psum_invariant_p:
+        p.keep(eqn, [varying], [p.read(eqn.ins[0])])
+        return
+    x = p.read(eqn.ins[0])
+    if over:
+        x = p.emit(psum_invariant_p, [x], axis_name=over)
+    if rest:
+        x = p.emit(eqn.prim, [x], axis_name=rest)
+    if flat:
+        # The sum of n equal values needs no exchange.
+        n = np.prod([context.current().axes[a] for a in flat], dtype=np.int64)
+        if isinstance(x, Literal):
+            x = Literal((x.value * n).astype(x.value.dtype), x.aval)
+        else:
+            factor = np.asarray(n).astype(x.aval.dtype)
+            x = p.emit(mul, [x, Literal(factor, ShapedArray((), x.aval.dtype))])
+    p.alias(eqn, x, varying)
+
+
+def _extremum(p: Pass, eqn: Eqn) -> None:
+    over, _, rest = _split_axes(p, eqn)
+    x = p.read(eqn.ins[0])
+    if over + rest:
+        x = p.emit(eqn.prim, [x], axis_name=over + rest)
+    p.alias(eqn, x, p.of(eqn.ins[0]) - frozenset(over))
+
+
+def _exchange(p: Pass, eqn: Eqn) -> None:
+    """Gathers, scatters and permutations: the operand must vary over the axes, the result does."""
+    axes = p.of(eqn.ins[0]) | (frozenset(eqn.params["axis_name"]) & p.manual)
+    p.keep(eqn, [axes], [p.widen(eqn.ins[0], axes)])
+
+
+def _axis_index(p: Pass, eqn: Eqn) -> None:
+    p.keep(eqn, [frozenset(eqn.params["axis_name"]) & p.manual], [])
+
+
+def _pvary(p: Pass, eqn: Eqn) -> None:
+    (atom,), names = eqn.ins, frozenset(eqn.params["axis_name"])
+    axes = p.of(atom)
+    missing, rest = (names & p.manual) - axes, names - p.manual
+    x = p.read(atom)
+    if missing:
+        x = p.pvary(x, missing)
+    if rest and isinstance(x, Var):
+        x = p.emit(pvary_p, [x], axis_name=tuple(n for n in eqn.params["axis_name"] if n in rest))
+    p.alias(eqn, x, axes | missing)
+
+
+def _assume_invariant(p: Pass, eqn: Eqn) -> None:
+    over, _, rest = _split_axes(p, eqn)
+    x = p.read(eqn.ins[0])
+    if over + rest:
+        x = p.emit(assume_invariant_p, [x], axis_name=over + rest)
+    p.alias(eqn, x, p.of(eqn.ins[0]) - frozenset(over))
+
+
+def erase(jaxpr: Jaxpr) -> Jaxpr:
+    """The program without the marks of what varies: no more derivatives are taken of it, its
+    collectives are the plain ones."""
+    return jaxpr.derive("unmarked", lambda: _erase(jaxpr))
+
+
+def _erase(jaxpr: Jaxpr) -> Jaxpr:
+    same: dict[Var, Atom] = {}
+    eqns = []
+    for eqn in jaxpr.eqns:
+        ins = tuple(same.get(a, a) if isinstance(a, Var) else a for a in eqn.ins)
+        if eqn.prim in (pvary_p, assume_invariant_p):
+            same[eqn.outs[0]] = ins[0]
+            continue
+        params = {k: _erase_param(v) for k, v in eqn.params.items()}
+        prim = psum_p if eqn.prim is psum_invariant_p else eqn.prim
+        eqns.append(eqn.replace(prim=prim, ins=ins, params=params))
+    outs = [same.get(a, a) if isinstance(a, Var) else a for a in jaxpr.outs]
+    return Jaxpr(jaxpr.ins, eqns, outs, jaxpr.names)
+
+
+def _erase_param(value: Any) -> Any:
+    if isinstance(value, Jaxpr):
+        return erase(value)
+    if isinstance(value, tuple) and any(isinstance(v, Jaxpr) for v in value):
+        return tuple(map(_erase_param, value))
+    return value
+
+
+_RULES: Rules = {
+    "*": _pointwise,
+    "psum": _psum,
+    "psum_invariant": _psum,
+    "pmax": _extremum,
+    "pmin": _extremum,
+    "all_gather": _exchange,
+    "psum_scatter": _exchange,
+    "all_to_all": _exchange,
+    "ppermute": _exchange,
+    "axis_index": _axis_index,
+    "pvary": _pvary,
+    "assume_invariant": _assume_invariant,
+    "settle": programs.settle,
+    "optimization_barrier": _side_by_side,
+    "jit": programs.call,
+    "pullback": programs.pullback,
+    "checkpoint": programs.call,
+    "shard_map": programs.call,
+    "custom_jvp_call": programs.custom_jvp,
+    "custom_vjp_call": programs.call,
+    "custom_vjp_tangent": programs.custom_vjp_tangent,
+    "cond": programs.cond,
+    "scan": programs.scan,
+    "while": programs.while_loop,
+}

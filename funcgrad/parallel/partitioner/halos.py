@@ -1,0 +1,326 @@
+"""Slices, pads and concatenations along an axis that is cut, so that only their edges are sent.
+
+A pass over a program of whole arrays whose cuts are known. What is taken from a cut axis is
+followed as a `Run` (`windows`): ops that treat its rows alike work on arrays of the axis's full
+size, shifted (`shift`) where rows meet others; where a result has the full size again, the rows
+without meaning are replaced. What is used otherwise is made as the program says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core import context, source
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value
+from funcgrad.parallel.partitioner import nested
+from funcgrad.parallel.partitioner.edges import HANDLERS
+from funcgrad.parallel.partitioner.factors import Factors
+from funcgrad.parallel.partitioner.localize import RULES
+from funcgrad.parallel.partitioner.propagate import Propagation
+from funcgrad.parallel.partitioner.reshard import extent
+from funcgrad.parallel.partitioner.windows import Carriers, Later, Names, Piece, Run, resized
+from funcgrad.parallel.programs.rewriting import Writer
+from funcgrad.transforms.passes.dce import dce_jaxpr
+
+# What makes one size of an axis another.
+EDGES = frozenset({"slice", "dynamic_slice", "pad", "concatenate", "dynamic_update_slice"})
+# Contractions that elements of this value don't change.
+NEUTRAL = {"reduce_sum": 0, "dot_general": 0, "reduce_or": False, "reduce_and": True}
+
+
+def with_halos(plan: Propagation) -> Jaxpr | None:
+    """The program with shifts in place of slices, pads and concatenations of cut axes; None where
+    there is nothing to gain. Its inputs are the same variables."""
+    if not _takes_parts(plan):
+        return None
+    found = HaloPass(plan)
+    jaxpr = found.jaxpr()
+    return jaxpr if found.gained else None
+
+
+def _takes_parts(plan: Propagation) -> bool:
+    """Whether some op takes rows of a cut axis, or puts such together."""
+    if any(_takes_parts(p) for inner in plan.inner.values() for p in inner):
+        return True
+    for eqn in plan.jaxpr.eqns:
+        if eqn.prim.name not in EDGES:
+            continue
+        shapes = [v.aval.shape for v in (*eqn.ins, *eqn.outs) if v.aval.ndim]
+        for a in (*eqn.ins, *eqn.outs):
+            for d, cut in enumerate(plan.cuts_of(a)):
+                if cut and any(shape[d] != a.aval.shape[d] for shape in shapes):
+                    return True
+    return False
+
+
+class HaloPass:
+    """One walk through a program."""
+
+    def __init__(self, plan: Propagation):
+        self.plan = plan
+        self.writer = Writer(plan.jaxpr)
+        self.carriers = Carriers(self.writer.trace.atom)
+        self.runs: dict[Var, Run | Later] = {}
+        # Cuts that follow from what this pass does, beyond those of the plan.
+        self.more: dict[Var, dict[int, Names]] = {}
+        self.gained = False
+
+    def jaxpr(self) -> Jaxpr:
+        """The program that is found."""
+        outer_place, outer_scopes = source.placed(), context.current().scopes
+        try:
+            for i, eqn in enumerate(self.plan.jaxpr.eqns):
+                source.set_place(eqn.source or outer_place)
+                with context.scoped(scopes=outer_scopes + eqn.scopes), self.writer.trace.active():
+                    self.visit(i, eqn)
+            with self.writer.trace.active():
+                for a in self.plan.jaxpr.outs:
+                    self.settle(a)
+        finally:
+            source.set_place(outer_place)
+        found = self.writer.finish()
+        if not self.gained:
+            return found
+        return dce_jaxpr(found, [True] * len(found.outs), keep_ins=True)[0]
+
+    def visit(self, i: int, eqn: Eqn) -> None:
+        """Write an equation: as runs of rows where its op takes them so, else as it is."""
+        if i in self.plan.inner:
+            self.copy(i, self.with_bodies(i, eqn))
+            return
+        handler = HANDLERS.get(eqn.prim.name)
+        if handler and handler(self, eqn):
+            return
+        if not handler and any(self.run_of(a) for a in eqn.ins) and self.alike(i, eqn):
+            return
+        self.copy(i, eqn)
+
+    def with_bodies(self, i: int, eqn: Eqn) -> Eqn:
+        """An equation whose programs are rewritten, too."""
+        inner = [HaloPass(p) for p in self.plan.inner[i]]
+        bodies = [p.jaxpr() for p in inner]
+        if not any(p.gained for p in inner):
+            return eqn
+        self.gained = True
+        new = iter([b if p.gained else p.plan.jaxpr for p, b in zip(inner, bodies, strict=True)])
+        names = {"while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+        params = dict(eqn.params)
+        for name in names.get(eqn.prim.name, ("jaxpr",)):
+            params[name] = tuple(new) if name == "branches" else next(new)
+        assert len(nested.bodies(eqn)) == len(bodies)
+        return eqn.replace(params=params)
+
+    # ---- values
+
+    def run_of(self, atom: Atom) -> Run | Later | None:
+        """The run as which a value is followed; None for one that is an array of its own."""
+        return self.runs.get(atom) if isinstance(atom, Var) else None
+
+    def value(self, atom: Atom) -> Any:
+        """A value as it is, to be computed with."""
+        if isinstance(atom, Literal):
+            return literal_value(atom)
+        self.settle(atom)
+        return self.writer.value(atom)
+
+    def settle(self, atom: Atom) -> None:
+        """Make an array of its own of a value that is followed as a run."""
+        if not isinstance(atom, Var) or atom not in self.runs or atom in self.writer.same:
+            return
+        found, eqn = self.runs[atom], self.plan.jaxpr.eqns[self.plan.maker[atom]]
+        if isinstance(found, Later) or not any(self.run_of(a) for a in eqn.ins):
+            ins = [self.value(a) for a in eqn.ins]
+            self.writer.define(atom, eqn.prim.bind(*ins, **eqn.params))
+        else:
+            self.writer.define(atom, self.carriers.whole(found))
+
+    def copy(self, i: int, eqn: Eqn) -> None:
+        """Write an equation as it is."""
+        for a in eqn.ins:
+            self.settle(a)
+        self.writer.copy(eqn)
+        factors = self.plan.factors[i]
+        if factors is None or not any(a in self.more for a in eqn.ins if isinstance(a, Var)):
+            return
+        known = {
+            names[d]: cut
+            for names, a in zip(factors.ins, eqn.ins, strict=True)
+            if isinstance(a, Var)
+            for d, cut in self.more.get(a, {}).items()
+            if factors.fitting(names[d], cut, self.plan.sizes) == cut
+        }
+        for names, v in zip(factors.outs, eqn.outs, strict=True):
+            found = {d: known[f] for d, f in enumerate(names) if f in known}
+            if found:
+                self.more[v] = found
+
+    def cut_of(self, atom: Atom, axis: int) -> Names:
+        """The mesh axes over which an axis of a value is cut, into more than one part."""
+        if not isinstance(atom, Var) or self.run_of(atom):
+            return ()
+        cut = self.plan.cuts[atom][axis] or self.more.get(atom, {}).get(axis, ())
+        parts = extent(cut, self.plan.sizes)
+        return cut if parts > 1 and atom.aval.shape[axis] % parts == 0 else ()
+
+    def hold(self, var: Var, run: Run) -> bool:
+        """Follow a result as a run; one of the full size is made at once."""
+        if run.length == run.n:
+            self.gained = True
+            self.writer.define(var, self.carriers.put(run, 0))
+            self.more[var] = {run.axis: run.cut}
+        else:
+            self.runs[var] = run
+        return True
+
+    def as_run(self, atom: Atom, like: Run) -> Run:
+        """A value as a run beside another one, along the same axis."""
+        found = self.run_of(atom)
+        if isinstance(found, Run) and (found.axis, found.n) == (like.axis, like.n):
+            return found
+        n = atom.aval.shape[like.axis]
+        alone = self.repeated(atom, like)
+        value = self.value(atom) if alone is None else alone
+        piece = Piece(value, 0, n, n == like.n or alone is not None, alone is not None)
+        return Run(like.axis, like.n, like.cut, (piece,), atom.aval)
+
+    def repeated(self, atom: Atom, like: Run) -> Any:
+        """A broadcast along an axis as one to a carrier's size; None if it isn't one."""
+        i = self.plan.maker.get(atom) if isinstance(atom, Var) else None
+        eqn = self.plan.jaxpr.eqns[i] if i is not None else None
+        if eqn is None or eqn.prim.name != "broadcast_in_dim":
+            return None
+        along, shape = eqn.params["broadcast_dimensions"], resized(atom.aval, like.axis, like.n)
+        if like.axis in along:
+            return None
+        return eqn.prim.bind(self.value(eqn.ins[0]), shape=shape.shape, broadcast_dimensions=along)
+
+    def of_cut(self, atom: Atom, wanted: Callable[[int], bool]) -> Run | None:
+        """A value as a run: as it is followed, or along its first cut axis of those wanted."""
+        found = self.run_of(atom)
+        if found is not None:
+            return found.run if isinstance(found, Later) else found
+        for d, n in enumerate(atom.aval.shape):
+            if wanted(d) and (cut := self.cut_of(atom, d)):
+                piece = Piece(self.writer.value(atom), 0, n, True)
+                return Run(d, n, cut, (piece,), atom.aval)
+        return None
+
+    # ---- ops that treat rows alike
+
+    def alike(self, i: int, eqn: Eqn) -> bool:
+        """Do an op on carriers, if it treats the rows of its runs alike."""
+        factors = self.plan.factors[i]
+        if factors is None or eqn.prim.effect or len(eqn.outs) != 1:
+            return False
+        if eqn.prim.name in RULES and eqn.prim.name != "shift":
+            return False
+        first = next(a for a in eqn.ins if self.run_of(a))
+        run = self.of_cut(first, lambda d: True)
+        assert run is not None
+        factor = factors.ins[eqn.ins.index(first)][run.axis]
+        values = zip((*factors.ins, *factors.outs), (*eqn.ins, *eqn.outs), strict=True)
+        if factor not in factors.sizes or any(names.count(factor) > 1 for names, _ in values):
+            return False
+        if eqn.prim.name == "shift" and eqn.params["axis"] == run.axis:
+            return False
+        if factor in factors.contracted:
+            return self.contracted(eqn, factors, factor, run)
+        axis = factors.outs[0].index(factor)
+        out = eqn.outs[0].aval
+        found = Run(axis, run.n, run.cut, (), out)
+        if run.length > run.n:
+            self.runs[eqn.outs[0]] = Later(eqn, factor, found)
+            return True
+        operands = [
+            self.operand(a, names, factor, run)
+            for names, a in zip(factors.ins, eqn.ins, strict=True)
+        ]
+        return self.hold(eqn.outs[0], self.computed(eqn, operands, found))
+
+    def operand(self, atom: Atom, names: Sequence[str], factor: str, like: Run) -> Any:
+        """An operand: a run along a factor's axis, or a value without it."""
+        if factor not in names:
+            return self.value(atom)
+        axis = names.index(factor)
+        return self.as_run(atom, Run(axis, like.n, like.cut, (), atom.aval))
+
+    def computed(self, eqn: Eqn, operands: Sequence[Any], like: Run) -> Run:
+        """An op on runs of equal lengths."""
+        runs = [x for x in operands if isinstance(x, Run)]
+        at = self.best_place(runs)
+        values = [self.carriers.put(x, at) if isinstance(x, Run) else x for x in operands]
+        self.gained = True
+        out = eqn.prim.bind(*values, **eqn.params)
+        return like.with_pieces([Piece(out, at, runs[0].length, True)])
+
+    def best_place(self, runs: Sequence[Run]) -> int:
+        """Where runs are to lie so that the fewest bytes move."""
+        n = runs[0].n
+        lying = [r for r in runs if any(p.carrier and not p.equal for p in r.pieces)]
+
+        def moved(at: int) -> float:
+            apart = [(min((r.place - at) % n, (at - r.place) % n), r) for r in lying]
+            return sum(d * r.aval.nbytes / max(r.length, 1) for d, r in apart)
+
+        if not lying:
+            return 0
+        middle = (n - runs[0].length) // 2
+        places = {*(r.place for r in lying), middle}
+        return min(places, key=lambda at: (moved(at), abs(at - middle), at))
+
+    def contracted(self, eqn: Eqn, factors: Factors, factor: str, run: Run) -> bool:
+        """A reduction over a run: other rows are made neutral."""
+        dtype, name = eqn.ins[0].aval.dtype, eqn.prim.name
+        if run.length > run.n:
+            return False
+        if name in ("reduce_max", "reduce_min") and dtype.itemsize > 1:
+            outside = _extreme(dtype, least=name == "reduce_max")
+        elif name in NEUTRAL:
+            outside = NEUTRAL[name]
+        else:
+            return False
+        operands = [
+            self.operand(a, names, factor, run)
+            for names, a in zip(factors.ins, eqn.ins, strict=True)
+        ]
+        at = self.best_place([x for x in operands if isinstance(x, Run)])
+        values = [self.carriers.put(x, at, outside) if isinstance(x, Run) else x for x in operands]
+        self.gained = True
+        self.writer.define(eqn.outs[0], eqn.prim.bind(*values, **eqn.params))
+        return True
+
+    def taken(self, atom: Atom, run: Run, start: int, length: int) -> Run:
+        """Rows of a value that is followed, or of a cut one."""
+        found = self.run_of(atom)
+        if not isinstance(found, Later):
+            return run.window(start, length)
+        eqn, factors = found.eqn, self.plan.factors[self.plan.maker[found.eqn.outs[0]]]
+        assert factors is not None
+        operands: list[Any] = []
+        for names, a in zip(factors.ins, eqn.ins, strict=True):
+            if found.factor not in names:
+                operands.append(self.value(a))
+                continue
+            axis = names.index(found.factor)
+            own = self.run_of(a)
+            if isinstance(own, Later):
+                operands.append(self.taken(a, own.run, start, length))
+            else:
+                like = Run(axis, run.n, run.cut, (), a.aval)
+                operands.append(self.as_run(a, like).window(start, length))
+        return self.computed(eqn, operands, found.run)
+
+
+def _extreme(dtype: np.dtype, least: bool) -> Any:
+    """The least or the greatest value of a dtype."""
+    if dtype == dtypes.BOOL:
+        return not least
+    if dtypes.is_inexact(dtype):
+        return -math.inf if least else math.inf
+    info = np.iinfo(dtype)
+    return info.min if least else info.max

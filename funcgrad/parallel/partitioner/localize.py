@@ -1,0 +1,199 @@
+"""Ops on blocks: what beside operands changes where an op sees a part of its arrays.
+
+Most ops work on blocks as they are. The table `RULES` holds the others: parameters that are shapes,
+counts that begin at the block's offset, lookups (`lookups`), collectives inside of shard_map.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core import dims as dims_
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.dims import Dims
+from funcgrad.ops.base import full
+from funcgrad.ops.collective.reductions import psum_p
+from funcgrad.ops.elementwise.convert import convert_element_type
+from funcgrad.ops.families import add
+from funcgrad.parallel.partitioner import lookups, shift
+from funcgrad.parallel.partitioner.site import Shape, Site
+from funcgrad.transforms.attention.attention import backward_dims
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an op works on blocks.
+
+    emit(site, *blocks) → the op's result on blocks
+    dims: an axis mapping in place of the op's own, for what `emit` makes possible
+    partial: operands of which contracted factors need but one device's value (a sum's first term)
+    instead: factors to cut in place of whole ones that operands are cut in, so that the work
+        stays shared
+    """
+
+    emit: Callable[..., Any]
+    dims: Callable[..., Dims | str] | None = None
+    partial: tuple[int, ...] = ()
+    instead: tuple[str, ...] = ()
+
+
+def emit(site: Site, values: Sequence[Any]) -> list:
+    """An op's results on a device's blocks."""
+    rule = RULES.get(site.prim.name)
+    out = rule.emit(site, *values) if rule else site.bind(*values)
+    return list(out) if site.prim.multiple else [out]
+
+
+# ---- parameters that are shapes
+
+
+def _reshape_dims(x: ShapedArray, *, new_sizes: Shape) -> Dims:
+    """Axes that split or merge share a factor by their leading parts: what one block holds is
+    contiguous in both."""
+    ins, outs = ["."] * x.ndim, ["."] * len(new_sizes)
+    for k, (own, new) in enumerate(_groups(x.shape, new_sizes)):
+        ins[own] = outs[new] = f"a{k}"
+    return Dims((tuple(ins),), (tuple(outs),), frozenset())
+
+
+def _groups(old: Shape, new: Shape) -> list[tuple[int, int]]:
+    """For each least run of axes that merge into, or split from, a run of others, the first axis
+    on either side that is longer than 1."""
+    if not math.prod(old):
+        return []
+    found = []
+    own = [i for i, n in enumerate(old) if n != 1]
+    other = [i for i, n in enumerate(new) if n != 1]
+    while own:
+        i, j = own.pop(0), other.pop(0)
+        found.append((i, j))
+        left, right = old[i], new[j]
+        while left != right:
+            if left < right:
+                left *= old[own.pop(0)]
+            else:
+                right *= new[other.pop(0)]
+    return found
+
+
+def _pad_dims(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> Dims:
+    """An axis may be cut on which the same surrounds each of its elements."""
+    names = tuple(
+        f if min(low, high) >= 0 and low + high == inner else "."
+        for f, (low, high, inner) in zip(dims_.letters(x.ndim), padding_config, strict=True)
+    )
+    return Dims((names, ()), (names,), frozenset())
+
+
+# ---- counts
+
+
+def _iota_dims(*, dtype: Any, shape: Shape, dimension: int) -> str:
+    return f" -> {' '.join(dims_.letters(len(shape)))}"
+
+
+def _iota(site: Site) -> Any:
+    (shape,), dimension = site.out_shapes, site.params["dimension"]
+    factor = dims_.letters(len(shape))[dimension]
+    if factor not in site.assigned:
+        return site.bind(shape=shape)
+    dtype = site.params["dtype"]
+    # Counted as integers: a narrow float can't be added to without rounding once more.
+    counted = dtype if dtypes.is_integer(dtype) and dtype.itemsize == 8 else np.dtype(np.int32)
+    start = convert_element_type(site.offset(factor, shape[dimension]), counted)
+    counts = site.bind(shape=shape, dtype=counted)
+    return convert_element_type(add(counts, full(shape, start)), dtype)
+
+
+# ---- collectives of a shard_map over manual axes; the mesh's other axes may cut their operands
+
+
+def _same_dims(x: ShapedArray, **params: Any) -> str:
+    return dims_.pointwise(x)
+
+
+def _exchange_dims(x: ShapedArray, *, split: int, concat: int, **params: Any) -> str:
+    names = " ".join(
+        "." if i in (split, concat) else a for i, a in enumerate(dims_.letters(x.ndim))
+    )
+    return f"{names} -> {names}"
+
+
+def _gathering_dims(x: ShapedArray, *, axis: int, tiled: bool, **params: Any) -> str:
+    names = dims_.letters(x.ndim)
+    rest = [*names[:axis], ".", *names[axis + tiled :]]
+    names[axis : axis + tiled] = ["."] * tiled
+    return f"{' '.join(names)} -> {' '.join(rest)}"
+
+
+def _scattering_dims(x: ShapedArray, *, axis: int, tiled: bool, **params: Any) -> str:
+    names = dims_.letters(x.ndim)
+    names[axis] = "."
+    rest = names if tiled else names[:axis] + names[axis + 1 :]
+    return f"{' '.join(names)} -> {' '.join(rest)}"
+
+
+def _sum(site: Site, x: Any) -> Any:
+    return psum_p.bind(x, axis_name=site.params["axis_name"])
+
+
+def _as_is(site: Site, *values: Any) -> Any:
+    return site.bind(*values)
+
+
+_COLLECTIVES = {
+    **{n: Rule(_as_is, _same_dims) for n in ("psum", "pmax", "pmin", "ppermute")},
+    "all_to_all": Rule(_as_is, _exchange_dims),
+    "all_gather": Rule(_as_is, _gathering_dims),
+    "psum_scatter": Rule(_as_is, _scattering_dims),
+    "axis_index": Rule(_as_is, lambda **params: " -> "),
+    # Marks for derivatives, which have been taken.
+    "psum_invariant": Rule(_sum, _same_dims),
+    "pvary": Rule(lambda site, x: x, _same_dims),
+    "assume_invariant": Rule(lambda site, x: x, _same_dims),
+}
+
+# Heads (or texts) where texts are cut: each device then has whole texts of its heads.
+_ATTENTION = Rule(_as_is, instead=("n", "b"))
+
+
+def _attention_backward(site: Site, *xs: Any) -> Any:
+    """Devices that share a bias have parts of the sum of its cotangents."""
+    dq, dk, dv, *rest = site.bind(*xs)
+    if rest:
+        mapping = dims_.parse(_attention_dims(*site.ins, **site.params))
+        parts = [f for f in ("b", "n") if f not in mapping.outs[3]]
+        axes = tuple(a for f in parts for a in site.assigned.get(f, ()))
+        rest = [psum_p.bind(x, axis_name=axes) if axes else x for x in rest]
+    return [dq, dk, dv, *rest]
+
+
+def _attention_dims(*avals: ShapedArray, **params: Any) -> str:
+    return backward_dims(*avals, whole=False, **params)
+
+
+RULES: dict[str, Rule] = {
+    **_COLLECTIVES,
+    "broadcast_in_dim": Rule(lambda site, x: site.bind(x, shape=site.out_shapes[0])),
+    "reshape": Rule(lambda site, x: site.bind(x, new_sizes=site.out_shapes[0]), _reshape_dims),
+    **dict.fromkeys(("attention", "attention_tangent"), _ATTENTION),
+    "attention_backward": Rule(_attention_backward, _attention_dims, instead=("n", "b")),
+    "iota": Rule(_iota, _iota_dims),
+    "pad": Rule(_as_is, _pad_dims),
+    "shift": Rule(shift.shift_block),
+    "slice": Rule(lookups.slice_block, lookups.slice_dims),
+    "dynamic_slice": Rule(lookups.read, lookups.read_dims),
+    "dynamic_update_slice": Rule(lookups.write, lookups.write_dims),
+    "gather": Rule(lookups.gather, lookups.gather_dims),
+    "scatter_add": Rule(lookups.scatter, lookups.scatter_add_dims, partial=(0,)),
+    "scatter": Rule(lookups.scatter, lookups.scatter_dims),
+    "scatter_mul": Rule(lookups.scatter, lookups.scatter_dims),
+    "scatter_min": Rule(lookups.scatter, lookups.scatter_dims),
+    "scatter_max": Rule(lookups.scatter, lookups.scatter_dims),
+}

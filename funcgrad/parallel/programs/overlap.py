@@ -1,0 +1,126 @@
+"""Collectives in two parts, a start and an end, with other work in between.
+
+`collective_start` gives the result as a value that is not to be read before `collective_done` has
+passed it on. Where a runtime can't work while it exchanges, `joined` puts the parts together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.parallel.programs.rewriting import everywhere, makers, uses
+
+_LAST = NoRule("collectives are split in two after all derivatives have been taken")
+SPLIT = frozenset({"psum", "psum_scatter", "all_gather", "all_to_all", "ppermute"})
+
+
+def _start_abstract(
+    x: ShapedArray, *, prim: Primitive, axis_name: tuple, rest: tuple
+) -> ShapedArray:
+    return prim.abstract(x, axis_name=axis_name, **dict(rest))
+
+
+def _start_impl(xp: Any, x: Any, *, prim: Primitive, axis_name: tuple, rest: tuple) -> Any:
+    return prim.impl(xp, x, axis_name=axis_name, **dict(rest))
+
+
+def _start_batch(
+    axis: Any, args: Sequence[Any], dims: Sequence[Any], *, prim: Primitive, axis_name: tuple,
+    rest: tuple,
+) -> tuple:  # fmt: skip
+    return prim.batched(axis, args, dims, {"axis_name": axis_name, **dict(rest)})
+
+
+start_p: Primitive = Primitive(
+    name="collective_start",
+    abstract=_start_abstract,
+    impl=_start_impl,
+    jvp=_LAST,
+    transpose=_LAST,
+    batch=_start_batch,
+    dims=NoRule("it is a collective already"),
+)
+done_p: Primitive = Primitive(
+    name="collective_done",
+    abstract=lambda x: x,
+    impl=lambda xp, x: x,
+    jvp=_LAST,
+    transpose=_LAST,
+    batch=lambda axis, args, dims: (done_p.bind(*args), dims[0]),
+    dims=NoRule("it is a collective already"),
+)
+
+
+def overlapped(jaxpr: Jaxpr, ahead: int = 1) -> Jaxpr:
+    """Each collective split in two: its start, and its end right before the first use.
+
+    Reductions start where they stand. A gather starts before the end of the gather that is `ahead`
+    places before it, so that at most so many arrays more are whole than without.
+    """
+    return everywhere(jaxpr, partial(_overlapped, ahead=ahead))
+
+
+def _overlapped(jaxpr: Jaxpr, ahead: int) -> Jaxpr:
+    made, used = makers(jaxpr), uses(jaxpr)
+    starts: dict[int, list[Eqn]] = {}
+    ends: dict[int, list[Eqn]] = {}
+    split: set[int] = set()
+    gathers: list[int] = []
+    for i, eqn in enumerate(jaxpr.eqns):
+        if eqn.prim.name not in SPLIT:
+            continue
+        end = used[eqn.outs[0]][0] if eqn.outs[0] in used else len(jaxpr.eqns)
+        start = i
+        if eqn.prim.name == "all_gather":
+            known = max(
+                (made[a] + 1 for a in eqn.ins if isinstance(a, Var) and a in made), default=0
+            )
+            if len(gathers) >= ahead:
+                start = min(i, max(known, gathers[-ahead]))
+            gathers.append(end)
+        if start == i and end == i + 1:
+            continue
+        split.add(i)
+        flying = Var(eqn.outs[0].aval)
+        rest = tuple((k, v) for k, v in eqn.params.items() if k != "axis_name")
+        params = {"prim": eqn.prim, "axis_name": eqn.params["axis_name"], "rest": rest}
+        starts.setdefault(start, []).append(
+            eqn.replace(prim=start_p, outs=(flying,), params=params)
+        )
+        ends.setdefault(end, []).append(eqn.replace(prim=done_p, ins=(flying,), params={}))
+    eqns: list[Eqn] = []
+    for i in range(len(jaxpr.eqns) + 1):
+        # What starts here must not wait for what ends here.
+        eqns += [*starts.get(i, ()), *ends.get(i, ())]
+        if i < len(jaxpr.eqns) and i not in split:
+            eqns.append(jaxpr.eqns[i])
+    return Jaxpr(jaxpr.ins, eqns, jaxpr.outs, jaxpr.names)
+
+
+def joined(jaxpr: Jaxpr) -> Jaxpr:
+    """The program with whole collectives where they start."""
+    return everywhere(jaxpr, _joined)
+
+
+def _joined(jaxpr: Jaxpr) -> Jaxpr:
+    same: dict[Var, Atom] = {}
+    eqns = []
+
+    def read(a: Atom) -> Atom:
+        return same.get(a, a) if isinstance(a, Var) else a
+
+    for eqn in jaxpr.eqns:
+        ins = tuple(map(read, eqn.ins))
+        if eqn.prim is done_p:
+            same[eqn.outs[0]] = ins[0]
+        elif eqn.prim is start_p:
+            params = {"axis_name": eqn.params["axis_name"], **dict(eqn.params["rest"])}
+            eqns.append(eqn.replace(prim=eqn.params["prim"], ins=ins, params=params))
+        else:
+            eqns.append(eqn.replace(ins=ins))
+    return Jaxpr(jaxpr.ins, eqns, [read(a) for a in jaxpr.outs], jaxpr.names)

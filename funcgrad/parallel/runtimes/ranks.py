@@ -1,0 +1,77 @@
+"""Ranks of an MPI job: each is a device, keeps its parts alone, and runs the per-device program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from funcgrad.core import context
+from funcgrad.core.array import raw
+from funcgrad.core.backend import Executable
+from funcgrad.core.backend import backend as load
+from funcgrad.core.sharding import Device, Mesh, NamedSharding
+from funcgrad.errors import ShardingError
+from funcgrad.parallel.communicators.mpi import communicators
+from funcgrad.parallel.meshes import process_count, process_index
+from funcgrad.parallel.programs.passes import scheduled
+from funcgrad.parallel.programs.program import SpmdProgram
+from funcgrad.parallel.runtimes.agree import check_same_program, program_text
+from funcgrad.transforms.passes.simplify import simplify
+
+
+class Ranks:
+    """The runtime of a mesh of ranks; each keeps its own part of an array."""
+
+    def __init__(self, mesh: Mesh):
+        order = [device.id for device, _ in mesh.coordinates()]
+        if order != list(range(process_count())):
+            raise ShardingError(
+                f"{mesh}: its devices must be all ranks of the job, in order, got {order} of "
+                f"{process_count()} ranks; make_mesh makes such meshes"
+            )
+        self.device: Device = mesh.devices.flat[process_index()]  # type: ignore[union-attr]
+
+    def compile(
+        self, program: SpmdProgram, donated: Sequence[bool], name: str, using: str
+    ) -> Executable:
+        """The per-device program, joined to the other ranks."""
+        jaxpr = simplify(scheduled(program).jaxpr)
+        lookup = communicators(program.mesh.shape)
+        # Before anything is compiled for long: ranks that differ would wait for each other.
+        check_same_program(lookup(program.mesh.axis_names), program_text(jaxpr), name)
+        with context.scoped(axes=program.mesh.shape):
+            compiled = load(using).compile(jaxpr, tuple(donated), name)
+        return compiled.bind(lookup)
+
+    def put(self, value: Any, sharding: NamedSharding) -> np.ndarray:
+        """This rank's part of an array that all ranks know."""
+        values = raw(value)
+        return np.asarray(values[self._index(sharding, values.shape)], order="C")
+
+    def _index(self, sharding: NamedSharding, shape: tuple) -> tuple[slice, ...]:
+        return sharding.devices_indices_map(shape)[self.device]
+
+    def make(
+        self, shape: tuple[int, ...], sharding: NamedSharding, part: Callable[[tuple], np.ndarray]
+    ) -> np.ndarray:
+        """This rank's part of an array of which `part` gives the piece at an index."""
+        return np.asarray(part(self._index(sharding, shape)), order="C")
+
+    def fetch(self, kept: np.ndarray, sharding: NamedSharding, shape: tuple) -> np.ndarray:
+        """The whole array, where this rank keeps it."""
+        if not sharding.is_fully_replicated:
+            raise ShardingError(
+                f"the values of an array of shape {tuple(shape)}, {sharding.spec} on "
+                f"{sharding.mesh}, are spread over {process_count()} processes: this one can't "
+                "read them all. Make it whole first, on all processes together: "
+                "reshard(x, NamedSharding(mesh, P())); or read x.addressable_shards"
+            )
+        return kept
+
+    def parts(
+        self, kept: np.ndarray, sharding: NamedSharding, shape: tuple
+    ) -> list[tuple[Device, tuple[slice, ...], np.ndarray]]:
+        """This rank's part."""
+        return [(self.device, self._index(sharding, shape), kept)]

@@ -1,0 +1,149 @@
+"""vmap: map a function of pytrees over an axis of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from funcgrad import tree
+from funcgrad.core.array import Array
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import BatchingError
+from funcgrad.ops.base import batch_front, move_axis
+from funcgrad.transforms.arguments import (
+    FlatFunction,
+    PositionalFunction,
+    check_leaves,
+    is_arraylike,
+    leaf_names,
+    name_of,
+    wraps,
+)
+from funcgrad.transforms.batching.batching import BatchAxis, batch_flat
+
+
+def vmap(
+    fun: Callable,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: str | Sequence[str] | None = None,
+) -> Callable:
+    """The function that applies `fun` along an axis of its arguments, all at once.
+
+    in_axes: for each positional argument the axis to map, None to pass it whole; an int for all, or
+    a pytree prefix of the arguments. Keyword arguments are mapped over axis 0. out_axes likewise
+    for results (None where a result is the same for all lanes). axis_name: a name by which `psum`,
+    `axis_index` and other collectives inside `fun` reach across the axis. axis_size: needed only
+    where no argument is mapped. spmd_axis_name: mesh axes over which the mapped axis is cut, for
+    `shard_map` and sharding constraints inside `fun`.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> fg.vmap(fnp.dot, in_axes=(0, None))(fnp.ones((3, 2)), fnp.ones(2))
+    Array([2., 2., 2.], dtype=float32)
+    """
+    if not callable(fun):
+        raise TypeError(f"vmap: the first argument must be a function, got {fun!r}")
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
+
+    spmd = (spmd_axis_name,) if isinstance(spmd_axis_name, str) else tuple(spmd_axis_name or ())
+
+    @wraps(fun, "vmap")
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+            raise BatchingError(
+                f"vmap of {name_of(fun)}: in_axes has {len(in_axes)} entries, but the function was "
+                f"called with {len(args)} positional arguments"
+            )
+        if kwargs:
+            leaves, in_tree = tree.flatten((args, kwargs))
+            flat = FlatFunction("vmap", fun, in_tree)
+        else:
+            leaves, in_tree = tree.flatten(args)
+            flat = PositionalFunction("vmap", fun, in_tree)
+        if type(in_axes) is int and in_axes == 0:
+            axes: list = [0] * len(leaves)
+        else:
+            axes = tree.flatten_axes("vmap in_axes", tree.structure(args), in_axes)
+            axes += [0] * (len(leaves) - len(axes))
+        dims = _normalized(fun, args, kwargs, leaves, axes)
+        size = _mapped_size(fun, args, kwargs, leaves, dims, axis_size)
+        outs, out_dims = batch_flat(flat, BatchAxis(axis_name, size, spmd), leaves, dims)
+        assert flat.out_tree is not None
+        if type(out_axes) is int:
+            wanted = [out_axes] * len(outs)
+        else:
+            wanted = tree.flatten_axes("vmap out_axes", flat.out_tree, out_axes)
+        return flat.unflatten(
+            [_place(fun, o, d, w, size) for o, d, w in zip(outs, out_dims, wanted, strict=True)]
+        )
+
+    return mapped
+
+
+def _normalized(fun, args, kwargs, leaves, axes) -> list[int | None]:
+    dims: list[int | None] = []
+    for i, (leaf, axis) in enumerate(zip(leaves, axes, strict=True)):
+        if axis is None or (type(axis) is int and not axis and type(leaf) is Array and leaf.ndim):
+            dims.append(axis)
+            continue
+        if not is_arraylike(leaf):
+            check_leaves("vmap", fun, args, kwargs)
+        aval = aval_of(leaf)
+        if not isinstance(axis, int) or not -aval.ndim <= axis < aval.ndim:
+            name = leaf_names(fun, args, kwargs)[i]
+            raise BatchingError(
+                f"vmap of {name_of(fun)}: in_axes maps axis {axis} of argument {name}, which is "
+                f"{aval} with {aval.ndim} axes; use None to pass it whole"
+            )
+        dims.append(axis % aval.ndim)
+    return dims
+
+
+def _mapped_size(fun, args, kwargs, leaves, dims: Sequence[int | None], size: int | None) -> int:
+    sizes = [
+        None if d is None else (x if type(x) is Array else aval_of(x)).shape[d]
+        for x, d in zip(leaves, dims, strict=True)
+    ]
+    found = {n for n in sizes if n is not None}
+    if size is not None:
+        found.add(size)
+    if len(found) == 1:
+        return found.pop()
+    if not found:
+        raise BatchingError(
+            f"vmap of {name_of(fun)}: no argument is mapped (in_axes are all None), so axis_size= "
+            "must say how many lanes there are"
+        )
+    names = leaf_names(fun, args, kwargs)
+    listed = "; ".join(
+        f"{name} has size {n} at axis {d}"
+        for name, n, d in zip(names, sizes, dims, strict=True)
+        if n is not None
+    )
+    asked = f"; axis_size={size}" if size is not None else ""
+    raise BatchingError(
+        f"vmap of {name_of(fun)}: the mapped axes must have one size, but {listed}{asked}"
+    )
+
+
+def _place(fun: Callable, out: Any, dim: int | None, wanted: int | None, size: int) -> Any:
+    if wanted == dim and dim is not None:
+        return out
+    if wanted is None:
+        if dim is not None:
+            raise BatchingError(
+                f"vmap of {name_of(fun)}: out_axes=None needs a result that is the same for all "
+                "lanes, but it depends on a mapped argument; use an axis, or reduce over axis_name"
+            )
+        return out
+    ndim = len(aval_of(out).shape) + (dim is None)
+    if not -ndim <= wanted < ndim:
+        raise BatchingError(
+            f"vmap of {name_of(fun)}: out_axes={wanted} is no axis of a result with {ndim} axes"
+        )
+    if dim is None:
+        out, dim = batch_front(out, None, size), 0
+    return move_axis(out, dim, wanted % ndim)

@@ -1,0 +1,10 @@
+"""Control flow: ops that hold programs, and the functions that make them.
+
+- `bodies`: what branches and loops share: staging their bodies, and types that must agree
+- `cond`: branches: `cond` and `switch`
+- `jit_primitive`: the `jit` primitive
+- `parallel_scan`: `associative_scan`, in logarithmically many steps, and `map`, one element at a
+  time
+- `scan`: loops of known length: `scan`
+- `while_loop`: loops whose length depends on values
+"""

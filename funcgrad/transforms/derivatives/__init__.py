@@ -1,0 +1,14 @@
+"""Derivatives of users' functions, whole Jacobians, rules of their own, and what to keep.
+
+- `checkpoint`: checkpoint: compute again in the backward pass instead of keeping intermediate
+  values
+- `custom`: functions with derivative rules of their own: `custom_jvp`, `custom_vjp`,
+  `closure_convert`
+- `custom_call`: calls of functions that have their own derivative rules, as traces see them
+- `grad`: derivatives of functions of pytrees: jvp, linearize, vjp, grad, linear_transpose
+- `implicit`: implicit derivatives: solutions of equations, differentiated without unrolling the
+  solver
+- `jacobian`: whole Jacobians: `jacfwd` column by column, `jacrev` row by row, and the `hessian` of
+  both
+- `pullback`: reverse mode inside of a shard_map: transposes that wait until it is known what varies
+"""

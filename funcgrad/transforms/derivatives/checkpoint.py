@@ -1,0 +1,222 @@
+"""checkpoint: compute again in the backward pass instead of keeping intermediate values.
+
+A call of a program marked so saves only its inputs, and what a policy names; in the linear program
+the rest is computed again (Griewank & Walther, "Evaluating Derivatives", chapter 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from funcgrad import tree
+from funcgrad.core.aval import Linear, Zero
+from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
+from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.staging import stage
+from funcgrad.ops.barrier import barrier_p, name_p
+from funcgrad.transforms.arguments import (
+    FlatFunction,
+    avals_of,
+    check_leaves,
+    leaf_names,
+    name_of,
+    split_static,
+    wraps,
+)
+from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
+from funcgrad.transforms.autodiff.partial_eval import Split, partial_eval_jaxpr
+from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
+from funcgrad.transforms.batching.batching import batch_jaxpr
+from funcgrad.transforms.control.bodies import choose, drop
+from funcgrad.transforms.passes.dce import dce_jaxpr
+from funcgrad.transforms.passes.simplify import inline_calls
+
+Policy = Callable[..., bool]
+
+
+def checkpoint(
+    fun: Callable | None = None,
+    *,
+    policy: Policy | None = None,
+    static_argnums: int | Sequence[int] = (),
+    prevent_cse: bool = True,
+) -> Callable:
+    """`fun`, but differentiating it keeps only its arguments and recomputes the rest.
+
+    policy: a function (primitive, *avals, **params) → bool of the operations whose results are
+    kept anyway; see `checkpoint_policies`. static_argnums: arguments that aren't arrays.
+    prevent_cse: keep the second computation apart from the first; without it a compiler may merge
+    them, and the memory is not saved.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> f = fg.checkpoint(lambda x: fnp.sin(fnp.sin(x)))
+    >>> print(fg.grad(f)(1.0))
+    0.36003...
+    """
+    if fun is None:
+        return lambda f: checkpoint(
+            f, policy=policy, static_argnums=static_argnums, prevent_cse=prevent_cse
+        )
+
+    @wraps(fun, "checkpoint")
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        call, dynamic, fixed = split_static("checkpoint", fun, static_argnums, args)
+        check_leaves("checkpoint", fun, args, kwargs, fixed)
+        leaves, in_tree = tree.flatten((dynamic, kwargs))
+        flat = FlatFunction("checkpoint", call, in_tree)
+        names = leaf_names(fun, args, kwargs, fixed)
+        jaxpr, consts = stage(flat, avals_of(leaves), f"checkpoint({name_of(fun)})", names)
+        outs = checkpoint_p.bind(
+            *consts, *leaves, jaxpr=jaxpr, policy=policy, prevent_cse=prevent_cse
+        )
+        return flat.unflatten(outs)
+
+    return checkpointed
+
+
+def checkpoint_name(x: Any, name: str) -> Any:
+    """x (a pytree), its arrays marked with a name that checkpoint policies know.
+
+    >>> import funcgrad as fg
+    >>> fg.checkpoint_name(1.0, "hidden")
+    Array(1., dtype=float32, weak_type=True)
+    """
+    return tree.map(lambda leaf: name_p.bind(leaf, name=name), x)
+
+
+class checkpoint_policies:
+    """Which intermediate values `checkpoint` keeps; pass one as its `policy`.
+
+    >>> import funcgrad as fg
+    >>> policy = fg.checkpoint_policies.save_only_these_names("hidden")
+    """
+
+    @staticmethod
+    def everything_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
+        """Keep all: no recomputation."""
+        return True
+
+    @staticmethod
+    def nothing_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
+        """Keep nothing but the arguments: the default."""
+        return False
+
+    @staticmethod
+    def dots_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
+        """Keep the results of matrix products and convolutions."""
+        return prim.name in ("dot_general", "conv_general_dilated")
+
+    @staticmethod
+    def dots_with_no_batch_dims_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
+        """Keep the results of matrix products without batch axes."""
+        if prim.name != "dot_general":
+            return False
+        _, (lhs_batch, rhs_batch) = params["dimension_numbers"]
+        return not lhs_batch and not rhs_batch
+
+    @staticmethod
+    def save_only_these_names(*names: str) -> Policy:
+        """Keep values that `checkpoint_name` marked with one of these names."""
+        return lambda prim, *avals, **params: prim is name_p and params["name"] in names
+
+    @staticmethod
+    def save_any_names_but_these(*names: str) -> Policy:
+        """Keep values that `checkpoint_name` marked, but with these names."""
+        return lambda prim, *avals, **params: prim is name_p and params["name"] not in names
+
+    @staticmethod
+    def save_from_both_policies(first: Policy, second: Policy) -> Policy:
+        """Keep what either policy keeps."""
+        return lambda prim, *avals, **params: (
+            first(prim, *avals, **params) or second(prim, *avals, **params)
+        )
+
+
+# ---- rules
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, **rest: Any) -> tuple:
+    nonzero = [type(t) is not Zero for t in tangents]
+    both, out_nonzero = jvp_jaxpr(jaxpr, nonzero)
+    outs = checkpoint_p.bind(*primals, *choose(tangents, nonzero), jaxpr=both, **rest)
+    n = len(jaxpr.outs)
+    given = iter(outs[n:])
+    return outs[:n], [
+        next(given) if nz else Zero(a.tangent())
+        for nz, a in zip(out_nonzero, jaxpr.out_avals, strict=True)
+    ]
+
+
+def _transpose(ct: Sequence[Any], *args: Any, jaxpr, policy, prevent_cse) -> list:
+    linear = [type(a) is Linear for a in args]
+    nonzero = [type(c) is not Zero for c in ct]
+    backward, mask = transpose_jaxpr(jaxpr, linear, nonzero)
+    values = drop(args, linear)
+    if prevent_cse and values:
+        values = barrier_p.bind(*values)
+    outs = iter(
+        checkpoint_p.bind(
+            *values, *choose(ct, nonzero), jaxpr=backward, policy=policy, prevent_cse=prevent_cse
+        )
+    )
+    nonzero_in = iter(mask)
+    return [
+        (next(outs) if next(nonzero_in) else Zero(a.aval)) if type(a) is Linear else None
+        for a in args
+    ]
+
+
+def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, jaxpr, **rest: Any) -> tuple:
+    batched, mask = batch_jaxpr(jaxpr, axis, dims)
+    outs = checkpoint_p.bind(*args, jaxpr=batched, **rest)
+    return outs, [0 if m else None for m in mask]
+
+
+def _partial(unknown: Sequence[bool], eqn: Eqn) -> Split:
+    jaxpr = eqn.params["jaxpr"]
+    policy = checkpoint_policies.nothing_saveable
+    if eqn.params["policy"] is not None:
+        # What a compiled function computes is up to the policy too.
+        policy, jaxpr = eqn.params["policy"], inline_calls(jaxpr, frozenset({"jit"}))
+
+    def saveable(e: Eqn) -> bool:
+        return policy(e.prim, *(a.aval for a in e.ins), **e.params)
+
+    parts = partial_eval_jaxpr(jaxpr, unknown, saveable=saveable)
+    known_ins, unknown_ins = drop(eqn.ins, unknown), choose(eqn.ins, unknown)
+    held = [Var(r.aval) for r, f in zip(parts.residuals, parts.forwarded, strict=True) if f is None]
+    fresh = iter(held)
+    residuals = [next(fresh) if f is None else known_ins[f] for f in parts.forwarded]
+    known_outs = drop(eqn.outs, parts.out_unknown)
+
+    def call(jaxpr: Jaxpr, ins: Sequence[Any], outs: Sequence[Any]) -> Eqn:
+        params = {**eqn.params, "jaxpr": jaxpr}
+        return eqn.replace(ins=tuple(ins), outs=tuple(outs), params=params)
+
+    known = call(parts.known, known_ins, [*known_outs, *held])
+    later = call(parts.unknown, [*residuals, *unknown_ins], choose(eqn.outs, parts.out_unknown))
+    return Split(known if known.outs or parts.known.has_effects else None, later)
+
+
+def _dce(used: Sequence[bool], eqn: Eqn) -> Eqn:
+    jaxpr, used_ins = dce_jaxpr(eqn.params["jaxpr"], used)
+    return eqn.replace(
+        ins=tuple(choose(eqn.ins, used_ins)),
+        outs=tuple(choose(eqn.outs, used)),
+        params={**eqn.params, "jaxpr": jaxpr},
+    )
+
+
+checkpoint_p = Primitive(
+    name="checkpoint",
+    abstract=lambda *avals, jaxpr, **rest: call_types("checkpoint", jaxpr, avals),
+    impl=lambda xp, *values, jaxpr, **rest: interpret(jaxpr, xp, *values),
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    dims=NoRule("partitioning looks into the program"),
+    partial=_partial,
+    dce=_dce,
+    multiple=True,
+)

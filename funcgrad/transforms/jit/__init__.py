@@ -1,0 +1,6 @@
+"""jit, its stages, and programs of functions to look at.
+
+- `jit`: jit: trace a function once for each type of its arguments, compile it, and call native code
+- `make_jaxpr`: programs of functions, for looking at: `make_jaxpr` and `eval_shape`
+- `stages`: the stages of `jit`: a program traced, lowered, compiled; each prints and shows itself
+"""

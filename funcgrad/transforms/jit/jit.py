@@ -1,0 +1,510 @@
+"""jit: trace a function once for each type of its arguments, compile it, and call native code."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from funcgrad import tree
+from funcgrad.core import backend, caches, context
+from funcgrad.core.array import Array, has_nan
+from funcgrad.core.display.jaxpr_html import program_html
+from funcgrad.core.ir import ClosedJaxpr
+from funcgrad.core.process import fork
+from funcgrad.core.sharded import ShardedArray
+from funcgrad.core.staging import stage
+from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.ops.sharding import constrain, jaxpr_meshes
+from funcgrad.transforms.arguments import (
+    FlatFunction,
+    as_array,
+    avals_of,
+    check_leaves,
+    leaf_names,
+    name_of,
+    wraps,
+)
+from funcgrad.transforms.control.jit_primitive import jit_p
+from funcgrad.transforms.jit.stages import (
+    Lowered,
+    Program,
+    Traced,
+    call_compiled,
+    delete_donated,
+    gone_reasons,
+    sharding_of,
+)
+
+RETRACES_BEFORE_WARNING = 16
+# Kinds of calls that go straight to native code: of one program (its arguments may be numpy arrays
+# at times, or static values other objects), and in all.
+ENTRIES_PER_PROGRAM = 4
+MAX_ENTRIES = 16
+
+
+def jit(
+    fun: Callable | None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    backend: str = backend.DEFAULT,
+) -> Any:
+    """The function compiled to native code, once for each type of its arguments.
+
+    static_argnums, static_argnames: arguments whose values the program may depend on; they must be
+    hashable, and each value is compiled apart. donate_argnums, donate_argnames: arguments whose
+    memory the call may reuse for its results; using them afterwards raises. Arrays the function
+    closes over become inputs of the program. Works as a decorator, with or without arguments.
+    Where the function can be pickled, so can what is returned.
+
+    in_shardings, out_shardings: how arguments and results are cut over a mesh, `NamedSharding`s in
+    a pytree whose structure is a prefix of the arguments (a tuple) or of the result; None leaves it
+    to the compiler. Where anything is cut, the program is partitioned: each device runs its part,
+    with the collectives that this takes.
+
+    `jit(f).trace(*args)`, `.lower(*args)` and `.lower(*args).compile()` show the stages.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> @fg.jit
+    ... def f(x):
+    ...     return fnp.sum(x * x)
+    >>> f(fnp.arange(3.0))
+    Array(5., dtype=float32)
+    """
+    if fun is None:
+        return lambda f: jit(
+            f,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+            donate_argnames=donate_argnames,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
+            backend=backend,
+        )
+    if not callable(fun):
+        raise TypeError(f"jit: the first argument must be a function, got {fun!r}")
+    static = _Choice.of(fun, static_argnums, static_argnames, "static")
+    donated = _Choice.of(fun, donate_argnums, donate_argnames, "donate")
+    return _jitted(fun, static, donated, (in_shardings, out_shardings), backend)
+
+
+class _Choice(NamedTuple):
+    """Some of a function's arguments, by position and by name."""
+
+    nums: frozenset[int]
+    names: frozenset[str]
+
+    @staticmethod
+    def of(fun: Callable, nums: Any, names: Any, what: str) -> _Choice:
+        nums = {nums} if isinstance(nums, int) else set(nums)
+        names = {names} if isinstance(names, str) else set(names)
+        try:
+            parameters = list(inspect.signature(fun).parameters.values())
+        except (TypeError, ValueError):
+            return _Choice(frozenset(nums), frozenset(names))
+        positional = [p.name for p in parameters if p.kind in _POSITIONAL]
+        nums = {n + len(positional) if n < 0 else n for n in nums}
+        takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        takes_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        for n in nums:
+            if n >= len(positional) and not takes_any:
+                raise ValueError(
+                    f"jit of {name_of(fun)}: {what}_argnums={n}, but the function has "
+                    f"{len(positional)} positional parameters"
+                )
+        for name in names:
+            if name not in {p.name for p in parameters} and not takes_any_name:
+                raise ValueError(
+                    f"jit of {name_of(fun)}: {what}_argnames={name!r} is no parameter of it"
+                )
+        all_nums = nums | {i for i, name in enumerate(positional) if name in names}
+        all_names = names | {positional[n] for n in nums if n < len(positional)}
+        return _Choice(frozenset(all_nums), frozenset(all_names))
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _jitted(fun: Callable, *options: Any) -> Callable:
+    return wraps(fun, "jit")(Jitted(fun, *options))
+
+
+class CacheInfo(NamedTuple):
+    """How often a compiled function found its program, and how many it has."""
+
+    hits: int
+    misses: int
+    currsize: int
+
+
+class _Call(NamedTuple):
+    """A call's arguments, sorted into static and dynamic ones."""
+
+    leaves: list
+    in_tree: Any
+    static: tuple
+    args: tuple
+    kwargs: dict
+
+
+def _by_python(args: tuple, kwargs: dict) -> Any:
+    return NotImplemented
+
+
+_all: WeakSet[Jitted] = WeakSet()
+_lock = fork.lock()
+
+
+@caches.forgotten_by
+def _forget() -> None:
+    with _lock:
+        functions = list(_all)
+    for f in functions:
+        f.clear_cache()
+
+
+class Jitted:
+    """A compiled function: what `jit` returns."""
+
+    def __init__(
+        self, fun: Callable, static: _Choice, donated: _Choice, shardings: tuple, using: str
+    ):
+        self._fun = fun
+        self._in_shardings, self._out_shardings = shardings
+        self._static = static
+        self._donated = donated
+        self._backend = using
+        self._programs: dict[Any, Program] = {}
+        self._direct: Callable[[tuple, dict], Any] = _by_python
+        self._entries: list[Any] = []
+        self._learned: dict[int, int] = {}
+        self._hits = 0
+        self._misses = 0
+        self._warned = False
+        with _lock:
+            _all.add(self)
+
+    def __reduce__(self) -> str | tuple:
+        # By name where that is this object's, as functions are pickled; else to be compiled anew.
+        name = getattr(self._fun, "__qualname__", "")
+        try:
+            if attrgetter(name)(sys.modules[self.__module__]) is self:
+                return name
+        except (AttributeError, KeyError, TypeError):  # a callable's may be anything
+            pass
+        shardings = self._in_shardings, self._out_shardings
+        return _jitted, (self._fun, self._static, self._donated, shardings, self._backend)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        out = self._direct(args, kwargs)
+        if out is NotImplemented:
+            return self._call(args, kwargs)
+        self._hits += 1
+        return out
+
+    def _call(self, args: tuple, kwargs: dict) -> Any:
+        """A call by way of Python: the first ones, and those that native code can't do."""
+        ctx = context.current()
+        call = self._sort(args, kwargs)
+        if ctx.disable_jit:
+            dynamic, named = call.in_tree.unflatten(map(as_array, call.leaves))
+            return self._with_static(call)(*dynamic, **named)
+        program = self._program(call)
+        leaves = call.leaves
+        operands = [*program.consts, *leaves] if program.consts else leaves
+        if ctx.trace is context.ROOT.trace and not any(isinstance(x, Tracer) for x in operands):
+            self._learn(call, program)
+            outs = self._run(program, operands)
+        else:
+            # Donation inside another transformation is that transformation's matter.
+            outs = jit_p.bind(*operands, jaxpr=program.jaxpr, name=name_of(self._fun),
+                              donated=(False,) * len(operands), backend=self._backend)  # fmt: skip
+        return program.out_tree.unflatten(outs)
+
+    def _run(self, program: Program, operands: list) -> list:
+        checking = context.current().debug_nans
+        if checking and program.shardings is not None:
+            # Op by op at once: another process may see a NaN where this one sees none.
+            return ClosedJaxpr(program.jaxpr, ())(*operands)
+        name = name_of(self._fun)
+        compiled = program.executable(name, self._backend, donating=not checking)
+        outs = call_compiled(compiled, program, operands)
+        if checking and any(map(has_nan, outs)):
+            # Run again op by op: the operation that made the NaN raises, naming its line.
+            ClosedJaxpr(program.jaxpr, ())(*operands)
+        delete_donated(program, name, operands)
+        return outs
+
+    def _learn(self, call: _Call, program: Program) -> None:
+        """Let calls like this one be direct from now on, where the backend can."""
+        times = self._learned.get(id(program), 0)
+        if program.shardings is not None or times >= ENTRIES_PER_PROGRAM:
+            return
+        if context.current().debug_nans:
+            return
+        name = name_of(self._fun)
+        example = backend.Call(
+            call.args,
+            call.kwargs,
+            self._static,
+            program.consts,
+            gone_reasons(program, name),
+            program.out_tree,
+            program.jaxpr.out_avals,
+        )
+        entry = program.executable(name, self._backend).direct(example)
+        if entry is NotImplemented:
+            return
+        self._learned[id(program)] = times + 1
+        if entry is not None:
+            self._entries = [entry, *self._entries[: MAX_ENTRIES - 1]]
+            self._direct = backend.backend(self._backend).caller(self._entries)
+
+    # ---- arguments and the cache
+
+    def _sort(self, args: tuple, kwargs: dict) -> _Call:
+        nums, names = self._static
+        if not nums and not names:
+            leaves, in_tree = tree.flatten((args, kwargs))
+            return _Call(leaves, in_tree, (), args, kwargs)
+        static: list[tuple[Any, Any]] = [(i, args[i]) for i in sorted(nums) if i < len(args)]
+        static += [(k, kwargs[k]) for k in sorted(names) if k in kwargs]
+        for key, value in static:
+            self._check_static(key, value)
+        dynamic_args = tuple(a for i, a in enumerate(args) if i not in nums)
+        dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in names}
+        leaves, in_tree = tree.flatten((dynamic_args, dynamic_kwargs))
+        keyed = tuple((k, v, _typed(v)) for k, v in static)
+        return _Call(leaves, in_tree, keyed, args, kwargs)
+
+    def _check_static(self, key: Any, value: Any) -> None:
+        name = key if isinstance(key, str) else leaf_or_position(self._fun, key)
+        if any(isinstance(x, Tracer) for x in tree.leaves(value)):
+            raise TypeError(
+                f"jit of {name_of(self._fun)}: static argument {name} is a tracer "
+                f"({value!r}); a static argument must be a Python value, known while tracing"
+            )
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"jit of {name_of(self._fun)}: static argument {name} must be hashable, got "
+                f"{value!r} of {type(value)}; use a tuple or a frozen dataclass"
+            ) from None
+
+    def _program(self, call: _Call) -> Program:
+        try:
+            types = tuple([_type_key(x) for x in call.leaves])
+        except TypeError:
+            check_leaves("jit", self._fun, call.args, call.kwargs)
+            raise
+        key = (call.in_tree, types, call.static, context.current().static_key())
+        program = self._programs.get(key)
+        if program is not None:
+            self._hits += 1
+            return program
+        self._misses += 1
+        program = self._trace(call)
+        # A program that captured a tracer is good for this call only.
+        if not any(isinstance(c, Tracer) for c in program.consts):
+            self._programs[key] = program
+            self._warn_of_retraces()
+        return program
+
+    def _trace(self, call: _Call) -> Program:
+        fun = self._fun
+        names = list(self._leaf_names(call))
+        flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
+        avals, start = avals_of(call.leaves), time.perf_counter()
+        jaxpr, consts = stage(flat, avals, f"jit({name_of(fun)})", names)
+        seconds = time.perf_counter() - start
+        donated = self._donated_mask(call)
+        cut = tuple(map(sharding_of, [*consts, *call.leaves]))
+        return Program(
+            jaxpr,
+            consts,
+            call.in_tree,
+            flat.out_tree,
+            (*([False] * len(consts)), *donated),
+            ["captured"] * len(consts) + names,
+            cut if any(cut) or jaxpr_meshes(jaxpr) else None,
+            seconds,
+        )
+
+    def _with_shardings(self, fun: Callable) -> Callable:
+        """The function whose arguments and results are constrained to the shardings given."""
+        ins, outs = self._in_shardings, self._out_shardings
+        if ins is None and outs is None:
+            return fun
+        ins = tuple(ins) if isinstance(ins, list) else ins
+
+        def constrained(*args: Any, **kwargs: Any) -> Any:
+            out = fun(*constrain(f"jit({name_of(fun)}): in_shardings", args, ins), **kwargs)
+            return constrain(f"jit({name_of(fun)}): out_shardings", out, outs)
+
+        return wraps(fun, "sharded")(constrained)
+
+    def _leaf_names(self, call: _Call) -> Iterable[str]:
+        nums, names = self._static
+        for i, arg in enumerate(call.args):
+            name = leaf_or_position(self._fun, i)
+            for path, _ in tree.leaves_with_path(arg) if i not in nums else ():
+                yield name + tree.keystr(path)
+        for k in sorted(call.kwargs):
+            for path, _ in tree.leaves_with_path(call.kwargs[k]) if k not in names else ():
+                yield k + tree.keystr(path)
+
+    def _donated_mask(self, call: _Call) -> list[bool]:
+        mask: list[bool] = []
+        for i, arg in enumerate(call.args):
+            if i not in self._static.nums:
+                mask += [i in self._donated.nums] * len(tree.leaves(arg))
+        for k in sorted(call.kwargs):
+            if k not in self._static.names:
+                mask += [k in self._donated.names] * len(tree.leaves(call.kwargs[k]))
+        return mask
+
+    def _with_static(self, call: _Call) -> Callable:
+        """The function of dynamic arguments alone."""
+        if not call.static:
+            return self._fun
+        nums, names = self._static
+        fixed = {k: v for k, v, _ in call.static}
+        n = len(call.args)
+
+        def fun(*dynamic: Any, **named: Any) -> Any:
+            rest = iter(dynamic)
+            args = [fixed[i] if i in nums else next(rest) for i in range(n)]
+            return self._fun(*args, **named, **{k: v for k, v in fixed.items() if k in names})
+
+        return wraps(self._fun, "static")(fun)
+
+    def _warn_of_retraces(self) -> None:
+        if len(self._programs) < RETRACES_BEFORE_WARNING or self._warned:
+            return
+        self._warned = True
+        before, last = list(self._programs)[-2:]
+        program = self._programs[last]
+        names = program.names[len(program.consts) :]
+        warnings.warn(
+            f"jit({name_of(self._fun)}) has been traced {len(self._programs)} times, each time "
+            f"compiled anew; between the last two calls "
+            f"{_difference(before, last, names, self._fun)}. Pad to common "
+            "shapes, or pass changing Python values as arrays instead of static arguments.",
+            stacklevel=4,
+        )
+
+    # ---- stages
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """The program for arguments of these types (arrays or `ShapeDtypeStruct`).
+
+        >>> fg.jit(lambda x: x + 1).trace(1.0).jaxpr
+        { lambda ; a:f32[] . let
+            b:f32[] = add a 1.0:f32[]
+          in (b,) }
+        """
+        return Traced(self._program(self._sort(args, kwargs)), name_of(self._fun), self._backend)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The program lowered for the backend.
+
+        >>> fg.jit(lambda x: x + 1).lower(fnp.ones(3)).cost_analysis()
+        {'flops': 3.0, 'bytes accessed': 24.0}
+        """
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes and dtypes of the result, as `ShapeDtypeStruct`.
+
+        >>> fg.jit(lambda x: x.sum()).eval_shape(fnp.ones(3))
+        ShapeDtypeStruct(shape=(), dtype=float32)
+        """
+        return self.trace(*args, **kwargs).out_info
+
+    def cache_info(self) -> CacheInfo:
+        """Hits, misses and number of programs, as of `functools.lru_cache`.
+
+        >>> f = fg.jit(fnp.sin)
+        >>> _ = f(1.0), f(2.0), f(fnp.ones(3))
+        >>> f.cache_info()
+        CacheInfo(hits=1, misses=2, currsize=2)
+        """
+        return CacheInfo(self._hits, self._misses, len(self._programs))
+
+    def expect_many_types(self) -> None:
+        """Let there be no warning of many programs: the types of arguments are a user's affair."""
+        self._warned = True
+
+    def clear_cache(self) -> None:
+        """Forget all programs."""
+        self._direct, self._entries = _by_python, []
+        self._learned.clear()
+        self._programs.clear()
+        self._hits = self._misses = 0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else tree.Partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"jit({name_of(self._fun)})"
+
+    def _repr_html_(self) -> str:
+        facts = {"programs": len(self._programs), "calls": self._hits + self._misses}
+        programs = [p.shown(p.signature()) for p in self._programs.values()]
+        return program_html(repr(self), facts, programs)
+
+
+def leaf_or_position(fun: Callable, i: int) -> str:
+    """The name of a function's i-th parameter."""
+    return leaf_names(fun, (0,) * (i + 1), {})[i]
+
+
+def _typed(value: Any) -> Any:
+    """What tells equal static values apart: 1, 1.0 and True, or 0.0 and -0.0, are equal."""
+    if type(value) is tuple:
+        return tuple([_typed(v) for v in value])
+    return (float, value.hex()) if type(value) is float else type(value)
+
+
+def _type_key(x: Any) -> Any:
+    if type(x) is Array:
+        v = x._value
+        return (v.shape, v.dtype, x.weak_type)
+    if type(x) is ShardedArray:
+        aval = x.aval
+        return (aval.shape, aval.dtype, aval.weak_type, x.sharding)
+    aval = aval_of(x)
+    cut = sharding_of(x)
+    if cut is not None:
+        return (aval.shape, aval.dtype, aval.weak_type, cut)
+    return (aval.shape, aval.dtype, aval.weak_type)
+
+
+def _difference(a: tuple, b: tuple, names: Sequence[str], fun: Callable) -> str:
+    if a[0] != b[0]:
+        return f"the structure of the arguments changed from {a[0]} to {b[0]}"
+    for name, x, y in zip(names, a[1], b[1], strict=True):
+        if x != y:
+            return f"argument {name} changed from {_type_text(x)} to {_type_text(y)}"
+    for x, y in zip(a[2], b[2], strict=False):
+        if x != y:
+            name = x[0] if isinstance(x[0], str) else leaf_or_position(fun, x[0])
+            return f"static argument {name} changed from {x[1]!r} to {y[1]!r}"
+    return "a setting (default dtype, named axes) changed"
+
+
+def _type_text(key: tuple) -> str:
+    shape, dtype, weak, *cut = key
+    return f"{dtype}{list(shape)}{' (a Python number)' if weak else ''}{cut or ''}"

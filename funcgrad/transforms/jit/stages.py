@@ -1,0 +1,285 @@
+"""The stages of `jit`: a program traced, lowered, compiled; each prints and shows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from funcgrad import tree
+from funcgrad.core import backend
+from funcgrad.core.array import Array, own, settled, wrap
+from funcgrad.core.display.compile_report import CompileReport, CompileStage
+from funcgrad.core.display.jaxpr_html import program_html
+from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.sharding import NamedSharding
+from funcgrad.errors import ShardingError
+from funcgrad.transforms.arguments import avals_of
+from funcgrad.transforms.control.jit_primitive import executable
+from funcgrad.transforms.jit.make_jaxpr import struct
+
+
+class Program(NamedTuple):
+    """What tracing gives: the program, the arrays it captured, the structures of dynamic arguments
+    and result, which inputs are donated and how they are called, how inputs are cut (None for a
+    program that knows of no mesh), and how long tracing took."""
+
+    jaxpr: Jaxpr
+    consts: list
+    in_tree: Any
+    out_tree: Any
+    donated: tuple[bool, ...]
+    names: list[str]
+    shardings: tuple[NamedSharding | None, ...] | None
+    seconds: float
+
+    def executable(self, name: str, using: str, donating: bool = True) -> Any:
+        """The compiled program: for a mesh where its inputs or annotations name one."""
+        key = ("called", using, donating)
+        return self.jaxpr.derive(key, lambda: self._executable(name, using, donating))
+
+    def _executable(self, name: str, using: str, donating: bool) -> Any:
+        donated = self.donated if donating else (False,) * len(self.donated)
+        if self.shardings is None:
+            return executable(self.jaxpr, donated, name, using)
+        return backend.spmd().executable(self.jaxpr, self.shardings, donated, name, using)
+
+    def signature(self) -> str:
+        """The types of arguments and results."""
+        ins = self.jaxpr.in_avals[len(self.consts) :]
+        return f"({_listed(ins)}) → {_listed(self.jaxpr.out_avals)}"
+
+    def shown(self, title: str) -> tuple[str, Jaxpr, int]:
+        """The program under a title, for a notebook."""
+        return title, self.jaxpr, len(self.consts)
+
+
+def _listed(avals: Sequence[Any]) -> str:
+    more = f", … {len(avals) - 6} more" if len(avals) > 6 else ""
+    return ", ".join(map(str, avals[:6])) + more
+
+
+def call_compiled(compiled: Any, program: Program, operands: Sequence[Any]) -> list:
+    """The results of a compiled program as arrays."""
+    jaxpr = program.jaxpr
+    if program.shardings is not None:
+        return compiled(operands)
+    values = compiled([settled(x) for x in operands])
+    if np.ndarray in map(type, operands):
+        values = own(operands, values)
+    return [wrap(v, a) for v, a in zip(values, jaxpr.out_avals, strict=True)]
+
+
+def delete_donated(program: Program, name: str, operands: Sequence[Any]) -> None:
+    """Donated arrays are gone after a call, whether their memory was of use or not."""
+    if True not in program.donated:
+        return
+    for x, reason in zip(operands, gone_reasons(program, name), strict=True):
+        if reason is not None and isinstance(x, Array):
+            x.delete(reason)
+
+
+def gone_reasons(program: Program, name: str) -> list[str | None]:
+    """Why an input can't be used after a call: it was donated. None for those that weren't."""
+    return [
+        f"argument {argument} was donated to jit({name})" if donated else None
+        for donated, argument in zip(program.donated, program.names, strict=True)
+    ]
+
+
+def sharding_of(x: Any) -> NamedSharding | None:
+    """How an argument is cut over a mesh."""
+    cut = getattr(x, "sharding", None)
+    return cut if isinstance(cut, NamedSharding) else None
+
+
+class _Stage:
+    """What all stages are: objects that nobody changes, of this process."""
+
+    _name: str
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{type(self).__name__}({self._name}) can't be pickled, as it belongs to this process: "
+            f"pickle the function and compile it where it is loaded, which finds its code on disk"
+        )
+
+
+class Traced(_Stage):
+    """A traced function: `.jaxpr`, `.out_info`, `.lower()`."""
+
+    def __init__(self, program: Program, name: str, using: str):
+        self._program = program
+        self._name = name
+        self._backend = using
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The program with the arrays it captured."""
+        return ClosedJaxpr(self._program.jaxpr, self._program.consts)
+
+    @property
+    def out_info(self) -> Any:
+        """Shapes and dtypes of the result, as `ShapeDtypeStruct`.
+
+        >>> fg.jit(lambda x: {"norm": fnp.sqrt(x @ x)}).trace(fnp.ones(3)).out_info
+        {'norm': ShapeDtypeStruct(shape=(), dtype=float32)}
+        """
+        return self._program.out_tree.unflatten([struct(a) for a in self._program.jaxpr.out_avals])
+
+    def lower(self) -> Lowered:
+        """The program lowered for the backend."""
+        return Lowered(self._program, self._name, self._backend)
+
+    def __repr__(self) -> str:
+        return f"Traced({self._name})\n{self.jaxpr}"
+
+    def _repr_html_(self) -> str:
+        title = f"{self._name}{self._program.signature()}"
+        return program_html(title, {}, [self._program.shown("jaxpr")])
+
+
+class Lowered(_Stage):
+    """A lowered program: `.as_text(stage)`, `.cost_analysis()`, `.compile()`."""
+
+    def __init__(self, program: Program, name: str, using: str):
+        self._program = program
+        self._name = name
+        self._backend = using
+
+    def _executable(self) -> Any:
+        return self._program.executable(self._name, self._backend)
+
+    def as_text(self, stage: str = "jaxpr") -> str:
+        """The program at a stage: "jaxpr", "loops", "llvm" or "asm".
+
+        >>> print(fg.jit(fnp.tanh).lower(fnp.ones(3)).as_text("loops"))
+        program tanh(f32[3]) -> (f32[3]), arena 0 bytes
+          tanh input0, output0
+        <BLANKLINE>
+        kernel tanh(in in0: f32[3], out out0: f32[3])
+          in place: out0 over in0
+          parallel i < 3:
+            v0 = in0[i]
+            v1 = tanh v0
+            out0[i] = v1
+        """
+        if stage == "jaxpr" and self._program.shardings is None:
+            return repr(ClosedJaxpr(self._program.jaxpr, self._program.consts))
+        return self._executable().as_text(stage)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Floating-point operations ("flops") and bytes moved ("bytes accessed") of one call.
+
+        Operations are those of the program as it is written, whatever a faster way spares: of a
+        convolution two for each element of each window and each feature, also where it goes by
+        tiles. So flops by time compare ways, as XLA's do.
+        """
+        return self._executable().cost_analysis()
+
+    def device_analysis(self) -> Any:
+        """What each device of a mesh keeps, computes and sends: a table, from the program alone, so
+        that it needs no devices (`AbstractMesh`)."""
+        if self._program.shardings is None:
+            raise ShardingError(f"{self._name} isn't partitioned: nothing in it names a mesh")
+        return self._executable().analysis
+
+    def compile(self) -> Compiled:
+        """The native program."""
+        return Compiled(self._program, self._executable(), self._name)
+
+    def __repr__(self) -> str:
+        return f"Lowered({self._name})"
+
+    def _repr_html_(self) -> str:
+        title = f"{self._name}{self._program.signature()}"
+        if self._program.shardings is not None:
+            device = ("the program of each device", self._executable().program.jaxpr, 0)
+            return program_html(title, self.cost_analysis(), [device])
+        loops = [("loops", self.as_text("loops"))]
+        return program_html(title, self.cost_analysis(), [self._program.shown("jaxpr")], loops)
+
+
+class Compiled(_Stage):
+    """A native program for arguments of one type."""
+
+    def __init__(self, program: Program, compiled: backend.Executable, name: str):
+        self._program = program
+        self._executable = compiled
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        p = self._program
+        leaves, in_tree = tree.flatten((args, kwargs))
+        if in_tree != p.in_tree:
+            tree.check_same_structure(
+                p.in_tree, in_tree,
+                what_a=f"what {self._name} was compiled for", what_b="this call",
+            )  # fmt: skip
+        want = p.jaxpr.in_avals[len(p.consts) :]
+        got = avals_of(leaves)
+        if len(got) != len(want) or any(not g.matches(w) for g, w in zip(got, want, strict=True)):
+            raise TypeError(f"the compiled {self._name} takes arguments of types {want}, got {got}")
+        if p.shardings is not None or any(map(sharding_of, leaves)):
+            leaves = self._cut(leaves)
+        operands = [*p.consts, *leaves]
+        outs = call_compiled(self._executable, p, operands)
+        delete_donated(p, self._name, operands)
+        return p.out_tree.unflatten(outs)
+
+    def _cut(self, leaves: Sequence[Any]) -> list:
+        """Arguments cut as the program was compiled for; a plain array may be cut in any way."""
+        p = self._program
+        cuts = (p.shardings or (None,) * (len(p.consts) + len(leaves)))[len(p.consts) :]
+        for x, want, name in zip(leaves, cuts, p.names[len(p.consts) :], strict=True):
+            got = sharding_of(x)
+            if got is not None and got != want:
+                raise ShardingError(
+                    f"the compiled {self._name} takes argument {name} with sharding {want}, got "
+                    f"{got}: reshard it, or call the function that isn't compiled ahead"
+                )
+        return list(leaves)
+
+    def as_text(self, stage: str = "asm") -> str:
+        """The program at a stage: "loops", "llvm" or "asm"."""
+        return self._executable.as_text(stage)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Floating-point operations and bytes moved by one call; see `Lowered.cost_analysis`."""
+        return self._executable.cost_analysis()
+
+    def memory_analysis(self) -> dict[str, int]:
+        """Bytes of arguments, results, what they share, temporaries, and scratch memory that bands
+        of rows, products by tiles and attention take while they run. Printed, it names the values
+        that are in memory when it is fullest, and the lines that compute them."""
+        return self._executable.memory_analysis()
+
+    def compile_report(self) -> CompileReport:
+        """Where the time of tracing and compiling went: a table of stages, of what was compiled,
+        found on disk, or held already by other programs.
+
+        >>> import funcgrad as fg, funcgrad.numpy as fnp
+        >>> report = fg.jit(fnp.sin).lower(fnp.ones(3)).compile().compile_report()
+        >>> [stage.name for stage in report.stages]
+        ['trace', 'plan', 'kernels', 'program']
+        """
+        p = self._program
+        traced = CompileStage("trace", p.seconds, f"{len(p.jaxpr.eqns)} operations")
+        return CompileReport(self._name, (traced, *self._executable.compile_stages()))
+
+    def __repr__(self) -> str:
+        return f"Compiled({self._name})"
+
+    def _repr_html_(self) -> str:
+        title = f"{self._name}{self._program.signature()}"
+        facts: dict[str, Any] = {**self.cost_analysis(), **self.memory_analysis()}
+        facts |= {s.name: f"{s.seconds * 1e3:,.1f} ms" for s in self.compile_report().stages}
+        texts = [(stage, self.as_text(stage)) for stage in ("loops", "llvm")]
+        return program_html(title, facts, [self._program.shown("jaxpr")], texts)

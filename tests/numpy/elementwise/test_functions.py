@@ -1,0 +1,443 @@
+"""Functions of one and two numbers against NumPy, for every dtype they take, and their errors."""
+
+import numpy as np
+import pytest
+
+import funcgrad.numpy as fnp
+from funcgrad import dtypes
+from funcgrad.core.array import Array
+from funcgrad.core.context import default_dtype
+from funcgrad.errors import DTypeError, ShapeError, TypePromotionError
+from funcgrad.transforms.derivatives.grad import grad
+from funcgrad.transforms.jit.jit import jit
+from tests.numpy.compare import check_grad, same, same_as_numpy
+
+NAN, INF = np.nan, np.inf
+EDGE = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, 3.7, 1e-4, 1e4, INF, -INF, NAN])
+INTS = np.array([0, 1, -1, 2, 3, -7, 100], np.int32)
+TOLERANCE = {np.dtype("float32"): 3e-6, np.dtype("float64"): 1e-12, np.dtype("float16"): 2e-3,
+             np.dtype("complex64"): 1e-5, np.dtype("complex128"): 1e-12}  # fmt: skip
+
+# ---- one operand
+
+UNARY = [
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt", "sin", "cos",
+    "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh",
+    "arctanh", "degrees", "radians", "deg2rad", "rad2deg", "sinc", "fabs", "sign", "square",
+    "reciprocal", "negative", "positive", "absolute", "floor", "ceil", "trunc", "fix", "rint",
+    "signbit", "isfinite", "isinf", "isnan", "isposinf", "isneginf", "logical_not",
+    "nan_to_num", "spacing", "angle", "real", "imag", "conjugate", "isreal", "iscomplex",
+    "modf", "frexp",
+]  # fmt: skip
+COMPLEX = [
+    "exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "tan", "arcsin",
+    "arctan", "sinh", "cosh", "tanh", "arcsinh", "square", "reciprocal", "negative", "absolute",
+    "sign", "isfinite", "isinf", "isnan", "angle", "real", "imag", "conj", "rint", "isreal",
+    "iscomplex", "nan_to_num", "logical_not", "sinc",
+]  # fmt: skip
+INTEGERS = [
+    "exp", "sqrt", "log1p", "sin", "square", "negative", "absolute", "sign", "floor", "ceil",
+    "trunc", "rint", "bitwise_not", "bitwise_count", "signbit", "logical_not", "isfinite",
+    "isnan", "reciprocal",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name, dtype):
+    x = EDGE.astype(dtype)
+    if (name, dtype) == ("spacing", "float16"):
+        x = x[x >= 0]  # NumPy's loses the sign here
+    with np.errstate(all="ignore"):
+        expected = getattr(np, name)(x)
+    rtol = TOLERANCE[x.dtype]
+    run = lambda f: same(f(Array(x)), expected, rtol=rtol, atol=rtol, dtype=dtype != "float16")
+    run(getattr(fnp, name))
+    run(jit(getattr(fnp, name), backend="numpy"))
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_unary_of_complex_numbers(name):
+    x = np.array([1 + 2j, -0.5 + 0.1j, 0.3, -2.5 - 3j, 2.0])
+    same_as_numpy(getattr(fnp, name), getattr(np, name), x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_unary_of_integers(name):
+    x = INTS[:-1] if name == "exp" else INTS
+    if name in ("log1p", "sqrt"):
+        x = np.abs(x)
+    if name == "reciprocal":
+        x = x[1:]
+        expected = (1 / x).astype(np.float32)
+    else:
+        expected = getattr(np, name)(x)
+    wide = expected.dtype == np.float64
+    same(getattr(fnp, name)(Array(x)), expected, rtol=1e-5, dtype=not wide)
+    if wide:
+        assert getattr(fnp, name)(Array(x)).dtype == np.float32
+
+
+def test_i0():
+    x = np.linspace(-3, 3, 7)
+    same(fnp.i0(Array(x)), np.i0(x), rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["exp", "sin", "sqrt", "sinc", "degrees"])
+def test_integers_become_the_default_float(name):
+    assert getattr(fnp, name)(fnp.array([1, 2])).dtype == np.float32
+    with default_dtype("float64"):
+        assert getattr(fnp, name)(np.int8([1, 2])).dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("name", "base"), [("log2", 2.0), ("log10", 10.0)])
+def test_logarithms_of_powers_are_exact(name, base, dtype):
+    exponents = np.arange(-20, 20) if base == 2 else np.arange(0, 11)
+    powers = (base**exponents).astype(dtype)
+    assert np.asarray(getattr(fnp, name)(powers)).tolist() == exponents.tolist()
+    slope = grad(getattr(fnp, name))(np.float64(base))
+    np.testing.assert_allclose(slope, 1 / (base * np.log(base)))
+
+
+def test_bfloat16_stays():
+    x = fnp.array([1.0, 4.0], "bfloat16")
+    assert fnp.sqrt(x).dtype == fnp.bfloat16
+    assert np.asarray(fnp.sqrt(x) + 1).tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 2, -1, -2])
+def test_round(decimals):
+    x = np.array([0.5, 1.5, 2.675, -1.25, 123.456, -155.0, INF, NAN])
+    same_as_numpy(lambda v: fnp.round(v, decimals), lambda v: np.round(v, decimals), x)
+    n = np.array([0, 5, 15, 25, -15, 149, 151, -149], np.int64)
+    same_as_numpy(lambda v: fnp.round(v, decimals), lambda v: np.round(v, decimals), n)
+
+
+def test_round_keeps_numbers_that_overflow_when_scaled():
+    assert float(fnp.round(np.float32(3e38), 2)) == np.float32(3e38)
+
+
+def test_frexp_of_all_kinds_of_floats():
+    for dtype in (np.float16, np.float32, np.float64):
+        tiny = np.finfo(dtype).smallest_subnormal
+        x = np.array([tiny, -3 * tiny, np.finfo(dtype).max, 0.1, -0.0, INF], dtype)
+        m, e = fnp.frexp(Array(x))
+        want_m, want_e = np.frexp(x)
+        same(m, want_m)
+        assert np.asarray(e)[:5].tolist() == want_e[:5].tolist()
+
+
+def test_ldexp():
+    x = np.array([1.0, 0.75, -1.5, 1e-300, 1e300])
+    n = np.array([3, -2, 1023, 1000, -1060], np.int32)
+    same_as_numpy(fnp.ldexp, np.ldexp, x, n)
+    with pytest.raises(DTypeError, match="y must be integers"):
+        fnp.ldexp(1.0, 2.0)
+
+
+# ---- two operands
+
+BINARY = [
+    "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "maximum",
+    "minimum", "fmax", "fmin", "equal", "not_equal", "less", "less_equal", "greater",
+    "greater_equal", "logical_and", "logical_or", "logical_xor", "arctan2", "hypot",
+    "logaddexp", "logaddexp2", "copysign", "nextafter", "heaviside",
+]  # fmt: skip
+
+BINARY_OF_INTEGERS = [
+    "add", "subtract", "multiply", "floor_divide", "remainder", "fmod", "maximum", "minimum",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "less", "equal",
+    "gcd", "lcm", "power",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name, dtype):
+    x, y = (v.ravel() for v in np.meshgrid(EDGE.astype(dtype), EDGE.astype(dtype)))
+    with np.errstate(all="ignore"):
+        expected = getattr(np, name)(x, y)
+    for f in (getattr(fnp, name), jit(getattr(fnp, name), backend="numpy")):
+        same(f(Array(x), Array(y)), expected, rtol=TOLERANCE[x.dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder"])
+def test_signs_of_zeros_are_pythons(name):
+    values = np.array([-6.0, -1.0, -0.0, 0.0, 1.0, 6.0])
+    x, y = (v.ravel() for v in np.meshgrid(values, np.array([-INF, -3.0, 3.0, INF])))
+    got, want = np.asarray(getattr(fnp, name)(x, y)), getattr(np, name)(x, y)
+    assert np.signbit(got).tolist() == np.signbit(want).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int8", "uint8", "int64"])
+@pytest.mark.parametrize("name", BINARY_OF_INTEGERS)
+def test_binary_of_integers(name, dtype):
+    info = np.iinfo(dtype)
+    x = np.array([0, 1, 5, 7, 12, 100, info.max, info.min], dtype)
+    y = np.array([1, 2, 3, 5, 6, 7], dtype)
+    x = x[:-1] if name == "lcm" else x
+    x, y = (v.ravel() for v in np.meshgrid(x, y))
+    with np.errstate(all="ignore"):
+        expected = getattr(np, name)(x, y)
+    for f in (getattr(fnp, name), jit(getattr(fnp, name), backend="numpy")):
+        same(f(Array(x), Array(y)), expected)
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder", "divmod"])
+def test_division_rounds_down(name):
+    x = np.array([7, -7, 7, -7, 6, -6], np.int32)
+    y = np.array([2, 2, -2, -2, -3, 3], np.int32)
+    same_as_numpy(getattr(fnp, name), getattr(np, name), x, y)
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "logical_or", "maximum", "bitwise_xor"])
+def test_binary_of_bools(name):
+    x, y = np.array([True, True, False, False]), np.array([True, False, True, False])
+    same_as_numpy(getattr(fnp, name), getattr(np, name), x, y)
+
+
+@pytest.mark.parametrize("name", ["less", "less_equal", "greater", "greater_equal", "equal"])
+def test_complex_numbers_compare_real_parts_first(name):
+    x = np.array([1 + 2j, 1 + 2j, 3 - 1j, 0.0])
+    y = np.array([1 + 3j, 1 + 2j, 2 + 5j, 1j])
+    same_as_numpy(getattr(fnp, name), getattr(np, name), x, y)
+
+
+def test_integers_modulo_zero():
+    x = np.array([7, -7, 0], np.int32)
+    with np.errstate(all="ignore"):
+        same_as_numpy(fnp.remainder, np.remainder, x, np.zeros_like(x))
+        same_as_numpy(fnp.fmod, np.fmod, x, np.zeros_like(x))
+    assert fnp.floor_divide(x, 0).tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod", "left_shift", "power"])
+def test_bools_count_as_integers(name):
+    x = np.array([True, False])
+    expected = getattr(np, name)(x.astype(np.int32), np.ones(2, np.int32))
+    same(getattr(fnp, name)(x, np.ones(2, bool)), expected)
+    assert fnp.square(x).dtype == np.int32
+    assert fnp.bitwise_count(x).tolist() == [1, 0]
+
+
+def test_numbers_beside_narrow_dtypes():
+    for dtype in ("int8", "bfloat16", "float16"):
+        x = fnp.array([3, -2, 1], dtype)
+        for name in ("floor_divide", "remainder", "logaddexp", "hypot", "maximum", "heaviside"):
+            wide = getattr(fnp, name)(2.0 if name == "hypot" else 2, x)
+            assert wide.dtype == x.dtype or dtype == "int8"
+
+
+@pytest.mark.parametrize(
+    "name", ["sinc", "hypot", "logaddexp", "remainder", "heaviside", "imag", "zeros_like", "modf"]
+)
+def test_results_of_python_numbers_stay_weak(name):
+    pair = name in ("hypot", "logaddexp", "remainder", "heaviside")
+    out = getattr(fnp, name)(*((2.5, 3.5) if pair else (2.5,)))
+    assert all(x.weak_type for x in (out if name == "modf" else [out]))
+
+
+def test_weak_arrays_under_another_default():
+    x = fnp.asarray(1.5)
+    with default_dtype("float64"):
+        assert float(grad(lambda v: fnp.sin(v) * fnp.sqrt(v) + fnp.sinc(v))(x)) < 2
+
+
+def test_gcd_of_zeros_and_negative_numbers():
+    x, y = np.array([0, 0, -12, 12]), np.array([0, 5, 18, -18])
+    same_as_numpy(fnp.gcd, np.gcd, x, y)
+    with pytest.raises(DTypeError, match="gcd: need integers"):
+        fnp.gcd(1.5, 2)
+
+
+# ---- powers
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, -1, -2, 0.5, 2.0, -1.5, 10])
+def test_power_by_a_number(exponent):
+    x = np.array([0.5, 1.0, 2.0, 3.5])
+    same_as_numpy(lambda v: fnp.power(v, exponent), lambda v: np.power(v, exponent), x)
+
+
+def test_power_types():
+    assert fnp.power(fnp.array([2, 3]), 2).dtype == np.int32
+    assert fnp.power(fnp.array([2, 3]), 0.5).dtype == np.float32
+    assert fnp.power(fnp.array([True, False]), 2).dtype == np.int32
+    assert fnp.power(2, fnp.array([1.0, 2.0])).tolist() == [2.0, 4.0]
+    assert fnp.power(np.float32(2), fnp.array([1, 2])).tolist() == [2.0, 4.0]
+    assert fnp.float_power(fnp.array([2]), -1).tolist() == [0.5]
+
+
+def test_negative_power_of_integers():
+    with pytest.raises(DTypeError, match="negative powers"):
+        fnp.power(fnp.array([1, 2]), -1)
+
+
+# ---- types, shapes and what is refused
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "dtype", "weak"),
+    [
+        (fnp.array([1, 2], "int8"), 1, "int8", False),
+        (fnp.array([1, 2], "int8"), 1.5, "float32", True),
+        (fnp.array([1.0], "bfloat16"), 2.5, "bfloat16", False),
+        (fnp.array([1.0], "float64"), 2.5, "float64", False),
+        (fnp.array([1.0], "float16"), fnp.array([1], "int32"), "float16", False),
+        (fnp.array([1.0], "float32"), np.float64(1), "float64", False),
+        (fnp.array([True]), 1, "int32", True),
+        (fnp.array([1], "uint8"), fnp.array([1], "int8"), "int16", False),
+        (1, 2.0, "float32", True),
+        (fnp.array([1.0], "float32"), 1j, "complex64", False),
+    ],
+)
+def test_promotion(x, y, dtype, weak):
+    for out in (fnp.add(x, y), fnp.multiply(y, x), jit(fnp.add, backend="numpy")(x, y)):
+        assert (out.dtype, out.weak_type) == (np.dtype(dtypes.canonical(dtype)), weak)
+
+
+def test_float8_has_no_implicit_promotion():
+    with pytest.raises(TypePromotionError, match="float8_e5m2"):
+        fnp.add(fnp.ones(2, "float8_e5m2"), fnp.ones(2))
+
+
+def test_scalars_are_rounded_once():
+    x = fnp.array([0.1], "float64")
+    assert float(fnp.subtract(x, 0.1)[0]) == 0.0
+
+
+def test_broadcasting():
+    same_as_numpy(fnp.add, np.add, np.ones((3, 1)), np.ones(4))
+    same_as_numpy(fnp.add, np.add, np.ones((1,)), np.float64(2))
+    same_as_numpy(fnp.hypot, np.hypot, np.ones((2, 1, 3)), np.ones((4, 1)))
+    same_as_numpy(fnp.logaddexp, np.logaddexp, np.float64(1), np.ones((4, 1)))
+
+
+def test_shapes_that_do_not_fit():
+    match = r"add: x of shape \(3,\) and y of shape \(2, 4\).*sizes 3 and 4 at axis -1"
+    with pytest.raises(ShapeError, match=match):
+        fnp.add(fnp.ones(3), fnp.ones((2, 4)))
+
+
+def test_lists_are_no_operands():
+    with pytest.raises(TypeError, match=r"add: y is a list: \[1, 2\].*fnp.array"):
+        fnp.add(fnp.ones(2), [1, 2])
+    with pytest.raises(TypeError, match=r"exp: x is a list"):
+        fnp.exp([1.0])
+
+
+def test_numbers_that_do_not_fit():
+    with pytest.raises(OverflowError, match="add: y is 300, which uint8 can't hold"):
+        fnp.add(fnp.array([1], "uint8"), 300)
+
+
+@pytest.mark.parametrize("name", ["floor", "heaviside", "hypot", "clip", "signbit", "i0"])
+def test_complex_numbers_are_refused(name):
+    args = (1j, 1.0) if name in ("heaviside", "hypot") else (1j,)
+    with pytest.raises(DTypeError, match=f"{name}: need real numbers"):
+        getattr(fnp, name)(*args)
+
+
+# ---- others
+
+
+def test_clip():
+    x = np.array([-2.0, 0.5, 3.0, NAN])
+    same_as_numpy(lambda v: fnp.clip(v, 0.0, 1.0), lambda v: np.clip(v, 0.0, 1.0), x)
+    same_as_numpy(lambda v: fnp.clip(v, max=1.0), lambda v: np.clip(v, None, 1.0), x)
+    same_as_numpy(lambda v: v.clip(-1), lambda v: v.clip(-1), x)
+
+
+def test_nan_to_num_replacements():
+    x = np.array([NAN, INF, -INF, 2.0])
+    options = {"nan": 1.0, "posinf": 5.0, "neginf": -5.0}
+    same_as_numpy(lambda v: fnp.nan_to_num(v, **options), lambda v: np.nan_to_num(v, **options), x)
+
+
+def test_isclose():
+    x = np.array([1.0, 1.0, INF, INF, NAN, 0.0, 1e-9])
+    y = np.array([1.0 + 1e-6, 1.1, INF, -INF, NAN, 1e-9, 2e-9])
+    same_as_numpy(fnp.isclose, np.isclose, x, y)
+    for nan in (False, True):
+        same_as_numpy(lambda a, b, n=nan: fnp.isclose(a, b, equal_nan=n),
+                      lambda a, b, n=nan: np.isclose(a, b, equal_nan=n), x, y)  # fmt: skip
+    same_as_numpy(fnp.isclose, np.isclose, np.array([10000000, 5]), np.array([10000001, 6]))
+    assert bool(fnp.allclose(x[:1], y[:1]))
+    assert not bool(fnp.allclose(x[:2], y[:2]))
+
+
+def test_array_equal():
+    x = np.array([1.0, NAN])
+    assert not bool(fnp.array_equal(x, x))
+    assert bool(fnp.array_equal(x, x, equal_nan=True))
+    assert not bool(fnp.array_equal(x, x[:1]))
+    assert bool(fnp.array_equiv(np.ones((2, 2)), np.ones(2)))
+    assert not bool(fnp.array_equiv(np.ones((2, 2)), np.ones(3)))
+
+
+# ---- derivatives
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("log2", ([0.5, 2.0],)),
+        ("log10", ([0.5, 2.0],)),
+        ("sinc", ([-0.7, 0.0, 0.1, 0.3, 2.0],)),
+        ("i0", ([-0.7, 0.4, 2.0],)),
+        ("degrees", ([0.5],)),
+        ("floor_divide", ([7.5, -7.5], [2.0, 2.0])),
+        ("remainder", ([7.5, -7.5], [2.0, -2.3])),
+        ("fmod", ([7.5, -7.5], [2.0, -2.3])),
+        ("hypot", ([3.0, -1.0], [4.0, 1e-3])),
+        ("logaddexp", ([1.0, -3.0, 700.0], [1.0, 2.0, -700.0])),
+        ("logaddexp2", ([1.0, -3.0], [1.0, 2.0])),
+        ("arctan2", ([1.0, -1.0], [2.0, -0.5])),
+        ("copysign", ([1.0, -1.0], [2.0, 2.0])),
+        ("fmax", ([1.0, 3.0], [2.0, -0.5])),
+        ("true_divide", ([1.0, 3.0], [2.0, -0.5])),
+        ("power", ([1.0, 3.0], [2.0, -0.5])),
+        ("clip", ([-1.0, 0.5, 3.0], [0.0], [1.0])),
+        ("nan_to_num", ([1.0, 2.0],)),
+        ("round", ([1.2, 2.7],)),
+        ("modf", ([1.2, -2.7],)),
+        ("ldexp", ([1.2, -2.7],)),
+    ],
+)
+def test_derivatives(name, args):
+    function = getattr(fnp, name)
+    if name == "ldexp":
+        function = lambda x: fnp.ldexp(x, 3)
+    check_grad(function, *(np.array(a) for a in args))
+
+
+def nth(f, n):
+    for _ in range(n):
+        f = grad(f)
+    return f
+
+
+@pytest.mark.parametrize(
+    ("function", "at", "order", "expected"),
+    [
+        (fnp.sinc, 0.0, 1, 0.0),
+        (fnp.sinc, 0.0, 2, -(np.pi**2) / 3),
+        (fnp.sinc, 0.0, 4, np.pi**4 / 5),
+        (lambda x: fnp.logaddexp(x, 1.0), 1.0, 1, 0.5),
+        (lambda x: fnp.logaddexp(x, 1.0), 1.0, 2, 0.25),
+        (lambda x: fnp.logaddexp(x, -INF), -INF, 1, 0.5),
+        (lambda x: fnp.logaddexp(x, INF), 1.0, 1, 0.0),
+        (lambda x: fnp.hypot(x, 0.0), 0.0, 1, 0.0),
+        (lambda x: fnp.remainder(x, 2.0), 4.0, 1, 1.0),
+        (lambda x: fnp.fmax(x, NAN), 4.0, 1, 1.0),
+        (lambda x: fnp.fmax(NAN, x), 4.0, 1, 1.0),
+        (lambda x: fnp.nan_to_num(x), INF, 1, 0.0),
+        (lambda x: fnp.power(x, 2), 0.0, 1, 0.0),
+        (lambda x: fnp.power(x, 0.0), 0.0, 1, 0.0),
+        (fnp.absolute, 0.0, 1, 0.0),
+    ],
+)
+def test_derivatives_where_formulas_have_holes(function, at, order, expected):
+    got = nth(function, order)(np.float64(at))
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-9, atol=1e-12)

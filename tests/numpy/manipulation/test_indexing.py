@@ -1,0 +1,207 @@
+"""where, nonzero, take, put and their kin against NumPy; traced, with static sizes."""
+
+import numpy as np
+import pytest
+
+import funcgrad.numpy as fnp
+from funcgrad.core.array import Array
+from funcgrad.errors import ConcretizationError, OutOfBoundsError, ShapeError
+from funcgrad.transforms.derivatives.grad import grad
+from funcgrad.transforms.jit.jit import jit
+from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
+
+X = np.arange(12.0).reshape(3, 4)
+Z = np.array([[0, 3, 0], [5, 0, 7]])
+
+
+def run(f, *args):
+    return jit(f, backend="numpy")(*args)
+
+
+# ---- where
+
+
+@pytest.mark.parametrize("dtype", [bool, "int32", "float16", "complex64"])
+def test_where(dtype):
+    x, y = np.ones((2, 1), dtype), np.zeros(3, dtype)
+    same_as_numpy(fnp.where, np.where, np.array([True, False, True]), x, y)
+    same_as_numpy(fnp.where, np.where, np.float32(2), x, y)
+    same_as_numpy(fnp.where, np.where, np.zeros((0, 1, 1)), x, y)
+
+
+def test_where_promotes_with_weak_types():
+    mask = np.array([True, False])
+    assert fnp.where(mask, np.int8(1), 0).dtype == np.int8
+    assert fnp.where(mask, np.float16(1), 0.5).dtype == np.float16
+    assert fnp.where(mask, 1, 0).weak_type
+    assert fnp.where(mask, np.int32([1, 2]), 0.5).dtype == np.float32
+
+
+def test_where_has_a_safe_gradient():
+    safe = lambda x: fnp.where(x > 0, fnp.log(fnp.where(x > 0, x, 1.0)), 0.0)
+    same(grad(safe)(0.0), np.float32(0))
+    check_grad(lambda x, y: fnp.where(X > 4, x * x, y), X, X + 1)
+    same_batched(lambda c, x: fnp.where(c, x, 0.0), X > 4, X)
+
+
+def test_where_of_a_condition_alone():
+    same(fnp.where(Z), np.where(Z), dtype=False)
+    with pytest.raises(ConcretizationError, match=r"where.*`condition`.*where\(\.\.\., size=n\)"):
+        run(fnp.where, Z)
+    with pytest.raises(ValueError, match="give both"):
+        fnp.where(Z, 1)
+
+
+# ---- nonzero
+
+
+@pytest.mark.parametrize("x", [Z, Z > 0, np.zeros((0, 2)), np.float32([0, np.nan, -0.0, 1j.imag])])
+def test_nonzero(x):
+    same(fnp.nonzero(x), np.nonzero(x), dtype=False)
+    same(fnp.flatnonzero(x), np.flatnonzero(x), dtype=False)
+    same(fnp.argwhere(x), np.argwhere(x), dtype=False)
+    count = np.count_nonzero(x)
+    for size in (0, count, count + 2):
+        rows, found = (
+            run(lambda x, n=size: fnp.argwhere(x, size=n, fill_value=-1), x),
+            min(size, count),
+        )
+        same(rows[:found], np.argwhere(x)[:found], dtype=False)
+        assert rows.shape == (size, x.ndim)
+        assert (np.asarray(rows[found:]) == -1).all()
+
+
+def test_fill_values_of_nonzero():
+    same(fnp.nonzero(Z, size=4, fill_value=(7, 8))[1], [1, 0, 2, 8], dtype=False)
+    same(fnp.nonzero(Z, size=4)[0], [0, 1, 1, 0], dtype=False)
+    assert fnp.argwhere(np.int32(3)).shape == (1, 0)
+    same_batched(lambda x: fnp.flatnonzero(x, size=2), Z)
+
+
+def test_compress_and_extract():
+    keep = np.array([True, False, True])
+    same(fnp.compress(keep, X, 0), np.compress(keep, X, 0))
+    same(fnp.compress(keep, X), np.compress(keep, X))
+    same(fnp.extract(X > 4, X), np.extract(X > 4, X))
+    out = run(lambda c, x: fnp.compress(c, x, 0, size=3, fill_value=-1), keep, X)
+    same(out, np.vstack([X[[0, 2]], np.full((1, 4), -1.0)]))
+    same(run(lambda x: fnp.extract(x > 9, x, size=4), X), [10.0, 11.0, 0.0, 0.0])
+    check_grad(lambda x: fnp.extract(X > 4, x), X)
+    with pytest.raises(ConcretizationError, match="extract.*size=n"):
+        run(lambda x: fnp.extract(x > 9, x), X)
+
+
+# ---- take and put
+
+
+@pytest.mark.parametrize("mode", [None, "wrap", "clip"])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_take(mode, axis):
+    indices = np.array([[0, 2], [1, 1]]) if mode is None else np.array([[0, 9], [-7, 1]])
+    same_as_numpy(
+        lambda x, i: fnp.take(x, i, axis, mode=mode),
+        lambda x, i: np.take(x, i, axis, mode=mode or "raise"),
+        X,
+        indices,
+    )
+
+
+def test_take_outside():
+    with pytest.raises(OutOfBoundsError):
+        fnp.take(X, np.array([3]), 0)
+    assert np.isnan(run(lambda i: fnp.take(X, i, 0), np.array([3]))).all()
+    same(fnp.take(np.int32([1, 2]), np.array([5, -3]), mode="fill", fill_value=9), np.int32([9, 9]))
+    same(fnp.take(X, np.int32(1), 1), X[:, 1])
+
+
+ALONG = [
+    ((3, 4), (3, 2), 1),
+    ((3, 4), (1, 4), 0),
+    ((3, 4), (3, 1), 1),
+    ((2, 3, 4), (2, 5, 1), 1),
+    ((1, 4), (3, 2), 1),
+    ((3, 0), (3, 0), 1),
+]
+
+
+@pytest.mark.parametrize(("shape", "indices", "axis"), ALONG)
+def test_take_along_axis(shape, indices, axis, rng):
+    x = rng.standard_normal(shape)
+    i = (
+        rng.integers(-shape[axis], max(shape[axis], 1), indices)
+        if x.size
+        else np.zeros(indices, int)
+    )
+    same_as_numpy(
+        lambda x, i: fnp.take_along_axis(x, i, axis),
+        lambda x, i: np.take_along_axis(x, i, axis),
+        x,
+        i,
+    )
+    if x.size:
+        check_grad(lambda x: fnp.take_along_axis(x, i, axis), x)
+
+
+def test_take_along_axis_outside():
+    i = np.array([[4], [0], [-5]])
+    with pytest.raises(OutOfBoundsError, match="index 4 is out of bounds for axis 1 with size 4"):
+        fnp.take_along_axis(X, i, 1)
+    same(fnp.take_along_axis(X, i, 1, mode="fill", fill_value=-1), [[-1.0], [4.0], [-1.0]])
+    same(fnp.take_along_axis(X, i, 1, mode="clip"), [[3.0], [4.0], [8.0]])
+    same(
+        fnp.take_along_axis(X, np.array([3, 1]), None),
+        np.take_along_axis(X, np.array([3, 1]), None),
+    )
+    same_batched(lambda x, i: fnp.take_along_axis(x, i, 0), X, np.array([[1, 2]] * 3))
+
+
+def test_put_along_axis(rng):
+    i = np.array([[0, 3], [1, 2], [-1, 0]])
+    v = rng.standard_normal((3, 2))
+
+    def numpy_put(x, i, v):
+        x = x.copy()
+        np.put_along_axis(x, i, v, 1)
+        return x
+
+    same_as_numpy(lambda x, i, v: fnp.put_along_axis(x, i, v, 1), numpy_put, X, i, v)
+    check_grad(lambda x, v: fnp.put_along_axis(x, i, v, 1), X, v)
+    with pytest.raises(ValueError, match="immutable"):
+        fnp.put_along_axis(X, i, v, 1, inplace=True)
+
+
+def test_put_and_place():
+    for mode, at in ((None, [0, -1]), ("clip", [0, 99]), ("wrap", [13, -13])):
+        expected = X.copy()
+        np.put(expected, at, [7.0, 8.0], mode or "raise")
+        same(fnp.put(X, np.array(at), np.array([7.0, 8.0]), mode), expected)
+    for values in ([5.0], [5.0, 6.0], list(range(20))):
+        expected = X.copy()
+        np.place(expected, X > 4, values)
+        same(run(lambda x, v: fnp.place(x, x > 4, v), X, np.array(values)), expected)
+
+
+ERRORS = [
+    (lambda: fnp.take([1, 2], np.array([0])), TypeError, "take: a is a list"),
+    (lambda: fnp.take(X, [0]), TypeError, "take: indices is a list"),
+    (lambda: fnp.take(X, np.array([0.5])), TypeError, "indices must be integers"),
+    (lambda: fnp.take(X, np.array([0]), mode="bend"), ValueError, "mode must be"),
+    (lambda: fnp.nonzero(1.0), ShapeError, "atleast_1d"),
+    (lambda: fnp.compress(X, X), ShapeError, "condition must be a vector"),
+    (lambda: fnp.take_along_axis(X, np.array([0]), 0), ShapeError, "as many axes"),
+    (lambda: fnp.where(X, np.ones(3), np.ones(2)), ShapeError, "where"),
+    (lambda: fnp.place(X, X[0] > 1, X), ShapeError, "differ in size"),
+    (lambda: fnp.put(X, np.array([12]), 1.0), OutOfBoundsError, "12 is out of bounds"),
+    (lambda: fnp.nonzero(Z, size=2, fill_value=(1,)), ShapeError, "each of 2 axes"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "words"), ERRORS)
+def test_errors(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_known_values_inside_grad():
+    f = lambda x: fnp.sum(x[fnp.nonzero(x > 4)] ** 2)
+    same(grad(f)(Array(X)), np.where(X > 4, 2 * X, 0))

@@ -1,0 +1,458 @@
+"""The special functions against mpmath in 40 digits, and against what they may be written with."""
+
+from dataclasses import dataclass
+
+import mpmath
+import numpy as np
+import pytest
+from mpmath import mpf
+from scipy import special as scipy_special
+
+from funcgrad.ops.special_math import functions
+
+F32, F64 = np.float32, np.float64
+INF, NAN = np.inf, np.nan
+TINY = {F32: 1e-37, F64: 1e-300}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with np.errstate(all="ignore"), mpmath.workdps(40):
+        yield
+
+
+def run(name, *args, dtype=F64):
+    """The function on values of one dtype."""
+    return getattr(functions, name)(np, *(np.asarray(a, dtype) for a in args))
+
+
+def ulps(got, want, scale):
+    """The error in ulp of the true value, or of `scale` where that is larger."""
+    rounded = got.dtype.type(float(want))
+    if float(got) == float(rounded) or (np.isnan(got) and mpmath.isnan(want)):
+        return 0.0
+    if not np.isfinite(got):
+        return INF
+    unit = np.spacing(max(abs(rounded), got.dtype.type(scale)))
+    return float(abs(mpf(float(got)) - want) / mpf(float(unit)))
+
+
+# ---- references
+
+
+def ndtr_reference(x):
+    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+
+def log_ndtr_reference(x):
+    return mpmath.log1p(-ndtr_reference(-x)) if x > 0 else mpmath.log(ndtr_reference(x))
+
+
+def erf_inv_reference(x):
+    """Newton's method from scipy's value, on erf or where that is near 1 on erfc."""
+    z = mpf(scipy_special.erfinv(float(abs(x))))
+    for _ in range(3):
+        excess = mpmath.erf(z) - abs(x) if z < 1 else 1 - abs(x) - mpmath.erfc(z)
+        z -= excess * mpmath.exp(z * z) * mpmath.sqrt(mpmath.pi) / 2
+    return z * mpmath.sign(x)
+
+
+def ndtri_reference(p):
+    """Newton's method on log ndtr from scipy's value."""
+    q = min(p, 1 - p)
+    z = mpf(scipy_special.ndtri(float(q)))
+    for _ in range(4):
+        density = mpmath.exp(-z * z / 2) / mpmath.sqrt(2 * mpmath.pi)
+        z -= mpmath.log(ndtr_reference(z) / q) * ndtr_reference(z) / density
+    return z if p < 0.5 else -z
+
+
+def zeta_reference(s, q):
+    """Euler and Maclaurin's sum far out; mpmath's own loses small values."""
+    if q < 0:
+        whole = int(mpmath.floor(q))
+        head = mpmath.fsum((q + k) ** -int(s) for k in range(-whole))
+        return zeta_reference(s, q - whole) + head
+    w, rising = q + 40, s
+    total = mpmath.fsum((q + k) ** -s for k in range(40)) + w ** (1 - s) / (s - 1) + w**-s / 2
+    for j in range(1, 25):
+        total += mpmath.bernoulli(2 * j) / mpmath.factorial(2 * j) * rising * w ** (1 - s - 2 * j)
+        rising *= (s + 2 * j - 1) * (s + 2 * j)
+    return total
+
+
+def lower(a, x):
+    return mpmath.gammainc(a, 0, x, regularized=True)
+
+
+def upper(a, x):
+    return mpmath.gammainc(a, x, mpmath.inf, regularized=True)
+
+
+def igamma_grad_a_reference(a, x):
+    """A difference quotient in 80 digits, of the smaller tail."""
+    with mpmath.workdps(80):
+        h = mpf(10) ** -25 * a
+        if x < a:
+            return (lower(a + h, x) - lower(a - h, x)) / (2 * h)
+        return (upper(a - h, x) - upper(a + h, x)) / (2 * h)
+
+
+def random_gamma_grad_reference(a, x):
+    density = x ** (a - 1) * mpmath.exp(-x) / mpmath.gamma(a)
+    return -igamma_grad_a_reference(a, x) / density
+
+
+def betainc_reference(a, b, x):
+    return mpmath.betainc(a, b, 0, x, regularized=True)
+
+
+def spence_reference(x):
+    if x > 1.5:
+        return -(mpmath.log(x) ** 2) / 2 - spence_reference(1 / x)
+    return mpmath.polylog(2, 1 - x).real
+
+
+def polygamma_reference(n, x):
+    return (-1) ** (int(n) + 1) * mpmath.factorial(n) * zeta_reference(n + 1, x)
+
+
+# ---- accuracy: a row a function
+
+
+def around(*centres, width=1.0, n=60):
+    return lambda rng, dtype: np.concatenate([c + width * rng.uniform(-1, 1, n) for c in centres])
+
+
+def uniform(low, high, n=150):
+    return lambda rng, dtype: rng.uniform(low, high, n)
+
+
+def magnitudes(low, high, n=100, sign=1.0):
+    """Log-uniform between powers of ten, narrower in float32 where its range is."""
+
+    def draw(rng, dtype):
+        edge = 37.5 if dtype == F32 else 307.0
+        return sign * 10.0 ** rng.uniform(max(low, -edge), min(high, edge), n)
+
+    return draw
+
+
+def one_minus(rng, dtype):
+    return 1 - 10.0 ** rng.uniform(-7 if dtype == F32 else -15.9, -0.1, 100)
+
+
+def gamma_pairs(low, high, spread, n=40):
+    """(a, x): a log-uniform, x within some standard deviations of a gamma variable."""
+
+    def draw_a(rng, dtype):
+        return 10.0 ** np.linspace(low, high, n)
+
+    def draw_x(rng, dtype):
+        a = draw_a(rng, dtype)
+        return np.maximum(a + np.sqrt(a) * rng.uniform(-spread, spread, n), a / 20)
+
+    return draw_a, draw_x
+
+
+def above_one(rng, dtype):
+    return 1 + 10.0 ** rng.uniform(-3, 1.7, 100)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A function, its reference, where its arguments are drawn, and the errors allowed in ulp."""
+
+    name: str
+    reference: object
+    draws: tuple  # of a draw, or of a tuple of draws, one an argument
+    float32: float
+    float64: float
+    scale: object = None  # of the arguments: errors are measured in ulp of at least this
+
+    def samples(self, dtype):
+        rng = np.random.default_rng(7)
+        parts = []
+        for draw in self.draws:
+            draws = draw if isinstance(draw, tuple) else (draw,)
+            parts.append([d(rng, dtype).astype(dtype) for d in draws])
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def near_negative_axis(x):
+    """What lgamma's and digamma's terms are as large as, left of zero."""
+    return float(max(1, abs(mpmath.loggamma(-x)))) if x < 0 else 0.0
+
+
+ROWS = [
+    Row("erf", mpmath.erf, (uniform(-6, 6), uniform(-1, 1), magnitudes(-320, 0)), 5, 4),
+    Row("erfc", mpmath.erfc, (uniform(-6, 10), uniform(0, 27), magnitudes(-320, 1)), 1, 8),
+    Row("erf_inv", erf_inv_reference, (uniform(-1, 1), one_minus, magnitudes(-300, 0)), 5, 6),
+    Row("ndtr", ndtr_reference, (uniform(-8, 8), uniform(-38, 0), uniform(-14, 0)), 1, 8),
+    Row("log_ndtr", log_ndtr_reference, (uniform(-8, 8), uniform(-30, 30)), 1, 14),
+    Row("ndtri", ndtri_reference, (uniform(0, 1), one_minus, magnitudes(-320, 0)), 1, 8),
+    Row("lgamma", mpmath.loggamma, (uniform(0, 4), around(1, 2, 3, width=1e-3),
+        magnitudes(-300, 300), uniform(3, 100)), 1, 6),
+    Row("lgamma", lambda x: mpmath.loggamma(x).real, (uniform(-5, 0), uniform(-100, 0),
+        magnitudes(-300, 0, sign=-1)), 2, 6, near_negative_axis),
+    Row("digamma", mpmath.digamma, (uniform(0, 4), around(1.46163, width=1e-3),
+        magnitudes(-300, 300)), 1, 5),
+    Row("digamma", mpmath.digamma, (uniform(-5, 0), uniform(-100, 0)), 2, 6, near_negative_axis),
+    Row("zeta", zeta_reference, ((above_one, magnitudes(-3, 4)), (above_one, magnitudes(-3, 300))),
+        1, 16),
+    Row("polygamma", polygamma_reference, ((lambda rng, _: rng.integers(1, 9, 100),
+        magnitudes(-1, 4)),), 1, 8),
+    *(
+        Row(name, reference, (gamma_pairs(-6, 1.3, 3), gamma_pairs(0, 3, 8), gamma_pairs(5, 5, 2),
+            (magnitudes(-3, 0, 40), magnitudes(-5, 1, 40))), 1, 120)
+        for name, reference in [("igamma", lower), ("igammac", upper)]
+    ),
+    *(
+        Row(name, reference, (gamma_pairs(-4, 1.3, 3, 15), gamma_pairs(1.3, 3, 4, 15),
+            (magnitudes(-3, 0, 15), magnitudes(-5, 1, 15))), 1, 60)
+        for name, reference in [("igamma_grad_a", igamma_grad_a_reference),
+                                ("random_gamma_grad", random_gamma_grad_reference)]
+    ),
+    Row("betainc", betainc_reference, ((magnitudes(-2, 2.5), magnitudes(-2, 2.5),
+        uniform(0, 1, 100)),), 1, 8, lambda a, b, x: 1.0),
+    Row("betainc", betainc_reference, ((uniform(1, 50), uniform(1, 50), uniform(0, 0.5)),), 1, 200),
+    *(
+        Row(name, lambda x, n=order, s=scaled: mpmath.besseli(n, x) * mpmath.exp(-s * abs(x)),
+            (uniform(-25, 25), magnitudes(-300, 300 if scaled else 0), uniform(-80, 80)), 6, 8)
+        for name, order, scaled in [("bessel_i0e", 0, 1), ("bessel_i1e", 1, 1), ("i0", 0, 0),
+                                    ("i1", 1, 0)]
+    ),
+    Row("xlogy", lambda x, y: x * mpmath.log(y), ((uniform(-9, 9), uniform(0, 4)),), 5, 4),
+    Row("xlog1py", lambda x, y: x * mpmath.log1p(y), ((uniform(-9, 9), uniform(-0.9, 4)),), 5, 4),
+    Row("entr", lambda x: -x * mpmath.log(x), (uniform(0, 4), magnitudes(-300, 30)), 5, 4),
+    Row("logit", lambda p: mpmath.log(p / (1 - p)), (uniform(0, 1), one_minus, magnitudes(-320, -1),
+        around(0.5, width=1e-4)), 6, 4),
+    Row("spence", spence_reference, (uniform(0, 4), magnitudes(-300, 300),
+        around(0.5, 1, 2, width=1e-5)), 1, 14),
+    Row("exp1", mpmath.e1, (uniform(0, 3), magnitudes(-300, 1.9)), 1, 10),
+    Row("expi", mpmath.ei, (uniform(-3, 30), magnitudes(-300, 1.9)), 1, 8, lambda x: 0.1),
+    Row("expn", lambda n, x: mpmath.expint(n, x).real, ((lambda rng, _: rng.integers(0, 30, 100),
+        magnitudes(-3, 1.5)),), 1, 50),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=["float32", "float64"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_accuracy(row, dtype):
+    args = row.samples(dtype)
+    got = run(row.name, *args, dtype=dtype)
+    assert got.dtype == dtype
+    worst = (0.0,)
+    for value, *xs in zip(got, *args, strict=True):
+        exact = [mpf(float(x)) for x in xs]
+        want = row.reference(*exact)
+        scale = max(row.scale(*exact) if row.scale else 0.0, TINY[dtype])
+        worst = max(worst, (ulps(value, want, scale), *map(float, xs), float(value)))
+    assert worst[0] <= (row.float32 if dtype == F32 else row.float64), worst
+
+
+# ---- special values, and all bit patterns
+
+VALUES = {
+    "erf": ([-INF, -0.0, INF, NAN], [-1, -0.0, 1, NAN]),
+    "erfc": ([-INF, 0, INF, NAN, 1e30], [2, 1, 0, NAN, 0]),
+    "erf_inv": ([-1, -0.0, 1, 1.5, -INF, NAN], [-INF, -0.0, INF, NAN, NAN, NAN]),
+    "ndtr": ([-INF, 0, INF, NAN], [0, 0.5, 1, NAN]),
+    "log_ndtr": ([-INF, INF, NAN], [-INF, -0.0, NAN]),
+    "ndtri": ([0, 0.5, 1, -0.1, 1.1, NAN], [-INF, 0, INF, NAN, NAN, NAN]),
+    "lgamma": ([0, -0.0, -1, -2, 1, 2, INF, -INF, NAN], [INF, INF, INF, INF, 0, 0, INF, INF, NAN]),
+    "digamma": ([0, -0.0, -1, -2, INF, -INF, NAN], [-INF, INF, NAN, NAN, INF, NAN, NAN]),
+    "gammasgn": ([0, -0.0, 2, -0.5, -1.5, -1, INF, -INF, NAN], [1, -1, 1, -1, 1, NAN, 1, NAN, NAN]),
+    "zeta": (
+        [2, 3, 3, 2, 3, 1, 0.5, 2.5, 2, INF, NAN, 2],
+        [0, 0, -0.0, -1, -1, 2, 2, -0.5, INF, 2, 1, NAN],
+        [INF, INF, -INF, INF, NAN, INF, NAN, NAN, 0, 0, NAN, NAN],
+    ),
+    "polygamma": (
+        [1, 2, 0, 1, -1, 1.5, 1, NAN, 1],
+        [0, -1, -1, INF, 1, 1, -1, 1, NAN],
+        [INF, NAN, NAN, 0, NAN, NAN, INF, NAN, NAN],
+    ),
+    "igamma": (
+        [0, 0, 0, 1, 1, 1, -1, INF, INF, NAN, 1],
+        [0, 1, INF, 0, INF, -1, 1, 1, INF, 1, NAN],
+        [NAN, 1, 1, 0, 1, NAN, NAN, 0, NAN, NAN, NAN],
+    ),
+    "igammac": (
+        [0, 0, 0, 1, 1, 1, -1, INF, INF, NAN, 1],
+        [0, 1, INF, 0, INF, -1, 1, 1, INF, 1, NAN],
+        [NAN, 0, 0, 1, 0, NAN, NAN, 1, NAN, NAN, NAN],
+    ),
+    "igamma_grad_a": (
+        [0, 1, 1, 1, -1, INF, NAN, 1],
+        [1, 0, INF, -1, 1, 1, 1, NAN],
+        [NAN, 0, 0, NAN, NAN, NAN, NAN, NAN],
+    ),
+    "random_gamma_grad": (
+        [0, 1, 1, 1, -1, INF, NAN, 1, 1e20],
+        [1, 0, INF, -1, 1, 1, 1, NAN, 1e20],
+        [NAN, 0, NAN, NAN, NAN, NAN, NAN, NAN, 1],
+    ),
+    "betainc": (
+        [1, 1, 0, 0, 0, 1, 1, INF, INF, 1, 1, -1, NAN, 1],
+        [1, 1, 1, 0, 1, 0, INF, 1, INF, 1, 1, 1, 1, 1],
+        [0, 1, 0.5, 0.5, 0, 0.5, 0.5, 0.5, 0.5, -0.5, 1.5, 0.5, 0.5, NAN],
+        [0, 1, 1, NAN, 0, 0, 1, 0, NAN, NAN, NAN, NAN, NAN, NAN],
+    ),
+    "bessel_i0e": ([0, -0.0, INF, -INF, NAN], [1, 1, 0, 0, NAN]),
+    "bessel_i1e": ([0, -0.0, INF, -INF, NAN], [0, -0.0, 0, -0.0, NAN]),
+    "i0": ([0, -0.0, INF, -INF, NAN], [1, 1, INF, INF, NAN]),
+    "i1": ([0, -0.0, INF, -INF, NAN], [0, -0.0, INF, -INF, NAN]),
+    "xlogy": (
+        [0, 0, 0, 0, 1, -1, NAN, 2],
+        [0, -1, INF, NAN, 0, 0, 1, -1],
+        [0, 0, 0, NAN, -INF, INF, NAN, NAN],
+    ),
+    "xlog1py": (
+        [0, 0, 0, 0, 1, -1, NAN, 2],
+        [-1, -2, INF, NAN, -1, -1, 1, -2],
+        [0, 0, 0, NAN, -INF, INF, NAN, NAN],
+    ),
+    "entr": ([0, 1, -1, INF, -INF, NAN], [0, 0, -INF, -INF, -INF, NAN]),
+    "logit": ([0, 0.5, 1, -0.1, 1.1, NAN], [-INF, 0, INF, NAN, NAN, NAN]),
+    "spence": ([1, INF, -1, NAN], [0, -INF, NAN, NAN]),
+    "exp1": ([0, INF, -1, NAN], [INF, 0, NAN, NAN]),
+    "expi": ([0, INF, -INF, NAN], [-INF, INF, -0.0, NAN]),
+    "expn": (
+        [0, 1, 2, 3, 2, -1, 1.5, 1, NAN],
+        [0, 0, 0, 0, INF, 1, 1, -1, 1],
+        [INF, INF, 1, 0.5, 0, NAN, NAN, NAN, NAN],
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", VALUES)
+def test_special_values(name, dtype):
+    *args, want = VALUES[name]
+    got = run(name, *args, dtype=dtype)
+    np.testing.assert_array_equal(got, np.asarray(want, dtype))
+    signed = ~np.isnan(got)
+    np.testing.assert_array_equal(np.signbit(got)[signed], np.signbit(want)[signed])
+
+
+# Where scipy and this library differ on purpose, or scipy loses digits.
+SCIPY_NAMES = {"erf_inv": "erfinv", "lgamma": "gammaln", "digamma": "psi", "bessel_i0e": "i0e"}
+
+
+PATTERNS = (
+    "erf", "erfc", "erf_inv", "ndtr", "log_ndtr", "ndtri", "lgamma", "digamma", "gammasgn",
+    "bessel_i0e", "logit", "entr",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_random_bit_patterns(name):
+    """All exponents, denormals, infinities and NaN among them, against scipy in float64."""
+    bits = np.random.default_rng(3).integers(0, 2**32, 20000, dtype=np.uint32)
+    x = bits.view(F32)
+    x = x[(x != -INF) | (name != "lgamma")]
+    got = run(name, x, dtype=F32)
+    want = getattr(scipy_special, SCIPY_NAMES.get(name, name))(x.astype(F64)).astype(F32)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-45)
+
+
+@pytest.mark.parametrize("name", functions.__all__)
+def test_shapes(name):
+    """Empty arrays, scalars, and scalars beside arrays."""
+    *args, _ = VALUES[name]
+    assert run(name, *(np.zeros((0, 3)) for _ in args)).shape == (0, 3)
+    assert run(name, *(0.25 for _ in args)).shape == ()
+    first, *rest = (np.asarray(a, F64) for a in args)
+    got = run(name, first, *(r[0] for r in rest))
+    np.testing.assert_array_equal(got, run(name, first, *(np.full_like(first, r[0]) for r in rest)))
+
+
+# ---- a special function is a scalar program
+
+
+class Scalars:
+    """A namespace with nothing beside what a compiler of scalar programs offers."""
+
+    allowed = (
+        "abs", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tan", "floor", "rint",
+        "trunc", "minimum", "maximum", "power", "sign", "isnan", "isinf", "signbit", "copysign",
+        "where",
+    )  # fmt: skip
+
+    def __getattr__(self, name):
+        if name not in self.allowed:
+            raise AttributeError(f"{name} is no operation of scalar programs")
+        return lambda *args: Scalar(getattr(np, name)(*map(unwrap, args)))
+
+    def astype(self, x, dtype):
+        return x.astype(dtype)
+
+    def while_loop(self, cond, body, init):
+        assert all(isinstance(c, Scalar) for c in init), "the carry of a loop needs a dtype"
+        carry = tuple(init)
+        dtypes = [c.dtype for c in carry]
+        active = unwrap(cond(carry))
+        while active.any():
+            new = body(carry)
+            assert [n.dtype for n in new] == dtypes
+            pairs = zip(new, carry, strict=True)
+            carry = tuple(Scalar(np.where(active, n.value, c.value)) for n, c in pairs)
+            active = unwrap(cond(carry))
+        return carry
+
+    def fori_loop(self, n, body, init):
+        assert all(isinstance(c, Scalar) for c in init), "the carry of a loop needs a dtype"
+        carry = tuple(init)
+        dtypes = [c.dtype for c in carry]
+        for _ in range(n):
+            carry = tuple(body(None, carry))
+            assert [c.dtype for c in carry] == dtypes
+        return carry
+
+
+class Scalar:
+    """A value that has operators and a dtype, and neither a truth value nor items."""
+
+    def __init__(self, value):
+        self.value = np.asarray(value)
+
+    dtype = property(lambda self: self.value.dtype)
+
+    def astype(self, dtype):
+        return Scalar(self.value.astype(dtype))
+
+    def __bool__(self):
+        raise TypeError("a scalar program branched on a value")
+
+    __array__ = __getitem__ = __iter__ = None
+    __hash__ = None
+
+
+def unwrap(x):
+    return x.value if isinstance(x, Scalar) else x
+
+
+def _operator(name):
+    def method(self, *other):
+        return Scalar(getattr(self.value, name)(*map(unwrap, other)))
+
+    return method
+
+
+OPERATORS = (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "neg", "lt", "le", "gt",
+    "ge", "eq", "ne", "and", "or", "invert",
+)  # fmt: skip
+for _name in OPERATORS:
+    setattr(Scalar, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", functions.__all__)
+def test_is_a_scalar_program(name, dtype):
+    *args, _ = VALUES[name]
+    args = [np.asarray(a, dtype) for a in args]
+    got = getattr(functions, name)(Scalars(), *map(Scalar, args))
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got.value, run(name, *args, dtype=dtype))
