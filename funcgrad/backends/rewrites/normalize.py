@@ -17,41 +17,32 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.ops.sort import sort_p
 
 if TYPE_CHECKING:
-    from funcgrad.backends.rewrites import (
-        attention_joint,
+    from funcgrad.backends.llvm.rewrites import (
         elements,
-        exchanges,
         panels,
-        products,
-        reductions,
         rows,
         running,
         scan_blocks,
+        shuffles,
+    )
+    from funcgrad.backends.rewrites import (
+        attention_joint,
+        exchanges,
+        products,
+        reductions,
         scans,
         scatters,
-        shuffles,
     )
     from funcgrad.transforms.attention import attention
 else:
     attention = Late("funcgrad.transforms.attention.attention")
-    (
-        attention_joint,
-        elements,
-        exchanges,
-        panels,
-        products,
-        reductions,
-        rows,
-        running,
-        scan_blocks,
-        scans,
-        scatters,
-        shuffles,
-    ) = late(
+    attention_joint, exchanges, products, reductions, scans, scatters = late(
         "funcgrad.backends.rewrites",
-        *("attention_joint", "elements", "exchanges", "panels", "products"),
-        *("reductions", "rows", "running", "scan_blocks", "scans", "scatters"),
-        "shuffles",
+        *("attention_joint", "exchanges", "products", "reductions", "scans", "scatters"),
+    )
+    elements, panels, rows, running, scan_blocks, shuffles = late(
+        "funcgrad.backends.llvm.rewrites",
+        *("elements", "panels", "rows", "running", "scan_blocks", "shuffles"),
     )
 
 # What only transformations and users care for.

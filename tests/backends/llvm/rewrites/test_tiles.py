@@ -9,7 +9,7 @@ from tests.backends.llvm.gemm.test_winograd_phases import SHAPES as DOUBLED
 from tests.backends.llvm.gemm.test_winograd_phases import doubling_step
 
 from funcgrad.backends.llvm.gemm.steps import takes_frame
-from funcgrad.backends.lower.tiles import (
+from funcgrad.backends.llvm.rewrites.tiles import (
     IMAGES,
     IMAGES_LAST,
     KERNEL_LAST,
