@@ -80,8 +80,17 @@ class Primitive:
     dce(used, eqn) → the equation without what its unused results need (for the same ops); its
         outputs are the used ones
     prepare(*args, **params) → (args, params) as the rules want them, from what callers may write
+
+    Traits are what others ask of an op; nobody asks for its name.
+
     elementwise: the op maps scalars to scalars, so that compilers may trace `impl` on symbols
     effect: the op is run for what it does, in program order, and is never dropped
+    call: the op calls the program in its parameter `jaxpr` (or that this function gives for the
+        operands' types), which may take the call's place
+    identity: the results are the operands, to derivatives too if there is a transpose rule. It is a
+        mark that transformations read; where `multiple`, a barrier: what reads its results is not
+        merged with what reads its operands. Backends see none
+    repeated: what is done twice is meant to be (so as not to be kept in between), and not merged
     """
 
     name: str
@@ -97,6 +106,9 @@ class Primitive:
     multiple: bool = False
     elementwise: bool = False
     effect: bool = False
+    call: bool = False
+    identity: bool = False
+    repeated: bool = False
     doc: str = ""
 
     def __post_init__(self) -> None:

@@ -36,6 +36,7 @@ barrier_p: Primitive = Primitive(
     batch=lambda axis, args, dims: (barrier_p.bind(*args), list(dims)),
     dims=_barrier_dims,
     multiple=True,
+    identity=True,
 )
 
 name_p: Primitive = Primitive(
@@ -49,6 +50,7 @@ name_p: Primitive = Primitive(
     transpose=lambda ct, x, *, name: [ct],
     batch=lambda axis, args, dims, *, name: (name_p.bind(*args, name=name), dims[0]),
     dims=lambda x, *, name: dims_.pointwise(x),
+    identity=True,
 )
 
 

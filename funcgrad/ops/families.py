@@ -181,13 +181,15 @@ def elementwise(
     prepare: Callable | None = None,
     operands: int | None = None,
     doc: str,
+    **traits: Any,
 ) -> Primitive:
     """An elementwise primitive from its formula.
 
     It has as many operands as said, or as derivatives; any number where a function gives these.
     jvp[i](g, y, *operands) is the tangent that operand i's tangent g contributes; `FLAT` is zero.
     transpose[i](ct, *operands) is operand i's cotangent where the op is linear in it.
-    A function in place of a sequence is the primitive's whole rule; so is `abstract`.
+    A function in place of a sequence is the primitive's whole rule; so is `abstract`. Traits are
+    those of `Primitive`.
     """
 
     if operands is None and isinstance(jvp, tuple):
@@ -214,6 +216,7 @@ def elementwise(
         prepare=prepare or prepared,
         elementwise=True,
         doc=doc,
+        **traits,
     )
     return made
 

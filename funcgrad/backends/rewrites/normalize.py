@@ -54,9 +54,6 @@ else:
         "shuffles",
     )
 
-# What only transformations and users care for.
-IDENTITIES = frozenset({"name", "optimization_barrier", "stop_gradient"})
-CALLS = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "checkpoint"})
 REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", "and", "or", "xor"))
 COLLECTIVES = (
     *("psum", "psum_invariant", "pvary", "assume_invariant", "pmax", "pmin", "all_gather"),
@@ -86,10 +83,10 @@ class _Flattener(Equations):
                     env[v] = self.empty(v.aval)
             if eqn.outs and all(v in env for v in eqn.outs) and not _acts(eqn):
                 continue
-            if eqn.prim.name in CALLS:
+            if eqn.prim.call:
                 env.update(zip(eqn.outs, self.inline(eqn.params["jaxpr"], ins), strict=True))
                 continue
-            if eqn.prim.name in IDENTITIES:
+            if eqn.prim.identity:
                 env.update(zip(eqn.outs, ins, strict=True))
                 continue
             parts = _scan(eqn) if eqn.prim.name == "scan" else None

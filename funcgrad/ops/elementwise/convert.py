@@ -395,6 +395,7 @@ stop_gradient_p: Primitive = unary(
     impl=lambda xp, x: x,
     jvp=FLAT,
     transpose=NoRule("its derivative is zero, so nothing linear is left to transpose"),
+    identity=True,
     doc="",
 )
 

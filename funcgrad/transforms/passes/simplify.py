@@ -14,15 +14,18 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, sub_jaxprs
-from funcgrad.core.primitive import exact_params
+from funcgrad.core.primitive import NoRule, Primitive, exact_params
 from funcgrad.transforms.passes.dce import dce_eqns, has_effect
 
-INLINED = frozenset(
-    {"jit", "custom_jvp_call", "custom_vjp_call", "custom_vjp_tangent", "checkpoint"}
-)
-TRANSPARENT = frozenset({"optimization_barrier", "name"})
-# An array that is gathered twice need not be kept whole in between.
-REPEATED = frozenset({"all_gather"})
+
+def is_call(prim: Primitive) -> bool:
+    """Whether an op's program may take its place."""
+    return prim.call
+
+
+def is_mark(prim: Primitive) -> bool:
+    """Whether an op is the identity, to derivatives too."""
+    return prim.identity and not isinstance(prim.transpose, NoRule)
 
 
 def simplify(jaxpr: Jaxpr, barriers: bool = False) -> Jaxpr:
@@ -39,24 +42,23 @@ def _simplify(jaxpr: Jaxpr, barriers: bool) -> Jaxpr:
     for eqn in inlined.eqns:
         builder.add(eqn)
     outs = [builder.read(a) for a in inlined.outs]
-    marks = TRANSPARENT - {"optimization_barrier"} if barriers else TRANSPARENT
-    if any(e.prim.name in marks for e in builder.eqns):
-        return _without_markers(Jaxpr(inlined.ins, builder.eqns, outs, jaxpr.names), marks)
+    if any(is_mark(e.prim) for e in builder.eqns):
+        return _without_marks(Jaxpr(inlined.ins, builder.eqns, outs, jaxpr.names), barriers)
     return Jaxpr(inlined.ins, dce_eqns(builder.eqns, outs), outs, jaxpr.names)
 
 
-def inline_calls(jaxpr: Jaxpr, names: frozenset[str] = INLINED) -> Jaxpr:
+def inline_calls(jaxpr: Jaxpr, which: Callable[[Primitive], bool] = is_call) -> Jaxpr:
     """The program with the programs of nested calls in place of the calls."""
-    if not any(e.prim.name in names for e in jaxpr.eqns):
+    if not any(which(e.prim) for e in jaxpr.eqns):
         return jaxpr
     env: dict[Var, Atom] = {}
     eqns: list[Eqn] = []
-    outs = _inline(jaxpr, env, eqns, (), names)
+    outs = _inline(jaxpr, env, eqns, (), which)
     return Jaxpr(jaxpr.ins, eqns, outs, jaxpr.names)
 
 
 def _inline(
-    jaxpr: Jaxpr, env: dict, eqns: list[Eqn], scopes: tuple[str, ...], names: frozenset[str]
+    jaxpr: Jaxpr, env: dict, eqns: list[Eqn], scopes: tuple[str, ...], which: Callable
 ) -> list[Atom]:
     """Append the equations of a program, its inputs bound in env; gives its outputs."""
 
@@ -65,13 +67,13 @@ def _inline(
 
     for eqn in jaxpr.eqns:
         ins = [read(a) for a in eqn.ins]
-        if eqn.prim.name in names:
+        if which(eqn.prim):
             inner = eqn.params["jaxpr"]
             if not isinstance(inner, Jaxpr):  # a program that is only made when it is wanted
                 inner = inner([a.aval for a in ins])
             # A program may be called twice: each call gets variables of its own.
             fresh = dict(zip(inner.ins, ins, strict=True))
-            results = _inline(inner, fresh, eqns, scopes + eqn.scopes, names)
+            results = _inline(inner, fresh, eqns, scopes + eqn.scopes, which)
             env.update(zip(eqn.outs, results, strict=True))
         else:
             outs = [Var(v.aval) for v in eqn.outs]
@@ -80,13 +82,14 @@ def _inline(
     return [read(a) for a in jaxpr.outs]
 
 
-def _without_markers(jaxpr: Jaxpr, marks: frozenset[str]) -> Jaxpr:
-    """The program without markers (barriers, names) that have done their work."""
+def _without_marks(jaxpr: Jaxpr, barriers: bool) -> Jaxpr:
+    """The program without marks (names, and `barriers` if they don't stay) that have done their
+    work."""
     same: dict[Var, Atom] = {}
     eqns = []
     for eqn in jaxpr.eqns:
         ins = tuple(same.get(a, a) if isinstance(a, Var) else a for a in eqn.ins)
-        if eqn.prim.name in marks:
+        if is_mark(eqn.prim) and not (barriers and eqn.prim.multiple):
             same.update(zip(eqn.outs, ins, strict=True))
         else:
             eqns.append(eqn.replace(ins=ins))
@@ -118,7 +121,7 @@ class _Builder:
         elif same is not None:
             self.same[eqn.outs[0]] = same
             return
-        key = None if has_effect(eqn) or eqn.prim.name in REPEATED else _key(eqn)
+        key = None if has_effect(eqn) or eqn.prim.repeated else _key(eqn)
         if key is not None and key in self.known:
             self.same.update(zip(eqn.outs, self.known[key], strict=True))
             return
