@@ -6,7 +6,7 @@ from funcgrad import lax
 from funcgrad.core.ir import Jaxpr, interpret, typecheck
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.parallel.programs.rewriting import Writer, everywhere, makers, uses
-from tests.parallel.programs import traced
+from tests.parallel.partitioned import traced
 
 x = np.arange(4, dtype="float32")
 
