@@ -20,6 +20,7 @@ from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, scalar_dtype
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
+from funcgrad.ops import identities
 from funcgrad.ops.base import batch_front, broadcast_p, full, sum_to
 
 Partial = Callable[..., Any]
@@ -181,13 +182,15 @@ def elementwise(
     prepare: Callable | None = None,
     operands: int | None = None,
     doc: str,
+    **traits: Any,
 ) -> Primitive:
     """An elementwise primitive from its formula.
 
     It has as many operands as said, or as derivatives; any number where a function gives these.
     jvp[i](g, y, *operands) is the tangent that operand i's tangent g contributes; `FLAT` is zero.
     transpose[i](ct, *operands) is operand i's cotangent where the op is linear in it.
-    A function in place of a sequence is the primitive's whole rule; so is `abstract`.
+    A function in place of a sequence is the primitive's whole rule; so is `abstract`. Traits are
+    those of `Primitive`.
     """
 
     if operands is None and isinstance(jvp, tuple):
@@ -214,6 +217,7 @@ def elementwise(
         prepare=prepare or prepared,
         elementwise=True,
         doc=doc,
+        **{"linear": operands == 1 and not isinstance(transpose, NoRule), **traits},
     )
     return made
 
@@ -243,6 +247,8 @@ add = binary(
     impl=lambda xp, x, y: xp.add(x, y),
     jvp=(lambda g, z, x, y: g, lambda g, z, x, y: g),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: ct),
+    simplify=identities.plus_zero,
+    linear=True,
     doc="""Elementwise sum x + y of two arrays of one dtype and shape (or scalars).
 
     >>> from funcgrad import lax

@@ -20,7 +20,6 @@ from funcgrad.backends.llvm.native.objects import digest
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.primitive import Primitive
-from funcgrad.transforms.passes.simplify import INLINED
 
 _MOST_BYTES = 1 << 16  # of an array among the parameters
 
@@ -67,7 +66,7 @@ class _Writer:
     def equation(self, e: Eqn) -> str:
         ins = " ".join([self.atom(a) for a in e.ins])
         name = _primitive(e.prim)
-        if name in INLINED:
+        if e.prim.call:
             inner = e.params["jaxpr"]
             if not isinstance(inner, Jaxpr):  # a program that is only made when it is wanted
                 inner = inner([a.aval for a in e.ins])

@@ -103,6 +103,7 @@ def reduction(
         else no_rule,
         batch=batch,
         dims=NoRule("it is a collective already"),
+        collective="all_reduce",
     )
     return made
 
@@ -268,7 +269,9 @@ def _scatter_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, axis: int
     return (split_in(total, axis, ax.size) if tiled else total), axis
 
 
-def linear(name: str, abstract: Callable, batch: Callable, transpose: Callable) -> Primitive:
+def linear(
+    name: str, abstract: Callable, batch: Callable, transpose: Callable, **traits: Any
+) -> Primitive:
     """A collective that is linear in its one operand."""
 
     def this() -> Primitive:
@@ -285,6 +288,7 @@ def linear(name: str, abstract: Callable, batch: Callable, transpose: Callable) 
         transpose=transpose,
         batch=batch,
         dims=NoRule("it is a collective already"),
+        **traits,
     )
     return made
 
@@ -294,12 +298,15 @@ all_gather_p: Primitive = linear(
     _gather_abstract,
     _gather_batch,
     lambda ct, x, **params: [psum_scatter_p.bind(ct, **params)],
+    collective="all_gather",
+    repeated=True,  # an array that is gathered twice need not be kept whole in between
 )
 psum_scatter_p: Primitive = linear(
     "psum_scatter",
     _scatter_abstract,
     _scatter_batch,
     lambda ct, x, **params: [all_gather_p.bind(ct, **params)],
+    collective="reduce_scatter",
 )
 
 

@@ -119,6 +119,7 @@ jit_p = Primitive(
     partial=_partial,
     dce=_dce,
     multiple=True,
+    call=True,
 )
 
 

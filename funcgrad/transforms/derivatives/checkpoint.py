@@ -29,6 +29,7 @@ from funcgrad.transforms.autodiff.partial_eval import Split, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
 from funcgrad.transforms.control.bodies import choose, drop
+from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.passes.dce import dce_jaxpr
 from funcgrad.transforms.passes.simplify import inline_calls
 
@@ -178,7 +179,7 @@ def _partial(unknown: Sequence[bool], eqn: Eqn) -> Split:
     policy = checkpoint_policies.nothing_saveable
     if eqn.params["policy"] is not None:
         # What a compiled function computes is up to the policy too.
-        policy, jaxpr = eqn.params["policy"], inline_calls(jaxpr, frozenset({"jit"}))
+        policy, jaxpr = eqn.params["policy"], inline_calls(jaxpr, lambda prim: prim is jit_p)
 
     def saveable(e: Eqn) -> bool:
         return policy(e.prim, *(a.aval for a in e.ins), **e.params)
@@ -219,4 +220,5 @@ checkpoint_p = Primitive(
     partial=_partial,
     dce=_dce,
     multiple=True,
+    call=True,
 )

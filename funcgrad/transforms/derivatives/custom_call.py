@@ -312,6 +312,7 @@ def _staged_call(name: str) -> Primitive:
         batch=_call_batch(this),
         dims=NoRule("partitioning looks into the program"),
         multiple=True,
+        call=True,
     )
     return made
 
@@ -391,4 +392,5 @@ custom_vjp_tangent_p = Primitive(
     batch=_tangent_batch,
     dims=NoRule("partitioning looks into the program"),
     multiple=True,
+    call=True,
 )
