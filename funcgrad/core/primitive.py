@@ -79,6 +79,8 @@ class Primitive:
         split)
     dce(used, eqn) → the equation without what its unused results need (for the same ops); its
         outputs are the used ones
+    programs(each, **params) → the parameters with each program rewritten by `each` (only for ops
+        that hold programs elsewhere than as a `Jaxpr` or a tuple of such in their parameters)
     prepare(*args, **params) → (args, params) as the rules want them, from what callers may write
 
     Traits are what others ask of an op; nobody asks for its name.
@@ -102,6 +104,7 @@ class Primitive:
     dims: Rule | NoRule
     partial: Rule | None = None
     dce: Rule | None = None
+    programs: Rule | None = None
     prepare: Rule = field(default=_as_given)
     multiple: bool = False
     elementwise: bool = False

@@ -14,6 +14,7 @@ from typing import Any
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero
 from funcgrad.core.backend import spmd
+from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.sharding import Cuts, Mesh
@@ -28,7 +29,6 @@ from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, Split, parti
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import BatchAxis, batch_jaxpr
 from funcgrad.transforms.control.bodies import choose, drop
-from funcgrad.transforms.passes.dce import dce_jaxpr
 
 AllCuts = tuple[Cuts, ...]
 
