@@ -3,9 +3,6 @@
 import itertools
 
 import numpy as np
-from tests.ops.test_conv import CASES as CONVOLUTIONS
-from tests.ops.test_conv import arguments as conv_arguments
-from tests.ops.test_conv import reference as conv_reference
 
 from funcgrad import dtypes
 from funcgrad.ops import barrier, base, contract, cumulative, fft, reduce, shape, slicing, sort
@@ -35,6 +32,9 @@ from tests.op_samples_base import (
     any_integers,
     case,
 )
+from tests.ops.convolution.test_conv import CASES as CONVOLUTIONS
+from tests.ops.convolution.test_conv import arguments as conv_arguments
+from tests.ops.convolution.test_conv import reference as conv_reference
 
 ANY = (*REAL, *COMPLEX)
 UINT32 = np.dtype("uint32")

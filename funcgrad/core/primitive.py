@@ -10,7 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from funcgrad.core import context
 from funcgrad.errors import BatchingError, DifferentiationError, FuncgradError
@@ -56,6 +56,23 @@ def exact_params(params: Mapping[str, Any]) -> tuple:
     return tuple([(name, exact(value)) for name, value in params.items()])
 
 
+class Place(NamedTuple):
+    """Where elements of a view lie along an axis of the operand: at `start`, plus `step` times the
+    index along an axis of the result, for each pair (step, axis) of `terms`."""
+
+    start: int
+    terms: tuple[tuple[int, int], ...] = ()
+
+
+# The places of a view whose elements are in the operand's row-major order.
+IN_ORDER = None
+
+
+def in_order(x: Any, **params: Any) -> None:
+    """`view` of ops such as a reshape."""
+    return IN_ORDER
+
+
 def _as_given(*args: Any, **params: Any) -> tuple[tuple, dict]:
     """What an op is applied to, as it is given: `prepare` of ops that take nothing else."""
     return args, params
@@ -63,7 +80,7 @@ def _as_given(*args: Any, **params: Any) -> tuple[tuple, dict]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Primitive:
-    """One operation and all its rules.
+    """One operation: all its rules, and all that others ask of it. Nobody asks for its name.
 
     abstract(*avals, **params) → aval, or a list of avals where `multiple` is set
     impl(xp, *arrays, **params) → the meaning (a list of arrays where `multiple` is set), on arrays
@@ -82,10 +99,22 @@ class Primitive:
     programs(each, **params) → the parameters with each program rewritten by `each` (only for ops
         that hold programs elsewhere than as a `Jaxpr` or a tuple of such in their parameters)
     prepare(*args, **params) → (args, params) as the rules want them, from what callers may write
+    simplify(eqn, made_by) → what gives an equation's result with less to do: an atom, an equation,
+        or None (`ops.identities`); made_by: the equations that make variables
+    view(x, **params) → for an op that only moves its operand's elements, where those of the result
+        come from: a `Place` for each axis of the operand, or `IN_ORDER`
+    blocks(shapes, **params) → the parameters that change where a device has blocks of the results,
+        of these shapes
+    formula(*args, **params) → the result as made by other ops, for compilers that don't know the op
 
-    Traits are what others ask of an op; nobody asks for its name.
-
+    multiple: there is a list of results
     elementwise: the op maps scalars to scalars, so that compilers may trace `impl` on symbols
+    reduction: "sum", "prod", "max", "min", "and", "or" or "xor": the op combines what its operand
+        has along the parameter `axes`
+    contraction: the op sums products of its two operands' elements
+    linear: the op is linear in all of its operands together
+    collective: what devices along the parameter `axis_name` do together: "all_reduce",
+        "all_gather", "reduce_scatter", "all_to_all" or "permute"
     effect: the op is run for what it does, in program order, and is never dropped
     call: the op calls the program in its parameter `jaxpr` (or that this function gives for the
         operands' types), which may take the call's place
@@ -93,6 +122,10 @@ class Primitive:
         mark that transformations read; where `multiple`, a barrier: what reads its results is not
         merged with what reads its operands. Backends see none
     repeated: what is done twice is meant to be (so as not to be kept in between), and not merged
+    passes: how many passes over memory the op takes without `jit`, which its compilation saves:
+        2 where NumPy does it on one thread and not by vectors, so that it pays alone. Of
+        elementwise ops it is 1, of views 0. None: a program with it is not compiled
+    strided: compiled code reads operands, and writes cotangents, where they lie in larger arrays
     """
 
     name: str
@@ -106,16 +139,28 @@ class Primitive:
     dce: Rule | None = None
     programs: Rule | None = None
     prepare: Rule = field(default=_as_given)
+    simplify: Rule | None = None
+    view: Rule | None = None
+    blocks: Rule | None = None
+    formula: Rule | None = None
     multiple: bool = False
     elementwise: bool = False
+    reduction: str = ""
+    contraction: bool = False
+    linear: bool = False
+    collective: str = ""
     effect: bool = False
     call: bool = False
     identity: bool = False
     repeated: bool = False
+    passes: int | None = None
+    strided: bool = False
     doc: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__name__", self.name)
+        if self.passes is None and (self.elementwise or self.view is not None):
+            object.__setattr__(self, "passes", 0 if self.view is not None else 1)
         if self.doc:
             object.__setattr__(self, "__doc__", self.doc)
 

@@ -144,6 +144,16 @@ def stage_closed(
     return with_constants(jaxpr, captured)
 
 
+def formula_of(prim: Primitive, avals: Sequence[ShapedArray], params: dict) -> Jaxpr:
+    """The program of what an op's `formula` says, on operands of these types."""
+
+    def fun(*args: Any) -> Sequence[Any]:
+        out = prim.formula(*args, **params)  # type: ignore[misc]
+        return out if prim.multiple else [out]
+
+    return stage_closed(fun, avals, prim.name)
+
+
 def with_constants(jaxpr: Jaxpr, captured: Sequence[Any]) -> Jaxpr:
     """The program with arrays in place of its first inputs."""
     n = len(captured)

@@ -4,6 +4,7 @@ For users there are `segment_sum`, `segment_prod`, `segment_max` and `segment_mi
 `jax.ops`; the ops themselves are in `funcgrad.lax`.
 
 - `base`: the three structural ops on which the rules of all others stand
+- `identities`: what an equation may be simplified to
 - `families`: families of elementwise ops: one formula and one derivative make a primitive
 - `elementwise`: ops on single elements
 - `special_math`: the special functions as scalar programs

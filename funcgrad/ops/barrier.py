@@ -6,7 +6,7 @@ from typing import Any
 
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import Zero
-from funcgrad.core.primitive import Primitive
+from funcgrad.core.primitive import Primitive, in_order
 from funcgrad.ops.base import instantiate
 
 
@@ -51,6 +51,7 @@ name_p: Primitive = Primitive(
     batch=lambda axis, args, dims, *, name: (name_p.bind(*args, name=name), dims[0]),
     dims=lambda x, *, name: dims_.pointwise(x),
     identity=True,
+    view=in_order,
 )
 
 

@@ -18,9 +18,10 @@ from funcgrad.core import context
 from funcgrad.core import dims as dims_
 from funcgrad.core.array import Array, EvalTrace
 from funcgrad.core.aval import Linear, ShapedArray, Zero
-from funcgrad.core.primitive import Primitive
+from funcgrad.core.primitive import Place, Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
+from funcgrad.ops import identities
 
 # ---- broadcast_in_dim: operand axis i becomes result axis broadcast_dimensions[i]
 
@@ -80,6 +81,11 @@ def _broadcast_dims(x, *, shape, broadcast_dimensions):
     return f"{' '.join(ins)} -> {' '.join(names)}"
 
 
+def _broadcast_view(x, *, shape, broadcast_dimensions):
+    sizes = zip(x.shape, broadcast_dimensions, strict=True)
+    return [Place(0, ((1, d),) if n == shape[d] else ()) for n, d in sizes]
+
+
 broadcast_p = Primitive(
     name="broadcast_in_dim",
     abstract=_broadcast_abstract,
@@ -88,6 +94,10 @@ broadcast_p = Primitive(
     transpose=_broadcast_transpose,
     batch=_broadcast_batch,
     dims=_broadcast_dims,
+    simplify=identities.same_type,
+    view=_broadcast_view,
+    blocks=lambda shapes, **params: {"shape": shapes[0]},
+    linear=True,
 )
 
 # ---- reduce_sum
@@ -138,6 +148,10 @@ sum_p = Primitive(
     transpose=_sum_transpose,
     batch=_sum_batch,
     dims=lambda x, *, axes: reduction_dims(x, axes),
+    simplify=identities.no_axes,
+    reduction="sum",
+    linear=True,
+    passes=2,
 )
 
 # ---- transpose
@@ -172,6 +186,10 @@ def _transpose_dims(x, *, permutation):
     return f"{' '.join(names)} -> {' '.join(names[p] for p in permutation)}"
 
 
+def _transpose_view(x, *, permutation):
+    return [Place(0, ((1, permutation.index(i)),)) for i in range(len(permutation))]
+
+
 transpose_p = Primitive(
     name="transpose",
     abstract=_transpose_abstract,
@@ -180,6 +198,9 @@ transpose_p = Primitive(
     transpose=_transpose_transpose,
     batch=_transpose_batch,
     dims=_transpose_dims,
+    simplify=identities.same_order,
+    view=_transpose_view,
+    linear=True,
 )
 
 # ---- what rules need

@@ -258,6 +258,8 @@ dot_general_p: Primitive = Primitive(
     transpose=_transpose,
     batch=_batch,
     dims=_dims,
+    contraction=True,
+    passes=2,
 )
 
 # ---- public functions

@@ -20,6 +20,7 @@ from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, scalar_dtype
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
+from funcgrad.ops import identities
 from funcgrad.ops.base import batch_front, broadcast_p, full, sum_to
 
 Partial = Callable[..., Any]
@@ -216,7 +217,7 @@ def elementwise(
         prepare=prepare or prepared,
         elementwise=True,
         doc=doc,
-        **traits,
+        **{"linear": operands == 1 and not isinstance(transpose, NoRule), **traits},
     )
     return made
 
@@ -246,6 +247,8 @@ add = binary(
     impl=lambda xp, x, y: xp.add(x, y),
     jvp=(lambda g, z, x, y: g, lambda g, z, x, y: g),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: ct),
+    simplify=identities.plus_zero,
+    linear=True,
     doc="""Elementwise sum x + y of two arrays of one dtype and shape (or scalars).
 
     >>> from funcgrad import lax

@@ -37,6 +37,7 @@ from funcgrad.ops.elementwise.compare import bitwise_and, bitwise_or, bitwise_xo
 from funcgrad.ops.elementwise.convert import convert_element_type, select
 from funcgrad.ops.families import NOT_LINEAR, add
 from funcgrad.ops.folds import extreme, reduced
+from funcgrad.ops.identities import no_axes
 from funcgrad.ops.shape import reshape_p
 from funcgrad.ops.slicing import concatenate_p, slice_p
 
@@ -121,7 +122,10 @@ def _reducer(
     accepts: Callable[[np.dtype], bool],
     need: str,
     jvp: Callable | None = None,
+    **traits: Any,
 ) -> Primitive:
+    reduction = name.removeprefix("reduce_")
+
     def abstract(x, *, axes):
         check_axes(name, axes, x)
         if not accepts(x.dtype):
@@ -142,7 +146,9 @@ def _reducer(
         jvp=jvp or _flat_jvp(lambda: made),
         transpose=NOT_LINEAR,
         batch=batch,
-        dims=lambda x, *, axes: reduction_dims(x, axes, name.removeprefix("reduce_")),
+        dims=lambda x, *, axes: reduction_dims(x, axes, reduction),
+        reduction=reduction,
+        **traits,
     )
     return made
 
@@ -173,6 +179,8 @@ max_p: Primitive = _reducer(
     _any_dtype,
     "an array",
     _extremum_jvp(lambda: max_p),
+    simplify=no_axes,
+    passes=2,
 )
 min_p: Primitive = _reducer(
     "reduce_min",
@@ -180,6 +188,8 @@ min_p: Primitive = _reducer(
     _any_dtype,
     "an array",
     _extremum_jvp(lambda: min_p),
+    simplify=no_axes,
+    passes=2,
 )
 prod_p: Primitive = _reducer(
     "reduce_prod",
@@ -187,24 +197,28 @@ prod_p: Primitive = _reducer(
     _is_number,
     "numbers",
     _prod_jvp,
+    passes=2,
 )
 and_p: Primitive = _reducer(
     "reduce_and",
     lambda xp, x, axes, dtype: reduced(xp, xp.bitwise_and, x, axes, _all_bits),
     _has_bits,
     "integers or bool",
+    passes=1,
 )
 or_p: Primitive = _reducer(
     "reduce_or",
     lambda xp, x, axes, dtype: reduced(xp, xp.bitwise_or, x, axes, _no_bits),
     _has_bits,
     "integers or bool",
+    passes=1,
 )
 xor_p: Primitive = _reducer(
     "reduce_xor",
     lambda xp, x, axes, dtype: reduced(xp, xp.bitwise_xor, x, axes, _no_bits),
     _has_bits,
     "integers or bool",
+    passes=1,
 )
 
 

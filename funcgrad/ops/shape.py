@@ -13,9 +13,10 @@ from typing import Any
 from funcgrad import dtypes
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.primitive import NoRule, Place, Primitive, in_order
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops import identities
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers
 from funcgrad.ops.base import broadcast_p, check_axes, move_axis, size_of, transpose_p
 from funcgrad.ops.slicing import (
@@ -76,6 +77,10 @@ reshape_p: Primitive = Primitive(
     transpose=lambda ct, x, *, new_sizes: [reshape_p.bind(ct, new_sizes=x.aval.shape)],
     batch=_reshape_batch,
     dims=_reshape_dims,
+    simplify=identities.same_type,
+    view=in_order,
+    blocks=lambda shapes, **params: {"new_sizes": shapes[0]},
+    linear=True,
 )
 
 
@@ -228,6 +233,11 @@ def _rev_dims(x, *, dimensions):
     return f"{' '.join(names)} -> {' '.join(names)}"
 
 
+def _rev_view(x, *, dimensions):
+    sizes = enumerate(x.shape)
+    return [Place(n - 1, ((-1, d),)) if d in dimensions else Place(0, ((1, d),)) for d, n in sizes]
+
+
 rev_p: Primitive = Primitive(
     name="rev",
     abstract=_rev_abstract,
@@ -236,6 +246,8 @@ rev_p: Primitive = Primitive(
     transpose=lambda ct, x, *, dimensions: [rev_p.bind(ct, dimensions=dimensions)],
     batch=_rev_batch,
     dims=_rev_dims,
+    view=_rev_view,
+    linear=True,
 )
 
 
@@ -282,6 +294,7 @@ iota_p = Primitive(
     transpose=NoRule("it has no operands"),
     batch=NoRule("it has no operands"),
     dims=_iota_dims,
+    passes=1,
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from funcgrad import dtypes
 from funcgrad.core import dims as dims_
-from funcgrad.core.primitive import Primitive
+from funcgrad.core.primitive import Place, Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axis, integers
@@ -98,6 +98,7 @@ concatenate_p = Primitive(
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,
     dims=_concatenate_dims,
+    passes=1,
 )
 
 
@@ -195,6 +196,11 @@ def _slice_dims(x, *, start_indices, limit_indices, strides):
     return f"{kept} -> {kept}"
 
 
+def _slice_view(x, *, start_indices, limit_indices, strides):
+    steps = enumerate(zip(start_indices, strides or (1,) * x.ndim, strict=True))
+    return [Place(start, ((step, d),)) for d, (start, step) in steps]
+
+
 slice_p: Primitive = Primitive(
     name="slice",
     abstract=_slice_abstract,
@@ -203,6 +209,8 @@ slice_p: Primitive = Primitive(
     transpose=_slice_transpose,
     batch=_slice_batch,
     dims=_slice_dims,
+    view=_slice_view,
+    linear=True,
 )
 
 
@@ -316,6 +324,7 @@ pad_p = Primitive(
     transpose=_pad_transpose,
     batch=_pad_batch,
     dims=_pad_dims,
+    passes=1,
 )
 
 

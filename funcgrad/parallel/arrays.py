@@ -40,7 +40,7 @@ def reshard(x: Any, sharding: Any) -> Any:
     """x (a pytree) cut anew, by the smallest collective that does it.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
-    >>> from funcgrad.parallel.partitioner import reshard
+    >>> from funcgrad.parallel import reshard
     >>> mesh = fg.make_mesh((2,), "data")
     >>> x = fg.device_put(fnp.arange(4.0), fg.NamedSharding(mesh, fg.P("data")))
     >>> reshard(x, fg.NamedSharding(mesh, fg.P())).is_fully_replicated

@@ -101,8 +101,14 @@ def gather_loop(case, x, indices, mode, fill):
 
 
 def scatter_loop(case, x, indices, updates, mode, combine):
-    out = x.copy()
-    places = sorted(cells(case, indices, clip=mode == "clip"), key=lambda c: c[0])
+    out, offsets = x.copy(), case.numbers.offset_dims
+
+    def order(cell):
+        """Where windows meet, the one of the later vector of indices is combined last."""
+        place = enumerate(cell[0])
+        return sorted(((i in offsets, i), n) for i, n in place)
+
+    places = sorted(cells(case, indices, clip=mode == "clip"), key=order)
     for place, at, inside in places:
         if inside or mode == "clip":
             out[at] = combine(out[at], updates[place])

@@ -16,10 +16,10 @@ from funcgrad.parallel import (
     make_array_from_callback,
     process_count,
     process_index,
+    reshard,
+    shard_map,
 )
 from funcgrad.parallel.checkpoint import Checkpointer
-from funcgrad.parallel.mapping import shard_map
-from funcgrad.parallel.partitioner import reshard
 from tests.op_checks import function, operands, typical
 from tests.op_samples import ROWS
 from tests.op_samples_base import assert_close

@@ -6,8 +6,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, tree
 from funcgrad.core.ir import typecheck
-from funcgrad.parallel import P, make_mesh
-from funcgrad.parallel.mapping import shard_map
+from funcgrad.parallel import P, make_mesh, shard_map
 from funcgrad.parallel.mapping.varying_programs import collectives
 
 LINE = make_mesh((4,), "i")

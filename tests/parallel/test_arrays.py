@@ -14,9 +14,9 @@ from funcgrad.parallel import (
     P,
     ShardedArray,
     make_array_from_callback,
+    reshard,
     with_sharding_constraint,
 )
-from funcgrad.parallel.partitioner import reshard
 
 MESH = fg.make_mesh((2, 2), ("x", "y"))
 VALUES = np.arange(32, dtype=np.float32).reshape(4, 8)

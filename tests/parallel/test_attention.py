@@ -8,7 +8,7 @@ import funcgrad.numpy as fnp
 from funcgrad.core.ir import interpret
 from funcgrad.core.sharding import AbstractMesh
 from funcgrad.transforms.attention.attention import KEPT, attention
-from tests.parallel.programs import checked, partitioned, run
+from tests.parallel.partitioned import checked, partitioned, run
 
 MESH = AbstractMesh((4,), ("x",))
 LENGTH = KEPT + 32

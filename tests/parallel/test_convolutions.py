@@ -10,7 +10,7 @@ from funcgrad.core.ir import interpret
 from funcgrad.core.sharding import AbstractMesh, NamedSharding, P
 from funcgrad.ops.sharding import sharding_constraint_p
 from tests.parallel.models import normal
-from tests.parallel.programs import checked, counts, partitioned, run
+from tests.parallel.partitioned import checked, counts, partitioned, run
 
 MESH, GRID = AbstractMesh((2,), ("x",)), AbstractMesh((2, 2), ("x", "y"))
 LAYOUTS = {"NCHW": ("NCHW", "OIHW", "NCHW"), "NHWC": ("NHWC", "HWIO", "NHWC")}

@@ -23,7 +23,7 @@ from tests.op_checks import arrays, batched_rows, by_row, function, operands, ty
 from tests.op_samples import ROWS
 from tests.op_samples_base import F32, F64, assert_close
 from tests.ops.rules import random_like, vjp
-from tests.parallel.programs import checked, partitioned, run
+from tests.parallel.partitioned import checked, partitioned, run
 
 MESHES = [
     AbstractMesh((2,), ("x",)),

@@ -13,7 +13,7 @@ from funcgrad.core.trace import aval_of
 from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.transforms.derivatives.grad import vjp
 from tests.op_samples_base import as_list
-from tests.parallel.programs import checked, partitioned, run
+from tests.parallel.partitioned import checked, partitioned, run
 from tests.parallel.test_partition_ops import MESHES, choices
 from tests.random_programs import Drawn, Maker, Rolled, integer_program
 from tests.test_random_programs import arrays, directions, same, tell

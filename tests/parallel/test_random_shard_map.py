@@ -18,8 +18,7 @@ import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core.ir import typecheck
 from funcgrad.core.sharding import local_index
-from funcgrad.parallel import P, make_mesh
-from funcgrad.parallel.mapping import shard_map
+from funcgrad.parallel import P, make_mesh, shard_map
 
 MESH = make_mesh((2, 3), ("i", "j"))
 AXES = [("i",), ("j",), ("i", "j")]

@@ -10,48 +10,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from funcgrad.backends.late import Late, late
+from funcgrad.backends.late import late
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core import context
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.staging import formula_of
 from funcgrad.ops.sort import sort_p
+from funcgrad.transforms.passes.simplify import simplify
 
 if TYPE_CHECKING:
-    from funcgrad.backends.rewrites import (
-        attention_joint,
+    from funcgrad.backends.llvm.rewrites import (
         elements,
-        exchanges,
         panels,
-        products,
-        reductions,
         rows,
         running,
         scan_blocks,
-        scans,
-        scatters,
         shuffles,
     )
-    from funcgrad.transforms.attention import attention
-else:
-    attention = Late("funcgrad.transforms.attention.attention")
-    (
+    from funcgrad.backends.rewrites import (
         attention_joint,
-        elements,
         exchanges,
-        panels,
         products,
         reductions,
-        rows,
-        running,
-        scan_blocks,
         scans,
         scatters,
-        shuffles,
-    ) = late(
+    )
+else:
+    attention_joint, exchanges, products, reductions, scans, scatters = late(
         "funcgrad.backends.rewrites",
-        *("attention_joint", "elements", "exchanges", "panels", "products"),
-        *("reductions", "rows", "running", "scan_blocks", "scans", "scatters"),
-        "shuffles",
+        *("attention_joint", "exchanges", "products", "reductions", "scans", "scatters"),
+    )
+    elements, panels, rows, running, scan_blocks, shuffles = late(
+        "funcgrad.backends.llvm.rewrites",
+        *("elements", "panels", "rows", "running", "scan_blocks", "shuffles"),
     )
 
 REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", "and", "or", "xor"))
@@ -93,7 +84,7 @@ class _Flattener(Equations):
             if parts is not None:
                 env.update(zip(eqn.outs, self.inline(parts, ins), strict=True))
                 continue
-            rewrite = _REWRITES.get(eqn.prim.name)
+            rewrite = _REWRITES.get(eqn.prim.name, _formula if eqn.prim.formula else None)
             out = rewrite(self, eqn, ins) if rewrite else None
             if out is not None:
                 env.update(zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True))
@@ -110,12 +101,14 @@ def _scan(eqn: Eqn) -> Jaxpr | None:
 
 
 def _attention(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
-    """Attention of few queries or keys, and its tangent, by the formula."""
+    """Attention of few queries or keys by its formula."""
     (_, queries, *_), (_, keys, *_) = (x.aval.shape for x in ins[:2])
-    formula = attention.FORMULAS[eqn.prim]
-    if eqn.prim.name != "attention_tangent" and min(queries, keys) >= FEW_PLACES:
-        return None
-    outs = flat.inline(formula([x.aval for x in ins], eqn.params), ins)
+    return None if min(queries, keys) >= FEW_PLACES else _formula(flat, eqn, ins)
+
+
+def _formula(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
+    """An op as its formula says, of other ops."""
+    outs = flat.inline(simplify(formula_of(eqn.prim, [x.aval for x in ins], eqn.params)), ins)
     return outs if eqn.prim.multiple else outs[0]
 
 
@@ -152,7 +145,7 @@ def _running(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 
 
 _REWRITES = {
-    **dict.fromkeys(("attention", "attention_tangent", "attention_backward"), _attention),
+    **dict.fromkeys(("attention", "attention_backward"), _attention),
     "dot_general": lambda flat, eqn, ins: products.dot(flat, eqn, ins),
     "conv_general_dilated": lambda flat, eqn, ins: products.convolve(flat, eqn, ins),
     "reshape": lambda flat, eqn, ins: flat.reshape(ins[0], eqn.outs[0].aval.shape),

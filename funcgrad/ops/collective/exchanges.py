@@ -83,6 +83,7 @@ all_to_all_p: Primitive = linear(
     lambda ct, x, *, axis_name, split, concat: [
         all_to_all_p.bind(ct, axis_name=axis_name, split=concat, concat=split)
     ],
+    collective="all_to_all",
 )
 
 
@@ -178,6 +179,7 @@ ppermute_p: Primitive = linear(
     lambda ct, x, *, axis_name, perm: [
         ppermute_p.bind(ct, axis_name=axis_name, perm=tuple((b, a) for a, b in perm))
     ],
+    collective="permute",
 )
 
 

@@ -103,6 +103,7 @@ def reduction(
         else no_rule,
         batch=batch,
         dims=NoRule("it is a collective already"),
+        collective="all_reduce",
     )
     return made
 
@@ -297,6 +298,7 @@ all_gather_p: Primitive = linear(
     _gather_abstract,
     _gather_batch,
     lambda ct, x, **params: [psum_scatter_p.bind(ct, **params)],
+    collective="all_gather",
     repeated=True,  # an array that is gathered twice need not be kept whole in between
 )
 psum_scatter_p: Primitive = linear(
@@ -304,6 +306,7 @@ psum_scatter_p: Primitive = linear(
     _scatter_abstract,
     _scatter_batch,
     lambda ct, x, **params: [all_gather_p.bind(ct, **params)],
+    collective="reduce_scatter",
 )
 
 

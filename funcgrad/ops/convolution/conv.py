@@ -362,6 +362,7 @@ conv_general_dilated_p: Primitive = Primitive(
     transpose=_transpose,
     batch=_batch,
     dims=_dims,
+    contraction=True,
 )
 
 # ---- public functions

@@ -18,6 +18,7 @@ from funcgrad.core.aval import Zero
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
+from funcgrad.ops import identities
 from funcgrad.ops.base import factor, sum_to
 from funcgrad.ops.elementwise.compare import eq
 from funcgrad.ops.elementwise.convert import select
@@ -60,6 +61,7 @@ neg: Primitive = unary(
     impl=lambda xp, x: -x,
     jvp=lambda g, y, x: neg(g),
     transpose=lambda ct, x: neg(ct),
+    simplify=identities.undone,
     accepts=_number,
     doc="""Elementwise -x.
 
@@ -74,6 +76,7 @@ sub: Primitive = binary(
     impl=lambda xp, x, y: x - y,
     jvp=(lambda g, z, x, y: g, lambda g, z, x, y: neg(g)),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: neg(ct)),
+    linear=True,
     accepts=_number,
     doc="""Elementwise difference x - y.
 
@@ -91,6 +94,7 @@ mul: Primitive = binary(
         lambda ct, x, y: mul(ct, factor("mul", y)),
         lambda ct, x, y: mul(factor("mul", x), ct),
     ),
+    simplify=identities.times_one,
     accepts=_number,
     doc="""Elementwise product x · y.
 
@@ -161,6 +165,7 @@ div: Primitive = binary(
         lambda g, z, x, y: neg(mul(g, div(z, y))),
     ),
     transpose=_div_transpose,
+    simplify=identities.over_one,
     accepts=_number,
     doc="""Elementwise quotient x / y; integers divide towards zero.
 

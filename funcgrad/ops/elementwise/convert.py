@@ -14,9 +14,10 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, Zero
-from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.primitive import NoRule, Primitive, in_order
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops import identities
 from funcgrad.ops.base import instantiate, is_linear, move_axis, sum_to
 from funcgrad.ops.elementwise.compare import bitwise_and, gt, lt
 from funcgrad.ops.families import (
@@ -77,6 +78,7 @@ convert_element_type_p: Primitive = unary(
     jvp=_convert_partial,
     transpose=lambda ct, x, **dtype: convert_element_type(ct, x.aval.dtype),
     abstract=_convert_abstract,
+    simplify=identities.same_type,
     doc="",
 )
 
@@ -396,6 +398,7 @@ stop_gradient_p: Primitive = unary(
     jvp=FLAT,
     transpose=NoRule("its derivative is zero, so nothing linear is left to transpose"),
     identity=True,
+    view=in_order,
     doc="",
 )
 

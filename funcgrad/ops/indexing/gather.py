@@ -128,6 +128,7 @@ gather_p = Primitive(
     transpose=_gather_transpose,
     batch=_gather_batch,
     dims=_gather_dims,
+    passes=2,
 )
 
 
@@ -292,6 +293,7 @@ def scatter_primitive(
     transpose: Any,
     need: str = "an array",
     accepts: Callable[[np.dtype], bool] = lambda dtype: True,
+    **traits: Any,
 ) -> Primitive:
     """A scatter from how updates are combined with what is there, and its derivatives."""
     made = Primitive(
@@ -302,6 +304,7 @@ def scatter_primitive(
         transpose=transpose,
         batch=_scatter_batch(lambda: made),
         dims=_scatter_dims,
+        **traits,
     )
     return made
 
@@ -355,4 +358,5 @@ scatter_add_p = scatter_primitive(
     _add_transpose,
     "numbers",
     is_number,
+    passes=2,
 )

@@ -4,10 +4,10 @@
   them
 - `files`: files of shards: safetensors, with a checksum of each block of their bytes
 - `folders`: folders of checkpoints: written aside, announced by one rename, never half there
-- `load`: loading
+- `loading`: each device's part of each array, from the pieces that overlap it
 - `manifest`: the manifest of a checkpoint: which leaves it holds, and in which pieces of which
   files
-- `save`: saving: what each process takes hold of, what it writes, and how all agree that it is done
+- `saving`: what each process takes hold of and writes, and how all agree that it is done
 """
 
 from funcgrad.parallel.checkpoint.checkpoint import (

@@ -22,8 +22,8 @@ from typing import Any
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.errors import CheckpointError
 from funcgrad.parallel.checkpoint.folders import Aside, discard, find, step_folder, steps_in, sweep
-from funcgrad.parallel.checkpoint.load import Source, load_tree
-from funcgrad.parallel.checkpoint.save import Processes, Save, take
+from funcgrad.parallel.checkpoint.loading import Source, load_tree
+from funcgrad.parallel.checkpoint.saving import Processes, Save, take
 from funcgrad.parallel.communicators.mpi import first_of
 from funcgrad.parallel.meshes import launched
 

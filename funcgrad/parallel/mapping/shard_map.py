@@ -57,7 +57,7 @@ def shard_map(
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> from funcgrad.parallel import P, make_mesh
-    >>> from funcgrad.parallel.mapping import shard_map
+    >>> from funcgrad.parallel import shard_map
     >>> mesh = make_mesh((4,), "data")
     >>> total = shard_map(
     ...     lambda x: fg.lax.psum(fnp.sum(x), "data"), mesh=mesh, in_specs=P("data"), out_specs=P()

@@ -7,15 +7,15 @@ tangents, and whose transpose is the backward op. Higher derivatives are those o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from funcgrad.core.aval import ShapedArray, Zero
-from funcgrad.core.ir import Jaxpr, interpret
+from funcgrad.core.ir import interpret
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.staging import stage_closed
+from funcgrad.core.staging import formula_of
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import batch_front, factor, full, instantiate, is_linear, sum_p
 from funcgrad.ops.elementwise.compare import eq
@@ -62,7 +62,7 @@ def _value(q, k, v, *given, **params):
 
 
 def _tangent(q, k, v, dq, dk, dv, *given, **params):
-    return [formula.tangent(q, k, v, dq, dk, dv, given_of(given), params)]
+    return formula.tangent(q, k, v, dq, dk, dv, given_of(given), params)
 
 
 def _cotangents(q, k, v, ct, *given, bias_too, **params):
@@ -107,7 +107,7 @@ def _tangent_jvp(primals, tangents, **params):
         return out, attention_tangent_p.bind(*changes, **params)
     keep = [0, 1, 2, *range(5, len(primals))]
     _, (tangent,) = jvp_flat(
-        lambda *xs: _tangent(*xs, **params),
+        lambda *xs: [_tangent(*xs, **params)],
         [primals[i] for i in keep], [tangents[i] for i in keep],
     )  # fmt: skip
     return out, tangent
@@ -269,15 +269,6 @@ def _whole(name: str, parts: set[str]) -> str:
 # ---- the ops
 
 
-def _formula(fun: Callable) -> Callable[[Sequence[ShapedArray], dict], Jaxpr]:
-    """The program of a function of operands and parameters, for operands of these types."""
-
-    def program(avals: Sequence[ShapedArray], params: dict) -> Jaxpr:
-        return stage_closed(lambda *args: fun(*args, **params), avals, "attention")
-
-    return program
-
-
 attention_p: Primitive = Primitive(
     name="attention",
     abstract=_abstract,
@@ -286,13 +277,16 @@ attention_p: Primitive = Primitive(
     transpose=_not_linear,
     batch=_batch,
     dims=_dims,
+    formula=_value,
     multiple=True,
+    passes=2,
+    strided=True,
 )
 attention_tangent_p: Primitive = Primitive(
     name="attention_tangent",
     abstract=_tangent_abstract,
     impl=lambda xp, *args, **params: interpret(
-        FORMULAS[attention_tangent_p]([ShapedArray(x.shape, x.dtype) for x in args], params),
+        formula_of(attention_tangent_p, [ShapedArray(x.shape, x.dtype) for x in args], params),
         xp,
         *args,
     )[0],
@@ -300,6 +294,8 @@ attention_tangent_p: Primitive = Primitive(
     transpose=_tangent_transpose,
     batch=_tangent_batch,
     dims=_tangent_dims,
+    formula=lambda q, k, v, out, stats, *rest, **params: _tangent(q, k, v, *rest, **params),
+    passes=2,
 )
 attention_backward_p: Primitive = Primitive(
     name="attention_backward",
@@ -309,18 +305,10 @@ attention_backward_p: Primitive = Primitive(
     transpose=_backward_transpose,
     batch=_backward_batch,
     dims=backward_dims,
+    formula=lambda q, k, v, out, stats, *rest, **params: _cotangents(q, k, v, *rest, **params),
     multiple=True,
+    passes=2,
 )
-# What each op is, as a program of others: (avals, params) → jaxpr.
-FORMULAS: dict[Primitive, Callable[[Sequence[ShapedArray], dict], Jaxpr]] = {
-    attention_p: _formula(_value),
-    attention_tangent_p: _formula(
-        lambda q, k, v, out, stats, *rest, **params: _tangent(q, k, v, *rest, **params)
-    ),
-    attention_backward_p: _formula(
-        lambda q, k, v, out, stats, *rest, **params: _cotangents(q, k, v, *rest, **params)
-    ),
-}
 
 
 def attention(

@@ -83,7 +83,7 @@ for _ in range({calls} // 3):
 for thread in threading.enumerate():
     if not thread.daemon and thread is not threading.main_thread():
         thread.join()
-print(eager._native is not None)
+print(functions._native is not None)
 print(*sys.modules)
 """
 COMPILER = {f"funcgrad.backends.llvm.{name}" for name in ("build", "compiler", "libllvm")}

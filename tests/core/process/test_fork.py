@@ -17,7 +17,7 @@ fork.in_child(lambda: order.append(lock.locked()))
 inside, over = threading.Event(), threading.Event()
 
 def hold():
-    with lock, rest.no_collections():
+    with lock, gc_pause.no_collections():
         inside.set()
         over.wait()
 
@@ -27,7 +27,7 @@ inside.wait()
 child = os.fork()
 if child == 0:
     free = lock.acquire(timeout=5)
-    with rest.no_collections():
+    with gc_pause.no_collections():
         rests = not gc.isenabled()
     os._exit(0 if free and rests and gc.isenabled() and order == [False] else 1)
 still = lock.locked() and not gc.isenabled() and not order

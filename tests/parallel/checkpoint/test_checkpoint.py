@@ -15,7 +15,7 @@ from funcgrad.core.array import Array
 from funcgrad.errors import CheckpointError, DonatedBufferError, DTypeError
 from funcgrad.parallel import NamedSharding, P, device_put, make_mesh
 from funcgrad.parallel.checkpoint import checkpoint
-from funcgrad.parallel.checkpoint import save as checkpoint_save
+from funcgrad.parallel.checkpoint import saving as checkpoint_save
 from funcgrad.parallel.checkpoint.checkpoint import Checkpointer, contents, load, save
 
 Point = namedtuple("Point", "x y")

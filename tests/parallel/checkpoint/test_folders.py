@@ -13,7 +13,7 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad.errors import CheckpointError
 from funcgrad.parallel.checkpoint import folders
-from funcgrad.parallel.checkpoint import save as checkpoint_save
+from funcgrad.parallel.checkpoint import saving as checkpoint_save
 from funcgrad.parallel.checkpoint.checkpoint import Checkpointer, contents, load, save
 
 # From 3.12 on Python warns of a fork beside threads, of which BLAS has some; no child calls it.

@@ -103,7 +103,7 @@ def run_python(code, *launcher, **env):
 
 
 def test_a_launcher_of_another_mpi_is_named(ranks):
-    code = "from funcgrad.parallel import mpi; mpi.mpi()"
+    code = "from funcgrad.parallel.communicators import mpi; mpi.mpi()"
     run = run_python(code, OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="0")
     assert "the launcher started 4 ranks (OMPI_COMM_WORLD_SIZE), but mpi4py sees 1" in run.stderr
 
@@ -111,7 +111,7 @@ def test_a_launcher_of_another_mpi_is_named(ranks):
 def test_a_missing_mpi4py_says_what_to_install():
     code = (
         "import sys; sys.modules['mpi4py'] = None\n"
-        "from funcgrad.parallel import mpi; mpi.communicator({'i': 2}, ('i',))"
+        "from funcgrad.parallel.communicators import mpi; mpi.communicator({'i': 2}, ('i',))"
     )
     run = run_python(code)
     assert "ranks need mpi4py and an MPI library: pip install 'funcgrad[mpi]'" in run.stderr
@@ -120,7 +120,7 @@ def test_a_missing_mpi4py_says_what_to_install():
 def test_nothing_is_left_in_shared_memory(ranks):
     code = (
         "import os, signal\n"
-        "from funcgrad.parallel import mpi\n"
+        "from funcgrad.parallel.communicators import mpi\n"
         "w = mpi.world(); mpi.communicator({'i': 2}, ('i',)).barrier()\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

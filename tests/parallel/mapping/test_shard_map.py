@@ -7,8 +7,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.errors import ShardingError
-from funcgrad.parallel import NamedSharding, P, device_put, with_sharding_constraint
-from funcgrad.parallel.mapping import shard_map
+from funcgrad.parallel import NamedSharding, P, device_put, shard_map, with_sharding_constraint
 from tests.parallel.shard_map_helpers import (
     GRID,
     LINE,

@@ -15,7 +15,7 @@ from funcgrad.parallel.partitioner.partition import partition
 from funcgrad.parallel.programs.passes import scheduled
 from funcgrad.transforms.passes.simplify import simplify
 from tests.parallel.models import mlp_step
-from tests.parallel.programs import sharded
+from tests.parallel.partitioned import sharded
 
 CUT, WHOLE = P("data"), P()
 WIDTH, TOKENS, DEEP = 256, 4096, 8

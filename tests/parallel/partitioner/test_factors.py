@@ -6,7 +6,7 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.parallel.partitioner.factors import Factors, choose, factors_of, restrict
-from tests.parallel.programs import traced
+from tests.parallel.partitioned import traced
 
 SIZES = {"x": 2, "y": 4}
 SIDES = (("i", "k"), ("k", "j")), (("i", "j"),)

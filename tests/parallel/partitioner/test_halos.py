@@ -15,7 +15,7 @@ from funcgrad.parallel.partitioner.halos import with_halos
 from funcgrad.parallel.partitioner.partition import MOST_HALOS, _per_device, sent
 from funcgrad.parallel.partitioner.propagate import propagate
 from tests.op_samples_base import assert_close
-from tests.parallel.programs import checked, counts, partitioned, run, sharded, traced
+from tests.parallel.partitioned import checked, counts, partitioned, run, sharded, traced
 
 LINE = AbstractMesh((4,), ("x",))
 GRID = AbstractMesh((2, 2), ("x", "y"))

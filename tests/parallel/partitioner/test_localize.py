@@ -9,7 +9,7 @@ from funcgrad import lax
 from funcgrad.core.ir import interpret
 from funcgrad.core.sharding import AbstractMesh, NamedSharding, P
 from funcgrad.ops.sharding import sharding_constraint_p
-from tests.parallel.programs import checked, counts, partitioned, run
+from tests.parallel.partitioned import checked, counts, partitioned, run
 
 MESH = AbstractMesh((2, 2), ("x", "y"))
 rng = np.random.default_rng(0)

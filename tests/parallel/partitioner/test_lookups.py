@@ -4,13 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.parallel.test_localize import compare
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core.sharding import P
-from tests.parallel.programs import counts
+from tests.parallel.partitioned import counts
+from tests.parallel.partitioner.test_localize import compare
 
 rng = np.random.default_rng(0)
 

@@ -8,7 +8,7 @@ from funcgrad.core.sharding import P
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.meshes import make_mesh
 from funcgrad.parallel.partitioner.nested import OUTSIDE, Slot, bodies, ties
-from tests.parallel.programs import traced
+from tests.parallel.partitioned import traced
 
 x, xs = np.ones(4, "float32"), np.ones((3, 4), "float32")
 

@@ -32,7 +32,7 @@ from tests.parallel.models import (
     stacked_step,
     tied_step,
 )
-from tests.parallel.programs import checked, counts, partitioned, run, sharded, traced
+from tests.parallel.partitioned import checked, counts, partitioned, run, sharded, traced
 
 DATA = AbstractMesh((4,), ("data",))
 TP = AbstractMesh((2,), ("tp",))

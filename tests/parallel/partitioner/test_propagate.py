@@ -8,7 +8,7 @@ from funcgrad import lax
 from funcgrad.core.sharding import AbstractMesh, NamedSharding, P
 from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.parallel.partitioner.propagate import merged, propagate
-from tests.parallel.programs import sharded, traced
+from tests.parallel.partitioned import sharded, traced
 
 MESH = AbstractMesh((2, 2), ("x", "y"))
 NONE = ()

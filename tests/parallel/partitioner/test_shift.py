@@ -5,7 +5,7 @@ import pytest
 
 from funcgrad.core.sharding import AbstractMesh
 from funcgrad.parallel.partitioner.shift import centered, shift_p
-from tests.parallel.programs import checked, counts, partitioned, run
+from tests.parallel.partitioned import checked, counts, partitioned, run
 
 X = np.arange(48).reshape(16, 3)
 MESHES = [

@@ -1,14 +1,14 @@
 """Collectives in two parts: between them is other work, and the meaning stays."""
 
 import pytest
-from tests.parallel.test_passes import CUT, MESH, WHOLE, names, same, with_jaxpr
 
 import funcgrad.numpy as fnp
 from funcgrad.core.sharding import NamedSharding, P
 from funcgrad.parallel.programs.overlap import joined, overlapped
 from funcgrad.parallel.programs.passes import sums_early
 from tests.parallel.models import LAYERS, mlp_args, mlp_step, normal, stacked_step
-from tests.parallel.programs import counts, partitioned
+from tests.parallel.partitioned import counts, partitioned
+from tests.parallel.programs.test_passes import CUT, MESH, WHOLE, names, same, with_jaxpr
 
 REGATHER = NamedSharding(MESH, CUT, regather=True)
 

@@ -16,7 +16,7 @@ from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.collective.reductions import psum_p, psum_scatter_p
 from funcgrad.ops.shape import reshape
-from funcgrad.parallel.mapping import shard_map
+from funcgrad.parallel import shard_map
 from funcgrad.parallel.programs.passes import in_buckets, scheduled, sums_early
 from funcgrad.parallel.programs.program import SpmdProgram
 from tests.parallel.models import (
@@ -28,7 +28,7 @@ from tests.parallel.models import (
     mlp_step,
     normal,
 )
-from tests.parallel.programs import checked, counts, partitioned, run
+from tests.parallel.partitioned import checked, counts, partitioned, run
 
 MESH = AbstractMesh((4,), ("data",))
 CUT, WHOLE = P("data"), P()

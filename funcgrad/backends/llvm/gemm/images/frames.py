@@ -161,7 +161,7 @@ def install(nbytes: int, target: Engine | None = None) -> int:
         code.ret()
         return module
 
-    library = target.compile(write, level=1, key=f"{name} {generator('gemm.frames')}")
+    library = target.compile(write, level=1, key=f"{name} {generator('gemm.images.frames')}")
     target.bind(name, library)
     return library.address(name)
 

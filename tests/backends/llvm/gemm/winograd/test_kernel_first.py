@@ -2,7 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.backends.llvm.gemm.test_winograd import (
+
+from funcgrad.backends.llvm.runtime.pool import set_num_threads
+from funcgrad.backends.program import GemmAxes
+from funcgrad.core.record import replace
+from tests.backends.llvm.gemm.winograd.test_first import (
     SHAPES,
     check_places,
     execute,
@@ -10,10 +14,6 @@ from tests.backends.llvm.gemm.test_winograd import (
     step_of,
     threads,
 )
-
-from funcgrad.backends.llvm.runtime.pool import set_num_threads
-from funcgrad.backends.program import GemmAxes
-from funcgrad.core.record import replace
 
 __all__ = ["threads"]
 SIZES = [s for s in SHAPES if s[3] > 2]

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from tests.backends.llvm.gemm.test_winograd import check_places, execute, images, threads
-from tests.backends.llvm.gemm.test_winograd_kernel import SIZES, results, sums
-from tests.backends.llvm.gemm.test_winograd_last import step_of as forward_step
 
 from funcgrad.backends.llvm.runtime.pool import set_num_threads
 from funcgrad.backends.program import GemmAxes, GemmStep, Ref
 from funcgrad.core.record import replace
+from tests.backends.llvm.gemm.winograd.test_first import check_places, execute, images, threads
+from tests.backends.llvm.gemm.winograd.test_kernel_first import SIZES, results, sums
+from tests.backends.llvm.gemm.winograd.test_last import step_of as forward_step
 
 __all__ = ["threads"]
 # Also one of several parts, and one whose points are spread over tasks.

@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.backends.llvm.gemm.test_winograd import (
+
+from funcgrad.backends.llvm.runtime.pool import set_num_threads
+from funcgrad.backends.program import Frame, GemmAxes, GemmStep, Ref
+from tests.backends.llvm.gemm.winograd.test_first import (
     SHAPES,
     check_error,
     check_infinities,
@@ -12,9 +15,6 @@ from tests.backends.llvm.gemm.test_winograd import (
     sums,
     threads,
 )
-
-from funcgrad.backends.llvm.runtime.pool import set_num_threads
-from funcgrad.backends.program import Frame, GemmAxes, GemmStep, Ref
 
 __all__ = ["threads"]
 MORE = [*SHAPES, (1, 136, 20, 12, 12, (1, 1, 1, 1)), (1, 16, 16, 31, 62, (0, 2, 2, 0))]

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.backends.llvm.gemm.test_winograd import check_places, execute
 
 from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
 from funcgrad.backends.program import Frame, GemmAxes, GemmStep, Ref
+from tests.backends.llvm.gemm.winograd.test_first import check_places, execute
 
 # Images, channels, features, height and width of a phase, zeros (above, below, left, right).
 SHAPES = [

@@ -1,15 +1,9 @@
 """Which products go by tiles."""
 
 import numpy as np
-from tests.backends.llvm.gemm.test_winograd import SHAPES, step_of
-from tests.backends.llvm.gemm.test_winograd_kernel import gradient_step as kernel_step
-from tests.backends.llvm.gemm.test_winograd_kernel_last import gradient_step
-from tests.backends.llvm.gemm.test_winograd_last import step_of as last_step
-from tests.backends.llvm.gemm.test_winograd_phases import SHAPES as DOUBLED
-from tests.backends.llvm.gemm.test_winograd_phases import doubling_step
 
 from funcgrad.backends.llvm.gemm.steps import takes_frame
-from funcgrad.backends.lower.tiles import (
+from funcgrad.backends.llvm.rewrites.tiles import (
     IMAGES,
     IMAGES_LAST,
     KERNEL_LAST,
@@ -22,6 +16,12 @@ from funcgrad.backends.lower.tiles import (
 )
 from funcgrad.backends.program import Frame, GemmAxes
 from funcgrad.core.record import replace
+from tests.backends.llvm.gemm.winograd.test_first import SHAPES, step_of
+from tests.backends.llvm.gemm.winograd.test_kernel_first import gradient_step as kernel_step
+from tests.backends.llvm.gemm.winograd.test_kernel_last import gradient_step
+from tests.backends.llvm.gemm.winograd.test_last import step_of as last_step
+from tests.backends.llvm.gemm.winograd.test_phases import SHAPES as DOUBLED
+from tests.backends.llvm.gemm.winograd.test_phases import doubling_step
 
 
 def test_which_products_go_this_way():

@@ -11,7 +11,7 @@ import funcgrad.numpy as fnp
 from funcgrad.core.sharding import Device, Shard
 from funcgrad.errors import CheckpointError
 from funcgrad.parallel import NamedSharding, P, make_mesh
-from funcgrad.parallel.checkpoint import save as checkpoint_save
+from funcgrad.parallel.checkpoint import saving as checkpoint_save
 from funcgrad.parallel.checkpoint.checkpoint import Checkpointer, Processes, contents, load, save
 from tests.parallel.threads import PATIENCE
 
