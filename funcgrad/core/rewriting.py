@@ -134,7 +134,7 @@ class Writer:
         self.eqns: list[Eqn] = self.trace.eqns
         # What stands for variables of the program that is gone through; others stay.
         self.same: dict[Any, Any] = {}
-        self._inlining = False
+        self.inlining = False  # a program in place of an equation
 
     def equation(self, eqn: Eqn, ins: list) -> None:
         """Write what takes an equation's place."""
@@ -146,7 +146,7 @@ class Writer:
 
     # ---- for passes
 
-    def keep(self, eqn: Eqn, ins: Sequence[Any], **changes: Any) -> None:
+    def keep(self, eqn: Eqn, ins: Iterable[Any], **changes: Any) -> None:
         """Write the equation, on these operands, with some fields changed."""
         new = self.renewed(eqn, [self.atom(x) for x in ins])
         self.eqns.append(new.replace(**changes) if changes else new)
@@ -155,23 +155,23 @@ class Writer:
         """Say what stands for an equation's results."""
         self.same.update(zip(eqn.outs, values, strict=True))
 
-    def inline(self, eqn: Eqn, ins: Sequence[Any]) -> None:
-        """Go through the program that an equation calls, in place of the equation."""
-        jaxpr = eqn.params["jaxpr"]
+    def inline(self, eqn: Eqn, ins: Sequence[Any], jaxpr: Any = None) -> None:
+        """Go through a program in place of an equation: the one that it calls, if none is given."""
+        jaxpr = jaxpr or eqn.params["jaxpr"]
         if not isinstance(jaxpr, Jaxpr):  # a program that is only made when it is wanted
             jaxpr = jaxpr([a.aval for a in ins])
-        outer, inlining = self.same, self._inlining
+        outer, inlining = self.same, self.inlining
         # Programs may share variables, and be called twice.
-        self.same, self._inlining = dict(zip(jaxpr.ins, ins, strict=True)), True
+        self.same, self.inlining = dict(zip(jaxpr.ins, ins, strict=True)), True
         outs = self.walk(jaxpr)
-        self.same, self._inlining = outer, inlining
+        self.same, self.inlining = outer, inlining
         self.define(eqn, outs)
 
     def renewed(self, eqn: Eqn, ins: Sequence[Atom]) -> Eqn:
         """The equation on these operands, with what takes the place of its programs."""
         params = self.programs(eqn) if eqn.params else eqn.params
         outs = eqn.outs
-        if self._inlining:
+        if self.inlining:
             outs = tuple([Var(v.aval) for v in outs])
             self.define(eqn, outs)
         elif params is eqn.params and all(a is b for a, b in zip(ins, eqn.ins, strict=True)):
@@ -189,9 +189,9 @@ class Writer:
         self.eqns.append(Eqn(prim, ins, [var], params, source.placed(), context.current().scopes))
         return var
 
-    def read(self, atoms: Iterable[Atom]) -> list:
-        """What stands for atoms of the program that is gone through."""
-        return [self.same.get(a, a) for a in atoms]
+    def read(self, atom: Atom) -> Any:
+        """What stands for an atom of the program that is gone through."""
+        return self.same.get(atom, atom)
 
     def value(self, x: Any) -> Any:
         """What operations can be performed on, of an atom."""
@@ -235,7 +235,7 @@ class Writer:
         finally:
             context.switch(outer)
             source.set_place(place)
-        return self.read(jaxpr.outs)
+        return [self.read(a) for a in jaxpr.outs]
 
     def finish(self, jaxpr: Jaxpr, ins: Sequence[Var], outs: Sequence[Any]) -> Jaxpr:
         """The new program of these inputs, what stands for the results of the old one given."""

@@ -72,7 +72,7 @@ class HaloPass(Writer):
         super().walk(jaxpr)
         for a in jaxpr.outs:
             self.settle(a)
-        return self.read(jaxpr.outs)
+        return [self.read(a) for a in jaxpr.outs]
 
     def equation(self, eqn: Eqn, ins: list) -> None:
         """Write an equation: as runs of rows where its op takes them so, else as it is."""
@@ -106,7 +106,7 @@ class HaloPass(Writer):
     def made(self, atom: Atom) -> Any:
         """A value as it is, to be computed with."""
         self.settle(atom)
-        return self.value(*self.read([atom]))
+        return self.value(self.read(atom))
 
     def settle(self, atom: Atom) -> None:
         """Make an array of its own of a value that is followed as a run."""
@@ -123,7 +123,7 @@ class HaloPass(Writer):
         """Write an equation as it is."""
         for a in eqn.ins:
             self.settle(a)
-        self.keep(eqn, self.read(eqn.ins))
+        self.keep(eqn, map(self.read, eqn.ins))
         factors = self.plan.factors[i]
         if factors is None or not any(a in self.more for a in eqn.ins if isinstance(a, Var)):
             return

@@ -138,14 +138,14 @@ class _Buckets(Writer):
         super().walk(jaxpr)
         for key in list(self.buckets):
             self.close(key)
-        return self.read(jaxpr.outs)
+        return [self.read(a) for a in jaxpr.outs]
 
     def equation(self, eqn: Eqn, ins: list) -> None:
         for a in eqn.ins:
             if a in self.waiting:
                 self.close(self.waiting[a])
         if not self.may_join(eqn):
-            self.keep(eqn, self.read(eqn.ins))
+            self.keep(eqn, map(self.read, eqn.ins))
             return
         key = (eqn.prim, eqn.params["axis_name"], eqn.ins[0].aval.dtype)
         members = self.buckets.setdefault(key, [])
@@ -165,13 +165,13 @@ class _Buckets(Writer):
         for e in members:
             del self.waiting[e.outs[0]]
         if len(members) == 1:
-            self.keep(members[0], self.read(members[0].ins))
+            self.keep(members[0], map(self.read, members[0].ins))
             return
         prim, axis_name = members[0].prim, members[0].params["axis_name"]
         scatters = prim.name == "psum_scatter"
         n = self.sizes[axis_name[0]] if scatters else 1
         along: dict[str, Any] = {"axis": 0, "tiled": True} if scatters else {}
-        parts = [self.value(*self.read(e.ins)) for e in members]
+        parts = [self.value(self.read(e.ins[0])) for e in members]
         rows = [_rows(x, n, e.params.get("axis", 0)) for x, e in zip(parts, members, strict=True)]
         total = prim.bind(concatenate(rows, 1), axis_name=axis_name, **along)
         at = 0
