@@ -17,6 +17,7 @@ from funcgrad.core.backend import spmd
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types
 from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.rewriting import Each
 from funcgrad.core.sharding import Cuts, Mesh
 from funcgrad.errors import IRError, ShardingError
 from funcgrad.ops.base import broadcast_p
@@ -282,6 +283,11 @@ def _dce(used: Sequence[bool], eqn: Eqn) -> Eqn:
     )  # fmt: skip
 
 
+def _programs(each: Each, *, jaxpr: Jaxpr, **rest: Any) -> dict[str, Any]:
+    with inside(rest["mesh"], rest["manual"]):
+        return {"jaxpr": each(jaxpr), **rest}
+
+
 shard_map_p: Primitive = Primitive(
     name="shard_map",
     abstract=_abstract,
@@ -292,5 +298,6 @@ shard_map_p: Primitive = Primitive(
     dims=NoRule("partitioning looks into the body"),
     partial=_partial,
     dce=_dce,
+    programs=_programs,
     multiple=True,
 )
