@@ -149,7 +149,7 @@ class Writer:
     def keep(self, eqn: Eqn, ins: Iterable[Any], **changes: Any) -> None:
         """Write the equation, on these operands, with some fields changed."""
         new = self.renewed(eqn, [self.atom(x) for x in ins])
-        self.eqns.append(new.replace(**changes) if changes else new)
+        self.append(new.replace(**changes) if changes else new)
 
     def define(self, eqn: Eqn, values: Iterable[Any]) -> None:
         """Say what stands for an equation's results."""
@@ -160,12 +160,16 @@ class Writer:
         jaxpr = jaxpr or eqn.params["jaxpr"]
         if not isinstance(jaxpr, Jaxpr):  # a program that is only made when it is wanted
             jaxpr = jaxpr([a.aval for a in ins])
-        outer, inlining = self.same, self.inlining
+        self.define(eqn, self.called(jaxpr, ins))
+
+    def called(self, jaxpr: Jaxpr, ins: Sequence[Any]) -> list:
+        """Go through a program on these operands; gives what stands for its results."""
+        outer = self.same, self.inlining
         # Programs may share variables, and be called twice.
         self.same, self.inlining = dict(zip(jaxpr.ins, ins, strict=True)), True
         outs = self.walk(jaxpr)
-        self.same, self.inlining = outer, inlining
-        self.define(eqn, outs)
+        self.same, self.inlining = outer
+        return outs
 
     def renewed(self, eqn: Eqn, ins: Sequence[Atom]) -> Eqn:
         """The equation on these operands, with what takes the place of its programs."""
@@ -186,8 +190,12 @@ class Writer:
     def add(self, prim: Primitive, ins: Sequence[Atom], aval: ShapedArray, **params: Any) -> Var:
         """Write a new equation of one result, at the place of the equation in hand."""
         var = Var(aval)
-        self.eqns.append(Eqn(prim, ins, [var], params, source.placed(), context.current().scopes))
+        self.append(Eqn(prim, ins, [var], params, source.placed(), context.current().scopes))
         return var
+
+    def append(self, eqn: Eqn) -> None:
+        """Write an equation as it is."""
+        self.eqns.append(eqn)
 
     def read(self, atom: Atom) -> Any:
         """What stands for an atom of the program that is gone through."""
@@ -288,7 +296,7 @@ class _Ruled(Writer):
         new = self.renewed(eqn, atoms)
         self.changed |= new.params is not eqn.params
         if all(self.typed(v) is v for v in eqn.outs):
-            self.eqns.append(new)
+            self.append(new)
             return
         outs = new.prim.bind(*map(self.value, atoms), **new.params)
         enter = self.boundary.enter
