@@ -20,7 +20,7 @@ from funcgrad.core import context, source
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.dce import dce_eqns
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value, sub_jaxprs
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import JaxprTrace, JaxprTracer, with_constants
 from funcgrad.core.trace import Tracer, aval_of
@@ -105,6 +105,33 @@ def with_programs(eqn: Eqn, each: Each) -> Eqn:
     return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
 
+def called_program(eqn: Eqn) -> Jaxpr:
+    """The program that a call calls."""
+    jaxpr = eqn.params["jaxpr"]
+    # Some are only made when they are wanted.
+    return jaxpr if isinstance(jaxpr, Jaxpr) else jaxpr([a.aval for a in eqn.ins])
+
+
+def runs(jaxpr: Jaxpr, cost: Callable[[Eqn], float]) -> list[tuple[Eqn, int]]:
+    """Each equation of a program, and of the programs within, with how many times it runs: those of
+    a scan once a turn, of branches those of the dearest, of other loops once.
+
+    >>> import funcgrad as fg
+    >>> f = lambda x: fg.lax.fori_loop(0, 10, lambda i, x: fg.numpy.sin(x), x)
+    >>> sum(n for e, n in runs(fg.make_jaxpr(f)(1.0).jaxpr, lambda e: 1) if e.prim.name == "sin")
+    10
+    """
+    found: list[tuple[Eqn, int]] = []
+    for eqn in jaxpr.eqns:
+        programs = [called_program(eqn)] if eqn.prim.call else sub_jaxprs(eqn)
+        inner = [runs(j, cost) for j in programs]
+        if "branches" in eqn.params:
+            inner = [max(inner, key=lambda run: sum(n * cost(e) for e, n in run))]
+        turns = eqn.params.get("length", 1)
+        found += [(eqn, 1), *((e, n * turns) for run in inner for e, n in run)]
+    return found
+
+
 def makers(jaxpr: Jaxpr) -> dict[Var, int]:
     """For each variable but the inputs, which equation makes it."""
     return {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.outs}
@@ -157,10 +184,7 @@ class Writer:
 
     def inline(self, eqn: Eqn, ins: Sequence[Any], jaxpr: Any = None) -> None:
         """Go through a program in place of an equation: the one that it calls, if none is given."""
-        jaxpr = jaxpr or eqn.params["jaxpr"]
-        if not isinstance(jaxpr, Jaxpr):  # a program that is only made when it is wanted
-            jaxpr = jaxpr([a.aval for a in ins])
-        self.define(eqn, self.called(jaxpr, ins))
+        self.define(eqn, self.called(jaxpr or called_program(eqn), ins))
 
     def called(self, jaxpr: Jaxpr, ins: Sequence[Any]) -> list:
         """Go through a program on these operands; gives what stands for its results."""
@@ -178,10 +202,10 @@ class Writer:
         if self.inlining:
             outs = tuple([Var(v.aval) for v in outs])
             self.define(eqn, outs)
-        elif params is eqn.params and all(a is b for a, b in zip(ins, eqn.ins, strict=True)):
+        elif params is eqn.params and tuple(ins) == eqn.ins:
             return eqn
-        where = eqn.source or source.placed(), context.current().scopes
-        return Eqn(eqn.prim, ins, outs, params, *where)
+        place, scopes = eqn.source or source.placed(), context.current().scopes
+        return Eqn(eqn.prim, ins, outs, params, place, scopes)
 
     def programs(self, eqn: Eqn) -> dict[str, Any]:
         """The equation's parameters, with what takes the place of its programs."""
@@ -294,7 +318,11 @@ class _Ruled(Writer):
             return
         atoms = [self.left(x, a.aval) for x, a in zip(ins, eqn.ins, strict=True)]
         new = self.renewed(eqn, atoms)
-        self.changed |= new.params is not eqn.params
+        if new.params is not eqn.params:
+            self.changed = True
+            if new.prim.dce is not None:  # what no program reads any longer
+                new = new.prim.dce([True] * len(new.outs), new)
+                atoms = list(new.ins)
         if all(self.typed(v) is v for v in eqn.outs):
             self.append(new)
             return
