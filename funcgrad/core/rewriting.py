@@ -48,9 +48,10 @@ class Boundary:
 
     def leave(self, value: Any, aval: ShapedArray) -> Any:
         """The array that goes out, of a value that had a type."""
+        dtype = self.type(aval).dtype
         if isinstance(value, bool | int | float | complex):
-            return Array(np.asarray(value, aval.dtype), aval.weak_type)
-        return value if aval_of(value).dtype == aval.dtype else value.astype(aval.dtype)
+            return Array(np.asarray(value, dtype), aval.weak_type)
+        return value if aval_of(value).dtype == dtype else value.astype(dtype)
 
 
 SAME_TYPES = Boundary()
@@ -302,6 +303,7 @@ class _Ruled(Writer):
         ins = [self.typed(v) for v in jaxpr.ins]
         for old, new in zip(jaxpr.ins, ins, strict=True):
             if new is not old:
+                self.changed = True
                 self.same[old] = self.boundary.enter(self.value(new), old.aval)
         return ins
 
@@ -326,9 +328,10 @@ class _Ruled(Writer):
         if all(self.typed(v) is v for v in eqn.outs):
             self.append(new)
             return
-        outs = new.prim.bind(*map(self.value, atoms), **new.params)
-        enter = self.boundary.enter
-        self.define(eqn, [enter(x, v.aval) for x, v in zip(outs, eqn.outs, strict=True)])
+        self.changed = True
+        out = new.prim.bind(*map(self.value, atoms), **new.params)
+        pairs = zip(out if new.prim.multiple else [out], eqn.outs, strict=True)
+        self.define(eqn, [self.boundary.enter(x, v.aval) for x, v in pairs])
 
     def programs(self, eqn: Eqn) -> dict[str, Any]:
         if eqn.prim.programs is None:
@@ -336,16 +339,20 @@ class _Ruled(Writer):
         params = eqn.prim.programs(self.within, **eqn.params)
         return eqn.params if all(params[k] is p for k, p in eqn.params.items()) else params
 
-    def results(self, eqn: Eqn, found: Any) -> list:
+    def results(self, eqn: Eqn, found: Any) -> Sequence[Any]:
         """What a rule gives for an equation, checked."""
-        results = list(found) if eqn.prim.multiple else [found]
-        if self.boundary is SAME_TYPES:
-            got = [aval_of(x) for x in results]
-            if [a.shape for a in got] != [v.aval.shape for v in eqn.outs]:
-                raise CustomRuleError(
-                    f"{self.trace.what}: the results of {eqn.prim} have the types "
-                    f"{[v.aval for v in eqn.outs]}, the rule gives {got}; only dtypes may change"
-                )
+        multiple = isinstance(found, list | tuple)
+        results: Sequence[Any] = found if multiple else [found]
+        fits = multiple == eqn.prim.multiple and len(results) == len(eqn.outs)
+        if fits and self.boundary is SAME_TYPES:
+            fits = all(
+                aval_of(x).shape == v.aval.shape for x, v in zip(results, eqn.outs, strict=True)
+            )
+        if not fits:
+            raise CustomRuleError(
+                f"{self.trace.what}: {eqn.prim} gives {[v.aval for v in eqn.outs]}, the rule "
+                f"gives {found} in its place; only dtypes may change"
+            )
         return results
 
     def left(self, x: Any, aval: ShapedArray) -> Atom:
