@@ -429,7 +429,10 @@ def _without(aval: ShapedArray, dim: int) -> ShapedArray:
 
 
 def _tangent_programs(each: Each, *, jaxpr, bwd, **rest: Any) -> dict[str, Any]:
-    program = each(jaxpr) if isinstance(jaxpr, Jaxpr) else lambda avals: each(jaxpr(avals))
+    def rewritten(avals: Sequence[ShapedArray]) -> Jaxpr:
+        return each(jaxpr(avals))
+
+    program = each(jaxpr) if isinstance(jaxpr, Jaxpr) else rewritten
     return {"jaxpr": program, "bwd": through(each, bwd), **rest}
 
 
