@@ -26,7 +26,8 @@ class Annotated(NamedTuple):
     behind: list[tuple[Axes, int]]
 
 
-Rules = dict[str, Callable[["Pass", Eqn], None]]
+# The rule for an equation.
+Rules = Callable[[Eqn], Callable[["Pass", Eqn], None]]
 
 
 def annotated(
@@ -36,7 +37,7 @@ def annotated(
     at_least: Sequence[Axes] | None,
     rules: Rules,
 ) -> Annotated:
-    """The program annotated by rules for each op ("*": for all others), once for equal types."""
+    """The program annotated by rules, once for equal types."""
     wanted = tuple(at_least) if at_least is not None else (NONE,) * len(jaxpr.outs)
     sizes = tuple((a, context.current().axes[a]) for a in sorted(manual))
     key = ("varying", tuple(in_varying), sizes, wanted)
@@ -83,7 +84,7 @@ class Pass:
         self.place: Eqn | None = None
         for eqn in jaxpr.eqns:
             self.place = eqn
-            rules.get(eqn.prim.name, rules["*"])(self, eqn)
+            rules(eqn)(self, eqn)
 
     def finish(self, at_least: Sequence[Axes]) -> Annotated:
         """The program, its results varying over these axes at least."""

@@ -18,12 +18,9 @@ from funcgrad.core.sharding import Mesh
 from funcgrad.parallel.partitioner.reshard import Sizes, extent, moved
 from funcgrad.parallel.programs.overlap import joined, start_p
 from funcgrad.parallel.programs.program import SpmdProgram
+from funcgrad.transforms.control.cond import cond_p
 from funcgrad.transforms.passes.simplify import simplify
 
-KINDS = {
-    "psum": "all_reduce", "pmax": "all_reduce", "pmin": "all_reduce", "all_gather": "all_gather",
-    "psum_scatter": "reduce_scatter", "all_to_all": "all_to_all", "ppermute": "permute",
-}  # fmt: skip
 Traffic = dict[tuple[str, tuple[str, ...]], tuple[float, float]]
 
 
@@ -131,7 +128,7 @@ def traffic(jaxpr: Jaxpr, sizes: Sizes) -> Traffic:
     for eqn in jaxpr.eqns:
         _add(total, _collective(eqn, sizes), 1)
         inner = [traffic(j, sizes) for j in sub_jaxprs(eqn)]
-        if eqn.prim.name == "cond":
+        if eqn.prim is cond_p:
             inner = [max(inner, key=lambda t: sum(n for _, n in t.values()))]
         for t in inner:
             _add(total, t, eqn.params.get("length", 1))
@@ -140,11 +137,11 @@ def traffic(jaxpr: Jaxpr, sizes: Sizes) -> Traffic:
 
 def _collective(eqn: Eqn, sizes: Sizes) -> Traffic:
     prim = eqn.params["prim"] if eqn.prim is start_p else eqn.prim
-    kind = KINDS.get(prim.name)
-    if kind is None:
+    kind = prim.collective
+    if not kind:
         return {}
     axes = eqn.params["axis_name"]
-    nbytes = moved(prim.name, eqn.ins[0].aval.nbytes, extent(axes, sizes))
+    nbytes = moved(kind, eqn.ins[0].aval.nbytes, extent(axes, sizes))
     return {(kind, axes): (1, nbytes)}
 
 

@@ -17,20 +17,20 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core import context, source
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value
+from funcgrad.ops.base import broadcast_p
 from funcgrad.parallel.partitioner import nested
-from funcgrad.parallel.partitioner.edges import HANDLERS
+from funcgrad.parallel.partitioner.edges import EDGES, handler_of
 from funcgrad.parallel.partitioner.factors import Factors
 from funcgrad.parallel.partitioner.localize import RULES
 from funcgrad.parallel.partitioner.propagate import Propagation
 from funcgrad.parallel.partitioner.reshard import extent
+from funcgrad.parallel.partitioner.shift import shift_p
 from funcgrad.parallel.partitioner.windows import Carriers, Later, Names, Piece, Run, resized
 from funcgrad.parallel.programs.rewriting import Writer
 from funcgrad.transforms.passes.dce import dce_jaxpr
 
-# What makes one size of an axis another.
-EDGES = frozenset({"slice", "dynamic_slice", "pad", "concatenate", "dynamic_update_slice"})
-# Contractions that elements of this value don't change.
-NEUTRAL = {"reduce_sum": 0, "dot_general": 0, "reduce_or": False, "reduce_and": True}
+# What changes nothing, by how elements are combined.
+NEUTRAL = {"sum": 0, "or": False, "and": True}
 
 
 def with_halos(plan: Propagation) -> Jaxpr | None:
@@ -48,7 +48,7 @@ def _takes_parts(plan: Propagation) -> bool:
     if any(_takes_parts(p) for inner in plan.inner.values() for p in inner):
         return True
     for eqn in plan.jaxpr.eqns:
-        if eqn.prim.name not in EDGES:
+        if eqn.prim not in EDGES:
             continue
         shapes = [v.aval.shape for v in (*eqn.ins, *eqn.outs) if v.aval.ndim]
         for a in (*eqn.ins, *eqn.outs):
@@ -93,7 +93,7 @@ class HaloPass:
         if i in self.plan.inner:
             self.copy(i, self.with_bodies(i, eqn))
             return
-        handler = HANDLERS.get(eqn.prim.name)
+        handler = handler_of(eqn.prim)
         if handler and handler(self, eqn):
             return
         if not handler and any(self.run_of(a) for a in eqn.ins) and self.alike(i, eqn):
@@ -107,13 +107,8 @@ class HaloPass:
         if not any(p.gained for p in inner):
             return eqn
         self.gained = True
-        new = iter([b if p.gained else p.plan.jaxpr for p, b in zip(inner, bodies, strict=True)])
-        names = {"while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
-        params = dict(eqn.params)
-        for name in names.get(eqn.prim.name, ("jaxpr",)):
-            params[name] = tuple(new) if name == "branches" else next(new)
-        assert len(nested.bodies(eqn)) == len(bodies)
-        return eqn.replace(params=params)
+        pairs = zip(inner, bodies, strict=True)
+        return nested.with_bodies(eqn, [b if p.gained else p.plan.jaxpr for p, b in pairs])
 
     # ---- values
 
@@ -192,7 +187,7 @@ class HaloPass:
         """A broadcast along an axis as one to a carrier's size; None if it isn't one."""
         i = self.plan.maker.get(atom) if isinstance(atom, Var) else None
         eqn = self.plan.jaxpr.eqns[i] if i is not None else None
-        if eqn is None or eqn.prim.name != "broadcast_in_dim":
+        if eqn is None or eqn.prim is not broadcast_p:
             return None
         along, shape = eqn.params["broadcast_dimensions"], resized(atom.aval, like.axis, like.n)
         if like.axis in along:
@@ -217,7 +212,7 @@ class HaloPass:
         factors = self.plan.factors[i]
         if factors is None or eqn.prim.effect or len(eqn.outs) != 1:
             return False
-        if eqn.prim.name in RULES and eqn.prim.name != "shift":
+        if (eqn.prim in RULES or eqn.prim.blocks) and eqn.prim is not shift_p:
             return False
         first = next(a for a in eqn.ins if self.run_of(a))
         run = self.of_cut(first, lambda d: True)
@@ -226,7 +221,7 @@ class HaloPass:
         values = zip((*factors.ins, *factors.outs), (*eqn.ins, *eqn.outs), strict=True)
         if factor not in factors.sizes or any(names.count(factor) > 1 for names, _ in values):
             return False
-        if eqn.prim.name == "shift" and eqn.params["axis"] == run.axis:
+        if eqn.prim is shift_p and eqn.params["axis"] == run.axis:
             return False
         if factor in factors.contracted:
             return self.contracted(eqn, factors, factor, run)
@@ -275,13 +270,14 @@ class HaloPass:
 
     def contracted(self, eqn: Eqn, factors: Factors, factor: str, run: Run) -> bool:
         """A reduction over a run: other rows are made neutral."""
-        dtype, name = eqn.ins[0].aval.dtype, eqn.prim.name
+        dtype = eqn.ins[0].aval.dtype
+        how = eqn.prim.reduction or ("sum" if eqn.prim.contraction else "")
         if run.length > run.n:
             return False
-        if name in ("reduce_max", "reduce_min") and dtype.itemsize > 1:
-            outside = _extreme(dtype, least=name == "reduce_max")
-        elif name in NEUTRAL:
-            outside = NEUTRAL[name]
+        if how in ("max", "min") and dtype.itemsize > 1:
+            outside = _extreme(dtype, least=how == "max")
+        elif how in NEUTRAL:
+            outside = NEUTRAL[how]
         else:
             return False
         operands = [

@@ -13,8 +13,10 @@ from typing import Any
 
 from funcgrad.core import context
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, sub_jaxprs
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import transpose_p
+from funcgrad.ops.collective.reductions import all_gather_p, psum_p, psum_scatter_p
 from funcgrad.ops.shape import concatenate, reshape, slice_p
 from funcgrad.parallel.programs.overlap import overlapped
 from funcgrad.parallel.programs.program import SpmdProgram
@@ -23,9 +25,6 @@ from funcgrad.parallel.programs.rewriting import Writer, everywhere, makers, use
 BUCKET_BYTES = 25 * 2**20
 # What is scattered is whole until its bucket goes, beside the one part of it that is kept.
 SCATTER_BYTES = 2**18
-SUMS = frozenset({"psum", "psum_scatter"})
-# Ops that may be done early with the sum that alone needs them: they make nothing larger.
-PREPARING = frozenset({"transpose", "reshape", "mul", "div", "neg", "add", "convert_element_type"})
 
 
 def scheduled(
@@ -62,9 +61,9 @@ def _sums_early(jaxpr: Jaxpr) -> Jaxpr:
     early: set[int] = set()
     for i in reversed(range(len(jaxpr.eqns))):
         eqn = jaxpr.eqns[i]
-        if eqn.prim.name in SUMS:
+        if eqn.prim in (psum_p, psum_scatter_p):
             early.add(i)
-        elif eqn.prim.name in PREPARING:
+        elif _prepares(eqn):
             after = used.get(eqn.outs[0], [])
             if len(after) == 1 and after[0] in early:
                 early.add(i)
@@ -77,6 +76,13 @@ def _sums_early(jaxpr: Jaxpr) -> Jaxpr:
     return Jaxpr(jaxpr.ins, [jaxpr.eqns[i] for i in order], jaxpr.outs, jaxpr.names)
 
 
+def _prepares(eqn: Eqn) -> bool:
+    """Whether an operation may be done early with the sum that alone needs it: one that makes
+    nothing larger."""
+    cheap = eqn.prim.elementwise or eqn.prim.view is not None
+    return cheap and eqn.outs[0].aval.size <= max(a.aval.size for a in eqn.ins)
+
+
 # ---- gathers
 
 
@@ -87,7 +93,7 @@ def gathers_once(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def _gathers(jaxpr: Jaxpr) -> int:
-    own = sum(eqn.prim.name == "all_gather" for eqn in jaxpr.eqns)
+    own = sum(eqn.prim is all_gather_p for eqn in jaxpr.eqns)
     return own + sum(_gathers(j) for eqn in jaxpr.eqns for j in sub_jaxprs(eqn))
 
 
@@ -101,7 +107,7 @@ def _gathers_once(jaxpr: Jaxpr) -> Jaxpr:
 
     for eqn in jaxpr.eqns:
         ins = tuple(map(read, eqn.ins))
-        if eqn.prim.name == "all_gather" and isinstance(ins[0], Var):
+        if eqn.prim is all_gather_p and isinstance(ins[0], Var):
             key = (ins[0], tuple(sorted(eqn.params.items())))
             first = known.setdefault(key, eqn.outs[0])
             if first is not eqn.outs[0]:
@@ -127,12 +133,12 @@ def in_buckets(
     that has as many takes no more, and an array that has as many is summed by itself, without a
     copy.
     """
-    room = {"psum": bucket_bytes, "psum_scatter": scatter_bytes}
+    room = {psum_p: bucket_bytes, psum_scatter_p: scatter_bytes}
     with context.scoped(axes=dict(sizes)):
         return everywhere(jaxpr, partial(_in_buckets, sizes=sizes, room=room))
 
 
-def _in_buckets(jaxpr: Jaxpr, sizes: Mapping[str, int], room: Mapping[str, int]) -> Jaxpr:
+def _in_buckets(jaxpr: Jaxpr, sizes: Mapping[str, int], room: Mapping[Primitive, int]) -> Jaxpr:
     writer = Writer(jaxpr)
     buckets: dict[Any, list[Eqn]] = {}
     waiting: dict[Var, Any] = {}
@@ -154,15 +160,15 @@ def _in_buckets(jaxpr: Jaxpr, sizes: Mapping[str, int], room: Mapping[str, int])
         members = buckets.setdefault(key, [])
         members.append(eqn)
         waiting[eqn.outs[0]] = key
-        if sum(e.ins[0].aval.nbytes for e in members) >= room[eqn.prim.name]:
+        if sum(e.ins[0].aval.nbytes for e in members) >= room[eqn.prim]:
             close(key)
     for key in list(buckets):
         close(key)
     return writer.finish()
 
 
-def _may_join(eqn: Eqn, room: Mapping[str, int]) -> bool:
-    small = eqn.ins and eqn.ins[0].aval.nbytes < room.get(eqn.prim.name, 0)
+def _may_join(eqn: Eqn, room: Mapping[Primitive, int]) -> bool:
+    small = eqn.ins and eqn.ins[0].aval.nbytes < room.get(eqn.prim, 0)
     return bool(small) and eqn.params.get("tiled", True)
 
 
@@ -172,7 +178,7 @@ def _sum_together(writer: Writer, members: Sequence[Eqn], sizes: Mapping[str, in
         writer.copy(members[0])
         return
     prim, axis_name = members[0].prim, members[0].params["axis_name"]
-    scatters = prim.name == "psum_scatter"
+    scatters = prim is psum_scatter_p
     n = sizes[axis_name[0]] if scatters else 1
     along: dict[str, Any] = {"axis": 0, "tiled": True} if scatters else {}
     with writer.trace.active():
