@@ -4,7 +4,6 @@ The face of the layer:
 
 - `plan`: from a jaxpr to a planned program: every tensor gets an address
 - `program`: planned programs: steps on memory, for a backend to emit
-- `program_interpret`: what they mean: an interpreter in NumPy
 - `measure`: what they do: operations, bytes, exchanges
 - `eager`: what eager operations with large results take of the compiler
 - `late`: modules that are imported at their first use
@@ -21,5 +20,6 @@ What backends share, from a program to steps, in the order of their layers:
 Backends:
 
 - `numpy_eval`: the trivial one, which defines what is right
+- `plain`: planned programs, interpreted
 - `llvm`: machine code for this processor
 """

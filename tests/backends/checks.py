@@ -4,8 +4,8 @@ import numpy as np
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends import program_interpret
 from funcgrad.backends.llvm.runtime import pool
+from funcgrad.backends.plain import interpret as program_interpret
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import HostStep, KernelStep, walk
 from funcgrad.core.ir import interpret, typecheck

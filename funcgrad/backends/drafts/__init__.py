@@ -5,5 +5,4 @@
 - `steps`: steps that are no kernels: products, attention, copies, exchanges
 - `control`: control flow: steps with blocks inside
 - `scalar_loops`: loops over a few numbers, as one kernel that keeps them in registers
-- `bands`: products of many short rows and what consumes them, some rows at a time
 """

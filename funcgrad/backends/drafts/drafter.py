@@ -37,36 +37,24 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.shape import concatenate_p, pad_p
 
 if TYPE_CHECKING:
-    from funcgrad.backends.drafts import bands, control, scalar_loops, steps
+    from funcgrad.backends.drafts import control, scalar_loops, steps
     from funcgrad.backends.fusion import joins, merges
     from funcgrad.backends.fusion.joins import Place
-    from funcgrad.backends.kernels import (
-        depthwise,
-        depthwise_last,
-        eliminations,
-        selections,
-        special,
-        updates,
-    )
-    from funcgrad.backends.kernels import running as running_kernels
+    from funcgrad.backends.kernels import special, updates
+    from funcgrad.backends.llvm.drafts import bands
+    from funcgrad.backends.llvm.kernels import depthwise, depthwise_last, eliminations, selections
+    from funcgrad.backends.llvm.kernels import running as running_kernels
     from funcgrad.backends.rewrites import pads
 else:
-    bands, control, steps, scalar_loops = late(
-        "funcgrad.backends.drafts", "bands", "control", "steps", "scalar_loops"
+    bands = Late("funcgrad.backends.llvm.drafts.bands")
+    control, steps, scalar_loops = late(
+        "funcgrad.backends.drafts", "control", "steps", "scalar_loops"
     )
     joins, merges = late("funcgrad.backends.fusion", "joins", "merges")
-    (
-        depthwise,
-        depthwise_last,
-        eliminations,
-        running_kernels,
-        selections,
-        special,
-        updates,
-    ) = late(
-        "funcgrad.backends.kernels",
+    special, updates = late("funcgrad.backends.kernels", "special", "updates")
+    depthwise, depthwise_last, eliminations, running_kernels, selections = late(
+        "funcgrad.backends.llvm.kernels",
         *("depthwise", "depthwise_last", "eliminations", "running", "selections"),
-        *("special", "updates"),
     )
     pads = Late("funcgrad.backends.rewrites.pads")
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from funcgrad import dtypes
-from funcgrad.backends.drafts.bands import sliced_product
 from funcgrad.backends.drafts.tensors import Tensor, moved
 from funcgrad.backends.late import late
+from funcgrad.backends.llvm.drafts.bands import sliced_product
+from funcgrad.backends.llvm.rewrites.tiles import tiles_of
 from funcgrad.backends.loops.builder import strides_of
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
-from funcgrad.backends.lower.tiles import tiles_of
 from funcgrad.backends.program import (
     AttentionStep,
     CopyStep,

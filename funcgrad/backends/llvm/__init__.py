@@ -28,6 +28,12 @@ Packages, in the order of their layers:
 - `sort`: sorts
 - `routines`: host steps that generated code runs
 - `emit`: kernels of the loop language as LLVM's IR
+
+What programs are planned with:
+
+- `rewrites`: program to program
+- `kernels`: kernels that run through memory in an order of their own
+- `drafts`: drafts of steps
 """
 
 from __future__ import annotations

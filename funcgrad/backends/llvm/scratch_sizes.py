@@ -24,8 +24,7 @@ from funcgrad.backends.llvm.gemm.winograd.first import Winograd
 from funcgrad.backends.llvm.gemm.winograd.phases import WinogradPhases
 from funcgrad.backends.llvm.gemm.winograd.tiles_last import APART
 from funcgrad.backends.llvm.native.target import default_target
-from funcgrad.backends.llvm.runtime import pool
-from funcgrad.backends.lower.tiles import (
+from funcgrad.backends.llvm.rewrites.tiles import (
     IMAGES,
     IMAGES_LAST,
     KERNEL,
@@ -35,6 +34,7 @@ from funcgrad.backends.lower.tiles import (
     one_phase,
     tiles_of,
 )
+from funcgrad.backends.llvm.runtime import pool
 from funcgrad.backends.program import AttentionStep, GemmAxes, GemmStep, LoopStep, Program, Step
 from funcgrad.core.source import Source
 

@@ -13,7 +13,5 @@ Operands of large steps, read where they lie:
 
 - `views`: values that are others seen in another order, or with zeros around
 - `gemms`: products as matrix multiplications: rows, columns, batches, strides
-- `convolution`: convolutions as products: each window of the operand is a row
-- `tiles`: which convolutions are multiplied by tiles: Winograd's F(2×2, 3×3)
 - `attention`: attention's axes in memory, and how it is cut into tasks
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import numpy as np
 
-from funcgrad.backends.late import late
+from funcgrad.backends.late import Late
 from funcgrad.backends.loops.builder import ZERO, Builder, strides_of
 from funcgrad.backends.loops.ir import Index, Operand, Value
 from funcgrad.backends.loops.scalars import HALVES
@@ -19,9 +19,11 @@ from funcgrad.backends.lower.rules import RULES, VIEWS
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 
 if TYPE_CHECKING:
-    from funcgrad.backends.lower import attention, tiles
+    from funcgrad.backends.llvm.rewrites import tiles
+    from funcgrad.backends.lower import attention
 else:
-    attention, tiles = late("funcgrad.backends.lower", "attention", "tiles")
+    attention = Late("funcgrad.backends.lower.attention")
+    tiles = Late("funcgrad.backends.llvm.rewrites.tiles")
 
 DEEP = 24  # equations in a row, after which a chain of inlined values ends
 MOST_FRAMED, LINE = 3, 16  # axes of a frame; elements of a vector

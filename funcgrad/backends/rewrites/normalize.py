@@ -19,39 +19,30 @@ from funcgrad.ops.sort import sort_p
 from funcgrad.transforms.passes.simplify import simplify
 
 if TYPE_CHECKING:
-    from funcgrad.backends.rewrites import (
-        attention_joint,
+    from funcgrad.backends.llvm.rewrites import (
         elements,
-        exchanges,
         panels,
-        products,
-        reductions,
         rows,
         running,
         scan_blocks,
-        scans,
-        scatters,
         shuffles,
     )
-else:
-    (
+    from funcgrad.backends.rewrites import (
         attention_joint,
-        elements,
         exchanges,
-        panels,
         products,
         reductions,
-        rows,
-        running,
-        scan_blocks,
         scans,
         scatters,
-        shuffles,
-    ) = late(
+    )
+else:
+    attention_joint, exchanges, products, reductions, scans, scatters = late(
         "funcgrad.backends.rewrites",
-        *("attention_joint", "elements", "exchanges", "panels", "products"),
-        *("reductions", "rows", "running", "scan_blocks", "scans", "scatters"),
-        "shuffles",
+        *("attention_joint", "exchanges", "products", "reductions", "scans", "scatters"),
+    )
+    elements, panels, rows, running, scan_blocks, shuffles = late(
+        "funcgrad.backends.llvm.rewrites",
+        *("elements", "panels", "rows", "running", "scan_blocks", "shuffles"),
     )
 
 REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", "and", "or", "xor"))

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.late import Late, late
+from funcgrad.backends.late import late
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.primitives import lowered
 from funcgrad.backends.rewrites.equations import Equations
@@ -30,13 +30,15 @@ from funcgrad.ops.elementwise.compare import bitwise_and
 from funcgrad.ops.reduce import or_p
 
 if TYPE_CHECKING:
-    from funcgrad.backends.kernels import depthwise, depthwise_last
-    from funcgrad.backends.lower import convolution
-    from funcgrad.backends.rewrites import small_images, unmet
+    from funcgrad.backends.llvm.kernels import depthwise, depthwise_last
+    from funcgrad.backends.llvm.rewrites import convolution, small_images, unmet
 else:
-    depthwise, depthwise_last = late("funcgrad.backends.kernels", "depthwise", "depthwise_last")
-    convolution = Late("funcgrad.backends.lower.convolution")
-    small_images, unmet = late("funcgrad.backends.rewrites", "small_images", "unmet")
+    depthwise, depthwise_last = late(
+        "funcgrad.backends.llvm.kernels", "depthwise", "depthwise_last"
+    )
+    convolution, small_images, unmet = late(
+        "funcgrad.backends.llvm.rewrites", "convolution", "small_images", "unmet"
+    )
 
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 # Operands that a matrix product reads as they are, and in which type it sums their products; the

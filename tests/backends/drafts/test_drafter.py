@@ -1,7 +1,8 @@
 """Which modules write what, of those that are loaded when a program needs them."""
 
 from funcgrad.backends.drafts import control, drafter, scalar_loops, steps
-from funcgrad.backends.kernels import depthwise, depthwise_last, eliminations, selections, updates
+from funcgrad.backends.kernels import updates
+from funcgrad.backends.llvm.kernels import depthwise, depthwise_last, eliminations, selections
 
 
 def test_writers_are_found_where_they_are():

@@ -5,11 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-from funcgrad.backends import program_interpret
 from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.llvm.host_steps import host_steps, written_inputs
 from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
 from funcgrad.backends.loops.ir import Buffer, Const
+from funcgrad.backends.plain import interpret as program_interpret
 from funcgrad.backends.program import (
     CondStep,
     CopyStep,

@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends import program_interpret
+from funcgrad.backends.plain import interpret as program_interpret
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import ExchangeStep, LaneStep, walk
 from funcgrad.core import context

@@ -2,7 +2,8 @@
 
 import funcgrad as fg
 from funcgrad import lax
-from funcgrad.backends.rewrites import exchanges, normalize, running
+from funcgrad.backends.llvm.rewrites import running
+from funcgrad.backends.rewrites import exchanges, normalize
 
 
 def test_running_sums_are_rewritten():

@@ -53,7 +53,7 @@ from funcgrad.backends.llvm.gemm.winograd.phases import WinogradPhases
 from funcgrad.backends.llvm.gemm.winograd.tiles import TiledWay
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
 from funcgrad.backends.llvm.native.target import Target
-from funcgrad.backends.lower.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST, PHASES
+from funcgrad.backends.llvm.rewrites.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST, PHASES
 
 TILED_WAYS: dict[int, type[TiledWay]] = {
     IMAGES: Winograd,

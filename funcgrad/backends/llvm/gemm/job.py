@@ -36,7 +36,7 @@ CALL = (
     # 0, or the address of `frames.FRAME`: windows' strides are in an array with zeros around
     # what is in memory. Of all ways, strips and those by tiles alone take it.
     "frame",
-    # 0, or the form of products of windows that `lower.tiles` knows; and whose windows they are,
+    # 0, or the form of products of windows that `tiles` knows; and whose windows they are,
     # if that is known: 1 a's, 2 b's.
     "tiled", "windows",
 )  # fmt: skip

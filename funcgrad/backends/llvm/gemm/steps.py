@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from funcgrad.backends.llvm.gemm import functions, job, micro
 from funcgrad.backends.llvm.gemm.images import frames
 from funcgrad.backends.llvm.gemm.kernels import Micro
-from funcgrad.backends.lower.tiles import one_phase, tiles_of
+from funcgrad.backends.llvm.rewrites.tiles import one_phase, tiles_of
 from funcgrad.backends.program import GemmStep
 
 

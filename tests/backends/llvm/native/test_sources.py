@@ -127,7 +127,7 @@ def test_keys_know_all_that_code_is_written_by(which, generic, monkeypatch):
 def test_what_decides_of_other_layers_is_known():
     """Constants are read where a module is loaded, which no call shows."""
     names = {module: sources.written_with(module) for module in KEYS}
-    assert "funcgrad.backends.lower.tiles" in names["gemm.functions"]
+    assert "funcgrad.backends.llvm.rewrites.tiles" in names["gemm.functions"]
     assert f"{HERE}.gemm.job" in names["matrix.functions"]
     assert "funcgrad.backends.lower.attention" in names["attention.functions"]
     assert "funcgrad.ops.random" in names["sort.functions"]

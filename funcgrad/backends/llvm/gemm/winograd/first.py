@@ -20,7 +20,7 @@ from funcgrad.backends.llvm.gemm.kernels import LINES_SOON
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.winograd.tiles import SIDE, TILED, Tiles, kernel_points, results
 from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, zero_of
-from funcgrad.backends.lower.tiles import POINTS, TAPS
+from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
 FIELDS = (
     *TILED,

@@ -19,7 +19,7 @@ from funcgrad.backends.llvm.gemm.images.frames import FRAME
 from funcgrad.backends.llvm.gemm.job import SHARED, Parts, Record
 from funcgrad.backends.llvm.gemm.winograd.tiles import TILED, Tiles, kernel_taps
 from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, zero_of
-from funcgrad.backends.lower.tiles import POINTS, TAPS
+from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
 FIELDS = (
     *TILED,

@@ -24,7 +24,7 @@ from funcgrad.backends.llvm.gemm.winograd.tiles import (
 )
 from funcgrad.backends.llvm.gemm.winograd.tiles_last import APART, TILED_LAST, TilesLast
 from funcgrad.backends.llvm.native.code import I1, I64, PTR, Bool, Code, Int, zero_of
-from funcgrad.backends.lower.tiles import POINTS, TAPS
+from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
 FIELDS = (
     *TILED_LAST,

@@ -19,7 +19,7 @@ from funcgrad.backends.llvm.gemm.winograd.first import FIELDS as WINOGRAD
 from funcgrad.backends.llvm.gemm.winograd.first import Winograd
 from funcgrad.backends.llvm.gemm.winograd.tiles import SIDE
 from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, zero_of
-from funcgrad.backends.lower.tiles import PHASE_COUNT, PHASE_POINTS, PHASE_TAPS
+from funcgrad.backends.llvm.rewrites.tiles import PHASE_COUNT, PHASE_POINTS, PHASE_TAPS
 
 # How far apart phases of lines and of columns are in the kernel, and lines of results.
 FIELDS = (*WINOGRAD, "w_lines", "w_columns", "c_lines")

@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm.job import AXES, MAX_AXES, Parts, Record
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, zero_of
-from funcgrad.backends.lower.tiles import POINTS, TAPS
+from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
 TILED = (
     # Images and how they follow each other; channels, features.

@@ -14,7 +14,7 @@ from funcgrad.backends.llvm.gemm.images.frames import FRAME
 from funcgrad.backends.llvm.gemm.job import Parts, Record
 from funcgrad.backends.llvm.gemm.winograd.tiles import TiledWay
 from funcgrad.backends.llvm.native.code import I64, Code, Int, zero_of
-from funcgrad.backends.lower.tiles import TAPS
+from funcgrad.backends.llvm.rewrites.tiles import TAPS
 
 TILED_LAST = (
     # Images; lines, and pixels in one; those from `low` on are there, so many, others are 0.

@@ -7,8 +7,8 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
+from funcgrad.backends.llvm.rewrites import rows
 from funcgrad.backends.llvm.runtime import pool
-from funcgrad.backends.rewrites import rows
 from tests.backends.checks import check, hosts
 
 WIDTH = rows.LEAST

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from funcgrad.backends.kernels.cluster import Written
-from funcgrad.backends.kernels.selections_last import Lines, in_lines
 from funcgrad.backends.kernels.special import SpecialKernel
+from funcgrad.backends.llvm.kernels.selections_last import Lines, in_lines
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.loops.ir import Const, Index, Operand
 from funcgrad.backends.loops.scalars import HALVES

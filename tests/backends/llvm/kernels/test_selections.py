@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import lax
-from funcgrad.backends.kernels import selections
+from funcgrad.backends.llvm.kernels import selections
 from tests.backends.checks import check, floats, hosts
 
 # shape, window, strides, padding, base dilation, window dilation

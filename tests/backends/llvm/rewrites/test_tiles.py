@@ -3,7 +3,7 @@
 import numpy as np
 
 from funcgrad.backends.llvm.gemm.steps import takes_frame
-from funcgrad.backends.lower.tiles import (
+from funcgrad.backends.llvm.rewrites.tiles import (
     IMAGES,
     IMAGES_LAST,
     KERNEL_LAST,

@@ -7,9 +7,9 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends import program_interpret
-from funcgrad.backends.drafts import bands
 from funcgrad.backends.llvm.build import assemble
+from funcgrad.backends.llvm.drafts import bands
+from funcgrad.backends.plain import interpret as program_interpret
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import GemmStep, KernelStep, LoopStep, walk
 from funcgrad.transforms.passes.simplify import simplify

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from funcgrad.backends.llvm.rewrites.tiles import PHASE_TAPS, phases_pay
 from funcgrad.backends.loops.builder import add_indices, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand
 from funcgrad.backends.lower.primitives import lowered
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.backends.lower.shape import inside_or
-from funcgrad.backends.lower.tiles import PHASE_TAPS, phases_pay
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
 from funcgrad.ops.shape import rev_p

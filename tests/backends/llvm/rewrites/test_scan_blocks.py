@@ -5,8 +5,9 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.rewrites import scan_blocks, scans
-from funcgrad.backends.rewrites.scan_blocks import LEAST_TURNS, blocked
+from funcgrad.backends.llvm.rewrites import scan_blocks
+from funcgrad.backends.llvm.rewrites.scan_blocks import LEAST_TURNS, blocked
+from funcgrad.backends.rewrites import scans
 from tests.backends.checks import check, floats
 
 ROWS, WIDTH = 32, 32

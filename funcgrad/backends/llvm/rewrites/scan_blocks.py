@@ -7,7 +7,8 @@ which reads what its block's product left in the cache.
 
 from __future__ import annotations
 
-from funcgrad.backends.rewrites import panels, scans
+from funcgrad.backends.llvm.rewrites import panels
+from funcgrad.backends.rewrites import scans
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.shape import reshape_p
 

@@ -5,8 +5,8 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad.backends.llvm.rewrites.panels import MOST_BYTES, TURNS, panelled
 from funcgrad.backends.program import GemmStep, LoopStep, walk
-from funcgrad.backends.rewrites.panels import MOST_BYTES, TURNS, panelled
 from tests.backends.checks import check, floats
 
 

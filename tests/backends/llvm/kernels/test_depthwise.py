@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad.backends.kernels import depthwise
+from funcgrad.backends.llvm.kernels import depthwise
 from funcgrad.backends.program import KernelStep, walk
 from funcgrad.ops.convolution.conv import conv_general_dilated
 from tests.backends.checks import check, floats, hosts

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.llvm.rewrites.elements import positions_of
 from funcgrad.backends.loops.scalars import HALVES, LOOP_DTYPES
 from funcgrad.backends.lower.primitives import lowered
-from funcgrad.backends.rewrites.elements import positions_of
 from funcgrad.backends.rewrites.scatters import FEW
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.kernels.cluster import Written
-from funcgrad.backends.kernels.depthwise import (
+from funcgrad.backends.kernels.special import SpecialKernel
+from funcgrad.backends.llvm.kernels.depthwise import (
     LANES,
     LEAST_WORK,
     MAX_TERMS,
@@ -26,7 +27,6 @@ from funcgrad.backends.kernels.depthwise import (
     read_element,
     write_element,
 )
-from funcgrad.backends.kernels.special import SpecialKernel
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand
 from funcgrad.core.aval import ShapedArray

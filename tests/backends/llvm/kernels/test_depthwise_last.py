@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad.backends.kernels import depthwise_last
+from funcgrad.backends.llvm.kernels import depthwise_last
 from funcgrad.backends.loops.ir import Index
 from funcgrad.ops.convolution.conv import conv_general_dilated
 from tests.backends.checks import floats
-from tests.backends.kernels.test_depthwise import check_compiled, gradients, written
+from tests.backends.llvm.kernels.test_depthwise import check_compiled, gradients, written
 
 ONE = (1, 1)
 NHWC = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}

@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.kernels import running
+from funcgrad.backends.llvm.kernels import running
 from tests.backends.checks import as_eager
 
 HOW = pytest.mark.parametrize("how", ["cumsum", "cumprod", "cummax", "cummin"])

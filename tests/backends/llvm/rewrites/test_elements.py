@@ -8,8 +8,8 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad.backends.llvm.rewrites import elements
 from funcgrad.backends.llvm.runtime import pool
-from funcgrad.backends.rewrites import elements
 from tests.backends.checks import check, hosts, kernels
 
 N = 1 << 16

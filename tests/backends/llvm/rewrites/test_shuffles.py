@@ -11,10 +11,10 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, random
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target
+from funcgrad.backends.llvm.rewrites.shuffles import MANY
 from funcgrad.backends.llvm.runtime import pool, scratch
 from funcgrad.backends.llvm.sort import shuffle as sort_shuffle
 from funcgrad.backends.llvm.sort.functions import install
-from funcgrad.backends.rewrites.shuffles import MANY
 from tests.backends.checks import check, hosts
 
 KEY = random.key(7)

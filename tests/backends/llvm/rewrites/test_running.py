@@ -7,8 +7,8 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import lax
-from funcgrad.backends.rewrites import running
-from funcgrad.backends.rewrites.running import OPS, running_p
+from funcgrad.backends.llvm.rewrites import running
+from funcgrad.backends.llvm.rewrites.running import OPS, running_p
 from tests.backends.checks import check, floats, integers, program
 
 BOTH = pytest.mark.parametrize("reverse", [False, True])

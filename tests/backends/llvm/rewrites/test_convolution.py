@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
+from funcgrad.backends.llvm.rewrites.tiles import KERNEL_LAST, PHASES, tiles_of
 from funcgrad.backends.llvm.runtime import pool
-from funcgrad.backends.lower.tiles import KERNEL_LAST, PHASES, tiles_of
 from funcgrad.backends.program import GemmStep, KernelStep, walk
 from funcgrad.ops.convolution.conv import conv_general_dilated
 from tests.backends.checks import check, floats, hosts

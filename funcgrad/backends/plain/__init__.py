@@ -1,0 +1,4 @@
+"""The plain backend: planned programs, run by an interpreter in NumPy.
+
+- `interpret`: what planned programs mean
+"""
