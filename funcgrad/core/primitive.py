@@ -79,6 +79,8 @@ class Primitive:
         split)
     dce(used, eqn) → the equation without what its unused results need (for the same ops); its
         outputs are the used ones
+    programs(each, **params) → the parameters with each program rewritten by `each` (only for ops
+        that hold programs elsewhere than as a `Jaxpr` or a tuple of such in their parameters)
     prepare(*args, **params) → (args, params) as the rules want them, from what callers may write
     simplify(eqn, made_by) → what gives an equation's result with less to do: an atom, an equation,
         or None (`ops.identities`); made_by: the equations that make variables
@@ -118,6 +120,7 @@ class Primitive:
     dims: Rule | NoRule
     partial: Rule | None = None
     dce: Rule | None = None
+    programs: Rule | None = None
     prepare: Rule = field(default=_as_given)
     simplify: Rule | None = None
     view: Rule | None = None

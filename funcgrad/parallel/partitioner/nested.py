@@ -6,7 +6,6 @@ the start of a scan's carry, the carry as the body gets it, as it leaves it, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
@@ -52,16 +51,6 @@ def bodies(eqn: Eqn) -> tuple[Jaxpr, ...]:
     """The programs that partitioning looks into."""
     found = [eqn.params[name] for name in _PROGRAMS.get(eqn.prim, ())]
     return tuple(chain.from_iterable(p if isinstance(p, tuple) else (p,) for p in found))
-
-
-def with_bodies(eqn: Eqn, programs: Iterable[Jaxpr]) -> Eqn:
-    """The equation with other programs in place of its `bodies`."""
-    new = iter(programs)
-    changed = {
-        name: tuple(next(new) for _ in p) if isinstance(p := eqn.params[name], tuple) else next(new)
-        for name in _PROGRAMS[eqn.prim]
-    }
-    return eqn.replace(params={**eqn.params, **changed})
 
 
 def ties(eqn: Eqn) -> list[Tie]:

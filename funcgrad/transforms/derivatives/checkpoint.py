@@ -11,6 +11,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.aval import Linear, Zero
+from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.dims import mapping
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
@@ -31,7 +32,6 @@ from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
 from funcgrad.transforms.control.bodies import choose, drop
 from funcgrad.transforms.control.jit_primitive import jit_p
-from funcgrad.transforms.passes.dce import dce_jaxpr
 from funcgrad.transforms.passes.simplify import inline_calls
 
 Policy = Callable[..., bool]

@@ -8,8 +8,8 @@ that needs it.
 
 from __future__ import annotations
 
+from funcgrad.core.dce import dce_eqns
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
-from funcgrad.transforms.passes.dce import dce_eqns
 
 
 def fewer_residuals(forward: Jaxpr, backward: Jaxpr, n_results: int = 1) -> tuple[Jaxpr, Jaxpr]:
