@@ -38,6 +38,7 @@ from funcgrad.parallel.programs.program import SpmdProgram
 from funcgrad.parallel.runtimes.lockstep import Lockstep
 from funcgrad.parallel.runtimes.ranks import Ranks
 from funcgrad.parallel.show import sharded_html, sharded_text
+from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.passes.simplify import simplify
 
 
@@ -207,7 +208,7 @@ def evaluate(prim: Primitive, args: Sequence[Any], params: dict) -> Any:
     jaxpr = _jaxpr_of(prim, [aval_of(a) for a in args], params)
     shardings = tuple(map(sharding_of, args))
     # An operation at a time is not worth compiling; programs are.
-    using = DEFAULT if prim.name == "jit" or jaxpr_meshes(jaxpr) else "numpy"
+    using = DEFAULT if prim is jit_p or jaxpr_meshes(jaxpr) else "numpy"
     outs = executable(jaxpr, shardings, (False,) * len(args), prim.name, using)(args)
     if context.current().debug_nans:
         check_finite(prim, list(args), outs)
