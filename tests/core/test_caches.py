@@ -121,7 +121,7 @@ VALUES = """
 import sys, gc, warnings
 import numpy as np
 import funcgrad as fg, funcgrad.numpy as fnp
-from funcgrad.transforms.jit.jit import jit
+from funcgrad.transforms.jit import jit
 
 jit.MOST_PROGRAMS = 32
 warnings.simplefilter("ignore")
