@@ -17,11 +17,11 @@ from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
-from funcgrad.core.trace import aval_of, is_known
+from funcgrad.core.trace import Tracer, aval_of, is_known
 from funcgrad.errors import ControlFlowError, IRError, TypePromotionError
 from funcgrad.ops.base import batch_front, broadcast_p, zeros
-from funcgrad.ops.compare import ne
-from funcgrad.ops.convert import clamp, convert_element_type, select_n
+from funcgrad.ops.compare import eq, ne
+from funcgrad.ops.convert import clamp, convert_element_type, select_n, stop_gradient
 from funcgrad.transforms.arguments import as_array, check_leaves, name_of
 from funcgrad.transforms.batching import batch_jaxpr
 from funcgrad.transforms.control import (
@@ -181,13 +181,29 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, branches) -> 
         batched = tuple(batch_jaxpr(b, axis, dims[1:], force=union)[0] for b in branches)
         outs = cond_p.bind(index, *ops, branches=batched)
         return outs, [0 if u else None for u in union]
-    results = []
-    for b in branches:
-        all_lanes, _ = batch_jaxpr(b, axis, dims[1:], force=True)
-        results.append(eval_jaxpr(all_lanes, *ops))
     lanes = batch_front(index, dims[0], axis.size)
+    results = []
+    for i, b in enumerate(branches):
+        read = {v for e in b.eqns for v in e.ins}
+        taken = eq(lanes, np.int32(i))
+        own = [
+            _only_of_lanes(taken, x, d) if v in read else (x, d)
+            for v, x, d in zip(b.ins, ops, dims[1:], strict=True)
+        ]
+        all_lanes, _ = batch_jaxpr(b, axis, [d for _, d in own], force=True)
+        results.append(eval_jaxpr(all_lanes, *(x for x, _ in own)))
     outs = [_select_lanes(lanes, cases) for cases in zip(*results, strict=True)]
     return outs, [0] * len(outs)
+
+
+def _only_of_lanes(taken: Any, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    """The operand x of a branch (and its batch axis), on which only lanes that take the branch
+    depend: a derivative that is infinite in another lane, times its cotangent 0, would be NaN."""
+    if not isinstance(x, Tracer) or not dtypes.is_inexact(aval_of(x).dtype):
+        return x, dim
+    each = batch_front(x, dim, aval_of(taken).shape[0])
+    which = broadcast_lanes(taken, aval_of(each).shape)
+    return select_n(which, stop_gradient(each), each), 0
 
 
 def _select_lanes(index: Any, cases: Sequence[Any]) -> Any:

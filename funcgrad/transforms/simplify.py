@@ -228,6 +228,12 @@ def _double_neg(eqn: Eqn, made_by: dict) -> Atom | None:
     return inner.ins[0] if inner is not None and inner.prim is eqn.prim else None
 
 
+def _one_case(eqn: Eqn, made_by: dict) -> Atom | None:
+    """What is selected where all cases are the same, as those that only derivatives tell apart."""
+    case, *others = eqn.ins[1:]
+    return case if all(other is case for other in others) else None
+
+
 _RULES: dict[str, Callable[[Eqn, dict], Atom | Eqn | None]] = {
     "mul": _times_one,
     "div": _over_one,
@@ -235,6 +241,8 @@ _RULES: dict[str, Callable[[Eqn, dict], Atom | Eqn | None]] = {
     "neg": _double_neg,
     "convert_element_type": _no_conversion,
     "reshape": _no_conversion,
+    "select_n": _one_case,
+    "stop_gradient": _no_conversion,
     "broadcast_in_dim": _no_conversion,
     "transpose": _no_transpose,
     "reduce_sum": _no_axes,
