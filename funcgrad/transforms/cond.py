@@ -14,7 +14,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
-from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
+from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret, literal_value
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer, aval_of, is_known
@@ -22,8 +22,10 @@ from funcgrad.errors import ControlFlowError, IRError, TypePromotionError
 from funcgrad.ops.base import batch_front, broadcast_p, zeros
 from funcgrad.ops.compare import eq, ne
 from funcgrad.ops.convert import clamp, convert_element_type, select_n, stop_gradient
+from funcgrad.ops.families import add
+from funcgrad.ops.reduce import reduce_or
 from funcgrad.transforms.arguments import as_array, check_leaves, name_of
-from funcgrad.transforms.batching import batch_jaxpr
+from funcgrad.transforms.batching import axis_names, batch_jaxpr
 from funcgrad.transforms.control import (
     cast_outputs,
     check_pred,
@@ -31,9 +33,11 @@ from funcgrad.transforms.control import (
     drop,
     stage_body,
 )
+from funcgrad.transforms.custom_call import JVPCall
 from funcgrad.transforms.dce import dce_jaxpr
 from funcgrad.transforms.jvp import jvp_jaxpr
 from funcgrad.transforms.partial_eval import PartialJaxpr, Split, partial_eval_jaxpr
+from funcgrad.transforms.simplify import inline_calls
 from funcgrad.transforms.transpose import transpose_jaxpr
 
 
@@ -184,26 +188,109 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, branches) -> 
     lanes = batch_front(index, dims[0], axis.size)
     results = []
     for i, b in enumerate(branches):
-        read = {v for e in b.eqns for v in e.ins}
-        taken = eq(lanes, np.int32(i))
-        own = [
-            _only_of_lanes(taken, x, d) if v in read else (x, d)
-            for v, x, d in zip(b.ins, ops, dims[1:], strict=True)
-        ]
-        all_lanes, _ = batch_jaxpr(b, axis, [d for _, d in own], force=True)
-        results.append(eval_jaxpr(all_lanes, *(x for x, _ in own)))
+        given, at, own = ops, dims[1:], b
+        read = _read_by_lanes(b, axis.name)
+        if any(isinstance(x, Tracer) and v in read for x, v in zip(ops, b.ins, strict=True)):
+            taken, mapped = eq(lanes, np.int32(i)), tuple(d is not None for d in at)
+            own = b.derive(
+                ("lanes", axis.name, mapped), lambda b=b, m=mapped: _of_lanes(b, axis.name, m)
+            )
+            some = reduce_or(taken, axes=(0,))
+            shared = (v in read and not m for v, m in zip(b.ins, mapped, strict=True))
+            given = [_depends_if(some, x) if s else x for x, s in zip(ops, shared, strict=True)]
+            given, at = [taken, *given], [0, *at]
+        all_lanes, _ = batch_jaxpr(own, axis, at, force=True)
+        results.append(eval_jaxpr(all_lanes, *given))
     outs = [_select_lanes(lanes, cases) for cases in zip(*results, strict=True)]
     return outs, [0] * len(outs)
 
 
-def _only_of_lanes(taken: Any, x: Any, dim: int | None) -> tuple[Any, int | None]:
-    """The operand x of a branch (and its batch axis), on which only lanes that take the branch
-    depend: a derivative that is infinite in another lane, times its cotangent 0, would be NaN."""
-    if not isinstance(x, Tracer) or not dtypes.is_inexact(aval_of(x).dtype):
-        return x, dim
-    each = batch_front(x, dim, aval_of(taken).shape[0])
-    which = broadcast_lanes(taken, aval_of(each).shape)
-    return select_n(which, stop_gradient(each), each), 0
+# Operations whose derivative in one operand is a multiple of the other, and those whose derivative
+# in an operand moves its elements.
+_PRODUCTS = frozenset({"conv_general_dilated", "dot_general", "mul"})
+_SUMS = frozenset({"add", "concatenate", "dynamic_slice", "gather", "select_n", "sub"})
+
+
+def _has_gradient(x: Any) -> bool:
+    return dtypes.is_inexact(aval_of(x).dtype)
+
+
+def _read_by_lanes(branch: Jaxpr, axis_name: Any) -> set:
+    """What a branch is differentiated in, by operations of each lane alone: none where lanes
+    exchange values, as then the result of one that takes the branch depends on all."""
+    exchanging = (e for e in branch.eqns if e.prim.name != "axis_index")
+    if any(axis_name in axis_names(e.params) for e in exchanging):
+        return set()
+    return {v for e in branch.eqns for v in e.ins if _has_gradient(v)}
+
+
+def _depends_if(taken: Any, x: Any) -> Any:
+    """x, of which derivatives in it are taken where a scalar holds, and else are 0."""
+    return select_n(taken, stop_gradient(x), x)
+
+
+def _of_lanes(branch: Jaxpr, axis_name: Any, mapped: Sequence[bool]) -> Jaxpr:
+    """A branch that all lanes run; its first input tells a lane whether it takes the branch.
+
+    One that doesn't has cotangents of 0, and 0 times an infinite derivative is NaN. So nothing is
+    differentiated in that lane: not its own operands, and not what all lanes share where that meets
+    the lane's values. Sums and products know how; to other operations, what is shared is the lane's
+    own, which takes a copy a lane.
+    """
+
+    def run(taken: Any, *args: Any) -> list:
+        env: dict[Any, Any] = dict(zip(branch.ins, args, strict=True))
+        own = {v for v, m in zip(branch.ins, mapped, strict=True) if m}
+        env |= {v: _depends_if(taken, env[v]) for v in own & read if _has_gradient(v)}
+        for eqn in inlined.eqns:
+            ins = {v: env[v] for v in eqn.ins if type(v) is Var}
+            differs = not own.isdisjoint(ins) or axis_name in axis_names(eqn.params)
+            shared = [v for v in ins if differs and v not in own and _has_gradient(v)]
+            if shared and eqn.prim.name in _PRODUCTS:
+                outs = _shared_product(eqn, taken, list(ins.values()), int(eqn.ins[1] in own))
+            else:
+                sums = eqn.prim.name in _SUMS
+                ins |= {v: _depends_if(taken, ins[v]) for v in shared if not sums}
+                outs = eval_jaxpr(Jaxpr(tuple(ins), [eqn], eqn.outs), *ins.values())
+                if shared and sums:
+                    outs = [_depends_if(taken, x) for x in outs]
+            env |= zip(eqn.outs, outs, strict=True)
+            own.update(eqn.outs if differs else ())
+        return [env[a] if isinstance(a, Var) else literal_value(a) for a in inlined.outs]
+
+    inlined = inline_calls(branch, frozenset({"jit"}))
+    read = {v for e in inlined.eqns for v in e.ins}
+    avals = [ShapedArray((), np.dtype(np.bool_)), *branch.in_avals]
+    return stage_closed(run, avals, "a branch")
+
+
+def _shared_product(eqn: Eqn, taken: Any, factors: Sequence[Any], own: int) -> list:
+    """The product of a lane's own factor (the first or the second) and a shared one, of which all
+    derivatives are 0 in a lane that doesn't take the branch, whatever its values."""
+
+    def product(_: Any, x: Any, y: Any) -> list:
+        return [eqn.prim.bind(x, y, **eqn.params)]
+
+    def only_if(taken: Any, x: Any) -> Any:
+        return select_n(taken, np.zeros((), aval_of(x).dtype), x)
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
+        taken, *pair = primals
+        moves = list(tangents[1:])
+        for values in (pair, moves):
+            if type(values[own]) is not Zero:
+                values[own] = only_if(taken, values[own])
+        (x, y), (dx, dy) = pair, moves
+        terms = [product(None, a, b)[0] for a, b in ((dx, y), (x, dy)) if not _zero(a, b)]
+        total = terms[0] if len(terms) == 1 else add.bind(*terms)
+        return context.current().trace.process_custom(call, primals), [only_if(taken, total)]
+
+    call = JVPCall(eqn.prim.name, product, jvp, symbolic_zeros=True)
+    return context.current().trace.process_custom(call, (taken, *factors))
+
+
+def _zero(*tangents: Any) -> bool:
+    return any(type(t) is Zero for t in tangents)
 
 
 def _select_lanes(index: Any, cases: Sequence[Any]) -> Any:

@@ -231,7 +231,8 @@ def _double_neg(eqn: Eqn, made_by: dict) -> Atom | None:
 def _one_case(eqn: Eqn, made_by: dict) -> Atom | None:
     """What is selected where all cases are the same, as those that only derivatives tell apart."""
     case, *others = eqn.ins[1:]
-    return case if all(other is case for other in others) else None
+    same = _same_type(case, eqn.outs[0]) and all(other is case for other in others)
+    return case if same else None
 
 
 _RULES: dict[str, Callable[[Eqn, dict], Atom | Eqn | None]] = {
