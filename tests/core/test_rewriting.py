@@ -203,9 +203,7 @@ def test_operands_that_no_program_reads_any_longer_are_dropped():
 
 
 def test_a_rule_that_gives_another_shape_is_told_the_op():
-    with pytest.raises(
-        CustomRuleError, match=r"by wrong: sin gives \[f32\[4\]\], .*f32\[\]"
-    ):
+    with pytest.raises(CustomRuleError, match=r"by wrong: sin gives \[f32\[4\]\], .*f32\[\]"):
         rewrite(program(fnp.sin, x), wrong)
     with pytest.raises(CustomRuleError, match="only dtypes may change"):
         rewrite(program(lambda v: lax.scan(lambda c, r: (c, r), v, None, length=2)[0], x),

@@ -50,7 +50,6 @@ REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", 
 COLLECTIVES = (
     *("psum", "psum_invariant", "pvary", "assume_invariant", "pmax", "pmin", "all_gather"),
     *("psum_scatter", "all_to_all", "ppermute", "axis_index"),
-    *("collective_start", "collective_done"),
 )
 # Attention of fewer queries or keys fills no register tiles: 16 take twice the time of the formula,
 # 32 less (one core).

@@ -14,7 +14,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context
-from funcgrad.core.array import evaluated1, recipe1
+from funcgrad.core.eager.evaluated import evaluated1, recipe1
 from funcgrad.core.eager.functions import EagerFunction
 from funcgrad.core.primitive import Primitive
 from funcgrad.numpy._util import as_array, documented, keep_weak, need_real, promote_inexact

@@ -21,10 +21,6 @@ from funcgrad.parallel.programs.overlap import joined, start_p
 from funcgrad.parallel.programs.program import SpmdProgram
 from funcgrad.transforms.passes.simplify import simplify
 
-KINDS = {
-    "psum": "all_reduce", "pmax": "all_reduce", "pmin": "all_reduce", "all_gather": "all_gather",
-    "psum_scatter": "reduce_scatter", "all_to_all": "all_to_all", "ppermute": "permute",
-}  # fmt: skip
 Traffic = dict[tuple[str, tuple[str, ...]], tuple[float, float]]
 
 
@@ -140,8 +136,8 @@ def traffic(jaxpr: Jaxpr, sizes: Sizes) -> Traffic:
 def _collective(eqn: Eqn, sizes: Sizes) -> tuple[tuple[str, tuple[str, ...]] | None, float]:
     """Which collective an equation is, and the bytes that a device sends in it."""
     prim = eqn.params["prim"] if eqn.prim is start_p else eqn.prim
-    kind = KINDS.get(prim.name)
-    if kind is None:
+    kind = prim.collective
+    if not kind:
         return None, 0.0
     axes = eqn.params["axis_name"]
-    return (kind, axes), moved(prim.name, eqn.ins[0].aval.nbytes, extent(axes, sizes))
+    return (kind, axes), moved(kind, eqn.ins[0].aval.nbytes, extent(axes, sizes))

@@ -22,7 +22,8 @@ from funcgrad.errors import DifferentiationError
 from funcgrad.ops.base import batch_front, instantiate, move_axis, sum_p
 from funcgrad.transforms.autodiff.jvp import jvp_flat, jvp_jaxpr
 from funcgrad.transforms.autodiff.transpose import backward_pass
-from funcgrad.transforms.batching.batching import BatchAxis, batch_flat, batch_jaxpr
+from funcgrad.transforms.batching.batching import batch_flat, batch_jaxpr
+from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.jit_primitive import call_jaxpr
 
 Flat = Callable[..., list]
