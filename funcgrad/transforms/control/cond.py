@@ -32,6 +32,7 @@ from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
 from funcgrad.transforms.batching.trace import axis_names
 from funcgrad.transforms.control.bodies import cast_outputs, check_pred, choose, drop, stage_body
+from funcgrad.transforms.control.calls import with_zeros
 from funcgrad.transforms.control.custom_call import JVPCall
 
 
@@ -155,12 +156,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, branches: tuple[Jax
     both = tuple(jvp_jaxpr(b, nonzero, instantiate_out=union)[0] for b in branches)
     outs = cond_p.bind(index, *ops, *choose(tangents[1:], nonzero), branches=both)
     n = len(branches[0].outs)
-    rest = iter(outs[n:])
-    out_tangents = [
-        next(rest) if nz else Zero(a.tangent())
-        for nz, a in zip(union, branches[0].out_avals, strict=True)
-    ]
-    return outs[:n], out_tangents
+    return outs[:n], with_zeros(outs[n:], union, branches[0].out_avals)
 
 
 def _transpose(ct: Sequence[Any], index: Any, *ops: Any, branches: tuple[Jaxpr, ...]) -> list:

@@ -51,6 +51,7 @@ from funcgrad.transforms.control.bodies import (
     split_list,
     stage_body,
 )
+from funcgrad.transforms.control.calls import with_zeros
 from funcgrad.transforms.control.cond import broadcast_lanes, cond
 from funcgrad.transforms.control.scan import scan
 
@@ -220,12 +221,7 @@ def _jvp(
         *cond_consts, *body_consts, *choose(body_t, consts_nz), *init, *carried,
         cond_jaxpr=test, body_jaxpr=body, n_cond=n_cond, n_body=n_c + n_ct,
     )  # fmt: skip
-    rest = iter(outs[n:])
-    out_t = [
-        next(rest) if nz else Zero(a.tangent())
-        for nz, a in zip(carry_nz, body_jaxpr.out_avals, strict=True)
-    ]
-    return outs[:n], out_t
+    return outs[:n], with_zeros(outs[n:], carry_nz, body_jaxpr.out_avals)
 
 
 def _batch(axis: BatchAxis, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple:
