@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Linear, ShapedArray, Zero, with_zeros
 from funcgrad.core.backend import spmd
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types
@@ -31,7 +31,7 @@ from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
 from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import choose, drop
-from funcgrad.transforms.control.calls import cotangents, with_zeros
+from funcgrad.transforms.control.calls import cotangents
 
 AllCuts = tuple[Cuts, ...]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Linear, Zero, with_zeros
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
@@ -19,13 +19,6 @@ from funcgrad.transforms.batching.batching import batch_jaxpr
 from funcgrad.transforms.control.bodies import choose, drop
 
 Run = Callable[[Jaxpr, list], list]
-
-
-def with_zeros(found: Iterable[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray]) -> list:
-    """The tangents of results of these types, of which those that aren't zero are given."""
-    rest = iter(found)
-    pairs = zip(nonzero, avals, strict=True)
-    return [next(rest) if nz else Zero(a.tangent()) for nz, a in pairs]
 
 
 def cotangents(found: Iterable[Any], nonzero: Sequence[bool], args: Sequence[Any]) -> list:

@@ -13,7 +13,7 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
+from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, with_zeros
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
@@ -32,7 +32,6 @@ from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
 from funcgrad.transforms.batching.trace import axis_names
 from funcgrad.transforms.control.bodies import cast_outputs, check_pred, choose, drop, stage_body
-from funcgrad.transforms.control.calls import with_zeros
 from funcgrad.transforms.control.custom_call import JVPCall
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Linear, ShapedArray, Zero, with_zeros
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
@@ -41,7 +41,6 @@ from funcgrad.transforms.control.bodies import (
     split_list,
     stage_body,
 )
-from funcgrad.transforms.control.calls import with_zeros
 
 
 def scan(

@@ -17,7 +17,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapedArray, Zero
+from funcgrad.core.aval import ShapedArray, Zero, with_zeros
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
@@ -51,7 +51,6 @@ from funcgrad.transforms.control.bodies import (
     split_list,
     stage_body,
 )
-from funcgrad.transforms.control.calls import with_zeros
 from funcgrad.transforms.control.cond import broadcast_lanes, cond
 from funcgrad.transforms.control.scan import scan
 
