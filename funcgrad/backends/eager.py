@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.llvm import cpu
 from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.llvm.runtime.memory import allocator as memory
 from funcgrad.backends.plan import plan
@@ -37,7 +38,7 @@ def kernel(
     wide = [_broadcast(v, out.shape, eqns) for v in ins]
     result = Var(out.strong())
     eqns.append(Eqn(prim, wide, (result,), params))
-    run = assemble(plan(Jaxpr(ins, eqns, (result,)), [False] * len(ins), prim.name))
+    run = assemble(plan(Jaxpr(ins, eqns, (result,)), [False] * len(ins), prim.name, cpu.CPU))
     kept = memory()
     # What isn't just a kernel on operands and result is left to `run`.
     alone = not (run.facts.arena_bytes or run.facts.written or run.calls_back)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from funcgrad.backends.late import Late
+from funcgrad.backends.llvm import cpu
 from funcgrad.backends.llvm.emit.kernels import KernelCache, merge
 from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
 from funcgrad.backends.llvm.host import emit_host
@@ -88,7 +89,7 @@ def build(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
 def built(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Built:
     """The parts of a program's executable."""
     start = time.perf_counter()
-    program = plan(simplify(jaxpr), donated, name)
+    program = plan(simplify(jaxpr), donated, name, cpu.CPU)
     return Built(program, time.perf_counter() - start)
 
 

@@ -93,6 +93,6 @@ def _written(s: Step) -> list[Ref]:
         return [s.to]
     if isinstance(s, AttentionStep):
         places = [x.ref for x in (*s.outs, *([s.dbias] if s.dbias else []))]
-        more = (s.scratch, s.stats if s.op == "attention" else None)
+        more = (s.cut.scratch, s.stats if s.op == "attention" else None)
         return [*places, *(ref for ref in more if ref is not None)]
     return [s.c] if isinstance(s, GemmStep) else []

@@ -64,24 +64,26 @@ class _Unsupported(Exception):
     """A program that stays complex."""
 
 
-def as_pairs(jaxpr: Jaxpr) -> Jaxpr:
+def as_pairs(jaxpr: Jaxpr, tiny: int) -> Jaxpr:
     """The program with pairs in place of complex numbers; itself if it has none, or has what can't
     be written so.
 
+    tiny: multiplications of a product that is better one of parts
+
     >>> import funcgrad as fg
     >>> program = fg.make_jaxpr(lambda x: x * x)(1j).jaxpr
-    >>> as_pairs(program).in_avals, as_pairs(as_pairs(program)) is as_pairs(program)
-    ([f32[2]], True)
+    >>> as_pairs(program, 0).in_avals
+    [f32[2]]
     """
     if not jaxpr.has_complex:
         return jaxpr
     try:
-        return _written(jaxpr)
+        return _written(jaxpr, tiny)
     except _Unsupported:
         return jaxpr
 
 
-def _written(jaxpr: Jaxpr) -> Jaxpr:
+def _written(jaxpr: Jaxpr, tiny: int) -> Jaxpr:
     def run(*values: Any) -> list:
         env: dict[Atom, Any] = {
             v: _Pair(x) if _is_complex(v) else x for v, x in zip(jaxpr.ins, values, strict=True)
@@ -91,14 +93,15 @@ def _written(jaxpr: Jaxpr) -> Jaxpr:
             for eqn in jaxpr.eqns:
                 source.set_place(eqn.source or place)
                 ins = [env[a] if a in env else _literal(a) for a in eqn.ins]
-                env.update(zip(eqn.outs, _equation(eqn, ins), strict=True))
+                env.update(zip(eqn.outs, _equation(eqn, ins, tiny), strict=True))
         finally:
             source.set_place(place)
         outs = [env[a] if a in env else _literal(a) for a in jaxpr.outs]
         return [_whole(x) for x in outs]
 
     avals = [_pair_aval(v.aval) for v in jaxpr.ins]
-    return jaxpr.derive("complex pairs", lambda: stage_closed(run, avals, "a complex program"))
+    key = "complex pairs", tiny
+    return jaxpr.derive(key, lambda: stage_closed(run, avals, "a complex program"))
 
 
 def _is_complex(atom: Atom) -> bool:
@@ -193,7 +196,7 @@ def _part(x: Any, i: int) -> Any:
 # ---- equations
 
 
-def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
+def _equation(eqn: Eqn, ins: Sequence[Any], tiny: int) -> list[Any]:
     """The results of an equation, complex ones as pairs."""
     prim, params, name = eqn.prim, eqn.params, eqn.prim.name
     inner = any(j.has_complex for j in sub_jaxprs(eqn))
@@ -203,7 +206,7 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     if name == "constant":
         return [_Pair(_constant(params["value"].array))]
     if name in LOOPS:
-        return _loop(eqn, ins)
+        return _loop(eqn, ins, tiny)
     if inner or prim.effect or name in EXCHANGES or any(map(callable, params.values())):
         raise _Unsupported
     if name == "transpose":
@@ -225,7 +228,7 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
         dtype, convert = eqn.outs[0].aval.dtype, complex_math.RULES["convert_element_type"]
         ins = [x if type(x) is _Pair else _Pair(parts=convert(x, new_dtype=dtype)) for x in ins]
     if name == "dot_general":
-        return [_dot(eqn, *ins)]
+        return [_dot(eqn, ins[0], ins[1], tiny)]
     if name == "lu":
         factors, *rows = complex_matrices.lu(ins[0].parts)
         return [_Pair(parts=factors), *rows]
@@ -236,13 +239,13 @@ def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     return [_Pair(parts=out) if type(out) is Parts else out]
 
 
-def _dot(eqn: Eqn, x: _Pair, y: _Pair) -> _Pair:
+def _dot(eqn: Eqn, x: _Pair, y: _Pair, tiny: int) -> _Pair:
     """A product of pairs; or products of parts, which become sums, if it is tiny or one number."""
     (cx, cy), (bx, by) = numbers = eqn.params["dimension_numbers"]
     avals, dtype = [v.aval for v in eqn.ins], eqn.outs[0].aval.dtype
     k, count = (math.prod(avals[0].shape[i] for i in axes) for axes in (cx, bx))
     m, n = (aval.size // max(1, k * count) for aval in avals)
-    if max(m, n) > 1 and 8 * m * n * k > products.TINY and all(a.dtype == dtype for a in avals):
+    if max(m, n) > 1 and 8 * m * n * k > tiny and all(a.dtype == dtype for a in avals):
         return _Pair(_product(_neighbours(x.operand, cx, bx), _neighbours(y.operand, cy, by)))
     kind = dtypes.real_part(dtype)
     re, im = ([dot_general(a, b, numbers, preferred_element_type=kind) for b in y.parts]
@@ -308,13 +311,13 @@ def _constant(array: Array) -> Any:
     return constant_p.bind(value=Constant(Array(real)))
 
 
-def _loop(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
+def _loop(eqn: Eqn, ins: Sequence[Any], tiny: int) -> list[Any]:
     """A loop or a branch, whose programs take and give pairs."""
 
     def param(p: Any) -> Any:
         if type(p) is tuple:
             return tuple(map(param, p))
-        return _written(p) if type(p) is Jaxpr and p.has_complex else p
+        return _written(p, tiny) if type(p) is Jaxpr and p.has_complex else p
 
     params = {k: param(p) for k, p in eqn.params.items()}
     outs = eqn.prim.bind(*map(_whole, ins), **params)

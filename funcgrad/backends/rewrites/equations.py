@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
+from funcgrad.backends.target import Target
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.core.source import Source
@@ -20,7 +21,7 @@ class Equations:
     """Equations in order. The methods add one, where one is needed, and give its result.
 
     >>> x = Var(ShapedArray((2, 3), np.float32))
-    >>> flat = Equations()
+    >>> flat = Equations(Target("any"))
     >>> flat.reshape(flat.reshape(x, (6,)), (2, 3)) is x
     True
     >>> flat.transpose(x, (1, 0)).aval
@@ -29,7 +30,8 @@ class Equations:
     ['reshape', 'transpose']
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self.target, self.limits = target, target.limits
         self.eqns: list[Eqn] = []
         # Broadcasts of zero.
         self.zeros: set[Var] = set()

@@ -198,3 +198,8 @@ REWRITES: dict[str, Callable] = {
     "collective_start": _start,
     "collective_done": lambda flat, eqn, ins: ins[0],
 }
+
+
+def rewrite(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
+    """A collective as an exchange."""
+    return REWRITES[eqn.prim.name](flat, eqn, ins)
