@@ -16,8 +16,8 @@ from funcgrad.ops.elementwise import transcendental as t
 from funcgrad.ops.families import add
 from funcgrad.ops.sort import sort
 from funcgrad.transforms import callbacks
-from funcgrad.transforms.control import cond, jit_primitive, scan, while_loop
-from funcgrad.transforms.derivatives import custom_call, pullback
+from funcgrad.transforms.control import cond, custom_call, jit_primitive, scan, while_loop
+from funcgrad.transforms.derivatives import pullback
 from funcgrad.transforms.derivatives.checkpoint import checkpoint, checkpoint_p
 from funcgrad.transforms.derivatives.custom import custom_jvp, custom_vjp
 from funcgrad.transforms.derivatives.grad import jvp

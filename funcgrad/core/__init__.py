@@ -10,6 +10,7 @@ at is in packages of its own.
 - `caches`: what the package keeps to be quicker the next time, and how to let it go
 - `context`: the one context variable: which trace is current, which axes are named, which settings
   hold
+- `dce`: dead code elimination: keep the equations on which results or effects depend
 - `dims`: axis mappings: the one rule of an op about axes, written as in einsum
 - `display`: how programs and arrays look, as text and in notebooks
 - `eager`: what makes operations quick that run at once, without `jit`: their meaning is
@@ -19,9 +20,11 @@ at is in packages of its own.
 - `primitive`: primitives: the vocabulary of programs
 - `process`: care of the process
 - `record`: classes of named values that cost nothing to define
+- `rewriting`: rewriting programs: what each transform of programs needs beside its rules
 - `sharded`: arrays that are cut over the devices of a mesh
 - `sharding`: meshes, partition specs and shardings: how an array is cut over devices
 - `source`: where in the user's code an operation stands: the line errors and printed programs name
 - `staging`: staging: run a Python function on tracers and write down the program it performs
 - `trace`: traces and tracers: how a transform sees the operations of a running Python function
+- `views`: where the elements of a view come from
 """

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
+_V = TypeVar("_V")
 _forgetting: list[Callable[[], None]] = []
 
 
@@ -38,3 +41,51 @@ def clear_caches() -> None:
     for forget in _forgetting:
         forget()
     gc.collect()
+
+
+class Latest(Generic[_V]):
+    """Values by their keys, at most so many: then a quarter goes, of those that were asked for
+    longest ago. Threads may share it.
+
+    >>> squares = Latest(4)
+    >>> for i in range(5):
+    ...     _ = squares.put(i, i * i), squares.get(0)
+    >>> squares.values(), squares.get(1)
+    ([0, 4, 9, 16], None)
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._held: dict[Any, list] = {}  # value, and when it was asked for
+        self._clock = itertools.count()
+
+    def get(self, key: Any) -> _V | None:
+        """The value of a key, None if there is none."""
+        found = self._held.get(key)
+        if found is None:
+            return None
+        found[1] = next(self._clock)
+        return found[0]
+
+    def put(self, key: Any, value: _V) -> list[_V]:
+        """Keep a value; those that go for it."""
+        self._held[key] = [value, next(self._clock)]
+        if len(self._held) <= self._most:
+            return []
+        by_age = sorted(self._held.items(), key=lambda item: item[1][1])
+        return [self._held.pop(k, x)[0] for k, x in by_age[: max(1, self._most // 4)]]
+
+    def keys(self) -> list:
+        """The keys, the last one put last."""
+        return list(self._held)
+
+    def values(self) -> list[_V]:
+        """The values in the order of their keys."""
+        return [value for value, _ in list(self._held.values())]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._held.clear()
+
+    def __len__(self) -> int:
+        return len(self._held)

@@ -16,21 +16,31 @@ import numpy as np
 from funcgrad.core.sharding import Device, Mesh
 from funcgrad.errors import ShardingError
 
-# What launchers tell a process of the job: (its number, the number of processes).
+# What launchers tell a process of the job: (its number, the number of processes). Slurm also tells
+# processes that it starts without MPI of a step's size.
 _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMIX_RANK", "PMIX_SIZE"),
+    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
+
+
+def launcher() -> tuple[str, str] | None:
+    """The variables by which an MPI launcher told this process its rank and the number of ranks,
+    if it started it as one of several."""
+    for rank, size in _LAUNCHERS:
+        values = os.environ.get(rank, ""), os.environ.get(size, "")
+        if all(map(str.isdecimal, values)) and int(values[1]) > 1:
+            return rank, size
+    return None
 
 
 def launched() -> tuple[int, int] | None:
     """This process's rank and the number of ranks, if an MPI launcher started it as one of
     several."""
-    for rank, size in _LAUNCHERS:
-        if int(os.environ.get(size, "1")) > 1:
-            return int(os.environ[rank]), int(os.environ[size])
-    return None
+    names = launcher()
+    return (int(os.environ[names[0]]), int(os.environ[names[1]])) if names else None
 
 
 def process_index() -> int:

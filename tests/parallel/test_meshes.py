@@ -5,7 +5,13 @@ import pytest
 import funcgrad as fg
 from funcgrad.core.sharding import Device
 from funcgrad.errors import ShardingError
-from funcgrad.parallel import make_mesh, process_count, process_index, virtual_devices
+from funcgrad.parallel import (
+    make_mesh,
+    meshes,
+    process_count,
+    process_index,
+    virtual_devices,
+)
 
 
 def test_a_plain_process_has_as_many_virtual_devices_as_are_asked_for():
@@ -26,6 +32,34 @@ def test_under_a_launcher_devices_are_ranks(monkeypatch):
     with pytest.raises(ShardingError, match=r"needs 2 devices, there are 4"):
         make_mesh(2, "a")
     assert make_mesh(2, "a", devices=virtual_devices(2)).devices[1].kind == "virtual"
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, (1, 3)),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, (2, 3)),
+        ({"PMIX_RANK": "0", "PMIX_SIZE": "2"}, (0, 2)),
+        ({"PMIX_RANK": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, (1, 4)),
+        # Slurm without MPI; a job's script, which it doesn't start as one of several.
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, None),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "PMIX_RANK": "0"}, None),
+        # Alone, half told, and told what is no number.
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+        ({"PMI_SIZE": "3"}, None),
+        ({"PMI_RANK": "", "PMI_SIZE": ""}, None),
+        ({"PMI_RANK": "x", "PMI_SIZE": "3"}, None),
+    ],
+    ids=str,
+)
+def test_how_launchers_say_which_rank_this_is(monkeypatch, variables, place):
+    for names in meshes._LAUNCHERS:
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert meshes.launched() == place
+    assert (process_index(), process_count()) == (place or (0, 1))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad.backends.lower.primitives import lowered
-from funcgrad.backends.rewrites.normalize import acts
+from funcgrad.core.dce import has_effect
 from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 
@@ -68,7 +68,7 @@ def _joined(eqns: Sequence[Eqn], forward: Eqn, backward: Eqn) -> list[Eqn] | Non
         if reached.isdisjoint(eqn.ins):
             before.append(eqn)
             continue
-        if acts(eqn):
+        if has_effect(eqn):
             return None
         reached.update(eqn.outs)
         after.append(eqn)

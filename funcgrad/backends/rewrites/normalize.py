@@ -6,12 +6,13 @@ target says (`backends.target`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.backends.target import Target
 from funcgrad.core import context
+from funcgrad.core.dce import dce_eqns, has_effect
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.core.staging import formula_of
 from funcgrad.transforms.passes.simplify import simplify
@@ -20,41 +21,38 @@ from funcgrad.transforms.passes.simplify import simplify
 class _Flattener(Equations):
     """Writes equations of a program and of those it calls into one list."""
 
-    def inline(self, jaxpr: Jaxpr, args: Iterable[Atom]) -> list[Atom]:
-        """The outputs of a program on these operands, its equations added."""
-        outer, rewrites = self.source, self.target.rewrites
-        env: dict[Atom, Atom] = {
-            v: a if v.aval.size else self.empty(v.aval)
-            for v, a in zip(jaxpr.ins, args, strict=True)
-        }
-        for eqn in jaxpr.eqns:
-            self.source = eqn.source or outer
-            ins = [env.get(a, a) for a in eqn.ins]
-            for v in eqn.outs:
-                if not v.aval.size:
-                    env[v] = self.empty(v.aval)
-            if eqn.outs and all(v in env for v in eqn.outs) and not acts(eqn):
-                continue
-            if eqn.prim.call:
-                env.update(zip(eqn.outs, self.inline(eqn.params["jaxpr"], ins), strict=True))
-                continue
-            if eqn.prim.identity:
-                env.update(zip(eqn.outs, ins, strict=True))
-                continue
-            rewrite = rewrites.get(eqn.prim.name, by_formula if eqn.prim.formula else None)
-            out = rewrite(self, eqn, ins) if rewrite else None
-            if out is not None:
-                env.update(zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True))
-                continue
-            outs = [Var(v.aval) for v in eqn.outs]
-            env.update((v, o) for v, o in zip(eqn.outs, outs, strict=True) if v.aval.size)
-            self.append(Eqn(eqn.prim, ins, outs, eqn.params, eqn.source, eqn.scopes))
-        return [env.get(a, a) for a in jaxpr.outs]
+    def called(self, jaxpr: Jaxpr, ins: Sequence[Atom]) -> list:
+        pairs = zip(jaxpr.ins, ins, strict=True)
+        return super().called(jaxpr, [a if v.aval.size else self.empty(v.aval) for v, a in pairs])
+
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        full = not eqn.outs or any(v.aval.size for v in eqn.outs)
+        if full or has_effect(eqn):
+            self.flatten(eqn, ins)
+        for v in eqn.outs:
+            if not v.aval.size:
+                self.same[v] = self.empty(v.aval)
+
+    def flatten(self, eqn: Eqn, ins: list) -> None:
+        """Write what stands for an equation that has results or effects."""
+        if eqn.prim.call:
+            self.inline(eqn, ins)
+            return
+        if eqn.prim.identity:
+            self.define(eqn, ins)
+            return
+        formula = by_formula if eqn.prim.formula else None
+        rewrite = self.target.rewrites.get(eqn.prim.name, formula)
+        out = rewrite(self, eqn, ins) if rewrite else None
+        if out is None:
+            self.keep(eqn, ins)
+        else:
+            self.define(eqn, out if eqn.prim.multiple else [out])
 
 
-def by_formula(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
+def by_formula(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
     """An op as its formula says, of other ops."""
-    outs = flat.inline(simplify(formula_of(eqn.prim, [x.aval for x in ins], eqn.params)), ins)
+    outs = flat.called(simplify(formula_of(eqn.prim, [x.aval for x in ins], eqn.params)), ins)
     return outs if eqn.prim.multiple else outs[0]
 
 
@@ -77,33 +75,8 @@ def normalize(jaxpr: Jaxpr, target: Target) -> Jaxpr:
 def _normalize(jaxpr: Jaxpr, target: Target) -> Jaxpr:
     flat = _Flattener(target)
     ins = [Var(v.aval) for v in jaxpr.ins]
-    outs = flat.inline(jaxpr, ins)
-    eqns: Sequence[Eqn] = needed(flat.eqns, outs)
+    outs = flat.called(jaxpr, ins)
+    eqns: Sequence[Eqn] = dce_eqns(flat.eqns, outs)
     for change in target.passes:
         eqns = change(eqns, outs)
     return Jaxpr(ins, eqns, outs, jaxpr.names)
-
-
-def needed(
-    eqns: Sequence[Eqn], outs: Sequence[Atom], change: Callable[[Eqn, set[Var]], Eqn] | None = None
-) -> list[Eqn]:
-    """The equations that results need, and those that do more than to give some.
-
-    change: gives the equation to take, from one and the values that later equations need
-    """
-    used = {a for a in outs if type(a) is Var}
-    kept = []
-    for eqn in reversed(eqns):
-        if any(v in used for v in eqn.outs) or acts(eqn):
-            eqn = eqn if change is None else change(eqn, used)
-            used.update(a for a in eqn.ins if type(a) is Var)
-            kept.append(eqn)
-    return kept[::-1]
-
-
-def acts(eqn: Eqn) -> bool:
-    """Whether an equation does more than to give results."""
-    if eqn.prim.effect:
-        return True
-    params = (q for p in eqn.params.values() for q in (p if type(p) is tuple else (p,)))
-    return any(type(q) is Jaxpr and q.has_effects for q in params)

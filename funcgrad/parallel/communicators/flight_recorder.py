@@ -25,6 +25,9 @@ from funcgrad.parallel.communicators.native import (
     what_word,
 )
 
+# The number of what is no communicator of the records: all ranks.
+ALL = 1 << 30
+
 
 class Event(NamedTuple):
     """Something a rank waited for: its communicator's number, how many there were on it, what."""

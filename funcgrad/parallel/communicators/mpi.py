@@ -1,8 +1,8 @@
 """Communicators over MPI: shared memory inside a node, MPI between nodes.
 
 A device is a rank. `communicator` joins those that differ only in some axes of a mesh; all ranks
-must ask for the same ones in the same order, as making one is a collective, too. mpi4py is loaded
-when first needed.
+must ask for the same ones in the same order, as making one is a collective, too. Under a launcher
+ranks join as they import the package (`start`); elsewhere mpi4py is loaded when first needed.
 
 FUNCGRAD_TRANSPORT=mpi does without shared memory, FUNCGRAD_RANKS_PER_NODE=n takes each n ranks for
 a node: so what several machines do runs on one.
@@ -11,10 +11,11 @@ a node: so what several machines do runs on one.
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import ctypes
 import fcntl
-import importlib
+import importlib.util
 import math
 import os
 import re
@@ -37,7 +38,7 @@ from funcgrad.core.process import fork
 from funcgrad.errors import CollectiveError
 from funcgrad.parallel.communicators import mpi_native, watchdog
 from funcgrad.parallel.communicators.communicator import Communicator, SelfCommunicator
-from funcgrad.parallel.communicators.flight_recorder import Records
+from funcgrad.parallel.communicators.flight_recorder import ALL, Records
 from funcgrad.parallel.communicators.native import (
     MPI_FAILED,
     RECORD_BYTES,
@@ -49,14 +50,14 @@ from funcgrad.parallel.communicators.shared import (
     SharedMemory,
     shared_functions,
 )
-from funcgrad.parallel.meshes import launched
+from funcgrad.parallel.meshes import launched, launcher
 
 # The largest message, and up to which size MPI sums by itself.
 CHUNK_BYTES, SMALL_BYTES = 1 << 26, 1 << 14
 # Seconds in which a launcher reads what a rank says before it ends all.
 PATIENCE = 5.0
-# What launchers tell a process about the number of ranks.
-SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
+# What threads may do with MPI, as mpi4py calls it, in the order of MPI's numbers.
+LEVELS = ("single", "funneled", "serialized", "multiple")
 _CALLS = ("Allreduce", "Alltoall", "Allgather", "Sendrecv", "Barrier")
 
 
@@ -69,22 +70,54 @@ def mpi() -> Any:
     """
     os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "100")
     try:
-        module = importlib.import_module("mpi4py.MPI")
+        with watchdog.starting():
+            _initialize()
+            module = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
         raise ImportError(
             f"ranks need mpi4py and an MPI library: pip install 'funcgrad[mpi]' ({error})"
         ) from error
-    size = module.COMM_WORLD.Get_size()
-    for name in SIZES:
-        wanted = int(os.environ.get(name) or 1)
-        if wanted > 1 and size != wanted:
-            library = module.Get_library_version().split("\n")[0][:60]
-            raise RuntimeError(
-                f"the launcher started {wanted} ranks ({name}), but mpi4py sees {size}: mpiexec "
-                f"belongs to another MPI than mpi4py's library ({library}). Start it with that "
-                "library's mpiexec, or install mpi4py for the launcher's"
-            )
+    names, size = launcher(), module.COMM_WORLD.Get_size()
+    wanted = int(os.environ[names[1]]) if names else 1
+    if names and size != wanted:
+        library = module.Get_library_version().split("\n")[0][:60]
+        raise RuntimeError(
+            f"the launcher started {wanted} ranks ({names[1]}), but mpi4py sees {size}: mpiexec "
+            f"belongs to another MPI than mpi4py's library ({library}). Start it with that "
+            "library's mpiexec, or install mpi4py for the launcher's"
+        )
     return module
+
+
+def _initialize() -> None:
+    """Initialize MPI as mpi4py would, but without Python's lock, so that threads go on while the
+    other ranks are waited for."""
+    settings = importlib.import_module("mpi4py").rc
+    found = importlib.util.find_spec("mpi4py.MPI")
+    if "mpi4py.MPI" in sys.modules or not settings.initialize or not (found and found.origin):
+        return
+    library, level = ctypes.CDLL(found.origin), LEVELS.index(settings.thread_level)
+    library.MPI_Init_thread(
+        None, None, level if settings.threads else 0, ctypes.byref(ctypes.c_int())
+    )
+    if settings.finalize is not False:
+        atexit.register(_finalize, os.getpid())
+
+
+def _finalize(process: int) -> None:
+    module = sys.modules.get("mpi4py.MPI")
+    if module and os.getpid() == process and not module.Is_finalized():
+        module.Finalize()
+
+
+def start() -> None:
+    """Join the other ranks now, so that none can fail unnoticed. Where MPI isn't there, who needs
+    the ranks later learns why."""
+    try:
+        mpi()
+    except (ImportError, RuntimeError):
+        return
+    world()
 
 
 def first_of(value: Any) -> Any:
@@ -95,9 +128,8 @@ def first_of(value: Any) -> Any:
     """
     if launched() is None:
         return value
-    values = mpi().COMM_WORLD.allgather(value)
-    _remove_names()
-    return values[0]
+    with world().records.waiting(ALL, "agreeing on a value"):
+        return world().comm.allgather(value)[0]
 
 
 class MpiCommunicator(NativeCommunicator):
@@ -303,22 +335,25 @@ _world: World | None = None
 
 
 def world() -> World:
-    """The job's ranks; MPI is initialized at the first call, on all ranks together."""
+    """The job's ranks, which join at the first call, all together."""
     global _world
     with _world_lock:
         if _world is None:
-            _world = World()
+            mpi()
+            with watchdog.starting():
+                _world = World()
         return _world
 
 
 def abort(status: int = 1) -> None:
     """End all ranks of the job at once, with an exit status other than 0."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    _passed_on()
-    _remove_names()
     try:
-        mpi().COMM_WORLD.Abort(status)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _passed_on()
+        _remove_names()
+        if mpi.cache_info().currsize:
+            mpi().COMM_WORLD.Abort(status)
     finally:
         os._exit(status)
 

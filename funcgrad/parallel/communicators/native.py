@@ -52,7 +52,7 @@ RECORD_BYTES = 8 * (HEAD_WORDS + RING * EVENT_WORDS)
 
 
 # What ranks wait for beside exchanges, by the number of their kind.
-WAITS = ("barrier", "making a communicator", "comparing programs")
+WAITS = ("barrier", "making a communicator", "agreeing on a value")
 
 
 def what_word(kind: int, op: int, dtype: int) -> int:

@@ -8,13 +8,16 @@ node does, and aborts. A rank that ends while another one waits for it ends the 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from funcgrad.parallel.communicators.flight_recorder import Records
+from funcgrad.parallel.meshes import launched
 
 VARIABLE = "FUNCGRAD_COLLECTIVE_TIMEOUT"
 DEFAULT = 600.0
@@ -38,6 +41,30 @@ def limit() -> float:
     return seconds
 
 
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """In a `with`: what all ranks do together before there are records. A rank that waits there for
+    longer than the limit ends the job."""
+    seconds, done = limit(), threading.Event()
+
+    def watch() -> None:
+        if not done.wait(seconds):
+            job = launched() or (0, 1)
+            say(
+                f"rank {job[0]} stuck > {seconds:.1f} s: it starts, and waits for all {job[1]} "
+                "ranks to do so, which happens as they import funcgrad.parallel; one has ended "
+                "before, or is late"
+            )
+            os._exit(1)
+
+    if seconds:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
 def start(world: Any) -> None:
     """Watch this rank; `world` has `records` and `abort`."""
     seconds = limit()
@@ -45,7 +72,7 @@ def start(world: Any) -> None:
         watch = threading.Thread(target=_watch, args=(world, seconds), daemon=True)
         watch.name = "funcgrad-watchdog"
         watch.start()
-    atexit.register(_leave, world)
+    atexit.register(_leave, world, os.getpid())
 
 
 def _watch(world: Any, seconds: float) -> None:
@@ -84,8 +111,10 @@ def say(text: str) -> None:
     print(f"funcgrad: {text}", file=sys.stderr, flush=True)
 
 
-def _leave(world: Any) -> None:
+def _leave(world: Any, process: int) -> None:
     """At a rank's end: the others may be waiting for it."""
+    if os.getpid() != process:  # a forked child's end, which is nobody's affair
+        return
     records: Records = world.records
     records.end()
     waiting_since: dict[int, float] = {}

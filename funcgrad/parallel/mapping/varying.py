@@ -10,13 +10,13 @@ loops to a fixed point. To annotate an annotated program again changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var
+from funcgrad.core.rewriting import Writer
 from funcgrad.ops.collective.reductions import psum_p
 from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
 from funcgrad.ops.elementwise.arithmetic import mul
@@ -44,12 +44,12 @@ def annotate(
 def _pointwise(p: Pass, eqn: Eqn) -> None:
     """All operands vary alike, and the results as they do."""
     axes = join(map(p.of, eqn.ins))
-    p.keep(eqn, [axes] * len(eqn.outs), [p.widen(a, axes) for a in eqn.ins])
+    p.vary(eqn, [axes] * len(eqn.outs), [p.widen(a, axes) for a in eqn.ins])
 
 
 def _side_by_side(p: Pass, eqn: Eqn) -> None:
     """Each result varies as the operand in its place."""
-    p.keep(eqn, [p.of(a) for a in eqn.ins], [p.read(a) for a in eqn.ins])
+    p.vary(eqn, [p.of(a) for a in eqn.ins], [p.read(a) for a in eqn.ins])
 
 
 # ---- collectives
@@ -70,13 +70,13 @@ def _psum(p: Pass, eqn: Eqn) -> None:
     over, flat, rest = _split_axes(p, eqn)
     varying = p.of(eqn.ins[0]) - frozenset(over)
     if not flat and not rest and eqn.prim is psum_invariant_p:
-        p.keep(eqn, [varying], [p.read(eqn.ins[0])])
+        p.vary(eqn, [varying], [p.read(eqn.ins[0])])
         return
     x = p.read(eqn.ins[0])
     if over:
-        x = p.emit(psum_invariant_p, [x], axis_name=over)
+        x = p.add(psum_invariant_p, [x], x.aval, axis_name=over)
     if rest:
-        x = p.emit(eqn.prim, [x], axis_name=rest)
+        x = p.add(eqn.prim, [x], x.aval, axis_name=rest)
     if flat:
         # The sum of n equal values needs no exchange.
         n = np.prod([context.current().axes[a] for a in flat], dtype=np.int64)
@@ -84,7 +84,7 @@ def _psum(p: Pass, eqn: Eqn) -> None:
             x = Literal((x.value * n).astype(x.value.dtype), x.aval)
         else:
             factor = np.asarray(n).astype(x.aval.dtype)
-            x = p.emit(mul, [x, Literal(factor, ShapedArray((), x.aval.dtype))])
+            x = p.add(mul, [x, Literal(factor, ShapedArray((), x.aval.dtype))], x.aval)
     p.alias(eqn, x, varying)
 
 
@@ -92,18 +92,18 @@ def _extremum(p: Pass, eqn: Eqn) -> None:
     over, _, rest = _split_axes(p, eqn)
     x = p.read(eqn.ins[0])
     if over + rest:
-        x = p.emit(eqn.prim, [x], axis_name=over + rest)
+        x = p.add(eqn.prim, [x], x.aval, axis_name=over + rest)
     p.alias(eqn, x, p.of(eqn.ins[0]) - frozenset(over))
 
 
 def _exchange(p: Pass, eqn: Eqn) -> None:
     """Gathers, scatters and permutations: the operand must vary over the axes, the result does."""
     axes = p.of(eqn.ins[0]) | (frozenset(eqn.params["axis_name"]) & p.manual)
-    p.keep(eqn, [axes], [p.widen(eqn.ins[0], axes)])
+    p.vary(eqn, [axes], [p.widen(eqn.ins[0], axes)])
 
 
 def _axis_index(p: Pass, eqn: Eqn) -> None:
-    p.keep(eqn, [frozenset(eqn.params["axis_name"]) & p.manual], [])
+    p.vary(eqn, [frozenset(eqn.params["axis_name"]) & p.manual], [])
 
 
 def _pvary(p: Pass, eqn: Eqn) -> None:
@@ -114,7 +114,8 @@ def _pvary(p: Pass, eqn: Eqn) -> None:
     if missing:
         x = p.pvary(x, missing)
     if rest and isinstance(x, Var):
-        x = p.emit(pvary_p, [x], axis_name=tuple(n for n in eqn.params["axis_name"] if n in rest))
+        others = tuple(n for n in eqn.params["axis_name"] if n in rest)
+        x = p.add(pvary_p, [x], x.aval, axis_name=others)
     p.alias(eqn, x, axes | missing)
 
 
@@ -122,37 +123,27 @@ def _assume_invariant(p: Pass, eqn: Eqn) -> None:
     over, _, rest = _split_axes(p, eqn)
     x = p.read(eqn.ins[0])
     if over + rest:
-        x = p.emit(assume_invariant_p, [x], axis_name=over + rest)
+        x = p.add(assume_invariant_p, [x], x.aval, axis_name=over + rest)
     p.alias(eqn, x, p.of(eqn.ins[0]) - frozenset(over))
 
 
 def erase(jaxpr: Jaxpr) -> Jaxpr:
     """The program without the marks of what varies: no more derivatives are taken of it, its
     collectives are the plain ones."""
-    return jaxpr.derive("unmarked", lambda: _erase(jaxpr))
+    return jaxpr.derive("unmarked", lambda: _Eraser().write(jaxpr))
 
 
-def _erase(jaxpr: Jaxpr) -> Jaxpr:
-    same: dict[Var, Atom] = {}
-    eqns = []
-    for eqn in jaxpr.eqns:
-        ins = tuple(same.get(a, a) if isinstance(a, Var) else a for a in eqn.ins)
+class _Eraser(Writer):
+    def within(self, jaxpr: Jaxpr) -> Jaxpr:
+        return erase(jaxpr)
+
+    def equation(self, eqn: Eqn, ins: list) -> None:
         if eqn.prim in (pvary_p, assume_invariant_p):
-            same[eqn.outs[0]] = ins[0]
-            continue
-        params = {k: _erase_param(v) for k, v in eqn.params.items()}
-        prim = psum_p if eqn.prim is psum_invariant_p else eqn.prim
-        eqns.append(eqn.replace(prim=prim, ins=ins, params=params))
-    outs = [same.get(a, a) if isinstance(a, Var) else a for a in jaxpr.outs]
-    return Jaxpr(jaxpr.ins, eqns, outs, jaxpr.names)
-
-
-def _erase_param(value: Any) -> Any:
-    if isinstance(value, Jaxpr):
-        return erase(value)
-    if isinstance(value, tuple) and any(isinstance(v, Jaxpr) for v in value):
-        return tuple(map(_erase_param, value))
-    return value
+            self.define(eqn, ins)
+        elif eqn.prim is psum_invariant_p:
+            self.keep(eqn, ins, prim=psum_p)
+        else:
+            self.keep(eqn, ins)
 
 
 _RULES: Rules = {

@@ -135,7 +135,7 @@ def _pad(p: HaloPass, eqn: Eqn) -> bool:
     native = inner and low >= 0 and high >= 0 and low + high == inner
     if (native and not p.run_of(x)) or (inner and run.length > run.n):
         return False
-    number = p.value(value)
+    number = p.made(value)
     start, stop = max(0, -low), (run.length - 1) * (inner + 1) + 1 - max(0, -high)
     if start >= stop:
         return False
@@ -216,8 +216,8 @@ def _update(p: HaloPass, eqn: Eqn) -> bool:
         out = rows
     else:
         places = [np.int32(0 if d == axis else i) for d, i in enumerate(at)]
-        out = eqn.prim.bind(p.value(x), rows, *places)
-    p.writer.define(eqn.outs[0], out)
+        out = eqn.prim.bind(p.made(x), rows, *places)
+    p.define(eqn, [out])
     p.more[eqn.outs[0]] = {axis: whole.cut}
     return True
 
@@ -263,13 +263,13 @@ def _barrier(p: HaloPass, eqn: Eqn) -> bool:
     if not any(runs):
         return False
     values = [
-        p.value(a) if r is None else p.carriers.put(r, r.place)
+        p.made(a) if r is None else p.carriers.put(r, r.place)
         for a, r in zip(eqn.ins, runs, strict=True)
     ]
     outs = eqn.prim.bind(*values, **eqn.params)
     for v, x, r in zip(eqn.outs, outs, runs, strict=True):
         if r is None:
-            p.writer.define(v, x)
+            p.same[v] = x
         else:
             p.runs[v] = r.with_pieces([Piece(x, r.place, r.length, True)])
     return True

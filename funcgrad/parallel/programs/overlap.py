@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import NoRule, Primitive
-from funcgrad.parallel.programs.rewriting import everywhere, makers, uses
+from funcgrad.core.rewriting import Writer, everywhere, makers, uses
 
 _LAST = NoRule("collectives are split in two after all derivatives have been taken")
 SPLIT = frozenset({"psum", "psum_scatter", "all_gather", "all_to_all", "ppermute"})
@@ -104,23 +104,15 @@ def _overlapped(jaxpr: Jaxpr, ahead: int) -> Jaxpr:
 
 def joined(jaxpr: Jaxpr) -> Jaxpr:
     """The program with whole collectives where they start."""
-    return everywhere(jaxpr, _joined)
+    return everywhere(jaxpr, lambda j: _Joined().write(j))
 
 
-def _joined(jaxpr: Jaxpr) -> Jaxpr:
-    same: dict[Var, Atom] = {}
-    eqns = []
-
-    def read(a: Atom) -> Atom:
-        return same.get(a, a) if isinstance(a, Var) else a
-
-    for eqn in jaxpr.eqns:
-        ins = tuple(map(read, eqn.ins))
+class _Joined(Writer):
+    def equation(self, eqn: Eqn, ins: list) -> None:
         if eqn.prim is done_p:
-            same[eqn.outs[0]] = ins[0]
+            self.define(eqn, ins)
         elif eqn.prim is start_p:
             params = {"axis_name": eqn.params["axis_name"], **dict(eqn.params["rest"])}
-            eqns.append(eqn.replace(prim=eqn.params["prim"], ins=ins, params=params))
+            self.keep(eqn, ins, prim=eqn.params["prim"], params=params)
         else:
-            eqns.append(eqn.replace(ins=ins))
-    return Jaxpr(jaxpr.ins, eqns, [read(a) for a in jaxpr.outs], jaxpr.names)
+            self.keep(eqn, ins)

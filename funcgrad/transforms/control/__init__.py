@@ -2,6 +2,7 @@
 
 - `bodies`: what branches and loops share: staging their bodies, and types that must agree
 - `cond`: branches: `cond` and `switch`
+- `custom_call`: calls of functions that have their own derivative rules
 - `jit_primitive`: the `jit` primitive
 - `parallel_scan`: `associative_scan`, in logarithmically many steps, and `map`, one element at a
   time

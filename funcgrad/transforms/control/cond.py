@@ -14,21 +14,24 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
+from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import aval_of, is_known
 from funcgrad.errors import ControlFlowError, IRError, TypePromotionError
 from funcgrad.ops.base import batch_front, broadcast_p, zeros
-from funcgrad.ops.elementwise.compare import ne
+from funcgrad.ops.elementwise.compare import eq, ne
 from funcgrad.ops.elementwise.convert import clamp, convert_element_type, select_n
+from funcgrad.ops.indexing.windows_at import dynamic_slice_in_dim
+from funcgrad.ops.reduce import argmax, reduce_or
 from funcgrad.transforms.arguments import as_array, check_leaves, name_of
-from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
+from funcgrad.transforms.autodiff.jvp import jvp_flat, jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, Split, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
-from funcgrad.transforms.batching.batching import batch_jaxpr
+from funcgrad.transforms.batching.batching import axis_names, batch_jaxpr
 from funcgrad.transforms.control.bodies import cast_outputs, check_pred, choose, drop, stage_body
-from funcgrad.transforms.passes.dce import dce_jaxpr
+from funcgrad.transforms.control.custom_call import JVPCall
 
 
 def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> Any:
@@ -175,13 +178,55 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, branches) -> 
         batched = tuple(batch_jaxpr(b, axis, dims[1:], force=union)[0] for b in branches)
         outs = cond_p.bind(index, *ops, branches=batched)
         return outs, [0 if u else None for u in union]
-    results = []
-    for b in branches:
-        all_lanes, _ = batch_jaxpr(b, axis, dims[1:], force=True)
-        results.append(eval_jaxpr(all_lanes, *ops))
     lanes = batch_front(index, dims[0], axis.size)
+    results = []
+    for i, b in enumerate(branches):
+        taken = eq(lanes, np.int32(i))
+        results.append(_in_all_lanes(b, axis, dims[1:], taken, ops))
     outs = [_select_lanes(lanes, cases) for cases in zip(*results, strict=True)]
     return outs, [0] * len(outs)
+
+
+def _in_all_lanes(branch: Jaxpr, axis: Any, dims: Sequence[Any], taken: Any, ops: Sequence) -> list:
+    """A branch's results in all lanes, batched at axis 0, which count where it is taken.
+
+    Elsewhere their cotangents are 0, and 0 times an infinite derivative is NaN. So the branch is
+    differentiated as if lanes that don't take it had the operands of one that does. What lanes
+    exchange inside of it depends on all of them, and stays as it is.
+    """
+    batched, _ = batch_jaxpr(branch, axis, dims, force=True)
+    if any(e.ins and axis.name in axis_names(e.params) for e in branch.eqns):
+        return eval_jaxpr(batched, *ops)
+
+    def run(taken: Any, *ops: Any) -> list:
+        return eval_jaxpr(batched, *ops)
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
+        taken, *ops = primals
+        given = [_of_a_taker(taken, x, d) for x, d in zip(ops, dims, strict=True)]
+        some = reduce_or(taken, axes=(0,))
+        moves = [_if_any(some, t) for t in tangents[1:]]
+        return jvp_flat(lambda *xs: eval_jaxpr(batched, *xs), given, moves)
+
+    call = JVPCall("branch", run, jvp, symbolic_zeros=True)
+    return context.current().trace.process_custom(call, (taken, *ops))
+
+
+def _of_a_taker(taken: Any, x: Any, dim: int | None) -> Any:
+    """An operand in which lanes that don't take the branch have what the first that does has."""
+    if dim is None:
+        return x
+    shape, first = aval_of(x).shape, argmax(taken, 0)
+    one = dynamic_slice_in_dim(x, first, 1, dim)
+    one = broadcast_p.bind(one, shape=shape, broadcast_dimensions=tuple(range(len(shape))))
+    return select_n(broadcast_p.bind(taken, shape=shape, broadcast_dimensions=(dim,)), one, x)
+
+
+def _if_any(some: Any, tangent: Any) -> Any:
+    """A tangent, or 0 where no lane takes the branch."""
+    if type(tangent) is Zero:
+        return tangent
+    return select_n(some, np.zeros((), aval_of(tangent).dtype), tangent)
 
 
 def _select_lanes(index: Any, cases: Sequence[Any]) -> Any:

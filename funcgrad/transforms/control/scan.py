@@ -14,6 +14,7 @@ from typing import Any
 from funcgrad import tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
@@ -39,7 +40,6 @@ from funcgrad.transforms.control.bodies import (
     split_list,
     stage_body,
 )
-from funcgrad.transforms.passes.dce import dce_jaxpr
 
 
 def scan(

@@ -4,7 +4,6 @@
   values
 - `custom`: functions with derivative rules of their own: `custom_jvp`, `custom_vjp`,
   `closure_convert`
-- `custom_call`: calls of functions that have their own derivative rules, as traces see them
 - `grad`: derivatives of functions of pytrees: jvp, linearize, vjp, grad, linear_transpose
 - `implicit`: implicit derivatives: solutions of equations, differentiated without unrolling the
   solver

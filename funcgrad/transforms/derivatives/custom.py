@@ -26,7 +26,7 @@ from funcgrad.transforms.arguments import (
     wraps,
 )
 from funcgrad.transforms.control.bodies import as_type
-from funcgrad.transforms.derivatives.custom_call import JVPCall, VJPCall
+from funcgrad.transforms.control.custom_call import JVPCall, VJPCall
 
 
 class SymbolicZero:

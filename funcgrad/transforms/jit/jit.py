@@ -42,6 +42,8 @@ from funcgrad.transforms.jit.stages import (
 )
 
 RETRACES_BEFORE_WARNING = 16
+# Programs that are kept of a function: a small one takes some 20 KB.
+MOST_PROGRAMS = 1024
 # Kinds of calls that go straight to native code: of one program (its arguments may be numpy arrays
 # at times, or static values other objects), and in all.
 ENTRIES_PER_PROGRAM = 4
@@ -65,7 +67,8 @@ def jit(
     hashable, and each value is compiled apart. donate_argnums, donate_argnames: arguments whose
     memory the call may reuse for its results; using them afterwards raises. Arrays the function
     closes over become inputs of the program. Works as a decorator, with or without arguments.
-    Where the function can be pickled, so can what is returned.
+    Where the function can be pickled, so can what is returned. Of more than 1024 programs those go
+    that were called longest ago; what `.compile()` gave stays.
 
     in_shardings, out_shardings: how arguments and results are cut over a mesh, `NamedSharding`s in
     a pytree whose structure is a prefix of the arguments (a tuple) or of the result; None leaves it
@@ -185,7 +188,7 @@ class Jitted:
         self._static = static
         self._donated = donated
         self._backend = using
-        self._programs: dict[Any, Program] = {}
+        self._programs: caches.Latest[Program] = caches.Latest(MOST_PROGRAMS)
         self._direct: Callable[[tuple, dict], Any] = _by_python
         self._entries: list[Any] = []
         self._learned: dict[int, int] = {}
@@ -318,8 +321,9 @@ class Jitted:
         program = self._trace(call)
         # A program that captured a tracer is good for this call only.
         if not any(isinstance(c, Tracer) for c in program.consts):
-            self._programs[key] = program
-            self._warn_of_retraces()
+            for old in self._programs.put(key, program):
+                self._learned.pop(id(old), None)
+            self._warn_of_retraces(key, program)
         return program
 
     def _trace(self, call: _Call) -> Program:
@@ -390,12 +394,11 @@ class Jitted:
 
         return wraps(self._fun, "static")(fun)
 
-    def _warn_of_retraces(self) -> None:
+    def _warn_of_retraces(self, last: Any, program: Program) -> None:
         if len(self._programs) < RETRACES_BEFORE_WARNING or self._warned:
             return
         self._warned = True
-        before, last = list(self._programs)[-2:]
-        program = self._programs[last]
+        before = next(key for key in reversed(self._programs.keys()) if key is not last)
         names = program.names[len(program.consts) :]
         warnings.warn(
             f"jit({name_of(self._fun)}) has been traced {len(self._programs)} times, each time "

@@ -117,6 +117,19 @@ def test_a_missing_mpi4py_says_what_to_install():
     assert "ranks need mpi4py and an MPI library: pip install 'funcgrad[mpi]'" in run.stderr
 
 
+def test_without_mpi_a_launched_process_is_on_its_own(ranks):
+    """The import says nothing; who needs the ranks learns why there are none."""
+    code = (
+        "import sys; sys.modules['mpi4py'] = None\n"
+        "import funcgrad as fg, numpy as np\n"
+        "print(fg.devices()[1], fg.jit(lambda x: x + 1)(np.ones(())))\n"
+        "fg.parallel.mpi.world()"
+    )
+    run = run_python(code, PMI_SIZE="2", PMI_RANK="0")
+    assert run.stdout == "Device(id=1, process_index=1, kind='rank') 2.0\n"
+    assert "ranks need mpi4py and an MPI library" in run.stderr
+
+
 def test_nothing_is_left_in_shared_memory(ranks):
     code = (
         "import os, signal\n"

@@ -10,6 +10,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import interpret, typecheck
 from funcgrad.core.sharding import P
 from funcgrad.core.staging import stage
+from funcgrad.parallel import shard_map
 from funcgrad.parallel.programs.program import SpmdProgram
 from funcgrad.parallel.runtimes.lockstep import from_lanes, lockstep, to_lanes
 
@@ -79,3 +80,22 @@ def test_the_program_knows_whole_types():
     assert spmd.in_avals == [ShapedArray((6, 12), "float32")]
     assert spmd.out_avals == [ShapedArray((12,), "float32")]
     assert repr(spmd).startswith("per device of Mesh('x': 2, 'y': 3):")
+
+
+def test_what_a_device_does_not_take_has_no_derivative():
+    mesh = fg.make_mesh((4,), ("x",))
+    x, w = np.array([4.0, -1.0, 0.0, 9.0], np.float32), np.float32(2.0)
+
+    @fg.jit
+    @fg.grad
+    def loss(args):
+        def device(x, w):
+            f = lambda v: fg.numpy.sqrt(w * v)
+            return lax.cond(x[0] > 0, f, lambda v: w * v, x)
+
+        out = shard_map(device, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))(*args)
+        return out.sum()
+
+    dx, dw = loss((x, w))
+    np.testing.assert_allclose(dx, [8**-0.5, 2, 2, 18**-0.5], rtol=1e-6)
+    np.testing.assert_allclose(dw, 2 * 8**-0.5 - 1 + 4.5 * 18**-0.5, rtol=1e-6)

@@ -181,6 +181,140 @@ def test_random_nesting_against_python():
         np.testing.assert_allclose(fg.jit(fg.grad(traced))(x), slope, rtol=1e-3)
 
 
+# ---- branches that are not taken, with derivatives that are infinite there
+
+
+def _scaled(v, w):
+    return fnp.sqrt(fg.jit(lambda a: a * w)(v))
+
+
+@fg.custom_jvp
+def root(v):
+    return fnp.sqrt(v)
+
+
+root.defjvps(lambda t, out, v: t * 0.5 / out)
+
+# Functions of a positive number (and of a shared one), each with an infinite derivative at 0 or
+# without a value below it.
+SINGULAR = {
+    "log": lambda v, w: fnp.log(v),
+    "sqrt": lambda v, w: fnp.sqrt(v),
+    "quotient": lambda v, w: w / v,
+    "divided": lambda v, w: fnp.sqrt(v) / w,
+    "power": lambda v, w: v**w,
+    "exponent": lambda v, w: fnp.power(w, 1 / v),
+    "arccos": lambda v, w: fnp.arccos(1 - v / 8),
+    "arccosh": lambda v, w: fnp.arccosh(1 + v) * w,
+    "norm": lambda v, w: fnp.sqrt(fnp.sum(fnp.stack([v, w * v]) ** 2)),
+    "log of product": lambda v, w: fnp.log(w * v),
+    "product of log": lambda v, w: w * fnp.log(v) * w,
+    "sum": lambda v, w: fnp.log(w + fnp.sqrt(v)),
+    "matrix": lambda v, w: fnp.sum(fnp.log(fnp.full((3, 2), w) @ fnp.stack([v, v * w]))),
+    "convolved": lambda v, w: fnp.sum(
+        fnp.sqrt(fnp.convolve(fnp.stack([v, 1 / v, v]), fnp.stack([w, w])))
+    ),
+    "joined": lambda v, w: fnp.prod(fnp.log(1 + fnp.stack([v, w]) / v)),
+    "shared alone": lambda v, w: fnp.log(w) * v,
+    "inverse": lambda v, w: (
+        fnp.linalg.inv(fnp.stack([fnp.stack([v, w]), fnp.stack([-w, v])]))[0, 0] / v
+    ),
+    "custom rule": lambda v, w: root(v) * root(w * v),
+    "program": _scaled,
+    "scan": lambda v, w: lax.scan(lambda c, k: (fnp.sqrt(c * k), c), v * w, fnp.stack([w, v]))[0],
+    "cond": lambda v, w: lax.cond(v > 1, lambda: fnp.log(v), lambda: w / v),
+    "attention": lambda v, w: fnp.log(fg.nn.softmax(fnp.stack([v, w]))[0] / v),
+}
+LANES = np.array([2.25, 0.0, -1.5, 0.75], np.float64)
+
+
+def _cond(f, x, w):
+    return lax.cond(x > 0, lambda v: f(v, w), lambda v: v * w, x)
+
+
+def _switch(f, x, w):
+    i = fnp.where(x > 1, 2, fnp.where(x > 0, 1, 0))
+    return lax.switch(i, [lambda v: v * w, lambda v: f(v, w), lambda v: f(2 * v, w)], x)
+
+
+def _while(f, x, w):
+    step = lambda s: (f(s[0], w), s[1] + 1)
+    out, n = lax.while_loop(lambda s: (s[0] > 0) & (s[1] < 1), step, (x, 0), max_steps=3)
+    return fnp.where(n == 0, out * w, out)
+
+
+def _nested(f, x, w):
+    return lax.cond(x > 0, lambda v: _cond(f, v, w), lambda v: _cond(f, v - 1, w), x)
+
+
+CONTROL = {"cond": (_cond, 1), "switch": (_switch, 2), "while": (_while, 1), "nested": (_nested, 1)}
+
+
+@pytest.mark.parametrize("control", CONTROL)
+@pytest.mark.parametrize("name", SINGULAR)
+def test_what_a_lane_does_not_take_has_no_derivative(name, control):
+    """Derivatives of first and second order are those of what each lane takes, in its operand and
+    in what lanes share, whichever way transformations are nested."""
+    f, (choose, times) = SINGULAR[name], CONTROL[control]
+
+    def lane(x, w):  # chosen by Python
+        x = x - 1 if control == "nested" and x <= 0 else x
+        if x <= 0:
+            return x * w
+        return f(x * times if x > 1 else x, w)
+
+    def total(lanes):
+        return lambda x, w: fnp.sum(fg.vmap(lambda v: lanes(v, w))(x) ** 2)
+
+    def by_hand(derivative):
+        """What it gives for each lane alone, in x and in w."""
+        return [derivative(lambda v, w: lane(v, w) ** 2)(x, W) for x in LANES.tolist()]
+
+    W = 1.25
+    both = (0, 1)
+    slopes = by_hand(lambda g: fg.grad(g, both))
+    want = [s[0] for s in slopes], sum(s[1] for s in slopes)
+    assert np.isfinite(want[0]).all()
+    loss = total(lambda v, w: choose(f, v, w))
+    gradient = fg.grad(loss, both)
+    close(gradient(LANES, W), want)
+    close(fg.jit(gradient)(LANES, W), want)
+    each = fg.vmap(fg.grad(lambda v, w: choose(f, v, w) ** 2, both), (0, None))
+    for one in (each, fg.jit(each)):
+        dx, dw = one(LANES, W)
+        close((dx, fnp.sum(dw)), want)
+    curves = by_hand(lambda g: fg.jacfwd(fg.grad(g, both), both))
+    second = fnp.diag(fnp.stack([c[0][0] for c in curves])), sum(c[1][1] for c in curves)
+    outer, inner = {
+        "cond": (fg.jacfwd, fg.jacrev),
+        "switch": (fg.jacrev, fg.jacrev),
+        "while": (fg.jacrev, fg.jacfwd),
+        "nested": (fg.jacfwd, fg.jacfwd),
+    }[control]
+    found = fg.jit(outer(inner(loss, both), both), backend="numpy")(LANES, W)
+    close((found[0][0], found[1][1]), second)
+    close(found[0][1], [c[0][1] for c in curves])
+
+
+def test_lanes_that_exchange_values_all_take_part():
+    f = lambda x: lax.cond(x > 0, lambda v: lax.psum(v, "i") ** 2, lambda v: 0.0, x)
+    mapped = fg.vmap(f, axis_name="i")
+    close(fg.grad(lambda x: fnp.sum(mapped(x)))(X), np.full(3, 2 * 2 * X.sum()))
+
+
+def test_shared_operands_are_not_copied_for_each_lane():
+    w, x = fnp.ones((16, 16)), fnp.ones((32, 16))
+    f = lambda w, x: lax.cond(x[0] > 0, lambda v: fnp.tanh(w @ v), lambda v: v, x)
+    g = fg.grad(lambda w, x: fnp.sum(fg.vmap(f, (None, 0))(w, x)), (0, 1))
+    for eqn in simplify(fg.make_jaxpr(g)(w, x).jaxpr).eqns:
+        assert all(v.aval.size <= 32 * 16 for v in eqn.outs)
+    # Without a derivative the program is as if there were none.
+    forward = fg.vmap(f, (None, 0))
+    assert [e.prim.name for e in simplify(fg.make_jaxpr(forward)(w, x).jaxpr).eqns].count(
+        "select_n"
+    ) == 1
+
+
 # ---- what is refused
 
 

@@ -83,7 +83,9 @@ def write_loop(e: Emitter, s: Loop) -> None:
 
 def _in_masked_vectors(e: Emitter, s: Loop) -> list[str]:
     """Hints for one of several passes over a short row that leaves lanes of its last vector empty:
-    they are masked, where LLVM would unroll the row, to elements one by one."""
+    they are masked, where LLVM would unroll the row, to elements one by one.
+
+    None that demands vectors: LLVM tells the standard error of each loop where it can't obey."""
     passes = [b for b in e.kernel.body if isinstance(b, Loop)]
     widths = {b.buffer.dtype.itemsize for b in s.body if isinstance(b, Load | Store)}
     straight = not any(isinstance(b, Loop | While) for b in s.body)
@@ -102,7 +104,6 @@ def _in_masked_vectors(e: Emitter, s: Loop) -> list[str]:
         return []
     return [
         '!{!"llvm.loop.vectorize.predicate.enable", i1 true}',
-        f'!{{!"llvm.loop.vectorize.width", i32 {lanes}}}',
         '!{!"llvm.loop.interleave.count", i32 1}',
         STAYS,
     ]

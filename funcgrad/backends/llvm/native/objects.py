@@ -113,8 +113,10 @@ def _folder(create: bool = False) -> str | None:
     setting = os.environ.get("FUNCGRAD_CACHE_DIR")
     if setting == "":
         return None
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = setting or os.path.join(base, "funcgrad")
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    folder = os.path.expanduser(setting or os.path.join(base, "funcgrad"))
+    if folder.startswith("~"):  # nobody's home
+        return None
     try:
         if create:
             os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)

@@ -78,7 +78,7 @@ def rewrite(flat: Any, scan: Eqn, ins: list[Atom]) -> list[Atom] | None:
     """A scan in blocks, or whose products are apart or read panels; None if it stays."""
     limits = flat.limits.turns
     parts = blocked(scan, limits) or scans.spread(scan, limits) or panels.panelled(scan)
-    return None if parts is None else flat.inline(parts, ins)
+    return None if parts is None else flat.called(parts, ins)
 
 
 def _turns(length: int, nbytes: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.lower.primitives import lowered
-from funcgrad.backends.rewrites.normalize import needed
+from funcgrad.core.dce import dce_eqns
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.ops.elementwise.compare import bitwise_xor
 from funcgrad.ops.random import threefry2x32_p
@@ -39,7 +39,7 @@ def shuffled(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
     if not any(e.prim is sort_p for e in eqns):
         return eqns
     made: dict[Atom, Eqn] = {v: e for e in eqns for v in e.outs}
-    return needed(eqns, outs, lambda eqn, used: shuffle(eqn, used, made) or eqn)
+    return dce_eqns(eqns, outs, lambda eqn, used: shuffle(eqn, used, made) or eqn)
 
 
 def shuffle(eqn: Eqn, used: set[Var], made: dict[Atom, Eqn]) -> Eqn | None:

@@ -1,8 +1,14 @@
 """Loops inside kernels, in machine code against the interpreter of the loop IR."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax, nn
 from funcgrad.backends.llvm.emit.schedule import schedule
 from funcgrad.backends.llvm.emit.split import split
 from funcgrad.backends.loops.ir import Buffer, Const
@@ -216,3 +222,26 @@ def test_while_loops(n):
         b.store(o, at((1, i)), b.while_(more, turn, [b.load(x, at((1, i))), Const(0, I32)])[1])
 
     check(kernel([x, o], [n], write), np.arange(1, n + 1, dtype=I32))
+
+
+def test_no_loop_is_told_to_become_what_it_cannot():
+    """LLVM reports such loops on the standard error, whatever the program."""
+    demand = re.compile(r"llvm\.loop\.(vectorize\.(width|enable)|unroll\.(enable|full|count)|"
+                        r"unroll_and_jam|distribute|pipeline)")  # fmt: skip
+    sources = Path(fg.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if demand.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_nothing_of_llvm_s_reaches_the_standard_error(monkeypatch, capfd, dtype, axis):
+    """Rows whose lanes are masked, in functions that need others' features, with what has no form
+    for vectors."""
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", "")
+    fg.clear_caches()
+    for n in (3, 6, 7, 9, 13, 23):
+        x = fnp.ones((5, n, n), dtype)
+        for f in (nn.log_softmax, fnp.nanstd, lambda x, axis: nn.softmax(fnp.arcsin(x), axis)):
+            fg.jit(lambda x, f=f: f(x, axis=axis))(x)
+        fg.jit(fg.vmap(lambda x: nn.softmax(lax.lgamma(x), axis=axis)))(x[None])
+    assert capfd.readouterr() == ("", "")

@@ -70,6 +70,26 @@ def test_can_be_turned_off_and_survives_a_bad_place(monkeypatch, tmp_path):
         assert objects.load("k") is None
 
 
+@pytest.mark.parametrize("variable", ["FUNCGRAD_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])
+@pytest.mark.parametrize("home", ["~", "~nobody-of-this-name", None])
+def test_a_home_is_looked_up_and_no_folder_is_called_so(monkeypatch, tmp_path, variable, home):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("FUNCGRAD_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    if variable == "HOME":
+        monkeypatch.setenv("HOME", home or str(tmp_path / "home"))
+    else:
+        monkeypatch.setenv(variable, f"{home or tmp_path / 'home'}/a folder")
+    objects.save("k", {}, b"code")
+    known = home is None or (home == "~" and variable != "HOME")
+    assert (objects.load("k") is not None) == known
+    assert len(list((tmp_path / "home").rglob("k"))) == known
+    assert not list((tmp_path / "here").iterdir())
+
+
 def test_what_was_used_longest_ago_goes(folder, monkeypatch):
     monkeypatch.setattr(objects, "MOST_FILES", 8)
     for i in range(9):
