@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from funcgrad.backends.fusion.roots import fusable_cost
 from funcgrad.backends.late import Late
@@ -26,10 +26,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.shape import concatenate_p
 
-if TYPE_CHECKING:
-    from funcgrad.backends.lower import attention
-else:
-    attention = Late("funcgrad.backends.lower.attention")
+attention = Late("funcgrad.backends.lower.attention")
 
 # Pieces that lie one after the other in the result.
 join_p = lowered("join", concatenate_p.abstract, concatenate_p.impl)

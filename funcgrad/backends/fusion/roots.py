@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.loops import scalars
@@ -33,10 +33,7 @@ from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
 
-if TYPE_CHECKING:
-    from funcgrad.backends.lower import attention
-else:
-    attention = Late("funcgrad.backends.lower.attention")
+attention = Late("funcgrad.backends.lower.attention")
 
 
 class Access(NamedTuple):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -18,10 +18,7 @@ from funcgrad.backends.lower.rules import RULES, VIEWS
 from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 
-if TYPE_CHECKING:
-    from funcgrad.backends.lower import attention
-else:
-    attention = Late("funcgrad.backends.lower.attention")
+attention = Late("funcgrad.backends.lower.attention")
 
 DEEP = 24  # equations in a row, after which a chain of inlined values ends
 MOST_FRAMED = 3  # axes that a `program.Frame` has

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.families import add
 from funcgrad.ops.shape import concatenate_p, pad_p
 
-if TYPE_CHECKING:
-    from funcgrad.backends.lower import attention
-else:
-    attention = Late("funcgrad.backends.lower.attention")
+attention = Late("funcgrad.backends.lower.attention")
 
 _MOVES = frozenset({"reshape", "transpose"})
 
