@@ -97,7 +97,6 @@ REWRITES = {
     **dict.fromkeys(("psum", "psum_invariant", "pvary", "assume_invariant"), _collective),
     **dict.fromkeys(("pmax", "pmin", "all_gather", "psum_scatter", "all_to_all"), _collective),
     **dict.fromkeys(("ppermute", "axis_index"), _collective),
-    **dict.fromkeys(("collective_start", "collective_done"), _collective),
 }
 
 

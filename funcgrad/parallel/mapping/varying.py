@@ -9,19 +9,25 @@ loops to a fixed point. To annotate an annotated program again changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.rewriting import Writer
-from funcgrad.ops.collective.reductions import psum_p
+from funcgrad.ops.collective.reductions import axis_index_p, pmax_p, pmin_p, psum_p
 from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.parallel.mapping import varying_programs as programs
-from funcgrad.parallel.mapping.varying_pass import Annotated, Axes, Pass, Rules, annotated, join
+from funcgrad.parallel.mapping.varying_pass import Annotated, Axes, Pass, annotated, join
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.custom_call import custom_jvp_call_p, custom_vjp_tangent_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
+from funcgrad.transforms.derivatives.pullback import pullback_p
 
 
 def annotate(
@@ -35,7 +41,7 @@ def annotate(
     in_varying: over which of the `manual` axes each input varies; at_least: over which axes each
     result shall vary. The axes must be named in the context.
     """
-    return annotated(jaxpr, in_varying, frozenset(manual), at_least, _RULES)
+    return annotated(jaxpr, in_varying, frozenset(manual), at_least, _rule)
 
 
 # ---- ops of one device
@@ -146,29 +152,29 @@ class _Eraser(Writer):
             self.keep(eqn, ins)
 
 
-_RULES: Rules = {
-    "*": _pointwise,
-    "psum": _psum,
-    "psum_invariant": _psum,
-    "pmax": _extremum,
-    "pmin": _extremum,
-    "all_gather": _exchange,
-    "psum_scatter": _exchange,
-    "all_to_all": _exchange,
-    "ppermute": _exchange,
-    "axis_index": _axis_index,
-    "pvary": _pvary,
-    "assume_invariant": _assume_invariant,
-    "settle": programs.settle,
-    "optimization_barrier": _side_by_side,
-    "jit": programs.call,
-    "pullback": programs.pullback,
-    "checkpoint": programs.call,
-    "shard_map": programs.call,
-    "custom_jvp_call": programs.custom_jvp,
-    "custom_vjp_call": programs.call,
-    "custom_vjp_tangent": programs.custom_vjp_tangent,
-    "cond": programs.cond,
-    "scan": programs.scan,
-    "while": programs.while_loop,
+_RULES: dict[Primitive, Callable[[Pass, Eqn], None]] = {
+    psum_p: _psum,
+    psum_invariant_p: _psum,
+    pmax_p: _extremum,
+    pmin_p: _extremum,
+    axis_index_p: _axis_index,
+    pvary_p: _pvary,
+    assume_invariant_p: _assume_invariant,
+    programs.settle_p: programs.settle,
+    pullback_p: programs.pullback,
+    custom_jvp_call_p: programs.custom_jvp,
+    custom_vjp_tangent_p: programs.custom_vjp_tangent,
+    cond_p: programs.cond,
+    scan_p: programs.scan,
+    while_p: programs.while_loop,
 }
+
+
+def _rule(eqn: Eqn) -> Callable[[Pass, Eqn], None]:
+    if eqn.prim in _RULES:
+        return _RULES[eqn.prim]
+    if isinstance(eqn.params.get("jaxpr"), Jaxpr):
+        return programs.call
+    if eqn.prim.collective:
+        return _exchange
+    return _side_by_side if eqn.prim.identity else _pointwise

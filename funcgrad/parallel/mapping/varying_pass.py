@@ -27,7 +27,8 @@ class Annotated(NamedTuple):
     behind: list[tuple[Axes, int]]
 
 
-Rules = dict[str, Callable[["Pass", Eqn], None]]
+# The rule for an equation.
+Rules = Callable[[Eqn], Callable[["Pass", Eqn], None]]
 
 
 def annotated(
@@ -37,7 +38,7 @@ def annotated(
     at_least: Sequence[Axes] | None,
     rules: Rules,
 ) -> Annotated:
-    """The program annotated by rules for each op ("*": for all others), once for equal types."""
+    """The program annotated by rules, once for equal types."""
     wanted = tuple(at_least) if at_least is not None else (NONE,) * len(jaxpr.outs)
     sizes = tuple((a, context.current().axes[a]) for a in sorted(manual))
     key = ("varying", tuple(in_varying), sizes, wanted)
@@ -94,7 +95,7 @@ class Pass(Writer):
 
     def equation(self, eqn: Eqn, ins: list) -> None:
         if not self.inlining:
-            self.rules.get(eqn.prim.name, self.rules["*"])(self, eqn)
+            self.rules(eqn)(self, eqn)
         elif eqn.prim is pvary_p and self.manual.issuperset(eqn.params["axis_name"]):
             self.define(eqn, [self.pvary(ins[0], frozenset(eqn.params["axis_name"]))])
         else:

@@ -10,8 +10,7 @@ from funcgrad.core import context
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.errors import DifferentiationError, ShardingError
-from funcgrad.ops.collective.reductions import axis_index_p
-from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
+from funcgrad.ops.collective.varying import psum_invariant_p
 from funcgrad.parallel.mapping.varying_pass import (
     NONE,
     Annotated,
@@ -266,9 +265,6 @@ settle_p: Primitive = Primitive(
 )
 
 
-_SILENT = frozenset({pvary_p, axis_index_p, assume_invariant_p})
-
-
 def collectives(jaxpr: Jaxpr) -> list[tuple[str, tuple]]:
     """The name and axes of each exchange in a program and the programs within it.
 
@@ -280,7 +276,7 @@ def collectives(jaxpr: Jaxpr) -> list[tuple[str, tuple]]:
     """
     found = []
     for eqn in jaxpr.eqns:
-        if "axis_name" in eqn.params and eqn.prim not in _SILENT:
+        if eqn.prim.collective:
             found.append((eqn.prim.name, eqn.params["axis_name"]))
         for sub in sub_jaxprs(eqn):
             found += collectives(sub)

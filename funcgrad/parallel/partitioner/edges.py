@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from funcgrad.core.ir import Atom, Eqn, Literal
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import broadcast_p
-from funcgrad.ops.slicing import pad_p, slice_p
+from funcgrad.ops.indexing.windows_at import dynamic_slice_p, dynamic_update_slice_p
+from funcgrad.ops.shape import reshape_p
+from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
 from funcgrad.parallel.partitioner.reshard import extent
 from funcgrad.parallel.partitioner.windows import Later, Piece, Run, resized
 
@@ -275,13 +278,19 @@ def _barrier(p: HaloPass, eqn: Eqn) -> bool:
     return True
 
 
-HANDLERS: dict[str, Callable[[HaloPass, Eqn], bool]] = {
-    "slice": _slice,
-    "pad": _pad,
-    "concatenate": _concatenate,
-    "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _update,
-    "broadcast_in_dim": _broadcast,
-    "reshape": _reshape,
-    "optimization_barrier": _barrier,
+Handler = Callable[["HaloPass", Eqn], bool]
+# Of what makes one size of an axis another.
+EDGES: dict[Primitive, Handler] = {
+    slice_p: _slice,
+    pad_p: _pad,
+    concatenate_p: _concatenate,
+    dynamic_slice_p: _dynamic_slice,
+    dynamic_update_slice_p: _update,
 }
+_OTHERS: dict[Primitive, Handler] = {broadcast_p: _broadcast, reshape_p: _reshape}
+
+
+def handler_of(prim: Primitive) -> Handler | None:
+    """What does an op's equations on runs; None for those that may treat rows alike."""
+    barrier = _barrier if prim.identity and prim.multiple else None
+    return EDGES.get(prim) or _OTHERS.get(prim, barrier)

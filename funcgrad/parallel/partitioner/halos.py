@@ -17,17 +17,17 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.core.rewriting import Writer, with_programs
-from funcgrad.parallel.partitioner.edges import HANDLERS
+from funcgrad.ops.base import broadcast_p
+from funcgrad.parallel.partitioner.edges import EDGES, handler_of
 from funcgrad.parallel.partitioner.factors import Factors
 from funcgrad.parallel.partitioner.localize import RULES
 from funcgrad.parallel.partitioner.propagate import Propagation
 from funcgrad.parallel.partitioner.reshard import extent
+from funcgrad.parallel.partitioner.shift import shift_p
 from funcgrad.parallel.partitioner.windows import Carriers, Later, Names, Piece, Run, resized
 
-# What makes one size of an axis another.
-EDGES = frozenset({"slice", "dynamic_slice", "pad", "concatenate", "dynamic_update_slice"})
-# Contractions that elements of this value don't change.
-NEUTRAL = {"reduce_sum": 0, "dot_general": 0, "reduce_or": False, "reduce_and": True}
+# What changes nothing, by how elements are combined.
+NEUTRAL = {"sum": 0, "or": False, "and": True}
 
 
 def with_halos(plan: Propagation) -> Jaxpr | None:
@@ -45,7 +45,7 @@ def _takes_parts(plan: Propagation) -> bool:
     if any(_takes_parts(p) for inner in plan.inner.values() for p in inner):
         return True
     for eqn in plan.jaxpr.eqns:
-        if eqn.prim.name not in EDGES:
+        if eqn.prim not in EDGES:
             continue
         shapes = [v.aval.shape for v in (*eqn.ins, *eqn.outs) if v.aval.ndim]
         for a in (*eqn.ins, *eqn.outs):
@@ -80,7 +80,7 @@ class HaloPass(Writer):
         if i in self.plan.inner:
             self.copy(i, self.with_bodies(i, eqn))
             return
-        handler = HANDLERS.get(eqn.prim.name)
+        handler = handler_of(eqn.prim)
         if handler and handler(self, eqn):
             return
         if not handler and any(self.run_of(a) for a in eqn.ins) and self.alike(i, eqn):
@@ -172,7 +172,7 @@ class HaloPass(Writer):
         """A broadcast along an axis as one to a carrier's size; None if it isn't one."""
         i = self.plan.maker.get(atom) if isinstance(atom, Var) else None
         eqn = self.plan.jaxpr.eqns[i] if i is not None else None
-        if eqn is None or eqn.prim.name != "broadcast_in_dim":
+        if eqn is None or eqn.prim is not broadcast_p:
             return None
         along, shape = eqn.params["broadcast_dimensions"], resized(atom.aval, like.axis, like.n)
         if like.axis in along:
@@ -197,7 +197,7 @@ class HaloPass(Writer):
         factors = self.plan.factors[i]
         if factors is None or eqn.prim.effect or len(eqn.outs) != 1:
             return False
-        if eqn.prim.name in RULES and eqn.prim.name != "shift":
+        if (eqn.prim in RULES or eqn.prim.blocks) and eqn.prim is not shift_p:
             return False
         first = next(a for a in eqn.ins if self.run_of(a))
         run = self.of_cut(first, lambda d: True)
@@ -206,7 +206,7 @@ class HaloPass(Writer):
         values = zip((*factors.ins, *factors.outs), (*eqn.ins, *eqn.outs), strict=True)
         if factor not in factors.sizes or any(names.count(factor) > 1 for names, _ in values):
             return False
-        if eqn.prim.name == "shift" and eqn.params["axis"] == run.axis:
+        if eqn.prim is shift_p and eqn.params["axis"] == run.axis:
             return False
         if factor in factors.contracted:
             return self.contracted(eqn, factors, factor, run)
@@ -255,13 +255,14 @@ class HaloPass(Writer):
 
     def contracted(self, eqn: Eqn, factors: Factors, factor: str, run: Run) -> bool:
         """A reduction over a run: other rows are made neutral."""
-        dtype, name = eqn.ins[0].aval.dtype, eqn.prim.name
+        dtype = eqn.ins[0].aval.dtype
+        how = eqn.prim.reduction or ("sum" if eqn.prim.contraction else "")
         if run.length > run.n:
             return False
-        if name in ("reduce_max", "reduce_min") and dtype.itemsize > 1:
-            outside = _extreme(dtype, least=name == "reduce_max")
-        elif name in NEUTRAL:
-            outside = NEUTRAL[name]
+        if how in ("max", "min") and dtype.itemsize > 1:
+            outside = _extreme(dtype, least=how == "max")
+        elif how in NEUTRAL:
+            outside = NEUTRAL[how]
         else:
             return False
         operands = [

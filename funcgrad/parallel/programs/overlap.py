@@ -16,7 +16,6 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.rewriting import Writer, everywhere, makers, uses
 
 _LAST = NoRule("collectives are split in two after all derivatives have been taken")
-SPLIT = frozenset({"psum", "psum_scatter", "all_gather", "all_to_all", "ppermute"})
 
 
 def _start_abstract(
@@ -27,6 +26,11 @@ def _start_abstract(
 
 def _start_impl(xp: Any, x: Any, *, prim: Primitive, axis_name: tuple, rest: tuple) -> Any:
     return prim.impl(xp, x, axis_name=axis_name, **dict(rest))
+
+
+def _start_formula(x: Any, *, prim: Primitive, axis_name: tuple, rest: tuple) -> Any:
+    """All of it at once, where nothing is gained by waiting elsewhere."""
+    return prim.bind(x, axis_name=axis_name, **dict(rest))
 
 
 def _start_batch(
@@ -44,6 +48,7 @@ start_p: Primitive = Primitive(
     transpose=_LAST,
     batch=_start_batch,
     dims=NoRule("it is a collective already"),
+    formula=_start_formula,
 )
 done_p: Primitive = Primitive(
     name="collective_done",
@@ -53,6 +58,7 @@ done_p: Primitive = Primitive(
     transpose=_LAST,
     batch=lambda axis, args, dims: (done_p.bind(*args), dims[0]),
     dims=NoRule("it is a collective already"),
+    identity=True,
 )
 
 
@@ -72,11 +78,11 @@ def _overlapped(jaxpr: Jaxpr, ahead: int) -> Jaxpr:
     split: set[int] = set()
     gathers: list[int] = []
     for i, eqn in enumerate(jaxpr.eqns):
-        if eqn.prim.name not in SPLIT:
+        if not eqn.prim.collective:
             continue
         end = used[eqn.outs[0]][0] if eqn.outs[0] in used else len(jaxpr.eqns)
         start = i
-        if eqn.prim.name == "all_gather":
+        if eqn.prim.collective == "all_gather":
             known = max(
                 (made[a] + 1 for a in eqn.ins if isinstance(a, Var) and a in made), default=0
             )

@@ -12,9 +12,11 @@ from typing import Any
 
 from funcgrad.core import context
 from funcgrad.core.ir import Eqn, Jaxpr, Var, sub_jaxprs
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.rewriting import Writer, everywhere, makers, uses
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import transpose_p
+from funcgrad.ops.collective.reductions import all_gather_p, psum_p, psum_scatter_p
 from funcgrad.ops.shape import concatenate, reshape, slice_p
 from funcgrad.parallel.programs.overlap import overlapped
 from funcgrad.parallel.programs.program import SpmdProgram
@@ -22,9 +24,6 @@ from funcgrad.parallel.programs.program import SpmdProgram
 BUCKET_BYTES = 25 * 2**20
 # What is scattered is whole until its bucket goes, beside the one part of it that is kept.
 SCATTER_BYTES = 2**18
-SUMS = frozenset({"psum", "psum_scatter"})
-# Ops that may be done early with the sum that alone needs them: they make nothing larger.
-PREPARING = frozenset({"transpose", "reshape", "mul", "div", "neg", "add", "convert_element_type"})
 
 
 def scheduled(
@@ -61,9 +60,9 @@ def _sums_early(jaxpr: Jaxpr) -> Jaxpr:
     early: set[int] = set()
     for i in reversed(range(len(jaxpr.eqns))):
         eqn = jaxpr.eqns[i]
-        if eqn.prim.name in SUMS:
+        if eqn.prim in (psum_p, psum_scatter_p):
             early.add(i)
-        elif eqn.prim.name in PREPARING:
+        elif _prepares(eqn):
             after = used.get(eqn.outs[0], [])
             if len(after) == 1 and after[0] in early:
                 early.add(i)
@@ -76,6 +75,13 @@ def _sums_early(jaxpr: Jaxpr) -> Jaxpr:
     return Jaxpr(jaxpr.ins, [jaxpr.eqns[i] for i in order], jaxpr.outs, jaxpr.names)
 
 
+def _prepares(eqn: Eqn) -> bool:
+    """Whether an operation may be done early with the sum that alone needs it: one that makes
+    nothing larger."""
+    cheap = eqn.prim.elementwise or eqn.prim.view is not None
+    return cheap and eqn.outs[0].aval.size <= max(a.aval.size for a in eqn.ins)
+
+
 # ---- gathers
 
 
@@ -86,7 +92,7 @@ def gathers_once(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def _gathers(jaxpr: Jaxpr) -> int:
-    own = sum(eqn.prim.name == "all_gather" for eqn in jaxpr.eqns)
+    own = sum(eqn.prim is all_gather_p for eqn in jaxpr.eqns)
     return own + sum(_gathers(j) for eqn in jaxpr.eqns for j in sub_jaxprs(eqn))
 
 
@@ -96,7 +102,7 @@ class _Gathers(Writer):
         self.known: dict[Any, Var] = {}
 
     def equation(self, eqn: Eqn, ins: list) -> None:
-        if eqn.prim.name == "all_gather" and isinstance(ins[0], Var):
+        if eqn.prim is all_gather_p and isinstance(ins[0], Var):
             key = (ins[0], tuple(sorted(eqn.params.items())))
             first = self.known.setdefault(key, eqn.outs[0])
             if first is not eqn.outs[0]:
@@ -121,13 +127,13 @@ def in_buckets(
     that has as many takes no more, and an array that has as many is summed by itself, without a
     copy.
     """
-    room = {"psum": bucket_bytes, "psum_scatter": scatter_bytes}
+    room = {psum_p: bucket_bytes, psum_scatter_p: scatter_bytes}
     with context.scoped(axes=dict(sizes)):
         return everywhere(jaxpr, lambda j: _Buckets(sizes, room).write(j))
 
 
 class _Buckets(Writer):
-    def __init__(self, sizes: Mapping[str, int], room: Mapping[str, int]):
+    def __init__(self, sizes: Mapping[str, int], room: Mapping[Primitive, int]):
         super().__init__()
         self.sizes = sizes
         self.room = room
@@ -151,12 +157,12 @@ class _Buckets(Writer):
         members = self.buckets.setdefault(key, [])
         members.append(eqn)
         self.waiting[eqn.outs[0]] = key
-        if sum(e.ins[0].aval.nbytes for e in members) >= self.room[eqn.prim.name]:
+        if sum(e.ins[0].aval.nbytes for e in members) >= self.room[eqn.prim]:
             self.close(key)
 
     def may_join(self, eqn: Eqn) -> bool:
         """Whether an equation is a sum of few bytes."""
-        small = eqn.ins and eqn.ins[0].aval.nbytes < self.room.get(eqn.prim.name, 0)
+        small = eqn.ins and eqn.ins[0].aval.nbytes < self.room.get(eqn.prim, 0)
         return bool(small) and eqn.params.get("tiled", True)
 
     def close(self, key: Any) -> None:
@@ -168,7 +174,7 @@ class _Buckets(Writer):
             self.keep(members[0], map(self.read, members[0].ins))
             return
         prim, axis_name = members[0].prim, members[0].params["axis_name"]
-        scatters = prim.name == "psum_scatter"
+        scatters = prim is psum_scatter_p
         n = self.sizes[axis_name[0]] if scatters else 1
         along: dict[str, Any] = {"axis": 0, "tiled": True} if scatters else {}
         parts = [self.value(self.read(e.ins[0])) for e in members]
