@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.llvm import cpu
 from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.llvm.runtime.memory import allocator as memory
 from funcgrad.backends.loops import scalars
@@ -45,7 +46,7 @@ def kernel(
         for v in ins
     ]
     result = flat.add(prim, wide, out.strong(), **params)
-    run = assemble(plan(Jaxpr(ins, flat.eqns, (result,)), [False] * len(ins), prim.name))
+    run = assemble(plan(Jaxpr(ins, flat.eqns, (result,)), [False] * len(ins), prim.name, cpu.CPU))
     kept = memory()
     # What isn't just a kernel on operands and result is left to `run`.
     alone = not (run.facts.arena_bytes or run.facts.written or run.calls_back)

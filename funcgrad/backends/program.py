@@ -19,8 +19,6 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
 
-ALIGNMENT = 64
-
 
 class Ref(Record):
     """The address base + offset + Σ counter·stride, in bytes.
@@ -29,8 +27,8 @@ class Ref(Record):
         number of a parallel `LoopStep` around, whose turns each have a "band" of memory
     strides: pairs (number of an enclosing `LoopStep`, bytes by which a turn moves the address)
 
-    Inputs, outputs and the arena are aligned to 64 bytes or as numpy allocates (16); an address
-    inside is as aligned as its offset and strides say.
+    Inputs, outputs and the arena are aligned as the target says or as numpy allocates (16); an
+    address inside is as aligned as its offset and strides say.
     """
 
     space: Literal["input", "output", "constant", "arena", "band"]
@@ -145,14 +143,10 @@ class AttentionStep(Record):
     stats: (batch, head, 2, query), contiguous, in the dtype of sums; none in both
     lengths: none, or how many queries and how many keys count, int32 (batch)
     params: the op's
-    block: queries a task of the forward pass has
-    ranges: in how many ranges of keys the backward pass is cut
-    scratch: room for what `lower.attention.scratch_size` counts, in the dtype of sums; none
-        forward
     bias, mask, dbias: where they are there, of axes batch, head, query, key; dbias is contiguous.
         Strides are 0 along axes of size 1
-    shared: of how many of the batch, and of how many key heads, a task of the backward pass is
     dbias_size: elements of dbias
+    cut: what the target wants to know beside: how tasks are cut, where they have temporary memory
     """
 
     op: str
@@ -165,14 +159,11 @@ class AttentionStep(Record):
     scale: float
     before: int | None
     after: int | None
-    block: int
-    ranges: int
-    scratch: Ref | None = None
     bias: Strided | None = None
     mask: Strided | None = None
     dbias: Strided | None = None
-    shared: tuple[int, int] = (1, 1)
     dbias_size: int = 0
+    cut: Any = None
 
     @property
     def pairs(self) -> dict[str, Strided]:

@@ -30,14 +30,13 @@ from funcgrad.errors import CompileError
 _DIRECT = "funcgrad.backends.llvm.calls.direct"
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import scratch_sizes
     from funcgrad.backends.llvm.build import Built
-    from funcgrad.backends.llvm.calls import direct
-    from funcgrad.backends.llvm.runtime import memory
+    from funcgrad.backends.llvm.calls.direct import Entry
     from funcgrad.backends.program import Comm, Program
-else:
-    direct, memory = Late(_DIRECT), Late("funcgrad.backends.llvm.runtime.memory")
-    scratch_sizes = Late("funcgrad.backends.llvm.scratch_sizes")
+
+direct = Late(_DIRECT)
+memory = Late("funcgrad.backends.llvm.runtime.memory")
+scratch_sizes = Late("funcgrad.backends.llvm.scratch_sizes")
 
 ENTRY = "fg_program"
 
@@ -153,7 +152,7 @@ class Executable:
         words += [id(d) for d in self._dtypes]
         return (ctypes.c_int64 * len(words))(*words)
 
-    def direct(self, call: Call) -> direct.Entry | None:
+    def direct(self, call: Call) -> Entry | None:
         """An entry of `direct.caller`: calls like this one; None if they can't do without Python,
         NotImplemented if they can't yet.
 

@@ -36,17 +36,13 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm.attention import functions as attention
-    from funcgrad.backends.llvm.gemm import steps as gemm_steps
-    from funcgrad.backends.llvm.routines import copies
-    from funcgrad.backends.llvm.routines import table as routines
-    from funcgrad.backends.rewrites import exchanges
-else:
-    exchanges = Late("funcgrad.backends.rewrites.exchanges")
-    attention = Late("funcgrad.backends.llvm.attention.functions")
-    copies = Late("funcgrad.backends.llvm.routines.copies")
-    gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
-    routines = Late("funcgrad.backends.llvm.routines.table")
+    from funcgrad.backends.llvm.routines.table import Call
+
+exchanges = Late("funcgrad.backends.rewrites.exchanges")
+attention = Late("funcgrad.backends.llvm.attention.functions")
+copies = Late("funcgrad.backends.llvm.routines.copies")
+gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
+routines = Late("funcgrad.backends.llvm.routines.table")
 
 STACK_BYTES = 32_768
 # How many steps a function has: those of a long program are several.
@@ -335,7 +331,7 @@ class _Host:
         self.f.do(f"br i1 {failed}, label %failed, label %{after}")
         self.f.start(after)
 
-    def routine(self, s: HostStep, call: routines.Call) -> None:
+    def routine(self, s: HostStep, call: Call) -> None:
         symbol, words = call
         arrays = [self.address(v.ref) for v in (*s.ins, *s.outs)]
         place = self.filled("routine", [*words, *([0] * len(arrays))])

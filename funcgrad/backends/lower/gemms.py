@@ -14,14 +14,11 @@ from typing import NamedTuple
 from funcgrad.backends.loops.builder import strides_of
 from funcgrad.backends.lower.views import View, merged
 from funcgrad.backends.program import Frame, GemmAxes
+from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Eqn
 
 # An axis (or several): its size and the strides of lhs, rhs and result.
 Span = tuple[int, int, int, int]
-# So many columns fill the registers of a product.
-REGISTERS = 16
-# Elements of a result up to which all its rows had better be a matrix's.
-MOST_JOINED = 1 << 18
 
 
 class GemmShape(NamedTuple):
@@ -40,6 +37,7 @@ def gemm_shape(
     eqn: Eqn,
     operands: Sequence[tuple[View | None, tuple[int, ...]]],
     strides: Sequence[int],
+    limits: Limits,
     joins: bool = False,
 ) -> GemmShape | None:
     """How a matrix multiplication computes a product of operands (with views of memory, or
@@ -61,7 +59,7 @@ def gemm_shape(
     placed = dict(zip(order, strides, strict=False))
     c = iter([placed[i] for i in range(len(strides))])
     if eqn.params["gathers"]:
-        return _gathered(eqn, (l_shape, r_shape), (a, b), c, joins)
+        return _gathered(eqn, (l_shape, r_shape), (a, b), c, limits, joins)
     l_inner = merged([(l_shape[i], a[i]) for i in lc])
     r_inner = merged([(r_shape[i], b[i]) for i in rc])
     if l_inner is None or r_inner is None:
@@ -72,8 +70,8 @@ def gemm_shape(
     batch = [(l_shape[i], a[i], b[j], next(c)) for i, j in zip(lb, rb, strict=True)]
     rows = _merge((l_shape[i], a[i], 0, next(c)) for i in l_free)
     columns = _merge((r_shape[i], 0, b[i], next(c)) for i in r_free)
-    m, a_m, _, c_m = _largest(rows)
-    n, _, b_n, c_n = _largest(columns)
+    m, a_m, _, c_m = _largest(rows, limits.lanes)
+    n, _, b_n, c_n = _largest(columns, limits.lanes)
     rest = tuple(_merge([*batch, *rows, *columns]))
     if c_m == 1 and c_n != 1:
         rest = tuple((size, right, left, out) for size, left, right, out in rest)
@@ -93,6 +91,7 @@ def _gathered(
     shapes: Sequence[tuple[int, ...]],
     strides: Sequence,
     places: Iterator[int],
+    limits: Limits,
     joins: bool,
 ) -> GemmShape:
     """As `gemm_shape`, for operands that have rows and columns at any distances.
@@ -111,11 +110,12 @@ def _gathered(
     if joins:
         joined = _groups(sorted(spans, key=lambda span: -span[3]))
         # As columns of a product, rows that fill registers are read more quickly by themselves.
-        fill = any(math.prod(s[0] for s in g) > REGISTERS and g[-1][3] == 1 for g in row_groups)
-        fits = math.prod(s[0] for s in spans) * math.prod(right[i] for i in free[1]) <= MOST_JOINED
-        row_groups = joined if len(joined) == 1 and fits and not fill else row_groups
+        fill = any(math.prod(s[0] for s in g) > limits.lanes and g[-1][3] == 1 for g in row_groups)
+        size = math.prod(s[0] for s in spans) * math.prod(right[i] for i in free[1])
+        fits = len(joined) == 1 and size <= limits.joined
+        row_groups = joined if fits and not fill else row_groups
     column_groups = _groups((right[i], 0, b[i], next(places)) for i in free[1])
-    rows, columns = _take_largest(row_groups), _take_largest(column_groups)
+    rows, columns = (_take_largest(g, limits.lanes) for g in (row_groups, column_groups))
     rest += [span for group in (*row_groups, *column_groups) for span in group]
     inner = [(left[i], a[i], b[j], 0) for i, j in zip(*contract, strict=True)]
     m, n, k = (_merge(spans) or [(1, 1, 1, 1)] for spans in (rows, columns, inner))
@@ -152,14 +152,14 @@ def _groups(spans: Iterable[Span]) -> list[list[Span]]:
     return out
 
 
-def _take_largest(groups: list[list[Span]]) -> list[Span]:
+def _take_largest(groups: list[list[Span]], lanes: int) -> list[Span]:
     """Take out the largest group; of those that fill registers, one whose elements lie together."""
     if not groups:
         return []
 
     def rank(i: int) -> tuple[bool, int]:
         size = math.prod(span[0] for span in groups[i])
-        return size >= REGISTERS and groups[i][-1][3] == 1, size
+        return size >= lanes and groups[i][-1][3] == 1, size
 
     return groups.pop(max(range(len(groups)), key=rank))
 
@@ -177,13 +177,13 @@ def _merge(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-def _largest(spans: list[Span]) -> Span:
+def _largest(spans: list[Span], lanes: int) -> Span:
     """As `_take_largest`, of spans that are one axis each."""
     if not spans:
         return (1, 1, 1, 1)
 
     def rank(i: int) -> tuple[bool, int]:
         size, *steps = spans[i]
-        return size >= REGISTERS and steps[2] == 1 and 1 in steps[:2], size
+        return size >= lanes and steps[2] == 1 and 1 in steps[:2], size
 
     return spans.pop(max(range(len(spans)), key=rank))

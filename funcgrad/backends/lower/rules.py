@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from funcgrad.backends.late import Late, late
+from funcgrad.backends.late import late
 from funcgrad.backends.loops.ir import Const, Operand
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower import shape
@@ -14,12 +14,7 @@ from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.core.ir import Eqn
 from funcgrad.ops.reduce import highest, lowest
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.rewrites import convolution
-    from funcgrad.backends.lower import index, windows
-else:
-    convolution = Late("funcgrad.backends.llvm.rewrites.convolution")
-    index, windows = late("funcgrad.backends.lower", "index", "windows")
+convolution, index, windows = late("funcgrad.backends.lower", "convolution", "index", "windows")
 
 _OVER_WINDOWS = ("argmax", "argmin", "reduce_window_sum", "reduce_window_max", "reduce_window_min")
 # Ops that few programs have, and the modules whose `RULES` lower them.

@@ -81,12 +81,8 @@ def _window(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
 # ---- positions
 
 
-# Points side by side in memory, and in all, from which on their positions are found row by row.
-SIDE_BY_SIDE, POINTS = 64, 1024
-
-
 def _position(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    b, (x,) = pull.builder, eqn.ins
+    b, (x,), limits = pull.builder, eqn.ins, pull.limits
     (axis,) = eqn.params["axes"]
     shape = x.aval.shape
     dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
@@ -98,7 +94,7 @@ def _position(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
 
     beside, points = math.prod(shape[axis + 1 :]), math.prod(shape) // max(1, shape[axis])
     found = None
-    if beside >= SIDE_BY_SIDE and points >= POINTS and dtype != BOOL:
+    if beside >= limits.beside and points >= limits.points and dtype != BOOL:
         found = _by_rows(b, eqn, read, dtype, counter)
     if found is None:
         found = _by_reductions(b, eqn, read, dtype, counter)

@@ -6,10 +6,9 @@ given cotangent. Weights are then made once for both: six products of all pairs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from funcgrad.backends.lower.attention import TASKS, given_numbers
 from funcgrad.backends.lower.primitives import lowered
 from funcgrad.core.dce import has_effect
 from funcgrad.core.ir import Atom, Eqn, Var
@@ -30,23 +29,18 @@ def _impl(xp, q, k, v, ct, *lengths, **params):
 attention_joint_p = lowered("attention_joint", _abstract, _impl, multiple=True)
 
 
-def join_attention(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
+def join_attention(
+    eqns: Sequence[Eqn], outs: Sequence[Atom], pays: Callable[[Eqn], bool]
+) -> Sequence[Eqn]:
     """The equations of a program of these results, in an order in which they can run, with both
-    passes as one."""
-    made: dict[Any, Eqn] = {e.outs[1]: e for e in eqns if e.prim is attention_p and _is_joined(e)}
+    passes as one where that pays: of a forward equation, `pays`."""
+    made: dict[Any, Eqn] = {e.outs[1]: e for e in eqns if e.prim is attention_p and pays(e)}
     backward = [e for e in eqns if made and e.prim is attention_backward_p and e.ins[4] in made]
     for eqn in backward:
         forward = made[eqn.ins[4]]
         if _same_work(forward, eqn) and _readers(forward.outs[1], eqns, outs) == 1:
             eqns = _joined(eqns, forward, eqn) or eqns
     return eqns
-
-
-def _is_joined(forward: Eqn) -> bool:
-    """Whether there are as many key heads as tasks should be; a task has one whole."""
-    batch, _, heads, _ = forward.ins[1].aval.shape
-    numbers = given_numbers(forward)
-    return batch * heads >= TASKS and numbers.bias is None and numbers.mask is None
 
 
 def _same_work(forward: Eqn, backward: Eqn) -> bool:

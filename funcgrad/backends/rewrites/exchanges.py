@@ -188,3 +188,8 @@ REWRITES: dict[str, Callable] = {
     "ppermute": _ppermute,
     "axis_index": _axis_index,
 }
+
+
+def rewrite(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
+    """A collective as an exchange."""
+    return REWRITES[eqn.prim.name](flat, eqn, ins)

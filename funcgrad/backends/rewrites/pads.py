@@ -7,7 +7,7 @@ it. An element of the concatenation is read from one piece alone.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,7 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.families import add
 from funcgrad.ops.shape import concatenate_p, pad_p
 
-if TYPE_CHECKING:
-    from funcgrad.backends.lower import attention
-else:
-    attention = Late("funcgrad.backends.lower.attention")
+attention = Late("funcgrad.backends.lower.attention")
 
 _MOVES = frozenset({"reshape", "transpose"})
 

@@ -3,7 +3,7 @@
 What a scan's body multiplies by a matrix that stays is known before the scan, if it is a scanned
 row, and needed after it only, if it is a row of a result. What it adds to a carried sum that nobody
 else reads (the gradient of a weight, say) is one product that sums over the turns, too. Rows wait
-in memory for that, as many bytes as `MOST_BYTES` for each value. Sums are added in another order.
+in memory for that, where the target allows it. Sums are added in another order.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad.backends.rewrites.equations import Equations
+from funcgrad.backends.target import Turns
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.dce import dce_eqns
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
@@ -24,31 +25,27 @@ from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.families import add
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-# A product that has more rows than this in each turn, or sums more, is large as it is.
-MOST_ROWS = 256
-MOST_BYTES = 1 << 26
-# Products of more rows than a few gain less than memory costs that no cache holds.
-FEW_ROWS, CACHED_BYTES = 16, 1 << 23
 
 
-def spread(scan: Eqn) -> Jaxpr | None:
+def spread(scan: Eqn, limits: Turns) -> Jaxpr | None:
     """The program of a scan's operands that computes its products apart; None if it has none.
 
     >>> import funcgrad as fg
     >>> x, w = fg.numpy.ones((5, 2, 3)), fg.numpy.ones((3, 4))
     >>> f = lambda x, w: fg.lax.scan(lambda c, row: (c, row @ w), 0.0, x)[1]
-    >>> [e.prim.name for e in spread(fg.make_jaxpr(f)(x, w).eqns[-1]).eqns]
+    >>> limits = Turns(rows=256, nbytes=1 << 26, few=16, cached=1 << 23)
+    >>> [e.prim.name for e in spread(fg.make_jaxpr(f)(x, w).eqns[-1], limits).eqns]
     ['dot_general', 'scan']
     """
     p = scan.params
-    key = ("spread", p["length"], p["reverse"], p["n_consts"], p["n_carry"])
-    return p["jaxpr"].derive(key, lambda: _Spreader(scan).run())
+    key = ("spread", limits, p["length"], p["reverse"], p["n_consts"], p["n_carry"])
+    return p["jaxpr"].derive(key, lambda: _Spreader(scan, limits).run())
 
 
-def large(scan: Eqn) -> int:
+def large(scan: Eqn, limits: Turns) -> int:
     """Bytes of one turn of the products known before a scan, those of which all turns' results are
     more than caches hold."""
-    spreader = _Spreader(scan)
+    spreader = _Spreader(scan, limits)
     spreader.run()
     return spreader.large
 
@@ -64,15 +61,16 @@ class _Spreader:
     """Writes the program around a scan. Variables of the body have others outside: those of
     `consts` stay, those of `rows` have one row a turn."""
 
-    def __init__(self, scan: Eqn):
+    def __init__(self, scan: Eqn, limits: Turns):
+        self.limits = limits
         self.scan, self.body, self.length = scan, scan.params["jaxpr"], scan.params["length"]
         n, m = scan.params["n_consts"], scan.params["n_carry"]
         self.n_carry = m
         self.outer = [Var(a.aval) for a in scan.ins]
         inside = self.body.ins
-        self.consts: dict[Atom, Var] = dict(zip(inside[:n], self.outer[:n], strict=True))
+        self.consts: dict[Any, Var] = dict(zip(inside[:n], self.outer[:n], strict=True))
         self.carry, self.init = inside[n : n + m], self.outer[n : n + m]
-        self.rows: dict[Atom, Var] = dict(zip(inside[n + m :], self.outer[n + m :], strict=True))
+        self.rows: dict[Any, Var] = dict(zip(inside[n + m :], self.outer[n + m :], strict=True))
         self.made = {v: e for e in self.body.eqns for v in e.outs}
         self.readers: dict[Atom, int] = {}
         for a in (*(a for e in self.body.eqns for a in e.ins), *self.body.outs):
@@ -143,9 +141,10 @@ class _Spreader:
         if side is None or self.untransposed(eqn.ins[side]) not in self.rows:
             return
         nbytes = eqn.outs[0].aval.nbytes
-        self.large += nbytes if self.length * nbytes > CACHED_BYTES else 0
-        most = CACHED_BYTES if self.rows_of(eqn, side) > FEW_ROWS else MOST_BYTES
-        if 0 < self.length * nbytes <= most:
+        limits, total = self.limits, self.length * nbytes
+        self.large += nbytes if total > limits.cached else 0
+        most = limits.cached if self.rows_of(eqn, side) > limits.few else limits.nbytes
+        if 0 < total <= most:
             self.rows[eqn.outs[0]] = self.over_turns(self.before, eqn, side)
 
     def needed_after(self, out: Atom) -> _Product | None:
@@ -178,7 +177,8 @@ class _Spreader:
             p = {"axes": (0, *(i + 1 for i in p["axes"]))}
         else:
             contract, batch = p["dimension_numbers"]
-            if math.prod(product.eqn.ins[0].aval.shape[a] for a in contract[0]) > MOST_ROWS:
+            terms = math.prod(product.eqn.ins[0].aval.shape[a] for a in contract[0])
+            if terms > self.limits.rows:
                 return None
             contract = tuple((0, *(i + 1 for i in x)) for x in contract)
             p = {"dimension_numbers": (contract, tuple(tuple(i + 1 for i in x) for x in batch))}
@@ -222,7 +222,7 @@ class _Spreader:
         if stays[0] == stays[1]:
             return None
         side = stays.index(False)
-        return side if self.rows_of(eqn, side) <= MOST_ROWS else None
+        return side if self.rows_of(eqn, side) <= self.limits.rows else None
 
     def rows_of(self, eqn: Eqn, side: int) -> int:
         """How many rows a product's operand has in a turn."""
@@ -233,7 +233,7 @@ class _Spreader:
     # ---- values of all turns
 
     def fits(self, aval: ShapedArray) -> bool:
-        return 0 < self.length * aval.nbytes <= MOST_BYTES
+        return 0 < self.length * aval.nbytes <= self.limits.nbytes
 
     def waits(self, atom: Atom) -> bool:
         """Whether a value's rows can be read after the scan."""
@@ -261,7 +261,7 @@ class _Spreader:
         eqn = self.made[atom]
         return to.again(eqn, [self.outside(to, eqn.ins[0])])
 
-    def over_turns(self, to: Equations, eqn: Eqn, side: int, order: tuple[int, ...] = ()) -> Var:
+    def over_turns(self, to: Equations, eqn: Eqn, side: int, order: tuple[int, ...] = ()) -> Any:
         """A product of each row, whose operand on one side is a row, transposed by `order`; the
         turns are first."""
         contract, batch = ([list(x) for x in pair] for pair in eqn.params["dimension_numbers"])

@@ -10,7 +10,6 @@ body (`levels`), its statements for a point, which are here, and loops among the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -57,11 +56,7 @@ from funcgrad.backends.loops.ir import (
 )
 from funcgrad.core.record import Record
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.emit import loops as emit_loops
-    from funcgrad.backends.llvm.emit import order, stage
-else:
-    emit_loops, order, stage = late("funcgrad.backends.llvm.emit", "loops", "order", "stage")
+emit_loops, order, stage = late("funcgrad.backends.llvm.emit", "loops", "order", "stage")
 
 STACK_BYTES = 65_536
 HEAVY_OPS = 60

@@ -6,7 +6,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from funcgrad.backends.late import late
@@ -23,12 +22,7 @@ from funcgrad.backends.loops.ir import Buffer, Kernel, Loop, kernel_text
 from funcgrad.core.process import fork
 from funcgrad.core.record import Record
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.emit import abreast, half_calls, split
-else:
-    abreast, split, half_calls = late(
-        "funcgrad.backends.llvm.emit", "abreast", "split", "half_calls"
-    )
+abreast, split, half_calls = late("funcgrad.backends.llvm.emit", "abreast", "split", "half_calls")
 
 MOST_TEXTS = 1024  # of kernels, so that what comes again isn't written again
 MODULE_KERNELS = 8  # what a module of its own costs is then spread over enough kernels

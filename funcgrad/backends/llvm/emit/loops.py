@@ -16,13 +16,11 @@ from funcgrad.backends.llvm.emit.text import STAYS, value_type
 from funcgrad.backends.loops.ir import MATH, Carry, Load, Loop, Op, Store, While
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm.emit import ahead, order, stage
-    from funcgrad.backends.llvm.emit import sums as emit_sums
     from funcgrad.backends.llvm.emit.emitter import Emitter
-else:
-    ahead, order, stage, emit_sums = late(
-        "funcgrad.backends.llvm.emit", "ahead", "order", "stage", "sums"
-    )
+
+ahead, order, stage, emit_sums = late(
+    "funcgrad.backends.llvm.emit", "ahead", "order", "stage", "sums"
+)
 
 
 def write_loop(e: Emitter, s: Loop) -> None:

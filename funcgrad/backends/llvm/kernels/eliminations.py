@@ -124,7 +124,8 @@ def _read_matrices(w: _Lanes, eqn: Eqn, rows: int, columns: int) -> Buffer:
     return a
 
 
-def _lu(k: SpecialKernel, eqn: Eqn) -> Written | None:
+def lu(k: SpecialKernel, eqn: Eqn) -> Written | None:
+    """An LU decomposition with pivots; None if matrices are large, or not of floats."""
     aval = eqn.ins[0].aval
     if aval.dtype not in FLOATS or not _fits(aval.shape):
         return None
@@ -239,7 +240,8 @@ def _subtract_column(
         b.nest([m - first - 1, n - first - 1], subtract)
 
 
-def _cholesky(k: SpecialKernel, eqn: Eqn) -> Written | None:
+def cholesky(k: SpecialKernel, eqn: Eqn) -> Written | None:
+    """A Cholesky decomposition; None if matrices are large, or not of floats."""
     aval = eqn.ins[0].aval
     if aval.dtype not in FLOATS or not _fits(aval.shape):
         return None
@@ -275,7 +277,8 @@ def _cholesky(k: SpecialKernel, eqn: Eqn) -> Written | None:
     return k.done(eqn)
 
 
-def _triangular_solve(k: SpecialKernel, eqn: Eqn) -> Written | None:
+def triangular_solve(k: SpecialKernel, eqn: Eqn) -> Written | None:
+    """The solution of triangular systems; None if matrices are large, or not of floats."""
     a_in, b_in = eqn.ins
     p, dtype = eqn.params, a_in.aval.dtype
     if dtype not in FLOATS or not _fits(a_in.aval.shape, b_in.aval.shape):
@@ -331,6 +334,3 @@ def _triangular_solve(k: SpecialKernel, eqn: Eqn) -> Written | None:
     w.columns(n, column)
     w.copy(n, size, write)
     return k.done(eqn)
-
-
-WRITERS = {"lu": _lu, "cholesky": _cholesky, "triangular_solve": _triangular_solve}

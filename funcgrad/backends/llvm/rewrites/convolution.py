@@ -12,60 +12,108 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
+from funcgrad import dtypes
+from funcgrad.backends.late import late
 from funcgrad.backends.llvm.rewrites.tiles import PHASE_TAPS, phases_pay
-from funcgrad.backends.loops.builder import add_indices, scale_index
-from funcgrad.backends.loops.ir import Const, Index, Operand
-from funcgrad.backends.lower.primitives import lowered
-from funcgrad.backends.lower.pull import Indices, Pull, Rule
-from funcgrad.backends.lower.shape import inside_or
+from funcgrad.backends.loops.scalars import LOOP_DTYPES
+from funcgrad.backends.lower.convolution import patches_p, windows_p
+from funcgrad.backends.rewrites.equations import Equations
+from funcgrad.backends.rewrites.products import GEMM_DTYPES, dot, gathered
+from funcgrad.backends.rewrites.reductions import FLOAT32
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Literal
+from funcgrad.core.ir import Atom, Eqn, Literal, Var
+from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.shape import rev_p
 from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
 
-
-def _abstract(x: ShapedArray, *, shape: tuple[int, ...], **params: Any) -> ShapedArray:
-    return x.update(shape=shape)
-
-
-def _impl(xp: Any, x: Any, *, shape: tuple[int, ...], spec: Any, groups: Any, **params: Any) -> Any:
-    raise NotImplementedError("windows are always lowered to loops")
+depthwise, depthwise_last = late("funcgrad.backends.llvm.kernels", "depthwise", "depthwise_last")
+small_images, unmet = late("funcgrad.backends.llvm.rewrites", "small_images", "unmet")
 
 
-# Axes: group, batch, positions, window, feature of the group. `groups` are (of features, of batch).
-patches_p = lowered("patches", _abstract, _impl)
+def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A convolution as loops over images or as products; None if it is empty, or if loops don't
+    have its dtypes."""
+    avals = [*(x.aval for x in ins), eqn.outs[0].aval]
+    if any(a.dtype not in LOOP_DTYPES or not a.size for a in avals):
+        return None
+    dtype = accumulator(avals[0].dtype, avals[1].dtype, avals[2].dtype)
+    if _multiplications(eqn, ins) >= LEAST_WORK:
+        eqn, ins = unmet.trimmed(flat, eqn, ins)
+    if dtype in GEMM_DTYPES and not dtypes.is_integer(avals[2].dtype):
+        for write in (
+            depthwise.channel_convolution,
+            depthwise_last.channels_last_convolution,
+            _single_places,
+            _small_images,
+            _gathered_convolution,
+        ):
+            made = write(flat, eqn, ins, dtype)
+            if made is not None:
+                return made
+    return convolution(flat, eqn, ins, dot)
 
 
-def patches_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    """The element of a window: its operand's, or 0 in padding and holes."""
-    b, (x,), p = pull.builder, eqn.ins, eqn.params
-    rank = len(p["strides"])
-    group, batch, feature = at[0], at[1], at[-1]
-    positions, window = at[2 : 2 + rank], at[2 + rank : 2 + 2 * rank]
-    features, batches = p["groups"]
-    source: list[Index] = [Index(0)] * (rank + 2)
-    n, c = eqn.outs[0].aval.shape[1], eqn.outs[0].aval.shape[-1]
-    batch_axis, feature_axis, *axes = p["spec"]
-    source[batch_axis] = add_indices(batch, scale_index(group, n if batches > 1 else 0))
-    source[feature_axis] = add_indices(feature, scale_index(group, c if features > 1 else 0))
-    conditions: list[Operand | None] = []
-    for i, axis in enumerate(axes):
-        place = add_indices(
-            scale_index(positions[i], p["strides"][i], -p["padding"][i][0]),
-            scale_index(window[i], p["dilation"][i]),
+def _multiplications(eqn: Eqn, ins: list[Atom]) -> int:
+    """Those of a convolution. Small ones form all products, also with zeros."""
+    w, features = ins[1].aval, eqn.params["dimension_numbers"].rhs_spec[0]
+    return eqn.outs[0].aval.size * (w.size // w.shape[features])
+
+
+def _single_places(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A convolution of images of one place each as one product."""
+    # A product takes no more axes.
+    if len(eqn.params["window_strides"]) > MAX_RANK:
+        return None
+    if _multiplications(eqn, ins) < LEAST_WORK:
+        return None
+    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
+        return None
+
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom | None:
+        if x.aval.shape[0] > 1 and w.aval.size > x.aval.shape[1]:
+            return gathered(flat, x, w, ShapedArray(shape, dtype), numbers)
+        made = Eqn(
+            dot_general_p, [x, w], [Var(ShapedArray(shape, dtype))], {"dimension_numbers": numbers}
         )
-        if p["holes"][i] != 1:
-            place, rest = b.divide(place, p["holes"][i])
-            conditions.append(b.compare("less", rest, 1))
-        conditions += [b.compare("greater_equal", place, 0),
-                       b.compare("less", place, x.aval.shape[axis])]  # fmt: skip
-        source[axis] = place
-    zero = Const(np.zeros((), x.aval.dtype), x.aval.dtype)
-    return inside_or(pull, b.all_of(conditions), x, source, zero)
+        return dot(flat, made, [x, w])
+
+    return unmet.single_places(flat, eqn, ins, product)
+
+
+def _small_images(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A convolution of many small images as one product, of float32 or float64."""
+    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
+        return None
+    write = partial(_gathered_convolution, flat, dtype=dtype)
+    made = small_images.features_last(flat, eqn, ins, write)
+    if made is not None:
+        return made
+    return small_images.gradient_features_last(flat, eqn, ins, write)
+
+
+def _gathered_convolution(
+    flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype
+) -> Atom | None:
+    """A convolution as products of windows that are read in place; None if it is too small.
+
+    Those of bfloat16 are multiplied as they are: processors have instructions for it. Others are
+    converted as they are padded.
+    """
+    avals = [a.aval for a in ins]
+    both = all(a.dtype == ml_dtypes.bfloat16 for a in avals) and dtype == FLOAT32
+    read = avals[0].dtype if both and stays_narrow(eqn, avals) else dtype
+
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
+        return gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"])
+
+    made = gathered_convolution(flat, eqn, ins, (read, dtype), product)
+    return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
 
 
 def convolution(flat: Any, eqn: Eqn, ins: list[Atom], dot: Any) -> Atom:
@@ -106,31 +154,6 @@ def convolution(flat: Any, eqn: Eqn, ins: list[Atom], dot: Any) -> Atom:
 # multiplications aren't worth it.
 MAX_PHASES, LEAST_WORK, MAX_RANK = 16, 1 << 14, 5
 LEAST_MET, MOST_MET = 16, 64
-
-# Axes: group, batch, positions, window, feature of the group, of an operand with the axes batch,
-# feature, spatial. Window k of position p begins at starts + p·strides + k·dilation, inside. If it
-# is so for the first of several phases, axes of these follow the batch: each begins one further.
-windows_p = lowered("windows", _abstract, _impl)
-
-
-def windows_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    """The element of a window."""
-    (x,), p, shape = eqn.ins, eqn.params, eqn.outs[0].aval.shape
-    rank = len(p["strides"])
-    phases = at[2 : len(at) - 1 - 2 * rank]
-    at = [*at[:2], *at[2 + len(phases) :]]
-    features, batches = p["groups"]
-    batch = add_indices(at[1], scale_index(at[0], shape[1] if batches > 1 else 0))
-    feature = add_indices(at[-1], scale_index(at[0], shape[-1] if features > 1 else 0))
-    places = [
-        add_indices(scale_index(at[2 + i], s, start), scale_index(at[2 + rank + i], d))
-        for i, (s, start, d) in enumerate(
-            zip(p["strides"], p["starts"], p["dilation"], strict=True)
-        )
-    ]
-    if phases:
-        places = [add_indices(*pair) for pair in zip(places, phases, strict=True)]
-    return pull.read(x, [batch, feature, *places])
 
 
 class _Phase(NamedTuple):
@@ -443,6 +466,3 @@ def _interleaved(flat: Any, joined: Atom, counts: list[int], shape: tuple[int, .
         return y
     return flat.add(slice_p, [y], ShapedArray(shape, dtype), start_indices=(0,) * rank,
                     limit_indices=shape, strides=None)  # fmt: skip
-
-
-RULES: dict[str, Rule] = {"patches": patches_rule, "windows": windows_rule}

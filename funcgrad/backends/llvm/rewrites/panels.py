@@ -12,7 +12,7 @@ side, in vectors, in place of a vector for each sum, whose lanes have to be adde
 from __future__ import annotations
 
 from funcgrad.backends.rewrites.equations import Equations
-from funcgrad.backends.rewrites.scans import DTYPES, MOST_ROWS
+from funcgrad.backends.rewrites.scans import DTYPES
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.ops.base import transpose_p
 from funcgrad.ops.contract import dot_general_p
@@ -21,7 +21,7 @@ from funcgrad.ops.contract import dot_general_p
 ROW_BYTES = 128
 # A copy takes as long as some ten turns gain by it. Fewer rows read a matrix once, and what is
 # small lies in the first cache any way.
-TURNS, ROWS, LEAST_BYTES, MOST_BYTES = 16, 8, 1 << 16, 1 << 24
+TURNS, ROWS, MOST_ROWS, LEAST_BYTES, MOST_BYTES = 16, 8, 256, 1 << 16, 1 << 24
 # Larger matrices are read from caches, or memory, that are no faster than lanes are added up.
 MOST_TURNED_BYTES = 1 << 17
 

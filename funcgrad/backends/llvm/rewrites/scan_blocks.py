@@ -7,34 +7,38 @@ which reads what its block's product left in the cache.
 
 from __future__ import annotations
 
+from typing import Any
+
 from funcgrad.backends.llvm.rewrites import panels
 from funcgrad.backends.rewrites import scans
 from funcgrad.backends.rewrites.equations import Equations
-from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var
+from funcgrad.backends.target import Turns
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.rewriting import Writer
 
 # Bytes of the products of a block. Those of fewer turns have too few rows.
 BLOCK_BYTES, LEAST_TURNS = 1 << 22, 16
 
 
-def blocked(scan: Eqn) -> Jaxpr | None:
+def blocked(scan: Eqn, limits: Turns) -> Jaxpr | None:
     """The program of a scan's operands that runs it in blocks; None if nothing gains by that.
 
     >>> import funcgrad as fg
     >>> x, w = fg.numpy.ones((128, 32, 256)), fg.numpy.ones((256, 1024))
     >>> turn = lambda w: lambda c, row: (fg.numpy.tanh(c + row @ w), None)
     >>> f = lambda x, w: fg.lax.scan(turn(w), fg.numpy.zeros((32, 1024)), x)[0]
-    >>> (_, scan) = blocked(fg.make_jaxpr(f)(x, w).eqns[-1]).eqns
+    >>> limits = Turns(rows=256, nbytes=1 << 26, few=16, cached=1 << 23)
+    >>> (_, scan) = blocked(fg.make_jaxpr(f)(x, w).eqns[-1], limits).eqns
     >>> scan.params["length"], [e.prim.name for e in scan.params["jaxpr"].eqns]
     (4, ['dot_general', 'scan'])
     """
     p = scan.params
-    key = ("blocked", p["length"], p["reverse"], p["n_consts"], p["n_carry"])
-    return p["jaxpr"].derive(key, lambda: _blocked(scan))
+    key = ("blocked", limits, p["length"], p["reverse"], p["n_consts"], p["n_carry"])
+    return p["jaxpr"].derive(key, lambda: _blocked(scan, limits))
 
 
-def _blocked(scan: Eqn) -> Jaxpr | None:
-    turns = _turns(scan.params["length"], scans.large(scan))
+def _blocked(scan: Eqn, limits: Turns) -> Jaxpr | None:
+    turns = _turns(scan.params["length"], scans.large(scan, limits))
     if not turns:
         return None
     p = scan.params
@@ -45,7 +49,7 @@ def _blocked(scan: Eqn) -> Jaxpr | None:
         Var(v.aval.update(shape=(turns, *v.aval.shape[1:]))) for v in scan.outs[p["n_carry"] :]
     ]
     ins = [*(Var(a.aval) for a in scan.ins[:m]), *rows]
-    block = scans.spread(scan.replace(ins=ins, outs=outs, params=p | {"length": turns}))
+    block = scans.spread(scan.replace(ins=ins, outs=outs, params=p | {"length": turns}), limits)
     if block is None:
         return None
     block = _Opened().write(block)
@@ -74,6 +78,13 @@ class _Opened(Writer):
             self.keep(eqn, ins)
         else:
             self.inline(eqn, ins, parts)
+
+
+def rewrite(flat: Any, scan: Eqn, ins: list[Atom]) -> list[Atom] | None:
+    """A scan in blocks, or whose products are apart or read panels; None if it stays."""
+    limits = flat.limits.turns
+    parts = blocked(scan, limits) or scans.spread(scan, limits) or panels.panelled(scan)
+    return None if parts is None else flat.called(parts, ins)
 
 
 def _turns(length: int, nbytes: int) -> int:
