@@ -70,9 +70,9 @@ class _Spreader:
         self.n_carry = m
         self.outer = [Var(a.aval) for a in scan.ins]
         inside = self.body.ins
-        self.consts: dict[Atom, Var] = dict(zip(inside[:n], self.outer[:n], strict=True))
+        self.consts: dict[Any, Any] = dict(zip(inside[:n], self.outer[:n], strict=True))
         self.carry, self.init = inside[n : n + m], self.outer[n : n + m]
-        self.rows: dict[Atom, Var] = dict(zip(inside[n + m :], self.outer[n + m :], strict=True))
+        self.rows: dict[Any, Any] = dict(zip(inside[n + m :], self.outer[n + m :], strict=True))
         self.made = {v: e for e in self.body.eqns for v in e.outs}
         self.readers: dict[Atom, int] = {}
         for a in (*(a for e in self.body.eqns for a in e.ins), *self.body.outs):
@@ -261,7 +261,7 @@ class _Spreader:
         eqn = self.made[atom]
         return to.again(eqn, [self.outside(to, eqn.ins[0])])
 
-    def over_turns(self, to: Equations, eqn: Eqn, side: int, order: tuple[int, ...] = ()) -> Var:
+    def over_turns(self, to: Equations, eqn: Eqn, side: int, order: tuple[int, ...] = ()) -> Any:
         """A product of each row, whose operand on one side is a row, transposed by `order`; the
         turns are first."""
         contract, batch = ([list(x) for x in pair] for pair in eqn.params["dimension_numbers"])

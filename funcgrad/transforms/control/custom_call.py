@@ -84,7 +84,8 @@ class JVPCall:
 
     def rewritten(self, each: Each) -> JVPCall:
         """The same call, the programs of function and rules rewritten."""
-        fun, jvp, transpose = (r and through(each, r) for r in (self.fun, self.jvp, self.transpose))
+        fun, jvp = through(each, self.fun), through(each, self.jvp)
+        transpose = self.transpose and through(each, self.transpose)
         return JVPCall(self.name, fun, jvp, self.symbolic_zeros, transpose)
 
     def stage(self, trace: JaxprTrace, args: Sequence[Any]) -> list:

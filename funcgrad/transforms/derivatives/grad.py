@@ -143,8 +143,8 @@ class Pushforward(_LinearFunction):
         ]
         varying = [t for t, v in zip(leaves, self.lin.in_nonzero, strict=True) if v]
         results = eval_jaxpr(self.lin.jaxpr, *residuals, *varying)
-        tangents = with_zeros(map(as_array, results), self.lin.out_nonzero, self.out_avals)
-        return self.out_tree.unflatten(map(instantiate, tangents))
+        outs = with_zeros(map(as_array, results), self.lin.out_nonzero, self.out_avals)
+        return self.out_tree.unflatten(map(instantiate, outs))
 
 
 def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
