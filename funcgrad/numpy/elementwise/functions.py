@@ -318,7 +318,10 @@ def i0(x: Any, /) -> Any:
     """
     (x,) = promote_inexact("i0", x)
     need_real("i0", x)
-    return arithmetic.mul(transcendental.exp(arithmetic.abs(x)), special.bessel_i0e(x))
+    size = arithmetic.abs(x)
+    half = transcendental.exp(arithmetic.mul(size, 0.5))  # e^|x| overflows before I₀ does
+    value = arithmetic.mul(arithmetic.mul(half, special.bessel_i0e(x)), half)
+    return select(compare.eq(size, math.inf), size, value)
 
 
 # ---- complex numbers
