@@ -82,7 +82,7 @@ def _product(
     nowhere = Ref("arena")
     step = GemmStep(kind, out, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
                     *shape.strides, shape.batch, shape.axes, frame,
-                    eqn.params["exact"])  # fmt: skip
+                    eqn.params["exact"], shape.windows)  # fmt: skip
     return step, [a, b], offsets
 
 

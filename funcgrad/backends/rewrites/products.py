@@ -19,6 +19,7 @@ from funcgrad import dtypes
 from funcgrad.backends.late import late
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.primitives import lowered
+from funcgrad.backends.program import Convolution
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.backends.rewrites.reductions import FLOAT32, reduction, row_parts
 from funcgrad.core.aval import ShapedArray
@@ -53,7 +54,7 @@ MOST_INT8 = (1 << 17) - 1
 TINY = 512
 
 
-def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
+def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
     wide = NARROW_SUMS.get(lhs.dtype)
     if pairs:
         kind = dtypes.to_complex(lhs.dtype)
@@ -66,7 +67,7 @@ def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exac
     return xp.transpose(product, permutation)
 
 
-def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
+def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
     wide = NARROW_SUMS.get(lhs.dtype)
     if pairs:
         lhs, rhs = (x.update(shape=x.shape[:-1]) for x in (lhs, rhs))
@@ -81,6 +82,7 @@ def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exac
 # and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
 # don't lie at equal distances. exact: whether all products are to be formed, none by tiles. pairs:
 # whether the last axes, which dimension_numbers doesn't count, are pairs for complex numbers.
+# convolution: the `program.Convolution` whose windows, as of `windows_p`, lhs is, or None.
 product_p = lowered("product", _product_abstract, _product_impl)
 
 
@@ -141,6 +143,7 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     product = flat.add(
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype), dimension_numbers=numbers,
         permutation=tuple(range(out.ndim)), gathers=False, exact=True, pairs=False,
+        convolution=None,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 
@@ -283,17 +286,23 @@ def _gathered_convolution(
     both = all(a.dtype == ml_dtypes.bfloat16 for a in avals) and dtype == FLOAT32
     read = avals[0].dtype if both and convolution.stays_narrow(eqn, avals) else dtype
 
-    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
-        return _gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"])
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any, of: Convolution) -> Atom:
+        return _gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"], of)
 
     made = convolution.gathered_convolution(flat, eqn, ins, (read, dtype), product)
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
 
 
 def _gathered(
-    flat: Equations, x: Atom, w: Atom, out: ShapedArray, numbers: Any, exact: bool = True
+    flat: Equations,
+    x: Atom,
+    w: Atom,
+    out: ShapedArray,
+    numbers: Any,
+    exact: bool = True,
+    of: Convolution | None = None,
 ) -> Var:
     """A product that reads its operands in place, wherever their rows and columns lie."""
     return flat.add(product_p, [x, w], out, dimension_numbers=numbers,
                     permutation=tuple(range(out.ndim)), gathers=True, exact=exact,
-                    pairs=False)  # fmt: skip
+                    pairs=False, convolution=of)  # fmt: skip
