@@ -13,13 +13,16 @@ from typing import NamedTuple
 
 from funcgrad.backends.loops.builder import strides_of
 from funcgrad.backends.lower.views import View, merged
-from funcgrad.backends.program import Frame, GemmAxes, Windows
+from funcgrad.backends.program import Convolution, Frame, GemmAxes, Windows
 from funcgrad.core.ir import Eqn
+from funcgrad.core.record import replace
 
 # An axis (or several): its size and the strides of lhs, rhs and result.
 Span = tuple[int, int, int, int]
 # So many columns fill the registers of a product.
 REGISTERS = 16
+# Fields of a `Convolution` that have an entry for each axis.
+_ALONG = ("size", "taps", "places", "strides", "padding", "dilation")
 # Elements of a result up to which all its rows had better be a matrix's.
 MOST_JOINED = 1 << 18
 
@@ -127,10 +130,8 @@ def _gathered(
         m, n, c_m, c_n = n, m, c_n, c_m
         m, n, k, batch = ([(s, y, x, z) for s, x, y, z in spans] for spans in (m, n, k, batch))
     if (of := eqn.params["convolution"]) is not None:
-        taken = tuple(i for row in rows for i, span in enumerate(spans) if span is row)
-        first = 1 + len(batched[0])
-        steps = (a[1], a[-1], *a[first : first + len(of.places)])
-        windows = Windows(of, int(swapped), steps, taken)
+        taken = [i for row in rows for i, span in enumerate(spans) if span is row]
+        windows = _windows(of, int(swapped), a, taken)
     size_m, size_n, size_k = (math.prod(span[0] for span in spans) for spans in (m, n, k))
     # Many products with the same kernel go a way of their own, which takes axes.
     if max(len(m), len(n), len(k)) == 1 and not batch:
@@ -144,6 +145,18 @@ def _gathered(
     return GemmShape(
         size_m, size_n, size_k, ((0, 0), (0, 0), (c_m, c_n)), tuple(batch), swapped, axes, windows
     )
+
+
+def _windows(of: Convolution, operand: int, strides: Sequence, rows: list[int]) -> Windows:
+    """Where a product has windows, from the strides of an operand that has axes as `windows_p`
+    gives them, and which of its images and places are rows. Axes of one place and one tap, along
+    which nothing moves, are left out."""
+    kept = [i for i, sizes in enumerate(zip(of.taps, of.places, strict=True)) if max(sizes) > 1]
+    axes = {name: tuple(getattr(of, name)[i] for i in kept) for name in _ALONG}
+    first = 2 + len(of.phases)
+    steps = (strides[1], strides[-1], *(strides[first + i] for i in kept))
+    taken = tuple(i and 1 + kept.index(i - 1) for i in rows)
+    return Windows(replace(of, **axes), operand, steps, taken)
 
 
 def _groups(spans: Iterable[Span]) -> list[list[Span]]:
