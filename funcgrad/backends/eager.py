@@ -9,6 +9,8 @@ import numpy as np
 
 from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.llvm.runtime.memory import allocator as memory
+from funcgrad.backends.loops import scalars
+from funcgrad.backends.loops.ir import BITS, PREDICATES, Op
 from funcgrad.backends.plan import plan
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn, Jaxpr, Var
@@ -20,10 +22,10 @@ __all__ = ["kernel", "memory"]
 
 def kernel(
     prim: Primitive, operands: Sequence[tuple], out: ShapedArray, params: dict[str, Any]
-) -> tuple[Callable[[Sequence[np.ndarray]], np.ndarray], tuple[int, int, int]]:
+) -> tuple[Callable[[Sequence[np.ndarray]], np.ndarray], tuple[int, int, int]] | None:
     """An elementwise operation, compiled for contiguous operands of these shapes and dtypes, which
     broadcast to the result's, and the words that tell native eager calls of it (see
-    `core.eager.large`).
+    `core.eager.large`). None if it isn't `exact`.
 
     >>> from funcgrad.ops.families import add
     >>> x = np.ones(3, np.float32)
@@ -32,6 +34,8 @@ def kernel(
     >>> run((x, x[:1]))
     array([2., 2., 2.], dtype=float32)
     """
+    if not exact(prim, params, [dtype for _, dtype in operands], out.dtype):
+        return None
     ins = [Var(ShapedArray(*a)) for a in operands]
     eqns: list[Eqn] = []
     wide = [_broadcast(v, out.shape, eqns) for v in ins]
@@ -43,6 +47,36 @@ def kernel(
     alone = not (run.facts.arena_bytes or run.facts.written or run.calls_back)
     words = (run.spec_address, id(kept.capsule), kept.set_handler) if alone else (0, 0, 0)
     return lambda values: run(list(values))[0], words
+
+
+# What gives NumPy's bits: of floats what doesn't round, or rounds once as IEEE says.
+_ROUNDING = frozenset({"add", "subtract", "multiply", "divide", "sqrt"})
+_EXACT = frozenset({
+    "abs", "bitcast", "ceil", "copysign", "floor", "negative", "rint", "trunc", "where",
+    *BITS, *PREDICATES,
+})  # fmt: skip
+_OF_INTEGERS = frozenset({"add", "maximum", "minimum", "multiply", "sign", "subtract"})
+
+
+def exact(prim: Primitive, params: dict, dtypes: Sequence[np.dtype], out: np.dtype) -> bool:
+    """Whether compiled code gives NumPy's bits, as an elementwise operation rounds once at most,
+    and computes anything.
+
+    >>> from funcgrad.ops.elementwise.arithmetic import rsqrt, sqrt
+    >>> [exact(p, {}, [np.dtype("float32")], np.dtype("float32")) for p in (sqrt, rsqrt)]
+    [True, False]
+    """
+    if any(d in scalars.HALVES for d in (*dtypes, out)):
+        return False
+    code = scalars.traced(prim, params, dtypes, out)
+    if code is None or not all(type(s) is Op for s in code):
+        return False
+    if all(s.name == "bitcast" for s in code):
+        return False
+    left = [s for s in code if s.name not in _EXACT]
+    if all(s.out.dtype.kind != "f" for s in left):
+        return all(s.name in _OF_INTEGERS for s in left)
+    return len(left) == 1 and left[0].name in _ROUNDING
 
 
 def _broadcast(var: Var, shape: tuple[int, ...], eqns: list[Eqn]) -> Var:

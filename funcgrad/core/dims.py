@@ -8,8 +8,9 @@ nothing (of size 1, or made anew). Partitioning reads these; typecheck holds the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from funcgrad.core.aval import ShapedArray
 from funcgrad.errors import IRError
@@ -47,6 +48,12 @@ def parse(text: str) -> Dims:
         return tuple(tuple(f.strip("!") for f in part.split()) for part in s.split(","))
 
     return Dims(side(left), side(right), whole, reduction.strip() or "sum")
+
+
+def mapping(prim: Any, avals: Sequence[ShapedArray], params: Mapping[str, Any]) -> Dims:
+    """The mapping of an op that has one, for operands of these types."""
+    dims = prim.dims(*avals, **params)
+    return parse(dims) if isinstance(dims, str) else dims
 
 
 def check(dims: Dims, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> None:

@@ -10,7 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from funcgrad.core import context
 from funcgrad.errors import BatchingError, DifferentiationError, FuncgradError
@@ -56,23 +56,6 @@ def exact_params(params: Mapping[str, Any]) -> tuple:
     return tuple([(name, exact(value)) for name, value in params.items()])
 
 
-class Place(NamedTuple):
-    """Where elements of a view lie along an axis of the operand: at `start`, plus `step` times the
-    index along an axis of the result, for each pair (step, axis) of `terms`."""
-
-    start: int
-    terms: tuple[tuple[int, int], ...] = ()
-
-
-# The places of a view whose elements are in the operand's row-major order.
-IN_ORDER = None
-
-
-def in_order(x: Any, **params: Any) -> None:
-    """`view` of ops such as a reshape."""
-    return IN_ORDER
-
-
 def _as_given(*args: Any, **params: Any) -> tuple[tuple, dict]:
     """What an op is applied to, as it is given: `prepare` of ops that take nothing else."""
     return args, params
@@ -96,11 +79,13 @@ class Primitive:
         split)
     dce(used, eqn) → the equation without what its unused results need (for the same ops); its
         outputs are the used ones
+    programs(each, **params) → the parameters with each program rewritten by `each` (only for ops
+        that hold programs elsewhere than as a `Jaxpr` or a tuple of such in their parameters)
     prepare(*args, **params) → (args, params) as the rules want them, from what callers may write
     simplify(eqn, made_by) → what gives an equation's result with less to do: an atom, an equation,
         or None (`ops.identities`); made_by: the equations that make variables
     view(x, **params) → for an op that only moves its operand's elements, where those of the result
-        come from: a `Place` for each axis of the operand, or `IN_ORDER`
+        come from, as `core.views` says
     blocks(shapes, **params) → the parameters that change where a device has blocks of the results,
         of these shapes
     formula(*args, **params) → the result as made by other ops, for compilers that don't know the op
@@ -135,6 +120,7 @@ class Primitive:
     dims: Rule | NoRule
     partial: Rule | None = None
     dce: Rule | None = None
+    programs: Rule | None = None
     prepare: Rule = field(default=_as_given)
     simplify: Rule | None = None
     view: Rule | None = None

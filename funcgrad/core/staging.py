@@ -163,7 +163,8 @@ def with_constants(jaxpr: Jaxpr, captured: Sequence[Any]) -> Jaxpr:
         Eqn(constant_p, (), (var,), {"value": Constant(c)})
         for c, var in zip(captured, jaxpr.ins, strict=False)
     ]
-    return Jaxpr(jaxpr.ins[n:], [*constants, *jaxpr.eqns], jaxpr.outs)
+    names = jaxpr.names and jaxpr.names[n:]
+    return Jaxpr(jaxpr.ins[n:], [*constants, *jaxpr.eqns], jaxpr.outs, names)
 
 
 class Constant:

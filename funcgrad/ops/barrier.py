@@ -6,7 +6,8 @@ from typing import Any
 
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import Zero
-from funcgrad.core.primitive import Primitive, in_order
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.views import in_order
 from funcgrad.ops.base import instantiate
 
 

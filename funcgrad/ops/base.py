@@ -16,10 +16,12 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core import dims as dims_
-from funcgrad.core.array import Array, EvalTrace
+from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero
-from funcgrad.core.primitive import Place, Primitive
+from funcgrad.core.evaluation import EvalTrace
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.core.views import Place
 from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
 from funcgrad.ops import identities
 

@@ -13,8 +13,9 @@ from typing import Any
 from funcgrad import dtypes
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.primitive import NoRule, Place, Primitive, in_order
+from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.core.views import Place, in_order
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops import identities
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers

@@ -9,8 +9,9 @@ from typing import Any
 
 from funcgrad import dtypes
 from funcgrad.core import dims as dims_
-from funcgrad.core.primitive import Place, Primitive
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.core.views import Place
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axis, integers
 from funcgrad.ops.base import (

@@ -383,13 +383,15 @@ def cost(
     """How many plain scalar ops an elementwise op is worth; None if loops can't express it."""
     key = (prim, tuple(dtypes), out, number, repr(params) if params else "")
     if key not in _COSTS:
-        _COSTS[key] = _measure(prim, params, dtypes, out, number)
+        code = traced(prim, params, dtypes, out, number)
+        _COSTS[key] = None if code is None else weigh(code)
     return _COSTS[key]
 
 
-def _measure(
-    prim: Any, params: dict, dtypes: Sequence[np.dtype], out: np.dtype, number: int
-) -> int | None:
+def traced(
+    prim: Any, params: dict, dtypes: Sequence[np.dtype], out: np.dtype, number: int = 0
+) -> Sequence[Any] | None:
+    """The scalar code of an elementwise op, alone; None if loops can't express it."""
     if out not in LOOP_DTYPES or any(d not in LOOP_DTYPES for d in dtypes):
         return None
     builder = Builder()
@@ -403,7 +405,7 @@ def _measure(
     except (Unsupported, TypeError, AttributeError, ValueError):
         # An impl that asks a symbol for what only arrays have is no scalar code either.
         return None
-    return weigh(builder.blocks[0].stmts)
+    return builder.blocks[0].stmts
 
 
 def weigh(stmts: Sequence[Any]) -> int:

@@ -20,12 +20,12 @@ from funcgrad.backends.lower.primitives import lowered
 from funcgrad.backends.rewrites import complex_math, complex_matrices, products
 from funcgrad.backends.rewrites.complex_math import Parts
 from funcgrad.backends.rewrites.exchanges import REWRITES as EXCHANGES
-from funcgrad.core import source
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, literal_value, sub_jaxprs
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.staging import Constant, constant_p, stage_closed
+from funcgrad.core.rewriting import Boundary, rewrite
+from funcgrad.core.staging import Constant, constant_p
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.contract import dot_general
 from funcgrad.ops.fft import FFT, IFFT, IRFFT, RFFT, FftType, fft_p
@@ -76,29 +76,9 @@ def as_pairs(jaxpr: Jaxpr) -> Jaxpr:
     if not jaxpr.has_complex:
         return jaxpr
     try:
-        return _written(jaxpr)
+        return rewrite(jaxpr, _rule, _PAIRS)
     except _Unsupported:
         return jaxpr
-
-
-def _written(jaxpr: Jaxpr) -> Jaxpr:
-    def run(*values: Any) -> list:
-        env: dict[Atom, Any] = {
-            v: _Pair(x) if _is_complex(v) else x for v, x in zip(jaxpr.ins, values, strict=True)
-        }
-        place = source.placed()
-        try:
-            for eqn in jaxpr.eqns:
-                source.set_place(eqn.source or place)
-                ins = [env[a] if a in env else _literal(a) for a in eqn.ins]
-                env.update(zip(eqn.outs, _equation(eqn, ins), strict=True))
-        finally:
-            source.set_place(place)
-        outs = [env[a] if a in env else _literal(a) for a in jaxpr.outs]
-        return [_whole(x) for x in outs]
-
-    avals = [_pair_aval(v.aval) for v in jaxpr.ins]
-    return jaxpr.derive("complex pairs", lambda: stage_closed(run, avals, "a complex program"))
 
 
 def _is_complex(atom: Atom) -> bool:
@@ -109,6 +89,22 @@ def _pair_aval(aval: ShapedArray) -> ShapedArray:
     if not dtypes.is_complex(aval.dtype):
         return aval
     return ShapedArray((*aval.shape, 2), dtypes.real_part(aval.dtype))
+
+
+class _Pairs(Boundary):
+    """Arrays of pairs between programs."""
+
+    def type(self, aval: ShapedArray) -> ShapedArray:
+        return _pair_aval(aval)
+
+    def enter(self, array: Any, aval: ShapedArray) -> Any:
+        return _Pair(array) if dtypes.is_complex(aval.dtype) else array
+
+    def leave(self, value: Any, aval: ShapedArray) -> Any:
+        return _paired(value).array if dtypes.is_complex(aval.dtype) else value
+
+
+_PAIRS = _Pairs()
 
 
 # ---- values
@@ -167,10 +163,6 @@ class _Pair:
         return self._array
 
 
-def _whole(x: Any) -> Any:
-    return x.array if type(x) is _Pair else x
-
-
 def _aval(x: Any) -> ShapedArray:
     """The type of a value, complex where it is a pair."""
     if type(x) is not _Pair:
@@ -179,11 +171,11 @@ def _aval(x: Any) -> ShapedArray:
     return ShapedArray(aval.shape[:-1], dtypes.to_complex(aval.dtype))
 
 
-def _literal(atom: Atom) -> Any:
-    assert type(atom) is Literal, atom
-    if not _is_complex(atom):
-        return literal_value(atom)
-    return _Pair(parts=Parts(atom.value.real.copy(), atom.value.imag.copy()))
+def _paired(x: Any) -> Any:
+    """A value, a complex number of the program's text as a pair."""
+    if type(x) is not Array or not dtypes.is_complex(x.dtype):
+        return x
+    return _Pair(parts=Parts(x.value.real.copy(), x.value.imag.copy()))
 
 
 def _part(x: Any, i: int) -> Any:
@@ -193,17 +185,22 @@ def _part(x: Any, i: int) -> Any:
 # ---- equations
 
 
-def _equation(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
-    """The results of an equation, complex ones as pairs."""
-    prim, params, name = eqn.prim, eqn.params, eqn.prim.name
+def _rule(eqn: Eqn, values: Sequence[Any]) -> Any:
+    """What takes the place of an equation; None where it may stay."""
     inner = any(j.has_complex for j in sub_jaxprs(eqn))
     if not inner and not any(map(_is_complex, (*eqn.ins, *eqn.outs))):
-        out = prim.bind(*ins, **params)
-        return list(out) if prim.multiple else [out]
+        return None
+    if inner and eqn.prim.name in LOOPS:
+        return None  # its programs take and give pairs
+    out = _equation(eqn, inner, [_paired(x) for x in values])
+    return out if eqn.prim.multiple else out[0]
+
+
+def _equation(eqn: Eqn, inner: bool, ins: Sequence[Any]) -> list[Any]:
+    """The results of an equation of complex numbers, these as pairs."""
+    prim, params, name = eqn.prim, eqn.params, eqn.prim.name
     if name == "constant":
         return [_Pair(_constant(params["value"].array))]
-    if name in LOOPS:
-        return _loop(eqn, ins)
     if inner or prim.effect or name in EXCHANGES or any(map(callable, params.values())):
         raise _Unsupported
     if name == "transpose":
@@ -308,19 +305,6 @@ def _constant(array: Array) -> Any:
     return constant_p.bind(value=Constant(Array(real)))
 
 
-def _loop(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
-    """A loop or a branch, whose programs take and give pairs."""
-
-    def param(p: Any) -> Any:
-        if type(p) is tuple:
-            return tuple(map(param, p))
-        return _written(p) if type(p) is Jaxpr and p.has_complex else p
-
-    params = {k: param(p) for k, p in eqn.params.items()}
-    outs = eqn.prim.bind(*map(_whole, ins), **params)
-    return [_Pair(x) if _is_complex(v) else x for v, x in zip(eqn.outs, outs, strict=True)]
-
-
 def _fft(x: Any, *, fft_type: FftType, fft_lengths: tuple[int, ...]) -> Any:
     """Axis by axis, each the last one in its turn: rows are transformed in parallel."""
     *others, last = fft_lengths
@@ -351,9 +335,8 @@ def _last_swapped(pairs: Any, axis: int) -> Any:
 def _host(prim: Primitive, params: dict, ins: Sequence[Any], results: Sequence[Any]) -> list[Any]:
     """An op on complex views of pairs; it gives results of these types."""
     pairs = tuple(type(x) is _Pair for x in ins)
-    outs = on_complex_p.bind(
-        *map(_whole, ins), prim=prim, params=params, pairs=pairs, results=tuple(results)
-    )
+    given = [x.array if type(x) is _Pair else x for x in ins]
+    outs = on_complex_p.bind(*given, prim=prim, params=params, pairs=pairs, results=tuple(results))
     return [
         _Pair(x) if dtypes.is_complex(aval.dtype) else x
         for x, aval in zip(outs, results, strict=True)

@@ -10,13 +10,13 @@ import numpy as np
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
-from funcgrad.core.source import Source
+from funcgrad.core.rewriting import Writer
 from funcgrad.ops.base import broadcast_p, transpose_p
 from funcgrad.ops.elementwise.convert import convert_element_type_p
 from funcgrad.ops.shape import reshape_p
 
 
-class Equations:
+class Equations(Writer):
     """Equations in order. The methods add one, where one is needed, and give its result.
 
     >>> x = Var(ShapedArray((2, 3), np.float32))
@@ -30,25 +30,16 @@ class Equations:
     """
 
     def __init__(self) -> None:
-        self.eqns: list[Eqn] = []
+        super().__init__()
         # Broadcasts of zero.
         self.zeros: set[Var] = set()
         # What each reshape is a reshape of.
         self.reshaped: dict[Atom, Atom] = {}
         # Operands of convolutions with zeros around them.
         self.padded: dict[tuple, Atom] = {}
-        # The user's line of the equation that is rewritten.
-        self.source: Source | None = None
-
-    def add(self, prim: Any, ins: Sequence[Atom], aval: ShapedArray, **params: Any) -> Var:
-        """A new equation of one result, for the user's line in hand."""
-        var = Var(aval)
-        self.append(Eqn(prim, ins, [var], params, self.source))
-        return var
 
     def append(self, eqn: Eqn) -> None:
-        """An equation as it is."""
-        self.eqns.append(eqn)
+        super().append(eqn)
         if eqn.prim is broadcast_p and self._is_zero(eqn.ins[0]):
             self.zeros.add(eqn.outs[0])
 

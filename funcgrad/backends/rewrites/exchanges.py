@@ -175,14 +175,6 @@ def _axis_index(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
     return flat.add(lane_p, [], aval, axis_name=names, size=size)
 
 
-def _start(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
-    """The first part of a collective in two parts does all of it: a CPU gains nothing by waiting
-    elsewhere."""
-    p = eqn.params
-    whole = Eqn(p["prim"], eqn.ins, eqn.outs, {"axis_name": p["axis_name"], **dict(p["rest"])})
-    return REWRITES[p["prim"].name](flat, whole, ins)
-
-
 REWRITES: dict[str, Callable] = {
     "psum": _reduction("sum", None),
     "psum_invariant": _reduction("sum", None),
@@ -195,6 +187,4 @@ REWRITES: dict[str, Callable] = {
     "all_to_all": _all_to_all,
     "ppermute": _ppermute,
     "axis_index": _axis_index,
-    "collective_start": _start,
-    "collective_done": lambda flat, eqn, ins: ins[0],
 }

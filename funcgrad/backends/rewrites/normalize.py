@@ -7,12 +7,13 @@ of one update selections (`scatters`), collectives exchanges of contiguous block
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from funcgrad.backends.late import late
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core import context
+from funcgrad.core.dce import dce_eqns, has_effect
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.core.staging import formula_of
 from funcgrad.ops.sort import sort_p
@@ -49,7 +50,6 @@ REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", 
 COLLECTIVES = (
     *("psum", "psum_invariant", "pvary", "assume_invariant", "pmax", "pmin", "all_gather"),
     *("psum_scatter", "all_to_all", "ppermute", "axis_index"),
-    *("collective_start", "collective_done"),
 )
 # Attention of fewer queries or keys fills no register tiles: 16 take twice the time of the formula,
 # 32 less (one core).
@@ -59,40 +59,33 @@ FEW_PLACES = 32
 class _Flattener(Equations):
     """Writes equations of a program and of those it calls into one list."""
 
-    def inline(self, jaxpr: Jaxpr, args: Iterable[Atom]) -> list[Atom]:
-        """The outputs of a program on these operands, its equations added."""
-        outer = self.source
-        env: dict[Atom, Atom] = {
-            v: a if v.aval.size else self.empty(v.aval)
-            for v, a in zip(jaxpr.ins, args, strict=True)
-        }
-        for eqn in jaxpr.eqns:
-            self.source = eqn.source or outer
-            ins = [env.get(a, a) for a in eqn.ins]
-            for v in eqn.outs:
-                if not v.aval.size:
-                    env[v] = self.empty(v.aval)
-            if eqn.outs and all(v in env for v in eqn.outs) and not _acts(eqn):
-                continue
-            if eqn.prim.call:
-                env.update(zip(eqn.outs, self.inline(eqn.params["jaxpr"], ins), strict=True))
-                continue
-            if eqn.prim.identity:
-                env.update(zip(eqn.outs, ins, strict=True))
-                continue
-            parts = _scan(eqn) if eqn.prim.name == "scan" else None
-            if parts is not None:
-                env.update(zip(eqn.outs, self.inline(parts, ins), strict=True))
-                continue
-            rewrite = _REWRITES.get(eqn.prim.name, _formula if eqn.prim.formula else None)
-            out = rewrite(self, eqn, ins) if rewrite else None
-            if out is not None:
-                env.update(zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True))
-                continue
-            outs = [Var(v.aval) for v in eqn.outs]
-            env.update((v, o) for v, o in zip(eqn.outs, outs, strict=True) if v.aval.size)
-            self.append(Eqn(eqn.prim, ins, outs, eqn.params, eqn.source, eqn.scopes))
-        return [env.get(a, a) for a in jaxpr.outs]
+    def called(self, jaxpr: Jaxpr, ins: Sequence[Atom]) -> list:
+        pairs = zip(jaxpr.ins, ins, strict=True)
+        return super().called(jaxpr, [a if v.aval.size else self.empty(v.aval) for v, a in pairs])
+
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        full = not eqn.outs or any(v.aval.size for v in eqn.outs)
+        if full or has_effect(eqn):
+            self.flatten(eqn, ins)
+        for v in eqn.outs:
+            if not v.aval.size:
+                self.same[v] = self.empty(v.aval)
+
+    def flatten(self, eqn: Eqn, ins: list) -> None:
+        """Write what stands for an equation that has results or effects."""
+        parts = _scan(eqn) if eqn.prim.name == "scan" else None
+        if eqn.prim.call or parts is not None:
+            self.inline(eqn, ins, parts)
+            return
+        if eqn.prim.identity:
+            self.define(eqn, ins)
+            return
+        rewrite = _REWRITES.get(eqn.prim.name, _formula if eqn.prim.formula else None)
+        out = rewrite(self, eqn, ins) if rewrite else None
+        if out is None:
+            self.keep(eqn, ins)
+        else:
+            self.define(eqn, out if eqn.prim.multiple else [out])
 
 
 def _scan(eqn: Eqn) -> Jaxpr | None:
@@ -108,7 +101,7 @@ def _attention(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
 
 def _formula(flat: _Flattener, eqn: Eqn, ins: list[Atom]) -> Any:
     """An op as its formula says, of other ops."""
-    outs = flat.inline(simplify(formula_of(eqn.prim, [x.aval for x in ins], eqn.params)), ins)
+    outs = flat.called(simplify(formula_of(eqn.prim, [x.aval for x in ins], eqn.params)), ins)
     return outs if eqn.prim.multiple else outs[0]
 
 
@@ -179,29 +172,14 @@ def normalize(jaxpr: Jaxpr) -> Jaxpr:
 def _normalize(jaxpr: Jaxpr) -> Jaxpr:
     flat = _Flattener()
     ins = [Var(v.aval) for v in jaxpr.ins]
-    outs = flat.inline(jaxpr, ins)
-    used = {a for a in outs if type(a) is Var}
-    kept = []
-    made: dict[Atom, Eqn] = {}
+    outs = flat.called(jaxpr, ins)
+    change = None
     if any(e.prim is sort_p for e in flat.eqns):
         made = {v: e for e in flat.eqns for v in e.outs}
-    for eqn in reversed(flat.eqns):
-        if any(v in used for v in eqn.outs) or _acts(eqn):
-            if made:
-                eqn = shuffles.shuffle(eqn, used, made) or eqn
-            used.update(a for a in eqn.ins if type(a) is Var)
-            kept.append(eqn)
-    eqns: Sequence[Eqn] = kept[::-1]
+        change = lambda e, used: shuffles.shuffle(e, used, made) or e  # noqa: E731
+    eqns: Sequence[Eqn] = dce_eqns(flat.eqns, outs, change)
     if any(e.prim.name == "product" for e in eqns):
         eqns = products.absorb_transposes(eqns, outs)
     if any(e.prim.name == "attention_backward" for e in eqns):
-        eqns = attention_joint.join_attention(eqns, outs, _acts)
+        eqns = attention_joint.join_attention(eqns, outs, has_effect)
     return Jaxpr(ins, eqns, outs, jaxpr.names)
-
-
-def _acts(eqn: Eqn) -> bool:
-    """Whether an equation does more than to give results."""
-    if eqn.prim.effect:
-        return True
-    params = (q for p in eqn.params.values() for q in (p if type(p) is tuple else (p,)))
-    return any(type(q) is Jaxpr and q.has_effects for q in params)

@@ -21,23 +21,7 @@ from funcgrad.core.eager import large
 from funcgrad.core.eager.numpy_calls import numpy_calls
 from funcgrad.core.ir import Jaxpr, Var
 from funcgrad.core.process.gc_pause import no_collections
-
-# What NumPy does without looking at elements.
-VIEWS = frozenset({"broadcast_in_dim", "reshape", "slice", "stop_gradient", "transpose"})
-# Operations that are worth compiling even alone: NumPy does them on one thread, and not by vectors,
-# or another library's threads would be in the way of ours.
-HEAVY = frozenset({
-    "attention", "attention_backward", "attention_tangent", "dot_general", "gather", "reduce_max",
-    "reduce_min", "reduce_prod", "reduce_sum", "scatter_add",
-})  # fmt: skip
-LIGHT = frozenset({
-    "abs", "add", "and", "ceil", "clamp", "concatenate", "convert_element_type", "copy", "cos",
-    "div", "eq", "erf", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "iota",
-    "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not",
-    "or", "pad", "pow", "reduce_and", "reduce_or", "rev", "round", "rsqrt", "select_n", "sign",
-    "sin", "sqrt", "square", "sub", "tanh", "xor",
-})  # fmt: skip
-_KNOWN = VIEWS | LIGHT | HEAVY
+from funcgrad.core.views import repeats
 
 
 def is_large(values: Iterable[Any]) -> bool:
@@ -54,13 +38,13 @@ def pays(jaxpr: Jaxpr) -> bool:
     """Whether a program is to be compiled where its operands are large."""
     passes = 0
     for e in jaxpr.eqns:
-        name = e.prim.name
-        if name not in _KNOWN or any(a.aval.dtype.kind == "c" for a in (*e.ins, *e.outs)):
+        n = e.prim.passes
+        if n is None or any(a.aval.dtype.kind == "c" for a in (*e.ins, *e.outs)):
             return False
-        # What reads a broadcast in NumPy does so in short loops.
-        is_view = name in VIEWS and (name != "broadcast_in_dim" or e.outs[0] in jaxpr.outs)
-        if not is_view and is_large(a.aval for a in (*e.ins, *e.outs)):
-            passes += 2 if name in HEAVY else 1
+        if repeats(e) and e.outs[0] not in jaxpr.outs:
+            n = 1  # what reads a broadcast in NumPy does so in short loops
+        if n and is_large(a.aval for a in (*e.ins, *e.outs)):
+            passes += n
     return passes > 1
 
 

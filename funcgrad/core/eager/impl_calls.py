@@ -172,6 +172,7 @@ def _operator(function: Callable, reflected: bool = False) -> Callable:
 
 # Not `**`, `//` and `%`: for the first NumPy looks at values, the others are no op's meaning.
 _BINARY = ("add", "sub", "mul", "truediv", "and_", "or_", "xor", "lshift", "rshift")
+OPERATORS = frozenset(getattr(operator, name) for name in _BINARY)
 for _name in (*_BINARY, "neg", "invert", "abs", "eq", "ne", "lt", "le", "gt", "ge"):
     _function = getattr(operator, _name)
     setattr(_StandIn, f"__{_name.rstrip('_')}__", _operator(_function))

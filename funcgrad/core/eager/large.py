@@ -8,6 +8,7 @@ worth loading a compiler for a few operations, nor to be waited for: threads see
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,34 +17,28 @@ from funcgrad.core import backend
 from funcgrad.core.eager import aligned
 from funcgrad.core.eager.aligned import HUGE_FROM
 from funcgrad.core.process import fork
+from funcgrad.core.views import in_order
 
 LARGE = 1 << 17  # bytes, from which memory is kept
 # Bytes of results that an operation makes before its memory is kept, and before it is compiled.
 KEPT_AFTER, COMPILED_AFTER = 1 << 26, 1 << 29
 COMPILED_FROM = 1 << 20  # bytes of a result, from which threads are worth their start
 
-# What rounds once or not at all, by its kind of dtype.
-_EXACT = {
-    "add": "fiu", "sub": "fiu", "mul": "fiu", "div": "f", "neg": "fi", "abs": "fi", "sqrt": "f",
-    "square": "fiu", "eq": "fiu", "ne": "fiu", "lt": "fiu", "le": "fiu", "gt": "fiu", "ge": "fiu",
-    "select_n": "fib",
-}  # fmt: skip
-
-# Whose results are views, which take no memory.
-_VIEWS = frozenset({"broadcast_in_dim", "slice", "stop_gradient", "transpose"})
-
 
 class LargeImpl:
     """An operation's `impl` on operands of certain types, whose result is large.
 
+    prim: the operation, if it is elementwise
     words: zeros until the operation is compiled, then what native eager calls need to run it:
     addresses of its program's spec, of the memory handler for its result and of its setter.
     """
 
-    __slots__ = ("_aval", "_begun", "_kernel", "_made", "_memory", "_nbytes", "_prim", "words")
+    __slots__ = (
+        "_aval", "_begun", "_impl", "_kernel", "_made", "_memory", "_nbytes", "_prim", "words",
+    )  # fmt: skip
 
-    def __init__(self, prim: Any, aval: Any):
-        self._prim, self._aval = prim, aval
+    def __init__(self, impl: Callable, aval: Any, prim: Any = None):
+        self._impl, self._aval, self._prim = impl, aval, prim
         self._made, self._nbytes = 0, aval.nbytes
         self._begun = 0  # how much of what follows is being made, or was
         self._kernel: Any = None
@@ -61,16 +56,16 @@ class LargeImpl:
         if memory is None and self._nbytes < HUGE_FROM:
             memory = aligned.handler()
         if memory is None:
-            return self._prim.impl(xp, *values, **params)
+            return self._impl(xp, *values, **params)
         if self._made >= COMPILED_AFTER and self._begun == 1:
             # At once: a second kernel would free the first, which other threads may be running.
             self._begun = 2
-            if self._is_exact(values):
+            if self._prim is not None and self._nbytes >= COMPILED_FROM:
                 types = [(v.shape, v.dtype) for v in values]
                 fork.beside(lambda: self._compile(types, params))
         token = memory.begin()
         try:
-            return self._prim.impl(xp, *values, **params)
+            return self._impl(xp, *values, **params)
         finally:
             memory.end(token)
 
@@ -79,22 +74,17 @@ class LargeImpl:
 
     def _compile(self, types: list[tuple], params: dict) -> None:
         made = backend.eager().kernel(self._prim, types, self._aval, params)
-        self._kernel, self.words[:] = made
+        if made is not None:
+            self._kernel, self.words[:] = made
 
-    def _is_exact(self, values: Any) -> bool:
-        """Whether compiled code gives the same bits, and is worth it."""
-        kinds = _EXACT.get(self._prim.name, "")
-        return (
-            bool(kinds)
-            and self._nbytes >= COMPILED_FROM
-            and all(
-                v.dtype.kind in kinds and (v.dtype.kind != "f" or v.dtype.itemsize >= 4)
-                for v in values
-            )
-        )
+
+def kept(impl: Callable, aval: Any, prim: Any = None) -> Callable:
+    """What gives a result of this type as `impl` does, in memory that is kept if it is large."""
+    return LargeImpl(impl, aval, prim) if aval.nbytes >= LARGE else impl
 
 
 def implementation(prim: Any, aval: Any) -> Any:
     """How an operation whose result has this type is evaluated."""
-    has_memory = aval.nbytes >= LARGE and prim.name not in _VIEWS
-    return LargeImpl(prim, aval) if has_memory else prim.impl
+    if prim.identity or prim.view not in (None, in_order):  # which take no memory
+        return prim.impl
+    return kept(prim.impl, aval, prim if prim.elementwise else None)

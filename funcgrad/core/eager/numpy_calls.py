@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core import context
-from funcgrad.core.eager.impl_calls import Call, Constant, impl_calls
+from funcgrad.core.eager.impl_calls import OPERATORS, Call, Constant, impl_calls
 from funcgrad.core.eager.large import LARGE
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.views import spread
 
 ndarray, asarray = np.ndarray, np.asarray
 
@@ -95,7 +96,7 @@ class _Steps:
 
     def result(self) -> tuple[list[tuple], list[int], list[Any]]:
         dead = _last_reads(self._jaxpr)
-        views = _broadcasts_that_operators_do(self._jaxpr)
+        views = _broadcasts_that_functions_do(self._jaxpr)
         for eqn in self._jaxpr.eqns:
             if eqn.outs[0] in views:
                 self._place[eqn.outs[0]] = self._at(eqn.ins[0])
@@ -156,29 +157,43 @@ class _Steps:
             self._steps[-1] = (*self._steps[-1][:2], dtype, [])
 
 
-# Whose operands NumPy broadcasts in its loops, by the operators that they are.
-_OPERATORS = frozenset({"add", "sub", "mul", "div"})
-
-
-def _broadcasts_that_operators_do(jaxpr: Jaxpr) -> set[Var]:
-    """Results of broadcasts along leading axes that are only read by operators, beside an operand
-    of the full shape: there the operand of the broadcast does as well."""
+def _broadcasts_that_functions_do(jaxpr: Jaxpr) -> set[Var]:
+    """Results of broadcasts along leading axes that are only read by functions of NumPy's which
+    broadcast, beside an operand of the full shape: there the operand of the broadcast does as well.
+    """
     found = {
         e.outs[0] for e in jaxpr.eqns
-        if e.prim.name == "broadcast_in_dim" and e.outs[0] not in jaxpr.outs
-        and isinstance(e.ins[0], Var) and e.outs[0].aval.nbytes < LARGE
-        and e.params["broadcast_dimensions"] == tuple(
-            range(len(e.outs[0].aval.shape) - len(e.ins[0].aval.shape), len(e.outs[0].aval.shape)))
+        if e.prim.view is not None and e.outs[0] not in jaxpr.outs and isinstance(e.ins[0], Var)
+        and e.outs[0].aval.nbytes < LARGE and _is_leading(e)
     }  # fmt: skip
     for e in jaxpr.eqns:
         for v in found.intersection(a for a in e.ins if isinstance(a, Var)):
             others = [a for a in e.ins if a is not v]
             if not (
-                e.prim.name in _OPERATORS and len(others) == 1 and others[0] not in found
-                and others[0].aval.shape == v.aval.shape
+                len(others) == 1 and others[0] not in found
+                and others[0].aval.shape == v.aval.shape and _is_function(e)
             ):  # fmt: skip
                 found.discard(v)
     return found
+
+
+def _is_leading(e: Eqn) -> bool:
+    """Whether a broadcast is one as NumPy's functions do it by themselves."""
+    axes, more = spread(e), e.outs[0].aval.ndim - e.ins[0].aval.ndim
+    return axes is not None and all(a in (-1, d + more) for d, a in enumerate(axes))
+
+
+def _is_function(e: Eqn) -> bool:
+    """Whether an operation is one function of NumPy's of its two operands."""
+    if not e.prim.elementwise or e.prim.multiple:
+        return False
+    found = impl_calls(e.prim.impl, [a.aval for a in e.ins], e.params)
+    if found is None or len(found[0]) != 1:
+        return False
+    (call,) = found[0]
+    return set(call.operands) == {0, 1} and (
+        isinstance(call.function, np.ufunc) or call.function in OPERATORS
+    )
 
 
 def _chosen(outs: list[int], constants: list) -> Callable[..., Sequence[np.ndarray]]:

@@ -14,8 +14,9 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, Zero
-from funcgrad.core.primitive import NoRule, Primitive, in_order
+from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.core.views import in_order
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops import identities
 from funcgrad.ops.base import instantiate, is_linear, move_axis, sum_to

@@ -14,8 +14,10 @@ from typing import Any
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero
 from funcgrad.core.backend import spmd
+from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types
 from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.rewriting import Each
 from funcgrad.core.sharding import Cuts, Mesh
 from funcgrad.errors import IRError, ShardingError
 from funcgrad.ops.base import broadcast_p
@@ -26,9 +28,9 @@ from funcgrad.parallel.mapping.varying_pass import NONE, Axes, listed, with_exce
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, Split, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
-from funcgrad.transforms.batching.batching import BatchAxis, batch_jaxpr
+from funcgrad.transforms.batching.batching import batch_jaxpr
+from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import choose, drop
-from funcgrad.transforms.passes.dce import dce_jaxpr
 
 AllCuts = tuple[Cuts, ...]
 
@@ -282,6 +284,11 @@ def _dce(used: Sequence[bool], eqn: Eqn) -> Eqn:
     )  # fmt: skip
 
 
+def _programs(each: Each, *, jaxpr: Jaxpr, **rest: Any) -> dict[str, Any]:
+    with inside(rest["mesh"], rest["manual"]):
+        return {"jaxpr": each(jaxpr), **rest}
+
+
 shard_map_p: Primitive = Primitive(
     name="shard_map",
     abstract=_abstract,
@@ -292,5 +299,6 @@ shard_map_p: Primitive = Primitive(
     dims=NoRule("partitioning looks into the body"),
     partial=_partial,
     dce=_dce,
+    programs=_programs,
     multiple=True,
 )

@@ -9,19 +9,25 @@ loops to a fixed point. To annotate an annotated program again changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
-from funcgrad.ops.collective.reductions import psum_p
+from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.rewriting import Writer
+from funcgrad.ops.collective.reductions import axis_index_p, pmax_p, pmin_p, psum_p
 from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.parallel.mapping import varying_programs as programs
-from funcgrad.parallel.mapping.varying_pass import Annotated, Axes, Pass, Rules, annotated, join
+from funcgrad.parallel.mapping.varying_pass import Annotated, Axes, Pass, annotated, join
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.custom_call import custom_jvp_call_p, custom_vjp_tangent_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
+from funcgrad.transforms.derivatives.pullback import pullback_p
 
 
 def annotate(
@@ -35,7 +41,7 @@ def annotate(
     in_varying: over which of the `manual` axes each input varies; at_least: over which axes each
     result shall vary. The axes must be named in the context.
     """
-    return annotated(jaxpr, in_varying, frozenset(manual), at_least, _RULES)
+    return annotated(jaxpr, in_varying, frozenset(manual), at_least, _rule)
 
 
 # ---- ops of one device
@@ -44,12 +50,12 @@ def annotate(
 def _pointwise(p: Pass, eqn: Eqn) -> None:
     """All operands vary alike, and the results as they do."""
     axes = join(map(p.of, eqn.ins))
-    p.keep(eqn, [axes] * len(eqn.outs), [p.widen(a, axes) for a in eqn.ins])
+    p.vary(eqn, [axes] * len(eqn.outs), [p.widen(a, axes) for a in eqn.ins])
 
 
 def _side_by_side(p: Pass, eqn: Eqn) -> None:
     """Each result varies as the operand in its place."""
-    p.keep(eqn, [p.of(a) for a in eqn.ins], [p.read(a) for a in eqn.ins])
+    p.vary(eqn, [p.of(a) for a in eqn.ins], [p.read(a) for a in eqn.ins])
 
 
 # ---- collectives
@@ -70,13 +76,13 @@ def _psum(p: Pass, eqn: Eqn) -> None:
     over, flat, rest = _split_axes(p, eqn)
     varying = p.of(eqn.ins[0]) - frozenset(over)
     if not flat and not rest and eqn.prim is psum_invariant_p:
-        p.keep(eqn, [varying], [p.read(eqn.ins[0])])
+        p.vary(eqn, [varying], [p.read(eqn.ins[0])])
         return
     x = p.read(eqn.ins[0])
     if over:
-        x = p.emit(psum_invariant_p, [x], axis_name=over)
+        x = p.add(psum_invariant_p, [x], x.aval, axis_name=over)
     if rest:
-        x = p.emit(eqn.prim, [x], axis_name=rest)
+        x = p.add(eqn.prim, [x], x.aval, axis_name=rest)
     if flat:
         # The sum of n equal values needs no exchange.
         n = np.prod([context.current().axes[a] for a in flat], dtype=np.int64)
@@ -84,7 +90,7 @@ def _psum(p: Pass, eqn: Eqn) -> None:
             x = Literal((x.value * n).astype(x.value.dtype), x.aval)
         else:
             factor = np.asarray(n).astype(x.aval.dtype)
-            x = p.emit(mul, [x, Literal(factor, ShapedArray((), x.aval.dtype))])
+            x = p.add(mul, [x, Literal(factor, ShapedArray((), x.aval.dtype))], x.aval)
     p.alias(eqn, x, varying)
 
 
@@ -92,18 +98,18 @@ def _extremum(p: Pass, eqn: Eqn) -> None:
     over, _, rest = _split_axes(p, eqn)
     x = p.read(eqn.ins[0])
     if over + rest:
-        x = p.emit(eqn.prim, [x], axis_name=over + rest)
+        x = p.add(eqn.prim, [x], x.aval, axis_name=over + rest)
     p.alias(eqn, x, p.of(eqn.ins[0]) - frozenset(over))
 
 
 def _exchange(p: Pass, eqn: Eqn) -> None:
     """Gathers, scatters and permutations: the operand must vary over the axes, the result does."""
     axes = p.of(eqn.ins[0]) | (frozenset(eqn.params["axis_name"]) & p.manual)
-    p.keep(eqn, [axes], [p.widen(eqn.ins[0], axes)])
+    p.vary(eqn, [axes], [p.widen(eqn.ins[0], axes)])
 
 
 def _axis_index(p: Pass, eqn: Eqn) -> None:
-    p.keep(eqn, [frozenset(eqn.params["axis_name"]) & p.manual], [])
+    p.vary(eqn, [frozenset(eqn.params["axis_name"]) & p.manual], [])
 
 
 def _pvary(p: Pass, eqn: Eqn) -> None:
@@ -114,7 +120,8 @@ def _pvary(p: Pass, eqn: Eqn) -> None:
     if missing:
         x = p.pvary(x, missing)
     if rest and isinstance(x, Var):
-        x = p.emit(pvary_p, [x], axis_name=tuple(n for n in eqn.params["axis_name"] if n in rest))
+        others = tuple(n for n in eqn.params["axis_name"] if n in rest)
+        x = p.add(pvary_p, [x], x.aval, axis_name=others)
     p.alias(eqn, x, axes | missing)
 
 
@@ -122,62 +129,52 @@ def _assume_invariant(p: Pass, eqn: Eqn) -> None:
     over, _, rest = _split_axes(p, eqn)
     x = p.read(eqn.ins[0])
     if over + rest:
-        x = p.emit(assume_invariant_p, [x], axis_name=over + rest)
+        x = p.add(assume_invariant_p, [x], x.aval, axis_name=over + rest)
     p.alias(eqn, x, p.of(eqn.ins[0]) - frozenset(over))
 
 
 def erase(jaxpr: Jaxpr) -> Jaxpr:
     """The program without the marks of what varies: no more derivatives are taken of it, its
     collectives are the plain ones."""
-    return jaxpr.derive("unmarked", lambda: _erase(jaxpr))
+    return jaxpr.derive("unmarked", lambda: _Eraser().write(jaxpr))
 
 
-def _erase(jaxpr: Jaxpr) -> Jaxpr:
-    same: dict[Var, Atom] = {}
-    eqns = []
-    for eqn in jaxpr.eqns:
-        ins = tuple(same.get(a, a) if isinstance(a, Var) else a for a in eqn.ins)
+class _Eraser(Writer):
+    def within(self, jaxpr: Jaxpr) -> Jaxpr:
+        return erase(jaxpr)
+
+    def equation(self, eqn: Eqn, ins: list) -> None:
         if eqn.prim in (pvary_p, assume_invariant_p):
-            same[eqn.outs[0]] = ins[0]
-            continue
-        params = {k: _erase_param(v) for k, v in eqn.params.items()}
-        prim = psum_p if eqn.prim is psum_invariant_p else eqn.prim
-        eqns.append(eqn.replace(prim=prim, ins=ins, params=params))
-    outs = [same.get(a, a) if isinstance(a, Var) else a for a in jaxpr.outs]
-    return Jaxpr(jaxpr.ins, eqns, outs, jaxpr.names)
+            self.define(eqn, ins)
+        elif eqn.prim is psum_invariant_p:
+            self.keep(eqn, ins, prim=psum_p)
+        else:
+            self.keep(eqn, ins)
 
 
-def _erase_param(value: Any) -> Any:
-    if isinstance(value, Jaxpr):
-        return erase(value)
-    if isinstance(value, tuple) and any(isinstance(v, Jaxpr) for v in value):
-        return tuple(map(_erase_param, value))
-    return value
-
-
-_RULES: Rules = {
-    "*": _pointwise,
-    "psum": _psum,
-    "psum_invariant": _psum,
-    "pmax": _extremum,
-    "pmin": _extremum,
-    "all_gather": _exchange,
-    "psum_scatter": _exchange,
-    "all_to_all": _exchange,
-    "ppermute": _exchange,
-    "axis_index": _axis_index,
-    "pvary": _pvary,
-    "assume_invariant": _assume_invariant,
-    "settle": programs.settle,
-    "optimization_barrier": _side_by_side,
-    "jit": programs.call,
-    "pullback": programs.pullback,
-    "checkpoint": programs.call,
-    "shard_map": programs.call,
-    "custom_jvp_call": programs.custom_jvp,
-    "custom_vjp_call": programs.call,
-    "custom_vjp_tangent": programs.custom_vjp_tangent,
-    "cond": programs.cond,
-    "scan": programs.scan,
-    "while": programs.while_loop,
+_RULES: dict[Primitive, Callable[[Pass, Eqn], None]] = {
+    psum_p: _psum,
+    psum_invariant_p: _psum,
+    pmax_p: _extremum,
+    pmin_p: _extremum,
+    axis_index_p: _axis_index,
+    pvary_p: _pvary,
+    assume_invariant_p: _assume_invariant,
+    programs.settle_p: programs.settle,
+    pullback_p: programs.pullback,
+    custom_jvp_call_p: programs.custom_jvp,
+    custom_vjp_tangent_p: programs.custom_vjp_tangent,
+    cond_p: programs.cond,
+    scan_p: programs.scan,
+    while_p: programs.while_loop,
 }
+
+
+def _rule(eqn: Eqn) -> Callable[[Pass, Eqn], None]:
+    if eqn.prim in _RULES:
+        return _RULES[eqn.prim]
+    if isinstance(eqn.params.get("jaxpr"), Jaxpr):
+        return programs.call
+    if eqn.prim.collective:
+        return _exchange
+    return _side_by_side if eqn.prim.identity else _pointwise

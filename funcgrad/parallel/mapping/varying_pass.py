@@ -9,6 +9,7 @@ from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.rewriting import Writer
 from funcgrad.ops.collective.varying import pvary_p
 
 Axes = frozenset[str]
@@ -26,7 +27,8 @@ class Annotated(NamedTuple):
     behind: list[tuple[Axes, int]]
 
 
-Rules = dict[str, Callable[["Pass", Eqn], None]]
+# The rule for an equation.
+Rules = Callable[[Eqn], Callable[["Pass", Eqn], None]]
 
 
 def annotated(
@@ -36,11 +38,11 @@ def annotated(
     at_least: Sequence[Axes] | None,
     rules: Rules,
 ) -> Annotated:
-    """The program annotated by rules for each op ("*": for all others), once for equal types."""
+    """The program annotated by rules, once for equal types."""
     wanted = tuple(at_least) if at_least is not None else (NONE,) * len(jaxpr.outs)
     sizes = tuple((a, context.current().axes[a]) for a in sorted(manual))
     key = ("varying", tuple(in_varying), sizes, wanted)
-    return jaxpr.derive(key, lambda: Pass(jaxpr, in_varying, manual, rules).finish(wanted))
+    return jaxpr.derive(key, lambda: Pass(jaxpr, in_varying, manual, wanted, rules).annotated())
 
 
 def join(sets: Iterable[Axes]) -> Axes:
@@ -65,36 +67,46 @@ def with_excess(jaxpr: Jaxpr, over: Sequence[Axes], order: Iterable[str], prim: 
     return Jaxpr(jaxpr.ins, eqns, outs, jaxpr.names)
 
 
-class Pass:
-    """One walk through a program. Variables keep their identity; `env` has those replaced."""
+class Pass(Writer):
+    """One walk through a program, whose results shall vary over the axes `at_least`."""
 
-    def __init__(self, jaxpr: Jaxpr, in_varying: Sequence[Axes], manual: Axes, rules: Rules):
-        self.rules = rules
+    def __init__(
+        self, jaxpr: Jaxpr, in_varying: Sequence[Axes], manual: Axes, at_least: Sequence[Axes],
+        rules: Rules,
+    ):  # fmt: skip
+        super().__init__()
         self.jaxpr = jaxpr
         self.manual = manual
-        self.eqns: list[Eqn] = []
-        self.env: dict[Var, Atom] = {}
+        self.at_least = at_least
+        self.rules = rules
         self.varying: dict[Var, Axes] = dict(zip(jaxpr.ins, in_varying, strict=True))
         self.widened: dict[Var, Axes] = dict.fromkeys(jaxpr.ins, NONE)
         self.wide: dict[tuple[Var, Axes], Var] = {}
         # The inputs from which a value that varies over no more than they do is computed.
         self.roots: dict[Var, frozenset[Var]] = {v: frozenset({v}) for v in jaxpr.ins}
         self.behind: dict[Var, tuple[Axes, int]] = {}
-        self.place: Eqn | None = None
-        for eqn in jaxpr.eqns:
-            self.place = eqn
-            rules.get(eqn.prim.name, rules["*"])(self, eqn)
 
-    def finish(self, at_least: Sequence[Axes]) -> Annotated:
-        """The program, its results varying over these axes at least."""
-        outs = [
-            self.widen(a, self.of(a) | w) for a, w in zip(self.jaxpr.outs, at_least, strict=True)
-        ]
-        varying = [self.of(a) | w for a, w in zip(self.jaxpr.outs, at_least, strict=True)]
-        program = Jaxpr(self.jaxpr.ins, self.eqns, outs, self.jaxpr.names)
-        ins = self.jaxpr.ins
+    def annotated(self) -> Annotated:
+        """The program, and what was found of it."""
+        program, ins = self.write(self.jaxpr), self.jaxpr.ins
+        varying = [self.of(a) | w for a, w in zip(self.jaxpr.outs, self.at_least, strict=True)]
         behind = [self.behind.get(v, (NONE, 0)) for v in ins]
         return Annotated(program, varying, [self.widened[v] for v in ins], behind)
+
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        if not self.inlining:
+            self.rules(eqn)(self, eqn)
+        elif eqn.prim is pvary_p and self.manual.issuperset(eqn.params["axis_name"]):
+            self.define(eqn, [self.pvary(ins[0], frozenset(eqn.params["axis_name"]))])
+        else:
+            self.keep(eqn, ins)
+
+    def walk(self, jaxpr: Jaxpr) -> list:
+        outs = super().walk(jaxpr)
+        if self.inlining:
+            return outs
+        wanted = zip(jaxpr.outs, self.at_least, strict=True)
+        return [self.widen(a, self.of(a) | w) for a, w in wanted]
 
     def annotate(
         self, jaxpr: Jaxpr, in_varying: Sequence[Axes], at_least: Sequence[Axes] | None = None
@@ -103,10 +115,6 @@ class Pass:
         return annotated(jaxpr, in_varying, self.manual, at_least, self.rules)
 
     # ---- operands
-
-    def read(self, atom: Atom) -> Atom:
-        """What stands for an atom of the old program."""
-        return self.env.get(atom, atom) if isinstance(atom, Var) else atom
 
     def of(self, atom: Atom) -> Axes:
         """The axes over which an atom of the old program varies."""
@@ -133,7 +141,7 @@ class Pass:
             for root in self.roots.get(new, ()):
                 axes, size = self.behind.get(root, (NONE, 0))
                 self.behind[root] = (axes | missing, size + new.aval.size)
-            self.wide[key] = self.emit(pvary_p, [new], axis_name=self.ordered(missing))
+            self.wide[key] = self.add(pvary_p, [new], new.aval, axis_name=self.ordered(missing))
         return self.wide[key]
 
     def ordered(self, axes: Axes) -> tuple[str, ...]:
@@ -142,41 +150,19 @@ class Pass:
 
     # ---- equations
 
-    def emit(self, prim: Primitive, ins: Sequence[Atom], **params: Any) -> Var:
-        """Append an equation whose result has the type of its first operand."""
-        out = Var(ins[0].aval)
-        at = self.place
-        where = (at.source, at.scopes) if at is not None else ()
-        self.eqns.append(Eqn(prim, ins, [out], params, *where))
-        return out
-
-    def keep(self, eqn: Eqn, varying: Sequence[Axes], ins: Sequence[Atom], **params: Any) -> None:
-        """Append an equation of the old program, with other operands and parameters."""
+    def vary(self, eqn: Eqn, varying: Sequence[Axes], ins: Sequence[Atom], **params: Any) -> None:
+        """Write an equation of the old program, with other operands and parameters."""
         self.varying.update(zip(eqn.outs, varying, strict=True))
         roots = [self.roots[a] for a in ins if isinstance(a, Var) and a in self.roots]
         self.roots.update(dict.fromkeys(eqn.outs, frozenset().union(*roots)))
-        self.eqns.append(eqn.replace(ins=tuple(ins), params={**eqn.params, **params}))
+        self.keep(eqn, ins, params={**eqn.params, **params})
 
     def alias(self, eqn: Eqn, atom: Atom, varying: Axes) -> None:
         """Let an atom stand for the result of an equation of the old program."""
-        self.env[eqn.outs[0]] = atom
+        self.define(eqn, [atom])
         self.varying[eqn.outs[0]] = varying
 
-    def inline(self, eqn: Eqn, found: Annotated) -> None:
+    def put(self, eqn: Eqn, found: Annotated) -> None:
         """Put an annotated program in the place of an equation."""
-        inner: dict[Var, Atom] = {
-            v: self.read(a) for v, a in zip(found.jaxpr.ins, eqn.ins, strict=True)
-        }
-        for e in found.jaxpr.eqns:
-            ins = [inner.get(a, a) if isinstance(a, Var) else a for a in e.ins]
-            if e.prim is pvary_p and self.manual.issuperset(e.params["axis_name"]):
-                inner[e.outs[0]] = self.pvary(ins[0], frozenset(e.params["axis_name"]))
-                continue
-            outs = [Var(v.aval) for v in e.outs]
-            inner.update(zip(e.outs, outs, strict=True))
-            self.eqns.append(
-                e.replace(ins=tuple(ins), outs=tuple(outs), scopes=eqn.scopes + e.scopes)
-            )
-        for var, atom, axes in zip(eqn.outs, found.jaxpr.outs, found.varying, strict=True):
-            self.env[var] = inner.get(atom, atom) if isinstance(atom, Var) else atom
-            self.varying[var] = axes
+        self.inline(eqn, [self.read(a) for a in eqn.ins], found.jaxpr)
+        self.varying.update(zip(eqn.outs, found.varying, strict=True))

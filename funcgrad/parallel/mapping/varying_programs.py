@@ -10,8 +10,7 @@ from funcgrad.core import context
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.errors import DifferentiationError, ShardingError
-from funcgrad.ops.collective.reductions import axis_index_p
-from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
+from funcgrad.ops.collective.varying import psum_invariant_p
 from funcgrad.parallel.mapping.varying_pass import (
     NONE,
     Annotated,
@@ -71,7 +70,7 @@ def call(p: Pass, eqn: Eqn) -> None:
     jaxpr = eqn.params["jaxpr"]
     held, sub = _hoisted(p, eqn.ins, lambda v: p.annotate(jaxpr, v), [True] * len(eqn.ins))
     ins = [p.widen(a, v) for a, v in zip(eqn.ins, held, strict=True)]
-    p.keep(eqn, sub.varying, ins, jaxpr=sub.jaxpr)
+    p.vary(eqn, sub.varying, ins, jaxpr=sub.jaxpr)
 
 
 def custom_jvp(p: Pass, eqn: Eqn) -> None:
@@ -81,7 +80,7 @@ def custom_jvp(p: Pass, eqn: Eqn) -> None:
         return
     axes = join(map(p.of, eqn.ins))
     sub = p.annotate(eqn.params["jaxpr"], [axes] * len(eqn.ins), [axes] * len(eqn.outs))
-    p.keep(eqn, sub.varying, [p.widen(a, axes) for a in eqn.ins], jaxpr=sub.jaxpr)
+    p.vary(eqn, sub.varying, [p.widen(a, axes) for a in eqn.ins], jaxpr=sub.jaxpr)
 
 
 class _Settled:
@@ -116,10 +115,10 @@ def custom_vjp_tangent(p: Pass, eqn: Eqn) -> None:
             program = program([a.aval for a in eqn.ins])
     except DifferentiationError:  # only the backward rule may be used
         axes = join(map(p.of, eqn.ins))
-        p.keep(eqn, [axes] * len(eqn.outs), [p.read(a) for a in eqn.ins], bwd=bwd)
+        p.vary(eqn, [axes] * len(eqn.outs), [p.read(a) for a in eqn.ins], bwd=bwd)
         return
     sub = p.annotate(program, [p.of(a) for a in eqn.ins])
-    p.keep(eqn, sub.varying, [p.read(a) for a in eqn.ins], jaxpr=sub.jaxpr, bwd=bwd)
+    p.vary(eqn, sub.varying, [p.read(a) for a in eqn.ins], jaxpr=sub.jaxpr, bwd=bwd)
 
 
 def pullback(p: Pass, eqn: Eqn) -> None:
@@ -142,7 +141,7 @@ def pullback(p: Pass, eqn: Eqn) -> None:
     if any(over):  # a user's backward rule
         backward = with_excess(backward, over, context.current().axes, psum_invariant_p)
     found = p.annotate(backward, held, likes)
-    p.inline(eqn, found)
+    p.put(eqn, found)
 
 
 def cond(p: Pass, eqn: Eqn) -> None:
@@ -166,7 +165,7 @@ def cond(p: Pass, eqn: Eqn) -> None:
     each = tuple(p.annotate(b, held, found.varying).jaxpr for b in branches)
     _check_meeting("cond", "index" if len(branches) > 2 else "predicate", apart, each)
     ins = [p.widen(a, v) for a, v in zip(ops, held, strict=True)]
-    p.keep(eqn, found.varying, [p.read(index), *ins], branches=each)
+    p.vary(eqn, found.varying, [p.read(index), *ins], branches=each)
 
 
 def scan(p: Pass, eqn: Eqn) -> None:
@@ -188,7 +187,7 @@ def scan(p: Pass, eqn: Eqn) -> None:
     held, body = _hoisted(p, eqn.ins, run, free, eqn.params["length"])
     held[n_consts : n_consts + n_carry] = body.varying[:n_carry]
     ins = [p.widen(a, v) for a, v in zip(eqn.ins, held, strict=True)]
-    p.keep(eqn, body.varying, ins, jaxpr=body.jaxpr)
+    p.vary(eqn, body.varying, ins, jaxpr=body.jaxpr)
 
 
 def _grown(step: Callable[[list[Axes]], list[Axes]], start: Sequence[Axes]) -> list[Axes]:
@@ -221,7 +220,7 @@ def while_loop(p: Pass, eqn: Eqn) -> None:
     _check_meeting("while_loop", "condition", apart(carry), [new_test, new_body])
     held = [*cond_v, *body_v, *carry]
     ins = [p.widen(a, v) for a, v in zip(eqn.ins, held, strict=True)]
-    p.keep(eqn, carry, ins, cond_jaxpr=new_test, body_jaxpr=new_body)
+    p.vary(eqn, carry, ins, cond_jaxpr=new_test, body_jaxpr=new_body)
 
 
 def _check_meeting(what: str, decides: str, apart: Axes, programs: Iterable[Jaxpr]) -> None:
@@ -240,12 +239,12 @@ def _check_meeting(what: str, decides: str, apart: Axes, programs: Iterable[Jaxp
 def settle(p: Pass, eqn: Eqn) -> None:
     """A cotangent summed over the axes over which it varies beyond its primal."""
     if eqn.params["manual"] != p.manual:
-        p.keep(eqn, [p.of(eqn.ins[0])], [p.read(eqn.ins[0])])
+        p.vary(eqn, [p.of(eqn.ins[0])], [p.read(eqn.ins[0])])
         return
     x, axes = p.read(eqn.ins[0]), p.of(eqn.ins[0])
     excess = axes - eqn.params["over"]
     if excess:
-        x = p.emit(psum_invariant_p, [x], axis_name=p.ordered(excess))
+        x = p.add(psum_invariant_p, [x], x.aval, axis_name=p.ordered(excess))
     p.alias(eqn, x, axes - excess)
 
 
@@ -266,9 +265,6 @@ settle_p: Primitive = Primitive(
 )
 
 
-_SILENT = frozenset({pvary_p, axis_index_p, assume_invariant_p})
-
-
 def collectives(jaxpr: Jaxpr) -> list[tuple[str, tuple]]:
     """The name and axes of each exchange in a program and the programs within it.
 
@@ -280,7 +276,7 @@ def collectives(jaxpr: Jaxpr) -> list[tuple[str, tuple]]:
     """
     found = []
     for eqn in jaxpr.eqns:
-        if "axis_name" in eqn.params and eqn.prim not in _SILENT:
+        if eqn.prim.collective:
             found.append((eqn.prim.name, eqn.params["axis_name"]))
         for sub in sub_jaxprs(eqn):
             found += collectives(sub)

@@ -11,9 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import stage_closed
+from funcgrad.parallel.mapping.primitive import shard_map_p
 from funcgrad.parallel.partitioner.reshard import Layout, local_aval, whole
 from funcgrad.transforms.control.bodies import split_list
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 
 if TYPE_CHECKING:
     from funcgrad.parallel.partitioner.partition import Partitioner
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 def perform(run: Partitioner, i: int, eqn: Eqn) -> None:
     """Perform an equation that holds programs."""
     layouts = [Layout(run.plan.tie_cuts(i, t)) for t in run.plan.ties[i]]
-    _PERFORM[eqn.prim.name](run, i, eqn, layouts)
+    _PERFORM[eqn.prim](run, i, eqn, layouts)
 
 
 def _stage(
@@ -101,9 +106,9 @@ def _shard_map(run: Partitioner, i: int, eqn: Eqn, layouts: list[Layout]) -> Non
     _finish(run, eqn, found, results)
 
 
-_PERFORM: dict[str, Callable[[Partitioner, int, Eqn, list[Layout]], None]] = {
-    "scan": _scan,
-    "while": _while,
-    "cond": _cond,
-    "shard_map": _shard_map,
+_PERFORM: dict[Primitive, Callable[[Partitioner, int, Eqn, list[Layout]], None]] = {
+    scan_p: _scan,
+    while_p: _while,
+    cond_p: _cond,
+    shard_map_p: _shard_map,
 }

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from funcgrad.core.ir import Atom, Eqn, Literal
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import broadcast_p
-from funcgrad.ops.slicing import pad_p, slice_p
+from funcgrad.ops.indexing.windows_at import dynamic_slice_p, dynamic_update_slice_p
+from funcgrad.ops.shape import reshape_p
+from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
 from funcgrad.parallel.partitioner.reshard import extent
 from funcgrad.parallel.partitioner.windows import Later, Piece, Run, resized
 
@@ -135,7 +138,7 @@ def _pad(p: HaloPass, eqn: Eqn) -> bool:
     native = inner and low >= 0 and high >= 0 and low + high == inner
     if (native and not p.run_of(x)) or (inner and run.length > run.n):
         return False
-    number = p.value(value)
+    number = p.made(value)
     start, stop = max(0, -low), (run.length - 1) * (inner + 1) + 1 - max(0, -high)
     if start >= stop:
         return False
@@ -216,8 +219,8 @@ def _update(p: HaloPass, eqn: Eqn) -> bool:
         out = rows
     else:
         places = [np.int32(0 if d == axis else i) for d, i in enumerate(at)]
-        out = eqn.prim.bind(p.value(x), rows, *places)
-    p.writer.define(eqn.outs[0], out)
+        out = eqn.prim.bind(p.made(x), rows, *places)
+    p.define(eqn, [out])
     p.more[eqn.outs[0]] = {axis: whole.cut}
     return True
 
@@ -263,25 +266,31 @@ def _barrier(p: HaloPass, eqn: Eqn) -> bool:
     if not any(runs):
         return False
     values = [
-        p.value(a) if r is None else p.carriers.put(r, r.place)
+        p.made(a) if r is None else p.carriers.put(r, r.place)
         for a, r in zip(eqn.ins, runs, strict=True)
     ]
     outs = eqn.prim.bind(*values, **eqn.params)
     for v, x, r in zip(eqn.outs, outs, runs, strict=True):
         if r is None:
-            p.writer.define(v, x)
+            p.same[v] = x
         else:
             p.runs[v] = r.with_pieces([Piece(x, r.place, r.length, True)])
     return True
 
 
-HANDLERS: dict[str, Callable[[HaloPass, Eqn], bool]] = {
-    "slice": _slice,
-    "pad": _pad,
-    "concatenate": _concatenate,
-    "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _update,
-    "broadcast_in_dim": _broadcast,
-    "reshape": _reshape,
-    "optimization_barrier": _barrier,
+Handler = Callable[["HaloPass", Eqn], bool]
+# Of what makes one size of an axis another.
+EDGES: dict[Primitive, Handler] = {
+    slice_p: _slice,
+    pad_p: _pad,
+    concatenate_p: _concatenate,
+    dynamic_slice_p: _dynamic_slice,
+    dynamic_update_slice_p: _update,
 }
+_OTHERS: dict[Primitive, Handler] = {broadcast_p: _broadcast, reshape_p: _reshape}
+
+
+def handler_of(prim: Primitive) -> Handler | None:
+    """What does an op's equations on runs; None for those that may treat rows alike."""
+    barrier = _barrier if prim.identity and prim.multiple else None
+    return EDGES.get(prim) or _OTHERS.get(prim, barrier)

@@ -55,7 +55,7 @@ def restrict(names: Names, assigned: Assignment) -> Cuts:
 
 def factors_of(eqn: Eqn) -> Factors | None:
     """The factors of an equation; None where its operands must be whole."""
-    rule = RULES.get(eqn.prim.name)
+    rule = RULES.get(eqn.prim)
     mapping = rule.dims if rule and rule.dims else eqn.prim.dims
     if not callable(mapping):
         return None

@@ -15,22 +15,19 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core import context, source
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value
-from funcgrad.parallel.partitioner import nested
-from funcgrad.parallel.partitioner.edges import HANDLERS
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.rewriting import Writer, with_programs
+from funcgrad.ops.base import broadcast_p
+from funcgrad.parallel.partitioner.edges import EDGES, handler_of
 from funcgrad.parallel.partitioner.factors import Factors
 from funcgrad.parallel.partitioner.localize import RULES
 from funcgrad.parallel.partitioner.propagate import Propagation
 from funcgrad.parallel.partitioner.reshard import extent
+from funcgrad.parallel.partitioner.shift import shift_p
 from funcgrad.parallel.partitioner.windows import Carriers, Later, Names, Piece, Run, resized
-from funcgrad.parallel.programs.rewriting import Writer
-from funcgrad.transforms.passes.dce import dce_jaxpr
 
-# What makes one size of an axis another.
-EDGES = frozenset({"slice", "dynamic_slice", "pad", "concatenate", "dynamic_update_slice"})
-# Contractions that elements of this value don't change.
-NEUTRAL = {"reduce_sum": 0, "dot_general": 0, "reduce_or": False, "reduce_and": True}
+# What changes nothing, by how elements are combined.
+NEUTRAL = {"sum": 0, "or": False, "and": True}
 
 
 def with_halos(plan: Propagation) -> Jaxpr | None:
@@ -39,7 +36,7 @@ def with_halos(plan: Propagation) -> Jaxpr | None:
     if not _takes_parts(plan):
         return None
     found = HaloPass(plan)
-    jaxpr = found.jaxpr()
+    jaxpr = found.write(plan.jaxpr)
     return jaxpr if found.gained else None
 
 
@@ -48,7 +45,7 @@ def _takes_parts(plan: Propagation) -> bool:
     if any(_takes_parts(p) for inner in plan.inner.values() for p in inner):
         return True
     for eqn in plan.jaxpr.eqns:
-        if eqn.prim.name not in EDGES:
+        if eqn.prim not in EDGES:
             continue
         shapes = [v.aval.shape for v in (*eqn.ins, *eqn.outs) if v.aval.ndim]
         for a in (*eqn.ins, *eqn.outs):
@@ -58,42 +55,32 @@ def _takes_parts(plan: Propagation) -> bool:
     return False
 
 
-class HaloPass:
+class HaloPass(Writer):
     """One walk through a program."""
 
     def __init__(self, plan: Propagation):
+        super().__init__()
         self.plan = plan
-        self.writer = Writer(plan.jaxpr)
-        self.carriers = Carriers(self.writer.trace.atom)
+        self.carriers = Carriers(self.trace.atom)
+        self.numbers = iter(range(len(plan.jaxpr.eqns)))
         self.runs: dict[Var, Run | Later] = {}
         # Cuts that follow from what this pass does, beyond those of the plan.
         self.more: dict[Var, dict[int, Names]] = {}
         self.gained = False
 
-    def jaxpr(self) -> Jaxpr:
-        """The program that is found."""
-        outer_place, outer_scopes = source.placed(), context.current().scopes
-        try:
-            for i, eqn in enumerate(self.plan.jaxpr.eqns):
-                source.set_place(eqn.source or outer_place)
-                with context.scoped(scopes=outer_scopes + eqn.scopes), self.writer.trace.active():
-                    self.visit(i, eqn)
-            with self.writer.trace.active():
-                for a in self.plan.jaxpr.outs:
-                    self.settle(a)
-        finally:
-            source.set_place(outer_place)
-        found = self.writer.finish()
-        if not self.gained:
-            return found
-        return dce_jaxpr(found, [True] * len(found.outs), keep_ins=True)[0]
+    def walk(self, jaxpr: Jaxpr) -> list:
+        super().walk(jaxpr)
+        for a in jaxpr.outs:
+            self.settle(a)
+        return [self.read(a) for a in jaxpr.outs]
 
-    def visit(self, i: int, eqn: Eqn) -> None:
+    def equation(self, eqn: Eqn, ins: list) -> None:
         """Write an equation: as runs of rows where its op takes them so, else as it is."""
+        i = next(self.numbers)
         if i in self.plan.inner:
             self.copy(i, self.with_bodies(i, eqn))
             return
-        handler = HANDLERS.get(eqn.prim.name)
+        handler = handler_of(eqn.prim)
         if handler and handler(self, eqn):
             return
         if not handler and any(self.run_of(a) for a in eqn.ins) and self.alike(i, eqn):
@@ -102,18 +89,13 @@ class HaloPass:
 
     def with_bodies(self, i: int, eqn: Eqn) -> Eqn:
         """An equation whose programs are rewritten, too."""
-        inner = [HaloPass(p) for p in self.plan.inner[i]]
-        bodies = [p.jaxpr() for p in inner]
-        if not any(p.gained for p in inner):
-            return eqn
-        self.gained = True
-        new = iter([b if p.gained else p.plan.jaxpr for p, b in zip(inner, bodies, strict=True)])
-        names = {"while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
-        params = dict(eqn.params)
-        for name in names.get(eqn.prim.name, ("jaxpr",)):
-            params[name] = tuple(new) if name == "branches" else next(new)
-        assert len(nested.bodies(eqn)) == len(bodies)
-        return eqn.replace(params=params)
+        found = {}
+        for plan in self.plan.inner[i]:
+            inner = HaloPass(plan)
+            new = inner.write(plan.jaxpr)
+            found[plan.jaxpr] = new if inner.gained else plan.jaxpr
+            self.gained |= inner.gained
+        return with_programs(eqn, found.__getitem__)
 
     # ---- values
 
@@ -121,29 +103,27 @@ class HaloPass:
         """The run as which a value is followed; None for one that is an array of its own."""
         return self.runs.get(atom) if isinstance(atom, Var) else None
 
-    def value(self, atom: Atom) -> Any:
+    def made(self, atom: Atom) -> Any:
         """A value as it is, to be computed with."""
-        if isinstance(atom, Literal):
-            return literal_value(atom)
         self.settle(atom)
-        return self.writer.value(atom)
+        return self.value(self.read(atom))
 
     def settle(self, atom: Atom) -> None:
         """Make an array of its own of a value that is followed as a run."""
-        if not isinstance(atom, Var) or atom not in self.runs or atom in self.writer.same:
+        if not isinstance(atom, Var) or atom not in self.runs or atom in self.same:
             return
         found, eqn = self.runs[atom], self.plan.jaxpr.eqns[self.plan.maker[atom]]
         if isinstance(found, Later) or not any(self.run_of(a) for a in eqn.ins):
-            ins = [self.value(a) for a in eqn.ins]
-            self.writer.define(atom, eqn.prim.bind(*ins, **eqn.params))
+            ins = [self.made(a) for a in eqn.ins]
+            self.same[atom] = eqn.prim.bind(*ins, **eqn.params)
         else:
-            self.writer.define(atom, self.carriers.whole(found))
+            self.same[atom] = self.carriers.whole(found)
 
     def copy(self, i: int, eqn: Eqn) -> None:
         """Write an equation as it is."""
         for a in eqn.ins:
             self.settle(a)
-        self.writer.copy(eqn)
+        self.keep(eqn, map(self.read, eqn.ins))
         factors = self.plan.factors[i]
         if factors is None or not any(a in self.more for a in eqn.ins if isinstance(a, Var)):
             return
@@ -171,7 +151,7 @@ class HaloPass:
         """Follow a result as a run; one of the full size is made at once."""
         if run.length == run.n:
             self.gained = True
-            self.writer.define(var, self.carriers.put(run, 0))
+            self.same[var] = self.carriers.put(run, 0)
             self.more[var] = {run.axis: run.cut}
         else:
             self.runs[var] = run
@@ -184,7 +164,7 @@ class HaloPass:
             return found
         n = atom.aval.shape[like.axis]
         alone = self.repeated(atom, like)
-        value = self.value(atom) if alone is None else alone
+        value = self.made(atom) if alone is None else alone
         piece = Piece(value, 0, n, n == like.n or alone is not None, alone is not None)
         return Run(like.axis, like.n, like.cut, (piece,), atom.aval)
 
@@ -192,12 +172,12 @@ class HaloPass:
         """A broadcast along an axis as one to a carrier's size; None if it isn't one."""
         i = self.plan.maker.get(atom) if isinstance(atom, Var) else None
         eqn = self.plan.jaxpr.eqns[i] if i is not None else None
-        if eqn is None or eqn.prim.name != "broadcast_in_dim":
+        if eqn is None or eqn.prim is not broadcast_p:
             return None
         along, shape = eqn.params["broadcast_dimensions"], resized(atom.aval, like.axis, like.n)
         if like.axis in along:
             return None
-        return eqn.prim.bind(self.value(eqn.ins[0]), shape=shape.shape, broadcast_dimensions=along)
+        return eqn.prim.bind(self.made(eqn.ins[0]), shape=shape.shape, broadcast_dimensions=along)
 
     def of_cut(self, atom: Atom, wanted: Callable[[int], bool]) -> Run | None:
         """A value as a run: as it is followed, or along its first cut axis of those wanted."""
@@ -206,7 +186,7 @@ class HaloPass:
             return found.run if isinstance(found, Later) else found
         for d, n in enumerate(atom.aval.shape):
             if wanted(d) and (cut := self.cut_of(atom, d)):
-                piece = Piece(self.writer.value(atom), 0, n, True)
+                piece = Piece(self.made(atom), 0, n, True)
                 return Run(d, n, cut, (piece,), atom.aval)
         return None
 
@@ -217,7 +197,7 @@ class HaloPass:
         factors = self.plan.factors[i]
         if factors is None or eqn.prim.effect or len(eqn.outs) != 1:
             return False
-        if eqn.prim.name in RULES and eqn.prim.name != "shift":
+        if (eqn.prim in RULES or eqn.prim.blocks) and eqn.prim is not shift_p:
             return False
         first = next(a for a in eqn.ins if self.run_of(a))
         run = self.of_cut(first, lambda d: True)
@@ -226,7 +206,7 @@ class HaloPass:
         values = zip((*factors.ins, *factors.outs), (*eqn.ins, *eqn.outs), strict=True)
         if factor not in factors.sizes or any(names.count(factor) > 1 for names, _ in values):
             return False
-        if eqn.prim.name == "shift" and eqn.params["axis"] == run.axis:
+        if eqn.prim is shift_p and eqn.params["axis"] == run.axis:
             return False
         if factor in factors.contracted:
             return self.contracted(eqn, factors, factor, run)
@@ -245,7 +225,7 @@ class HaloPass:
     def operand(self, atom: Atom, names: Sequence[str], factor: str, like: Run) -> Any:
         """An operand: a run along a factor's axis, or a value without it."""
         if factor not in names:
-            return self.value(atom)
+            return self.made(atom)
         axis = names.index(factor)
         return self.as_run(atom, Run(axis, like.n, like.cut, (), atom.aval))
 
@@ -275,13 +255,14 @@ class HaloPass:
 
     def contracted(self, eqn: Eqn, factors: Factors, factor: str, run: Run) -> bool:
         """A reduction over a run: other rows are made neutral."""
-        dtype, name = eqn.ins[0].aval.dtype, eqn.prim.name
+        dtype = eqn.ins[0].aval.dtype
+        how = eqn.prim.reduction or ("sum" if eqn.prim.contraction else "")
         if run.length > run.n:
             return False
-        if name in ("reduce_max", "reduce_min") and dtype.itemsize > 1:
-            outside = _extreme(dtype, least=name == "reduce_max")
-        elif name in NEUTRAL:
-            outside = NEUTRAL[name]
+        if how in ("max", "min") and dtype.itemsize > 1:
+            outside = _extreme(dtype, least=how == "max")
+        elif how in NEUTRAL:
+            outside = NEUTRAL[how]
         else:
             return False
         operands = [
@@ -291,7 +272,7 @@ class HaloPass:
         at = self.best_place([x for x in operands if isinstance(x, Run)])
         values = [self.carriers.put(x, at, outside) if isinstance(x, Run) else x for x in operands]
         self.gained = True
-        self.writer.define(eqn.outs[0], eqn.prim.bind(*values, **eqn.params))
+        self.define(eqn, [eqn.prim.bind(*values, **eqn.params)])
         return True
 
     def taken(self, atom: Atom, run: Run, start: int, length: int) -> Run:
@@ -304,7 +285,7 @@ class HaloPass:
         operands: list[Any] = []
         for names, a in zip(factors.ins, eqn.ins, strict=True):
             if found.factor not in names:
-                operands.append(self.value(a))
+                operands.append(self.made(a))
                 continue
             axis = names.index(found.factor)
             own = self.run_of(a)

@@ -1,7 +1,8 @@
 """Ops on blocks: what beside operands changes where an op sees a part of its arrays.
 
-Most ops work on blocks as they are. The table `RULES` holds the others: parameters that are shapes,
-counts that begin at the block's offset, lookups (`lookups`), collectives inside of shard_map.
+Most ops work on blocks as they are, or with the parameters that their rule `blocks` gives. The
+table `RULES` holds the others: axes that are cut in more ways than an op's `dims` say, counts that
+begin at the block's offset, lookups (`lookups`), collectives inside of shard_map.
 """
 
 from __future__ import annotations
@@ -17,13 +18,33 @@ from funcgrad import dtypes
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.dims import Dims
+from funcgrad.core.primitive import Primitive
 from funcgrad.ops.base import full
-from funcgrad.ops.collective.reductions import psum_p
+from funcgrad.ops.collective.exchanges import all_to_all_p, ppermute_p
+from funcgrad.ops.collective.reductions import (
+    all_gather_p,
+    axis_index_p,
+    pmax_p,
+    pmin_p,
+    psum_p,
+    psum_scatter_p,
+)
+from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
 from funcgrad.ops.elementwise.convert import convert_element_type
 from funcgrad.ops.families import add
+from funcgrad.ops.indexing.gather import gather_p, scatter_add_p
+from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
+from funcgrad.ops.indexing.windows_at import dynamic_slice_p, dynamic_update_slice_p
+from funcgrad.ops.shape import iota_p, reshape_p
+from funcgrad.ops.slicing import pad_p, slice_p
 from funcgrad.parallel.partitioner import lookups, shift
 from funcgrad.parallel.partitioner.site import Shape, Site
-from funcgrad.transforms.attention.attention import backward_dims
+from funcgrad.transforms.attention.attention import (
+    attention_backward_p,
+    attention_p,
+    attention_tangent_p,
+    backward_dims,
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +66,8 @@ class Rule:
 
 def emit(site: Site, values: Sequence[Any]) -> list:
     """An op's results on a device's blocks."""
-    rule = RULES.get(site.prim.name)
-    out = rule.emit(site, *values) if rule else site.bind(*values)
+    rule = RULES.get(site.prim)
+    out = (rule.emit if rule else _as_is)(site, *values)
     return list(out) if site.prim.multiple else [out]
 
 
@@ -144,19 +165,19 @@ def _sum(site: Site, x: Any) -> Any:
 
 
 def _as_is(site: Site, *values: Any) -> Any:
-    return site.bind(*values)
+    blocks = site.prim.blocks
+    return site.bind(*values, **(blocks(site.out_shapes, **site.params) if blocks else {}))
 
 
 _COLLECTIVES = {
-    **{n: Rule(_as_is, _same_dims) for n in ("psum", "pmax", "pmin", "ppermute")},
-    "all_to_all": Rule(_as_is, _exchange_dims),
-    "all_gather": Rule(_as_is, _gathering_dims),
-    "psum_scatter": Rule(_as_is, _scattering_dims),
-    "axis_index": Rule(_as_is, lambda **params: " -> "),
+    **dict.fromkeys((psum_p, pmax_p, pmin_p, ppermute_p), Rule(_as_is, _same_dims)),
+    all_to_all_p: Rule(_as_is, _exchange_dims),
+    all_gather_p: Rule(_as_is, _gathering_dims),
+    psum_scatter_p: Rule(_as_is, _scattering_dims),
+    axis_index_p: Rule(_as_is, lambda **params: " -> "),
     # Marks for derivatives, which have been taken.
-    "psum_invariant": Rule(_sum, _same_dims),
-    "pvary": Rule(lambda site, x: x, _same_dims),
-    "assume_invariant": Rule(lambda site, x: x, _same_dims),
+    psum_invariant_p: Rule(_sum, _same_dims),
+    **dict.fromkeys((pvary_p, assume_invariant_p), Rule(lambda site, x: x, _same_dims)),
 }
 
 # Heads (or texts) where texts are cut: each device then has whole texts of its heads.
@@ -178,22 +199,21 @@ def _attention_dims(*avals: ShapedArray, **params: Any) -> str:
     return backward_dims(*avals, whole=False, **params)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[Primitive, Rule] = {
     **_COLLECTIVES,
-    "broadcast_in_dim": Rule(lambda site, x: site.bind(x, shape=site.out_shapes[0])),
-    "reshape": Rule(lambda site, x: site.bind(x, new_sizes=site.out_shapes[0]), _reshape_dims),
-    **dict.fromkeys(("attention", "attention_tangent"), _ATTENTION),
-    "attention_backward": Rule(_attention_backward, _attention_dims, instead=("n", "b")),
-    "iota": Rule(_iota, _iota_dims),
-    "pad": Rule(_as_is, _pad_dims),
-    "shift": Rule(shift.shift_block),
-    "slice": Rule(lookups.slice_block, lookups.slice_dims),
-    "dynamic_slice": Rule(lookups.read, lookups.read_dims),
-    "dynamic_update_slice": Rule(lookups.write, lookups.write_dims),
-    "gather": Rule(lookups.gather, lookups.gather_dims),
-    "scatter_add": Rule(lookups.scatter, lookups.scatter_add_dims, partial=(0,)),
-    "scatter": Rule(lookups.scatter, lookups.scatter_dims),
-    "scatter_mul": Rule(lookups.scatter, lookups.scatter_dims),
-    "scatter_min": Rule(lookups.scatter, lookups.scatter_dims),
-    "scatter_max": Rule(lookups.scatter, lookups.scatter_dims),
+    reshape_p: Rule(_as_is, _reshape_dims),
+    **dict.fromkeys((attention_p, attention_tangent_p), _ATTENTION),
+    attention_backward_p: Rule(_attention_backward, _attention_dims, instead=("n", "b")),
+    iota_p: Rule(_iota, _iota_dims),
+    pad_p: Rule(_as_is, _pad_dims),
+    shift.shift_p: Rule(shift.shift_block),
+    slice_p: Rule(lookups.slice_block, lookups.slice_dims),
+    dynamic_slice_p: Rule(lookups.read, lookups.read_dims),
+    dynamic_update_slice_p: Rule(lookups.write, lookups.write_dims),
+    gather_p: Rule(lookups.gather, lookups.gather_dims),
+    scatter_add_p: Rule(lookups.scatter, lookups.scatter_add_dims, partial=(0,)),
+    **dict.fromkeys(
+        (scatter_p, scatter_mul_p, scatter_min_p, scatter_max_p),
+        Rule(lookups.scatter, lookups.scatter_dims),
+    ),
 }

@@ -6,11 +6,16 @@ the start of a scan's carry, the carry as the body gets it, as it leaves it, and
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.core.sharding import Cuts
+from funcgrad.parallel.mapping.primitive import shard_map_p
 from funcgrad.transforms.control.bodies import split_list
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 
 OUTSIDE = -1
 
@@ -44,17 +49,13 @@ Tie = tuple[Slot, ...]
 
 def bodies(eqn: Eqn) -> tuple[Jaxpr, ...]:
     """The programs that partitioning looks into."""
-    name, p = eqn.prim.name, eqn.params
-    if name in ("scan", "shard_map"):
-        return (p["jaxpr"],)
-    if name == "while":
-        return (p["cond_jaxpr"], p["body_jaxpr"])
-    return tuple(p["branches"]) if name == "cond" else ()
+    found = [eqn.params[name] for name in _PROGRAMS.get(eqn.prim, ())]
+    return tuple(chain.from_iterable(p if isinstance(p, tuple) else (p,) for p in found))
 
 
 def ties(eqn: Eqn) -> list[Tie]:
     """The ties of an equation that holds programs, those of operands in their order first."""
-    return _TIES[eqn.prim.name](eqn)
+    return _TIES[eqn.prim](eqn)
 
 
 def _scan(eqn: Eqn) -> list[Tie]:
@@ -119,4 +120,8 @@ def _shard_map(eqn: Eqn) -> list[Tie]:
     ]
 
 
-_TIES = {"scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map}
+_TIES = {scan_p: _scan, while_p: _while, cond_p: _cond, shard_map_p: _shard_map}
+_PROGRAMS = {
+    scan_p: ("jaxpr",), while_p: ("cond_jaxpr", "body_jaxpr"), cond_p: ("branches",),
+    shard_map_p: ("jaxpr",),
+}  # fmt: skip

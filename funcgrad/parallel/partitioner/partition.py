@@ -21,13 +21,16 @@ from funcgrad.core.sharding import Cuts, Mesh, NamedSharding, local_shape
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.collective.reductions import pmax_p, pmin_p
+from funcgrad.ops.elementwise.arithmetic import div, mul
 from funcgrad.ops.elementwise.convert import convert_element_type
+from funcgrad.ops.families import add
+from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.parallel.mapping.varying import erase
 from funcgrad.parallel.partitioner import bodies, localize, reshard
 from funcgrad.parallel.partitioner.analysis import traffic
 from funcgrad.parallel.partitioner.factors import Assignment, Factors, restrict
 from funcgrad.parallel.partitioner.halos import with_halos
-from funcgrad.parallel.partitioner.propagate import REMADE, Propagation, propagate
+from funcgrad.parallel.partitioner.propagate import Propagation, propagate
 from funcgrad.parallel.partitioner.reshard import Layout, local_aval
 from funcgrad.parallel.partitioner.site import Site
 from funcgrad.parallel.programs.passes import gathers_once, sums_early
@@ -210,20 +213,19 @@ class Partitioner:
 
     def _perform(self, i: int, eqn: Eqn) -> None:
         factors = self.plan.factors[i]
-        name = eqn.prim.name
         if i in self.plan.inner:
             bodies.perform(self, i, eqn)
-        elif name == "sharding_constraint":
+        elif eqn.prim is sharding_constraint_p:
             layout = Layout(self.plan.cuts[eqn.outs[0]])
             self.hold(eqn.outs[0], layout, self.demand(eqn.ins[0], layout))
-        elif name == "optimization_barrier":
+        elif eqn.prim.identity and eqn.prim.multiple:
             self._barrier(eqn)
         elif factors is None:
             values = [self.demand(a, reshard.whole(a.aval.ndim)) for a in eqn.ins]
             out = eqn.prim.bind(*values, **eqn.params)
             for v, x in zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True):
                 self.hold(v, reshard.whole(v.aval.ndim), x)
-        elif name in REMADE:
+        elif i in self.plan.remade:
             self._later(i, eqn, factors)
         else:
             self._apply(i, eqn, factors)
@@ -284,7 +286,7 @@ class Partitioner:
         self, eqn: Eqn, factors: Factors, assigned: Assignment, due: frozenset[str] = frozenset()
     ) -> list:
         """An equation's operands in their layouts; `due`: sums that stay to be done."""
-        rule = localize.RULES.get(eqn.prim.name)
+        rule = localize.RULES.get(eqn.prim)
         once = frozenset(a for a in factors.contracted_axes(assigned) if self.sizes[a] > 1)
         values = []
         for k, (a, names) in enumerate(zip(eqn.ins, factors.ins, strict=True)):
@@ -337,30 +339,27 @@ class Partitioner:
     def _is_linear_in(self, eqn: Eqn, pending: Sequence[int]) -> bool:
         """Whether an op is linear in its pending operands together, which nothing else needs, and
         gives nothing larger."""
-        name = eqn.prim.name
         if any(self.plan.uses[eqn.ins[k]] > 1 for k in pending):  # type: ignore[index]
             return False
-        if name in ("add", "sub"):
-            return len(pending) == 2
-        if name in ("mul", "div"):
+        if eqn.prim in (mul, div):
             return len(pending) == 1 and _scales(eqn, pending[0])
-        if name == "convert_element_type":
-            return self._widens(eqn)
-        return name in ("neg", "transpose", "reshape", "reduce_sum")
+        if not eqn.prim.linear or len(pending) < len(eqn.ins):
+            return False
+        return eqn.outs[0].aval.size <= eqn.ins[0].aval.size and self._widens(eqn)
 
     def _widens(self, eqn: Eqn) -> bool:
-        """Whether a conversion is exact, and is followed by a sum with other values."""
+        """Whether a conversion, if it is one, is exact and followed by a sum with other values."""
         have, want = eqn.ins[0].aval.dtype, eqn.outs[0].aval.dtype
         if have == want:
             return True
         users = self.plan.users.get(eqn.outs[0], [])
-        added = len(users) == 1 and self.plan.jaxpr.eqns[users[0]].prim.name == "add"
+        added = len(users) == 1 and self.plan.jaxpr.eqns[users[0]].prim is add
         floats = dtypes.is_float(have) and dtypes.is_float(want)
         return added and floats and want.itemsize > have.itemsize
 
     def _note_sum(self, eqn: Eqn, k: int, layout: Layout) -> None:
         """Note where a loop's carry only has parts of a sum added to it."""
-        if eqn.prim.name != "add":
+        if eqn.prim is not add:
             return
         other = eqn.ins[1 - k]
         if isinstance(other, Var) and self.carried.get(other) is eqn.outs[0]:
@@ -377,7 +376,7 @@ def _scales(eqn: Eqn, k: int) -> bool:
     if not isinstance(other, Literal) or not np.all(np.isfinite(other.value)):
         return False
     exact = k == 0 and dtypes.is_inexact(other.aval.dtype) and bool(np.any(other.value))
-    return eqn.prim.name == "mul" or exact
+    return eqn.prim is mul or exact
 
 
 def _is_zero(atom: Atom) -> bool:

@@ -14,21 +14,22 @@ from typing import Any
 
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.sharding import Cuts, Mesh, NamedSharding
+from funcgrad.core.views import repeats, spread
 from funcgrad.errors import ShardingError
+from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.parallel.partitioner import nested
 from funcgrad.parallel.partitioner.factors import Assignment, Factors, choose, factors_of, restrict
 from funcgrad.parallel.partitioner.nested import OUTSIDE, Slot
 from funcgrad.parallel.partitioner.reshard import Layout, Sizes, cost, used_axes
 
 CostOf = Callable[[Atom, Cuts], float]
-# Their results are made anew wherever they are wanted in another layout.
-REMADE = frozenset({"broadcast_in_dim", "iota"})
 
 
 class Propagation:
     """The cuts of one program's values, and those of the programs in it.
 
-    cuts: of each variable; regather: variables that are gathered anew for each use
+    cuts: of each variable; regather: variables that are gathered anew for each use; remade:
+        equations whose result is made anew wherever it is wanted in another layout
     """
 
     def __init__(self, jaxpr: Jaxpr, mesh: Mesh, axes: Iterable[str] | None = None):
@@ -41,6 +42,7 @@ class Propagation:
         self.fixed: set[Var] = set()
         self.regather: set[Var] = set()
         self.factors: list[Factors | None] = []
+        self.remade: set[int] = set()
         self.inner: dict[int, tuple[Propagation, ...]] = {}
         self.ties: dict[int, list[nested.Tie]] = {}
         self.users: dict[Var, list[int]] = {}
@@ -58,11 +60,13 @@ class Propagation:
         for i, eqn in enumerate(self.jaxpr.eqns):
             inner = nested.bodies(eqn)
             if inner:
-                taken = eqn.params["manual"] if eqn.prim.name == "shard_map" else ()
+                taken = eqn.params.get("manual", ())
                 left = self.axes - frozenset(taken)
                 self.inner[i] = tuple(Propagation(b, self.mesh, left) for b in inner)
                 self.ties[i] = nested.ties(eqn)
-            self.factors.append(None if inner else factors_of(eqn))
+            self.factors.append(factors := None if inner else factors_of(eqn))
+            if factors is not None and _is_remade(eqn, factors):
+                self.remade.add(i)
             for a in eqn.ins:
                 if isinstance(a, Var):
                     self.users.setdefault(a, []).append(i)
@@ -70,7 +74,7 @@ class Propagation:
             for v in eqn.outs:
                 self.maker[v] = i
                 self.cuts[v] = ((),) * v.aval.ndim
-            if eqn.prim.name == "sharding_constraint":
+            if eqn.prim is sharding_constraint_p:
                 self._constrain(eqn)
         for a in self.jaxpr.outs:
             if isinstance(a, Var):
@@ -138,7 +142,7 @@ class Propagation:
         eqn, factors = self.jaxpr.eqns[i], self.factors[i]
         if i in self.inner:
             self._visit_inner(i)
-        elif eqn.prim.name == "sharding_constraint":
+        elif eqn.prim is sharding_constraint_p:
             self.offer(eqn.ins[0], self.cuts[eqn.outs[0]])
         elif factors is not None:
             assigned = self.choose(i)
@@ -149,7 +153,7 @@ class Propagation:
 
     def _spread_regather(self, eqn: Eqn) -> None:
         """What is made of a regathered value alone, as its conversion, is gathered anew too."""
-        if eqn.prim.name == "optimization_barrier":
+        if eqn.prim.identity:
             pairs = zip(eqn.ins, eqn.outs, strict=True)
             self.regather.update(v for a, v in pairs if a in self.regather)
             return
@@ -234,7 +238,7 @@ class Propagation:
         if have == want or atom in self.regather:
             return 0.0
         i = self.maker.get(atom)
-        if i is not None and self.jaxpr.eqns[i].prim.name in REMADE:
+        if i is not None and i in self.remade:
             return self.cost_remade(i, cuts, self._cost_of)
         return cost(atom.aval, have, want, self.sizes)
 
@@ -254,6 +258,16 @@ class Propagation:
         cuts = self.cuts[var]
         want = cuts if var in self.fixed else merged(cuts, have.cuts)
         return cost(var.aval, have, Layout(want), self.sizes)
+
+
+def _is_remade(eqn: Eqn, factors: Factors) -> bool:
+    """Whether a result is made of less than it is, a broadcast or a count, and that in any part."""
+    if eqn.prim.effect or len(eqn.outs) != 1 or not factors.sizes.keys() >= {*factors.outs[0]}:
+        return False
+    out = eqn.outs[0].aval
+    if not eqn.ins or eqn.prim.view is None:
+        return bool(not eqn.ins and out.ndim)
+    return spread(eqn) is not None and (out.ndim > eqn.ins[0].aval.ndim or repeats(eqn))
 
 
 def merged(old: Cuts, more: Cuts) -> Cuts:

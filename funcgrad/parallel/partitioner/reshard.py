@@ -26,7 +26,7 @@ from funcgrad.ops.elementwise.convert import select_n
 from funcgrad.ops.indexing.windows_at import dynamic_slice_p
 
 Sizes = Mapping[str, int]
-Kind = Literal["slice", "first", "psum", "psum_scatter", "all_gather", "all_to_all"]
+Kind = Literal["slice", "first", "all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
 
 class Layout(NamedTuple):
@@ -77,7 +77,7 @@ def steps(have: Layout, want: Layout) -> tuple[Step, ...]:
     >>> [s.kind for s in steps(Layout((("x",), ())), Layout(((), ("x",))))]
     ['all_to_all']
     >>> [s.kind for s in steps(Layout(((),), frozenset({"x"})), Layout((("x",),)))]
-    ['psum_scatter']
+    ['reduce_scatter']
     """
     cuts = list(have.cuts)
     due = sorted(have.partial - want.partial)
@@ -100,9 +100,9 @@ def steps(have: Layout, want: Layout) -> tuple[Step, ...]:
         return a not in due and a not in used_axes(tuple(cuts)) and a not in have.partial
 
     cut_further("slice", free)
-    cut_further("psum_scatter", lambda a: a in due)
+    cut_further("reduce_scatter", lambda a: a in due)
     if due:
-        found.append(Step("psum", tuple(due)))
+        found.append(Step("all_reduce", tuple(due)))
         due.clear()
     while True:
         cut_further("slice", lambda a: a not in used_axes(tuple(cuts)))
@@ -136,7 +136,7 @@ def cost(aval: ShapedArray, have: Layout, want: Layout, sizes: Sizes) -> float:
     for step in steps(have, want):
         n = extent(step.axes, sizes)
         total += moved(step.kind, local, n)
-        local *= {"slice": 1 / n, "psum_scatter": 1 / n, "all_gather": n}.get(step.kind, 1)
+        local *= {"slice": 1 / n, "reduce_scatter": 1 / n, "all_gather": n}.get(step.kind, 1)
     return total
 
 
@@ -144,11 +144,11 @@ def moved(kind: str, local: float, n: int) -> float:
     """The bytes that each of n devices sends in a collective on `local` bytes a device."""
     if kind == "all_gather":
         return (n - 1) * local
-    if kind in ("psum_scatter", "all_to_all"):
+    if kind in ("reduce_scatter", "all_to_all"):
         return (n - 1) / n * local
-    if kind in ("psum", "pmax", "pmin"):
+    if kind == "all_reduce":
         return 2 * (n - 1) / n * local
-    return local if kind == "ppermute" and n > 1 else 0.0
+    return local if kind == "permute" and n > 1 else 0.0
 
 
 def apply(x: Any, have: Layout, want: Layout, sizes: Sizes) -> Any:
@@ -169,9 +169,9 @@ def _take(step: Step, x: Any, sizes: Sizes) -> Any:
         return dynamic_slice_p.bind(x, *starts, slice_sizes=tuple(shape))
     if kind == "first":
         return masked_but_first(x, axes)
-    if kind == "psum":
+    if kind == "all_reduce":
         return psum_p.bind(x, axis_name=axes)
-    if kind == "psum_scatter":
+    if kind == "reduce_scatter":
         return psum_scatter_p.bind(x, axis_name=axes, axis=dim, tiled=True)
     if kind == "all_gather":
         return all_gather_p.bind(x, axis_name=axes, axis=dim, tiled=True)

@@ -3,5 +3,4 @@
 - `overlap`: collectives in two parts, a start and an end, with other work in between
 - `passes`: passes over per-device programs: when sums over devices are done, and how many at once
 - `program`: per-device programs: what one device of a mesh runs, and how its arrays are cut
-- `rewriting`: what passes over per-device programs share
 """

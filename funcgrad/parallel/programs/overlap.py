@@ -11,12 +11,11 @@ from functools import partial
 from typing import Any
 
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import NoRule, Primitive
-from funcgrad.parallel.programs.rewriting import everywhere, makers, uses
+from funcgrad.core.rewriting import Writer, everywhere, makers, uses
 
 _LAST = NoRule("collectives are split in two after all derivatives have been taken")
-SPLIT = frozenset({"psum", "psum_scatter", "all_gather", "all_to_all", "ppermute"})
 
 
 def _start_abstract(
@@ -27,6 +26,11 @@ def _start_abstract(
 
 def _start_impl(xp: Any, x: Any, *, prim: Primitive, axis_name: tuple, rest: tuple) -> Any:
     return prim.impl(xp, x, axis_name=axis_name, **dict(rest))
+
+
+def _start_formula(x: Any, *, prim: Primitive, axis_name: tuple, rest: tuple) -> Any:
+    """All of it at once, where nothing is gained by waiting elsewhere."""
+    return prim.bind(x, axis_name=axis_name, **dict(rest))
 
 
 def _start_batch(
@@ -44,6 +48,7 @@ start_p: Primitive = Primitive(
     transpose=_LAST,
     batch=_start_batch,
     dims=NoRule("it is a collective already"),
+    formula=_start_formula,
 )
 done_p: Primitive = Primitive(
     name="collective_done",
@@ -53,6 +58,7 @@ done_p: Primitive = Primitive(
     transpose=_LAST,
     batch=lambda axis, args, dims: (done_p.bind(*args), dims[0]),
     dims=NoRule("it is a collective already"),
+    identity=True,
 )
 
 
@@ -72,11 +78,11 @@ def _overlapped(jaxpr: Jaxpr, ahead: int) -> Jaxpr:
     split: set[int] = set()
     gathers: list[int] = []
     for i, eqn in enumerate(jaxpr.eqns):
-        if eqn.prim.name not in SPLIT:
+        if not eqn.prim.collective:
             continue
         end = used[eqn.outs[0]][0] if eqn.outs[0] in used else len(jaxpr.eqns)
         start = i
-        if eqn.prim.name == "all_gather":
+        if eqn.prim.collective == "all_gather":
             known = max(
                 (made[a] + 1 for a in eqn.ins if isinstance(a, Var) and a in made), default=0
             )
@@ -104,23 +110,15 @@ def _overlapped(jaxpr: Jaxpr, ahead: int) -> Jaxpr:
 
 def joined(jaxpr: Jaxpr) -> Jaxpr:
     """The program with whole collectives where they start."""
-    return everywhere(jaxpr, _joined)
+    return everywhere(jaxpr, lambda j: _Joined().write(j))
 
 
-def _joined(jaxpr: Jaxpr) -> Jaxpr:
-    same: dict[Var, Atom] = {}
-    eqns = []
-
-    def read(a: Atom) -> Atom:
-        return same.get(a, a) if isinstance(a, Var) else a
-
-    for eqn in jaxpr.eqns:
-        ins = tuple(map(read, eqn.ins))
+class _Joined(Writer):
+    def equation(self, eqn: Eqn, ins: list) -> None:
         if eqn.prim is done_p:
-            same[eqn.outs[0]] = ins[0]
+            self.define(eqn, ins)
         elif eqn.prim is start_p:
             params = {"axis_name": eqn.params["axis_name"], **dict(eqn.params["rest"])}
-            eqns.append(eqn.replace(prim=eqn.params["prim"], ins=ins, params=params))
+            self.keep(eqn, ins, prim=eqn.params["prim"], params=params)
         else:
-            eqns.append(eqn.replace(ins=ins))
-    return Jaxpr(jaxpr.ins, eqns, [read(a) for a in jaxpr.outs], jaxpr.names)
+            self.keep(eqn, ins)

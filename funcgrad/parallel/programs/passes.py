@@ -7,25 +7,23 @@ Programs in equations are passed through, too. See `overlap` for those that run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from funcgrad.core import context
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, sub_jaxprs
+from funcgrad.core.ir import Eqn, Jaxpr, Var, sub_jaxprs
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.rewriting import Writer, everywhere, makers, uses
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import transpose_p
+from funcgrad.ops.collective.reductions import all_gather_p, psum_p, psum_scatter_p
 from funcgrad.ops.shape import concatenate, reshape, slice_p
 from funcgrad.parallel.programs.overlap import overlapped
 from funcgrad.parallel.programs.program import SpmdProgram
-from funcgrad.parallel.programs.rewriting import Writer, everywhere, makers, uses
 
 BUCKET_BYTES = 25 * 2**20
 # What is scattered is whole until its bucket goes, beside the one part of it that is kept.
 SCATTER_BYTES = 2**18
-SUMS = frozenset({"psum", "psum_scatter"})
-# Ops that may be done early with the sum that alone needs them: they make nothing larger.
-PREPARING = frozenset({"transpose", "reshape", "mul", "div", "neg", "add", "convert_element_type"})
 
 
 def scheduled(
@@ -62,9 +60,9 @@ def _sums_early(jaxpr: Jaxpr) -> Jaxpr:
     early: set[int] = set()
     for i in reversed(range(len(jaxpr.eqns))):
         eqn = jaxpr.eqns[i]
-        if eqn.prim.name in SUMS:
+        if eqn.prim in (psum_p, psum_scatter_p):
             early.add(i)
-        elif eqn.prim.name in PREPARING:
+        elif _prepares(eqn):
             after = used.get(eqn.outs[0], [])
             if len(after) == 1 and after[0] in early:
                 early.add(i)
@@ -77,38 +75,40 @@ def _sums_early(jaxpr: Jaxpr) -> Jaxpr:
     return Jaxpr(jaxpr.ins, [jaxpr.eqns[i] for i in order], jaxpr.outs, jaxpr.names)
 
 
+def _prepares(eqn: Eqn) -> bool:
+    """Whether an operation may be done early with the sum that alone needs it: one that makes
+    nothing larger."""
+    cheap = eqn.prim.elementwise or eqn.prim.view is not None
+    return cheap and eqn.outs[0].aval.size <= max(a.aval.size for a in eqn.ins)
+
+
 # ---- gathers
 
 
 def gathers_once(jaxpr: Jaxpr) -> Jaxpr:
     """The program with equal gathers done once. It is for what users write in a `shard_map`: where
     partitioning repeats gathers, it saves memory. What a checkpoint does again stays apart."""
-    return everywhere(jaxpr, _gathers_once) if _gathers(jaxpr) > 1 else jaxpr
+    return everywhere(jaxpr, lambda j: _Gathers().write(j)) if _gathers(jaxpr) > 1 else jaxpr
 
 
 def _gathers(jaxpr: Jaxpr) -> int:
-    own = sum(eqn.prim.name == "all_gather" for eqn in jaxpr.eqns)
+    own = sum(eqn.prim is all_gather_p for eqn in jaxpr.eqns)
     return own + sum(_gathers(j) for eqn in jaxpr.eqns for j in sub_jaxprs(eqn))
 
 
-def _gathers_once(jaxpr: Jaxpr) -> Jaxpr:
-    known: dict[Any, Var] = {}
-    same: dict[Var, Var] = {}
-    eqns = []
+class _Gathers(Writer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[Any, Var] = {}
 
-    def read(a: Atom) -> Atom:
-        return same.get(a, a) if isinstance(a, Var) else a
-
-    for eqn in jaxpr.eqns:
-        ins = tuple(map(read, eqn.ins))
-        if eqn.prim.name == "all_gather" and isinstance(ins[0], Var):
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        if eqn.prim is all_gather_p and isinstance(ins[0], Var):
             key = (ins[0], tuple(sorted(eqn.params.items())))
-            first = known.setdefault(key, eqn.outs[0])
+            first = self.known.setdefault(key, eqn.outs[0])
             if first is not eqn.outs[0]:
-                same[eqn.outs[0]] = first
-                continue
-        eqns.append(eqn.replace(ins=ins))
-    return Jaxpr(jaxpr.ins, eqns, [read(a) for a in jaxpr.outs], jaxpr.names)
+                self.define(eqn, [first])
+                return
+        self.keep(eqn, ins)
 
 
 # ---- buckets
@@ -127,62 +127,64 @@ def in_buckets(
     that has as many takes no more, and an array that has as many is summed by itself, without a
     copy.
     """
-    room = {"psum": bucket_bytes, "psum_scatter": scatter_bytes}
+    room = {psum_p: bucket_bytes, psum_scatter_p: scatter_bytes}
     with context.scoped(axes=dict(sizes)):
-        return everywhere(jaxpr, partial(_in_buckets, sizes=sizes, room=room))
+        return everywhere(jaxpr, lambda j: _Buckets(sizes, room).write(j))
 
 
-def _in_buckets(jaxpr: Jaxpr, sizes: Mapping[str, int], room: Mapping[str, int]) -> Jaxpr:
-    writer = Writer(jaxpr)
-    buckets: dict[Any, list[Eqn]] = {}
-    waiting: dict[Var, Any] = {}
+class _Buckets(Writer):
+    def __init__(self, sizes: Mapping[str, int], room: Mapping[Primitive, int]):
+        super().__init__()
+        self.sizes = sizes
+        self.room = room
+        self.buckets: dict[Any, list[Eqn]] = {}
+        self.waiting: dict[Any, Any] = {}
 
-    def close(key: Any) -> None:
-        members = buckets.pop(key)
-        for e in members:
-            del waiting[e.outs[0]]
-        _sum_together(writer, members, sizes)
+    def walk(self, jaxpr: Jaxpr) -> list:
+        super().walk(jaxpr)
+        for key in list(self.buckets):
+            self.close(key)
+        return [self.read(a) for a in jaxpr.outs]
 
-    for eqn in jaxpr.eqns:
+    def equation(self, eqn: Eqn, ins: list) -> None:
         for a in eqn.ins:
-            if isinstance(a, Var) and a in waiting:
-                close(waiting[a])
-        if not _may_join(eqn, room):
-            writer.copy(eqn)
-            continue
+            if a in self.waiting:
+                self.close(self.waiting[a])
+        if not self.may_join(eqn):
+            self.keep(eqn, map(self.read, eqn.ins))
+            return
         key = (eqn.prim, eqn.params["axis_name"], eqn.ins[0].aval.dtype)
-        members = buckets.setdefault(key, [])
+        members = self.buckets.setdefault(key, [])
         members.append(eqn)
-        waiting[eqn.outs[0]] = key
-        if sum(e.ins[0].aval.nbytes for e in members) >= room[eqn.prim.name]:
-            close(key)
-    for key in list(buckets):
-        close(key)
-    return writer.finish()
+        self.waiting[eqn.outs[0]] = key
+        if sum(e.ins[0].aval.nbytes for e in members) >= self.room[eqn.prim]:
+            self.close(key)
 
+    def may_join(self, eqn: Eqn) -> bool:
+        """Whether an equation is a sum of few bytes."""
+        small = eqn.ins and eqn.ins[0].aval.nbytes < self.room.get(eqn.prim, 0)
+        return bool(small) and eqn.params.get("tiled", True)
 
-def _may_join(eqn: Eqn, room: Mapping[str, int]) -> bool:
-    small = eqn.ins and eqn.ins[0].aval.nbytes < room.get(eqn.prim.name, 0)
-    return bool(small) and eqn.params.get("tiled", True)
-
-
-def _sum_together(writer: Writer, members: Sequence[Eqn], sizes: Mapping[str, int]) -> None:
-    """One sum in place of several."""
-    if len(members) == 1:
-        writer.copy(members[0])
-        return
-    prim, axis_name = members[0].prim, members[0].params["axis_name"]
-    scatters = prim.name == "psum_scatter"
-    n = sizes[axis_name[0]] if scatters else 1
-    along: dict[str, Any] = {"axis": 0, "tiled": True} if scatters else {}
-    with writer.trace.active():
-        rows = [_rows(writer.value(e.ins[0]), n, e.params.get("axis", 0)) for e in members]
+    def close(self, key: Any) -> None:
+        """Write one sum in place of those of a bucket."""
+        members = self.buckets.pop(key)
+        for e in members:
+            del self.waiting[e.outs[0]]
+        if len(members) == 1:
+            self.keep(members[0], map(self.read, members[0].ins))
+            return
+        prim, axis_name = members[0].prim, members[0].params["axis_name"]
+        scatters = prim is psum_scatter_p
+        n = self.sizes[axis_name[0]] if scatters else 1
+        along: dict[str, Any] = {"axis": 0, "tiled": True} if scatters else {}
+        parts = [self.value(self.read(e.ins[0])) for e in members]
+        rows = [_rows(x, n, e.params.get("axis", 0)) for x, e in zip(parts, members, strict=True)]
         total = prim.bind(concatenate(rows, 1), axis_name=axis_name, **along)
         at = 0
         for e, row in zip(members, rows, strict=True):
             end = at + aval_of(row).shape[1]
             part = slice_p.bind(total, start_indices=(0, at), limit_indices=(1, end), strides=None)
-            writer.define(e.outs[0], reshape(part, e.outs[0].aval.shape))
+            self.define(e, [reshape(part, e.outs[0].aval.shape)])
             at = end
 
 

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from funcgrad.core import caches, context
-from funcgrad.core.array import Array, check_finite, own, raw
+from funcgrad.core.array import Array, raw
 from funcgrad.core.backend import DEFAULT, Executable
 from funcgrad.core.display.compile_report import CompileStage
+from funcgrad.core.evaluation import check_finite, own
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.sharded import ShardedArray
@@ -37,6 +38,7 @@ from funcgrad.parallel.programs.program import SpmdProgram
 from funcgrad.parallel.runtimes.lockstep import Lockstep
 from funcgrad.parallel.runtimes.ranks import Ranks
 from funcgrad.parallel.show import sharded_html, sharded_text
+from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.passes.simplify import simplify
 
 
@@ -206,7 +208,7 @@ def evaluate(prim: Primitive, args: Sequence[Any], params: dict) -> Any:
     jaxpr = _jaxpr_of(prim, [aval_of(a) for a in args], params)
     shardings = tuple(map(sharding_of, args))
     # An operation at a time is not worth compiling; programs are.
-    using = DEFAULT if prim.name == "jit" or jaxpr_meshes(jaxpr) else "numpy"
+    using = DEFAULT if prim is jit_p or jaxpr_meshes(jaxpr) else "numpy"
     outs = executable(jaxpr, shardings, (False,) * len(args), prim.name, using)(args)
     if context.current().debug_nans:
         check_finite(prim, list(args), outs)

@@ -14,13 +14,13 @@ import numpy as np
 
 from funcgrad.core import context
 from funcgrad.core.aval import Zero
+from funcgrad.core.dce import dce_eqns, has_effect
 from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var, literal_value
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import JaxprTrace, JaxprTracer
 from funcgrad.core.trace import Trace, aval_of
 from funcgrad.transforms.arguments import FlatFunction, as_array
 from funcgrad.transforms.autodiff.jvp import JVPTrace
-from funcgrad.transforms.passes.dce import dce_eqns, has_effect
 
 
 class Split(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
+from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
@@ -28,10 +29,10 @@ from funcgrad.transforms.arguments import as_array, check_leaves, name_of
 from funcgrad.transforms.autodiff.jvp import jvp_flat, jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, Split, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
-from funcgrad.transforms.batching.batching import axis_names, batch_jaxpr
+from funcgrad.transforms.batching.batching import batch_jaxpr
+from funcgrad.transforms.batching.trace import axis_names
 from funcgrad.transforms.control.bodies import cast_outputs, check_pred, choose, drop, stage_body
 from funcgrad.transforms.control.custom_call import JVPCall
-from funcgrad.transforms.passes.dce import dce_jaxpr
 
 
 def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> Any:

@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from funcgrad import tree
 from funcgrad.core.aval import Linear, ShapedArray, Zero
-from funcgrad.core.ir import Jaxpr, call_types, interpret
+from funcgrad.core.ir import Jaxpr, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.rewriting import Each
 from funcgrad.core.staging import JaxprTrace, stage, with_constants
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import DifferentiationError
 from funcgrad.ops.base import batch_front, instantiate, move_axis, sum_p
 from funcgrad.transforms.autodiff.jvp import jvp_flat, jvp_jaxpr
 from funcgrad.transforms.autodiff.transpose import backward_pass
-from funcgrad.transforms.batching.batching import BatchAxis, batch_flat, batch_jaxpr
+from funcgrad.transforms.batching.batching import batch_flat, batch_jaxpr
+from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.jit_primitive import call_jaxpr
 
 Flat = Callable[..., list]
@@ -77,6 +80,12 @@ class JVPCall:
 
         fun = mapped(self.fun, axis, dims)
         transpose = self.transpose and batched_transpose(self.transpose, axis, dims)
+        return JVPCall(self.name, fun, jvp, self.symbolic_zeros, transpose)
+
+    def rewritten(self, each: Each) -> JVPCall:
+        """The same call, the programs of function and rules rewritten."""
+        fun, jvp = through(each, self.fun), through(each, self.jvp)
+        transpose = self.transpose and through(each, self.transpose)
         return JVPCall(self.name, fun, jvp, self.symbolic_zeros, transpose)
 
     def stage(self, trace: JaxprTrace, args: Sequence[Any]) -> list:
@@ -137,6 +146,15 @@ class VJPCall:
         bwd = batched_bwd(self.bwd, axis, dims)
         return VJPCall(self.name, mapped(self.fun, axis, dims), fwd, bwd, self.forward)
 
+    def rewritten(self, each: Each) -> VJPCall:
+        """The same call, the programs of function and rules rewritten."""
+
+        def fwd(primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[list, list]:
+            return through(each, lambda *args: self.fwd(args, perturbed))(*primals)
+
+        fun, bwd = through(each, self.fun), through(each, self.bwd)
+        return VJPCall(self.name, fun, fwd, bwd, self.forward)
+
     def stage(self, trace: JaxprTrace, args: Sequence[Any]) -> list:
         """Record the call as an equation."""
         return _stage(custom_vjp_call_p, self, trace, args)
@@ -187,6 +205,29 @@ def captured_error(name: str) -> DifferentiationError:
         "differentiated, mapped or traced outside it, which the rule can't see; pass the value as "
         "an argument (funcgrad.closure_convert makes captured values arguments)"
     )
+
+
+def through(each: Each, fun: Callable) -> Callable:
+    """A function of lists of arrays whose program is rewritten when it is called. What stands for
+    no array, among arguments and results, stays."""
+
+    def rewritten(*args: Any) -> Any:
+        leaves, structure = tree.flatten(args)
+        given = [x for x in leaves if not isinstance(x, Zero | Linear)]
+        found: Any = None
+
+        def flat(*values: Any) -> list:
+            nonlocal found
+            rest = iter(values)
+            mixed = [x if isinstance(x, Zero | Linear) else next(rest) for x in leaves]
+            found = tree.flatten(fun(*structure.unflatten(mixed)))
+            return [x for x in found[0] if type(x) is not Zero]
+
+        jaxpr, consts = stage(flat, [aval_of(x) for x in given], "a function with rules")
+        outs = iter(eval_jaxpr(each(jaxpr), *consts, *given))
+        return found[1].unflatten([x if type(x) is Zero else next(outs) for x in found[0]])
+
+    return rewritten
 
 
 def map_flat(fun: Flat, axis: BatchAxis, args: Sequence[Any], dims: Dims) -> list:
@@ -311,6 +352,11 @@ def _staged_call(name: str) -> Primitive:
         transpose=_call_transpose,
         batch=_call_batch(this),
         dims=NoRule("partitioning looks into the program"),
+        programs=lambda each, *, jaxpr, call, n_consts: {
+            "jaxpr": each(jaxpr),
+            "call": call.rewritten(each),
+            "n_consts": n_consts,
+        },
         multiple=True,
         call=True,
     )
@@ -383,6 +429,14 @@ def _without(aval: ShapedArray, dim: int) -> ShapedArray:
     return aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
 
 
+def _tangent_programs(each: Each, *, jaxpr, bwd, **rest: Any) -> dict[str, Any]:
+    def rewritten(avals: Sequence[ShapedArray]) -> Jaxpr:
+        return each(jaxpr(avals))
+
+    program = each(jaxpr) if isinstance(jaxpr, Jaxpr) else rewritten
+    return {"jaxpr": program, "bwd": through(each, bwd), **rest}
+
+
 custom_vjp_tangent_p = Primitive(
     name="custom_vjp_tangent",
     abstract=lambda *avals, out_avals, **params: list(out_avals),
@@ -391,6 +445,7 @@ custom_vjp_tangent_p = Primitive(
     transpose=_tangent_transpose,
     batch=_tangent_batch,
     dims=NoRule("partitioning looks into the program"),
+    programs=_tangent_programs,
     multiple=True,
     call=True,
 )

@@ -12,6 +12,7 @@ from funcgrad.core.array import raw
 from funcgrad.core.aval import Linear, Zero
 from funcgrad.core.backend import DEFAULT, Executable, spmd
 from funcgrad.core.backend import backend as load
+from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.process.gc_pause import no_collections
@@ -20,7 +21,6 @@ from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import Split, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
-from funcgrad.transforms.passes.dce import dce_jaxpr
 
 
 def executable(

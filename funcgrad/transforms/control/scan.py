@@ -14,6 +14,7 @@ from typing import Any
 from funcgrad import tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
@@ -27,7 +28,8 @@ from funcgrad.transforms.arguments import as_array, check_leaves, name_of
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import Split, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import backward_pass
-from funcgrad.transforms.batching.batching import BatchAxis, batch_jaxpr
+from funcgrad.transforms.batching.batching import batch_jaxpr
+from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import (
     as_type,
     cast_outputs,
@@ -39,7 +41,6 @@ from funcgrad.transforms.control.bodies import (
     split_list,
     stage_body,
 )
-from funcgrad.transforms.passes.dce import dce_jaxpr
 
 
 def scan(

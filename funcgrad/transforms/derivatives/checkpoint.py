@@ -11,6 +11,8 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.aval import Linear, Zero
+from funcgrad.core.dce import dce_jaxpr
+from funcgrad.core.dims import mapping
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage
@@ -30,7 +32,6 @@ from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
 from funcgrad.transforms.control.bodies import choose, drop
 from funcgrad.transforms.control.jit_primitive import jit_p
-from funcgrad.transforms.passes.dce import dce_jaxpr
 from funcgrad.transforms.passes.simplify import inline_calls
 
 Policy = Callable[..., bool]
@@ -106,15 +107,16 @@ class checkpoint_policies:
     @staticmethod
     def dots_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
         """Keep the results of matrix products and convolutions."""
-        return prim.name in ("dot_general", "conv_general_dilated")
+        return prim.contraction
 
     @staticmethod
     def dots_with_no_batch_dims_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
         """Keep the results of matrix products without batch axes."""
-        if prim.name != "dot_general":
+        if not prim.contraction:
             return False
-        _, (lhs_batch, rhs_batch) = params["dimension_numbers"]
-        return not lhs_batch and not rhs_batch
+        (lhs, rhs), (out,) = (dims := mapping(prim, avals, params)).ins, dims.outs
+        # The axes that a convolution slides along match none.
+        return not dims.whole and "." not in (*lhs, *rhs) and not {*lhs} & {*rhs} & {*out}
 
     @staticmethod
     def save_only_these_names(*names: str) -> Policy:

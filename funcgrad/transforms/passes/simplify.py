@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, sub_jaxprs
+from funcgrad.core.dce import has_effect
+from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import NoRule, Primitive, exact_params
-from funcgrad.transforms.passes.dce import dce_eqns, has_effect
+from funcgrad.core.rewriting import Writer
 
 
 def is_call(prim: Primitive) -> bool:
@@ -34,105 +35,71 @@ def simplify(jaxpr: Jaxpr, barriers: bool = False) -> Jaxpr:
 
 
 def _simplify(jaxpr: Jaxpr, barriers: bool) -> Jaxpr:
-    inlined = inline_calls(jaxpr)
-    builder = _Builder(barriers)
-    for eqn in inlined.eqns:
-        builder.add(eqn)
-    outs = [builder.read(a) for a in inlined.outs]
-    if any(is_mark(e.prim) for e in builder.eqns):
-        return _without_marks(Jaxpr(inlined.ins, builder.eqns, outs, jaxpr.names), barriers)
-    return Jaxpr(inlined.ins, dce_eqns(builder.eqns, outs), outs, jaxpr.names)
+    slim = _Simplifier(barriers).write(jaxpr)
+    if any(is_mark(e.prim) for e in slim.eqns):
+        return _Unmarked(barriers).write(slim)
+    return slim
 
 
 def inline_calls(jaxpr: Jaxpr, which: Callable[[Primitive], bool] = is_call) -> Jaxpr:
     """The program with the programs of nested calls in place of the calls."""
-    if not any(which(e.prim) for e in jaxpr.eqns):
-        return jaxpr
-    env: dict[Var, Atom] = {}
-    eqns: list[Eqn] = []
-    outs = _inline(jaxpr, env, eqns, (), which)
-    return Jaxpr(jaxpr.ins, eqns, outs, jaxpr.names)
+    return _Inliner(which).write(jaxpr) if any(which(e.prim) for e in jaxpr.eqns) else jaxpr
 
 
-def _inline(
-    jaxpr: Jaxpr, env: dict, eqns: list[Eqn], scopes: tuple[str, ...], which: Callable
-) -> list[Atom]:
-    """Append the equations of a program, its inputs bound in env; gives its outputs."""
+class _Inliner(Writer):
+    def __init__(self, which: Callable[[Primitive], bool]):
+        super().__init__()
+        self.which = which
 
-    def read(atom: Atom) -> Atom:
-        return env.get(atom, atom) if isinstance(atom, Var) else atom
-
-    for eqn in jaxpr.eqns:
-        ins = [read(a) for a in eqn.ins]
-        if which(eqn.prim):
-            inner = eqn.params["jaxpr"]
-            if not isinstance(inner, Jaxpr):  # a program that is only made when it is wanted
-                inner = inner([a.aval for a in ins])
-            # A program may be called twice: each call gets variables of its own.
-            fresh = dict(zip(inner.ins, ins, strict=True))
-            results = _inline(inner, fresh, eqns, scopes + eqn.scopes, which)
-            env.update(zip(eqn.outs, results, strict=True))
-        else:
-            outs = [Var(v.aval) for v in eqn.outs]
-            env.update(zip(eqn.outs, outs, strict=True))
-            eqns.append(eqn.replace(ins=tuple(ins), outs=tuple(outs), scopes=scopes + eqn.scopes))
-    return [read(a) for a in jaxpr.outs]
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        (self.inline if self.which(eqn.prim) else self.keep)(eqn, ins)
 
 
-def _without_marks(jaxpr: Jaxpr, barriers: bool) -> Jaxpr:
-    """The program without marks (names, and `barriers` if they don't stay) that have done their
-    work."""
-    same: dict[Var, Atom] = {}
-    eqns = []
-    for eqn in jaxpr.eqns:
-        ins = tuple(same.get(a, a) if isinstance(a, Var) else a for a in eqn.ins)
-        if is_mark(eqn.prim) and not (barriers and eqn.prim.multiple):
-            same.update(zip(eqn.outs, ins, strict=True))
-        else:
-            eqns.append(eqn.replace(ins=ins))
-    outs = [same.get(a, a) if isinstance(a, Var) else a for a in jaxpr.outs]
-    return Jaxpr(jaxpr.ins, dce_eqns(eqns, outs), outs, jaxpr.names)
+class _Unmarked(Writer):
+    """Without marks (names, and `barriers` if they don't stay) that have done their work."""
+
+    def __init__(self, barriers: bool):
+        super().__init__()
+        self.barriers = barriers
+
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        mark = is_mark(eqn.prim) and not (self.barriers and eqn.prim.multiple)
+        (self.define if mark else self.keep)(eqn, ins)
 
 
-class _Builder:
-    """Equations added one by one, each simplified and looked up among the earlier ones."""
+class _Simplifier(Writer):
+    """Calls inlined, each equation simplified and looked up among the earlier ones."""
 
     def __init__(self, barriers: bool) -> None:
+        super().__init__()
         self.barriers = barriers
-        self.eqns: list[Eqn] = []
-        self.same: dict[Var, Atom] = {}
         self.known: dict[Any, tuple[Var, ...]] = {}
         self.made_by: dict[Var, Eqn] = {}
 
-    def read(self, atom: Atom) -> Atom:
-        return self.same.get(atom, atom) if isinstance(atom, Var) else atom
+    def within(self, jaxpr: Jaxpr) -> Jaxpr:
+        return simplify(jaxpr, self.barriers)
 
-    def add(self, eqn: Eqn) -> None:
-        eqn = eqn.replace(ins=tuple(self.read(a) for a in eqn.ins))
-        if any(True for _ in sub_jaxprs(eqn)):
-            eqn = eqn.replace(params={k: self._param(p) for k, p in eqn.params.items()})
-        rule = eqn.prim.simplify
-        same = rule(eqn, self.made_by) if rule else None
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        if eqn.prim.call:
+            self.inline(eqn, ins)
+            return
+        new = self.renewed(eqn, ins)
+        rule = new.prim.simplify
+        same = rule(new, self.made_by) if rule else None
         if isinstance(same, Eqn):
-            eqn = same
+            new = same
         elif same is not None:
-            self.same[eqn.outs[0]] = same
+            self.define(eqn, [same])
             return
-        key = None if has_effect(eqn) or eqn.prim.repeated else _key(eqn)
-        if key is not None and key in self.known:
-            self.same.update(zip(eqn.outs, self.known[key], strict=True))
-            return
+        key = None if new.prim.repeated or has_effect(new) else _key(new)
         if key is not None:
-            self.known[key] = eqn.outs
-        self.eqns.append(eqn)
-        self.made_by.update(dict.fromkeys(eqn.outs, eqn))
-
-    def _param(self, param: Any) -> Any:
-        if isinstance(param, Jaxpr):
-            return simplify(param, self.barriers)
-        if isinstance(param, tuple) and any(isinstance(p, Jaxpr) for p in param):
-            return tuple(map(self._param, param))
-        return param
+            known = self.known.setdefault(key, new.outs)
+            if known is not new.outs:
+                self.define(eqn, known)
+                return
+        self.eqns.append(new)
+        for v in new.outs:
+            self.made_by[v] = new
 
 
 def _key(eqn: Eqn) -> Any:

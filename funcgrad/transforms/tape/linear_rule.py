@@ -11,10 +11,11 @@ from typing import Any
 
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.eager.calls import HEAVY, LIGHT, VIEWS, calls, is_large, pays
+from funcgrad.core.eager.calls import calls, is_large, pays
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.core.views import in_order, spread
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
@@ -22,11 +23,6 @@ from funcgrad.transforms.control.bodies import choose
 from funcgrad.transforms.passes.simplify import simplify
 from funcgrad.transforms.tape.residuals import fewer_residuals
 from funcgrad.transforms.tape.sliced import pulled_pieces
-
-# Operations that are compiled with their neighbours: in loops over the same elements, mostly.
-_JOIN = LIGHT.union(
-    ("broadcast_in_dim", "reduce_max", "reduce_min", "reduce_sum", "reshape", "stop_gradient")
-).difference(("concatenate", "iota", "pad", "rev"))
 
 
 class LinearRule:
@@ -52,9 +48,7 @@ class LinearRule:
         self.jaxpr, self._varies, self._compiling = jaxpr, varies, compiling
         self.aval = both.outs[0].aval
         self.kind = kind_of(self.aval)
-        self.joins = nonzero and all(
-            e.prim.name in _JOIN and e.outs[0].aval.dtype.kind != "c" for e in simplify(both).eqns
-        )
+        self.joins = nonzero and all(map(_joins, simplify(both).eqns))
         self.starts, self.programs = self.joins and compiling, 0
         self.reads_views = nonzero and compiling and _reads_views(jaxpr)
         if self.starts or self.reads_views:
@@ -88,10 +82,21 @@ class LinearRule:
         self.run = calls(forward, self._compiling)
 
 
+def _joins(eqn: Eqn) -> bool:
+    """Whether an operation is compiled with its neighbours: in a loop over the same elements."""
+    prim = eqn.prim
+    if eqn.outs[0].aval.dtype.kind == "c":
+        return False
+    if prim.view is None or prim.view is in_order:
+        return prim.elementwise or bool(prim.reduction or prim.view)
+    axes = [a for a in spread(eqn) or (len(eqn.ins), -2) if a != -1]
+    return axes == sorted(axes)
+
+
 def _reads_views(jaxpr: Jaxpr) -> bool:
     """Whether compiled code reads operands where they lie in larger arrays, and writes their
     cotangents into such."""
-    return any(e.prim.name == "attention" for e in jaxpr.eqns)
+    return any(e.prim.strided for e in jaxpr.eqns)
 
 
 def kind_of(aval: ShapedArray) -> tuple:
@@ -162,9 +167,9 @@ def may_compile(of: Any, values: list, program: Callable[[], Jaxpr | None]) -> b
     first meeting already."""
     if not isinstance(of, Primitive):
         return is_large(values)
-    if of.name in VIEWS:
+    if of.view is not None:
         return False
     if is_large(values):
         return True
-    jaxpr = program() if of.name in HEAVY else None
+    jaxpr = program() if (of.passes or 0) > 1 else None
     return jaxpr is not None and is_large(jaxpr.out_avals)

@@ -8,9 +8,8 @@ that needs it.
 
 from __future__ import annotations
 
-from funcgrad.core.eager.calls import VIEWS
+from funcgrad.core.dce import dce_eqns
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
-from funcgrad.transforms.passes.dce import dce_eqns
 
 
 def fewer_residuals(forward: Jaxpr, backward: Jaxpr, n_results: int = 1) -> tuple[Jaxpr, Jaxpr]:
@@ -32,7 +31,7 @@ def fewer_residuals(forward: Jaxpr, backward: Jaxpr, n_results: int = 1) -> tupl
     eqn_of = {v: e for e in forward.eqns for v in e.outs}
 
     def source(var: Var) -> Var:
-        while (made := eqn_of.get(var)) is not None and made.prim.name in VIEWS:
+        while (made := eqn_of.get(var)) is not None and made.prim.view is not None:
             if not isinstance(made.ins[0], Var):
                 break
             var = made.ins[0]
@@ -42,7 +41,7 @@ def fewer_residuals(forward: Jaxpr, backward: Jaxpr, n_results: int = 1) -> tupl
     for e in forward.eqns:
         if not _is_cheap(e):
             anchors.update(e.outs)
-        if e.prim.name == "dot_general":
+        if e.prim.contraction:
             anchors.update(source(a) for a in e.ins if isinstance(a, Var))
     again: dict[Eqn, None] = {}
     kept: dict[Var, None] = {}
@@ -69,4 +68,4 @@ def fewer_residuals(forward: Jaxpr, backward: Jaxpr, n_results: int = 1) -> tupl
 
 
 def _is_cheap(eqn: Eqn) -> bool:
-    return eqn.prim.elementwise or eqn.prim.name in VIEWS or not eqn.ins
+    return eqn.prim.elementwise or eqn.prim.view is not None or not eqn.ins

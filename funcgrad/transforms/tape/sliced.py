@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from funcgrad.core.eager.large import implementation
+from funcgrad.core.eager.large import kept
 from funcgrad.core.ir import Jaxpr, Literal
+from funcgrad.ops.slicing import pad_p
 
 
 class Pieces:
@@ -84,7 +85,7 @@ def pulled_pieces(backward: Jaxpr, pull: Callable[..., Sequence]) -> Callable[..
     if len(backward.eqns) != 1 or len(backward.ins) != 1 or backward.outs != backward.eqns[0].outs:
         return None
     (eqn,) = backward.eqns
-    if eqn.prim.name != "pad" or eqn.ins[0] is not backward.ins[0]:
+    if eqn.prim is not pad_p or eqn.ins[0] is not backward.ins[0]:
         return None
     config, zero = eqn.params["padding_config"], eqn.ins[1]
     cut = [(axis, low) for axis, (low, high, _) in enumerate(config) if low or high]
@@ -96,15 +97,8 @@ def pulled_pieces(backward: Jaxpr, pull: Callable[..., Sequence]) -> Callable[..
         return None
     ((axis, start),) = cut
     aval = backward.outs[0].aval
-    room = implementation(_Room("room", lambda xp: xp.empty(aval.shape, aval.dtype)), aval)
+    room = kept(lambda xp: xp.empty(aval.shape, aval.dtype), aval)
     return lambda ct: [Pieces(pull, room, ct, axis, start)]
-
-
-class _Room(NamedTuple):
-    """What `implementation` wants of an operation, of one that only takes memory."""
-
-    name: str
-    impl: Callable
 
 
 def in_one(ct: Any) -> Any:

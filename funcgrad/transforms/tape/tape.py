@@ -16,7 +16,6 @@ import numpy as np
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import Zero
-from funcgrad.core.eager.calls import VIEWS
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.process.float_errors import errors, loud, quiet
@@ -98,7 +97,7 @@ class TapeTrace(Trace):
             rule = self._rule(key, values, places, lambda: equation(prim, args, params))
             if rule is not None:
                 out = self._apply(rule, args, values, places)
-                return self._viewed(out, key, prim, params, args) if prim.name in VIEWS else out
+                return self._viewed(out, key, prim, params, args) if prim.view else out
 
         def fun(*xs: Any) -> list:
             out = context.current().trace.process(prim, xs, params)
@@ -107,8 +106,7 @@ class TapeTrace(Trace):
         outs = self._by_itself(fun, args)
         if prim.multiple:
             return outs
-        is_view = mine and prim.name in VIEWS
-        return self._viewed(outs[0], key, prim, params, args) if is_view else outs[0]
+        return self._viewed(outs[0], key, prim, params, args) if mine and prim.view else outs[0]
 
     def _viewed(self, out: Any, key: list, prim: Primitive, params: dict, args: tuple) -> Any:
         """A result, which if it is a view says of what."""

@@ -79,14 +79,14 @@ PARTIAL = Layout((NONE, NONE), frozenset("x"))
         (Layout((("x", "y"), NONE)), Layout((X, NONE)), ["all_gather"]),
         (Layout((("x", "y"), NONE)), Layout((X, Y)), ["all_to_all"]),
         (Layout((X, NONE)), Layout((("x", "y"), NONE)), ["slice"]),
-        (PARTIAL, whole(2), ["psum"]),
-        (PARTIAL, Layout((NONE, X)), ["psum_scatter"]),
+        (PARTIAL, whole(2), ["all_reduce"]),
+        (PARTIAL, Layout((NONE, X)), ["reduce_scatter"]),
         # What is free comes first, so that less is summed.
-        (PARTIAL, Layout((Y, NONE)), ["slice", "psum"]),
-        (PARTIAL, Layout((Y, X)), ["slice", "psum_scatter"]),
-        (Layout((Y, NONE), frozenset("x")), Layout((NONE, X)), ["psum_scatter", "all_gather"]),
-        (Layout((NONE, NONE), frozenset("xy")), whole(2), ["psum"]),
-        (Layout((NONE, NONE), frozenset("xy")), Layout((("y", "x"), NONE)), ["psum_scatter"] * 2),
+        (PARTIAL, Layout((Y, NONE)), ["slice", "all_reduce"]),
+        (PARTIAL, Layout((Y, X)), ["slice", "reduce_scatter"]),
+        (Layout((Y, NONE), frozenset("x")), Layout((NONE, X)), ["reduce_scatter", "all_gather"]),
+        (Layout((NONE, NONE), frozenset("xy")), whole(2), ["all_reduce"]),
+        (Layout((NONE, NONE), frozenset("xy")), Layout((("y", "x"), NONE)), ["reduce_scatter"] * 2),
         (whole(2), PARTIAL, ["first"]),
     ],
 )
@@ -105,7 +105,7 @@ def test_costs():
     assert cost(AVAL, PARTIAL, whole(2), sizes) == n
     assert cost(AVAL, PARTIAL, moved_cut, sizes) == n / 2
     assert cost(AVAL, Layout((Y, NONE)), whole(2), sizes) == n * 2 / 3
-    assert moved("ppermute", n, 2) == n
+    assert moved("permute", n, 2) == n
     assert moved("slice", n, 2) == 0
 
 

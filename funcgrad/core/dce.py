@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, sub_jaxprs
 
@@ -12,8 +12,13 @@ def has_effect(eqn: Eqn) -> bool:
     return eqn.prim.effect or any(j.has_effects for j in sub_jaxprs(eqn))
 
 
-def dce_eqns(eqns: Sequence[Eqn], outs: Iterable[Atom]) -> list[Eqn]:
-    """The equations that `outs` need, themselves slimmed where they hold programs."""
+def dce_eqns(
+    eqns: Sequence[Eqn], outs: Iterable[Atom], change: Callable[[Eqn, set], Eqn] | None = None
+) -> list[Eqn]:
+    """The equations that `outs` need, themselves slimmed where they hold programs.
+
+    change(eqn, needed) → what stands in place of an equation, where later ones need these values
+    """
     needed = {a for a in outs if isinstance(a, Var)}
     kept: list[Eqn] = []
     for eqn in reversed(eqns):
@@ -22,6 +27,8 @@ def dce_eqns(eqns: Sequence[Eqn], outs: Iterable[Atom]) -> list[Eqn]:
             continue
         if eqn.prim.dce is not None and not all(used):
             eqn = eqn.prim.dce(used, eqn)
+        if change is not None:
+            eqn = change(eqn, needed)
         needed.update(a for a in eqn.ins if isinstance(a, Var))
         kept.append(eqn)
     return kept[::-1]
