@@ -21,7 +21,7 @@ from funcgrad.core.eager.evaluated import combined, recipe2, remember_combined
 from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer
-from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.errors import DTypeError, ShapeError, within
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, shape_of
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
@@ -59,7 +59,7 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
     if isinstance(x, np.ndarray | np.generic):
         # Whoever holds a writeable array may write to it later.
         return Array(np.array(x, dtypes.canonical(x.dtype), copy=x.flags.writeable or None))
-    raise TypeError(_no_operand(name, x, argument))
+    raise TypeError(within(_no_operand(name, x, argument)))
 
 
 def _no_operand(name: str, x: Any, argument: str) -> str:
@@ -83,10 +83,8 @@ def number(
     try:
         return Array(asarray(value, dtype), weak)
     except OverflowError as e:
-        raise OverflowError(
-            f"{name}: {argument} is {value}, which {dtype} can't hold; give it a wider dtype, as "
-            "in fnp.int64(...)"
-        ) from e
+        message = f"{name}: {argument} is {value}, which {dtype} can't hold; give it a wider dtype"
+        raise OverflowError(within(f"{message}, as in fnp.int64(...)")) from e
 
 
 def _label(i: int, count: int) -> str:

@@ -6,11 +6,12 @@ given cotangent. Weights are then made once for both: six products of all pairs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.backends.lower.attention import TASKS, given_numbers
 from funcgrad.backends.lower.primitives import lowered
+from funcgrad.core.dce import has_effect
 from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 
@@ -29,19 +30,15 @@ def _impl(xp, q, k, v, ct, *lengths, **params):
 attention_joint_p = lowered("attention_joint", _abstract, _impl, multiple=True)
 
 
-def join_attention(
-    eqns: Sequence[Eqn], outs: Sequence[Atom], acts: Callable[[Eqn], bool]
-) -> Sequence[Eqn]:
-    """The equations of a program in an order in which they can run, with both passes as one.
-
-    outs: the program's results; acts: whether an equation does more than to give results
-    """
+def join_attention(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
+    """The equations of a program of these results, in an order in which they can run, with both
+    passes as one."""
     made: dict[Any, Eqn] = {e.outs[1]: e for e in eqns if e.prim is attention_p and _is_joined(e)}
     backward = [e for e in eqns if made and e.prim is attention_backward_p and e.ins[4] in made]
     for eqn in backward:
         forward = made[eqn.ins[4]]
         if _same_work(forward, eqn) and _readers(forward.outs[1], eqns, outs) == 1:
-            eqns = _joined(eqns, forward, eqn, acts) or eqns
+            eqns = _joined(eqns, forward, eqn) or eqns
     return eqns
 
 
@@ -66,9 +63,7 @@ def _readers(x: Var, eqns: Sequence[Eqn], outs: Sequence[Atom]) -> int:
     return sum(a is x for a in (*outs, *(a for e in eqns for a in e.ins)))
 
 
-def _joined(
-    eqns: Sequence[Eqn], forward: Eqn, backward: Eqn, acts: Callable[[Eqn], bool]
-) -> list[Eqn] | None:
+def _joined(eqns: Sequence[Eqn], forward: Eqn, backward: Eqn) -> list[Eqn] | None:
     """What reads the result comes after both; None if the cotangent does, or what has effects."""
     first, last = eqns.index(forward), eqns.index(backward)
     reached: set[Any] = set(forward.outs)
@@ -77,7 +72,7 @@ def _joined(
         if reached.isdisjoint(eqn.ins):
             before.append(eqn)
             continue
-        if acts(eqn):
+        if has_effect(eqn):
             return None
         reached.update(eqn.outs)
         after.append(eqn)

@@ -47,6 +47,7 @@ else:
     )
 
 REDUCTIONS = frozenset(f"reduce_{how}" for how in ("sum", "max", "min", "prod", "and", "or", "xor"))
+RUNNING = ("cumsum", "cumprod", "cummax", "cummin")
 COLLECTIVES = (
     *("psum", "psum_invariant", "pvary", "assume_invariant", "pmax", "pmin", "all_gather"),
     *("psum_scatter", "all_to_all", "ppermute", "axis_index"),
@@ -125,18 +126,6 @@ def _special_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
     return scatters.single_scatter(flat, eqn, ins) or elements.element_scatter(flat, eqn, ins)
 
 
-def _collective(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
-    return exchanges.REWRITES[eqn.prim.name](flat, eqn, ins)
-
-
-def _reduction(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
-    return reductions.reduction(flat, eqn, ins)
-
-
-def _running(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
-    return running.running(flat, eqn, ins)
-
-
 _REWRITES = {
     **dict.fromkeys(("attention", "attention_backward"), _attention),
     "dot_general": lambda flat, eqn, ins: products.dot(flat, eqn, ins),
@@ -147,9 +136,11 @@ _REWRITES = {
     "scatter_mul": _scatter,
     "reduce_window_sum": lambda flat, eqn, ins: scatters.window_spread(flat, eqn, ins),
     "select_and_scatter_add": lambda flat, eqn, ins: scatters.window_scatter(flat, eqn, ins),
-    **dict.fromkeys(REDUCTIONS, _reduction),
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _running),
-    **dict.fromkeys(COLLECTIVES, _collective),
+    **dict.fromkeys(REDUCTIONS, lambda flat, eqn, ins: reductions.reduction(flat, eqn, ins)),
+    **dict.fromkeys(RUNNING, lambda flat, eqn, ins: running.running(flat, eqn, ins)),
+    **dict.fromkeys(
+        COLLECTIVES, lambda flat, eqn, ins: exchanges.REWRITES[eqn.prim.name](flat, eqn, ins)
+    ),
 }
 
 
@@ -181,5 +172,5 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
     if any(e.prim.name == "product" for e in eqns):
         eqns = products.absorb_transposes(eqns, outs)
     if any(e.prim.name == "attention_backward" for e in eqns):
-        eqns = attention_joint.join_attention(eqns, outs, has_effect)
+        eqns = attention_joint.join_attention(eqns, outs)
     return Jaxpr(ins, eqns, outs, jaxpr.names)

@@ -13,7 +13,7 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
+from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, with_zeros
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
@@ -155,12 +155,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, branches: tuple[Jax
     both = tuple(jvp_jaxpr(b, nonzero, instantiate_out=union)[0] for b in branches)
     outs = cond_p.bind(index, *ops, *choose(tangents[1:], nonzero), branches=both)
     n = len(branches[0].outs)
-    rest = iter(outs[n:])
-    out_tangents = [
-        next(rest) if nz else Zero(a.tangent())
-        for nz, a in zip(union, branches[0].out_avals, strict=True)
-    ]
-    return outs[:n], out_tangents
+    return outs[:n], with_zeros(outs[n:], union, branches[0].out_avals)
 
 
 def _transpose(ct: Sequence[Any], index: Any, *ops: Any, branches: tuple[Jaxpr, ...]) -> list:

@@ -17,7 +17,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapedArray, Zero
+from funcgrad.core.aval import ShapedArray, Zero, with_zeros
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
@@ -220,12 +220,7 @@ def _jvp(
         *cond_consts, *body_consts, *choose(body_t, consts_nz), *init, *carried,
         cond_jaxpr=test, body_jaxpr=body, n_cond=n_cond, n_body=n_c + n_ct,
     )  # fmt: skip
-    rest = iter(outs[n:])
-    out_t = [
-        next(rest) if nz else Zero(a.tangent())
-        for nz, a in zip(carry_nz, body_jaxpr.out_avals, strict=True)
-    ]
-    return outs[:n], out_t
+    return outs[:n], with_zeros(outs[n:], carry_nz, body_jaxpr.out_avals)
 
 
 def _batch(axis: BatchAxis, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple:
