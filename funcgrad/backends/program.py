@@ -4,6 +4,9 @@ Everything has an address before anything is emitted: a `Ref` names a place in a
 a constant or the arena, the one block of temporary memory, of which liveness analysis reuses
 parts. Loops and branches hold their steps inside, on the same memory: slices of scanned arrays and
 rows of stacked results are refs that move with the loop's counter.
+
+Steps keep what their equations mean: a product the convolution whose windows it reads, a `HostStep`
+(sorts, FFTs and what has no loops) its primitive and parameters, by which a target may choose code.
 """
 
 from __future__ import annotations
