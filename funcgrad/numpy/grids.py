@@ -73,7 +73,7 @@ def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) 
            [1, 1, 1]], dtype=int32)
     """
     shape = shape_of("indices", dimensions)
-    kind = dtype_or(dtype, default_int())
+    kind = dtype_or(dtype, index_dtype(max(shape, default=0)))
     if not sparse:
         if not shape:
             return Array(np.zeros((0,), kind))
@@ -168,6 +168,7 @@ def ravel_multi_index(
 
 def _inside(at: Any, size: int, mode: str) -> Any:
     """Coordinates along one axis, brought inside it as a mode says."""
+    at = convert(at, indices_dtype([at.aval], [size]))
     if mode == "wrap":
         return at % max(size, 1)
     if mode == "clip":

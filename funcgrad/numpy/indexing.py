@@ -34,7 +34,7 @@ from funcgrad.numpy.shape import ravel, reshape
 from funcgrad.ops import cumulative
 from funcgrad.ops import shape as ops
 from funcgrad.ops.arithmetic import max as larger
-from funcgrad.ops.base import full, sum_p
+from funcgrad.ops.base import full, position_dtype, sum_p
 from funcgrad.ops.convert import convert_element_type, select_n_p
 from funcgrad.ops.convert import select as choice_of
 from funcgrad.ops.gather import gather_p
@@ -434,6 +434,6 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = False) -> Any:
             raise ValueError("place: vals is empty")
         return arr
     flat = ravel(mask)
-    rank = cumulative.cumsum(convert_element_type(flat, np.int32)) - 1
+    rank = cumulative.cumsum(convert_element_type(flat, position_dtype(flat.size))) - 1
     new = along(vals, larger(rank, 0) % vals.size)
     return reshape(choice_of(flat, new, ravel(arr)), arr.shape)
