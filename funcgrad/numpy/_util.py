@@ -92,6 +92,13 @@ def _label(i: int, count: int) -> str:
     return "xy"[i] if count <= 2 else f"argument {i}"
 
 
+def as_positions(name: str, x: Any, argument: str) -> Any:
+    """x as an array; of Python's integers also such as only int64 holds."""
+    if type(x) is int and 31 <= x.bit_length() < 64:
+        x = np.int64(x)
+    return as_array(name, x, argument)
+
+
 # ---- dtypes
 
 
@@ -105,8 +112,11 @@ def default_int() -> np.dtype:
     return context.current().int_dtype
 
 
-def index_dtype(size: int) -> np.dtype:
-    """The dtype of positions on an axis: that of default integers, or int64 if it is too small."""
+def index_dtype(size: int | np.integer) -> np.dtype:
+    """The dtype of positions on an axis: that of default integers, or int64 if it is too small.
+
+    That of counts of up to n elements is `index_dtype(n + 1)`.
+    """
     kind = default_int()
     return kind if size - 1 <= int(dtypes.iinfo(kind).max) else np.dtype(np.int64)
 

@@ -6,6 +6,7 @@ Python's numbers get the default dtypes (float32, int32, complex64, or those of
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ from funcgrad.ops import shape as ops_shape
 from funcgrad.ops.base import full as full_p
 from funcgrad.ops.elementwise import compare
 from funcgrad.ops.elementwise import convert as ops_convert
-from funcgrad.ops.families import add
+from funcgrad.ops.linalg import matrices
 
 # ---- from values
 
@@ -361,8 +362,8 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
     Array([[0, 1, 0],
            [0, 0, 1]], dtype=int32)
     """
-    rows, columns = _indices("eye", N, M)
-    mask = compare.eq(add(rows, np.int32(k)), columns)
+    shape = shape_of("eye", (N, N if M is None else M))
+    mask = compare.eq(*matrices.places(shape, operator.index(k)))
     return convert(mask, dtype_or(dtype, default_float()))
 
 
@@ -384,11 +385,6 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
            [1, 1, 0],
            [1, 1, 1]], dtype=int32)
     """
-    rows, columns = _indices("tri", N, M)
-    mask = compare.ge(add(rows, np.int32(k)), columns)
+    shape = shape_of("tri", (N, N if M is None else M))
+    mask = compare.ge(*matrices.places(shape, operator.index(k)))
     return convert(mask, dtype_or(dtype, default_float()))
-
-
-def _indices(name: str, n: Any, m: Any) -> tuple[Any, Any]:
-    sizes = shape_of(name, (n, n if m is None else m))
-    return tuple(ops_shape.broadcasted_iota(np.int32, sizes, axis) for axis in (0, 1))

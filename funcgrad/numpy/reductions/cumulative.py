@@ -26,11 +26,13 @@ def _along(name: str, prim: Primitive, a: Any, axis: int | None, dtype: Any, ski
     x = as_array(name, a, "a")
     if skip is not None and dtypes.is_inexact(x.dtype):
         x = select(isnan(x), np.asarray(skip, x.dtype), x)
-    out_dtype = dtype_or(dtype, accumulation_dtype(x.dtype))
-    x = convert(truth(x) if out_dtype == dtypes.BOOL else x, accumulation_dtype(out_dtype))
     if axis is None:
         x, axis = reshape(x, (-1,)), 0
-    out = prim.bind(x, axis=canonical_axis(name, axis, x.ndim), reverse=False)
+    axis = canonical_axis(name, axis, x.ndim)
+    count = x.shape[axis]
+    out_dtype = dtype_or(dtype, accumulation_dtype(x.dtype, count))
+    x = convert(truth(x) if out_dtype == dtypes.BOOL else x, accumulation_dtype(out_dtype, count))
+    out = prim.bind(x, axis=axis, reverse=False)
     return truth(out) if out_dtype == dtypes.BOOL else convert(out, out_dtype)
 
 

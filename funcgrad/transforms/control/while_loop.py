@@ -23,7 +23,7 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ControlFlowError, TracerBoolConversionError
-from funcgrad.ops.base import batch_front, instantiate
+from funcgrad.ops.base import batch_front, instantiate, position_dtype
 from funcgrad.ops.elementwise.compare import lt
 from funcgrad.ops.elementwise.convert import select_n
 from funcgrad.ops.families import add
@@ -142,7 +142,10 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
         weak = weak and aval.weak_type
         dtype = dtype if aval.weak_type else np.promote_types(dtype, aval.dtype)
     if known:
-        start, length = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
+        start, end = operator.index(lower), operator.index(upper)
+        length = max(end - start, 0)
+        if weak:
+            dtype = position_dtype(max(end, -start))
 
         def turn(carry: Any, _: Any) -> tuple:
             i, val = carry
