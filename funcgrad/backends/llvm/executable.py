@@ -43,6 +43,7 @@ ENTRY = "fg_program"
 _calls = itertools.count()
 
 empty = np.empty
+_PLACES = ctypes.c_void_p * (1 << 16)  # of a step's arrays, which are fewer
 _ALIGNED_FROM = 1 << 16  # bytes of a result from which that is worth another allocator's time
 
 
@@ -219,8 +220,7 @@ class Executable:
         return out
 
     def _call_back(self, number: int, pointers: int) -> None:
-        places = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))
-        self._parts().run_step(number, places, self._communicators)
+        self._parts().run_step(number, _PLACES.from_address(pointers), self._communicators)
 
     def _fail(self, status: int) -> None:
         name = self.facts.name

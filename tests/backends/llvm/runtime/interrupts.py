@@ -85,8 +85,7 @@ def endless(name):
     for call in (compiled, step, step):
         assert not interrupted(lambda call=call: call(x))
         np.testing.assert_array_equal(plus(x), np.asarray(x) + 1)
-        sums = fnp.sum(fnp.ones((1000, 1000)) @ fnp.ones((1000, 1000)))
-        assert float(sums) == 1e9
+        assert float(fnp.sum(fnp.ones((200, 200)) @ fnp.ones((200, 200)))) == 8e6
 
 
 def at_random_times():
@@ -158,6 +157,7 @@ def handlers():
         calls.append(float(fg.jit(lambda x: lax.fori_loop(0, 9, lambda i, y: y * 2, x))(1.0)))
         if len(calls) == 3:
             raise LookupError("mine")
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
 
     signal.signal(signal.SIGALRM, handler)
     assert signal.getsignal(signal.SIGINT) is before[signal.SIGINT]
@@ -165,10 +165,9 @@ def handlers():
     for call in (step, step.lower(x).compile(), step):
         calls.clear()
         alarm(0.1)
-        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(LookupError, match="mine"):
             call(x)
-        signal.setitimer(signal.ITIMER_REAL, 0)
         assert calls == [512.0] * 3
     assert signal.getsignal(signal.SIGALRM) is handler
 
