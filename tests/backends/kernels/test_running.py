@@ -71,7 +71,7 @@ def test_of_what_is_computed_and_in_place(rng):
     np.testing.assert_array_equal(np.asarray(given(fnp.asarray(x))), np.cumsum(x, 1))
 
 
-@pytest.mark.parametrize("dtype", (*dtypes.SIGNED, *dtypes.UNSIGNED, *dtypes.FLOATS), ids=str)
+@pytest.mark.parametrize("dtype", [*dtypes.SIGNED, *dtypes.UNSIGNED, *dtypes.FLOATS], ids=str)
 @pytest.mark.parametrize("how", ["cumsum", "cumprod"])
 def test_take_no_memory_beside_the_result(how, dtype):
     """Also of narrow numbers: in a dtype that is asked for nothing wider is made on the way."""
