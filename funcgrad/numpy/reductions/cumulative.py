@@ -31,9 +31,10 @@ def _along(name: str, prim: Primitive, a: Any, axis: int | None, dtype: Any, ski
     axis = canonical_axis(name, axis, x.ndim)
     count = x.shape[axis]
     out_dtype = dtype_or(dtype, accumulation_dtype(x.dtype, count))
-    x = convert(truth(x) if out_dtype == dtypes.BOOL else x, accumulation_dtype(out_dtype, count))
-    out = prim.bind(x, axis=axis, reverse=False)
-    return truth(out) if out_dtype == dtypes.BOOL else convert(out, out_dtype)
+    if out_dtype != dtypes.BOOL:
+        return prim.bind(convert(x, out_dtype), axis=axis, reverse=False)
+    x = convert(truth(x), accumulation_dtype(out_dtype, count))
+    return truth(prim.bind(x, axis=axis, reverse=False))
 
 
 def _running(name: str, prim: Primitive, skip: Any, summary: str, example: str) -> Any:
