@@ -8,18 +8,19 @@ import inspect
 import os
 import re
 import sys
-from types import FrameType
+import types
 from typing import Any
 
-
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PUBLIC = ("numpy", "numpy.linalg", "numpy.fft", "lax", "lax.linalg", "nn", "random", "scipy.special")
+_PUBLIC = (
+    "numpy", "numpy.fft", "numpy.linalg", "lax", "lax.linalg", "nn", "random", "scipy.special",
+)  # fmt: skip
 
 
 def asked(*value: Any) -> str:
     """How a message begins: the function of the library that the user's code called, and of its
     arguments the one that is this value, "expand_dims: axis is "; empty where none is known."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     called = None
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         called = frame if _public_name(frame) else called
@@ -39,7 +40,7 @@ def within(message: str) -> str:
     return message if re.search(rf"\b{name.rstrip(': ')}\b", message) else name + message
 
 
-def _public_name(frame: FrameType) -> str:
+def _public_name(frame: types.FrameType) -> str:
     """The name of the public function that a frame runs, or of the op that it applies."""
     code, held = frame.f_code, frame.f_locals
     name = code.co_name

@@ -238,7 +238,7 @@ def of_scalar(value: Any, dtype: np.dtype) -> np.ndarray:
     """A Python scalar in a dtype, OverflowError where that can't hold it."""
     try:
         return np.asarray(value, dtype)
-    except OverflowError as e:
+    except (OverflowError, ValueError) as e:  # ValueError of NaN
         raise OverflowError(
             f"{asked(value)}{value}, which {dtype} can't hold; give it a wider dtype, as in "
             "fnp.int64(...)"

@@ -192,7 +192,7 @@ def standardize(
         variance = fnp.mean(fnp.square(x - mean), axis=axis, keepdims=True, where=where)
     elif isinstance(variance, int | float):
         variance = fnp.asarray(variance, x.dtype)
-    return ((x - mean) / fnp.sqrt(variance + epsilon)).astype(dtype)
+    return ((x - mean) / fnp.sqrt(fnp.add(variance, epsilon))).astype(dtype)
 
 
 @recorded

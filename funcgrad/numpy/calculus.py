@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from funcgrad.numpy._util import (
     axes_of,
     broadcast_to,
     canonical_axis,
+    integer,
     promote,
     promote_inexact,
 )
@@ -56,7 +56,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     Array([3, 5, 7], dtype=int32)
     """
     x = as_array("diff", a, "a")
-    n = operator.index(n)
+    n = integer("n", n)
     if n < 0:
         raise ValueError(f"diff: n must not be negative, got {n}")
     axis = canonical_axis("diff", axis, x.ndim)

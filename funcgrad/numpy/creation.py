@@ -22,6 +22,7 @@ from funcgrad.numpy._util import (
     as_array,
     broadcast_shapes,
     broadcast_to,
+    check_callable,
     convert,
     default_float,
     dtype_or,
@@ -223,6 +224,8 @@ def from_dlpack(x: Any, /, *, copy: bool | None = None) -> Any:
     >>> fnp.from_dlpack(np.arange(3.0))
     Array([0., 1., 2.], dtype=float64)
     """
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack: x must have the method __dlpack__, got {x!r}")
     return _from_numpy(np.from_dlpack(x), None, bool(copy))
 
 
@@ -232,8 +235,11 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     >>> fnp.frombuffer(b"abc", dtype="uint8")
     Array([97, 98, 99], dtype=uint8)
     """
-    return _from_numpy(np.frombuffer(buffer, dtype_or(dtype, default_float()), count, offset), None,
-                       True)  # fmt: skip
+    kind = dtype_or(dtype, default_float())
+    try:
+        return _from_numpy(np.frombuffer(buffer, kind, count, offset), None, True)
+    except (TypeError, ValueError) as e:
+        raise type(e)(f"frombuffer: {e}, for buffer {buffer!r} and dtype {kind}") from None
 
 
 def fromfunction(function: Callable, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
@@ -243,6 +249,7 @@ def fromfunction(function: Callable, shape: Any, *, dtype: Any = float, **kwargs
     Array([[0, 1, 2],
            [1, 2, 3]], dtype=int32)
     """
+    check_callable("function", function)
     sizes = shape_of("fromfunction", shape)
     dtype = dtype_or(dtype, default_float())
     grids = [ops_shape.broadcasted_iota(dtype, sizes, axis) for axis in range(len(sizes))]

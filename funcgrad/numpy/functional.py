@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._util import as_array, axes_of, broadcast_shapes, canonical_axis
+from funcgrad.numpy._util import as_array, axes_of, broadcast_shapes, canonical_axis, check_callable
 from funcgrad.ops.shape import expand_dims, reshape
 from funcgrad.transforms.arguments import name_of, wraps
 from funcgrad.transforms.vmap import vmap
@@ -123,6 +123,7 @@ def apply_along_axis(func1d: Callable, axis: int, arr: Any, *args: Any, **kwargs
     Array([[0.5 , 0.5 ],
            [0.25, 0.75]], dtype=float32)
     """
+    check_callable("func1d", func1d)
     x = as_array("apply_along_axis", arr, "arr")
     axis = canonical_axis("apply_along_axis", axis, x.ndim)
 
@@ -142,6 +143,7 @@ def apply_over_axes(func: Callable, a: Any, axes: Any) -> Any:
     >>> fnp.apply_over_axes(fnp.sum, fnp.ones((2, 3, 4)), (0, 2)).shape
     (1, 3, 1)
     """
+    check_callable("func", func)
     x = as_array("apply_over_axes", a, "a")
     for axis in axes_of("apply_over_axes", axes, x.ndim):
         out = func(x, axis)

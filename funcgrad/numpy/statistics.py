@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.trace import is_known
-from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.errors import DTypeError, ShapeError, within
 from funcgrad.numpy._known import concrete
 from funcgrad.numpy._util import (
     as_array,
@@ -20,6 +19,7 @@ from funcgrad.numpy._util import (
     default_float,
     default_int,
     dtype_or,
+    integer,
     need_real,
     promote,
     promote_inexact,
@@ -66,7 +66,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     if length is None:
         hint = "Give the length of the result: fnp.bincount(x, length=n)."
         value = concrete("bincount", "x", x, hint)
-        length = max(int(value.max()) + 1 if value.size else 0, operator.index(minlength))
+        length = max(int(value.max()) + 1 if value.size else 0, integer("minlength", minlength))
     if is_known(x) and np.any(known(x) < 0):
         raise ValueError("bincount: x must not be negative")
     if weights is None:
@@ -77,7 +77,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
             raise ShapeError(f"bincount: weights {counted.aval} must have the shape of x {x.aval}")
     if x.dtype == dtypes.BOOL or dtypes.iinfo(x.dtype).bits < 32:
         x = convert(x, default_int())
-    out = full((operator.index(length),), 0, counted.dtype)
+    out = full((integer("length", length),), 0, counted.dtype)
     return index_update(out, maximum(x, 0), counted, "add", mode="drop")
 
 
@@ -97,11 +97,14 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     (a,) = promote_inexact(name, a)
     if isinstance(bins, str):
         value = concrete(name, "a", a, "Give the number of bins as an integer.")
-        return convert(Array(np.histogram_bin_edges(value, bins, range)), a.dtype)
+        try:
+            return convert(Array(np.histogram_bin_edges(value, bins, range)), a.dtype)
+        except ValueError as e:
+            raise ValueError(within(f"{name}: {e}")) from None
     if _is_sequence(bins):
         edges = as_array(name, np.asarray(bins) if isinstance(bins, list | tuple) else bins)
         return promote_inexact(name, edges, a)[0]
-    count = operator.index(bins)
+    count = integer("bins", bins)
     if count < 1:
         raise ValueError(f"{name}: bins must be positive, got {bins}")
     if range is not None:

@@ -64,8 +64,8 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     >>> fnp.issubdtype("bfloat16", fnp.floating), fnp.issubdtype("int32", fnp.floating)
     (True, False)
     """
-    if arg2 in _PYTHON:
-        arg2 = _PYTHON[arg2]
+    if isinstance(arg2, type):
+        arg2 = _PYTHON.get(arg2, arg2)
     if isinstance(arg1, type) and arg1 in _ABSTRACT:
         return np.issubdtype(arg1, arg2)
     kind = _ABSTRACT.get(arg2) if isinstance(arg2, type) else None
@@ -258,7 +258,10 @@ def set_printoptions(*args: Any, **kwargs: Any) -> None:
 
     >>> fnp.set_printoptions(precision=8)
     """
-    np.set_printoptions(*args, **kwargs)
+    try:
+        np.set_printoptions(*args, **kwargs)
+    except TypeError as e:
+        raise TypeError(f"set_printoptions: {e}") from None
 
 
 def get_printoptions() -> dict[str, Any]:

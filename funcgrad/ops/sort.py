@@ -15,7 +15,7 @@ from funcgrad.core.aval import Zero
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.arguments import canonical_axis
+from funcgrad.ops.arguments import canonical_axis, integer
 from funcgrad.ops.base import batch_front, broadcast_p, full, move_axis, size_of
 from funcgrad.ops.cumulative import widened
 from funcgrad.ops.families import NOT_LINEAR
@@ -260,4 +260,4 @@ def top_k(operand: Any, k: int) -> list:
     >>> lax.top_k(lax.iota("float32", 5), 2)
     [Array([4., 3.], dtype=float32), Array([4, 3], dtype=int32)]
     """
-    return top_k_p.bind(operand, k=int(k))
+    return top_k_p.bind(operand, k=integer("k", k))

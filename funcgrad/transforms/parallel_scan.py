@@ -14,6 +14,7 @@ import numpy as np
 from funcgrad import tree
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ControlFlowError
+from funcgrad.ops.arguments import check_callable
 from funcgrad.ops.compare import bitwise_or
 from funcgrad.ops.families import add
 from funcgrad.ops.index import slice_in_dim
@@ -106,6 +107,7 @@ def map(f: Callable, xs: Any, *, batch_size: int | None = None) -> Any:
     >>> lax.map(lambda x: x + 1, fnp.arange(3))
     Array([1, 2, 3], dtype=int32)
     """
+    check_callable("f", f)
     if batch_size is None:
         return scan(lambda _, x: (None, f(x)), None, xs)[1]
     if batch_size < 1:

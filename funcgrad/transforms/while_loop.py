@@ -7,7 +7,6 @@ needs a trip count known while tracing, which turns the loop into a scan.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,6 +22,7 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ControlFlowError, TracerBoolConversionError
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import batch_front, instantiate
 from funcgrad.ops.compare import lt
 from funcgrad.ops.convert import select_n
@@ -141,7 +141,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
         weak = weak and aval.weak_type
         dtype = dtype if aval.weak_type else np.promote_types(dtype, aval.dtype)
     if known:
-        start, length = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
+        start = integer("lower", lower)
+        length = max(integer("upper", upper) - start, 0)
 
         def turn(carry: Any, _: Any) -> tuple:
             i, val = carry

@@ -6,7 +6,6 @@ matrices give inf or NaN, as nothing is known of values while a program is trace
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from funcgrad.numpy._util import (
     broadcast_to,
     convert,
     default_int,
+    integer,
     is_scalar,
     promote_inexact,
 )
@@ -396,7 +396,7 @@ def matrix_power(a: Any, n: int) -> Any:
     a = as_array("matrix_power", a, "a")
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise ShapeError(f"matrix_power: need square matrices, got a {a.aval}")
-    n = operator.index(n)
+    n = integer("n", n)
     if n < 0:
         a, n = inv(a), -n
     if n == 0:
@@ -440,7 +440,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
     (8, 3, 6, 4)
     """
     a = as_array("tensorinv", a, "a")
-    ind = operator.index(ind)
+    ind = integer("ind", ind)
     if not 0 < ind < a.ndim:
         raise ShapeError(f"tensorinv: ind must be from 1 to {a.ndim - 1}, got {ind}")
     rows, columns = a.shape[:ind], a.shape[ind:]
