@@ -11,7 +11,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import scalar_dtype
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
-from funcgrad.ops.arguments import canonical_axis, integer, integers, listed
+from funcgrad.ops.arguments import canonical_axis, integer, integers, items_of
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.collective_exchange import all_to_all
 from funcgrad.ops.convert import convert_element_type
@@ -117,7 +117,7 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Any:
     >>> lax.stack([lax.iota("int32", 2), lax.iota("int32", 2)]).shape
     (2, 2)
     """
-    operands = listed("operands", operands)
+    operands = items_of("operands", operands)
     if not operands:
         raise ValueError("stack: need at least one array")
     axis = canonical_axis("stack", axis, aval_of(operands[0]).ndim + 1)

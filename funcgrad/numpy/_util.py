@@ -27,7 +27,7 @@ from funcgrad.ops.arguments import (
     check_callable,
     integer,
     integers,
-    listed,
+    items_of,
     shape_of,
 )
 from funcgrad.ops.base import broadcast_p
@@ -38,7 +38,7 @@ __all__ = [
     "align", "applied", "as_array", "as_dtype", "axes_of", "binary", "broadcast",
     "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "check_callable",
     "convert", "default_float", "default_int", "documented", "dtype_or", "elementwise",
-    "integer", "integers", "is_scalar", "keep_weak", "listed", "need_real", "number", "numbers",
+    "integer", "integers", "is_scalar", "keep_weak", "items_of", "need_real", "number", "numbers",
     "promote", "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
 ]  # fmt: skip
 

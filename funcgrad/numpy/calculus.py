@@ -159,6 +159,10 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     else:
         y, x = promote_inexact("trapezoid", y, x)
         axis = canonical_axis("trapezoid", axis, y.ndim)
+        if x.ndim not in (1, y.ndim) or not x.ndim:
+            raise ShapeError(
+                f"trapezoid: x {x.aval} must be a vector, or have the axes of y {y.aval}"
+            )
         if x.ndim == 1:
             gaps = reshape(_step(x, 0), tuple(-1 if i == axis else 1 for i in range(y.ndim)))
         else:
@@ -178,7 +182,9 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.p
     >>> fnp.unwrap(fnp.array([0.0, 3.0, 6.0, 9.0 - 2 * fnp.pi]))
     Array([0., 3., 6., 9.], dtype=float32)
     """
-    (x,) = (as_array("unwrap", p, "p"),)
+    x = as_array("unwrap", p, "p")
+    if not isinstance(period, int | float):
+        period = as_array("unwrap", period, "period")
     if not (dtypes.is_integer(x.dtype) and isinstance(period, int)):
         (x,) = promote_inexact("unwrap", x)
     axis = canonical_axis("unwrap", axis, x.ndim)

@@ -13,7 +13,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.aligned import copied
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, of_scalar
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.single import single
 from funcgrad.core.trace import Tracer
@@ -26,6 +26,7 @@ from funcgrad.numpy._util import (
     convert,
     default_float,
     dtype_or,
+    integer,
     is_scalar,
     number,
     shape_of,
@@ -57,7 +58,7 @@ def array(
     """
     _check_order("array", order)
     x = _from_object("array", object, _given(dtype), copy)
-    if x.ndim < ndmin:
+    if x.ndim < integer("ndmin", ndmin):
         x = ops_shape.reshape(x, (1,) * (ndmin - x.ndim) + x.shape)
     return x
 
@@ -238,7 +239,7 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     kind = dtype_or(dtype, default_float())
     try:
         return _from_numpy(np.frombuffer(buffer, kind, count, offset), None, True)
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise type(e)(f"frombuffer: {e}, for buffer {buffer!r} and dtype {kind}") from None
 
 
@@ -369,7 +370,7 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
            [0, 0, 1]], dtype=int32)
     """
     rows, columns = _indices("eye", N, M)
-    mask = compare.eq(add(rows, np.int32(k)), columns)
+    mask = compare.eq(add(rows, of_scalar(integer("k", k), np.dtype(np.int32))), columns)
     return convert(mask, dtype_or(dtype, default_float()))
 
 
@@ -392,7 +393,7 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
            [1, 1, 1]], dtype=int32)
     """
     rows, columns = _indices("tri", N, M)
-    mask = compare.ge(add(rows, np.int32(k)), columns)
+    mask = compare.ge(add(rows, of_scalar(integer("k", k), np.dtype(np.int32))), columns)
     return convert(mask, dtype_or(dtype, default_float()))
 
 

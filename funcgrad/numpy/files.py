@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core.array import Array
-from funcgrad.numpy._util import listed
+from funcgrad.numpy._util import integer, items_of
 from funcgrad.numpy.creation import array
 
 
@@ -62,5 +62,6 @@ def fromiter(iterable: Any, dtype: Any, count: int = -1) -> Array:
     >>> fnp.fromiter((i * i for i in range(4)), int)
     Array([0, 1, 4, 9], dtype=int32)
     """
-    values = listed("iterable", iterable if count < 0 else islice(iterable, count))
+    count = integer("count", count)
+    values = items_of("iterable", iterable if count < 0 else islice(iterable, count))
     return array(values, dtype)

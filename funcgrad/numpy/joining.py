@@ -312,7 +312,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     Array([1, 0, 2], dtype=int32)
     """
     filt = as_array("trim_zeros", filt, "filt")
-    axes, ends = axes_of("trim_zeros", axis, filt.ndim), trim.lower()
+    axes, ends = axes_of("trim_zeros", axis, filt.ndim), str(trim).lower()
     if not set(ends) <= set("fb"):
         raise ValueError(f'trim_zeros: trim must be made of "f" and "b", got {trim!r}')
     nonzero = np.nonzero(

@@ -237,6 +237,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     Array(11, dtype=int32)
     """
     p, x = promote("polyval", _vector("polyval", "p", p), x)
+    unroll = integer("unroll", unroll)
     y = full(x.shape, 0, x.dtype)
     if p.size > max(unroll, 1):
         return scan(lambda y, c: (y * x + c, None), y, p, unroll=unroll)[0]

@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     canonical_axis,
     convert,
     default_int,
+    integer,
     promote,
 )
 from funcgrad.numpy.indexing import nonzero
@@ -102,7 +103,7 @@ def _unique(ar: Any, axis: Any, equal_nan: bool, size: Any, fill_value: Any) -> 
     if size is None:
         marks = ops.concatenate([nonzero(first)[0], full((1,), n, default_int())], 0)
     else:
-        (marks,) = nonzero(first, size=size + 1, fill_value=n)
+        (marks,) = nonzero(first, size=integer("size", size) + 1, fill_value=n)
     starts, ends = marks[:-1], marks[1:]
     count = starts.shape[0]
     # Beyond the distinct ones, the places are those of the first.

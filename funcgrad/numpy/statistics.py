@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     default_int,
     dtype_or,
     integer,
+    items_of,
     need_real,
     promote,
     promote_inexact,
@@ -108,7 +109,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     if count < 1:
         raise ValueError(f"{name}: bins must be positive, got {bins}")
     if range is not None:
-        low, high = (as_dtype(name, r, a.dtype, "range") for r in range)
+        low, high = (as_dtype(name, r, a.dtype, "range") for r in _ends(name, range))
     elif not a.size:
         low, high = (as_array(name, v) for v in (0.0, 1.0))
     else:
@@ -116,6 +117,13 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     flat = low == high
     low, high = where(flat, low - 0.5, low), where(flat, high + 0.5, high)
     return linspace(low, high, count + 1, dtype=a.dtype)
+
+
+def _ends(name: str, range: Any) -> list:
+    ends = items_of("range", range)
+    if len(ends) != 2:
+        raise ValueError(f"{name}: range must be (low, high), got {range!r}")
+    return ends
 
 
 def _is_sequence(bins: Any) -> bool:
@@ -230,7 +238,7 @@ def _grid(
         raise ShapeError(f"{name}: need vectors of one length, got {listed}")
     n = len(columns)
     each = list(bins) if _is_sequence(bins) else [bins] * n
-    ranges = [None] * n if range is None else list(range)
+    ranges = [None] * n if range is None else items_of("range", range)
     if len(each) != n or len(ranges) != n:
         raise ValueError(f"{name}: bins and range must be for {n} axes")
     edges = [histogram_bin_edges(c, b, r) for c, b, r in zip(columns, each, ranges, strict=True)]
@@ -283,7 +291,7 @@ def cov(
     if weights is None:
         total: Any = x.shape[1]
         centered = x - total_of(x, axis=1, keepdims=True) / total
-        factor, weighted = total - ddof, centered
+        factor, weighted = total - as_array("cov", ddof, "ddof"), centered
     else:
         weights = convert(weights, dtypes.real_part(x.dtype))
         total = total_of(weights)

@@ -148,7 +148,10 @@ def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
     (True, False)
     """
     found = dtypes.canonical(from_.dtype if hasattr(from_, "dtype") else from_)
-    return bool(np.can_cast(found, dtypes.canonical(to), casting))  # type: ignore[arg-type]
+    try:
+        return bool(np.can_cast(found, dtypes.canonical(to), casting))  # type: ignore[arg-type]
+    except (TypeError, ValueError) as e:
+        raise type(e)(f"can_cast: {e}") from None
 
 
 # ---- values

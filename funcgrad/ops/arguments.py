@@ -23,7 +23,7 @@ def integer(argument: str, value: Any) -> int:
     return found
 
 
-def listed(argument: str, values: Any) -> list:
+def items_of(argument: str, values: Any) -> list:
     """What a sequence holds, or an error naming the function that was called and the argument."""
     try:
         return list(values)

@@ -15,7 +15,7 @@ from funcgrad.core.aval import Linear, ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError, within
-from funcgrad.ops.arguments import integers, listed
+from funcgrad.ops.arguments import integers, items_of
 from funcgrad.ops.base import batch_front, instantiate, is_linear, move_axis, zeros
 from funcgrad.ops.folds import merged
 from funcgrad.ops.windows import (
@@ -175,7 +175,7 @@ def gather(
 
 def axes_as_tuples(kind: Any, numbers: Any) -> Any:
     """Dimension numbers whose fields are tuples of ints, so that programs can hold them."""
-    given = listed("dimension_numbers", numbers)
+    given = items_of("dimension_numbers", numbers)
     if len(given) != len(kind._fields):
         raise TypeError(within(f"dimension_numbers must be {kind.__name__}, got {numbers!r}"))
     return kind(*(integers(kind.__name__, f, v) for f, v in zip(kind._fields, given, strict=True)))

@@ -19,7 +19,7 @@ from funcgrad.core.aval import ShapedArray, promote
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import DTypeError, OutOfBoundsError, ShapeError
-from funcgrad.ops.arguments import canonical_axes, canonical_axis, integer, integers, listed
+from funcgrad.ops.arguments import canonical_axes, canonical_axis, integer, integers, items_of
 from funcgrad.ops.arithmetic import rem
 from funcgrad.ops.base import batch_front, broadcast_p, instantiate, is_linear, zeros
 from funcgrad.ops.compare import lt
@@ -218,7 +218,7 @@ def _starts(name: str, starts: Any, shape: tuple[int, ...]) -> list[Any]:
         if aval.ndim != 1:
             raise ShapeError(f"{name}: start_indices must be a vector or scalars, got {aval}")
         starts = [reshape(slice(starts, (i,), (i + 1,)), ()) for i in range(aval.shape[0])]
-    starts = listed("start_indices", starts)
+    starts = items_of("start_indices", starts)
     if len(starts) != len(shape):
         raise ShapeError(
             f"{name}: need a start index for each of the operand's {len(shape)} axes, "
@@ -412,7 +412,7 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
     """
     shape = aval_of(src).shape
     axes = canonical_axes("index_take", axes, len(shape))
-    idxs = listed("idxs", idxs)
+    idxs = items_of("idxs", idxs)
     if len(idxs) != len(axes):
         raise ShapeError(f"index_take: need indices for each of axes {axes}, got {len(idxs)}")
     dtype = index_dtype([aval_of(i) for i in idxs])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.errors import ShapeError
-from funcgrad.ops.arguments import integers, listed
+from funcgrad.ops.arguments import integers, items_of
 from funcgrad.ops.slicing import pad_p
 
 Pads = tuple[tuple[int, int], ...]
@@ -52,7 +52,7 @@ def padtype_to_pads(
     in_shape = integers("padtype_to_pads", "in_shape", in_shape)
     rank = len(in_shape)
     if not isinstance(padding, str):
-        pads = tuple(integers("padding", "padding", p) for p in listed("padding", padding))
+        pads = tuple(integers("padding", "padding", p) for p in items_of("padding", padding))
         if len(pads) != rank or any(len(p) != 2 for p in pads):
             raise ShapeError(
                 f"padding must have a pair (low, high) for each of {rank} axes, got {padding}"

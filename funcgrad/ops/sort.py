@@ -157,7 +157,9 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     if not operands:
         raise TypeError("sort: need at least one operand, got none")
     axis = canonical_axis("sort", dimension, aval_of(operands[0]).ndim)
-    outs = sort_p.bind(*operands, dimension=axis, is_stable=bool(is_stable), num_keys=int(num_keys))
+    outs = sort_p.bind(
+        *operands, dimension=axis, is_stable=bool(is_stable), num_keys=integer("num_keys", num_keys)
+    )
     return tuple(outs) if several else outs[0]
 
 

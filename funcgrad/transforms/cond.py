@@ -19,7 +19,7 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer, aval_of, is_known
 from funcgrad.errors import ControlFlowError, IRError, TypePromotionError
-from funcgrad.ops.arguments import listed
+from funcgrad.ops.arguments import items_of
 from funcgrad.ops.base import batch_front, broadcast_p, zeros
 from funcgrad.ops.compare import eq, ne
 from funcgrad.ops.convert import clamp, convert_element_type, select_n, stop_gradient
@@ -72,7 +72,7 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
     >>> lax.switch(1, [lambda x: x, lambda x: -x], 3)
     Array(-3, dtype=int32, weak_type=True)
     """
-    branches = tuple(listed("branches", branches))
+    branches = tuple(items_of("branches", branches))
     if not branches or not all(map(callable, branches)):
         raise ControlFlowError(f"switch: need at least one function, got {branches!r}")
     aval = check_pred("switch", index, "the index")

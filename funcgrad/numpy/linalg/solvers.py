@@ -21,6 +21,7 @@ from funcgrad.numpy._util import (
     as_dtype,
     broadcast_shapes,
     broadcast_to,
+    canonical_axes,
     convert,
     default_int,
     integer,
@@ -458,7 +459,8 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
     """
     a, b = as_array("tensorsolve", a, "a"), as_array("tensorsolve", b, "b")
     if axes is not None:
-        a = moveaxis(a, tuple(axes), tuple(range(a.ndim - len(axes), a.ndim)))
+        axes = canonical_axes("tensorsolve", axes, a.ndim)
+        a = moveaxis(a, axes, tuple(range(a.ndim - len(axes), a.ndim)))
     shape = a.shape[b.ndim :]
     if a.shape[: b.ndim] != b.shape or np.prod(shape) != b.size:
         raise ShapeError(f"tensorsolve: a {a.aval} maps to no b {b.aval}")
