@@ -18,6 +18,7 @@ from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError, within
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.arithmetic import div, mul
 from funcgrad.ops.base import batch_front, move_axis, sum_p
 from funcgrad.ops.convert import convert_element_type
@@ -339,7 +340,7 @@ def all_gather(x: Any, axis_name: AxisName, *, axis: int = 0, tiled: bool = Fals
 
 def axis_number(what: str, axis: int, x: Any, new: bool) -> int:
     """The number of an axis of x (of a `new` one), from 0; ShapeError where there is none."""
-    ndim = len(aval_of(x).shape) + new
+    ndim, axis = len(aval_of(x).shape) + new, integer("axis", axis)
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{what}: axis={axis} is out of range for {aval_of(x)}")
     return axis % ndim

@@ -49,6 +49,7 @@ def custom_linear_solve(
     if symmetric and transpose_solve is None:
         transpose_solve = solve
     check_callable("matvec", matvec)
+    check_callable("solve", solve)
     b = _promoted(matvec, b)
     mv, captured = closure_convert(matvec, b)
     transposed = _transposed(lambda *held: lambda x: mv(x, *held), b)
