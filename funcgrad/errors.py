@@ -47,8 +47,8 @@ def _public_name(frame: types.FrameType) -> str:
     if name == "__call__":
         return getattr(held.get("self"), "name", "")
     if name not in frame.f_globals:  # made by a family, for a name or an op
-        made = {v: held.get(v) for v in ("name", "prim") if v in code.co_freevars}
-        name = made.get("name") or getattr(made.get("prim"), "name", "")
+        made: Any = {v: held.get(v) for v in ("name", "prim") if v in code.co_freevars}
+        name = str(made.get("name") or getattr(made.get("prim"), "name", ""))
     home = frame.f_globals["__name__"]
     inner = name.startswith("_") or "._" in home or home.startswith(f"{__package__}.core")
     modules = (sys.modules.get(f"{__package__}.{m}") for m in _PUBLIC)

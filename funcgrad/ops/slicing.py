@@ -331,8 +331,8 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     """
     if isinstance(padding_value, bool | int | float | complex):
         padding_value = full((), padding_value, aval_of(operand).dtype)
-    config = items_of("padding_config", padding_config)
-    config = tuple(integers("pad", "padding_config", c) for c in config)
+    given = items_of("padding_config", padding_config)
+    config = tuple(integers("pad", "padding_config", c) for c in given)
     if any(len(c) != 3 for c in config):
         raise ShapeError(f"pad: padding_config needs (low, high, interior) an axis, got {config}")
     return pad_p.bind(operand, padding_value, padding_config=config)

@@ -48,7 +48,7 @@ def join(sets: Iterable[Axes]) -> Axes:
     return frozenset().union(*sets)
 
 
-def items_of(axes: Iterable[str]) -> str:
+def listed(axes: Iterable[str]) -> str:
     """Axis names for a message."""
     return " and ".join(repr(a) for a in sorted(axes))
 
