@@ -13,15 +13,8 @@ import typing
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PUBLIC = (
-    "numpy",
-    "numpy.linalg",
-    "numpy.fft",
-    "lax",
-    "lax.linalg",
-    "nn",
-    "random",
-    "scipy.special",
-)
+    "numpy", "numpy.fft", "numpy.linalg", "lax", "lax.linalg", "nn", "random", "scipy.special",
+)  # fmt: skip
 
 
 def asked(*value: typing.Any) -> str:
@@ -54,10 +47,12 @@ def _public_name(frame: types.FrameType) -> str:
     if name == "__call__":
         return getattr(held.get("self"), "name", "")
     if name not in frame.f_globals:  # made by a family, for a name or an op
-        made = {v: held.get(v) for v in ("name", "prim") if v in code.co_freevars}
+        made: dict = {v: held.get(v) for v in ("name", "prim") if v in code.co_freevars}
         name = str(made.get("name") or getattr(made.get("prim"), "name", ""))
+    home = frame.f_globals["__name__"]
+    inner = name.startswith("_") or "._" in home or home.startswith(f"{__package__}.core")
     modules = (sys.modules.get(f"{__package__}.{m}") for m in _PUBLIC)
-    public = not name.startswith("_") and any(name in vars(m) for m in modules if m)
+    public = not inner and any(name in vars(m) for m in modules if m)
     return name if public else ""
 
 

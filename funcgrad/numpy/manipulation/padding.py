@@ -55,7 +55,7 @@ def pad(array: Any, pad_width: Any, mode: str | Callable = "constant", **kwargs:
     widths = _widths(pad_width, array.ndim)
     if callable(mode):
         return _pad_with(array, widths, mode, kwargs)
-    if mode not in _OPTIONS:
+    if not isinstance(mode, str) or mode not in _OPTIONS:
         raise ValueError(f"pad: mode must be one of {', '.join(_OPTIONS)}, got {mode!r}")
     option = _OPTIONS[mode]
     if set(kwargs) - {option}:

@@ -19,6 +19,7 @@ from funcgrad.errors import (
     OutOfBoundsError,
     ShapeError,
     TracerIntegerConversionError,
+    within,
 )
 
 
@@ -69,13 +70,12 @@ def _entry(entry: Any) -> Any:
     if isinstance(entry, int | np.integer) and not isinstance(entry, bool):
         return int(entry)
     if not hasattr(entry, "aval") and not isinstance(entry, np.ndarray | np.generic | bool):
-        raise IndexError(
-            "an index must be made of integers, slices, None, ..., or arrays of integers or "
-            f"booleans, got {entry!r} of {type(entry)}"
-        )
+        message = "an index must be made of integers, slices, None, ..., or arrays of integers or "
+        raise IndexError(within(f"{message}booleans, got {entry!r} of {type(entry)}"))
     aval = aval_of(entry)
     if aval.dtype != dtypes.BOOL and not dtypes.is_integer(aval.dtype):
-        raise IndexError(f"arrays used as indices must be of integers or booleans, got {aval}")
+        message = f"arrays used as indices must be of integers or booleans, got {aval}"
+        raise IndexError(within(message))
     if not aval.shape and aval.dtype != dtypes.BOOL:
         value = known(entry)
         return entry if value is None else int(value)
