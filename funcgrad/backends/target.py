@@ -176,5 +176,8 @@ class Target(Record, eq=False):
     )
 
 
+ANY = Target("any")  # what knows of no machine
+
+
 def stay(flat: Any, eqn: Eqn, ins: list[Atom]) -> None:
     """The rewrite of an op that stays, though it has a formula."""

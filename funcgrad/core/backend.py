@@ -79,8 +79,11 @@ class Executable(Protocol):
 
     texts: Sequence[str]
 
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """Run on plain arrays whose dtypes and shapes are those the program was compiled for."""
+    def __call__(self, values: Sequence[Any], began: list | None = None) -> list[Any]:
+        """Run on plain arrays whose dtypes and shapes are those the program was compiled for.
+
+        began: gets an item when the program begins, which may write to donated arrays
+        """
 
     def direct(self, call: Call) -> Any:
         """An entry for `Backend.caller`: calls like this one; None if it can't do without Python,

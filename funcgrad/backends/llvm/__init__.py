@@ -9,7 +9,8 @@ Whole programs:
 
 - `build`: from a jaxpr to an executable
 - `host`: a program as one native function: its steps in order
-- `host_steps`: what that calls and writes to
+- `host_asks`: how that asks for signals
+- `host_steps`: what it calls and writes to
 - `host_run`: steps that run in Python
 - `scratch_sizes`: what steps take of scratch memory
 - `executable`: compiled programs as callables

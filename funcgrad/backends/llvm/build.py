@@ -125,6 +125,7 @@ class Built:
             work.add(partial(self._compile_host, cache.engine, text, repeats, links))
         end = time.perf_counter()
         self._times = [*times, (ready or [end])[0], end]
+        self._asks = any(n.asks for n in natives.values())
         self.kernels = list(dict.fromkeys(compiled().values()))
         self.host_steps = host_steps(program.steps)
 
@@ -142,9 +143,8 @@ class Built:
     def facts(self) -> Facts:
         """What calls need to know."""
         p = self.program
-        short = p.flops + p.bytes_moved < _SHORT and all(
-            isinstance(s, KernelStep | CopyStep) for s in p.steps
-        )
+        plain = all(isinstance(s, KernelStep | CopyStep) for s in p.steps) and not self._asks
+        short = plain and p.flops + p.bytes_moved < _SHORT
         written = sorted(written_inputs(p.steps) | set(p.aliases.values()))
         return Facts(
             p.name, p.ins, p.outs, p.arena_bytes, p.constants, p.aliases, tuple(written), p.comms,

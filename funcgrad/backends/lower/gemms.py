@@ -13,12 +13,15 @@ from typing import NamedTuple
 
 from funcgrad.backends.loops.builder import strides_of
 from funcgrad.backends.lower.views import View, merged
-from funcgrad.backends.program import Frame, GemmAxes
+from funcgrad.backends.program import Convolution, Frame, GemmAxes, Windows
 from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Eqn
+from funcgrad.core.record import replace
 
 # An axis (or several): its size and the strides of lhs, rhs and result.
 Span = tuple[int, int, int, int]
+# Fields of a `Convolution` that have an entry for each axis.
+_ALONG = ("size", "taps", "places", "strides", "padding", "dilation")
 
 
 class GemmShape(NamedTuple):
@@ -31,6 +34,7 @@ class GemmShape(NamedTuple):
     batch: tuple[Span, ...]
     swapped: bool
     axes: GemmAxes | None = None
+    windows: Windows | None = None
 
 
 def gemm_shape(
@@ -59,7 +63,8 @@ def gemm_shape(
     placed = dict(zip(order, strides, strict=False))
     c = iter([placed[i] for i in range(len(strides))])
     if eqn.params["gathers"]:
-        return _gathered(eqn, (l_shape, r_shape), (a, b), c, limits, joins)
+        made = _gathered(eqn, (l_shape, r_shape), (a, b), c, limits, joins)
+        return made._replace(windows=None) if left is None else made
     l_inner = merged([(l_shape[i], a[i]) for i in lc])
     r_inner = merged([(r_shape[i], b[i]) for i in rc])
     if l_inner is None or r_inner is None:
@@ -119,24 +124,39 @@ def _gathered(
     rest += [span for group in (*row_groups, *column_groups) for span in group]
     inner = [(left[i], a[i], b[j], 0) for i, j in zip(*contract, strict=True)]
     m, n, k = (_merge(spans) or [(1, 1, 1, 1)] for spans in (rows, columns, inner))
-    c_m, c_n = m[-1][3], n[-1][3]
+    windows, c_m, c_n = None, m[-1][3], n[-1][3]
     batch, swapped = _merge(rest), c_m == 1 and c_n != 1
     if swapped:
         m, n, c_m, c_n = n, m, c_n, c_m
         m, n, k, batch = ([(s, y, x, z) for s, x, y, z in spans] for spans in (m, n, k, batch))
+    if (of := eqn.params["convolution"]) is not None:
+        taken = [i for row in rows for i, span in enumerate(spans) if span is row]
+        windows = _windows(of, int(swapped), a, taken)
     size_m, size_n, size_k = (math.prod(span[0] for span in spans) for spans in (m, n, k))
     # Many products with the same kernel go a way of their own, which takes axes.
     if max(len(m), len(n), len(k)) == 1 and not batch:
         plain = ((m[0][1], k[0][1]), (k[0][2], n[0][2]), (c_m, c_n))
-        return GemmShape(size_m, size_n, size_k, plain, tuple(batch), swapped)
+        return GemmShape(size_m, size_n, size_k, plain, (), swapped, None, windows)
     axes = GemmAxes(
         tuple((s, x) for s, x, _, _ in m),
         tuple((s, y) for s, _, y, _ in n),
         tuple((s, x, y) for s, x, y, _ in k),
     )
     return GemmShape(
-        size_m, size_n, size_k, ((0, 0), (0, 0), (c_m, c_n)), tuple(batch), swapped, axes
+        size_m, size_n, size_k, ((0, 0), (0, 0), (c_m, c_n)), tuple(batch), swapped, axes, windows
     )
+
+
+def _windows(of: Convolution, operand: int, strides: Sequence, rows: list[int]) -> Windows:
+    """Where a product has windows, from the strides of an operand that has axes as `windows_p`
+    gives them, and which of its images and places are rows. Axes of one place and one tap, along
+    which nothing moves, are left out."""
+    kept = [i for i, sizes in enumerate(zip(of.taps, of.places, strict=True)) if max(sizes) > 1]
+    axes = {name: tuple(getattr(of, name)[i] for i in kept) for name in _ALONG}
+    first = 2 + len(of.phases)
+    steps = (strides[1], strides[-1], *(strides[first + i] for i in kept))
+    taken = tuple(i and 1 + kept.index(i - 1) for i in rows)
+    return Windows(replace(of, **axes), operand, steps, taken)
 
 
 def _groups(spans: Iterable[Span]) -> list[list[Span]]:

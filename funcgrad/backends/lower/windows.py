@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 
 from funcgrad.backends.loops.builder import Builder, add_indices, scale_index
-from funcgrad.backends.loops.ir import INDEX, Const, Index, Load, Loop, Operand, Value, walk
+from funcgrad.backends.loops.ir import Const, Index, Load, Loop, Operand, Value, walk
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.core.ir import Eqn
+from funcgrad.ops.base import position_dtype
 from funcgrad.ops.reduce import highest, lowest
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
@@ -86,7 +87,7 @@ def _position(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
     (axis,) = eqn.params["axes"]
     shape = x.aval.shape
     dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
-    counter = np.dtype(np.int32) if shape[axis] < 2**31 else INDEX
+    counter = position_dtype(shape[axis])
 
     def read(k: Value) -> Operand:
         i = Index(0, ((1, k),))

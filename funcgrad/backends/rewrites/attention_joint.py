@@ -32,10 +32,8 @@ attention_joint_p = lowered("attention_joint", _abstract, _impl, multiple=True)
 def join_attention(
     eqns: Sequence[Eqn], outs: Sequence[Atom], pays: Callable[[Eqn], bool]
 ) -> Sequence[Eqn]:
-    """The equations of a program in an order in which they can run, with both passes as one.
-
-    outs: the program's results; pays: whether the passes of a forward equation may be one
-    """
+    """The equations of a program of these results, in an order in which they can run, with both
+    passes as one where that pays: of a forward equation, `pays`."""
     made: dict[Any, Eqn] = {e.outs[1]: e for e in eqns if e.prim is attention_p and pays(e)}
     backward = [e for e in eqns if made and e.prim is attention_backward_p and e.ins[4] in made]
     for eqn in backward:

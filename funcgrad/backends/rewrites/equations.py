@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
-from funcgrad.backends.target import Target
+from funcgrad.backends.target import ANY, Target
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.core.rewriting import Writer
@@ -21,7 +21,7 @@ class Equations(Writer):
     """Equations in order. The methods add one, where one is needed, and give its result.
 
     >>> x = Var(ShapedArray((2, 3), np.float32))
-    >>> flat = Equations(Target("any"))
+    >>> flat = Equations()
     >>> flat.reshape(flat.reshape(x, (6,)), (2, 3)) is x
     True
     >>> flat.transpose(x, (1, 0)).aval
@@ -30,7 +30,7 @@ class Equations(Writer):
     ['reshape', 'transpose']
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target = ANY) -> None:
         super().__init__()
         self.target, self.limits = target, target.limits
         # Broadcasts of zero.

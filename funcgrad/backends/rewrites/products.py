@@ -17,6 +17,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.primitives import lowered
+from funcgrad.backends.program import Convolution
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.backends.rewrites.reductions import reduction, row_parts
 from funcgrad.core.aval import ShapedArray
@@ -38,7 +39,7 @@ NARROW_SUMS = {
 MOST_INT8 = (1 << 17) - 1
 
 
-def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
+def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
     wide = NARROW_SUMS.get(lhs.dtype)
     if pairs:
         kind = dtypes.to_complex(lhs.dtype)
@@ -51,7 +52,7 @@ def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exac
     return xp.transpose(product, permutation)
 
 
-def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
+def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
     wide = NARROW_SUMS.get(lhs.dtype)
     if pairs:
         lhs, rhs = (x.update(shape=x.shape[:-1]) for x in (lhs, rhs))
@@ -66,6 +67,7 @@ def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exac
 # and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
 # don't lie at equal distances. exact: whether all products are to be formed, none by tiles. pairs:
 # whether the last axes, which dimension_numbers doesn't count, are pairs for complex numbers.
+# convolution: the `program.Convolution` whose windows, as of `windows_p`, lhs is, or None.
 product_p = lowered("product", _product_abstract, _product_impl)
 
 
@@ -131,6 +133,7 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     product = flat.add(
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype), dimension_numbers=numbers,
         permutation=tuple(range(out.ndim)), gathers=False, exact=True, pairs=False,
+        convolution=None,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 
@@ -203,9 +206,15 @@ def _sum_of_products(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype
 
 
 def gathered(
-    flat: Equations, x: Atom, w: Atom, out: ShapedArray, numbers: Any, exact: bool = True
+    flat: Equations,
+    x: Atom,
+    w: Atom,
+    out: ShapedArray,
+    numbers: Any,
+    exact: bool = True,
+    of: Convolution | None = None,
 ) -> Var:
     """A product that reads its operands in place, wherever their rows and columns lie."""
     return flat.add(product_p, [x, w], out, dimension_numbers=numbers,
                     permutation=tuple(range(out.ndim)), gathers=True, exact=exact,
-                    pairs=False)  # fmt: skip
+                    pairs=False, convolution=of)  # fmt: skip

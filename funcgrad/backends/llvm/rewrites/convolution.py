@@ -23,6 +23,7 @@ from funcgrad.backends.late import late
 from funcgrad.backends.llvm.rewrites.tiles import PHASE_TAPS, phases_pay
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.convolution import patches_p, windows_p
+from funcgrad.backends.program import Convolution
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.backends.rewrites.products import GEMM_DTYPES, dot, gathered
 from funcgrad.backends.rewrites.reductions import FLOAT32
@@ -109,8 +110,8 @@ def _gathered_convolution(
     both = all(a.dtype == ml_dtypes.bfloat16 for a in avals) and dtype == FLOAT32
     read = avals[0].dtype if both and stays_narrow(eqn, avals) else dtype
 
-    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
-        return gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"])
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any, of: Convolution) -> Atom:
+        return gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"], of)
 
     made = gathered_convolution(flat, eqn, ins, (read, dtype), product)
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
@@ -203,8 +204,8 @@ def gathered_convolution(
     """A convolution as products of windows that are read in place, by a normalizer's methods.
 
     dtypes: of the operands of products, and of their results
-    product: makes the equation of a product of windows and kernel, from its result's shape and
-        dimension_numbers
+    product: makes the equation of a product of windows and kernel, from its result's shape,
+        dimension_numbers and `Convolution`
     None if the products are too small, or too many.
     """
     p, out, (dtype, sums) = eqn.params, eqn.outs[0].aval, dtypes
@@ -228,7 +229,8 @@ def gathered_convolution(
     w = flat.transpose(flat.convert(ins[1], dtype), spec.rhs_spec)
     starts = tuple(axis[0].start + b for axis, b in zip(axes, before, strict=True))
     if dtype == sums and _doubles(eqn, ins, axes, steps):
-        return _doubled(flat, x, w, starts, (n, o, *steps), product)
+        of = _record(eqn, ins, [axis[0] for axis in axes], (n, i, o, *steps), (2, 2))
+        return _doubled(flat, x, w, starts, of, product)
     # In the order of the result's axes, in which `_interleaved` takes them.
     turns = sorted(range(len(kernel)), key=lambda k: spec.out_spec[2 + k])
 
@@ -248,7 +250,8 @@ def gathered_convolution(
         each = (*apart, o // g) if last else (o // g, *apart)
         part = _taps(flat, w, phases, (g, o // g, i), turns, last)
         numbers = _numbers(len(kernel), spec.lhs_spec[1] < spec.lhs_spec[-1])
-        made = product(windows, part, (g, n, *steps, math.prod(each)), numbers)
+        of = _record(eqn, ins, phases, (n, i, math.prod(each), *steps))
+        made = product(windows, part, (g, n, *steps, math.prod(each)), numbers, of)
         rank, counts, feature = len(kernel), [], len(kernel) + 2
         if math.prod(apart) > 1:
             made = flat.reshape(made, (g, n, *steps, *each))
@@ -301,14 +304,37 @@ def _doubles(eqn: Eqn, ins: list[Atom], axes: list[list[_Phase]], steps: list[in
     return phases_pay(out[0], (steps[0], steps[1]), channels, features)
 
 
-def _doubled(
-    flat: Any, x: Atom, w: Atom, starts: tuple[int, ...], sizes: tuple[int, ...], product: Callable
-) -> Atom:
-    """A convolution that `_doubles`: a batch of 2×2 products, whose results are interleaved.
+def _record(
+    eqn: Eqn,
+    ins: list[Atom],
+    along: Sequence[_Phase],
+    sizes: tuple[int, ...],
+    phases: tuple[int, ...] = (),
+) -> Convolution:
+    """The convolution of windows of a phase along each axis, or of `phases` from these on.
 
-    sizes: of a phase's result
+    sizes: images, channels, features and a result's places
     """
-    (n, o, height, width), i = sizes, w.aval.shape[1]
+    p, (n, i, o, *places) = eqn.params, sizes
+    spec = p["dimension_numbers"].lhs_spec
+    size = tuple(ins[0].aval.shape[a] for a in spec[2:])
+    ends = [q.start + (k - 1) * q.move + (q.taps - 1) * q.dilation + 1
+            for q, k in zip(along, places, strict=True)]  # fmt: skip
+    if phases:
+        ends = [end + k - 1 for end, k in zip(ends, phases, strict=True)]
+    return Convolution(
+        n, i, o, size, tuple(q.taps for q in along), tuple(places), tuple(q.move for q in along),
+        tuple((-q.start, end - m) for q, end, m in zip(along, ends, size, strict=True)),
+        tuple(q.dilation for q in along), (p["feature_group_count"], p["batch_group_count"]),
+        phases, spec[1] > spec[-1],
+    )  # fmt: skip
+
+
+def _doubled(
+    flat: Any, x: Atom, w: Atom, starts: tuple[int, ...], of: Convolution, product: Callable
+) -> Atom:
+    """A convolution that `_doubles`: a batch of 2×2 products, whose results are interleaved."""
+    n, i, o, (height, width) = of.images, of.channels, of.features, of.places
     shape = (1, n, 2, 2, height, width, 2, 2, i)
     windows = flat.add(
         windows_p, [x], ShapedArray(shape, x.aval.dtype), shape=shape, spec=None, groups=(1, 1),
@@ -318,7 +344,7 @@ def _doubled(
     w = flat.transpose(flat.reshape(w, (o, i, 2, 2, 2, 2)), (3, 5, 0, 1, 2, 4))
     w = flat.reshape(w, (1, 2, 2, o, i, 2, 2))
     numbers = (((8, 6, 7), (4, 5, 6)), ((0, 2, 3), (0, 1, 2)))
-    made = product(windows, w, (1, 2, 2, n, height, width, o), numbers)
+    made = product(windows, w, (1, 2, 2, n, height, width, o), numbers, of)
     made = flat.transpose(made, (3, 6, 4, 1, 5, 2, 0))
     return flat.reshape(made, (n, o, 2 * height, 2 * width))
 
