@@ -34,7 +34,7 @@ MODULES = {
     "random": random,
     "special": special,
 }
-NONSENSE = (None, "a", 10**30, object(), [], {}, math.nan)
+NONSENSE = (None, "a", 10**30, -1, object(), [], {}, math.nan)
 EXAMPLE = "<example>"  # the file of functions that examples pass, which may raise what they like
 # Whose examples call them inside of a function.
 PAIR = np.ones(2, np.float32)
@@ -49,6 +49,7 @@ COLLECTIVES = {
     "pswapaxes": (PAIR, "i", 0),
 }
 GOOD = {
+    "while_loop": eval(compile("lambda x: x < 9, lambda x: x + 5, 3", EXAMPLE, "eval")),
     "stop_gradient": (PAIR,),
     "custom_linear_solve": eval(
         compile("lambda x: 2 * x, PAIR, lambda matvec, b: b / 2", EXAMPLE, "eval")

@@ -235,7 +235,7 @@ def tensordot(
             raise ShapeError(f"tensordot: axes={n} is more than a {a.aval} or b {b.aval} have")
         pair = [tuple(range(a.ndim - n, a.ndim)), tuple(range(n))]
     if len(pair[0]) != len(pair[1]):
-        raise ValueError(f"tensordot: axes of a {pair[0]} and of b {pair[1]} go in pairs")
+        raise ShapeError(f"tensordot: axes of a {pair[0]} and of b {pair[1]} go in pairs")
     in_a = canonical_axes("tensordot", pair[0], a.ndim)
     in_b = canonical_axes("tensordot", pair[1], b.ndim)
     _check_pairs("tensordot", a, b, in_a, in_b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from funcgrad.errors import ConcretizationError, ShapeError, within
+from funcgrad.errors import AxisError, ConcretizationError, ShapeError, within
 
 _MOST = (1 << 63) - 1
 
@@ -75,7 +75,7 @@ def canonical_axis(name: str, axis: Any, ndim: int) -> int:
     except TypeError as e:
         raise TypeError(within(f"{name}: axis must be an integer, got {axis!r}")) from e
     if not -ndim <= axis < ndim:
-        raise ShapeError(f"{name}: axis {axis} is out of range for an operand of {ndim} axes")
+        raise AxisError(f"{name}: axis {axis} is out of range for an operand of {ndim} axes")
     return axis + ndim if axis < 0 else axis
 
 

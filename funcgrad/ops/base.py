@@ -228,7 +228,10 @@ def full(shape: Sequence[int], value: Any, dtype: Any = None) -> Any:
         if not shape:
             return Array(value)
         if not value.shape and type(context.current().trace) is EvalTrace:
-            out = np.empty(shape, value.dtype)
+            try:
+                out = np.empty(shape, value.dtype)
+            except ValueError as e:  # negative, or beyond all memory
+                raise ShapeError(f"no array has the shape {shape}: {e}") from None
             out[...] = value
             return Array(out)
     if not shape:

@@ -269,6 +269,8 @@ def rev(operand: Any, dimensions: Sequence[int]) -> Any:
 
 
 def _iota_abstract(*, dtype, shape, dimension):
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"iota: shape {shape} has a negative size")
     if not 0 <= dimension < len(shape):
         raise ShapeError(f"iota: dimension {dimension} is no axis of shape {shape}")
     if dtype == dtypes.BOOL:

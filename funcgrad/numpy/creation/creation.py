@@ -17,7 +17,7 @@ from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.eager.aligned import copied
 from funcgrad.core.eager.single import single
 from funcgrad.core.trace import Tracer
-from funcgrad.errors import ShapeError, within
+from funcgrad.errors import ArgumentError, ShapeError
 from funcgrad.numpy._util import (
     as_array,
     broadcast_shapes,
@@ -112,7 +112,7 @@ def _from_object(name: str, value: Any, dtype: np.dtype | None, copy: bool | Non
         return _from_numpy(np.asarray(memoryview(value)), dtype, copy)
     except TypeError:
         message = f"{name}: can't make an array of {type(value)}: {value!r}; numbers, nested lists "
-        raise TypeError(within(f"{message}or tuples of them, and arrays are needed")) from None
+        raise ArgumentError(f"{message}or tuples of them, and arrays are needed") from None
 
 
 def _from_numpy(value: Any, dtype: np.dtype | None, copy: bool | None) -> Array:
@@ -178,7 +178,7 @@ def _shape_of_nested(name: str, values: Any, leaves: list) -> tuple[int, ...]:
             values = np.asarray(values) if hasattr(values, "__array__") else values
             if not isinstance(values, np.ndarray):
                 message = f"{name}: can't make an array of {type(values)}: {values!r}; numbers "
-                raise TypeError(within(f"{message}and arrays are needed"))
+                raise ArgumentError(f"{message}and arrays are needed")
         leaves.append(values)
         return tuple(getattr(values, "shape", ()))
     if values and {type(v) for v in values} <= {bool, int, float, complex}:

@@ -17,6 +17,7 @@ from funcgrad.numpy._util import (
     check_callable,
     default_int,
     integer,
+    shape_of,
 )
 from funcgrad.numpy.manipulation.indexing import nonzero
 from funcgrad.numpy.manipulation.joining import resize
@@ -125,7 +126,7 @@ def mask_indices(n: int, mask_func: Callable, k: int = 0, *, size: int | None = 
     >>> fnp.mask_indices(2, fnp.triu)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
-    n = integer("n", n)
+    n = shape_of("mask_indices", integer("n", n), "n")[0]
     check_callable("mask_func", mask_func)
     return nonzero(mask_func(Array(np.ones((n, n), default_int())), k), size=size)
 

@@ -13,7 +13,7 @@ import numpy as np
 from funcgrad.core.array import Array
 from funcgrad.core.eager.single import single
 from funcgrad.core.trace import is_known
-from funcgrad.errors import OutOfBoundsError, ShapeError
+from funcgrad.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError
 from funcgrad.numpy._known import along, first_true, unknown_error
 from funcgrad.numpy._util import (
     as_array,
@@ -81,7 +81,7 @@ def where(
     if x is None and y is None:
         return _nonzero("where", condition, size, fill_value)
     if x is None or y is None:
-        raise ValueError("where: give both x and y, or neither")
+        raise ArgumentError("where: give both x and y, or neither")
     if size is not None or fill_value is not None:
         raise ValueError("where: size and fill_value are for a condition alone, without x and y")
     mask = truth(as_array("where", condition, "condition"))
@@ -223,7 +223,7 @@ def positions_of(name: str, indices: Any) -> Any:
     """Indices as an array; TypeError in the name of a function where they aren't integers."""
     indices = as_positions(name, indices, "indices")
     if indices.dtype.kind not in "iu":
-        raise TypeError(f"{name}: indices must be integers, got {indices.aval}")
+        raise DTypeError(f"{name}: indices must be integers, got {indices.aval}")
     return indices
 
 

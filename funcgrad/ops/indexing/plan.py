@@ -15,11 +15,11 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import (
+    IndexTypeError,
     NonConcreteBooleanIndexError,
     OutOfBoundsError,
     ShapeError,
     TracerIntegerConversionError,
-    within,
 )
 
 
@@ -71,11 +71,10 @@ def _entry(entry: Any) -> Any:
         return int(entry)
     if not hasattr(entry, "aval") and not isinstance(entry, np.ndarray | np.generic | bool):
         message = "an index must be made of integers, slices, None, ..., or arrays of integers or "
-        raise IndexError(within(f"{message}booleans, got {entry!r} of {type(entry)}"))
+        raise IndexTypeError(f"{message}booleans, got {entry!r} of {type(entry)}")
     aval = aval_of(entry)
     if aval.dtype != dtypes.BOOL and not dtypes.is_integer(aval.dtype):
-        message = f"arrays used as indices must be of integers or booleans, got {aval}"
-        raise IndexError(within(message))
+        raise IndexTypeError(f"arrays used as indices must be of integers or booleans, got {aval}")
     if not aval.shape and aval.dtype != dtypes.BOOL:
         value = known(entry)
         return entry if value is None else int(value)
