@@ -30,9 +30,9 @@ RAN: list = []
 class Traced(Planned):
     """Notes the steps that it runs."""
 
-    def __call__(self, values):
+    def __call__(self, values, began=None):
         RAN[:] = [type(s) for s in walk(self.program.steps)]
-        return super().__call__(values)
+        return super().__call__(values, began)
 
     def bind(self, communicators):
         return Traced(self.program, communicators)

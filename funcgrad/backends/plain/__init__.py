@@ -39,8 +39,10 @@ class Planned:
         self.program = program
         self.communicators = communicators
 
-    def __call__(self, values: Sequence[Any]) -> list[np.ndarray]:
+    def __call__(self, values: Sequence[Any], began: list | None = None) -> list[np.ndarray]:
         """Run on numpy arrays."""
+        if began is not None:
+            began.append(self)
         with np.errstate(all="ignore"):
             return run(self.program, values, self.communicators)
 
