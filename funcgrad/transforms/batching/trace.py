@@ -43,6 +43,7 @@ class BatchTracer(Tracer):
 
 
 def of_a_lane(full: ShapedArray, dim: int) -> ShapedArray:
+    """The type of a lane, without the batch axis."""
     return ShapedArray(full.shape[:dim] + full.shape[dim + 1 :], full.dtype, full.weak_type)
 
 

@@ -123,7 +123,7 @@ def test_without_mpi_a_launched_process_is_on_its_own(ranks):
         "import sys; sys.modules['mpi4py'] = None\n"
         "import funcgrad as fg, numpy as np\n"
         "print(fg.devices()[1], fg.jit(lambda x: x + 1)(np.ones(())))\n"
-        "fg.parallel.mpi.world()"
+        "from funcgrad.parallel.communicators import mpi; mpi.world()"
     )
     run = run_python(code, PMI_SIZE="2", PMI_RANK="0")
     assert run.stdout == "Device(id=1, process_index=1, kind='rank') 2.0\n"
