@@ -134,22 +134,22 @@ f = fg.jit(lambda x, n, named=0: fnp.tanh(x) * (n + 0.5) + named, static_argnums
 x, n = np.ones(16, np.float32), int(sys.argv[1])
 sizes = []
 for part in range(4):
-    for i in range(part * n, part * n + n):
+    for i in range(n):  # each part the same ones, long forgotten, so that LLVM's heap is no part
         f(x, i, named=-i)
         f(x, (i, "tuple")[0] + 0.25)
         f(np.ones(i % 100 + 1, np.float32), 1)
     gc.collect()
     sizes.append(resident())
     assert f.cache_info().currsize <= 32 and len(f._learned) <= 32, f.cache_info()
-print((sizes[-1] - sizes[0]) / (9 * n))
+print((sizes[-1] - sizes[1]) / (6 * n))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("n", [60, pytest.param(500, marks=pytest.mark.slow)])
-def test_memory_of_many_kinds_of_arguments_is_bounded(n, monkeypatch):
+def test_memory_of_many_kinds_of_arguments_is_bounded(n, monkeypatch, tmp_path):
     """What stays of a call with another static value, or another shape, in bytes."""
-    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", "")
+    monkeypatch.setenv("FUNCGRAD_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     done = subprocess.run(
         [sys.executable, "-c", VALUES, str(n)], capture_output=True, text=True, timeout=280

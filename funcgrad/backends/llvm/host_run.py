@@ -33,6 +33,7 @@ def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.n
         _run(step, ins, outs)
         return
     errors: list[BaseException] = []
+    over = [threading.Event() for _ in range(parts)]
 
     def run(part: int) -> None:
         cut = slice(*(len(ins[0]) * i // parts for i in (part, part + 1)))
@@ -40,6 +41,8 @@ def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.n
             _run(step, [x[cut] for x in ins], [x[cut] for x in outs])
         except BaseException as error:
             errors.append(error)
+        finally:
+            over[part].set()
 
     threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(1, parts)]
     try:
@@ -47,11 +50,13 @@ def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.n
             t.start()
         run(0)
     finally:
-        # An interrupt waits, too: what they write to is used again.
-        while alive := [t for t in threads if t.is_alive()]:
+        # An interrupt waits, too: what they write to is used again. (Not by `join`: one that is
+        # interrupted takes its thread for ended, in Python 3.11.)
+        begun = [e for t, e in zip(threads, over[1:], strict=True) if t.ident is not None]
+        while not all(e.is_set() for e in begun):
             try:
-                for t in alive:
-                    t.join()
+                for e in begun:
+                    e.wait()
             except BaseException as error:
                 errors.append(error)
     if errors:

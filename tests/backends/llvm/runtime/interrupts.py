@@ -178,16 +178,19 @@ def other_threads():
     for size in (1, 300, 300_000):
         results, n = [], 30_000_000 // (size + 100)
         x = fnp.zeros(size)
+        over = [threading.Event() for _ in range(3)]
 
-        def work(x=x, n=n, results=results):
+        def work(over, x=x, n=n, results=results):
             results.append(step(x, n))
+            over.set()
 
-        threads = [threading.Thread(target=work) for _ in range(3)]
+        threads = [threading.Thread(target=work, args=(e,)) for e in over]
         for t in threads:
             t.start()
-        interrupted(threads[0].join, 0.2)
-        for t in threads:
-            t.join()
+        # Not by `join`: one that is interrupted takes its thread for ended, in Python 3.11.
+        interrupted(over[0].wait, 0.2)
+        for e in over:
+            assert e.wait(200)
         for y in results:
             np.testing.assert_array_equal(y, np.full(size, n, np.float32))
         assert len(results) == 3
