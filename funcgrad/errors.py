@@ -29,8 +29,8 @@ def asked(*value: typing.Any) -> str:
         return ""
     code = called.f_code
     n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
-    given = {a: called.f_locals.get(a) for a in code.co_varnames[:n]}
-    names = [a for a, x in given.items() if value and _holds(x, value[0])]
+    given = {a: called.f_locals.get(a) for a in code.co_varnames[:n]} if value else {}
+    names = [a for a, x in given.items() if _holds(x, value[0])]
     return f"{_public_name(called)}: " + (f"{names[0]} is " if len(names) == 1 else "")
 
 
@@ -41,13 +41,18 @@ def within(message: str) -> str:
 
 
 def _public_name(frame: types.FrameType) -> str:
-    """The name of the public function that a frame runs, or of the op that it applies."""
-    code, held = frame.f_code, frame.f_locals
+    """The name of the public function that a frame runs, or of the op that it applies.
+
+    A frame keeps what `f_locals` showed once, an exception that it handles with it: a cycle for
+    the garbage collector. So only frames whose names need it are asked.
+    """
+    code = frame.f_code
     name = code.co_name
     if name == "__call__":
-        return getattr(held.get("self"), "name", "")
+        return getattr(frame.f_locals.get("self"), "name", "")
     if name not in frame.f_globals:  # made by a family, for a name or an op
-        made: dict = {v: held.get(v) for v in ("name", "prim") if v in code.co_freevars}
+        free = [v for v in ("name", "prim") if v in code.co_freevars]
+        made: dict = {v: frame.f_locals.get(v) for v in free}
         name = str(made.get("name") or getattr(made.get("prim"), "name", ""))
     home = frame.f_globals["__name__"]
     inner = name.startswith("_") or "._" in home or home.startswith(f"{__package__}.core")
