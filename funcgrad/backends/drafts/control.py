@@ -13,6 +13,10 @@ import numpy as np
 from funcgrad.backends.drafts.tensors import Block, Row, Tensor
 from funcgrad.backends.program import CondStep, LoopStep, Step, WhileStep
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
+from funcgrad.core.primitive import Primitive
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.drafts.drafter import BlockDrafter
@@ -95,8 +99,8 @@ def _swaps(body: Jaxpr, n_consts: int, n_carry: int) -> bool:
     return carried >= _LARGE_CARRY and len(body.eqns) <= _SHORT_BODY and not body.has_effects
 
 
-STEPS: dict[str, Callable[[BlockDrafter, Eqn], bool]] = {
-    "cond": _cond,
-    "while": _while,
-    "scan": _scan,
+STEPS: dict[Primitive, Callable[[BlockDrafter, Eqn], bool]] = {
+    cond_p: _cond,
+    while_p: _while,
+    scan_p: _scan,
 }

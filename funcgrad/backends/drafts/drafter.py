@@ -22,6 +22,7 @@ from funcgrad.backends.kernels.cluster import Written, write_cluster
 from funcgrad.backends.late import Late, late
 from funcgrad.backends.loops.ir import Kernel, kernel_text
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
+from funcgrad.backends.lower.primitives import key_of
 from funcgrad.backends.program import (
     Comm,
     HostStep,
@@ -34,7 +35,18 @@ from funcgrad.backends.rewrites.normalize import normalize
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.staging import constant_p
+from funcgrad.ops.convolution.pooling import select_and_scatter_add_p
+from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
+from funcgrad.ops.indexing.gather import scatter_add_p
+from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
+from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
+from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
 from funcgrad.ops.shape import concatenate_p, pad_p
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.drafts import control, scalar_loops, steps
@@ -59,21 +71,22 @@ else:
     pads = Late("funcgrad.backends.rewrites.pads")
 
 # Ops that are none of elements, and the modules whose `WRITERS` write their kernels.
-_WRITERS: dict[str, Any] = {
-    "scatter": updates, "scatter_add": updates, "scatter_mul": updates, "scatter_min": updates,
-    "scatter_max": updates, "dynamic_update_slice": updates, "update_rows": updates,
-    "sum_rows": updates, "cumsum": running_kernels, "cumprod": running_kernels,
-    "cummax": running_kernels, "cummin": running_kernels, "cumlogsumexp": running_kernels,
-    "running": running_kernels, "select_and_scatter_add": selections,
-    "lu": eliminations, "cholesky": eliminations, "triangular_solve": eliminations,
-    "scan": scalar_loops, "while": scalar_loops, "channels": depthwise,
+_WRITERS: dict[Primitive | str, Any] = {
+    **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p, scatter_min_p), updates),
+    **dict.fromkeys((scatter_max_p, dynamic_update_slice_p), updates),
+    **dict.fromkeys(("update_rows", "sum_rows"), updates),
+    **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p), running_kernels),
+    "running": running_kernels,
+    select_and_scatter_add_p: selections,
+    **dict.fromkeys((lu_p, cholesky_p, triangular_solve_p), eliminations),
+    **dict.fromkeys((scan_p, while_p), scalar_loops),
+    "channels": depthwise,
     "channels_last": depthwise_last,
-}  # fmt: skip
-# Ops that are steps and no kernels, and the modules whose `STEPS` draft them.
-_STEPS: dict[str, Any] = {
-    **dict.fromkeys(("product", "attention", "attention_backward", "attention_joint"), steps),
-    **dict.fromkeys(("join", "move", "exchange", "lane"), steps),
-    **dict.fromkeys(("cond", "while", "scan"), control),
+}
+# Ops that are steps and no kernels, beside attention, and the modules whose `STEPS` draft them.
+_STEPS: dict[Primitive | str, Any] = {
+    **dict.fromkeys(("product", "join", "move", "exchange", "lane"), steps),
+    **dict.fromkeys((cond_p, while_p, scan_p), control),
 }
 
 
@@ -177,7 +190,7 @@ class BlockDrafter:
         self.drafter = drafter
         self.jaxpr = jaxpr
         self.analysis = Analysis(jaxpr.eqns, jaxpr.outs)
-        joined = [e for e in jaxpr.eqns if e.prim.name == "join"]
+        joined = [e for e in jaxpr.eqns if key_of(e.prim) == "join"]
         self.places: dict[Var, Place] = {
             self.analysis.alias(a): place  # type: ignore[misc]
             for e in joined for a, place in zip(e.ins, joins.places_of(e), strict=True)
@@ -197,7 +210,7 @@ class BlockDrafter:
                 if any(m.size for m in entry.members):
                     inlined = self.analysis.inlined
                     self.kernel(self.drafter.written(entry, inlined, kept, self.places))
-            elif entry.prim.name == "constant":
+            elif entry.prim is constant_p:
                 self.tensors[entry.outs[0]] = self.drafter.array(entry.params["value"].array)
             elif any(v.aval.size for v in entry.outs) or entry.prim.multiple or entry.prim.effect:
                 self.step(entry)
@@ -275,18 +288,19 @@ class BlockDrafter:
 
     def step(self, eqn: Eqn) -> None:
         """An equation that is a step of its own."""
-        name = eqn.prim.name
-        if name in _WRITERS and self.special(eqn):
+        key = key_of(eqn.prim)
+        if key in _WRITERS and self.special(eqn, _WRITERS[key].WRITERS[key]):
             return
-        if name in _STEPS and _STEPS[name].STEPS[name](self, eqn):
+        if key in _STEPS and _STEPS[key].STEPS[key](self, eqn):
+            return
+        if eqn.prim.strided and steps.attend(self, eqn):
             return
         self.host(eqn)
 
-    def special(self, eqn: Eqn) -> bool:
+    def special(self, eqn: Eqn, write: Callable[..., Written | None]) -> bool:
         """An op with a kernel of its own kind, unless its types are the host's."""
         if any(a.aval.dtype not in LOOP_DTYPES for a in eqn.ins):
             return False
-        write: Callable[..., Written | None] = _WRITERS[eqn.prim.name].WRITERS[eqn.prim.name]
         written = write(special.SpecialKernel(self.analysis.inlined), eqn)
         if written is None:
             return False

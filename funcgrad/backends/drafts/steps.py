@@ -92,12 +92,12 @@ def _strides_of(d: BlockDrafter, out: Var) -> tuple[int, ...]:
     return tuple(strides_of(shape) if place is None else place.strides(shape))
 
 
-def _attention(d: BlockDrafter, eqn: Eqn) -> bool:
+def attend(d: BlockDrafter, eqn: Eqn) -> bool:
     """Attention, forward, backward or both, unless its dtype is the host's."""
-    dtype, wide = attention.dtypes_of(eqn)
-    if dtype not in LOOP_DTYPES:
+    op, (dtype, wide) = attention.kind_of(eqn), attention.dtypes_of(eqn)
+    if not op or dtype not in LOOP_DTYPES:
         return False
-    op, shape = eqn.prim.name, attention.attention_shape(eqn)
+    shape = attention.attention_shape(eqn)
     numbers = attention.given_numbers(eqn)
     ins = [_strided(d, eqn, i) for i in attention.ARRAYS[op]]
     outs = [d.tensor(v) for v in eqn.outs]
@@ -196,9 +196,6 @@ def _lane(d: BlockDrafter, eqn: Eqn) -> bool:
 
 STEPS: dict[str, Callable[[BlockDrafter, Eqn], bool]] = {
     "product": _dot,
-    "attention": _attention,
-    "attention_backward": _attention,
-    "attention_joint": _attention,
     "join": _join,
     "move": _move,
     "exchange": _exchange,

@@ -270,7 +270,7 @@ def _blocks(root: Root) -> list[int] | None:
     """In how many blocks a sum over rows could be cut, best first; of one that is of blocks of rows
     already, in how many. None for what is no sum over rows."""
     shape, axes = root.eqn.ins[0].aval.shape, sorted(root.eqn.params["axes"])
-    if root.eqn.prim.name != "reduce_sum" or root.var.aval.dtype not in _DTYPES:
+    if root.eqn.prim.reduction != "sum" or root.var.aval.dtype not in _DTYPES:
         return None
     if not axes or axes not in ([*range(len(axes))], [*range(1, 1 + len(axes))]):
         return None

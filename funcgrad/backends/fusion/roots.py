@@ -17,8 +17,9 @@ from funcgrad.backends.late import Late
 from funcgrad.backends.loops import scalars
 from funcgrad.backends.loops.builder import ZERO, Builder
 from funcgrad.backends.loops.ir import Index, Operand, Value
+from funcgrad.backends.lower.primitives import key_of, product_p
 from funcgrad.backends.lower.pull import Pull
-from funcgrad.backends.lower.rules import REDUCTIONS, RULES, VIEWS, rule_cost
+from funcgrad.backends.lower.rules import RULES, rule_cost
 from funcgrad.backends.lower.views import (
     DEEP,
     View,
@@ -30,8 +31,14 @@ from funcgrad.backends.lower.views import (
     view_of,
 )
 from funcgrad.core.ir import Atom, Eqn, Var
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
+from funcgrad.core.views import in_order
+from funcgrad.ops.indexing.gather import gather_p, scatter_add_p
+from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
+from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
+from funcgrad.ops.shape import concatenate_p, pad_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.lower import attention
@@ -71,7 +78,7 @@ class Root(Record, frozen=False, eq=False):
     @property
     def reduces(self) -> bool:
         """Whether elements of the domain are reduced (summed, or …)."""
-        return self.eqn.prim.name in REDUCTIONS
+        return bool(self.eqn.prim.reduction)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -229,7 +236,7 @@ class Analysis:
                 self._opaque_uses(eqn)
                 continue
             # A view evaluates its operand whenever it is evaluated; what is kept, once.
-            passes = eqn.prim.name in VIEWS
+            passes = eqn.prim.view is not None
             n = max(1, *(self.uses.get(v, 0) for v in eqn.outs)) if passes else 1
             for a in set(eqn.ins):
                 if type(a) is Var:
@@ -239,13 +246,13 @@ class Analysis:
         for i, a in enumerate(eqn.ins):
             if type(a) is not Var:
                 continue
-            if eqn.prim.name == "product" or i in attention.strided(eqn):
+            if eqn.prim is product_p or (eqn.prim.strided and i in attention.strided(eqn)):
                 view = view_of(a, self.made)
                 if view is not None and view.serves(eqn, i):
                     self.views[eqn, i] = view
                     self.forced.add(self.alias(view.base))  # type: ignore[arg-type]
                     continue
-            if eqn.prim.name in UPDATES and i == UPDATES[eqn.prim.name] and self._may_inline(eqn):
+            if i == UPDATES.get(key_of(eqn.prim)) and self._may_inline(eqn):
                 self.uses[a] = self.uses.get(a, 0) + 1
                 continue
             self.forced.add(self.alias(a))  # type: ignore[arg-type]
@@ -283,7 +290,7 @@ class Analysis:
         """Whether the updates surely don't read the array that is updated in place."""
         target = self.alias(eqn.ins[0])
         seen: set[Atom] = set()
-        todo = [eqn.ins[UPDATES[eqn.prim.name]]]
+        todo = [eqn.ins[UPDATES[key_of(eqn.prim)]]]
         while todo:
             a = todo.pop()
             if a is target or self.alias(a) is target or len(seen) > DEEP:
@@ -299,15 +306,15 @@ class Analysis:
         cost = self.costs[eqn]
         assert cost is not None
         uses = self.uses.get(var, 0)
-        if eqn.prim.name in REDUCTIONS:
+        if eqn.prim.reduction:
             self._add_root(eqn, var, cost)
             return
         chain = self._chain(eqn, cost, var.aval.size)
         once = uses <= 1 and cost < LONG
         small = chain.cost <= LONG and chain.depth <= DEEP and len(chain.leaves) <= MANY
         cheap = small and chain.cost <= CHEAP and chain.large <= 1
-        view = eqn.prim.name in VIEWS and small
-        free = eqn.prim.name == "reshape" and self.alias(var) is not var
+        view = eqn.prim.view is not None and small
+        free = eqn.prim.view is in_order and self.alias(var) is not var
         inline = free or (var not in self.forced and (view or (small and once) or cheap))
         if inline:
             self.inlined[var] = eqn
@@ -347,27 +354,24 @@ class _Chain(NamedTuple):
 
 
 # The operand of ops that write into an array that may be computed as it is written.
-UPDATES = {
-    "dynamic_update_slice": 1, "scatter": 2, "scatter_add": 2, "scatter_mul": 2,
-    "scatter_min": 2, "scatter_max": 2, "update_rows": 2, "sum_rows": 1,
+UPDATES: dict[Primitive | str, int] = {
+    dynamic_update_slice_p: 1, scatter_p: 2, scatter_add_p: 2, scatter_mul_p: 2,
+    scatter_min_p: 2, scatter_max_p: 2, "update_rows": 2, "sum_rows": 1,
 }  # fmt: skip
 
 
 def _repeats(eqn: Eqn, operand: Atom) -> int:
     """How often a result evaluates its operand's elements, on average: 1, or 2 for more."""
     out = max(v.aval.size for v in eqn.outs)
-    name = eqn.prim.name
-    if name in REDUCTIONS or name == "pad":
+    prim = eqn.prim
+    if prim.reduction or prim in (pad_p, concatenate_p):
         return 1
-    if name == "concatenate":
-        return 1
-    at = name == "gather" and operand is not eqn.ins[0]
+    at = prim is gather_p and operand is not eqn.ins[0]
     if at and out * operand.aval.shape[-1] <= operand.aval.size:
         return 1  # a position for each element, both of whose readings LLVM makes one
-    if name in RULES and name not in VIEWS and operand is not eqn.ins[0]:
+    if prim in RULES and operand is not eqn.ins[0]:
         return 2
-    cost = rule_cost(eqn) if name in RULES else 0
-    return 2 if out > operand.aval.size or (cost or 0) >= 64 else 1
+    return 2 if out > operand.aval.size or (rule_cost(eqn) or 0) >= 64 else 1
 
 
 def fusable_cost(eqn: Eqn) -> int | None:
@@ -375,11 +379,11 @@ def fusable_cost(eqn: Eqn) -> int | None:
     avals = [a.aval for a in (*eqn.ins, *eqn.outs)]
     if any(a.dtype not in scalars.LOOP_DTYPES for a in avals):
         return None
-    name = eqn.prim.name
-    if name in REDUCTIONS:
+    if eqn.prim.reduction:
         return 1
-    if name in RULES:
-        return rule_cost(eqn)
+    cost = rule_cost(eqn)
+    if cost is not None:
+        return cost
     if not eqn.prim.elementwise or eqn.prim.effect:
         return None
     dtypes = [a.aval.dtype for a in eqn.ins]
@@ -393,7 +397,7 @@ def domain(eqn: Eqn, var: Var) -> tuple[tuple[int, ...], list[list[int]]]:
     """The reduced axes and the parts of the root that an equation's result is."""
     reduced: tuple[int, ...] = ()
     sizes = list(var.aval.shape)
-    if eqn.prim.name in REDUCTIONS:
+    if eqn.prim.reduction:
         reduced = tuple(sorted(eqn.params["axes"]))
         sizes += [eqn.ins[0].aval.shape[i] for i in reduced]
     return reduced, [[n] for n in sizes]

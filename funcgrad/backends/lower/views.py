@@ -14,9 +14,12 @@ from funcgrad.backends.late import Late
 from funcgrad.backends.loops.builder import ZERO, Builder, strides_of
 from funcgrad.backends.loops.ir import Index, Operand, Value
 from funcgrad.backends.loops.scalars import HALVES
+from funcgrad.backends.lower.primitives import product_p, windows_p
 from funcgrad.backends.lower.pull import Pull
-from funcgrad.backends.lower.rules import RULES, VIEWS
+from funcgrad.backends.lower.rules import RULES
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
+from funcgrad.core.views import in_order
+from funcgrad.ops.shape import pad_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm.rewrites import tiles
@@ -58,7 +61,7 @@ class View(NamedTuple):
     def serves(self, eqn: Eqn, operand: int) -> bool:
         """Whether a product can read its operand this way: if it doesn't gather, its contracted
         axes are one. Attention reads any strides."""
-        if attention.strided(eqn):
+        if eqn.prim.strided:
             return True
         if eqn.params["gathers"]:
             return True
@@ -70,7 +73,7 @@ class View(NamedTuple):
 
 def is_pad(eqn: Eqn | None) -> TypeGuard[Eqn]:
     """Whether an equation puts zeros around an array."""
-    if eqn is None or eqn.prim.name != "pad" or type(eqn.ins[1]) is not Literal:
+    if eqn is None or eqn.prim is not pad_p or type(eqn.ins[1]) is not Literal:
         return False
     zero = not any(np.asarray(eqn.ins[1].value).tobytes())
     return zero and all(low >= 0 <= high and not gap for low, high, gap in _config(eqn))
@@ -96,7 +99,7 @@ def _config(pad: Eqn) -> Sequence[tuple[int, int, int]]:
 def lines_fill(eqn: Eqn, view: View, pad: Eqn) -> bool:
     """Whether a product is one of windows, of a pad's result, that has a way which copies what they
     reach, for lines that fill vectors or for tiles: see `convolution` for their axes."""
-    if eqn.prim.name != "product" or not eqn.params["gathers"] or eqn.ins[0].aval.dtype in HALVES:
+    if eqn.prim is not product_p or not eqn.params["gathers"] or eqn.ins[0].aval.dtype in HALVES:
         return False
     if len(eqn.params["dimension_numbers"][1][0]) > 1:  # of phases, which go by tiles
         frame = frame_axes(pad)
@@ -132,7 +135,7 @@ def final_readers(var: Var, readers: Mapping[Atom, list[Eqn | None]]) -> list[Eq
     """Who reads a value, or what only views it, as often as they do; None: who is outside."""
     found: list[Eqn | None] = []
     for eqn in readers.get(var, []):
-        views = eqn is not None and eqn.prim.name in VIEWS
+        views = eqn is not None and eqn.prim.view is not None
         found += final_readers(eqn.outs[0], readers) if eqn is not None and views else [eqn]
     return found
 
@@ -141,7 +144,7 @@ def alias_of(atom: Atom, made: Mapping[Var, Eqn]) -> Atom:
     """What an atom is a reshape of, after any number of them."""
     while type(atom) is Var and atom in made:
         eqn = made[atom]
-        if eqn.prim.name != "reshape" or type(eqn.ins[0]) is Literal:
+        if eqn.prim.view is not in_order or type(eqn.ins[0]) is Literal:
             break
         atom = eqn.ins[0]
     return atom
@@ -156,12 +159,12 @@ def view_of(var: Var, made: Mapping[Var, Eqn]) -> View | None:
     atom: Atom = var
     while len(chain) < DEEP:
         eqn = made.get(atom)  # type: ignore[arg-type]
-        if eqn is None or eqn.prim.name not in VIEWS:
+        if eqn is None or eqn.prim.view is None:
             break
         chain[eqn.outs[0]] = eqn
         atom = eqn.ins[0]
     view = _strided(var, atom, chain)
-    windows = [i for i, e in enumerate(chain.values()) if e.prim.name == "windows"]
+    windows = [i for i, e in enumerate(chain.values()) if e.prim is windows_p]
     if view is None and windows:
         # Windows that aren't of memory would have to be written out.
         first = dict(list(chain.items())[: windows[-1] + 1])

@@ -17,6 +17,7 @@ from funcgrad.backends.kernels.special import SpecialKernel
 from funcgrad.backends.loops.builder import ZERO, add_indices, scale_index
 from funcgrad.backends.loops.ir import INDEX, Buffer, Const, Index, Operand, Value
 from funcgrad.core.ir import Eqn
+from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
 
 BOOL, INT32 = np.dtype(bool), np.dtype(np.int32)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -333,4 +334,4 @@ def _triangular_solve(k: SpecialKernel, eqn: Eqn) -> Written | None:
     return k.done(eqn)
 
 
-WRITERS = {"lu": _lu, "cholesky": _cholesky, "triangular_solve": _triangular_solve}
+WRITERS = {lu_p: _lu, cholesky_p: _cholesky, triangular_solve_p: _triangular_solve}

@@ -21,6 +21,7 @@ from funcgrad.backends.loops.ir import Const, Index, Operand
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.core.ir import Eqn
 from funcgrad.ops.convolution.padding import dilated
+from funcgrad.ops.convolution.pooling import select_and_scatter_add_p
 from funcgrad.ops.elementwise.compare import ge
 from funcgrad.ops.reduce import highest, lowest
 
@@ -175,4 +176,4 @@ def _inside(k: SpecialKernel, images: _Images, at: Sequence[Index]) -> tuple[Ind
     return place, b.all_of(conditions)
 
 
-WRITERS = {"select_and_scatter_add": _scatter}
+WRITERS = {select_and_scatter_add_p: _scatter}

@@ -19,25 +19,14 @@ import numpy as np
 from funcgrad.backends.llvm.rewrites.tiles import PHASE_TAPS, phases_pay
 from funcgrad.backends.loops.builder import add_indices, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand
-from funcgrad.backends.lower.primitives import lowered
+from funcgrad.backends.lower.primitives import patches_p, windows_p
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.backends.lower.shape import inside_or
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
+from funcgrad.core.primitive import Primitive
 from funcgrad.ops.shape import rev_p
 from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
-
-
-def _abstract(x: ShapedArray, *, shape: tuple[int, ...], **params: Any) -> ShapedArray:
-    return x.update(shape=shape)
-
-
-def _impl(xp: Any, x: Any, *, shape: tuple[int, ...], spec: Any, groups: Any, **params: Any) -> Any:
-    raise NotImplementedError("windows are always lowered to loops")
-
-
-# Axes: group, batch, positions, window, feature of the group. `groups` are (of features, of batch).
-patches_p = lowered("patches", _abstract, _impl)
 
 
 def patches_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
@@ -106,31 +95,6 @@ def convolution(flat: Any, eqn: Eqn, ins: list[Atom], dot: Any) -> Atom:
 # multiplications aren't worth it.
 MAX_PHASES, LEAST_WORK, MAX_RANK = 16, 1 << 14, 5
 LEAST_MET, MOST_MET = 16, 64
-
-# Axes: group, batch, positions, window, feature of the group, of an operand with the axes batch,
-# feature, spatial. Window k of position p begins at starts + p·strides + k·dilation, inside. If it
-# is so for the first of several phases, axes of these follow the batch: each begins one further.
-windows_p = lowered("windows", _abstract, _impl)
-
-
-def windows_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    """The element of a window."""
-    (x,), p, shape = eqn.ins, eqn.params, eqn.outs[0].aval.shape
-    rank = len(p["strides"])
-    phases = at[2 : len(at) - 1 - 2 * rank]
-    at = [*at[:2], *at[2 + len(phases) :]]
-    features, batches = p["groups"]
-    batch = add_indices(at[1], scale_index(at[0], shape[1] if batches > 1 else 0))
-    feature = add_indices(at[-1], scale_index(at[0], shape[-1] if features > 1 else 0))
-    places = [
-        add_indices(scale_index(at[2 + i], s, start), scale_index(at[2 + rank + i], d))
-        for i, (s, start, d) in enumerate(
-            zip(p["strides"], p["starts"], p["dilation"], strict=True)
-        )
-    ]
-    if phases:
-        places = [add_indices(*pair) for pair in zip(places, phases, strict=True)]
-    return pull.read(x, [batch, feature, *places])
 
 
 class _Phase(NamedTuple):
@@ -445,4 +409,4 @@ def _interleaved(flat: Any, joined: Atom, counts: list[int], shape: tuple[int, .
                     limit_indices=shape, strides=None)  # fmt: skip
 
 
-RULES: dict[str, Rule] = {"patches": patches_rule, "windows": windows_rule}
+RULES: dict[Primitive, Rule] = {patches_p: patches_rule}

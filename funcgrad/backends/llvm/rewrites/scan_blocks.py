@@ -11,6 +11,7 @@ from funcgrad.backends.llvm.rewrites import panels
 from funcgrad.backends.rewrites import scans
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.shape import reshape_p
+from funcgrad.transforms.control.scan import scan_p
 
 # Bytes of the products of a block. Those of fewer turns have too few rows.
 BLOCK_BYTES, LEAST_TURNS = 1 << 22, 16
@@ -82,14 +83,14 @@ def _apart(block: Jaxpr, n_consts: int) -> tuple[list[Eqn], list[Eqn]]:
     before, eqns = [], []
     stays = set(block.ins[:n_consts])
     for outer in block.eqns:
-        parts = panels.panelled(outer) if outer.prim.name == "scan" else None
+        parts = panels.panelled(outer) if outer.prim is scan_p else None
         env: dict[Atom, Atom] = {}
         if parts is not None:
             env = dict(zip([*parts.ins, *parts.outs], [*outer.ins, *outer.outs], strict=True))
         for eqn in [outer] if parts is None else parts.eqns:
             ins, outs = ([env.get(a, a) for a in side] for side in (eqn.ins, eqn.outs))
             eqn = eqn.replace(ins=ins, outs=outs)
-            if eqn.prim.name != "scan" and all(a in stays or type(a) is Literal for a in ins):
+            if eqn.prim is not scan_p and all(a in stays or type(a) is Literal for a in ins):
                 stays.update(eqn.outs)
                 before.append(eqn)
             else:
