@@ -13,7 +13,7 @@ from funcgrad import debug, dtypes, errors, flatten_util, lax, numpy, ops, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.caches import clear_caches
-from funcgrad.core.context import debug_nans, default_dtype, disable_jit, named_scope
+from funcgrad.core.settings import debug_nans, default_dtype, disable_jit, named_scope
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.callbacks import io_callback, pure_callback
 from funcgrad.transforms.derivatives.checkpoint import (

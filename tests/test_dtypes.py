@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from funcgrad import dtypes
-from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray, promote
+from funcgrad.core.settings import default_dtype
 from funcgrad.dtypes import join
 from funcgrad.errors import DTypeError, TypePromotionError
 
@@ -116,10 +116,10 @@ def test_promote(avals, dtype, is_weak):
 
 
 def test_promotion_to_a_weak_float_takes_the_default():
-    with context.default_dtype("float64"):
+    with default_dtype("float64"):
         assert promote([strong("int8"), weak("float64")]) == (np.dtype("float64"), True)
         assert promote([strong("uint64"), strong("int8")]) == (np.dtype("float64"), True)
-    with context.default_dtype("bfloat16"):
+    with default_dtype("bfloat16"):
         assert promote([strong("int8"), weak("float32")])[0] == np.dtype(dtypes.bfloat16)
         assert promote([strong("int8"), weak("complex64")])[0] == np.complex64
 

@@ -141,6 +141,15 @@ def test_special_functions(name):
     check(got, true, 8, absolute, [x])
 
 
+@pytest.mark.parametrize("erf", [lax.erf, fg.jit(lax.erf)], ids=["eager", "jit"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_erf_densely(erf, sign):
+    """From where it is the line 2x/√π to where it is 1, to 4 ulp."""
+    first, last = np.array([1e-3, 5], F32).view(np.uint32)
+    x = sign * np.arange(first, last, 61, dtype=np.uint32).view(F32)
+    check(np.asarray(erf(x)), sp.erf(x.astype(F64)), 4, args=[x])
+
+
 # ---- several operands
 
 

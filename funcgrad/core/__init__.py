@@ -3,7 +3,7 @@
 The idea stands in the files of this folder; what makes it quick, kind to processes and good to look
 at is in packages of its own.
 
-- `array`: arrays
+- `array`: arrays: immutable values on a device, and what is behind an operand
 - `aval`: abstract values: what a program knows of an array before it runs (shape, dtype, weakness)
 - `backend`: the one protocol through which programs reach a backend; backends load when first asked
   for
@@ -15,12 +15,14 @@ at is in packages of its own.
 - `display`: how programs and arrays look, as text and in notebooks
 - `eager`: what makes operations quick that run at once, without `jit`: their meaning is
   `core.array`
+- `evaluation`: the root: the trace that evaluates operations at once
 - `ir`: jaxprs: programs as plain data
 - `methods`: the operators, methods and properties that arrays and tracers share
 - `primitive`: primitives: the vocabulary of programs
 - `process`: care of the process
 - `record`: classes of named values that cost nothing to define
 - `rewriting`: rewriting programs: what each transform of programs needs beside its rules
+- `settings`: what users set for the length of a block
 - `sharded`: arrays that are cut over the devices of a mesh
 - `sharding`: meshes, partition specs and shardings: how an array is cut over devices
 - `source`: where in the user's code an operation stands: the line errors and printed programs name

@@ -1,29 +1,17 @@
-"""Arrays: immutable values on a device, and the trace that evaluates operations on them at once."""
+"""Arrays: immutable values on a device, and what is behind an operand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from funcgrad import dtypes
-from funcgrad.core import context, source
 from funcgrad.core.aval import ShapedArray, scalar_dtype
-from funcgrad.core.backend import spmd
 from funcgrad.core.display.array_html import array_html
-from funcgrad.core.eager import functions
 from funcgrad.core.methods import ArrayMethods, fact
-from funcgrad.core.primitive import Primitive
-from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.sharding import Device, Shard, SingleDeviceSharding
-from funcgrad.core.trace import Trace, Tracer, captured_error, leak_error
-from funcgrad.errors import DonatedBufferError, NonFiniteError
-
-current = context.current
-counter, MOMENTS = functions.counter, functions.MOMENTS
-ROOT = context.ROOT
-ndarray = np.ndarray
+from funcgrad.core.trace import Tracer, captured_error, leak_error
+from funcgrad.errors import DonatedBufferError
 
 
 class Freed:
@@ -206,12 +194,6 @@ def is_distributed(value: Any) -> bool:
     return isinstance(value, Array) and type(value) is not Array
 
 
-_ARRAYS = frozenset({Array})
-_GIVEN = "as given"  # the types that `combined` knows, beside those of operations themselves
-# Operands of which it is known without a look that they aren't.
-_HERE = frozenset({Array, np.ndarray, bool, int, float, complex})
-
-
 def raw(value: Any) -> np.ndarray:
     """The numpy array behind a concrete operand: an Array, a numpy array or a Python scalar."""
     kind = type(value)
@@ -244,282 +226,12 @@ def settled(value: Any) -> np.ndarray:
     return x
 
 
-class EvalTrace(Trace):
-    """The root: runs each operation's `impl` at once."""
-
-    what = "evaluation"
-
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
-        n = len(args)
-        if n == 2:
-            out = evaluated2(prim, args[0], args[1], params)
-        elif n == 1:
-            out = evaluated1(prim, args[0], params, True)
-        else:
-            out = _evaluated(prim, args, params)
-        return self._evaluate(prim, args, params) if out is None else out
-
-    def _evaluate(self, prim: Primitive, args: tuple, params: dict) -> Any:
-        """Evaluate on operands of any kind, and remember the result's type for next time."""
-        if not _HERE.issuperset(map(type, args)) and any(map(is_distributed, args)):
-            return spmd().evaluate(prim, args, params)
-        values = [raw(a) for a in args]
-        avals = [
-            a.aval if type(a) is Array else ShapedArray(v.shape, v.dtype, _is_weak(a))
-            for a, v in zip(args, values, strict=True)
-        ]
-        ctx = current()
-        if prim.multiple:
-            out_aval = prim.abstract(*avals, **params)
-        else:
-            out_aval = ctx.type_of(prim, avals, params)
-        before = errors()
-        try:
-            quiet()
-            out = prim.impl(np, *values, **params)
-        finally:
-            loud(before)
-        if np.ndarray in map(type, args):
-            out = own(args, out) if prim.multiple else own(args, [out])[0]
-        if prim.multiple:
-            outs = [wrap(v, a) for v, a in zip(out, out_aval, strict=True)]
-            if ctx.debug_nans:
-                check_finite(prim, values, outs)
-            return outs
-        result = wrap(out, out_aval)
-        if ctx.debug_nans:
-            check_finite(prim, values, [result])
-        return result
-
-
-def evaluated2(prim: Primitive, x: Any, y: Any, params: dict) -> Array | None:
-    """The op's result on two Arrays whose types it was evaluated on before, in this context; None
-    where anything is otherwise."""
-    if type(x) is not Array or type(y) is not Array:
-        return None
-    ctx = current()
-    a, b = x._value, y._value
-    key: tuple = (prim, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
-    if params:
-        key += tuple(params.items())
-    try:
-        known = ctx.types.get(key)
-    except TypeError:  # a parameter that has no hash
-        return None
-    if known is None or x._gone is not None or y._gone is not None or ctx.debug_nans:
-        return None
-    aval, impl = known
-    before = errors()
-    try:
-        quiet()
-        out = impl(np, a, b, **params) if params else impl(np, a, b)
-    finally:
-        loud(before)
-    if type(out) is not ndarray or out.dtype is not aval.dtype:
-        return wrap(out, aval)
-    return Array(out, aval.weak_type, aval)
-
-
-def evaluated1(
-    prim: Primitive, x: Any, params: dict | None = None, at_root: bool = False
-) -> Array | None:
-    """As `evaluated2`, of one Array and parameters; None under a transformation, too, unless the op
-    came through it (`at_root`)."""
-    ctx = current()
-    if type(x) is not Array or (not at_root and ctx.trace is not ROOT.trace):
-        return None
-    a = x._value
-    try:
-        if params:
-            known = ctx.types.get((prim, a.shape, a.dtype, x.weak_type, *params.items()))
-        else:
-            known = ctx.types.get((prim, a.shape, a.dtype, x.weak_type))
-    except TypeError:  # a parameter that has no hash
-        return None
-    if known is None or x._gone is not None or ctx.debug_nans:
-        return None
-    if next(counter) in MOMENTS:
-        functions.consider()
-    aval, impl = known
-    before = errors()
-    try:
-        quiet()
-        out = impl(np, a, **params) if params else impl(np, a)
-    finally:
-        loud(before)
-    if type(out) is not ndarray or out.dtype is not aval.dtype:
-        return wrap(out, aval)
-    return Array(out, aval.weak_type, aval)
-
-
-def _evaluated(prim: Primitive, args: tuple, params: dict) -> Array | None:
-    """As `evaluated2` at the root, of any number of Arrays."""
-    if not _ARRAYS.issuperset(map(type, args)):
-        return None
-    ctx = current()
-    key: list[Any] = [prim]
-    for x in args:
-        key += x._value.shape, x._value.dtype, x.weak_type
-    if params:
-        key += params.items()
-    try:
-        known = ctx.types.get(tuple(key))
-    except TypeError:  # a parameter that has no hash
-        return None
-    if known is None or ctx.debug_nans or any(x._gone is not None for x in args):
-        return None
-    aval, impl = known
-    before = errors()
-    try:
-        quiet()
-        out = impl(np, *[x._value for x in args], **params)
-    finally:
-        loud(before)
-    return wrap(out, aval)
-
-
-def recipe1(prim: Primitive, ctx: context.Context, x: Array) -> functions.Recipe | None:
-    """What `evaluated1` would do."""
-    a = x._value
-    known = ctx.types.get((prim, a.shape, a.dtype, x.weak_type))
-    return None if known is None else functions.Recipe(known[0], (0,), known[1])
-
-
-def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
-    """The result of an elementwise op on operands as users give them, Arrays that broadcast or an
-    Array and a number: None, unless `remember_combined` met operands of these types before. Under a
-    transformation it is always None, since its trace is to apply the op."""
-    ctx = current()
-    if ctx.trace is not ROOT.trace or ctx.debug_nans:
-        return None
-    a: Any = None
-    b: Any = None
-    if type(x) is Array:
-        a = x._value
-        if type(y) is Array:
-            b = y._value
-            if x._gone is not None or y._gone is not None:
-                return None
-            known = ctx.types.get(
-                (_GIVEN, prim, a.shape, a.dtype, x.weak_type, b.shape, b.dtype, y.weak_type)
-            )
-        elif x._gone is not None:
-            return None
-        else:
-            known = ctx.types.get((_GIVEN, prim, a.shape, a.dtype, x.weak_type, type(y)))
-    elif type(y) is Array and y._gone is None:
-        b = y._value
-        known = ctx.types.get((_GIVEN, prim, type(x), b.shape, b.dtype, y.weak_type))
-    else:
-        return None
-    if known is None:
-        return None
-    if next(counter) in MOMENTS:
-        functions.consider()
-    aval, impl = known
-    before = errors()
-    try:
-        quiet()
-        if a is None:
-            a = np.asarray(x, b.dtype)
-        elif b is None:
-            b = np.asarray(y, a.dtype)
-        out = impl(np, a, b)
-    except OverflowError:  # a number that the dtype can't hold, of which others tell
-        return None
-    finally:
-        loud(before)
-    if type(out) is not ndarray or out.dtype is not aval.dtype:
-        return wrap(out, aval)
-    return Array(out, aval.weak_type, aval)
-
-
-def remember_combined(
-    prim: Primitive, given: Sequence[Any], taken: Sequence[Any], out: Any
-) -> None:
-    """Let `combined` know a result's type, where the op took the dtypes that a user gave: NumPy
-    then does in one go what a broadcast would do first."""
-    ctx = current()
-    if ctx.trace is not ROOT.trace or type(out) is not Array:
-        return
-    for x, operand in zip(given, taken, strict=True):
-        if type(x) is Array and (
-            operand.dtype is not x._value.dtype or operand.weak_type is not x.weak_type
-        ):
-            return
-    key = _given_key(prim, given)
-    if key is not None:
-        ctx.remember(key, prim, out.aval)
-
-
-def recipe2(prim: Primitive, ctx: context.Context, x: Any, y: Any) -> functions.Recipe | None:
-    """What `combined` would do."""
-    key = _given_key(prim, (x, y))
-    known = None if key is None else ctx.types.get(key)
-    return None if known is None else functions.Recipe(known[0], (0, 1), known[1])
-
-
-def _given_key(prim: Primitive, given: Sequence[Any]) -> tuple | None:
-    key: list[Any] = [_GIVEN, prim]
-    for x in given:
-        if type(x) is Array:
-            key += x._value.shape, x._value.dtype, x.weak_type
-        elif type(x) is float or type(x) is int:
-            key.append(type(x))
-        else:
-            return None
-    return tuple(key)
-
-
-def _is_weak(operand: Any) -> bool:
-    if isinstance(operand, Array):
-        return operand.weak_type
-    return not isinstance(operand, np.ndarray | np.generic | bool)
-
-
 def wrap(value: Any, aval: ShapedArray) -> Array:
     """An Array of what an `impl` returned, in the dtype that the op's type promises."""
     if is_distributed(value):
         return value
-    if type(value) is not ndarray:
+    if type(value) is not np.ndarray:
         value = np.asarray(value)
     if value.dtype is aval.dtype:
         return Array(value, aval.weak_type, aval)
     return Array(value.astype(aval.dtype, copy=False), aval.weak_type)
-
-
-def own(args: Sequence[Any], outs: Sequence[Any]) -> list:
-    """Results, copied where they share memory with a numpy array among the operands, which its
-    owner may write to."""
-    given = [a for a in args if type(a) is np.ndarray and a.flags.writeable]
-
-    def owned(out: Any) -> Any:
-        if is_distributed(out):
-            return out
-        value = np.asarray(out)
-        return value.copy() if any(np.may_share_memory(value, a) for a in given) else value
-
-    return [owned(o) for o in outs]
-
-
-def has_nan(x: Any) -> bool:
-    """Whether an array (of a sharded one the part in this process) has an element that isn't a
-    number."""
-    value = x.kept if is_distributed(x) else raw(x)
-    with np.errstate(all="ignore"):
-        return dtypes.is_inexact(value.dtype) and bool(np.any(value != value))
-
-
-def check_finite(
-    prim: Primitive, values: list, outs: list, place: source.Source | None = None
-) -> None:
-    """Raise where an op made a NaN out of operands that had none."""
-
-    if any(map(has_nan, outs)) and not any(map(has_nan, values)):
-        place = place or source.current()
-        where = f" at {place}: {place.text}" if place else ""
-        avals = ", ".join(str(ShapedArray(v.shape, v.dtype)) for v in values)
-        raise NonFiniteError(f"{prim.name} produced NaN from operands ({avals}) without NaN{where}")
-
-
-ROOT.trace = EvalTrace(None)

@@ -14,10 +14,11 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context, source
-from funcgrad.core.array import Array, check_finite, raw
+from funcgrad.core.array import Array, raw
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.display import jaxpr_html as show_html
 from funcgrad.core.display import jaxpr_text as show
+from funcgrad.core.evaluation import check_finite
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import IRError

@@ -20,7 +20,7 @@ from funcgrad.core import context, source
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.dce import dce_eqns
-from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value, sub_jaxprs
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import JaxprTrace, JaxprTracer, with_constants
 from funcgrad.core.trace import Tracer, aval_of
@@ -48,9 +48,10 @@ class Boundary:
 
     def leave(self, value: Any, aval: ShapedArray) -> Any:
         """The array that goes out, of a value that had a type."""
+        dtype = self.type(aval).dtype
         if isinstance(value, bool | int | float | complex):
-            return Array(np.asarray(value, aval.dtype), aval.weak_type)
-        return value if aval_of(value).dtype == aval.dtype else value.astype(aval.dtype)
+            return Array(np.asarray(value, dtype), aval.weak_type)
+        return value if aval_of(value).dtype == dtype else value.astype(dtype)
 
 
 SAME_TYPES = Boundary()
@@ -105,6 +106,33 @@ def with_programs(eqn: Eqn, each: Each) -> Eqn:
     return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
 
+def called_program(eqn: Eqn) -> Jaxpr:
+    """The program that a call calls."""
+    jaxpr = eqn.params["jaxpr"]
+    # Some are only made when they are wanted.
+    return jaxpr if isinstance(jaxpr, Jaxpr) else jaxpr([a.aval for a in eqn.ins])
+
+
+def runs(jaxpr: Jaxpr, cost: Callable[[Eqn], float]) -> list[tuple[Eqn, int]]:
+    """Each equation of a program, and of the programs within, with how many times it runs: those of
+    a scan once a turn, of branches those of the dearest, of other loops once.
+
+    >>> import funcgrad as fg
+    >>> f = lambda x: fg.lax.fori_loop(0, 10, lambda i, x: fg.numpy.sin(x), x)
+    >>> sum(n for e, n in runs(fg.make_jaxpr(f)(1.0).jaxpr, lambda e: 1) if e.prim.name == "sin")
+    10
+    """
+    found: list[tuple[Eqn, int]] = []
+    for eqn in jaxpr.eqns:
+        programs = [called_program(eqn)] if eqn.prim.call else sub_jaxprs(eqn)
+        inner = [runs(j, cost) for j in programs]
+        if "branches" in eqn.params:
+            inner = [max(inner, key=lambda run: sum(n * cost(e) for e, n in run))]
+        turns = eqn.params.get("length", 1)
+        found += [(eqn, 1), *((e, n * turns) for run in inner for e, n in run)]
+    return found
+
+
 def makers(jaxpr: Jaxpr) -> dict[Var, int]:
     """For each variable but the inputs, which equation makes it."""
     return {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.outs}
@@ -157,10 +185,7 @@ class Writer:
 
     def inline(self, eqn: Eqn, ins: Sequence[Any], jaxpr: Any = None) -> None:
         """Go through a program in place of an equation: the one that it calls, if none is given."""
-        jaxpr = jaxpr or eqn.params["jaxpr"]
-        if not isinstance(jaxpr, Jaxpr):  # a program that is only made when it is wanted
-            jaxpr = jaxpr([a.aval for a in ins])
-        self.define(eqn, self.called(jaxpr, ins))
+        self.define(eqn, self.called(jaxpr or called_program(eqn), ins))
 
     def called(self, jaxpr: Jaxpr, ins: Sequence[Any]) -> list:
         """Go through a program on these operands; gives what stands for its results."""
@@ -178,10 +203,10 @@ class Writer:
         if self.inlining:
             outs = tuple([Var(v.aval) for v in outs])
             self.define(eqn, outs)
-        elif params is eqn.params and all(a is b for a, b in zip(ins, eqn.ins, strict=True)):
+        elif params is eqn.params and tuple(ins) == eqn.ins:
             return eqn
-        where = eqn.source or source.placed(), context.current().scopes
-        return Eqn(eqn.prim, ins, outs, params, *where)
+        place, scopes = eqn.source or source.placed(), context.current().scopes
+        return Eqn(eqn.prim, ins, outs, params, place, scopes)
 
     def programs(self, eqn: Eqn) -> dict[str, Any]:
         """The equation's parameters, with what takes the place of its programs."""
@@ -278,6 +303,7 @@ class _Ruled(Writer):
         ins = [self.typed(v) for v in jaxpr.ins]
         for old, new in zip(jaxpr.ins, ins, strict=True):
             if new is not old:
+                self.changed = True
                 self.same[old] = self.boundary.enter(self.value(new), old.aval)
         return ins
 
@@ -294,13 +320,18 @@ class _Ruled(Writer):
             return
         atoms = [self.left(x, a.aval) for x, a in zip(ins, eqn.ins, strict=True)]
         new = self.renewed(eqn, atoms)
-        self.changed |= new.params is not eqn.params
+        if new.params is not eqn.params:
+            self.changed = True
+            if new.prim.dce is not None:  # what no program reads any longer
+                new = new.prim.dce([True] * len(new.outs), new)
+                atoms = list(new.ins)
         if all(self.typed(v) is v for v in eqn.outs):
             self.append(new)
             return
-        outs = new.prim.bind(*map(self.value, atoms), **new.params)
-        enter = self.boundary.enter
-        self.define(eqn, [enter(x, v.aval) for x, v in zip(outs, eqn.outs, strict=True)])
+        self.changed = True
+        out = new.prim.bind(*map(self.value, atoms), **new.params)
+        pairs = zip(out if new.prim.multiple else [out], eqn.outs, strict=True)
+        self.define(eqn, [self.boundary.enter(x, v.aval) for x, v in pairs])
 
     def programs(self, eqn: Eqn) -> dict[str, Any]:
         if eqn.prim.programs is None:
@@ -308,16 +339,20 @@ class _Ruled(Writer):
         params = eqn.prim.programs(self.within, **eqn.params)
         return eqn.params if all(params[k] is p for k, p in eqn.params.items()) else params
 
-    def results(self, eqn: Eqn, found: Any) -> list:
+    def results(self, eqn: Eqn, found: Any) -> Sequence[Any]:
         """What a rule gives for an equation, checked."""
-        results = list(found) if eqn.prim.multiple else [found]
-        if self.boundary is SAME_TYPES:
-            got = [aval_of(x) for x in results]
-            if [a.shape for a in got] != [v.aval.shape for v in eqn.outs]:
-                raise CustomRuleError(
-                    f"{self.trace.what}: the results of {eqn.prim} have the types "
-                    f"{[v.aval for v in eqn.outs]}, the rule gives {got}; only dtypes may change"
-                )
+        multiple = isinstance(found, list | tuple)
+        results: Sequence[Any] = found if multiple else [found]
+        fits = multiple == eqn.prim.multiple and len(results) == len(eqn.outs)
+        if fits and self.boundary is SAME_TYPES:
+            fits = all(
+                aval_of(x).shape == v.aval.shape for x, v in zip(results, eqn.outs, strict=True)
+            )
+        if not fits:
+            raise CustomRuleError(
+                f"{self.trace.what}: {eqn.prim} gives {[v.aval for v in eqn.outs]}, the rule "
+                f"gives {found} in its place; only dtypes may change"
+            )
         return results
 
     def left(self, x: Any, aval: ShapedArray) -> Atom:

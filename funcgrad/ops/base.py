@@ -16,8 +16,9 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core import dims as dims_
-from funcgrad.core.array import Array, EvalTrace
+from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.evaluation import EvalTrace
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.core.views import Place

@@ -173,8 +173,7 @@ def i0(x: Any) -> Any:
     >>> print(special.i0(0.0))
     1.0
     """
-    (x,) = _operands("i0", (x,))
-    return fnp.exp(fnp.abs(x)) * special.bessel_i0e(x)
+    return fnp.i0(*_operands("i0", (x,)))
 
 
 def i1(x: Any) -> Any:
@@ -185,7 +184,8 @@ def i1(x: Any) -> Any:
     0.0
     """
     (x,) = _operands("i1", (x,))
-    return fnp.exp(fnp.abs(x)) * special.bessel_i1e(x)
+    half = fnp.exp(0.5 * fnp.abs(x))  # e^|x| itself overflows before the function does
+    return fnp.where(fnp.isinf(x), x, half * special.bessel_i1e(x) * half)
 
 
 def rel_entr(p: Any, q: Any) -> Any:
@@ -197,11 +197,20 @@ def rel_entr(p: Any, q: Any) -> Any:
     """
     p, q = _operands("rel_entr", (p, q))
     both = fnp.logical_and(p > 0, q > 0)
-    ratio = fnp.where(both, p, 1.0) / fnp.where(both, q, 1.0)
     zero = fnp.logical_and(p == 0, q >= 0)
     unknown = fnp.logical_or(fnp.isnan(p), fnp.isnan(q))
     beyond = fnp.where(unknown, fnp.nan, fnp.inf)
-    return fnp.where(both, p * fnp.log(ratio), fnp.where(zero, 0.0, beyond))
+    value = p * _log_ratio(fnp.where(both, p, 1.0), fnp.where(both, q, 1.0))
+    return fnp.where(both, value, fnp.where(zero, 0.0, beyond))
+
+
+def _log_ratio(p: Any, q: Any) -> Any:
+    """log(p/q) of positive numbers, also near 1, and where p/q is out of range."""
+    ratio = p / q
+    near = fnp.logical_and(ratio > 0.5, ratio < 2.0)
+    inside = fnp.logical_and(ratio >= dtypes.finfo(p.dtype).tiny, ratio < fnp.inf)
+    far = fnp.where(inside, fnp.log(fnp.where(inside, ratio, 1.0)), fnp.log(p) - fnp.log(q))
+    return fnp.where(near, fnp.log1p(fnp.where(near, p - q, 0.0) / q), far)
 
 
 def kl_div(p: Any, q: Any) -> Any:
@@ -212,7 +221,8 @@ def kl_div(p: Any, q: Any) -> Any:
     0.0
     """
     p, q = _operands("kl_div", (p, q))
-    return rel_entr(p, q) - p + q
+    entropy = rel_entr(p, q)
+    return fnp.where(entropy == fnp.inf, entropy, entropy - p + q)
 
 
 __all__ = [

@@ -5,8 +5,8 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import dtypes
-from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, ShapeDtypeStruct, Zero, scalar_dtype
+from funcgrad.core.settings import default_dtype
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
 
@@ -83,10 +83,10 @@ def test_aval_of_other_values(bad):
 
 
 def test_default_dtypes_of_scalars():
-    with context.default_dtype("float64"), context.default_dtype("int64"):
+    with default_dtype("float64"), default_dtype("int64"):
         found = [scalar_dtype(v) for v in (True, 1, 1.0, 1j)]
         assert found == [np.bool_, np.int64, np.float64, np.complex128]
-    with context.default_dtype("float16"):
+    with default_dtype("float16"):
         assert scalar_dtype(1j) == np.complex64
     assert scalar_dtype(1.0) == np.float32
 

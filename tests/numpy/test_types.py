@@ -7,7 +7,7 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
-from funcgrad.core.context import default_dtype
+from funcgrad.core.settings import default_dtype
 from funcgrad.errors import DTypeError, ShapeError
 
 

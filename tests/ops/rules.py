@@ -15,7 +15,8 @@ from funcgrad.ops.base import instantiate
 from funcgrad.transforms.autodiff.jvp import jvp_flat
 from funcgrad.transforms.autodiff.partial_eval import linearize_flat
 from funcgrad.transforms.autodiff.transpose import backward_pass
-from funcgrad.transforms.batching.batching import BatchAxis, batch_flat
+from funcgrad.transforms.batching.batching import batch_flat
+from funcgrad.transforms.batching.trace import BatchAxis
 
 
 def as_list(out):

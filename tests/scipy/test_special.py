@@ -136,6 +136,53 @@ def test_corners(name, a, b):
     np.testing.assert_allclose(got, getattr(sp, name)(a, b), rtol=1e-12)
 
 
+def edges(dtype):
+    """Zeros, denormals, powers over all of a dtype's range, neighbours of 1, and no numbers."""
+    info = np.finfo(dtype)
+    positive = [info.smallest_subnormal, info.tiny, np.sqrt(info.tiny), info.eps**2, info.eps,
+                1e-3, 0.3, 0.5, 1 - info.epsneg, 1, 1 + info.eps, 1.5, 2, 2.5, 3, 20, 21.5, 100.1,
+                170.5, 712, 1e4, 1 / info.eps, np.sqrt(info.max), info.max, INF]  # fmt: skip
+    positive = np.array(positive, dtype)
+    return np.concatenate([positive, -positive, np.array([0.0, -0.0, NAN], dtype)])
+
+
+# Where SciPy is wrong, or a limit is meant that it doesn't give. There, test_special_math asks
+# mpmath.
+BEYOND_SCIPY = {
+    "betainc": lambda a, b, x: (np.minimum(a, b) < 1e-290) | ((x < 1e-300) & (x > 0)),
+    "digamma": lambda x: np.abs(x + 1) < 1e-9,
+    "psi": lambda x: np.abs(x + 1) < 1e-9,
+    "gammaln": lambda x: (np.abs(x - 1) < 1e-9) | (np.abs(x) < 1e-300) | (x == -INF),
+    "gammainc": lambda a, x: a < 1e-300,
+    "zeta": lambda s, q: (q <= 0) | (s < 1 + 1e-9),
+    "expi": lambda x: (x > 709) & (x < 717),
+    "kl_div": lambda p, q: ~((p / q > 1e-300) & (p / q < 1e300)) | (np.abs(p / q - 1) < 0.5),
+    "i0": lambda x: np.abs(x) > 709, "i1": lambda x: np.abs(x) > 709, "spence": np.isinf,
+}  # fmt: skip
+PAIRS = ("gammainc", "gammaincc", "xlogy", "xlog1py", "rel_entr", "kl_div", "zeta")
+EVERYWHERE = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(PAIRS, 2), "betainc": 3}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_everywhere(name, jit, dtype):
+    """At all pairs and triples of edges a function ends, and is SciPy's."""
+    points = edges(dtype)[:: 2 if EVERYWHERE[name] == 3 else 1]
+    args = [g.ravel() for g in np.meshgrid(*[points] * EVERYWHERE[name])]
+    wide = [a.astype(np.float64) for a in args]
+    with np.errstate(all="ignore"):
+        theirs = getattr(sp, name)(*wide)
+        unknown = np.any(np.isnan(wide), axis=0)
+        known = ~unknown & ~np.isnan(theirs) & ~BEYOND_SCIPY.get(name, lambda *_: np.False_)(*wide)
+        theirs = theirs.astype(dtype)
+    ours = getattr(special, name)
+    got = np.asarray((fg.jit(ours) if jit else ours)(*args))
+    rtol, tiny = (4e-6 if dtype == np.float32 else 2e-12), np.finfo(dtype).tiny
+    np.testing.assert_allclose(got[known], theirs[known], rtol=rtol, atol=tiny)
+    assert np.isnan(got[unknown]).all()
+
+
 def test_derivatives_at_corners():
     """Where the value is finite, so is what flows through a branch not taken."""
     assert float(fg.grad(special.xlogy)(0.0, 2.0)) == pytest.approx(np.log(2))
@@ -143,6 +190,17 @@ def test_derivatives_at_corners():
     assert np.isfinite(float(fg.grad(special.rel_entr, 0)(0.0, 1.0)))
     assert float(fg.grad(special.log_ndtr)(-40.0)) == pytest.approx(40.025, abs=1e-2)
     assert float(fg.grad(special.factorial)(-1.0)) == 0.0
+
+
+@pytest.mark.parametrize("function", [special.i0, fnp.i0, special.i1])
+def test_bessel_functions_overflow_where_their_values_do(function):
+    """At 90, e^x is beyond float32, and I₀ is not; so at 712 and float64."""
+    theirs = sp.i1 if function is special.i1 else sp.i0
+    x = np.array([-90.0, 88.0, 90.0, 91.0], np.float32)
+    np.testing.assert_allclose(function(x), theirs(x.astype(float)), rtol=2e-6)
+    wide = function(np.array([709.0, 712.0]))
+    np.testing.assert_allclose(wide[1] / wide[0], np.exp(3) * np.sqrt(709 / 712), rtol=1e-5)
+    np.testing.assert_array_equal(np.abs(function(np.array([-INF, INF], np.float32))), INF)
 
 
 def test_further_functions():

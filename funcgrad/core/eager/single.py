@@ -7,9 +7,10 @@ from functools import partial, wraps
 from typing import Any
 
 from funcgrad.core import context
-from funcgrad.core.array import Array, EvalTrace, raw
+from funcgrad.core.array import Array, raw
 from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.eager.large import implementation
+from funcgrad.core.evaluation import EvalTrace
 from funcgrad.core.primitive import Primitive
 
 

@@ -158,10 +158,12 @@ def modf(x: Any, /) -> tuple[Any, Any]:
     (Array([ 0.5 , -0.25], dtype=float32), Array([ 1., -2.], dtype=float32))
     """
     (x,) = promote_inexact("modf", x)
-    whole = trunc(x)
-    infinite = compare.eq(arithmetic.abs(x), np.asarray(np.inf, x.dtype))
-    rest = select(infinite, np.zeros((), x.dtype), arithmetic.sub(x, whole))
-    return keep_weak(copysign(rest, x), x), whole
+    # Of x without its sign: so zeros get theirs, and the derivative is 1 there, too.
+    negative = signbit(x)
+    size = select(negative, arithmetic.neg(x), x)
+    infinite = compare.eq(size, np.asarray(np.inf, x.dtype))
+    rest = select(infinite, np.zeros((), x.dtype), arithmetic.sub(size, trunc(size)))
+    return keep_weak(select(negative, arithmetic.neg(rest), rest), x), trunc(x)
 
 
 # ---- signs and neighbours
@@ -251,13 +253,8 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     exponent = arithmetic.sub(convert(field, np.dtype(np.int32)), bias - 1)
     exponent = select(tiny, arithmetic.sub(exponent, nmant), exponent)
     keep = compare.bitwise_or(compare.eq(x, 0), compare.bitwise_not(rounding.is_finite(x)))
-    halved = compare.bitwise_or(
-        compare.bitwise_and(bits, np.asarray(~(mask << nmant) & ((1 << 8 * x.dtype.itemsize) - 1))
-                            .astype(integers)),
-        np.asarray((bias - 1) << nmant).astype(integers),
-    )  # fmt: skip
-    mantissa = select(keep, x, bitcast_convert_type(halved, x.dtype))
-    return mantissa, select(keep, np.int32(0), exponent)
+    exponent = select(keep, np.int32(0), exponent)
+    return _scaled(x, arithmetic.neg(exponent)), exponent
 
 
 def ldexp(x: Any, y: Any, /) -> Any:
@@ -273,12 +270,15 @@ def ldexp(x: Any, y: Any, /) -> Any:
     if not dtypes.is_integer(y.dtype):
         raise DTypeError(f"ldexp: y must be integers, got {y.aval}")
     (x,) = promote_inexact("ldexp", x)
-    x, y = align("ldexp", [x, convert(y, np.dtype(np.int32))])
+    return _scaled(*align("ldexp", [x, convert(y, np.dtype(np.int32))]))
+
+
+def _scaled(x: Any, y: Any) -> Any:
+    """x · 2ʸ."""
     # In three steps, since 2ʸ may overflow where the product does not.
-    third = arithmetic.div(y, 3)
-    steps = third, third, arithmetic.sub(y, arithmetic.mul(third, 2))
-    for step in steps:
-        x = arithmetic.mul(x, _power_of_two(step, x.dtype))
+    for steps in (3, 2, 1):
+        step = arithmetic.div(y, steps)
+        x, y = arithmetic.mul(x, _power_of_two(step, x.dtype)), arithmetic.sub(y, step)
     return x
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context
-from funcgrad.core.array import evaluated1, recipe1
+from funcgrad.core.eager.evaluated import evaluated1, recipe1
 from funcgrad.core.eager.functions import EagerFunction
 from funcgrad.core.primitive import Primitive
 from funcgrad.numpy._util import as_array, documented, keep_weak, need_real, promote_inexact
@@ -318,7 +318,10 @@ def i0(x: Any, /) -> Any:
     """
     (x,) = promote_inexact("i0", x)
     need_real("i0", x)
-    return arithmetic.mul(transcendental.exp(arithmetic.abs(x)), special.bessel_i0e(x))
+    size = arithmetic.abs(x)
+    half = transcendental.exp(arithmetic.mul(size, 0.5))  # e^|x| overflows before I₀ does
+    value = arithmetic.mul(arithmetic.mul(half, special.bessel_i0e(x)), half)
+    return select(compare.eq(size, math.inf), size, value)
 
 
 # ---- complex numbers

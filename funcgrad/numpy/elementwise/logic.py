@@ -356,9 +356,15 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     if not dtypes.is_inexact(a.dtype):
         if a.dtype == dtypes.BOOL:
             return same
-        # Integers keep their precision: only the difference becomes a float.
-        far, size = arithmetic.sub(arithmetic.max(a, b), arithmetic.min(a, b)), arithmetic.abs(b)
-        far, size = (convert(v, np.dtype(np.float64)) for v in (far, size))
+        # Integers keep their precision: only the difference becomes a float. That of two int64 is
+        # a uint64, as which its bits are right.
+        wide = np.dtype(np.uint64 if a.dtype == np.uint64 else np.int64)
+        a, b = convert(a, wide), convert(b, wide)
+        far = convert(
+            arithmetic.sub(arithmetic.max(a, b), arithmetic.min(a, b)), np.dtype("uint64")
+        )
+        far, size = (convert(v, np.dtype(np.float64)) for v in (far, b))
+        size = arithmetic.abs(size)
         return compare.bitwise_or(same, less_equal(far, _bound(size, rtol, atol)))
     finite = compare.bitwise_and(isfinite(a), isfinite(b))
     near = less_equal(arithmetic.abs(arithmetic.sub(a, b)), _bound(arithmetic.abs(b), rtol, atol))

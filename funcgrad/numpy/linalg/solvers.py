@@ -15,7 +15,8 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context
-from funcgrad.core.array import Array, EvalTrace
+from funcgrad.core.array import Array
+from funcgrad.core.evaluation import EvalTrace
 from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
     as_array,

@@ -13,8 +13,9 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context
-from funcgrad.core.array import Array, EvalTrace
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.evaluation import EvalTrace
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.base import broadcast_p, full

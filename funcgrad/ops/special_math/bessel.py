@@ -1,4 +1,4 @@
-"""The modified Bessel functions of the first kind of orders 0 and 1, plain and scaled by e⁻|x|.
+"""The modified Bessel functions of the first kind of orders 0 and 1, scaled by e⁻|x|.
 
 Near zero I₀(x) and I₁(x)/x are polynomials in x² with positive terms; far out √x e⁻ˣ Iₙ(x) is
 a polynomial in 1/x. The coefficients are our own
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from funcgrad.ops.special_math.base import in_float64, is_single, polynomial
+from funcgrad.ops.special_math.base import is_single, polynomial
 
 # fmt: off
 # I₀(x) in x², x ≤ 12: 1e-18
@@ -98,29 +98,3 @@ def bessel_i1e(xp: Any, x: Any) -> Any:
     """
     near, far, is_near = _scaled(xp, xp.abs(x), I1, I1_FAR, I1_SINGLE, I1_FAR_SINGLE)
     return xp.where(is_near, x * near, xp.copysign(far, x))
-
-
-@in_float64
-def i0(xp: Any, x: Any) -> Any:
-    """I₀(x).
-
-    >>> i0(np, np.array([0.0, 1.0, np.inf]))
-    array([1.        , 1.26606588,        inf])
-    """
-    return _unscaled(xp, x, bessel_i0e(xp, x))
-
-
-@in_float64
-def i1(xp: Any, x: Any) -> Any:
-    """I₁(x), an odd function.
-
-    >>> i1(np, np.array([0.0, 1.0, -np.inf]))
-    array([0.       , 0.5651591,      -inf])
-    """
-    return _unscaled(xp, x, bessel_i1e(xp, x))
-
-
-def _unscaled(xp: Any, x: Any, y: Any) -> Any:
-    """y e^|x|, in two steps that overflow no earlier than the result."""
-    half = xp.exp(0.5 * xp.abs(x))
-    return xp.where(xp.isinf(x), xp.copysign(half, y), y * half * half)

@@ -21,7 +21,7 @@ from funcgrad.ops.special_math.base import (
     while_,
 )
 from funcgrad.ops.special_math.gamma import digamma
-from funcgrad.ops.special_math.igamma import legendre_fraction
+from funcgrad.ops.special_math.igamma import MOST_TERMS, legendre_fraction
 
 EULER_GAMMA = 0.5772156649015329
 # The zero of Ei, as the sum of two float64.
@@ -101,7 +101,10 @@ def expi(xp: Any, x: Any) -> Any:
     """
     a = xp.minimum(xp.abs(x), 6.0)
     from_zero = a - EI_ZERO[0] - EI_ZERO[1]
-    near = xp.log(a * (1.0 / EI_ZERO[0])) + from_zero * ratio(EI_NEAR, a - 6.0)
+    # A denormal number times the zero's inverse has too few digits.
+    tiny = a < 1e-300
+    near = xp.where(tiny, EULER_GAMMA, from_zero * ratio(EI_NEAR, a - 6.0))
+    near = near + xp.log(xp.where(tiny, a, a * (1.0 / EI_ZERO[0])))
     b = xp.maximum(x, 6.0)
     t = 1.0 / b - 1 / 24
     scaled = choose_ratio(xp, b < 24.0, EI_MIDDLE, xp.maximum(t, 0.0), EI_FAR, xp.minimum(t, 0.0))
@@ -118,6 +121,7 @@ def expn(xp: Any, n: Any, x: Any, eps: float) -> Any:
     >>> expn(np, np.array([0.0, 1.0, 3.0]), np.array([1.0, 1.0, 0.0]))
     array([0.36787944, 0.21938393, 0.5       ])
     """
+    x = xp.where((n >= 0.0) & (n == xp.floor(n)) & (x >= 0.0), x, np.nan)
     near = x <= 1.5
     zero = constant(xp, n * x, 0.0)
     log_term = digamma(xp, xp.maximum(n, 1.0)) - xp.log(x)
@@ -129,11 +133,14 @@ def expn(xp: Any, n: Any, x: Any, eps: float) -> Any:
         term = xp.where(special, log_term, -1.0 / xp.where(special, 1.0, gap))
         return m + 1.0, power * -x / (m + 1.0), total + xp.where(power == 0.0, 0.0, power * term)
 
-    # One term beyond the small ones, as that of the logarithm may be large.
+    def unfinished(carry: tuple) -> Any:
+        # One term beyond the small ones, as that of the logarithm may be large.
+        m, power, total = carry
+        return (xp.abs(power) > 0.001 * eps * xp.abs(total)) & (m < MOST_TERMS)
+
     init = (zero, xp.where(near, 1.0, zero), zero)
-    series = while_(xp, lambda c: xp.abs(c[1]) > 0.001 * eps * xp.abs(c[2]), step, init)[2]
+    series = while_(xp, unfinished, step, init)[2]
     fraction = xp.exp(-x) * legendre_fraction(xp, 1.0 - n, x, ~near, eps)
     y = xp.where(near, series, fraction)
     y = xp.where(n == 0.0, xp.exp(-x) / x, y)
-    y = xp.where((x == 0.0) & (n <= 1.0), np.inf, xp.where(xp.isinf(x), 0.0, y))
-    return xp.where((n >= 0.0) & (n == xp.floor(n)) & (x >= 0.0), y, np.nan)
+    return xp.where((x == 0.0) & (n <= 1.0), np.inf, xp.where(xp.isinf(n + x), 0.0, y))

@@ -130,7 +130,7 @@ def lgamma(xp: Any, x: Any, eps: float) -> Any:
     reflected = x <= -0.5
     c = xp.minimum(xp.where(reflected, a, 0.5), 1e300)
     sine = xp.abs(xp.sin((c - xp.rint(c)) * PI))
-    y = xp.where(reflected, xp.log(PI / (c * sine)) - y, y)
+    y = xp.where(reflected, xp.where(sine == 0.0, np.inf, xp.log(PI / (c * sine)) - y), y)
     return xp.where(xp.isinf(x), a, y)
 
 
@@ -188,10 +188,11 @@ def zeta(xp: Any, x: Any, q: Any) -> Any:
     >>> zeta(np, np.array([2.0, 2.0, 1.0]), np.array([1.0, -0.5, 3.0]))
     array([1.64493407, 8.9348022 ,        inf])
     """
-    return _zeta(xp, x, q)
+    return _zeta(xp, x, q, 1.0)
 
 
-def _zeta(xp: Any, s: Any, q: Any) -> Any:
+def _zeta(xp: Any, s: Any, q: Any, unit: Any) -> Any:
+    """Σₖ ((q + k)/unit)⁻ˢ."""
     # Left of zero the terms with q + k < 0 are, up to their sign, the first of ζ(s, 1 - f),
     # f = q - ⌊q⌋: so ζ(s, q) = ζ(s, f) + (-1)ˢ (ζ(s, 1 - f) - ζ(s, 1 - q)).
     floor = xp.floor(q)
@@ -206,7 +207,7 @@ def _zeta(xp: Any, s: Any, q: Any) -> Any:
 
     def add_next(carry: tuple) -> tuple:
         total, q0, q1, q2, sign0, sign1, sign2 = carry
-        total = total + sign0 * _zeta_right(xp, s, q0)
+        total = total + sign0 * _zeta_right(xp, s, q0, unit)
         return total, q1, q2, q2, sign1, sign2, zero
 
     init = (zero, first, second, third, one, sign, -sign)
@@ -221,22 +222,22 @@ def _zeta(xp: Any, s: Any, q: Any) -> Any:
     return xp.where((s >= 1.0) & (q == q), y, np.nan)
 
 
-def _zeta_right(xp: Any, s: Any, q: Any) -> Any:
-    """ζ(s, q) for s > 1, q > 0: the first terms, and Euler and Maclaurin's formula for the rest."""
+def _zeta_right(xp: Any, s: Any, q: Any, unit: Any) -> Any:
+    """`_zeta` for s > 1, q > 0: the first terms, and Euler and Maclaurin's formula for the rest."""
 
     def add_term(_: Any, carry: tuple) -> tuple:
         total, w = carry
-        return total + xp.power(w, -s), w + 1.0
+        return total + xp.power(w / unit, -s), w + 1.0
 
     total, w = fori(xp, ZETA_TERMS, add_term, (constant(xp, s, 0.0) + 0.0 * q, q))
     # Where s is far above w the rest is nothing beside the first term, whatever the series says.
-    t = xp.minimum(s, 40.0 * w)
+    t = xp.minimum(xp.minimum(s, 1e300), 40.0 * w)
     series = constant(xp, t, EULER_MACLAURIN[0])
     for j, c in enumerate(EULER_MACLAURIN[1:]):
         n = 2 * len(EULER_MACLAURIN) - 2 * j - 3
         series = series * ((t + n) / w) * ((t + (n + 1.0)) / w) + c
-    rest = xp.power(w, 1.0 - s) * (1.0 / (s - 1.0) + (0.5 + series * (t / w)) / w)
-    return total + rest
+    rest = xp.power(w / unit, 1.0 - s) * (1.0 / (s - 1.0) + (0.5 + series * (t / w)) / w) * unit
+    return xp.where(xp.isinf(total), total, total + rest)
 
 
 @in_float64
@@ -247,15 +248,12 @@ def polygamma(xp: Any, n: Any, x: Any) -> Any:
     array([-0.57721566,  1.64493407, -0.82879664])
     """
     odd = n * 0.5 != xp.floor(n * 0.5)
-    y = _factorial(xp, n, _zeta(xp, xp.maximum(n, 1.0) + 1.0, x))
+    order = xp.maximum(n, 1.0)
+    # n! = unitⁿ⁺¹ goes into the sum where it may overflow, or the sum underflow.
+    large = order > 20.0
+    unit = xp.where(large, xp.exp(lgamma(xp, order + 1.0) / (order + 1.0)), 1.0)
+    factorial = xp.where(large, 1.0, xp.rint(xp.exp(lgamma(xp, xp.minimum(order, 20.0) + 1.0))))
+    y = factorial * _zeta(xp, order + 1.0, x, unit)
     y = xp.where(odd, y, -y)
     y = xp.where(n == 0.0, digamma(xp, x), y)
     return xp.where((n >= 0.0) & (n == xp.floor(n)), y, np.nan)
-
-
-def _factorial(xp: Any, n: Any, y: Any) -> Any:
-    """y n! for whole n ≥ 1, with y between the factors so that the product overflows late."""
-    b = xp.maximum(n, 3.0)
-    root = xp.power(b, 0.5 * b + 0.25)
-    stirling = xp.exp(HALF_LOG_2PI + ratio(STIRLING, 1.0 / (b * b)) / b)
-    return xp.where(n < 3.0, n * y, root * xp.exp(-b) * y * stirling * root)

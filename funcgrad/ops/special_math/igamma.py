@@ -65,6 +65,7 @@ class _Point:
     """What all expansions at (a, x) share: λ = 1 + μ = x/a, φ = λ - 1 - log λ, D, the regions."""
 
     def __init__(self, xp: Any, a: Any, x: Any):
+        x = xp.where((a >= 0.0) & (x >= 0.0), x, np.nan)  # which ends every iteration
         self.a, self.x = a, x
         mu = (x - a) / a
         self.uniform = (a >= LARGE) & (xp.abs(mu) <= NEAR)
@@ -107,7 +108,12 @@ def _series(xp: Any, at: _Point, eps: float) -> Any:
 
     first = xp.where(at.series, 1.0, zero)
     init = (zero, first, xp.where(corner, 0.0, first))
-    return while_(xp, lambda c: xp.abs(c[1]) > 0.03 * eps * xp.abs(c[2]), step, init)[2]
+
+    def unfinished(carry: tuple) -> Any:
+        n, factor, total = carry
+        return (xp.abs(factor) > 0.03 * eps * xp.abs(total)) & (n < MOST_TERMS)
+
+    return while_(xp, unfinished, step, init)[2]
 
 
 def _series_and_derivative(xp: Any, at: _Point, eps: float) -> tuple[Any, Any]:
@@ -127,7 +133,12 @@ def _series_and_derivative(xp: Any, at: _Point, eps: float) -> tuple[Any, Any]:
 
     first = xp.where(at.series, 1.0, zero)
     init = (zero, first, zero, xp.where(corner, 0.0, first), zero)
-    end = while_(xp, lambda c: xp.abs(c[1]) > 0.01 * eps * xp.abs(c[3]), step, init)
+
+    def unfinished(carry: tuple) -> Any:
+        n, factor, _, total, _ = carry
+        return (xp.abs(factor) > 0.01 * eps * xp.abs(total)) & (n < MOST_TERMS)
+
+    end = while_(xp, unfinished, step, init)
     return end[3], end[4]
 
 
@@ -299,5 +310,5 @@ def random_gamma_grad(xp: Any, a: Any, x: Any, eps: float) -> Any:
     array([1.1735..., 1.0016...])
     """
     at = _Point(xp, a, x)
-    y = xp.where(x == 0.0, 0.0, -_derivative(xp, at, eps) * (x / a))
+    y = xp.where(x == 0.0, 0.0, -_derivative(xp, at, eps) * x / a)
     return xp.where((a > 0.0) & (x >= 0.0) & ~xp.isinf(a) & ~xp.isinf(x), y, np.nan)

@@ -28,7 +28,8 @@ from funcgrad.parallel.mapping.varying_pass import NONE, Axes, listed, with_exce
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, Split, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
-from funcgrad.transforms.batching.batching import BatchAxis, batch_jaxpr
+from funcgrad.transforms.batching.batching import batch_jaxpr
+from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import choose, drop
 
 AllCuts = tuple[Cuts, ...]

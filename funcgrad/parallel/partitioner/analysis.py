@@ -13,12 +13,12 @@ from funcgrad.backends.plan import plan
 from funcgrad.core import context
 from funcgrad.core.display.array_html import size_text
 from funcgrad.core.display.jaxpr_html import page
-from funcgrad.core.ir import Eqn, Jaxpr, sub_jaxprs
+from funcgrad.core.ir import Eqn, Jaxpr
+from funcgrad.core.rewriting import runs
 from funcgrad.core.sharding import Mesh
 from funcgrad.parallel.partitioner.reshard import Sizes, extent, moved
 from funcgrad.parallel.programs.overlap import joined, start_p
 from funcgrad.parallel.programs.program import SpmdProgram
-from funcgrad.transforms.control.cond import cond_p
 from funcgrad.transforms.passes.simplify import simplify
 
 Traffic = dict[tuple[str, tuple[str, ...]], tuple[float, float]]
@@ -125,27 +125,19 @@ def traffic(jaxpr: Jaxpr, sizes: Sizes) -> Traffic:
     """For each kind of collective and the axes that it goes over, how many a program runs and the
     bytes that a device sends in them."""
     total: Traffic = {}
-    for eqn in jaxpr.eqns:
-        _add(total, _collective(eqn, sizes), 1)
-        inner = [traffic(j, sizes) for j in sub_jaxprs(eqn)]
-        if eqn.prim is cond_p:
-            inner = [max(inner, key=lambda t: sum(n for _, n in t.values()))]
-        for t in inner:
-            _add(total, t, eqn.params.get("length", 1))
+    for eqn, times in runs(jaxpr, lambda e: _collective(e, sizes)[1]):
+        key, nbytes = _collective(eqn, sizes)
+        if key is not None:
+            n, have = total.get(key, (0, 0.0))
+            total[key] = n + times, have + nbytes * times
     return total
 
 
-def _collective(eqn: Eqn, sizes: Sizes) -> Traffic:
+def _collective(eqn: Eqn, sizes: Sizes) -> tuple[tuple[str, tuple[str, ...]] | None, float]:
+    """Which collective an equation is, and the bytes that a device sends in it."""
     prim = eqn.params["prim"] if eqn.prim is start_p else eqn.prim
     kind = prim.collective
     if not kind:
-        return {}
+        return None, 0.0
     axes = eqn.params["axis_name"]
-    nbytes = moved(kind, eqn.ins[0].aval.nbytes, extent(axes, sizes))
-    return {(kind, axes): (1, nbytes)}
-
-
-def _add(total: Traffic, more: Traffic, times: int) -> None:
-    for key, (n, nbytes) in more.items():
-        have = total.get(key, (0, 0.0))
-        total[key] = (have[0] + n * times, have[1] + nbytes * times)
+    return (kind, axes), moved(kind, eqn.ins[0].aval.nbytes, extent(axes, sizes))

@@ -22,7 +22,8 @@ from funcgrad.ops.base import batch_front, transpose_p
 from funcgrad.ops.indexing.windows_at import index_in_dim
 from funcgrad.ops.shape import reshape
 from funcgrad.parallel.programs.program import SpmdProgram
-from funcgrad.transforms.batching.batching import BatchAxis, batch_flat
+from funcgrad.transforms.batching.batching import batch_flat
+from funcgrad.transforms.batching.trace import BatchAxis
 
 
 def lockstep(program: SpmdProgram) -> Jaxpr:

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from funcgrad.core import caches, context
-from funcgrad.core.array import Array, check_finite, own, raw
+from funcgrad.core.array import Array, raw
 from funcgrad.core.backend import DEFAULT, Executable
 from funcgrad.core.display.compile_report import CompileStage
+from funcgrad.core.evaluation import check_finite, own
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.sharded import ShardedArray

@@ -19,7 +19,8 @@ from funcgrad.transforms.arguments import (
     name_of,
     wraps,
 )
-from funcgrad.transforms.batching.batching import BatchAxis, batch_flat
+from funcgrad.transforms.batching.batching import batch_flat
+from funcgrad.transforms.batching.trace import BatchAxis
 
 
 def vmap(

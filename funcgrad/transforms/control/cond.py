@@ -29,7 +29,8 @@ from funcgrad.transforms.arguments import as_array, check_leaves, name_of
 from funcgrad.transforms.autodiff.jvp import jvp_flat, jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, Split, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
-from funcgrad.transforms.batching.batching import axis_names, batch_jaxpr
+from funcgrad.transforms.batching.batching import batch_jaxpr
+from funcgrad.transforms.batching.trace import axis_names
 from funcgrad.transforms.control.bodies import cast_outputs, check_pred, choose, drop, stage_body
 from funcgrad.transforms.control.custom_call import JVPCall
 

@@ -22,7 +22,8 @@ from funcgrad.errors import DifferentiationError
 from funcgrad.ops.base import batch_front, instantiate, move_axis, sum_p
 from funcgrad.transforms.autodiff.jvp import jvp_flat, jvp_jaxpr
 from funcgrad.transforms.autodiff.transpose import backward_pass
-from funcgrad.transforms.batching.batching import BatchAxis, batch_flat, batch_jaxpr
+from funcgrad.transforms.batching.batching import batch_flat, batch_jaxpr
+from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.jit_primitive import call_jaxpr
 
 Flat = Callable[..., list]
@@ -83,7 +84,8 @@ class JVPCall:
 
     def rewritten(self, each: Each) -> JVPCall:
         """The same call, the programs of function and rules rewritten."""
-        fun, jvp, transpose = (r and through(each, r) for r in (self.fun, self.jvp, self.transpose))
+        fun, jvp = through(each, self.fun), through(each, self.jvp)
+        transpose = self.transpose and through(each, self.transpose)
         return JVPCall(self.name, fun, jvp, self.symbolic_zeros, transpose)
 
     def stage(self, trace: JaxprTrace, args: Sequence[Any]) -> list:
@@ -428,7 +430,10 @@ def _without(aval: ShapedArray, dim: int) -> ShapedArray:
 
 
 def _tangent_programs(each: Each, *, jaxpr, bwd, **rest: Any) -> dict[str, Any]:
-    program = each(jaxpr) if isinstance(jaxpr, Jaxpr) else lambda avals: each(jaxpr(avals))
+    def rewritten(avals: Sequence[ShapedArray]) -> Jaxpr:
+        return each(jaxpr(avals))
+
+    program = each(jaxpr) if isinstance(jaxpr, Jaxpr) else rewritten
     return {"jaxpr": program, "bwd": through(each, bwd), **rest}
 
 

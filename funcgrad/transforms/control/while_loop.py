@@ -37,7 +37,8 @@ from funcgrad.transforms.arguments import (
 )
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import Split, partial_eval_jaxpr
-from funcgrad.transforms.batching.batching import BatchAxis, batch_jaxpr
+from funcgrad.transforms.batching.batching import batch_jaxpr
+from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import (
     as_type,
     cast_outputs,

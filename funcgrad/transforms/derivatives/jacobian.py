@@ -23,7 +23,8 @@ from funcgrad.transforms.arguments import (
     wraps,
 )
 from funcgrad.transforms.autodiff.partial_eval import linearize_flat
-from funcgrad.transforms.batching.batching import BatchAxis, batch_flat
+from funcgrad.transforms.batching.batching import batch_flat
+from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import as_weak_as
 from funcgrad.transforms.derivatives.grad import pull_back
 

@@ -13,8 +13,9 @@ from weakref import WeakSet
 
 from funcgrad import tree
 from funcgrad.core import backend, caches, context
-from funcgrad.core.array import Array, has_nan
+from funcgrad.core.array import Array
 from funcgrad.core.display.jaxpr_html import program_html
+from funcgrad.core.evaluation import has_nan
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
 from funcgrad.core.sharded import ShardedArray

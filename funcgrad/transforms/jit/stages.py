@@ -9,9 +9,10 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core import backend
-from funcgrad.core.array import Array, own, settled, wrap
+from funcgrad.core.array import Array, settled, wrap
 from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
+from funcgrad.core.evaluation import own
 from funcgrad.core.ir import ClosedJaxpr, Jaxpr
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.errors import ShardingError

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from funcgrad.core.array import Array
-from funcgrad.core.context import named_scope
 from funcgrad.core.display.array_html import png
 from funcgrad.core.display.jaxpr_text import Names
+from funcgrad.core.settings import named_scope
 from funcgrad.ops.base import sum_p
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.transcendental import exp, tanh

@@ -6,8 +6,9 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.array import Array
-from funcgrad.core.context import default_dtype
+from funcgrad.core.settings import default_dtype
 from funcgrad.errors import DTypeError, ShapeError, TypePromotionError
+from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.derivatives.grad import grad
 from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import check_grad, same, same_as_numpy
@@ -126,6 +127,16 @@ def test_frexp_of_all_kinds_of_floats():
         want_m, want_e = np.frexp(x)
         same(m, want_m)
         assert np.asarray(e)[:5].tolist() == want_e[:5].tolist()
+
+
+@pytest.mark.parametrize("dtype", [d for d in dtypes.FLOATS if d.itemsize == 1], ids=str)
+def test_frexp_of_every_float8(dtype):
+    x = np.arange(256).astype(np.uint8).view(dtype)
+    finite = np.isfinite(x.astype(np.float32))
+    m, e = fnp.frexp(Array(x[finite]))
+    want_m, want_e = np.frexp(x[finite].astype(np.float32))
+    same(np.asarray(m).astype(np.float32), want_m)
+    assert np.asarray(e).tolist() == want_e.tolist()
 
 
 def test_ldexp():
@@ -367,6 +378,20 @@ def test_isclose():
     assert not bool(fnp.allclose(x[:2], y[:2]))
 
 
+@pytest.mark.parametrize("dtype", [d for d in dtypes.ALL if dtypes.is_integer(d)], ids=str)
+def test_isclose_of_integers_counts_in_whole_numbers(dtype):
+    """At both ends of the range: neither the difference nor |b| may wrap."""
+    least, most = int(dtypes.iinfo(dtype).min), int(dtypes.iinfo(dtype).max)
+    values = sorted({least, least + 1, least // 2, 0, 1, 2, most // 2, most - 1, most})
+    a, b = (g.ravel() for g in np.meshgrid(np.array(values, object), np.array(values, object)))
+    arrays = a.astype(dtype), b.astype(dtype)
+    for rtol, atol in [(1e-5, 1e-8), (0.0, 1.0), (1.0, 0.0), (2.5, 0.0)]:
+        far, size = np.abs(a - b).astype(float), np.abs(b).astype(float)
+        want = (far <= atol + rtol * size).tolist()
+        for isclose in (fnp.isclose, jit(fnp.isclose)):
+            assert np.asarray(isclose(*arrays, rtol, atol)).tolist() == want
+
+
 def test_array_equal():
     x = np.array([1.0, NAN])
     assert not bool(fnp.array_equal(x, x))
@@ -410,6 +435,29 @@ def test_derivatives(name, args):
     if name == "ldexp":
         function = lambda x: fnp.ldexp(x, 3)
     check_grad(function, *(np.array(a) for a in args))
+
+
+PIECEWISE = {
+    "modf": lambda x: fnp.modf(x)[0], "modf's whole part": lambda x: fnp.modf(x)[1],
+    "frexp": lambda x: fnp.frexp(x)[0], "ldexp": lambda x: fnp.ldexp(*fnp.frexp(x)),
+    "copysign": lambda x: fnp.copysign(x, -1.0), "trunc": fnp.trunc, "fix": fnp.fix,
+    "remainder": lambda x: fnp.where(x < 0, -fnp.remainder(-x, 1.0), fnp.remainder(x, 1.0)),
+    "fmod": lambda x: fnp.fmod(x, 1.0), "nan_to_num": fnp.nan_to_num, "fabs": fnp.fabs,
+    "divmod": lambda x: fnp.divmod(fnp.fabs(x), 1.0)[1], "real": fnp.real,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PIECEWISE)
+def test_derivatives_of_piecewise_linear_functions(name):
+    """Also at the ends of pieces, away from zero, whose mark may be a sign or bits."""
+    function = PIECEWISE[name]
+    x = np.array([-4.0, -3.2, -3.0, -1.0, -0.3, -(2.0**-70), 2.0**-900, 1e-5, 0.5, 0.75, 1.0, 2.0,
+                  3.0, 3.7])  # fmt: skip
+    further = x * (1 + 2**-40)
+    want = (np.asarray(function(further)) - np.asarray(function(x))) / (further - x)
+    each = vmap(grad(function))
+    same(each(x), want, rtol=1e-3)
+    same(jit(each)(x), want, rtol=1e-3)
 
 
 def nth(f, n):

@@ -8,7 +8,7 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
-from funcgrad.core.context import default_dtype
+from funcgrad.core.settings import default_dtype
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.transforms.derivatives.grad import grad
 from funcgrad.transforms.jit.jit import jit
