@@ -152,8 +152,8 @@ def all_primitives():
     """Every primitive of funcgrad.core, funcgrad.ops and funcgrad.transforms."""
     found = {}
     for package in (funcgrad.core, funcgrad.ops, funcgrad.transforms):
-        for module in pkgutil.iter_modules(package.__path__):
-            content = importlib.import_module(f"{package.__name__}.{module.name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            content = importlib.import_module(module.name)
             found |= {p: None for p in vars(content).values() if isinstance(p, Primitive)}
     return sorted(found, key=lambda p: p.name)
 

@@ -8,7 +8,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import lax
+from funcgrad import dtypes, lax
 from funcgrad.core import context
 from funcgrad.core.eager import large
 from funcgrad.core.eager.calls import pays
@@ -23,6 +23,9 @@ from funcgrad.ops.families import add, unary
 from funcgrad.parallel import NamedSharding, P, make_mesh, shard_map
 from funcgrad.parallel.partitioner.partition import partition
 from funcgrad.transforms.passes.simplify import simplify
+from tests.op_checks import by_row
+from tests.op_samples import ROWS
+from tests.op_samples_base import F32
 from tests.test_layout import MODULES
 
 # ---- nobody asks for names
@@ -55,14 +58,14 @@ def is_primitive(node):
 
 
 def name_reads(node, function=""):
-    """Each read of a primitive's name that isn't part of a text: the function around it, the line."""
+    """Each read of a primitive's name that isn't part of a text: in which function, the line."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.JoinedStr):
             continue
         inner = child.name if isinstance(child, ast.FunctionDef) else function
-        if isinstance(child, ast.Attribute) and child.attr in ("name", "__name__"):
-            if is_primitive(child.value):
-                yield function, child.lineno
+        named = isinstance(child, ast.Attribute) and child.attr in ("name", "__name__")
+        if named and is_primitive(child.value):
+            yield function, child.lineno
         yield from name_reads(child, inner)
 
 
@@ -417,3 +420,45 @@ def test_an_op_with_the_name_of_another_one_keeps_its_meaning(name, dtype):
     close(fg.jit(lambda x: own.bind(x * 3))(x), x * 6 + 1)
     cut = fg.device_put(fnp.array(x), NamedSharding(make_mesh((2,), "data"), P(None, "data")))
     close(fg.jit(lambda x: own.bind(x * 3))(cut), x * 6 + 1)
+
+
+# ---- traits of our own ops
+
+
+LINEAR = [row for row in ROWS if row.prim.linear and F32 in row.dtypes]
+
+
+@by_row(LINEAR)
+def test_what_is_linear_is_so_in_all_operands(row, rng):
+    """On whole numbers, so that sums are exact."""
+    assert not isinstance(row.prim.transpose, NoRule)
+    for case in row.cases:
+        xs, ys = ([rng.integers(-3, 4, a.shape).astype(F32) for a in case.args] for _ in range(2))
+        both = [x + y for x, y in zip(xs, ys, strict=True)]
+        out, one, other = (
+            np.asarray(row.prim.impl(np, *operands, **case.params)).astype(np.complex128)
+            for operands in (both, xs, ys)
+        )
+        if dtypes.is_inexact(np.dtype(case.params.get("new_dtype", F32))):
+            np.testing.assert_array_equal(out, one + other)
+
+
+REDUCTIONS = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+@by_row([row for row in ROWS if row.prim.reduction])
+def test_reductions_combine_as_they_say(row, rng):
+    dtype = np.dtype("int32")
+    combine = REDUCTIONS[row.prim.reduction]
+    x = rng.integers(-4, 5, (3, 4, 5)).astype(dtype)
+    for axes in [(0,), (1, 2), (0, 1, 2), ()]:
+        out = row.prim.impl(np, x, axes=axes)
+        np.testing.assert_array_equal(out, combine.reduce(x, axis=axes) if axes else x)
+
+
+def test_every_elementwise_op_is_counted_alike():
+    found = {row.prim: row.prim.passes for row in ROWS if row.prim.elementwise}
+    assert {p.name: n for p, n in found.items() if n != (0 if p.identity else 1)} == {}
