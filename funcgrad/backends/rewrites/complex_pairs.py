@@ -232,7 +232,8 @@ def _equation(eqn: Eqn, inner: bool, ins: Sequence[Any]) -> list[Any]:
     if prim is fft_p and len(params["fft_lengths"]) > 1:
         return [_fft(*ins, **params)]
     if prim in PRODUCTS:
-        dtype, convert = eqn.outs[0].aval.dtype, _RULES[convert_element_type_p]
+        dtype = eqn.outs[0].aval.dtype
+        convert: Any = _RULES[convert_element_type_p]
         ins = [x if type(x) is _Pair else _Pair(parts=convert(x, new_dtype=dtype)) for x in ins]
     if prim is dot_general_p:
         return [_dot(eqn, *ins)]

@@ -196,7 +196,7 @@ def _normalize(jaxpr: Jaxpr) -> Jaxpr:
     outs = flat.called(jaxpr, ins)
     change = None
     if any(e.prim is sort_p for e in flat.eqns):
-        made = {v: e for e in flat.eqns for v in e.outs}
+        made: dict[Any, Eqn] = {v: e for e in flat.eqns for v in e.outs}
         change = lambda e, used: shuffles.shuffle(e, used, made) or e  # noqa: E731
     eqns: Sequence[Eqn] = dce_eqns(flat.eqns, outs, change)
     if any(e.prim is product_p for e in eqns):
