@@ -131,7 +131,7 @@ def canonical(dtype: Any) -> np.dtype:
         return _BY_NAME[dtype]
     try:
         found = np.dtype(dtype)
-    except TypeError as e:
+    except (TypeError, ValueError) as e:
         raise DTypeError(f"{dtype!r} is not a dtype") from e
     if found == float0:
         return float0

@@ -4,24 +4,91 @@ Each derives from the built-in class a caller would catch anyway (TypeError, Val
 program needs to know these names to handle them.
 """
 
+import inspect
+import os
+import re
+import sys
+import types
+import typing
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PUBLIC = (
+    "numpy",
+    "numpy.linalg",
+    "numpy.fft",
+    "lax",
+    "lax.linalg",
+    "nn",
+    "random",
+    "scipy.special",
+)
+
+
+def asked(*value: typing.Any) -> str:
+    """How a message begins: the function of the library that the user's code called, and of its
+    arguments the one that is this value, "expand_dims: axis is "; empty where none is known."""
+    frame: types.FrameType | None = sys._getframe(1)
+    called = None
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        called = frame if _public_name(frame) else called
+        frame = frame.f_back
+    if called is None:
+        return ""
+    code = called.f_code
+    n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    given = {a: called.f_locals.get(a) for a in code.co_varnames[:n]}
+    names = [a for a, x in given.items() if value and _holds(x, value[0])]
+    return f"{_public_name(called)}: " + (f"{names[0]} is " if len(names) == 1 else "")
+
+
+def within(message: str) -> str:
+    """A message, after the name of the function that the user's code called if it lacks that."""
+    name = asked()
+    return message if re.search(rf"\b{name.rstrip(': ')}\b", message) else name + message
+
+
+def _public_name(frame: types.FrameType) -> str:
+    """The name of the public function that a frame runs, or of the op that it applies."""
+    code, held = frame.f_code, frame.f_locals
+    name = code.co_name
+    if name == "__call__":
+        return getattr(held.get("self"), "name", "")
+    if name not in frame.f_globals:  # made by a family, for a name or an op
+        made = {v: held.get(v) for v in ("name", "prim") if v in code.co_freevars}
+        name = str(made.get("name") or getattr(made.get("prim"), "name", ""))
+    modules = (sys.modules.get(f"{__package__}.{m}") for m in _PUBLIC)
+    public = not name.startswith("_") and any(name in vars(m) for m in modules if m)
+    return name if public else ""
+
+
+def _holds(given: typing.Any, value: typing.Any) -> bool:
+    return given is value or (type(given) in (list, tuple) and any(x is value for x in given))
+
 
 class FuncgradError(Exception):
     """The base of every error class defined here."""
+
+
+class _Argument(FuncgradError):
+    """Where an argument is wrong: the message names the function that was called."""
+
+    def __init__(self, message: str):
+        super().__init__(within(message))
 
 
 class TreeError(FuncgradError, ValueError):
     """Two pytrees that must have one structure differ; the message names the path."""
 
 
-class ShapeError(FuncgradError, TypeError):
+class ShapeError(_Argument, TypeError):
     """Shapes do not fit together; the message names the operation, the arguments, the shapes."""
 
 
-class DTypeError(FuncgradError, TypeError):
+class DTypeError(_Argument, TypeError):
     """An operation got a dtype that it is not defined for."""
 
 
-class TypePromotionError(FuncgradError, TypeError):
+class TypePromotionError(_Argument, TypeError):
     """Two dtypes have no implicit common dtype (float8 or int4 with another)."""
 
 
@@ -69,7 +136,7 @@ class ControlFlowError(FuncgradError, TypeError):
     """Branches, bodies or carries of a control-flow operation whose types do not agree."""
 
 
-class OutOfBoundsError(FuncgradError, IndexError):
+class OutOfBoundsError(_Argument, IndexError):
     """An index lies outside its axis."""
 
 

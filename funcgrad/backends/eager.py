@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.llvm import cpu
 from funcgrad.backends.llvm.build import assemble
 from funcgrad.backends.llvm.runtime.memory import allocator as memory
 from funcgrad.backends.loops import scalars
 from funcgrad.backends.loops.ir import BITS, PREDICATES, Op
 from funcgrad.backends.plan import plan
+from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Eqn, Jaxpr, Var
+from funcgrad.core.ir import Jaxpr, Var
 from funcgrad.core.primitive import Primitive
-from funcgrad.ops.base import broadcast_p
 
 __all__ = ["kernel", "memory"]
 
@@ -37,11 +38,15 @@ def kernel(
     if not exact(prim, params, [dtype for _, dtype in operands], out.dtype):
         return None
     ins = [Var(ShapedArray(*a)) for a in operands]
-    eqns: list[Eqn] = []
-    wide = [_broadcast(v, out.shape, eqns) for v in ins]
-    result = Var(out.strong())
-    eqns.append(Eqn(prim, wide, (result,), params))
-    run = assemble(plan(Jaxpr(ins, eqns, (result,)), [False] * len(ins), prim.name))
+    flat, ndim = Equations(), out.ndim
+    wide = [
+        flat.broadcast(v, out.shape, range(ndim - v.aval.ndim, ndim))
+        if v.aval.shape not in ((), out.shape)
+        else v
+        for v in ins
+    ]
+    result = flat.add(prim, wide, out.strong(), **params)
+    run = assemble(plan(Jaxpr(ins, flat.eqns, (result,)), [False] * len(ins), prim.name, cpu.CPU))
     kept = memory()
     # What isn't just a kernel on operands and result is left to `run`.
     alone = not (run.facts.arena_bytes or run.facts.written or run.calls_back)
@@ -77,14 +82,3 @@ def exact(prim: Primitive, params: dict, dtypes: Sequence[np.dtype], out: np.dty
     if all(s.out.dtype.kind != "f" for s in left):
         return all(s.name in _OF_INTEGERS for s in left)
     return len(left) == 1 and left[0].name in _ROUNDING
-
-
-def _broadcast(var: Var, shape: tuple[int, ...], eqns: list[Eqn]) -> Var:
-    own = var.aval.shape
-    if not own or own == shape:
-        return var
-    wide = Var(ShapedArray(shape, var.aval.dtype))
-    dims = tuple(range(len(shape) - len(own), len(shape)))
-    params = {"shape": shape, "broadcast_dimensions": dims}
-    eqns.append(Eqn(broadcast_p, (var,), (wide,), params))
-    return wide

@@ -5,6 +5,7 @@ A process that compiles one small function waits for each module that it loads, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from funcgrad.core.process import fork
@@ -12,9 +13,6 @@ from funcgrad.core.process import fork
 
 class Late:
     """A module by its name, imported when something of it is asked for.
-
-    For type checkers, and for readers, it stands beside the import that it takes the place of:
-    `if TYPE_CHECKING: from funcgrad.backends import x`, `else: x = Late("funcgrad.backends.x")`.
 
     >>> Late("funcgrad.backends.lower.gemms").gemm_shape.__name__
     'gemm_shape'
@@ -40,3 +38,13 @@ def late(package: str, *names: str) -> list[Any]:
     'gemm_shape'
     """
     return [Late(f"{package}.{name}") for name in names]
+
+
+def function(name: str) -> Callable[..., Any]:
+    """A function by the names of its module and its own, imported when it is called.
+
+    >>> function("math.gcd")(4, 6)
+    2
+    """
+    module, _, own = name.rpartition(".")
+    return lambda *args, **kwargs: getattr(fork.import_module(module), own)(*args, **kwargs)

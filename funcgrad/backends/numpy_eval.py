@@ -21,8 +21,10 @@ class Interpreted:
         self.jaxpr = jaxpr
         self.communicators = communicators
 
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
+    def __call__(self, values: Sequence[Any], began: list | None = None) -> list[Any]:
         """Run on numpy arrays."""
+        if began is not None:
+            began.append(self)
         with np.errstate(all="ignore"):
             if self.communicators is None:
                 return interpret(self.jaxpr, np, *values)

@@ -3,20 +3,17 @@
 Results are written where they are wanted: in the program's outputs, a loop's carried values, rows
 of stacked results. A tensor may take the place of one that dies in the same step (an update of an
 array in place, an elementwise result over its operand), of a donated input too. All other memory
-comes from one arena, in which what is dead makes room (best fit, 64-byte aligned).
+comes from one arena, in which what is dead makes room (best fit, aligned as the target says).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from funcgrad.backends.drafts.drafter import Drafter
 from funcgrad.backends.drafts.tensors import Block, Draft, Tensor
-from funcgrad.backends.late import Late
 from funcgrad.backends.measure import measure
 from funcgrad.backends.program import (
-    ALIGNMENT,
     AttentionStep,
     CopyStep,
     GemmStep,
@@ -25,30 +22,26 @@ from funcgrad.backends.program import (
     Ref,
     Step,
 )
+from funcgrad.backends.target import Target
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.record import Record
 from funcgrad.core.source import Source
 
-if TYPE_CHECKING:
-    from funcgrad.backends.rewrites import complex_pairs
-else:
-    complex_pairs = Late("funcgrad.backends.rewrites.complex_pairs")
 
-
-def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:
+def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str, target: Target) -> Program:
     """The program as steps on memory, ready to be emitted.
 
     >>> import funcgrad as fg
     >>> closed = fg.make_jaxpr(lambda x: x * 2 + 1)(1.0)
-    >>> plan(closed.jaxpr, [False], "f").arena_bytes
+    >>> plan(closed.jaxpr, [False], "f", Target("any")).arena_bytes
     0
     """
-    drafter, real = Drafter(), complex_pairs.as_pairs(jaxpr) if jaxpr.has_complex else jaxpr
+    drafter, real = Drafter(target), target.prepare(jaxpr)
     ins = [Tensor(v.aval.strong(), Ref("input", i)) for i, v in enumerate(real.ins)]
     outs = [Tensor(v.aval.strong(), Ref("output", i)) for i, v in enumerate(real.outs)]
     block = drafter.block(real, ins, outs)
-    planner = _Planner()
+    planner = _Planner(target.alignment)
     given = [t for t, d in zip(ins, donated, strict=True) if d]
     steps = planner.block(block, given, top=True)
     avals = tuple(v.aval.strong() for v in jaxpr.ins), tuple(v.aval.strong() for v in jaxpr.outs)
@@ -61,13 +54,14 @@ def plan(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Program:
 class Arena:
     """Memory by offset: the free pieces below the highest byte ever used."""
 
-    def __init__(self) -> None:
+    def __init__(self, alignment: int) -> None:
+        self.alignment = alignment
         self.high = 0
         self.free: list[tuple[int, int]] = []
 
     def take(self, nbytes: int) -> int:
         """The offset of a piece: of the free ones the smallest that is large enough."""
-        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        size = -(-nbytes // self.alignment) * self.alignment
         fits = [(n, at) for at, n in self.free if n >= size]
         if not fits:
             return self._grow(size)
@@ -89,7 +83,7 @@ class Arena:
 
     def give(self, at: int, nbytes: int) -> None:
         """Take a piece back, joined with free neighbours."""
-        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        size = -(-nbytes // self.alignment) * self.alignment
         for start, n in list(self.free):
             if start + n == at or at + size == start:
                 self.free.remove((start, n))
@@ -107,8 +101,8 @@ class _Slot(Record, frozen=False, eq=False):
 
 
 class _Planner:
-    def __init__(self) -> None:
-        self.arena = Arena()
+    def __init__(self, alignment: int) -> None:
+        self.arena = Arena(alignment)
         self.aliases: dict[int, int] = {}
         self.beside: list[tuple[Step, Source | None]] = []
         # Who came into memory of the arena, and (None) who left it, in order.

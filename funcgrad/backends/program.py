@@ -4,6 +4,9 @@ Everything has an address before anything is emitted: a `Ref` names a place in a
 a constant or the arena, the one block of temporary memory, of which liveness analysis reuses
 parts. Loops and branches hold their steps inside, on the same memory: slices of scanned arrays and
 rows of stacked results are refs that move with the loop's counter.
+
+Steps keep what their equations mean: a product the convolution whose windows it reads, a `HostStep`
+(sorts, FFTs and what has no loops) its primitive and parameters, by which a target may choose code.
 """
 
 from __future__ import annotations
@@ -19,8 +22,6 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
 
-ALIGNMENT = 64
-
 
 class Ref(Record):
     """The address base + offset + Σ counter·stride, in bytes.
@@ -29,8 +30,8 @@ class Ref(Record):
         number of a parallel `LoopStep` around, whose turns each have a "band" of memory
     strides: pairs (number of an enclosing `LoopStep`, bytes by which a turn moves the address)
 
-    Inputs, outputs and the arena are aligned to 64 bytes or as numpy allocates (16); an address
-    inside is as aligned as its offset and strides say.
+    Inputs, outputs and the arena are aligned as the target says or as numpy allocates (16); an
+    address inside is as aligned as its offset and strides say.
     """
 
     space: Literal["input", "output", "constant", "arena", "band"]
@@ -87,6 +88,49 @@ class Frame(Record):
     axes: tuple[tuple[int, int, int], ...]
 
 
+class Convolution(Record):
+    """What a product of windows computes: result[i, f, p] = Σ images[i, c, p·strides + t·dilation]·
+    kernel[f, c, t], summed over channels c and the taps t of a window; images count from their
+    padding. A gradient of images is one, its kernel turned; one of a kernel is, too, whose taps are
+    places of what comes back, and whose images and channels are the other's channels and images.
+
+    images, channels, features: how many there are, in each group
+    size: of an image; taps: of a window; places: of a result
+    padding: for each axis, how many zeros are in front and behind; fewer than 0 aren't read
+    groups: of features, of images; phases: if there are any, how many convolutions along each axis
+        are computed at once: windows of each begin one further, kernels are their own
+    last: whether channels come after places in images
+    """
+
+    images: int
+    channels: int
+    features: int
+    size: tuple[int, ...]
+    taps: tuple[int, ...]
+    places: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: tuple[int, int] = (1, 1)
+    phases: tuple[int, ...] = ()
+    last: bool = False
+
+
+class Windows(Record):
+    """Where a product has the windows of a convolution.
+
+    operand: which has them, 0 for a and 1 for b
+    steps: how far its images, channels and places along each axis are apart, in elements
+    rows: which axes, of images (0) and of places (1, …), are the operand's matrix axis, outermost
+        first; others of more than one element are the batch
+    """
+
+    convolution: Convolution
+    operand: int
+    steps: tuple[int, ...]
+    rows: tuple[int, ...]
+
+
 class GemmStep(Record):
     """c[b…, m, n] = Σ_k a[b…, m, k]·b[b…, k, n] for each point of the batch axes.
 
@@ -98,6 +142,7 @@ class GemmStep(Record):
         distances, such as windows of an image, whose elements may belong to several rows
     frame: of the operand whose strides (in axes and batch) count the zeros around it
     exact: whether all products are formed, none of windows by tiles
+    windows: of a convolution, if an operand has them
     k may be 0 (c becomes 0). c overlaps neither a nor b.
     """
 
@@ -116,6 +161,7 @@ class GemmStep(Record):
     axes: GemmAxes | None = None
     frame: Frame | None = None
     exact: bool = False
+    windows: Windows | None = None
 
 
 class AttentionSizes(NamedTuple):
@@ -145,14 +191,10 @@ class AttentionStep(Record):
     stats: (batch, head, 2, query), contiguous, in the dtype of sums; none in both
     lengths: none, or how many queries and how many keys count, int32 (batch)
     params: the op's
-    block: queries a task of the forward pass has
-    ranges: in how many ranges of keys the backward pass is cut
-    scratch: room for what `lower.attention.scratch_size` counts, in the dtype of sums; none
-        forward
     bias, mask, dbias: where they are there, of axes batch, head, query, key; dbias is contiguous.
         Strides are 0 along axes of size 1
-    shared: of how many of the batch, and of how many key heads, a task of the backward pass is
     dbias_size: elements of dbias
+    cut: what the target wants to know beside: how tasks are cut, where they have temporary memory
     """
 
     op: str
@@ -165,14 +207,11 @@ class AttentionStep(Record):
     scale: float
     before: int | None
     after: int | None
-    block: int
-    ranges: int
-    scratch: Ref | None = None
     bias: Strided | None = None
     mask: Strided | None = None
     dbias: Strided | None = None
-    shared: tuple[int, int] = (1, 1)
     dbias_size: int = 0
+    cut: Any = None
 
     @property
     def pairs(self) -> dict[str, Strided]:
@@ -351,22 +390,32 @@ def blocks(step: Step) -> tuple[tuple[Step, ...], ...]:
 # ---- text
 
 
+def _windows_text(w: Windows) -> str:
+    c = w.convolution
+    sizes = (c.images, c.channels, *c.size), (c.features, *c.taps), c.places
+    images, kernel, result = ("x".join(map(str, x)) for x in sizes)
+    more = {name: getattr(c, name)
+            for name in ("padding", "strides", "dilation", "groups", "phases")}  # fmt: skip
+    return (
+        f"; windows of {'ab'[w.operand]}: images {images}{' last' * c.last}, kernel {kernel}, "
+        f"result {result}"
+        + "".join(f", {k} {v}" for k, v in more.items() if v and set(v) not in ({1}, {(0, 0)}))
+    )
+
+
 def _gemm_text(s: GemmStep) -> str:
     batch = "".join(f" batch {n}({a},{b},{c})" for n, a, b, c in s.batch)
     kind = s.dtype.name if s.out == s.dtype else f"{s.dtype.name} to {s.out.name}"
+    windows = "" if s.windows is None else _windows_text(s.windows)
     if s.axes is not None:
-        axes = f"{s.axes.m} n{s.axes.n} k{s.axes.k}"
+        operands = f"{s.a} @ {s.b} over m{s.axes.m} n{s.axes.n} k{s.axes.k}"
         if s.frame is not None:
             f = s.frame
-            axes += f" in zeros {'ab'[f.operand]}[{f.start}] {f.planes}x{f.axes}"
-        return (
-            f"gemm {kind} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
-            f"{s.a} @ {s.b} over m{axes}"
-        )
-    return (
-        f"gemm {kind} {s.m}x{s.n}x{s.k}{batch}: {s.c}{list(s.c_strides)} = "
-        f"{s.a}{list(s.a_strides)} @ {s.b}{list(s.b_strides)}"
-    )
+            operands += f" in zeros {'ab'[f.operand]}[{f.start}] {f.planes}x{f.axes}"
+    else:
+        operands = f"{s.a}{list(s.a_strides)} @ {s.b}{list(s.b_strides)}"
+    sizes = f"{s.m}x{s.n}x{s.k}{batch}"
+    return f"gemm {kind} {sizes}: {s.c}{list(s.c_strides)} = {operands}{windows}"
 
 
 def _attention_text(s: AttentionStep) -> str:

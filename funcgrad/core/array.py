@@ -11,7 +11,7 @@ from funcgrad.core.display.array_html import array_html
 from funcgrad.core.methods import ArrayMethods, fact
 from funcgrad.core.sharding import Device, Shard, SingleDeviceSharding
 from funcgrad.core.trace import Tracer, captured_error, leak_error
-from funcgrad.errors import DonatedBufferError
+from funcgrad.errors import DonatedBufferError, asked
 
 
 class Freed:
@@ -210,8 +210,22 @@ def raw(value: Any) -> np.ndarray:
             raise leak_error(value)
         raise captured_error(value)
     if not isinstance(value, bool | int | float | complex):
-        raise TypeError(f"not an array or a scalar, so it has no value: {value!r} of {type(value)}")
-    return np.asarray(value, scalar_dtype(value))
+        raise TypeError(
+            f"{asked(value)}not an array or a scalar, so it has no value: {value!r} of "
+            f"{type(value)}"
+        )
+    return of_scalar(value, scalar_dtype(value))
+
+
+def of_scalar(value: Any, dtype: np.dtype) -> np.ndarray:
+    """A Python scalar in a dtype, OverflowError where that can't hold it."""
+    try:
+        return np.asarray(value, dtype)
+    except OverflowError as e:
+        raise OverflowError(
+            f"{asked(value)}{value}, which {dtype} can't hold; give it a wider dtype, as in "
+            "fnp.int64(...)"
+        ) from e
 
 
 _SETTLED = 1 << 24  # bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,12 @@ class Zero:
 
     def __repr__(self) -> str:
         return f"Zero({self.aval})"
+
+
+def with_zeros(found: Iterable[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray]) -> list:
+    """The tangents of values of these types, of which those that aren't zero are given."""
+    rest, pairs = iter(found), zip(nonzero, avals, strict=True)
+    return [next(rest) if nz else Zero(a.tangent()) for nz, a in pairs]
 
 
 class Linear:

@@ -74,8 +74,11 @@ def _lines(title: str, found: Sequence[tuple[int, str, str | None]]) -> list[str
 class Executable(Protocol):
     """A compiled program."""
 
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """Run on plain arrays whose dtypes and shapes are those the program was compiled for."""
+    def __call__(self, values: Sequence[Any], began: list | None = None) -> list[Any]:
+        """Run on plain arrays whose dtypes and shapes are those the program was compiled for.
+
+        began: gets an item when the program begins, which may write to donated arrays
+        """
 
     def direct(self, call: Call) -> Any:
         """An entry for `Backend.caller`: calls like this one; None if it can't do without Python,

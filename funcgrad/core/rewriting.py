@@ -212,10 +212,19 @@ class Writer:
         """The equation's parameters, with what takes the place of its programs."""
         return with_programs(eqn, self.within).params
 
-    def add(self, prim: Primitive, ins: Sequence[Atom], aval: ShapedArray, **params: Any) -> Var:
+    def add(
+        self, prim: Primitive, ins: Sequence[Atom], aval: ShapedArray | None = None, **params: Any
+    ) -> Var:
         """Write a new equation of one result, at the place of the equation in hand."""
-        var = Var(aval)
+        var = Var(aval or prim.abstract(*(a.aval for a in ins), **params))
         self.append(Eqn(prim, ins, [var], params, source.placed(), context.current().scopes))
+        return var
+
+    def again(self, eqn: Eqn, ins: Sequence[Atom], **params: Any) -> Var:
+        """Write an equation of one result on other operands, with some parameters changed."""
+        params = {**eqn.params, **params}
+        var = Var(eqn.prim.abstract(*(a.aval for a in ins), **params))
+        self.append(eqn.replace(ins=ins, outs=[var], params=params))
         return var
 
     def append(self, eqn: Eqn) -> None:

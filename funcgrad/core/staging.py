@@ -62,11 +62,11 @@ class JaxprTrace(Trace):
         """The variable or literal that stands for a value in this program."""
         if type(value) is JaxprTracer and value._trace is self:
             return value._var
-        if isinstance(value, Tracer) and not value._trace.live:
-            raise leak_error(value)
         known = self.consts.get(id(value))
         if known is not None:
             return known[-1]
+        if isinstance(value, Tracer) and not is_reached(value, self):
+            raise leak_error(value)
         if not isinstance(value, Tracer):
             scalar = literal(value)
             if scalar is not None:
@@ -112,17 +112,30 @@ class JaxprTrace(Trace):
         return Jaxpr([*variables, *self.args], self.eqns, out_atoms, names), values
 
 
+def is_reached(x: Tracer, trace: Trace | None) -> bool:
+    """Whether a tracer means something under a trace: its own goes on, or it is held as an input of
+    a program that is being written."""
+    while trace is not None and not x._trace.live:
+        if isinstance(trace, JaxprTrace) and id(x) in trace.consts:
+            return True
+        trace = trace.parent
+    return x._trace.live
+
+
 def stage(
     fun: Callable[..., Sequence[Any]],
     avals: Sequence[ShapedArray],
     what: str = "a traced function",
     names: Sequence[str] | None = None,
+    held: Sequence[Tracer] = (),
 ) -> tuple[Jaxpr, list]:
     """Write down `fun`, a function of flat arguments to a flat list of results.
 
-    Returns the program, whose first inputs are the values `fun` captured, and those values.
+    Returns the program, whose first inputs are the values `fun` captured, and those values. Those
+    in `held` are the first of all, captured or not, and may be of a trace that has ended.
     """
     trace, before = JaxprTrace(what, names), context.current()
+    trace.consts = {id(x): (x, x, Var(x.aval)) for x in held}
     try:
         context.switch(before.with_trace(trace))
         tracers = [trace.new_arg(a) for a in avals]

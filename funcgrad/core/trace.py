@@ -24,6 +24,7 @@ from funcgrad.errors import (
     TracerArrayConversionError,
     TracerBoolConversionError,
     TracerIntegerConversionError,
+    asked,
 )
 
 
@@ -244,4 +245,4 @@ def aval_of(value: Any) -> ShapedArray:
         return ShapedArray((), scalar_dtype(value), weak_type=type(value) is not bool)
     if isinstance(value, np.ndarray | np.generic):
         return ShapedArray(value.shape, value.dtype)
-    raise TypeError(f"not an array, a scalar or a tracer: {value!r} of {type(value)}")
+    raise TypeError(f"{asked(value)}not an array, a scalar or a tracer: {value!r} of {type(value)}")

@@ -11,6 +11,7 @@ from funcgrad import dtypes
 from funcgrad.core.context import current
 from funcgrad.errors import DTypeError
 from funcgrad.numpy._util import axes_of
+from funcgrad.ops.base import position_dtype
 from funcgrad.ops.elementwise.convert import stop_gradient
 from funcgrad.transforms.derivatives.custom import custom_jvp
 from funcgrad.transforms.recorded import recorded
@@ -210,8 +211,8 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     if not dtypes.is_integer(x.dtype):
         raise DTypeError(f"nn.one_hot: the indices must be integers, got {x.dtype.name}")
     dtype = current().float_dtype if dtype is None else dtype
-    if x.dtype.itemsize < 4:
-        x = x.astype(fnp.int32)  # which holds the numbers of all classes
+    kind = position_dtype(num_classes)  # which holds the numbers of all classes
+    x = x.astype(kind) if x.dtype.itemsize < kind.itemsize else x
     classes = fnp.arange(num_classes, dtype=x.dtype)
     hot = (x[..., None] == classes).astype(dtype)
     return fnp.moveaxis(hot, -1, axis)

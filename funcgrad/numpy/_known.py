@@ -10,7 +10,7 @@ from funcgrad.core.trace import is_known
 from funcgrad.errors import ConcretizationError
 from funcgrad.ops import cumulative
 from funcgrad.ops import shape as ops
-from funcgrad.ops.base import full
+from funcgrad.ops.base import full, position_dtype
 from funcgrad.ops.elementwise.convert import convert_element_type, select_n
 from funcgrad.ops.indexing.indexing import index, index_update
 from funcgrad.ops.indexing.plan import known
@@ -37,11 +37,12 @@ def concrete(name: str, argument: str, x: Any, instead: str) -> np.ndarray:
 
 def first_true(mask: Any, count: int) -> Any:
     """The positions of the first `count` true elements of a vector; where there are less, any."""
-    place = ops.iota(np.int32, mask.shape[0])
-    rank = cumulative.cumsum(convert_element_type(mask, np.int32))
+    kind = position_dtype(max(mask.shape[0], count))
+    place = ops.iota(kind, mask.shape[0])
+    rank = cumulative.cumsum(convert_element_type(mask, kind))
     # Element number r (from 1) goes to place r - 1; the others are dropped.
-    target = select_n(mask, np.asarray(count, np.int32), rank - 1)
-    return index_update(full((count,), 0, np.int32), target, place, "set", mode="drop")
+    target = select_n(mask, np.asarray(count, kind), rank - 1)
+    return index_update(full((count,), 0, kind), target, place, "set", mode="drop")
 
 
 def along(x: Any, positions: Any, axis: int = 0) -> Any:

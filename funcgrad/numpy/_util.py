@@ -21,7 +21,7 @@ from funcgrad.core.eager.evaluated import combined, recipe2, remember_combined
 from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer
-from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.errors import DTypeError, ShapeError, within
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, shape_of
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
@@ -59,7 +59,7 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
     if isinstance(x, np.ndarray | np.generic):
         # Whoever holds a writeable array may write to it later.
         return Array(np.array(x, dtypes.canonical(x.dtype), copy=x.flags.writeable or None))
-    raise TypeError(_no_operand(name, x, argument))
+    raise TypeError(within(_no_operand(name, x, argument)))
 
 
 def _no_operand(name: str, x: Any, argument: str) -> str:
@@ -83,15 +83,20 @@ def number(
     try:
         return Array(asarray(value, dtype), weak)
     except OverflowError as e:
-        raise OverflowError(
-            f"{name}: {argument} is {value}, which {dtype} can't hold; give it a wider dtype, as "
-            "in fnp.int64(...)"
-        ) from e
+        message = f"{name}: {argument} is {value}, which {dtype} can't hold; give it a wider dtype"
+        raise OverflowError(within(f"{message}, as in fnp.int64(...)")) from e
 
 
 def _label(i: int, count: int) -> str:
     """How errors call argument i: binary functions have x and y."""
     return "xy"[i] if count <= 2 else f"argument {i}"
+
+
+def as_positions(name: str, x: Any, argument: str) -> Any:
+    """x as an array; of Python's integers also such as only int64 holds."""
+    if type(x) is int and 31 <= x.bit_length() < 64:
+        x = np.int64(x)
+    return as_array(name, x, argument)
 
 
 # ---- dtypes
@@ -107,8 +112,11 @@ def default_int() -> np.dtype:
     return context.current().int_dtype
 
 
-def index_dtype(size: int) -> np.dtype:
-    """The dtype of positions on an axis: that of default integers, or int64 if it is too small."""
+def index_dtype(size: int | np.integer) -> np.dtype:
+    """The dtype of positions on an axis: that of default integers, or int64 if it is too small.
+
+    That of counts of up to n elements is `index_dtype(n + 1)`.
+    """
     kind = default_int()
     return kind if size - 1 <= int(dtypes.iinfo(kind).max) else np.dtype(np.int64)
 

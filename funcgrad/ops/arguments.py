@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from funcgrad.errors import ShapeError
+from funcgrad.errors import ShapeError, within
 
 
 def integers(name: str, argument: str, values: Any) -> tuple[int, ...]:
@@ -15,7 +15,7 @@ def integers(name: str, argument: str, values: Any) -> tuple[int, ...]:
     except TypeError as e:
         if hasattr(values, "aval") or any(hasattr(v, "aval") for v in _iterable(values)):
             raise
-        raise TypeError(f"{name}: {argument} must be integers, got {values!r}") from e
+        raise TypeError(within(f"{name}: {argument} must be integers, got {values!r}")) from e
 
 
 def sizes_of(name: str, argument: str, values: Any) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def canonical_axis(name: str, axis: Any, ndim: int) -> int:
     except TypeError as e:
         if hasattr(axis, "aval"):
             raise
-        raise TypeError(f"{name}: axis must be an integer, got {axis!r}") from e
+        raise TypeError(within(f"{name}: axis must be an integer, got {axis!r}")) from e
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{name}: axis {axis} is out of range for an operand of {ndim} axes")
     return axis + ndim if axis < 0 else axis

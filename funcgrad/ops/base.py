@@ -299,6 +299,11 @@ def factor(name: str, x: Any) -> Any:
     return x
 
 
+def position_dtype(size: int) -> np.dtype:
+    """The dtype of positions on an axis and of its size: int32, or int64 if that is too small."""
+    return np.dtype(np.int32 if size < 2**31 else np.int64)
+
+
 def size_of(shape: Sequence[int]) -> int:
     """The number of elements of a shape."""
     return math.prod(shape)

@@ -15,11 +15,11 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core import dims as dims_
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, of_scalar
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, scalar_dtype
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import Tracer, aval_of
-from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
+from funcgrad.errors import DifferentiationError, DTypeError, ShapeError, within
 from funcgrad.ops import identities
 from funcgrad.ops.base import batch_front, broadcast_p, full, sum_to
 
@@ -73,14 +73,15 @@ def scalar_operands(name: str, args: Sequence[Any]) -> Sequence[Any]:
     dtype = promote([v if s else v.strong() for v, s in zip(avals, scalars, strict=True)])[0]
     out: list[Any] = []
     for a, is_scalar in zip(args, scalars, strict=True):
-        out.append(Array(np.asarray(a, dtype), scalar_dtype(a) != dtypes.BOOL) if is_scalar else a)
+        out.append(Array(of_scalar(a, dtype), scalar_dtype(a) != dtypes.BOOL) if is_scalar else a)
     return out
 
 
 def _checked(name: str, position: int, a: Any) -> Any:
     if hasattr(a, "aval") or isinstance(a, np.ndarray | np.generic | bool | int | float | complex):
         return a
-    raise TypeError(f"{name}: argument {position} must be an array or a scalar, got {type(a)}: {a}")
+    message = f"{name}: argument {position} must be an array or a scalar, got {type(a)}: {a}"
+    raise TypeError(within(message))
 
 
 def _abstract(name: str, accepts: Any, need: str, result: Any, same_dtype: bool) -> Callable:

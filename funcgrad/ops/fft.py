@@ -19,11 +19,11 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import integers
-from funcgrad.ops.base import full, move_axis, size_of
+from funcgrad.ops.base import full, move_axis, position_dtype, size_of
 from funcgrad.ops.elementwise.arithmetic import conj, mul, real, rem
 from funcgrad.ops.elementwise.compare import eq
 from funcgrad.ops.elementwise.convert import convert_element_type, select
-from funcgrad.ops.shape import iota_p
+from funcgrad.ops.shape import broadcasted_iota
 from funcgrad.ops.slicing import pad_p
 
 
@@ -114,7 +114,7 @@ def _to_half_spectrum(ct: Any, lengths: tuple[int, ...]) -> Any:
     """Each frequency that stands for its mirror image as well counts twice."""
     spectrum = fft_p.bind(ct, fft_type=RFFT, fft_lengths=lengths)
     aval = aval_of(spectrum)
-    count = iota_p.bind(dtype=np.dtype(np.int32), shape=aval.shape, dimension=aval.ndim - 1)
+    count = broadcasted_iota(position_dtype(lengths[-1]), aval.shape, -1)
     own_mirror = eq(rem(mul(count, 2), lengths[-1]), 0)
     once = full((), 1 / size_of(lengths), aval.dtype)
     twice = full((), 2 / size_of(lengths), aval.dtype)

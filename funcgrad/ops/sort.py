@@ -16,12 +16,12 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axis
-from funcgrad.ops.base import batch_front, broadcast_p, full, move_axis, size_of
+from funcgrad.ops.base import batch_front, broadcast_p, full, move_axis, position_dtype, size_of
 from funcgrad.ops.cumulative import widened
 from funcgrad.ops.families import NOT_LINEAR
 from funcgrad.ops.folds import is_away
 from funcgrad.ops.indexing.gather import GatherDimensionNumbers, gather
-from funcgrad.ops.shape import broadcasted_iota, iota_p, rev_p
+from funcgrad.ops.shape import broadcasted_iota, rev_p
 
 # Axes from this size on are sorted digit by digit where a stable order is asked for.
 _BY_DIGITS = 256
@@ -107,7 +107,7 @@ def _rank(xp: Any, x: Any) -> Any:
 
 def _sort_jvp(primals, tangents, *, dimension, is_stable, num_keys):
     shape = aval_of(primals[0]).shape
-    places = iota_p.bind(dtype=np.dtype(np.int32), shape=shape, dimension=dimension)
+    places = broadcasted_iota(position_dtype(shape[dimension]), shape, dimension)
     *outs, order = sort_p.bind(
         *primals, places, dimension=dimension, is_stable=is_stable, num_keys=num_keys
     )
@@ -175,7 +175,9 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
 def argsort(
     operand: Any, dimension: int = -1, is_stable: bool = True, descending: bool = False
 ) -> Any:
-    """The positions (int32) that sort an array along an axis; equal elements keep their order.
+    """The positions that sort an array along an axis; equal elements keep their order.
+
+    They are int32, or int64 where that doesn't hold them.
 
     >>> import numpy as np
     >>> argsort(np.float32([2, 0, 1, 2]), descending=True)
@@ -183,7 +185,7 @@ def argsort(
     """
     aval = aval_of(operand)
     axis = canonical_axis("argsort", dimension, aval.ndim)
-    places = broadcasted_iota("int32", aval.shape, axis)
+    places = broadcasted_iota(position_dtype(aval.shape[axis]), aval.shape, axis)
     if not descending:
         return sort_key_val(operand, places, axis, is_stable)[1]
     # Sorted backwards twice, equal elements are in their order again.
@@ -201,7 +203,8 @@ def _top_abstract(x, *, k):
     if dtypes.is_complex(x.dtype):
         raise DTypeError(f"top_k: need real numbers, got {x}")
     shape = (*x.shape[:-1], k)
-    return [x.update(shape=shape), x.update(shape=shape, dtype=np.dtype(np.int32), weak_type=False)]
+    places = position_dtype(x.shape[-1])
+    return [x.update(shape=shape), x.update(shape=shape, dtype=places, weak_type=False)]
 
 
 def _top_impl(xp, x, *, k):
@@ -215,11 +218,11 @@ def _top_impl(xp, x, *, k):
         both.partition(n - k, axis=-1)
         best = xp.sort(both[..., n - k :], axis=-1)[..., ::-1]
         order = n - 1 - (best & np.uint64(2**32 - 1)).astype(np.int64)
-        return [xp.take_along_axis(x, order, axis=-1), order.astype(np.int32)]
+        return [xp.take_along_axis(x, order, axis=-1), order.astype(position_dtype(n))]
     # An ascending stable sort of the reversed axis, read from its end.
     backwards = xp.argsort(_key(xp, wide)[..., ::-1], axis=-1, kind="stable")
     order = x.shape[-1] - 1 - backwards[..., ::-1][..., :k]
-    return [xp.take_along_axis(x, order, axis=-1), order.astype(np.int32)]
+    return [xp.take_along_axis(x, order, axis=-1), order.astype(position_dtype(n))]
 
 
 def _top_jvp(primals, tangents, *, k):
@@ -251,10 +254,10 @@ top_k_p: Primitive = Primitive(
 
 
 def top_k(operand: Any, k: int) -> list:
-    """The k greatest elements along the last axis, descending, and their positions (int32).
+    """The k greatest elements along the last axis, descending, and their positions.
 
-    Among equal elements the first comes first; NaN counts as greatest. Raises ShapeError where k
-    exceeds the axis.
+    These are int32, or int64 where that doesn't hold them. Among equal elements the first comes
+    first; NaN counts as greatest. Raises ShapeError where k exceeds the axis.
 
     >>> from funcgrad import lax
     >>> lax.top_k(lax.iota("float32", 5), 2)

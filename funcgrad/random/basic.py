@@ -12,6 +12,7 @@ from funcgrad import dtypes
 from funcgrad.core.context import current
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.numpy._util import index_dtype
 from funcgrad.ops.arguments import canonical_axis
 from funcgrad.ops.elementwise.compare import bitwise_or, shift_right_logical
 from funcgrad.ops.elementwise.convert import bitcast_convert_type
@@ -288,14 +289,15 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
     [0, 1, 2, 3]
     """
     if isinstance(x, int | np.integer):
-        return _shuffle(key, fnp.arange(x), 0)
+        return _shuffle(key, fnp.arange(x, dtype=index_dtype(x)), 0)
     x = fnp.asarray(x)
     if not x.ndim:
         raise ShapeError("random.permutation: need an integer or an array with axes, got a scalar")
     axis = canonical_axis("random.permutation", axis, x.ndim)
     if independent or x.ndim == 1:
         return _shuffle(key, x, axis)
-    return fnp.take(x, _shuffle(key, fnp.arange(x.shape[axis]), 0), axis=axis)
+    n = x.shape[axis]
+    return fnp.take(x, _shuffle(key, fnp.arange(n, dtype=index_dtype(n)), 0), axis=axis)
 
 
 def _shuffle(key: Any, x: Any, axis: int) -> Any:
@@ -336,14 +338,14 @@ def choice(
     if p is not None and aval_of(fnp.asarray(p)).shape != (n,):
         raise ShapeError(f"random.choice: p must have shape ({n},), got {fnp.asarray(p).shape}")
     if p is None and replace:
-        index = randint(key, shape, 0, n)
+        index = randint(key, shape, 0, n, index_dtype(n))
     elif p is None:
         order = permutation(key, n)[:count]
         index = order.reshape(shape)
     elif replace:
         total = fnp.cumsum(fnp.asarray(p))
         r = total[-1] * (1 - uniform(key, shape, total.dtype))
-        index = fnp.searchsorted(total, r).astype(current().int_dtype)
+        index = fnp.searchsorted(total, r).astype(index_dtype(n))
     else:
         p = fnp.asarray(p)
         noisy = gumbel_noise(key, (n,), p.dtype) + fnp.log(p)

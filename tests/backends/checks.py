@@ -4,11 +4,13 @@ import numpy as np
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad.backends.llvm import cpu
 from funcgrad.backends.llvm.runtime import pool
-from funcgrad.backends.plain import interpret as program_interpret
+from funcgrad.backends.plain.interpret import run as run_program
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import HostStep, KernelStep, walk
 from funcgrad.core.ir import interpret, typecheck
+from funcgrad.core.record import replace
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 
@@ -20,7 +22,13 @@ def program(fun, *arrays, donated=None):
     jaxpr, consts = stage(lambda *args: fun(*args), [aval_of(a) for a in arrays])
     typecheck(jaxpr)
     donated = [False] * len(consts) + list(donated or [False] * len(arrays))
-    return jaxpr, [np.asarray(c) for c in consts], plan(jaxpr, donated, "test")
+    return jaxpr, [np.asarray(c) for c in consts], plan(jaxpr, donated, "test", cpu.CPU)
+
+
+def limited(monkeypatch, **limits):
+    """Plan for the processor with other limits."""
+    changed = replace(cpu.CPU.limits, **limits)
+    monkeypatch.setattr(cpu, "CPU", replace(cpu.CPU, limits=changed))
 
 
 def check(fun, *arrays, donated=None, exact=False):
@@ -30,7 +38,7 @@ def check(fun, *arrays, donated=None, exact=False):
     arrays = [*consts, *arrays]
     with np.errstate(all="ignore"):
         wanted = interpret(jaxpr, np, *arrays)
-    got = program_interpret.run(planned, arrays)
+    got = run_program(planned, arrays)
     for w, g, v in zip(wanted, got, jaxpr.outs, strict=True):
         same(g, np.asarray(w).astype(v.aval.dtype), exact)
     return planned

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad.backends.drafts import control as draft_control
 from funcgrad.backends.program import CopyStep, GemmStep, LoopStep, walk
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
@@ -22,7 +21,7 @@ from funcgrad.transforms.control.cond import cond_p
 from funcgrad.transforms.control.jit_primitive import call_jaxpr
 from funcgrad.transforms.control.scan import scan_p
 from funcgrad.transforms.control.while_loop import while_p
-from tests.backends.checks import check, floats, kernels, program
+from tests.backends.checks import check, floats, kernels, limited, program
 
 mul, sub, div, exp = arithmetic.mul, arithmetic.sub, arithmetic.div, transcendental.exp
 sqrt, rsqrt, tanh = arithmetic.sqrt, arithmetic.rsqrt, transcendental.tanh
@@ -267,7 +266,7 @@ def test_scan_with_large_carries_does_two_turns_at_a_time(length, reverse, monke
         new = add.bind(sub.bind(moved, b), rows(x, 8))
         return [new, a, mul.bind(sum_p.bind(new, axes=(1,)), x), x]
 
-    monkeypatch.setattr(draft_control, "_LARGE_CARRY", 1)
+    limited(monkeypatch, swapped_bytes=1)
     w, a, b, xs = floats(8, 8, seed=3) / 4, floats(8, 8), floats(8, 8, seed=1), floats(length, 8)
     like = [w, a, b, floats(8)]
     planned = check(lambda *args: scan(step, 1, 2, length, *args, reverse=reverse, like=like),
@@ -287,7 +286,7 @@ def test_two_turns_at_a_time_in_two_turns_at_a_time(monkeypatch):
         c, ys = scan(inner, 0, 1, 3, c, row, like=[floats(4, 4), floats(4, 4)])
         return [c, ys]
 
-    monkeypatch.setattr(draft_control, "_LARGE_CARRY", 1)
+    limited(monkeypatch, swapped_bytes=1)
     xs = floats(5, 3, 4, 4)
     check(lambda *a: scan(outer, 0, 1, 5, *a, like=[floats(4, 4), xs[0]]),
           floats(4, 4), xs, exact=True)  # fmt: skip

@@ -1,6 +1,7 @@
 """A program for ranks that share work, of which one fails: `failures.py rank where how`."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 import numpy as np
 
 import funcgrad as fg
+from funcgrad import lax
 
 RANK = int(os.environ["PMI_RANK"])
 who, where, how = sys.argv[1:]
@@ -36,6 +38,10 @@ def summed(x):
     return (x + fg.pure_callback(called, fg.ShapeDtypeStruct((), "float32"))).sum()
 
 
+def endless(x):
+    return lax.while_loop(lambda c: c[0] > 0, lambda c: (c[0], c[1] + c[1].sum()), (1, x))
+
+
 def called():
     here("running")
     return np.float32(1)
@@ -58,6 +64,17 @@ x = fg.device_put(np.ones((6, 3), "float32"), NamedSharding(mesh, P("d")))
 here("before the first call")
 step = fg.jit(summed)
 print(RANK, float(step(x)), flush=True)
+if where == "interrupted":
+    # While this one waits for the others, or all of them are in a loop that never ends.
+    if int(who) == RANK:
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    elif how == "waiting":
+        time.sleep(100)
+    while True:
+        if how == "waiting":
+            step(x)
+        else:
+            fg.jit(endless)(x)
 if where == "on a thread" and int(who) == RANK:
     threading.Thread(target=fail).start()
     time.sleep(100)

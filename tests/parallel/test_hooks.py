@@ -51,6 +51,14 @@ def test_a_rank_that_fails_ends_the_job(where, how, rank):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("how", ["waiting", "running"])
+def test_an_interrupted_rank_ends_the_job(how):
+    done = job(1, "interrupted", how)
+    assert done.returncode
+    assert "rank 1: KeyboardInterrupt" in done.stderr, done.stderr
+
+
+@pytest.mark.mpi
 def test_an_exception_on_a_thread_ends_the_job():
     done = job(1, "on a thread", "raise")
     assert done.returncode

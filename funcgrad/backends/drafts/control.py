@@ -1,4 +1,6 @@
-"""Drafts of control flow: steps with blocks inside, whose values stay in memory from turn to turn.
+"""Drafts of steps that all targets have: control flow, and what brings pieces to their places.
+
+Steps of control flow have blocks inside, whose values stay in memory from turn to turn.
 
 Each function adds the draft of an equation to a block's, or returns False if the host is to run it.
 """
@@ -10,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from funcgrad.backends.drafts.tensors import Block, Row, Tensor
-from funcgrad.backends.program import CondStep, LoopStep, Step, WhileStep
+from funcgrad.backends.drafts.tensors import Block, Row, Tensor, moved
+from funcgrad.backends.program import CondStep, CopyStep, LoopStep, Step, WhileStep
+from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.transforms.control.cond import cond_p
@@ -22,8 +25,6 @@ if TYPE_CHECKING:
     from funcgrad.backends.drafts.drafter import BlockDrafter
 
 INT32 = np.dtype(np.int32)
-# From so many bytes on what a loop carries is worth two turns at a time, of so many equations each.
-_LARGE_CARRY, _SHORT_BODY = 1 << 14, 100
 
 
 def _cond(d: BlockDrafter, eqn: Eqn) -> bool:
@@ -79,7 +80,7 @@ def _scan(d: BlockDrafter, eqn: Eqn) -> bool:
         rest = inner[1] if len(inner) > 1 else ()
         return [LoopStep(number, length // every, inner[0]), *rest]
 
-    every = 2 if length > 1 and _swaps(body, nc, nk) else 1
+    every = 2 if length > 1 and _swaps(body, nc, nk, d.target.limits) else 1
     if every == 1:
         blocks = [turn(carry, 0, 1)]
     else:
@@ -93,14 +94,35 @@ def _scan(d: BlockDrafter, eqn: Eqn) -> bool:
     return True
 
 
-def _swaps(body: Jaxpr, n_consts: int, n_carry: int) -> bool:
+def _swaps(body: Jaxpr, n_consts: int, n_carry: int, limits: Limits) -> bool:
     """Whether a loop carries so much that two turns at a time are worth a longer program."""
     carried = sum(v.aval.nbytes for v in body.ins[n_consts : n_consts + n_carry])
-    return carried >= _LARGE_CARRY and len(body.eqns) <= _SHORT_BODY and not body.has_effects
+    short = len(body.eqns) <= limits.swapped_eqns
+    return carried >= limits.swapped_bytes and short and not body.has_effects
 
 
-STEPS: dict[Primitive, Callable[[BlockDrafter, Eqn], bool]] = {
+def _join(d: BlockDrafter, eqn: Eqn) -> bool:
+    """Nothing to do: the operands were written to their places."""
+    return True
+
+
+def _move(d: BlockDrafter, eqn: Eqn) -> bool:
+    """A contiguous part of an array as bytes."""
+    source, to = d.tensor(eqn.ins[0]), d.tensor(eqn.outs[0])
+    at = eqn.params["start"] * to.aval.dtype.itemsize
+
+    def make(inner: list[tuple[Step, ...]]) -> list[Step]:
+        return [CopyStep(moved(source.place, at), to.place, to.aval.nbytes)]
+
+    d.add([source], [to], make)
+    return True
+
+
+# Of all targets.
+STEPS: dict[Primitive | str, Callable[[BlockDrafter, Eqn], bool]] = {
     cond_p: _cond,
     while_p: _while,
     scan_p: _scan,
+    "join": _join,
+    "move": _move,
 }

@@ -32,68 +32,27 @@ from funcgrad.backends.program import (
     View,
 )
 from funcgrad.backends.rewrites.normalize import normalize
+from funcgrad.backends.target import Target, Writer
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
-from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import constant_p
-from funcgrad.ops.convolution.pooling import select_and_scatter_add_p
-from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
-from funcgrad.ops.indexing.gather import scatter_add_p
-from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
-from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
-from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
 from funcgrad.ops.shape import concatenate_p, pad_p
-from funcgrad.transforms.control.cond import cond_p
-from funcgrad.transforms.control.scan import scan_p
-from funcgrad.transforms.control.while_loop import while_p
 
 if TYPE_CHECKING:
-    from funcgrad.backends.drafts import control, scalar_loops, steps
-    from funcgrad.backends.fusion import joins, merges
     from funcgrad.backends.fusion.joins import Place
-    from funcgrad.backends.kernels import special, updates
-    from funcgrad.backends.llvm.drafts import bands
-    from funcgrad.backends.llvm.kernels import depthwise, depthwise_last, eliminations, selections
-    from funcgrad.backends.llvm.kernels import running as running_kernels
-    from funcgrad.backends.rewrites import pads
-else:
-    bands = Late("funcgrad.backends.llvm.drafts.bands")
-    control, steps, scalar_loops = late(
-        "funcgrad.backends.drafts", "control", "steps", "scalar_loops"
-    )
-    joins, merges = late("funcgrad.backends.fusion", "joins", "merges")
-    special, updates = late("funcgrad.backends.kernels", "special", "updates")
-    depthwise, depthwise_last, eliminations, running_kernels, selections = late(
-        "funcgrad.backends.llvm.kernels",
-        *("depthwise", "depthwise_last", "eliminations", "running", "selections"),
-    )
-    pads = Late("funcgrad.backends.rewrites.pads")
 
-# Ops that are none of elements, and the modules whose `WRITERS` write their kernels.
-_WRITERS: dict[Primitive | str, Any] = {
-    **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p, scatter_min_p), updates),
-    **dict.fromkeys((scatter_max_p, dynamic_update_slice_p), updates),
-    **dict.fromkeys(("update_rows", "sum_rows"), updates),
-    **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p), running_kernels),
-    "running": running_kernels,
-    select_and_scatter_add_p: selections,
-    **dict.fromkeys((lu_p, cholesky_p, triangular_solve_p), eliminations),
-    **dict.fromkeys((scan_p, while_p), scalar_loops),
-    "channels": depthwise,
-    "channels_last": depthwise_last,
-}
-# Ops that are steps and no kernels, beside attention, and the modules whose `STEPS` draft them.
-_STEPS: dict[Primitive | str, Any] = {
-    **dict.fromkeys(("product", "join", "move", "exchange", "lane"), steps),
-    **dict.fromkeys((cond_p, while_p, scan_p), control),
-}
+control = Late("funcgrad.backends.drafts.control")
+joins, merges = late("funcgrad.backends.fusion", "joins", "merges")
+special = Late("funcgrad.backends.kernels.special")
+pads = Late("funcgrad.backends.rewrites.pads")
 
 
 class Drafter:
     """Drafts blocks; shares equal kernels, constants and numbers of loops among them."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self.kernels: dict[str, Kernel] = {}
         self.finished: set[int] = set()  # ids of the kernels that are shared
         self.clusters: dict[tuple, tuple[Kernel, list[int]]] = {}
@@ -106,7 +65,8 @@ class Drafter:
 
     def block(self, jaxpr: Jaxpr, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Block:
         """The draft of a program on these inputs, its results for these destinations."""
-        return BlockDrafter(self, _joined(normalize(jaxpr)), ins).draft(outs)
+        jaxpr = _joined(normalize(jaxpr, self.target), self.target)
+        return BlockDrafter(self, jaxpr, ins).draft(outs)
 
     def constant(self, literal: Literal) -> Tensor:
         """A literal in memory."""
@@ -155,10 +115,10 @@ class Drafter:
             wholes = joins.alternating(pieces, places, formulas)
         found = signature(cluster, inlined, kept, places, wholes)
         if found is None:
-            return write_cluster(cluster, inlined, kept, places, wholes)
+            return write_cluster(cluster, inlined, kept, places, wholes, self.target.limits)
         key, variables = found
         if key not in self.clusters:
-            made = write_cluster(cluster, inlined, kept, places, wholes)
+            made = write_cluster(cluster, inlined, kept, places, wholes, self.target.limits)
             number = {v: i for i, v in enumerate(variables)}
             self.clusters[key] = self.shared(made.kernel), [number[v] for v in made.params]
         kernel, params = self.clusters[key]
@@ -174,12 +134,12 @@ class Drafter:
         return self.loops - 1
 
 
-def _joined(jaxpr: Jaxpr) -> Jaxpr:
+def _joined(jaxpr: Jaxpr, target: Target) -> Jaxpr:
     """The program with joins for what they repay: sums of pads, concatenations."""
     if any(e.prim is pad_p for e in jaxpr.eqns):
         jaxpr = pads.join_pads(jaxpr)
     if any(e.prim is concatenate_p for e in jaxpr.eqns):
-        jaxpr = joins.place_pieces(jaxpr)
+        jaxpr = joins.place_pieces(jaxpr, target)
     return jaxpr
 
 
@@ -189,7 +149,8 @@ class BlockDrafter:
     def __init__(self, drafter: Drafter, jaxpr: Jaxpr, ins: Sequence[Tensor]):
         self.drafter = drafter
         self.jaxpr = jaxpr
-        self.analysis = Analysis(jaxpr.eqns, jaxpr.outs)
+        self.target = drafter.target
+        self.analysis = Analysis(jaxpr.eqns, jaxpr.outs, self.target)
         joined = [e for e in jaxpr.eqns if key_of(e.prim) == "join"]
         self.places: dict[Var, Place] = {
             self.analysis.alias(a): place  # type: ignore[misc]
@@ -215,9 +176,7 @@ class BlockDrafter:
             elif any(v.aval.size for v in entry.outs) or entry.prim.multiple or entry.prim.effect:
                 self.step(entry)
         values = [self.tensor(a) for a in self.jaxpr.outs]
-        drafts = self.drafts
-        if any(d.product for d in drafts):
-            drafts = bands.banded(drafts, values, self.drafter.loop_number)
+        drafts = self.target.grouped(self, self.drafts, values)
         return Block(drafts, list(zip(values, outs, strict=True)))
 
     def kept(self, entries: Sequence[Entry]) -> set[Var]:
@@ -281,27 +240,24 @@ class BlockDrafter:
         reads = [t for t, b in zip(tensors, kernel.params, strict=True) if b.role == "in"]
         writes = [t for t, b in zip(tensors, kernel.params, strict=True) if b.role != "in"]
         pairs = [(tensors[o], tensors[i]) for o, i in kernel.in_place]
-        shared = self.drafter.shared
         self.add(reads, writes, lambda inner: [KernelStep(kernel, tuple(t.place for t in tensors))],
-                 in_place=pairs, sliced=lambda n: bands.sliced_kernel(kernel, tensors, n, shared),
-                 **rest)  # fmt: skip
+                 in_place=pairs, kernel=kernel, operands=tensors, **rest)  # fmt: skip
 
     def step(self, eqn: Eqn) -> None:
         """An equation that is a step of its own."""
-        key = key_of(eqn.prim)
-        if key in _WRITERS and self.special(eqn, _WRITERS[key].WRITERS[key]):
+        key, steps = key_of(eqn.prim), self.target.steps
+        writer = self.target.writers.get(key)
+        if writer is not None and self.special(eqn, writer):
             return
-        if key in _STEPS and _STEPS[key].STEPS[key](self, eqn):
-            return
-        if eqn.prim.strided and steps.attend(self, eqn):
-            return
-        self.host(eqn)
+        draft = steps[key] if key in steps else control.STEPS.get(key)
+        if draft is None or not draft(self, eqn):
+            self.host(eqn)
 
-    def special(self, eqn: Eqn, write: Callable[..., Written | None]) -> bool:
+    def special(self, eqn: Eqn, writer: Writer) -> bool:
         """An op with a kernel of its own kind, unless its types are the host's."""
         if any(a.aval.dtype not in LOOP_DTYPES for a in eqn.ins):
             return False
-        written = write(special.SpecialKernel(self.analysis.inlined), eqn)
+        written = writer.write(special.SpecialKernel(self.analysis.inlined, self.target), eqn)
         if written is None:
             return False
         inout = any(b.role == "inout" for b in written.kernel.params)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from funcgrad.backends.fusion.clusters import MAX_COST
 from funcgrad.backends.fusion.roots import fusable_cost
 from funcgrad.backends.kernels.cluster import Written
 from funcgrad.backends.kernels.special import SpecialKernel
@@ -25,6 +24,7 @@ from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.pull import Pull
 from funcgrad.backends.lower.rules import RULES, reduction
 from funcgrad.backends.rewrites.normalize import normalize
+from funcgrad.backends.target import Target
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.transforms.control.cond import cond_p
 from funcgrad.transforms.control.scan import scan_p
@@ -32,9 +32,6 @@ from funcgrad.transforms.control.while_loop import while_p
 
 BOOL = np.dtype(bool)
 LOOPS = frozenset((scan_p, while_p))
-# A value has no more elements than FEW (more are better off in vectors), a reduction combines no
-# more than SHORT. Branches that cost no more than CHEAP are all computed, and one result is chosen.
-FEW, SHORT, CHEAP = 4, 16, 64
 
 # Reads the element of a value at a row-major position.
 Read = Callable[[Index], Operand]
@@ -42,8 +39,8 @@ Read = Callable[[Index], Operand]
 
 def scalar_loop(k: SpecialKernel, eqn: Eqn) -> Written | None:
     """The kernel of a loop over a few numbers; None if it is none."""
-    bodies = _Bodies()
-    if bodies.loop(eqn) > MAX_COST:
+    bodies = _Bodies(k.target)
+    if bodies.loop(eqn) > k.target.limits.kernel_cost:
         return None
     carried = _carried(eqn)
     buffers = [k.params.write(v) for v in eqn.outs]
@@ -76,19 +73,20 @@ def _starts(eqn: Eqn) -> tuple[Atom, ...]:
 class _Bodies:
     """The programs inside a loop as they are lowered, and what they cost."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self.target, self.limits = target, target.limits
         self.normal: dict[Jaxpr, Jaxpr] = {}
 
     def of(self, jaxpr: Jaxpr) -> Jaxpr:
         """A program, normalized."""
         if jaxpr not in self.normal:
-            self.normal[jaxpr] = normalize(jaxpr)
+            self.normal[jaxpr] = normalize(jaxpr, self.target)
         return self.normal[jaxpr]
 
     def loop(self, eqn: Eqn) -> float:
         """Scalar ops of a turn; infinite where a turn is no work of scalars alone."""
         p = eqn.params
-        if not _few(_starts(eqn)):
+        if not self.few(_starts(eqn)):
             return math.inf
         if eqn.prim is while_p:
             return self.body(p["cond_jaxpr"]) + self.body(p["body_jaxpr"])
@@ -96,18 +94,18 @@ class _Bodies:
 
     def body(self, jaxpr: Jaxpr) -> float:
         """Scalar ops of a program."""
-        if not _few(jaxpr.outs) or len(jaxpr.eqns) > MAX_COST:
+        if not self.few(jaxpr.outs) or len(jaxpr.eqns) > self.limits.kernel_cost:
             return math.inf
         total = 0.0
         for e in self.of(jaxpr).eqns:
             total += self.equation(e)
-            if total > MAX_COST:
+            if total > self.limits.kernel_cost:
                 return math.inf
         return total
 
     def equation(self, eqn: Eqn) -> float:
         """Scalar ops of an equation inside."""
-        if not _few(eqn.outs):
+        if not self.few(eqn.outs):
             return math.inf
         if eqn.prim in LOOPS:
             return self.loop(eqn) if len(eqn.outs) == _carried(eqn) else math.inf
@@ -118,19 +116,23 @@ class _Bodies:
             return math.inf
         if eqn.prim.reduction:
             n = eqn.ins[0].aval.size
-            return n if n <= SHORT else math.inf
+            return n if n <= self.limits.scalar_terms else math.inf
         return max(1, cost) * sum(v.aval.size for v in eqn.outs)
 
     def branches(self, eqn: Eqn) -> float:
-        """Scalar ops of all branches, where computing each is cheap and surely ends."""
+        """Scalar ops of all branches, where computing each is cheap and surely ends; one result is
+        chosen."""
         jaxprs = eqn.params["branches"]
         total = sum(map(self.body, jaxprs))
-        ends = total <= CHEAP and not any(e.prim in LOOPS for j in jaxprs for e in self.of(j).eqns)
+        ends = total <= self.limits.scalar_cost and not any(
+            e.prim in LOOPS for j in jaxprs for e in self.of(j).eqns
+        )
         return total if ends and eqn.ins[0].aval.dtype == np.int32 else math.inf
 
-
-def _few(values: Iterable[Atom]) -> bool:
-    return all(0 < v.aval.size <= FEW and v.aval.dtype in LOOP_DTYPES for v in values)
+    def few(self, values: Iterable[Atom]) -> bool:
+        """Whether values have few elements: more are better off in vectors."""
+        most = self.limits.scalars
+        return all(0 < v.aval.size <= most and v.aval.dtype in LOOP_DTYPES for v in values)
 
 
 class _Writer:
@@ -139,7 +141,9 @@ class _Writer:
     def __init__(self, k: SpecialKernel, bodies: _Bodies):
         self.k, self.b, self.bodies = k, k.builder, bodies
         self.reads: dict[Var, Read] = {}
-        self.pull = Pull(self.b, RULES, {}, lambda var, flat: self.reads[var](flat))
+        self.pull = Pull(
+            self.b, RULES, k.target.limits, {}, lambda var, flat: self.reads[var](flat)
+        )
 
     # ---- values
 
@@ -285,6 +289,3 @@ class _Writer:
 def _row(read: Read, first: Index) -> Read:
     """A row of a scanned value, from its first element."""
     return lambda flat: read(add_indices(first, flat))
-
-
-WRITERS = {scan_p: scalar_loop, while_p: scalar_loop}

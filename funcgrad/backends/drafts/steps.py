@@ -1,4 +1,4 @@
-"""Drafts of steps that are no kernels: products, attention, copies, exchanges with other devices.
+"""Drafts of steps that targets may have: products, attention, exchanges with other devices.
 
 Each function adds the draft of an equation to a block's, or returns False if the host is to run it.
 """
@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 from funcgrad import dtypes
 from funcgrad.backends.drafts.tensors import Tensor, moved
 from funcgrad.backends.late import late
-from funcgrad.backends.llvm.drafts.bands import sliced_product
-from funcgrad.backends.llvm.rewrites.tiles import tiles_of
 from funcgrad.backends.loops.builder import strides_of
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.program import (
     AttentionStep,
-    CopyStep,
     ExchangeStep,
     GemmStep,
     LaneStep,
@@ -31,15 +28,19 @@ from funcgrad.core.record import replace
 
 if TYPE_CHECKING:
     from funcgrad.backends.drafts.drafter import BlockDrafter
-    from funcgrad.backends.lower import attention, gemms
-else:
-    attention, gemms = late("funcgrad.backends.lower", "attention", "gemms")
+
+attention, gemms = late("funcgrad.backends.lower", "attention", "gemms")
 
 
-def _dot(d: BlockDrafter, eqn: Eqn) -> bool:
-    """A product as a matrix multiplication."""
+def product(
+    d: BlockDrafter, eqn: Eqn, joins: Callable[[GemmStep], bool] = lambda step: False
+) -> bool:
+    """A product as a matrix multiplication.
+
+    joins: whether one of windows had better take their rows in the order of the result's memory
+    """
     made = _product(d, eqn, False)
-    if made is not None and made[0].axes is not None and not any(tiles_of(made[0])):
+    if made is not None and made[0].axes is not None and joins(made[0]):
         made = _product(d, eqn, True)
     if made is None:
         return False
@@ -49,8 +50,7 @@ def _dot(d: BlockDrafter, eqn: Eqn) -> bool:
         at_a, at_b = moved(a.place, offsets[0]), moved(b.place, offsets[1])
         return [replace(step, a=at_a, b=at_b, c=out.place)]
 
-    d.add([a, b], [out], make, product=step,
-          sliced=lambda n: sliced_product(step, (a, b, out), (*offsets, 0), n))  # fmt: skip
+    d.add([a, b], [out], make, product=step, operands=(a, b, out), offsets=(*offsets, 0))
     return True
 
 
@@ -65,7 +65,8 @@ def _product(
         base = operand if view is None else view.base
         sides.append((d.tensor(base), view, operand.aval.shape))
     strides = _strides_of(d, eqn.outs[0])
-    shape = gemms.gemm_shape(eqn, [(view, shape) for _, view, shape in sides], strides, joins)
+    operands = [(view, shape) for _, view, shape in sides]
+    shape = gemms.gemm_shape(eqn, operands, strides, d.target.limits, joins)
     if shape is None:
         return None
     dtype, out = eqn.ins[0].aval.dtype, eqn.outs[0].aval.dtype
@@ -80,9 +81,10 @@ def _product(
     ]
     kind = out if eqn.params["pairs"] else dtype
     nowhere = Ref("arena")
-    step = GemmStep(kind, out, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere,
-                    *shape.strides, shape.batch, shape.axes, frame,
-                    eqn.params["exact"])  # fmt: skip
+    a_strides, b_strides, c_strides = shape.strides
+    step = GemmStep(kind, out, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere, a_strides,
+                    b_strides, c_strides, shape.batch, shape.axes, frame,
+                    eqn.params["exact"], shape.windows)  # fmt: skip
     return step, [a, b], offsets
 
 
@@ -92,12 +94,18 @@ def _strides_of(d: BlockDrafter, out: Var) -> tuple[int, ...]:
     return tuple(strides_of(shape) if place is None else place.strides(shape))
 
 
-def attend(d: BlockDrafter, eqn: Eqn) -> bool:
-    """Attention, forward, backward or both, unless its dtype is the host's."""
-    op, (dtype, wide) = attention.kind_of(eqn), attention.dtypes_of(eqn)
-    if not op or dtype not in LOOP_DTYPES:
+def attend(
+    d: BlockDrafter, eqn: Eqn, scratch: int = 0, cut: Callable[[Ref], Any] | None = None
+) -> bool:
+    """Attention, forward, backward or both, unless its dtype is the host's.
+
+    scratch: of temporary memory, elements in the dtype of sums; cut: makes the step's `cut`, given
+        that memory
+    """
+    dtype, wide = attention.dtypes_of(eqn)
+    if dtype not in LOOP_DTYPES or not attention.kind_of(eqn):
         return False
-    shape = attention.attention_shape(eqn)
+    op, sizes = attention.kind_of(eqn), attention.sizes_of(eqn)
     numbers = attention.given_numbers(eqn)
     ins = [_strided(d, eqn, i) for i in attention.ARRAYS[op]]
     outs = [d.tensor(v) for v in eqn.outs]
@@ -106,32 +114,29 @@ def attend(d: BlockDrafter, eqn: Eqn) -> bool:
     lengths = [d.tensor(eqn.ins[i]) for i in numbers.lengths]
     given = {"bias": numbers.bias, "mask": numbers.mask}
     pairs = {name: _pair(d, eqn, i) for name, i in given.items() if i is not None}
-    results, written, scratch = outs[: attention.RESULTS[op]], [*outs], None
-    if op == "attention":
-        written += stats
-    else:
-        size = attention.scratch_size(shape, op == "attention_joint")
-        scratch = Tensor(ShapedArray((size,), wide))
-        written.append(scratch)
+    room = Tensor(ShapedArray((scratch,), wide))
+    results = outs[: attention.RESULTS[op]]
+    written = [*outs, *(stats if op == "attention" else ()), *([room] if scratch else ())]
     dbias = next(iter(outs[len(results) :]), None)
     apart = [_strides_of(d, v) for v in attention.strided_results(eqn)]
 
     def make(inner: Any) -> list[Step]:
-        p, (sizes, block, ranges, shared) = eqn.params, shape
+        p = eqn.params
         operands = tuple(Strided(moved(t.place, at), strides) for t, at, strides in ins)
         found = tuple(Strided(t.place, s) for t, s in zip(results, apart, strict=True))
         step = AttentionStep(op, dtype, sizes, operands, found,
                              next((t.place for t in stats), None),
                              tuple(t.place for t in lengths), p["scale"], p["before"],
-                             p["after"], block, ranges,
-                             None if scratch is None else scratch.place)  # fmt: skip
+                             p["after"])  # fmt: skip
         more: dict[str, Any] = {
             name: Strided(moved(t.place, at), strides) for name, (t, at, strides) in pairs.items()
         }
+        if cut is not None:
+            more["cut"] = cut(room.place)
         if dbias is not None:
             steps = attention.spans(dbias.aval.shape, strides_of(dbias.aval.shape))
             more |= {"dbias": Strided(dbias.place, steps), "dbias_size": dbias.aval.size}
-        return [replace(step, shared=shared, **more)]
+        return [replace(step, **more)]
 
     reads = [t for t, _, _ in (*ins, *pairs.values())] + lengths + known
     d.add(reads, written, make)
@@ -152,24 +157,7 @@ def _strided(d: BlockDrafter, eqn: Eqn, i: int) -> tuple[Tensor, int, tuple[int,
     return d.tensor(view.base), view.offset * operand.aval.dtype.itemsize, view.strides
 
 
-def _join(d: BlockDrafter, eqn: Eqn) -> bool:
-    """Nothing to do: the operands were written to their places."""
-    return True
-
-
-def _move(d: BlockDrafter, eqn: Eqn) -> bool:
-    """A contiguous part of an array as bytes."""
-    source, to = d.tensor(eqn.ins[0]), d.tensor(eqn.outs[0])
-    at = eqn.params["start"] * to.aval.dtype.itemsize
-
-    def make(inner: Any) -> list[Step]:
-        return [CopyStep(moved(source.place, at), to.place, to.aval.nbytes)]
-
-    d.add([source], [to], make)
-    return True
-
-
-def _exchange(d: BlockDrafter, eqn: Eqn) -> bool:
+def exchange(d: BlockDrafter, eqn: Eqn) -> bool:
     """Blocks that go to other devices, and come from them."""
     p, source, to = eqn.params, d.tensor(eqn.ins[0]), d.tensor(eqn.outs[0])
     count = eqn.ins[0].aval.size
@@ -186,18 +174,9 @@ def _exchange(d: BlockDrafter, eqn: Eqn) -> bool:
     return True
 
 
-def _lane(d: BlockDrafter, eqn: Eqn) -> bool:
+def lane(d: BlockDrafter, eqn: Eqn) -> bool:
     """The number of this device along named axes."""
     to = d.tensor(eqn.outs[0])
     comm = d.drafter.comm(eqn.params["axis_name"], eqn.params["size"])
     d.add([], [to], lambda inner: [LaneStep(comm, to.place)])
     return True
-
-
-STEPS: dict[str, Callable[[BlockDrafter, Eqn], bool]] = {
-    "product": _dot,
-    "join": _join,
-    "move": _move,
-    "exchange": _exchange,
-    "lane": _lane,
-}

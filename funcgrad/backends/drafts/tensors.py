@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from funcgrad.backends.loops.ir import Kernel
 from funcgrad.backends.program import GemmStep, Ref, Step
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.record import Record, fresh
@@ -72,35 +73,13 @@ class Part(Tensor, frozen=False, eq=False):
         return moved(self.base.place, self.offset)
 
 
-class Span(Record):
-    """The bytes [low, high) from an array's address that a step's first row touches, and how much
-    further those of each next row are."""
-
-    step: int
-    low: int
-    high: int
-
-
-class Sliced(Record, eq=False):
-    """A step along its rows.
-
-    rows: how many there are
-    operands: the arrays, in the order of the step's addresses
-    build: for some rows, what makes their step of its addresses
-    """
-
-    rows: int
-    operands: tuple[tuple[Tensor, Span], ...]
-    build: Callable[[int], Callable[[Sequence[Ref]], Step]]
-
-
 class Draft(Record, frozen=False, eq=False):
     """A step to be: `make(steps of the inner blocks)` builds it when all tensors have addresses.
 
     in_place: pairs (written, read) that may share memory
     starts: pairs (written, read): the written tensor begins as a copy of the other, or in its place
-    product: the step of a matrix product, at no addresses
-    sliced: the step along so many rows, if it has them
+    product, kernel: what the step is, if it is a matrix product (at no addresses) or a kernel
+    operands: the tensors at the addresses of either; of a product it begins `offsets` bytes further
     """
 
     reads: list[Tensor]
@@ -110,7 +89,9 @@ class Draft(Record, frozen=False, eq=False):
     starts: list[tuple[Tensor, Tensor]] = fresh(factory=list)
     blocks: list[Block] = fresh(factory=list)
     product: GemmStep | None = None
-    sliced: Callable[[int], Sliced | None] | None = None
+    kernel: Kernel | None = None
+    operands: Sequence[Tensor] = ()
+    offsets: Sequence[int] = ()
 
 
 class Block(Record, frozen=False, eq=False):

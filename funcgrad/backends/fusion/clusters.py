@@ -15,15 +15,9 @@ from collections.abc import Sequence
 from funcgrad.backends.fusion.roots import Access, Analysis, Root
 from funcgrad.backends.loops.builder import strides_of
 from funcgrad.backends.loops.ir import Index
+from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Eqn, Var
 from funcgrad.core.record import Record, fresh
-
-# Below so many elements anything may share a kernel, whatever its rows.
-SMALL = 2048
-# Rows are no longer than this, and kernels neither costlier nor wider in parameters.
-LONGEST_ROW, MAX_COST, MAX_LEAVES = 1 << 18, 900, 20
-# How many of the latest clusters that read the same data a root tries to join.
-TRIES = 3
 
 
 class Cluster(Record, frozen=False, eq=False):
@@ -82,7 +76,7 @@ class _Fuser:
         for at in self.candidates(root, leaves, earliest):
             cluster = self.entries[at]
             assert isinstance(cluster, Cluster)
-            rows = join(cluster, root)
+            rows = join(cluster, root, self.analysis.limits)
             if rows:
                 cluster.add(root, rows)
                 break
@@ -108,7 +102,7 @@ class _Fuser:
             at for v in leaves if v.aval.size * 2 > root.size for at in self.readers.get(v, ())
             if at > earliest
         }  # fmt: skip
-        return found + sorted(others, reverse=True)[:TRIES]
+        return found + sorted(others, reverse=True)[: self.analysis.limits.tries]
 
 
 # ---- rows
@@ -171,15 +165,17 @@ def same_point(access: Access, root: Root, size: int) -> bool:
     )
 
 
-def join(cluster: Cluster, root: Root, bound: bool = False) -> dict[int, list[int]] | None:
+def join(
+    cluster: Cluster, root: Root, limits: Limits, bound: bool = False
+) -> dict[int, list[int]] | None:
     """The numbers of rows with which a root could be a member of a cluster; None if it can't.
 
     bound: whether the root comes with others that read what the cluster makes
     """
-    if cluster.cost + root.cost > MAX_COST or not root.size:
+    if cluster.cost + root.cost > limits.kernel_cost or not root.size:
         return None
     touched = cluster.leaves | cluster.vars | {a.leaf for a in root.accesses}
-    if len(touched) >= MAX_LEAVES:
+    if len(touched) >= limits.kernel_arrays:
         return None
     if cluster.columns or is_column(root):
         return _join_columns(cluster, root)
@@ -194,17 +190,18 @@ def join(cluster: Cluster, root: Root, bound: bool = False) -> dict[int, list[in
         if common is not None:
             found[rows] = common
     dependent = bound or bool(inner)
-    return found if found and _worthwhile(cluster, root, max(found), dependent) else None
+    pays = found and _worthwhile(cluster, root, max(found), limits, dependent)
+    return found if pays else None
 
 
-def _worthwhile(cluster: Cluster, root: Root, rows: int, dependent: bool) -> bool:
+def _worthwhile(cluster: Cluster, root: Root, rows: int, limits: Limits, dependent: bool) -> bool:
     largest = max(domain_size(m) for m in (*cluster.members, root))
-    if largest <= SMALL:
+    if largest <= limits.small:
         return True
     # Those that only read the same data share loops just where these are the same.
     if not dependent and any(m.size != root.size for m in cluster.members):
         return False
-    return rows >= 8 and largest // rows <= LONGEST_ROW
+    return rows >= limits.tasks and largest // rows <= limits.row
 
 
 def domain_size(root: Root) -> int:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from funcgrad.backends.fusion.roots import CHEAP, fusable_cost
+from funcgrad.backends.fusion.roots import fusable_cost
 from funcgrad.backends.late import Late
 from funcgrad.backends.loops.builder import Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.loops.ir import Index
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
-from funcgrad.backends.lower.primitives import lowered, product_p
+from funcgrad.backends.lower.primitives import key_of, lowered, product_p
 from funcgrad.backends.lower.views import alias_of, view_of
+from funcgrad.backends.target import Target
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.staging import constant_p
@@ -27,10 +28,7 @@ from funcgrad.core.views import in_order
 from funcgrad.ops.indexing.gather import gather_p
 from funcgrad.ops.shape import concatenate_p
 
-if TYPE_CHECKING:
-    from funcgrad.backends.lower import attention
-else:
-    attention = Late("funcgrad.backends.lower.attention")
+attention = Late("funcgrad.backends.lower.attention")
 
 # Pieces that lie one after the other in the result.
 join_p = lowered("join", concatenate_p.abstract, concatenate_p.impl)
@@ -41,11 +39,6 @@ move_p = lowered(
     lambda xp, x, *, start, shape: x.reshape(-1)[start : start + math.prod(shape)].reshape(shape),
 )
 copy_p = lowered("copy", lambda x: x, lambda xp, x: x, elementwise=True)
-
-# Pieces are better picked element by element where the choice is unrolled: in rows of no more than
-# NARROW elements, of pieces that are cheap and SHORT; and where they are a FEW that need not be
-# stored for the one that reads them: loops are cut where another piece begins.
-MANY, FEW, NARROW, SHORT = 12, 4, 128, 8
 
 
 class Place(NamedTuple):
@@ -126,16 +119,17 @@ def _of_floats(values: Sequence[Var], formulas: Mapping[Var, Eqn]) -> bool:
     return True
 
 
-def place_pieces(jaxpr: Jaxpr) -> Jaxpr:
+def place_pieces(jaxpr: Jaxpr, target: Target) -> Jaxpr:
     """The program with joins for the concatenations that repay it: see the module's docstring."""
-    placer = _Placer(jaxpr)
+    placer = _Placer(jaxpr, target)
     for eqn in jaxpr.eqns:
         placer.add(eqn)
     return Jaxpr(jaxpr.ins, placer.eqns, jaxpr.outs, jaxpr.names)
 
 
 class _Placer:
-    def __init__(self, jaxpr: Jaxpr):
+    def __init__(self, jaxpr: Jaxpr, target: Target):
+        self.target, self.limits = target, target.limits
         self.eqns: list[Eqn] = []
         self.made: dict[Var, Eqn] = {}
         self.readers: dict[Atom, list[Eqn | None]] = {}
@@ -159,20 +153,27 @@ class _Placer:
         self.eqns.append(eqn)
 
     def repays(self, eqn: Eqn) -> bool:
-        """Whether a concatenation is better a join."""
-        out = eqn.outs[0]
+        """Whether a concatenation is better a join.
+
+        Pieces are better picked element by element where the choice is unrolled: in short rows, of
+        pieces that are cheap and narrow; and where they are a few that need not be stored for the
+        one that reads them: loops are cut where another piece begins.
+        """
+        out, limits = eqn.outs[0], self.limits
         pieces = [(x, p) for x, p in zip(eqn.ins, places_of(eqn), strict=True) if p.width]
         if len(pieces) < 2 or not out.aval.size or fusable_cost(eqn) is None:
             return False
-        if len(pieces) > MANY or any(self.strides(x) and self.writable(x, p) for x, p in pieces):
+        if len(pieces) > limits.pieces or any(
+            self.strides(x) and self.writable(x, p) for x, p in pieces
+        ):
             return True
         place = pieces[0][1]
-        if place.step <= SHORT and self.places_of_gather(out):
+        if place.step <= limits.pick_width and self.places_of_gather(out):
             return False
-        narrow = place.rows > 1 and place.step <= NARROW
-        if narrow and min(p.width for _, p in pieces) < SHORT:
+        narrow = place.rows > 1 and place.step <= limits.pick_row
+        if narrow and min(p.width for _, p in pieces) < limits.pick_width:
             return not all(self.cheap(x) for x, _ in pieces)
-        if len(pieces) > FEW or not self.fuses(out):
+        if len(pieces) > limits.picks or not self.fuses(out):
             return True
         return sum(not (self.plain(x) or self.shared(x)) for x, _ in pieces) > 1
 
@@ -180,7 +181,9 @@ class _Placer:
         """Whether what makes an operand, a product or attention, writes at any strides."""
         base = alias_of(x, self.made)
         eqn = self.made.get(base)  # type: ignore[arg-type]
-        if eqn is None or (eqn.ins and eqn.ins[0].aval.dtype not in LOOP_DTYPES):
+        if eqn is None or key_of(eqn.prim) not in self.target.steps:
+            return False
+        if eqn.ins and eqn.ins[0].aval.dtype not in LOOP_DTYPES:
             return False
         return eqn.prim is product_p or (
             eqn.prim.strided and base in attention.strided_results(eqn)
@@ -209,7 +212,7 @@ class _Placer:
         cost = fusable_cost(eqn)
         return (
             cost is not None
-            and cost <= CHEAP
+            and cost <= self.limits.cheap
             and all(type(a) is Literal or self.plain(a) for a in eqn.ins)
         )
 

@@ -14,9 +14,6 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from funcgrad.backends.fusion.clusters import (
-    MAX_COST,
-    MAX_LEAVES,
-    SMALL,
     Cluster,
     Entry,
     aligned,
@@ -27,20 +24,10 @@ from funcgrad.backends.fusion.clusters import (
     row_axes,
     same_point,
 )
-from funcgrad.backends.fusion.roots import Analysis, Root, Summand, analyze, domain
+from funcgrad.backends.fusion.roots import Analysis, Root, Summand, domain
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn, Var
 
-# A row's sums stay in the first-level cache, and rows are whole vectors of which there are some.
-NARROWEST, WIDEST, WHOLE, MOST_SUMS = 128, 1 << 12, 16, 4
-# The numbers of blocks, which run in parallel, and the fewest rows of one.
-FEWEST_BLOCKS, BLOCKS, BLOCK_ROWS = 8, 32, 8
-# Fewer terms are in the cache.
-FEWEST = 1 << 16
-# A reduction picks elements of an array that has so many times as many.
-FEW_OF = 16
-# How many clusters that read the same data are tried.
-MOST_TRIED = 4
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -52,7 +39,7 @@ def merge(entries: list[Entry], analysis: Analysis) -> list[Entry]:
 class _Merger:
     def __init__(self, entries: list[Entry], analysis: Analysis):
         self.entries = entries
-        self.analysis = analysis
+        self.analysis, self.limits = analysis, analysis.limits
         self.position: dict[Var, int] = {}
         # Who reads a value; of those that became empty, numbers may stay.
         self.readers: dict[Var, list[int]] = {}
@@ -95,7 +82,7 @@ class _Merger:
         found = ((i, self.entries[i]) for i in numbers)
         return [
             (i, e) for i, e in found if isinstance(e, Cluster) and e.members and not e.columns
-        ][:MOST_TRIED]  # fmt: skip
+        ][: self.limits.merged]  # fmt: skip
 
     # ---- rows
 
@@ -107,7 +94,8 @@ class _Merger:
         inlined, uses = self.analysis.inlined, self.analysis.uses
         if type(term) is not Var or term not in inlined or uses.get(term, 0) != 1:
             return
-        large = {v for v in cluster.leaves if v.aval.size >= FEW_OF * max(term.aval.size, 1)}
+        least = self.limits.picked * max(term.aval.size, 1)
+        large = {v for v in cluster.leaves if v.aval.size >= least}
         if not large or term in self.analysis.forced:
             return
         picked = self.analysis.place(term)
@@ -115,13 +103,13 @@ class _Merger:
             if i >= at:
                 return
             if self.there(cluster.leaves - host.vars, i):
-                rows = join(host, picked, bound=True)
+                rows = join(host, picked, self.limits, bound=True)
                 if rows:
                     host.add(picked, rows)
                     self.note({a.leaf for a in picked.accesses}, i)
                     self.position[term] = i
                     del inlined[term]
-                    analyze(root, inlined)
+                    self.analysis.analyze(root)
                     for v in cluster.leaves:
                         self.readers[v].remove(at)
                     cluster.leaves = {a.leaf for a in root.accesses}
@@ -144,7 +132,7 @@ class _Merger:
             shared = (host.leaves | host.vars) & read
             if not any(v.aval.size * 2 > largest for v in shared):
                 continue
-            both = _together(host, cluster) if self.there(read - host.vars, i) else None
+            both = self.together(host, cluster) if self.there(read - host.vars, i) else None
             if both is not None and not self.keeps(shared, i, at):
                 self.entries[i], self.entries[at] = both, Cluster([], cluster.rows)
                 self.position.update(dict.fromkeys(cluster.vars, i))
@@ -155,15 +143,45 @@ class _Merger:
         """Whether somebody between two places reads a large array after which its memory could be
         used for the results of the later one."""
         return any(
-            to < i < at for v in shared - self.analysis.forced if v.aval.size > SMALL
+            to < i < at for v in shared - self.analysis.forced
+            if v.aval.size > self.limits.small
             for i in self.readers.get(v, ())
         )  # fmt: skip
 
+    def together(self, first: Cluster, second: Cluster) -> Cluster | None:
+        """One cluster of the members of two, of which the second reads what the first makes."""
+        both = Cluster([*first.members], first.rows, False, first.cost, {*first.leaves})
+        for root in second.members:
+            rows = join(both, root, self.limits, bound=True)
+            if not rows:
+                return None
+            both.add(root, rows)
+        return both
+
     # ---- sums over rows
+
+    def blocks(self, root: Root) -> list[int] | None:
+        """In how many blocks a sum over rows could be cut, best first; of one that is of blocks of
+        rows already, in how many. None for what is no sum over rows."""
+        shape, axes = root.eqn.ins[0].aval.shape, sorted(root.eqn.params["axes"])
+        limits = self.limits.row_sums
+        sums = root.eqn.prim.reduction == "sum" and root.var.aval.dtype in _DTYPES
+        if limits is None or not sums:
+            return None
+        if not axes or axes not in ([*range(len(axes))], [*range(1, 1 + len(axes))]):
+            return None
+        rows, width = _rows(root)
+        fits = limits.narrow <= width <= limits.wide and not width % self.limits.lanes
+        if not fits or rows * width < limits.least:
+            return None
+        fewest, most = self.limits.tasks, rows // limits.rows
+        if axes[0]:
+            return [shape[0]] if fewest <= shape[0] <= most else None
+        return [n for n in range(min(limits.blocks, most), fewest - 1, -1) if rows % n == 0]
 
     def moved(self, root: Root, at: int) -> bool:
         """Whether a sum of the entry at this place could be moved to another one."""
-        blocks = _blocks(root)
+        blocks = self.blocks(root)
         if blocks is None:
             return False
         for i in self.candidates(root):
@@ -207,15 +225,16 @@ class _Merger:
     def taken(self, root: Root, blocks: list[int], cluster: Cluster, at: int) -> bool:
         """Whether the sum could be made one of the entry's at this place."""
         held = [m.blocks for m in cluster.members if isinstance(m, Summand)]
-        rows = _rows(root)[0]
+        assert self.limits.row_sums is not None
+        rows, most = _rows(root)[0], self.limits.row_sums.most
         for n in blocks:
-            if held[:1] not in ([], [n]) or len(held) == MOST_SUMS:
+            if held[:1] not in ([], [n]) or len(held) == most:
                 continue
             axes = _cut(cluster, rows, n)
             if axes is None:
                 continue
             summand, final = self.split(root, n)
-            if _joins(cluster, summand, rows):
+            if self.joins(cluster, summand, rows):
                 cluster.add(summand, {rows: axes})
                 self.note({a.leaf for a in summand.accesses}, at)
                 self.position[summand.var] = at
@@ -224,22 +243,41 @@ class _Merger:
                 return True
         return False
 
+    def joins(self, cluster: Cluster, summand: Summand, rows: int) -> bool:
+        """Whether a sum's terms are computed in a cluster's rows, of what it has there."""
+        leaves = cluster.leaves | cluster.vars | {a.leaf for a in summand.accesses}
+        fits = len(leaves) < self.limits.kernel_arrays
+        if not fits or cluster.cost + summand.cost > self.limits.kernel_cost:
+            return False
+        sizes = {m.var: m.size for m in cluster.members if not isinstance(m, Summand)}
+        inner = [a for a in summand.accesses if a.leaf in cluster.vars]
+        if not all(a.leaf in sizes and aligned(a, summand, rows, sizes[a.leaf]) for a in inner):
+            return False
+        if refine(summand.out_parts, [rows, summand.size // rows]) is None:
+            return False
+        # It is worth it if an array is read once less.
+        here = {a.leaf for a in summand.accesses if same_point(a, summand, summand.size)}
+        return any(
+            a.leaf in here and aligned(a, m, rows, summand.size)
+            for m in cluster.members for a in m.accesses
+        ) or not here.isdisjoint(sizes)  # fmt: skip
+
     def split(self, root: Root, blocks: int) -> tuple[Summand, Root | None]:
         """A sum over rows as one for each block of rows, and the sum of these; None if it is of
         blocks already."""
-        eqn, inlined = root.eqn, self.analysis.inlined
+        eqn = root.eqn
         (terms,) = eqn.ins
         in_blocks = eqn.params["axes"][0] != 0
         aval = ShapedArray((blocks, *root.var.aval.shape), root.var.aval.dtype)
         part = root.var if in_blocks else Var(aval)
         part_eqn = Eqn(eqn.prim, [terms], (part,), eqn.params, eqn.source)
         summand = Summand(part_eqn, part, (), [[n] for n in terms.aval.shape], root.cost)
-        analyze(summand, inlined)
+        self.analysis.analyze(summand)
         if in_blocks:
             return summand, None
         total = Eqn(eqn.prim, [part], (root.var,), {"axes": (0,)}, eqn.source)
         final = Root(total, root.var, *domain(total, root.var), 1)
-        analyze(final, inlined)
+        self.analysis.analyze(final)
         return summand, final
 
     def follow(self, root: Root, at: int) -> None:
@@ -247,40 +285,12 @@ class _Merger:
         self.position[root.var] = at
         clusters = self.after.setdefault(at, [])
         for cluster in clusters:
-            rows = join(cluster, root)
+            rows = join(cluster, root, self.limits)
             if rows:
                 cluster.add(root, rows)
                 return
         clusters.append(Cluster([], row_axes(root), is_column(root)))
         clusters[-1].add(root, clusters[-1].rows)
-
-
-def _together(first: Cluster, second: Cluster) -> Cluster | None:
-    """One cluster of the members of two, of which the second reads what the first makes."""
-    both = Cluster([*first.members], first.rows, False, first.cost, {*first.leaves})
-    for root in second.members:
-        rows = join(both, root, bound=True)
-        if not rows:
-            return None
-        both.add(root, rows)
-    return both
-
-
-def _blocks(root: Root) -> list[int] | None:
-    """In how many blocks a sum over rows could be cut, best first; of one that is of blocks of rows
-    already, in how many. None for what is no sum over rows."""
-    shape, axes = root.eqn.ins[0].aval.shape, sorted(root.eqn.params["axes"])
-    if root.eqn.prim.reduction != "sum" or root.var.aval.dtype not in _DTYPES:
-        return None
-    if not axes or axes not in ([*range(len(axes))], [*range(1, 1 + len(axes))]):
-        return None
-    rows, width = _rows(root)
-    if not NARROWEST <= width <= WIDEST or width % WHOLE or rows * width < FEWEST:
-        return None
-    most = rows // BLOCK_ROWS
-    if axes[0]:
-        return [shape[0]] if FEWEST_BLOCKS <= shape[0] <= most else None
-    return [n for n in range(min(BLOCKS, most), FEWEST_BLOCKS - 1, -1) if rows % n == 0]
 
 
 def _rows(root: Root) -> tuple[int, int]:
@@ -294,22 +304,3 @@ def _cut(cluster: Cluster, rows: int, blocks: int) -> list[int] | None:
     if rows not in cluster.rows or rows % blocks:
         return None
     return refine(cluster.rows[rows], [n for n in (blocks, rows // blocks) if n != 1])
-
-
-def _joins(cluster: Cluster, summand: Summand, rows: int) -> bool:
-    """Whether a sum's terms are computed in a cluster's rows, of what it has there."""
-    leaves = cluster.leaves | cluster.vars | {a.leaf for a in summand.accesses}
-    if cluster.cost + summand.cost > MAX_COST or len(leaves) >= MAX_LEAVES:
-        return False
-    sizes = {m.var: m.size for m in cluster.members if not isinstance(m, Summand)}
-    inner = [a for a in summand.accesses if a.leaf in cluster.vars]
-    if not all(a.leaf in sizes and aligned(a, summand, rows, sizes[a.leaf]) for a in inner):
-        return False
-    if refine(summand.out_parts, [rows, summand.size // rows]) is None:
-        return False
-    # It is worth it if an array is read once less.
-    here = {a.leaf for a in summand.accesses if same_point(a, summand, summand.size)}
-    return any(
-        a.leaf in here and aligned(a, m, rows, summand.size)
-        for m in cluster.members for a in m.accesses
-    ) or not here.isdisjoint(sizes)  # fmt: skip

@@ -9,12 +9,10 @@ Derivatives", 2008, call it checkpointing; here its steps are single operations.
 from __future__ import annotations
 
 from funcgrad.backends.fusion.clusters import domain_size, same_point
-from funcgrad.backends.fusion.roots import Analysis, Root, analyze
+from funcgrad.backends.fusion.roots import Analysis, Root
 from funcgrad.backends.loops.builder import index_key
+from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Var
-
-MOST = 32  # scalar ops of an element that take less time than memory does
-LARGE = 1 << 20  # bytes from which on an array isn't in a core's cache when it is read again
 
 
 def recompute(analysis: Analysis) -> None:
@@ -34,27 +32,28 @@ def recompute(analysis: Analysis) -> None:
         return max((stage[r.eqn] for r in readers.get(var, ())), default=0)
 
     for var, root in list(analysis.roots.items()):
-        source = None if var in analysis.forced else _source(root)
+        source = None if var in analysis.forced else _source(root, analysis.limits)
         if source is None or last(var) <= stage[root.eqn]:
             continue
         users = readers[var]
-        cheap = root.cost * len(users) <= MOST and last(source) >= last(var)
+        cheap = root.cost * len(users) <= analysis.limits.again_cost and last(source) >= last(var)
         if all(_once(r, var) and (cheap or _alike(r, var, source)) for r in users):
             analysis.inline(root)
             for r in users:
                 r.cost += root.cost
-                analyze(r, analysis.inlined)
+                analysis.analyze(r)
             readers[source] += users
 
 
-def _source(root: Root) -> Var | None:
+def _source(root: Root, limits: Limits) -> Var | None:
     """The one large array that a large value is computed from, element by element, if that is
     cheap."""
-    if root.cost > MOST or root.var.aval.nbytes < LARGE or root.reduces:
+    large = root.var.aval.nbytes >= limits.again_bytes
+    if root.cost > limits.again_cost or not large or root.reduces:
         return None
-    large = [a for a in root.accesses if a.leaf.aval.size * 2 > root.size]
-    sources = {a.leaf for a in large}
-    alike = all(same_point(a, root, root.size) and not a.guarded for a in large)
+    found = [a for a in root.accesses if a.leaf.aval.size * 2 > root.size]
+    sources = {a.leaf for a in found}
+    alike = all(same_point(a, root, root.size) and not a.guarded for a in found)
     return sources.pop() if alike and len(sources) == 1 else None
 
 

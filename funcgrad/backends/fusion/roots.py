@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.loops import scalars
@@ -27,27 +27,17 @@ from funcgrad.backends.lower.views import (
     final_readers,
     frame_axes,
     is_pad,
-    lines_fill,
     view_of,
 )
+from funcgrad.backends.target import Target
 from funcgrad.core.ir import Atom, Eqn, Var
-from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
 from funcgrad.core.views import in_order
-from funcgrad.ops.indexing.gather import gather_p, scatter_add_p
-from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
-from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
+from funcgrad.ops.indexing.gather import gather_p
 from funcgrad.ops.shape import concatenate_p, pad_p
 
-if TYPE_CHECKING:
-    from funcgrad.backends.lower import attention
-else:
-    attention = Late("funcgrad.backends.lower.attention")
-
-# A value is recomputed by several readers if it costs no more than CHEAP scalar ops and reads no
-# more than one array of its own size; a chain of inlined values ends at LONG ops or DEEP equations.
-CHEAP, LONG, MANY = 6, 220, 12
+attention = Late("funcgrad.backends.lower.attention")
 
 
 class Access(NamedTuple):
@@ -184,8 +174,9 @@ class Analysis:
         reads
     """
 
-    def __init__(self, eqns: Sequence[Eqn], outs: Sequence[Atom]):
+    def __init__(self, eqns: Sequence[Eqn], outs: Sequence[Atom], target: Target):
         self.eqns = eqns
+        self.target, self.limits = target, target.limits
         self.inlined: dict[Var, Eqn] = {}
         self.roots: dict[Var, Root] = {}
         self.views: dict[tuple[Eqn, int], View] = {}
@@ -217,8 +208,34 @@ class Analysis:
         """A root of an inlined value with one reader, which is to read it from memory then."""
         eqn = self.inlined[var]
         root = Root(eqn, var, *domain(eqn, var), self._chains[var].cost)
-        analyze(root, self.inlined)
+        self.analyze(root)
         return root
+
+    def analyze(self, root: Root) -> None:
+        """Find a root's accesses, cutting its axes where that makes them affine."""
+        for _ in range(8):
+            b = root.builder = Builder()
+            values = [[b.axis(n) for n in p] for p in root.parts]
+            flat = [(v, n) for vs, p in zip(values, root.parts, strict=True)
+                    for v, n in zip(vs, p, strict=True)]  # fmt: skip
+            root.axes = [(v, n) for v, n in flat if n != 1]
+            found: list[Access] = []
+
+            def leaf(v: Var, index: Index, b: Builder = b, found: list[Access] = found) -> Operand:
+                found.append(Access(v, index, b.guard is not None))
+                value = Value(v.aval.dtype)
+                b.depth[value] = 0
+                return value
+
+            indices = [ZERO if n == 1 else Index(0, ((1, v),)) for v, n in flat]
+            at = group([(i, n) for i, (_, n) in zip(indices, flat, strict=True) if n != 1],
+                       [math.prod(p) for p in root.parts])  # fmt: skip
+            pull = Pull(b, RULES, self.limits, self.inlined, leaf, dry=True)
+            root.evaluate(pull, *_split(at, len(root.shape)))
+            root.accesses = found
+            own = {v: (i, j) for i, vs in enumerate(values) for j, v in enumerate(vs)}
+            if not _cut(root, [(own[v], inner) for v, inner in b.wanted if v in own]):
+                return
 
     def source(self, var: Var) -> Source | None:
         """The user's line that computes a variable, or what it is computed from."""
@@ -243,16 +260,18 @@ class Analysis:
                     self.uses[a] = self.uses.get(a, 0) + n * _repeats(eqn, a)
 
     def _opaque_uses(self, eqn: Eqn) -> None:
+        known = key_of(eqn.prim) in self.target.steps
         for i, a in enumerate(eqn.ins):
             if type(a) is not Var:
                 continue
-            if eqn.prim is product_p or (eqn.prim.strided and i in attention.strided(eqn)):
+            strided = known and eqn.prim.strided and i in attention.strided(eqn)
+            if strided or (known and eqn.prim is product_p):
                 view = view_of(a, self.made)
                 if view is not None and view.serves(eqn, i):
                     self.views[eqn, i] = view
                     self.forced.add(self.alias(view.base))  # type: ignore[arg-type]
                     continue
-            if i == UPDATES.get(key_of(eqn.prim)) and self._may_inline(eqn):
+            if i == self._inlines(eqn) and self._may_inline(eqn, i):
                 self.uses[a] = self.uses.get(a, 0) + 1
                 continue
             self.forced.add(self.alias(a))  # type: ignore[arg-type]
@@ -263,7 +282,7 @@ class Analysis:
         framed: dict[Var, list[Eqn]] = {}
         for (eqn, i), view in self.views.items():
             pad = self.made.get(view.base)
-            if not i and is_pad(pad) and lines_fill(eqn, view, pad):
+            if not i and is_pad(pad) and self.target.frames(eqn, view, pad):
                 framed.setdefault(view.base, []).append(eqn)
         if not framed:
             return
@@ -286,11 +305,16 @@ class Analysis:
                 self.forced.discard(base)
                 self.forced.add(x)
 
-    def _may_inline(self, eqn: Eqn) -> bool:
+    def _inlines(self, eqn: Eqn) -> int | None:
+        """The operand that is computed as an op's kernel writes it, if it has one that does so."""
+        writer = self.target.writers.get(key_of(eqn.prim))
+        return None if writer is None else writer.inlines
+
+    def _may_inline(self, eqn: Eqn, operand: int) -> bool:
         """Whether the updates surely don't read the array that is updated in place."""
         target = self.alias(eqn.ins[0])
         seen: set[Atom] = set()
-        todo = [eqn.ins[UPDATES[key_of(eqn.prim)]]]
+        todo = [eqn.ins[operand]]
         while todo:
             a = todo.pop()
             if a is target or self.alias(a) is target or len(seen) > DEEP:
@@ -305,14 +329,16 @@ class Analysis:
     def _decide(self, eqn: Eqn, var: Var) -> None:
         cost = self.costs[eqn]
         assert cost is not None
-        uses = self.uses.get(var, 0)
+        uses, limits = self.uses.get(var, 0), self.limits
         if eqn.prim.reduction:
             self._add_root(eqn, var, cost)
             return
         chain = self._chain(eqn, cost, var.aval.size)
-        once = uses <= 1 and cost < LONG
-        small = chain.cost <= LONG and chain.depth <= DEEP and len(chain.leaves) <= MANY
-        cheap = small and chain.cost <= CHEAP and chain.large <= 1
+        once = uses <= 1 and cost < limits.chain_cost
+        small = chain.cost <= limits.chain_cost and chain.depth <= DEEP
+        small = small and len(chain.leaves) <= limits.chain_arrays
+        # Several readers compute what reads no more than one array of its own size.
+        cheap = small and chain.cost <= limits.cheap and chain.large <= 1
         view = eqn.prim.view is not None and small
         free = eqn.prim.view is in_order and self.alias(var) is not var
         inline = free or (var not in self.forced and (view or (small and once) or cheap))
@@ -327,7 +353,7 @@ class Analysis:
     def _add_root(self, eqn: Eqn, var: Var, cost: int) -> None:
         self.roots[var] = root = Root(eqn, var, *domain(eqn, var), cost)
         if root.size:
-            analyze(root, self.inlined)
+            self.analyze(root)
 
     def _chain(self, eqn: Eqn, cost: int, size: int) -> _Chain:
         leaves: set[Var] = set()
@@ -351,13 +377,6 @@ class _Chain(NamedTuple):
     cost: int
     depth: int
     large: int
-
-
-# The operand of ops that write into an array that may be computed as it is written.
-UPDATES: dict[Primitive | str, int] = {
-    dynamic_update_slice_p: 1, scatter_p: 2, scatter_add_p: 2, scatter_mul_p: 2,
-    scatter_min_p: 2, scatter_max_p: 2, "update_rows": 2, "sum_rows": 1,
-}  # fmt: skip
 
 
 def _repeats(eqn: Eqn, operand: Atom) -> int:
@@ -401,32 +420,6 @@ def domain(eqn: Eqn, var: Var) -> tuple[tuple[int, ...], list[list[int]]]:
         reduced = tuple(sorted(eqn.params["axes"]))
         sizes += [eqn.ins[0].aval.shape[i] for i in reduced]
     return reduced, [[n] for n in sizes]
-
-
-def analyze(root: Root, inlined: dict[Var, Eqn]) -> None:
-    """Find a root's accesses, cutting its axes where that makes them affine."""
-    for _ in range(8):
-        b = root.builder = Builder()
-        values = [[b.axis(n) for n in p] for p in root.parts]
-        flat = [(v, n) for vs, p in zip(values, root.parts, strict=True)
-                for v, n in zip(vs, p, strict=True)]  # fmt: skip
-        root.axes = [(v, n) for v, n in flat if n != 1]
-        found: list[Access] = []
-
-        def leaf(v: Var, index: Index, b: Builder = b, found: list[Access] = found) -> Operand:
-            found.append(Access(v, index, b.guard is not None))
-            value = Value(v.aval.dtype)
-            b.depth[value] = 0
-            return value
-
-        indices = [ZERO if n == 1 else Index(0, ((1, v),)) for v, n in flat]
-        at = group([(i, n) for i, (_, n) in zip(indices, flat, strict=True) if n != 1],
-                   [math.prod(p) for p in root.parts])  # fmt: skip
-        root.evaluate(Pull(b, RULES, inlined, leaf, dry=True), *_split(at, len(root.shape)))
-        root.accesses = found
-        own = {v: (i, j) for i, vs in enumerate(values) for j, v in enumerate(vs)}
-        if not _cut(root, [(own[v], inner) for v, inner in b.wanted if v in own]):
-            return
 
 
 def _split(items: list[Index], n: int) -> tuple[list[Index], list[Index]]:

@@ -20,6 +20,7 @@ from funcgrad.backends.loops.collapse import collapse
 from funcgrad.backends.loops.ir import Axis, Buffer, Const, Index, Kernel, Operand, Value
 from funcgrad.backends.lower.pull import Pull
 from funcgrad.backends.lower.rules import RULES, reduction
+from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Eqn, Var
 from funcgrad.core.record import Record
 
@@ -112,6 +113,7 @@ def write_cluster(
     kept: set[Var],
     places: Mapping[Var, Place],
     wholes: Mapping[Var, Var],
+    limits: Limits,
 ) -> Written:
     """The kernel of a cluster.
 
@@ -120,19 +122,20 @@ def write_cluster(
     """
     params = Parameters(places, wholes)
     if cluster.columns:
-        return _write_columns(cluster, inlined, params)
-    return _RowWriter(cluster, inlined, kept, params).write()
+        return _write_columns(cluster, inlined, params, limits)
+    return _RowWriter(cluster, inlined, kept, params, limits).write()
 
 
 class _RowWriter:
     def __init__(
-        self, cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var], params: Parameters
-    ):
+        self, cluster: Cluster, inlined: dict[Var, Eqn], kept: set[Var], params: Parameters,
+        limits: Limits,
+    ):  # fmt: skip
         self.rows = max(cluster.rows)
         outer, self.loop_sizes = _blocks_of_rows(cluster, self.rows)
         self.kept = kept
         self.builder = Builder()
-        self.pull = Pull(self.builder, RULES, inlined, self.leaf)
+        self.pull = Pull(self.builder, RULES, limits, inlined, self.leaf)
         self.params = params
         self.members = arrange(cluster, self.rows)
         self.current: dict[Var, Operand] = {}
@@ -347,18 +350,17 @@ def _blocks_of_rows(cluster: Cluster, rows: int) -> tuple[list[int], list[int]]:
 
 # ---- columns
 
-# A task reduces no fewer columns than NARROW, and there are some TASKS tasks at least.
-NARROW, TASKS = 64, 8
 
-
-def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn], params: Parameters) -> Written:
+def _write_columns(
+    cluster: Cluster, inlined: dict[Var, Eqn], params: Parameters, limits: Limits
+) -> Written:
     """Reductions over slow axes: a block of columns a task, whose totals take up row by row."""
     b = Builder()
-    pull = Pull(b, RULES, inlined, lambda v, flat: b.load(params.read(v), flat))
+    pull = Pull(b, RULES, limits, inlined, lambda v, flat: b.load(params.read(v), flat))
     roots = cluster.members
     first = roots[0]
     *outer, columns = first.out_parts
-    block = column_block(columns, math.prod(outer))
+    block = column_block(columns, math.prod(outer), limits)
     sizes = [*outer, columns // block]
     axes = [Axis(b.axis(n), n) for n in sizes if n != 1]
     left = iter(axes)
@@ -375,7 +377,7 @@ def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn], params: Parameters
             b.store(total, c, r.start)
 
     *slow, rows = first.reduced_parts
-    together = _rows_together(rows, sum(r.cost for r in roots))
+    together = _rows_together(rows, sum(r.cost for r in roots), limits)
 
     def some_rows(k: Sequence[Index]) -> None:
         def add(c: Index) -> None:
@@ -406,17 +408,19 @@ def _write_columns(cluster: Cluster, inlined: dict[Var, Eqn], params: Parameters
     return params.kernel(b, kernel_name(roots), axes)
 
 
-def _rows_together(rows: int, cost: int) -> int:
+def _rows_together(rows: int, cost: int, limits: Limits) -> int:
     """How many rows to add at a time, so that totals are loaded and stored less often."""
-    most = 8 if cost <= 8 else 4 if cost <= 32 else 1
-    return next(n for n in (8, 4, 2, 1) if n <= most and rows % n == 0) if rows else 1
+    most = next((n for dearest, n in limits.together if cost <= dearest), 1) if rows else 1
+    while rows % most:
+        most //= 2
+    return most
 
 
-def column_block(columns: int, others: int) -> int:
+def column_block(columns: int, others: int, limits: Limits) -> int:
     """How many columns a task takes: a divisor of their number."""
     best = columns
-    for d in range(2, columns // NARROW + 1):
-        if others * (columns // best) >= TASKS:
+    for d in range(2, columns // limits.columns + 1):
+        if others * (columns // best) >= limits.tasks:
             break
         if columns % d == 0:
             best = columns // d

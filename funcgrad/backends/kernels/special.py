@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from funcgrad.backends.kernels.cluster import Parameters, Written
+from funcgrad.backends.kernels.cluster import Parameters, Written, column_block
 from funcgrad.backends.loops.builder import ZERO, Builder
 from funcgrad.backends.loops.ir import Axis, Index, Operand
 from funcgrad.backends.lower.pull import Pull
 from funcgrad.backends.lower.rules import RULES
+from funcgrad.backends.target import Target
 from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.core.views import in_order
 
@@ -16,11 +17,12 @@ from funcgrad.core.views import in_order
 class SpecialKernel:
     """What kernels of ops that are none of elements are written with."""
 
-    def __init__(self, inlined: dict[Var, Eqn]):
+    def __init__(self, inlined: dict[Var, Eqn], target: Target):
+        self.target = target
         self.builder = Builder()
         self.params = Parameters()
         self.axes: list[Axis] = []
-        self.pull = Pull(self.builder, RULES, inlined, self.leaf)
+        self.pull = Pull(self.builder, RULES, target.limits, inlined, self.leaf)
 
     def leaf(self, var: Var, flat: Index) -> Operand:
         """An element of a variable in memory."""
@@ -38,6 +40,10 @@ class SpecialKernel:
                 break
             x = eqn.ins[0]
         return self.pull.read_flat(x, flat)
+
+    def column_block(self, columns: int, others: int) -> int:
+        """How many columns a task takes, of which there are others for each: see `cluster`."""
+        return column_block(columns, others, self.target.limits)
 
     def outer(self, n: int) -> Index:
         """A new outer axis."""

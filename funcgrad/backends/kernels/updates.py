@@ -8,22 +8,20 @@ all start at one place, and batches, are independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from funcgrad.backends.kernels.cluster import Written, column_block
+from funcgrad.backends.kernels.cluster import Written
 from funcgrad.backends.kernels.special import SpecialKernel
 from funcgrad.backends.loops.builder import ZERO, add_indices, scale_index
-from funcgrad.backends.loops.ir import Buffer, Const, Index, Operand, Value
+from funcgrad.backends.loops.ir import Buffer, Index, Operand
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower.index import window_starts
 from funcgrad.core.ir import Eqn
-from funcgrad.core.primitive import Primitive
 from funcgrad.ops.indexing.gather import scatter_add_p, scatter_windows
-from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
+from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p
 from funcgrad.ops.indexing.windows import GatherScatterMode, Windows
-from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
 _COMBINE = {
@@ -32,7 +30,8 @@ _COMBINE = {
 }  # fmt: skip
 
 
-def _dynamic_update_slice(k: SpecialKernel, eqn: Eqn) -> Written:
+def dynamic_update_slice(k: SpecialKernel, eqn: Eqn) -> Written:
+    """A window of an array written over."""
     b = k.builder
     x, update, *starts = eqn.ins
     out = k.params.write(eqn.outs[0], "inout")
@@ -45,7 +44,8 @@ def _dynamic_update_slice(k: SpecialKernel, eqn: Eqn) -> Written:
     return k.done(eqn)
 
 
-def _scatter(k: SpecialKernel, eqn: Eqn) -> Written:
+def scatter(k: SpecialKernel, eqn: Eqn) -> Written:
+    """Windows of an array written over, or combined with what is there."""
     b, p = k.builder, eqn.params
     x, indices, updates = eqn.ins
     w = scatter_windows(x.aval, indices.aval, updates.aval, p["dimension_numbers"])
@@ -62,7 +62,7 @@ def _scatter(k: SpecialKernel, eqn: Eqn) -> Written:
     others = math.prod(a.size for a in k.axes)
     block, column = sizes[-1] if sizes else 1, ZERO
     if sizes and sizes[-1] and apart[-1] and not lines:
-        block = column_block(sizes[-1], others)
+        block = k.column_block(sizes[-1], others)
         column = k.outer(sizes[-1] // block)
     serial = [n for i, n in enumerate(w.counts) if i not in alone]
     clip = p["mode"] is GatherScatterMode.CLIP
@@ -112,73 +112,3 @@ def _combine(k: SpecialKernel, eqn: Eqn, out: Buffer, place: Index, value: Opera
         both = [b.convert(v, wide) for v in (b.load(out, place), value)]
         value = b.convert(b.op(op, wide, *both), dtype)
     b.store(out, place, value)
-
-
-# ---- rows by an order of the updates
-
-
-def _rows(k: SpecialKernel, eqn: Eqn) -> Written:
-    """Row by row: in place, those that have updates; else all of them, from zeros."""
-    b, depth, how = k.builder, eqn.params["depth"], eqn.params["how"]
-    *start, order, updates = eqn.ins
-    shape, dtype = eqn.outs[0].aval.shape, eqn.outs[0].aval.dtype
-    out = k.params.write(eqn.outs[0], "inout" if start else "out")
-    rows, inner = math.prod(shape[:depth]), shape[depth:]
-    counts = updates.aval.shape[: updates.aval.ndim - len(inner)]
-    n, row = math.prod(counts), k.outer(rows)
-    block = column_block(inner[-1], rows)
-    first = scale_index(k.outer(inner[-1] // block), block)
-    sizes = (*inner[:-1], block)
-    wide = FLOAT32 if dtype in HALVES else dtype
-    sums = k.params.local(wide, math.prod(sizes))
-    begin, end = (k.pull.start(order, [add_indices(row, Index(i))], n) for i in (0, 1))
-    last = b.integer(end)
-
-    def there(at: Operand) -> Operand:
-        return b.op("less", BOOL, at, last)
-
-    def columns(write: Callable[[Index, list[Index], Index], None]) -> None:
-        """write(place in the sums, indices in a row, place in the result) for each column."""
-
-        def column(at: Sequence[Index]) -> None:
-            inside = [*at[:-1], add_indices(first, at[-1])]
-            flat = add_indices(scale_index(row, math.prod(inner)), b.flatten(inside, inner))
-            write(b.flatten(at, sizes), inside, flat)
-
-        b.nest(sizes, column, parallel=True)
-
-    def begin_row(place: Index, inside: list[Index], flat: Index) -> None:
-        b.store(sums, place, b.convert(b.load(out, flat), wide) if start else Const(0, wide))
-
-    def combine(at: Value) -> list[Operand]:
-        number = k.pull.start(order, [Index(rows + 2, ((1, at),))], n - 1)
-        source = b.unflatten(number, counts)
-
-        def one(place: Index, inside: list[Index], flat: Index) -> None:
-            value = b.convert(k.pull.read(updates, [*source, *inside]), wide)
-            b.store(sums, place, b.op(how, wide, b.load(sums, place), value))
-
-        columns(one)
-        return [b.op("add", at.dtype, at, Const(1, at.dtype))]
-
-    def finish_row(place: Index, inside: list[Index], flat: Index) -> None:
-        b.store(out, flat, b.convert(b.load(sums, place), dtype))
-
-    def write_row(at: Operand) -> list[Operand]:
-        columns(begin_row)
-        b.while_(there, combine, [at])
-        columns(finish_row)
-        return [last]
-
-    if start:
-        b.while_(there, write_row, [b.integer(begin)])
-    else:
-        write_row(b.integer(begin))
-    return k.done(eqn)
-
-
-WRITERS: dict[Primitive | str, Callable[[SpecialKernel, Eqn], Written]] = {
-    dynamic_update_slice_p: _dynamic_update_slice,
-    **dict.fromkeys([scatter_p, *_COMBINE], _scatter),
-    **dict.fromkeys(["sum_rows", "update_rows"], _rows),
-}

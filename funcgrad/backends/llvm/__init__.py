@@ -9,7 +9,8 @@ Whole programs:
 
 - `build`: from a jaxpr to an executable
 - `host`: a program as one native function: its steps in order
-- `host_steps`: what that calls and writes to
+- `host_asks`: how that asks for signals
+- `host_steps`: what it calls and writes to
 - `host_run`: steps that run in Python
 - `scratch_sizes`: what steps take of scratch memory
 - `executable`: compiled programs as callables
@@ -52,19 +53,16 @@ from funcgrad.core.ir import Jaxpr
 from funcgrad.core.process import fork
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import saved as _saved
-    from funcgrad.backends.llvm.calls import direct as _direct
+    from funcgrad.backends.llvm.calls.direct import Entry
     from funcgrad.backends.llvm.executable import Executable
-    from funcgrad.backends.llvm.native import libllvm as _libllvm
-    from funcgrad.backends.llvm.native import together as _together
-    from funcgrad.backends.llvm.runtime import run_code as _run_code
-else:  # Not by the modules' own names, which importing them from here gives. Native eager calls
-    # come by here, too, and need none of them.
-    _direct = Late("funcgrad.backends.llvm.calls.direct")
-    _libllvm = Late("funcgrad.backends.llvm.native.libllvm")
-    _run_code = Late("funcgrad.backends.llvm.runtime.run_code")
-    _saved = Late("funcgrad.backends.llvm.saved")
-    _together = Late("funcgrad.backends.llvm.native.together")
+
+# Not by the modules' own names, which importing them from here gives. Native eager calls come by
+# here, too, and need none of them.
+_direct = Late("funcgrad.backends.llvm.calls.direct")
+_libllvm = Late("funcgrad.backends.llvm.native.libllvm")
+_run_code = Late("funcgrad.backends.llvm.runtime.run_code")
+_saved = Late("funcgrad.backends.llvm.saved")
+_together = Late("funcgrad.backends.llvm.native.together")
 
 
 class LLVMBackend:
@@ -84,7 +82,7 @@ class LLVMBackend:
                 _saved.save(key, found)
         return found
 
-    def caller(self, entries: Sequence[_direct.Entry]) -> Callable[[tuple, dict], Any]:
+    def caller(self, entries: Sequence[Entry]) -> Callable[[tuple, dict], Any]:
         """A fast function of (args, kwargs): the result of a call that is like one of the entries,
         NotImplemented for others."""
         return _direct.caller(entries)

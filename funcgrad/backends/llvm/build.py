@@ -11,11 +11,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from funcgrad.backends.late import Late
+from funcgrad.backends.llvm import cpu
 from funcgrad.backends.llvm.emit.kernels import KernelCache, merge
 from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
 from funcgrad.backends.llvm.host import emit_host
@@ -43,14 +44,9 @@ from funcgrad.core.ir import Jaxpr
 from funcgrad.core.process import fork
 from funcgrad.transforms.passes.simplify import simplify
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm import host_run
-    from funcgrad.backends.llvm.gemm import steps as gemm_steps
-    from funcgrad.backends.llvm.runtime import memory
-else:
-    host_run = Late("funcgrad.backends.llvm.host_run")
-    gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
-    memory = Late("funcgrad.backends.llvm.runtime.memory")
+host_run = Late("funcgrad.backends.llvm.host_run")
+gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
+memory = Late("funcgrad.backends.llvm.runtime.memory")
 
 _SHORT = 20_000  # operations and bytes, in some microseconds
 _MANY_TURNS = 8
@@ -88,7 +84,7 @@ def build(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable:
 def built(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Built:
     """The parts of a program's executable."""
     start = time.perf_counter()
-    program = plan(simplify(jaxpr), donated, name)
+    program = plan(simplify(jaxpr), donated, name, cpu.CPU)
     return Built(program, time.perf_counter() - start)
 
 
@@ -129,6 +125,7 @@ class Built:
             work.add(partial(self._compile_host, cache.engine, text, repeats, links))
         end = time.perf_counter()
         self._times = [*times, (ready or [end])[0], end]
+        self._asks = any(n.asks for n in natives.values())
         self.kernels = list(dict.fromkeys(compiled().values()))
         self.host_steps = host_steps(program.steps)
 
@@ -146,9 +143,8 @@ class Built:
     def facts(self) -> Facts:
         """What calls need to know."""
         p = self.program
-        short = p.flops + p.bytes_moved < _SHORT and all(
-            isinstance(s, KernelStep | CopyStep) for s in p.steps
-        )
+        plain = all(isinstance(s, KernelStep | CopyStep) for s in p.steps) and not self._asks
+        short = plain and p.flops + p.bytes_moved < _SHORT
         written = sorted(written_inputs(p.steps) | set(p.aliases.values()))
         return Facts(
             p.name, p.ins, p.outs, p.arena_bytes, p.constants, p.aliases, tuple(written), p.comms,

@@ -10,7 +10,6 @@ import copy
 import ctypes
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.native.engine import Library
-from funcgrad.backends.llvm.runtime.run_code import EXCHANGE, EXHAUSTED, FAILED, ODD, native_run
+from funcgrad.backends.llvm.runtime.run_code import EXCHANGE, EXHAUSTED, ODD, native_run
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import Call, MemoryAnalysis
 from funcgrad.core.display.compile_report import CompileStage
@@ -30,20 +29,20 @@ from funcgrad.errors import CompileError
 _DIRECT = "funcgrad.backends.llvm.calls.direct"
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm import scratch_sizes
     from funcgrad.backends.llvm.build import Built
-    from funcgrad.backends.llvm.calls import direct
-    from funcgrad.backends.llvm.runtime import memory
+    from funcgrad.backends.llvm.calls.direct import Entry
     from funcgrad.backends.program import Comm, Program
-else:
-    direct, memory = Late(_DIRECT), Late("funcgrad.backends.llvm.runtime.memory")
-    scratch_sizes = Late("funcgrad.backends.llvm.scratch_sizes")
+
+direct = Late(_DIRECT)
+memory = Late("funcgrad.backends.llvm.runtime.memory")
+scratch_sizes = Late("funcgrad.backends.llvm.scratch_sizes")
 
 ENTRY = "fg_program"
 
 _calls = itertools.count()
 
 empty = np.empty
+_PLACES = ctypes.c_void_p * (1 << 16)  # of a step's arrays, which are fewer
 _ALIGNED_FROM = 1 << 16  # bytes of a result from which that is worth another allocator's time
 
 
@@ -88,9 +87,7 @@ class Executable:
         self.library = library
         self._stages = list(stages)
         self._parts = parts
-        self._errors: dict[int, BaseException] = {}
         self.calls_back = calls_back
-        self._callback = _CALLBACK(self._call_back) if calls_back else None
         self._constants = [np.require(c, requirements=("C", "A")) for c in facts.constants]
         self._dtypes = [a.dtype for a in facts.ins]
         self._outs = [(a.shape, a.dtype) for a in facts.outs]
@@ -121,8 +118,6 @@ class Executable:
                     f"{self.facts.name} was compiled for {need.size} devices over {need.axes}, "
                     f"its communicator has {comm.size}"
                 )
-        bound._errors = {}
-        bound._callback = _CALLBACK(bound._call_back) if bound.calls_back else None
         bound._run = native_run()
         bound._set_spec()
         return bound
@@ -142,9 +137,9 @@ class Executable:
         program = self.library.address(ENTRY)
         pointers = [c.ctypes.data for c in self._constants]
         self._constant_table = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
-        callback = ctypes.cast(self._callback, ctypes.c_void_p).value if self._callback else 0
+        self._callback = self._call_back  # the object whose address native code has
         words = [len(self._dtypes), len(self._outs), program]
-        words += [ctypes.addressof(self._constant_table), callback or 0]
+        words += [ctypes.addressof(self._constant_table), id(self._callback)]
         contexts = [c.address for c in self._comms]
         self._contexts = (ctypes.c_void_p * max(1, len(contexts)))(*contexts)
         words += [self.facts.arena_bytes, ctypes.addressof(self._contexts)]
@@ -153,7 +148,7 @@ class Executable:
         words += [id(d) for d in self._dtypes]
         return (ctypes.c_int64 * len(words))(*words)
 
-    def direct(self, call: Call) -> direct.Entry | None:
+    def direct(self, call: Call) -> Entry | None:
         """An entry of `direct.caller`: calls like this one; None if they can't do without Python,
         NotImplemented if they can't yet.
 
@@ -164,7 +159,7 @@ class Executable:
             return NotImplemented
         return direct.entry(self, call, not self.facts.short, calls)
 
-    def __call__(self, values: Sequence[Any]) -> list[np.ndarray]:
+    def __call__(self, values: Sequence[Any], began: list | None = None) -> list[np.ndarray]:
         """Run the program on arrays of its inputs' types."""
         if type(values) is not list:
             values = list(values)
@@ -174,10 +169,14 @@ class Executable:
             results = (memory.large_arrays if self._large else aligned.arrays)(self._outs)
         if self._written:
             values = self._donated(values, results)
+        if began is not None:
+            began.append(self)
         status = self._run(values, results, self.spec_address)
         if status == ODD:
             values = self._plain(values)
             status = self._run(values, results, self.spec_address)
+        if status == EXHAUSTED and began:
+            began.clear()
         if status:
             self._fail(status)
         return results
@@ -219,25 +218,17 @@ class Executable:
             out.append(x)
         return out
 
-    def _call_back(self, number: int, pointers: Any) -> int:
-        try:
-            self._parts().run_step(number, pointers, self._communicators)
-        except BaseException as error:
-            self._errors[threading.get_ident()] = error
-            return FAILED
-        return 0
+    def _call_back(self, number: int, pointers: int) -> None:
+        self._parts().run_step(number, _PLACES.from_address(pointers), self._communicators)
 
     def _fail(self, status: int) -> None:
-        error = self._errors.pop(threading.get_ident(), None)
         name = self.facts.name
         if status >= EXCHANGE:
             comm, what = self._parts().exchange_text(status - EXCHANGE)
             raise self._comms[comm].failure(f"{what} over {self.facts.comms[comm].axes} in {name}")
         if status == EXHAUSTED:
             raise MemoryError(f"no room for the {self.facts.arena_bytes} temporary bytes of {name}")
-        if error is None:
-            raise CompileError(f"the compiled {name} ended with status {status}")
-        raise error
+        raise CompileError(f"the compiled {name} ended with status {status}")
 
     # ---- inspection
 
@@ -276,9 +267,6 @@ class Executable:
 
     def __repr__(self) -> str:
         return f"Executable({self.facts.name})"
-
-
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p))
 
 
 def _references(values: list, i: int) -> int:

@@ -1,9 +1,10 @@
 """A planned program as one native function: its steps in order, with native loops and branches.
 
 `i32 name(ptr inputs, ptr outputs, ptr arena, ptr constants, ptr callback, ptr comms)` takes arrays
-of pointers and returns 0, or at once 1 when a step that runs in Python failed, EXCHANGE + n when
-the n-th exchange did. Kernels, matrix products and the thread pool are external functions, an
-exchange calls what a context of `comms` points at; addresses are computed from the plan's refs.
+of pointers and returns 0, or at once FAILED when Python raised an exception (in a step that runs
+there, or by a signal, for which long programs ask), EXCHANGE + n when the n-th exchange failed.
+Kernels, products and the thread pool are external functions, an exchange calls what a context of
+`comms` points at; addresses are computed from the plan's refs.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit.kernels import Native, task_symbol
 from funcgrad.backends.llvm.emit.text import Definitions, Function
+from funcgrad.backends.llvm.host_asks import Asks, new_words
 from funcgrad.backends.llvm.host_steps import is_large
-from funcgrad.backends.llvm.runtime.run_code import EXCHANGE
+from funcgrad.backends.llvm.runtime.run_code import EXCHANGE, FAILED
 from funcgrad.backends.loops.ir import Kernel
 from funcgrad.backends.program import (
     AttentionStep,
@@ -36,17 +38,13 @@ from funcgrad.backends.program import (
 )
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm.attention import functions as attention
-    from funcgrad.backends.llvm.gemm import steps as gemm_steps
-    from funcgrad.backends.llvm.routines import copies
-    from funcgrad.backends.llvm.routines import table as routines
-    from funcgrad.backends.rewrites import exchanges
-else:
-    exchanges = Late("funcgrad.backends.rewrites.exchanges")
-    attention = Late("funcgrad.backends.llvm.attention.functions")
-    copies = Late("funcgrad.backends.llvm.routines.copies")
-    gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
-    routines = Late("funcgrad.backends.llvm.routines.table")
+    from funcgrad.backends.llvm.routines.table import Call
+
+exchanges = Late("funcgrad.backends.rewrites.exchanges")
+attention = Late("funcgrad.backends.llvm.attention.functions")
+copies = Late("funcgrad.backends.llvm.routines.copies")
+gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
+routines = Late("funcgrad.backends.llvm.routines.table")
 
 STACK_BYTES = 32_768
 # How many steps a function has: those of a long program are several.
@@ -75,6 +73,7 @@ class _Host:
         self.bases: dict[tuple[str, int], str] = {}
         self.counters: dict[int, str] = {}
         self.slots: dict[str, tuple[str, int]] = {}
+        self.asks = Asks(self.f, "")
         self.templates: dict[str, str] = {}
         self.name = ""
         self.tasks: list[str] = []
@@ -88,13 +87,15 @@ class _Host:
         if len(parts) == 1:
             whole = self.function(f"define i32 @{name}", steps)
             return self.module.text([*self.tasks, whole])
+        given = f"{_PARAMETERS}, ptr %words"
         functions = [
-            self.function(f"define internal i32 @{name}_{i}", part) for i, part in enumerate(parts)
+            self.function(f"define internal i32 @{name}_{i}", part, given)
+            for i, part in enumerate(parts)
         ]
-        lines = [f"define i32 @{name}({_PARAMETERS}) nounwind {{"]
+        lines = [f"define i32 @{name}({_PARAMETERS}) nounwind {{", *new_words()]
         for i in range(len(parts)):
             lines += [
-                f"  %status{i} = call i32 @{name}_{i}({_PARAMETERS})",
+                f"  %status{i} = call i32 @{name}_{i}({given})",
                 f"  %failed{i} = icmp ne i32 %status{i}, 0",
                 f"  br i1 %failed{i}, label %stop{i}, label %go{i}",
                 f"stop{i}:",
@@ -103,21 +104,22 @@ class _Host:
             ]
         return self.module.text([*self.tasks, *functions, "\n".join([*lines, "  ret i32 0", "}"])])
 
-    def function(self, head: str, steps: Sequence[Step]) -> str:
+    def function(self, head: str, steps: Sequence[Step], given: str = _PARAMETERS) -> str:
         """The function of some of the steps."""
 
         def write() -> None:
             self.steps(steps)
             self.f.do("ret i32 0")
             self.f.start("failed")
-            self.f.do("ret i32 1")
+            self.f.do(f"ret i32 {FAILED}")
 
-        return self.written(f"{head}({_PARAMETERS})", write)
+        return self.written(f"{head}({given})", write)
 
     def written(self, head: str, write: Callable[[], None]) -> str:
         """A function, after which the one in hand goes on."""
-        kept = self.f, self.bases, self.counters, self.slots
+        kept = self.f, self.bases, self.counters, self.slots, self.asks
         self.f, self.bases, self.counters, self.slots = Function(self.module), {}, {}, {}
+        self.asks = Asks(self.f, head)
         self.f.do("br label %steps")
         jump = self.f.lines.pop()
         self.f.start("steps")
@@ -125,7 +127,7 @@ class _Host:
         self.f.entry += [f"  {p} = alloca [{n} x i64], align 64" for p, n in self.slots.values()]
         self.f.entry.append(jump)
         text = self.f.text(f"{head} noinline nounwind")
-        self.f, self.bases, self.counters, self.slots = kept
+        self.f, self.bases, self.counters, self.slots, self.asks = kept
         return text
 
     # ---- memory
@@ -206,6 +208,7 @@ class _Host:
                 self.loop(s)
             else:
                 self.while_(s)
+            self.asks.after(s)
 
     def kernel(self, s: KernelStep) -> None:
         native = self.natives[s.kernel]
@@ -215,19 +218,19 @@ class _Host:
         pointers_of_partials, block = self.partials(native.partials)
         pointers += pointers_of_partials
         for c in native.calls:
-            args = [pointers[i] for i in c.params]
+            args = [pointers[i] for i in c.params] + [self.asks.words()] * c.asks
             if not c.turns:
                 self.module.declare(c.symbol, "void", ["ptr"] * len(args))
                 self.f.call(c.symbol, "void", ["ptr"] * len(args), args)
                 continue
             task, context = task_symbol(c.symbol), self.slot("context", len(args))
             self.module.declare(task, "void", ["ptr", "i64", "i64"])
-            self.module.declare("fg_parallel_for", "void", ["ptr", "ptr", "i64", "i64"])
             self.put(context, [("ptr", a) for a in args])
-            given = [f"@{task}", context, str(c.turns), str(c.grain)]
-            self.f.call("fg_parallel_for", "void", ["ptr", "ptr", "i64", "i64"], given)
+            self.share(task, context, c.turns, c.grain, c.asks)
         if block:
             self.f.call("fg_scratch_give", "void", ["ptr"], [block])
+        if native.asks:
+            self.asks.stop()
 
     def partials(self, sizes: Sequence[int]) -> tuple[list[str], str]:
         """Memory for partial results: one pointer for each, and the block to give back."""
@@ -330,12 +333,12 @@ class _Host:
         views = [self.address(v.ref) for v in (*s.ins, *s.outs)]
         place = self.slot("views", max(1, len(views)))
         self.put(place, [("ptr", v) for v in views])
-        status = self.f.let(f"call i32 %callback(i64 {number}, ptr {place})")
-        failed, after = self.f.let(f"icmp ne i32 {status}, 0"), self.f.name("after")
-        self.f.do(f"br i1 {failed}, label %failed, label %{after}")
-        self.f.start(after)
+        types = ["ptr"] * 3
+        self.module.declare("fg_call_back", "i32", types)
+        given = ["%callback", f"inttoptr (i64 {number} to ptr)", place]
+        self.asks.fail_if(self.f.call("fg_call_back", "i32", types, given))
 
-    def routine(self, s: HostStep, call: routines.Call) -> None:
+    def routine(self, s: HostStep, call: Call) -> None:
         symbol, words = call
         arrays = [self.address(v.ref) for v in (*s.ins, *s.outs)]
         place = self.filled("routine", [*words, *([0] * len(arrays))])
@@ -420,38 +423,52 @@ class _Host:
         if s.parallel:
             self.parallel(s)
             return
+        before, self.asks.work = self.asks.work, 0.0
 
         def turn(i: str) -> None:
             self.counters[s.number] = i
             self.steps(s.body)
+            self.asks.turn_ends(s.length)
 
         if s.length:
             self.count(0, s.length, turn)
+        self.asks.work += before
 
     def parallel(self, s: LoopStep) -> None:
         """A loop whose turns threads share: its body is a function of a range of them."""
         refs = [r for x in s.body for r in _refs(x)]
         outer = sorted({n for r in refs for n, _ in r.strides} - {s.number})
-        around = self.slot("around", len(_GIVEN) + len(outer))
+        asks = any(self.natives[x.kernel].asks for x in s.body if isinstance(x, KernelStep))
+        given = [*_GIVEN, self.asks.words()] if asks else _GIVEN
+        around = self.slot("around", len(given) + len(outer))
         counters = [("i64", self.counters[n]) for n in outer]
-        self.put(around, [*(("ptr", x) for x in _GIVEN), *counters])
+        self.put(around, [*(("ptr", x) for x in given), *counters])
         name = f"{self.name}_task{len(self.tasks)}"
         head = f"define internal void @{name}(ptr %around, i64 %begin, i64 %end)"
-        self.tasks.append(self.written(head, lambda: self.task(s, outer)))
-        types = ["ptr", "ptr", "i64", "i64"]
-        self.module.declare("fg_parallel_for", "void", types)
-        given = [f"@{name}", around, str(s.length), "1"]
-        self.f.call("fg_parallel_for", "void", types, given)
+        self.tasks.append(self.written(head, lambda: self.task(s, given, outer)))
+        self.share(name, around, s.length, 1, asks)
+        if asks:
+            self.asks.stop()
 
-    def task(self, s: LoopStep, outer: Sequence[int]) -> None:
+    def share(self, task: str, context: str, turns: int, grain: int, asks: bool) -> None:
+        """Have threads run a task; `asks`: which may take long, and asks for signals."""
+        symbol, types = "fg_parallel_for", ["ptr", "ptr", "i64", "i64"]
+        given = [f"@{task}", context, str(turns), str(grain)]
+        if asks:
+            symbol, types = "fg_parallel_asking", [*types, "ptr"]
+            given.append(self.asks.words())
+        self.module.declare(symbol, "void", types)
+        self.f.call(symbol, "void", types, given)
+
+    def task(self, s: LoopStep, given: Sequence[str], outer: Sequence[int]) -> None:
         """Turns [begin, end) of a parallel loop, which read these loops' counters."""
-        for i, x in enumerate(_GIVEN):
+        for i, x in enumerate(given):
             self.f.entry += [
                 f"  {x}_at = getelementptr i64, ptr %around, i64 {i}",
                 f"  {x} = load ptr, ptr {x}_at",
             ]
         for i, n in enumerate(outer):
-            self.counters[n] = self.word("%around", len(_GIVEN) + i, "i64")
+            self.counters[n] = self.word("%around", len(given) + i, "i64")
         if s.band:
             self.module.declare("fg_scratch_take", "ptr", ["i64"])
             self.module.declare("fg_scratch_give", "void", ["ptr"])
@@ -467,7 +484,7 @@ class _Host:
         self.f.do("ret void")
 
     def while_(self, s: WhileStep) -> None:
-        f = self.f
+        f, before, self.asks.work = self.f, self.asks.work, 0.0
         head, turn, after = f.name("while"), f.name("turn"), f.name("done")
         f.do(f"br label %{head}")
         f.start(head)
@@ -476,8 +493,10 @@ class _Host:
         f.do(f"br i1 {f.let(f'icmp ne i8 {flag}, 0')}, label %{turn}, label %{after}")
         f.start(turn)
         self.steps(s.body)
+        self.asks.turn_ends(math.inf)
         f.do(f"br label %{head}")
         f.start(after)
+        self.asks.work += before
 
     def cond(self, s: CondStep) -> None:
         f = self.f
@@ -486,8 +505,12 @@ class _Host:
         after = f.name("done")
         cases = " ".join(f"i32 {i}, label %{x}" for i, x in enumerate(labels[:-1]))
         f.do(f"switch i32 {index}, label %{labels[-1]} [{cases}]")
+        before, most = self.asks.work, 0.0
         for label, branch in zip(labels, s.branches, strict=True):
             f.start(label)
+            self.asks.work = before
             self.steps(branch)
+            most = max(most, self.asks.work)
             f.do(f"br label %{after}")
         f.start(after)
+        self.asks.work = most

@@ -44,11 +44,18 @@ def run_host_step(step: HostStep, ins: Sequence[np.ndarray], outs: Sequence[np.n
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(1, parts)]
-    for t in threads:
-        t.start()
-    run(0)
-    for t in threads:
-        t.join()
+    try:
+        for t in threads:
+            t.start()
+        run(0)
+    finally:
+        # An interrupt waits, too: what they write to is used again.
+        while alive := [t for t in threads if t.is_alive()]:
+            try:
+                for t in alive:
+                    t.join()
+            except BaseException as error:
+                errors.append(error)
     if errors:
         raise errors[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.program import (
@@ -23,16 +23,10 @@ from funcgrad.backends.program import (
     walk,
 )
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.attention import functions as attention
-    from funcgrad.backends.llvm.gemm import steps as gemm_steps
-    from funcgrad.backends.llvm.routines import copies
-    from funcgrad.backends.llvm.routines import table as routines
-else:
-    attention = Late("funcgrad.backends.llvm.attention.functions")
-    copies = Late("funcgrad.backends.llvm.routines.copies")
-    gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
-    routines = Late("funcgrad.backends.llvm.routines.table")
+attention = Late("funcgrad.backends.llvm.attention.functions")
+copies = Late("funcgrad.backends.llvm.routines.copies")
+gemm_steps = Late("funcgrad.backends.llvm.gemm.steps")
+routines = Late("funcgrad.backends.llvm.routines.table")
 
 _COPY_BYTES = 1 << 19  # from which on threads share a copy
 
@@ -93,6 +87,6 @@ def _written(s: Step) -> list[Ref]:
         return [s.to]
     if isinstance(s, AttentionStep):
         places = [x.ref for x in (*s.outs, *([s.dbias] if s.dbias else []))]
-        more = (s.scratch, s.stats if s.op == "attention" else None)
+        more = (s.cut.scratch, s.stats if s.op == "attention" else None)
         return [*places, *(ref for ref in more if ref is not None)]
     return [s.c] if isinstance(s, GemmStep) else []

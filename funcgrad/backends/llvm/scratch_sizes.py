@@ -10,7 +10,6 @@ a core's caches, and isn't counted.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from funcgrad.backends.llvm.attention import functions as attention
 from funcgrad.backends.llvm.gemm.kernels import LINES_SOON
@@ -30,12 +29,12 @@ from funcgrad.backends.llvm.rewrites.tiles import (
     KERNEL,
     PHASES,
     POINTS,
-    TAPS,
     one_phase,
+    sizes_of,
     tiles_of,
 )
 from funcgrad.backends.llvm.runtime import pool
-from funcgrad.backends.program import AttentionStep, GemmAxes, GemmStep, LoopStep, Program, Step
+from funcgrad.backends.program import AttentionStep, Convolution, GemmStep, LoopStep, Program, Step
 from funcgrad.core.source import Source
 
 
@@ -62,10 +61,10 @@ def scratch_size(step: Step) -> int:
         return attention.room(step)
     if not isinstance(step, GemmStep):
         return 0
-    form, side = tiles_of(step)
+    form, _ = tiles_of(step)
     called = one_phase(step) or step
-    if form and called.axes is not None:
-        return _Room(called, called.axes, form, side).elements() * step.dtype.itemsize
+    if form and called.windows is not None:
+        return _Room(called, called.windows.convolution, form).elements() * step.dtype.itemsize
     if step.frame is not None and not takes_frame(step):
         axes = math.prod(sum(axis) for axis in step.frame.axes)
         return step.frame.planes * axes * step.dtype.itemsize
@@ -82,43 +81,20 @@ def _described(step: Step) -> str:
     return f"tiles of {size}" if tiles_of(step)[0] else f"a copy with zeros, for {size}"
 
 
-class _Sizes(NamedTuple):
-    """Of a convolution whose windows, or gradients, a product multiplies."""
-
-    images: int
-    height: int
-    width: int
-    channels: int
-    features: int
-
-
-def _sizes(s: GemmStep, axes: GemmAxes, form: int, side: int) -> _Sizes:
-    windows, others = (axes.n, axes.m) if side == 2 else (axes.m, axes.n)
-    features, spans = others[0][0], [n for n, *_ in windows]
-    if form in (IMAGES, PHASES):
-        images = math.prod(n for n, *_ in s.batch[-2:])
-        return _Sizes(images, spans[0], spans[1], axes.k[0][0], features)
-    if form == IMAGES_LAST:
-        count = math.prod(spans[:-2])
-        return _Sizes(count, spans[-2], spans[-1], s.k // TAPS**2, features)
-    *images_, height, width = (n for n, *_ in axes.k)
-    return _Sizes(math.prod(images_), height, width, spans[0], features)
-
-
 class _Room:
     """What a product by tiles takes, in elements."""
 
-    def __init__(self, s: GemmStep, axes: GemmAxes, form: int, side: int):
-        target = default_target()
-        self.sizes, self.form = _sizes(s, axes, form, side), form
+    def __init__(self, s: GemmStep, of: Convolution, form: int):
+        target, self.form = default_target(), form
+        self.images, (self.height, self.width), self.channels, self.features = sizes_of(of, form)
         self.way = WinogradPhases if form == PHASES else Winograd
         self.rows_of_c = s.m
         self.tile, self.size = Tile.of(target, FORMATS[s.dtype.name]), s.dtype.itemsize
         share = gemm_tiles.CACHE_SHARE
         self.cache = target.caches.l2 * share[0] // share[1] // self.size
         self.threads = pool.num_threads()
-        self.across = -(-self.sizes.width // 2)
-        self.total = self.sizes.images * self.across * -(-self.sizes.height // 2)
+        self.across = -(-self.width // 2)
+        self.total = self.images * self.across * -(-self.height // 2)
         # Rows of the kernel of products where channels come last.
         self.rows = 8 if self.tile.rows >= 8 else 6
 
@@ -131,47 +107,47 @@ class _Room:
         return self._images_last() if self.form == IMAGES_LAST else self._kernel_last()
 
     def _images(self) -> int:
-        n, tile, products = self.sizes, self.tile, self.way.products
+        tile, products = self.tile, self.way.products
         mine = self._mine(self.total // (self.threads * self.way.share))
-        kernel = -(-n.features // tile.rows) * self._panel(tile.rows, n.channels) * products
+        kernel = -(-self.features // tile.rows) * self._panel(tile.rows, self.channels) * products
         own = self._own(mine) * min(self.threads, -(-self.total // mine))
-        return kernel + (n.channels + LINES_SOON) * 8 // self.size + own
+        return kernel + (self.channels + LINES_SOON) * 8 // self.size + own
 
     def _kernel(self) -> int:
-        n, tile = self.sizes, self.tile
+        tile = self.tile
         mine = self._mine(8 * tile.lanes)
         least = kernel_first.LEAST_PART
         few = max(k for k in kernel_first.FEW if k == 1 or self.total >= k * least)
-        cells = n.features * _up(n.channels, tile.cols) * POINTS
+        cells = self.features * _up(self.channels, tile.cols) * POINTS
         most = min(kernel_first.MOST_SUMS // cells, kernel_first.MOST_PARTS)
         many = min(self.total // kernel_first.LONG_PART, most)
         parts = max(many // kernel_first.FEW[-1] * kernel_first.FEW[-1], few)
         parts = -(-self.total // _up(-(-self.total // parts), 2 * tile.lanes))
-        packed = -(-n.channels // tile.cols) * self._panel(tile.cols, mine)
+        packed = -(-self.channels // tile.cols) * self._panel(tile.cols, mine)
         points, lines = self._points(mine), self._lines(mine)
         if parts < self.threads:
-            rows = -(-(n.channels + n.features) // kernel_first.ROWS)
+            rows = -(-(self.channels + self.features) // kernel_first.ROWS)
             shared = max(lines * min(self.threads, rows), packed * min(self.threads, POINTS))
             return parts * cells + points + shared
         return parts * cells + (points + lines + packed) * self.threads
 
     def _images_last(self) -> int:
-        n, tile, rows = self.sizes, self.tile, self.rows
-        row = _up(n.channels, tile.lanes) + _up(n.features, tile.lanes)
+        tile, rows = self.tile, self.rows
+        row = _up(self.channels, tile.lanes) + _up(self.features, tile.lanes)
         mine = min(self.cache // POINTS // row, self.total // (self.threads * 4))
         mine = min(max(mine, images_last.LEAST * rows), images_last.MOST * rows) // rows * rows
-        panels = -(-n.features // tile.cols) * self._panel(tile.cols, n.channels)
-        own = (mine * row + 2 * APART) * POINTS + _up(n.features, tile.lanes)
-        kernel = panels * POINTS + _up(n.channels, tile.lanes)
+        panels = -(-self.features // tile.cols) * self._panel(tile.cols, self.channels)
+        own = (mine * row + 2 * APART) * POINTS + _up(self.features, tile.lanes)
+        kernel = panels * POINTS + _up(self.channels, tile.lanes)
         return kernel + own * min(self.threads, -(-self.total // mine))
 
     def _kernel_last(self) -> int:
-        n, lanes, side = self.sizes, self.tile.lanes, gemm_tiles.SIDE
+        lanes, side = self.tile.lanes, gemm_tiles.SIDE
         line = kernel_last.LINE // self.size
         rows = [-(-_up(max(_up(x, lanes), _up(x, self.rows)), line) // line)
-                for x in (n.channels, n.features)]  # fmt: skip
+                for x in (self.channels, self.features)]  # fmt: skip
         row = sum((count + 1 - count % 2) * line for count in rows)
-        tall, wide = self.rows_of_c, n.channels + n.features - self.rows_of_c
+        tall, wide = self.rows_of_c, self.channels + self.features - self.rows_of_c
         cells = _up(tall, self.rows) * _up(wide, lanes) * POINTS
         most = min(max(kernel_last.MOST_SUMS // cells, 1), kernel_last.MOST_PARTS)
         parts = min(max(self.total // kernel_last.LEAST_PART, 1), most)
@@ -181,12 +157,12 @@ class _Room:
         mine = -(-apiece // -(-apiece // fits))
         tasks = parts * (side if parts < kernel_last.FEW_PARTS else 1)
         own = (mine * row + 2 * APART) * side * min(self.threads, tasks)
-        return parts * cells + _up(max(n.channels, n.features), lanes) + own
+        return parts * cells + _up(max(self.channels, self.features), lanes) + own
 
     def _mine(self, most: int) -> int:
         """Tiles done at a time, where vectors are of tiles."""
-        lanes, n = self.tile.lanes, self.sizes
-        rows = n.channels * POINTS + n.features * self.way.products
+        lanes = self.tile.lanes
+        rows = self.channels * POINTS + self.features * self.way.products
         fits = min(self.cache // rows, most)
         return min(max(fits // (2 * lanes) * (2 * lanes), 2 * lanes), 8 * lanes)
 
@@ -196,10 +172,10 @@ class _Room:
 
     def _points(self, mine: int) -> int:
         """The points of so many tiles."""
-        lanes, n = self.tile.lanes, self.sizes
+        lanes = self.tile.lanes
         room = mine + lanes
-        points = (n.channels * room + lanes) * POINTS
-        return points + (n.features * room + lanes) * self.way.products
+        points = (self.channels * room + lanes) * POINTS
+        return points + (self.features * room + lanes) * self.way.products
 
     def _lines(self, mine: int) -> int:
         """The lines of a plane that so many tiles reach, or have results in."""

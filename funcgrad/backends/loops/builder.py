@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,10 +32,7 @@ from funcgrad.backends.loops.ir import (
     While,
 )
 
-if TYPE_CHECKING:
-    from funcgrad.backends.loops import interpret
-else:
-    interpret = Late("funcgrad.backends.loops.interpret")
+interpret = Late("funcgrad.backends.loops.interpret")
 
 BOOL = np.dtype(bool)
 ZERO = Index(0)

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from funcgrad.backends.loops.builder import strides_of
 from funcgrad.backends.lower.views import View, merged
-from funcgrad.backends.program import Frame, GemmAxes
+from funcgrad.backends.program import Convolution, Frame, GemmAxes, Windows
+from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Eqn
+from funcgrad.core.record import replace
 
 # An axis (or several): its size and the strides of lhs, rhs and result.
 Span = tuple[int, int, int, int]
-# So many columns fill the registers of a product.
-REGISTERS = 16
-# Elements of a result up to which all its rows had better be a matrix's.
-MOST_JOINED = 1 << 18
+# Fields of a `Convolution` that have an entry for each axis.
+_ALONG = ("size", "taps", "places", "strides", "padding", "dilation")
 
 
 class GemmShape(NamedTuple):
@@ -34,12 +34,14 @@ class GemmShape(NamedTuple):
     batch: tuple[Span, ...]
     swapped: bool
     axes: GemmAxes | None = None
+    windows: Windows | None = None
 
 
 def gemm_shape(
     eqn: Eqn,
     operands: Sequence[tuple[View | None, tuple[int, ...]]],
     strides: Sequence[int],
+    limits: Limits,
     joins: bool = False,
 ) -> GemmShape | None:
     """How a matrix multiplication computes a product of operands (with views of memory, or
@@ -61,7 +63,8 @@ def gemm_shape(
     placed = dict(zip(order, strides, strict=False))
     c = iter([placed[i] for i in range(len(strides))])
     if eqn.params["gathers"]:
-        return _gathered(eqn, (l_shape, r_shape), (a, b), c, joins)
+        made = _gathered(eqn, (l_shape, r_shape), (a, b), c, limits, joins)
+        return made._replace(windows=None) if left is None else made
     l_inner = merged([(l_shape[i], a[i]) for i in lc])
     r_inner = merged([(r_shape[i], b[i]) for i in rc])
     if l_inner is None or r_inner is None:
@@ -72,8 +75,8 @@ def gemm_shape(
     batch = [(l_shape[i], a[i], b[j], next(c)) for i, j in zip(lb, rb, strict=True)]
     rows = _merge((l_shape[i], a[i], 0, next(c)) for i in l_free)
     columns = _merge((r_shape[i], 0, b[i], next(c)) for i in r_free)
-    m, a_m, _, c_m = _largest(rows)
-    n, _, b_n, c_n = _largest(columns)
+    m, a_m, _, c_m = _largest(rows, limits.lanes)
+    n, _, b_n, c_n = _largest(columns, limits.lanes)
     rest = tuple(_merge([*batch, *rows, *columns]))
     if c_m == 1 and c_n != 1:
         rest = tuple((size, right, left, out) for size, left, right, out in rest)
@@ -93,6 +96,7 @@ def _gathered(
     shapes: Sequence[tuple[int, ...]],
     strides: Sequence,
     places: Iterator[int],
+    limits: Limits,
     joins: bool,
 ) -> GemmShape:
     """As `gemm_shape`, for operands that have rows and columns at any distances.
@@ -111,32 +115,48 @@ def _gathered(
     if joins:
         joined = _groups(sorted(spans, key=lambda span: -span[3]))
         # As columns of a product, rows that fill registers are read more quickly by themselves.
-        fill = any(math.prod(s[0] for s in g) > REGISTERS and g[-1][3] == 1 for g in row_groups)
-        fits = math.prod(s[0] for s in spans) * math.prod(right[i] for i in free[1]) <= MOST_JOINED
-        row_groups = joined if len(joined) == 1 and fits and not fill else row_groups
+        fill = any(math.prod(s[0] for s in g) > limits.lanes and g[-1][3] == 1 for g in row_groups)
+        size = math.prod(s[0] for s in spans) * math.prod(right[i] for i in free[1])
+        fits = len(joined) == 1 and size <= limits.joined
+        row_groups = joined if fits and not fill else row_groups
     column_groups = _groups((right[i], 0, b[i], next(places)) for i in free[1])
-    rows, columns = _take_largest(row_groups), _take_largest(column_groups)
+    rows, columns = (_take_largest(g, limits.lanes) for g in (row_groups, column_groups))
     rest += [span for group in (*row_groups, *column_groups) for span in group]
     inner = [(left[i], a[i], b[j], 0) for i, j in zip(*contract, strict=True)]
     m, n, k = (_merge(spans) or [(1, 1, 1, 1)] for spans in (rows, columns, inner))
-    c_m, c_n = m[-1][3], n[-1][3]
+    windows, c_m, c_n = None, m[-1][3], n[-1][3]
     batch, swapped = _merge(rest), c_m == 1 and c_n != 1
     if swapped:
         m, n, c_m, c_n = n, m, c_n, c_m
         m, n, k, batch = ([(s, y, x, z) for s, x, y, z in spans] for spans in (m, n, k, batch))
+    if (of := eqn.params["convolution"]) is not None:
+        taken = [i for row in rows for i, span in enumerate(spans) if span is row]
+        windows = _windows(of, int(swapped), a, taken)
     size_m, size_n, size_k = (math.prod(span[0] for span in spans) for spans in (m, n, k))
     # Many products with the same kernel go a way of their own, which takes axes.
     if max(len(m), len(n), len(k)) == 1 and not batch:
         plain = ((m[0][1], k[0][1]), (k[0][2], n[0][2]), (c_m, c_n))
-        return GemmShape(size_m, size_n, size_k, plain, tuple(batch), swapped)
+        return GemmShape(size_m, size_n, size_k, plain, (), swapped, None, windows)
     axes = GemmAxes(
         tuple((s, x) for s, x, _, _ in m),
         tuple((s, y) for s, _, y, _ in n),
         tuple((s, x, y) for s, x, y, _ in k),
     )
     return GemmShape(
-        size_m, size_n, size_k, ((0, 0), (0, 0), (c_m, c_n)), tuple(batch), swapped, axes
+        size_m, size_n, size_k, ((0, 0), (0, 0), (c_m, c_n)), tuple(batch), swapped, axes, windows
     )
+
+
+def _windows(of: Convolution, operand: int, strides: Sequence, rows: list[int]) -> Windows:
+    """Where a product has windows, from the strides of an operand that has axes as `windows_p`
+    gives them, and which of its images and places are rows. Axes of one place and one tap, along
+    which nothing moves, are left out."""
+    kept = [i for i, sizes in enumerate(zip(of.taps, of.places, strict=True)) if max(sizes) > 1]
+    axes = {name: tuple(getattr(of, name)[i] for i in kept) for name in _ALONG}
+    first = 2 + len(of.phases)
+    steps = (strides[1], strides[-1], *(strides[first + i] for i in kept))
+    taken = tuple(i and 1 + kept.index(i - 1) for i in rows)
+    return Windows(replace(of, **axes), operand, steps, taken)
 
 
 def _groups(spans: Iterable[Span]) -> list[list[Span]]:
@@ -152,14 +172,14 @@ def _groups(spans: Iterable[Span]) -> list[list[Span]]:
     return out
 
 
-def _take_largest(groups: list[list[Span]]) -> list[Span]:
+def _take_largest(groups: list[list[Span]], lanes: int) -> list[Span]:
     """Take out the largest group; of those that fill registers, one whose elements lie together."""
     if not groups:
         return []
 
     def rank(i: int) -> tuple[bool, int]:
         size = math.prod(span[0] for span in groups[i])
-        return size >= REGISTERS and groups[i][-1][3] == 1, size
+        return size >= lanes and groups[i][-1][3] == 1, size
 
     return groups.pop(max(range(len(groups)), key=rank))
 
@@ -177,13 +197,13 @@ def _merge(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-def _largest(spans: list[Span]) -> Span:
+def _largest(spans: list[Span], lanes: int) -> Span:
     """As `_take_largest`, of spans that are one axis each."""
     if not spans:
         return (1, 1, 1, 1)
 
     def rank(i: int) -> tuple[bool, int]:
         size, *steps = spans[i]
-        return size >= REGISTERS and steps[2] == 1 and 1 in steps[:2], size
+        return size >= lanes and steps[2] == 1 and 1 in steps[:2], size
 
     return spans.pop(max(range(len(spans)), key=rank))

@@ -40,8 +40,9 @@ def lowered(
 
 
 def key_of(prim: Primitive) -> Primitive | str:
-    """What stands for an op in tables: itself, or the name of one that is `lowered`."""
-    return prim.name if type(prim) is Lowered else prim
+    """What stands for an op in tables: itself, or the name of one that is `lowered`, or attention,
+    whose module is loaded late, too."""
+    return prim.name if type(prim) is Lowered or prim.strided else prim
 
 
 # ---- products
@@ -55,7 +56,7 @@ NARROW_SUMS = {
 }
 
 
-def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
+def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
     wide = NARROW_SUMS.get(lhs.dtype)
     if pairs:
         kind = dtypes.to_complex(lhs.dtype)
@@ -68,7 +69,7 @@ def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, gathers, exac
     return xp.transpose(product, permutation)
 
 
-def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exact, pairs):
+def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
     wide = NARROW_SUMS.get(lhs.dtype)
     if pairs:
         lhs, rhs = (x.update(shape=x.shape[:-1]) for x in (lhs, rhs))
@@ -83,7 +84,9 @@ def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, gathers, exac
 # and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
 # don't lie at equal distances. exact: whether all products are to be formed, none by tiles. pairs:
 # whether the last axes, which dimension_numbers doesn't count, are pairs for complex numbers.
+# convolution: the `program.Convolution` whose windows, as of `windows_p`, lhs is, or None.
 product_p = lowered("product", _product_abstract, _product_impl)
+
 
 # ---- windows
 

@@ -16,6 +16,7 @@ import numpy as np
 from funcgrad.backends.loops import scalars
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, index_key, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand, Value
+from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.core.primitive import Primitive
 
@@ -27,6 +28,7 @@ class Pull:
     """Reads elements into a builder.
 
     rules: those of fusable ops; elementwise ops and views need none
+    limits: the target's, for rules that choose
     inlined: the equation of each variable that is computed where it is read
     leaf: reads the others: leaf(variable, row-major index)
     dry: follow indices only; elementwise ops leave no code
@@ -36,12 +38,14 @@ class Pull:
         self,
         builder: Builder,
         rules: Mapping[Primitive, Rule],
+        limits: Limits,
         inlined: dict[Var, Eqn],
         leaf: Callable[[Var, Index], Operand],
         dry: bool = False,
     ):
         self.builder = builder
         self.rules = rules
+        self.limits = limits
         self.inlined = inlined
         self.leaf = leaf
         self.dry = dry

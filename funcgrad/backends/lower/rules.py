@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from funcgrad.backends.late import Late, late
+from funcgrad.backends.late import late
 from funcgrad.backends.loops.ir import Const, Operand
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower import shape
@@ -20,12 +20,7 @@ from funcgrad.ops.indexing.windows_at import dynamic_slice_p
 from funcgrad.ops.reduce import argmax_p, argmin_p, highest, lowest
 from funcgrad.ops.shape import concatenate_p, pad_p
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.rewrites import convolution
-    from funcgrad.backends.lower import index, windows
-else:
-    convolution = Late("funcgrad.backends.llvm.rewrites.convolution")
-    index, windows = late("funcgrad.backends.lower", "index", "windows")
+convolution, index, windows = late("funcgrad.backends.lower", "convolution", "index", "windows")
 
 # Ops that few programs have, and the modules whose `RULES` lower them.
 _RARE: dict[Primitive, Any] = {

@@ -6,30 +6,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
-from funcgrad.backends.late import Late
 from funcgrad.backends.loops.builder import ZERO, Builder, strides_of
 from funcgrad.backends.loops.ir import Index, Operand, Value
-from funcgrad.backends.loops.scalars import HALVES
-from funcgrad.backends.lower.primitives import product_p, windows_p
+from funcgrad.backends.lower.primitives import windows_p
 from funcgrad.backends.lower.pull import Pull
 from funcgrad.backends.lower.rules import RULES
+from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.core.views import in_order
 from funcgrad.ops.shape import pad_p
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.rewrites import tiles
-    from funcgrad.backends.lower import attention
-else:
-    attention = Late("funcgrad.backends.lower.attention")
-    tiles = Late("funcgrad.backends.llvm.rewrites.tiles")
-
 DEEP = 24  # equations in a row, after which a chain of inlined values ends
-MOST_FRAMED, LINE = 3, 16  # axes of a frame; elements of a vector
+MOST_FRAMED = 3  # axes that a `program.Frame` has
 
 
 class View(NamedTuple):
@@ -96,41 +88,6 @@ def _config(pad: Eqn) -> Sequence[tuple[int, int, int]]:
     return pad.params["padding_config"]
 
 
-def lines_fill(eqn: Eqn, view: View, pad: Eqn) -> bool:
-    """Whether a product is one of windows, of a pad's result, that has a way which copies what they
-    reach, for lines that fill vectors or for tiles: see `convolution` for their axes."""
-    if eqn.prim is not product_p or not eqn.params["gathers"] or eqn.ins[0].aval.dtype in HALVES:
-        return False
-    if len(eqn.params["dimension_numbers"][1][0]) > 1:  # of phases, which go by tiles
-        frame = frame_axes(pad)
-        return frame is not None and len(frame[1]) == 2
-    rank = (len(view.shape) - 3) // 2
-    last = rank + 1
-    if _is_tiled(eqn, view):
-        return True
-    line, step = view.shape[last], view.strides[last]
-    many = all(a.aval.shape[1] >= LINE for a in eqn.ins[1:])
-    return many and step in (1, 2) and line >= LINE and line % LINE in (0, LINE - 1)
-
-
-def _is_tiled(eqn: Eqn, view: View) -> bool:
-    """Whether a product of windows is one by tiles, with a kernel or with a gradient."""
-    shape = view.shape
-    if len(shape) != 7 or shape[0] > 1 or view.strides[2:4] != view.strides[4:6]:
-        return False
-    if eqn.params["exact"]:
-        return False
-    features, near = eqn.ins[1].aval.shape[1], view.strides[5:]
-    taps = (tiles.TAPS, tiles.TAPS)
-    if shape[4:6] == taps and tiles.tiles_pay(shape[1], (shape[2], shape[3]), shape[6], features):
-        return 1 in near
-    size = shape[4], shape[5]
-    if 1 not in (near[0], view.strides[1]):
-        return False
-    panel = tiles.PANEL if near[0] == 1 else 1
-    return shape[2:4] == taps and tiles.tiles_pay(shape[6], size, shape[1], features, panel)
-
-
 def final_readers(var: Var, readers: Mapping[Atom, list[Eqn | None]]) -> list[Eqn | None]:
     """Who reads a value, or what only views it, as often as they do; None: who is outside."""
     found: list[Eqn | None] = []
@@ -185,7 +142,7 @@ def _strided(var: Var, atom: Atom, chain: dict[Var, Eqn]) -> View | None:
     b = Builder()
     axes = [b.axis(n) if n != 1 else None for n in var.aval.shape]
     at = [ZERO if v is None else Index(0, ((1, v),)) for v in axes]
-    Pull(b, RULES, chain, leaf, dry=True).read(var, at)
+    Pull(b, RULES, Limits(), chain, leaf, dry=True).read(var, at)
     strides = {v: c for c, v in found[0].terms}
     if not set(strides) <= set(axes):
         return None

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from funcgrad.backends.loops.builder import Builder, add_indices, scale_index
-from funcgrad.backends.loops.ir import INDEX, Const, Index, Load, Loop, Operand, Value, walk
+from funcgrad.backends.loops.ir import Const, Index, Load, Loop, Operand, Value, walk
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.core.ir import Eqn
 from funcgrad.core.primitive import Primitive
+from funcgrad.ops.base import position_dtype
 from funcgrad.ops.convolution.pooling import window_max_p, window_min_p, window_sum_p
 from funcgrad.ops.reduce import argmax_p, argmin_p, highest, lowest
 
@@ -81,16 +82,12 @@ def _window(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
 # ---- positions
 
 
-# Points side by side in memory, and in all, from which on their positions are found row by row.
-SIDE_BY_SIDE, POINTS = 64, 1024
-
-
 def _position(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    b, (x,) = pull.builder, eqn.ins
+    b, (x,), limits = pull.builder, eqn.ins, pull.limits
     (axis,) = eqn.params["axes"]
     shape = x.aval.shape
     dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
-    counter = np.dtype(np.int32) if shape[axis] < 2**31 else INDEX
+    counter = position_dtype(shape[axis])
 
     def read(k: Value) -> Operand:
         i = Index(0, ((1, k),))
@@ -98,7 +95,7 @@ def _position(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
 
     beside, points = math.prod(shape[axis + 1 :]), math.prod(shape) // max(1, shape[axis])
     found = None
-    if beside >= SIDE_BY_SIDE and points >= POINTS and dtype != BOOL:
+    if beside >= limits.beside and points >= limits.points and dtype != BOOL:
         found = _by_rows(b, eqn, read, dtype, counter)
     if found is None:
         found = _by_reductions(b, eqn, read, dtype, counter)

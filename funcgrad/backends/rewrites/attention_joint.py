@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from funcgrad.backends.lower.attention import TASKS, given_numbers
 from funcgrad.backends.lower.primitives import lowered
+from funcgrad.core.dce import has_effect
 from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 
@@ -30,26 +30,17 @@ attention_joint_p = lowered("attention_joint", _abstract, _impl, multiple=True, 
 
 
 def join_attention(
-    eqns: Sequence[Eqn], outs: Sequence[Atom], acts: Callable[[Eqn], bool]
+    eqns: Sequence[Eqn], outs: Sequence[Atom], pays: Callable[[Eqn], bool]
 ) -> Sequence[Eqn]:
-    """The equations of a program in an order in which they can run, with both passes as one.
-
-    outs: the program's results; acts: whether an equation does more than to give results
-    """
-    made: dict[Any, Eqn] = {e.outs[1]: e for e in eqns if e.prim is attention_p and _is_joined(e)}
+    """The equations of a program of these results, in an order in which they can run, with both
+    passes as one where that pays: of a forward equation, `pays`."""
+    made: dict[Any, Eqn] = {e.outs[1]: e for e in eqns if e.prim is attention_p and pays(e)}
     backward = [e for e in eqns if made and e.prim is attention_backward_p and e.ins[4] in made]
     for eqn in backward:
         forward = made[eqn.ins[4]]
         if _same_work(forward, eqn) and _readers(forward.outs[1], eqns, outs) == 1:
-            eqns = _joined(eqns, forward, eqn, acts) or eqns
+            eqns = _joined(eqns, forward, eqn) or eqns
     return eqns
-
-
-def _is_joined(forward: Eqn) -> bool:
-    """Whether there are as many key heads as tasks should be; a task has one whole."""
-    batch, _, heads, _ = forward.ins[1].aval.shape
-    numbers = given_numbers(forward)
-    return batch * heads >= TASKS and numbers.bias is None and numbers.mask is None
 
 
 def _same_work(forward: Eqn, backward: Eqn) -> bool:
@@ -66,9 +57,7 @@ def _readers(x: Var, eqns: Sequence[Eqn], outs: Sequence[Atom]) -> int:
     return sum(a is x for a in (*outs, *(a for e in eqns for a in e.ins)))
 
 
-def _joined(
-    eqns: Sequence[Eqn], forward: Eqn, backward: Eqn, acts: Callable[[Eqn], bool]
-) -> list[Eqn] | None:
+def _joined(eqns: Sequence[Eqn], forward: Eqn, backward: Eqn) -> list[Eqn] | None:
     """What reads the result comes after both; None if the cotangent does, or what has effects."""
     first, last = eqns.index(forward), eqns.index(backward)
     reached: set[Any] = set(forward.outs)
@@ -77,7 +66,7 @@ def _joined(
         if reached.isdisjoint(eqn.ins):
             before.append(eqn)
             continue
-        if acts(eqn):
+        if has_effect(eqn):
             return None
         reached.update(eqn.outs)
         after.append(eqn)

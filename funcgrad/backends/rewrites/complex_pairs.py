@@ -24,6 +24,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.record import Record
 from funcgrad.core.rewriting import Boundary, rewrite
 from funcgrad.core.staging import Constant, constant_p
 from funcgrad.core.trace import aval_of
@@ -77,19 +78,21 @@ class _Unsupported(Exception):
     """A program that stays complex."""
 
 
-def as_pairs(jaxpr: Jaxpr) -> Jaxpr:
+def as_pairs(jaxpr: Jaxpr, tiny: int) -> Jaxpr:
     """The program with pairs in place of complex numbers; itself if it has none, or has what can't
     be written so.
 
+    tiny: multiplications of a product that is better one of parts
+
     >>> import funcgrad as fg
     >>> program = fg.make_jaxpr(lambda x: x * x)(1j).jaxpr
-    >>> as_pairs(program).in_avals, as_pairs(as_pairs(program)) is as_pairs(program)
-    ([f32[2]], True)
+    >>> as_pairs(program, 0).in_avals
+    [f32[2]]
     """
     if not jaxpr.has_complex:
         return jaxpr
     try:
-        return rewrite(jaxpr, _rule, _PAIRS)
+        return rewrite(jaxpr, _Rule(tiny), _PAIRS)
     except _Unsupported:
         return jaxpr
 
@@ -198,18 +201,23 @@ def _part(x: Any, i: int) -> Any:
 # ---- equations
 
 
-def _rule(eqn: Eqn, values: Sequence[Any]) -> Any:
-    """What takes the place of an equation; None where it may stay."""
-    inner = any(j.has_complex for j in sub_jaxprs(eqn))
-    if not inner and not any(map(_is_complex, (*eqn.ins, *eqn.outs))):
-        return None
-    if inner and eqn.prim in LOOPS:
-        return None  # its programs take and give pairs
-    out = _equation(eqn, inner, [_paired(x) for x in values])
-    return out if eqn.prim.multiple else out[0]
+class _Rule(Record):
+    """The rule for equations. tiny: see `as_pairs`"""
+
+    tiny: int
+
+    def __call__(self, eqn: Eqn, values: Sequence[Any]) -> Any:
+        """What takes the place of an equation; None where it may stay."""
+        inner = any(j.has_complex for j in sub_jaxprs(eqn))
+        if not inner and not any(map(_is_complex, (*eqn.ins, *eqn.outs))):
+            return None
+        if inner and eqn.prim in LOOPS:
+            return None  # its programs take and give pairs
+        out = _equation(eqn, inner, [_paired(x) for x in values], self.tiny)
+        return out if eqn.prim.multiple else out[0]
 
 
-def _equation(eqn: Eqn, inner: bool, ins: Sequence[Any]) -> list[Any]:
+def _equation(eqn: Eqn, inner: bool, ins: Sequence[Any], tiny: int) -> list[Any]:
     """The results of an equation of complex numbers, these as pairs."""
     prim, params = eqn.prim, eqn.params
     if prim is constant_p:
@@ -236,7 +244,7 @@ def _equation(eqn: Eqn, inner: bool, ins: Sequence[Any]) -> list[Any]:
         convert: Any = _RULES[convert_element_type_p]
         ins = [x if type(x) is _Pair else _Pair(parts=convert(x, new_dtype=dtype)) for x in ins]
     if prim is dot_general_p:
-        return [_dot(eqn, *ins)]
+        return [_dot(eqn, ins[0], ins[1], tiny)]
     if prim is lu_p:
         factors, *rows = complex_matrices.lu(ins[0].parts)
         return [_Pair(parts=factors), *rows]
@@ -247,13 +255,13 @@ def _equation(eqn: Eqn, inner: bool, ins: Sequence[Any]) -> list[Any]:
     return [_Pair(parts=out) if type(out) is Parts else out]
 
 
-def _dot(eqn: Eqn, x: _Pair, y: _Pair) -> _Pair:
+def _dot(eqn: Eqn, x: _Pair, y: _Pair, tiny: int) -> _Pair:
     """A product of pairs; or products of parts, which become sums, if it is tiny or one number."""
     (cx, cy), (bx, by) = numbers = eqn.params["dimension_numbers"]
     avals, dtype = [v.aval for v in eqn.ins], eqn.outs[0].aval.dtype
     k, count = (math.prod(avals[0].shape[i] for i in axes) for axes in (cx, bx))
     m, n = (aval.size // max(1, k * count) for aval in avals)
-    if max(m, n) > 1 and 8 * m * n * k > products.TINY and all(a.dtype == dtype for a in avals):
+    if max(m, n) > 1 and 8 * m * n * k > tiny and all(a.dtype == dtype for a in avals):
         return _Pair(_product(_neighbours(x.operand, cx, bx), _neighbours(y.operand, cy, by)))
     kind = dtypes.real_part(dtype)
     re, im = ([dot_general(a, b, numbers, preferred_element_type=kind) for b in y.parts]
@@ -278,7 +286,7 @@ def _product(left: tuple, right: tuple) -> Any:
     rank = len(x.shape) + len(y.shape) - 2 * len(cx) - len(bx) - 1
     return products.product_p.bind(
         x, y, dimension_numbers=((cx, cy), (bx, by)), permutation=tuple(range(rank)),
-        gathers=False, exact=True, pairs=True,
+        gathers=False, exact=True, pairs=True, convolution=None,
     )  # fmt: skip
 
 

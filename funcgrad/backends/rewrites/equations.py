@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
+from funcgrad.backends.target import ANY, Target
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.core.rewriting import Writer
@@ -29,8 +30,9 @@ class Equations(Writer):
     ['reshape', 'transpose']
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target = ANY) -> None:
         super().__init__()
+        self.target, self.limits = target, target.limits
         # Broadcasts of zero.
         self.zeros: set[Var] = set()
         # What each reshape is a reshape of.

@@ -198,3 +198,8 @@ REWRITES: dict[Primitive, Callable] = {
     ppermute_p: _ppermute,
     axis_index_p: _axis_index,
 }
+
+
+def rewrite(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
+    """A collective as an exchange."""
+    return REWRITES[eqn.prim](flat, eqn, ins)

@@ -7,24 +7,20 @@ it. An element of the concatenation is read from one piece alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.backends.late import Late
 from funcgrad.backends.lower.primitives import product_p
+from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
-from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.families import add
 from funcgrad.ops.shape import concatenate_p, pad_p, reshape_p, transpose_p
 
-if TYPE_CHECKING:
-    from funcgrad.backends.lower import attention
-else:
-    attention = Late("funcgrad.backends.lower.attention")
+attention = Late("funcgrad.backends.lower.attention")
 
 
 class Strip(NamedTuple):
@@ -39,19 +35,40 @@ def join_pads(jaxpr: Jaxpr) -> Jaxpr:
     strips = _strips(jaxpr)
     if not any(e.prim is add and e.outs[0] in strips for e in jaxpr.eqns):
         return jaxpr
-    made = {v: e for e in jaxpr.eqns for v in e.outs}
-    used = set(jaxpr.outs)
-    eqns: list[Eqn] = []
-    for eqn in reversed(jaxpr.eqns):
-        out = eqn.outs[0] if eqn.outs else None
-        if out in strips and out not in used:
-            continue
-        new = [eqn]
-        if eqn.prim is add and out in strips:
-            new = list(_joined(eqn, strips[out], made))
-        used.update(a for e in new for a in e.ins)
-        eqns += reversed(new)
-    return Jaxpr(jaxpr.ins, eqns[::-1], jaxpr.outs, jaxpr.names)
+    return _Joiner(jaxpr, strips).write(jaxpr)
+
+
+class _Joiner(Equations):
+    def __init__(self, jaxpr: Jaxpr, strips: dict[Atom, Strip]):
+        super().__init__()
+        self.strips = strips
+        self.made = {v: e for e in jaxpr.eqns for v in e.outs}
+        # What is read not only to be added to other strips.
+        self.whole = {x for s in strips.values() for _, _, x in s.pieces}.union(
+            jaxpr.outs, *(e.ins for e in jaxpr.eqns if not e.outs or e.outs[0] not in strips)
+        )
+
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        if eqn.prim is add and eqn.outs[0] in self.strips and eqn.outs[0] in self.whole:
+            self.define(eqn, [self.joined(eqn.outs[0].aval, self.strips[eqn.outs[0]])])
+        else:
+            self.keep(eqn, ins)
+
+    def joined(self, out: ShapedArray, strip: Strip) -> Atom:
+        """The concatenation in place of the last sum."""
+        zero = Literal(np.zeros((), out.dtype), ShapedArray((), out.dtype))
+        row: list[Atom] = []
+        at = 0
+        for start, stop, x in (*strip.pieces, (out.shape[strip.axis],) * 2 + (None,)):
+            if start > at:
+                shape = (*out.shape[: strip.axis], start - at, *out.shape[strip.axis + 1 :])
+                row.append(self.broadcast(zero, shape, ()))
+            if x is not None:
+                # The sum makes 0.0 of -0.0.
+                sums = not dtypes.is_inexact(out.dtype) or _is_sum(x, self.made)
+                row.append(self.read(x) if sums else self.add(add, [self.read(x), zero]))
+            at = stop
+        return self.add(concatenate_p, row, out.strong(), dimension=strip.axis)
 
 
 def _strips(jaxpr: Jaxpr) -> dict[Atom, Strip]:
@@ -84,34 +101,6 @@ def _both(a: Strip, b: Strip) -> Strip | None:
     pieces = sorted((*a.pieces, *b.pieces), key=lambda p: p[0])
     apart = all(p[1] <= q[0] for p, q in itertools.pairwise(pieces))
     return Strip(a.axis, tuple(pieces)) if apart and a.axis == b.axis else None
-
-
-def _joined(eqn: Eqn, strip: Strip, made: dict[Var, Eqn]) -> Iterator[Eqn]:
-    """The equations of the concatenation in place of the last sum."""
-    (out,) = eqn.outs
-    shape, dtype = out.aval.shape, out.aval.dtype
-    zero = Literal(np.zeros((), dtype), ShapedArray((), dtype))
-    row: list[Atom] = []
-
-    def zeros(n: int) -> Eqn:
-        sizes = (*shape[: strip.axis], n, *shape[strip.axis + 1 :])
-        row.append(var := Var(ShapedArray(sizes, dtype)))
-        return Eqn(broadcast_p, [zero], [var], {"shape": sizes, "broadcast_dimensions": ()})
-
-    at = 0
-    for start, stop, x in strip.pieces:
-        if start > at:
-            yield zeros(start - at)
-        if dtypes.is_inexact(dtype) and not _is_sum(x, made):
-            # The sum makes 0.0 of -0.0.
-            row.append(var := Var(x.aval.strong()))
-            yield Eqn(add, [x, zero], [var], {}, eqn.source, eqn.scopes)
-        else:
-            row.append(x)
-        at = stop
-    if at < shape[strip.axis]:
-        yield zeros(shape[strip.axis] - at)
-    yield Eqn(concatenate_p, row, [out], {"dimension": strip.axis}, eqn.source, eqn.scopes)
 
 
 def _is_sum(x: Atom, made: dict[Var, Eqn]) -> bool:

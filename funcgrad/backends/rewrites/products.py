@@ -1,7 +1,7 @@
-"""Contractions and convolutions as matrix products, or as sums that fuse with what is near.
+"""Contractions as matrix products, or as sums that fuse with what is near.
 
 Products that no matrix multiplication serves (of integers, with a vector, tiny) become sums of
-products; those of narrow floats are summed in float32, convolutions are products of windows.
+products; those of narrow floats are summed in float32.
 """
 
 from __future__ import annotations
@@ -9,41 +9,26 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.late import late
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.primitives import NARROW_SUMS, product_p
+from funcgrad.backends.program import Convolution
 from funcgrad.backends.rewrites.equations import Equations
-from funcgrad.backends.rewrites.reductions import FLOAT32, reduction, row_parts
+from funcgrad.backends.rewrites.reductions import reduction, row_parts
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.ops.base import sum_p, transpose_p
-from funcgrad.ops.contract import accumulator, dot_general_p
+from funcgrad.ops.contract import accumulator
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.compare import bitwise_and
 from funcgrad.ops.reduce import or_p
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.kernels import depthwise, depthwise_last
-    from funcgrad.backends.llvm.rewrites import convolution, small_images, unmet
-else:
-    depthwise, depthwise_last = late(
-        "funcgrad.backends.llvm.kernels", "depthwise", "depthwise_last"
-    )
-    convolution, small_images, unmet = late(
-        "funcgrad.backends.llvm.rewrites", "convolution", "small_images", "unmet"
-    )
-
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 MOST_INT8 = (1 << 17) - 1
-# Products with fewer multiplications than this don't repay a call of the matrix product.
-TINY = 512
 
 
 def absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:
@@ -69,10 +54,11 @@ def absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:
 def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     """A `dot_general` as a matrix product, or as a sum; None if loops don't have its dtypes.
 
+    >>> from funcgrad.backends.target import Target
     >>> from funcgrad.core.ir import Var
     >>> a, b, c = (Var(ShapedArray(s, np.float32)) for s in ((64, 32), (32, 16), (64, 16)))
     >>> numbers = {"dimension_numbers": (((1,), (0,)), ((), ()))}
-    >>> flat = Equations()
+    >>> flat = Equations(Target("any"))
     >>> dot(flat, Eqn(dot_general_p, [a, b], [c], numbers), [a, b]).aval, len(flat.eqns)
     (f32[64,16], 1)
     >>> flat.eqns[0].prim is product_p
@@ -90,7 +76,11 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     k = math.prod(lhs.aval.shape[i] for i in lc)
     m, n = (a.aval.size // max(1, batch * k) for a in ins)
     narrow = _narrow_operands(lhs, rhs, dtype, k)
-    if (narrow is None and dtype not in GEMM_DTYPES) or min(m, n) < 2 or m * n * k < TINY:
+    if (
+        (narrow is None and dtype not in GEMM_DTYPES)
+        or min(m, n) < 2
+        or m * n * k < flat.limits.tiny
+    ):
         rows = _sum_of_rows(flat, eqn, ins, dtype)
         return _sum_of_products(flat, eqn, ins, dtype) if rows is None else rows
     sides = [
@@ -103,6 +93,7 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     product = flat.add(
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype), dimension_numbers=numbers,
         permutation=tuple(range(out.ndim)), gathers=False, exact=True, pairs=False,
+        convolution=None,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 
@@ -137,7 +128,9 @@ def _sum_of_rows(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) ->
         if matrix.aval.ndim != 2 or tuple(axes) != (0,) or dtype == dtypes.BOOL:
             continue
         k, n = matrix.aval.shape
-        parts = row_parts(k, n) if vector.aval.size == k and out.size == n else 1
+        parts = (
+            row_parts(k, n, flat.limits.splits) if vector.aval.size == k and out.size == n else 1
+        )
         turned = any(e.prim is transpose_p and e.outs[0] is matrix for e in flat.eqns)
         if parts < 2 or turned:
             continue
@@ -172,90 +165,16 @@ def _sum_of_products(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype
     return flat.convert(summed, eqn.outs[0].aval.dtype)
 
 
-def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
-    """A convolution as loops over images or as products; None if it is empty, or if loops don't
-    have its dtypes."""
-    avals = [*(x.aval for x in ins), eqn.outs[0].aval]
-    if any(a.dtype not in LOOP_DTYPES or not a.size for a in avals):
-        return None
-    dtype = accumulator(avals[0].dtype, avals[1].dtype, avals[2].dtype)
-    if _multiplications(eqn, ins) >= convolution.LEAST_WORK:
-        eqn, ins = unmet.trimmed(flat, eqn, ins)
-    if dtype in GEMM_DTYPES and not dtypes.is_integer(avals[2].dtype):
-        for write in (
-            depthwise.channel_convolution,
-            depthwise_last.channels_last_convolution,
-            _single_places,
-            _small_images,
-            _gathered_convolution,
-        ):
-            made = write(flat, eqn, ins, dtype)
-            if made is not None:
-                return made
-    return convolution.convolution(flat, eqn, ins, dot)
-
-
-def _multiplications(eqn: Eqn, ins: list[Atom]) -> int:
-    """Those of a convolution. Small ones form all products, also with zeros."""
-    w, features = ins[1].aval, eqn.params["dimension_numbers"].rhs_spec[0]
-    return eqn.outs[0].aval.size * (w.size // w.shape[features])
-
-
-def _single_places(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
-    """A convolution of images of one place each as one product."""
-    # A product takes no more axes.
-    if len(eqn.params["window_strides"]) > convolution.MAX_RANK:
-        return None
-    if _multiplications(eqn, ins) < convolution.LEAST_WORK:
-        return None
-    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
-        return None
-
-    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom | None:
-        if x.aval.shape[0] > 1 and w.aval.size > x.aval.shape[1]:
-            return _gathered(flat, x, w, ShapedArray(shape, dtype), numbers)
-        made = Eqn(
-            dot_general_p, [x, w], [Var(ShapedArray(shape, dtype))], {"dimension_numbers": numbers}
-        )
-        return dot(flat, made, [x, w])
-
-    return unmet.single_places(flat, eqn, ins, product)
-
-
-def _small_images(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
-    """A convolution of many small images as one product, of float32 or float64."""
-    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
-        return None
-    write = partial(_gathered_convolution, flat, dtype=dtype)
-    made = small_images.features_last(flat, eqn, ins, write)
-    if made is not None:
-        return made
-    return small_images.gradient_features_last(flat, eqn, ins, write)
-
-
-def _gathered_convolution(
-    flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype
-) -> Atom | None:
-    """A convolution as products of windows that are read in place; None if it is too small.
-
-    Those of bfloat16 are multiplied as they are: processors have instructions for it. Others are
-    converted as they are padded.
-    """
-    avals = [a.aval for a in ins]
-    both = all(a.dtype == ml_dtypes.bfloat16 for a in avals) and dtype == FLOAT32
-    read = avals[0].dtype if both and convolution.stays_narrow(eqn, avals) else dtype
-
-    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom:
-        return _gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"])
-
-    made = convolution.gathered_convolution(flat, eqn, ins, (read, dtype), product)
-    return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
-
-
-def _gathered(
-    flat: Equations, x: Atom, w: Atom, out: ShapedArray, numbers: Any, exact: bool = True
+def gathered(
+    flat: Equations,
+    x: Atom,
+    w: Atom,
+    out: ShapedArray,
+    numbers: Any,
+    exact: bool = True,
+    of: Convolution | None = None,
 ) -> Var:
     """A product that reads its operands in place, wherever their rows and columns lie."""
     return flat.add(product_p, [x, w], out, dimension_numbers=numbers,
                     permutation=tuple(range(out.ndim)), gathers=True, exact=exact,
-                    pairs=False)  # fmt: skip
+                    pairs=False, convolution=of)  # fmt: skip

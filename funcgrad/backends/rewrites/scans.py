@@ -3,55 +3,54 @@
 What a scan's body multiplies by a matrix that stays is known before the scan, if it is a scanned
 row, and needed after it only, if it is a row of a result. What it adds to a carried sum that nobody
 else reads (the gradient of a weight, say) is one product that sums over the turns, too. Rows wait
-in memory for that, as many bytes as `MOST_BYTES` for each value. Sums are added in another order.
+in memory for that, where the target allows it. Sums are added in another order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from funcgrad.backends.rewrites.equations import Equations
+from funcgrad.backends.target import Turns
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.dce import dce_eqns
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.record import Record
 from funcgrad.ops.base import sum_p, transpose_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.families import add
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-# A product that has more rows than this in each turn, or sums more, is large as it is.
-MOST_ROWS = 256
-MOST_BYTES = 1 << 26
-# Products of more rows than a few gain less than memory costs that no cache holds.
-FEW_ROWS, CACHED_BYTES = 16, 1 << 23
 
 
-def spread(scan: Eqn) -> Jaxpr | None:
+def spread(scan: Eqn, limits: Turns) -> Jaxpr | None:
     """The program of a scan's operands that computes its products apart; None if it has none.
 
     >>> import funcgrad as fg
     >>> x, w = fg.numpy.ones((5, 2, 3)), fg.numpy.ones((3, 4))
     >>> f = lambda x, w: fg.lax.scan(lambda c, row: (c, row @ w), 0.0, x)[1]
-    >>> [e.prim.name for e in spread(fg.make_jaxpr(f)(x, w).eqns[-1]).eqns]
+    >>> limits = Turns(rows=256, nbytes=1 << 26, few=16, cached=1 << 23)
+    >>> [e.prim.name for e in spread(fg.make_jaxpr(f)(x, w).eqns[-1], limits).eqns]
     ['dot_general', 'scan']
     """
     p = scan.params
-    key = ("spread", p["length"], p["reverse"], p["n_consts"], p["n_carry"])
-    return p["jaxpr"].derive(key, lambda: _Spreader(scan).run())
+    key = ("spread", limits, p["length"], p["reverse"], p["n_consts"], p["n_carry"])
+    return p["jaxpr"].derive(key, lambda: _Spreader(scan, limits).run())
 
 
-def large(scan: Eqn) -> int:
+def large(scan: Eqn, limits: Turns) -> int:
     """Bytes of one turn of the products known before a scan, those of which all turns' results are
     more than caches hold."""
-    spreader = _Spreader(scan)
+    spreader = _Spreader(scan, limits)
     spreader.run()
     return spreader.large
 
 
-class _Product(Record, frozen=False):
+class _Product(NamedTuple):
     """A product (or a sum over axes) whose result is then transposed by `order`."""
 
     eqn: Eqn
@@ -62,23 +61,23 @@ class _Spreader:
     """Writes the program around a scan. Variables of the body have others outside: those of
     `consts` stay, those of `rows` have one row a turn."""
 
-    def __init__(self, scan: Eqn):
+    def __init__(self, scan: Eqn, limits: Turns):
+        self.limits = limits
         self.scan, self.body, self.length = scan, scan.params["jaxpr"], scan.params["length"]
         n, m = scan.params["n_consts"], scan.params["n_carry"]
         self.n_carry = m
         self.outer = [Var(a.aval) for a in scan.ins]
         inside = self.body.ins
-        self.consts: dict[Atom, Var] = dict(zip(inside[:n], self.outer[:n], strict=True))
+        self.consts: dict[Any, Var] = dict(zip(inside[:n], self.outer[:n], strict=True))
         self.carry, self.init = inside[n : n + m], self.outer[n : n + m]
-        self.rows: dict[Atom, Var] = dict(zip(inside[n + m :], self.outer[n + m :], strict=True))
+        self.rows: dict[Any, Var] = dict(zip(inside[n + m :], self.outer[n + m :], strict=True))
         self.made = {v: e for e in self.body.eqns for v in e.outs}
         self.readers: dict[Atom, int] = {}
         for a in (*(a for e in self.body.eqns for a in e.ins), *self.body.outs):
             self.readers[a] = self.readers.get(a, 0) + 1
-        self.before: list[Eqn] = []
-        self.after: list[Eqn] = []
+        self.before, self.after = Equations(), Equations()
         # Values of which a result has the rows, and those that wait until after the scan.
-        self.kept: dict[Atom, Var] = {}
+        self.kept: list[tuple[Atom, Var]] = []
         self.waiting: dict[Atom, Var] = {}
         # Bytes a turn of products that are known before the scan and don't fit in caches.
         self.large = 0
@@ -91,55 +90,48 @@ class _Spreader:
             self.known_before(eqn)
         n = self.n_carry
         results = [Var(v.aval) for v in self.scan.outs]
-        later: list[tuple[_Product, Var]] = []
-        ys: list[tuple[Atom, Var]] = []
+        later: list[tuple[int, _Product]] = []
         for i, out in enumerate(self.body.outs[n:], n):
             product = self.needed_after(out)
             if out in self.rows:
                 results[i] = self.rows[out]
             elif product is not None:
-                later.append((product, results[i]))
+                later.append((i, product))
             else:
-                ys.append((out, results[i]))
-        self.kept = dict(ys)
-        for product, result in later:
-            side = self.row_side(product.eqn)
+                self.kept.append((out, results[i]))
+        for i, (eqn, order) in later:
+            side = self.row_side(eqn)
             assert side is not None
-            self.over_turns(self.after, product.eqn, side, product.order, result)
+            results[i] = self.over_turns(self.after, eqn, side, order)
         left = list(range(n))
         # Sums over axes last: those of what waits for a product anyway.
         for prim in (dot_general_p, sum_p):
-            left = [i for i in left if not self.summed_after(i, prim, results[i])]
-        if not (self.before or self.after):
+            for i in list(left):
+                total = self.summed_after(i, prim)
+                if total is not None:
+                    results[i] = total
+                    left.remove(i)
+        if not (self.before.eqns or self.after.eqns):
             return None
-        scan = self.smaller([(i, results[i]) for i in left], ys)
-        return Jaxpr(self.outer, [*self.before, scan, *self.after], results)
+        scan = self.smaller([(i, results[i]) for i in left])
+        return Jaxpr(self.outer, [*self.before.eqns, scan, *self.after.eqns], results)
 
-    def smaller(self, left: Sequence[tuple[int, Var]], ys: Sequence[tuple[Atom, Var]]) -> Eqn:
+    def smaller(self, left: Sequence[tuple[int, Var]]) -> Eqn:
         """The scan without what was moved."""
-        outs = [*(self.body.outs[i] for i, _ in left), *(a for a, _ in ys), *self.waiting]
-        needed = set(outs)
-        eqns = []
-        for eqn in reversed(self.body.eqns):
-            known = any(v in self.rows for v in eqn.outs)
-            effect = eqn.prim.effect or any(
-                j.has_effects for j in eqn.params.values() if type(j) is Jaxpr
-            )
-            if not known and (effect or needed.intersection(eqn.outs)):
-                needed.update(eqn.ins)
-                eqns.append(eqn)
+        ys = [*self.kept, *self.waiting.items()]
+        outs = [*(self.body.outs[i] for i, _ in left), *(a for a, _ in ys)]
+        unknown = [e for e in self.body.eqns if self.rows.keys().isdisjoint(e.outs)]
+        eqns = dce_eqns(unknown, outs)
+        needed = {a for e in eqns for a in e.ins}.union(outs)
         consts, rows = ([v for v in side if v in needed] for side in (self.consts, self.rows))
-        ins = [*consts, *(self.carry[i] for i, _ in left), *rows]
-        body = Jaxpr(ins, eqns[::-1], outs)
+        body = Jaxpr([*consts, *(self.carry[i] for i, _ in left), *rows], eqns, outs)
         operands = [
             *(self.consts[v] for v in consts), *(self.init[i] for i, _ in left),
             *(self.rows[v] for v in rows),
         ]  # fmt: skip
-        params = self.scan.params | {
-            "jaxpr": body, "n_consts": len(consts), "n_carry": len(left),
-        }  # fmt: skip
-        made = [*(v for _, v in left), *(v for _, v in ys), *self.waiting.values()]
-        return self.scan.replace(ins=operands, outs=made, params=params)
+        params = {"jaxpr": body, "n_consts": len(consts), "n_carry": len(left)}
+        made = [v for _, v in (*left, *ys)]
+        return self.scan.replace(ins=operands, outs=made, params=self.scan.params | params)
 
     # ---- what moves
 
@@ -149,12 +141,11 @@ class _Spreader:
         if side is None or self.untransposed(eqn.ins[side]) not in self.rows:
             return
         nbytes = eqn.outs[0].aval.nbytes
-        self.large += nbytes if self.length * nbytes > CACHED_BYTES else 0
-        most = CACHED_BYTES if self.rows_of(eqn, side) > FEW_ROWS else MOST_BYTES
-        if 0 < self.length * nbytes <= most:
-            stack = self.stacked(eqn.outs[0].aval)
-            self.over_turns(self.before, eqn, side, (), stack)
-            self.rows[eqn.outs[0]] = stack
+        limits, total = self.limits, self.length * nbytes
+        self.large += nbytes if total > limits.cached else 0
+        most = limits.cached if self.rows_of(eqn, side) > limits.few else limits.nbytes
+        if 0 < total <= most:
+            self.rows[eqn.outs[0]] = self.over_turns(self.before, eqn, side)
 
     def needed_after(self, out: Atom) -> _Product | None:
         """The product of any value with what stays, of which only rows of a result are made."""
@@ -164,32 +155,36 @@ class _Spreader:
             return None
         return product
 
-    def summed_after(self, i: int, prim: Primitive, result: Var) -> bool:
-        """Move a product or a sum over axes that is only added to carried value number i."""
+    def summed_after(self, i: int, prim: Primitive) -> Var | None:
+        """Carried value number i, where a product or a sum over axes is only added to it."""
         inside, out = self.carry[i], self.body.outs[i]
         eqn = self.made.get(out)
         if eqn is None or eqn.prim is not add or inside not in eqn.ins:
-            return False
+            return None
         if self.readers[inside] != 1 or self.readers[out] != 1:
-            return False
+            return None
         product = self.product(eqn.ins[eqn.ins[0] is inside])
         if product is None or product.eqn.prim is not prim:
-            return False
+            return None
         if not all(self.waits(a) for a in product.eqn.ins):
-            return False
+            return None
+        p: dict[str, Any] = product.eqn.params
         if prim is sum_p:
             # Little work: not worth memory of its own.
             summed = self.untransposed(product.eqn.ins[0])
-            if not any(summed in known for known in (self.rows, self.kept, self.waiting)):
-                return False
+            if not any(summed in known for known in (self.rows, dict(self.kept), self.waiting)):
+                return None
+            p = {"axes": (0, *(i + 1 for i in p["axes"]))}
         else:
-            contract = product.eqn.params["dimension_numbers"][0][0]
-            if math.prod(product.eqn.ins[0].aval.shape[a] for a in contract) > MOST_ROWS:
-                return False
+            contract, batch = p["dimension_numbers"]
+            terms = math.prod(product.eqn.ins[0].aval.shape[a] for a in contract[0])
+            if terms > self.limits.rows:
+                return None
+            contract = tuple((0, *(i + 1 for i in x)) for x in contract)
+            p = {"dimension_numbers": (contract, tuple(tuple(i + 1 for i in x) for x in batch))}
         stacks = [self.stack(self.after, a) for a in product.eqn.ins]
-        total = self.turned(product, self.all_turns(product.eqn, stacks))
-        self.after.append(Eqn(add, [self.init[i], total], [result], {}))
-        return True
+        total = self.after.transpose(self.after.again(product.eqn, stacks, **p), product.order)
+        return self.after.add(add, [self.init[i], total])
 
     # ---- what is a product
 
@@ -227,7 +222,7 @@ class _Spreader:
         if stays[0] == stays[1]:
             return None
         side = stays.index(False)
-        return side if self.rows_of(eqn, side) <= MOST_ROWS else None
+        return side if self.rows_of(eqn, side) <= self.limits.rows else None
 
     def rows_of(self, eqn: Eqn, side: int) -> int:
         """How many rows a product's operand has in a turn."""
@@ -237,11 +232,8 @@ class _Spreader:
 
     # ---- values of all turns
 
-    def stacked(self, aval: ShapedArray) -> Var:
-        return Var(aval.update(shape=(self.length, *aval.shape)))
-
     def fits(self, aval: ShapedArray) -> bool:
-        return 0 < self.length * aval.nbytes <= MOST_BYTES
+        return 0 < self.length * aval.nbytes <= self.limits.nbytes
 
     def waits(self, atom: Atom) -> bool:
         """Whether a value's rows can be read after the scan."""
@@ -250,33 +242,28 @@ class _Spreader:
             return False
         return atom in self.rows or self.fits(atom.aval)
 
-    def stack(self, to: list[Eqn], atom: Atom) -> Var:
-        """The variable of a value's rows outside; equations that transpose them go to a list."""
-        for known in (self.rows, self.kept, self.waiting):
+    def stack(self, to: Equations, atom: Atom) -> Var:
+        """The variable of a value's rows outside; equations that transpose them are written."""
+        for known in (self.rows, dict(self.kept), self.waiting):
             if atom in known:
                 return known[atom]
         eqn = self.made.get(atom)
         if eqn is not None and eqn.prim is transpose_p:
             order = (0, *(i + 1 for i in eqn.params["permutation"]))
-            out = self.stacked(atom.aval)
-            to.append(eqn.replace(ins=[self.stack(to, eqn.ins[0])], outs=[out],
-                                  params={"permutation": order}))  # fmt: skip
-            return out
-        out = self.waiting[atom] = self.stacked(atom.aval)
-        return out
+            return to.again(eqn, [self.stack(to, eqn.ins[0])], permutation=order)
+        aval = atom.aval.update(shape=(self.length, *atom.aval.shape))
+        return self.waiting.setdefault(atom, Var(aval))
 
-    def outside(self, to: list[Eqn], atom: Atom) -> Var:
+    def outside(self, to: Equations, atom: Atom) -> Var:
         """The variable of what stays outside."""
         if atom in self.consts:
             return self.consts[atom]
-        eqn, out = self.made[atom], Var(atom.aval)
-        to.append(eqn.replace(ins=[self.outside(to, eqn.ins[0])], outs=[out]))
-        return out
+        eqn = self.made[atom]
+        return to.again(eqn, [self.outside(to, eqn.ins[0])])
 
-    def over_turns(
-        self, to: list[Eqn], eqn: Eqn, side: int, order: tuple[int, ...], out: Var
-    ) -> None:
-        """A product of each row, whose operand on one side is a row: `out` has the turns first."""
+    def over_turns(self, to: Equations, eqn: Eqn, side: int, order: tuple[int, ...] = ()) -> Any:
+        """A product of each row, whose operand on one side is a row, transposed by `order`; the
+        turns are first."""
         contract, batch = ([list(x) for x in pair] for pair in eqn.params["dimension_numbers"])
         contract[side] = [i + 1 for i in contract[side]]
         batch[side] = [i + 1 for i in batch[side]]
@@ -287,37 +274,7 @@ class _Spreader:
         # The turns are the first free axis of their side.
         free = 0 if side == 0 else eqn.ins[0].aval.ndim - len(contract[0]) - len(batch[0])
         place = len(batch[0]) + free
-        whole = list(range(place)) + list(range(place + 1, rank + 1))
-        turn = (place, *(whole[i] for i in (order or range(rank))))
-        shape = [0] * (rank + 1)
-        for i, n in zip(turn, out.aval.shape, strict=True):
-            shape[i] = n
-        plain = turn == tuple(range(rank + 1))
-        made = out if plain else Var(out.aval.update(shape=tuple(shape)))
+        whole = [i for i in range(rank + 1) if i != place]
         numbers = tuple(tuple(tuple(x) for x in pair) for pair in (contract, batch))
-        params = eqn.params | {"dimension_numbers": numbers}
-        to.append(eqn.replace(ins=ins, outs=[made], params=params))
-        if not plain:
-            to.append(Eqn(transpose_p, [made], [out], {"permutation": turn}))
-
-    def all_turns(self, eqn: Eqn, stacks: Sequence[Var]) -> Var:
-        """The sum of an equation's results over the turns."""
-        out = Var(eqn.outs[0].aval)
-        if eqn.prim is sum_p:
-            params = eqn.params | {"axes": (0, *(i + 1 for i in eqn.params["axes"]))}
-        else:
-            contract, batch = eqn.params["dimension_numbers"]
-            contract = tuple((0, *(i + 1 for i in x)) for x in contract)
-            batch = tuple(tuple(i + 1 for i in x) for x in batch)
-            params = eqn.params | {"dimension_numbers": (contract, batch)}
-        self.after.append(eqn.replace(ins=stacks, outs=[out], params=params))
-        return out
-
-    def turned(self, product: _Product, value: Var) -> Var:
-        """The value of a product, transposed as it was in the body."""
-        if product.order == tuple(range(len(product.order))):
-            return value
-        shape = tuple(value.aval.shape[i] for i in product.order)
-        out = Var(value.aval.update(shape=shape))
-        self.after.append(Eqn(transpose_p, [value], [out], {"permutation": product.order}))
-        return out
+        made = to.again(eqn, ins, dimension_numbers=numbers)
+        return to.transpose(made, (place, *(whole[i] for i in (order or range(rank)))))

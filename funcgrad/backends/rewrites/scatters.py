@@ -28,7 +28,6 @@ from funcgrad.ops.shape import iota_p
 
 BOOL, INT32, INT64, FLOAT32 = map(np.dtype, ("bool", "int32", "int64", "float32"))
 FEW = 16  # updates, of which an element loses little where it is rounded after each
-LEAST_WINDOW = 8  # elements of a window whose extremum is sooner found as a row's
 
 
 def single_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
@@ -96,7 +95,7 @@ def window_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     axes = [i for i, count in enumerate(source.aval.shape) if shape[i] != count]
     plain = {*p["padding"]} == {(0, 0)} and {*p["base_dilation"], *p["window_dilation"]} == {1}
     wanted = tuple(n if i in axes else 1 for i, n in enumerate(shape))
-    if math.prod(window) < LEAST_WINDOW or not plain or p["window_dimensions"] != wanted:
+    if math.prod(window) < flat.limits.window or not plain or p["window_dimensions"] != wanted:
         return None
     if axes != [*range(axes[0], axes[-1] + 1)] or any(source.aval.shape[i] != 1 for i in axes):
         return None

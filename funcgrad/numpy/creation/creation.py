@@ -6,6 +6,7 @@ Python's numbers get the default dtypes (float32, int32, complex64, or those of
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.eager.aligned import copied
 from funcgrad.core.eager.single import single
 from funcgrad.core.trace import Tracer
-from funcgrad.errors import ShapeError
+from funcgrad.errors import ShapeError, within
 from funcgrad.numpy._util import (
     as_array,
     broadcast_shapes,
@@ -33,7 +34,7 @@ from funcgrad.ops import shape as ops_shape
 from funcgrad.ops.base import full as full_p
 from funcgrad.ops.elementwise import compare
 from funcgrad.ops.elementwise import convert as ops_convert
-from funcgrad.ops.families import add
+from funcgrad.ops.linalg import matrices
 
 # ---- from values
 
@@ -109,10 +110,8 @@ def _from_object(name: str, value: Any, dtype: np.dtype | None, copy: bool | Non
     try:
         return _from_numpy(np.asarray(memoryview(value)), dtype, copy)
     except TypeError:
-        raise TypeError(
-            f"{name}: can't make an array of {type(value)}: {value!r}; numbers, nested lists or "
-            "tuples of them, and arrays are needed"
-        ) from None
+        message = f"{name}: can't make an array of {type(value)}: {value!r}; numbers, nested lists "
+        raise TypeError(within(f"{message}or tuples of them, and arrays are needed")) from None
 
 
 def _from_numpy(value: Any, dtype: np.dtype | None, copy: bool | None) -> Array:
@@ -177,10 +176,8 @@ def _shape_of_nested(name: str, values: Any, leaves: list) -> tuple[int, ...]:
         if not is_scalar(values) and not hasattr(values, "shape"):
             values = np.asarray(values) if hasattr(values, "__array__") else values
             if not isinstance(values, np.ndarray):
-                raise TypeError(
-                    f"{name}: can't make an array of {type(values)}: {values!r}; numbers and "
-                    "arrays are needed"
-                )
+                message = f"{name}: can't make an array of {type(values)}: {values!r}; numbers "
+                raise TypeError(within(f"{message}and arrays are needed"))
         leaves.append(values)
         return tuple(getattr(values, "shape", ()))
     if values and {type(v) for v in values} <= {bool, int, float, complex}:
@@ -365,8 +362,8 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
     Array([[0, 1, 0],
            [0, 0, 1]], dtype=int32)
     """
-    rows, columns = _indices("eye", N, M)
-    mask = compare.eq(add(rows, np.int32(k)), columns)
+    shape = shape_of("eye", (N, N if M is None else M))
+    mask = compare.eq(*matrices.places(shape, operator.index(k)))
     return convert(mask, dtype_or(dtype, default_float()))
 
 
@@ -388,11 +385,6 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
            [1, 1, 0],
            [1, 1, 1]], dtype=int32)
     """
-    rows, columns = _indices("tri", N, M)
-    mask = compare.ge(add(rows, np.int32(k)), columns)
+    shape = shape_of("tri", (N, N if M is None else M))
+    mask = compare.ge(*matrices.places(shape, operator.index(k)))
     return convert(mask, dtype_or(dtype, default_float()))
-
-
-def _indices(name: str, n: Any, m: Any) -> tuple[Any, Any]:
-    sizes = shape_of(name, (n, n if m is None else m))
-    return tuple(ops_shape.broadcasted_iota(np.int32, sizes, axis) for axis in (0, 1))

@@ -19,6 +19,8 @@ from funcgrad.numpy._util import (
     convert,
     default_int,
     dtype_or,
+    index_dtype,
+    promote,
     shape_of,
 )
 from funcgrad.numpy.manipulation.indexing import flatnonzero, positions_of
@@ -28,6 +30,7 @@ from funcgrad.ops import shape as ops
 from funcgrad.ops.elementwise.arithmetic import max as larger
 from funcgrad.ops.elementwise.arithmetic import min as smaller
 from funcgrad.ops.indexing.plan import known
+from funcgrad.ops.indexing.windows_at import index_dtype as indices_dtype
 
 __all__ = ["indices", "ix_", "meshgrid", "ravel_multi_index", "unravel_index"]
 
@@ -70,7 +73,7 @@ def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) 
            [1, 1, 1]], dtype=int32)
     """
     shape = shape_of("indices", dimensions)
-    kind = dtype_or(dtype, default_int())
+    kind = dtype_or(dtype, index_dtype(max(shape, default=0)))
     if not sparse:
         if not shape:
             return Array(np.zeros((0,), kind))
@@ -115,12 +118,11 @@ def unravel_index(indices: Any, shape: Any) -> tuple:
     at = positions_of("unravel_index", indices)
     sizes = shape_of("unravel_index", shape)
     total = math.prod(sizes)
+    at = convert(at, indices_dtype([at.aval], [total]))
     value = known(at)
     if value is not None and value.size and not (-total <= value.min() and value.max() < total):
         raise OutOfBoundsError(f"unravel_index: indices {value} reach out of shape {sizes}")
     if dtypes.is_signed(at.dtype):
-        if at.dtype.itemsize < 4:
-            at = convert(at, default_int())
         at = at + total * convert(at < 0, at.dtype)
         at = larger(at, 0)
     if value is None and total:
@@ -155,16 +157,18 @@ def ravel_multi_index(
         raise ValueError(f"{name}: order must be 'C' or 'F', got {order!r}")
     inside = [_inside(i, n, m) for i, n, m in zip(parts, sizes, modes, strict=True)]
     shape = broadcast_shapes(name, *(i.shape for i in inside))
-    total: Any = Array(np.zeros((), default_int()))
+    total: Any = Array(np.zeros((), index_dtype(math.prod(sizes))))
     stride = 1
     for i, n in zip(*((inside, sizes) if order == "F" else (inside[::-1], sizes[::-1])),
                     strict=True):  # fmt: skip
+        total, i = promote(name, total, i)
         total, stride = total + i * stride, stride * n
     return broadcast_to(total, shape)
 
 
 def _inside(at: Any, size: int, mode: str) -> Any:
     """Coordinates along one axis, brought inside it as a mode says."""
+    at = convert(at, indices_dtype([at.aval], [size]))
     if mode == "wrap":
         return at % max(size, 1)
     if mode == "clip":

@@ -29,7 +29,7 @@ from funcgrad.numpy._util import (
     promote_inexact,
 )
 from funcgrad.numpy.elementwise.arithmetic import power
-from funcgrad.ops.base import full, move_axis
+from funcgrad.ops.base import full, move_axis, position_dtype
 from funcgrad.ops.elementwise import arithmetic, compare, rounding, transcendental
 from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.families import add
@@ -144,7 +144,7 @@ def linspace(
     out = add(arithmetic.mul(first, arithmetic.sub(1.0, t)), arithmetic.mul(last, t))
     if endpoint and num > 1:
         # The end itself, whatever was rounded on the way.
-        at_end = broadcasted_iota(np.int32, (num, *shape), 0)
+        at_end = broadcasted_iota(position_dtype(num), (num, *shape), 0)
         out = select(compare.eq(at_end, num - 1), last, out)
     if dtypes.is_integer(out_dtype) and not dtypes.is_complex(out.dtype):
         out = rounding.floor(out)
@@ -222,7 +222,7 @@ def geomspace(
     out = transcendental.exp(linspace(*logs, num, endpoint))
     out = arithmetic.mul(out, broadcast_to(sign, out.shape))
     ends = [(0, start)] + ([(num - 1, stop)] if endpoint and num > 1 else [])
-    index = broadcasted_iota(np.int32, out.shape, 0)
+    index = broadcasted_iota(position_dtype(num), out.shape, 0)
     for i, end in ends:
         out = select(compare.eq(index, i), broadcast_to(end, out.shape), out)
     return convert(move_axis(out, 0, place), dtype_or(dtype, out.dtype))

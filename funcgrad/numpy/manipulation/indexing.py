@@ -19,11 +19,13 @@ from funcgrad.numpy._known import along, first_true, unknown_error
 from funcgrad.numpy._util import (
     as_array,
     as_dtype,
+    as_positions,
     broadcast_shapes,
     broadcast_to,
     canonical_axis,
     convert,
     default_int,
+    index_dtype,
     promote,
 )
 from funcgrad.numpy.elementwise.logic import truth
@@ -31,7 +33,7 @@ from funcgrad.numpy.manipulation.joining import resize
 from funcgrad.numpy.manipulation.shape import ravel, reshape
 from funcgrad.ops import cumulative
 from funcgrad.ops import shape as ops
-from funcgrad.ops.base import full, sum_p
+from funcgrad.ops.base import full, position_dtype, sum_p
 from funcgrad.ops.elementwise.arithmetic import max as larger
 from funcgrad.ops.elementwise.convert import convert_element_type, select_n_p
 from funcgrad.ops.elementwise.convert import select as choice_of
@@ -44,7 +46,8 @@ from funcgrad.ops.indexing.windows import (
     GatherScatterMode,
     ScatterDimensionNumbers,
 )
-from funcgrad.ops.indexing.windows_at import index_dtype, wrapped
+from funcgrad.ops.indexing.windows_at import index_dtype as indices_dtype
+from funcgrad.ops.indexing.windows_at import wrapped
 
 __all__ = [
     "argwhere", "compress", "extract", "flatnonzero", "nonzero", "place", "put", "put_along_axis",
@@ -114,24 +117,25 @@ def _nonzero(name: str, a: Any, size: int | None, fill_value: Any) -> tuple:
     a = as_array(name, a, "condition" if name == "where" else "a")
     if not a.ndim:
         raise ShapeError(f"{name}: a scalar has no positions; use fnp.atleast_1d(...)")
+    kind = index_dtype(max(a.shape) + 1)
     if size is None:
         if not is_known(a):
             hint = f"Give the length of the result: fnp.{name}(..., size=n) cuts or fills it to n."
             raise unknown_error(name, "condition" if name == "where" else "a", a, hint)
-        return tuple(Array(i.astype(default_int())) for i in np.nonzero(np.asarray(known(a))))
+        return tuple(Array(i.astype(kind)) for i in np.nonzero(np.asarray(known(a))))
     length = operator.index(size)
     flat = ravel(truth(a))
     place = first_true(flat, length)
-    count = sum_p.bind(convert_element_type(flat, np.int32), axes=(0,))
-    found = ops.iota(np.int32, length) < count
+    count = sum_p.bind(convert_element_type(flat, place.dtype), axes=(0,))
+    found = ops.iota(place.dtype, length) < count
     fills = fill_value if isinstance(fill_value, tuple | list) else (fill_value or 0,) * a.ndim
     if len(fills) != a.ndim:
         raise ShapeError(f"{name}: fill_value needs one value for each of {a.ndim} axes")
     out, stride = [], a.size
     for n, fill in zip(a.shape, fills, strict=True):
         stride //= max(n, 1)
-        at = convert(place // max(stride, 1) % max(n, 1), default_int())
-        out.append(choice_of(found, at, full((length,), fill, default_int())))
+        at = convert(place // max(stride, 1) % max(n, 1), kind)
+        out.append(choice_of(found, at, full((length,), fill, kind)))
     return tuple(out)
 
 
@@ -217,7 +221,7 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
 
 def positions_of(name: str, indices: Any) -> Any:
     """Indices as an array; TypeError in the name of a function where they aren't integers."""
-    indices = as_array(name, indices, "indices")
+    indices = as_positions(name, indices, "indices")
     if indices.dtype.kind not in "iu":
         raise TypeError(f"{name}: indices must be integers, got {indices.aval}")
     return indices
@@ -327,7 +331,7 @@ def _along(name: str, arr: Any, indices: Any, axis: Any, mode: Any) -> tuple[Any
             raise OutOfBoundsError(
                 f"{name}: index {bad.flat[0]} is out of bounds for axis {axis} with size {size}"
             )
-    dtype = index_dtype([indices.aval])
+    dtype = indices_dtype([indices.aval], [size])
     if mode == "wrap":
         indices = indices % max(size, 1)
     elif value is not None:
@@ -430,6 +434,6 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = False) -> Any:
             raise ValueError("place: vals is empty")
         return arr
     flat = ravel(mask)
-    rank = cumulative.cumsum(convert_element_type(flat, np.int32)) - 1
+    rank = cumulative.cumsum(convert_element_type(flat, position_dtype(flat.size))) - 1
     new = along(vals, larger(rank, 0) % vals.size)
     return reshape(choice_of(flat, new, ravel(arr)), arr.shape)

@@ -8,7 +8,7 @@ import numpy as np
 
 from funcgrad.core.trace import is_known
 from funcgrad.numpy._known import along, first_true, unknown_error
-from funcgrad.numpy._util import as_array, as_dtype, broadcast_to, canonical_axis
+from funcgrad.numpy._util import as_array, as_dtype, as_positions, broadcast_to, canonical_axis
 from funcgrad.numpy.manipulation.shape import moveaxis, ravel
 from funcgrad.ops import shape as ops
 from funcgrad.ops.base import full
@@ -40,7 +40,7 @@ def delete(
         return along(arr, np.delete(np.arange(size), obj), axis)
     if isinstance(obj, list | tuple):
         obj = np.asarray(obj) if obj else np.zeros(0, np.int32)
-    where = as_array("delete", obj, "obj")
+    where = as_positions("delete", obj, "obj")
     if is_known(where):
         try:
             return along(arr, np.delete(np.arange(size), np.asarray(where)), axis)
@@ -78,7 +78,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
         obj = np.asarray(obj) if obj else np.zeros(0, np.int32)
     if is_known(obj) and np.asarray(obj).dtype == bool:
         obj = np.flatnonzero(np.asarray(obj))
-    where = as_array("insert", obj, "obj")
+    where = as_positions("insert", obj, "obj")
     values = ops.expand_dims(values, tuple(range(max(arr.ndim - values.ndim, 0))))
     if not where.ndim:
         values = moveaxis(values, 0, axis)
@@ -97,9 +97,11 @@ def _merged(where: Any, size: int, count: int) -> Any:
             raise IndexError(f"insert: {e}") from None
     if where.dtype.kind not in "iu":
         raise unknown_error("insert", "obj", where, "Give the positions as integers.")
-    where = broadcast_to(ravel(wrapped(where, size, index_dtype([where.aval]))), (count,))
+    where = wrapped(where, size, index_dtype([where.aval], [size + count]))
+    where = broadcast_to(ravel(where), (count,))
     places = where + argsort(argsort(where))
     empty = full((size + count,), False, bool)
     mine = first_true(bitwise_not(index_update(empty, places, True, "set")), size)
-    merged = index_update(full((size + count,), 0, np.int32), mine, ops.iota(np.int32, size), "set")
-    return index_update(merged, places, size + ops.iota(np.int32, count), "set")
+    kind = mine.dtype
+    merged = index_update(full((size + count,), 0, kind), mine, ops.iota(kind, size), "set")
+    return index_update(merged, places, size + ops.iota(kind, count), "set")

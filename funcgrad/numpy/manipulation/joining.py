@@ -17,6 +17,7 @@ from funcgrad.errors import ShapeError
 from funcgrad.numpy._known import along, concrete, unknown_error
 from funcgrad.numpy._util import (
     as_array,
+    as_positions,
     axes_of,
     broadcast_to,
     canonical_axis,
@@ -36,9 +37,10 @@ from funcgrad.numpy.manipulation.shape import (
 )
 from funcgrad.ops import cumulative
 from funcgrad.ops import shape as ops
-from funcgrad.ops.base import full
+from funcgrad.ops.base import full, position_dtype
 from funcgrad.ops.elementwise.convert import convert_element_type
 from funcgrad.ops.indexing.indexing import index, index_update
+from funcgrad.ops.indexing.windows_at import index_dtype
 from funcgrad.ops.shape import slice_p
 
 __all__ = [
@@ -387,17 +389,17 @@ def repeat(
         return full((*a.shape[:axis], total, *a.shape[axis + 1 :]), 0, a.dtype)
     # A one at the place where each element's repetitions begin; their sum counts the elements.
     counts = broadcast_to(as_array("repeat", counts), (size,))
-    ends = cumulative.cumsum(convert_element_type(counts, np.int32))
-    begins = ops.concatenate([full((1,), 0, np.int32), ops.slice(ends, (0,), (size - 1,))], 0)
-    marks = index_update(full((total,), 0, np.int32), begins, 1, "add", mode="drop")
+    ends = cumulative.cumsum(convert_element_type(counts, np.int64))
+    begins = ops.concatenate([full((1,), 0, np.int64), ops.slice(ends, (0,), (size - 1,))], 0)
+    marks = index_update(full((total,), 0, position_dtype(size)), begins, 1, "add", mode="drop")
     return along(a, cumulative.cumsum(marks) - 1, axis)
 
 
 def _counts(repeats: Any, size: int) -> Any:
     """The number of repetitions: a scalar, or an array of `size` of them."""
     if isinstance(repeats, list | tuple):
-        repeats = np.asarray(integers("repeat", "repeats", repeats), np.int32)
-    counts = as_array("repeat", repeats, "repeats")
+        repeats = np.asarray(integers("repeat", "repeats", repeats), np.int64)
+    counts = as_positions("repeat", repeats, "repeats")
     if counts.shape == (1,):
         # Known numbers stay known: an operation would make them part of a traced program.
         counts = Array(np.asarray(counts).reshape(())) if is_known(counts) else reshape(counts, ())
@@ -445,7 +447,7 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Any:
     axes = axis if isinstance(axis, list | tuple) else (axis,)
     shifts = list(shift) if isinstance(shift, list | tuple) else shift
     if not isinstance(shifts, list):
-        shifts = as_array("roll", shifts, "shift")
+        shifts = as_positions("roll", shifts, "shift")
         if not dtypes.is_integer(shifts.dtype):
             raise TypeError(f"roll: shift must be integers, got {shifts.aval}")
         shifts = list(unstack(shifts)) if shifts.ndim else [shifts]
@@ -466,7 +468,8 @@ def _roll_axis(a: Any, shift: Any, axis: int) -> Any:
         start = -operator.index(shift) % size
         parts = [ops.slice(a, *_bounds(a.shape, axis, *b)) for b in ((start, size), (0, start))]
         return ops.concatenate(parts, axis) if start else a
-    return along(a, (np.arange(size, dtype=np.int32) - shift) % size, axis)
+    shift = convert_element_type(shift, index_dtype([shift.aval], [size])) % size
+    return along(a, (ops.iota(shift.dtype, size) - shift) % size, axis)
 
 
 def _bounds(shape: tuple[int, ...], axis: int, start: int, stop: int) -> tuple[list, list]:

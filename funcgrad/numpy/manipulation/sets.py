@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     canonical_axis,
     convert,
     default_int,
+    index_dtype,
     promote,
 )
 from funcgrad.numpy.manipulation.indexing import nonzero
@@ -98,9 +99,10 @@ def _unique(ar: Any, axis: Any, equal_nan: bool, size: Any, fill_value: Any) -> 
         return _unique_of_none(slices, axis, inverse_shape, size, fill_value)
     order, first = _sorted_rows(rows, equal_nan)
     n = rows.shape[0]
+    kind = index_dtype(n + 1)
     # Where each distinct element begins, and behind the last one, where it ends.
     if size is None:
-        marks = ops.concatenate([nonzero(first)[0], full((1,), n, default_int())], 0)
+        marks = ops.concatenate([nonzero(first)[0], full((1,), n, kind)], 0)
     else:
         (marks,) = nonzero(first, size=size + 1, fill_value=n)
     starts, ends = marks[:-1], marks[1:]
@@ -112,15 +114,15 @@ def _unique(ar: Any, axis: Any, equal_nan: bool, size: Any, fill_value: Any) -> 
         there = reshape(starts < n, (count,) + (1,) * (slices.ndim - 1))
         fill = as_dtype("unique", fill_value, values.dtype, "fill_value")
         values = select(broadcast_to(there, values.shape), values, broadcast_to(fill, values.shape))
-    rank = cumsum(convert_element_type(first, default_int())) - 1
-    inverse = index_update(full((n,), 0, default_int()), order, rank, "set", unique_indices=True)
+    rank = cumsum(convert_element_type(first, kind)) - 1
+    inverse = index_update(full((n,), 0, kind), order, rank, "set", unique_indices=True)
     return moveaxis(values, 0, axis), places, reshape(inverse, inverse_shape), ends - starts
 
 
 def _sorted_rows(rows: Any, equal_nan: bool) -> tuple[Any, Any]:
     """The order that sorts rows, and whether each one, in that order, differs from the last."""
     n, width = rows.shape
-    places = ops.iota(default_int(), n)
+    places = ops.iota(index_dtype(n), n)
     if not width:
         return places, places < 1
     columns = [index(rows, (slice(None), i)) for i in range(width)]
@@ -320,7 +322,7 @@ def intersect1d(
     if not return_indices:
         return values
     in_a = index(order, places, mode="fill", fill_value=a.shape[0])
-    order_b = convert(sorts.argsort(b), default_int())
+    order_b = convert(sorts.argsort(b), index_dtype(b.shape[0] + 1))
     at = searchsorted(index(b, order_b), values)
     at = select(places < a.shape[0], at, full((), b.shape[0], at.dtype))
     return values, in_a, index(order_b, at, mode="fill", fill_value=b.shape[0])

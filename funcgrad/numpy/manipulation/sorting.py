@@ -18,6 +18,7 @@ from funcgrad.numpy._util import (
     canonical_axis,
     convert,
     default_int,
+    index_dtype,
     integers,
     need_real,
     promote,
@@ -26,7 +27,7 @@ from funcgrad.numpy.manipulation.joining import arrays_of
 from funcgrad.numpy.manipulation.shape import flip, ravel
 from funcgrad.ops import shape as ops
 from funcgrad.ops import sort as sorts
-from funcgrad.ops.base import full, sum_p
+from funcgrad.ops.base import full, position_dtype, sum_p
 from funcgrad.ops.cumulative import widened
 from funcgrad.ops.elementwise.compare import bitwise_and, bitwise_or, ge, le, lt, ne
 from funcgrad.ops.elementwise.convert import convert_element_type, select
@@ -93,7 +94,7 @@ def argsort(
     Array([1, 3, 2, 0], dtype=int32)
     """
     a, axis = _operand("argsort", a, axis, order)
-    return convert(sorts.argsort(a, axis, stable, descending), default_int())
+    return convert(sorts.argsort(a, axis, stable, descending), index_dtype(a.shape[axis]))
 
 
 def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
@@ -111,7 +112,7 @@ def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
     if not shape:
         return Array(np.zeros((), default_int()))
     axis = canonical_axis("lexsort", axis, len(shape))
-    places = ops.broadcasted_iota(default_int(), shape, axis)
+    places = ops.broadcasted_iota(index_dtype(shape[axis]), shape, axis)
     return sorts.sort([*reversed(arrays), places], axis, num_keys=len(arrays))[-1]
 
 
@@ -183,7 +184,7 @@ def searchsorted(
         a = index(a, as_array("searchsorted", sorter, "sorter"))
     if is_known(a) and is_known(v):
         found = np.searchsorted(widened(known(a)), widened(known(v)), side)  # type: ignore[call-overload]
-        return Array(np.asarray(found, default_int()))
+        return Array(np.asarray(found, index_dtype(a.shape[0] + 1)))
     if not a.shape[0]:
         return full(v.shape, 0, default_int())
     before = _before_left if side == "left" else _before_right
@@ -194,7 +195,7 @@ def searchsorted(
     else:
         unrolled = method == "scan_unrolled" or math.prod(v.shape) >= _MANY
         found = _halving(a, v, before, unrolled)
-    return convert(found, default_int())
+    return convert(found, index_dtype(a.shape[0] + 1))
 
 
 def _is_nan(x: Any) -> Any:
@@ -216,7 +217,7 @@ def _before_right(a: Any, v: Any) -> Any:
 def _compare_all(a: Any, v: Any, before: Any) -> Any:
     shape = (*v.shape, a.shape[0])
     wide = broadcast_to(ops.expand_dims(v, (v.ndim,)), shape)
-    smaller = convert_element_type(before(broadcast_to(a, shape), wide), np.int32)
+    smaller = convert_element_type(before(broadcast_to(a, shape), wide), position_dtype(shape[-1]))
     return sum_p.bind(smaller, axes=(v.ndim,))
 
 
@@ -229,12 +230,13 @@ def _halving(a: Any, v: Any, before: Any, unrolled: bool) -> Any:
         there = sorts.take_along_axis(a, middle.reshape(-1), 0).reshape(v.shape)
         return select(before(there, v), low + half, low)
 
-    low = full(v.shape, 0, np.int32)
+    kind = position_dtype(a.shape[0])
+    low = full(v.shape, 0, kind)
     if unrolled:
         for half in halves:
-            low = step(np.int32(half), low)
+            low = step(kind.type(half), low)
         return low
-    known_halves = as_array("searchsorted", np.array(halves, np.int32), "halves")
+    known_halves = as_array("searchsorted", np.array(halves, kind), "halves")
     return fori_loop(0, len(halves), lambda i, low: step(index(known_halves, i), low), low)
 
 

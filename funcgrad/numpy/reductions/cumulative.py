@@ -26,12 +26,15 @@ def _along(name: str, prim: Primitive, a: Any, axis: int | None, dtype: Any, ski
     x = as_array(name, a, "a")
     if skip is not None and dtypes.is_inexact(x.dtype):
         x = select(isnan(x), np.asarray(skip, x.dtype), x)
-    out_dtype = dtype_or(dtype, accumulation_dtype(x.dtype))
-    x = convert(truth(x) if out_dtype == dtypes.BOOL else x, accumulation_dtype(out_dtype))
     if axis is None:
         x, axis = reshape(x, (-1,)), 0
-    out = prim.bind(x, axis=canonical_axis(name, axis, x.ndim), reverse=False)
-    return truth(out) if out_dtype == dtypes.BOOL else convert(out, out_dtype)
+    axis = canonical_axis(name, axis, x.ndim)
+    count = x.shape[axis]
+    out_dtype = dtype_or(dtype, accumulation_dtype(x.dtype, count))
+    if out_dtype != dtypes.BOOL:
+        return prim.bind(convert(x, out_dtype), axis=axis, reverse=False)
+    x = convert(truth(x), accumulation_dtype(out_dtype, count))
+    return truth(prim.bind(x, axis=axis, reverse=False))
 
 
 def _running(name: str, prim: Primitive, skip: Any, summary: str, example: str) -> Any:

@@ -14,7 +14,6 @@ from funcgrad.numpy._util import (
     axes_of,
     broadcast_to,
     convert,
-    default_int,
     dtype_or,
     promote_inexact,
 )
@@ -199,7 +198,7 @@ def _var(
     # The guard keeps the derivative of what is left out finite.
     out = reductions.var(_filled(name, x, axis, 0), axis, dtype, ddof, keepdims, where=mask,
                          mean=mean)  # fmt: skip
-    left = reductions.sum(mask, axis, default_int(), keepdims)
+    left = reductions.sum(mask, axis, None, keepdims)
     enough = compare.gt(convert(left, dtypes.real_part(out.dtype)), ddof)
     return select(enough, out, np.asarray(np.nan, out.dtype))
 

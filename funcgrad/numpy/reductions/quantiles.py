@@ -27,7 +27,7 @@ from funcgrad.numpy.elementwise.logic import isnan
 from funcgrad.numpy.manipulation.indexing import take_along_axis, where
 from funcgrad.numpy.manipulation.shape import moveaxis, reshape
 from funcgrad.ops import shape as ops
-from funcgrad.ops.base import full, size_of, sum_p
+from funcgrad.ops.base import full, position_dtype, size_of, sum_p
 from funcgrad.ops.elementwise.convert import convert_element_type
 from funcgrad.ops.indexing.indexing import index
 from funcgrad.ops.indexing.plan import known
@@ -106,16 +106,19 @@ def _of_rows(x: Any, q: Any, given: np.ndarray | None, method: str, skip_nan: bo
     """Quantiles of each sorted row, [..., quantile]."""
     size, flat = x.shape[-1], reshape(q, (-1,))
     count: Any = size
+    # Positions are fractions of elements, and so are float32's between many.
+    narrow = size < 2**16
+    wide = np.dtype(np.float64 if q.dtype.itemsize > 4 or not narrow else np.float32)
     if skip_nan:
-        numbers = convert_element_type(~isnan(x), x.dtype if x.dtype.itemsize > 2 else np.float32)
+        numbers = convert_element_type(~isnan(x), wide if narrow else position_dtype(size))
         count = ops.expand_dims(sum_p.bind(numbers, axes=(x.ndim - 1,)), (x.ndim - 1,))
+        count = convert(count, wide)
     if given is not None and not skip_nan:
         # Positions are known: they are worked out in full precision and are no part of a program.
-        wide = given.astype(_wide(q.dtype))
-        low, weight = _position(np, size, wide.reshape(-1), method)
+        low, weight = _position(np, size, given.astype(wide).reshape(-1), method)
         low = np.asarray(low)
     else:
-        low, weight = _position(_OURS, count, convert(flat, _wide(flat.dtype)), method)
+        low, weight = _position(_OURS, count, convert(flat, wide), method)
     first, second = (_element(x, low + i, count) for i in (0, 1 if weight is not None else 0))
     out = first
     if weight is not None and not (isinstance(weight, np.ndarray) and not weight.any()):
@@ -127,17 +130,13 @@ def _of_rows(x: Any, q: Any, given: np.ndarray | None, method: str, skip_nan: bo
     return where(isnan(index(x, (..., slice(size - 1, size)))), np.asarray(np.nan, x.dtype), out)
 
 
-def _wide(dtype: np.dtype) -> np.dtype:
-    return dtype if dtype.itemsize > 2 else np.dtype(np.float32)
-
-
 def _element(x: Any, position: Any, count: Any) -> Any:
     """Elements at positions, held within the rows' numbers of elements."""
     if isinstance(position, np.ndarray):
-        at = np.clip(position, 0, count - 1).astype(np.int32)
+        at = np.clip(position, 0, count - 1).astype(np.int64)
         return index(x, (..., at))
     last = as_dtype("quantile", count - 1, position.dtype)
-    at = convert_element_type(maximum(minimum(position, last), 0), np.int32)
+    at = convert_element_type(maximum(minimum(position, last), 0), position_dtype(x.shape[-1]))
     if at.ndim == 1:
         return index(x, (..., at), mode="clip")
     return take_along_axis(x, at, -1, mode="clip")

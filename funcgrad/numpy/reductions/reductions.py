@@ -58,10 +58,11 @@ def masked(name: str, x: Any, where: Any, neutral: Any) -> Any:
                   np.asarray(neutral).astype(x.dtype))  # fmt: skip
 
 
-def accumulation_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype in which numbers of `dtype` are summed: narrow integers in the default one."""
+def accumulation_dtype(dtype: np.dtype, count: int) -> np.dtype:
+    """The dtype in which so many numbers of `dtype` are summed: narrow integers in the default one,
+    bool in one that holds their count."""
     if dtype == dtypes.BOOL:
-        return default_int()
+        return index_dtype(count + 1)
     if not dtypes.is_integer(dtype) or dtype.itemsize >= default_int().itemsize:
         return dtype
     return default_int() if dtypes.is_signed(dtype) else np.dtype(f"u{default_int().name}")
@@ -81,17 +82,18 @@ def _summed(
 ) -> Any:
     """A sum or product over axes."""
     x = as_array(name, a, "a")
-    if dtype is None:
-        if x.dtype.kind not in "fc":
-            x = convert(x, accumulation_dtype(x.dtype))
-    else:
-        x = convert(x, dtype_or(dtype, x.dtype))
-        if x.dtype == dtypes.BOOL:
-            out = _summed(name, prim, x, axis, None, keepdims, initial, where, combine, neutral)
-            return truth(out)
     if where is not None:
         x = masked(name, x, where, neutral)
     axes = axes_of(name, axis, x.ndim)
+    if dtype is None:
+        if x.dtype.kind not in "fc":
+            count = size_of([x.shape[i] for i in axes])
+            x = convert(x, accumulation_dtype(x.dtype, count))
+    else:
+        x = convert(x, dtype_or(dtype, x.dtype))
+        if x.dtype == dtypes.BOOL:
+            out = _summed(name, prim, x, axis, None, keepdims, initial, None, combine, neutral)
+            return truth(out)
     out = prim.bind(x, axes=axes)
     if keepdims:
         out = keep_axes(out, x.shape, axes)
@@ -111,8 +113,9 @@ def sum(
 ) -> Any:
     """The sum over `axis` (None: all axes; an axis or a tuple).
 
-    The dtype is that of `a`, but bool and narrow integers become the default integer. `initial` is
-    added, and only elements where `where` is True count. The sum of nothing is 0.
+    The dtype is that of `a`, but bool and narrow integers become the default integer, or int64
+    where that doesn't hold the number of elements that are true. `initial` is added, and only
+    elements where `where` is True count. The sum of nothing is 0.
 
     >>> fnp.sum(fnp.array([[1, 2], [3, 4]]), axis=0)
     Array([4, 6], dtype=int32)
@@ -248,13 +251,15 @@ def any(a: Any, axis: Any = None, keepdims: bool = False, *, where: Any = None) 
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The number of nonzero (true) elements over `axis`, in the default integer dtype.
+    """The number of nonzero (true) elements over `axis`.
+
+    It has the default integer dtype, or int64 where that doesn't hold the number of all elements.
 
     >>> fnp.count_nonzero(fnp.array([[1, 0], [3, 4]]), axis=0)
     Array([2, 1], dtype=int32)
     """
     x = as_array("count_nonzero", a, "a")
-    return sum(truth(x), axes_of("count_nonzero", axis, x.ndim), default_int(), keepdims)
+    return sum(truth(x), axes_of("count_nonzero", axis, x.ndim), None, keepdims)
 
 
 # ---- means and moments

@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     default_float,
     default_int,
     dtype_or,
+    index_dtype,
     need_real,
     promote,
     promote_inexact,
@@ -36,7 +37,7 @@ from funcgrad.numpy.manipulation.sorting import searchsorted
 from funcgrad.numpy.reductions.reductions import max as greatest
 from funcgrad.numpy.reductions.reductions import min as least
 from funcgrad.numpy.reductions.reductions import sum as total_of
-from funcgrad.ops.base import full
+from funcgrad.ops.base import full, size_of
 from funcgrad.ops.elementwise.arithmetic import complex as complex_of
 from funcgrad.ops.indexing.indexing import index_update
 from funcgrad.ops.indexing.plan import known
@@ -70,7 +71,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     if is_known(x) and np.any(known(x) < 0):
         raise ValueError("bincount: x must not be negative")
     if weights is None:
-        counted = full(x.shape, 1, default_int())
+        counted = full(x.shape, 1, index_dtype(x.size + 1))
     else:
         counted = as_array("bincount", weights, "weights")
         if counted.shape != x.shape:
@@ -129,26 +130,29 @@ def _bins(x: Any, edges: Any) -> Any:
 
 def _add_up(bins: Any, weights: Any, sizes: tuple[int, ...]) -> Any:
     """The sums of weights in each bin of a grid; bins outside are left out."""
-    inside, flat = True, 0
+    inside, flat, count = True, 0, size_of(sizes)
     for place, n in zip(bins, sizes, strict=True):
         inside = inside & (place >= 0) & (place < n)
-        flat = flat * n + place
-    count = int(np.prod(sizes))
+        flat = flat * n + convert(place, index_dtype(count + 1))
     out = index_update(
         full((count,), 0, weights.dtype), where(inside, flat, count), weights, "add", mode="drop"
     )
     return reshape(out, sizes)
 
 
-def _weights(name: str, weights: Any, x: Any) -> Any:
-    """One for each element, by default 1: as in JAX, counts are floating-point numbers."""
+def _weights(name: str, weights: Any, x: Any) -> tuple[Any, np.dtype]:
+    """One for each element, by default 1, and the dtype of their sums.
+
+    As in JAX, counts are floating-point numbers; but they are counted in integers.
+    """
     if weights is None:
         dtype = promote_inexact(name, x)[0].dtype
-        return full((x.size,), 1, dtype if dtype.itemsize >= 4 else default_float())
+        ones = full((x.size,), 1, index_dtype(x.size + 1))
+        return ones, dtype if dtype.itemsize >= 4 else default_float()
     weights = as_array(name, weights, "weights")
     if weights.size != x.size:
         raise ShapeError(f"{name}: weights {weights.aval} must have as many elements as {x.aval}")
-    return ravel(weights)
+    return ravel(weights), weights.dtype
 
 
 def histogram(
@@ -165,9 +169,9 @@ def histogram(
     a = as_array("histogram", a, "a")
     need_real("histogram", a)
     edges = histogram_bin_edges(a, bins, range)
-    counts = _weights("histogram", weights, a)
+    counts, dtype = _weights("histogram", weights, a)
     x, own = promote("histogram", ravel(a), edges)
-    out = _add_up([_bins(x, own)], counts, (edges.shape[0] - 1,))
+    out = convert(_add_up([_bins(x, own)], counts, (edges.shape[0] - 1,)), dtype)
     if density:
         out = true_divide(out, edges[1:] - edges[:-1]) / total_of(out)
     return out, edges
@@ -233,7 +237,8 @@ def _grid(
     edges = [histogram_bin_edges(c, b, r) for c, b, r in zip(columns, each, ranges, strict=True)]
     places = [_bins(*promote(name, c, e)) for c, e in zip(columns, edges, strict=True)]
     sizes = tuple(e.shape[0] - 1 for e in edges)
-    out = _add_up(places, _weights(name, weights, columns[0]), sizes)
+    counts, dtype = _weights(name, weights, columns[0])
+    out = convert(_add_up(places, counts, sizes), dtype)
     if density:
         out = true_divide(out, total_of(out))
         for i, e in enumerate(edges):

@@ -133,14 +133,13 @@ def _vectors(plan: Plan, shape: tuple[int, ...]) -> Any:
     """The index vectors [*common, number of arrays], counted from the start of each axis."""
     unknown = [aval_of(i) for _, i in plan.arrays if not isinstance(i, np.ndarray)]
     if not unknown:
-        wide = any(n >= 2**31 for n in shape)
-        known = np.int64 if wide else np.int32
+        known = index_dtype([], shape)
         if len(plan.arrays) == 1 and plan.arrays[0][1].shape == plan.common:
             return plan.arrays[0][1].astype(known, order="C")[..., None]
         found = [np.broadcast_to(i, plan.common) for _, i in plan.arrays]
         return np.stack(found, -1, dtype=known) if found else np.zeros((*plan.common, 0), known)
     some_known = [aval_of(np.int32(0))] if len(unknown) < len(plan.arrays) else []
-    dtype = index_dtype(unknown + some_known)
+    dtype = index_dtype(unknown + some_known, shape)
     rank = len(plan.common)
     columns = [
         expand_dims(_broadcast(_counted(i, shape[a], dtype), plan.common), (rank,))
@@ -190,7 +189,7 @@ def _starts(plan: Plan, shape: tuple[int, ...], mode: GatherScatterMode) -> list
     """Start indices of the one window that scalars select, where a mode lets it be clamped."""
     if plan.common or not plan.arrays or mode is _FILL_OR_DROP:
         return None
-    dtype = index_dtype([aval_of(i) for _, i in plan.arrays])
+    dtype = index_dtype([aval_of(i) for _, i in plan.arrays], shape)
     starts: list[Any] = [np.zeros((), dtype)] * len(shape)
     for axis, i in plan.arrays:
         starts[axis] = _counted(i, shape[axis], dtype)
@@ -411,14 +410,14 @@ def _put_back(x: Any, plan: Plan, part: Any) -> Any:
     if 0 in sizes:
         return x
     if all(step == 1 for _, _, step in plan.slices):
-        starts = [np.asarray(start, np.int32) for start, _, _ in plan.slices]
+        dtype = index_dtype([], shape)
+        starts = [np.asarray(start, dtype) for start, _, _ in plan.slices]
         return dynamic_update_slice_p.bind(x, part, *starts)
     config = tuple(
         (start, n - limit, step - 1)
         for n, (start, limit, step) in zip(shape, plan.slices, strict=True)
     )
-    dtype = aval_of(x).dtype
-    placed = pad_p.bind(part, full((), 0, dtype), padding_config=config)
+    placed = pad_p.bind(part, full((), 0, aval_of(x).dtype), padding_config=config)
     yes, no = full(sizes, True, dtypes.BOOL), full((), False, dtypes.BOOL)
     return select_n(pad_p.bind(yes, no, padding_config=config), x, placed)
 

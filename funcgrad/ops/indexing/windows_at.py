@@ -19,7 +19,14 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import DTypeError, OutOfBoundsError, ShapeError
 from funcgrad.ops.arguments import canonical_axis, integers
-from funcgrad.ops.base import batch_front, broadcast_p, instantiate, is_linear, zeros
+from funcgrad.ops.base import (
+    batch_front,
+    broadcast_p,
+    instantiate,
+    is_linear,
+    position_dtype,
+    zeros,
+)
 from funcgrad.ops.elementwise.arithmetic import rem
 from funcgrad.ops.elementwise.compare import lt
 from funcgrad.ops.elementwise.convert import convert_element_type, select_n
@@ -230,18 +237,17 @@ def _starts(name: str, starts: Any, shape: tuple[int, ...]) -> list[Any]:
     traced = [aval_of(s) for s in starts if not _is_static(s)]
     if any(a.shape or not dtypes.is_integer(a.dtype) for a in traced):
         raise DTypeError(f"{name}: start_indices must be integer scalars, got {starts}")
-    dtype = index_dtype(traced)
+    dtype = index_dtype(traced, shape)
     return [wrapped(s, n, dtype) for s, n in zip(starts, shape, strict=True)]
 
 
-def index_dtype(avals: Sequence[ShapedArray]) -> np.dtype:
-    """The one dtype of several indices, wide enough to add an axis's size to."""
-    if not avals:
-        return np.dtype(np.int32)
-    found = promote([a.strong() for a in avals])[0]
+def index_dtype(avals: Sequence[ShapedArray], sizes: Sequence[int]) -> np.dtype:
+    """The one dtype of several indices, wide enough to add the sizes of their axes to."""
+    least = position_dtype(max(sizes, default=0))
+    found = promote([a.strong() for a in avals])[0] if avals else least
     if not dtypes.is_integer(found):
         return np.dtype(np.int64)
-    return found if found.itemsize >= 4 else np.dtype(np.int32)
+    return found if found.itemsize >= least.itemsize else least
 
 
 def wrapped(index: Any, size: int, dtype: np.dtype) -> Any:
@@ -415,7 +421,7 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
     """
     shape = aval_of(src).shape
     axes = tuple(canonical_axis("index_take", a, len(shape)) for a in axes)
-    dtype = index_dtype([aval_of(i) for i in idxs])
+    dtype = index_dtype([aval_of(i) for i in idxs], [shape[a] for a in axes])
     columns = [
         expand_dims(_modulo(convert_element_type(i, dtype), shape[a]), (1,))
         for i, a in zip(idxs, axes, strict=True)

@@ -6,23 +6,21 @@ such operand: `decomposition` makes it from its impl and its derivative.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.base import broadcast_p, full, move_axis, sum_p, transpose_p
+from funcgrad.ops.base import broadcast_p, full, move_axis, position_dtype, sum_p, transpose_p
 from funcgrad.ops.contract import batch_matmul
 from funcgrad.ops.elementwise.arithmetic import conj, mul, real
-from funcgrad.ops.elementwise.compare import eq, ge
+from funcgrad.ops.elementwise.compare import eq, ge, le
 from funcgrad.ops.elementwise.convert import convert_element_type, select
 from funcgrad.ops.families import NOT_LINEAR, add
-from funcgrad.ops.shape import iota_p
+from funcgrad.ops.shape import broadcasted_iota
 
 matmul = batch_matmul
 
@@ -38,11 +36,11 @@ def adjoint(x: Any) -> Any:
     return swapped(conj(x)) if dtypes.is_complex(aval_of(x).dtype) else swapped(x)
 
 
-def _indices(x: Any) -> tuple[Any, Any]:
-    aval = aval_of(x)
-    shape, rank, dtype = aval.shape, aval.ndim, np.dtype(np.int32)
-    rows = iota_p.bind(dtype=dtype, shape=shape, dimension=rank - 2)
-    return rows, iota_p.bind(dtype=dtype, shape=shape, dimension=rank - 1)
+def places(shape: Sequence[int], k: int = 0) -> tuple[Any, Any]:
+    """The rows and columns of the elements of matrices, which agree on the k-th diagonal."""
+    dtype = position_dtype(sum(shape[-2:]))
+    rows, columns = (broadcasted_iota(dtype, shape, axis) for axis in (-2, -1))
+    return (add(rows, max(-shape[-2], min(k, shape[-1]))) if k else rows), columns
 
 
 def _where(mask: Any, x: Any) -> Any:
@@ -51,19 +49,17 @@ def _where(mask: Any, x: Any) -> Any:
 
 def tril(x: Any, k: int = 0) -> Any:
     """The matrices' lower triangles, up to the k-th diagonal above the main one."""
-    rows, columns = _indices(x)
-    return _where(ge(add(rows, k), columns), x)
+    return _where(ge(*places(aval_of(x).shape, k)), x)
 
 
 def triu(x: Any, k: int = 0) -> Any:
     """The matrices' upper triangles, from the k-th diagonal above the main one."""
-    rows, columns = _indices(x)
-    return _where(ge(columns, add(rows, k)), x)
+    return _where(le(*places(aval_of(x).shape, k)), x)
 
 
 def eye_mask(x: Any) -> Any:
     """True on the diagonals of matrices shaped as x."""
-    return eq(*_indices(x))
+    return eq(*places(aval_of(x).shape))
 
 
 def eye_like(x: Any) -> Any:

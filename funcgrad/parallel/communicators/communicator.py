@@ -10,13 +10,23 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, exchange_arrays
+from funcgrad.backends.llvm.native.engine import engine
+from funcgrad.backends.llvm.runtime import run_code
+from funcgrad.backends.rewrites.exchanges import (
+    DESCRIPTOR,
+    DTYPES,
+    KINDS,
+    OPS,
+    SIZE,
+    exchange_arrays,
+)
 from funcgrad.errors import CollectiveError, ShapeError
 
-FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 Pairs = Sequence[tuple[int, int]]
 
 
@@ -75,35 +85,49 @@ class Communicator(ABC):
         return f"{type(self).__name__}(rank={self.rank}, size={self.size})"
 
 
+# An exchange by a communicator whose context has a function of Python behind its size.
+_BACK = f"""
+declare i32 @fg_call_back(ptr, ptr, ptr)
+define i32 @fg_exchange_back(ptr %context, ptr %descriptor) {{
+  %at = getelementptr ptr, ptr %context, i64 {SIZE + 1}
+  %function = load ptr, ptr %at
+  %status = call i32 @fg_call_back(ptr %function, ptr %context, ptr %descriptor)
+  ret i32 %status
+}}
+"""
+
+
+@cache
+def _back() -> int:
+    run_code.bind(engine())
+    return engine().compile(_BACK, level=0).address("fg_exchange_back")
+
+
 class PythonCommunicator(Communicator):
     """A communicator whose methods are Python: native programs call them back."""
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
-        self._error: BaseException | None = None
-        self._function = FUNCTION(self._call)
-        function = ctypes.cast(self._function, ctypes.c_void_p).value or 0
-        words = [function] * len(KINDS) + [rank, size]
-        self._context = (ctypes.c_int64 * len(words))(*words)
+
+    @cached_property
+    def _words(self) -> Any:
+        self._function = self._call  # the object whose address native code has
+        words = [_back()] * len(KINDS)
+        words += [self.rank, self.size, id(self._function)]
+        return (ctypes.c_int64 * len(words))(*words)
 
     @property
     def address(self) -> int:
         """The address of the native context."""
-        return ctypes.addressof(self._context)
+        return ctypes.addressof(self._words)
 
     def failure(self, what: str) -> BaseException:
-        """The exception that a method raised."""
-        error, self._error = self._error, None
-        return error or CollectiveError(f"{what} failed on rank {self.rank}")
+        """An exception for a failure without one: what a method raises is raised as it is."""
+        return CollectiveError(f"{what} failed on rank {self.rank}")
 
-    def _call(self, context: int, descriptor: int) -> int:
-        try:
-            words = (ctypes.c_int64 * len(DESCRIPTOR)).from_address(descriptor)
-            run_descriptor(self, dict(zip(DESCRIPTOR, words, strict=True)))
-        except BaseException as error:
-            self._error = error
-            return 1
-        return 0
+    def _call(self, context: int, descriptor: int) -> None:
+        words = (ctypes.c_int64 * len(DESCRIPTOR)).from_address(descriptor)
+        run_descriptor(self, dict(zip(DESCRIPTOR, words, strict=True)))
 
 
 def run_descriptor(comm: Communicator, words: dict[str, int]) -> None:

@@ -200,7 +200,7 @@ class NodesCommunicator(MpiCommunicator):
         self._parts = local, across
         function = _library().address("fg_nodes_all_reduce")
         self.set_words(all_reduce=function, local=local.address, across=across.address)
-        self._functions[0] = type(self._functions[0])(function)
+        self._functions[0] = function
 
 
 # ---- the job's ranks

@@ -23,11 +23,12 @@ from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.native import code as native_code
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, declare
 from funcgrad.backends.llvm.routines import copies
+from funcgrad.backends.llvm.runtime import run_code
 from funcgrad.backends.rewrites import exchanges
 from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS, WIDER
 from funcgrad.errors import CollectiveError
 from funcgrad.parallel.communicators import fold
-from funcgrad.parallel.communicators.communicator import FUNCTION, Communicator, Pairs
+from funcgrad.parallel.communicators.communicator import Communicator, Pairs
 
 CONTEXT = (
     *KINDS, "rank", "size", "barrier",
@@ -41,8 +42,8 @@ CONTEXT = (
     "local", "across",
 )  # fmt: skip
 BARRIER = len(KINDS)
-# What an exchange returns.
-DISAGREE, ABORTED, UNKNOWN, MPI_FAILED = 2, 3, 4, 5
+# What an exchange returns: 1 where it ended with an exception of Python, by a signal.
+RAISED, DISAGREE, ABORTED, UNKNOWN, MPI_FAILED = 1, 2, 3, 4, 5
 
 # A record's words, in front of the ring of events and in each event.
 RECORD = ("total", "inside", "ended")
@@ -203,7 +204,7 @@ class NativeCommunicator(Communicator):
     def __init__(self, rank: int, size: int, functions: Sequence[int], **words: int):
         self.rank, self.size = rank, size
         self._context = (ctypes.c_int64 * len(CONTEXT))()
-        self._functions = [FUNCTION(f) for f in functions]
+        self._functions = list(functions)
         named = dict(zip(KINDS, functions, strict=False))
         self.set_words(**named, barrier=functions[BARRIER], rank=rank, size=size, **words)
 
@@ -271,7 +272,7 @@ class NativeCommunicator(Communicator):
 
     def barrier(self) -> None:
         """Wait for all ranks."""
-        self._check(self._functions[BARRIER](self.address, 0), "barrier")
+        self._check(run_code.released(self._functions[BARRIER], self.address, 0), "barrier")
 
     def _exchange(
         self, kind: str, op: str, x: np.ndarray, out: np.ndarray, count: int, perm: int = 0
@@ -285,7 +286,8 @@ class NativeCommunicator(Communicator):
             "to": out.ctypes.data, "perm": perm,
         }  # fmt: skip
         descriptor = (ctypes.c_int64 * len(DESCRIPTOR))(*[words[w] for w in DESCRIPTOR])
-        status = self._functions[KINDS.index(kind)](self.address, ctypes.addressof(descriptor))
+        function = self._functions[KINDS.index(kind)]
+        status = run_code.released(function, self.address, ctypes.addressof(descriptor))
         self._check(status, f"{kind} of {x.dtype.name}[{max(x.size, out.size)}]")
         return out
 

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from funcgrad.backends.llvm.native.engine import engine
+from funcgrad.backends.llvm.runtime import run_code
 from funcgrad.backends.rewrites.exchanges import KINDS
 from funcgrad.parallel.communicators import shared_native
 from funcgrad.parallel.communicators.native import (
@@ -87,6 +88,7 @@ class SharedMemory:
 def shared_functions() -> list[int]:
     """The addresses of the native functions, compiled at first use."""
     target = engine().target
+    run_code.bind(engine())
     key = f"shared {source_key(shared_native)}"
     library = engine().compile(lambda: shared_native.shared_module(target), level=2, key=key)
     return [library.address(f"fg_shared_{k}") for k in (*KINDS, "barrier")]

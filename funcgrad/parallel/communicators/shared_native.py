@@ -4,7 +4,7 @@ Each rank has a *slot* of two halves in the window. An exchange goes chunk by ch
 need into a half, wait for all, take what is needed from the others' halves. The next chunk uses the
 other half, so that one wait a chunk is enough. A rank's *line* counts its waits, and says what it
 exchanges (twice, for who is one ahead): who disagrees is found before anything is taken.
-Waiting spins, then yields the processor, then sleeps on a futex.
+Waiting spins, then yields the processor, then sleeps on a futex, and asks for signals (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from funcgrad.parallel.communicators.native import (
     ABORTED,
     BARRIER,
     DISAGREE,
+    RAISED,
     UNKNOWN,
     Exchange,
     Writer,
@@ -105,6 +106,7 @@ class _Shared:
         with code.range(0, context["yields"]):
             return_if_there()
             code.b.call(sched_yield, [])
+        signals = declare(self.module, "fg_signals", ir.FunctionType(I32, []))
         time = code.variable(I64, None, 2).slot
         code.store(code.i64(0), time)
         code.store(code.i64(int(SLEEP_SECONDS * 1e9)), code.at(time, 1, I64))
@@ -119,6 +121,9 @@ class _Shared:
             return_if_there()
             with code.when(stop):
                 code.b.ret(I32(ABORTED))
+            raised = code.b.call(signals, [])
+            with code.when(Bool(code, code.b.icmp_signed("!=", raised, I32(0)))):
+                code.b.ret(I32(RAISED))
             code.b.branch(turn)
             code.b.position_at_end(turn)
         code.b.unreachable()
@@ -143,6 +148,9 @@ class _Shared:
             status = code.b.call(wait, [x.ctx, line])
             with code.when(Bool(code, code.b.icmp_signed("!=", status, I32(0)))):
                 context["failed"] = ABORTED
+                # Others may already wait for this rank in what follows, which it doesn't do.
+                self.atomic(code, "xchg", x.at(head, ABORT), I32(1))
+                self.wake_sleepers(x, head)
                 code.b.ret(status)
             for i, value in enumerate(own, 1):
                 with code.when(code.load(self.word(x, line, i, offset), I64).ne(value)):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Linear, ShapedArray, Zero, with_zeros
 from funcgrad.core.backend import spmd
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types
@@ -31,6 +31,7 @@ from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
 from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import choose, drop
+from funcgrad.transforms.control.calls import cotangents
 
 AllCuts = tuple[Cuts, ...]
 
@@ -138,12 +139,8 @@ def _jvp(
     given = [t for t in tangents if type(t) is not Zero]
     results = _bind([*primals, *given], both, ins, outs, mesh, manual)
     n = len(jaxpr.outs)
-    rest = iter(results[n:])
-    out_tangents = [
-        next(rest) if nz else Zero(whole_aval(a, mesh, c).tangent())
-        for nz, a, c in zip(out_nz, jaxpr.out_avals, out_cuts, strict=True)
-    ]
-    return results[:n], out_tangents
+    avals = [whole_aval(a, mesh, c) for a, c in zip(jaxpr.out_avals, out_cuts, strict=True)]
+    return results[:n], with_zeros(results[n:], out_nz, avals)
 
 
 def _transpose(ct: Sequence[Any], *args: Any, jaxpr, mesh, in_cuts, out_cuts, manual) -> list:
@@ -159,14 +156,8 @@ def _transpose(ct: Sequence[Any], *args: Any, jaxpr, mesh, in_cuts, out_cuts, ma
 
     key = ("shard_map_transpose", tuple(linear), tuple(nonzero), in_cuts, out_cuts, mesh, manual)
     backward, ins, outs, mask = jaxpr.derive(key, make)
-    found = iter(
-        _bind([*drop(args, linear), *choose(ct, nonzero)], backward, ins, outs, mesh, manual)
-    )
-    nonzero_in = iter(mask)
-    return [
-        (next(found) if next(nonzero_in) else Zero(a.aval)) if type(a) is Linear else None
-        for a in args
-    ]
+    given = [*drop(args, linear), *choose(ct, nonzero)]
+    return cotangents(_bind(given, backward, ins, outs, mesh, manual), mask, args)
 
 
 def _batch(

@@ -9,6 +9,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from funcgrad.backends.llvm.cpu import CPU
 from funcgrad.backends.plan import plan
 from funcgrad.core import context
 from funcgrad.core.display.array_html import size_text
@@ -110,7 +111,8 @@ def analyse(program: SpmdProgram, donated: Sequence[bool] | None = None) -> Anal
     """
     jaxpr = joined(program.jaxpr)
     with context.scoped(axes=program.mesh.shape):
-        planned = plan(simplify(jaxpr), donated or [False] * len(jaxpr.ins), "program")
+        donated = donated or [False] * len(jaxpr.ins)
+        planned = plan(simplify(jaxpr), donated, "program", CPU)
     return Analysis(
         program.mesh,
         traffic(jaxpr, program.mesh.shape),

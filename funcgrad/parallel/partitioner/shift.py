@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from funcgrad.core import dims as dims_
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
@@ -57,8 +55,3 @@ def centered(offset: int, n: int) -> int:
     """
     offset %= n
     return offset - n if 2 * offset > n else offset
-
-
-def index_type(n: int) -> np.dtype:
-    """The dtype that counts rows."""
-    return np.dtype(np.int32 if n < 2**31 else np.int64)

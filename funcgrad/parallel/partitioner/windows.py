@@ -16,12 +16,12 @@ import numpy as np
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn
 from funcgrad.core.trace import aval_of
-from funcgrad.ops.base import broadcast_p, full, zeros
+from funcgrad.ops.base import broadcast_p, full, position_dtype, zeros
 from funcgrad.ops.elementwise.compare import bitwise_and, bitwise_or, ge, lt
 from funcgrad.ops.elementwise.convert import select_n
 from funcgrad.ops.shape import concatenate, iota_p
 from funcgrad.ops.slicing import pad_p, slice_p
-from funcgrad.parallel.partitioner.shift import centered, index_type, shift_p
+from funcgrad.parallel.partitioner.shift import centered, shift_p
 
 Names = tuple[str, ...]
 
@@ -199,7 +199,7 @@ class Carriers:
 
 def _flags(n: int, start: int, length: int) -> Any:
     """Which of n rows, in a circle, are among `length` from `start` on."""
-    dtype = index_type(n)
+    dtype = position_dtype(n)
     counts = iota_p.bind(dtype=dtype, shape=(n,), dimension=0)
 
     def limit(i: int) -> Any:

@@ -117,14 +117,14 @@ class SpmdExecutable:
         with context.scoped(axes={}):
             return self.runtime.compile(self.partitioned, self._donated, self._name, self._using)
 
-    def __call__(self, operands: Sequence[Any]) -> list[ShardedArray]:
+    def __call__(self, operands: Sequence[Any], began: list | None = None) -> list[ShardedArray]:
         """Run on arrays: sharded ones cut as the program wants them, or plain ones."""
         put = self.runtime.put
         kept = [
             x.kept if type(x) is ShardedArray else put(x, s)
             for x, s in zip(operands, self._in, strict=True)
         ]
-        outs = self.compiled(kept)
+        outs = self.compiled(kept, began)
         if np.ndarray in map(type, operands):
             outs = own(operands, outs)
         return [

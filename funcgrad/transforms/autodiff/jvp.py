@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad.core import context
-from funcgrad.core.aval import Zero
+from funcgrad.core.aval import Zero, with_zeros
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import stage_closed
@@ -134,11 +134,7 @@ def _jvp_jaxpr(jaxpr: Jaxpr, nonzero: Sequence[bool], wanted: Sequence[bool]) ->
     mask: list[bool] = []
 
     def fun(*args: Any) -> list:
-        given = iter(args[n:])
-        tangents = [
-            next(given) if nz else Zero(v.aval.tangent())
-            for nz, v in zip(nonzero, jaxpr.ins, strict=True)
-        ]
+        tangents = with_zeros(args[n:], nonzero, jaxpr.in_avals)
         outs, outs_t = jvp_flat(lambda *xs: eval_jaxpr(jaxpr, *xs), args[:n], tangents)
         outs_t = [instantiate(t) if w else t for t, w in zip(outs_t, wanted, strict=True)]
         mask.extend(type(t) is not Zero for t in outs_t)

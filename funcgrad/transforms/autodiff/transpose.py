@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.core import context, source
-from funcgrad.core.aval import Linear, Zero
+from funcgrad.core.aval import Linear, Zero, with_zeros
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal_value
 from funcgrad.core.staging import stage_closed
 from funcgrad.ops.base import instantiate
@@ -105,14 +105,11 @@ def _transpose_jaxpr(
 
     def fun(*flat: Any) -> list:
         values = iter(flat[: len(known)])
-        cts = iter(flat[len(known) :])
         args = [
             Linear(a) if is_linear else next(values)
             for a, is_linear in zip(jaxpr.in_avals, linear, strict=True)
         ]
-        given = [
-            next(cts) if nz else Zero(a) for a, nz in zip(jaxpr.out_avals, ct_nonzero, strict=True)
-        ]
+        given = with_zeros(flat[len(known) :], ct_nonzero, jaxpr.out_avals)
         result = backward_pass(jaxpr, args, given)
         outs = [c for c, is_linear in zip(result, linear, strict=True) if is_linear]
         if force:

@@ -1,6 +1,7 @@
 """Control flow: ops that hold programs, and the functions that make them.
 
 - `bodies`: what branches and loops share: staging their bodies, and types that must agree
+- `calls`: ops that call one program, such as `jit` and `checkpoint`
 - `cond`: branches: `cond` and `switch`
 - `custom_call`: calls of functions that have their own derivative rules
 - `jit_primitive`: the `jit` primitive

@@ -13,7 +13,7 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
+from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, with_zeros
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
@@ -50,7 +50,7 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> 
         )
     aval = check_pred("cond", pred, "the predicate")
     if aval.dtype != dtypes.BOOL:
-        pred = ne(pred, 0)
+        pred = bool(pred) if isinstance(pred, int) else ne(pred, 0)
     if context.current().disable_jit and is_known(pred):
         operands = tree.map(as_array, operands)
         return true_fun(*operands) if bool(pred) else false_fun(*operands)
@@ -76,8 +76,12 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
     if context.current().disable_jit and is_known(index):
         operands = tree.map(as_array, operands)
         return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
-    index = clamp(np.int32(0), convert_element_type(index, np.int32), np.int32(len(branches) - 1))
-    return _branches("switch", index, branches, operands)
+    if isinstance(index, int):
+        index = min(max(index, 0), len(branches) - 1)
+    # Clamped as what it is: in int32 large numbers would start again.
+    dtype = aval.dtype if aval.dtype.itemsize >= 4 else np.dtype(np.int32)
+    index = clamp(dtype.type(0), convert_element_type(index, dtype), dtype.type(len(branches) - 1))
+    return _branches("switch", convert_element_type(index, np.int32), branches, operands)
 
 
 def _branches(what: str, index: Any, funs: Sequence[Callable], operands: tuple) -> Any:
@@ -155,12 +159,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, branches: tuple[Jax
     both = tuple(jvp_jaxpr(b, nonzero, instantiate_out=union)[0] for b in branches)
     outs = cond_p.bind(index, *ops, *choose(tangents[1:], nonzero), branches=both)
     n = len(branches[0].outs)
-    rest = iter(outs[n:])
-    out_tangents = [
-        next(rest) if nz else Zero(a.tangent())
-        for nz, a in zip(union, branches[0].out_avals, strict=True)
-    ]
-    return outs[:n], out_tangents
+    return outs[:n], with_zeros(outs[n:], union, branches[0].out_avals)
 
 
 def _transpose(ct: Sequence[Any], index: Any, *ops: Any, branches: tuple[Jaxpr, ...]) -> list:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Linear, ShapedArray, Zero, with_zeros
 from funcgrad.core.ir import Jaxpr, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.rewriting import Each
@@ -181,11 +181,7 @@ class _Forward:
             )
 
         def fun(*flat: Any) -> list:
-            given = iter(flat[n + self.n_residuals :])
-            tangents = [
-                next(given) if p else Zero(a.tangent())
-                for p, a in zip(self.perturbed, self.avals, strict=True)
-            ]
+            tangents = with_zeros(flat[n + self.n_residuals :], self.perturbed, self.avals)
             _, outs_t = jvp_flat(call.fun, flat[:n], tangents)
             return [instantiate(t) for t in outs_t]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core import context
-from funcgrad.core.aval import Linear, ShapedArray, Zero
+from funcgrad.core.aval import Linear, ShapedArray, Zero, with_zeros
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
@@ -201,10 +201,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, n_consts, n_
         jaxpr=body, n_consts=len(c) + len(ct), n_carry=len(k) + len(kt), **rest,
     )  # fmt: skip
     ok, okt, oy, oyt = split_list(outs, n_carry, sum(carry_nz), len(oy))
-    given = iter([*okt, *oyt])
     avals = _results(jaxpr, rest["length"], n_carry)
-    out_t = [next(given) if nz else Zero(a.tangent()) for nz, a in zip(out_nz, avals, strict=True)]
-    return [*ok, *oy], out_t
+    return [*ok, *oy], with_zeros([*okt, *oyt], out_nz, avals)
 
 
 def _batch(axis: BatchAxis, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple:

@@ -17,13 +17,13 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapedArray, Zero
+from funcgrad.core.aval import ShapedArray, Zero, with_zeros
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ControlFlowError, TracerBoolConversionError
-from funcgrad.ops.base import batch_front, instantiate
+from funcgrad.ops.base import batch_front, instantiate, position_dtype
 from funcgrad.ops.elementwise.compare import lt
 from funcgrad.ops.elementwise.convert import select_n
 from funcgrad.ops.families import add
@@ -142,7 +142,10 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
         weak = weak and aval.weak_type
         dtype = dtype if aval.weak_type else np.promote_types(dtype, aval.dtype)
     if known:
-        start, length = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
+        start, end = operator.index(lower), operator.index(upper)
+        length = max(end - start, 0)
+        if weak:
+            dtype = position_dtype(max(end, -start))
 
         def turn(carry: Any, _: Any) -> tuple:
             i, val = carry
@@ -220,12 +223,7 @@ def _jvp(
         *cond_consts, *body_consts, *choose(body_t, consts_nz), *init, *carried,
         cond_jaxpr=test, body_jaxpr=body, n_cond=n_cond, n_body=n_c + n_ct,
     )  # fmt: skip
-    rest = iter(outs[n:])
-    out_t = [
-        next(rest) if nz else Zero(a.tangent())
-        for nz, a in zip(carry_nz, body_jaxpr.out_avals, strict=True)
-    ]
-    return outs[:n], out_t
+    return outs[:n], with_zeros(outs[n:], carry_nz, body_jaxpr.out_avals)
 
 
 def _batch(axis: BatchAxis, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple:

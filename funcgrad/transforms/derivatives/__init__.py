@@ -1,5 +1,6 @@
 """Derivatives of users' functions, whole Jacobians, rules of their own, and what to keep.
 
+- `captured`: traced values that functions of a custom rule close over, as arguments
 - `checkpoint`: checkpoint: compute again in the backward pass instead of keeping intermediate
   values
 - `custom`: functions with derivative rules of their own: `custom_jvp`, `custom_vjp`,

@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core.aval import Linear, Zero
-from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.dims import mapping
-from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
+from funcgrad.core.ir import Eqn, Jaxpr, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage
 from funcgrad.ops.barrier import barrier_p, name_p
@@ -26,11 +24,8 @@ from funcgrad.transforms.arguments import (
     split_static,
     wraps,
 )
-from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import Split, partial_eval_jaxpr
-from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
-from funcgrad.transforms.batching.batching import batch_jaxpr
-from funcgrad.transforms.control.bodies import choose, drop
+from funcgrad.transforms.control import calls
 from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.passes.simplify import inline_calls
 
@@ -139,41 +134,17 @@ class checkpoint_policies:
 # ---- rules
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, **rest: Any) -> tuple:
-    nonzero = [type(t) is not Zero for t in tangents]
-    both, out_nonzero = jvp_jaxpr(jaxpr, nonzero)
-    outs = checkpoint_p.bind(*primals, *choose(tangents, nonzero), jaxpr=both, **rest)
-    n = len(jaxpr.outs)
-    given = iter(outs[n:])
-    return outs[:n], [
-        next(given) if nz else Zero(a.tangent())
-        for nz, a in zip(out_nonzero, jaxpr.out_avals, strict=True)
-    ]
+def _call(**params: Any) -> calls.Run:
+    return lambda jaxpr, args: checkpoint_p.bind(*args, jaxpr=jaxpr, **params)
 
 
-def _transpose(ct: Sequence[Any], *args: Any, jaxpr, policy, prevent_cse) -> list:
-    linear = [type(a) is Linear for a in args]
-    nonzero = [type(c) is not Zero for c in ct]
-    backward, mask = transpose_jaxpr(jaxpr, linear, nonzero)
-    values = drop(args, linear)
-    if prevent_cse and values:
-        values = barrier_p.bind(*values)
-    outs = iter(
-        checkpoint_p.bind(
-            *values, *choose(ct, nonzero), jaxpr=backward, policy=policy, prevent_cse=prevent_cse
-        )
-    )
-    nonzero_in = iter(mask)
-    return [
-        (next(outs) if next(nonzero_in) else Zero(a.aval)) if type(a) is Linear else None
-        for a in args
-    ]
+def _transpose(ct: Sequence[Any], *args: Any, jaxpr, **params: Any) -> list:
+    def run(backward: Jaxpr, values: list, cts: list) -> list:
+        if params["prevent_cse"] and values:
+            values = barrier_p.bind(*values)
+        return _call(**params)(backward, [*values, *cts])
 
-
-def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, jaxpr, **rest: Any) -> tuple:
-    batched, mask = batch_jaxpr(jaxpr, axis, dims)
-    outs = checkpoint_p.bind(*args, jaxpr=batched, **rest)
-    return outs, [0 if m else None for m in mask]
+    return calls.pull_back(jaxpr, ct, args, run)
 
 
 def _partial(unknown: Sequence[bool], eqn: Eqn) -> Split:
@@ -186,41 +157,23 @@ def _partial(unknown: Sequence[bool], eqn: Eqn) -> Split:
     def saveable(e: Eqn) -> bool:
         return policy(e.prim, *(a.aval for a in e.ins), **e.params)
 
-    parts = partial_eval_jaxpr(jaxpr, unknown, saveable=saveable)
-    known_ins, unknown_ins = drop(eqn.ins, unknown), choose(eqn.ins, unknown)
-    held = [Var(r.aval) for r, f in zip(parts.residuals, parts.forwarded, strict=True) if f is None]
-    fresh = iter(held)
-    residuals = [next(fresh) if f is None else known_ins[f] for f in parts.forwarded]
-    known_outs = drop(eqn.outs, parts.out_unknown)
-
-    def call(jaxpr: Jaxpr, ins: Sequence[Any], outs: Sequence[Any]) -> Eqn:
-        params = {**eqn.params, "jaxpr": jaxpr}
-        return eqn.replace(ins=tuple(ins), outs=tuple(outs), params=params)
-
-    known = call(parts.known, known_ins, [*known_outs, *held])
-    later = call(parts.unknown, [*residuals, *unknown_ins], choose(eqn.outs, parts.out_unknown))
-    return Split(known if known.outs or parts.known.has_effects else None, later)
-
-
-def _dce(used: Sequence[bool], eqn: Eqn) -> Eqn:
-    jaxpr, used_ins = dce_jaxpr(eqn.params["jaxpr"], used)
-    return eqn.replace(
-        ins=tuple(choose(eqn.ins, used_ins)),
-        outs=tuple(choose(eqn.outs, used)),
-        params={**eqn.params, "jaxpr": jaxpr},
-    )
+    return calls.split(unknown, eqn, partial_eval_jaxpr(jaxpr, unknown, saveable=saveable))
 
 
 checkpoint_p = Primitive(
     name="checkpoint",
     abstract=lambda *avals, jaxpr, **rest: call_types("checkpoint", jaxpr, avals),
     impl=lambda xp, *values, jaxpr, **rest: interpret(jaxpr, xp, *values),
-    jvp=_jvp,
+    jvp=lambda primals, tangents, *, jaxpr, **params: calls.push_forward(
+        jaxpr, primals, tangents, _call(**params)
+    ),
     transpose=_transpose,
-    batch=_batch,
+    batch=lambda axis, args, dims, *, jaxpr, **params: calls.over_lanes(
+        jaxpr, axis, args, dims, _call(**params)
+    ),
     dims=NoRule("partitioning looks into the program"),
     partial=_partial,
-    dce=_dce,
+    dce=calls.dce,
     multiple=True,
     call=True,
 )

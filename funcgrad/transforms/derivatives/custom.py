@@ -27,6 +27,7 @@ from funcgrad.transforms.arguments import (
 )
 from funcgrad.transforms.control.bodies import as_type
 from funcgrad.transforms.control.custom_call import JVPCall, VJPCall
+from funcgrad.transforms.derivatives.captured import captured_by, with_captured
 
 
 class SymbolicZero:
@@ -55,7 +56,12 @@ class CustomVJPPrimal:
 
 
 class _Custom:
-    """What both kinds of custom functions share: arguments that no rule differentiates."""
+    """What both kinds of custom functions share: arguments that no rule differentiates.
+
+    closed: all traced values that its functions depend on are arguments.
+    """
+
+    closed = False
 
     def __init__(self, fun: Callable, nondiff_argnums: int | Sequence[int] = ()):
         if not callable(fun):
@@ -89,6 +95,16 @@ class _Custom:
             )
         bound.apply_defaults()
         return bound.args
+
+    def _apply(self, call: Any, leaves: list, *functions: Any) -> list:
+        """Results of a call by the current trace; traced values that its functions close over are
+        arguments, too."""
+        trace = context.current().trace
+        nothing = self.closed or trace.parent is None
+        captured = [] if nothing else captured_by(self._fun, *functions)
+        if captured:
+            call = with_captured(call, captured)
+        return trace.process_custom(call, (*leaves, *captured))
 
     def _split(self, args: tuple) -> tuple[list, tuple]:
         fixed = [args[i] for i in self._nondiff]
@@ -197,8 +213,7 @@ class custom_jvp(_Custom):
         rule = _jvp_rule(self, fixed, in_tree, flat)
         transpose = self._transpose and _transpose_rule(self, fixed, in_tree, flat)
         call = JVPCall(name_of(self._fun), flat, rule, self._symbolic_zeros, transpose)
-        outs = context.current().trace.process_custom(call, tuple(leaves))
-        return flat.unflatten(outs)
+        return flat.unflatten(self._apply(call, leaves, fixed, self._rule, self._transpose))
 
 
 def _transpose_rule(custom: custom_jvp, fixed: list, in_tree: Any, flat: FlatFunction) -> Callable:
@@ -300,8 +315,7 @@ class custom_vjp(_Custom):
         fwd = _fwd_rule(self, fixed, in_tree, flat, state)
         bwd = _bwd_rule(self, fixed, dynamic, flat, state)
         call = VJPCall(name_of(self._fun), flat, fwd, bwd, self._jvp)
-        outs = context.current().trace.process_custom(call, tuple(leaves))
-        return flat.unflatten(outs)
+        return flat.unflatten(self._apply(call, leaves, fixed, self._fwd, self._bwd))
 
 
 def _fwd_rule(custom: custom_vjp, fixed: list, in_tree: Any, flat: FlatFunction, state: dict):
@@ -399,7 +413,8 @@ def _of_type(what: str, x: Any, want: ShapedArray) -> Any:
 def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list]:
     """A function of `fun`'s arguments and then the values it captured, and those values.
 
-    The arrays and tracers that `fun` closes over become explicit arguments, as custom rules need.
+    The arrays and tracers that `fun` closes over become explicit arguments, in which a custom rule
+    can tell derivatives.
 
     >>> import funcgrad as fg
     >>> def g(a):

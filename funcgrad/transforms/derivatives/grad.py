@@ -10,7 +10,7 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
-from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
+from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, with_zeros
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
@@ -142,13 +142,9 @@ class Pushforward(_LinearFunction):
             for i, (a, t) in enumerate(zip(self.avals, leaves, strict=True))
         ]
         varying = [t for t, v in zip(leaves, self.lin.in_nonzero, strict=True) if v]
-        results = iter(eval_jaxpr(self.lin.jaxpr, *residuals, *varying))
-        return self.out_tree.unflatten(
-            [
-                as_array(next(results)) if nz else instantiate(Zero(a.tangent()))
-                for nz, a in zip(self.lin.out_nonzero, self.out_avals, strict=True)
-            ]
-        )
+        results = eval_jaxpr(self.lin.jaxpr, *residuals, *varying)
+        moves = with_zeros(map(as_array, results), self.lin.out_nonzero, self.out_avals)
+        return self.out_tree.unflatten(map(instantiate, moves))
 
 
 def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:

@@ -61,6 +61,8 @@ def custom_linear_solve(
         tree.check_same_structure(b, x, what_a="custom_linear_solve: b", what_b="the solution")
         return x, aux
 
+    solution.closed = True
+
     @solution.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         rhs, held = primals
@@ -200,6 +202,8 @@ def custom_root(
     @custom_jvp
     def root(guess: Any, held: Any) -> Any:
         return solved(stop_gradient(guess), stop_gradient(held))
+
+    root.closed = True
 
     @root.defjvp
     def _(primals: Any, tangents: Any) -> Any:

@@ -37,6 +37,7 @@ from funcgrad.transforms.jit.stages import (
     Program,
     Traced,
     call_compiled,
+    call_donating,
     delete_donated,
     gone_reasons,
     sharding_of,
@@ -243,8 +244,10 @@ class Jitted:
             return ClosedJaxpr(program.jaxpr, ())(*operands)
         name = name_of(self._fun)
         compiled = program.executable(name, self._backend, donating=not checking)
+        if not checking:
+            return call_donating(compiled, program, name, operands)
         outs = call_compiled(compiled, program, operands)
-        if checking and any(map(has_nan, outs)):
+        if any(map(has_nan, outs)):
             # Run again op by op: the operation that made the NaN raises, naming its line.
             ClosedJaxpr(program.jaxpr, ())(*operands)
         delete_donated(program, name, operands)

@@ -61,21 +61,34 @@ def _listed(avals: Sequence[Any]) -> str:
     return ", ".join(map(str, avals[:6])) + more
 
 
-def call_compiled(compiled: Any, program: Program, operands: Sequence[Any]) -> list:
-    """The results of a compiled program as arrays."""
+def call_compiled(
+    compiled: Any, program: Program, operands: Sequence[Any], began: list | None = None
+) -> list:
+    """The results of a compiled program as arrays; `began` as of `backend.Executable`."""
     jaxpr = program.jaxpr
     if program.shardings is not None:
-        return compiled(operands)
-    values = compiled([settled(x) for x in operands])
+        return compiled(operands, began)
+    values = compiled([settled(x) for x in operands], began)
     if np.ndarray in map(type, operands):
         values = own(operands, values)
     return [wrap(v, a) for v, a in zip(values, jaxpr.out_avals, strict=True)]
 
 
+def call_donating(compiled: Any, program: Program, name: str, operands: Sequence[Any]) -> list:
+    """As `call_compiled`. Donated arrays are gone once the program has begun, also where it fails
+    or is interrupted: nobody knows what is in their memory."""
+    if True not in program.donated:
+        return call_compiled(compiled, program, operands)
+    began: list = []
+    try:
+        return call_compiled(compiled, program, operands, began)
+    finally:
+        if began:
+            delete_donated(program, name, operands)
+
+
 def delete_donated(program: Program, name: str, operands: Sequence[Any]) -> None:
     """Donated arrays are gone after a call, whether their memory was of use or not."""
-    if True not in program.donated:
-        return
     for x, reason in zip(operands, gone_reasons(program, name), strict=True):
         if reason is not None and isinstance(x, Array):
             x.delete(reason)
@@ -231,8 +244,7 @@ class Compiled(_Stage):
         if p.shardings is not None or any(map(sharding_of, leaves)):
             leaves = self._cut(leaves)
         operands = [*p.consts, *leaves]
-        outs = call_compiled(self._executable, p, operands)
-        delete_donated(p, self._name, operands)
+        outs = call_donating(self._executable, p, self._name, operands)
         return p.out_tree.unflatten(outs)
 
     def _cut(self, leaves: Sequence[Any]) -> list:

@@ -10,6 +10,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
+from funcgrad.backends.llvm.cpu import CPU
 from funcgrad.backends.loops.ir import Load, Store, walk
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import CopyStep, ExchangeStep, GemmStep, KernelStep
@@ -323,7 +324,7 @@ def test_collectives_read_what_was_written_in_place():
 
     with context.scoped(axes={"d": 4}):
         jaxpr = device_program(fun, {"d": 4}, floats(4, 16, 16), floats(4, 16, 16))
-        planned = plan(jaxpr, [False] * 2, "test")
+        planned = plan(jaxpr, [False] * 2, "test", CPU)
     kinds = [type(s) for s in walk_steps(planned.steps)]
     assert kinds == [GemmStep, KernelStep, ExchangeStep, GemmStep, KernelStep]
     assert planned.arena_bytes == 2 * 4 * 256

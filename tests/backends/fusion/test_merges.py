@@ -5,17 +5,18 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.fusion import merges
+from funcgrad.backends.llvm.cpu import CPU
 from funcgrad.backends.llvm.runtime import pool
 from funcgrad.backends.loops.ir import Loop
 from funcgrad.backends.program import KernelStep
-from tests.backends.checks import check, floats, integers, kernels
+from funcgrad.core.record import replace
+from tests.backends.checks import check, floats, integers, kernels, limited
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Sums of few terms are merged, too."""
-    monkeypatch.setattr(merges, "FEWEST", 0)
+    limited(monkeypatch, row_sums=replace(CPU.limits.row_sums, least=0))
 
 
 def merged(planned):

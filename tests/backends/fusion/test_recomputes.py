@@ -6,15 +6,14 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import nn
-from funcgrad.backends.fusion import recomputes
 from funcgrad.backends.program import KernelStep
-from tests.backends.checks import check, floats, same
+from tests.backends.checks import check, floats, limited, same
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Small values are computed again, too."""
-    monkeypatch.setattr(recomputes, "LARGE", 0)
+    limited(monkeypatch, again_bytes=0)
 
 
 def results(planned):

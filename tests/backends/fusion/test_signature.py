@@ -7,6 +7,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn
 from funcgrad.backends.drafts import drafter as drafts
+from funcgrad.backends.llvm.cpu import CPU
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import program_text
 from funcgrad.transforms.passes.simplify import simplify
@@ -46,9 +47,9 @@ PROGRAMS = {
 def test_programs_are_the_same_without_sharing(name, monkeypatch):
     jaxpr = jaxpr_of(*PROGRAMS[name])
     donated = [False] * len(jaxpr.ins)
-    shared = program_text(plan(jaxpr, donated, "p"))
+    shared = program_text(plan(jaxpr, donated, "p", CPU))
     monkeypatch.setattr(drafts, "signature", lambda *args: None)
-    assert program_text(plan(jaxpr, donated, "p")) == shared
+    assert program_text(plan(jaxpr, donated, "p", CPU)) == shared
 
 
 def test_repeated_layers_are_written_once(monkeypatch):
@@ -59,7 +60,7 @@ def test_repeated_layers_are_written_once(monkeypatch):
     def count(n):
         written.clear()
         jaxpr = jaxpr_of(layers, X, [WS[0]] * n)
-        plan(jaxpr, [False] * len(jaxpr.ins), "p")
+        plan(jaxpr, [False] * len(jaxpr.ins), "p", CPU)
         return len(written)
 
     assert count(12) == count(6)

@@ -6,7 +6,6 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import nn
-from funcgrad.backends.lower.attention import attention_shape, scratch_size
 from funcgrad.backends.program import AttentionStep, Ref, walk
 from funcgrad.transforms.attention.attention import KEPT, attention
 from tests.backends.checks import check, floats, hosts
@@ -220,26 +219,6 @@ def test_a_long_sequence_runs():
         weights = np.exp(scores - scores.max())
         wanted = weights @ v[0, : t + 1, 0] / weights.sum()
         np.testing.assert_allclose(out[0, t, 0], wanted, rtol=1e-3, atol=1e-5)
-
-
-def test_cut_by_shapes_alone():
-    eqn = fg.make_jaxpr(lambda q, k: attention(q, k, k, scale=1))(
-        np.ones((1, 3000, 1, 8), "f4"), np.ones((1, 40000, 1, 8), "f4")
-    ).jaxpr.eqns[0]
-    shape = attention_shape(eqn)
-    assert (shape.block, shape.ranges) == (128, 16)
-    assert scratch_size(shape) < 17 * 4000 * 32
-
-
-@pytest.mark.parametrize(
-    ("heads", "queries", "block"),
-    [(32, 1024, 1024), (31, 1024, 512), (2, 4096, 512), (4, 512, 128), (32, 5, 128)],
-)
-def test_blocks_are_as_long_as_leaves_tasks(heads, queries, block):
-    eqn = fg.make_jaxpr(lambda q: attention(q, q, q, scale=1))(
-        fg.ShapeDtypeStruct((1, queries, heads, 8), "float32")
-    ).jaxpr.eqns[0]
-    assert attention_shape(eqn).block == block
 
 
 PAIRS = {

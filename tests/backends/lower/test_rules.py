@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad.backends.llvm.rewrites import convolution
-from funcgrad.backends.lower import index, rules, windows
+from funcgrad.backends.lower import convolution, index, rules, windows
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import FuncgradError

@@ -315,7 +315,7 @@ def test_programs_that_stay_complex():
         return fg.pure_callback(lambda x: np.asarray(x) * 2, like, z * z)
 
     jaxpr = fg.make_jaxpr(called)(z).jaxpr
-    assert as_pairs(jaxpr) is jaxpr
+    assert as_pairs(jaxpr, 0) is jaxpr
     np.testing.assert_allclose(fg.jit(called)(z), 2 * z * z, rtol=1e-5)
     assert seen == [z.dtype]
 

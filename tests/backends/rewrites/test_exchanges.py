@@ -6,7 +6,8 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.plain import interpret as program_interpret
+from funcgrad.backends.llvm.cpu import CPU
+from funcgrad.backends.plain.interpret import run as run_program
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import ExchangeStep, LaneStep, walk
 from funcgrad.core import context
@@ -43,14 +44,14 @@ def check(fun, mesh, *lanes, exact=True):
     jaxpr = device_program(fun, mesh, *lanes)
     ranks = Ranks(**mesh)
     with context.scoped(axes=mesh):
-        planned = plan(jaxpr, [False] * len(lanes), "f")
+        planned = plan(jaxpr, [False] * len(lanes), "f", CPU)
         compiled = [
             backend(b).compile(jaxpr, (False,) * len(lanes), "f") for b in ("llvm", "numpy")
         ]
     flat = [x.reshape(ranks.size, *x.shape[len(mesh) :]) for x in lanes]
     wanted = [w.reshape(ranks.size, *w.shape[len(mesh) :]) for w in mapped(fun, mesh, *lanes)]
     runs = [
-        lambda r, lookup: program_interpret.run(planned, [x[r] for x in flat], lookup),
+        lambda r, lookup: run_program(planned, [x[r] for x in flat], lookup),
         *(lambda r, lookup, c=c: c.bind(lookup)([x[r] for x in flat]) for c in compiled),
     ]
     for run in runs:
@@ -297,7 +298,7 @@ def test_a_programs_size_is_of_the_axes_it_is_compiled_under():
     jaxpr = device_program(lambda x: lax.psum(x, "i"), {"i": 2}, X[:2])
     for n in (2, 3, 1):
         with context.scoped(axes={"i": n}):
-            planned = plan(jaxpr, [False], "f")
+            planned = plan(jaxpr, [False], "f", CPU)
         assert [c.size for c in planned.comms] == ([n] if n > 1 else [])
 
 

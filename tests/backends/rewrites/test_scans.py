@@ -5,9 +5,12 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad.backends.llvm.cpu import CPU
 from funcgrad.backends.program import GemmStep, LoopStep, walk
-from funcgrad.backends.rewrites.scans import CACHED_BYTES, MOST_BYTES, spread
+from funcgrad.backends.rewrites.scans import spread
 from tests.backends.checks import check, floats
+
+TURNS = CPU.limits.turns
 
 
 def scan_of(fun, *args):
@@ -17,7 +20,7 @@ def scan_of(fun, *args):
 
 def names(fun, *args):
     """The ops around a scan once it is spread, and those of its body that are products."""
-    made = spread(scan_of(fun, *args))
+    made = spread(scan_of(fun, *args), TURNS)
     if made is None:
         return None
     (inner,) = [e for e in made.eqns if e.prim.name == "scan"]
@@ -149,7 +152,7 @@ def test_a_result_that_is_also_summed_and_a_row_that_waits_twice():
         return fg.tree.leaves(fg.lax.scan(turn, (h, a), xs))
 
     args = floats(5, 7, 8), floats(8, 9), floats(8, 8), floats(7, 8)
-    made = spread(scan_of(f, *args))
+    made = spread(scan_of(f, *args), TURNS)
     (inner,) = [e for e in made.eqns if e.prim.name == "scan"]
     assert len(inner.outs) == 2  # the carried value, and its rows once
     check(f, *args)
@@ -167,9 +170,9 @@ def test_what_does_not_move():
     assert ys(np.int32) is None
     assert ys(rows=257) is None
     assert ys(length=1) is None
-    assert ys(rows=17, length=CACHED_BYTES // (17 * 9 * 4) + 1) is None
-    assert ys(rows=16, length=CACHED_BYTES // (16 * 9 * 4) + 1) is not None
-    assert ys(length=MOST_BYTES // (6 * 9 * 4) + 1) is None
+    assert ys(rows=17, length=TURNS.cached // (17 * 9 * 4) + 1) is None
+    assert ys(rows=16, length=TURNS.cached // (16 * 9 * 4) + 1) is not None
+    assert ys(length=TURNS.nbytes // (6 * 9 * 4) + 1) is None
     assert names(lambda x, w: fg.lax.scan(lambda c, r: (c, c @ r.T), w.T, x)[1], x, w) is None
 
 

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 
 import funcgrad.numpy as fnp
+from funcgrad import lax, nn, random
 from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.ir import sub_jaxprs
 from funcgrad.errors import ConcretizationError, OutOfBoundsError, ShapeError
-from funcgrad.transforms.derivatives.grad import grad
-from funcgrad.transforms.jit.jit import jit
+from funcgrad.transforms.batching.vmap import vmap
+from funcgrad.transforms.derivatives.grad import grad, jvp
+from funcgrad.transforms.jit import jit
+from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 
 X = np.arange(12.0).reshape(3, 4)
@@ -205,3 +210,135 @@ def test_errors(call, error, words):
 def test_known_values_inside_grad():
     f = lambda x: fnp.sum(x[fnp.nonzero(x > 4)] ** 2)
     same(grad(f)(Array(X)), np.where(X > 4, 2 * X, 0))
+
+
+# ---- more elements than int32 counts
+
+MANY, FAR = 2**31 + 17, 2**31 + 5
+BYTES, MASK, FLOATS, NUMBERS = (ShapeDtypeStruct((MANY,), d) for d in ("int8", bool, "f4", "i4"))
+PLACE, PLACES, FEW = (ShapeDtypeStruct(s, d) for s, d in [((), "i4"), ((3,), "i4"), ((3,), "int8")])
+KEY = random.key(0)
+OF_MANY = {
+    "count_nonzero": (fnp.count_nonzero, BYTES),
+    "count_nonzero of an axis": (lambda x: fnp.count_nonzero(x, 0, keepdims=True), BYTES),
+    "sum": (fnp.sum, MASK), "nansum": (fnp.nansum, MASK), "cumsum": (fnp.cumsum, MASK),
+    "sum as bool": (lambda x: fnp.sum(x, dtype=bool), MASK),
+    "cumsum as bool": (lambda x: fnp.cumsum(x, dtype=bool), BYTES),
+    "mean where": (lambda x, m: fnp.mean(x, where=m), FLOATS, MASK),
+    "nanmean": (fnp.nanmean, FLOATS), "nanvar": (fnp.nanvar, FLOATS),
+    "nanmedian": (fnp.nanmedian, FLOATS), "median": (fnp.median, FLOATS),
+    "argmax": (fnp.argmax, BYTES), "nanargmin": (fnp.nanargmin, FLOATS),
+    "nonzero": (lambda x: fnp.nonzero(x, size=3), BYTES),
+    "argwhere": (lambda x: fnp.argwhere(x, size=3), BYTES),
+    "compress": (lambda m, x: fnp.compress(m, x, size=3), MASK, BYTES),
+    "place": (lambda x, m, v: fnp.place(x, m, v), BYTES, MASK, FEW),
+    "argsort": (fnp.argsort, BYTES), "lexsort": (lambda x: fnp.lexsort((x, x)), BYTES),
+    "argsort down": (lambda x: fnp.argsort(x, descending=True), BYTES),
+    "sort's derivative": (lambda x: jvp(fnp.sort, (x,), (x,)), FLOATS),
+    "top_k": (lambda x: lax.top_k(x, 3), BYTES),
+    **{f"searchsorted by {m}": (lambda x, v, m=m: fnp.searchsorted(x, v, method=m), BYTES, FEW)
+       for m in ("scan", "scan_unrolled", "sort", "compare_all")},
+    "digitize": (lambda x, v: fnp.digitize(v, x), BYTES, FEW),
+    "unique": (lambda x: fnp.unique(x, True, True, True, size=3), BYTES),
+    "intersect1d": (lambda x, v: fnp.intersect1d(x, v, False, True, size=3), BYTES, FEW),
+    "bincount": (lambda x: fnp.bincount(x, length=4), BYTES), "histogram": (fnp.histogram, FLOATS),
+    "insert": (lambda x, i: fnp.insert(x, i, 1), BYTES, PLACE),
+    "delete": (fnp.delete, BYTES, PLACE), "roll": (fnp.roll, BYTES, PLACE),
+    "repeat": (lambda x, n: fnp.repeat(x, n, total_repeat_length=MANY), FEW, PLACES),
+    "take": (fnp.take, BYTES, PLACES), "take far": (lambda x: fnp.take(x, FAR), BYTES),
+    "take_along_axis": (lambda x, i: fnp.take_along_axis(x, i, 0), BYTES, PLACES),
+    "x[i]": (lambda x, i: x[i], BYTES, PLACE), "x[int8]": (lambda x, i: x[i], BYTES, FEW),
+    "vmap of x[i]": (lambda x, i: vmap(lambda k: x[k])(i), BYTES, PLACES),
+    "x[far]": (lambda x: x[np.array([FAR, 3])], BYTES),
+    "x.at[i]": (lambda x, i: x.at[i].set(1), BYTES, PLACE),
+    "x.at[v]": (lambda x, i: x.at[i].add(1), BYTES, PLACES),
+    "x.at[far]": (lambda x: x.at[FAR].set(1), BYTES),
+    "x.at[-5]": (lambda x: x.at[-5].set(1), BYTES),
+    "x.at[far:]": (lambda x: x.at[FAR:].set(1), BYTES),
+    "dynamic_slice": (lambda x, i: lax.dynamic_slice(x, (i,), (3,)), BYTES, PLACE),
+    "dynamic_slice far": (lambda x: lax.dynamic_slice_in_dim(x, FAR, 3), BYTES),
+    "dynamic_update_slice": (lambda x, v: lax.dynamic_update_slice(x, v, (-5,)), BYTES, FEW),
+    "index_take": (lambda x, i: lax.index_take(x, (i,), (0,)), BYTES, PLACES),
+    "indices": (lambda: fnp.indices((MANY,)),), "tri": (lambda: fnp.tri(2, MANY),),
+    "unravel_index": (lambda i: fnp.unravel_index(i, (MANY, 3)), PLACES),
+    "ravel_multi_index": (lambda i: fnp.ravel_multi_index((i, i), (MANY, 3), "clip"), PLACES),
+    "permutation": (lambda: random.permutation(KEY, MANY),),
+    "choice": (lambda: random.choice(KEY, MANY, (3,)),),
+    "choice by weight": (lambda p: random.choice(KEY, MANY, (3,), p=p), FLOATS),
+    "one_hot": (lambda i: nn.one_hot(i, MANY), PLACES),
+}  # fmt: skip
+
+
+def most(dtype):
+    return np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
+
+
+def too_narrow(jaxpr):
+    """Equations whose dtypes don't hold the numbers of elements that they count or address."""
+    masks = set()
+    for eqn in jaxpr.eqns:
+        ins, outs = [v.aval for v in eqn.ins], [v.aval for v in eqn.outs]
+        name, params = eqn.prim.name, eqn.params
+        need, kind = 0, outs[0].dtype
+        if name == "convert_element_type" and ins[0].dtype == bool:
+            masks |= set(eqn.outs)
+        elif name == "iota":
+            need = outs[0].shape[params["dimension"]] - 1
+        elif name in ("reduce_sum", "cumsum") and eqn.ins[0] in masks:
+            axes = params.get("axes", (params.get("axis"),))
+            need = np.prod([ins[0].shape[i] for i in axes], dtype=object)
+        elif name in ("argmax", "argmin"):
+            need = ins[0].shape[params["axes"][0]] - 1
+        elif name == "top_k":
+            need, kind = ins[0].shape[-1] - 1, outs[1].dtype
+        elif name in ("dynamic_slice", "dynamic_update_slice"):
+            need, kind = max(ins[0].shape), ins[-1].dtype
+        elif name == "gather" or name.startswith("scatter"):
+            need = max(ins[0].shape[i] for i in params["dimension_numbers"][2])
+            kind = ins[1].dtype
+        if need > most(kind):
+            yield eqn
+        for inner in sub_jaxprs(eqn):
+            yield from too_narrow(inner)
+
+
+@pytest.mark.parametrize("name", OF_MANY)
+def test_positions_and_counts_of_many_elements_fit_their_dtypes(name):
+    """By the program's types alone: nothing is as large as what is counted."""
+    function, *args = OF_MANY[name]
+    assert not list(too_narrow(make_jaxpr(function)(*args).jaxpr))
+
+
+def test_few_elements_are_counted_in_the_default_integer():
+    few, more = (ShapeDtypeStruct((n,), bool) for n in (2**31 - 1, 2**31))
+    for function in (fnp.count_nonzero, fnp.sum, lambda x: fnp.bincount(x, length=2), fnp.cumsum):
+        assert eval_shape(function, few).dtype == np.int32
+        assert eval_shape(function, more).dtype == np.int64
+
+
+ROWS = np.arange(9.0).reshape(3, 3)
+INDEXED = {
+    "take": lambda x, k: fnp.take(x, k, 0, mode="clip"),
+    "slice": lambda x, k: x[k:], "slice to": lambda x, k: x[:k], "step": lambda x, k: x[::k],
+    "get": lambda x, k: x.at[k].get(mode="clip"), "set": lambda x, k: x.at[k].set(9.0, mode="drop"),
+    "dynamic_slice": lambda x, k: lax.dynamic_slice(x, (k, -k), (1, 1)),
+    "dynamic_update_slice": lambda x, k: lax.dynamic_update_slice(x, x[:1], (k, k)),
+    "dynamic_index_in_dim": lax.dynamic_index_in_dim,
+    "roll": lambda x, k: fnp.roll(x, 3 * k + 1, 0),
+    "tril": fnp.tril, "triu": fnp.triu, "tri": lambda x, k: x * fnp.tri(3, k=k),
+    "eye": lambda x, k: x * fnp.eye(3, k=k), "diagonal": fnp.diagonal, "trace": fnp.trace,
+    "choose": lambda x, k: fnp.choose(k, [x, -x, x + 1], mode="clip"),
+    "switch": lambda x, k: lax.switch(k, [lambda x: x, lambda x: -x], x),
+    "switch of a 64-bit number": lambda x, k: lax.switch(np.int64(k), [lambda x: x] * 2, x),
+    "cond": lambda x, k: lax.cond(k, lambda x: x, lambda x: -x, x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", INDEXED)
+def test_integers_beyond_32_bits_are_as_other_large_ones(name, sign):
+    function, x = INDEXED[name], Array(ROWS)
+    want = function(x, sign * 2000)
+    for k in (2**31, 2**32 + 1, 2**40 + 2):
+        for way in (function, lambda x, k: run(lambda x: function(x, k), x)):
+            same(way(x, sign * k), np.asarray(want), dtype=False)

@@ -90,10 +90,10 @@ def words(step: AttentionStep) -> list[int]:
         "scale": scale,
         "first": -FAR if step.before is None else -step.before,
         "last": FAR if step.after is None else step.after + 1,
-        "block": step.block,
-        "ranges": step.ranges,
-        "shared_batch": step.shared[0],
-        "shared_heads": step.shared[1],
+        "block": step.cut.block,
+        "ranges": step.cut.ranges,
+        "shared_batch": step.cut.shared[0],
+        "shared_heads": step.cut.shared[1],
         "dbias_size": step.dbias_size,
     }
     for name, x in _arrays(step).items():
@@ -108,7 +108,8 @@ def pointers(step: AttentionStep) -> dict[str, Ref]:
     found = {name: x.ref for name, x in (_arrays(step) | step.pairs).items()}
     found |= dict(zip(("query_lengths", "key_lengths"), step.lengths, strict=False))
     found |= {"stats": step.stats} if step.stats is not None else {}
-    return found | ({"scratch": step.scratch} if step.scratch is not None else {})
+    scratch = step.cut.scratch
+    return found | ({"scratch": scratch} if scratch is not None else {})
 
 
 def _arrays(step: AttentionStep) -> dict:

@@ -255,15 +255,25 @@ def _attempt(m: ir.Module) -> None:
         bad = c.is_(c.b.icmp_signed("!=", status, I32(0)))
         with c.either(bad) as (wrong, right):
             with wrong:
-                number = c.api("PyLong_FromLong", Int(c, c.b.sext(status, I64)))
-                result.set(c.api("PyObject_CallOneArg", c.address(entry, FAIL), number))
-                c.decref(number)
+                _fail(c, entry, Int(c, c.b.sext(status, I64)), room["given"], result)
             with right:
                 _delete_donated(c, entry, room["given"])
                 following = c.variable(PTR, made)
                 result.set(c.b.call(c.fn("build"), [cursor, following.slot]))
     c.run("clean", n_out, made)
     leave(result.get())
+
+
+def _fail(c: Native, entry: Any, status: Int, given: Any, result: Any) -> None:
+    """A program that hasn't begun for want of memory; else there is an exception of Python, and
+    donated arrays may hold anything."""
+    with c.either(status.eq(_EXHAUSTED)) as (not_begun, begun):
+        with not_begun:
+            number = c.api("PyLong_FromLong", status)
+            result.set(c.api("PyObject_CallOneArg", c.address(entry, FAIL), number))
+            c.decref(number)
+        with begun:
+            _delete_donated(c, entry, given)
 
 
 def _frame_array(c: Native, n: Int) -> Any:

@@ -13,7 +13,7 @@ import functools
 import struct
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -43,12 +43,8 @@ from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.eager.large import LargeImpl
 from funcgrad.core.process import float_errors, fork
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.calls import eager_code
-    from funcgrad.backends.llvm.native import libllvm, together
-else:
-    eager_code = Late("funcgrad.backends.llvm.calls.eager_code")
-    libllvm, together = late("funcgrad.backends.llvm.native", "libllvm", "together")
+eager_code = Late("funcgrad.backends.llvm.calls.eager_code")
+libllvm, together = late("funcgrad.backends.llvm.native", "libllvm", "together")
 
 # Calls by way of Python of arguments of the same types: writing an entry takes as long as some 20.
 LEARNED_AFTER = 16

@@ -235,7 +235,7 @@ def _kernel(m: ir.Module) -> None:
     each(c.decref)
     with c.when(c.is_(c.b.icmp_signed("!=", failed, I32(0)))):
         c.decref(made)
-        c.ret(I64(MISSED))
+        c.ret(I64(ERROR))
     c.store(made, out)
     c.ret(I64(DONE))
 

@@ -1,4 +1,6 @@
 """Drafts of steps as this processor runs them.
 
+- `attention`: attention, by its formula or as steps
+- `cuts`: how these are cut into tasks
 - `bands`: products of many short rows and what consumes them, some rows at a time
 """

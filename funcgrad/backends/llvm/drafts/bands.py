@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from funcgrad.backends.drafts.tensors import Draft, Sliced, Span, Tensor, moved
+from funcgrad.backends.drafts.drafter import BlockDrafter
+from funcgrad.backends.drafts.tensors import Draft, Tensor, moved
 from funcgrad.backends.loops.ir import (
     Axis,
     Buffer,
@@ -29,8 +30,8 @@ from funcgrad.backends.loops.ir import (
     While,
     walk,
 )
-from funcgrad.backends.program import ALIGNMENT, GemmStep, KernelStep, LoopStep, Ref, Step
-from funcgrad.core.record import replace
+from funcgrad.backends.program import GemmStep, KernelStep, LoopStep, Ref, Step
+from funcgrad.core.record import Record, replace
 
 # Of sums this short the order is the same however many rows are computed at a time.
 MOST_TERMS = 128
@@ -44,6 +45,37 @@ MOST_BETWEEN = 8  # steps that have nothing to do with a group's, between them
 
 
 # ---- steps of some rows
+
+
+class Span(Record):
+    """The bytes [low, high) from an array's address that a step's first row touches, and how much
+    further those of each next row are."""
+
+    step: int
+    low: int
+    high: int
+
+
+class Sliced(Record, eq=False):
+    """A step along its rows.
+
+    rows: how many there are
+    operands: the arrays, in the order of the step's addresses
+    build: for some rows, what makes their step of its addresses
+    """
+
+    rows: int
+    operands: tuple[tuple[Tensor, Span], ...]
+    build: Callable[[int], Callable[[Sequence[Ref]], Step]]
+
+
+def sliced(draft: Draft, rows: int, shared: Callable[[Kernel], Kernel]) -> Sliced | None:
+    """A step along so many rows; None for one that has others, or none."""
+    if draft.product is not None:
+        return sliced_product(draft.product, draft.operands, draft.offsets, rows)
+    if draft.kernel is not None:
+        return sliced_kernel(draft.kernel, draft.operands, rows, shared)
+    return None
 
 
 def sliced_product(
@@ -159,35 +191,35 @@ def _with_buffers(body: Sequence[Stmt], made: dict[Buffer, Buffer]) -> tuple[Stm
 # ---- groups
 
 
-def banded(
-    drafts: Sequence[Draft], results: Sequence[Tensor], number: Callable[[], int]
-) -> list[Draft]:
+def banded(block: BlockDrafter, drafts: list[Draft], results: Sequence[Tensor]) -> list[Draft]:
     """The drafts of a block, those that gain by it grouped to go band by band.
 
     results: what is read after the block
-    number: gives numbers for new loops
-
-    >>> banded([], [], lambda: 0)
-    []
     """
+    if not any(d.product for d in drafts):
+        return drafts
+    number, shared = block.drafter.loop_number, block.drafter.shared
+    alignment = block.drafter.target.alignment
     readers: Counter[Tensor] = Counter()
     out: list[Draft] = []
     i = 0
     while i < len(drafts):
-        group, before = _group(drafts, i)
+        group, before = _group(drafts, i, shared)
         out += before
         if group:
             if not readers:
                 readers.update(t.whole for t in results)
                 readers.update(t for d in drafts for t in {t.whole for t in d.reads})
-            out.append(_Bands(group, readers).draft(number))
+            out.append(_Bands(group, readers, alignment).draft(number))
         else:
             out.append(drafts[i])
         i += len(group) + len(before) or 1
     return out
 
 
-def _group(drafts: Sequence[Draft], start: int) -> tuple[list[tuple[Draft, Sliced]], list[Draft]]:
+def _group(
+    drafts: Sequence[Draft], start: int, shared: Callable[[Kernel], Kernel]
+) -> tuple[list[tuple[Draft, Sliced]], list[Draft]]:
     """The drafts from one on that gain by going band by band, none or several; and those between
     them, which may go before."""
     product = drafts[start].product
@@ -201,10 +233,10 @@ def _group(drafts: Sequence[Draft], start: int) -> tuple[list[tuple[Draft, Slice
         written = {t for e, _ in taken for t in e.writes}
         given = written & {t.whole for t in d.reads}
         short = d.product is None or _is_short(d.product)
-        sliced = d.sliced(product.m) if d.sliced is not None and short else None
-        if sliced is not None and _fits(taken, d, sliced):
-            taken.append((d, sliced))
-        elif given or d.sliced is None or d.starts or len(between) == MOST_BETWEEN:
+        part = sliced(d, product.m, shared) if short else None
+        if part is not None and _fits(taken, d, part):
+            taken.append((d, part))
+        elif given or not d.operands or d.starts or len(between) == MOST_BETWEEN:
             break
         else:
             between.append(d)
@@ -224,13 +256,13 @@ def _is_short(step: GemmStep) -> bool:
     return 0 < step.k <= MOST_TERMS and step.k * step.n * step.dtype.itemsize <= MOST_RIGHT
 
 
-def _fits(taken: Sequence[tuple[Draft, Sliced]], draft: Draft, sliced: Sliced) -> bool:
+def _fits(taken: Sequence[tuple[Draft, Sliced]], draft: Draft, part: Sliced) -> bool:
     """Whether a step's rows depend on the same rows alone of those before it."""
     written = {t for d, _ in taken for t in d.writes} | set(draft.writes)
     if any(t.base is not None for t in written):
         return False
     steps: dict[Tensor, int] = {}
-    for t, span in (x for s in (*(s for _, s in taken), sliced) for x in s.operands):
+    for t, span in (x for s in (*(s for _, s in taken), part) for x in s.operands):
         if t.whole in written:
             apart = 0 <= span.low <= span.high <= span.step
             if not apart or steps.setdefault(t.whole, span.step) != span.step or t.base is not None:
@@ -241,7 +273,9 @@ def _fits(taken: Sequence[tuple[Draft, Sliced]], draft: Draft, sliced: Sliced) -
 class _Bands:
     """A group of steps, the rows of a band, and places in the memory of a band."""
 
-    def __init__(self, group: Sequence[tuple[Draft, Sliced]], readers: Counter[Tensor]):
+    def __init__(
+        self, group: Sequence[tuple[Draft, Sliced]], readers: Counter[Tensor], alignment: int
+    ):
         self.group = group
         self.rows = group[0][1].rows
         steps = {t.whole: span.step for _, s in group for t, span in s.operands}
@@ -261,7 +295,7 @@ class _Bands:
                 self.own[t] = self.own.get(w, w)
                 continue
             self.own[t] = self.size
-            self.size += -(-self.band * steps[t] // ALIGNMENT) * ALIGNMENT
+            self.size += -(-self.band * steps[t] // alignment) * alignment
 
     def _successors(self, own: set[Tensor], steps: dict[Tensor, int]) -> dict[Tensor, Tensor]:
         """What is written over each of these, element by element, by its last reader."""

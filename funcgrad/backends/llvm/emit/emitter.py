@@ -10,7 +10,6 @@ body (`levels`), its statements for a point, which are here, and loops among the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -57,11 +56,7 @@ from funcgrad.backends.loops.ir import (
 )
 from funcgrad.core.record import Record
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.emit import loops as emit_loops
-    from funcgrad.backends.llvm.emit import order, stage
-else:
-    emit_loops, order, stage = late("funcgrad.backends.llvm.emit", "loops", "order", "stage")
+emit_loops, order, stage = late("funcgrad.backends.llvm.emit", "loops", "order", "stage")
 
 STACK_BYTES = 65_536
 HEAVY_OPS = 60
@@ -75,6 +70,7 @@ class Emitted(Record):
 
     `{name}_task`(context, begin, end) is then the same function on an array of pointers.
     `tiny`: it is over before code that LLVM optimized would be. Its bits don't depend on that.
+    `asks`: its last pointer is to the words of `fg_poll`.
     """
 
     text: str
@@ -82,6 +78,7 @@ class Emitted(Record):
     turns: int
     grain: int
     tiny: bool
+    asks: bool
 
 
 def emit(
@@ -128,6 +125,8 @@ class Emitter:
         # Rows that are to be prefetched in the loop along an axis: places, and their bytes.
         self.soon: dict[Value, list[tuple[str, int]]] = {}
         self.streamed = False
+        # Whether loops ask for signals, and so may end the kernel.
+        self.asks = False
         self.edges = Edges(kernel, target.vector_bits)
         # Conditions that are constants in the part of a loop in hand.
         self.known: dict[Value, str] = {}
@@ -144,10 +143,14 @@ class Emitter:
         """The function, under a name; once an emitter."""
         shared = self.plan.lead > 0
         params = self._params()
-        if shared:
-            params += ["i64 %begin", "i64 %end"]
         self._scratch()
         write_levels(self, list(self.plan.levels), self.plan.lead)
+        if self.asks:
+            params.append("ptr %words")
+            self.f.do("br label %stopped")
+            self.f.start("stopped")
+        if shared:
+            params += ["i64 %begin", "i64 %end"]
         for block in self.taken:
             self.f.do(f"call void @fg_scratch_give(ptr {block})")
         if self.streamed:
@@ -161,8 +164,8 @@ class Emitter:
         tiny = straight and self.kernel.points <= SHORT and self.plan.nanoseconds < TINY_NS
         text = self.f.text(head)
         if shared:
-            text += "\n\n" + task_of(name, len(self.kernel.params))
-        return Emitted(text, self.module, turns, grain, tiny)
+            text += "\n\n" + task_of(name, len(self.kernel.params) + self.asks)
+        return Emitted(text, self.module, turns, grain, tiny, self.asks)
 
     def _params(self) -> list[str]:
         overlapping = {i for pair in self.kernel.in_place for i in pair}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit.text import BOOL
@@ -22,10 +21,7 @@ from funcgrad.backends.loops.ir import (
     walk,
 )
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.emit import order
-else:
-    order = Late("funcgrad.backends.llvm.emit.order")
+order = Late("funcgrad.backends.llvm.emit.order")
 
 
 def indices_first(stmts: Sequence[Stmt]) -> list[Stmt]:

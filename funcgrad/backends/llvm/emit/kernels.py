@@ -6,7 +6,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from funcgrad.backends.late import late
@@ -18,17 +17,12 @@ from funcgrad.backends.llvm.native.engine import HALF_CALLS, Engine, Library
 from funcgrad.backends.llvm.native.objects import digest
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.native.together import Together, processors
-from funcgrad.backends.llvm.runtime import pool, scratch
+from funcgrad.backends.llvm.runtime import pool, run_code, scratch
 from funcgrad.backends.loops.ir import Buffer, Kernel, Loop, kernel_text
 from funcgrad.core.process import fork
 from funcgrad.core.record import Record
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.emit import abreast, half_calls, split
-else:
-    abreast, split, half_calls = late(
-        "funcgrad.backends.llvm.emit", "abreast", "split", "half_calls"
-    )
+abreast, split, half_calls = late("funcgrad.backends.llvm.emit", "abreast", "split", "half_calls")
 
 MOST_TEXTS = 1024  # of kernels, so that what comes again isn't written again
 MODULE_KERNELS = 8  # what a module of its own costs is then spread over enough kernels
@@ -39,12 +33,14 @@ class Call(Record):
 
     params: for each pointer the number of the kernel's parameter, after which partial results count
     turns, grain: what `fg_parallel_for` shares among threads; 0 turns: a plain call
+    asks: whether it takes a pointer more, to the words of `fg_poll`, which it calls
     """
 
     symbol: str
     params: tuple[int, ...]
     turns: int
     grain: int
+    asks: bool
 
 
 class Native(Record):
@@ -52,6 +48,11 @@ class Native(Record):
 
     calls: tuple[Call, ...]
     partials: tuple[int, ...]
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for signals."""
+        return any(c.asks for c in self.calls)
 
 
 class _Written(Record):
@@ -72,6 +73,7 @@ class KernelCache:
         self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
         pool.bind(engine)
         scratch.bind(engine)
+        run_code.bind(engine)
         for name in HALF_CALLS:
             engine.provide(name, lambda: half_calls.library(engine))
 
@@ -133,7 +135,8 @@ class KernelCache:
             text = emitted.definitions.text([emitted.text])
             symbol = f"fg_k{digest(text)[:16]}"
             texts[symbol] = text.replace("KERNEL", symbol)
-            calls.append(Call(symbol, piece.params, emitted.turns, emitted.grain))
+            given = emitted.turns, emitted.grain, emitted.asks
+            calls.append(Call(symbol, piece.params, *given))
             tiny &= emitted.tiny
         native = Native(tuple(calls), tuple(b.size * b.dtype.itemsize for b in partials))
         return _Written(native, texts, tiny)

@@ -16,12 +16,9 @@ from funcgrad.backends.llvm.emit.stream import run_streamed
 from funcgrad.backends.llvm.emit.text import STAYS
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm.emit import ahead, block, pairs, stage
     from funcgrad.backends.llvm.emit.emitter import Emitter
-else:
-    ahead, block, pairs, stage = late(
-        "funcgrad.backends.llvm.emit", "ahead", "block", "pairs", "stage"
-    )
+
+ahead, block, pairs, stage = late("funcgrad.backends.llvm.emit", "ahead", "block", "pairs", "stage")
 
 FEW = 4  # elements side by side
 

@@ -10,24 +10,30 @@ from funcgrad.backends.late import late
 from funcgrad.backends.llvm.emit import ops
 from funcgrad.backends.llvm.emit.edges import run_parts
 from funcgrad.backends.llvm.emit.facts import is_extreme
-from funcgrad.backends.llvm.emit.schedule import MASKED_BITS, SHORT
+from funcgrad.backends.llvm.emit.schedule import MASKED_BITS, SHORT, cost
 from funcgrad.backends.llvm.emit.stream import run_streamed
 from funcgrad.backends.llvm.emit.text import STAYS, value_type
-from funcgrad.backends.loops.ir import MATH, Carry, Load, Loop, Op, Store, While
+from funcgrad.backends.loops.ir import MATH, Carry, Load, Loop, Op, Stmt, Store, While, walk
 
 if TYPE_CHECKING:
-    from funcgrad.backends.llvm.emit import ahead, order, stage
-    from funcgrad.backends.llvm.emit import sums as emit_sums
     from funcgrad.backends.llvm.emit.emitter import Emitter
-else:
-    ahead, order, stage, emit_sums = late(
-        "funcgrad.backends.llvm.emit", "ahead", "order", "stage", "sums"
-    )
+
+ahead, order, stage, emit_sums = late(
+    "funcgrad.backends.llvm.emit", "ahead", "order", "stage", "sums"
+)
+
+# How long turns take, as estimated, before a loop asks for signals; how long a loop of known size
+# does, to ask at all. (The turns of such loops wait for each other: they take ten times as long.)
+ASK_NS, LONG_NS = 10_000, 100_000_000
+_RARE = '!{!"branch_weights", i32 1, i32 65535}'
+# What a call for signals reads and writes is no array of the kernel.
+_POLLS = "nounwind memory(argmem: readwrite, inaccessiblemem: readwrite)"
 
 
 def write_loop(e: Emitter, s: Loop) -> None:
     """A loop, and what it carries out: long sums in blocks, maxima and minima as integers."""
     start, stop = e.turns(s)
+    long = is_long(s)
     if not s.size:
         e.env.update({c.out: e.read(c.start) for c in s.carries})
         return
@@ -47,6 +53,8 @@ def write_loop(e: Emitter, s: Loop) -> None:
                 e, s.axis, i, s.size, inner.axis, inner.size, around, inside, True, plain
             )
         e.body(s.body)
+        if long:
+            ask(e, cost(s.body))
         return [e.read(c.next) for c in s.carries]
 
     types = [value_type(c.inside.dtype) for c in s.carries]
@@ -127,6 +135,35 @@ def _blocks(
     return [add(c, x, y) for c, x, y in zip(s.carries, starts, sums, strict=True)]
 
 
+def ask(e: Emitter, nanoseconds: float) -> None:
+    """At the end of a turn of a loop, which may take so long: ask for signals now and then."""
+    f, place = e.f, "%spent"
+    if not e.asks:
+        e.asks = True
+        e.module.declare("fg_poll", "i32", ["ptr"], _POLLS)
+        f.entry += [f"  {place} = alloca i64", f"  store i64 0, ptr {place}"]
+    before = f.let(f"load i64, ptr {place}")
+    spent = f.let(f"add i64 {before}, {max(1, round(nanoseconds * 1000))}")
+    f.do(f"store i64 {spent}, ptr {place}")
+    due = f.let(f"icmp ugt i64 {spent}, {ASK_NS * 1000}")
+    asked, after = f.name("ask"), f.name("after")
+    f.do(f"br i1 {due}, label %{asked}, label %{after}, !prof {e.module.node(_RARE)}")
+    f.start(asked)
+    f.do(f"store i64 0, ptr {place}")
+    stop = f.let(f"icmp ne i32 {f.call('fg_poll', 'i32', ['ptr'], ['%words'])}, 0")
+    f.do(f"br i1 {stop}, label %stopped, label %{after}")
+    f.start(after)
+
+
+def is_long(s: Stmt) -> bool:
+    """Whether a loop whose turns follow each other may run for long."""
+    if isinstance(s, While):
+        return True
+    if not isinstance(s, Loop) or s.parallel or all(c.combine for c in s.carries):
+        return False
+    return s.size * max(1.0, cost(s.body)) > LONG_NS or any(map(is_long, walk(s.body)))
+
+
 def write_while(e: Emitter, s: While) -> None:
     """A loop whose test is computed before each turn, and what it carries out."""
     f = e.f
@@ -144,6 +181,7 @@ def write_while(e: Emitter, s: While) -> None:
     f.start(turn)
     ahead.prefetch_turns(e, s)
     e.body(s.body)
+    ask(e, cost((*s.test, *s.body)))
     latch = f.block
     for k, (c, name, first) in enumerate(zip(s.carries, inside, starts, strict=True)):
         kind, later = value_type(c.inside.dtype), e.read(c.next)

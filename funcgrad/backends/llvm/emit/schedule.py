@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from funcgrad.backends.late import Late, late
 from funcgrad.backends.llvm.native.caches import FIXED
@@ -30,13 +29,8 @@ from funcgrad.backends.loops.ir import (
 )
 from funcgrad.core.record import Record, fresh, replace
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.emit import block as emit_block
-    from funcgrad.backends.llvm.emit import transpose
-    from funcgrad.backends.llvm.vecmath import functions as vecmath
-else:
-    emit_block, transpose = late("funcgrad.backends.llvm.emit", "block", "transpose")
-    vecmath = Late("funcgrad.backends.llvm.vecmath.functions")
+emit_block, transpose = late("funcgrad.backends.llvm.emit", "block", "transpose")
+vecmath = Late("funcgrad.backends.llvm.vecmath.functions")
 
 SERIAL_NS = 20_000.0
 TASK_NS = 10_000.0

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from funcgrad.backends.late import Late
 
-if TYPE_CHECKING:
-    from llvmlite import ir
-
-    from funcgrad.backends.llvm.vecmath import functions as vecmath
-else:
-    ir, vecmath = Late("llvmlite.ir"), Late("funcgrad.backends.llvm.vecmath.functions")
+ir, vecmath = Late("llvmlite.ir"), Late("funcgrad.backends.llvm.vecmath.functions")
 
 BOOL = np.dtype(bool)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,10 +40,7 @@ from funcgrad.backends.loops.ir import (
 from funcgrad.core.eager.large import LARGE
 from funcgrad.core.record import replace
 
-if TYPE_CHECKING:
-    from funcgrad.backends.loops import interpret as loops_interpret
-else:
-    loops_interpret = Late("funcgrad.backends.loops.interpret")
+loops_interpret = Late("funcgrad.backends.loops.interpret")
 
 BOOL = np.dtype(bool)
 # Points that are written out at most, and statements.

@@ -36,8 +36,8 @@ CALL = (
     # 0, or the address of `frames.FRAME`: windows' strides are in an array with zeros around
     # what is in memory. Of all ways, strips and those by tiles alone take it.
     "frame",
-    # 0, or the form of products of windows that `tiles` knows; and whose windows they are,
-    # if that is known: 1 a's, 2 b's.
+    # 0, or the form of products of windows that `tiles` knows; and in which operand windows are
+    # that overlap: 1 a, 2 b; 0 if there are none.
     "tiled", "windows",
 )  # fmt: skip
 # Each matrix axis as MAX_AXES axes, outermost first: their sizes, then their strides.
@@ -89,19 +89,6 @@ def inner_words(axes: GemmAxes) -> dict[str, int]:
         fits = step in (1, 2) and all(s % step == 0 for n, s in spans if n > 1)
         words += [size, step] if fits else [0, 1]
     return dict(zip(INNER, words, strict=True))
-
-
-def windows_side(axes: GemmAxes) -> int:
-    """2 if b's rows overlap, as only those of windows do, else 0.
-
-    >>> from funcgrad.backends.program import GemmAxes
-    >>> windows_side(GemmAxes(m=((4, 15),), n=((8, 1),), k=((5, 3, 10), (3, 1, 1))))
-    2
-    >>> windows_side(GemmAxes(m=((6, 10), (8, 1)), n=((8, 1),), k=((5, 60, 24), (3, 1, 8))))
-    0
-    """
-    width = sum((n - 1) * abs(step) for n, step in axes.n) + 1
-    return 2 * any(n > 1 and abs(step) < width for n, _, step in axes.k)
 
 
 def axes_words(axes: GemmAxes) -> list[int]:

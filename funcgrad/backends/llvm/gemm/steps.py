@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -121,7 +122,7 @@ def product_words(s: GemmStep) -> dict[str, int]:
     >>> product_words(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows))["a_rs"]
     4
     """
-    (form, side), s = tiles_of(s) if s.axes is not None else (0, 0), _called(s)
+    (form, _), w, s = tiles_of(s), s.windows, _called(s)
     inner = s.batch[-2:]
     sizes, steps = [1, 1], [(0, 0), (0, 0), (0, 0)]
     if inner:
@@ -135,8 +136,10 @@ def product_words(s: GemmStep) -> dict[str, int]:
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
     if s.axes is None:
         return words
-    side = side or job.windows_side(s.axes)
-    return words | job.inner_words(s.axes) | {"axes": 1, "tiled": form, "windows": side}
+    # Windows of one element don't overlap.
+    side = w.operand + 1 if w is not None and math.prod(w.convolution.taps) > 1 else 0
+    words |= {"axes": 1, "tiled": form, "windows": side}
+    return words | job.inner_words(s.axes)
 
 
 def _called(s: GemmStep) -> GemmStep:

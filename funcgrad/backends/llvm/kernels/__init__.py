@@ -6,4 +6,5 @@
 - `eliminations`: small LU, Cholesky, and solving with triangular matrices
 - `selections`: values moved to the extrema of windows, as max pooling's gradient does
 - `selections_last`: the same where channels come last
+- `rows`: updates by row
 """

@@ -287,7 +287,8 @@ def write_element(k: SpecialKernel, eqn: Eqn) -> Callable[[Sequence[Index], Oper
     return write
 
 
-def _channels(k: SpecialKernel, eqn: Eqn) -> Written:
+def write(k: SpecialKernel, eqn: Eqn) -> Written:
+    """The kernel of a convolution of single channels, or of its kernel's gradient."""
     return (_over_images if eqn.params["over"] else _over_windows)(k, eqn)
 
 
@@ -415,6 +416,3 @@ def _products(
         return out
 
     return b.loop(planes.used, turn, starts, ["add"] * len(starts), parallel=True)
-
-
-WRITERS = {"channels": _channels}

@@ -180,7 +180,8 @@ class _Windows:
         some(size - ends, ends, 1, 1)
 
 
-def _channels_last(k: SpecialKernel, eqn: Eqn) -> Written:
+def write(k: SpecialKernel, eqn: Eqn) -> Written:
+    """The kernel of a convolution of single channels, or of its kernel's gradient."""
     return (_over_images if eqn.params["over"] else _over_windows)(k, eqn)
 
 
@@ -283,6 +284,3 @@ def _added(b: Builder, dtype: np.dtype, total: Operand | None, x: Operand, y: Op
     """total + x·y."""
     term = b.op("multiply", dtype, x, y)
     return term if total is None else b.op("add", dtype, total, term)
-
-
-WRITERS = {"channels_last": _channels_last}

@@ -17,7 +17,6 @@ from funcgrad.backends.kernels.special import SpecialKernel
 from funcgrad.backends.loops.builder import ZERO, add_indices, scale_index
 from funcgrad.backends.loops.ir import INDEX, Buffer, Const, Index, Operand, Value
 from funcgrad.core.ir import Eqn
-from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
 
 BOOL, INT32 = np.dtype(bool), np.dtype(np.int32)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -125,7 +124,8 @@ def _read_matrices(w: _Lanes, eqn: Eqn, rows: int, columns: int) -> Buffer:
     return a
 
 
-def _lu(k: SpecialKernel, eqn: Eqn) -> Written | None:
+def lu(k: SpecialKernel, eqn: Eqn) -> Written | None:
+    """An LU decomposition with pivots; None if matrices are large, or not of floats."""
     aval = eqn.ins[0].aval
     if aval.dtype not in FLOATS or not _fits(aval.shape):
         return None
@@ -240,7 +240,8 @@ def _subtract_column(
         b.nest([m - first - 1, n - first - 1], subtract)
 
 
-def _cholesky(k: SpecialKernel, eqn: Eqn) -> Written | None:
+def cholesky(k: SpecialKernel, eqn: Eqn) -> Written | None:
+    """A Cholesky decomposition; None if matrices are large, or not of floats."""
     aval = eqn.ins[0].aval
     if aval.dtype not in FLOATS or not _fits(aval.shape):
         return None
@@ -276,7 +277,8 @@ def _cholesky(k: SpecialKernel, eqn: Eqn) -> Written | None:
     return k.done(eqn)
 
 
-def _triangular_solve(k: SpecialKernel, eqn: Eqn) -> Written | None:
+def triangular_solve(k: SpecialKernel, eqn: Eqn) -> Written | None:
+    """The solution of triangular systems; None if matrices are large, or not of floats."""
     a_in, b_in = eqn.ins
     p, dtype = eqn.params, a_in.aval.dtype
     if dtype not in FLOATS or not _fits(a_in.aval.shape, b_in.aval.shape):
@@ -332,6 +334,3 @@ def _triangular_solve(k: SpecialKernel, eqn: Eqn) -> Written | None:
     w.columns(n, column)
     w.copy(n, size, write)
     return k.done(eqn)
-
-
-WRITERS = {lu_p: _lu, cholesky_p: _cholesky, triangular_solve_p: _triangular_solve}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from funcgrad.backends.kernels.cluster import Written, column_block
+from funcgrad.backends.kernels.cluster import Written
 from funcgrad.backends.kernels.special import SpecialKernel
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand, Value
@@ -32,7 +32,8 @@ ABREAST, SHORT = 4, 32
 VECTOR, MOST_LANES, LEAST = 64, 16, 1 << 14
 
 
-def _running(k: SpecialKernel, eqn: Eqn) -> Written:
+def write(k: SpecialKernel, eqn: Eqn) -> Written:
+    """The kernel of a running sum, product or extremum."""
     running = _Running(k, eqn)
     if running.columns == 1:
         running.along()
@@ -166,7 +167,7 @@ class _Running:
         """From line to line, blocks of columns abreast."""
         k, b, op, dtype = self.k, self.k.builder, self.op, self.dtype
         rows = [k.outer(m) for m in self.lead]
-        block = column_block(self.columns, math.prod(self.lead))
+        block = k.column_block(self.columns, math.prod(self.lead))
         first = scale_index(k.outer(self.columns // block), block)
         totals = k.params.local(dtype, block)
 
@@ -216,6 +217,3 @@ def _to_ordered(b: Builder, value: Operand, kind: np.dtype, op: str) -> Operand:
     rank = _flipped(b, b.op("bitcast", kind, value))
     extreme = Const((highest if op == "maximum" else lowest)(kind), kind)
     return b.op("where", kind, b.op("isnan", BOOL, value), extreme, rank)
-
-
-WRITERS = dict.fromkeys([*_RUNNING, "running"], _running)

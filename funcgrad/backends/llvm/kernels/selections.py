@@ -21,7 +21,6 @@ from funcgrad.backends.loops.ir import Const, Index, Operand
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.core.ir import Eqn
 from funcgrad.ops.convolution.padding import dilated
-from funcgrad.ops.convolution.pooling import select_and_scatter_add_p
 from funcgrad.ops.elementwise.compare import ge
 from funcgrad.ops.reduce import highest, lowest
 
@@ -88,7 +87,8 @@ class _Images:
             yield list(numbers)
 
 
-def _scatter(k: SpecialKernel, eqn: Eqn) -> Written | None:
+def write(k: SpecialKernel, eqn: Eqn) -> Written | None:
+    """The kernel of a "select_and_scatter_add"; None if the host is to run it."""
     images, b = _Images(eqn), k.builder
     source, x = eqn.ins
     room = math.prod(images.sizes)
@@ -174,6 +174,3 @@ def _inside(k: SpecialKernel, images: _Images, at: Sequence[Index]) -> tuple[Ind
     for i, size in bounds:
         conditions += [b.compare("greater_equal", i, 0), b.compare("less", i, size)]
     return place, b.all_of(conditions)
-
-
-WRITERS = {select_and_scatter_add_p: _scatter}

@@ -26,11 +26,10 @@ from funcgrad.core.process import fork
 if TYPE_CHECKING:
     from llvmlite import ir
 
-    from funcgrad.backends.llvm.native import compiler, linker
     from funcgrad.backends.llvm.native.libllvm import Module
-else:
-    compiler = Late("funcgrad.backends.llvm.native.compiler")
-    linker = Late("funcgrad.backends.llvm.native.linker")
+
+compiler = Late("funcgrad.backends.llvm.native.compiler")
+linker = Late("funcgrad.backends.llvm.native.linker")
 
 Source: TypeAlias = "ir.Module | str | Callable[[], ir.Module | str]"
 Links: TypeAlias = "Mapping[str, Library] | Callable[[], Mapping[str, Library]]"

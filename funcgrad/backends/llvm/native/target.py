@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import TYPE_CHECKING
 
 import llvmlite
 from llvmlite.utils import get_library_name
@@ -19,10 +18,7 @@ from funcgrad.backends.llvm.native import objects
 from funcgrad.backends.llvm.native.caches import FIXED, Caches, host_sizes
 from funcgrad.core.record import Record, replace
 
-if TYPE_CHECKING:
-    from funcgrad.backends.llvm.native import libllvm
-else:
-    libllvm = Late("funcgrad.backends.llvm.native.libllvm")
+libllvm = Late("funcgrad.backends.llvm.native.libllvm")
 
 # What the levels of x86-64 add to each other, as its ABI defines them.
 LEVELS = {

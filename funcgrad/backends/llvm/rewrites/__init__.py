@@ -4,12 +4,14 @@ Convolutions:
 
 - `convolution`: as products: each window of the operand is a row
 - `tiles`: which are multiplied by tiles: Winograd's F(2×2, 3×3)
+- `frames`: whose operands are read as if zeros were around them
 - `small_images`: of many small images, as if features came last
 - `unmet`: without the elements of kernels that meet nothing but padding
 
 Sums, scatters, sorts:
 
 - `running`: running sums of few long rows in parts
+- `scatters`: which way a scatter goes
 - `elements`: scatters of very many single elements
 - `rows`: scatters that combine whole rows, row by row
 - `shuffles`: sorts by random words, as shuffles

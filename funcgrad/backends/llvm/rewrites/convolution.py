@@ -12,49 +12,109 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
+from funcgrad import dtypes
+from funcgrad.backends.late import late
 from funcgrad.backends.llvm.rewrites.tiles import PHASE_TAPS, phases_pay
-from funcgrad.backends.loops.builder import add_indices, scale_index
-from funcgrad.backends.loops.ir import Const, Index, Operand
+from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.primitives import patches_p, windows_p
-from funcgrad.backends.lower.pull import Indices, Pull, Rule
-from funcgrad.backends.lower.shape import inside_or
+from funcgrad.backends.program import Convolution
+from funcgrad.backends.rewrites.equations import Equations
+from funcgrad.backends.rewrites.products import GEMM_DTYPES, dot, gathered
+from funcgrad.backends.rewrites.reductions import FLOAT32
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Atom, Eqn, Literal
-from funcgrad.core.primitive import Primitive
+from funcgrad.core.ir import Atom, Eqn, Literal, Var
+from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.shape import rev_p
 from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
 
+depthwise, depthwise_last = late("funcgrad.backends.llvm.kernels", "depthwise", "depthwise_last")
+small_images, unmet = late("funcgrad.backends.llvm.rewrites", "small_images", "unmet")
 
-def patches_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    """The element of a window: its operand's, or 0 in padding and holes."""
-    b, (x,), p = pull.builder, eqn.ins, eqn.params
-    rank = len(p["strides"])
-    group, batch, feature = at[0], at[1], at[-1]
-    positions, window = at[2 : 2 + rank], at[2 + rank : 2 + 2 * rank]
-    features, batches = p["groups"]
-    source: list[Index] = [Index(0)] * (rank + 2)
-    n, c = eqn.outs[0].aval.shape[1], eqn.outs[0].aval.shape[-1]
-    batch_axis, feature_axis, *axes = p["spec"]
-    source[batch_axis] = add_indices(batch, scale_index(group, n if batches > 1 else 0))
-    source[feature_axis] = add_indices(feature, scale_index(group, c if features > 1 else 0))
-    conditions: list[Operand | None] = []
-    for i, axis in enumerate(axes):
-        place = add_indices(
-            scale_index(positions[i], p["strides"][i], -p["padding"][i][0]),
-            scale_index(window[i], p["dilation"][i]),
+
+def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A convolution as loops over images or as products; None if it is empty, or if loops don't
+    have its dtypes."""
+    avals = [*(x.aval for x in ins), eqn.outs[0].aval]
+    if any(a.dtype not in LOOP_DTYPES or not a.size for a in avals):
+        return None
+    dtype = accumulator(avals[0].dtype, avals[1].dtype, avals[2].dtype)
+    if _multiplications(eqn, ins) >= LEAST_WORK:
+        eqn, ins = unmet.trimmed(flat, eqn, ins)
+    if dtype in GEMM_DTYPES and not dtypes.is_integer(avals[2].dtype):
+        for write in (
+            depthwise.channel_convolution,
+            depthwise_last.channels_last_convolution,
+            _single_places,
+            _small_images,
+            _gathered_convolution,
+        ):
+            made = write(flat, eqn, ins, dtype)
+            if made is not None:
+                return made
+    return convolution(flat, eqn, ins, dot)
+
+
+def _multiplications(eqn: Eqn, ins: list[Atom]) -> int:
+    """Those of a convolution. Small ones form all products, also with zeros."""
+    w, features = ins[1].aval, eqn.params["dimension_numbers"].rhs_spec[0]
+    return eqn.outs[0].aval.size * (w.size // w.shape[features])
+
+
+def _single_places(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A convolution of images of one place each as one product."""
+    # A product takes no more axes.
+    if len(eqn.params["window_strides"]) > MAX_RANK:
+        return None
+    if _multiplications(eqn, ins) < LEAST_WORK:
+        return None
+    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
+        return None
+
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom | None:
+        if x.aval.shape[0] > 1 and w.aval.size > x.aval.shape[1]:
+            return gathered(flat, x, w, ShapedArray(shape, dtype), numbers)
+        made = Eqn(
+            dot_general_p, [x, w], [Var(ShapedArray(shape, dtype))], {"dimension_numbers": numbers}
         )
-        if p["holes"][i] != 1:
-            place, rest = b.divide(place, p["holes"][i])
-            conditions.append(b.compare("less", rest, 1))
-        conditions += [b.compare("greater_equal", place, 0),
-                       b.compare("less", place, x.aval.shape[axis])]  # fmt: skip
-        source[axis] = place
-    zero = Const(np.zeros((), x.aval.dtype), x.aval.dtype)
-    return inside_or(pull, b.all_of(conditions), x, source, zero)
+        return dot(flat, made, [x, w])
+
+    return unmet.single_places(flat, eqn, ins, product)
+
+
+def _small_images(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
+    """A convolution of many small images as one product, of float32 or float64."""
+    if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
+        return None
+    write = partial(_gathered_convolution, flat, dtype=dtype)
+    made = small_images.features_last(flat, eqn, ins, write)
+    if made is not None:
+        return made
+    return small_images.gradient_features_last(flat, eqn, ins, write)
+
+
+def _gathered_convolution(
+    flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype
+) -> Atom | None:
+    """A convolution as products of windows that are read in place; None if it is too small.
+
+    Those of bfloat16 are multiplied as they are: processors have instructions for it. Others are
+    converted as they are padded.
+    """
+    avals = [a.aval for a in ins]
+    both = all(a.dtype == ml_dtypes.bfloat16 for a in avals) and dtype == FLOAT32
+    read = avals[0].dtype if both and stays_narrow(eqn, avals) else dtype
+
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any, of: Convolution) -> Atom:
+        return gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"], of)
+
+    made = gathered_convolution(flat, eqn, ins, (read, dtype), product)
+    return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
 
 
 def convolution(flat: Any, eqn: Eqn, ins: list[Atom], dot: Any) -> Atom:
@@ -144,8 +204,8 @@ def gathered_convolution(
     """A convolution as products of windows that are read in place, by a normalizer's methods.
 
     dtypes: of the operands of products, and of their results
-    product: makes the equation of a product of windows and kernel, from its result's shape and
-        dimension_numbers
+    product: makes the equation of a product of windows and kernel, from its result's shape,
+        dimension_numbers and `Convolution`
     None if the products are too small, or too many.
     """
     p, out, (dtype, sums) = eqn.params, eqn.outs[0].aval, dtypes
@@ -169,7 +229,8 @@ def gathered_convolution(
     w = flat.transpose(flat.convert(ins[1], dtype), spec.rhs_spec)
     starts = tuple(axis[0].start + b for axis, b in zip(axes, before, strict=True))
     if dtype == sums and _doubles(eqn, ins, axes, steps):
-        return _doubled(flat, x, w, starts, (n, o, *steps), product)
+        of = _record(eqn, ins, [axis[0] for axis in axes], (n, i, o, *steps), (2, 2))
+        return _doubled(flat, x, w, starts, of, product)
     # In the order of the result's axes, in which `_interleaved` takes them.
     turns = sorted(range(len(kernel)), key=lambda k: spec.out_spec[2 + k])
 
@@ -189,7 +250,8 @@ def gathered_convolution(
         each = (*apart, o // g) if last else (o // g, *apart)
         part = _taps(flat, w, phases, (g, o // g, i), turns, last)
         numbers = _numbers(len(kernel), spec.lhs_spec[1] < spec.lhs_spec[-1])
-        made = product(windows, part, (g, n, *steps, math.prod(each)), numbers)
+        of = _record(eqn, ins, phases, (n, i, math.prod(each), *steps))
+        made = product(windows, part, (g, n, *steps, math.prod(each)), numbers, of)
         rank, counts, feature = len(kernel), [], len(kernel) + 2
         if math.prod(apart) > 1:
             made = flat.reshape(made, (g, n, *steps, *each))
@@ -242,14 +304,37 @@ def _doubles(eqn: Eqn, ins: list[Atom], axes: list[list[_Phase]], steps: list[in
     return phases_pay(out[0], (steps[0], steps[1]), channels, features)
 
 
-def _doubled(
-    flat: Any, x: Atom, w: Atom, starts: tuple[int, ...], sizes: tuple[int, ...], product: Callable
-) -> Atom:
-    """A convolution that `_doubles`: a batch of 2×2 products, whose results are interleaved.
+def _record(
+    eqn: Eqn,
+    ins: list[Atom],
+    along: Sequence[_Phase],
+    sizes: tuple[int, ...],
+    phases: tuple[int, ...] = (),
+) -> Convolution:
+    """The convolution of windows of a phase along each axis, or of `phases` from these on.
 
-    sizes: of a phase's result
+    sizes: images, channels, features and a result's places
     """
-    (n, o, height, width), i = sizes, w.aval.shape[1]
+    p, (n, i, o, *places) = eqn.params, sizes
+    spec = p["dimension_numbers"].lhs_spec
+    size = tuple(ins[0].aval.shape[a] for a in spec[2:])
+    ends = [q.start + (k - 1) * q.move + (q.taps - 1) * q.dilation + 1
+            for q, k in zip(along, places, strict=True)]  # fmt: skip
+    if phases:
+        ends = [end + k - 1 for end, k in zip(ends, phases, strict=True)]
+    return Convolution(
+        n, i, o, size, tuple(q.taps for q in along), tuple(places), tuple(q.move for q in along),
+        tuple((-q.start, end - m) for q, end, m in zip(along, ends, size, strict=True)),
+        tuple(q.dilation for q in along), (p["feature_group_count"], p["batch_group_count"]),
+        phases, spec[1] > spec[-1],
+    )  # fmt: skip
+
+
+def _doubled(
+    flat: Any, x: Atom, w: Atom, starts: tuple[int, ...], of: Convolution, product: Callable
+) -> Atom:
+    """A convolution that `_doubles`: a batch of 2×2 products, whose results are interleaved."""
+    n, i, o, (height, width) = of.images, of.channels, of.features, of.places
     shape = (1, n, 2, 2, height, width, 2, 2, i)
     windows = flat.add(
         windows_p, [x], ShapedArray(shape, x.aval.dtype), shape=shape, spec=None, groups=(1, 1),
@@ -259,7 +344,7 @@ def _doubled(
     w = flat.transpose(flat.reshape(w, (o, i, 2, 2, 2, 2)), (3, 5, 0, 1, 2, 4))
     w = flat.reshape(w, (1, 2, 2, o, i, 2, 2))
     numbers = (((8, 6, 7), (4, 5, 6)), ((0, 2, 3), (0, 1, 2)))
-    made = product(windows, w, (1, 2, 2, n, height, width, o), numbers)
+    made = product(windows, w, (1, 2, 2, n, height, width, o), numbers, of)
     made = flat.transpose(made, (3, 6, 4, 1, 5, 2, 0))
     return flat.reshape(made, (n, o, 2 * height, 2 * width))
 
@@ -407,6 +492,3 @@ def _interleaved(flat: Any, joined: Atom, counts: list[int], shape: tuple[int, .
         return y
     return flat.add(slice_p, [y], ShapedArray(shape, dtype), start_indices=(0,) * rank,
                     limit_indices=shape, strides=None)  # fmt: skip
-
-
-RULES: dict[Primitive, Rule] = {patches_p: patches_rule}

@@ -11,17 +11,17 @@ side, in vectors, in place of a vector for each sum, whose lanes have to be adde
 
 from __future__ import annotations
 
-from funcgrad.backends.rewrites.scans import DTYPES, MOST_ROWS
+from funcgrad.backends.rewrites.equations import Equations
+from funcgrad.backends.rewrites.scans import DTYPES
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.ops.base import transpose_p
 from funcgrad.ops.contract import dot_general_p
-from funcgrad.ops.shape import reshape_p
 
 # Bytes of a row of a panel: two vectors of the widest registers, the columns of a register tile.
 ROW_BYTES = 128
 # A copy takes as long as some ten turns gain by it. Fewer rows read a matrix once, and what is
 # small lies in the first cache any way.
-TURNS, ROWS, LEAST_BYTES, MOST_BYTES = 16, 8, 1 << 16, 1 << 24
+TURNS, ROWS, MOST_ROWS, LEAST_BYTES, MOST_BYTES = 16, 8, 256, 1 << 16, 1 << 24
 # Larger matrices are read from caches, or memory, that are no faster than lanes are added up.
 MOST_TURNED_BYTES = 1 << 17
 
@@ -46,41 +46,64 @@ def panelled(scan: Eqn) -> Jaxpr | None:
 def _panelled(scan: Eqn) -> Jaxpr | None:
     body, n = scan.params["jaxpr"], scan.params["n_consts"]
     outer = [Var(a.aval) for a in scan.ins]
-    consts: dict[Atom, Var] = dict(zip(body.ins[:n], outer, strict=False))
-    made = {v: e for e in body.eqns for v in e.outs}
-    before: list[Eqn] = []
-    eqns: list[Eqn] = []
-    # The panels of a matrix and its contracted axis, or with None its transpose, outside and in the
-    # body.
-    panels: dict[tuple[Atom, int | None], tuple[Var, Var]] = {}
-    for eqn in body.eqns:
-        turned = _turned_matrix(eqn, made, consts)
-        if turned is not None:
-            if (turned, None) not in panels:
-                outside = _transposed(before, consts[turned])
-                panels[turned, None] = outside, Var(outside.aval)
-            params = eqn.params | {"dimension_numbers": (((0,), (0,)), ((), ()))}
-            eqns.append(eqn.replace(ins=[eqn.ins[1], panels[turned, None][1]], params=params))
-            continue
-        found = _matrix(eqn, made, consts)
-        if found is None:
-            eqns.append(eqn)
-            continue
-        if found not in panels:
-            outside = _copied(before, consts[found[0]], found[1])
-            panels[found] = outside, Var(outside.aval)
-        _multiply(eqns, eqn, panels[found][1])
-    if not panels:
+    inner = _Body(body, dict(zip(body.ins, outer[:n], strict=False)))
+    found = inner.write(body)
+    if not inner.panels:
         return None
-    eqns = _needed(eqns, body.outs)
-    used = {a for e in eqns for a in e.ins} | set(body.outs)
-    stay = [v for v in body.ins[:n] if v in used or all(v is not m for m, _ in panels)]
-    ins = [*stay, *(inside for _, inside in panels.values()), *body.ins[n:]]
-    operands = [*(consts[v] for v in stay), *(out for out, _ in panels.values()), *outer[n:]]
+    used = {a for e in found.eqns for a in e.ins} | set(body.outs)
+    stay = [v for v in body.ins[:n] if v in used or all(v is not m for m, _ in inner.panels)]
+    outside, inside = zip(*inner.panels.values(), strict=True)
+    operands = [*(inner.consts[v] for v in stay), *outside, *outer[n:]]
+    turn = Jaxpr([*stay, *inside, *body.ins[n:]], found.eqns, found.outs)
+    params = scan.params | {"jaxpr": turn, "n_consts": len(stay) + len(inside)}
     results = [Var(v.aval) for v in scan.outs]
-    inner = Jaxpr(ins, eqns, body.outs)
-    params = scan.params | {"jaxpr": inner, "n_consts": len(stay) + len(panels)}
-    return Jaxpr(outer, [*before, scan.replace(ins=operands, outs=results, params=params)], results)
+    loop = scan.replace(ins=operands, outs=results, params=params)
+    return Jaxpr(outer, [*inner.before.eqns, loop], results)
+
+
+class _Body(Equations):
+    """A scan's body in which products read panels, which `before` makes of constants."""
+
+    def __init__(self, body: Jaxpr, consts: dict[Atom, Var]):
+        super().__init__()
+        self.consts = consts
+        self.made = {v: e for e in body.eqns for v in e.outs}
+        self.before = Equations()
+        # The panels of a matrix and its contracted axis, or with None its transpose, outside and in
+        # the body.
+        self.panels: dict[tuple[Atom, int | None], tuple[Atom, Var]] = {}
+
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        turned = _turned_matrix(eqn, self.made, self.consts)
+        found = _matrix(eqn, self.made, self.consts)
+        if turned is not None:
+            matrix = self.panel((turned, None))
+            numbers = (((0,), (0,)), ((), ()))
+            self.define(eqn, [self.again(eqn, [ins[1], matrix], dimension_numbers=numbers)])
+        elif found is not None:
+            contract = eqn.params["dimension_numbers"][0][0]
+            numbers = ((contract, (1,)), ((), ()))
+            product = self.again(eqn, [ins[0], self.panel(found)], dimension_numbers=numbers)
+            self.define(eqn, [self.reshape_of(product, eqn.outs[0].aval.shape)])
+        else:
+            self.keep(eqn, ins)
+
+    def panel(self, key: tuple[Atom, int | None]) -> Var:
+        """The variable of a copy in the body."""
+        if key not in self.panels:
+            copy = self.copied(self.consts[key[0]], key[1])
+            self.panels[key] = copy, Var(copy.aval)
+        return self.panels[key][1]
+
+    def copied(self, matrix: Var, axis: int | None) -> Atom:
+        """A matrix as an array of axes panel, contracted, column, or its transpose."""
+        if axis is None:
+            return self.before.transpose(matrix, (1, 0))
+        k, n = matrix.aval.shape[axis], matrix.aval.shape[1 - axis]
+        columns = ROW_BYTES // matrix.aval.dtype.itemsize
+        split = (k, n // columns, columns) if axis == 0 else (n // columns, columns, k)
+        order = (1, 0, 2) if axis == 0 else (0, 2, 1)
+        return self.before.transpose(self.before.reshape_of(matrix, split), order)
 
 
 def _turned_matrix(eqn: Eqn, made: dict, consts: dict) -> Atom | None:
@@ -99,13 +122,6 @@ def _turned_matrix(eqn: Eqn, made: dict, consts: dict) -> Atom | None:
     if atom not in consts or atom.aval.ndim != 2 or axis != 1:
         return None
     return atom if 0 < atom.aval.nbytes <= MOST_TURNED_BYTES else None
-
-
-def _transposed(to: list[Eqn], matrix: Var) -> Var:
-    m, n = matrix.aval.shape
-    out = Var(matrix.aval.update(shape=(n, m)))
-    to.append(Eqn(transpose_p, [matrix], [out], {"permutation": (1, 0)}))
-    return out
 
 
 def _matrix(eqn: Eqn, made: dict, consts: dict) -> tuple[Atom, int] | None:
@@ -129,38 +145,3 @@ def _matrix(eqn: Eqn, made: dict, consts: dict) -> tuple[Atom, int] | None:
     several = n % columns == 0 and n > columns
     pays = ROWS <= x.aval.size // k <= MOST_ROWS and LEAST_BYTES <= size <= MOST_BYTES
     return (atom, axis) if several and pays else None
-
-
-def _copied(to: list[Eqn], matrix: Var, axis: int) -> Var:
-    """A matrix as an array of axes panel, contracted, column."""
-    dtype = matrix.aval.dtype
-    k, n = matrix.aval.shape[axis], matrix.aval.shape[1 - axis]
-    columns = ROW_BYTES // dtype.itemsize
-    split = (k, n // columns, columns) if axis == 0 else (n // columns, columns, k)
-    order = (1, 0, 2) if axis == 0 else (0, 2, 1)
-    apart = Var(matrix.aval.update(shape=split))
-    out = Var(matrix.aval.update(shape=tuple(split[i] for i in order)))
-    to.append(Eqn(reshape_p, [matrix], [apart], {"new_sizes": split}))
-    to.append(Eqn(transpose_p, [apart], [out], {"permutation": order}))
-    return out
-
-
-def _multiply(to: list[Eqn], eqn: Eqn, panels: Var) -> None:
-    """The product of an equation with panels in place of its right operand."""
-    x, out = eqn.ins[0], eqn.outs[0]
-    contract = eqn.params["dimension_numbers"][0][0]
-    rows = out.aval.shape[:-1]
-    product = Var(out.aval.update(shape=(*rows, panels.aval.shape[0], panels.aval.shape[2])))
-    params = eqn.params | {"dimension_numbers": ((contract, (1,)), ((), ()))}
-    to.append(eqn.replace(ins=[x, panels], outs=[product], params=params))
-    to.append(Eqn(reshape_p, [product], [out], {"new_sizes": out.aval.shape}))
-
-
-def _needed(eqns: list[Eqn], outs: list[Atom]) -> list[Eqn]:
-    """Without transposes of matrices that are read in panels only."""
-    used, kept = set(outs), []
-    for eqn in reversed(eqns):
-        if eqn.prim is not transpose_p or eqn.outs[0] in used:
-            used.update(eqn.ins)
-            kept.append(eqn)
-    return kept[::-1]

@@ -6,11 +6,13 @@ order is that of the sort, to the last bit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from funcgrad.backends.lower.primitives import lowered
+from funcgrad.core.dce import dce_eqns
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.ops.elementwise.compare import bitwise_xor
 from funcgrad.ops.random import threefry2x32_p
@@ -30,6 +32,14 @@ def _impl(xp: Any, key0: Any, key1: Any, x: Any) -> Any:
 
 # A vector sorted by the random words 0, 1, … of a key: words that are equal leave the order.
 shuffle_p = lowered("shuffle", lambda key0, key1, x: x.strong(), _impl)
+
+
+def shuffled(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
+    """The equations of a program with shuffles for what are some."""
+    if not any(e.prim is sort_p for e in eqns):
+        return eqns
+    made: dict[Atom, Eqn] = {v: e for e in eqns for v in e.outs}
+    return dce_eqns(eqns, outs, lambda eqn, used: shuffle(eqn, used, made) or eqn)
 
 
 def shuffle(eqn: Eqn, used: set[Var], made: dict[Atom, Eqn]) -> Eqn | None:

@@ -8,14 +8,13 @@ even or odd lines and columns, the 4 phases, take 9 of the 16 points each, which
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from funcgrad.core.record import replace
 
 if TYPE_CHECKING:
-    from funcgrad.backends.program import Frame, GemmAxes, GemmStep
+    from funcgrad.backends.program import Convolution, Frame, GemmAxes, GemmStep, Windows
 
 IMAGES, KERNEL, IMAGES_LAST, KERNEL_LAST, PHASES = 1, 2, 3, 4, 5
 TAPS, POINTS = 3, 16
@@ -44,27 +43,83 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
     products, and where tiles don't pay.
 
     >>> import numpy as np
-    >>> from funcgrad.backends.program import GemmAxes, GemmStep, Ref
-    >>> f32, ref, rows = np.dtype("float32"), Ref("arena"), (1024, 1)
+    >>> from funcgrad.backends.program import Convolution, GemmAxes, GemmStep, Ref, Windows
+    >>> f32, ref, rows, ones = np.dtype("float32"), Ref("arena"), (1024, 1), (1, 1)
     >>> axes = GemmAxes(((64, 576),), ((32, 34), (32, 1)), ((64, 9, 1156), (3, 3, 34), (3, 1, 1)))
+    >>> of = Convolution(32, 64, 64, (34, 34), (3, 3), (32, 32), ones, ((0, 0),) * 2, ones)
+    >>> windows = Windows(of, 1, (73984, 1156, 34, 1), (1, 2))
     >>> sizes = (64, 1024, 576, ref, ref, ref, rows, rows, rows, ((32, 0, 73984, 65536),))
-    >>> tiles_of(GemmStep(f32, f32, *sizes, axes))
+    >>> tiles_of(GemmStep(f32, f32, *sizes, axes, windows=windows))
     (1, 2)
     """
-    if s.axes is None or s.exact or s.dtype.name not in ("float32", "float64") or s.out != s.dtype:
+    w, axes = s.windows, s.axes
+    if w is None or axes is None or s.exact or s.out != s.dtype:
         return 0, 0
-    for side in range(2):
-        if _is_of_images(s, s.axes, side):
-            return IMAGES, side + 1
-        if _is_of_kernel(s, s.axes, side):
-            return KERNEL, side + 1
-        if _is_of_images_last(s, s.axes, side):
-            return IMAGES_LAST, side + 1
-        if _is_of_kernel_last(s, s.axes, side):
-            return KERNEL_LAST, side + 1
-        if _phase_of(s, s.axes, side) is not None:
-            return PHASES, side + 1
-    return 0, 0
+    if s.dtype.name not in ("float32", "float64"):
+        return 0, 0
+    fits = (form for form in forms_of(w.convolution, w.steps) if _serves(s, axes, w, form))
+    form = next(fits, 0)
+    return form, (w.operand + 1) * bool(form)
+
+
+def forms_of(c: Convolution, steps: Sequence[int]) -> list[int]:
+    """The forms that pay for windows of an operand with such `program.Windows.steps`.
+
+    >>> from funcgrad.backends.program import Convolution
+    >>> ones, none = (1, 1), ((0, 0),) * 2
+    >>> of = Convolution(32, 64, 64, (34, 34), (3, 3), (32, 32), ones, none, ones)
+    >>> forms_of(of, (73984, 1156, 34, 1)), forms_of(of, (73984, 1, 2176, 64))
+    ([1], [3])
+    """
+    if not c.strides == c.dilation == c.groups == (1, 1):
+        return []
+    image, channel, _, pixel = steps
+    if c.phases:
+        pays = c.taps == (PHASE_TAPS,) * 2 and phases_pay(*sizes_of(c, PHASES))
+        return [PHASES] * (pays and pixel == 1)
+    first, window = pixel == 1, (TAPS, TAPS)
+    forms = [IMAGES if first else IMAGES_LAST] * (c.taps == window and 1 in (pixel, channel))
+    forms += [KERNEL if first else KERNEL_LAST] * (c.places == window and 1 in (pixel, image))
+    panels = {KERNEL: PANEL, KERNEL_LAST: 1}
+    return [form for form in forms if tiles_pay(*sizes_of(c, form), panels.get(form, 0))]
+
+
+def sizes_of(c: Convolution, form: int) -> tuple[int, tuple[int, int], int, int]:
+    """Images, the size of a result, channels and features of the convolution whose windows, or
+    whose kernel's gradient, a product of a form computes.
+
+    >>> from funcgrad.backends.program import Convolution
+    >>> ones, none = (1, 1), ((0, 0),) * 2
+    >>> sizes_of(Convolution(16, 8, 4, (6, 6), (4, 4), (3, 3), ones, none, ones), KERNEL)
+    (8, (4, 4), 16, 4)
+    """
+    if form in (KERNEL, KERNEL_LAST):
+        return c.channels, (c.taps[0], c.taps[1]), c.images, c.features
+    return c.images, (c.places[0], c.places[1]), c.channels, c.features
+
+
+def _serves(s: GemmStep, axes: GemmAxes, w: Windows, form: int) -> bool:
+    """Whether a product's result, and its other operand, lie as a form needs it, and the axes that
+    its windows are summed over are in its order; and a frame is that of the images."""
+    if form == PHASES:
+        return _phase_of(s, axes, w) is not None
+    c, side, (image, channel, line, pixel) = w.convolution, w.operand, w.steps
+    _, size, channels, _ = sizes_of(c, form)
+    moves, near = [image, channel], (1, 1)
+    if form == IMAGES:
+        serves = w.rows == (1, 2) and s.c_strides[side] == 1 and not c.last
+    elif form == IMAGES_LAST:
+        serves = w.rows[-2:] == (1, 2) and s.c_strides[1 - side] == 1 and not s.batch and c.last
+        moves, near = [image], (pixel, channels)
+    else:
+        serves = not c.last or c.channels == 1
+        if form == KERNEL:
+            serves = serves and w.rows == (0, 1, 2) and axes.k[-1][2 - side] == 1 and not s.batch
+        else:
+            units = [*(n for _, n in (*axes.m, *axes.n)), s.c_strides[1]]
+            serves = serves and w.rows == (0,) and units == [1, 1, 1]
+            moves, near = [channel], (pixel, channels)
+    return serves and _is_around(s.frame, side, size, line, moves, near)
 
 
 def one_phase(s: GemmStep) -> GemmStep | None:
@@ -75,30 +130,24 @@ def one_phase(s: GemmStep) -> GemmStep | None:
     Lines and columns of images, and their phases, are axes of the batch or the rows of windows, in
     any order: that of the result's strides tells what is what.
     """
-    form, side = tiles_of(s)
-    return _phase_of(s, s.axes, side - 1) if form == PHASES and s.axes is not None else None
+    phases = tiles_of(s)[0] == PHASES and s.axes is not None and s.windows is not None
+    return _phase_of(s, s.axes, s.windows) if phases else None  # type: ignore[arg-type]
 
 
-def _phase_of(s: GemmStep, axes: GemmAxes, side: int) -> GemmStep | None:
-    """`one_phase` of a product whose windows are of one side, if it is of that form."""
-    windows, features = (axes.n, axes.m) if side else (axes.m, axes.n)
-    if len(s.batch) not in (3, 4) or len(windows) != 1 or len(features) != 1 or len(axes.k) != 3:
+def _phase_of(s: GemmStep, axes: GemmAxes, w: Windows) -> GemmStep | None:
+    """`one_phase` of a product for phases, if its result is lines in which they alternate."""
+    side, (image, channel, line, _), (height, width) = w.operand, w.steps, w.convolution.places
+    windows = axes.n if side else axes.m
+    if len(s.batch) not in (3, 4) or len(windows) != 1:
         return None
-    (rows, step), (channels, *_) = windows[0], axes.k[0]
+    ((rows, step),) = windows
     spans = [(span[3], span[0], span[1 + side], span[2 - side]) for span in s.batch]
     spans = sorted([*spans, (s.c_strides[side], rows, step, 0)])
-    places, kernel = [span[2] for span in spans], [span[3] for span in spans]
-    (width, height), line, apart = (spans[i][1] for i in (1, 3)), places[2], spans[2][0]
+    kernel, apart = [span[3] for span in spans], spans[2][0]
     doubled = [(1, 2), (2, width), (apart, 2), (2 * apart, height)]
-    if [span[:2] for span in spans[:4]] != doubled or places[:4] != [1, 1, line, line]:
+    if [span[:2] for span in spans[:4]] != doubled or apart < 2 * width:
         return None
-    one_kernel = not any((kernel[1], *kernel[3:])) and apart >= 2 * width
-    taps = [span[0] for span in axes.k[1:]], _steps(axes.k[1:], side)
-    if not one_kernel or taps != ([PHASE_TAPS] * 2, [line, 1]):
-        return None
-    count, moves = math.prod(span[1] for span in spans[4:]), [axes.k[0][1 + side], *places[4:]]
-    around = _is_around(s.frame, side, (height, width), line, moves)
-    if not around or not phases_pay(count, (height, width), channels, features[0][0]):
+    if not _is_around(s.frame, side, (height, width), line, [channel, image]):
         return None
     batch = tuple((n, *((0, x) if side else (x, 0)), c) for c, n, x, _ in spans[4:])
     phases, all_places = (kernel[2], kernel[0]), ((height, line), (width, 1))
@@ -107,77 +156,6 @@ def _phase_of(s: GemmStep, axes: GemmAxes, side: int) -> GemmStep | None:
                        a_strides=phases, c_strides=(s.c_strides[0], apart))  # fmt: skip
     return replace(s, m=height * width, axes=replace(axes, m=all_places), batch=batch,
                    b_strides=phases, c_strides=(apart, s.c_strides[1]))  # fmt: skip
-
-
-def _is_of_images(s: GemmStep, axes: GemmAxes, side: int) -> bool:
-    places, features = (axes.n, axes.m) if side else (axes.m, axes.n)
-    if len(places) != 2 or len(features) != 1 or len(axes.k) != 3 or s.c_strides[side] != 1:
-        return False
-    (height, line), (width, _) = places
-    (channels, *_), *taps = axes.k
-    if _steps(places, 0) != [line, 1] or not _are_taps(taps, side, line):
-        return False
-    images = math.prod(span[0] for span in s.batch)
-    one_kernel = not any(span[2 - side] for span in s.batch)
-    moves = _steps([axes.k[0], *s.batch], side)
-    pays = tiles_pay(images, (height, width), channels, features[0][0])
-    return pays and one_kernel and _is_around(s.frame, side, (height, width), line, moves)
-
-
-def _is_of_images_last(s: GemmStep, axes: GemmAxes, side: int) -> bool:
-    places, features = (axes.n, axes.m) if side else (axes.m, axes.n)
-    if len(places) not in (2, 3) or len(features) != 1 or s.c_strides[1 - side] != 1 or s.batch:
-        return False
-    *images, (height, line), (width, pixel) = places
-    channels, window = s.k // TAPS**2, [(span[0], span[1 + side]) for span in axes.k]
-    apart = [(TAPS, line), (TAPS, pixel), (channels, 1)]
-    joined = [(TAPS, line), (TAPS * channels, 1)]
-    if window != apart and (window != joined or pixel != channels):
-        return False
-    count = math.prod(span[0] for span in images)
-    pays = tiles_pay(count, (height, width), channels, features[0][0])
-    moves = _steps(images, 0)
-    return pays and _is_around(s.frame, side, (height, width), line, moves, (pixel, channels))
-
-
-def _is_of_kernel(s: GemmStep, axes: GemmAxes, side: int) -> bool:
-    windows, features = (axes.n, axes.m) if side else (axes.m, axes.n)
-    if len(windows) != 3 or len(features) != 1 or len(axes.k) not in (2, 3) or s.batch:
-        return False
-    *images, (height, *lines), (width, *steps) = axes.k
-    line, (channels, *_) = lines[side], windows[0]
-    if steps != [1, 1] or not _are_taps(windows[1:], 0, line):
-        return False
-    count = math.prod(span[0] for span in images)
-    moves = [windows[0][1], *_steps(images, side)]
-    pays = tiles_pay(count, (height, width), channels, features[0][0], PANEL)
-    return pays and _is_around(s.frame, side, (height, width), line, moves)
-
-
-def _is_of_kernel_last(s: GemmStep, axes: GemmAxes, side: int) -> bool:
-    if [span[0] for span in s.batch] != [TAPS, TAPS] or len(axes.k) not in (2, 3):
-        return False
-    if len(axes.m) != 1 or len(axes.n) != 1 or s.c_strides[1] != 1:
-        return False
-    (m, from_m), (n, from_n) = axes.m[0], axes.n[0]
-    (*images, (height, *lines), (width, *pixels)), channels = axes.k, (m, n)[side]
-    line, pixel = lines[side], pixels[side]
-    fixed = _steps(s.batch, side) == [line, pixel] and not any(_steps(s.batch, 1 - side))
-    if not fixed or from_m != 1 or from_n != 1:
-        return False
-    count, moves = math.prod(span[0] for span in images), _steps(images, side)
-    pays = tiles_pay(count, (height, width), channels, (n, m)[side], 1)
-    return pays and _is_around(s.frame, side, (height, width), line, moves, (pixel, channels))
-
-
-def _steps(spans: Sequence[tuple[int, ...]], side: int) -> list[int]:
-    """How far axes move in an operand."""
-    return [span[1 + side] for span in spans]
-
-
-def _are_taps(spans: Sequence[tuple[int, ...]], side: int, line: int) -> bool:
-    """Whether axes are those of 3×3 neighbours in an operand with such lines."""
-    return [span[0] for span in spans] == [TAPS, TAPS] and _steps(spans, side) == [line, 1]
 
 
 def _is_around(
@@ -230,7 +208,7 @@ def tiles_pay(
     ours *= images * tiles * (OF_KERNEL if panel else 1.0)
     ours += 0.0 if panel else KERNEL_COST * channels * features
     direct *= images
-    small = POINTS * channels * features <= MOST_KERNEL
+    small = min(size) > 1 and POINTS * channels * features <= MOST_KERNEL
     return small and direct >= LEAST_WORK and direct >= ours
 
 

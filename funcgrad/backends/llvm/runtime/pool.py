@@ -20,9 +20,10 @@ from string import Template
 
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.native.target import Target
+from funcgrad.backends.llvm.runtime import run_code
 from funcgrad.core.process import fork
 
-NAME = "fg_parallel_for"
+NAME, ASKING = "fg_parallel_for", "fg_parallel_asking"
 # Longer than it takes Python to come to the next large operation, or small program: waking a worker
 # costs what such a loop takes. (A training step without jit: 6 % less time than with 30 µs.)
 SPIN_SECONDS = 300e-6
@@ -39,7 +40,7 @@ _threads: int | None = None
 _FIELDS = {
     "signal": 0, "sleepers": 4, "limit": 8, "started": 12, "spins": 16,
     "gate": 64, "busy": 68, "next": 128,
-    "task": 192, "ctx": 200, "n": 208, "grain": 216, "chunks": 224,
+    "task": 192, "ctx": 200, "n": 208, "grain": 216, "chunks": 224, "words": 232,
     "mutex": 256, "wake": 320, "done": 384,
 }  # fmt: skip
 _SIZE = 448
@@ -54,6 +55,9 @@ declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_signal(ptr)
 declare i32 @pthread_cond_broadcast(ptr)
+declare i32 @pthread_cond_timedwait(ptr, ptr, ptr)
+declare i32 @clock_gettime(i32, ptr)
+declare i32 @fg_poll(ptr)
 $declare_pause
 
 define void @fg_pool_spin(i64 %n) noinline {
@@ -240,6 +244,7 @@ out:
 ; After the gate is closed: waits until the last worker inside has left.
 define internal void @await_workers() {
 entry:
+  %end = alloca [2 x i64]
   %spins = load i32, ptr $spins
   br label %look
 look:
@@ -261,7 +266,29 @@ doze:
   %empty = icmp eq i32 %gate, 131072
   br i1 %empty, label %awake, label %wait
 wait:
+  %words = load ptr, ptr $words
+  %quick = icmp eq ptr %words, null
+  br i1 %quick, label %long, label %short
+long:
   %w = call i32 @pthread_cond_wait(ptr $done, ptr $mutex)
+  br label %doze
+short:
+  %c = call i32 @clock_gettime(i32 0, ptr %end)
+  %seconds = load i64, ptr %end
+  %rest.at = getelementptr i64, ptr %end, i64 1
+  %rest = load i64, ptr %rest.at
+  %later = add i64 %rest, $nanoseconds
+  %over = icmp uge i64 %later, 1000000000
+  %less = sub i64 %later, 1000000000
+  %nanoseconds = select i1 %over, i64 %less, i64 %later
+  %carried = zext i1 %over to i64
+  %second = add i64 %seconds, %carried
+  store i64 %nanoseconds, ptr %rest.at
+  store i64 %second, ptr %end
+  %t = call i32 @pthread_cond_timedwait(ptr $done, ptr $mutex, ptr %end)
+  %u1 = call i32 @pthread_mutex_unlock(ptr $mutex)
+  %p = call i32 @fg_poll(ptr %words)
+  %l1 = call i32 @pthread_mutex_lock(ptr $mutex)
   br label %doze
 awake:
   %u = call i32 @pthread_mutex_unlock(ptr $mutex)
@@ -270,7 +297,14 @@ out:
   ret void
 }
 
-define void @fg_parallel_for(ptr %task, ptr %ctx, i64 %n, i64 %grain0) {
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
+""")
+
+# One whose tasks don't take long; one whose tasks do, and ask for signals by words of `fg_poll`, as
+# does its caller while it waits for them.
+_LOOP = Template("""
+define void @$name(ptr %task, ptr %ctx, i64 %n, i64 %grain0$more) {
 entry:
   %grain = call i64 @llvm.smax.i64(i64 %grain0, i64 1)
   %limit = load atomic i32, ptr $limit monotonic, align 4
@@ -304,6 +338,7 @@ open:
   store i64 %grain, ptr $grain
   %chunks = add i64 %last, 1
   store i64 %chunks, ptr $chunks
+  store ptr $given, ptr $words
   %x = atomicrmw xchg ptr $next, i64 0 monotonic
   %g = atomicrmw xchg ptr $gate, i32 65536 release
   %s = atomicrmw add ptr $signal, i32 1 seq_cst
@@ -320,9 +355,6 @@ work:
   %z = atomicrmw xchg ptr $busy, i32 0 release
   ret void
 }
-
-declare i64 @llvm.smin.i64(i64, i64)
-declare i64 @llvm.smax.i64(i64, i64)
 """)
 
 
@@ -330,6 +362,7 @@ class _Pool:
     """The compiled loop and its state in memory, which a forked child resets."""
 
     def __init__(self) -> None:
+        run_code.bind(engine())
         self.library = engine().compile(_ir(engine().target), level=0)
         self.address = self.library.address(NAME)
         self.state = self.library.address("fg_pool")
@@ -404,13 +437,14 @@ def set_num_threads(n: int) -> None:
 
 
 def bind(target: Engine) -> None:
-    """Let modules that *target* compiles use fg_parallel_for and fg_pool_limit.
+    """Let modules that *target* compiles use fg_parallel_for, fg_parallel_asking and fg_pool_limit.
 
-    The latter is an i32 in memory: the number of threads, less the caller's.
+    The last is an i32 in memory: the number of threads, less the caller's.
 
     >>> bind(engine())
     """
     target.provide(NAME, parallel_for_address)
+    target.provide(ASKING, lambda: _the_pool().library.address(ASKING))
     target.provide("fg_pool_limit", lambda: _the_pool().state + _FIELDS["limit"])
 
 
@@ -453,7 +487,10 @@ def _ir(target: Target) -> str:
             "declare void @llvm.aarch64.hint(i32)",
             "call void @llvm.aarch64.hint(i32 1)",
         )
-    return _IR.substitute(fields, size=_SIZE, declare_pause=declare, pause=call)
+    fields |= {"size": str(_SIZE), "nanoseconds": str(int(run_code.ASK_SECONDS * 1e9))}
+    text = _IR.substitute(fields, declare_pause=declare, pause=call)
+    text += _LOOP.substitute(fields, name=NAME, more="", given="null")
+    return text + _LOOP.substitute(fields, name=ASKING, more=", ptr %words", given="%words")
 
 
 @fork.in_child

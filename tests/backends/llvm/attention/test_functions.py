@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from funcgrad.backends.llvm.attention import functions as module
+from funcgrad.backends.llvm.drafts.cuts import PACKED, Cut
 from funcgrad.backends.llvm.gemm.pack import Tile
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.runtime import pool
-from funcgrad.backends.lower.attention import PACKED, spans
+from funcgrad.backends.lower.attention import spans
 from funcgrad.backends.program import AttentionSizes, AttentionStep, Ref, Strided
 from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 from funcgrad.transforms.attention.operands import wide_dtype
@@ -69,13 +70,15 @@ def spread(x):
     return Strided(Ref("arena"), spans(x.shape, [s // x.itemsize for s in x.strides]))
 
 
-def step_of(dtype, shape, ins, outs, lengths, scratch=None, op="attention", scale=0.3, **more):
+def step_of(
+    dtype, shape, ins, outs, lengths, scratch=None, op="attention", scale=0.3, shared=(1, 1), **more
+):
     *sizes, before, after, block, ranges = shape
     refs = tuple(Ref("arena") for _ in lengths)
     return AttentionStep(
         op, np.dtype(dtype), AttentionSizes(*sizes), tuple(map(strided, ins)),
-        tuple(map(strided, outs)), Ref("arena"), refs, scale, before, after, block, ranges,
-        scratch, **more,
+        tuple(map(strided, outs)), Ref("arena"), refs, scale, before, after,
+        cut=Cut(block, ranges, shared, scratch), **more,
     )  # fmt: skip
 
 
@@ -176,13 +179,14 @@ def with_pairs(name, dtype, layout="plain", target=None, ranges=2, scale=0.3, si
     got = [np.full_like(x, np.nan) for x in (out, stats, *back)]
     step = step_of(kind, shape, (q, k, v), got[:1], (), scale=scale, **given)
     call(forward, step, {"q": q, "k": k, "v": v, "out": got[0], **pairs}, {"stats": got[1]})
-    shared = (2 if bias and bias[0] == 1 else 1, 2 if bias and bias[1] == 1 else 1)
+    shared = (1, 1)
     if bias is not None:
-        given |= {"dbias": spread(got[5]), "dbias_size": got[5].size, "shared": shared}
+        shared = tuple(2 if n == 1 else 1 for n in bias[:2])
+        given |= {"dbias": spread(got[5]), "dbias_size": got[5].size}
         pairs["dbias"] = got[5]
     scratch = np.full(2 * 4 * 130 + ranges * 8 * 162 * 96, np.nan, wide)
     step = step_of(kind, shape, (q, k, v, out, ct), got[2:5], (), Ref("arena"),
-                   "attention_backward", scale, **given)  # fmt: skip
+                   "attention_backward", scale, shared, **given)  # fmt: skip
     arrays = {
         "q": q,
         "k": k,

@@ -8,8 +8,9 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.llvm.build import assemble
+from funcgrad.backends.llvm.cpu import CPU
 from funcgrad.backends.llvm.drafts import bands
-from funcgrad.backends.plain import interpret as program_interpret
+from funcgrad.backends.plain.interpret import run as run_program
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import GemmStep, KernelStep, LoopStep, walk
 from funcgrad.transforms.passes.simplify import simplify
@@ -26,7 +27,7 @@ def small(monkeypatch):
 
 def planned(fun, *arrays, donated=None):
     jaxpr = fg.make_jaxpr(fun)(*arrays).jaxpr
-    return plan(simplify(jaxpr), donated or [False] * len(arrays), "test")
+    return plan(simplify(jaxpr), donated or [False] * len(arrays), "test", CPU)
 
 
 def loops(program):
@@ -51,7 +52,7 @@ def check(fun, *arrays, donated=None, count=1):
     program = planned(fun, *arrays, donated=donated)
     assert len(loops(program)) == count, program
     wanted = results(whole(fun, *arrays, donated=donated), arrays)
-    meant = program_interpret.run(program, [np.array(a) for a in arrays])
+    meant = run_program(program, [np.array(a) for a in arrays])
     for got, same, near in zip(results(program, arrays), wanted, meant, strict=True):
         assert got.dtype == same.dtype
         np.testing.assert_array_equal(got, same)

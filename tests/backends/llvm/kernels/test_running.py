@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import lax
+from funcgrad import dtypes, lax
 from funcgrad.backends.llvm.kernels import running
 from tests.backends.checks import as_eager
 
@@ -69,3 +69,17 @@ def test_of_what_is_computed_and_in_place(rng):
     as_eager(lambda x: lax.cummax(fnp.pad(x, 1), axis=1) - 1, x)
     given = fg.jit(lambda x: fnp.cumsum(x, 1), donate_argnums=0)
     np.testing.assert_array_equal(np.asarray(given(fnp.asarray(x))), np.cumsum(x, 1))
+
+
+@pytest.mark.parametrize("dtype", [*dtypes.SIGNED, *dtypes.UNSIGNED, *dtypes.FLOATS], ids=str)
+@pytest.mark.parametrize("how", ["cumsum", "cumprod"])
+def test_take_no_memory_beside_the_result(how, dtype):
+    """Also of narrow numbers: in a dtype that is asked for nothing wider is made on the way."""
+    n = 1 << 20
+    along = fg.jit(lambda x: getattr(fnp, how)(x, dtype=dtype))
+    memory = along.lower(fg.ShapeDtypeStruct((n,), dtype)).compile().memory_analysis()
+    assert memory["temp_size_in_bytes"] + memory["scratch_size_in_bytes"] <= n * dtype.itemsize // 8
+    x = np.arange(200).astype(np.int8).astype(dtype)
+    eager = getattr(fnp, how)(x, dtype=dtype)
+    if not dtypes.is_inexact(dtype):
+        np.testing.assert_array_equal(along(x), eager)

@@ -129,7 +129,7 @@ def test_what_decides_of_other_layers_is_known():
     names = {module: sources.written_with(module) for module in KEYS}
     assert "funcgrad.backends.llvm.rewrites.tiles" in names["gemm.functions"]
     assert f"{HERE}.gemm.job" in names["matrix.functions"]
-    assert "funcgrad.backends.lower.attention" in names["attention.functions"]
+    assert "funcgrad.backends.llvm.drafts.cuts" in names["attention.functions"]
     assert "funcgrad.ops.random" in names["sort.functions"]
     assert f"{HERE}.native.caches" in names["gemm.functions"]
     # What doesn't write them has no say: a small change needn't compile all products anew.

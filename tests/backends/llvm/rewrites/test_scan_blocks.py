@@ -5,10 +5,11 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad.backends.llvm.cpu import CPU
 from funcgrad.backends.llvm.rewrites import scan_blocks
 from funcgrad.backends.llvm.rewrites.scan_blocks import LEAST_TURNS, blocked
-from funcgrad.backends.rewrites import scans
-from tests.backends.checks import check, floats
+from funcgrad.core.record import replace
+from tests.backends.checks import check, floats, limited
 
 ROWS, WIDTH = 32, 32
 
@@ -16,13 +17,17 @@ ROWS, WIDTH = 32, 32
 @pytest.fixture(autouse=True)
 def small_caches(monkeypatch):
     """Blocks of 16 turns of `ROWS` rows of 64 elements."""
-    monkeypatch.setattr(scans, "CACHED_BYTES", 1 << 17)
+    limited(monkeypatch, turns=replace(CPU.limits.turns, cached=1 << 17))
     monkeypatch.setattr(scan_blocks, "BLOCK_BYTES", LEAST_TURNS * ROWS * 64 * 4)
 
 
 def scan_of(fun, *args):
     (eqn,) = [e for e in fg.make_jaxpr(fun)(*args).jaxpr.eqns if e.prim.name == "scan"]
     return eqn
+
+
+def cut(scan, cached=1 << 17):
+    return blocked(scan, replace(CPU.limits.turns, cached=cached))
 
 
 def cell(xs, w, u, h, reverse=False):
@@ -43,7 +48,7 @@ def operands(length, *batch, panels=2):
 @pytest.mark.parametrize("reverse", [False, True])
 def test_each_block_multiplies_its_rows_at_once(reverse):
     args = operands(48)
-    made = blocked(scan_of(lambda *a: cell(*a, reverse=reverse), *args))
+    made = cut(scan_of(lambda *a: cell(*a, reverse=reverse), *args))
     (outer,) = [e for e in made.eqns if e.prim.name == "scan"]
     assert outer.params["length"] == 3
     assert outer.params["reverse"] == reverse
@@ -56,7 +61,7 @@ def test_each_block_multiplies_its_rows_at_once(reverse):
 def test_panels_are_copied_once_before_all_blocks():
     xs, w, u, h = operands(48, panels=8)
     assert u.nbytes >= 1 << 16
-    made = blocked(scan_of(cell, xs, w, u, h))
+    made = cut(scan_of(cell, xs, w, u, h))
     assert [e.prim.name for e in made.eqns] == [
         "reshape",
         "transpose",
@@ -70,17 +75,15 @@ def test_panels_are_copied_once_before_all_blocks():
 
 def test_lengths_that_have_no_fitting_divisor_stay():
     for length in (47, 2 * (LEAST_TURNS - 1), 8):
-        assert blocked(scan_of(cell, *operands(length))) is None
+        assert cut(scan_of(cell, *operands(length))) is None
     check(cell, *operands(47))
 
 
-def test_what_fits_or_has_no_product_known_before_stays(monkeypatch):
+def test_what_fits_or_has_no_product_known_before_stays():
     args = operands(48)
-    monkeypatch.setattr(scans, "CACHED_BYTES", 1 << 20)
-    assert blocked(scan_of(cell, *args)) is None
-    monkeypatch.setattr(scans, "CACHED_BYTES", 1)
+    assert cut(scan_of(cell, *args), cached=1 << 20) is None
     sums = lambda xs, h: fg.lax.scan(lambda h, x: (h + x, None), h, xs)[0]
-    assert blocked(scan_of(sums, args[0], args[3])) is None
+    assert cut(scan_of(sums, args[0], args[3]), cached=1) is None
 
 
 def test_gradients_batches_and_scans_in_scans():

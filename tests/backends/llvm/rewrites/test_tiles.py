@@ -24,20 +24,42 @@ from tests.backends.llvm.gemm.winograd.test_phases import SHAPES as DOUBLED
 from tests.backends.llvm.gemm.winograd.test_phases import doubling_step
 
 
+def other(windows, **changed):
+    """Of other places, or of another convolution."""
+    places = {name: changed.pop(name) for name in ("steps", "rows") if name in changed}
+    return {
+        "windows": replace(windows, convolution=replace(windows.convolution, **changed), **places)
+    }
+
+
+# Of no form, wherever they lie.
+OTHERS = (
+    {"strides": (1, 2)}, {"strides": (2, 2)}, {"dilation": (2, 1)}, {"groups": (2, 1)},
+    {"groups": (1, 2)}, {"strides": (1, 1, 1), "dilation": (1, 1, 1)},
+)  # fmt: skip
+
+
 def test_which_products_go_this_way():
     """Windows of 3×3 neighbours, all with one kernel, of so many channels and features that the
     transforms pay."""
-    step, other = step_of(SHAPES[0], "float32"), np.dtype("float16")
+    step, half = step_of(SHAPES[0], "float32"), np.dtype("float16")
     assert tiles_of(step) == (IMAGES, 2)
-    (features,), (rows, columns), (channels, taps, inner) = step.axes.m, step.axes.n, step.axes.k
+    w, (image, channel, line, _) = step.windows, step.windows.steps
     for changed in (
-        {"dtype": other, "out": other},
+        {"dtype": half, "out": half},
+        {"exact": True},
+        {"windows": None},
         {"c_strides": (1024, 2)},
-        {"batch": ((2, 9, 64 * 34 * 34, 64 * 1024),)},
-        {"axes": GemmAxes((features,), (rows, (32, 2)), step.axes.k)},
-        {"axes": GemmAxes((features,), (rows, columns), (channels, taps, (3, 1, 2)))},
-        {"axes": GemmAxes((features,), (rows, columns), (channels, (5, 5, 34), inner))},
-        {"axes": GemmAxes((features,), (rows, columns), ((4, *channels[1:]), taps, inner))},
+        *(other(w, **fields) for fields in OTHERS),
+        other(w, steps=(image, channel, line, 2)),
+        other(w, taps=(5, 3)),
+        other(w, taps=(5, 5)),
+        other(w, channels=4),
+        other(w, places=(1, 1024)),
+        other(w, last=True),
+        other(w, rows=(2, 1)),
+        other(w, rows=(0, 1, 2)),
+        other(w, phases=(2, 2)),
         {"frame": replace(step.frame, operand=0)},
         {"frame": Frame(1, 0, 128 * 34, ((32, 1, 1),))},
         {"frame": Frame(1, 0, 64, ((64, 2, 2), (32, 1, 1)))},
@@ -66,14 +88,17 @@ def test_which_products_with_channels_last_go_this_way():
     step, side = last_step(SHAPES[0], "float32"), last_step(SHAPES[0], "float32", side=1)
     assert tiles_of(step) == (IMAGES_LAST, 1)
     assert tiles_of(side) == (IMAGES_LAST, 2)
-    places, cols, (lines, pixels) = step.axes.m, step.axes.n, step.axes.k
+    w, (image, _, line, pixel) = step.windows, step.windows.steps
     for changed in (
         {"c_strides": (1, 65536)},
         {"batch": ((2, 0, 0, 64),)},
-        {"axes": GemmAxes((*places[:2], (32, 65)), cols, (lines, pixels))},
-        {"axes": GemmAxes(places, cols, (lines, (192, 2, 64)))},
-        {"axes": GemmAxes(places, cols, ((5, *lines[1:]), pixels))},
-        {"axes": GemmAxes(places, cols, (lines, (192, 1, 64), (3, 0, 0)))},
+        *(other(w, **fields) for fields in OTHERS),
+        other(w, steps=(image, 2, line, pixel)),
+        other(w, taps=(5, 3)),
+        other(w, channels=4),
+        other(w, last=False),
+        other(w, rows=(0,)),
+        other(w, rows=(0, 2, 1)),
         {"frame": replace(step.frame, operand=1)},
         {"frame": replace(step.frame, start=1)},
         {"frame": replace(step.frame, start=64)},
@@ -88,16 +113,20 @@ def test_which_gradients_with_channels_last_go_this_way():
     step = gradient_step(SHAPES[0], "float32")
     assert tiles_of(step) == (KERNEL_LAST, 1)
     assert tiles_of(gradient_step(SHAPES[0], "float32", turned=True)) == (KERNEL_LAST, 2)
-    (m,), (n,), (batch, lines, pixels) = step.axes.m, step.axes.n, step.axes.k
+    w, (_, channel, line, pixel), (m,), (n,) = (
+        step.windows, step.windows.steps, step.axes.m, step.axes.n,
+    )  # fmt: skip
     for changed in (
         {"c_strides": (1, 64)},
-        {"batch": step.batch[::-1]},
-        {"batch": (step.batch[0], (3, 64, 1, 4096))},
-        {"batch": step.batch[:1]},
-        {"axes": GemmAxes((m,), ((64, 2),), (batch, lines, pixels))},
-        {"axes": GemmAxes((m, m), (n,), (batch, lines, pixels))},
-        {"axes": GemmAxes((m,), (n,), (batch, lines, (32, 65, 64)))},
-        {"axes": GemmAxes((m,), (n,), ((65536, 1, 1),))},
+        {"axes": GemmAxes((m,), ((64, 2),), step.axes.k)},
+        {"axes": GemmAxes((m, m), (n,), step.axes.k)},
+        *(other(w, **fields) for fields in OTHERS),
+        other(w, steps=(2, channel, line, pixel)),
+        other(w, places=(3, 5)),
+        other(w, taps=(1, 1024)),
+        other(w, images=4, features=4),
+        other(w, last=True),
+        other(w, rows=(0, 1, 2)),
         {"frame": replace(step.frame, operand=1)},
         {"frame": replace(step.frame, start=1)},
     ):
@@ -114,22 +143,20 @@ def test_which_products_of_phases_go_this_way():
                      batch=(batch, columns, (16, 1, 0, 2), lines))  # fmt: skip
     assert one_phase(turned) == one_phase(step)
     assert tiles_of(replace(step, batch=step.batch[:3])) == (PHASES, 1)
-    (places,), (features,), (channels, *taps) = step.axes.m, step.axes.n, step.axes.k
+    w, (places,), (features,) = step.windows, step.axes.m, step.axes.n
     for changed in (
         {"dtype": np.dtype("float16"), "out": np.dtype("float16")},
         {"exact": True},
         {"c_strides": (1, 1024)},
         {"batch": (lines, columns, height, (2, *batch[1:3], 1))},
-        {"batch": (lines, columns, height, (2, batch[1], 1, batch[3]))},
-        {"batch": (lines, columns, (16, 36, 0, 64), batch)},
-        {"batch": (lines, (2, 2, 1, 1), height, batch)},
         {"batch": ((3, 18, 4, 32), columns, height, batch)},
         {"batch": ((2, 18, 4, 31), columns, (16, 18, 0, 62), batch)},
-        {"axes": GemmAxes((places,), (features,), (channels, (3, 18, 8), taps[1]))},
-        {"axes": GemmAxes((places,), (features,), (channels, taps[0], (2, 2, 2)))},
-        {"axes": GemmAxes((places,), (features,), ((1, *channels[1:]), *taps))},
-        {"axes": GemmAxes((places,), (features,), tuple(taps))},
-        {"axes": GemmAxes((places, places), (features,), (channels, *taps))},
+        {"axes": GemmAxes((places, places), (features,), step.axes.k)},
+        *(other(w, **fields) for fields in OTHERS),
+        other(w, steps=(*w.steps[:3], 2)),
+        other(w, taps=(3, 2)),
+        other(w, channels=1),
+        other(w, phases=()),
         {"frame": replace(step.frame, operand=1)},
         {"frame": replace(step.frame, start=1)},
     ):

@@ -8,6 +8,7 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import lax
+from funcgrad.backends.llvm.cpu import CPU
 from funcgrad.backends.llvm.host_steps import host_steps
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target
@@ -137,5 +138,5 @@ def test_complex_keys_are_the_hosts(rng):
     x = (rng.standard_normal(9) + 1j).astype(np.complex64)
     jaxpr, _, planned = program(lambda x: [lax.sort(x)], x)
     assert [s.params["prim"].name for s in host_steps(planned.steps)] == ["sort"]
-    assert plan(jaxpr, [False], "test").steps
+    assert plan(jaxpr, [False], "test", CPU).steps
     np.testing.assert_array_equal(np.asarray(fg.jit(lax.sort)(x)), np.sort(x))

@@ -8,7 +8,7 @@ import pytest
 from funcgrad.backends.llvm.gemm import functions
 from funcgrad.backends.llvm.gemm.steps import product_call, product_kind
 from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
-from funcgrad.backends.program import Frame, GemmAxes, GemmStep, Ref
+from funcgrad.backends.program import Convolution, Frame, GemmAxes, GemmStep, Ref, Windows
 from tests.backends.llvm.gemm.test_functions import engine_for
 
 # Images, channels, features, height and width of results, zeros (above, below, left, right).
@@ -22,6 +22,18 @@ SHAPES = [
     (9, 64, 60, 8, 7, (1, 1, 1, 1)),
     (40, 33, 16, 2, 2, (1, 1, 1, 1)),
 ]
+
+
+def windows_of(shape, operand, steps, rows, gradient=False, **fields):
+    """Windows of the images, for results or for the kernel's gradient."""
+    n, channels, features, height, width, (top, bottom, left, right) = shape
+    size, sums = (height + 2 - top - bottom, width + 2 - left - right), (channels, n)
+    given = {"taps": (3, 3), "places": (height, width)}
+    if gradient:
+        sums, given = sums[::-1], {"taps": given["places"], "places": given["taps"]}
+    of = Convolution(sums[1], sums[0], features, size, strides=(1, 1), dilation=(1, 1),
+                     padding=((top, bottom), (left, right)), **given | fields)  # fmt: skip
+    return Windows(of, operand, steps, rows)
 
 
 def step_of(shape, dtype, framed=True, flipped=False):
@@ -40,7 +52,8 @@ def step_of(shape, dtype, framed=True, flipped=False):
     size, ref = height * width, Ref("arena")
     batch = ((n, 0, channels * plane, features * size),) if n > 1 else ()
     return GemmStep(np.dtype(dtype), np.dtype(dtype), features, size, 9 * channels, ref, ref, ref,
-                    (0, 0), (0, 0), (size, 1), batch, axes, frame)  # fmt: skip
+                    (0, 0), (0, 0), (size, 1), batch, axes, frame, False,
+                    windows_of(shape, 1, (channels * plane, plane, line, 1), (1, 2)))  # fmt: skip
 
 
 def execute(step, way, operands, out, cpu):

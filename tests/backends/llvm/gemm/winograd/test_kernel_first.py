@@ -13,6 +13,7 @@ from tests.backends.llvm.gemm.winograd.test_first import (
     images,
     step_of,
     threads,
+    windows_of,
 )
 
 __all__ = ["threads"]
@@ -25,17 +26,20 @@ def gradient_step(shape, dtype, framed=True, swapped=False):
     n, channels, features, height, width, _ = shape
     forward = step_of(shape, dtype, framed)
     (_, _, plane), line, size = forward.axes.k[0], width + 2, height * width
-    windows, rows = ((channels, plane), (3, line), (3, 1)), ((features, size),)
+    taps, rows = ((channels, plane), (3, line), (3, 1)), ((features, size),)
     k = ((n, features * size, channels * plane), (height, width, line), (width, 1, 1))
     k = tuple((i, y, x) if swapped else (i, x, y) for i, x, y in k)
-    axes = GemmAxes(windows, rows, k) if swapped else GemmAxes(rows, windows, k)
+    axes = GemmAxes(taps, rows, k) if swapped else GemmAxes(rows, taps, k)
     frame = forward.frame
     if swapped and frame is not None:
         frame = replace(frame, operand=0)
     c, depth = (9 * channels, 1), n * size
+    windows = windows_of(
+        shape, int(not swapped), (plane, channels * plane, line, 1), (0, 1, 2), True
+    )
     m = (9 * channels, features) if swapped else (features, 9 * channels)
     return replace(forward, m=m[0], n=m[1], k=depth, c_strides=c[::-1] if swapped else c, batch=(),
-                   axes=axes, frame=frame)  # fmt: skip
+                   axes=axes, frame=frame, windows=windows)  # fmt: skip
 
 
 def run(step, shape, y, x, cpu="host"):

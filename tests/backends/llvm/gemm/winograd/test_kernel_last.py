@@ -6,7 +6,13 @@ import pytest
 from funcgrad.backends.llvm.runtime.pool import set_num_threads
 from funcgrad.backends.program import GemmAxes, GemmStep, Ref
 from funcgrad.core.record import replace
-from tests.backends.llvm.gemm.winograd.test_first import check_places, execute, images, threads
+from tests.backends.llvm.gemm.winograd.test_first import (
+    check_places,
+    execute,
+    images,
+    threads,
+    windows_of,
+)
 from tests.backends.llvm.gemm.winograd.test_kernel_first import SIZES, results, sums
 from tests.backends.llvm.gemm.winograd.test_last import step_of as forward_step
 
@@ -31,10 +37,11 @@ def gradient_step(shape, dtype, framed=True, turned=False):
         taps = ((3, 0, line, 3 * channels), (3, 0, channels, channels))
         m, c = (features, channels), (9 * channels, 1)
         frame = None if frame is None else replace(frame, operand=1)
-    ref = Ref("arena")
+    steps, ref = (1, (height + 2) * line, line, channels), Ref("arena")
+    windows = windows_of(shape, int(turned), steps, (0,), True)
     return GemmStep(np.dtype(dtype), np.dtype(dtype), *m, n * height * width, ref, ref, ref,
                     (0, 0), (0, 0), c, taps, GemmAxes(((m[0], 1),), ((m[1], 1),), k),
-                    frame)  # fmt: skip
+                    frame, False, windows)  # fmt: skip
 
 
 def run(step, shape, y, x, cpu="host"):
