@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record, fresh
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from funcgrad.backends.drafts.tensors import Draft, Tensor
     from funcgrad.backends.lower.views import View
 
+Key = Primitive | str
 NEVER = 1 << 62  # a limit that nothing reaches
 
 # Writes an equation to a `rewrites.equations.Equations`, as its results (a list where the op has
@@ -149,11 +151,14 @@ class Limits(Record):
 
 
 class Target(Record, eq=False):
-    """What a backend's programs are planned for. Ops are known by their names.
+    """What a backend's programs are planned for.
+
+    In its tables ops are known as `lower.primitives.key_of` says.
 
     alignment: of arrays in the arena, in bytes
     prepare: the whole program as one that the rest can plan
     rewrites: which equations are written as others, and how; others are inlined by their formula
+    reduction: how those that reduce are, if they aren't in the table
     passes: what follows, one after the other, when unused equations are dropped
     writers: ops that are none of elements but have kernels
     steps: ops that are steps of their own kind; what has none runs on the host
@@ -166,10 +171,11 @@ class Target(Record, eq=False):
     alignment: int = 16
     limits: Limits = Limits()
     prepare: Callable[[Jaxpr], Jaxpr] = lambda jaxpr: jaxpr
-    rewrites: Mapping[str, Rewrite] = fresh(factory=dict)
+    rewrites: Mapping[Key, Rewrite] = fresh(factory=dict)
+    reduction: Rewrite | None = None
     passes: tuple[Pass, ...] = ()
-    writers: Mapping[str, Writer] = fresh(factory=dict)
-    steps: Mapping[str, Step] = fresh(factory=dict)
+    writers: Mapping[Key, Writer] = fresh(factory=dict)
+    steps: Mapping[Key, Step] = fresh(factory=dict)
     frames: Callable[[Eqn, View, Eqn], bool] = lambda product, view, pad: False
     grouped: Callable[[BlockDrafter, list[Draft], list[Tensor]], list[Draft]] = (
         lambda block, drafts, results: drafts

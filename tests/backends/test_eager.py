@@ -8,6 +8,8 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad.backends.eager import exact, kernel
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.eager import large
 from funcgrad.core.process import fork
 from tests.backends.llvm.calls.test_eager import (
@@ -19,6 +21,9 @@ from tests.backends.llvm.calls.test_eager import (
     pytestmark,
     refuse,
 )
+from tests.op_checks import by_dtype
+from tests.op_samples import ROWS
+from tests.op_samples_base import F32, special_operands
 
 __all__ = ["nothing_learned", "pytestmark"]
 
@@ -100,3 +105,40 @@ def test_compiled_code_on_several_threads(compiled, monkeypatch):
     for t in threads:
         t.join()
     assert not wrong
+
+
+@by_dtype([row for row in ROWS if row.prim.elementwise and not row.prim.multiple])
+def test_what_is_exact_gives_the_same_bits(row, dtype):
+    """Every operation that says so, derived from what it computes, on odd numbers and typical ones;
+    what isn't exact is not compiled."""
+    rng, dtype = np.random.default_rng(0), np.dtype(dtype)
+    case = row.cases[0]
+    typical = [np.asarray(x) for x in case.make(rng, dtype)]
+    odd = special_operands(dtype, len(case.args), [a.dtype for a in case.args])
+    for operands in (typical, odd) if dtype in row.special else (typical,):
+        avals = [ShapedArray(x.shape, x.dtype) for x in operands]
+        out = row.prim.abstract(*avals, **case.params)
+        types = [(x.shape, x.dtype) for x in operands]
+        made = kernel(row.prim, types, out, case.params)
+        assert (made is None) != exact(row.prim, case.params, [a.dtype for a in avals], out.dtype)
+        if made is None:
+            return
+        with np.errstate(all="ignore"):
+            want = np.asarray(row.prim.impl(np, *operands, **case.params))
+        got = made[0]([np.ascontiguousarray(x) for x in operands])
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        same = (got == want) & (np.signbit(got) == np.signbit(want)) if got.dtype.kind == "f" else (
+            got == want
+        )  # fmt: skip
+        assert np.all(same | ((got != got) & (want != want)))
+
+
+def test_exact_operations_are_those_that_round_once():
+    found = {
+        str(row)
+        for row in ROWS
+        if row.prim.elementwise and not row.prim.multiple and F32 in row.dtypes
+        if exact(row.prim, row.cases[0].params, [F32] * len(row.cases[0].args), F32)
+    }
+    assert found >= {"add", "sub", "mul", "div", "neg", "abs", "sqrt", "square", "floor"}
+    assert not found & {"exp", "sin", "rsqrt", "logistic", "pow", "max", "rem", "erf", "igamma"}

@@ -12,6 +12,7 @@ from funcgrad.backends.program import GemmStep, walk
 from funcgrad.backends.target import Limits, Target
 from funcgrad.core import backend
 from funcgrad.core.backend import DOORS, door, register_backend
+from funcgrad.ops.contract import dot_general_p
 from funcgrad.parallel import P, make_mesh, shard_map
 from funcgrad.transforms.passes.simplify import simplify
 
@@ -19,7 +20,7 @@ OUTSIDE = Target(
     "outside",
     alignment=256,
     limits=Limits(lanes=4, tasks=2, cheap=2, small=64, tries=1),
-    rewrites={"dot_general": function("funcgrad.backends.rewrites.products.dot")},
+    rewrites={dot_general_p: function("funcgrad.backends.rewrites.products.dot")},
     steps={"product": function("funcgrad.backends.drafts.steps.product")},
 )
 

@@ -16,6 +16,10 @@ from funcgrad.backends.drafts.tensors import Block, Row, Tensor, moved
 from funcgrad.backends.program import CondStep, CopyStep, LoopStep, Step, WhileStep
 from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
+from funcgrad.core.primitive import Primitive
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.drafts.drafter import BlockDrafter
@@ -115,10 +119,10 @@ def _move(d: BlockDrafter, eqn: Eqn) -> bool:
 
 
 # Of all targets.
-STEPS: dict[str, Callable[[BlockDrafter, Eqn], bool]] = {
-    "cond": _cond,
-    "while": _while,
-    "scan": _scan,
+STEPS: dict[Primitive | str, Callable[[BlockDrafter, Eqn], bool]] = {
+    cond_p: _cond,
+    while_p: _while,
+    scan_p: _scan,
     "join": _join,
     "move": _move,
 }

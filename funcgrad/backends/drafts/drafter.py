@@ -22,6 +22,7 @@ from funcgrad.backends.kernels.cluster import Written, write_cluster
 from funcgrad.backends.late import Late, late
 from funcgrad.backends.loops.ir import Kernel, kernel_text
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
+from funcgrad.backends.lower.primitives import key_of
 from funcgrad.backends.program import (
     Comm,
     HostStep,
@@ -35,6 +36,7 @@ from funcgrad.backends.target import Target, Writer
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.staging import constant_p
 from funcgrad.ops.shape import concatenate_p, pad_p
 
 if TYPE_CHECKING:
@@ -149,7 +151,7 @@ class BlockDrafter:
         self.jaxpr = jaxpr
         self.target = drafter.target
         self.analysis = Analysis(jaxpr.eqns, jaxpr.outs, self.target)
-        joined = [e for e in jaxpr.eqns if e.prim.name == "join"]
+        joined = [e for e in jaxpr.eqns if key_of(e.prim) == "join"]
         self.places: dict[Var, Place] = {
             self.analysis.alias(a): place  # type: ignore[misc]
             for e in joined for a, place in zip(e.ins, joins.places_of(e), strict=True)
@@ -169,7 +171,7 @@ class BlockDrafter:
                 if any(m.size for m in entry.members):
                     inlined = self.analysis.inlined
                     self.kernel(self.drafter.written(entry, inlined, kept, self.places))
-            elif entry.prim.name == "constant":
+            elif entry.prim is constant_p:
                 self.tensors[entry.outs[0]] = self.drafter.array(entry.params["value"].array)
             elif any(v.aval.size for v in entry.outs) or entry.prim.multiple or entry.prim.effect:
                 self.step(entry)
@@ -243,11 +245,11 @@ class BlockDrafter:
 
     def step(self, eqn: Eqn) -> None:
         """An equation that is a step of its own."""
-        name, steps = eqn.prim.name, self.target.steps
-        writer = self.target.writers.get(name)
+        key, steps = key_of(eqn.prim), self.target.steps
+        writer = self.target.writers.get(key)
         if writer is not None and self.special(eqn, writer):
             return
-        draft = steps[name] if name in steps else control.STEPS.get(name)
+        draft = steps[key] if key in steps else control.STEPS.get(key)
         if draft is None or not draft(self, eqn):
             self.host(eqn)
 

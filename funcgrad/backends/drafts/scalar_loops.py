@@ -22,13 +22,16 @@ from funcgrad.backends.loops.builder import add_indices, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand, Value
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.pull import Pull
-from funcgrad.backends.lower.rules import REDUCTIONS, RULES, reduction
+from funcgrad.backends.lower.rules import RULES, reduction
 from funcgrad.backends.rewrites.normalize import normalize
 from funcgrad.backends.target import Target
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 
 BOOL = np.dtype(bool)
-LOOPS = frozenset(("scan", "while"))
+LOOPS = frozenset((scan_p, while_p))
 
 # Reads the element of a value at a row-major position.
 Read = Callable[[Index], Operand]
@@ -43,7 +46,7 @@ def scalar_loop(k: SpecialKernel, eqn: Eqn) -> Written | None:
     buffers = [k.params.write(v) for v in eqn.outs]
     writer = _Writer(k, bodies)
     ins = [writer.outside(a) for a in eqn.ins]
-    if eqn.prim.name == "scan":
+    if eqn.prim is scan_p:
         stacked = buffers[carried:]
         last = writer.scan(eqn, ins, lambda i, at, value: k.builder.store(stacked[i], at, value))
     else:
@@ -57,13 +60,13 @@ def scalar_loop(k: SpecialKernel, eqn: Eqn) -> Written | None:
 
 def _carried(eqn: Eqn) -> int:
     """How many values a loop carries."""
-    return eqn.params["n_carry"] if eqn.prim.name == "scan" else len(eqn.outs)
+    return eqn.params["n_carry"] if eqn.prim is scan_p else len(eqn.outs)
 
 
 def _starts(eqn: Eqn) -> tuple[Atom, ...]:
     """What a loop's carried values are at first."""
     p = eqn.params
-    first = p["n_consts"] if eqn.prim.name == "scan" else p["n_cond"] + p["n_body"]
+    first = p["n_consts"] if eqn.prim is scan_p else p["n_cond"] + p["n_body"]
     return eqn.ins[first : first + _carried(eqn)]
 
 
@@ -85,7 +88,7 @@ class _Bodies:
         p = eqn.params
         if not self.few(_starts(eqn)):
             return math.inf
-        if eqn.prim.name == "while":
+        if eqn.prim is while_p:
             return self.body(p["cond_jaxpr"]) + self.body(p["body_jaxpr"])
         return self.body(p["jaxpr"]) if p["length"] else math.inf
 
@@ -102,17 +105,16 @@ class _Bodies:
 
     def equation(self, eqn: Eqn) -> float:
         """Scalar ops of an equation inside."""
-        name = eqn.prim.name
         if not self.few(eqn.outs):
             return math.inf
-        if name in LOOPS:
+        if eqn.prim in LOOPS:
             return self.loop(eqn) if len(eqn.outs) == _carried(eqn) else math.inf
-        if name == "cond":
+        if eqn.prim is cond_p:
             return self.branches(eqn)
         cost = fusable_cost(eqn)
         if cost is None:
             return math.inf
-        if name in REDUCTIONS:
+        if eqn.prim.reduction:
             n = eqn.ins[0].aval.size
             return n if n <= self.limits.scalar_terms else math.inf
         return max(1, cost) * sum(v.aval.size for v in eqn.outs)
@@ -123,7 +125,7 @@ class _Bodies:
         jaxprs = eqn.params["branches"]
         total = sum(map(self.body, jaxprs))
         ends = total <= self.limits.scalar_cost and not any(
-            e.prim.name in LOOPS for j in jaxprs for e in self.of(j).eqns
+            e.prim in LOOPS for j in jaxprs for e in self.of(j).eqns
         )
         return total if ends and eqn.ins[0].aval.dtype == np.int32 else math.inf
 
@@ -198,12 +200,12 @@ class _Writer:
 
     def results(self, eqn: Eqn) -> list[list[Operand]]:
         """The elements of each result of an equation."""
-        name, ins = eqn.prim.name, [self.read(a) for a in eqn.ins]
-        if name == "scan":
+        ins = [self.read(a) for a in eqn.ins]
+        if eqn.prim is scan_p:
             return self.scan(eqn, ins)
-        if name == "while":
+        if eqn.prim is while_p:
             return self.while_(eqn, ins)
-        if name == "cond":
+        if eqn.prim is cond_p:
             return self.cond(eqn, ins)
         return [[self.b.convert(self.element(eqn, i, n), v.aval.dtype) for i in range(v.aval.size)]
                 for n, v in enumerate(eqn.outs)]  # fmt: skip
@@ -212,7 +214,7 @@ class _Writer:
         """Element i of a result of elements."""
         b = self.b
         at = b.unflatten(Index(i), eqn.outs[out].aval.shape)
-        if eqn.prim.name not in REDUCTIONS:
+        if not eqn.prim.reduction:
             return self.pull.evaluate(eqn, at, out)
         x, how, axes = eqn.ins[0], reduction(eqn), set(eqn.params["axes"])
         total: Operand = how.start

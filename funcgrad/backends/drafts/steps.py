@@ -103,9 +103,9 @@ def attend(
         that memory
     """
     dtype, wide = attention.dtypes_of(eqn)
-    if dtype not in LOOP_DTYPES:
+    if dtype not in LOOP_DTYPES or not attention.kind_of(eqn):
         return False
-    op, sizes = eqn.prim.name, attention.sizes_of(eqn)
+    op, sizes = attention.kind_of(eqn), attention.sizes_of(eqn)
     numbers = attention.given_numbers(eqn)
     ins = [_strided(d, eqn, i) for i in attention.ARRAYS[op]]
     outs = [d.tensor(v) for v in eqn.outs]

@@ -18,12 +18,14 @@ from funcgrad.backends.late import Late
 from funcgrad.backends.loops.builder import Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.loops.ir import Index
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
-from funcgrad.backends.lower.primitives import lowered
-from funcgrad.backends.lower.rules import REDUCTIONS, VIEWS
+from funcgrad.backends.lower.primitives import key_of, lowered, product_p
 from funcgrad.backends.lower.views import alias_of, view_of
 from funcgrad.backends.target import Target
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.staging import constant_p
+from funcgrad.core.views import in_order
+from funcgrad.ops.indexing.gather import gather_p
 from funcgrad.ops.shape import concatenate_p
 
 attention = Late("funcgrad.backends.lower.attention")
@@ -179,11 +181,13 @@ class _Placer:
         """Whether what makes an operand, a product or attention, writes at any strides."""
         base = alias_of(x, self.made)
         eqn = self.made.get(base)  # type: ignore[arg-type]
-        if eqn is None or eqn.prim.name not in self.target.steps:
+        if eqn is None or key_of(eqn.prim) not in self.target.steps:
             return False
         if eqn.ins and eqn.ins[0].aval.dtype not in LOOP_DTYPES:
             return False
-        return eqn.prim.name == "product" or base in attention.strided_results(eqn)
+        return eqn.prim is product_p or (
+            eqn.prim.strided and base in attention.strided_results(eqn)
+        )
 
     def plain(self, x: Atom) -> bool:
         """Whether an operand's elements are only read from memory."""
@@ -193,14 +197,14 @@ class _Placer:
     def shared(self, x: Atom) -> bool:
         """Whether an operand is a part of a value that has several readers: it is in memory, or so
         cheap that each reader computes it."""
-        while (eqn := self.made.get(x)) is not None and eqn.prim.name in VIEWS:  # type: ignore
+        while (eqn := self.made.get(x)) is not None and eqn.prim.view:  # type: ignore
             x = eqn.ins[0]
         return len(self.readers[x]) > 1
 
     def cheap(self, x: Atom) -> bool:
         """Whether an operand's elements are read from memory, or are a few operations on such."""
         eqn = self.made.get(x)  # type: ignore[arg-type]
-        while eqn is not None and eqn.prim.name in VIEWS:
+        while eqn is not None and eqn.prim.view is not None:
             x = eqn.ins[0]
             eqn = self.made.get(x)  # type: ignore[arg-type]
         if eqn is None or self.plain(x):
@@ -216,7 +220,7 @@ class _Placer:
         """Whether a result is read once, by an op that takes it element by element."""
         readers = self.readers.get(out, [])
         while len(readers) == 1 and readers[0] is not None:
-            if readers[0].prim.name not in VIEWS:
+            if readers[0].prim.view is None:
                 return readers[0].prim.elementwise
             readers = self.readers.get(readers[0].outs[0], [])
         return False
@@ -227,7 +231,7 @@ class _Placer:
         readers = self.readers.get(out, [])
         if len(readers) != 1 or readers[0] is None:
             return False
-        return readers[0].prim.name == "gather" and readers[0].ins[0] is not out
+        return readers[0].prim is gather_p and readers[0].ins[0] is not out
 
     # ---- pieces
 
@@ -251,7 +255,7 @@ class _Placer:
         """Whether what makes an operand can write it to its place."""
         base = alias_of(x, self.made)
         eqn = self.made.get(base)  # type: ignore[arg-type]
-        if eqn is None or base in self.settled or eqn.prim.name in (*VIEWS, "constant"):
+        if eqn is None or base in self.settled or eqn.prim.view or eqn.prim is constant_p:
             return False
         if place.rows == 1:
             return True
@@ -263,7 +267,7 @@ class _Placer:
         """Whether nobody else reads an operand, under any shape."""
         while len(self.readers[x]) == 1:
             eqn = self.made[x]  # type: ignore[index]
-            if eqn.prim.name != "reshape":
+            if eqn.prim.view is not in_order:
                 return True
             x = eqn.ins[0]
         return False
@@ -271,8 +275,8 @@ class _Placer:
     def stays(self, base: Var) -> bool:
         """Whether a value surely is an array in memory of its own."""
         eqn = self.made.get(base)
-        kept = eqn is None or eqn.prim.name in REDUCTIONS or fusable_cost(eqn) is None
-        return kept or base in self.settled
+        kept = eqn is None or eqn.prim.reduction or fusable_cost(eqn) is None
+        return bool(kept) or base in self.settled
 
 
 def _row_sizes(shape: Sequence[int]) -> set[int]:

@@ -165,11 +165,8 @@ class _Merger:
         rows already, in how many. None for what is no sum over rows."""
         shape, axes = root.eqn.ins[0].aval.shape, sorted(root.eqn.params["axes"])
         limits = self.limits.row_sums
-        if (
-            limits is None
-            or root.eqn.prim.name != "reduce_sum"
-            or root.var.aval.dtype not in _DTYPES
-        ):
+        sums = root.eqn.prim.reduction == "sum" and root.var.aval.dtype in _DTYPES
+        if limits is None or not sums:
             return None
         if not axes or axes not in ([*range(len(axes))], [*range(1, 1 + len(axes))]):
             return None

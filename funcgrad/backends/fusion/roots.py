@@ -17,8 +17,9 @@ from funcgrad.backends.late import Late
 from funcgrad.backends.loops import scalars
 from funcgrad.backends.loops.builder import ZERO, Builder
 from funcgrad.backends.loops.ir import Index, Operand, Value
+from funcgrad.backends.lower.primitives import key_of, product_p
 from funcgrad.backends.lower.pull import Pull
-from funcgrad.backends.lower.rules import REDUCTIONS, RULES, VIEWS, rule_cost
+from funcgrad.backends.lower.rules import RULES, rule_cost
 from funcgrad.backends.lower.views import (
     DEEP,
     View,
@@ -32,6 +33,9 @@ from funcgrad.backends.target import Target
 from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
+from funcgrad.core.views import in_order
+from funcgrad.ops.indexing.gather import gather_p
+from funcgrad.ops.shape import concatenate_p, pad_p
 
 attention = Late("funcgrad.backends.lower.attention")
 
@@ -64,7 +68,7 @@ class Root(Record, frozen=False, eq=False):
     @property
     def reduces(self) -> bool:
         """Whether elements of the domain are reduced (summed, or …)."""
-        return self.eqn.prim.name in REDUCTIONS
+        return bool(self.eqn.prim.reduction)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -249,18 +253,19 @@ class Analysis:
                 self._opaque_uses(eqn)
                 continue
             # A view evaluates its operand whenever it is evaluated; what is kept, once.
-            passes = eqn.prim.name in VIEWS
+            passes = eqn.prim.view is not None
             n = max(1, *(self.uses.get(v, 0) for v in eqn.outs)) if passes else 1
             for a in set(eqn.ins):
                 if type(a) is Var:
                     self.uses[a] = self.uses.get(a, 0) + n * _repeats(eqn, a)
 
     def _opaque_uses(self, eqn: Eqn) -> None:
-        known = eqn.prim.name in self.target.steps
+        known = key_of(eqn.prim) in self.target.steps
         for i, a in enumerate(eqn.ins):
             if type(a) is not Var:
                 continue
-            if known and (eqn.prim.name == "product" or i in attention.strided(eqn)):
+            strided = known and eqn.prim.strided and i in attention.strided(eqn)
+            if strided or (known and eqn.prim is product_p):
                 view = view_of(a, self.made)
                 if view is not None and view.serves(eqn, i):
                     self.views[eqn, i] = view
@@ -302,7 +307,7 @@ class Analysis:
 
     def _inlines(self, eqn: Eqn) -> int | None:
         """The operand that is computed as an op's kernel writes it, if it has one that does so."""
-        writer = self.target.writers.get(eqn.prim.name)
+        writer = self.target.writers.get(key_of(eqn.prim))
         return None if writer is None else writer.inlines
 
     def _may_inline(self, eqn: Eqn, operand: int) -> bool:
@@ -325,7 +330,7 @@ class Analysis:
         cost = self.costs[eqn]
         assert cost is not None
         uses, limits = self.uses.get(var, 0), self.limits
-        if eqn.prim.name in REDUCTIONS:
+        if eqn.prim.reduction:
             self._add_root(eqn, var, cost)
             return
         chain = self._chain(eqn, cost, var.aval.size)
@@ -334,8 +339,8 @@ class Analysis:
         small = small and len(chain.leaves) <= limits.chain_arrays
         # Several readers compute what reads no more than one array of its own size.
         cheap = small and chain.cost <= limits.cheap and chain.large <= 1
-        view = eqn.prim.name in VIEWS and small
-        free = eqn.prim.name == "reshape" and self.alias(var) is not var
+        view = eqn.prim.view is not None and small
+        free = eqn.prim.view is in_order and self.alias(var) is not var
         inline = free or (var not in self.forced and (view or (small and once) or cheap))
         if inline:
             self.inlined[var] = eqn
@@ -377,18 +382,15 @@ class _Chain(NamedTuple):
 def _repeats(eqn: Eqn, operand: Atom) -> int:
     """How often a result evaluates its operand's elements, on average: 1, or 2 for more."""
     out = max(v.aval.size for v in eqn.outs)
-    name = eqn.prim.name
-    if name in REDUCTIONS or name == "pad":
+    prim = eqn.prim
+    if prim.reduction or prim in (pad_p, concatenate_p):
         return 1
-    if name == "concatenate":
-        return 1
-    at = name == "gather" and operand is not eqn.ins[0]
+    at = prim is gather_p and operand is not eqn.ins[0]
     if at and out * operand.aval.shape[-1] <= operand.aval.size:
         return 1  # a position for each element, both of whose readings LLVM makes one
-    if name in RULES and name not in VIEWS and operand is not eqn.ins[0]:
+    if prim in RULES and operand is not eqn.ins[0]:
         return 2
-    cost = rule_cost(eqn) if name in RULES else 0
-    return 2 if out > operand.aval.size or (cost or 0) >= 64 else 1
+    return 2 if out > operand.aval.size or (rule_cost(eqn) or 0) >= 64 else 1
 
 
 def fusable_cost(eqn: Eqn) -> int | None:
@@ -396,11 +398,11 @@ def fusable_cost(eqn: Eqn) -> int | None:
     avals = [a.aval for a in (*eqn.ins, *eqn.outs)]
     if any(a.dtype not in scalars.LOOP_DTYPES for a in avals):
         return None
-    name = eqn.prim.name
-    if name in REDUCTIONS:
+    if eqn.prim.reduction:
         return 1
-    if name in RULES:
-        return rule_cost(eqn)
+    cost = rule_cost(eqn)
+    if cost is not None:
+        return cost
     if not eqn.prim.elementwise or eqn.prim.effect:
         return None
     dtypes = [a.aval.dtype for a in eqn.ins]
@@ -414,7 +416,7 @@ def domain(eqn: Eqn, var: Var) -> tuple[tuple[int, ...], list[list[int]]]:
     """The reduced axes and the parts of the root that an equation's result is."""
     reduced: tuple[int, ...] = ()
     sizes = list(var.aval.shape)
-    if eqn.prim.name in REDUCTIONS:
+    if eqn.prim.reduction:
         reduced = tuple(sorted(eqn.params["axes"]))
         sizes += [eqn.ins[0].aval.shape[i] for i in reduced]
     return reduced, [[n] for n in sizes]

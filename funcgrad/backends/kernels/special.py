@@ -11,6 +11,7 @@ from funcgrad.backends.lower.pull import Pull
 from funcgrad.backends.lower.rules import RULES
 from funcgrad.backends.target import Target
 from funcgrad.core.ir import Atom, Eqn, Var
+from funcgrad.core.views import in_order
 
 
 class SpecialKernel:
@@ -35,7 +36,7 @@ class SpecialKernel:
         """The element of such an operand at a row-major position."""
         while type(x) is Var and x in self.pull.inlined:
             eqn = self.pull.inlined[x]
-            if eqn.prim.name != "reshape":
+            if eqn.prim.view is not in_order:
                 break
             x = eqn.ins[0]
         return self.pull.read_flat(x, flat)

@@ -19,13 +19,14 @@ from funcgrad.backends.loops.ir import Buffer, Index, Operand
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower.index import window_starts
 from funcgrad.core.ir import Eqn
-from funcgrad.ops.indexing.gather import scatter_windows
+from funcgrad.ops.indexing.gather import scatter_add_p, scatter_windows
+from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p
 from funcgrad.ops.indexing.windows import GatherScatterMode, Windows
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
 _COMBINE = {
-    "scatter_add": "add", "scatter_mul": "multiply", "scatter_min": "minimum",
-    "scatter_max": "maximum",
+    scatter_add_p: "add", scatter_mul_p: "multiply", scatter_min_p: "minimum",
+    scatter_max_p: "maximum",
 }  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def _is_across(w: Windows) -> bool:
 
 def _combine(k: SpecialKernel, eqn: Eqn, out: Buffer, place: Index, value: Operand) -> None:
     """Store an update, combined with what is there."""
-    b, op, dtype = k.builder, _COMBINE.get(eqn.prim.name), out.dtype
+    b, op, dtype = k.builder, _COMBINE.get(eqn.prim), out.dtype
     if op is not None:
         wide = FLOAT32 if dtype in HALVES else dtype
         if dtype == BOOL:

@@ -10,9 +10,30 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from funcgrad.backends.late import Late, function, late
-from funcgrad.backends.rewrites.equations import Equations
-from funcgrad.backends.target import Limits, RowSums, Splits, Target, Turns, Writer
+from funcgrad.backends.lower.primitives import product_p
+from funcgrad.backends.target import Key, Limits, Rewrite, RowSums, Splits, Target, Turns, Writer
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
+from funcgrad.ops.collective.exchanges import all_to_all_p, ppermute_p
+from funcgrad.ops.collective.reductions import (
+    all_gather_p,
+    axis_index_p,
+    pmax_p,
+    pmin_p,
+    psum_p,
+    psum_scatter_p,
+)
+from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
+from funcgrad.ops.contract import dot_general_p
+from funcgrad.ops.convolution.conv import conv_general_dilated_p
+from funcgrad.ops.convolution.pooling import select_and_scatter_add_p, window_sum_p
+from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
+from funcgrad.ops.indexing.gather import scatter_add_p
+from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
+from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
+from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
+from funcgrad.ops.sort import sort_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.drafts.drafter import BlockDrafter
@@ -72,47 +93,40 @@ def _prepare(jaxpr: Jaxpr) -> Jaxpr:
     return complex_pairs.as_pairs(jaxpr, LIMITS.tiny) if jaxpr.has_complex else jaxpr
 
 
-def _reshape(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
-    return flat.reshape(ins[0], eqn.outs[0].aval.shape)
-
-
 _collective = function("funcgrad.backends.rewrites.exchanges.rewrite")
 _reduction = function("funcgrad.backends.rewrites.reductions.reduction")
 _scatter = function("funcgrad.backends.llvm.rewrites.scatters.rewrite")
 _attention = function("funcgrad.backends.llvm.drafts.attention.rewrite")
 _running = function("funcgrad.backends.llvm.rewrites.running.running")
 
-REWRITES = {
-    "attention": _attention,
-    "attention_backward": _attention,
-    "dot_general": function("funcgrad.backends.rewrites.products.dot"),
-    "conv_general_dilated": function("funcgrad.backends.llvm.rewrites.convolution.convolve"),
-    "reshape": _reshape,
-    **dict.fromkeys(("scatter", "scatter_add", "scatter_mul"), _scatter),
-    "reduce_window_sum": function("funcgrad.backends.rewrites.scatters.window_spread"),
-    "select_and_scatter_add": function("funcgrad.backends.rewrites.scatters.window_scatter"),
-    "scan": function("funcgrad.backends.llvm.rewrites.scan_blocks.rewrite"),
-    **{f"reduce_{how}": _reduction for how in ("sum", "max", "min", "prod", "and", "or", "xor")},
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _running),
-    **dict.fromkeys(("psum", "psum_invariant", "pvary", "assume_invariant"), _collective),
-    **dict.fromkeys(("pmax", "pmin", "all_gather", "psum_scatter", "all_to_all"), _collective),
-    **dict.fromkeys(("ppermute", "axis_index"), _collective),
+REWRITES: dict[Key, Rewrite] = {
+    **dict.fromkeys(("attention", "attention_backward"), _attention),
+    dot_general_p: function("funcgrad.backends.rewrites.products.dot"),
+    conv_general_dilated_p: function("funcgrad.backends.llvm.rewrites.convolution.convolve"),
+    **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatter),
+    window_sum_p: function("funcgrad.backends.rewrites.scatters.window_spread"),
+    select_and_scatter_add_p: function("funcgrad.backends.rewrites.scatters.window_scatter"),
+    scan_p: function("funcgrad.backends.llvm.rewrites.scan_blocks.rewrite"),
+    **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p), _running),
+    **dict.fromkeys((psum_p, psum_invariant_p, pvary_p, assume_invariant_p), _collective),
+    **dict.fromkeys((pmax_p, pmin_p, all_gather_p, psum_scatter_p, all_to_all_p), _collective),
+    **dict.fromkeys((ppermute_p, axis_index_p), _collective),
 }
 
 
 def _turned(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
-    has = any(e.prim.name == "product" for e in eqns)
+    has = any(e.prim is product_p for e in eqns)
     return products.absorb_transposes(eqns, outs) if has else eqns
 
 
 def _both_passes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
-    if not any(e.prim.name == "attention_backward" for e in eqns):
+    if sum(e.prim.strided for e in eqns) < 2:
         return eqns
     return attention_joint.join_attention(eqns, outs, attention.is_joined)
 
 
 def _shuffled(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
-    return shuffles.shuffled(eqns, outs) if any(e.prim.name == "sort" for e in eqns) else eqns
+    return shuffles.shuffled(eqns, outs) if any(e.prim is sort_p for e in eqns) else eqns
 
 
 _scatters = Writer(function("funcgrad.backends.kernels.updates.scatter"), inlines=2)
@@ -120,23 +134,23 @@ _rows = function("funcgrad.backends.llvm.kernels.rows.rows")
 _sums = Writer(function("funcgrad.backends.llvm.kernels.running.write"))
 _loop = Writer(function("funcgrad.backends.drafts.scalar_loops.scalar_loop"))
 
-WRITERS = {
-    "scatter": _scatters,
-    **{f"scatter_{how}": _scatters for how in ("add", "mul", "min", "max")},
-    "dynamic_update_slice": Writer(
+WRITERS: dict[Key, Writer] = {
+    **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatters),
+    **dict.fromkeys((scatter_min_p, scatter_max_p), _scatters),
+    dynamic_update_slice_p: Writer(
         function("funcgrad.backends.kernels.updates.dynamic_update_slice"), inlines=1
     ),
     "update_rows": Writer(_rows, inlines=2),
     "sum_rows": Writer(_rows, inlines=1),
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "running"), _sums),
-    "select_and_scatter_add": Writer(function("funcgrad.backends.llvm.kernels.selections.write")),
-    "lu": Writer(function("funcgrad.backends.llvm.kernels.eliminations.lu")),
-    "cholesky": Writer(function("funcgrad.backends.llvm.kernels.eliminations.cholesky")),
-    "triangular_solve": Writer(
+    **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p, "running"), _sums),
+    select_and_scatter_add_p: Writer(function("funcgrad.backends.llvm.kernels.selections.write")),
+    lu_p: Writer(function("funcgrad.backends.llvm.kernels.eliminations.lu")),
+    cholesky_p: Writer(function("funcgrad.backends.llvm.kernels.eliminations.cholesky")),
+    triangular_solve_p: Writer(
         function("funcgrad.backends.llvm.kernels.eliminations.triangular_solve")
     ),
-    "scan": _loop,
-    "while": _loop,
+    scan_p: _loop,
+    while_p: _loop,
     "channels": Writer(function("funcgrad.backends.llvm.kernels.depthwise.write")),
     "channels_last": Writer(function("funcgrad.backends.llvm.kernels.depthwise_last.write")),
 }
@@ -158,6 +172,7 @@ CPU = Target(
     limits=LIMITS,
     prepare=_prepare,
     rewrites=REWRITES,
+    reduction=_reduction,
     passes=(_shuffled, _turned, _both_passes),
     writers=WRITERS,
     steps={

@@ -15,8 +15,10 @@ import numpy as np
 from funcgrad.backends.llvm.runtime.pool import num_threads
 from funcgrad.backends.program import HostStep
 from funcgrad.backends.rewrites.complex_pairs import on_complex_p
+from funcgrad.ops.fft import fft_p
+from funcgrad.ops.linalg.decompositions import eig_p, eigh_p, qr_p, svd_p
 
-_BATCHED = frozenset(("eig", "eigh", "qr", "svd"))
+_BATCHED = frozenset((eig_p, eigh_p, qr_p, svd_p))
 # Larger matrices have threads of NumPy's own linear algebra.
 _OWN_THREADS = 128
 # Multiply-adds from which on it is worth while to start a thread; elements of a Fourier transform.
@@ -71,9 +73,9 @@ def _parts(step: HostStep) -> int:
         # What runs on complex views of pairs names itself in its parameters.
         shape = shape[:-1] if any(params["pairs"][:1]) else shape
         prim, params = params["prim"], params["params"]
-    if prim.name == "fft":
+    if prim is fft_p:
         worth = len(shape) > len(params["fft_lengths"]) and math.prod(shape) >= _TRANSFORMED_FROM
-    elif prim.name in _BATCHED and len(shape) > 2:
+    elif prim in _BATCHED and len(shape) > 2:
         sizes = shape[-2:]
         work = math.prod(shape) * min(sizes)
         worth = max(sizes) <= _OWN_THREADS and work >= _THREADS_FROM

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.backends.lower.primitives import key_of
 from funcgrad.backends.program import AttentionSizes
 from funcgrad.core.ir import Eqn, Var
+from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 from funcgrad.transforms.attention.operands import Given, wide_dtype
 
 # The operands with batch, place, head and feature, and where those that may be given begin.
@@ -18,13 +20,21 @@ ARRAYS = {
     "attention_joint": (0, 1, 2, 3),
 }
 GIVEN = {"attention": 3, "attention_backward": 6, "attention_joint": 4}
+_KINDS = {attention_p: "attention", attention_backward_p: "attention_backward"}
 # How many of the results, the first ones, are written where they are wanted, at any strides.
 RESULTS = {"attention": 1, "attention_backward": 3, "attention_joint": 4}
 
 
+def kind_of(eqn: Eqn) -> str:
+    """Which of `ARRAYS` an equation is; "" for others."""
+    if key_of(eqn.prim) == "attention_joint":
+        return "attention_joint"
+    return _KINDS.get(eqn.prim, "")
+
+
 def given_numbers(eqn: Eqn) -> Given:
     """The numbers of the operands that are given."""
-    numbers = range(GIVEN[eqn.prim.name], len(eqn.ins))
+    numbers = range(GIVEN[kind_of(eqn)], len(eqn.ins))
     pairs = [i for i in numbers if eqn.ins[i].aval.ndim == 4]
     masks = [i for i in pairs if eqn.ins[i].aval.dtype == dtypes.BOOL]
     biases = [i for i in pairs if i not in masks]
@@ -34,14 +44,14 @@ def given_numbers(eqn: Eqn) -> Given:
 
 def strided(eqn: Eqn) -> tuple[int, ...]:
     """The operands that are read where they lie, at any strides: the others are contiguous."""
-    if eqn.prim.name not in ARRAYS:
+    if not kind_of(eqn):
         return ()
-    return *ARRAYS[eqn.prim.name], *(x for x in given_numbers(eqn)[1:] if x is not None)
+    return *ARRAYS[kind_of(eqn)], *(x for x in given_numbers(eqn)[1:] if x is not None)
 
 
 def strided_results(eqn: Eqn) -> Sequence[Var]:
     """The results that are written at any strides: the others are contiguous."""
-    return eqn.outs[: RESULTS.get(eqn.prim.name, 0)]
+    return eqn.outs[: RESULTS.get(kind_of(eqn), 0)]
 
 
 def sizes_of(eqn: Eqn) -> AttentionSizes:

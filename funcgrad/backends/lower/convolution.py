@@ -1,34 +1,21 @@
 """Elements of windows that convolutions meet, as operands of products.
 
-`patches` has any element of a window, also in padding and in holes; `windows` is a view of memory,
-which products read in place: holes in the operand are left out, padding is written around it.
+`patches` has any element of a window, also in padding and in holes; `windows` is a view of memory
+(`primitives`), which products read in place: holes in the operand are left out, padding is written
+around it.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from funcgrad.backends.loops.builder import add_indices, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand
-from funcgrad.backends.lower.primitives import lowered
+from funcgrad.backends.lower.primitives import patches_p
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.backends.lower.shape import inside_or
-from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn
-
-
-def _abstract(x: ShapedArray, *, shape: tuple[int, ...], **params: Any) -> ShapedArray:
-    return x.update(shape=shape)
-
-
-def _impl(xp: Any, x: Any, *, shape: tuple[int, ...], spec: Any, groups: Any, **params: Any) -> Any:
-    raise NotImplementedError("windows are always lowered to loops")
-
-
-# Axes: group, batch, positions, window, feature of the group. `groups` are (of features, of batch).
-patches_p = lowered("patches", _abstract, _impl)
+from funcgrad.core.primitive import Primitive
 
 
 def patches_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
@@ -59,30 +46,4 @@ def patches_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
     return inside_or(pull, b.all_of(conditions), x, source, zero)
 
 
-# Axes: group, batch, positions, window, feature of the group, of an operand with the axes batch,
-# feature, spatial. Window k of position p begins at starts + p·strides + k·dilation, inside. If it
-# is so for the first of several phases, axes of these follow the batch: each begins one further.
-windows_p = lowered("windows", _abstract, _impl)
-
-
-def windows_rule(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    """The element of a window."""
-    (x,), p, shape = eqn.ins, eqn.params, eqn.outs[0].aval.shape
-    rank = len(p["strides"])
-    phases = at[2 : len(at) - 1 - 2 * rank]
-    at = [*at[:2], *at[2 + len(phases) :]]
-    features, batches = p["groups"]
-    batch = add_indices(at[1], scale_index(at[0], shape[1] if batches > 1 else 0))
-    feature = add_indices(at[-1], scale_index(at[0], shape[-1] if features > 1 else 0))
-    places = [
-        add_indices(scale_index(at[2 + i], s, start), scale_index(at[2 + rank + i], d))
-        for i, (s, start, d) in enumerate(
-            zip(p["strides"], p["starts"], p["dilation"], strict=True)
-        )
-    ]
-    if phases:
-        places = [add_indices(*pair) for pair in zip(places, phases, strict=True)]
-    return pull.read(x, [batch, feature, *places])
-
-
-RULES: dict[str, Rule] = {"patches": patches_rule, "windows": windows_rule}
+RULES: dict[Primitive, Rule] = {patches_p: patches_rule}

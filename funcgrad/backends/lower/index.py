@@ -8,8 +8,10 @@ from funcgrad.backends.loops.builder import ZERO, add_indices
 from funcgrad.backends.loops.ir import Const, Index, Operand
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.core.ir import Atom, Eqn
-from funcgrad.ops.indexing.gather import default_fill
+from funcgrad.core.primitive import Primitive
+from funcgrad.ops.indexing.gather import default_fill, gather_p
 from funcgrad.ops.indexing.windows import GatherScatterMode, Windows
+from funcgrad.ops.indexing.windows_at import dynamic_slice_p
 
 BOOL = np.dtype(bool)
 
@@ -67,4 +69,4 @@ def _gather(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
     return b.op("where", dtype, valid, value, Const(fill, dtype))
 
 
-RULES: dict[str, Rule] = {"dynamic_slice": _dynamic_slice, "gather": _gather}
+RULES: dict[Primitive, Rule] = {dynamic_slice_p: _dynamic_slice, gather_p: _gather}

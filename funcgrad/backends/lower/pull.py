@@ -8,16 +8,17 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from funcgrad.backends.loops import scalars
-from funcgrad.backends.loops.builder import ZERO, Builder, index_key
+from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, index_key, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand, Value
 from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
+from funcgrad.core.primitive import Primitive
 
 Indices = Sequence[Index]
 Rule = Callable[["Pull", Eqn, Indices], Operand]
@@ -26,7 +27,7 @@ Rule = Callable[["Pull", Eqn, Indices], Operand]
 class Pull:
     """Reads elements into a builder.
 
-    rules: the rule of each fusable op by its name; elementwise ops need none
+    rules: those of fusable ops; elementwise ops and views need none
     limits: the target's, for rules that choose
     inlined: the equation of each variable that is computed where it is read
     leaf: reads the others: leaf(variable, row-major index)
@@ -36,7 +37,7 @@ class Pull:
     def __init__(
         self,
         builder: Builder,
-        rules: dict[str, Rule],
+        rules: Mapping[Primitive, Rule],
         limits: Limits,
         inlined: dict[Var, Eqn],
         leaf: Callable[[Var, Index], Operand],
@@ -78,9 +79,11 @@ class Pull:
 
     def evaluate(self, eqn: Eqn, indices: Indices, out: int = 0) -> Operand:
         """The element at these indices of an equation's result."""
-        rule = self.rules.get(eqn.prim.name)
+        rule = self.rules.get(eqn.prim)
         if rule is not None:
             return rule(self, eqn, indices)
+        if eqn.prim.view is not None:
+            return self._viewed(eqn, indices)
         args = [self.read(a, indices if a.aval.shape else ()) for a in eqn.ins]
         aval = eqn.outs[out].aval
         if self.dry:
@@ -89,6 +92,19 @@ class Pull:
             return value
         dtypes = [a.aval.dtype for a in eqn.ins]
         return scalars.trace(self.builder, eqn.prim, eqn.params, args, dtypes, aval.dtype, out)
+
+    def _viewed(self, eqn: Eqn, at: Indices) -> Operand:
+        """The element of a view."""
+        x = eqn.ins[0]
+        places = eqn.prim.view(x.aval, **eqn.params)  # type: ignore[misc]
+        if places is None:
+            return self.read_flat(x, self.builder.flatten(at, eqn.outs[0].aval.shape))
+        source = []
+        for start, terms in places:
+            moved = [scale_index(at[d], step) for step, d in terms]
+            alone = not start and len(moved) == 1
+            source.append(moved[0] if alone else add_indices(Index(start), *moved))
+        return self.read(x, source)
 
     def start(self, atom: Atom, indices: Indices, limit: int) -> Index:
         """A scalar element of an integer value as an index, moved into [0, limit]."""

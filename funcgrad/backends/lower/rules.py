@@ -10,40 +10,42 @@ from funcgrad.backends.late import late
 from funcgrad.backends.loops.ir import Const, Operand
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower import shape
+from funcgrad.backends.lower.primitives import patches_p
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.core.ir import Eqn
-from funcgrad.ops.reduce import highest, lowest
+from funcgrad.core.primitive import Primitive
+from funcgrad.ops.convolution.pooling import window_max_p, window_min_p, window_sum_p
+from funcgrad.ops.indexing.gather import gather_p
+from funcgrad.ops.indexing.windows_at import dynamic_slice_p
+from funcgrad.ops.reduce import argmax_p, argmin_p, highest, lowest
+from funcgrad.ops.shape import concatenate_p, pad_p
 
 convolution, index, windows = late("funcgrad.backends.lower", "convolution", "index", "windows")
 
-_OVER_WINDOWS = ("argmax", "argmin", "reduce_window_sum", "reduce_window_max", "reduce_window_min")
 # Ops that few programs have, and the modules whose `RULES` lower them.
-_RARE: dict[str, Any] = {
-    **dict.fromkeys(("dynamic_slice", "gather"), index),
-    **dict.fromkeys(("patches", "windows"), convolution),
-    **dict.fromkeys(_OVER_WINDOWS, windows),
+_RARE: dict[Primitive, Any] = {
+    **dict.fromkeys((dynamic_slice_p, gather_p), index),
+    **dict.fromkeys((argmax_p, argmin_p, window_sum_p, window_max_p, window_min_p), windows),
+    patches_p: convolution,
 }
 
 
 def _rare(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    name = eqn.prim.name
-    return _RARE[name].RULES[name](pull, eqn, at)
+    return _RARE[eqn.prim].RULES[eqn.prim](pull, eqn, at)
 
 
-RULES: dict[str, Rule] = {**shape.RULES, **dict.fromkeys(_RARE, _rare)}
-VIEWS = shape.VIEWS | {"windows"}
-
-_COSTS = {"patches": 16, "pad": 3, "concatenate": 4, "dynamic_slice": 1, "gather": 4}
+RULES: dict[Primitive, Rule] = {**shape.RULES, **dict.fromkeys(_RARE, _rare)}
+_COSTS = {patches_p: 16, pad_p: 3, dynamic_slice_p: 1, gather_p: 4}
 
 
 def rule_cost(eqn: Eqn) -> int | None:
-    """What an element costs by the op's rule, beside its operands."""
-    name = eqn.prim.name
-    if name in _OVER_WINDOWS:
+    """What an element costs by the op's rule, beside its operands; None where it has none."""
+    if eqn.prim in _RARE and _RARE[eqn.prim] is windows:
         return windows.cost(eqn)
-    if name == "concatenate":
+    if eqn.prim is concatenate_p:
         return 4 * len(eqn.ins)
-    return _COSTS.get(name, 0)
+    known = eqn.prim in RULES or eqn.prim.view is not None
+    return _COSTS.get(eqn.prim, 0) if known else None
 
 
 class Reduction(NamedTuple):
@@ -55,17 +57,15 @@ class Reduction(NamedTuple):
 
 
 _OPS = {
-    "reduce_sum": "add", "reduce_prod": "multiply", "reduce_max": "maximum",
-    "reduce_min": "minimum", "reduce_and": "bitwise_and", "reduce_or": "bitwise_or",
-    "reduce_xor": "bitwise_xor",
+    "sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "and": "bitwise_and",
+    "or": "bitwise_or", "xor": "bitwise_xor",
 }  # fmt: skip
-REDUCTIONS = frozenset(_OPS)
 _BOOL_OPS = {"maximum": "bitwise_or", "minimum": "bitwise_and"}
 
 
 def reduction(eqn: Eqn) -> Reduction:
     """How a reduction combines; narrow floats are summed in float32."""
-    op, dtype = _OPS[eqn.prim.name], eqn.ins[0].aval.dtype
+    op, dtype = _OPS[eqn.prim.reduction], eqn.ins[0].aval.dtype
     if dtype in HALVES:
         dtype = np.dtype(np.float32)
     if dtype == np.bool_:

@@ -1,4 +1,4 @@
-"""Elements of structural ops: where each element of the result comes from."""
+"""Elements of structural ops that are more than views of one operand."""
 
 from __future__ import annotations
 
@@ -8,42 +8,10 @@ from funcgrad.backends.loops.builder import ZERO, add_indices, scale_index
 from funcgrad.backends.loops.ir import Const, Operand
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.core.ir import Atom, Eqn, Var
+from funcgrad.core.primitive import Primitive
+from funcgrad.ops.shape import concatenate_p, iota_p, pad_p
 
 BOOL = np.dtype(bool)
-
-
-def _broadcast(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    (x,), shape = eqn.ins, eqn.params["shape"]
-    dims = eqn.params["broadcast_dimensions"]
-    sizes = zip(x.aval.shape, dims, strict=True)
-    return pull.read(x, [at[d] if n == shape[d] else ZERO for n, d in sizes])
-
-
-def _reshape(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    return pull.read_flat(eqn.ins[0], pull.builder.flatten(at, eqn.outs[0].aval.shape))
-
-
-def _transpose(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    source = [ZERO] * len(at)
-    for i, p in enumerate(eqn.params["permutation"]):
-        source[p] = at[i]
-    return pull.read(eqn.ins[0], source)
-
-
-def _slice(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    starts = eqn.params["start_indices"]
-    strides = eqn.params["strides"] or (1,) * len(starts)
-    moved = [scale_index(i, s, a) for i, a, s in zip(at, starts, strides, strict=True)]
-    return pull.read(eqn.ins[0], moved)
-
-
-def _rev(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
-    (x,), dims = eqn.ins, eqn.params["dimensions"]
-    return pull.read(
-        x,
-        [scale_index(i, -1, n - 1) if d in dims else i
-         for d, (i, n) in enumerate(zip(at, x.aval.shape, strict=True))],
-    )  # fmt: skip
 
 
 def _pad(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
@@ -109,16 +77,4 @@ def _iota(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
     return pull.builder.integer(at[eqn.params["dimension"]], eqn.outs[0].aval.dtype)
 
 
-RULES: dict[str, Rule] = {
-    "broadcast_in_dim": _broadcast,
-    "reshape": _reshape,
-    "transpose": _transpose,
-    "slice": _slice,
-    "rev": _rev,
-    "pad": _pad,
-    "concatenate": _concatenate,
-    "iota": _iota,
-}
-
-# Ops that only rename the elements of their operand: inlining them costs nothing.
-VIEWS = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice", "rev"})
+RULES: dict[Primitive, Rule] = {pad_p: _pad, concatenate_p: _concatenate, iota_p: _iota}

@@ -10,15 +10,15 @@ from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
-from funcgrad.backends.late import Late
 from funcgrad.backends.loops.builder import ZERO, Builder, strides_of
 from funcgrad.backends.loops.ir import Index, Operand, Value
+from funcgrad.backends.lower.primitives import windows_p
 from funcgrad.backends.lower.pull import Pull
-from funcgrad.backends.lower.rules import RULES, VIEWS
+from funcgrad.backends.lower.rules import RULES
 from funcgrad.backends.target import Limits
 from funcgrad.core.ir import Atom, Eqn, Literal, Var
-
-attention = Late("funcgrad.backends.lower.attention")
+from funcgrad.core.views import in_order
+from funcgrad.ops.shape import pad_p
 
 DEEP = 24  # equations in a row, after which a chain of inlined values ends
 MOST_FRAMED = 3  # axes that a `program.Frame` has
@@ -53,7 +53,7 @@ class View(NamedTuple):
     def serves(self, eqn: Eqn, operand: int) -> bool:
         """Whether a product can read its operand this way: if it doesn't gather, its contracted
         axes are one. Attention reads any strides."""
-        if attention.strided(eqn):
+        if eqn.prim.strided:
             return True
         if eqn.params["gathers"]:
             return True
@@ -65,7 +65,7 @@ class View(NamedTuple):
 
 def is_pad(eqn: Eqn | None) -> TypeGuard[Eqn]:
     """Whether an equation puts zeros around an array."""
-    if eqn is None or eqn.prim.name != "pad" or type(eqn.ins[1]) is not Literal:
+    if eqn is None or eqn.prim is not pad_p or type(eqn.ins[1]) is not Literal:
         return False
     zero = not any(np.asarray(eqn.ins[1].value).tobytes())
     return zero and all(low >= 0 <= high and not gap for low, high, gap in _config(eqn))
@@ -92,7 +92,7 @@ def final_readers(var: Var, readers: Mapping[Atom, list[Eqn | None]]) -> list[Eq
     """Who reads a value, or what only views it, as often as they do; None: who is outside."""
     found: list[Eqn | None] = []
     for eqn in readers.get(var, []):
-        views = eqn is not None and eqn.prim.name in VIEWS
+        views = eqn is not None and eqn.prim.view is not None
         found += final_readers(eqn.outs[0], readers) if eqn is not None and views else [eqn]
     return found
 
@@ -101,7 +101,7 @@ def alias_of(atom: Atom, made: Mapping[Var, Eqn]) -> Atom:
     """What an atom is a reshape of, after any number of them."""
     while type(atom) is Var and atom in made:
         eqn = made[atom]
-        if eqn.prim.name != "reshape" or type(eqn.ins[0]) is Literal:
+        if eqn.prim.view is not in_order or type(eqn.ins[0]) is Literal:
             break
         atom = eqn.ins[0]
     return atom
@@ -116,12 +116,12 @@ def view_of(var: Var, made: Mapping[Var, Eqn]) -> View | None:
     atom: Atom = var
     while len(chain) < DEEP:
         eqn = made.get(atom)  # type: ignore[arg-type]
-        if eqn is None or eqn.prim.name not in VIEWS:
+        if eqn is None or eqn.prim.view is None:
             break
         chain[eqn.outs[0]] = eqn
         atom = eqn.ins[0]
     view = _strided(var, atom, chain)
-    windows = [i for i, e in enumerate(chain.values()) if e.prim.name == "windows"]
+    windows = [i for i, e in enumerate(chain.values()) if e.prim is windows_p]
     if view is None and windows:
         # Windows that aren't of memory would have to be written out.
         first = dict(list(chain.items())[: windows[-1] + 1])

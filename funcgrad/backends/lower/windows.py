@@ -12,8 +12,10 @@ from funcgrad.backends.loops.ir import Const, Index, Load, Loop, Operand, Value,
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower.pull import Indices, Pull, Rule
 from funcgrad.core.ir import Eqn
+from funcgrad.core.primitive import Primitive
 from funcgrad.ops.base import position_dtype
-from funcgrad.ops.reduce import highest, lowest
+from funcgrad.ops.convolution.pooling import window_max_p, window_min_p, window_sum_p
+from funcgrad.ops.reduce import argmax_p, argmin_p, highest, lowest
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
 # Reads the operand's element of a turn.
@@ -21,9 +23,7 @@ Read = Callable[[Value], Operand]
 
 # ---- pooling
 
-_WINDOWS = {
-    "reduce_window_sum": "add", "reduce_window_max": "maximum", "reduce_window_min": "minimum",
-}  # fmt: skip
+_WINDOWS = {window_sum_p: "add", window_max_p: "maximum", window_min_p: "minimum"}
 
 
 def _met(p: dict) -> list[int]:
@@ -59,7 +59,7 @@ def _inside(b: Builder, eqn: Eqn, at: Indices, element: Indices) -> tuple[list[I
 
 def _window(pull: Pull, eqn: Eqn, at: Indices) -> Operand:
     b, (x,) = pull.builder, eqn.ins
-    op = _WINDOWS[eqn.prim.name]
+    op = _WINDOWS[eqn.prim]
     dtype = FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
     start = {"add": 0, "maximum": lowest(dtype), "minimum": highest(dtype)}[op]
     if dtype == BOOL:
@@ -107,7 +107,7 @@ def _by_rows(
 ) -> Operand | None:
     """One loop, which vectorizes over points: the extremum so far and its place. None if it goes
     along memory, as what is read is transposed."""
-    greatest = eqn.prim.name == "argmax"
+    greatest = eqn.prim is argmax_p
     n = eqn.ins[0].aval.shape[eqn.params["axes"][0]]
 
     def turn(k: Value, best: Value, place: Value) -> list[Operand]:
@@ -136,7 +136,7 @@ def _by_rows(
 
 def _by_reductions(b: Builder, eqn: Eqn, read: Read, dtype: np.dtype, counter: np.dtype) -> Operand:
     """Two reductions, which vectorize: the extremum, and the first place where it, or NaN, is."""
-    greatest = eqn.prim.name == "argmax"
+    greatest = eqn.prim is argmax_p
     n = eqn.ins[0].aval.shape[eqn.params["axes"][0]]
     combine, start = ("maximum", lowest(dtype)) if greatest else ("minimum", highest(dtype))
     if dtype == BOOL:
@@ -158,15 +158,15 @@ def _by_reductions(b: Builder, eqn: Eqn, read: Read, dtype: np.dtype, counter: n
     return position
 
 
-RULES: dict[str, Rule] = {
-    "argmax": _position,
-    "argmin": _position,
+RULES: dict[Primitive, Rule] = {
+    argmax_p: _position,
+    argmin_p: _position,
     **dict.fromkeys(_WINDOWS, _window),
 }
 
 
 def cost(eqn: Eqn) -> int:
     """How many scalar ops an element takes."""
-    if eqn.prim.name in _WINDOWS:
+    if eqn.prim in _WINDOWS:
         return 64 + 4 * math.prod(eqn.params["window_dimensions"])
     return 64 + 3 * eqn.ins[0].aval.shape[eqn.params["axes"][0]]

@@ -26,7 +26,7 @@ def _impl(xp, q, k, v, ct, *lengths, **params):
 
 
 # Of query, key, value, the result's cotangent and lengths: the result, and three cotangents.
-attention_joint_p = lowered("attention_joint", _abstract, _impl, multiple=True)
+attention_joint_p = lowered("attention_joint", _abstract, _impl, multiple=True, strided=True)
 
 
 def join_attention(

@@ -15,9 +15,12 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
+from funcgrad.core.primitive import Primitive
 from funcgrad.ops.convolution.conv import conv_general_dilated_p
+from funcgrad.ops.elementwise import arithmetic, compare, convert, transcendental
 from funcgrad.ops.elementwise.compare import eq_to
 from funcgrad.ops.elementwise.convert import convert_element_type
+from funcgrad.ops.families import add
 
 
 class Parts(NamedTuple):
@@ -215,6 +218,10 @@ def _turned(function: Callable[[Parts], Parts]) -> Callable[[Parts], Parts]:
     return rule
 
 
+def _conj(x: Any) -> Parts:
+    return Parts(x.re, -x.im) if type(x) is Parts else Parts(x, -fnp.zeros_like(x))
+
+
 def _logistic(x: Parts) -> Parts:
     positive = x.re >= 0
     small = _exp(Parts(*(fnp.where(positive, -v, v) for v in x)))
@@ -223,36 +230,36 @@ def _logistic(x: Parts) -> Parts:
 
 
 # What an op gives, of its operands as parts (real ones as they are): parts, or a real array.
-RULES: dict[str, Callable[..., Any]] = {
-    "abs": _abs,
-    "add": lambda x, y: Parts(x.re + y.re, x.im + y.im),
-    "complex": lambda x, y: Parts(*fnp.broadcast_arrays(x, y)),
-    "conj": lambda x: Parts(x.re, -x.im) if type(x) is Parts else Parts(x, -fnp.zeros_like(x)),
-    "conv_general_dilated": _conv,
-    "convert_element_type": _convert,
-    "cos": lambda x: _cosh(Parts(-x.im, x.re)),
-    "cosh": _cosh,
-    "div": _div,
-    "eq": lambda x, y: (x.re == y.re) & (x.im == y.im),
-    "eq_to": lambda x, y: eq_to(x.re, y.re) & eq_to(x.im, y.im),
-    "exp": _exp,
-    "expm1": _expm1,
-    "imag": lambda x: x.im,
-    "integer_pow": _integer_pow,
-    "log": _log,
-    "log1p": _log1p,
-    "logistic": _logistic,
-    "mul": _mul,
-    "ne": lambda x, y: (x.re != y.re) | (x.im != y.im),
-    "neg": lambda x: Parts(-x.re, -x.im),
-    "real": lambda x: x.re,
-    "rsqrt": _rsqrt,
-    "sign": _sign,
-    "sin": _turned(_sinh),
-    "sinh": _sinh,
-    "sqrt": _sqrt,
-    "square": lambda x: _mul(x, x),
-    "sub": lambda x, y: Parts(x.re - y.re, x.im - y.im),
-    "tan": _turned(_tanh),
-    "tanh": _tanh,
+RULES: dict[Primitive, Callable[..., Any]] = {
+    arithmetic.abs: _abs,
+    add: lambda x, y: Parts(x.re + y.re, x.im + y.im),
+    arithmetic.complex: lambda x, y: Parts(*fnp.broadcast_arrays(x, y)),
+    arithmetic.conj: _conj,
+    conv_general_dilated_p: _conv,
+    convert.convert_element_type_p: _convert,
+    transcendental.cos: lambda x: _cosh(Parts(-x.im, x.re)),
+    transcendental.cosh: _cosh,
+    arithmetic.div: _div,
+    compare.eq: lambda x, y: (x.re == y.re) & (x.im == y.im),
+    compare.eq_to: lambda x, y: eq_to(x.re, y.re) & eq_to(x.im, y.im),
+    transcendental.exp: _exp,
+    transcendental.expm1: _expm1,
+    arithmetic.imag: lambda x: x.im,
+    arithmetic.integer_pow_p: _integer_pow,
+    transcendental.log: _log,
+    transcendental.log1p: _log1p,
+    transcendental.logistic: _logistic,
+    arithmetic.mul: _mul,
+    compare.ne: lambda x, y: (x.re != y.re) | (x.im != y.im),
+    arithmetic.neg: lambda x: Parts(-x.re, -x.im),
+    arithmetic.real: lambda x: x.re,
+    arithmetic.rsqrt: _rsqrt,
+    arithmetic.sign: _sign,
+    transcendental.sin: _turned(_sinh),
+    transcendental.sinh: _sinh,
+    arithmetic.sqrt: _sqrt,
+    arithmetic.square: lambda x: _mul(x, x),
+    arithmetic.sub: lambda x, y: Parts(x.re - y.re, x.im - y.im),
+    transcendental.tan: _turned(_tanh),
+    transcendental.tanh: _tanh,
 }

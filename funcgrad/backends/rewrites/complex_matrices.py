@@ -16,6 +16,7 @@ import funcgrad.numpy as fnp
 from funcgrad.backends.lower.primitives import lowered
 from funcgrad.backends.rewrites.complex_math import RULES, Parts
 from funcgrad.core.aval import ShapedArray
+from funcgrad.ops.elementwise import arithmetic
 from funcgrad.ops.linalg.matrices import diagonal, eye_mask
 from funcgrad.ops.linalg.triangular import lu_p, triangular_solve_p
 
@@ -29,12 +30,12 @@ def triangular_solve(a: Parts, b: Parts, **params: Any) -> Parts:
         # a = a' p for the diagonal's phases p, which are next to the solution or to what is given.
         line = Parts(*(diagonal(x) for x in a))
         phases = _conjugate_phases(line)
-        a = RULES["mul"](a, Parts(*(x[..., None, :] for x in phases)))
-        size = RULES["abs"](line)
+        a = RULES[arithmetic.mul](a, Parts(*(x[..., None, :] for x in phases)))
+        size = RULES[arithmetic.abs](line)
         a = Parts(fnp.where(eye_mask(a.re), size[..., None, :], a.re), a.im)
         phases = Parts(*(x[..., :, None] if left else x[..., None, :] for x in phases))
         if turned == left:
-            b = RULES["mul"](b, phases)
+            b = RULES[arithmetic.mul](b, phases)
     # From the right, numbers multiply rows of parts by the transpose.
     im = fnp.where(eye_mask(a.im), 0, a.im if left != turned else -a.im)
     rows = [fnp.stack(pair, -1) for pair in ((a.re, -im), (im, a.re))]
@@ -50,13 +51,13 @@ def triangular_solve(a: Parts, b: Parts, **params: Any) -> Parts:
     x = fnp.reshape(x, both.shape)
     out = Parts(*((x[..., i, :] if left else x[..., i]) for i in (0, 1)))
     if not params["unit_diagonal"] and turned != left:
-        out = RULES["mul"](out, phases)
+        out = RULES[arithmetic.mul](out, phases)
     return out
 
 
 def _conjugate_phases(x: Parts) -> Parts:
     """What turns numbers to positive ones; 1 for 0, by which a solution is divided then."""
-    re, im = RULES["sign"](x)
+    re, im = RULES[arithmetic.sign](x)
     return Parts(fnp.where((x.re == 0) & (x.im == 0), 1, re), -im)
 
 

@@ -28,37 +28,50 @@ from funcgrad.core.record import Record
 from funcgrad.core.rewriting import Boundary, rewrite
 from funcgrad.core.staging import Constant, constant_p
 from funcgrad.core.trace import aval_of
-from funcgrad.ops.contract import dot_general
+from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
+from funcgrad.ops.contract import dot_general, dot_general_p
+from funcgrad.ops.convolution.conv import conv_general_dilated_p
+from funcgrad.ops.convolution.pooling import window_sum_p
+from funcgrad.ops.cumulative import cumsum_p
+from funcgrad.ops.elementwise.arithmetic import conj
+from funcgrad.ops.elementwise.convert import convert_element_type_p, copy, select_n_p
 from funcgrad.ops.fft import FFT, IFFT, IRFFT, RFFT, FftType, fft_p
+from funcgrad.ops.indexing.gather import gather_p, scatter_add_p
+from funcgrad.ops.indexing.scatter import scatter_p
 from funcgrad.ops.indexing.windows import GatherScatterMode
-from funcgrad.ops.indexing.windows_at import slice_in_dim
-from funcgrad.ops.shape import reshape, transpose
-from funcgrad.ops.slicing import concatenate
+from funcgrad.ops.indexing.windows_at import dynamic_slice_p, dynamic_update_slice_p, slice_in_dim
+from funcgrad.ops.linalg.triangular import lu_p, triangular_solve_p
+from funcgrad.ops.shape import reshape, reshape_p, rev_p, transpose
+from funcgrad.ops.sharding import sharding_constraint_p
+from funcgrad.ops.slicing import concatenate, concatenate_p, pad_p, slice_p
+from funcgrad.ops.sort import sort_p
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 
-# What is done with each part alone, whatever real operands (indices, selectors) say.
+# What is done with each part alone, whatever real operands (indices, selectors) say; so are views.
 BY_PARTS = frozenset((
-    "broadcast_in_dim", "concatenate", "copy", "cumsum", "dynamic_slice", "dynamic_update_slice",
-    "gather", "name", "optimization_barrier", "pad", "reduce_sum", "reduce_window_sum", "reshape",
-    "rev", "scatter", "scatter_add", "select_n", "sharding_constraint", "slice", "stop_gradient",
+    concatenate_p, copy, cumsum_p, dynamic_slice_p, dynamic_update_slice_p, gather_p, pad_p,
+    scatter_add_p, scatter_p, select_n_p, sharding_constraint_p, sum_p, window_sum_p,
 ))  # fmt: skip
 # Those of them that move pairs as they lie in memory: parameters for one axis more.
-MOVES: dict[str, Callable[[dict], dict]] = {
-    "broadcast_in_dim": lambda p: {
+MOVES: dict[Primitive, Callable[[dict], dict]] = {
+    broadcast_p: lambda p: {
         "shape": (*p["shape"], 2),
         "broadcast_dimensions": (*p["broadcast_dimensions"], len(p["shape"])),
     },
-    "concatenate": lambda p: p,
-    "reshape": lambda p: {"new_sizes": (*p["new_sizes"], 2)},
-    "rev": lambda p: p,
-    "slice": lambda p: {
+    concatenate_p: lambda p: p,
+    reshape_p: lambda p: {"new_sizes": (*p["new_sizes"], 2)},
+    rev_p: lambda p: p,
+    slice_p: lambda p: {
         "start_indices": (*p["start_indices"], 0),
         "limit_indices": (*p["limit_indices"], 2),
         "strides": None if p["strides"] is None else (*p["strides"], 1),
     },
 }
-LOOPS = frozenset(("cond", "scan", "while"))
-PRODUCTS = frozenset(("conv_general_dilated", "dot_general"))  # one operand may be real
-_RULES = {**complex_math.RULES, "triangular_solve": complex_matrices.triangular_solve}
+LOOPS = frozenset((cond_p, scan_p, while_p))
+PRODUCTS = frozenset((conv_general_dilated_p, dot_general_p))  # one operand may be real
+_RULES = {**complex_math.RULES, triangular_solve_p: complex_matrices.triangular_solve}
 
 
 class _Unsupported(Exception):
@@ -198,7 +211,7 @@ class _Rule(Record):
         inner = any(j.has_complex for j in sub_jaxprs(eqn))
         if not inner and not any(map(_is_complex, (*eqn.ins, *eqn.outs))):
             return None
-        if inner and eqn.prim.name in LOOPS:
+        if inner and eqn.prim in LOOPS:
             return None  # its programs take and give pairs
         out = _equation(eqn, inner, [_paired(x) for x in values], self.tiny)
         return out if eqn.prim.multiple else out[0]
@@ -206,35 +219,36 @@ class _Rule(Record):
 
 def _equation(eqn: Eqn, inner: bool, ins: Sequence[Any], tiny: int) -> list[Any]:
     """The results of an equation of complex numbers, these as pairs."""
-    prim, params, name = eqn.prim, eqn.params, eqn.prim.name
-    if name == "constant":
+    prim, params = eqn.prim, eqn.params
+    if prim is constant_p:
         return [_Pair(_constant(params["value"].array))]
-    if inner or prim.effect or name in EXCHANGES or any(map(callable, params.values())):
+    if inner or prim.effect or prim in EXCHANGES or any(map(callable, params.values())):
         raise _Unsupported
-    if name == "transpose":
+    if prim is transpose_p:
         return [_Pair(turned=(ins[0], params["permutation"]))]
-    if name == "conj" and type(ins[0]) is _Pair and ins[0].turned is not None:
+    if prim is conj and type(ins[0]) is _Pair and ins[0].turned is not None:
         # Where it is in order, a product reads what is written.
         source, order = ins[0].turned
-        return [_Pair(turned=(_Pair(parts=_RULES[name](source.parts, **params)), order))]
-    if name in MOVES and all(x.lies_in_memory for x in ins):
-        moved = prim.bind(*(x.array for x in ins), **MOVES[name](params))
+        return [_Pair(turned=(_Pair(parts=_RULES[prim](source.parts, **params)), order))]
+    if prim in MOVES and all(x.lies_in_memory for x in ins):
+        moved = prim.bind(*(x.array for x in ins), **MOVES[prim](params))
         return [_Pair(moved)]
-    if name in BY_PARTS:
+    if prim in BY_PARTS or prim.view is not None or prim.identity:
         return _by_parts(eqn, ins)
-    if name == "sort" and not any(map(_is_complex, eqn.ins[: params["num_keys"]])):
+    if prim is sort_p and not any(map(_is_complex, eqn.ins[: params["num_keys"]])):
         return _sort(eqn, ins)
-    if name == "fft" and len(params["fft_lengths"]) > 1:
+    if prim is fft_p and len(params["fft_lengths"]) > 1:
         return [_fft(*ins, **params)]
-    if name in PRODUCTS:
-        dtype, convert = eqn.outs[0].aval.dtype, complex_math.RULES["convert_element_type"]
+    if prim in PRODUCTS:
+        dtype = eqn.outs[0].aval.dtype
+        convert: Any = _RULES[convert_element_type_p]
         ins = [x if type(x) is _Pair else _Pair(parts=convert(x, new_dtype=dtype)) for x in ins]
-    if name == "dot_general":
+    if prim is dot_general_p:
         return [_dot(eqn, ins[0], ins[1], tiny)]
-    if name == "lu":
+    if prim is lu_p:
         factors, *rows = complex_matrices.lu(ins[0].parts)
         return [_Pair(parts=factors), *rows]
-    rule = _RULES.get(name)
+    rule = _RULES.get(prim)
     if rule is None:
         return _host(prim, params, ins, [v.aval for v in eqn.outs])
     out = rule(*(x.parts if type(x) is _Pair else x for x in ins), **params)
@@ -279,7 +293,7 @@ def _product(left: tuple, right: tuple) -> Any:
 def _by_parts(eqn: Eqn, ins: Sequence[Any]) -> list[Any]:
     sides = []
     for i in (0, 1):
-        params = _filling(eqn.params, i) if eqn.prim.name == "gather" else eqn.params
+        params = _filling(eqn.params, i) if eqn.prim is gather_p else eqn.params
         out = eqn.prim.bind(*(_part(x, i) for x in ins), **params)
         sides.append(out if eqn.prim.multiple else [out])
     return [

@@ -22,7 +22,17 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
 from funcgrad.core.primitive import Primitive
 from funcgrad.ops.collective.blocks import communicator
-from funcgrad.ops.collective.reductions import axis_size
+from funcgrad.ops.collective.exchanges import all_to_all_p, ppermute_p
+from funcgrad.ops.collective.reductions import (
+    all_gather_p,
+    axis_index_p,
+    axis_size,
+    pmax_p,
+    pmin_p,
+    psum_p,
+    psum_scatter_p,
+)
+from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
 from funcgrad.ops.reduce import max_p, min_p
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
@@ -175,21 +185,21 @@ def _axis_index(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
     return flat.add(lane_p, [], aval, axis_name=names, size=size)
 
 
-REWRITES: dict[str, Callable] = {
-    "psum": _reduction("sum", None),
-    "psum_invariant": _reduction("sum", None),
-    "pvary": lambda flat, eqn, ins: ins[0],
-    "assume_invariant": lambda flat, eqn, ins: ins[0],
-    "pmax": _reduction("max", max_p),
-    "pmin": _reduction("min", min_p),
-    "all_gather": _all_gather,
-    "psum_scatter": _psum_scatter,
-    "all_to_all": _all_to_all,
-    "ppermute": _ppermute,
-    "axis_index": _axis_index,
+REWRITES: dict[Primitive, Callable] = {
+    psum_p: _reduction("sum", None),
+    psum_invariant_p: _reduction("sum", None),
+    pvary_p: lambda flat, eqn, ins: ins[0],
+    assume_invariant_p: lambda flat, eqn, ins: ins[0],
+    pmax_p: _reduction("max", max_p),
+    pmin_p: _reduction("min", min_p),
+    all_gather_p: _all_gather,
+    psum_scatter_p: _psum_scatter,
+    all_to_all_p: _all_to_all,
+    ppermute_p: _ppermute,
+    axis_index_p: _axis_index,
 }
 
 
 def rewrite(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
     """A collective as an exchange."""
-    return REWRITES[eqn.prim.name](flat, eqn, ins)
+    return REWRITES[eqn.prim](flat, eqn, ins)

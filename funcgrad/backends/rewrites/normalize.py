@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from funcgrad.backends.lower.primitives import key_of
 from funcgrad.backends.rewrites.equations import Equations
-from funcgrad.backends.target import Target
+from funcgrad.backends.target import Rewrite, Target
 from funcgrad.core import context
 from funcgrad.core.dce import dce_eqns, has_effect
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import formula_of
+from funcgrad.core.views import in_order
 from funcgrad.transforms.passes.simplify import simplify
 
 
@@ -41,13 +44,24 @@ class _Flattener(Equations):
         if eqn.prim.identity:
             self.define(eqn, ins)
             return
-        formula = by_formula if eqn.prim.formula else None
-        rewrite = self.target.rewrites.get(eqn.prim.name, formula)
+        rewrite = self.target.rewrites.get(key_of(eqn.prim)) or self.by_trait(eqn.prim)
         out = rewrite(self, eqn, ins) if rewrite else None
         if out is None:
             self.keep(eqn, ins)
         else:
             self.define(eqn, out if eqn.prim.multiple else [out])
+
+    def by_trait(self, prim: Primitive) -> Rewrite | None:
+        """How an op is written that the target doesn't know by itself."""
+        if prim.reduction:
+            return self.target.reduction
+        if prim.view is in_order:
+            return _reshaped
+        return by_formula if prim.formula else None
+
+
+def _reshaped(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
+    return flat.reshape(ins[0], eqn.outs[0].aval.shape)
 
 
 def by_formula(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:

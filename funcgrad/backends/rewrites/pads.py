@@ -13,15 +13,14 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.backends.late import Late
+from funcgrad.backends.lower.primitives import product_p
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.ops.families import add
-from funcgrad.ops.shape import concatenate_p, pad_p
+from funcgrad.ops.shape import concatenate_p, pad_p, reshape_p, transpose_p
 
 attention = Late("funcgrad.backends.lower.attention")
-
-_MOVES = frozenset({"reshape", "transpose"})
 
 
 class Strip(NamedTuple):
@@ -108,7 +107,9 @@ def _is_sum(x: Atom, made: dict[Var, Eqn]) -> bool:
     """Whether an array is a matrix product, or one of attention's, which begins at 0.0 itself: it
     is -0.0 at most where all of it underflows."""
     eqn = made.get(x)  # type: ignore[arg-type]
-    while eqn is not None and eqn.prim.name in _MOVES:
+    while eqn is not None and eqn.prim in (reshape_p, transpose_p):
         x = eqn.ins[0]
         eqn = made.get(x)  # type: ignore[arg-type]
-    return eqn is not None and (eqn.prim.name == "product" or x in attention.strided_results(eqn))
+    if eqn is None or not eqn.prim.strided:
+        return eqn is not None and eqn.prim is product_p
+    return x in attention.strided_results(eqn)

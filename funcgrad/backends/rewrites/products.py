@@ -11,64 +11,24 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
-from funcgrad.backends.lower.primitives import lowered
+from funcgrad.backends.lower.primitives import NARROW_SUMS, product_p
 from funcgrad.backends.program import Convolution
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.backends.rewrites.reductions import reduction, row_parts
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.ops.base import sum_p, transpose_p
-from funcgrad.ops.contract import accumulator, dot_general_p
+from funcgrad.ops.contract import accumulator
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.compare import bitwise_and
 from funcgrad.ops.reduce import or_p
 
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-# Operands that a matrix product reads as they are, and in which type it sums their products; the
-# sums of int8 are exact up to so many.
-NARROW_SUMS = {
-    np.dtype(ml_dtypes.bfloat16): np.dtype(np.float32),
-    np.dtype(np.float16): np.dtype(np.float32),
-    np.dtype(np.int8): np.dtype(np.int32),
-}
 MOST_INT8 = (1 << 17) - 1
-
-
-def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
-    wide = NARROW_SUMS.get(lhs.dtype)
-    if pairs:
-        kind = dtypes.to_complex(lhs.dtype)
-        lhs, rhs = (xp.ascontiguousarray(x).view(kind)[..., 0] for x in (lhs, rhs))
-    product = dot_general_p.impl(
-        xp, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
-    )
-    if pairs:
-        product = xp.ascontiguousarray(product[..., None]).view(dtypes.real_part(kind))
-    return xp.transpose(product, permutation)
-
-
-def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
-    wide = NARROW_SUMS.get(lhs.dtype)
-    if pairs:
-        lhs, rhs = (x.update(shape=x.shape[:-1]) for x in (lhs, rhs))
-    out = dot_general_p.abstract(
-        lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=wide
-    )
-    shape = (*out.shape, 2) if pairs else out.shape
-    return out.update(shape=tuple(shape[i] for i in permutation))
-
-
-# A matrix product of float32, float64, or operands of `NARROW_SUMS` into the type of their sums,
-# and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
-# don't lie at equal distances. exact: whether all products are to be formed, none by tiles. pairs:
-# whether the last axes, which dimension_numbers doesn't count, are pairs for complex numbers.
-# convolution: the `program.Convolution` whose windows, as of `windows_p`, lhs is, or None.
-product_p = lowered("product", _product_abstract, _product_impl)
 
 
 def absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:

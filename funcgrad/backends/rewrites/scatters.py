@@ -20,6 +20,8 @@ from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.ops.elementwise.compare import eq, ge
 from funcgrad.ops.elementwise.convert import select_n_p
 from funcgrad.ops.families import add
+from funcgrad.ops.indexing.gather import scatter_add_p
+from funcgrad.ops.indexing.scatter import scatter_p
 from funcgrad.ops.indexing.windows import GatherScatterMode, ScatterDimensionNumbers
 from funcgrad.ops.reduce import argmax_p, argmin_p
 from funcgrad.ops.shape import iota_p
@@ -49,7 +51,7 @@ def single_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         for i in range(updates.aval.ndim)
     ]
     value = _placed(flat, updates, [i for i in axes if i is not None], shape)
-    if eqn.prim.name == "scatter_add":  # which makes 0 of -0
+    if eqn.prim is scatter_add_p:  # which makes 0 of -0
         value = flat.add(add, [operand, value], operand.aval)
     place = flat.add(
         iota_p, [], ShapedArray(shape, INT64), dtype=INT64, shape=shape, dimension=axis
@@ -68,7 +70,7 @@ def wide_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> tuple[Eqn, list[
     operand, indices, updates = ins
     if operand.aval.dtype not in HALVES or eqn.params["unique_indices"]:
         return None
-    if eqn.prim.name == "scatter" or math.prod(indices.aval.shape[:-1]) <= FEW:
+    if eqn.prim is scatter_p or math.prod(indices.aval.shape[:-1]) <= FEW:
         return None
     wide = [flat.convert(operand, FLOAT32), indices, flat.convert(updates, FLOAT32)]
     out = Var(ShapedArray(operand.aval.shape, FLOAT32))

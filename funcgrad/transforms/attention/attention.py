@@ -308,6 +308,7 @@ attention_backward_p: Primitive = Primitive(
     formula=lambda q, k, v, out, stats, *rest, **params: _cotangents(q, k, v, *rest, **params),
     multiple=True,
     passes=2,
+    strided=True,
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from funcgrad.backends.drafts import steps
 from funcgrad.backends.drafts.drafter import BlockDrafter
 from funcgrad.backends.llvm.drafts.cuts import TASKS, cut_of, scratch_size
-from funcgrad.backends.lower.attention import given_numbers, sizes_of
+from funcgrad.backends.lower.attention import given_numbers, kind_of, sizes_of
 from funcgrad.backends.rewrites.normalize import by_formula
 from funcgrad.core.ir import Atom, Eqn
 
@@ -18,6 +18,8 @@ FEW_PLACES = 32
 
 def rewrite(flat: Any, eqn: Eqn, ins: list[Atom]) -> Any:
     """Attention of few queries or keys by its formula; None for what is a step."""
+    if not kind_of(eqn):
+        return by_formula(flat, eqn, ins) if eqn.prim.formula else None
     (_, queries, *_), (_, keys, *_) = (x.aval.shape for x in ins[:2])
     return None if min(queries, keys) >= FEW_PLACES else by_formula(flat, eqn, ins)
 
@@ -32,8 +34,10 @@ def is_joined(forward: Eqn) -> bool:
 
 def draft(d: BlockDrafter, eqn: Eqn) -> bool:
     """Attention as a step, cut into tasks."""
-    cut, forward = cut_of(eqn), eqn.prim.name == "attention"
-    if forward:
+    if not (kind := kind_of(eqn)):
+        return False
+    cut = cut_of(eqn)
+    if kind == "attention":
         return steps.attend(d, eqn, cut=lambda scratch: cut)
-    size = scratch_size(sizes_of(eqn), cut.ranges, eqn.prim.name == "attention_joint")
+    size = scratch_size(sizes_of(eqn), cut.ranges, kind == "attention_joint")
     return steps.attend(d, eqn, size, lambda scratch: cut._replace(scratch=scratch))

@@ -17,12 +17,13 @@ from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_in
 from funcgrad.backends.loops.ir import Const, Index, Operand, Value
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.core.ir import Eqn
+from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from funcgrad.ops.reduce import highest, lowest
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
 _RUNNING = {
-    "cumsum": "add", "cumprod": "multiply", "cummax": "maximum", "cummin": "minimum",
-    "cumlogsumexp": "logaddexp",
+    cumsum_p: "add", cumprod_p: "multiply", cummax_p: "maximum", cummin_p: "minimum",
+    cumlogsumexp_p: "logaddexp",
 }  # fmt: skip
 # How many rows have their running sums side by side, unless they are SHORT.
 ABREAST, SHORT = 4, 32
@@ -51,7 +52,7 @@ class _Running:
         self.lead, self.n, self.columns = shape[:axis], shape[axis], math.prod(shape[axis + 1 :])
         self.reverse = eqn.params["reverse"]
         self.dtype = FLOAT32 if self.x.aval.dtype in HALVES else self.x.aval.dtype
-        self.op = eqn.params["how"] if self.before else _RUNNING[eqn.prim.name]
+        self.op = eqn.params["how"] if self.before else _RUNNING[eqn.prim]
         self.out = k.params.write(eqn.outs[0])
 
     def place(self, turn: Index, column: Index, row: Sequence[Index]) -> Index:

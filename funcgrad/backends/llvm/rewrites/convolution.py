@@ -22,7 +22,7 @@ from funcgrad import dtypes
 from funcgrad.backends.late import late
 from funcgrad.backends.llvm.rewrites.tiles import PHASE_TAPS, phases_pay
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
-from funcgrad.backends.lower.convolution import patches_p, windows_p
+from funcgrad.backends.lower.primitives import patches_p, windows_p
 from funcgrad.backends.program import Convolution
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.backends.rewrites.products import GEMM_DTYPES, dot, gathered

@@ -24,6 +24,7 @@ from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.compare import bitwise_and, ge, lt
 from funcgrad.ops.elementwise.convert import clamp, select_n_p
 from funcgrad.ops.families import add
+from funcgrad.ops.indexing.gather import scatter_add_p
 from funcgrad.ops.indexing.windows import GatherScatterMode, ScatterDimensionNumbers
 from funcgrad.ops.shape import slice_p
 
@@ -81,7 +82,7 @@ def element_scatter(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     values = flat.reshape(updates, (n,))
     parts = max(d for d in range(1, MOST_PARTS + 1) if n % d == 0)
     params: dict[str, Any] = {"wraps": unwrapped is not None}
-    params["how"] = "add" if eqn.prim.name == "scatter_add" else "set"
+    params["how"] = "add" if eqn.prim is scatter_add_p else "set"
     if params["how"] == "set" or parts == 1 or aval.size * EACH > n:
         start = [] if x in flat.zeros else [x]
         params |= {"shape": aval.shape, "lines": 1}

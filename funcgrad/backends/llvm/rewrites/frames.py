@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from funcgrad.backends.llvm.rewrites.tiles import forms_of
 from funcgrad.backends.loops.scalars import HALVES
+from funcgrad.backends.lower.primitives import product_p
 from funcgrad.backends.lower.views import View, frame_axes
 from funcgrad.core.ir import Eqn
 
@@ -13,7 +14,7 @@ LINE = 16  # elements of a vector
 def lines_fill(eqn: Eqn, view: View, pad: Eqn) -> bool:
     """Whether a product is one of windows, of a pad's result, that has a way which copies what they
     reach, for lines that fill vectors or for tiles: see `convolution` for their axes."""
-    of = eqn.params["convolution"] if eqn.prim.name == "product" else None
+    of = eqn.params["convolution"] if eqn.prim is product_p else None
     if of is None or eqn.ins[0].aval.dtype in HALVES:
         return False
     if of.phases:  # which go by tiles

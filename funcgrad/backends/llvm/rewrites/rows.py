@@ -20,6 +20,8 @@ from funcgrad.backends.lower.primitives import lowered
 from funcgrad.backends.rewrites.scatters import FEW
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn
+from funcgrad.ops.indexing.gather import scatter_add_p
+from funcgrad.ops.indexing.scatter import scatter_mul_p
 from funcgrad.ops.indexing.windows import GatherScatterMode
 
 BOOL, INT32, FLOAT32 = np.dtype(bool), np.dtype(np.int32), np.dtype(np.float32)
@@ -28,7 +30,7 @@ LEAST, MOST, LARGE = 64, 1 << 13, 1 << 23
 # How many rows there may be for each update, as each has its count; and how many updates for each
 # row: where they are more, their order costs more than to come back to rows does.
 SPARSE, DENSE = 64, 8
-_HOW = {"scatter_add": "add", "scatter_mul": "multiply"}
+_HOW = {scatter_add_p: "add", scatter_mul_p: "multiply"}
 
 
 def _order(xp, positions, *, rows):
@@ -78,7 +80,7 @@ def row_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     flat: the flattener of `normalize`, to which equations are added
     """
     x, indices, updates = ins
-    how, p = _HOW.get(eqn.prim.name), eqn.params
+    how, p = _HOW.get(eqn.prim), eqn.params
     numbers, aval, n = p["dimension_numbers"], x.aval, math.prod(indices.aval.shape[:-1])
     depth = len(numbers.scatter_dims_to_operand_dims)
     if how is None or aval.dtype not in LOOP_DTYPES or aval.dtype == BOOL or p["unique_indices"]:

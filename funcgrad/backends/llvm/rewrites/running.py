@@ -16,8 +16,9 @@ from funcgrad.backends.lower.primitives import lowered
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
+from funcgrad.core.primitive import Primitive
 from funcgrad.ops.base import sum_p
-from funcgrad.ops.cumulative import cumprod_p
+from funcgrad.ops.cumulative import cummax_p, cummin_p, cumprod_p, cumsum_p
 from funcgrad.ops.reduce import highest, lowest, max_p, min_p, prod_p
 from funcgrad.ops.slicing import pad_p
 
@@ -26,13 +27,12 @@ from funcgrad.ops.slicing import pad_p
 LONG, FEW, MOST_PARTS, LANES = 1 << 15, 8, 256, 16
 FLOAT32 = np.dtype(np.float32)
 # Of each op the reduction to a total, what combines two, and a neutral element.
-_HOW: dict[str, tuple] = {
-    "cumsum": (sum_p, "add", lambda dtype: 0),
-    "cumprod": (prod_p, "multiply", lambda dtype: 1),
-    "cummax": (max_p, "maximum", lowest),
-    "cummin": (min_p, "minimum", highest),
+_HOW: dict[Primitive, tuple] = {
+    cumsum_p: (sum_p, "add", lambda dtype: 0),
+    cumprod_p: (prod_p, "multiply", lambda dtype: 1),
+    cummax_p: (max_p, "maximum", lowest),
+    cummin_p: (min_p, "minimum", highest),
 }
-OPS = tuple(_HOW)
 
 
 def _impl(xp, x, before, *, how, axis, reverse):
@@ -50,7 +50,7 @@ running_p = lowered("running", lambda x, before, **params: x, _impl)
 
 
 def running(flat: Equations, e: Eqn, ins: list[Atom]) -> Atom | None:
-    """The equation of a running sum (one of `OPS`) in parts; None where it is to stay as it is."""
+    """The equation of a running sum, or the like, in parts; None where it is to stay as it is."""
     (x,), shape, axis = ins, ins[0].aval.shape, e.params["axis"]
     n, reverse = shape[axis], e.params["reverse"]
     divisors = [d for d in range(1, MOST_PARTS + 1) if n % d == 0]
@@ -60,7 +60,7 @@ def running(flat: Equations, e: Eqn, ins: list[Atom]) -> Atom | None:
         return None
     if e.prim is cumprod_p and x.aval.dtype.kind not in "iu":
         return None
-    reduction, how, neutral = _HOW[e.prim.name]
+    reduction, how, neutral = _HOW[e.prim]
     out, dtype = x.aval.dtype, FLOAT32 if x.aval.dtype in HALVES else x.aval.dtype
     cut = ShapedArray((rows, parts, n // parts), out)
     x = flat.reshape(x, cut.shape)

@@ -15,6 +15,7 @@ from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.backends.target import Turns
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.rewriting import Writer
+from funcgrad.transforms.control.scan import scan_p
 
 # Bytes of the products of a block. Those of fewer turns have too few rows.
 BLOCK_BYTES, LEAST_TURNS = 1 << 22, 16
@@ -73,7 +74,7 @@ class _Opened(Writer):
     """The scans of a block, if they read panels, with what lays these out beside them."""
 
     def equation(self, eqn: Eqn, ins: list) -> None:
-        parts = panels.panelled(eqn) if eqn.prim.name == "scan" else None
+        parts = panels.panelled(eqn) if eqn.prim is scan_p else None
         if parts is None:
             self.keep(eqn, ins)
         else:
@@ -100,7 +101,7 @@ def _apart(block: Jaxpr, n_consts: int) -> tuple[list[Eqn], list[Eqn]]:
     others: list[Eqn] = []
     stays = set(block.ins[:n_consts])
     for eqn in block.eqns:
-        if eqn.prim.name != "scan" and all(a in stays or type(a) is Literal for a in eqn.ins):
+        if eqn.prim is not scan_p and all(a in stays or type(a) is Literal for a in eqn.ins):
             stays.update(eqn.outs)
             before.append(eqn)
         else:

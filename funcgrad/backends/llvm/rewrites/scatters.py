@@ -8,6 +8,7 @@ from funcgrad.backends.llvm.rewrites import elements, rows
 from funcgrad.backends.rewrites import scatters
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core.ir import Atom, Eqn
+from funcgrad.ops.indexing.scatter import scatter_mul_p
 
 
 def rewrite(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
@@ -25,6 +26,6 @@ def rewrite(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
 
 def _special(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Any:
     by_rows = rows.row_scatter(flat, eqn, ins)
-    if by_rows is not None or eqn.prim.name == "scatter_mul":
+    if by_rows is not None or eqn.prim is scatter_mul_p:
         return by_rows
     return scatters.single_scatter(flat, eqn, ins) or elements.element_scatter(flat, eqn, ins)

@@ -23,6 +23,7 @@ from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.routines import fft_long
 from funcgrad.backends.llvm.routines.fft_passes import Complex, Passes
 from funcgrad.backends.llvm.runtime import pool, scratch
+from funcgrad.ops.fft import fft_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.program import HostStep
@@ -37,7 +38,7 @@ _FORWARD, _REAL = ("FFT", "RFFT"), ("RFFT", "IRFFT")
 def fft_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
     """The name of the function that runs a step of `fft` on pairs, and the words of its call before
     the arrays; None where the host is to run it."""
-    if step.params["prim"].name != "fft":
+    if step.params["prim"] is not fft_p:
         return None
     kind, lengths = (step.params["params"][k] for k in ("fft_type", "fft_lengths"))
     (n,), result = lengths if len(lengths) == 1 else (0,), step.params["results"][0]

@@ -8,9 +8,10 @@ import pytest
 import funcgrad as fg
 from funcgrad import lax
 from funcgrad.backends.llvm.rewrites import running
-from funcgrad.backends.llvm.rewrites.running import OPS, running_p
+from funcgrad.backends.llvm.rewrites.running import running_p
 from tests.backends.checks import check, floats, integers, program
 
+OPS = ["cumsum", "cumprod", "cummax", "cummin"]
 BOTH = pytest.mark.parametrize("reverse", [False, True])
 
 
