@@ -22,7 +22,7 @@ import numpy as np
 
 from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS
 from funcgrad.parallel.communicators import mpi
-from funcgrad.parallel.communicators.communicator import FUNCTION, Communicator
+from funcgrad.parallel.communicators.communicator import Communicator
 from funcgrad.parallel.meshes import launched
 from funcgrad.parallel.supervise import mpiexec
 
@@ -47,7 +47,9 @@ def native(comm: Communicator, kind: str, source: np.ndarray, to: np.ndarray, co
     }  # fmt: skip
     descriptor = (ctypes.c_int64 * len(DESCRIPTOR))(*[words.get(w, 0) for w in DESCRIPTOR])
     address = comm.address + 8 * KINDS.index(kind)
-    function = FUNCTION(ctypes.c_int64.from_address(address).value)
+    # As a program calls it, without Python's lock.
+    kind_of = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+    function = kind_of(ctypes.c_int64.from_address(address).value)
     context, place = comm.address, ctypes.addressof(descriptor)
 
     def call(keep: Any = (source, to, descriptor)) -> None:

@@ -1,6 +1,6 @@
 """The errors that funcgrad raises, all importable as `funcgrad.errors`.
 
-Each derives from the built-in class a caller would catch anyway (TypeError, ValueError, …), so no
+Each derives from the built-in classes a caller would catch anyway (TypeError, ValueError, …), so no
 program needs to know these names to handle them.
 """
 
@@ -13,15 +13,8 @@ import typing
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PUBLIC = (
-    "numpy",
-    "numpy.linalg",
-    "numpy.fft",
-    "lax",
-    "lax.linalg",
-    "nn",
-    "random",
-    "scipy.special",
-)
+    "numpy", "numpy.fft", "numpy.linalg", "lax", "lax.linalg", "nn", "random", "scipy.special",
+)  # fmt: skip
 
 
 def asked(*value: typing.Any) -> str:
@@ -54,10 +47,12 @@ def _public_name(frame: types.FrameType) -> str:
     if name == "__call__":
         return getattr(held.get("self"), "name", "")
     if name not in frame.f_globals:  # made by a family, for a name or an op
-        made = {v: held.get(v) for v in ("name", "prim") if v in code.co_freevars}
+        made: dict = {v: held.get(v) for v in ("name", "prim") if v in code.co_freevars}
         name = str(made.get("name") or getattr(made.get("prim"), "name", ""))
+    home = frame.f_globals["__name__"]
+    inner = name.startswith("_") or "._" in home or home.startswith(f"{__package__}.core")
     modules = (sys.modules.get(f"{__package__}.{m}") for m in _PUBLIC)
-    public = not name.startswith("_") and any(name in vars(m) for m in modules if m)
+    public = not inner and any(name in vars(m) for m in modules if m)
     return name if public else ""
 
 
@@ -69,26 +64,39 @@ class FuncgradError(Exception):
     """The base of every error class defined here."""
 
 
-class _Argument(FuncgradError):
-    """Where an argument is wrong: the message names the function that was called."""
+class _Named(FuncgradError):
+    """The message names the public function that was called."""
 
     def __init__(self, message: str):
         super().__init__(within(message))
 
 
-class TreeError(FuncgradError, ValueError):
+class ArgumentError(_Named, TypeError, ValueError):
+    """An argument can't be used. It is both a TypeError and a ValueError: of one mistake NumPy and
+    JAX raise now the one, now the other."""
+
+
+class TreeError(ArgumentError):
     """Two pytrees that must have one structure differ; the message names the path."""
 
 
-class ShapeError(_Argument, TypeError):
+class ShapeError(ArgumentError):
     """Shapes do not fit together; the message names the operation, the arguments, the shapes."""
 
 
-class DTypeError(_Argument, TypeError):
+class AxisError(ShapeError, IndexError):
+    """An axis that the operand doesn't have; an IndexError, too, as NumPy's."""
+
+
+class IndexTypeError(ArgumentError, IndexError):
+    """An index that is none: NumPy raises an IndexError, JAX a TypeError, so this is both."""
+
+
+class DTypeError(ArgumentError):
     """An operation got a dtype that it is not defined for."""
 
 
-class TypePromotionError(_Argument, TypeError):
+class TypePromotionError(ArgumentError):
     """Two dtypes have no implicit common dtype (float8 or int4 with another)."""
 
 
@@ -120,23 +128,23 @@ class DonatedBufferError(FuncgradError, RuntimeError):
     """An array was used after its buffer had been donated to a compiled function."""
 
 
-class DifferentiationError(FuncgradError, TypeError):
+class DifferentiationError(ArgumentError):
     """An operation or an argument can't be differentiated in the way that was asked for."""
 
 
-class BatchingError(FuncgradError, ValueError):
+class BatchingError(ArgumentError):
     """Arguments of `vmap` that do not fit together, or an operation that can't be batched."""
 
 
-class CustomRuleError(FuncgradError, TypeError):
+class CustomRuleError(ArgumentError):
     """A custom derivative rule returned a wrong structure, shape or dtype."""
 
 
-class ControlFlowError(FuncgradError, TypeError):
+class ControlFlowError(ArgumentError):
     """Branches, bodies or carries of a control-flow operation whose types do not agree."""
 
 
-class OutOfBoundsError(_Argument, IndexError):
+class OutOfBoundsError(_Named, IndexError, ValueError):
     """An index lies outside its axis."""
 
 

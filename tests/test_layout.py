@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from funcgrad.core.backend import DOORS
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "funcgrad"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -38,6 +40,7 @@ PACKAGES = {
     "numpy": ["elementwise", "manipulation", "creation", "reductions", "linalg"],
     "backends": [
         "loops", "lower", "fusion", "kernels", "rewrites", "drafts",
+        "llvm.kernels", "llvm.rewrites", "llvm.drafts",
         "llvm.native", "llvm.runtime", "llvm.calls", "llvm.vecmath", "llvm.gemm", "llvm.attention",
         "llvm.matrix", "llvm.sort", "llvm.routines", "llvm.emit",
     ],
@@ -146,13 +149,87 @@ def package_rank(module: str) -> int:
 
 @by_module
 def test_packages_only_import_those_below(module):
-    """Imports for type checkers count: most stand for modules that are imported late."""
+    """Imports for type checkers count."""
     own, layer = package_rank(module), module.split(".")[1:2]
     nodes = ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
     found = {name for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)
              for name in targets(n, module) if name.split(".")[1:2] == layer}  # fmt: skip
     above = sorted(name for name in found if package_rank(name) > own >= 0)
     assert not above, f"{module} imports what is above its package: {above}"
+
+
+NAME = re.compile(r"funcgrad(\.\w+)+")
+
+
+def named_late(tree: ast.AST) -> list[tuple[str, int]]:
+    """(name, line) for each name of the package's modules, or of what is in one, in a string: as it
+    is, or as a package and its modules in `late(package, module, …)`."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "late":
+            package, *names = [x.value for x in ast.walk(node) if isinstance(x, ast.Constant)]
+            found += [(f"{package}.{name}", node.lineno) for name in names]
+        elif isinstance(node, ast.Constant) and type(node.value) is str:
+            found += [(node.value, node.lineno)] if NAME.fullmatch(node.value) else []
+    return found
+
+
+def holds(module: str, name: str) -> bool:
+    """Whether a module has something of a name."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    return any(
+        name == getattr(node, "name", None)
+        or any(name == getattr(t, "id", None) for t in getattr(node, "targets", ()))
+        for node in tree.body
+    )
+
+
+def module_of(name: str) -> str | None:
+    """The module that a name is of, or in; None if there is none."""
+    module, _, own = name.rpartition(".")
+    if name in MODULES:
+        return name
+    return module if module in MODULES and holds(module, own) else None
+
+
+@by_module
+def test_what_is_named_in_strings_exists_and_is_not_above(module):
+    """What is imported late is named so. `DOORS` has the names that may be above, and why."""
+    own, layer = package_rank(module), module.split(".")[1:2]
+    doors = {door.module for door in DOORS.values()} if module == LOADS_BACKENDS else set()
+    wrong = []
+    for name, line in named_late(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        found = module_of(name)
+        if found is None:
+            wrong.append(f"line {line}: there is no {name}")
+        elif found in doors:
+            continue
+        elif rank(found) > rank(module):
+            wrong.append(f"line {line}: {name} is above")
+        elif found.split(".")[1:2] == layer and package_rank(found) > own >= 0:
+            wrong.append(f"line {line}: {name} is above its package")
+    assert not wrong, f"{module}: {wrong}"
+
+
+def test_doors_lead_above_and_say_why():
+    for name, door in DOORS.items():
+        assert rank(door.module) > rank(LOADS_BACKENDS), name
+        assert door.why, name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"funcgrad.core.ir"', ["funcgrad.core.ir"]),
+        ('x = {"op": function("funcgrad.core.ir.Eqn")}', ["funcgrad.core.ir.Eqn"]),
+        ('late("funcgrad.core", "ir", *("aval",))', ["funcgrad.core.ir", "funcgrad.core.aval"]),
+        ('"""Of funcgrad.core.ir."""', []),
+        ('"funcgrad"', []),
+    ],
+)
+def test_reader_of_names_in_strings(text, expected):
+    found = {name for name, _ in named_late(ast.parse(text))}
+    assert set(expected) <= found <= {*expected, "funcgrad.core"}
 
 
 @by_module
@@ -198,7 +275,7 @@ def test_module_has_a_docstring(module):
 
 
 MAPPED = ["core", "ops", "transforms", "numpy", "backends", "backends.llvm", "parallel"]
-MAPPED += ["backends.llvm.gemm.images", "backends.llvm.gemm.winograd"]
+MAPPED += ["backends.llvm.gemm.images", "backends.llvm.gemm.winograd", "backends.plain"]
 MAPPED += [f"{layer}.{name}" for layer, names in PACKAGES.items() for name in names]
 MOST_FILES = 26  # of a folder: what holds more has packages that want names
 

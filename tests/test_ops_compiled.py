@@ -34,7 +34,7 @@ from tests.ops.rules import jvp, random_like, vjp
 # ---- compiled code
 
 
-def check_jit(row, cases, all_args, through=lambda x: x):
+def check_jit(row, cases, all_args, through=lambda x: x, jit=jit):
     """All cases as one program, against running them at once."""
     funs = [function(row, c) for c in cases]
     sizes = [len(args) for args in all_args]
@@ -87,6 +87,10 @@ def test_jit_of_strided_operands(row, rng):
 
 @by_row([row for row in ROWS if row.order and row.cases_for("grad") and row.cases_for("jit")])
 def test_jit_of_gradients(row, rng):
+    check_gradients(row, rng)
+
+
+def check_gradients(row, rng, jit=jit):
     """Forward and backward, in single precision, of all cases as one program."""
     dtype = next((d for d in (F32, C64) if d in row.dtypes), None)
     funs, given, wanted = [], [], []
@@ -115,6 +119,11 @@ def test_jit_of_gradients(row, rng):
 
 @by_row([row for row in batched_rows() if row.cases_for("jit")])
 def test_jit_of_vmap(row, rng):
+    check_vmap(row, rng)
+
+
+def check_vmap(row, rng, jit=jit):
+    """The first cases, with lanes along different axes."""
     dtype = typical(row)
     for case in row.cases_for("vmap")[:2]:
         axes = [

@@ -17,6 +17,8 @@ from funcgrad.transforms.passes.simplify import simplify
 class Interpreted:
     """A program that is run op by op."""
 
+    texts = ()
+
     def __init__(self, jaxpr: Jaxpr, communicators: Callable[[tuple], Any] | None = None):
         self.jaxpr = jaxpr
         self.communicators = communicators

@@ -221,8 +221,9 @@ def of_scalar(value: Any, dtype: np.dtype) -> np.ndarray:
     """A Python scalar in a dtype, OverflowError where that can't hold it."""
     try:
         return np.asarray(value, dtype)
-    except OverflowError as e:
-        raise OverflowError(
+    except (OverflowError, TypeError, ValueError) as e:  # ValueError of NaN
+        kind = TypeError if isinstance(e, TypeError) else OverflowError
+        raise kind(
             f"{asked(value)}{value}, which {dtype} can't hold; give it a wider dtype, as in "
             "fnp.int64(...)"
         ) from e

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from funcgrad.core.process import fork
@@ -72,7 +72,12 @@ def _lines(title: str, found: Sequence[tuple[int, str, str | None]]) -> list[str
 
 
 class Executable(Protocol):
-    """A compiled program."""
+    """A compiled program.
+
+    texts: the stages of it that are worth reading, for `as_text`
+    """
+
+    texts: Sequence[str]
 
     def __call__(self, values: Sequence[Any], began: list | None = None) -> list[Any]:
         """Run on plain arrays whose dtypes and shapes are those the program was compiled for.
@@ -116,23 +121,44 @@ class Backend(Protocol):
         NotImplemented for others."""
 
 
+class Door(NamedTuple):
+    """A module above this layer that is reached by its name, and what for."""
+
+    module: str
+    why: str
+
+
+# All that programs and eager operations reach of the layers above; tests hold other names to the
+# layers as they do imports.
+DOORS = {
+    "spmd": Door("funcgrad.parallel.runtimes.spmd", "arrays and programs on meshes"),
+    "eager": Door("funcgrad.backends.eager", "memory and kernels of large eager results"),
+    "eager_calls": Door("funcgrad.backends.llvm.calls.eager", "the native code of eager calls"),
+    "numpy": Door("funcgrad.backends.numpy_eval", "a backend: ops one by one"),
+    "plain": Door("funcgrad.backends.plain", "a backend: planned programs, interpreted"),
+    "llvm": Door("funcgrad.backends.llvm", "the backend that is taken: machine code"),
+}
+
+
 @cache
+def door(name: str) -> Any:
+    """The module behind a door, imported at its first use."""
+    return fork.import_module(DOORS[name].module)
+
+
 def spmd() -> Any:
-    """What runs programs on meshes, `parallel.runtimes.spmd`, imported at its first use."""
-    return fork.import_module("funcgrad.parallel.runtimes.spmd")
+    """What runs programs on meshes."""
+    return door("spmd")
 
 
-@cache
 def eager() -> Any:
-    """What large eager results need, `funcgrad.backends.eager`, imported at its first use."""
-    return fork.import_module("funcgrad.backends.eager")
+    """What large eager results need."""
+    return door("eager")
 
 
-@cache
 def eager_calls() -> Any:
-    """The native code of eager calls, `funcgrad.backends.llvm.calls.eager`, imported at its first
-    use."""
-    return fork.import_module("funcgrad.backends.llvm.calls.eager")
+    """The native code of eager calls."""
+    return door("eager_calls")
 
 
 # When this process began to load the package, in nanoseconds: files that are newer may not be what
@@ -140,13 +166,42 @@ def eager_calls() -> Any:
 LOADED = time.time_ns()
 
 DEFAULT = "llvm"
-_MODULES = {"numpy": "funcgrad.backends.numpy_eval", "llvm": "funcgrad.backends.llvm"}
+
+
+def _behind(name: str) -> Backend:
+    return door(name).BACKEND
+
+
+_BACKENDS: dict[str, Callable[[], Backend]] = {
+    name: partial(_behind, name) for name in ("numpy", "llvm", "plain")
+}
+
+
+def register_backend(name: str, load: Callable[[], Backend]) -> None:
+    """Make a backend known by a name: `jit(f, backend=name)` then compiles with it.
+
+    load: gives it, when a program first needs it
+
+    Raises ValueError if there is a backend of this name.
+
+    >>> register_backend("another", lambda: backend("plain"))
+    >>> import funcgrad as fg
+    >>> fg.jit(lambda x: x + 1, backend="another")(1.0)
+    Array(2., dtype=float32, weak_type=True)
+    >>> register_backend("another", lambda: backend("plain"))
+    Traceback (most recent call last):
+      ...
+    ValueError: there is a backend 'another' already
+    """
+    if name in _BACKENDS:
+        raise ValueError(f"there is a backend {name!r} already")
+    _BACKENDS[name] = cache(load)
 
 
 def backend(name: str = DEFAULT) -> Backend:
-    """The backend of a name, imported at its first use."""
+    """The backend of a name, loaded at its first use."""
     try:
-        module = fork.import_module(_MODULES[name])
+        load = _BACKENDS[name]
     except KeyError:
-        raise ValueError(f"no backend {name!r}: there are {', '.join(_MODULES)}") from None
-    return module.BACKEND
+        raise ValueError(f"no backend {name!r}: there are {', '.join(_BACKENDS)}") from None
+    return load()

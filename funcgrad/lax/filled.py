@@ -11,7 +11,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import scalar_dtype
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
-from funcgrad.ops.arguments import canonical_axis, integers
+from funcgrad.ops.arguments import canonical_axis, integer, integers, items_of
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.collective.exchanges import all_to_all
 from funcgrad.ops.elementwise.convert import convert_element_type
@@ -74,6 +74,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     >>> lax.broadcast_shapes((2, 1), (3,))
     (2, 3)
     """
+    shapes = tuple(integers("broadcast_shapes", "shapes", s) for s in shapes)
     ndim = max(map(len, shapes), default=0)
     out = []
     for axis in range(-ndim, 0):
@@ -93,7 +94,7 @@ def broadcast_to_rank(x: Any, rank: int) -> Any:
     >>> lax.broadcast_to_rank(lax.iota("int32", 3), 2).shape
     (1, 3)
     """
-    missing = rank - aval_of(x).ndim
+    missing = integer("rank", rank) - aval_of(x).ndim
     if missing < 0:
         raise ShapeError(f"broadcast_to_rank: {aval_of(x)} has more than {rank} axes")
     return expand_dims(x, tuple(range(missing)))
@@ -116,6 +117,7 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Any:
     >>> lax.stack([lax.iota("int32", 2), lax.iota("int32", 2)]).shape
     (2, 2)
     """
+    operands = items_of("operands", operands)
     if not operands:
         raise ValueError("stack: need at least one array")
     axis = canonical_axis("stack", axis, aval_of(operands[0]).ndim + 1)

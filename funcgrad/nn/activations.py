@@ -191,7 +191,7 @@ def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
     [-0.01  2.  ]
     """
     x = _inexact(x)
-    return fnp.where(x >= 0, x, negative_slope * x)
+    return fnp.where(x >= 0, x, fnp.multiply(negative_slope, x))
 
 
 @recorded
@@ -205,7 +205,7 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
     x = _inexact(x)
     # The exponential sees no large x: its derivative there would overflow.
     low = fnp.where(x > 0, 0.0, x)
-    return fnp.where(x > 0, x, alpha * fnp.expm1(low))
+    return fnp.where(x > 0, x, fnp.multiply(alpha, fnp.expm1(low)))
 
 
 @recorded
@@ -218,7 +218,7 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
     """
     x = _inexact(x)
     low = fnp.where(x > 0, 0.0, x)
-    return fnp.where(x > 0, x, alpha * fnp.expm1(low / alpha))
+    return fnp.where(x > 0, x, fnp.multiply(alpha, fnp.expm1(fnp.divide(low, alpha))))
 
 
 @recorded
@@ -293,7 +293,7 @@ def squareplus(x: Any, b: float = 4.0) -> Any:
     1.0
     """
     x = _inexact(x)
-    return 0.5 * (x + fnp.sqrt(x * x + b))
+    return 0.5 * (x + fnp.sqrt(fnp.add(x * x, b)))
 
 
 def sparse_plus(x: Any) -> Any:

@@ -72,7 +72,7 @@ def dot_product_attention(
     scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
     # A scale that float32 rounds to 0 would make NaN of what is hidden by -inf.
     if not (isinstance(scale, int | float) and _LEAST_SCALE < scale < math.inf):
-        query, scale = (query * scale).astype(dtype), 1.0
+        query, scale = fnp.multiply(query, scale).astype(dtype), 1.0
     out, empty = attention_and_empty(query, key, value, given, scale, *window)
     t, s = query.shape[1], key.shape[1]
     past = window[0] is not None and t - 1 - window[0] >= s

@@ -190,10 +190,12 @@ def standardize(
     if mean is None:
         mean = fnp.mean(x, axis=axis, keepdims=True, where=where)
     if variance is None:
-        variance = fnp.mean(fnp.square(x - mean), axis=axis, keepdims=True, where=where)
+        variance = fnp.mean(
+            fnp.square(fnp.subtract(x, mean)), axis=axis, keepdims=True, where=where
+        )
     elif isinstance(variance, int | float):
         variance = fnp.asarray(variance, x.dtype)
-    return ((x - mean) / fnp.sqrt(variance + epsilon)).astype(dtype)
+    return (fnp.subtract(x, mean) / fnp.sqrt(fnp.add(variance, epsilon))).astype(dtype)
 
 
 @recorded

@@ -22,17 +22,25 @@ from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import DTypeError, ShapeError, within
-from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, shape_of
+from funcgrad.ops.arguments import (
+    canonical_axes,
+    canonical_axis,
+    check_callable,
+    integer,
+    integers,
+    items_of,
+    shape_of,
+)
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from funcgrad.transforms.recorded import recipe, recorded
 
 __all__ = [
     "align", "applied", "as_array", "as_dtype", "axes_of", "binary", "broadcast",
-    "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "convert",
-    "default_float", "default_int",
-    "documented", "dtype_or", "elementwise", "integers", "is_scalar", "keep_weak", "need_real",
-    "number", "numbers", "promote", "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
+    "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "check_callable",
+    "convert", "default_float", "default_int", "documented", "dtype_or", "elementwise",
+    "integer", "integers", "is_scalar", "keep_weak", "items_of", "need_real", "number", "numbers",
+    "promote", "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
 ]  # fmt: skip
 
 asarray = np.asarray

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from funcgrad.numpy._util import (
     axes_of,
     broadcast_to,
     canonical_axis,
+    integer,
     promote,
     promote_inexact,
 )
@@ -56,7 +56,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     Array([3, 5, 7], dtype=int32)
     """
     x = as_array("diff", a, "a")
-    n = operator.index(n)
+    n = integer("n", n)
     if n < 0:
         raise ValueError(f"diff: n must not be negative, got {n}")
     axis = canonical_axis("diff", axis, x.ndim)
@@ -159,6 +159,10 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     else:
         y, x = promote_inexact("trapezoid", y, x)
         axis = canonical_axis("trapezoid", axis, y.ndim)
+        if x.ndim not in (1, y.ndim) or not x.ndim:
+            raise ShapeError(
+                f"trapezoid: x {x.aval} must be a vector, or have the axes of y {y.aval}"
+            )
         if x.ndim == 1:
             gaps = reshape(_step(x, 0), tuple(-1 if i == axis else 1 for i in range(y.ndim)))
         else:
@@ -178,7 +182,9 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.p
     >>> fnp.unwrap(fnp.array([0.0, 3.0, 6.0, 9.0 - 2 * fnp.pi]))
     Array([0., 3., 6., 9.], dtype=float32)
     """
-    (x,) = (as_array("unwrap", p, "p"),)
+    x = as_array("unwrap", p, "p")
+    if not isinstance(period, int | float):
+        period = as_array("unwrap", period, "period")
     if not (dtypes.is_integer(x.dtype) and isinstance(period, int)):
         (x,) = promote_inexact("unwrap", x)
     axis = canonical_axis("unwrap", axis, x.ndim)

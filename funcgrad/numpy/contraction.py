@@ -6,7 +6,6 @@ given; `precision` has no effect, since products are always exact.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from funcgrad.numpy._util import (
     canonical_axes,
     canonical_axis,
     dtype_or,
+    integer,
     promote,
 )
 from funcgrad.numpy.creation.diagonals import diagonal
@@ -230,12 +230,12 @@ def tensordot(
             raise ValueError(f"tensordot: axes must be (axes of a, axes of b), got {axes}")
         pair = [(v,) if isinstance(v, int | np.integer) else tuple(v) for v in axes]
     else:
-        n = operator.index(axes)
+        n = integer("axes", axes)
         if n > min(a.ndim, b.ndim):
             raise ShapeError(f"tensordot: axes={n} is more than a {a.aval} or b {b.aval} have")
         pair = [tuple(range(a.ndim - n, a.ndim)), tuple(range(n))]
     if len(pair[0]) != len(pair[1]):
-        raise ValueError(f"tensordot: axes of a {pair[0]} and of b {pair[1]} go in pairs")
+        raise ShapeError(f"tensordot: axes of a {pair[0]} and of b {pair[1]} go in pairs")
     in_a = canonical_axes("tensordot", pair[0], a.ndim)
     in_b = canonical_axes("tensordot", pair[1], b.ndim)
     _check_pairs("tensordot", a, b, in_a, in_b)

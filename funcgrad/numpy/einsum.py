@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.errors import ShapeError
+from funcgrad.errors import ShapeError, within
 from funcgrad.numpy._util import as_array, broadcast_to, convert, promote
 from funcgrad.numpy.creation.diagonals import diagonal
 from funcgrad.ops import shape as ops
@@ -181,6 +181,8 @@ def _sizes(inputs: tuple[Labels, ...], arrays: list[Any]) -> dict[str, int]:
 def _hashable(optimize: Any) -> Any:
     if isinstance(optimize, list | tuple):
         return tuple(tuple(s) if isinstance(s, list | tuple) else s for s in optimize)
+    if not isinstance(optimize, str | bool | int | None):
+        raise TypeError(within(f"optimize must be a bool, a name or a path, got {optimize!r}"))
     return optimize
 
 

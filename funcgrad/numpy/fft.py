@@ -6,7 +6,6 @@ A transform of several axes is one operation. float32 gives complex64, float64 c
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from funcgrad.numpy._util import (
     convert,
     default_float,
     dtype_or,
+    integer,
     integers,
     promote_inexact,
 )
@@ -91,8 +91,8 @@ def _factor(kind: ops.FftType, count: int, norm: str | None) -> float:
 
 
 def _one(name: str, kind: ops.FftType, a: Any, n: Any, axis: Any, norm: str | None) -> Any:
-    s = None if n is None else (operator.index(n),)
-    return _transform(name, kind, a, s, (operator.index(axis),), norm)
+    s = None if n is None else (integer("n", n),)
+    return _transform(name, kind, a, s, (integer("axis", axis),), norm)
 
 
 # ---- one axis
@@ -276,11 +276,11 @@ def irfftn(
 def _frequencies(name: str, counts: np.ndarray, n: Any, d: Any, dtype: Any) -> Any:
     kind = dtype_or(dtype, default_float())
     step = as_dtype(name, d, kind, "d")
-    return true_divide(Array(counts.astype(kind)), step * operator.index(n))
+    return true_divide(Array(counts.astype(kind)), step * n)
 
 
 def _length(name: str, n: Any) -> int:
-    n = operator.index(n)
+    n = integer("n", n)
     if n < 1:
         raise ValueError(f"{name}: n must be positive, got {n}")
     return n

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._util import as_array, axes_of, broadcast_shapes, canonical_axis
+from funcgrad.numpy._util import (
+    as_array,
+    axes_of,
+    broadcast_shapes,
+    canonical_axis,
+    check_callable,
+    items_of,
+)
 from funcgrad.ops.shape import expand_dims, reshape
 from funcgrad.transforms.arguments import name_of, wraps
 from funcgrad.transforms.batching.vmap import vmap
@@ -20,7 +27,7 @@ _Dims = tuple[str, ...]
 
 def _parsed(signature: str) -> tuple[list[_Dims], list[_Dims]]:
     """The names of the core axes of each argument and each result."""
-    if not _SIGNATURE.fullmatch(signature):
+    if not isinstance(signature, str) or not _SIGNATURE.fullmatch(signature):
         raise ValueError(
             f"vectorize: signature must read like '(n,k),(k,m)->(n,m)', got {signature!r}"
         )
@@ -56,7 +63,7 @@ def vectorize(
     >>> norm(fnp.array([[3.0, 4.0], [6.0, 8.0]]))
     Array([ 5., 10.], dtype=float32)
     """
-    if any(not isinstance(e, str | int) for e in excluded):
+    if any(not isinstance(e, str | int) for e in items_of("excluded", excluded)):
         raise TypeError(f"vectorize: excluded must be integers and strings, got {excluded}")
     name = f"vectorize({name_of(pyfunc)})"
     cores = _parsed(signature) if signature is not None else None
@@ -123,6 +130,7 @@ def apply_along_axis(func1d: Callable, axis: int, arr: Any, *args: Any, **kwargs
     Array([[0.5 , 0.5 ],
            [0.25, 0.75]], dtype=float32)
     """
+    check_callable("func1d", func1d)
     x = as_array("apply_along_axis", arr, "arr")
     axis = canonical_axis("apply_along_axis", axis, x.ndim)
 
@@ -142,6 +150,7 @@ def apply_over_axes(func: Callable, a: Any, axes: Any) -> Any:
     >>> fnp.apply_over_axes(fnp.sum, fnp.ones((2, 3, 4)), (0, 2)).shape
     (1, 3, 1)
     """
+    check_callable("func", func)
     x = as_array("apply_over_axes", a, "a")
     for axis in axes_of("apply_over_axes", axes, x.ndim):
         out = func(x, axis)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from funcgrad.numpy._util import (
     broadcast_to,
     convert,
     default_int,
+    integer,
     promote,
     promote_inexact,
 )
@@ -193,7 +193,7 @@ def polyder(p: Any, m: int = 1) -> Any:
     >>> fnp.polyder(fnp.array([1, 1, 1, 1]))
     Array([3, 2, 1], dtype=int32)
     """
-    p, m = _vector("polyder", "p", p), operator.index(m)
+    p, m = _vector("polyder", "p", p), integer("m", m)
     if m < 0:
         raise ValueError(f"polyder: m must not be negative, got {m}")
     for _ in range(m):
@@ -212,7 +212,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     >>> fnp.polyint(fnp.array([3.0, 2.0, 1.0]))
     Array([1., 1., 1., 0.], dtype=float32)
     """
-    m = operator.index(m)
+    m = integer("m", m)
     if m < 0:
         raise ValueError(f"polyint: m must not be negative, got {m}")
     constants = np.asarray(k) if isinstance(k, list | tuple) else 0 if k is None else k
@@ -237,6 +237,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     Array(11, dtype=int32)
     """
     p, x = promote("polyval", _vector("polyval", "p", p), x)
+    unroll = integer("unroll", unroll)
     y = full(x.shape, 0, x.dtype)
     if p.size > max(unroll, 1):
         return scan(lambda y, c: (y * x + c, None), y, p, unroll=unroll)[0]
@@ -329,7 +330,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     if x.ndim != 1:
         raise ShapeError(f"vander: x must be a vector, got {x.aval}")
     x = convert(x, _number(x.dtype))
-    N = x.size if N is None else operator.index(N)
+    N = x.size if N is None else integer("N", N)
     if N < 0:
         raise ValueError(f"vander: N must not be negative, got {N}")
     if not N:
@@ -359,7 +360,7 @@ def polyfit(
     >>> fnp.round(fnp.polyfit(x, 2 * x + 1, 1), 3)
     Array([2., 1.], dtype=float32)
     """
-    deg = operator.index(deg)
+    deg = integer("deg", deg)
     as_array("polyfit", x, "x"), as_array("polyfit", y, "y")
     x, y = promote_inexact("polyfit", x, y)
     if deg < 0:

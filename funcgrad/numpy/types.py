@@ -64,8 +64,8 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     >>> fnp.issubdtype("bfloat16", fnp.floating), fnp.issubdtype("int32", fnp.floating)
     (True, False)
     """
-    if arg2 in _PYTHON:
-        arg2 = _PYTHON[arg2]
+    if isinstance(arg2, type):
+        arg2 = _PYTHON.get(arg2, arg2)
     if isinstance(arg1, type) and arg1 in _ABSTRACT:
         return np.issubdtype(arg1, arg2)
     kind = _ABSTRACT.get(arg2) if isinstance(arg2, type) else None
@@ -148,7 +148,10 @@ def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
     (True, False)
     """
     found = dtypes.canonical(from_.dtype if hasattr(from_, "dtype") else from_)
-    return bool(np.can_cast(found, dtypes.canonical(to), casting))  # type: ignore[arg-type]
+    try:
+        return bool(np.can_cast(found, dtypes.canonical(to), casting))  # type: ignore[arg-type]
+    except (TypeError, ValueError) as e:
+        raise type(e)(f"can_cast: {e}") from None
 
 
 # ---- values
@@ -258,7 +261,10 @@ def set_printoptions(*args: Any, **kwargs: Any) -> None:
 
     >>> fnp.set_printoptions(precision=8)
     """
-    np.set_printoptions(*args, **kwargs)
+    try:
+        np.set_printoptions(*args, **kwargs)
+    except TypeError as e:
+        raise TypeError(f"set_printoptions: {e}") from None
 
 
 def get_printoptions() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core import dims as dims_
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, of_scalar
 from funcgrad.core.aval import Linear, ShapedArray, Zero
 from funcgrad.core.evaluation import EvalTrace
 from funcgrad.core.primitive import Primitive
@@ -224,11 +224,14 @@ def full(shape: Sequence[int], value: Any, dtype: Any = None) -> Any:
     """An array filled with a scalar: a broadcast, so programs never hold it as data."""
     shape = tuple(shape)
     if not hasattr(value, "aval"):
-        value = np.asarray(value, dtype)
+        value = np.asarray(value) if dtype is None else of_scalar(value, np.dtype(dtype))
         if not shape:
             return Array(value)
         if not value.shape and type(context.current().trace) is EvalTrace:
-            out = np.empty(shape, value.dtype)
+            try:
+                out = np.empty(shape, value.dtype)
+            except ValueError as e:  # negative, or beyond all memory
+                raise ShapeError(f"no array has the shape {shape}: {e}") from None
             out[...] = value
             return Array(out)
     if not shape:

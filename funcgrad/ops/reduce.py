@@ -19,7 +19,7 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.arguments import canonical_axes, canonical_axis
+from funcgrad.ops.arguments import canonical_axes, canonical_axis, check_callable
 from funcgrad.ops.base import (
     broadcast_p,
     check_axes,
@@ -394,6 +394,7 @@ MONOIDS = {
 
 def monoid_of(computation: Callable, dtype: np.dtype) -> Monoid | None:
     """The monoid that a function of two scalars computes, if it is one op of `MONOIDS`."""
+    check_callable("computation", computation)
     scalar = ShapedArray((), dtype)
     jaxpr, captured = stage(lambda x, y: tree.leaves(computation(x, y)), [scalar, scalar])
     if captured or len(jaxpr.eqns) != 1:

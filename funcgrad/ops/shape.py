@@ -18,7 +18,7 @@ from funcgrad.core.trace import aval_of
 from funcgrad.core.views import Place, in_order
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops import identities
-from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers
+from funcgrad.ops.arguments import canonical_axes, canonical_axis, integer, integers
 from funcgrad.ops.base import broadcast_p, check_axes, move_axis, size_of, transpose_p
 from funcgrad.ops.slicing import (
     concatenate,
@@ -147,7 +147,9 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
     (2, 12)
     """
     shape = aval_of(operand).shape
-    start, stop, _ = builtins.slice(start_dimension, stop_dimension).indices(len(shape))
+    first = integer("start_dimension", start_dimension)
+    last = None if stop_dimension is None else integer("stop_dimension", stop_dimension)
+    start, stop, _ = builtins.slice(first, last).indices(len(shape))
     if stop < start:
         raise ShapeError(
             f"collapse: stop_dimension {stop_dimension} comes before start_dimension "
@@ -267,6 +269,8 @@ def rev(operand: Any, dimensions: Sequence[int]) -> Any:
 
 
 def _iota_abstract(*, dtype, shape, dimension):
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"iota: shape {shape} has a negative size")
     if not 0 <= dimension < len(shape):
         raise ShapeError(f"iota: dimension {dimension} is no axis of shape {shape}")
     if dtype == dtypes.BOOL:

@@ -13,7 +13,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.core.views import Place
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.arguments import canonical_axis, integers
+from funcgrad.ops.arguments import canonical_axis, integers, items_of
 from funcgrad.ops.base import (
     batch_front,
     broadcast_p,
@@ -110,7 +110,7 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     >>> lax.concatenate([lax.iota("int32", 2), lax.iota("int32", 3)], 0)
     Array([0, 1, 0, 1, 2], dtype=int32)
     """
-    operands = list(operands)
+    operands = items_of("operands", operands)
     if not operands:
         raise ValueError("concatenate: need at least one operand, got none")
     axis = canonical_axis("concatenate", dimension, aval_of(operands[0]).ndim)
@@ -341,7 +341,8 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     """
     if isinstance(padding_value, bool | int | float | complex):
         padding_value = full((), padding_value, aval_of(operand).dtype)
-    config = tuple(integers("pad", "padding_config", c) for c in padding_config)
+    given = items_of("padding_config", padding_config)
+    config = tuple(integers("pad", "padding_config", c) for c in given)
     if any(len(c) != 3 for c in config):
         raise ShapeError(f"pad: padding_config needs (low, high, interior) an axis, got {config}")
     return pad_p.bind(operand, padding_value, padding_config=config)

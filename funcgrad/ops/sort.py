@@ -15,7 +15,7 @@ from funcgrad.core.aval import Zero
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.arguments import canonical_axis
+from funcgrad.ops.arguments import canonical_axis, integer
 from funcgrad.ops.base import batch_front, broadcast_p, full, move_axis, position_dtype, size_of
 from funcgrad.ops.cumulative import widened
 from funcgrad.ops.families import NOT_LINEAR
@@ -157,7 +157,9 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     if not operands:
         raise TypeError("sort: need at least one operand, got none")
     axis = canonical_axis("sort", dimension, aval_of(operands[0]).ndim)
-    outs = sort_p.bind(*operands, dimension=axis, is_stable=bool(is_stable), num_keys=int(num_keys))
+    outs = sort_p.bind(
+        *operands, dimension=axis, is_stable=bool(is_stable), num_keys=integer("num_keys", num_keys)
+    )
     return tuple(outs) if several else outs[0]
 
 
@@ -263,4 +265,4 @@ def top_k(operand: Any, k: int) -> list:
     >>> lax.top_k(lax.iota("float32", 5), 2)
     [Array([4., 3.], dtype=float32), Array([4, 3], dtype=int32)]
     """
-    return top_k_p.bind(operand, k=int(k))
+    return top_k_p.bind(operand, k=integer("k", k))

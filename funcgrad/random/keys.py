@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad import tree
+from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.display.array_html import bits_html
@@ -325,7 +325,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = np.uint32) -> Any:
     >>> random.bits(random.key(0), (2,))
     Array([4070199207, 4202968722], dtype=uint32)
     """
-    return random_words("random.bits", key, shape, np.dtype(dtype))
+    return random_words("random.bits", key, shape, dtypes.canonical(dtype))
 
 
 def random_words(what: str, key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:

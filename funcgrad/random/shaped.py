@@ -10,6 +10,7 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.errors import ShapeError
+from funcgrad.ops.arguments import integer
 from funcgrad.random.basic import (
     arguments,
     float_dtype,
@@ -288,7 +289,8 @@ def orthogonal(key: Any, n: int, shape: Any = (), dtype: Any = None, m: int | No
     (3, 3)
     """
     dtype = float_dtype("random.orthogonal", dtype, complex_too=True)
-    m = n if m is None else m
+    n = integer("n", n)
+    m = n if m is None else integer("m", m)
     q, r = fnp.linalg.qr(normal(key, (*shape, max(n, m), min(n, m)), dtype))
     q = q * fnp.sign(fnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     return fnp.swapaxes(q, -1, -2) if n < m else q

@@ -13,6 +13,7 @@ from funcgrad.core.aval import promote
 from funcgrad.core.context import current
 from funcgrad.core.trace import aval_of
 from funcgrad.nn.normalize import log_softmax, logsumexp, softmax
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.elementwise import integrals, special
 from funcgrad.ops.elementwise.transcendental import logistic
 
@@ -161,7 +162,7 @@ def multigammaln(a: Any, d: int) -> Any:
     >>> print(special.multigammaln(1.0, 1))
     0.0
     """
-    (a,) = _operands("multigammaln", (a,))
+    (a,), d = _operands("multigammaln", (a,)), integer("d", d)
     constant = 0.25 * d * (d - 1) * float(np.log(np.pi))
     return constant + sum(special.lgamma(a - 0.5 * i) for i in range(d))
 

@@ -12,6 +12,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array, raw
 from funcgrad.core.trace import aval_of
+from funcgrad.errors import within
 from funcgrad.tree import PyTreeDef
 
 
@@ -124,10 +125,11 @@ def check_leaves(
         return
     for name, leaf in zip(leaf_names(fun, args, kwargs, fixed), leaves, strict=True):
         if not is_arraylike(leaf):
-            raise TypeError(
+            message = (
                 f"{what} of {name_of(fun)}: argument {name} must be an array or a number, got "
-                f"{leaf!r} of {type(leaf)}; pass it as a static argument, or close over it"
             )
+            message += f"{leaf!r} of {type(leaf)}; pass it as a static argument, or close over it"
+            raise TypeError(within(message))
 
 
 def flatten_outputs(what: str, fun: Callable, out: Any) -> tuple[list, PyTreeDef]:

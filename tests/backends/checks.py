@@ -6,6 +6,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.llvm import cpu
 from funcgrad.backends.llvm.runtime import pool
+from funcgrad.backends.plain import PLAIN
 from funcgrad.backends.plain.interpret import run as run_program
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import HostStep, KernelStep, walk
@@ -39,8 +40,11 @@ def check(fun, *arrays, donated=None, exact=False):
     with np.errstate(all="ignore"):
         wanted = interpret(jaxpr, np, *arrays)
     got = run_program(planned, arrays)
-    for w, g, v in zip(wanted, got, jaxpr.outs, strict=True):
+    # Another target, with no pass of the processor's.
+    plain = run_program(plan(jaxpr, [False] * len(arrays), "test", PLAIN), arrays)
+    for w, g, p, v in zip(wanted, got, plain, jaxpr.outs, strict=True):
         same(g, np.asarray(w).astype(v.aval.dtype), exact)
+        same(p, np.asarray(w).astype(v.aval.dtype))
     return planned
 
 

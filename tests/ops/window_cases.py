@@ -101,7 +101,7 @@ def gather_loop(case, x, indices, mode, fill):
 
 
 def scatter_loop(case, x, indices, updates, mode, combine):
-    out, offsets = x.copy(), case.numbers.offset_dims
+    out, offsets = x.copy(), case.numbers[0]  # the updates' axes within a window
 
     def order(cell):
         """Where windows meet, the one of the later vector of indices is combined last."""

@@ -13,8 +13,9 @@ from funcgrad.errors import DifferentiationError, ShapeError
 X = np.array([1.0, 2.0, 3.0], np.float32)
 SCALAR = fg.ShapeDtypeStruct((), "float32")
 jits = pytest.mark.parametrize(
-    "jit", [lambda f: f, fg.jit, functools.partial(fg.jit, backend="numpy")],
-    ids=["eager", "llvm", "numpy"],
+    "jit",
+    [lambda f: f, fg.jit, *(functools.partial(fg.jit, backend=b) for b in ("numpy", "plain"))],
+    ids=["eager", "llvm", "numpy", "plain"],
 )  # fmt: skip
 
 

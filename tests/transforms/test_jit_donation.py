@@ -11,7 +11,7 @@ from funcgrad import tree
 from funcgrad.errors import DonatedBufferError
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
-backends = pytest.mark.parametrize("backend", ["numpy", "llvm"])
+backends = pytest.mark.parametrize("backend", ["numpy", "llvm", "plain"])
 
 
 def same(got, want):

@@ -12,7 +12,7 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, tree
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
-backends = pytest.mark.parametrize("backend", ["numpy", "llvm"])
+backends = pytest.mark.parametrize("backend", ["numpy", "llvm", "plain"])
 
 
 def same(got, want):

@@ -32,8 +32,9 @@ Packages, in the order of their layers:
 
 What programs are planned with:
 
-- `rewrites`: program to program
+- `cpu`: the processor as a target
 - `kernels`: kernels that run through memory in an order of their own
+- `rewrites`: program to program
 - `drafts`: drafts of steps
 """
 

@@ -75,6 +75,8 @@ class Executable:
     spec_address: where the words are by which native code runs it
     """
 
+    texts = ("loops", "llvm")
+
     def __init__(
         self,
         facts: Facts,

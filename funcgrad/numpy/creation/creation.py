@@ -6,7 +6,6 @@ Python's numbers get the default dtypes (float32, int32, complex64, or those of
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +17,16 @@ from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.eager.aligned import copied
 from funcgrad.core.eager.single import single
 from funcgrad.core.trace import Tracer
-from funcgrad.errors import ShapeError, within
+from funcgrad.errors import ArgumentError, ShapeError
 from funcgrad.numpy._util import (
     as_array,
     broadcast_shapes,
     broadcast_to,
+    check_callable,
     convert,
     default_float,
     dtype_or,
+    integer,
     is_scalar,
     number,
     shape_of,
@@ -57,7 +58,7 @@ def array(
     """
     _check_order("array", order)
     x = _from_object("array", object, _given(dtype), copy)
-    if x.ndim < ndmin:
+    if x.ndim < integer("ndmin", ndmin):
         x = ops_shape.reshape(x, (1,) * (ndmin - x.ndim) + x.shape)
     return x
 
@@ -111,7 +112,7 @@ def _from_object(name: str, value: Any, dtype: np.dtype | None, copy: bool | Non
         return _from_numpy(np.asarray(memoryview(value)), dtype, copy)
     except TypeError:
         message = f"{name}: can't make an array of {type(value)}: {value!r}; numbers, nested lists "
-        raise TypeError(within(f"{message}or tuples of them, and arrays are needed")) from None
+        raise ArgumentError(f"{message}or tuples of them, and arrays are needed") from None
 
 
 def _from_numpy(value: Any, dtype: np.dtype | None, copy: bool | None) -> Array:
@@ -177,7 +178,7 @@ def _shape_of_nested(name: str, values: Any, leaves: list) -> tuple[int, ...]:
             values = np.asarray(values) if hasattr(values, "__array__") else values
             if not isinstance(values, np.ndarray):
                 message = f"{name}: can't make an array of {type(values)}: {values!r}; numbers "
-                raise TypeError(within(f"{message}and arrays are needed"))
+                raise ArgumentError(f"{message}and arrays are needed")
         leaves.append(values)
         return tuple(getattr(values, "shape", ()))
     if values and {type(v) for v in values} <= {bool, int, float, complex}:
@@ -224,6 +225,8 @@ def from_dlpack(x: Any, /, *, copy: bool | None = None) -> Any:
     >>> fnp.from_dlpack(np.arange(3.0))
     Array([0., 1., 2.], dtype=float64)
     """
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack: x must have the method __dlpack__, got {x!r}")
     return _from_numpy(np.from_dlpack(x), None, bool(copy))
 
 
@@ -233,8 +236,11 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     >>> fnp.frombuffer(b"abc", dtype="uint8")
     Array([97, 98, 99], dtype=uint8)
     """
-    return _from_numpy(np.frombuffer(buffer, dtype_or(dtype, default_float()), count, offset), None,
-                       True)  # fmt: skip
+    kind = dtype_or(dtype, default_float())
+    try:
+        return _from_numpy(np.frombuffer(buffer, kind, count, offset), None, True)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise type(e)(f"frombuffer: {e}, for buffer {buffer!r} and dtype {kind}") from None
 
 
 def fromfunction(function: Callable, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
@@ -244,6 +250,7 @@ def fromfunction(function: Callable, shape: Any, *, dtype: Any = float, **kwargs
     Array([[0, 1, 2],
            [1, 2, 3]], dtype=int32)
     """
+    check_callable("function", function)
     sizes = shape_of("fromfunction", shape)
     dtype = dtype_or(dtype, default_float())
     grids = [ops_shape.broadcasted_iota(dtype, sizes, axis) for axis in range(len(sizes))]
@@ -363,7 +370,7 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
            [0, 0, 1]], dtype=int32)
     """
     shape = shape_of("eye", (N, N if M is None else M))
-    mask = compare.eq(*matrices.places(shape, operator.index(k)))
+    mask = compare.eq(*matrices.places(shape, integer("k", k)))
     return convert(mask, dtype_or(dtype, default_float()))
 
 
@@ -386,5 +393,5 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
            [1, 1, 1]], dtype=int32)
     """
     shape = shape_of("tri", (N, N if M is None else M))
-    mask = compare.ge(*matrices.places(shape, operator.index(k)))
+    mask = compare.ge(*matrices.places(shape, integer("k", k)))
     return convert(mask, dtype_or(dtype, default_float()))

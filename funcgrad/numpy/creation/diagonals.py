@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,10 @@ from funcgrad.numpy._util import (
     as_dtype,
     broadcast_to,
     canonical_axis,
+    check_callable,
     default_int,
+    integer,
+    shape_of,
 )
 from funcgrad.numpy.manipulation.indexing import nonzero
 from funcgrad.numpy.manipulation.joining import resize
@@ -42,7 +44,7 @@ def _triangle(name: str, part: Callable, m: Any, k: Any) -> Any:
     m = as_array(name, m, "m")
     if m.ndim < 2:
         raise ShapeError(f"{name}: need matrices (..., m, n), got m {m.aval}")
-    return part(m, operator.index(k))
+    return part(m, integer("k", k))
 
 
 @recorded
@@ -77,8 +79,8 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple:
     >>> fnp.tril_indices(2)
     (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
     """
-    m = None if m is None else operator.index(m)
-    return _arrays(np.tril_indices(operator.index(n), operator.index(k), m))
+    m = None if m is None else integer("m", m)
+    return _arrays(np.tril_indices(integer("n", n), integer("k", k), m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple:
@@ -87,8 +89,8 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple:
     >>> fnp.triu_indices(2)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
-    m = None if m is None else operator.index(m)
-    return _arrays(np.triu_indices(operator.index(n), operator.index(k), m))
+    m = None if m is None else integer("m", m)
+    return _arrays(np.triu_indices(integer("n", n), integer("k", k), m))
 
 
 def _matrix_shape(name: str, arr: Any) -> tuple[int, int]:
@@ -124,7 +126,8 @@ def mask_indices(n: int, mask_func: Callable, k: int = 0, *, size: int | None = 
     >>> fnp.mask_indices(2, fnp.triu)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
-    n = operator.index(n)
+    n = shape_of("mask_indices", integer("n", n), "n")[0]
+    check_callable("mask_func", mask_func)
     return nonzero(mask_func(Array(np.ones((n, n), default_int())), k), size=size)
 
 
@@ -145,7 +148,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     axes = [canonical_axis("diagonal", i, a.ndim) for i in (axis1, axis2)]
     if axes[0] == axes[1]:
         raise ShapeError(f"diagonal: axis1 {axis1} and axis2 {axis2} are the same axis")
-    offset = operator.index(offset)
+    offset = integer("offset", offset)
     rows, columns = (a.shape[i] for i in axes)
     first, second = max(-offset, 0), max(offset, 0)
     places = np.arange(max(min(rows - first, columns - second), 0))
@@ -160,7 +163,7 @@ def diag(v: Any, k: int = 0) -> Any:
     Array([[1, 0],
            [0, 2]], dtype=int32)
     """
-    v, k = as_array("diag", v, "v"), operator.index(k)
+    v, k = as_array("diag", v, "v"), integer("k", k)
     if v.ndim == 2:
         return diagonal(v, k)
     if v.ndim != 1:
@@ -190,8 +193,8 @@ def diag_indices(n: int, ndim: int = 2) -> tuple:
     >>> fnp.diag_indices(2)
     (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
     """
-    line = Array(np.arange(operator.index(n), dtype=default_int()))
-    return (line,) * operator.index(ndim)
+    line = Array(np.arange(integer("n", n), dtype=default_int()))
+    return (line,) * integer("ndim", ndim)
 
 
 def diag_indices_from(arr: Any) -> tuple:

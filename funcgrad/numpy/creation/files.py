@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from itertools import islice
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from funcgrad.core.array import Array
+from funcgrad.numpy._util import integer, items_of
 from funcgrad.numpy.creation.creation import array
+
+
+def _file(name: str, file: Any) -> Any:
+    if isinstance(file, str | bytes | PathLike) or hasattr(file, "read"):
+        return file
+    raise TypeError(f"{name}: file must be a path or an open file, got {file!r}")
 
 
 def save(file: Any, arr: Any, allow_pickle: bool = False) -> None:
@@ -18,7 +26,7 @@ def save(file: Any, arr: Any, allow_pickle: bool = False) -> None:
     >>> file = io.BytesIO()
     >>> fnp.save(file, fnp.arange(2))
     """
-    np.save(file, np.asarray(array(arr)), allow_pickle=allow_pickle)
+    np.save(_file("save", file), np.asarray(array(arr)), allow_pickle=allow_pickle)
 
 
 def savez(file: Any, *args: Any, **kwds: Any) -> None:
@@ -28,7 +36,7 @@ def savez(file: Any, *args: Any, **kwds: Any) -> None:
     >>> fnp.savez(io.BytesIO(), x=fnp.arange(2))
     """
     named: dict[str, Any] = {k: np.asarray(v) for k, v in kwds.items()}
-    np.savez(file, *map(np.asarray, args), **named)
+    np.savez(_file("savez", file), *map(np.asarray, args), **named)
 
 
 def load(file: Any, **kwargs: Any) -> Any:
@@ -41,7 +49,7 @@ def load(file: Any, **kwargs: Any) -> Any:
     >>> fnp.load(file)
     Array([0, 1], dtype=int32)
     """
-    found = np.load(file, **kwargs)
+    found = np.load(_file("load", file), **kwargs)
     if isinstance(found, np.ndarray):
         return array(found)
     with found:
@@ -54,5 +62,6 @@ def fromiter(iterable: Any, dtype: Any, count: int = -1) -> Array:
     >>> fnp.fromiter((i * i for i in range(4)), int)
     Array([0, 1, 4, 9], dtype=int32)
     """
-    values = list(iterable if count < 0 else islice(iterable, count))
+    count = integer("count", count)
+    values = items_of("iterable", iterable if count < 0 else islice(iterable, count))
     return array(values, dtype)

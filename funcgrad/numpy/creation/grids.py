@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     default_int,
     dtype_or,
     index_dtype,
+    items_of,
     promote,
     shape_of,
 )
@@ -150,7 +151,7 @@ def ravel_multi_index(
     parts = [positions_of(name, i) for i in arrays_of(name, multi_index, "multi_index")]
     if len(parts) != len(sizes):
         raise ShapeError(f"{name}: {len(parts)} coordinates for the {len(sizes)} axes of {sizes}")
-    modes = (mode,) * len(sizes) if isinstance(mode, str) else tuple(mode)
+    modes = (mode,) * len(sizes) if isinstance(mode, str) else items_of("mode", mode)
     if len(modes) != len(sizes) or any(m not in ("raise", "wrap", "clip") for m in modes):
         raise ValueError(f"{name}: mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
     if order not in ("C", "F"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.evaluation import EvalTrace
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import DTypeError
+from funcgrad.errors import DTypeError, within
 from funcgrad.numpy._known import concrete
 from funcgrad.numpy._util import (
     as_dtype,
@@ -25,6 +24,7 @@ from funcgrad.numpy._util import (
     default_float,
     default_int,
     dtype_or,
+    integer,
     is_scalar,
     promote_inexact,
 )
@@ -43,8 +43,8 @@ _STATIC_BOUNDS = (
 
 def _known(name: str, argument: str, value: Any) -> Any:
     """A static number: Python's or numpy's, or that of a 0-d array whose value is known."""
-    if isinstance(value, list | tuple) or aval_of(value).shape:
-        raise TypeError(f"{name}: {argument} must be a number, got {value!r}")
+    if isinstance(value, list | tuple | str) or value is None or aval_of(value).shape:
+        raise TypeError(within(f"{name}: {argument} must be a number, got {value!r}"))
     return value if is_scalar(value) else concrete(name, argument, value, _STATIC_BOUNDS).item()
 
 
@@ -74,7 +74,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
         if all(type(v) is int and -most < v < most for v in whole) and whole[2]:
             return Array(np.arange(*whole, dtype=kind))
     roles = ("stop" if stop is None else "start", "stop", "step")
-    named = [(r, v) for r, v in zip(roles, (start, stop, step), strict=True) if v is not None]
+    given = zip(roles, (start, stop, step), strict=True)
+    named = [(r, v) for i, (r, v) in enumerate(given) if not i or v is not None]
     known = [_known("arange", role, v) for role, v in named]
     chosen, dtype = dtype, dtype_or(dtype, promote([_kind(v) for _, v in named])[0])
     if dtype == dtypes.BOOL or dtypes.is_complex(dtype):
@@ -83,6 +84,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
     by = 1 if step is None else known[-1]
     if not by:
         raise ValueError("arange: step must not be 0")
+    if not math.isfinite((last - first) / by):
+        raise ValueError(within(f"arange: the numbers must be finite, got {known}"))
     size = max(0, math.ceil((last - first) / by))
     if dtypes.is_integer(dtype) and isinstance(first, int) and isinstance(by, int):
         size = max(0, -((first - last) // by)) if isinstance(last, int) else size
@@ -92,7 +95,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
         ends = (first,) if chosen is not None or not size else (first, first + (size - 1) * by)
         for end in ends:
             if not int(info.min) <= end <= int(info.max):
-                raise OverflowError(f"arange: {end} does not fit {dtype}; pass dtype='int64'")
+                message = f"arange: {end} does not fit {dtype}; pass dtype='int64'"
+                raise OverflowError(within(message))
     wide = np.dtype(np.float32) if dtype.itemsize <= 2 and dtypes.is_float(dtype) else dtype
     if dtypes.is_integer(dtype) and not (isinstance(first, int) and isinstance(by, int)):
         wide = np.dtype(np.float64)
@@ -121,7 +125,7 @@ def linspace(
     >>> fnp.linspace(0, 10, 4, endpoint=False, dtype=int)
     Array([0, 2, 5, 7], dtype=int32)
     """
-    num = operator.index(num)
+    num = integer("num", num)
     if num < 0:
         raise ValueError(f"linspace: num must not be negative, got {num}")
     if dtype is None and not retstep and num <= _FEW and type(context.current().trace) is EvalTrace:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
-from funcgrad.numpy._util import as_dtype, default_float, documented
+from funcgrad.numpy._util import as_dtype, default_float, documented, integer
 from funcgrad.numpy.elementwise.functions import i0
 from funcgrad.ops.base import full
 from funcgrad.ops.elementwise import arithmetic, transcendental
@@ -17,20 +16,11 @@ from funcgrad.ops.shape import iota
 _SHAPE = "A vector of M numbers of the default float, of which the middle one is the largest."
 
 
-def _length(name: str, m: Any) -> int:
-    try:
-        return operator.index(m)
-    except TypeError as e:
-        if hasattr(m, "aval"):
-            raise
-        raise TypeError(f"{name}: M must be an integer, got {m!r}") from e
-
-
 def _window(name: str, summary: str, formula: Callable[[Any], Any], example: str) -> Any:
     """A window from a formula of the position, which goes from 0 to 1."""
 
     def function(M: int) -> Any:
-        n = _length(name, M)
+        n = integer("M", M)
         if n <= 1:
             return full((max(n, 0),), 1, default_float())
         return formula(arithmetic.div(iota(default_float(), n), n - 1))
@@ -89,7 +79,7 @@ def kaiser(M: int, beta: Any) -> Any:
     >>> fnp.kaiser(3, 0.0)
     Array([1., 1., 1.], dtype=float32)
     """
-    n = _length("kaiser", M)
+    n = integer("M", M)
     if n <= 1:
         return full((max(n, 0),), 1, default_float())
     beta = as_dtype("kaiser", beta, default_float(), "beta")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import operator
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from funcgrad.numpy._util import (
     as_dtype,
     convert,
     documented,
+    integer,
     keep_weak,
     need_real,
     numbers,
@@ -110,7 +110,7 @@ def round(a: Any, decimals: int = 0) -> Any:
     Array([ 1.2, 56.8], dtype=float32)
     """
     a = as_array("round", a, "a")
-    decimals = operator.index(decimals)
+    decimals = integer("decimals", decimals)
     if a.dtype == dtypes.BOOL:
         raise DTypeError(f"round: need numbers, got a {a.aval}")
     if dtypes.is_integer(a.dtype):

@@ -314,7 +314,7 @@ def i0(x: Any, /) -> Any:
     The result has the shape of `x`, and its dtype if that is a float, else the default float.
 
     >>> fnp.i0(fnp.array([0.0, 1.0]))
-    Array([1.       , 1.2660658], dtype=float32)
+    Array([1.       , 1.2660...], dtype=float32)
     """
     (x,) = promote_inexact("i0", x)
     need_real("i0", x)

@@ -13,7 +13,7 @@ from typing import Any
 
 from funcgrad.errors import ShapeError
 from funcgrad.numpy import contraction
-from funcgrad.numpy._util import as_array
+from funcgrad.numpy._util import as_array, integer
 from funcgrad.numpy.contraction import matmul, tensordot, vecdot
 from funcgrad.numpy.creation import diagonals
 from funcgrad.numpy.linalg.factors import (
@@ -63,6 +63,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     Array([0, 0, 1], dtype=int32)
     """
     x1, x2 = as_array("cross", x1, "x1"), as_array("cross", x2, "x2")
+    axis = integer("axis", axis)
     for x in (x1, x2):
         if not -x.ndim <= axis < x.ndim or x.shape[axis] != 3:
             raise ShapeError(f"cross: need 3 components along axis {axis}, got {x.aval}")

@@ -147,7 +147,7 @@ def eigvals(a: Any) -> Any:
 def _hermitian(
     compute: Callable, name: str, a: Any, UPLO: str | None, symmetrize_input: bool
 ) -> Any:
-    uplo = "L" if UPLO is None else UPLO.upper()
+    uplo = "L" if UPLO is None else str(UPLO).upper()
     if uplo not in ("L", "U"):
         raise ValueError(f"{name}: UPLO must be 'L' or 'U', got {UPLO!r}")
     a = matrices(name, a, square=True)

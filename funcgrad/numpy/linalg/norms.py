@@ -74,6 +74,7 @@ def _vector_norm(name: str, x: Any, order: Any, axes: tuple[int, ...], keepdims:
         raise ValueError(f"{name}: {order!r} is no order of vector norms")
     if isinstance(order, int | float | np.number):
         return _power(total_of(_power(size, order), **options), 1 / order)
+    order = as_array(name, order, "ord")
     # An order that is traced can't choose a formula.
     return total_of(size**order, **options) ** (1 / order)
 

@@ -6,7 +6,6 @@ matrices give inf or NaN, as nothing is known of values while a program is trace
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,8 +22,10 @@ from funcgrad.numpy._util import (
     as_dtype,
     broadcast_shapes,
     broadcast_to,
+    canonical_axes,
     convert,
     default_int,
+    integer,
     is_scalar,
     promote_inexact,
 )
@@ -397,7 +398,7 @@ def matrix_power(a: Any, n: int) -> Any:
     a = as_array("matrix_power", a, "a")
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise ShapeError(f"matrix_power: need square matrices, got a {a.aval}")
-    n = operator.index(n)
+    n = integer("n", n)
     if n < 0:
         a, n = inv(a), -n
     if n == 0:
@@ -441,7 +442,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
     (8, 3, 6, 4)
     """
     a = as_array("tensorinv", a, "a")
-    ind = operator.index(ind)
+    ind = integer("ind", ind)
     if not 0 < ind < a.ndim:
         raise ShapeError(f"tensorinv: ind must be from 1 to {a.ndim - 1}, got {ind}")
     rows, columns = a.shape[:ind], a.shape[ind:]
@@ -459,7 +460,8 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
     """
     a, b = as_array("tensorsolve", a, "a"), as_array("tensorsolve", b, "b")
     if axes is not None:
-        a = moveaxis(a, tuple(axes), tuple(range(a.ndim - len(axes), a.ndim)))
+        axes = canonical_axes("tensorsolve", axes, a.ndim)
+        a = moveaxis(a, axes, tuple(range(a.ndim - len(axes), a.ndim)))
     shape = a.shape[b.ndim :]
     if a.shape[: b.ndim] != b.shape or np.prod(shape) != b.size:
         raise ShapeError(f"tensorsolve: a {a.aval} maps to no b {b.aval}")

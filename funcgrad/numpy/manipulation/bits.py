@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.errors import DTypeError
-from funcgrad.numpy._util import as_array, canonical_axis, convert
+from funcgrad.numpy._util import as_array, canonical_axis, convert, integer
 from funcgrad.numpy.elementwise.logic import truth
 from funcgrad.numpy.manipulation.shape import moveaxis, ravel, reshape
 from funcgrad.ops import shape as ops
@@ -69,7 +68,7 @@ def unpackbits(
     bits = (ops.expand_dims(a, (a.ndim,)) >> places) & 1
     bits = reshape(bits, (*a.shape[:-1], a.shape[-1] * 8))
     if count is not None:
-        count = operator.index(count)
+        count = integer("count", count)
         size = bits.shape[-1]
         last = max(size + count, 0) if count < 0 else count
         config = [(0, 0, 0)] * (a.ndim - 1) + [(0, last - size, 0)]

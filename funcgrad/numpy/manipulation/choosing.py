@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.errors import OutOfBoundsError
+from funcgrad.errors import OutOfBoundsError, ShapeError
 from funcgrad.numpy._known import unknown_error
 from funcgrad.numpy._util import (
     as_array,
     as_dtype,
     broadcast_shapes,
     broadcast_to,
+    items_of,
     promote,
 )
 from funcgrad.numpy.elementwise.logic import truth
@@ -73,6 +74,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     >>> fnp.select([x < 1, x > 2], [x, x * 10], default=-1)
     Array([ 0, -1, -1, 30], dtype=int32)
     """
+    condlist, choicelist = items_of("condlist", condlist), items_of("choicelist", choicelist)
     if len(condlist) != len(choicelist) or not len(condlist):
         raise ValueError(
             f"select: need as many choices as conditions, got {len(condlist)} conditions and "
@@ -100,10 +102,12 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     if not isinstance(condlist, list | tuple):
         condlist = [condlist]
     masks = [truth(c) for c in arrays_of("piecewise", condlist, "condlist")]
-    n, given = len(masks), len(funclist)
+    if any(broadcast_shapes("piecewise", x.shape, m.shape) != x.shape for m in masks):
+        raise ShapeError(f"piecewise: conditions {masks} must broadcast to x {x.aval}")
+    functions = items_of("funclist", funclist)
+    n, given = len(masks), len(functions)
     if given not in (n, n + 1):
         raise ValueError(f"piecewise: need {n} or {n + 1} functions, got {given}")
-    functions = list(funclist)
     default = functions.pop() if given > n else 0
 
     def value(function: Any, mask: Any) -> Any:

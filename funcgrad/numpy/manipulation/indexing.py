@@ -6,7 +6,6 @@ Derivatives are those of a choice: a branch that is not taken contributes none, 
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from funcgrad.core.array import Array
 from funcgrad.core.eager.single import single
 from funcgrad.core.trace import is_known
-from funcgrad.errors import OutOfBoundsError, ShapeError
+from funcgrad.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError
 from funcgrad.numpy._known import along, first_true, unknown_error
 from funcgrad.numpy._util import (
     as_array,
@@ -26,6 +25,7 @@ from funcgrad.numpy._util import (
     convert,
     default_int,
     index_dtype,
+    integer,
     promote,
 )
 from funcgrad.numpy.elementwise.logic import truth
@@ -81,7 +81,7 @@ def where(
     if x is None and y is None:
         return _nonzero("where", condition, size, fill_value)
     if x is None or y is None:
-        raise ValueError("where: give both x and y, or neither")
+        raise ArgumentError("where: give both x and y, or neither")
     if size is not None or fill_value is not None:
         raise ValueError("where: size and fill_value are for a condition alone, without x and y")
     mask = truth(as_array("where", condition, "condition"))
@@ -123,7 +123,7 @@ def _nonzero(name: str, a: Any, size: int | None, fill_value: Any) -> tuple:
             hint = f"Give the length of the result: fnp.{name}(..., size=n) cuts or fills it to n."
             raise unknown_error(name, "condition" if name == "where" else "a", a, hint)
         return tuple(Array(i.astype(kind)) for i in np.nonzero(np.asarray(known(a))))
-    length = operator.index(size)
+    length = integer("size", size)
     flat = ravel(truth(a))
     place = first_true(flat, length)
     count = sum_p.bind(convert_element_type(flat, place.dtype), axes=(0,))
@@ -200,7 +200,7 @@ def _compress(name: str, condition: Any, a: Any, axis: Any, size: Any, fill_valu
     if size is None:
         return index(a, (*lead, positions))
     if not n:
-        return full((*a.shape[:axis], operator.index(size), *a.shape[axis + 1 :]), 0, a.dtype)
+        return full((*a.shape[:axis], integer("size", size), *a.shape[axis + 1 :]), 0, a.dtype)
     return index(a, (*lead, positions), mode="fill", fill_value=fill_value)
 
 
@@ -223,7 +223,7 @@ def positions_of(name: str, indices: Any) -> Any:
     """Indices as an array; TypeError in the name of a function where they aren't integers."""
     indices = as_positions(name, indices, "indices")
     if indices.dtype.kind not in "iu":
-        raise TypeError(f"{name}: indices must be integers, got {indices.aval}")
+        raise DTypeError(f"{name}: indices must be integers, got {indices.aval}")
     return indices
 
 

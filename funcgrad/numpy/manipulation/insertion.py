@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core.trace import is_known
+from funcgrad.errors import DTypeError
 from funcgrad.numpy._known import along, first_true, unknown_error
 from funcgrad.numpy._util import as_array, as_dtype, as_positions, broadcast_to, canonical_axis
 from funcgrad.numpy.manipulation.shape import moveaxis, ravel
@@ -79,6 +80,8 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     if is_known(obj) and np.asarray(obj).dtype == bool:
         obj = np.flatnonzero(np.asarray(obj))
     where = as_positions("insert", obj, "obj")
+    if where.dtype.kind not in "iu":
+        raise DTypeError(f"insert: obj must be integers, got {where.aval}")
     values = ops.expand_dims(values, tuple(range(max(arr.ndim - values.ndim, 0))))
     if not where.ndim:
         values = moveaxis(values, 0, axis)

@@ -23,6 +23,7 @@ from funcgrad.numpy._util import (
     canonical_axis,
     convert,
     dtype_or,
+    integer,
     integers,
     is_scalar,
     promote,
@@ -37,6 +38,7 @@ from funcgrad.numpy.manipulation.shape import (
 )
 from funcgrad.ops import cumulative
 from funcgrad.ops import shape as ops
+from funcgrad.ops.arguments import sizes_of
 from funcgrad.ops.base import full, position_dtype
 from funcgrad.ops.elementwise.convert import convert_element_type
 from funcgrad.ops.indexing.indexing import index, index_update
@@ -232,7 +234,7 @@ def _cut(name: str, ary: Any, sections: Any, axis: int, equal: bool) -> list:
         points = [size + p if p < 0 else p for p in integers(name, "indices", sections)]
         bounds = [0, *(min(max(p, 0), size) for p in points), size]
     else:
-        if count < 1:
+        if integer("indices_or_sections", count) < 1:
             raise ValueError(f"{name}: need at least one section, got {count}")
         if equal and size % count:
             raise ValueError(
@@ -312,7 +314,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     Array([1, 0, 2], dtype=int32)
     """
     filt = as_array("trim_zeros", filt, "filt")
-    axes, ends = axes_of("trim_zeros", axis, filt.ndim), trim.lower()
+    axes, ends = axes_of("trim_zeros", axis, filt.ndim), str(trim).lower()
     if not set(ends) <= set("fb"):
         raise ValueError(f'trim_zeros: trim must be made of "f" and "b", got {trim!r}')
     nonzero = np.nonzero(
@@ -342,10 +344,7 @@ def tile(A: Any, reps: Any) -> Any:
            [0, 1, 0, 1]], dtype=int32)
     """
     A = as_array("tile", A, "A")
-    try:
-        counts: tuple[int, ...] = (operator.index(reps),)
-    except TypeError:
-        counts = integers("tile", "reps", reps)
+    counts = sizes_of("tile", "reps", reps)
     ndim = max(A.ndim, len(counts))
     shape = (1,) * (ndim - A.ndim) + A.shape
     counts = (1,) * (ndim - len(counts)) + counts
@@ -384,7 +383,7 @@ def repeat(
         return along(a, np.repeat(np.arange(size), times), axis)
     if total_repeat_length is None:
         raise unknown_error("repeat", "repeats", counts, "Give total_repeat_length=n.")
-    total = operator.index(total_repeat_length)
+    total = integer("total_repeat_length", total_repeat_length)
     if not size:
         return full((*a.shape[:axis], total, *a.shape[axis + 1 :]), 0, a.dtype)
     # A one at the place where each element's repetitions begin; their sum counts the elements.
@@ -421,10 +420,7 @@ def resize(a: Any, new_shape: Any) -> Any:
            [2, 0]], dtype=int32)
     """
     a = ravel(as_array("resize", a, "a"))
-    try:
-        sizes: tuple[int, ...] = (operator.index(new_shape),)
-    except TypeError:
-        sizes = integers("resize", "new_shape", new_shape)
+    sizes = sizes_of("resize", "new_shape", new_shape)
     if any(n < 0 for n in sizes):
         raise ValueError(f"resize: new_shape must not be negative, got {new_shape}")
     total = math.prod(sizes)

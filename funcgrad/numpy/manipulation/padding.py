@@ -13,7 +13,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.array import Array
-from funcgrad.errors import ShapeError
+from funcgrad.errors import ArgumentError, ShapeError
 from funcgrad.numpy._known import along
 from funcgrad.numpy._util import as_array, as_dtype, broadcast_to, convert, integers
 from funcgrad.numpy.manipulation.shape import moveaxis, reshape
@@ -55,11 +55,12 @@ def pad(array: Any, pad_width: Any, mode: str | Callable = "constant", **kwargs:
     widths = _widths(pad_width, array.ndim)
     if callable(mode):
         return _pad_with(array, widths, mode, kwargs)
-    if mode not in _OPTIONS:
+    if not isinstance(mode, str) or mode not in _OPTIONS:
         raise ValueError(f"pad: mode must be one of {', '.join(_OPTIONS)}, got {mode!r}")
     option = _OPTIONS[mode]
     if set(kwargs) - {option}:
-        raise TypeError(f"pad: mode {mode!r} takes no {', '.join(sorted(set(kwargs) - {option}))}")
+        surplus = ", ".join(sorted(set(kwargs) - {option}))
+        raise ArgumentError(f"pad: mode {mode!r} takes no {surplus}")
     if not array.ndim:
         return array
     if mode in ("constant", "empty"):

@@ -21,6 +21,7 @@ from funcgrad.numpy._util import (
     convert,
     default_int,
     index_dtype,
+    integer,
     promote,
 )
 from funcgrad.numpy.manipulation.indexing import nonzero
@@ -104,7 +105,7 @@ def _unique(ar: Any, axis: Any, equal_nan: bool, size: Any, fill_value: Any) -> 
     if size is None:
         marks = ops.concatenate([nonzero(first)[0], full((1,), n, kind)], 0)
     else:
-        (marks,) = nonzero(first, size=size + 1, fill_value=n)
+        (marks,) = nonzero(first, size=integer("size", size) + 1, fill_value=n)
     starts, ends = marks[:-1], marks[1:]
     count = starts.shape[0]
     # Beyond the distinct ones, the places are those of the first.

@@ -5,14 +5,13 @@ Joining and cutting arrays is in `joining`, padding in `padding`.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.core.eager.single import single
 from funcgrad.errors import ShapeError
 from funcgrad.numpy import _util
-from funcgrad.numpy._util import as_array
+from funcgrad.numpy._util import as_array, integer
 from funcgrad.ops import shape as ops
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, sizes_of
 
@@ -165,7 +164,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     a = as_array("rollaxis", a, "a")
     ndim = a.ndim
     axis = canonical_axis("rollaxis", axis, ndim)
-    start = operator.index(start)
+    start = integer("start", start)
     if not -ndim <= start <= ndim:
         raise ShapeError(f"rollaxis: start {start} must be from {-ndim} to {ndim}")
     start += ndim * (start < 0)
@@ -226,7 +225,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     pair = canonical_axes("rot90", axes, m.ndim)
     if len(pair) != 2:
         raise ShapeError(f"rot90: axes must be two different axes, got {axes}")
-    turns = operator.index(k) % 4
+    turns = integer("k", k) % 4
     if turns == 0:
         return m
     if turns == 2:

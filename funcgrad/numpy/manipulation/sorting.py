@@ -11,7 +11,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.trace import is_known
-from funcgrad.errors import ShapeError
+from funcgrad.errors import ArgumentError, ShapeError
 from funcgrad.numpy._util import (
     as_array,
     broadcast_to,
@@ -49,7 +49,7 @@ _MANY = 1 << 14
 
 def _operand(name: str, a: Any, axis: int | None, order: None) -> tuple[Any, int]:
     if order is not None:
-        raise ValueError(f"{name}: arrays have no fields, so order must be None, got {order!r}")
+        raise ArgumentError(f"{name}: arrays have no fields, so order must be None, got {order!r}")
     a = as_array(name, a, "a")
     if axis is None:
         return ravel(a), 0
@@ -181,7 +181,10 @@ def searchsorted(
         raise ValueError(f"searchsorted: method must be one of {_METHODS}, got {method!r}")
     need_real("searchsorted", a)
     if sorter is not None:
-        a = index(a, as_array("searchsorted", sorter, "sorter"))
+        order = as_array("searchsorted", sorter, "sorter")
+        if order.shape != a.shape:
+            raise ShapeError(f"searchsorted: sorter {order.aval} must have the shape of a {a.aval}")
+        a = index(a, order)
     if is_known(a) and is_known(v):
         found = np.searchsorted(widened(known(a)), widened(known(v)), side)  # type: ignore[call-overload]
         return Array(np.asarray(found, index_dtype(a.shape[0] + 1)))

@@ -28,6 +28,7 @@ from funcgrad.numpy._util import (
     default_int,
     dtype_or,
     index_dtype,
+    is_scalar,
     need_real,
 )
 from funcgrad.numpy.elementwise.arithmetic import add as add_numbers
@@ -337,6 +338,8 @@ def _var(
     x = as_array(name, a, "a")
     axes_of(name, axis, x.ndim)
     ddof = ddof if correction is None else correction
+    if not is_scalar(ddof):
+        ddof = as_array(name, ddof, "ddof")
     work, out_dtype = _mean_dtypes(x.dtype, dtype)
     if dtypes.is_complex(x.dtype) and not dtypes.is_complex(work):
         work = dtypes.to_complex(work)

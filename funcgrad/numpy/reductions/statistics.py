@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.trace import is_known
-from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.errors import DTypeError, ShapeError, within
 from funcgrad.numpy._known import concrete
 from funcgrad.numpy._util import (
     as_array,
@@ -21,6 +20,8 @@ from funcgrad.numpy._util import (
     default_int,
     dtype_or,
     index_dtype,
+    integer,
+    items_of,
     need_real,
     promote,
     promote_inexact,
@@ -67,7 +68,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     if length is None:
         hint = "Give the length of the result: fnp.bincount(x, length=n)."
         value = concrete("bincount", "x", x, hint)
-        length = max(int(value.max()) + 1 if value.size else 0, operator.index(minlength))
+        length = max(int(value.max()) + 1 if value.size else 0, integer("minlength", minlength))
     if is_known(x) and np.any(known(x) < 0):
         raise ValueError("bincount: x must not be negative")
     if weights is None:
@@ -78,7 +79,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
             raise ShapeError(f"bincount: weights {counted.aval} must have the shape of x {x.aval}")
     if x.dtype == dtypes.BOOL or dtypes.iinfo(x.dtype).bits < 32:
         x = convert(x, default_int())
-    out = full((operator.index(length),), 0, counted.dtype)
+    out = full((integer("length", length),), 0, counted.dtype)
     return index_update(out, maximum(x, 0), counted, "add", mode="drop")
 
 
@@ -98,15 +99,18 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     (a,) = promote_inexact(name, a)
     if isinstance(bins, str):
         value = concrete(name, "a", a, "Give the number of bins as an integer.")
-        return convert(Array(np.histogram_bin_edges(value, bins, range)), a.dtype)
+        try:
+            return convert(Array(np.histogram_bin_edges(value, bins, range)), a.dtype)
+        except ValueError as e:
+            raise ValueError(within(f"{name}: {e}")) from None
     if _is_sequence(bins):
         edges = as_array(name, np.asarray(bins) if isinstance(bins, list | tuple) else bins)
         return promote_inexact(name, edges, a)[0]
-    count = operator.index(bins)
+    count = integer("bins", bins)
     if count < 1:
         raise ValueError(f"{name}: bins must be positive, got {bins}")
     if range is not None:
-        low, high = (as_dtype(name, r, a.dtype, "range") for r in range)
+        low, high = (as_dtype(name, r, a.dtype, "range") for r in _ends(name, range))
     elif not a.size:
         low, high = (as_array(name, v) for v in (0.0, 1.0))
     else:
@@ -114,6 +118,13 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     flat = low == high
     low, high = where(flat, low - 0.5, low), where(flat, high + 0.5, high)
     return linspace(low, high, count + 1, dtype=a.dtype)
+
+
+def _ends(name: str, range: Any) -> list:
+    ends = items_of("range", range)
+    if len(ends) != 2:
+        raise ValueError(f"{name}: range must be (low, high), got {range!r}")
+    return ends
 
 
 def _is_sequence(bins: Any) -> bool:
@@ -231,7 +242,7 @@ def _grid(
         raise ShapeError(f"{name}: need vectors of one length, got {listed}")
     n = len(columns)
     each = list(bins) if _is_sequence(bins) else [bins] * n
-    ranges = [None] * n if range is None else list(range)
+    ranges = [None] * n if range is None else items_of("range", range)
     if len(each) != n or len(ranges) != n:
         raise ValueError(f"{name}: bins and range must be for {n} axes")
     edges = [histogram_bin_edges(c, b, r) for c, b, r in zip(columns, each, ranges, strict=True)]
@@ -285,7 +296,7 @@ def cov(
     if weights is None:
         total: Any = x.shape[1]
         centered = x - total_of(x, axis=1, keepdims=True) / total
-        factor, weighted = total - ddof, centered
+        factor, weighted = total - as_array("cov", ddof, "ddof"), centered
     else:
         weights = convert(weights, dtypes.real_part(x.dtype))
         total = total_of(weights)

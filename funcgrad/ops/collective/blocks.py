@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core import context
+from funcgrad.errors import within
 from funcgrad.ops.folds import is_away
 
 
@@ -27,7 +28,7 @@ def communicator(name: str, axis_name: tuple) -> Any:
     """
     lookup = context.current().communicators
     if lookup is None:
-        raise NameError(f"{name} over {axis_name} outside vmap or shard_map")
+        raise NameError(within(f"{name} over {axis_name} outside vmap or shard_map"))
     return lookup(axis_name)
 
 

@@ -14,6 +14,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
+from funcgrad.ops.arguments import integers, items_of
 from funcgrad.ops.base import batch_front, full, move_axis, transpose_p, zeros
 from funcgrad.ops.collective.reductions import (
     AxisName,
@@ -195,9 +196,9 @@ def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> An
     """
     names = some_axes("ppermute", axis_name)
     n = axis_size(names)
-    pairs = tuple((int(a), int(b)) for a, b in perm)
-    sources, targets = [a for a, _ in pairs], [b for _, b in pairs]
-    ok = all(0 <= i < n for i in [*sources, *targets])
+    pairs = tuple(integers("ppermute", "perm", p) for p in items_of("perm", perm))
+    sources, targets = [p[0] for p in pairs], [p[-1] for p in pairs]
+    ok = all(len(p) == 2 and all(0 <= i < n for i in p) for p in pairs)
     if not ok or len(set(sources)) != len(pairs) or len(set(targets)) != len(pairs):
         raise ValueError(
             f"ppermute over {names}: perm must pair distinct lanes below {n}, got {pairs}"
@@ -213,4 +214,4 @@ def pshuffle(x: Any, axis_name: AxisName, perm: Sequence[int]) -> Any:
     >>> fg.vmap(flip, axis_name="i")(fnp.array([1.0, 2.0]))
     Array([2., 1.], dtype=float32)
     """
-    return ppermute(x, axis_name, [(fro, to) for to, fro in enumerate(perm)])
+    return ppermute(x, axis_name, [(fro, to) for to, fro in enumerate(items_of("perm", perm))])

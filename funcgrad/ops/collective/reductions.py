@@ -7,7 +7,7 @@ beyond, if any, remain in the op. Exchanges of data are in `collective_exchange`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import ShapeError
+from funcgrad.errors import ShapeError, within
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import batch_front, move_axis, sum_p
 from funcgrad.ops.collective.blocks import impl_of
 from funcgrad.ops.elementwise.arithmetic import div, mul
@@ -31,7 +32,10 @@ AxisName = Any
 
 def names_of(axis_name: AxisName) -> tuple:
     """One axis name or several as a tuple."""
-    return tuple(axis_name) if isinstance(axis_name, tuple | list) else (axis_name,)
+    names = tuple(axis_name) if isinstance(axis_name, tuple | list) else (axis_name,)
+    if not all(isinstance(n, Hashable) for n in names):
+        raise TypeError(within(f"axis_name must be a name or several, got {axis_name!r}"))
+    return names
 
 
 def axis_size(axis_name: AxisName) -> int:
@@ -343,7 +347,7 @@ def all_gather(x: Any, axis_name: AxisName, *, axis: int = 0, tiled: bool = Fals
 
 def axis_number(what: str, axis: int, x: Any, new: bool) -> int:
     """The number of an axis of x (of a `new` one), from 0; ShapeError where there is none."""
-    ndim = len(aval_of(x).shape) + new
+    ndim, axis = len(aval_of(x).shape) + new, integer("axis", axis)
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{what}: axis={axis} is out of range for {aval_of(x)}")
     return axis % ndim

@@ -13,6 +13,7 @@ from typing import Any
 from funcgrad import dtypes, tree
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import sum_p, zeros
 from funcgrad.ops.collective.reductions import (
     AxisName,
@@ -110,7 +111,7 @@ def pbroadcast(x: Any, axis_name: AxisName, source: int) -> Any:
     >>> fg.vmap(lambda x: fg.lax.pbroadcast(x, "i", 1), axis_name="i")(fnp.array([1.0, 2.0, 3.0]))
     Array([2., 2., 2.], dtype=float32)
     """
-    n = axis_size(axis_name)
+    n, source = axis_size(axis_name), integer("source", source)
     if not -n <= source < n:
         raise ValueError(f"pbroadcast over {names_of(axis_name)}: no lane {source} among {n}")
     here = eq(axis_index(axis_name), source % n)

@@ -18,7 +18,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
-from funcgrad.ops.arguments import integers
+from funcgrad.ops.arguments import integer, integers, items_of
 from funcgrad.ops.base import factor, is_linear, move_axis, size_of, zeros
 from funcgrad.ops.contract import accumulator, bilinear_jvp, from_accumulator, product_dtype
 from funcgrad.ops.convolution.padding import (
@@ -61,6 +61,8 @@ def conv_dimension_numbers(
     >>> lax.conv_dimension_numbers((1, 9, 9, 3), (2, 2, 3, 8), ("NHWC", "HWIO", "NHWC")).rhs_spec
     (3, 2, 0, 1)
     """
+    lhs_shape = integers("conv_dimension_numbers", "lhs_shape", lhs_shape)
+    rhs_shape = integers("conv_dimension_numbers", "rhs_shape", rhs_shape)
     rank = len(lhs_shape)
     if len(rhs_shape) != rank or rank < 2:
         raise ShapeError(
@@ -72,7 +74,7 @@ def conv_dimension_numbers(
     if dimension_numbers is None:
         axes = tuple(range(rank))
         return ConvDimensionNumbers(axes, axes, axes)
-    specs = tuple(dimension_numbers)
+    specs = items_of("dimension_numbers", dimension_numbers)
     if len(specs) != 3 or not all(isinstance(s, str) for s in specs):
         raise TypeError(
             "conv_general_dilated: dimension_numbers must be three strings, such as ('NHWC', "
@@ -427,8 +429,8 @@ def conv_general_dilated(
         lhs_dilation=lhs_dilation,
         rhs_dilation=rhs_dilation,
         dimension_numbers=numbers,
-        feature_group_count=int(feature_group_count),
-        batch_group_count=int(batch_group_count),
+        feature_group_count=integer("feature_group_count", feature_group_count),
+        batch_group_count=integer("batch_group_count", batch_group_count),
         preferred_element_type=None if preferred is None else dtypes.canonical(preferred),
         exact=is_highest(name, precision),
     )

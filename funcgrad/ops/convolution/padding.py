@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from funcgrad.errors import ShapeError
-from funcgrad.ops.arguments import integers
+from funcgrad.ops.arguments import integers, items_of
 from funcgrad.ops.slicing import pad_p
 
 Pads = tuple[tuple[int, int], ...]
@@ -49,9 +49,10 @@ def padtype_to_pads(
     >>> lax.padtype_to_pads((5, 5), (2, 3), (1, 2), "SAME")
     ((0, 1), (1, 1))
     """
+    in_shape = integers("padtype_to_pads", "in_shape", in_shape)
     rank = len(in_shape)
     if not isinstance(padding, str):
-        pads = tuple(integers("padding", "padding", p) for p in padding)
+        pads = tuple(integers("padding", "padding", p) for p in items_of("padding", padding))
         if len(pads) != rank or any(len(p) != 2 for p in pads):
             raise ShapeError(
                 f"padding must have a pair (low, high) for each of {rank} axes, got {padding}"
@@ -62,8 +63,12 @@ def padtype_to_pads(
         return ((0, 0),) * rank
     if kind not in ("SAME", "SAME_LOWER"):
         raise ValueError(f"padding must be 'VALID', 'SAME', 'SAME_LOWER' or pairs, got {padding!r}")
+    windows = integers("padtype_to_pads", "window_shape", window_shape)
+    strides = integers("padtype_to_pads", "window_strides", window_strides)
+    if not len(windows) == len(strides) == rank:
+        raise ShapeError(f"padding {padding!r}: need a window and a stride for each of {rank} axes")
     pads_list = []
-    for n, window, stride in zip(in_shape, window_shape, window_strides, strict=True):
+    for n, window, stride in zip(in_shape, windows, strides, strict=True):
         total = max((-(-n // stride) - 1) * stride + window - n, 0)
         less, more = total // 2, total - total // 2
         pads_list.append((less, more) if kind == "SAME" else (more, less))

@@ -118,6 +118,11 @@ def conv_transpose(
         ones if rhs_dilation is None else integers("conv_transpose", "rhs_dilation", rhs_dilation)
     )
     strides = integers("conv_transpose", "strides", strides)
+    if not len(strides) == len(holes) == len(kernel):
+        raise ShapeError(
+            f"conv_transpose: need a stride and a dilation for each of {len(kernel)} axes, got "
+            f"strides {strides} and rhs_dilation {holes}"
+        )
     if isinstance(padding, str):
         padding = [
             _transpose_pads(dilated(k, d), s, padding.upper())

@@ -8,7 +8,6 @@ complex numbers pair with tangents by Re(ct · t).
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
 from funcgrad.ops import identities
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import factor, sum_to
 from funcgrad.ops.elementwise.compare import eq
 from funcgrad.ops.elementwise.convert import select
@@ -346,7 +346,7 @@ def integer_pow(x: Any, y: int) -> Any:
     >>> lax.integer_pow(2.0, 10)
     Array(1024., dtype=float32, weak_type=True)
     """
-    return integer_pow_p(x, y=operator.index(y))
+    return integer_pow_p(x, y=integer("y", y))
 
 
 def reciprocal(x: Any) -> Any:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes, tree
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, of_scalar
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.core.views import in_order
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops import identities
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import instantiate, is_linear, move_axis, sum_to
 from funcgrad.ops.elementwise.compare import bitwise_and, gt, lt
 from funcgrad.ops.families import (
@@ -270,7 +271,7 @@ def select_n(which: Any, *cases: Any) -> Any:
     if isinstance(which, bool):
         which = Array(np.asarray(which))
     elif isinstance(which, int) and not isinstance(which, np.generic):
-        which = Array(np.asarray(which, np.int32))
+        which = Array(of_scalar(which, np.dtype(np.int32)))
     return select_n_p.bind(*scalar_operands("select_n", [which]),
                            *scalar_operands("select_n", cases))  # fmt: skip
 
@@ -367,15 +368,15 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
     >>> lax.reduce_precision(3.14159, exponent_bits=8, mantissa_bits=7)
     Array(3.140625, dtype=float32, weak_type=True)
     """
+    exponent_bits = integer("exponent_bits", exponent_bits)
+    mantissa_bits = integer("mantissa_bits", mantissa_bits)
     if exponent_bits < 1 or mantissa_bits < 0:
         raise ValueError(
             "reduce_precision: need exponent_bits ≥ 1 and mantissa_bits ≥ 0, got "
             f"{exponent_bits} and {mantissa_bits}"
         )
     (x,) = scalar_operands("reduce_precision", [operand])
-    return reduce_precision_p.bind(
-        x, exponent_bits=int(exponent_bits), mantissa_bits=int(mantissa_bits)
-    )
+    return reduce_precision_p.bind(x, exponent_bits=exponent_bits, mantissa_bits=mantissa_bits)
 
 
 # ---- identities

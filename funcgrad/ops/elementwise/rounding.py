@@ -73,7 +73,12 @@ def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZER
     >>> lax.round(2.5), lax.round(2.5, lax.RoundingMethod.TO_NEAREST_EVEN)
     (Array(3., dtype=float32, weak_type=True), Array(2., dtype=float32, weak_type=True))
     """
-    return round_p(x, rounding_method=RoundingMethod(rounding_method))
+    try:
+        method = RoundingMethod(rounding_method)
+    except ValueError:
+        message = f"round: rounding_method must be a RoundingMethod, got {rounding_method!r}"
+        raise ValueError(message) from None
+    return round_p(x, rounding_method=method)
 
 
 nextafter: Primitive = binary(

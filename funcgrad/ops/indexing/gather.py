@@ -14,8 +14,8 @@ from funcgrad import dtypes
 from funcgrad.core.aval import Linear, ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.arguments import integers
+from funcgrad.errors import DTypeError, ShapeError, within
+from funcgrad.ops.arguments import integers, items_of
 from funcgrad.ops.base import batch_front, instantiate, is_linear, move_axis, zeros
 from funcgrad.ops.folds import merged
 from funcgrad.ops.indexing.windows import (
@@ -176,9 +176,10 @@ def gather(
 
 def axes_as_tuples(kind: Any, numbers: Any) -> Any:
     """Dimension numbers whose fields are tuples of ints, so that programs can hold them."""
-    return kind(
-        *(integers(kind.__name__, f, v) for f, v in zip(kind._fields, numbers, strict=True))
-    )
+    given = items_of("dimension_numbers", numbers)
+    if len(given) != len(kind._fields):
+        raise TypeError(within(f"dimension_numbers must be {kind.__name__}, got {numbers!r}"))
+    return kind(*(integers(kind.__name__, f, v) for f, v in zip(kind._fields, given, strict=True)))
 
 
 # ---- scatters: the parts that they share

@@ -14,11 +14,12 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import dims as dims_
+from funcgrad.core.array import of_scalar
 from funcgrad.core.aval import ShapedArray, promote
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import DTypeError, OutOfBoundsError, ShapeError
-from funcgrad.ops.arguments import canonical_axis, integers
+from funcgrad.ops.arguments import canonical_axes, canonical_axis, integer, integers, items_of
 from funcgrad.ops.base import (
     batch_front,
     broadcast_p,
@@ -228,7 +229,7 @@ def _starts(name: str, starts: Any, shape: tuple[int, ...]) -> list[Any]:
         if aval.ndim != 1:
             raise ShapeError(f"{name}: start_indices must be a vector or scalars, got {aval}")
         starts = [reshape(slice(starts, (i,), (i + 1,)), ()) for i in range(aval.shape[0])]
-    starts = list(starts)
+    starts = items_of("start_indices", starts)
     if len(starts) != len(shape):
         raise ShapeError(
             f"{name}: need a start index for each of the operand's {len(shape)} axes, "
@@ -299,7 +300,7 @@ def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Any:
 def _as_dtype(value: Any, dtype: np.dtype) -> Any:
     """A Python scalar in a dtype; anything else as it is."""
     if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
-        return np.asarray(value, dtype)
+        return of_scalar(value, dtype)
     return value
 
 
@@ -317,7 +318,7 @@ def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: 
     axis = canonical_axis("dynamic_slice_in_dim", axis, len(shape))
     starts: list[Any] = [0] * len(shape)
     starts[axis] = start_index
-    sizes = (*shape[:axis], operator.index(slice_size), *shape[axis + 1 :])
+    sizes = (*shape[:axis], integer("slice_size", slice_size), *shape[axis + 1 :])
     return dynamic_slice(operand, starts, sizes)
 
 
@@ -379,14 +380,14 @@ def slice_in_dim(
     shape = aval_of(operand).shape
     axis = canonical_axis("slice_in_dim", axis, len(shape))
 
-    def bound(value: int | None, default: int) -> int:
-        value = default if value is None else operator.index(value)
+    def bound(name: str, value: int | None, default: int) -> int:
+        value = default if value is None else integer(name, value)
         return value + shape[axis] if value < 0 else value
 
     starts, limits, strides = [0] * len(shape), list(shape), [1] * len(shape)
-    starts[axis] = bound(start_index, 0)
-    limits[axis] = bound(limit_index, shape[axis])
-    strides[axis] = operator.index(stride)
+    starts[axis] = bound("start_index", start_index, 0)
+    limits[axis] = bound("limit_index", limit_index, shape[axis])
+    strides[axis] = integer("stride", stride)
     return slice(operand, starts, limits, strides)
 
 
@@ -400,7 +401,7 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
     aval = aval_of(operand)
     axis = canonical_axis("index_in_dim", axis, aval.ndim)
     size = aval.shape[axis]
-    position = operator.index(index)
+    position = integer("index", index)
     if not -size <= position < size:
         raise OutOfBoundsError(
             f"index_in_dim: index {index} is out of bounds for axis {axis} of {aval}"
@@ -420,7 +421,10 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
     Array([1, 5], dtype=int32)
     """
     shape = aval_of(src).shape
-    axes = tuple(canonical_axis("index_take", a, len(shape)) for a in axes)
+    axes = canonical_axes("index_take", axes, len(shape))
+    idxs = items_of("idxs", idxs)
+    if len(idxs) != len(axes):
+        raise ShapeError(f"index_take: need indices for each of axes {axes}, got {len(idxs)}")
     dtype = index_dtype([aval_of(i) for i in idxs], [shape[a] for a in axes])
     columns = [
         expand_dims(_modulo(convert_element_type(i, dtype), shape[a]), (1,))

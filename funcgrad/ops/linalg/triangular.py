@@ -16,6 +16,7 @@ from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import batch_front, broadcast_p, is_linear, move_axis, size_of
 from funcgrad.ops.elementwise.arithmetic import conj, mul, sub
 from funcgrad.ops.elementwise.convert import select
@@ -423,7 +424,8 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
     >>> lax.linalg.lu_pivots_to_permutation(np.int32([2, 2, 2]), 3)
     Array([2, 0, 1], dtype=int32)
     """
-    return lu_pivots_to_permutation_p.bind(pivots, permutation_size=int(permutation_size))
+    size = integer("permutation_size", permutation_size)
+    return lu_pivots_to_permutation_p.bind(pivots, permutation_size=size)
 
 
 def solve(a: Any, b: Any) -> Any:

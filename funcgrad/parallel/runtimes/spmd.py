@@ -132,6 +132,11 @@ class SpmdExecutable:
             for v, a, s in zip(outs, self._out_avals, self._out, strict=True)
         ]
 
+    @property
+    def texts(self) -> Sequence[str]:
+        """The stages of what the runtime compiled."""
+        return self.compiled.texts
+
     def as_text(self, stage: str) -> str:
         """The per-device program ("jaxpr"), or a stage of what the runtime compiled."""
         return repr(self.program) if stage == "jaxpr" else self.compiled.as_text(stage)

@@ -20,6 +20,7 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import aval_of, is_known
 from funcgrad.errors import ControlFlowError, IRError, TypePromotionError
+from funcgrad.ops.arguments import items_of
 from funcgrad.ops.base import batch_front, broadcast_p, zeros
 from funcgrad.ops.elementwise.compare import eq, ne
 from funcgrad.ops.elementwise.convert import clamp, convert_element_type, select_n
@@ -65,7 +66,7 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
     >>> lax.switch(1, [lambda x: x, lambda x: -x], 3)
     Array(-3, dtype=int32, weak_type=True)
     """
-    branches = tuple(branches)
+    branches = tuple(items_of("branches", branches))
     if not branches or not all(map(callable, branches)):
         raise ControlFlowError(f"switch: need at least one function, got {branches!r}")
     aval = check_pred("switch", index, "the index")

@@ -14,6 +14,7 @@ import numpy as np
 from funcgrad import tree
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ControlFlowError
+from funcgrad.ops.arguments import check_callable, integer
 from funcgrad.ops.elementwise.compare import bitwise_or
 from funcgrad.ops.families import add
 from funcgrad.ops.indexing.windows_at import slice_in_dim
@@ -40,6 +41,7 @@ def associative_scan(fn: Callable, elems: Any, reverse: bool = False, axis: int 
     leaves, treedef = tree.flatten(elems)
     if not leaves:
         return elems
+    axis = integer("axis", axis)
     avals = [aval_of(x) for x in leaves]
     sizes = {a.shape[axis] if -a.ndim <= axis < a.ndim else None for a in avals}
     if len(sizes) != 1 or None in sizes:
@@ -106,9 +108,10 @@ def map(f: Callable, xs: Any, *, batch_size: int | None = None) -> Any:
     >>> lax.map(lambda x: x + 1, fnp.arange(3))
     Array([1, 2, 3], dtype=int32)
     """
+    check_callable("f", f)
     if batch_size is None:
         return scan(lambda _, x: (None, f(x)), None, xs)[1]
-    if batch_size < 1:
+    if integer("batch_size", batch_size) < 1:
         raise ValueError(f"map: batch_size must be positive, got {batch_size}")
     leaves = tree.leaves(xs)
     if not leaves:

@@ -20,6 +20,7 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ControlFlowError, DifferentiationError, IRError
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import batch_front, instantiate, move_axis, zeros
 from funcgrad.ops.families import add
 from funcgrad.ops.indexing.windows_at import index_in_dim
@@ -85,9 +86,10 @@ def scan(
         avals = joined
     jaxpr = cast_outputs(jaxpr, [*avals, *jaxpr.out_avals[n_carry:]])
     carried = [as_type(x, a) for x, a in zip(init_leaves, avals, strict=True)]
+    steps = n if unroll is True else max(integer("unroll", unroll), 1)
     results = scan_p.bind(
         *consts, *carried, *xs_leaves, jaxpr=jaxpr, length=n, reverse=bool(reverse),
-        unroll=n if unroll is True else max(int(unroll), 1), n_consts=len(consts), n_carry=n_carry,
+        unroll=steps, n_consts=len(consts), n_carry=n_carry,
     )  # fmt: skip
     return init_tree.unflatten(results[:n_carry]), y_tree.unflatten(results[n_carry:])
 
@@ -103,7 +105,7 @@ def _length(f: Callable, xs: Any, leaves: Sequence[Any], length: int | None) -> 
             )
         sizes[f"xs{tree.keystr(path)}"] = shape[0]
     if length is not None:
-        sizes["length="] = int(length)
+        sizes["length="] = integer("length", length)
     if not sizes:
         raise ControlFlowError(f"scan of {name_of(f)}: without xs, length= must be given")
     if len(set(sizes.values())) > 1:

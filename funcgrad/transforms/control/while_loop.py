@@ -7,7 +7,6 @@ needs a trip count known while tracing, which turns the loop into a scan.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,6 +22,7 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ControlFlowError, TracerBoolConversionError
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import batch_front, instantiate, position_dtype
 from funcgrad.ops.elementwise.compare import lt
 from funcgrad.ops.elementwise.convert import select_n
@@ -142,7 +142,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
         weak = weak and aval.weak_type
         dtype = dtype if aval.weak_type else np.promote_types(dtype, aval.dtype)
     if known:
-        start, end = operator.index(lower), operator.index(upper)
+        start, end = integer("lower", lower), integer("upper", upper)
         length = max(end - start, 0)
         if weak:
             dtype = position_dtype(max(end, -start))

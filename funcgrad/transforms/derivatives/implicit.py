@@ -13,6 +13,7 @@ from funcgrad import dtypes, tree
 from funcgrad.core.aval import Zero
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import ConcretizationError, CustomRuleError
+from funcgrad.ops.arguments import check_callable
 from funcgrad.ops.base import instantiate
 from funcgrad.ops.elementwise.arithmetic import neg, sub
 from funcgrad.ops.elementwise.convert import stop_gradient
@@ -47,6 +48,8 @@ def custom_linear_solve(
     """
     if symmetric and transpose_solve is None:
         transpose_solve = solve
+    check_callable("matvec", matvec)
+    check_callable("solve", solve)
     b = _promoted(matvec, b)
     mv, captured = closure_convert(matvec, b)
     transposed = _transposed(lambda *held: lambda x: mv(x, *held), b)
@@ -176,6 +179,7 @@ def custom_root(
     >>> float(sqrt(4.0)), float(fg.grad(sqrt)(4.0))
     (2.0, 0.25)
     """
+    check_callable("f", f)
     initial_guess = _promoted(f, initial_guess)
     converted, captured = closure_convert(f, initial_guess)
     traced = _any_traced(initial_guess, captured)

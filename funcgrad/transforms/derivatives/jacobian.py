@@ -10,7 +10,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import DifferentiationError
+from funcgrad.errors import ArgumentError, DifferentiationError
 from funcgrad.ops.base import broadcast_p, instantiate, move_axis, zeros
 from funcgrad.ops.indexing.windows_at import slice_in_dim
 from funcgrad.ops.shape import reshape
@@ -92,7 +92,7 @@ def _jacobian(what: str, fill: Callable, fun: Callable, argnums: Any, has_aux: b
         check_leaves(what, fun, args, kwargs)
         chosen = [n % len(args) for n in nums if -len(args) <= n < len(args)]
         if len(chosen) != len(nums):
-            raise TypeError(
+            raise ArgumentError(
                 f"{what} of {name_of(fun)}: argnums={argnums}, but there are {len(args)} arguments"
             )
         dynamic = tuple(args[i] for i in chosen)

@@ -21,6 +21,7 @@ from funcgrad.core.process import fork
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.errors import ArgumentError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import (
     FlatFunction,
@@ -298,14 +299,14 @@ class Jitted:
     def _check_static(self, key: Any, value: Any) -> None:
         name = key if isinstance(key, str) else leaf_or_position(self._fun, key)
         if any(isinstance(x, Tracer) for x in tree.leaves(value)):
-            raise TypeError(
+            raise ArgumentError(
                 f"jit of {name_of(self._fun)}: static argument {name} is a tracer "
                 f"({value!r}); a static argument must be a Python value, known while tracing"
             )
         try:
             hash(value)
         except TypeError:
-            raise TypeError(
+            raise ArgumentError(
                 f"jit of {name_of(self._fun)}: static argument {name} must be hashable, got "
                 f"{value!r} of {type(value)}; use a tuple or a frozen dataclass"
             ) from None

@@ -294,5 +294,5 @@ class Compiled(_Stage):
         title = f"{self._name}{self._program.signature()}"
         facts: dict[str, Any] = {**self.cost_analysis(), **self.memory_analysis()}
         facts |= {s.name: f"{s.seconds * 1e3:,.1f} ms" for s in self.compile_report().stages}
-        texts = [(stage, self.as_text(stage)) for stage in ("loops", "llvm")]
+        texts = [(stage, self.as_text(stage)) for stage in self._executable.texts]
         return program_html(title, facts, [self._program.shown("jaxpr")], texts)

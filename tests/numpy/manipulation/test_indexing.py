@@ -11,7 +11,7 @@ from funcgrad.core.ir import sub_jaxprs
 from funcgrad.errors import ConcretizationError, OutOfBoundsError, ShapeError
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.derivatives.grad import grad, jvp
-from funcgrad.transforms.jit import jit
+from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 

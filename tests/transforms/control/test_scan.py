@@ -13,8 +13,9 @@ from funcgrad.errors import ControlFlowError
 
 X = np.array([0.5, -1.0, 2.0, 0.3], np.float32)
 jits = pytest.mark.parametrize(
-    "jit", [lambda f: f, fg.jit, functools.partial(fg.jit, backend="numpy")],
-    ids=["eager", "llvm", "numpy"],
+    "jit",
+    [lambda f: f, fg.jit, *(functools.partial(fg.jit, backend=b) for b in ("numpy", "plain"))],
+    ids=["eager", "llvm", "numpy", "plain"],
 )  # fmt: skip
 
 

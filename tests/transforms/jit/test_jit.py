@@ -13,7 +13,7 @@ from funcgrad import tree
 from funcgrad.transforms.jit.jit import RETRACES_BEFORE_WARNING
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
-backends = pytest.mark.parametrize("backend", ["numpy", "llvm"])
+backends = pytest.mark.parametrize("backend", ["numpy", "llvm", "plain"])
 
 
 def same(got, want):
