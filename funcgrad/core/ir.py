@@ -200,10 +200,10 @@ class ClosedJaxpr:
 def sub_jaxprs(eqn: Eqn) -> Iterable[Jaxpr]:
     """The programs in an equation's parameters."""
     for p in eqn.params.values():
-        if isinstance(p, Jaxpr):
+        if type(p) is Jaxpr:
             yield p
-        elif isinstance(p, tuple):
-            yield from (q for q in p if isinstance(q, Jaxpr))
+        elif type(p) is tuple and Jaxpr in map(type, p):
+            yield from (q for q in p if type(q) is Jaxpr)
 
 
 def call_types(what: str, jaxpr: Jaxpr, operands: Sequence[ShapedArray]) -> list[ShapedArray]:

@@ -75,6 +75,13 @@ def rewrite(jaxpr: Jaxpr, rule: Rule, boundary: Boundary = SAME_TYPES) -> Jaxpr:
       in (d,) }
     """
     key = ("rewritten", rule, boundary, context.current().static_key())
+    try:
+        hash(rule)
+    except TypeError:
+        raise CustomRuleError(
+            f"rewrite: programs are kept by the rule, so it must have a hash, but {rule} has none: "
+            "write a function, or an instance of a frozen dataclass"
+        ) from None
     return jaxpr.derive(key, lambda: _Ruled(rule, boundary).write(jaxpr))
 
 
@@ -93,16 +100,16 @@ def everywhere(jaxpr: Jaxpr, each: Each) -> Jaxpr:
 
 def with_programs(eqn: Eqn, each: Each) -> Eqn:
     """The equation with the programs in its parameters rewritten; itself if that changes none."""
-    changed = {}
+    changed: dict[str, Any] = {}
     for name, p in eqn.params.items():
-        if type(p) is tuple:
-            found: Any = tuple([each(q) if isinstance(q, Jaxpr) else q for q in p])
-            same = all(x is y for x, y in zip(found, p, strict=True))
-        else:
-            found = each(p) if isinstance(p, Jaxpr) else p
-            same = found is p
-        if not same:
-            changed[name] = found
+        if type(p) is Jaxpr:
+            found = each(p)
+            if found is not p:
+                changed[name] = found
+        elif type(p) is tuple and Jaxpr in map(type, p):
+            several = tuple([each(q) if type(q) is Jaxpr else q for q in p])
+            if several != p:
+                changed[name] = several
     return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
 

@@ -218,6 +218,17 @@ def wrong(eqn, values):
     return fnp.sum(values[0])
 
 
+def test_a_rule_without_a_hash_is_refused():
+    class Listed:
+        __hash__ = None
+
+        def __call__(self, eqn, values):
+            return None
+
+    with pytest.raises(CustomRuleError, match="must have a hash.*frozen dataclass"):
+        rewrite(program(fnp.sin, x), Listed())
+
+
 def test_a_rule_may_not_use_what_is_traced_outside():
     def f(v):
         rewrite(program(fnp.sin, x), lambda eqn, values: values[0] * v)
