@@ -323,7 +323,9 @@ def power(x: Any, y: Any, /) -> Any:
     if is_scalar(y) and type(y) is not bool:
         base = as_array("power", x, "x")
         whole = int(y) if type(y) is int or (type(y) is float and y == y // 1) else None
-        if whole is not None and -1024 <= whole <= 1024:
+        # A floating-point exponent means C's pow, from which products of many differ.
+        most = 1024 if type(y) is int else 32
+        if whole is not None and -most <= whole <= most:
             if type(y) is int:
                 return arithmetic.integer_pow(numbers(base)[0], whole)
             if dtypes.is_inexact(base.dtype):

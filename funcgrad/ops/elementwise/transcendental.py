@@ -138,7 +138,12 @@ def _pow_prepare(x: Any, y: Any) -> tuple[Sequence[Any], dict]:
 def _pow_impl(xp: Any, x: Any, y: Any) -> Any:
     if dtypes.is_integer(x.dtype):
         return _pow_of_integers(xp, x, y)
-    return xp.power(x, y.astype(x.dtype))
+    y = y.astype(x.dtype)
+    if isinstance(y, np.ndarray | np.generic) and x.dtype.kind == "f":
+        half = y.item() == 0.5 if y.size == 1 else 0 in y.strides and bool((y == 0.5).any())
+        if half:  # for a lone ½ NumPy takes the root, whose values at -0 and -∞ are others
+            return np.where((y == 0.5) & (x + x == x), np.abs(x), np.power(x, y))
+    return xp.power(x, y)
 
 
 def _pow_of_integers(xp: Any, x: Any, y: Any) -> Any:

@@ -437,6 +437,46 @@ def test_derivatives(name, args):
     check_grad(function, *(np.array(a) for a in args))
 
 
+EXPONENTS = [0.5, -0.5, 1.5, -1.5, 2.5, 1 / 3, -1 / 3, 0.25, 0.0, -0.0, 1.0, -1.0, 2.0, 3.0, -3.0,
+             7.0, 33.0, 100.0, -1000.0, 1e10, 2.0**53, 0.1, 0.01, INF, -INF, NAN]  # fmt: skip
+BASES = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 0.5, -0.5, 2.0, -2.0, 3.7, -3.7, 1e-30, 1e30, 0.999]
+# Ways to write x to a power that is known.
+POWERS = {
+    "x ** y": lambda y: lambda x: x**y,
+    "power": lambda y: lambda x: fnp.power(x, y),
+    "float_power": lambda y: lambda x: fnp.float_power(x, y),
+    "of a 0-d array": lambda y: lambda x: fnp.power(x, np.asarray(y, x.dtype)),
+    "of one element": lambda y: lambda x: fnp.power(x, np.full((1,) * x.ndim, y, x.dtype)),
+    "of an array": lambda y: lambda x: fnp.power(x, np.full(x.shape, y, x.dtype)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("way", POWERS)
+@pytest.mark.parametrize("y", EXPONENTS)
+def test_known_powers_are_those_of_c(y, way, dtype):
+    """In value and derivative: of arrays and of single numbers, at once, compiled and mapped."""
+    function, x = POWERS[way](y), np.array(BASES, dtype)
+    y = float(np.asarray(y, dtype))
+    with np.errstate(all="ignore"):
+        value = np.power(x.astype(float), np.full(x.shape, y)).astype(dtype)
+        less = np.full(x.shape, float(np.asarray(y - 1, dtype)))
+        slope = (y * np.power(x.astype(float), less) if y else 0 * value).astype(dtype)
+    close = {"rtol": TOLERANCE[x.dtype], "atol": np.finfo(dtype).tiny}
+    for f in (function, jit(function), vmap(function)):
+        got = np.asarray(f(Array(x)))
+        same(got, value, **close)
+        zero = value == 0
+        assert (np.signbit(got) == np.signbit(value))[zero].all()
+    for i in (0, 1, 5, 11):
+        same(function(Array(x[i])), value[i], **close)
+        same(function(Array(x[i : i + 1])), value[i : i + 1], **close)
+    if np.isfinite(y):
+        each = vmap(grad(function))
+        same(each(x), slope, **close)
+        same(jit(each)(x), slope, **close)
+
+
 PIECEWISE = {
     "modf": lambda x: fnp.modf(x)[0], "modf's whole part": lambda x: fnp.modf(x)[1],
     "frexp": lambda x: fnp.frexp(x)[0], "ldexp": lambda x: fnp.ldexp(*fnp.frexp(x)),
