@@ -19,7 +19,7 @@ import numpy as np
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm import pack as gemm_pack
-from funcgrad.backends.llvm.gemm.job import Record
+from funcgrad.backends.llvm.native.code import Record
 from funcgrad.backends.llvm.native import code as native_code
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, declare
 from funcgrad.backends.llvm.routines import copies

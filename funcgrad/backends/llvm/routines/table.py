@@ -6,41 +6,29 @@ then their addresses, operands first. Whatever the routines don't know stays the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from funcgrad.backends.llvm.matrix.functions import (
-    cholesky_call,
-    eigh_call,
-    lu_call,
-    lu_parts_call,
-    qr_call,
-    solve_call,
-)
-from funcgrad.backends.llvm.routines.elements import elements_call
-from funcgrad.backends.llvm.routines.fft_rows import fft_call
-from funcgrad.backends.llvm.routines.rows import order_call
-from funcgrad.backends.llvm.sort.functions import shuffle_call, sort_call, top_call
+from funcgrad.backends.late import Late
+from funcgrad.backends.llvm.runtime.routine import Call
 from funcgrad.backends.program import HostStep
 
-# A routine's symbol, and the words of a call before the addresses.
-Call = tuple[str, tuple[int, ...]]
-_ROUTINES: dict[str, Callable[[HostStep], Call | None]] = {
-    "cholesky": cholesky_call,
-    "eigh": eigh_call,
-    "lu": lu_call,
-    "lu_parts": lu_parts_call,
-    "on_complex": fft_call,
-    "qr": qr_call,
-    "row_order": order_call,
-    "scatter_elements": elements_call,
-    "shuffle": shuffle_call,
-    "sort": sort_call,
-    "top_k": top_call,
-    "triangular_solve": solve_call,
+_HERE = __name__.split(".routines.")[0]
+# Where a step's call is found, by its primitive: a module that is loaded then, and a function.
+_ROUTINES = {
+    "cholesky": ("matrix.functions", "cholesky_call"),
+    "eigh": ("matrix.functions", "eigh_call"),
+    "lu": ("matrix.functions", "lu_call"),
+    "lu_parts": ("matrix.functions", "lu_parts_call"),
+    "on_complex": ("routines.fft_rows", "fft_call"),
+    "qr": ("matrix.functions", "qr_call"),
+    "row_order": ("routines.rows", "order_call"),
+    "scatter_elements": ("routines.elements", "elements_call"),
+    "shuffle": ("sort.functions", "shuffle_call"),
+    "sort": ("sort.functions", "sort_call"),
+    "top_k": ("sort.functions", "top_call"),
+    "triangular_solve": ("matrix.functions", "solve_call"),
 }
 
 
 def routine(step: HostStep) -> Call | None:
-    """The routine that runs a step, compiled and bound to its symbol; None if Python runs it."""
-    find = _ROUTINES.get(step.prim.name)
-    return None if find is None else find(step)
+    """How the routine that runs a step is called; None if Python runs it."""
+    module, find = _ROUTINES.get(step.prim.name, ("", ""))
+    return getattr(Late(f"{_HERE}.{module}"), find)(step) if module else None
