@@ -339,7 +339,7 @@ class _Host:
         self.asks.fail_if(self.f.call("fg_call_back", "i32", types, given))
 
     def routine(self, s: HostStep, call: Call) -> None:
-        symbol, words = call
+        symbol, words, _ = call
         arrays = [self.address(v.ref) for v in (*s.ins, *s.outs)]
         place = self.filled("routine", [*words, *([0] * len(arrays))])
         at = self.f.let(f"getelementptr i64, ptr {place}, i64 {len(words)}")

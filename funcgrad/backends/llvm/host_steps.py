@@ -41,7 +41,8 @@ def needs(program: Program) -> list[Callable[[], Any]]:
             form = s.dtype.name, s.op, bool(s.pairs)
             found[form] = partial(attention.install, *form)
         elif isinstance(s, HostStep):
-            found[(id(s),)] = partial(routines.routine, s)
+            call = routines.routine(s)
+            found |= {(call.symbol, i): need for i, need in enumerate(call.needs)} if call else {}
         elif isinstance(s, CopyStep) and is_large(s):
             found[(copies.SYMBOL,)] = copies.install
     return list(found.values())

@@ -16,8 +16,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Bool, Int, declare
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Bool, Int, Record, declare
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.rewrites.exchanges import DTYPES, KINDS, OPS
 from funcgrad.parallel.communicators.fold import write_folds

@@ -19,9 +19,8 @@ import numpy as np
 from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm import pack as gemm_pack
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.native import code as native_code
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, declare
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, Record, declare
 from funcgrad.backends.llvm.routines import copies
 from funcgrad.backends.llvm.runtime import run_code
 from funcgrad.backends.rewrites import exchanges

@@ -12,8 +12,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from funcgrad.backends.llvm.attention.parts import Attention
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 I8 = ir.IntType(8)
 LINE = 64  # bytes that come at a time

@@ -18,8 +18,7 @@ from funcgrad.backends.llvm.attention.pairs import CHUNK, Pairs
 from funcgrad.backends.llvm.attention.parts import CALL, Attention
 from funcgrad.backends.llvm.attention.rows import QUERIES, Rows
 from funcgrad.backends.llvm.attention.tiles import Tiles
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Variable
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record, Variable
 
 PANELS = 4  # of keys at a time
 

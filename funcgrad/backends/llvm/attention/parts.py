@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.gemm.pack import (
     F64,
     Format,
@@ -30,6 +29,7 @@ from funcgrad.backends.llvm.native.code import (
     Code,
     Functions,
     Int,
+    Record,
     declare,
 )
 from funcgrad.backends.llvm.native.target import Target

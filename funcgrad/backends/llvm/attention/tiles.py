@@ -15,8 +15,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.attention.ahead import Ahead
 from funcgrad.backends.llvm.attention.parts import Attention
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I64, PTR, Code, Functions, Int, Variable
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Functions, Int, Record, Variable
 
 ROWS = 8  # of a tile, at most
 # For a part of a tile's rows, the first and how many: which rows of both operands count, from the

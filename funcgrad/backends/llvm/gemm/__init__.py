@@ -6,7 +6,8 @@ The face:
 - `steps`: how a program's products are calls of them
 - `driver`: what such a function does: batches, choice of a way, rounding
 - `trial`: the same on numbers, to learn which way it would go
-- `job`: the records in memory that all share, limits of blocks, symbols
+- `words`: the records in memory that all share, and limits of blocks
+- `job`: the kernels, packers and symbols of one format
 
 Operands:
 

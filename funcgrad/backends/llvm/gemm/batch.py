@@ -11,12 +11,23 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import SERIAL_WORK, SHARED, SMALL_WORK, THIN, Parts, Record
+from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.micro import address
 from funcgrad.backends.llvm.gemm.trial import Known
 from funcgrad.backends.llvm.gemm.unpacked import SMALL_K
-from funcgrad.backends.llvm.native.code import BYTE, I64, PTR, VOID, Called, Code, Int, Variable
+from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED, SMALL_WORK, THIN
+from funcgrad.backends.llvm.native.code import (
+    BYTE,
+    I64,
+    PTR,
+    VOID,
+    Called,
+    Code,
+    Int,
+    Record,
+    Variable,
+)
 
 ROWS, JOINED = 8, 4  # rows of a tile, and of a rest that makes the last one taller
 LASTS = (*range(1, ROWS), *range(ROWS + 1, ROWS + JOINED + 1))

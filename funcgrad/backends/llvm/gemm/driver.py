@@ -20,24 +20,7 @@ from funcgrad.backends.llvm.gemm.images.placed import Placed
 from funcgrad.backends.llvm.gemm.images.strips import Strips
 from funcgrad.backends.llvm.gemm.images.sums import Sums
 from funcgrad.backends.llvm.gemm.images.windows import Windows
-from funcgrad.backends.llvm.gemm.job import (
-    AXES,
-    BATCH_PART,
-    BATCH_WORK,
-    CALL,
-    FRAMED,
-    INNER,
-    JOB,
-    MAX_AXES,
-    OUT,
-    PRODUCT,
-    SHARED,
-    TABLES,
-    THIN,
-    Parts,
-    Record,
-    Way,
-)  # fmt: skip
+from funcgrad.backends.llvm.gemm.job import Parts, Way
 from funcgrad.backends.llvm.gemm.kernels import SOON, Micro
 from funcgrad.backends.llvm.gemm.long import Long
 from funcgrad.backends.llvm.gemm.micro import linked, placed
@@ -51,7 +34,22 @@ from funcgrad.backends.llvm.gemm.winograd.kernel_last import WinogradKernelLast
 from funcgrad.backends.llvm.gemm.winograd.last import WinogradLast
 from funcgrad.backends.llvm.gemm.winograd.phases import WinogradPhases
 from funcgrad.backends.llvm.gemm.winograd.tiles import TiledWay
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm.words import (
+    AXES,
+    BATCH_PART,
+    BATCH_WORK,
+    CALL,
+    FRAMED,
+    INNER,
+    JOB,
+    MAX_AXES,
+    OUT,
+    PRODUCT,
+    SHARED,
+    TABLES,
+    THIN,
+)
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.rewrites.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST, PHASES
 

@@ -1,7 +1,7 @@
 """Matrix products as generated code: one function a pair of formats serves all shapes and strides.
 
 `declare_gemm` and `emit_gemm` let generated code call it, `gemm` is the same on numpy arrays.
-The function takes a pointer to the i64 words of `job.CALL`; strides count elements, may be
+The function takes a pointer to the i64 words of `words.CALL`; strides count elements, may be
 negative or zero, and there are two batch dimensions.
 """
 
@@ -20,10 +20,10 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm import micro
 from funcgrad.backends.llvm.gemm.driver import Driver, symbol
-from funcgrad.backends.llvm.gemm.job import CALL
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.pack import FORMATS
 from funcgrad.backends.llvm.gemm.packers import provide_packers
+from funcgrad.backends.llvm.gemm.words import CALL
 from funcgrad.backends.llvm.native.code import I64, PTR, VOID, allocate, declare
 from funcgrad.backends.llvm.native.engine import Engine, Library, engine
 from funcgrad.backends.llvm.native.sources import generator
@@ -99,7 +99,7 @@ def route(dtype: str, out: str, words: Mapping[str, int]) -> tuple[str, list[Mic
     """The only way that calls of these sizes and strides go, "" if there may be several; and the
     kernels whose addresses it needs (`micro.place`).
 
-    A call that has axes needs `job.inner_words`, too.
+    A call that has axes needs `words.inner_words`, too.
 
     >>> rows = {"a_rs": 4, "a_cs": 1, "b_rs": 4, "b_cs": 1, "c_rs": 4, "c_cs": 1}
     >>> way, kernels = route("float32", "float32", {"m": 4, "n": 4, "k": 4, **rows})

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import JOB, Parts, Record
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm.job import Parts
+from funcgrad.backends.llvm.gemm.words import JOB
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 MOST = 1 << 14  # elements of C
 MOST_ROWS = 512  # of C, and columns: threads take parts of more

@@ -15,10 +15,11 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import JOB, Parts, Record
+from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.kernels import Kernels
 from funcgrad.backends.llvm.gemm.pack import equal_parts
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm.words import JOB
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 ROW_PANELS = 32  # panels of A a thread from which on each is a task
 SOME_PANELS = 12  # the same where reading B in place is slow, and what others pack comes slowly

@@ -12,11 +12,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import JOB, Parts, Record, Way
+from funcgrad.backends.llvm.gemm.job import Parts, Way
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.own import Own
 from funcgrad.backends.llvm.gemm.pack import equal_parts
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm.words import JOB
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 OWN_ROWS = 280  # rows up to which each tile packs its part of B, unless it is in rows
 OWN_DEPTH = 384  # of what a tile packs itself

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from funcgrad.backends.llvm.gemm import functions, job, micro
+from funcgrad.backends.llvm.gemm import functions, micro
 from funcgrad.backends.llvm.gemm.images import frames
 from funcgrad.backends.llvm.gemm.kernels import Micro
+from funcgrad.backends.llvm.gemm.words import CALL, FRAMED, axes_words, inner_words
 from funcgrad.backends.llvm.rewrites.tiles import one_phase, tiles_of
 from funcgrad.backends.program import GemmStep
 
@@ -41,9 +42,9 @@ def product_call(s: GemmStep) -> ProductCall:
     >>> product_call(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows)).tables
     {}
     """
-    words, names = product_words(s), job.CALL
+    words, names = product_words(s), CALL
     called = _called(s)
-    tables = {} if called.axes is None else {"axes": job.axes_words(called.axes)}
+    tables = {} if called.axes is None else {"axes": axes_words(called.axes)}
     if s.frame is not None:
         tables["frame"] = frames.frame_words(s.frame)
     copied = s.frame is not None and not takes_frame(s)
@@ -89,7 +90,7 @@ def takes_frame(s: GemmStep) -> bool:
     """
     if s.frame is None or s.axes is None or len(_called(s).batch) > 2:
         return False
-    words = product_words(s) | {job.FRAMED: s.frame.operand + 1}
+    words = product_words(s) | {FRAMED: s.frame.operand + 1}
     return bool(functions.route(s.dtype.name, s.out.name, words)[0])
 
 
@@ -139,7 +140,7 @@ def product_words(s: GemmStep) -> dict[str, int]:
     # Windows of one element don't overlap.
     side = w.operand + 1 if w is not None and math.prod(w.convolution.taps) > 1 else 0
     words |= {"axes": 1, "tiled": form, "windows": side}
-    return words | job.inner_words(s.axes)
+    return words | inner_words(s.axes)
 
 
 def _called(s: GemmStep) -> GemmStep:

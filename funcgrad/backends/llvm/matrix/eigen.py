@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.matrix.parts import Matrices
 from funcgrad.backends.llvm.matrix.ql import (
     DOUBLE,
@@ -21,7 +20,7 @@ from funcgrad.backends.llvm.matrix.ql import (
     row_of,
     run,
 )
-from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 EIGH = ("batch", "n", "lower", "a", "vectors", "values")
 EIGVALSH = ("batch", "n", "lower", "a", "values")

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.matrix.parts import Matrices
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, declare
+from funcgrad.backends.llvm.matrix.parts import Matrices, Piece
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, declare
 
 LU = ("batch", "m", "n", "a", "factors", "pivots", "order")
 PANEL = 16
@@ -171,17 +170,18 @@ def _swap(parts: Matrices) -> ir.Function:
         with code.when(p.ne(j)):
             here, there = parts.at(code, a, j * stride), parts.at(code, a, p * stride)
 
-            def piece(places: list[Int], lanes: int, here: ir.Value = here,
-                      there: ir.Value = there) -> None:  # fmt: skip
+            def exchange(piece: Piece, here: ir.Value = here, there: ir.Value = there) -> None:
                 # All that is read comes before what is written, which might have been the same.
+                places, lanes, mask = piece
                 x, y = (
-                    [parts.load(code, row, at, lanes) for at in places] for row in (here, there)
+                    [parts.load(code, row, at, lanes, mask) for at in places]
+                    for row in (here, there)
                 )
                 for at, old, new in zip(places, x, y, strict=True):
-                    parts.store(code, new, here, at)
-                    parts.store(code, old, there, at)
+                    parts.store(code, new, here, at, mask)
+                    parts.store(code, old, there, at, mask)
 
-            parts.along(code, code.i64(0), columns, piece)
+            parts.along(code, code.i64(0), columns, exchange)
     code.ret()
     return code.function
 
@@ -193,18 +193,18 @@ def _panel(parts: Matrices) -> ir.Function:
     a, stride, m, n, pivots = code.args
     # A line more than columns take: they would all lie in the same few lines of a cache.
     ld = m.round_up(PANEL) + PANEL
-    room = code.call(parts.take, ld * PANEL * parts.bytes)
+    room = code.call(parts.take, ld * (PANEL + 1) * parts.bytes)
     code.call(parts.transpose, a, stride, room, ld, m, n)
     with code.range(n * ld, ld * PANEL) as i:
         parts.store(code, ir.Constant(parts.type, 0.0), room, i)
     panel = _Panel(parts, code, room, ld, m)
-    panel.look(0, None)
-    for j in range(PANEL):
-        with code.when(n > j):
-            pivot = panel.pivot()
-            code.store(code.b.trunc(pivot.value, I32), code.at(pivots, j, I32))
-            panel.swap(j, pivot)
-            panel.look(j + 1, j)
+    panel.look(0)
+    with code.range(0, n) as j:
+        pivot = panel.pivot()
+        code.store(code.b.trunc(pivot.value, I32), code.at(pivots, j, I32))
+        panel.swap(j, pivot)
+        panel.eliminate(j)
+        panel.look(j + 1)
     code.call(parts.transpose, room, ld, a, stride, n, m)
     code.call(parts.give, room)
     code.ret()
@@ -221,10 +221,10 @@ class _Panel:
         self.counts = ir.Constant(self.index, list(range(lanes)))
         self.most, self.best = code.variable(self.index), code.variable(self.index)
 
-    def load(self, i: Int | int, c: int, lanes: int = 0) -> ir.Value:
+    def load(self, i: Int | int, c: Int | int, lanes: int = 0) -> ir.Value:
         return self.parts.load(self.code, self.room, self.ld * c + i, lanes)
 
-    def store(self, value: ir.Value, i: Int | int, c: int) -> None:
+    def store(self, value: ir.Value, i: Int | int, c: Int | int) -> None:
         self.parts.store(self.code, value, self.room, self.ld * c + i)
 
     def spread(self, i: Int | int) -> ir.Value:
@@ -250,69 +250,56 @@ class _Panel:
         row = reduce("umin", b.select(top, best, none))
         return Int(self.code, row if bits == I64 else b.zext(row, I64))
 
-    def swap(self, j: int, pivot: Int) -> None:
-        with self.code.when(pivot.ne(j)):
-            for c in range(PANEL):
-                x, y = self.load(j, c), self.load(pivot, c)
-                self.store(y, j, c)
-                self.store(x, pivot, c)
+    def swap(self, j: Int, pivot: Int) -> None:
+        with self.code.when(pivot.ne(j)), self.code.range(0, PANEL) as c:
+            x, y = self.load(j, c), self.load(pivot, c)
+            self.store(y, j, c)
+            self.store(x, pivot, c)
 
-    def look(self, first: int, known: int | None) -> None:
-        """Take column `known` off those behind it, below its diagonal; and see where column `first`
-        is greatest from row `first` on."""
-        code, b, lanes, m = self.code, self.code.b, self.lanes, self.m
+    def look(self, j: Int | int) -> None:
+        """See where column j is greatest from row j on. There is room for a column too many."""
+        code, b = self.code, self.code.b
         self.most.set(ir.Constant(self.index, None))
-        self.best.set(self.spread(first))
-        behind = range(first, PANEL) if known is not None else range(0)
-        if known is not None:
-            pivot = self.load(known, known)
-            zero, one = (ir.Constant(self.parts.type, x) for x in (0.0, 1.0))
-            pivot = b.select(b.fcmp_ordered("==", pivot, zero), one, pivot)
-            divisor = code.splat(pivot, lanes)
-            tops = [code.splat(self.load(known, c), lanes) for c in behind]
-
-        def rows(i: Int, edge: bool) -> None:
+        self.best.set(self.spread(j))
+        first, end = self.spread(j), self.spread(self.m)
+        with code.range(code.i64(j) // self.lanes * self.lanes, self.m, self.lanes) as i:
             here = b.add(self.spread(i), self.counts)
-            inside = below = None
-            if edge:
-                below = b.icmp_unsigned(">=", here, self.spread(first))
-                inside = b.and_(below, b.icmp_unsigned("<", here, self.spread(m)))
+            inside = b.and_(b.icmp_unsigned(">=", here, first), b.icmp_unsigned("<", here, end))
+            self._consider(here, self.load(i, j, self.lanes), inside)
 
-            def put(new: ir.Value, old: ir.Value, c: int) -> None:
-                self.store(new if below is None else b.select(below, new, old), i, c)
+    def eliminate(self, j: Int) -> None:
+        """Take column j off those behind it, below its diagonal."""
+        code, b, lanes = self.code, self.code.b, self.lanes
+        pivot, zero, one = self.load(j, j), *(ir.Constant(self.parts.type, x) for x in (0.0, 1.0))
+        pivot = b.select(b.fcmp_ordered("==", pivot, zero), one, pivot)
+        divisor, first = code.splat(pivot, lanes), (j + 1) // lanes * lanes
+        here = b.add(self.spread(first), self.counts)
+        below = b.icmp_unsigned(">=", here, self.spread(j + 1))
 
-            fresh = None
-            if known is not None:
-                old = self.load(i, known, lanes)
-                factors = b.fdiv(old, divisor)
-                put(factors, old, known)
-                factors = b.fneg(factors)
-                for c, top in zip(behind, tops, strict=True):
-                    old = self.load(i, c, lanes)
-                    new = code.intrinsic("fmuladd", factors, top, old)
-                    put(new, old, c)
-                    fresh = new if c == first else fresh
-            elif first < PANEL:
-                fresh = self.load(i, first, lanes)
-            if fresh is not None:
-                self._consider(here, fresh, inside)
+        def put(new: ir.Value, old: ir.Value, c: Int) -> None:
+            self.store(b.select(below, new, old), first, c)
 
-        whole = m // lanes * lanes
-        with code.range(first // lanes * lanes, m.min(PANEL), lanes) as i:
-            rows(i, edge=True)
-        with code.range(PANEL, whole, lanes) as i:
-            rows(i, edge=False)
-        with code.range(whole.max(PANEL), m, lanes) as i:
-            rows(i, edge=True)
+        old = self.load(first, j, lanes)
+        put(b.fdiv(old, divisor), old, j)
+        with code.range(first + lanes, self.m, lanes) as i:
+            self.store(b.fdiv(self.load(i, j, lanes), divisor), i, j)
+        with code.range(j + 1, PANEL) as c:
+            top = code.splat(b.fneg(self.load(j, c)), lanes)
 
-    def _consider(self, here: ir.Value, value: ir.Value, inside: ir.Value | None) -> None:
+            def less(i: Int, c: Int = c, top: ir.Value = top) -> tuple[ir.Value, ir.Value]:
+                old = self.load(i, c, lanes)
+                return code.intrinsic("fmuladd", self.load(i, j, lanes), top, old), old
+
+            put(*less(first), c)
+            with code.range(first + lanes, self.m, lanes) as i:
+                self.store(less(i)[0], i, c)
+
+    def _consider(self, here: ir.Value, value: ir.Value, inside: ir.Value) -> None:
         """Numbers of rows whose indices are `here`, of which those `inside` count."""
         b, most, best = self.code.b, self.most.get(), self.best.get()
         bits = b.bitcast(value, self.index)
         limit = (1 << self.parts.bits.width - 1) - 1
         bits = b.and_(bits, ir.Constant(self.index, [limit] * self.lanes))
-        greater = b.icmp_unsigned(">", bits, most)
-        if inside is not None:
-            greater = b.and_(greater, inside)
+        greater = b.and_(b.icmp_unsigned(">", bits, most), inside)
         self.most.set(b.select(greater, bits, most))
         self.best.set(b.select(greater, here, best))

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.matrix.lu import write_order
-from funcgrad.backends.llvm.matrix.parts import Matrices
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.matrix.parts import Matrices, Piece
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, Record
 
 LU_PARTS = ("batch", "m", "n", "re", "im", "factors_re", "factors_im", "pivots", "order")
 PANEL = 32
@@ -61,16 +60,16 @@ class _Elements:
     def __init__(self, parts: Matrices, code: Code, re: ir.Value, im: ir.Value, n: Int):
         self.parts, self.code, self.pointers, self.n = parts, code, (re, im), n
 
-    def load(self, i: Int, j: Int, lanes: int = 0) -> _Complex:
+    def load(self, i: Int, j: Int, lanes: int = 0, mask: ir.Value | None = None) -> _Complex:
         at = i * self.n + j
-        return _Complex(*(self.parts.load(self.code, p, at, lanes) for p in self.pointers))
+        return _Complex(*(self.parts.load(self.code, p, at, lanes, mask) for p in self.pointers))
 
-    def store(self, value: _Complex, i: Int, j: Int) -> None:
+    def store(self, value: _Complex, i: Int, j: Int, mask: ir.Value | None = None) -> None:
         for part, pointer in zip(value, self.pointers, strict=True):
-            self.parts.store(self.code, part, pointer, i * self.n + j)
+            self.parts.store(self.code, part, pointer, i * self.n + j, mask)
 
     def spread(self, x: _Complex, lanes: int) -> _Complex:
-        return _Complex(*(self.code.splat(v, lanes) if lanes else v for v in x))
+        return _Complex(*(self.code.splat(v, lanes) for v in x))
 
     def less(self, sum_: _Complex, x: _Complex, y: _Complex) -> _Complex:
         """sum - x y."""
@@ -143,13 +142,12 @@ def _eliminate(parts: Matrices) -> ir.Function:
             factor = divisor.divide(of.load(i, j))
             of.store(factor, i, j)
 
-            def columns(
-                places: list[Int], lanes: int, i: Int = i, j: Int = j, factor: _Complex = factor
-            ) -> None:
+            def columns(piece: Piece, i: Int = i, j: Int = j, factor: _Complex = factor) -> None:
+                places, lanes, mask = piece
                 for at in places:
-                    known = of.load(j, at, lanes)
-                    rest = of.less(of.load(i, at, lanes), of.spread(factor, lanes), known)
-                    of.store(rest, i, at)
+                    known, old = of.load(j, at, lanes, mask), of.load(i, at, lanes, mask)
+                    rest = of.less(old, of.spread(factor, lanes), known)
+                    of.store(rest, i, at, mask)
 
             parts.along(code, j + 1, end, columns)
     code.ret()
@@ -157,13 +155,14 @@ def _eliminate(parts: Matrices) -> ir.Function:
 
 
 def _swap_rows(parts: Matrices, code: Code, of: _Elements, i: Int, j: Int) -> None:
-    def piece(places: list[Int], lanes: int) -> None:
+    def exchange(piece: Piece) -> None:
+        places, lanes, mask = piece
         for at in places:
-            x, y = of.load(i, at, lanes), of.load(j, at, lanes)
-            of.store(y, i, at)
-            of.store(x, j, at)
+            x, y = of.load(i, at, lanes, mask), of.load(j, at, lanes, mask)
+            of.store(y, i, at, mask)
+            of.store(x, j, at, mask)
 
-    parts.along(code, code.i64(0), of.n, piece)
+    parts.along(code, code.i64(0), of.n, exchange)
 
 
 def _beside(parts: Matrices) -> ir.Function:
@@ -172,22 +171,23 @@ def _beside(parts: Matrices) -> ir.Function:
     re, im, n, first, end = code.args
     of = _Elements(parts, code, re, im, n)
 
-    def columns(places: list[Int], lanes: int) -> None:
-        kind = ir.VectorType(parts.type, lanes) if lanes else parts.type
+    def columns(piece: Piece) -> None:
+        places, lanes, mask = piece
+        kind = ir.VectorType(parts.type, lanes)
         sums = [[code.variable(kind) for _ in range(2)] for _ in places]
         with code.range(first + 1, end) as i:
             for total, at in zip(sums, places, strict=True):
-                for slot, value in zip(total, of.load(i, at, lanes), strict=True):
+                for slot, value in zip(total, of.load(i, at, lanes, mask), strict=True):
                     slot.set(value)
             with code.range(first, i) as j:
                 factor = of.spread(of.load(i, j), lanes)
                 for total, at in zip(sums, places, strict=True):
                     so_far = _Complex(*(slot.get() for slot in total))
-                    rest = of.less(so_far, factor, of.load(j, at, lanes))
+                    rest = of.less(so_far, factor, of.load(j, at, lanes, mask))
                     for slot, value in zip(total, rest, strict=True):
                         slot.set(value)
             for total, at in zip(sums, places, strict=True):
-                of.store(_Complex(*(slot.get() for slot in total)), i, at)
+                of.store(_Complex(*(slot.get() for slot in total)), i, at, mask)
 
     parts.along(code, end, n, columns)
     code.ret()

@@ -14,12 +14,24 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import CALL, Record
-from funcgrad.backends.llvm.gemm.pack import FORMATS, transpose
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Variable, declare
+from funcgrad.backends.llvm.gemm.pack import FORMATS, Tile, transpose
+from funcgrad.backends.llvm.gemm.words import CALL
+from funcgrad.backends.llvm.native.code import (
+    I32,
+    I64,
+    PTR,
+    VOID,
+    Code,
+    Int,
+    Record,
+    Variable,
+    declare,
+)
 from funcgrad.backends.llvm.native.target import Target
 
 BLOCK = 32  # rows of a triangle that is not divided any more
+# The words of void fg_product_<dtype>(m, n, k, a, a_rs, a_cs, b, b_rs, b_cs, c, c_rs, add).
+PRODUCT = (I64, I64, I64, PTR, I64, I64, PTR, I64, I64, PTR, I64, I64)
 _WIDE = 256  # the most columns of a block
 _VECTORS = 4
 
@@ -35,14 +47,27 @@ class _Triangle(NamedTuple):
     x_rs: Int
 
 
-class Matrices:
-    """Writes parts of routines for matrices of a dtype into a module."""
+class Piece(NamedTuple):
+    """Columns that are worked on side by side: where vectors of them begin, how many lanes these
+    have, and the mask of those that count, if not all do."""
 
-    def __init__(self, module: ir.Module, dtype: str, target: Target):
-        self.module, self.dtype = module, dtype
+    places: list[Int]
+    lanes: int
+    mask: ir.Value | None
+
+
+class Matrices:
+    """Writes parts of routines for matrices of a dtype into a module.
+
+    own: whether products are those of `product`
+    """
+
+    def __init__(self, module: ir.Module, dtype: str, target: Target, own: bool = False):
+        self.module, self.dtype, self.target, self.own = module, dtype, target, own
         self.type, self.bytes = FORMATS[dtype].storage, FORMATS[dtype].bytes
         self.bits = I32 if self.bytes == 4 else I64
         self.lanes = target.vector_bits // (8 * self.bytes)
+        self.masks = Tile.of(target, FORMATS[dtype]).masks
         self.parallel_for = declare(
             module, "fg_parallel_for", ir.FunctionType(VOID, [PTR, PTR, I64, I64])
         )
@@ -55,14 +80,27 @@ class Matrices:
         """The address of an element."""
         return code.at(pointer, index, self.type)
 
-    def load(self, code: Code, pointer: ir.Value, index: Int | int, lanes: int = 0) -> ir.Value:
-        """An element, or so many lanes from it on."""
+    def load(
+        self, code: Code, pointer: ir.Value, index: Int | int, lanes: int = 0,
+        mask: ir.Value | None = None,
+    ) -> ir.Value:  # fmt: skip
+        """An element, or so many lanes from it on, or those of them that a mask has on."""
+        place = self.at(code, pointer, index)
         kind = ir.VectorType(self.type, lanes) if lanes else self.type
-        return code.b.load(self.at(code, pointer, index), typ=kind, align=self.bytes)
+        if mask is not None:
+            return code.masked_load(place, mask, kind)
+        return code.b.load(place, typ=kind, align=self.bytes)
 
-    def store(self, code: Code, value: ir.Value, pointer: ir.Value, index: Int | int) -> None:
-        """Write an element or a vector."""
-        code.store(value, self.at(code, pointer, index), self.bytes)
+    def store(
+        self, code: Code, value: ir.Value, pointer: ir.Value, index: Int | int,
+        mask: ir.Value | None = None,
+    ) -> None:  # fmt: skip
+        """Write an element or a vector, or the lanes of it that a mask has on."""
+        place = self.at(code, pointer, index)
+        if mask is not None:
+            code.masked_store(value, place, mask)
+        else:
+            code.store(value, place, self.bytes)
 
     def magnitude(self, code: Code, x: ir.Value) -> ir.Value:
         """The bits of |x|, which are in the order of what they stand for; NaN comes last."""
@@ -71,18 +109,16 @@ class Matrices:
 
     # ---- products
 
-    @functools.cached_property
-    def product(self) -> ir.Function:
-        """The matrix product of this dtype, void(ptr call)."""
-        return declare(
-            self.module, f"fg_gemm_{self.dtype}_{self.dtype}", ir.FunctionType(VOID, [PTR])
-        )
-
     def add_product(
         self, code: Code, sizes: Sequence[Int], a: tuple, b: tuple, c: tuple, add: int = 1
     ) -> None:
         """c += a b for (pointer, row stride, column stride) each, and sizes m, n, k; add: 0 where
-        it is c = a b."""
+        it is c = a b. Columns of c are contiguous."""
+        if self.own:
+            kind = ir.FunctionType(VOID, PRODUCT)
+            function = declare(self.module, f"fg_product_{self.dtype}", kind)
+            code.call(function, *sizes, *a, *b, *c[:2], add)
+            return
         call = Record(code, CALL, code.variable(I64, count=len(CALL)).slot)
         words = dict.fromkeys(CALL, 0) | {"batch0": 1, "batch1": 1, "add": add}
         for name, value in words.items():
@@ -91,24 +127,23 @@ class Matrices:
             call[name] = size
         for name, (pointer, rows, columns) in zip("abc", (a, b, c), strict=True):
             call[name], call[f"{name}_rs"], call[f"{name}_cs"] = pointer, rows, columns
-        code.call(self.product, call.pointer)
+        kind = ir.FunctionType(VOID, [PTR])
+        code.call(declare(self.module, f"fg_gemm_{self.dtype}_{self.dtype}", kind), call.pointer)
 
     # ---- rows
 
-    def along(
-        self, code: Code, begin: Int, end: Int, body: Callable[[list[Int], int], None]
-    ) -> None:
-        """body(places, lanes) for columns [begin, end): several vectors, one, and parts of one."""
-        shapes, lanes = [(_VECTORS, self.lanes)], self.lanes
-        while lanes > 1:
-            shapes.append((1, lanes))
-            lanes //= 2
-        for vectors, lanes in (*shapes, (1, 0)):
-            step = vectors * max(lanes, 1)
-            stop = begin + (end - begin) // step * step
-            with code.range(begin, stop, step) as c:
-                body([c + v * lanes for v in range(vectors)], lanes)
-            begin = stop
+    def along(self, code: Code, begin: Int, end: Int, body: Callable[[Piece], None]) -> None:
+        """body(piece) for columns [begin, end): several vectors at a time, then parts of one."""
+        lanes, step = self.lanes, _VECTORS * self.lanes
+        whole = begin + (end - begin) // step * step
+        with code.range(begin, whole, step) as c:
+            body(Piece([c + v * lanes for v in range(_VECTORS)], lanes, None))
+        if self.masks:
+            with code.range(whole, end, lanes) as c:
+                body(Piece([c], lanes, code.first_lanes(end - c, lanes)))
+        else:
+            with code.range(whole, end) as c:
+                body(Piece([c], 1, None))
 
     @functools.cached_property
     def copy(self) -> ir.Function:
@@ -125,12 +160,12 @@ class Matrices:
         x, x_rs, y, y_rs, rows, columns = code.args
         with code.range(0, rows) as i:
 
-            def piece(places: list[Int], lanes: int) -> None:
-                values = [self.load(code, x, i * x_rs + at, lanes) for at in places]
-                for at, value in zip(places, values, strict=True):
-                    self.store(code, change(code, value), y, i * y_rs + at)
+            def move(piece: Piece) -> None:
+                values = [self.load(code, x, i * x_rs + at, *piece[1:]) for at in piece.places]
+                for at, value in zip(piece.places, values, strict=True):
+                    self.store(code, change(code, value), y, i * y_rs + at, piece.mask)
 
-            self.along(code, code.i64(0), columns, piece)
+            self.along(code, code.i64(0), columns, move)
         code.ret()
         code.function.attributes.add("noinline")
         return code.function
@@ -209,21 +244,19 @@ class Matrices:
             code,
             code.i64(0),
             columns,
-            lambda at, lanes: self._solve_columns(code, triangle, at, lanes),
+            lambda piece: self._solve_columns(code, triangle, piece),
         )
         code.ret()
         return code.function
 
-    def _solve_columns(
-        self, code: Code, triangle: _Triangle, places: list[Int], lanes: int
-    ) -> None:
+    def _solve_columns(self, code: Code, triangle: _Triangle, piece: Piece) -> None:
         """Rows in pairs, which share what they read of the rows before them."""
         n, unit, factors, x, x_rs = triangle
-        kind = ir.VectorType(self.type, lanes) if lanes else self.type
+        places, lanes, mask = piece
+        kind = ir.VectorType(self.type, lanes)
 
         def factor(i: Int, j: Int) -> ir.Value:
-            value = self.load(code, factors, i * BLOCK + j)
-            return code.splat(value, lanes) if lanes else value
+            return code.splat(self.load(code, factors, i * BLOCK + j), lanes)
 
         def add(i: Int, j: Int, sums: list[Variable], known: list[ir.Value]) -> None:
             spread = factor(i, j)
@@ -240,16 +273,16 @@ class Matrices:
                     for total in sums:
                         total.set(code.b.fneg(total.get()))
             for total, at in zip(sums, places, strict=True):
-                self.store(code, total.get(), x, i * x_rs + at)
+                self.store(code, total.get(), x, i * x_rs + at, mask)
             return [total.get() for total in sums]
 
         def rows(i: Int, count: int) -> None:
             sums = [[code.variable(kind) for _ in places] for _ in range(count)]
             for r in range(count):
                 for total, at in zip(sums[r], places, strict=True):
-                    total.set(self.load(code, x, (i + r) * x_rs + at, lanes))
+                    total.set(self.load(code, x, (i + r) * x_rs + at, lanes, mask))
             with code.range(0, i) as j:
-                known = [self.load(code, x, j * x_rs + at, lanes) for at in places]
+                known = [self.load(code, x, j * x_rs + at, lanes, mask) for at in places]
                 for r in range(count):
                     add(i + r, j, sums[r], known)
             for r in range(count):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.matrix.parts import Matrices
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 DOUBLE = ir.DoubleType()
 _MADE, _USED = ("c", "s", "ranges", "held"), ("used_c", "used_s", "used_ranges", "used")

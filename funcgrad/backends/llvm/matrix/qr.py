@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.matrix.parts import Matrices
-from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 # columns: of q
 QR = ("batch", "m", "n", "columns", "a", "q", "r")

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.matrix.parts import Matrices
 from funcgrad.backends.llvm.matrix.qr import QR
 from funcgrad.backends.llvm.matrix.qr_panel import PANEL, panel
-from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 BLOCK = 32
 

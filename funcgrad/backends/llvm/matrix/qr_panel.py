@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.matrix.parts import Matrices
-from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, of_shape
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record, of_shape
 
 PANEL = 16
 _CHAINS = 4  # sums in registers that don't wait for each other

@@ -14,7 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from funcgrad.core.record import Record
+from funcgrad.core import record
 
 I1, I32, I64 = (ir.IntType(bits) for bits in (1, 32, 64))
 BYTE = ir.IntType(8)
@@ -144,7 +144,7 @@ class Bool:
         return self.code.b.select(self.value, yes, no)
 
 
-class Variable(Record, frozen=False):
+class Variable(record.Record, frozen=False):
     """A stack slot."""
 
     code: Code
@@ -334,6 +334,27 @@ class Code:
 
     def _intrinsic(self, name: str, kind: ir.FunctionType) -> ir.Function:
         return declare(self.module, name, kind)
+
+
+class Record:
+    """Named i64 words or pointers behind a pointer."""
+
+    def __init__(self, code: Code, fields: tuple[str, ...], pointer: ir.Value):
+        self.code, self.fields, self.pointer = code, fields, pointer
+
+    def place(self, name: str) -> ir.Value:
+        """Where a word is."""
+        return self.code.at(self.pointer, self.fields.index(name), I64)
+
+    def __getitem__(self, name: str) -> Int:
+        return self.code.load(self.place(name), I64)
+
+    def pointer_at(self, name: str) -> ir.Value:
+        """A word that holds a pointer."""
+        return self.code.load(self.place(name), PTR)
+
+    def __setitem__(self, name: str, value: Int | ir.Value | int) -> None:
+        self.code.store(I64(value) if isinstance(value, int) else value, self.place(name))
 
 
 class Called:

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import functools
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.native.engine import Engine, engine
-from funcgrad.backends.llvm.native.sources import generator
-from funcgrad.backends.llvm.runtime import pool
+from funcgrad.backends.llvm.runtime.routine import Call, compiled
 
 if TYPE_CHECKING:
     from funcgrad.backends.program import HostStep
@@ -40,18 +39,17 @@ CHECKED, DIRECT, PACKED = "checked", "direct", "packed"
 MOST = 16
 
 
-def elements_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
-    """The name of the function that runs a step of `scatter_elements`, and the words of its call
-    before the arrays."""
+def elements_call(step: HostStep) -> Call:
+    """How the function that runs a step of `scatter_elements` is called."""
     positions, updates, *start = (v.aval for v in step.ins)
     how, dtype = step.params["how"], updates.dtype
     # What is set is bits.
     kind = dtype.name if dtype.kind == "f" and how == "add" else f"int{8 * dtype.itemsize}"
     wraps = "wrap" if step.params["wraps"] else "plain"
     name = f"fg_elements_{how}_{kind}_{len(start)}_{wraps}"
-    install(name)
     lines = step.params["lines"]
-    return name, (lines, positions.size // lines, math.prod(step.params["shape"]) // lines)
+    words = lines, positions.size // lines, math.prod(step.params["shape"]) // lines
+    return Call(name, words, (partial(install, name),))
 
 
 @functools.cache
@@ -63,7 +61,6 @@ def install(name: str, target: Engine | None = None) -> int:
     True
     """
     target = target or engine()
-    pool.bind(target)
     _, _, how, dtype, starts, wraps = name.split("_")
 
     def write() -> ir.Module:
@@ -72,9 +69,7 @@ def install(name: str, target: Engine | None = None) -> int:
         _Writer(module, how, dtype, starts == "1", wraps == "wrap", packs).entry(name)
         return module
 
-    library = target.compile(write, level=2, key=f"{name} {generator('routines.elements')}")
-    target.bind(name, library)
-    return library.address(name)
+    return compiled(name, write, 2, ("routines.elements",), target)
 
 
 class _Writer:

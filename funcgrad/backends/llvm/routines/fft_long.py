@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.gemm.pack import transpose
 from funcgrad.backends.llvm.matrix.parts import Matrices
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, undefined
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, undefined
 from funcgrad.backends.llvm.routines.fft_passes import Complex, Numbers, Passes, roots, table
 
 CALL = ("batch", "x", "out")

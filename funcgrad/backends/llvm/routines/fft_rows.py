@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import functools
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from llvmlite import ir
 
 from funcgrad import dtypes
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.matrix.parts import Matrices
-from funcgrad.backends.llvm.native.code import I64, PTR, Code
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Record
 from funcgrad.backends.llvm.native.engine import Engine, engine
-from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.routines import fft_long
 from funcgrad.backends.llvm.routines.fft_passes import Complex, Passes
-from funcgrad.backends.llvm.runtime import pool, scratch
+from funcgrad.backends.llvm.runtime.routine import Call, compiled
 from funcgrad.ops.fft import fft_p
 
 if TYPE_CHECKING:
@@ -35,9 +34,9 @@ _LEAST, _LONG, _MOST = 4, 1024, 1 << 22
 _FORWARD, _REAL = ("FFT", "RFFT"), ("RFFT", "IRFFT")
 
 
-def fft_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
-    """The name of the function that runs a step of `fft` on pairs, and the words of its call before
-    the arrays; None where the host is to run it."""
+def fft_call(step: HostStep) -> Call | None:
+    """How the function that runs a step of `fft` on pairs is called; None where the host is to run
+    it."""
     if step.params["prim"] is not fft_p:
         return None
     kind, lengths = (step.params["params"][k] for k in ("fft_type", "fft_lengths"))
@@ -49,8 +48,8 @@ def fft_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
         return None
     lanes = engine().target.vector_bits // (8 * np.dtype(dtype).itemsize)
     alone = size >= lanes**2 and (batch < lanes or size >= _LONG)
-    install(kind.name, n, dtype, alone)
-    return _name(kind.name, n, dtype, alone), (batch,)
+    form = kind.name, n, dtype, alone
+    return Call(_name(*form), (batch,), (partial(install, *form),))
 
 
 def _name(kind: str, n: int, dtype: str, alone: bool) -> str:
@@ -69,8 +68,6 @@ def install(
     True
     """
     target = target or engine()
-    pool.bind(target)
-    scratch.bind(target)
     name, transform = _name(kind, n, dtype, alone), fft_long.Long if alone else _Transform
 
     def write() -> ir.Module:
@@ -78,9 +75,7 @@ def install(
         transform(Matrices(module, dtype, target.target), kind, n).emit(name)
         return module
 
-    library = target.compile(write, key=f"{name} {generator('routines.fft_rows')}")
-    target.bind(name, library)
-    return library.address(name)
+    return compiled(name, write, 3, ("routines.fft_rows",), target)
 
 
 class _Transform:

@@ -10,21 +10,18 @@ import functools
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I32, PTR, Code, Int
-from funcgrad.backends.llvm.native.engine import Engine, engine
-from funcgrad.backends.llvm.native.sources import generator
+from funcgrad.backends.llvm.native.code import I32, PTR, Code, Int, Record
+from funcgrad.backends.llvm.native.engine import Engine
+from funcgrad.backends.llvm.runtime.routine import Call, compiled
 from funcgrad.backends.llvm.sort.radix import clear, zext
 from funcgrad.backends.program import HostStep
 
 _NAME, _CALL = "fg_row_order", ("n", "rows", "positions", "out")
 
 
-def order_call(step: HostStep) -> tuple[str, tuple[int, ...]]:
-    """The name of the function that runs a step of `row_order`, and the words of its call before
-    the arrays."""
-    install()
-    return _NAME, (step.ins[0].aval.size, step.params["rows"])
+def order_call(step: HostStep) -> Call:
+    """How the function that runs a step of `row_order` is called."""
+    return Call(_NAME, (step.ins[0].aval.size, step.params["rows"]), (install,))
 
 
 @functools.cache
@@ -34,10 +31,7 @@ def install(target: Engine | None = None) -> int:
     >>> install() == install()
     True
     """
-    target = target or engine()
-    library = target.compile(_module, level=2, key=f"{_NAME} {generator('routines.rows')}")
-    target.bind(_NAME, library)
-    return library.address(_NAME)
+    return compiled(_NAME, _module, 2, ("routines.rows",), target)
 
 
 def _module() -> ir.Module:

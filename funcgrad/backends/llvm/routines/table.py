@@ -6,20 +6,8 @@ then their addresses, operands first. Whatever the routines don't know stays the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from funcgrad.backends.llvm.matrix.functions import (
-    cholesky_call,
-    eigh_call,
-    lu_call,
-    lu_parts_call,
-    qr_call,
-    solve_call,
-)
-from funcgrad.backends.llvm.routines.elements import elements_call
-from funcgrad.backends.llvm.routines.fft_rows import fft_call
-from funcgrad.backends.llvm.routines.rows import order_call
-from funcgrad.backends.llvm.sort.functions import shuffle_call, sort_call, top_call
+from funcgrad.backends.late import Late
+from funcgrad.backends.llvm.runtime.routine import Call
 from funcgrad.backends.lower.primitives import key_of
 from funcgrad.backends.program import HostStep
 from funcgrad.core.primitive import Primitive
@@ -27,25 +15,25 @@ from funcgrad.ops.linalg.decompositions import eigh_p, qr_p
 from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
 from funcgrad.ops.sort import sort_p, top_k_p
 
-# A routine's symbol, and the words of a call before the addresses.
-Call = tuple[str, tuple[int, ...]]
-_ROUTINES: dict[Primitive | str, Callable[[HostStep], Call | None]] = {
-    cholesky_p: cholesky_call,
-    eigh_p: eigh_call,
-    lu_p: lu_call,
-    "lu_parts": lu_parts_call,
-    "on_complex": fft_call,
-    qr_p: qr_call,
-    "row_order": order_call,
-    "scatter_elements": elements_call,
-    "shuffle": shuffle_call,
-    sort_p: sort_call,
-    top_k_p: top_call,
-    triangular_solve_p: solve_call,
+_HERE = __name__.split(".routines.")[0]
+# Where a step's call is found, by its primitive: a module that is loaded then, and a function.
+_ROUTINES: dict[Primitive | str, tuple[str, str]] = {
+    cholesky_p: ("matrix.functions", "cholesky_call"),
+    eigh_p: ("matrix.functions", "eigh_call"),
+    lu_p: ("matrix.functions", "lu_call"),
+    "lu_parts": ("matrix.functions", "lu_parts_call"),
+    "on_complex": ("routines.fft_rows", "fft_call"),
+    qr_p: ("matrix.functions", "qr_call"),
+    "row_order": ("routines.rows", "order_call"),
+    "scatter_elements": ("routines.elements", "elements_call"),
+    "shuffle": ("sort.functions", "shuffle_call"),
+    sort_p: ("sort.functions", "sort_call"),
+    top_k_p: ("sort.functions", "top_call"),
+    triangular_solve_p: ("matrix.functions", "solve_call"),
 }
 
 
 def routine(step: HostStep) -> Call | None:
-    """The routine that runs a step, compiled and bound to its symbol; None if Python runs it."""
-    find = _ROUTINES.get(key_of(step.prim))
-    return None if find is None else find(step)
+    """How the routine that runs a step is called; None if Python runs it."""
+    module, find = _ROUTINES.get(key_of(step.prim), ("", ""))
+    return getattr(Late(f"{_HERE}.{module}"), find)(step) if module else None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
 from funcgrad.backends.llvm.native.engine import Engine, engine
-from funcgrad.backends.llvm.native.sources import generator
-from funcgrad.backends.llvm.runtime import pool, scratch
+from funcgrad.backends.llvm.runtime.routine import Call, compiled
 from funcgrad.backends.llvm.sort.keys import Keys, keys_of
 from funcgrad.backends.llvm.sort.network import LANES
 from funcgrad.backends.llvm.sort.rows import emit_keys, emit_order
@@ -27,9 +27,8 @@ _WIDTHS = (1, 2, 4, 8, 16)
 _VECTORS = {128: 2, 256: 8, 512: 16}
 
 
-def sort_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
-    """The name of the function that runs a step of `sort`, and the words of its call before the
-    arrays; None where the host is to run it."""
+def sort_call(step: HostStep) -> Call | None:
+    """How the function that runs a step of `sort` is called; None where the host is to run it."""
     avals = [v.aval for v in step.ins]
     shape, axis = avals[0].shape, step.params["dimension"]
     keys = [keys_of(a.dtype) for a in avals[: step.params["num_keys"]]]
@@ -41,11 +40,10 @@ def sort_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
     n = shape[axis]
     words = math.prod(shape[:axis]), n, math.prod(shape[axis + 1 :]), n
     name = f"fg_sort_{names}__{widths}"
-    install(name)
-    return name, words
+    return _call(name, words)
 
 
-def top_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
+def top_call(step: HostStep) -> Call | None:
     """The same for a step of `top_k`."""
     aval = step.ins[0].aval
     *lead, n = aval.shape
@@ -53,16 +51,18 @@ def top_call(step: HostStep) -> tuple[str, tuple[int, ...]] | None:
     if keys is None or keys.bits > 32 or n >= 2**31:  # positions are int32
         return None
     name = f"fg_top_{keys.name}"
-    install(name)
-    return name, (math.prod(lead), n, 1, step.params["k"])
+    return _call(name, (math.prod(lead), n, 1, step.params["k"]))
 
 
-def shuffle_call(step: HostStep) -> tuple[str, tuple[int, ...]]:
+def shuffle_call(step: HostStep) -> Call:
     """The same for a step of `shuffle`."""
     x = step.ins[2].aval
     name = f"fg_shuffle_{x.dtype.itemsize}"
-    install(name)
-    return name, (x.size,)
+    return _call(name, (x.size,))
+
+
+def _call(name: str, words: tuple[int, ...]) -> Call:
+    return Call(name, words, (partial(install, name),))
 
 
 @functools.cache
@@ -74,8 +74,6 @@ def install(name: str, target: Engine | None = None) -> int:
     True
     """
     target = target or engine()
-    pool.bind(target)
-    scratch.bind(target)
     _, what, pattern = name.split("_", 2)
     dtypes, _, sizes = pattern.partition("__")
     widths = [int(w) for w in sizes.split("_") if w]
@@ -96,6 +94,4 @@ def install(name: str, target: Engine | None = None) -> int:
 
     # Loops of sorts are written as they are to run.
     level = 2 if what == "top" else 1
-    library = target.compile(write, level, key=f"{name} {generator('sort.functions')}")
-    target.bind(name, library)
-    return library.address(name)
+    return compiled(name, write, level, ("sort.functions",), target)

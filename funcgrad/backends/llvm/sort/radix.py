@@ -11,8 +11,7 @@ from functools import cached_property
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 
 I1, I8 = ir.IntType(1), ir.IntType(8)
 INSERTION = 24  # words up to which insertion is fastest

@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.sort.buckets import Buckets, Row, room
 from funcgrad.backends.llvm.sort.keys import Keys
 from funcgrad.backends.llvm.sort.radix import LONG, Radix

@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, declare
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.sort.keys import like
 from funcgrad.backends.llvm.sort.network import LANES, emit_network, padded
 from funcgrad.backends.llvm.sort.radix import Radix, grow, zext

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Variable
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, Variable
 from funcgrad.backends.llvm.sort.keys import Keys
 from funcgrad.backends.llvm.sort.rows import Rows
 

@@ -7,9 +7,9 @@ import funcgrad as fg
 from funcgrad.backends.llvm.gemm import functions
 from funcgrad.backends.llvm.gemm.batch import MANY, Batch, merge_batches
 from funcgrad.backends.llvm.gemm.driver import Driver
-from funcgrad.backends.llvm.gemm.job import CALL
 from funcgrad.backends.llvm.gemm.pack import FORMATS
 from funcgrad.backends.llvm.gemm.trial import Facts, Trial
+from funcgrad.backends.llvm.gemm.words import CALL
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
 from funcgrad.core.record import replace

@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm import functions, micro
 from funcgrad.backends.llvm.gemm.functions import OUTPUTS, declare_gemm, emit_gemm, gemm
-from funcgrad.backends.llvm.gemm.job import AXES, CALL, MAX_AXES, axes_words, inner_words
+from funcgrad.backends.llvm.gemm.words import AXES, CALL, MAX_AXES, axes_words, inner_words
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target, default_target
 from funcgrad.backends.llvm.runtime import pool

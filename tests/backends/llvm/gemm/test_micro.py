@@ -9,8 +9,8 @@ import pytest
 
 from funcgrad.backends.llvm.gemm import functions, micro
 from funcgrad.backends.llvm.gemm.driver import ROUTED, Driver
-from funcgrad.backends.llvm.gemm.job import CALL
 from funcgrad.backends.llvm.gemm.pack import FORMATS
+from funcgrad.backends.llvm.gemm.words import CALL
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
 from funcgrad.core.record import replace

@@ -11,8 +11,9 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm.images.lines import Lines
 from funcgrad.backends.llvm.gemm.images.placed import item_of
 from funcgrad.backends.llvm.gemm.images.strips import Strips
-from funcgrad.backends.llvm.gemm.job import SHARED, Parts, Record
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code
+from funcgrad.backends.llvm.gemm.job import Parts
+from funcgrad.backends.llvm.gemm.words import SHARED
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Record
 
 MOST_ROWS = 256  # windows that are few
 LEAST_B = 1 << 16  # elements of the kernel that are worth more than a task

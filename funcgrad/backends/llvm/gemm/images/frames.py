@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
-from funcgrad.backends.llvm.native.code import I64, PTR, VOID, Code, Int, declare, zero_of
+from funcgrad.backends.llvm.native.code import I64, PTR, VOID, Code, Int, Record, declare, zero_of
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.runtime import pool

@@ -10,8 +10,9 @@ from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm.images.placed import FIELDS as PLACED
 from funcgrad.backends.llvm.gemm.images.placed import item_of, orient, packs_a
-from funcgrad.backends.llvm.gemm.job import SERIAL_WORK, SHARED, Parts, Record
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm.job import Parts
+from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 FIELDS = (*PLACED, "line", "lines")  # rows of a line, and how many there are
 TASK_WORK = 1 << 18

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import JOB, SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.pack import equal_parts
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm.words import JOB, SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 # The operand of rows x, that of columns w. If w is packed before: its panels and their distance.
 # Items of a task, and its rows of each; the depth of a block, and of a part; how many parts, and

@@ -14,18 +14,11 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm.images.frames import AHEAD, FRAME, framed_function
 from funcgrad.backends.llvm.gemm.images.placed import FIELDS as PLACED
 from funcgrad.backends.llvm.gemm.images.placed import item_of, orient, packs_a
-from funcgrad.backends.llvm.gemm.job import (
-    AXES,
-    FRAMED,
-    MAX_AXES,
-    SERIAL_WORK,
-    SHARED,
-    Parts,
-    Record,
-)  # fmt: skip
+from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.kernels import LINES_SOON
 from funcgrad.backends.llvm.gemm.pack import equal_parts
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm.words import AXES, FRAMED, MAX_AXES, SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, Record
 
 FIELDS = (
     *PLACED,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.packed import Packed
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int
+from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 # The packed operand and its panels' distance, panels of columns in a tile, tiles of an item, and
 # rows of B that are packed at a time.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.winograd.tiles import (
     CACHE_SHARE,
     SIDE,
@@ -18,7 +18,8 @@ from funcgrad.backends.llvm.gemm.winograd.tiles import (
     spread,
 )
 from funcgrad.backends.llvm.gemm.winograd.tiles_last import APART, TILED_LAST, TilesLast
-from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, zero_of
+from funcgrad.backends.llvm.gemm.words import SHARED
+from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
 FIELDS = (

@@ -13,7 +13,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import SERIAL_WORK, SHARED, Parts, Record
+from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.winograd.tiles import (
     CACHE_SHARE,
@@ -23,7 +23,8 @@ from funcgrad.backends.llvm.gemm.winograd.tiles import (
     results,
 )
 from funcgrad.backends.llvm.gemm.winograd.tiles_last import APART, TILED_LAST, TilesLast
-from funcgrad.backends.llvm.native.code import I1, I64, PTR, Bool, Code, Int, zero_of
+from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native.code import I1, I64, PTR, Bool, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
 FIELDS = (

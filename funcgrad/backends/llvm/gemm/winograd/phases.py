@@ -14,11 +14,10 @@ from collections.abc import Iterator
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import Record
 from funcgrad.backends.llvm.gemm.winograd.first import FIELDS as WINOGRAD
 from funcgrad.backends.llvm.gemm.winograd.first import Winograd
 from funcgrad.backends.llvm.gemm.winograd.tiles import SIDE
-from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, zero_of
+from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import PHASE_COUNT, PHASE_POINTS, PHASE_TAPS
 
 # How far apart phases of lines and of columns are in the kernel, and lines of results.

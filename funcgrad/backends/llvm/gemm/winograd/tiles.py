@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.job import AXES, MAX_AXES, Parts, Record
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, zero_of
+from funcgrad.backends.llvm.gemm.job import Parts
+from funcgrad.backends.llvm.gemm.words import AXES, MAX_AXES
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
 TILED = (

@@ -1,7 +1,7 @@
 """Which products of windows leave both operands where they lie."""
 
 from funcgrad.backends.llvm.gemm import functions
-from funcgrad.backends.llvm.gemm.job import inner_words
+from funcgrad.backends.llvm.gemm.words import inner_words
 from funcgrad.backends.llvm.native.target import default_target
 from funcgrad.backends.program import GemmAxes
 

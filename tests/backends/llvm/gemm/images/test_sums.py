@@ -7,8 +7,8 @@ import pytest
 
 from funcgrad.backends.llvm.gemm import functions
 from funcgrad.backends.llvm.gemm.driver import Driver
-from funcgrad.backends.llvm.gemm.job import AXES, CALL, MAX_AXES, axes_words, inner_words
 from funcgrad.backends.llvm.gemm.pack import FORMATS
+from funcgrad.backends.llvm.gemm.words import AXES, CALL, MAX_AXES, axes_words, inner_words
 from funcgrad.backends.llvm.native.target import default_target
 from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
 from funcgrad.backends.program import GemmAxes
