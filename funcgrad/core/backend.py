@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from funcgrad.core.process import fork
-from funcgrad.core.types import Communicators, PlainArray, Tree, Value
+from funcgrad.core.types import Communicators, PlainArray, Tree, Values
 from funcgrad.tree import PyTreeDef
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Call(NamedTuple):
     args: tuple
     kwargs: dict
     static: tuple[frozenset[int], frozenset[str]]
-    captured: Sequence[Value]
+    captured: Values
     donated: Sequence[str | None]
     out_tree: PyTreeDef
     out_avals: Sequence[ShapedArray]

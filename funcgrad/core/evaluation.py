@@ -15,7 +15,7 @@ from funcgrad.core.eager.evaluated import evaluated, evaluated1, evaluated2
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.trace import Trace
-from funcgrad.core.types import PlainArray, Result, Value
+from funcgrad.core.types import PlainArray, Result, Value, Values
 from funcgrad.errors import NonFiniteError
 
 # Operands of which it is known without a look that they aren't cut over devices.
@@ -76,7 +76,7 @@ def _is_weak(operand: Value) -> bool:
     return not isinstance(operand, np.ndarray | np.generic | bool)
 
 
-def own(args: Sequence[Value], outs: Sequence[PlainArray]) -> list:
+def own(args: Values, outs: Sequence[PlainArray]) -> list:
     """Results, copied where they share memory with a numpy array among the operands, which its
     owner may write to."""
     given = [a for a in args if type(a) is np.ndarray and a.flags.writeable]

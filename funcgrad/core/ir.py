@@ -21,7 +21,7 @@ from funcgrad.core.display import jaxpr_text as show
 from funcgrad.core.evaluation import check_finite
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.core.types import ArrayModule, Params, PlainArray, Value
+from funcgrad.core.types import ArrayModule, Params, PlainArray, Value, Values
 from funcgrad.errors import IRError
 
 _T = TypeVar("_T")
@@ -166,7 +166,7 @@ class ClosedJaxpr:
 
     __slots__ = ("consts", "jaxpr")
 
-    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Value]):
+    def __init__(self, jaxpr: Jaxpr, consts: Values):
         self.jaxpr = jaxpr
         self.consts = tuple(consts)
 

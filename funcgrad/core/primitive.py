@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from funcgrad.core import context
-from funcgrad.core.types import Cotangent, Operand, Param, Result, Tangent, Value
+from funcgrad.core.types import (
+    BatchDims,
+    Cotangent,
+    Cotangents,
+    Operands,
+    Param,
+    Result,
+    Tangents,
+    Value,
+    Values,
+)
 from funcgrad.errors import BatchingError, DifferentiationError, FuncgradError
 
 
@@ -181,24 +191,20 @@ class Primitive:
         )
 
     def differentiate(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent], params: dict
+        self, primals: Values, tangents: Tangents, params: dict
     ) -> tuple[Result, Result]:
         """Apply the jvp rule, or say why there is none."""
         if isinstance(self.jvp, NoRule):
             self.jvp.raise_for(self, "differentiation", DifferentiationError)
         return self.jvp(primals, tangents, **params)  # type: ignore[operator]
 
-    def transposed(
-        self, ct: Cotangent, args: Sequence[Operand], params: dict
-    ) -> Sequence[Cotangent]:
+    def transposed(self, ct: Cotangent, args: Operands, params: dict) -> Cotangents:
         """Apply the transpose rule, or say why there is none."""
         if isinstance(self.transpose, NoRule):
             self.transpose.raise_for(self, "transpose", DifferentiationError)
         return self.transpose(ct, *args, **params)  # type: ignore[operator]
 
-    def batched(
-        self, axis: object, args: Sequence[Value], dims: Sequence[int | None], params: dict
-    ) -> tuple:
+    def batched(self, axis: object, args: Values, dims: BatchDims, params: dict) -> tuple:
         """Apply the batching rule, or say why there is none."""
         if isinstance(self.batch, NoRule):
             self.batch.raise_for(self, "batching", BatchingError)

@@ -17,7 +17,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import CustomCall, Trace, Tracer, aval_of, leak_error
-from funcgrad.core.types import Result, Value
+from funcgrad.core.types import Result, Value, Values
 
 
 class JaxprTracer(Tracer):
@@ -102,7 +102,7 @@ class JaxprTrace(Trace):
         names = self.names or [f"#{i}" for i in range(len(self.args))]
         return [n for n, v in zip(names, self.args, strict=False) if v in needed]
 
-    def finish(self, outs: Sequence[Value]) -> tuple[Jaxpr, list]:
+    def finish(self, outs: Values) -> tuple[Jaxpr, list]:
         """The program with these outputs, captured values first, and those values."""
         out_atoms = [self.atom(o) for o in outs]
         values = [held for _, held, _ in self.consts.values()]
@@ -124,7 +124,7 @@ def is_reached(x: Tracer, trace: Trace | None) -> bool:
 
 
 def stage(
-    fun: Callable[..., Sequence[Value]],
+    fun: Callable[..., Values],
     avals: Sequence[ShapedArray],
     what: str = "a traced function",
     names: Sequence[str] | None = None,
@@ -147,7 +147,7 @@ def stage(
 
 
 def stage_closed(
-    fun: Callable[..., Sequence[Value]], avals: Sequence[ShapedArray], what: str = "a program"
+    fun: Callable[..., Values], avals: Sequence[ShapedArray], what: str = "a program"
 ) -> Jaxpr:
     """Write down a function as a program with these inputs alone: for transformations of programs.
 
@@ -161,14 +161,14 @@ def stage_closed(
 def formula_of(prim: Primitive, avals: Sequence[ShapedArray], params: dict) -> Jaxpr:
     """The program of what an op's `formula` says, on operands of these types."""
 
-    def fun(*args: Value) -> Sequence[Value]:
+    def fun(*args: Value) -> Values:
         out = prim.formula(*args, **params)  # type: ignore[misc]
         return out if prim.multiple else [out]
 
     return stage_closed(fun, avals, prim.name)
 
 
-def with_constants(jaxpr: Jaxpr, captured: Sequence[Value]) -> Jaxpr:
+def with_constants(jaxpr: Jaxpr, captured: Values) -> Jaxpr:
     """The program with arrays in place of its first inputs."""
     n = len(captured)
     if not n:

@@ -6,7 +6,7 @@ an op's parameters are its own affair. Annotations say by these names which of i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # What programs compute with.
@@ -16,6 +16,11 @@ Tangent = Any  # a Value, or a `Zero`
 Cotangent = Any  # a Value, a `Zero`, or None where nothing flows back
 Operand = Any  # of a rule `transpose`: a Value, or a `Linear`
 Rewritten = Any  # in place of a value in rewriting: an atom, a Value, or what a `Boundary` makes
+Values = Sequence[Value]
+Tangents = Sequence[Tangent]
+Cotangents = Sequence[Cotangent]
+Operands = Sequence[Operand]
+BatchDims = Sequence[int | None]  # for each value the axis of a batch, None where it has none
 Scalar = Any  # a bool, int, float or complex of Python
 
 # What rules `impl` and compiled programs compute with, where there are no traces.
@@ -26,9 +31,7 @@ ArrayModule = Any  # whose arrays these are: numpy, cupy, or what takes their pl
 Tree = Any  # a pytree, of Values if nothing else is said
 Prefix = Any  # a pytree that ends where one value holds for all below: axes, shardings
 DTypeLike = Any  # a np.dtype, a class such as fnp.float32 or float, or a name
-AxisName = (
-    Any  # of a mapped axis: whatever has a hash; several in a tuple where functions take them
-)
+AxisName = Any  # of a mapped axis, whatever has a hash; a tuple of several where that may be
 
 # What ops and contexts carry.
 Param = Any  # a parameter of an op: sizes, names, programs, functions

@@ -10,14 +10,11 @@ import base64
 import html
 import struct
 import zlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.display.jaxpr_html import page
-
-if TYPE_CHECKING:
-    from funcgrad.core.aval import ShapedArray
 
 # Larger arrays are sampled to as many points and pixels.
 CURVE, PIXELS, TABLE, SLICES = 240, 200, 12, 8

@@ -5,7 +5,6 @@ Each function gives None where anything is otherwise, which is for `core.evaluat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from funcgrad.core.array import Array, wrap
 from funcgrad.core.eager import functions
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
-from funcgrad.core.types import Value
+from funcgrad.core.types import Value, Values
 
 current = context.current
 counter, MOMENTS = functions.counter, functions.MOMENTS
@@ -168,9 +167,7 @@ def combined(prim: Primitive, x: Value, y: Value) -> Array | None:
     return Array(out, aval.weak_type, aval)
 
 
-def remember_combined(
-    prim: Primitive, given: Sequence[Value], taken: Sequence[Value], out: Value
-) -> None:
+def remember_combined(prim: Primitive, given: Values, taken: Values, out: Value) -> None:
     """Let `combined` know a result's type, where the op took the dtypes that a user gave: NumPy
     then does in one go what a broadcast would do first."""
     ctx = current()
@@ -193,7 +190,7 @@ def recipe2(prim: Primitive, ctx: context.Context, x: Value, y: Value) -> functi
     return None if known is None else functions.Recipe(known[0], (0, 1), known[1])
 
 
-def _given_key(prim: Primitive, given: Sequence[Value]) -> tuple | None:
+def _given_key(prim: Primitive, given: Values) -> tuple | None:
     key: list[Any] = [_GIVEN, prim]
     for x in given:
         if type(x) is Array:

@@ -6,17 +6,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from funcgrad.core import backend
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.context import Context
 from funcgrad.core.process import fork
 from funcgrad.core.types import Param
-
-if TYPE_CHECKING:
-    from funcgrad.core.context import Context
 
 # The numbers of calls after which native code is loaded if it is on disk (6 ms), and after which it
 # is compiled (30 ms): what that takes is then about what these calls took. Nobody waits for it.

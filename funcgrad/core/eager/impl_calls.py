@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.eager.large import LARGE
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.types import DTypeLike
-
-if TYPE_CHECKING:
-    from funcgrad.core.aval import ShapedArray
 
 _T = TypeVar("_T")
 
