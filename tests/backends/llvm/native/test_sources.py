@@ -27,7 +27,8 @@ LINKED = {f"{HERE}.native.{name}" for name in sources.LINKING}
 # The modules whose digests are in keys.
 KEYS = ("attention.functions", "calls.direct_code", "calls.eager_code", "emit.half_calls",
         "gemm.images.frames", "gemm.functions", "gemm.micro", "gemm.packers", "matrix.functions",
-        *sorted({f"matrix.{file}" for file in matrix.WRITERS.values()}), "routines.copies", "routines.elements", "routines.rows", "sort.functions")  # fmt: skip
+        *sorted({f"matrix.{file}" for file in matrix.WRITERS.values()}),
+        "routines.copies", "routines.elements", "routines.rows", "sort.functions")  # fmt: skip
 TILED = [kind.name for kind in TILED_WAYS.values()]
 ONE_WAY = ("packed", "direct", "strips", "placed", "lines", "columns", "windows", *TILED)
 
