@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 _V = TypeVar("_V")
 _forgetting: list[Callable[[], None]] = []
@@ -56,7 +56,7 @@ class Latest(Generic[_V]):
 
     def __init__(self, most: int):
         self._most = most
-        self._held: dict[Any, list] = {}  # value, and when it was asked for
+        self._held: dict[Hashable, list] = {}  # value, and when it was asked for
         self._clock = itertools.count()
 
     def get(self, key: Hashable) -> _V | None:

@@ -104,7 +104,7 @@ class Jaxpr:
         self.outs = tuple(outs)
         self.names = tuple(names) if names is not None else None
         # What transformations derived from this program, so that each is derived once.
-        self.cache: dict[Any, Any] = {}
+        self.cache: dict[Hashable, Any] = {}
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -225,7 +225,7 @@ def eval_jaxpr(jaxpr: Jaxpr, *args: Value) -> list:
     >>> eval_jaxpr(closed.jaxpr, fnp.float32(2))
     [Array(3., dtype=float32)]
     """
-    env: dict[Var, Any] = dict(zip(jaxpr.ins, args, strict=True))
+    env: dict[Atom, Value] = dict(zip(jaxpr.ins, args, strict=True))
 
     def read(atom: Atom) -> Value:
         return env[atom] if type(atom) is Var else literal_value(atom)  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ def literal_value(atom: Literal) -> Array:
 
 def interpret(jaxpr: Jaxpr, xp: ArrayModule, *values: PlainArray) -> list:
     """Run a program on plain numpy (or CuPy) arrays, op by op: its meaning, without traces."""
-    env: dict[Any, Any] = dict(zip(jaxpr.ins, values, strict=True))
+    env: dict[Atom, PlainArray] = dict(zip(jaxpr.ins, values, strict=True))
 
     def read(atom: Atom) -> PlainArray:
         return env[atom] if type(atom) is Var else xp.asarray(atom.value)  # type: ignore[union-attr]

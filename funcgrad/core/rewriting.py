@@ -101,7 +101,7 @@ def everywhere(jaxpr: Jaxpr, each: Each) -> Jaxpr:
 
 def with_programs(eqn: Eqn, each: Each) -> Eqn:
     """The equation with the programs in its parameters rewritten; itself if that changes none."""
-    changed: dict[str, Any] = {}
+    changed: Params = {}
     for name, p in eqn.params.items():
         if type(p) is Jaxpr:
             found = each(p)
@@ -169,7 +169,7 @@ class Writer:
         self.trace = JaxprTrace(what)
         self.eqns: list[Eqn] = self.trace.eqns
         # What stands for variables of the program that is gone through; others stay.
-        self.same: dict[Any, Any] = {}
+        self.same: dict[Atom, Rewritten] = {}
         self.inlining = False  # a program in place of an equation
 
     def equation(self, eqn: Eqn, ins: list) -> None:

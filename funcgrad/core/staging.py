@@ -7,7 +7,6 @@ of enclosing transformations) become leading inputs of the program and are hande
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ class JaxprTrace(Trace):
         self.names = names
         self.args: list[Var] = []
         self.eqns: list[Eqn] = []
-        self.consts: dict[int, tuple[Any, Any, Var]] = {}
+        self.consts: dict[int, tuple[Value, Value, Var]] = {}
 
     def new_arg(self, aval: ShapedArray) -> JaxprTracer:
         """Add an input."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
@@ -16,7 +16,7 @@ class Names:
     """Names variables a, b, …, z, ba, … in order of appearance."""
 
     def __init__(self) -> None:
-        self.names: dict[Any, str] = {}
+        self.names: dict[Atom, str] = {}
 
     def __call__(self, var: Atom) -> str:
         if var not in self.names:

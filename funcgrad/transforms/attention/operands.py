@@ -7,7 +7,7 @@ is of bools, a bias of floats. What broadcasts along an axis of the logits has s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,10 +35,10 @@ class Given(NamedTuple):
     doesn't see a key; change: the tangent of bias
     """
 
-    lengths: tuple[Any, ...] = ()
-    bias: Any = None
-    mask: Any = None
-    change: Any = None
+    lengths: tuple[Value, ...] = ()
+    bias: Value = None
+    mask: Value = None
+    change: Value = None
 
     @property
     def operands(self) -> list:

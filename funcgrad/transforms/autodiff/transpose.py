@@ -23,7 +23,7 @@ def backward_pass(jaxpr: Jaxpr, args: Operands, cts_out: Cotangents) -> list:
 
     Equations that depend on no linear input are evaluated first.
     """
-    env: dict[Any, Any] = {}
+    env: dict[Atom, Value] = {}
     linear: set[Var] = set()
     for var, arg in zip(jaxpr.ins, args, strict=True):
         if type(arg) is Linear:
@@ -43,7 +43,7 @@ def backward_pass(jaxpr: Jaxpr, args: Operands, cts_out: Cotangents) -> list:
             out = eqn.prim.bind(*(read(a) for a in eqn.ins), **eqn.params)
             env.update(zip(eqn.outs, out if eqn.prim.multiple else [out], strict=True))
 
-    cts: dict[Var, Any] = {}
+    cts: dict[Atom, Cotangent] = {}
 
     def accumulate(atom: Atom, ct: Cotangent) -> None:
         if atom in linear and type(ct) is not Zero:

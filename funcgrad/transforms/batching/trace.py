@@ -15,14 +15,14 @@ from funcgrad.core.ir import Jaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import Trace, Tracer, aval_of
-from funcgrad.core.types import BatchDims, CustomCall, Result, Value, Values
+from funcgrad.core.types import AxisName, BatchDims, CustomCall, Result, Value, Values
 from funcgrad.errors import ConcretizationError
 
 
 class BatchAxis(NamedTuple):
     """The axis that is mapped: its name (or None) and size, and the mesh axes that cut it."""
 
-    name: Any
+    name: AxisName
     size: int
     spmd: tuple[str, ...] = ()
 

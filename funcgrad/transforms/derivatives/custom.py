@@ -13,7 +13,7 @@ from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.methods import fact
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
-from funcgrad.core.types import Cotangents, CustomCall, Operands, Tangents, Tree, Value, Values
+from funcgrad.core.types import Cotangents, Operands, Tangents, Tree, Value, Values
 from funcgrad.errors import CustomRuleError
 from funcgrad.ops.base import instantiate
 from funcgrad.ops.families import add
@@ -98,7 +98,7 @@ class _Custom:
         bound.apply_defaults()
         return bound.args
 
-    def _apply(self, call: CustomCall, leaves: list, *functions: Any) -> list:
+    def _apply(self, call: JVPCall | VJPCall, leaves: list, *functions: Any) -> list:
         """Results of a call by the current trace; traced values that its functions close over are
         arguments, too."""
         trace = context.current().trace

@@ -187,6 +187,9 @@ def _forget() -> None:
 class Jitted:
     """A compiled function: what `jit` returns."""
 
+    __name__: str
+    __wrapped__: Callable
+
     def __init__(
         self, fun: Callable, static: _Choice, donated: _Choice, shardings: tuple, using: str
     ):
@@ -196,8 +199,8 @@ class Jitted:
         self._donated = donated
         self._backend = using
         self._programs: caches.Latest[Program] = caches.Latest(MOST_PROGRAMS)
-        self._direct: Callable[[tuple, dict], Any] = _by_python
-        self._entries: list[Any] = []
+        self._direct: Callable[[tuple, dict], Tree] = _by_python
+        self._entries: list[object] = []
         self._learned: dict[int, int] = {}
         self._hits = 0
         self._misses = 0

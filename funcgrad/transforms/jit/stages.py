@@ -21,6 +21,7 @@ from funcgrad.errors import ShardingError
 from funcgrad.transforms.arguments import avals_of
 from funcgrad.transforms.control.jit_primitive import executable
 from funcgrad.transforms.jit.make_jaxpr import struct
+from funcgrad.tree import PyTreeDef
 
 
 class Program(NamedTuple):
@@ -30,8 +31,8 @@ class Program(NamedTuple):
 
     jaxpr: Jaxpr
     consts: list
-    in_tree: Any
-    out_tree: Any
+    in_tree: PyTreeDef
+    out_tree: PyTreeDef
     donated: tuple[bool, ...]
     names: list[str]
     shardings: tuple[NamedSharding | None, ...] | None

@@ -23,7 +23,7 @@ from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer
-from funcgrad.core.types import Value
+from funcgrad.core.types import PlainArray, Value
 from funcgrad.transforms.passes.simplify import simplify
 from funcgrad.transforms.tape.linear_rule import (
     LinearRule,
@@ -56,7 +56,7 @@ class Late:
     def __init__(self, rule: LinearRule, operands: list, places: Sequence[int], place: int):
         self.rule, self.operands, self.places, self.place = rule, operands, places, place
         self.number = -1  # among those that are put off together
-        self.value: Any = None
+        self.value: PlainArray = None
         self.tracer: Callable[[], Any] = _nobody
 
     @property
