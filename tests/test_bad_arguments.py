@@ -166,3 +166,20 @@ def test_nonsense_is_named(name, f, tmp_path, monkeypatch):
         assert not list(faults(name, under_axis(f) if name in COLLECTIVES else f, *call))
     finally:
         np.set_printoptions(**options)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [tree.leaves, tree.structure, lambda x: tree.map(abs, x), fg.jit(lambda x: 1), fg.grad(sum),
+     fg.vmap(lambda x: 1), fg.device_put, fg.jit(lambda x: deep()), fnp.array, fnp.sum],
+)  # fmt: skip
+def test_what_is_nested_too_deep_is_told_in_words(call):
+    with pytest.raises((RecursionError, TypeError, ValueError), match="nested|at index|dimension"):
+        call(deep())
+
+
+def deep():
+    nested = 1.0
+    for _ in range(100_000):
+        nested = [nested]
+    return nested

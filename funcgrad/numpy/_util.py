@@ -80,7 +80,10 @@ def _no_operand(name: str, x: Any, argument: str) -> str:
 
 
 def _short(x: Any) -> str:
-    text = repr(x)
+    try:
+        text = repr(x)
+    except RecursionError:
+        return "one nested too deep to be shown"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -5,6 +5,7 @@ equality is identity, the hash is known, and a cache lookup by structure costs n
 """
 
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -263,7 +264,7 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list, PyTreeDef]:
     """The leaves of a tree, in order (dicts by sorted key), and its structure.
 
     `is_leaf(subtree)` may stop the descent early. Raises TreeError, with the path, where the keys
-    of a dict can't be sorted.
+    of a dict can't be sorted, and RecursionError where it is nested too deep.
 
     >>> flatten({"b": (1, 2), "a": 3})
     ([3, 1, 2], PyTreeDef({'a': *, 'b': (*, *)}))
@@ -277,6 +278,12 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list, PyTreeDef]:
         for _ in walk_with_path(tree, (), is_leaf):
             pass  # until it raises, since it knows the path
         raise
+    except RecursionError:
+        raise RecursionError(
+            f"tree.flatten: this {type(tree).__name__} is nested deeper than Python's stack goes "
+            f"(sys.getrecursionlimit() is {sys.getrecursionlimit()}, two for a level), or holds "
+            "itself; put what it holds into one list"
+        ) from None
 
 
 def structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:

@@ -39,6 +39,8 @@ from funcgrad.ops.linalg import matrices
 
 # ---- from values
 
+_MOST_DIMS = 64  # NumPy's
+
 
 def array(
     object: Any, dtype: Any = None, copy: bool | None = True, order: str = "K", ndmin: int = 0
@@ -171,8 +173,15 @@ def _type_of(name: str, v: Any) -> ShapedArray:
     return ShapedArray((), dtypes.canonical(np.asarray(v).dtype))
 
 
-def _shape_of_nested(name: str, values: Any, leaves: list) -> tuple[int, ...]:
+def _shape_of_nested(
+    name: str, values: Any, leaves: list, dims: int = _MOST_DIMS
+) -> tuple[int, ...]:
     """The shape of nested sequences, whose numbers and arrays are appended to `leaves`."""
+    if dims < 0:
+        raise ShapeError(
+            f"{name}: sequences are nested deeper than {_MOST_DIMS}, which is as many "
+            "dimensions as an array has at most"
+        )
     if not isinstance(values, list | tuple):
         if not is_scalar(values) and not hasattr(values, "shape"):
             values = np.asarray(values) if hasattr(values, "__array__") else values
@@ -184,7 +193,7 @@ def _shape_of_nested(name: str, values: Any, leaves: list) -> tuple[int, ...]:
     if values and {type(v) for v in values} <= {bool, int, float, complex}:
         leaves.extend(values)
         return (len(values),)
-    shapes = [_shape_of_nested(name, v, leaves) for v in values]
+    shapes = [_shape_of_nested(name, v, leaves, dims - 1) for v in values]
     for i, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise ShapeError(
