@@ -273,13 +273,15 @@ def on_device(x: Array, device: Device) -> Array:
 def device_among(what: str, operands: Sequence[Any]) -> Device | None:
     """The device on which an operation of some operands is to run: None where all are on the host.
     What is on the host goes with the others; those on two devices are an error."""
+    if DeviceArray not in map(type, operands):
+        return None
     found = dict.fromkeys([x.device for x in operands if type(x) is DeviceArray])
     if len(found) > 1:
         raise ShardingError(
             f"{what}: its operands are on different devices, {' and '.join(map(str, found))}; "
             "bring them to one with device_put"
         )
-    return next(iter(found), None)
+    return next(iter(found))
 
 
 def is_distributed(value: Any) -> bool:

@@ -10,7 +10,6 @@ from functools import partial, reduce
 
 import numpy as np
 import pytest
-from funcgrad.ops.collective.reductions import psum_p
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
@@ -22,6 +21,7 @@ from funcgrad.core.eager import functions
 from funcgrad.core.ir import interpret
 from funcgrad.core.sharding import Device, NamedSharding, SingleDeviceSharding
 from funcgrad.errors import DonatedBufferError, ShardingError
+from funcgrad.ops.collective.reductions import psum_p
 from funcgrad.parallel import P, make_mesh, shard_map
 from funcgrad.parallel.communicators.communicator import PythonCommunicator
 from funcgrad.parallel.runtimes import spmd

@@ -48,14 +48,15 @@ B = TypeVar("B", bound=Buffer)
 
 class Runtime(Protocol[B]):
     """How the devices of a mesh run a program, and what this process keeps of an array: buffers of
-    one type.
+    one type."""
 
-    buffer: the type
-    addressable: whether all devices of the mesh are of this process
-    """
+    @property
+    def buffer(self) -> type:
+        """The type."""
 
-    buffer: type
-    addressable: bool
+    @property
+    def addressable(self) -> bool:
+        """Whether all devices of the mesh are of this process."""
 
     def compile(
         self, program: SpmdProgram, donated: Sequence[bool], name: str, using: str
@@ -175,9 +176,10 @@ class SpmdExecutable:
         outs = self.compiled(kept, began)
         if np.ndarray in map(type, operands):
             outs = own(operands, outs)
+        kind = self.runtime.buffer
+        outs = [v if type(v) is kind else np.asarray(v) for v in outs]
         return [
-            ShardedArray(v if type(v) is self.runtime.buffer else np.asarray(v), a, s)
-            for v, a, s in zip(outs, self._out_avals, self._out, strict=True)
+            ShardedArray(v, a, s) for v, a, s in zip(outs, self._out_avals, self._out, strict=True)
         ]
 
     @property

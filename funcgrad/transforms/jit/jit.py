@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from funcgrad import tree
 from funcgrad.core import backend, caches, context
-from funcgrad.core.array import Array, device_among
+from funcgrad.core.array import Array, DeviceArray, device_among
 from funcgrad.core.buffers import compiler
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import has_nan
@@ -243,6 +243,8 @@ class Jitted:
 
     def _using(self, operands: Sequence[Any]) -> str:
         """The backend that runs a program on these operands, where they are."""
+        if DeviceArray not in map(type, operands):
+            return self._backend
         what = f"jit({name_of(self._fun)})"
         return compiler(what, self._backend, device_among(what, operands))
 
