@@ -109,7 +109,7 @@ class Array(ArrayMethods):
     def addressable_shards(self) -> list[Shard]:
         """The parts that this process holds: one, the whole."""
         whole = tuple(slice(0, n) for n in self.shape)
-        return [Shard(self.device, whole, 0, self.buffer)]
+        return [Shard(self.device, whole, 0, self)]
 
     def concrete(self) -> Array:
         """The array itself: its value is known."""
@@ -204,7 +204,8 @@ class Array(ArrayMethods):
 
 class DeviceArray(Array):
     """An array in a memory that isn't the host's. Made by `device_put`, and by computing with such
-    arrays: results stay where their operands are, and reading values in Python copies them.
+    arrays: results stay where their operands are, and reading values in Python copies them. It is
+    pickled by its values: what is loaded is on the host.
     """
 
     __slots__ = ()
@@ -350,8 +351,10 @@ def wrap(value: Any, aval: ShapedArray) -> Array:
     if type(value) is not np.ndarray:
         value = buffer_of(value)
         if type(value) is not np.ndarray:
-            with beside(value):
-                return DeviceArray(value.astype(aval.dtype, copy=False), aval.weak_type, aval)
+            if value.dtype != aval.dtype:
+                with beside(value):
+                    value = value.astype(aval.dtype)
+            return DeviceArray(value, aval.weak_type, aval)
     if value.dtype is aval.dtype:
         return Array(value, aval.weak_type, aval)
     return Array(value.astype(aval.dtype, copy=False), aval.weak_type)

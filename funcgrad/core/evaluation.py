@@ -88,7 +88,7 @@ class EvalTrace(Trace):
 
 def _moved(x: Any, device: Device) -> Any:
     """The buffer of an operand on a device, where what is on the host is copied to."""
-    return on_device(x if type(x) is DeviceArray else Array(raw(x)), device).buffer
+    return x.buffer if type(x) is DeviceArray else on_device(Array(raw(x)), device).buffer
 
 
 def _run_on(device: Device, prim: Primitive, values: Sequence[Any], params: dict) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core import context
-from funcgrad.core.array import on_device, raw
+from funcgrad.core.array import Array, on_device, raw
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import NamedSharding
@@ -86,8 +86,8 @@ def _put(x: Any, sharding: Any) -> Any:
     if _traced(x):
         return _constrain(x, sharding)
     if not isinstance(sharding, NamedSharding):
-        device = getattr(sharding, "device", sharding)
-        return as_array(x) if device is None else on_device(as_array(x), device)
+        x, device = as_array(x), getattr(sharding, "device", sharding)
+        return on_device(x, device) if device is not None and isinstance(x, Array) else x
     if type(x) is not ShardedArray:
         return put(x, sharding)
     if x.sharding == sharding:

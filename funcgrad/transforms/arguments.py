@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes, tree
-from funcgrad.core.array import Array, raw
+from funcgrad.core.array import Array, DeviceArray, raw
+from funcgrad.core.buffers import memory_of
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import within
 from funcgrad.tree import PyTreeDef
@@ -100,13 +101,15 @@ def is_arraylike(x: Any) -> bool:
 
 
 def as_array(x: Any) -> Any:
-    """A number or numpy array as an array: what users get, and functions that aren't traced.
+    """A number or a buffer as an array: what users get, and functions that aren't traced.
 
     >>> as_array(1.0)
     Array(1., dtype=float32, weak_type=True)
     """
     if type(x) is Array or hasattr(x, "aval"):
         return x
+    if memory_of(x) is not None:
+        return DeviceArray(x)
     if not is_arraylike(x) or getattr(x, "dtype", None) == dtypes.float0:
         return x
     return Array(np.array(raw(x)), aval_of(x).weak_type)

@@ -23,6 +23,7 @@ from funcgrad.core.sharding import Device, NamedSharding, SingleDeviceSharding
 from funcgrad.errors import DonatedBufferError, ShardingError
 from funcgrad.ops.collective.reductions import psum_p
 from funcgrad.parallel import P, make_mesh, shard_map
+from funcgrad.parallel.checkpoint import checkpoint
 from funcgrad.parallel.communicators.communicator import PythonCommunicator
 from funcgrad.parallel.runtimes import spmd
 from funcgrad.transforms.passes.simplify import simplify
@@ -236,7 +237,7 @@ def test_facts_need_no_copy(x):
     assert x.sharding == SingleDeviceSharding(THERE)
     assert x.is_fully_addressable
     (shard,) = x.addressable_shards
-    assert (shard.device, shard.data) == (THERE, x.buffer)
+    assert (shard.device, shard.data) == (THERE, x)
     assert isinstance(x, Array)
     before = MEMORY.waited
     assert fg.block_until_ready(x) is x
@@ -290,14 +291,18 @@ def test_copies_stay(x):
 
 
 def test_device_put(x):
+    READ.clear()
     farther = fg.device_put({"a": x, "b": 2.0}, FARTHER)
     assert farther["a"].device == farther["b"].device == FARTHER
     assert fg.device_put(x, SingleDeviceSharding(THERE)) is x
     back = fg.device_put(farther["a"], HERE)
     assert type(back) is Array
     assert back.tolist() == x.tolist()
+    READ.clear()
     with pytest.raises(ShardingError, match="'virtual', 'rank', 'away'"):
         fg.device_put(x, Device(0, kind="nowhere"))
+    assert stays(fg.device_put(x.buffer)).buffer is x.buffer
+    assert fg.device_put("text", THERE) == "text"
     with pytest.raises(TypeError, match="device_put: a sharding must be"):
         fg.device_put(x, "away")
 
@@ -432,6 +437,23 @@ def test_jit_by_name(x):
     assert type(fg.jit(fnp.sin, backend="away")(np.ones(2))) is DeviceArray
     with pytest.raises(ShardingError, match=r"jit\(sin\): backend 'plain' .*away.*: 'away' does"):
         fg.jit(fnp.sin, backend="plain")(x)
+
+
+def test_jit_within_transformations_is_of_the_backend(x):
+    f = fg.jit(lambda x: fnp.sum(fnp.tanh(x) ** 2))
+    for transformed in (fg.grad(f), fg.vmap(f), lambda x: fg.jvp(f, (x,), (x,))[0]):
+        RAN.clear()
+        stays(transformed(x))
+        assert RAN
+    # An inner program without operands, in one that is run op by op.
+    ones = fg.jit(lambda: fnp.ones(3))
+    stays(fg.jit(lambda x: x + fg.checkpoint(ones)())(x))
+
+
+def test_checkpoints(x, tmp_path):
+    checkpoint.save(tmp_path / "a", {"x": x})
+    loaded = checkpoint.load(tmp_path / "a", {"x": np.zeros((2, 3), np.float32)})
+    np.testing.assert_array_equal(loaded["x"], x)
 
 
 def test_compiled_ahead(x):

@@ -35,7 +35,7 @@ def executable(
 def _impl(xp: Any, *values: Any, jaxpr: Jaxpr, name: str, donated: Any, backend: str) -> list:
     checking = context.current().debug_nans
     if xp is not np:
-        memory = memory_of(values[0])
+        memory = memory_of(values[0]) if values else None
         if checking or memory is None or not memory.backends:
             return interpret(jaxpr, xp, *values)
         backend = compiler(f"jit({name})", backend, memory.device(values[0]))

@@ -9,7 +9,7 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core import backend
-from funcgrad.core.array import Array, device_among, settled, wrap
+from funcgrad.core.array import Array, DeviceArray, device_among, settled, wrap
 from funcgrad.core.buffers import compiler
 from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
@@ -246,6 +246,12 @@ class Compiled(_Stage):
         if p.shardings is not None or any(map(sharding_of, leaves)):
             leaves = self._cut(leaves)
         operands = [*p.consts, *leaves]
+        if DeviceArray in map(type, operands):
+            self._check_device(operands)
+        outs = call_donating(self._executable, p, self._name, operands)
+        return p.out_tree.unflatten(outs)
+
+    def _check_device(self, operands: Sequence[Any]) -> None:
         what = f"the compiled {self._name}"
         device = device_among(what, operands)
         if compiler(what, self._backend, device) != self._backend:
@@ -253,8 +259,6 @@ class Compiled(_Stage):
                 f"{what} is of backend {self._backend!r}, its arguments are on {device}; lower it "
                 "for such arguments"
             )
-        outs = call_donating(self._executable, p, self._name, operands)
-        return p.out_tree.unflatten(outs)
 
     def _cut(self, leaves: Sequence[Any]) -> list:
         """Arguments cut as the program was compiled for; a plain array may be cut in any way."""
