@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -12,8 +12,9 @@ from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.buffers import Memory, beside, buffer_of, memory_of, memory_on, on_host
 from funcgrad.core.display.array_html import array_html
 from funcgrad.core.methods import ArrayMethods, fact
-from funcgrad.core.sharding import Device, Shard, SingleDeviceSharding
+from funcgrad.core.sharding import Device, NamedSharding, Shard, SingleDeviceSharding
 from funcgrad.core.trace import Tracer, captured_error, leak_error
+from funcgrad.core.types import DTypeLike, PlainArray, Scalar, Value, Values
 from funcgrad.errors import DonatedBufferError, ShardingError, asked
 
 
@@ -22,7 +23,7 @@ class Freed:
 
     __slots__ = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Value):
         self.shape, self.dtype, self.ndim = value.shape, value.dtype, value.ndim
         self.size, self.nbytes, self.itemsize = value.size, value.nbytes, value.itemsize
 
@@ -40,21 +41,21 @@ class Array(ArrayMethods):
 
     aval: ShapedArray
 
-    def __init__(self, value: Any, weak_type: bool = False, aval: ShapedArray | None = None):
+    def __init__(self, value: PlainArray, weak_type: bool = False, aval: ShapedArray | None = None):
         self._value = value
         self.weak_type = weak_type
         self._gone: str | None = None
         if aval is not None:
             self.aval = aval
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> ShapedArray:
         # `aval` is made when it is first asked for; from then on it is found without this.
         if name != "aval":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self.aval = ShapedArray(self._value.shape, self._value.dtype, self.weak_type)
         return self.aval
 
-    def _held(self) -> Any:
+    def _held(self) -> PlainArray:
         if self._gone is not None:
             raise DonatedBufferError(
                 f"this array {self.aval} is gone: {self._gone}. Keep the function's result "
@@ -87,7 +88,7 @@ class Array(ArrayMethods):
         return self
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Device:
         """The device that the array is on; of an array cut over several, its sharding."""
         return _HOST
 
@@ -96,7 +97,7 @@ class Array(ArrayMethods):
         return set(self.sharding.device_set)
 
     @property
-    def sharding(self) -> Any:
+    def sharding(self) -> SingleDeviceSharding | NamedSharding:
         """How the array is cut over devices: not at all."""
         return SingleDeviceSharding(self.device)
 
@@ -115,7 +116,7 @@ class Array(ArrayMethods):
         """The array itself: its value is known."""
         return self
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
         value = self.value
         if dtype is not None and value.dtype != dtype:
             if copy is False:
@@ -127,7 +128,7 @@ class Array(ArrayMethods):
         view.flags.writeable = False
         return view
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
+    def __dlpack__(self, **kwargs: Any) -> object:
         value = self.value
         if (kwargs.get("max_version") or (0, 0))[0] >= 1:
             value = value.view()
@@ -137,7 +138,7 @@ class Array(ArrayMethods):
             value = value.copy()
         return value.__dlpack__(**kwargs)
 
-    def __dlpack_device__(self) -> Any:
+    def __dlpack_device__(self) -> tuple[int, int]:
         return self.value.__dlpack_device__()
 
     def __len__(self) -> int:
@@ -158,7 +159,7 @@ class Array(ArrayMethods):
     def __complex__(self) -> complex:
         return complex(self.value)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Array]:
         if not self._value.ndim:
             raise TypeError("iteration over a 0-d array")
         return (Array(np.asarray(row), self.weak_type) for row in self.value)
@@ -166,11 +167,11 @@ class Array(ArrayMethods):
     def __format__(self, spec: str) -> str:
         return format(self.value[()] if not self._value.ndim else self.value, spec)
 
-    def item(self, *args: int) -> Any:
+    def item(self, *args: int) -> Scalar:
         """The element (of a one-element array, or at an index) as a Python scalar."""
         return self.value.item(*args)
 
-    def tolist(self) -> Any:
+    def tolist(self) -> Scalar | list:
         """The elements as nested Python lists."""
         return self.value.tolist()
 
@@ -181,10 +182,10 @@ class Array(ArrayMethods):
     def __copy__(self) -> Array:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Array:
+    def __deepcopy__(self, memo: dict) -> Array:
         return Array(self.value.copy(), self.weak_type)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple:
         return Array, (self.value, self.weak_type)
 
     def __repr__(self) -> str:
@@ -230,15 +231,15 @@ class DeviceArray(Array):
         self.memory.wait(self.buffer)
         return self
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError(f"an array on {self.device} is none of NumPy's without a copy")
         return self.value.astype(dtype or self.dtype, copy=False)
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
+    def __dlpack__(self, **kwargs: Any) -> object:
         return self.buffer.__dlpack__(**kwargs)
 
-    def __dlpack_device__(self) -> Any:
+    def __dlpack_device__(self) -> tuple[int, int]:
         return self.buffer.__dlpack_device__()
 
     def __len__(self) -> int:
@@ -246,12 +247,12 @@ class DeviceArray(Array):
             raise TypeError("len() of a 0-d array")
         return self.shape[0]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise TypeError("iteration over a 0-d array")
         return (self[i] for i in range(self.shape[0]))  # type: ignore[index]
 
-    def __deepcopy__(self, memo: Any) -> Array:
+    def __deepcopy__(self, memo: dict) -> Array:
         return DeviceArray(deepcopy(self.buffer, memo), self.weak_type, self.aval)
 
 
@@ -271,7 +272,7 @@ def on_device(x: Array, device: Device) -> Array:
     return DeviceArray(memory.put(held, device), x.weak_type)
 
 
-def device_among(what: str, operands: Sequence[Any]) -> Device | None:
+def device_among(what: str, operands: Values) -> Device | None:
     """The device on which an operation of some operands is to run: None where all are on the host.
     What is on the host goes with the others; those on two devices are an error."""
     if DeviceArray not in map(type, operands):
@@ -285,7 +286,7 @@ def device_among(what: str, operands: Sequence[Any]) -> Device | None:
     return next(iter(found))
 
 
-def is_distributed(value: Any) -> bool:
+def is_distributed(value: Value) -> bool:
     """Whether an operand is an array that is cut over a mesh."""
     return isinstance(value, Array) and type(value) not in _WHOLE
 
@@ -294,7 +295,7 @@ _WHOLE = (Array, DeviceArray)
 _HOST = Device(0)
 
 
-def raw(value: Any) -> np.ndarray:
+def raw(value: Value) -> np.ndarray:
     """The numpy array behind a concrete operand: an Array, a numpy array or a Python scalar."""
     kind = type(value)
     if kind is Array:
@@ -317,7 +318,7 @@ def raw(value: Any) -> np.ndarray:
     return of_scalar(value, scalar_dtype(value))
 
 
-def of_scalar(value: Any, dtype: np.dtype) -> np.ndarray:
+def of_scalar(value: Scalar, dtype: np.dtype) -> np.ndarray:
     """A Python scalar in a dtype, OverflowError where that can't hold it."""
     try:
         return np.asarray(value, dtype)
@@ -332,7 +333,7 @@ def of_scalar(value: Any, dtype: np.dtype) -> np.ndarray:
 _SETTLED = 1 << 24  # bytes
 
 
-def settled(value: Any) -> Any:
+def settled(value: Value) -> PlainArray:
     """The buffer of an operand, for compiled code, which reads memory in row-major order: an Array
     that is another view (broadcast, transposed) is copied once, not at each call, unless it is very
     large."""
@@ -344,7 +345,7 @@ def settled(value: Any) -> Any:
     return x
 
 
-def wrap(value: Any, aval: ShapedArray) -> Array:
+def wrap(value: PlainArray, aval: ShapedArray) -> Array:
     """An Array of what an `impl` returned, in the dtype that the op's type promises."""
     if is_distributed(value):
         return value

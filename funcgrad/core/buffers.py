@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from funcgrad.core.backend import DEFAULT
 from funcgrad.core.sharding import HOST_KINDS, Device
+from funcgrad.core.types import ArrayModule, PlainArray
 from funcgrad.errors import ShardingError
 
 
@@ -63,15 +64,15 @@ class Memory:
     buffer: type
     backends: Sequence[str] = ()
 
-    def device(self, buffer: Any) -> Device:
+    def device(self, buffer: PlainArray) -> Device:
         """The device that a buffer is on."""
         return Device(0, kind=self.kind)
 
-    def put(self, value: Any, device: Device) -> Any:
+    def put(self, value: PlainArray, device: Device) -> PlainArray:
         """A copy, on a device of this kind, of a NumPy array or of a buffer of this type."""
         raise NotImplementedError
 
-    def namespace(self, buffer: Any) -> Any:
+    def namespace(self, buffer: PlainArray) -> ArrayModule:
         """The module whose functions compute with a buffer, as `impl` of ops takes it; None if
         there is none."""
         find = getattr(buffer, "__array_namespace__", None)
@@ -81,7 +82,7 @@ class Memory:
         """The block in which these functions use a device."""
         return nullcontext()
 
-    def wait(self, buffer: Any) -> None:
+    def wait(self, buffer: PlainArray) -> None:
         """Wait until a buffer holds its values."""
 
 
@@ -109,7 +110,7 @@ def register_memory(memory: Memory) -> None:
     _by_kind[memory.kind] = _by_type[memory.buffer] = memory
 
 
-def memory_of(buffer: Any) -> Memory | None:
+def memory_of(buffer: object) -> Memory | None:
     """The memory that a buffer is in; None for what is on the host, and for all that is no buffer.
 
     >>> memory_of(np.ones(3)) is None
@@ -133,7 +134,7 @@ def memory_on(device: Device) -> Memory | None:
         raise ShardingError(f"{device}: arrays can be on devices of the kinds {known}") from None
 
 
-def buffer_of(result: Any) -> Any:
+def buffer_of(result: PlainArray) -> PlainArray:
     """A result that NumPy or another library gave, as a buffer.
 
     >>> buffer_of(np.float32(2))
@@ -142,7 +143,7 @@ def buffer_of(result: Any) -> Any:
     return result if type(result) in _by_type else np.asarray(result)
 
 
-def beside(buffer: Any) -> AbstractContextManager:
+def beside(buffer: PlainArray) -> AbstractContextManager:
     """The block in which functions of a buffer's namespace use its device.
 
     >>> with beside(np.ones(2)) as nothing:
@@ -153,7 +154,7 @@ def beside(buffer: Any) -> AbstractContextManager:
     return nullcontext() if memory is None else memory.current(memory.device(buffer))
 
 
-def on_host(buffer: Any) -> np.ndarray:
+def on_host(buffer: PlainArray) -> np.ndarray:
     """A buffer's values: itself if it is NumPy's, else a copy.
 
     >>> on_host(np.ones(2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.sharding import Device
 from funcgrad.core.trace import Trace
+from funcgrad.core.types import Params, PlainArray, Result, Value, Values
 from funcgrad.errors import NonFiniteError, ShardingError
 
 # Operands of which it is known without a look that they aren't cut over devices.
@@ -37,7 +37,7 @@ class EvalTrace(Trace):
 
     what = "evaluation"
 
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         n = len(args)
         if n == 2:
             out = evaluated2(prim, args[0], args[1], params)
@@ -47,7 +47,7 @@ class EvalTrace(Trace):
             out = evaluated(prim, args, params)
         return self._evaluate(prim, args, params) if out is None else out
 
-    def _evaluate(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def _evaluate(self, prim: Primitive, args: tuple, params: dict) -> Result:
         """Evaluate on operands of any kind, and remember the result's type for next time."""
         device = None
         if not _HERE.issuperset(map(type, args)):
@@ -86,12 +86,12 @@ class EvalTrace(Trace):
         return result
 
 
-def _moved(x: Any, device: Device) -> Any:
+def _moved(x: Value, device: Device) -> PlainArray:
     """The buffer of an operand on a device, where what is on the host is copied to."""
     return x.buffer if type(x) is DeviceArray else on_device(Array(raw(x)), device).buffer
 
 
-def _run_on(device: Device, prim: Primitive, values: Sequence[Any], params: dict) -> Any:
+def _run_on(device: Device, prim: Primitive, values: Values, params: Params) -> Result:
     """What an op's `impl` makes of buffers on a device, there."""
     xp = memory_of(values[0]).namespace(values[0])  # type: ignore[union-attr]
     if xp is None:
@@ -103,13 +103,13 @@ def _run_on(device: Device, prim: Primitive, values: Sequence[Any], params: dict
         return prim.impl(xp, *values, **params)
 
 
-def _is_weak(operand: Any) -> bool:
+def _is_weak(operand: Value) -> bool:
     if isinstance(operand, Array):
         return operand.weak_type
     return not isinstance(operand, np.ndarray | np.generic | bool)
 
 
-def own(args: Sequence[Any], outs: Sequence[Any]) -> list:
+def own(args: Values, outs: Sequence[PlainArray]) -> list:
     """Results, copied where they share memory with a numpy array among the operands, which its
     owner may write to."""
     given = [a for a in args if type(a) is np.ndarray and a.flags.writeable]
@@ -121,7 +121,7 @@ def own(args: Sequence[Any], outs: Sequence[Any]) -> list:
     ]
 
 
-def has_nan(x: Any) -> bool:
+def has_nan(x: Value) -> bool:
     """Whether an array (of a sharded one the part in this process) has an element that isn't a
     number."""
     value = x.buffer if isinstance(x, Array) else buffer_of(x)

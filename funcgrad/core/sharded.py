@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 
@@ -48,7 +47,7 @@ class ShardedArray(Array):
     itemsize = fact("itemsize", lambda self: self.aval.dtype.itemsize)
 
     @property
-    def device(self) -> NamedSharding:
+    def device(self) -> NamedSharding:  # type: ignore[override]
         """How the array is cut, which is over several devices."""
         return self._sharding
 
@@ -72,7 +71,7 @@ class ShardedArray(Array):
         """The parts on this process's devices."""
         return backend.spmd().shards(self)
 
-    def __deepcopy__(self, memo: Any) -> ShardedArray:
+    def __deepcopy__(self, memo: dict) -> ShardedArray:
         return ShardedArray(deepcopy(self.buffer, memo), self.aval, self._sharding)
 
     __iter__, __len__ = DeviceArray.__iter__, DeviceArray.__len__
