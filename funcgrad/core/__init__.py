@@ -7,6 +7,7 @@ at is in packages of its own.
 - `aval`: abstract values: what a program knows of an array before it runs (shape, dtype, weakness)
 - `backend`: the one protocol through which programs reach a backend; backends load when first asked
   for
+- `buffers`: the memory behind arrays, NumPy's or another's, and what is asked of it
 - `caches`: what the package keeps to be quicker the next time, and how to let it go
 - `context`: the one context variable: which trace is current, which axes are named, which settings
   hold

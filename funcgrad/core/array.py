@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from funcgrad.core.aval import ShapedArray, scalar_dtype
+from funcgrad.core.buffers import Memory, beside, buffer_of, memory_of, memory_on, on_host
 from funcgrad.core.display.array_html import array_html
 from funcgrad.core.methods import ArrayMethods, fact
 from funcgrad.core.sharding import Device, NamedSharding, Shard, SingleDeviceSharding
 from funcgrad.core.trace import Tracer, captured_error, leak_error
-from funcgrad.core.types import DTypeLike, PlainArray, Scalar, Value
-from funcgrad.errors import DonatedBufferError, asked
+from funcgrad.core.types import DTypeLike, PlainArray, Scalar, Value, Values
+from funcgrad.errors import DonatedBufferError, ShardingError, asked
 
 
 class Freed:
@@ -39,7 +41,7 @@ class Array(ArrayMethods):
 
     aval: ShapedArray
 
-    def __init__(self, value: np.ndarray, weak_type: bool = False, aval: ShapedArray | None = None):
+    def __init__(self, value: PlainArray, weak_type: bool = False, aval: ShapedArray | None = None):
         self._value = value
         self.weak_type = weak_type
         self._gone: str | None = None
@@ -53,15 +55,16 @@ class Array(ArrayMethods):
         self.aval = ShapedArray(self._value.shape, self._value.dtype, self.weak_type)
         return self.aval
 
-    @property
-    def value(self) -> np.ndarray:
-        """The numpy array behind this one; it must not be written to."""
+    def _held(self) -> PlainArray:
         if self._gone is not None:
             raise DonatedBufferError(
-                f"this array {ShapedArray(self._value.shape, self._value.dtype)} is gone: "
-                f"{self._gone}. Keep the function's result instead, or don't donate the argument."
+                f"this array {self.aval} is gone: {self._gone}. Keep the function's result "
+                "instead, or don't donate the argument."
             )
         return self._value
+
+    buffer = property(_held, doc="What holds the array in this process; see `core.buffers.Buffer`.")
+    value = property(_held, doc="The values in NumPy; they must not be written to.")
 
     shape = fact("shape", lambda self: self._value.shape)
     dtype = fact("dtype", lambda self: self._value.dtype)
@@ -74,7 +77,7 @@ class Array(ArrayMethods):
         """Give the buffer back now; using the array again raises, quoting `reason`."""
         self._gone = reason
         # Shape and dtype stay known for the error message; the memory does not.
-        self._value = Freed(self._value)  # type: ignore[assignment]
+        self._value = Freed(self._value)
 
     def is_deleted(self) -> bool:
         """Whether the buffer was deleted or donated."""
@@ -85,9 +88,18 @@ class Array(ArrayMethods):
         return self
 
     @property
+    def device(self) -> Device:
+        """The device that the array is on; of an array cut over several, its sharding."""
+        return _HOST
+
+    def devices(self) -> set[Device]:
+        """The devices that hold parts of the array."""
+        return set(self.sharding.device_set)
+
+    @property
     def sharding(self) -> SingleDeviceSharding | NamedSharding:
         """How the array is cut over devices: not at all."""
-        return SingleDeviceSharding()
+        return SingleDeviceSharding(self.device)
 
     @property
     def is_fully_addressable(self) -> bool:
@@ -98,7 +110,7 @@ class Array(ArrayMethods):
     def addressable_shards(self) -> list[Shard]:
         """The parts that this process holds: one, the whole."""
         whole = tuple(slice(0, n) for n in self.shape)
-        return [Shard(Device(0), whole, 0, self.value)]
+        return [Shard(self.device, whole, 0, self)]
 
     def concrete(self) -> Array:
         """The array itself: its value is known."""
@@ -179,7 +191,7 @@ class Array(ArrayMethods):
     def __repr__(self) -> str:
         if self._gone is not None:
             return f"Array({ShapedArray(self._value.shape, self._value.dtype)}, deleted)"
-        body = np.array2string(self._value, separator=", ", prefix="Array(")
+        body = np.array2string(self.value, separator=", ", prefix="Array(")
         empty = f", shape={self._value.shape}" if not self._value.size else ""
         weak = ", weak_type=True" if self.weak_type else ""
         return f"Array({body}{empty}, dtype={self._value.dtype.name}{weak})"
@@ -191,9 +203,96 @@ class Array(ArrayMethods):
         return array_html(self.value, self.aval)
 
 
+class DeviceArray(Array):
+    """An array in a memory that isn't the host's. Made by `device_put`, and by computing with such
+    arrays: results stay where their operands are, and reading values in Python copies them. It is
+    pickled by its values: what is loaded is on the host.
+    """
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> np.ndarray:
+        """A copy of the values in NumPy."""
+        return on_host(self.buffer)
+
+    @property
+    def memory(self) -> Memory:
+        """The memory that the array is in."""
+        return memory_of(self.buffer)  # type: ignore[return-value]
+
+    @property
+    def device(self) -> Device:
+        """The device that the array is on."""
+        return self.memory.device(self.buffer)
+
+    def block_until_ready(self) -> Array:
+        """Wait for the value."""
+        self.memory.wait(self.buffer)
+        return self
+
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(f"an array on {self.device} is none of NumPy's without a copy")
+        return self.value.astype(dtype or self.dtype, copy=False)
+
+    def __dlpack__(self, **kwargs: Any) -> object:
+        return self.buffer.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.buffer.__dlpack_device__()
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of a 0-d array")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d array")
+        return (self[i] for i in range(self.shape[0]))  # type: ignore[index]
+
+    def __deepcopy__(self, memo: dict) -> Array:
+        return DeviceArray(deepcopy(self.buffer, memo), self.weak_type, self.aval)
+
+
+def on_device(x: Array, device: Device) -> Array:
+    """An array on a device: itself if it is there, else a copy.
+
+    >>> import funcgrad.numpy as fnp
+    >>> on_device(fnp.ones(2), Device(0))
+    Array([1., 1.], dtype=float32)
+    """
+    memory = memory_on(device)
+    if memory is None:
+        return x if type(x) is Array else Array(x.value, x.weak_type)
+    if type(x) is DeviceArray and x.device == device:
+        return x
+    held = x.buffer if type(x) is DeviceArray and x.memory is memory else x.value
+    return DeviceArray(memory.put(held, device), x.weak_type)
+
+
+def device_among(what: str, operands: Values) -> Device | None:
+    """The device on which an operation of some operands is to run: None where all are on the host.
+    What is on the host goes with the others; those on two devices are an error."""
+    if DeviceArray not in map(type, operands):
+        return None
+    found = dict.fromkeys([x.device for x in operands if type(x) is DeviceArray])
+    if len(found) > 1:
+        raise ShardingError(
+            f"{what}: its operands are on different devices, {' and '.join(map(str, found))}; "
+            "bring them to one with device_put"
+        )
+    return next(iter(found))
+
+
 def is_distributed(value: Value) -> bool:
     """Whether an operand is an array that is cut over a mesh."""
-    return isinstance(value, Array) and type(value) is not Array
+    return isinstance(value, Array) and type(value) not in _WHOLE
+
+
+_WHOLE = (Array, DeviceArray)
+_HOST = Device(0)
 
 
 def raw(value: Value) -> np.ndarray:
@@ -234,9 +333,12 @@ def of_scalar(value: Scalar, dtype: np.dtype) -> np.ndarray:
 _SETTLED = 1 << 24  # bytes
 
 
-def settled(value: Value) -> np.ndarray:
-    """As `raw`, for compiled code, which reads memory in row-major order: an Array that is another
-    view (broadcast, transposed) is copied once, not at each call, unless it is very large."""
+def settled(value: Value) -> PlainArray:
+    """The buffer of an operand, for compiled code, which reads memory in row-major order: an Array
+    that is another view (broadcast, transposed) is copied once, not at each call, unless it is very
+    large."""
+    if type(value) is DeviceArray:
+        return value.buffer
     x = raw(value)
     if type(value) is Array and not x.flags.c_contiguous and x.nbytes <= _SETTLED:
         value._value = x = np.ascontiguousarray(x)
@@ -248,7 +350,12 @@ def wrap(value: PlainArray, aval: ShapedArray) -> Array:
     if is_distributed(value):
         return value
     if type(value) is not np.ndarray:
-        value = np.asarray(value)
+        value = buffer_of(value)
+        if type(value) is not np.ndarray:
+            if value.dtype != aval.dtype:
+                with beside(value):
+                    value = value.astype(aval.dtype)
+            return DeviceArray(value, aval.weak_type, aval)
     if value.dtype is aval.dtype:
         return Array(value, aval.weak_type, aval)
     return Array(value.astype(aval.dtype, copy=False), aval.weak_type)

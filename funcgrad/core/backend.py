@@ -85,7 +85,9 @@ class Executable(Protocol):
     texts: Sequence[str]
 
     def __call__(self, values: Sequence[PlainArray], began: list | None = None) -> list[PlainArray]:
-        """Run on plain arrays whose dtypes and shapes are those the program was compiled for.
+        """Run on buffers whose dtypes and shapes are those the program was compiled for: NumPy's
+        arrays; of a program for another memory (`core.buffers`) also that memory's, by whose
+        device it then runs, to which it copies the others.
 
         began: gets an item when the program begins, which may write to donated arrays
         """

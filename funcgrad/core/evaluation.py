@@ -8,15 +8,25 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context, source
-from funcgrad.core.array import Array, is_distributed, raw, wrap
+from funcgrad.core.array import (
+    Array,
+    DeviceArray,
+    device_among,
+    is_distributed,
+    on_device,
+    raw,
+    wrap,
+)
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import spmd
+from funcgrad.core.buffers import beside, buffer_of, memory_of
 from funcgrad.core.eager.evaluated import evaluated, evaluated1, evaluated2
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
+from funcgrad.core.sharding import Device
 from funcgrad.core.trace import Trace
-from funcgrad.core.types import PlainArray, Result, Value, Values
-from funcgrad.errors import NonFiniteError
+from funcgrad.core.types import Params, PlainArray, Result, Value, Values
+from funcgrad.errors import NonFiniteError, ShardingError
 
 # Operands of which it is known without a look that they aren't cut over devices.
 _HERE = frozenset({Array, np.ndarray, bool, int, float, complex})
@@ -39,11 +49,14 @@ class EvalTrace(Trace):
 
     def _evaluate(self, prim: Primitive, args: tuple, params: dict) -> Result:
         """Evaluate on operands of any kind, and remember the result's type for next time."""
-        if not _HERE.issuperset(map(type, args)) and any(map(is_distributed, args)):
-            return spmd().evaluate(prim, args, params)
-        values = [raw(a) for a in args]
+        device = None
+        if not _HERE.issuperset(map(type, args)):
+            if any(map(is_distributed, args)):
+                return spmd().evaluate(prim, args, params)
+            device = device_among(prim.name, args)
+        values = [raw(a) if device is None else _moved(a, device) for a in args]
         avals = [
-            a.aval if type(a) is Array else ShapedArray(v.shape, v.dtype, _is_weak(a))
+            a.aval if isinstance(a, Array) else ShapedArray(v.shape, v.dtype, _is_weak(a))
             for a, v in zip(args, values, strict=True)
         ]
         ctx = context.current()
@@ -54,7 +67,10 @@ class EvalTrace(Trace):
         before = errors()
         try:
             quiet()
-            out = prim.impl(np, *values, **params)
+            if device is None:
+                out = prim.impl(np, *values, **params)
+            else:
+                out = _run_on(device, prim, values, params)
         finally:
             loud(before)
         if np.ndarray in map(type, args):
@@ -70,6 +86,23 @@ class EvalTrace(Trace):
         return result
 
 
+def _moved(x: Value, device: Device) -> PlainArray:
+    """The buffer of an operand on a device, where what is on the host is copied to."""
+    return x.buffer if type(x) is DeviceArray else on_device(Array(raw(x)), device).buffer
+
+
+def _run_on(device: Device, prim: Primitive, values: Values, params: Params) -> Result:
+    """What an op's `impl` makes of buffers on a device, there."""
+    xp = memory_of(values[0]).namespace(values[0])  # type: ignore[union-attr]
+    if xp is None:
+        raise ShardingError(
+            f"{prim.name}: arrays on {device} have no functions, so operations on them don't run "
+            f"one by one: {type(values[0])} has no __array_namespace__. Use jit"
+        )
+    with beside(values[0]):
+        return prim.impl(xp, *values, **params)
+
+
 def _is_weak(operand: Value) -> bool:
     if isinstance(operand, Array):
         return operand.weak_type
@@ -80,22 +113,20 @@ def own(args: Values, outs: Sequence[PlainArray]) -> list:
     """Results, copied where they share memory with a numpy array among the operands, which its
     owner may write to."""
     given = [a for a in args if type(a) is np.ndarray and a.flags.writeable]
-
-    def owned(out: PlainArray) -> PlainArray:
-        if is_distributed(out):
-            return out
-        value = np.asarray(out)
-        return value.copy() if any(np.may_share_memory(value, a) for a in given) else value
-
-    return [owned(o) for o in outs]
+    return [
+        out.copy()
+        if isinstance(out, np.ndarray) and any(np.may_share_memory(out, a) for a in given)
+        else out
+        for out in outs
+    ]
 
 
 def has_nan(x: Value) -> bool:
     """Whether an array (of a sharded one the part in this process) has an element that isn't a
     number."""
-    value = x.kept if is_distributed(x) else raw(x)
-    with np.errstate(all="ignore"):
-        return dtypes.is_inexact(value.dtype) and bool(np.any(value != value))
+    value = x.buffer if isinstance(x, Array) else buffer_of(x)
+    with np.errstate(all="ignore"), beside(value):
+        return dtypes.is_inexact(value.dtype) and bool((value != value).any())
 
 
 def check_finite(

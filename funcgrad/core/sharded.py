@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from copy import deepcopy
 
 import numpy as np
 
 from funcgrad.core import backend
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, DeviceArray
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.buffers import Buffer
 from funcgrad.core.methods import fact
 from funcgrad.core.sharding import NamedSharding, Shard
-from funcgrad.errors import DonatedBufferError
 
 
 class ShardedArray(Array):
     """An immutable array cut over a mesh. Made by `device_put`, `make_array_from_callback`, and by
-    computing with such arrays.
+    computing with such arrays. Its buffer is what the mesh's runtime keeps of it in this process.
 
     It behaves as an `Array`: operations on it run on all devices and give sharded arrays. Reading
     its values in Python needs all of them in this process (`is_fully_addressable`).
@@ -30,19 +30,9 @@ class ShardedArray(Array):
 
     __slots__ = ("_sharding",)
 
-    def __init__(self, kept: np.ndarray, aval: ShapedArray, sharding: NamedSharding):
+    def __init__(self, kept: Buffer, aval: ShapedArray, sharding: NamedSharding):
         super().__init__(kept, aval.weak_type, aval)
         self._sharding = sharding
-
-    @property
-    def kept(self) -> np.ndarray:
-        """What this process keeps of the array, in the form that the mesh's runtime wants."""
-        if self._gone is not None:
-            raise DonatedBufferError(
-                f"this array {self.aval} is gone: {self._gone}. Keep the function's result "
-                "instead, or don't donate the argument."
-            )
-        return self._value
 
     @property
     def value(self) -> np.ndarray:
@@ -55,6 +45,11 @@ class ShardedArray(Array):
     size = fact("size", lambda self: self.aval.size)
     nbytes = fact("nbytes", lambda self: self.aval.nbytes)
     itemsize = fact("itemsize", lambda self: self.aval.dtype.itemsize)
+
+    @property
+    def device(self) -> NamedSharding:  # type: ignore[override]
+        """How the array is cut, which is over several devices."""
+        return self._sharding
 
     @property
     def sharding(self) -> NamedSharding:
@@ -77,17 +72,9 @@ class ShardedArray(Array):
         return backend.spmd().shards(self)
 
     def __deepcopy__(self, memo: dict) -> ShardedArray:
-        return ShardedArray(self.kept.copy(), self.aval, self._sharding)
+        return ShardedArray(deepcopy(self.buffer, memo), self.aval, self._sharding)
 
-    def __iter__(self) -> Iterator[Array]:
-        if not self.ndim:
-            raise TypeError("iteration over a 0-d array")
-        return (self[i] for i in range(self.shape[0]))  # type: ignore[index]
-
-    def __len__(self) -> int:
-        if not self.ndim:
-            raise TypeError("len() of a 0-d array")
-        return self.shape[0]
+    __iter__, __len__ = DeviceArray.__iter__, DeviceArray.__len__
 
     def __repr__(self) -> str:
         if self._gone is not None:

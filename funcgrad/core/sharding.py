@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -18,12 +17,14 @@ from funcgrad.core.types import PlainArray
 from funcgrad.errors import ShardingError
 
 Cuts = tuple[tuple[str, ...], ...]
+HOST_KINDS = ("virtual", "rank")  # the devices whose arrays are NumPy's
 Entry = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device: a lane of this process ("virtual") or a process of an MPI job ("rank").
+    """One device: a lane of this process ("virtual"), a process of an MPI job ("rank"), or one of a
+    kind that has a memory of its own (`core.buffers`).
 
     >>> Device(0)
     Device(id=0, process_index=0, kind='virtual')
@@ -31,12 +32,12 @@ class Device:
 
     id: int
     process_index: int = 0
-    kind: Literal["virtual", "rank"] = "virtual"
+    kind: str = "virtual"
 
     @property
     def platform(self) -> str:
-        """What kind of processor it is: "cpu", as all are."""
-        return "cpu"
+        """What kind of processor it is: "cpu", or its kind."""
+        return "cpu" if self.kind in HOST_KINDS else self.kind
 
 
 @dataclass(frozen=True, slots=True)

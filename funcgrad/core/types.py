@@ -24,7 +24,7 @@ BatchDims = Sequence[int | None]  # for each value the axis of a batch, None whe
 Scalar = Any  # a bool, int, float or complex of Python
 
 # What rules `impl` and compiled programs compute with, where there are no traces.
-PlainArray = Any  # a np.ndarray (or a scalar of NumPy's), or CuPy's array
+PlainArray = Any  # a `core.buffers.Buffer`: a np.ndarray (or a scalar of NumPy's), CuPy's array
 ArrayModule = Any  # whose arrays these are: numpy, cupy, or what takes their place to look on
 
 # What users write.

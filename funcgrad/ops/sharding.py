@@ -9,7 +9,13 @@ from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from funcgrad.core.sharding import (
+    Device,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    SingleDeviceSharding,
+)
 from funcgrad.core.trace import aval_of
 
 
@@ -82,14 +88,14 @@ def constrain(what: str, x: Any, shardings: Any) -> Any:
 
 def check_shardings(what: str, x: Any, shardings: Any) -> list:
     """A sharding (or None) for each leaf of x, from a prefix of its tree; each fits its leaf."""
-    if shardings is None or isinstance(shardings, NamedSharding | SingleDeviceSharding):
+    if isinstance(shardings, NamedSharding | SingleDeviceSharding | Device | None):
         each = [shardings] * len(tree.leaves(x))
     else:
         each = tree.flatten_axes(f"the shardings of {what}", tree.structure(x), shardings)
     for (path, leaf), s in zip(tree.leaves_with_path(x), each, strict=True):
         if isinstance(s, NamedSharding):
             s.cuts(aval_of(leaf).shape, f"{what}: the array{tree.keystr(path)}")
-        elif s is not None and not isinstance(s, SingleDeviceSharding):
+        elif not isinstance(s, SingleDeviceSharding | Device | None):
             raise TypeError(
                 f"{what}: a sharding must be a NamedSharding (a spec with its mesh), got {s!r}; "
                 "write NamedSharding(mesh, P(...))"

@@ -9,7 +9,7 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core import context
-from funcgrad.core.array import Array, raw
+from funcgrad.core.array import Array, on_device, raw
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import NamedSharding
@@ -21,10 +21,10 @@ from funcgrad.transforms.arguments import as_array
 
 
 def device_put(x: Any, device: Any = None) -> Any:
-    """x (a pytree) on devices: cut over a mesh by a `NamedSharding`, or whole where `device` is
-    None.
+    """x (a pytree) on devices: cut over a mesh by a `NamedSharding`, or whole, on a `Device`; where
+    `device` is None, as it is.
 
-    device: a sharding, or a pytree of shardings whose structure is a prefix of x's
+    device: a sharding or a device, or a pytree of these whose structure is a prefix of x's
     Raises ShardingError where a mesh axis doesn't divide the array's. Under a transformation it
     says how the value is to be cut, as `with_sharding_constraint` does.
 
@@ -86,9 +86,8 @@ def _put(x: Any, sharding: Any) -> Any:
     if _traced(x):
         return _constrain(x, sharding)
     if not isinstance(sharding, NamedSharding):
-        if sharding is not None and type(x) is ShardedArray:
-            return Array(x.value, x.weak_type)
-        return as_array(x)
+        x, device = as_array(x), getattr(sharding, "device", sharding)
+        return on_device(x, device) if device is not None and isinstance(x, Array) else x
     if type(x) is not ShardedArray:
         return put(x, sharding)
     if x.sharding == sharding:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from funcgrad import dtypes, tree
-from funcgrad.core.array import Array, raw
+from funcgrad.core.array import Array, DeviceArray, raw
+from funcgrad.core.buffers import memory_of
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import within
@@ -103,13 +104,15 @@ def is_arraylike(x: object) -> bool:
 
 
 def as_array(x: Value) -> Value:
-    """A number or numpy array as an array: what users get, and functions that aren't traced.
+    """A number or a buffer as an array: what users get, and functions that aren't traced.
 
     >>> as_array(1.0)
     Array(1., dtype=float32, weak_type=True)
     """
     if type(x) is Array or hasattr(x, "aval"):
         return x
+    if memory_of(x) is not None:
+        return DeviceArray(x)
     if not is_arraylike(x) or getattr(x, "dtype", None) == dtypes.float0:
         return x
     return Array(np.array(raw(x)), aval_of(x).weak_type)

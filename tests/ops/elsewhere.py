@@ -5,6 +5,8 @@ so is what CuPy's functions don't take.
 """
 
 import operator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 
 import numpy as np
@@ -16,30 +18,53 @@ _PLAIN = {"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "fl
 _METHODS = {"reduce": ("add", "multiply"), "accumulate": ("add", "multiply"), "at": ()}
 
 
+_place = ContextVar("place", default=0)
+READ: list = []  # the shapes of what was copied to the host
+
+
+@contextmanager
+def at(place):
+    """The device, by its number, on which what is made is, and whose arrays alone are taken."""
+    token = _place.set(place)
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
 class Away:
     """An array of a device: its memory is reached by `get` alone."""
 
-    __slots__ = ("_x",)
+    __slots__ = ("_x", "place")
     __array_ufunc__ = None
     __hash__ = None
 
     def __init__(self, x):
         self._x = np.asarray(x)
+        self.place = _place.get()
 
     def get(self):
+        READ.append(self.shape)
         return self._x.copy()
+
+    def __array_namespace__(self, api_version=None):
+        return namespace
+
+    def __deepcopy__(self, memo):
+        with at(self.place):
+            return Away(self._x.copy())
 
     def __array__(self, *args, **keywords):
         raise TypeError("an array of a device isn't turned into NumPy's without being asked to")
 
     def __getattr__(self, name):
-        found = getattr(self._x, name)
+        found = getattr(self._x if name in _PLAIN else _inside(self), name)
         if name in _PLAIN:
             return found
         return _function(found, name) if callable(found) else _wrapped(found)
 
     def __getitem__(self, at):
-        return _wrapped(self._x[_inside(at)])
+        return _wrapped(_inside(self)[_inside(at)])
 
     def __setitem__(self, at, value):
         self._x[_inside(at)] = _inside(value)
@@ -65,6 +90,8 @@ class Away:
 def _inside(value, moves=False):
     """What is in stand-ins; NumPy's arrays are refused unless they are to be moved."""
     if type(value) is Away:
+        if value.place != _place.get():
+            raise TypeError(f"an array of device {value.place} used on device {_place.get()}")
         return value._x
     if isinstance(value, tuple | list):
         return type(value)(_inside(v, moves) for v in value)
@@ -129,7 +156,7 @@ def _operator(name, reflected=False):
     function = getattr(operator, name)
 
     def method(self, other):
-        x, y = self._x, _inside(other)
+        x, y = _inside(self), _inside(other)
         return _wrapped(function(y, x) if reflected else function(x, y))
 
     return method

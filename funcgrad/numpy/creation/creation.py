@@ -7,13 +7,15 @@ Python's numbers get the default dtypes (float32, int32, complex64, or those of
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, DeviceArray
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
+from funcgrad.core.buffers import memory_of
 from funcgrad.core.eager.aligned import copied
 from funcgrad.core.eager.single import single
 from funcgrad.core.trace import Tracer
@@ -90,10 +92,12 @@ def _given(dtype: Any) -> np.dtype | None:
 
 
 def _from_object(name: str, value: Any, dtype: np.dtype | None, copy: bool | None) -> Any:
+    if memory_of(value) is not None:
+        value = DeviceArray(value)
     if isinstance(value, Array | Tracer):
         if dtype is None or dtype == value.dtype:
             if copy and isinstance(value, Array):
-                value = Array(value.value.copy(), value.weak_type)
+                value = deepcopy(value)
             return convert(value, value.dtype, value.weak_type and dtype is None)
         return convert(value, dtype)
     if is_scalar(value):

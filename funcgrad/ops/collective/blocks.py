@@ -1,9 +1,9 @@
 """Collectives on plain arrays: what a device does, through the communicators of the context.
 
 A communicator joins the devices along some named axes (`parallel.communicators`). It knows five
-operations on whole arrays, in which the devices' parts lie along the first axis; a
-collective's `axis` and `tiled` are transposes and reshapes around them. Where the context has no
-communicators, a collective has no meaning outside `vmap` and `shard_map`.
+operations on whole arrays, of the type of buffer that it takes, in which the devices' parts lie
+along the first axis; a collective's `axis` and `tiled` are transposes and reshapes around them.
+Where the context has no communicators, a collective has no meaning outside `vmap` and `shard_map`.
 """
 
 from __future__ import annotations
@@ -32,36 +32,39 @@ def communicator(name: str, axis_name: tuple) -> Any:
     return lookup(axis_name)
 
 
-def _here(name: str, x: Any) -> np.ndarray:
-    if is_away(x):
+def _for(name: str, axis_name: tuple, x: Any) -> tuple[Any, Any]:
+    """The communicator over named axes, and an array as it takes it."""
+    lookup = context.current().communicators
+    takes = np.ndarray if lookup is None else lookup(axis_name).buffer
+    if takes is np.ndarray and not is_away(x):
+        x = np.asarray(x)
+    if not isinstance(x, takes):
+        those = "that lie in the host's memory" if takes is np.ndarray else f"of {takes}"
         raise TypeError(
-            f"{name}: devices exchange arrays that lie in the host's memory, got {type(x)}; "
-            "copy them there first"
+            f"{name}: devices exchange arrays {those}, got {type(x)}; copy them there first"
         )
-    return np.asarray(x)
+    return communicator(name, axis_name), x
 
 
 def _reduced(name: str, op: str) -> Callable:
     def impl(xp: Any, x: Any, *, axis_name: tuple) -> Any:
-        x = _here(name, x)
-        return communicator(name, axis_name).all_reduce(x, op)
+        comm, x = _for(name, axis_name, x)
+        return comm.all_reduce(x, op)
 
     return impl
 
 
 def _all_gather(xp: Any, x: Any, *, axis_name: tuple, axis: int, tiled: bool) -> Any:
-    x = _here("all_gather", x)
-    parts = communicator("all_gather", axis_name).all_gather(x)
-    out = np.moveaxis(parts, 0, axis)
+    comm, x = _for("all_gather", axis_name, x)
+    out = xp.moveaxis(comm.all_gather(x), 0, axis)
     return _joined(out, axis) if tiled else out
 
 
 def _psum_scatter(xp: Any, x: Any, *, axis_name: tuple, axis: int, tiled: bool) -> Any:
-    x = _here("psum_scatter", x)
-    comm = communicator("psum_scatter", axis_name)
+    comm, x = _for("psum_scatter", axis_name, x)
     if tiled:
         x = _cut(x, axis, comm.size)
-    return comm.reduce_scatter(np.ascontiguousarray(np.moveaxis(x, axis, 0)))
+    return comm.reduce_scatter(xp.ascontiguousarray(xp.moveaxis(x, axis, 0)))
 
 
 def _cut(x: Any, axis: int, n: int) -> Any:
@@ -73,15 +76,14 @@ def _joined(x: Any, axis: int) -> Any:
 
 
 def _all_to_all(xp: Any, x: Any, *, axis_name: tuple, split: int, concat: int) -> Any:
-    x = _here("all_to_all", x)
-    comm = communicator("all_to_all", axis_name)
-    blocks = np.moveaxis(_cut(x, split, comm.size), split, 0)
-    return _joined(np.moveaxis(comm.all_to_all(np.ascontiguousarray(blocks)), 0, concat), concat)
+    comm, x = _for("all_to_all", axis_name, x)
+    blocks = xp.moveaxis(_cut(x, split, comm.size), split, 0)
+    return _joined(xp.moveaxis(comm.all_to_all(xp.ascontiguousarray(blocks)), 0, concat), concat)
 
 
 def _ppermute(xp: Any, x: Any, *, axis_name: tuple, perm: tuple) -> Any:
-    x = _here("ppermute", x)
-    return communicator("ppermute", axis_name).permute(x, perm)
+    comm, x = _for("ppermute", axis_name, x)
+    return comm.permute(x, perm)
 
 
 def _axis_index(xp: Any, *, axis_name: tuple) -> Any:

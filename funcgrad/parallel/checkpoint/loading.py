@@ -149,4 +149,4 @@ def _sharded(source: Source, saved: TensorLeaf, sharding: NamedSharding) -> Shar
     out = make_array_from_callback(saved.shape, sharding, part, saved.dtype)
     if not saved.weak_type:
         return out
-    return ShardedArray(out.kept, out.aval.update(weak_type=True), sharding)
+    return ShardedArray(out.buffer, out.aval.update(weak_type=True), sharding)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes, tree
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, DeviceArray
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import CheckpointError, DTypeError
 from funcgrad.parallel.checkpoint.files import STORED, ShardFile, write_shard
@@ -145,7 +145,7 @@ def _leaf(
 
 def _is_cut(x: Any) -> bool:
     """Whether an array is in parts on several devices."""
-    return type(x) is not Array and hasattr(type(x), "addressable_shards")
+    return type(x) not in (Array, DeviceArray) and hasattr(type(x), "addressable_shards")
 
 
 def _own_shards(x: Any) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:

@@ -1,8 +1,9 @@
 """Communicators: what joins devices. Five exchanges, a barrier, a rank and a size.
 
 Compiled programs call a communicator by the native context at its `address` (its words, and those
-of a descriptor: `backends.rewrites.exchanges`); Python calls the methods, on numpy arrays. In both,
-the devices' blocks lie along the first axis. All ranks make the same calls in the same order.
+of a descriptor: `backends.rewrites.exchanges`); Python calls the methods, on buffers of one type.
+In both, the devices' blocks lie along the first axis. All ranks make the same calls in the same
+order.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -25,39 +26,44 @@ from funcgrad.backends.rewrites.exchanges import (
     SIZE,
     exchange_arrays,
 )
+from funcgrad.core.buffers import Buffer
 from funcgrad.errors import CollectiveError, ShapeError
 
 Pairs = Sequence[tuple[int, int]]
+B = TypeVar("B", bound=Buffer)
 
 
-class Communicator(ABC):
+class Communicator(ABC, Generic[B]):
     """Devices with ranks 0 … size-1, and what they exchange.
 
-    Arrays are C-contiguous numpy arrays of the same shape and dtype on all ranks. Sums are made in
+    Arrays are C-contiguous, of the same shape and dtype on all ranks. On the host sums are made in
     the order of ranks, so all ranks get the same bits; those of narrow floats in float32.
+
+    buffer: the type of the arrays: NumPy's, unless it says otherwise
     """
 
+    buffer: type = np.ndarray
     rank: int
     size: int
 
     @abstractmethod
-    def all_reduce(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
+    def all_reduce(self, x: B, op: str = "sum") -> B:
         """The sum ("max", "min") of all ranks' x, on all ranks."""
 
     @abstractmethod
-    def all_gather(self, x: np.ndarray) -> np.ndarray:
+    def all_gather(self, x: B) -> B:
         """All ranks' x, stacked along a new first axis, on all ranks."""
 
     @abstractmethod
-    def reduce_scatter(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
+    def reduce_scatter(self, x: B, op: str = "sum") -> B:
         """Row `rank` of the sum of all ranks' x, which have a row for each rank."""
 
     @abstractmethod
-    def all_to_all(self, x: np.ndarray) -> np.ndarray:
+    def all_to_all(self, x: B) -> B:
         """Row j of rank i's x becomes row i of rank j's result."""
 
     @abstractmethod
-    def permute(self, x: np.ndarray, perm: Pairs) -> np.ndarray:
+    def permute(self, x: B, perm: Pairs) -> B:
         """x sent along pairs (from, to) of ranks; zeros for who receives nothing."""
 
     @abstractmethod
@@ -73,7 +79,7 @@ class Communicator(ABC):
     def failure(self, what: str) -> BaseException:
         """The exception for a native exchange that has just failed; `what` describes it."""
 
-    def check_rows(self, what: str, x: np.ndarray) -> None:
+    def check_rows(self, what: str, x: B) -> None:
         """Raise ShapeError unless an array has a row for each rank."""
         if not x.ndim or x.shape[0] != self.size:
             raise ShapeError(
@@ -103,8 +109,9 @@ def _back() -> int:
     return engine().compile(_BACK, level=0).address("fg_exchange_back")
 
 
-class PythonCommunicator(Communicator):
-    """A communicator whose methods are Python: native programs call them back."""
+class PythonCommunicator(Communicator[B]):
+    """A communicator whose methods are Python: native programs of the host call them back, with
+    NumPy's arrays."""
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
@@ -130,7 +137,7 @@ class PythonCommunicator(Communicator):
         run_descriptor(self, dict(zip(DESCRIPTOR, words, strict=True)))
 
 
-def run_descriptor(comm: Communicator, words: dict[str, int]) -> None:
+def run_descriptor(comm: Communicator[Any], words: dict[str, int]) -> None:
     """Do by a communicator's Python methods what a native descriptor asks for."""
     kind, dtype, n = KINDS[words["kind"]], DTYPES[words["dtype"]], comm.size
     rows = {"all_gather": (1, n), "reduce_scatter": (n, 1), "all_to_all": (n, n)}
@@ -152,7 +159,7 @@ def _memory(address: int, count: int, dtype: np.dtype) -> np.ndarray:
     return np.ndarray(count, dtype, memoryview(raw))
 
 
-class SelfCommunicator(PythonCommunicator):
+class SelfCommunicator(PythonCommunicator[np.ndarray]):
     """One device alone.
 
     >>> SelfCommunicator().all_gather(np.ones(2))

@@ -197,7 +197,7 @@ class Exchange:
         return code.load(place, I64) * 1_000_000_000 + code.load(code.at(place, 1, I64), I64)
 
 
-class NativeCommunicator(Communicator):
+class NativeCommunicator(Communicator[np.ndarray]):
     """A communicator whose exchanges are native functions; the methods call them."""
 
     def __init__(self, rank: int, size: int, functions: Sequence[int], **words: int):

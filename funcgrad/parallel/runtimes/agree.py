@@ -23,7 +23,7 @@ def program_text(jaxpr: Jaxpr) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(jaxpr))
 
 
-def check_same_program(comm: Communicator, text: str, name: str = "program") -> None:
+def check_same_program(comm: Communicator[np.ndarray], text: str, name: str = "program") -> None:
     """Raise CollectiveError, on all ranks, unless they all give the same text.
 
     The error has the first line that differs, and the ranks. One exchange of 32 bytes if all is
@@ -54,7 +54,7 @@ def check_same_program(comm: Communicator, text: str, name: str = "program") -> 
     )
 
 
-def _gather_texts(comm: Communicator, text: str) -> list[str]:
+def _gather_texts(comm: Communicator[np.ndarray], text: str) -> list[str]:
     own = np.frombuffer(text.encode(), np.uint8)
     sizes = comm.all_gather(np.array([own.size], np.int64))[:, 0]
     room = np.zeros(int(sizes.max()), np.uint8)

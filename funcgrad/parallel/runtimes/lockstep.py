@@ -100,7 +100,9 @@ def from_lanes(x: Any, cuts: Cuts, mesh: Mesh) -> Any:
 
 
 class Lockstep:
-    """The runtime of virtual devices; it keeps arrays whole."""
+    """The runtime of virtual devices; it keeps arrays whole, in NumPy's memory."""
+
+    buffer, addressable = np.ndarray, True
 
     def compile(
         self, program: SpmdProgram, donated: Sequence[bool], name: str, using: str

@@ -22,7 +22,9 @@ from funcgrad.transforms.passes.simplify import simplify
 
 
 class Ranks:
-    """The runtime of a mesh of ranks; each keeps its own part of an array."""
+    """The runtime of a mesh of ranks; each keeps its own part of an array, in NumPy's memory."""
+
+    buffer, addressable = np.ndarray, False
 
     def __init__(self, mesh: Mesh):
         order = [device.id for device, _ in mesh.coordinates()]

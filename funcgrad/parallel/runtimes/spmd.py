@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from funcgrad.core import caches, context
-from funcgrad.core.array import Array, raw
+from funcgrad.core.array import device_among, wrap
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import DEFAULT, Executable
+from funcgrad.core.buffers import Buffer, on_host
 from funcgrad.core.display.compile_report import CompileStage
 from funcgrad.core.evaluation import check_finite, own
 from funcgrad.core.ir import Eqn, Jaxpr, Var
@@ -41,30 +43,64 @@ from funcgrad.parallel.show import sharded_html, sharded_text
 from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.passes.simplify import simplify
 
+B = TypeVar("B", bound=Buffer)
 
-class Runtime(Protocol):
-    """How the devices of a mesh run a program, and what this process keeps of an array."""
+
+class Runtime(Protocol[B]):
+    """How the devices of a mesh run a program, and what this process keeps of an array: buffers of
+    one type."""
+
+    @property
+    def buffer(self) -> type:
+        """The type."""
+
+    @property
+    def addressable(self) -> bool:
+        """Whether all devices of the mesh are of this process."""
 
     def compile(
         self, program: SpmdProgram, donated: Sequence[bool], name: str, using: str
     ) -> Executable:
-        """Compile a per-device program, to be called with what is kept of its inputs."""
+        """Compile a per-device program, to be called with what is kept of its inputs: by the
+        backend of the name `using`, or of the devices' memory."""
 
-    def put(self, value: Any, sharding: NamedSharding) -> np.ndarray:
-        """What is kept of an array whose value this process knows."""
+    def put(self, value: Any, sharding: NamedSharding) -> B:
+        """What is kept of an array, on the host or in the devices' memory, whose value this process
+        knows."""
 
     def make(
         self, shape: tuple[int, ...], sharding: NamedSharding, part: Callable[[tuple], np.ndarray]
-    ) -> np.ndarray:
+    ) -> B:
         """What is kept of an array of which `part` gives the piece at an index."""
 
-    def fetch(self, kept: np.ndarray, sharding: NamedSharding, shape: tuple) -> np.ndarray:
+    def fetch(self, kept: B, sharding: NamedSharding, shape: tuple) -> Buffer:
         """The whole array; an error where this process doesn't hold it."""
 
     def parts(
-        self, kept: np.ndarray, sharding: NamedSharding, shape: tuple
-    ) -> list[tuple[Device, tuple[slice, ...], np.ndarray]]:
+        self, kept: B, sharding: NamedSharding, shape: tuple
+    ) -> list[tuple[Device, tuple[slice, ...], B]]:
         """Each device of this process with the index and the values of its part."""
+
+
+_RUNTIMES: dict[str, Callable[[Mesh], Runtime]] = {
+    "virtual": lambda mesh: Lockstep(),
+    "rank": Ranks,
+}
+
+
+def register_runtime(kind: str, make: Callable[[Mesh], Runtime]) -> None:
+    """Make a runtime known: make(mesh) gives that of a mesh whose devices are of a kind.
+
+    Raises ValueError if there is one.
+
+    >>> register_runtime("rank", Ranks)
+    Traceback (most recent call last):
+      ...
+    ValueError: there is a runtime for devices of the kind 'rank' already
+    """
+    if kind in _RUNTIMES:
+        raise ValueError(f"there is a runtime for devices of the kind {kind!r} already")
+    _RUNTIMES[kind] = make
 
 
 def runtime(mesh: Mesh) -> Runtime:
@@ -74,7 +110,13 @@ def runtime(mesh: Mesh) -> Runtime:
             f"{mesh} has no devices: programs for it can be lowered, not run, and arrays can't be "
             "put on it. make_mesh gives a mesh of virtual devices or of ranks"
         )
-    return Ranks(mesh) if mesh.devices.flat[0].kind == "rank" else Lockstep()
+    kinds = dict.fromkeys(d.kind for d in mesh.devices.flat)
+    if len(kinds) > 1 or not _RUNTIMES.keys() >= kinds.keys():
+        raise ShardingError(
+            f"{mesh} has devices of the kinds {', '.join(map(repr, kinds))}: a mesh needs one that "
+            f"has a runtime, of {', '.join(map(repr, _RUNTIMES))}"
+        )
+    return _RUNTIMES[next(iter(kinds))](mesh)
 
 
 # ---- programs
@@ -119,17 +161,25 @@ class SpmdExecutable:
 
     def __call__(self, operands: Sequence[Any], began: list | None = None) -> list[ShardedArray]:
         """Run on arrays: sharded ones cut as the program wants them, or plain ones."""
+        device = device_among(self._name, operands)
+        mesh = self.partitioned.mesh
+        if device is not None and device.kind not in {d.kind for d, _ in mesh.coordinates()}:
+            raise ShardingError(
+                f"{self._name}: its operands are on different devices, {device} and those of "
+                f"{mesh}; bring them there with device_put"
+            )
         put = self.runtime.put
         kept = [
-            x.kept if type(x) is ShardedArray else put(x, s)
+            x.buffer if type(x) is ShardedArray else put(x, s)
             for x, s in zip(operands, self._in, strict=True)
         ]
         outs = self.compiled(kept, began)
         if np.ndarray in map(type, operands):
             outs = own(operands, outs)
+        kind = self.runtime.buffer
+        outs = [v if type(v) is kind else np.asarray(v) for v in outs]
         return [
-            ShardedArray(np.asarray(v), a, s)
-            for v, a, s in zip(outs, self._out_avals, self._out, strict=True)
+            ShardedArray(v, a, s) for v, a, s in zip(outs, self._out_avals, self._out, strict=True)
         ]
 
     @property
@@ -250,12 +300,12 @@ def _jaxpr_of(prim: Primitive, avals: list, params: dict) -> Jaxpr:
 
 def whole(x: ShardedArray) -> np.ndarray:
     """All of a sharded array's values."""
-    return runtime(x.sharding.mesh).fetch(x.kept, x.sharding, x.shape)
+    return on_host(runtime(x.sharding.mesh).fetch(x.buffer, x.sharding, x.shape))
 
 
 def is_addressable(x: ShardedArray) -> bool:
     """Whether all devices of the array's mesh are of this process."""
-    return all(d.kind == "virtual" for d in x.sharding.device_set)
+    return runtime(x.sharding.mesh).addressable
 
 
 def is_readable(x: ShardedArray) -> bool:
@@ -271,15 +321,18 @@ def shards(x: ShardedArray) -> list[Shard]:
     for device, index in where.items():
         key = tuple((s.start, s.stop) for s in index)
         replica[device] = seen[key] = seen.get(key, -1) + 1
-    parts = runtime(x.sharding.mesh).parts(x.kept, x.sharding, x.shape)
-    return [Shard(d, index, replica[d], Array(np.asarray(v), x.weak_type)) for d, index, v in parts]
+    parts = runtime(x.sharding.mesh).parts(x.buffer, x.sharding, x.shape)
+    return [
+        Shard(d, index, replica[d], wrap(v, ShapedArray(v.shape, v.dtype, x.weak_type)))
+        for d, index, v in parts
+    ]
 
 
 def put(value: Any, sharding: NamedSharding) -> ShardedArray:
     """An array whose value this process knows, cut over a mesh."""
     aval = aval_of(value)
     sharding.cuts(aval.shape, f"device_put: {aval}")
-    (kept,) = own([value], [runtime(sharding.mesh).put(raw(value), sharding)])
+    (kept,) = own([value], [runtime(sharding.mesh).put(value, sharding)])
     return ShardedArray(kept, aval, sharding)
 
 

@@ -10,6 +10,7 @@ from funcgrad.core import context
 from funcgrad.core.array import raw
 from funcgrad.core.backend import DEFAULT, Executable, spmd
 from funcgrad.core.backend import backend as load
+from funcgrad.core.buffers import compiler, memory_of
 from funcgrad.core.ir import Jaxpr, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.process.gc_pause import no_collections
@@ -33,11 +34,15 @@ def executable(
 
 def _impl(xp: ArrayModule, *values: PlainArray, jaxpr: Jaxpr, name: str, donated: Sequence[bool],
           backend: str) -> list:  # fmt: skip
-    if context.current().debug_nans:
+    checking = context.current().debug_nans
+    if xp is not np:
+        memory = memory_of(values[0]) if values else None
+        if checking or memory is None or not memory.backends:
+            return interpret(jaxpr, xp, *values)
+        backend = compiler(f"jit({name})", backend, memory.device(values[0]))
+    elif checking:
         # Op by op, so that the operation that makes a NaN is found.
         return [raw(x) for x in eval_jaxpr(jaxpr, *values)]
-    if xp is not np:
-        return interpret(jaxpr, xp, *values)
     if jaxpr_meshes(jaxpr):
         return spmd().run_global(jaxpr, values, name, backend)
     return executable(jaxpr, (False,) * len(values), name, backend)(values)

@@ -13,7 +13,8 @@ from weakref import WeakSet
 
 from funcgrad import tree
 from funcgrad.core import backend, caches, context
-from funcgrad.core.array import Array
+from funcgrad.core.array import Array, DeviceArray, device_among
+from funcgrad.core.buffers import compiler
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import has_nan
 from funcgrad.core.ir import ClosedJaxpr
@@ -21,7 +22,7 @@ from funcgrad.core.process import fork
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer, aval_of
-from funcgrad.core.types import Prefix, Tree, Value
+from funcgrad.core.types import Prefix, Tree, Value, Values
 from funcgrad.errors import ArgumentError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import (
@@ -200,6 +201,7 @@ class Jitted:
         self._backend = using
         self._programs: caches.Latest[Program] = caches.Latest(MOST_PROGRAMS)
         self._direct: Callable[[tuple, dict], Tree] = _by_python
+        self._direct_using = using
         self._entries: list[object] = []
         self._learned: dict[int, int] = {}
         self._hits = 0
@@ -237,21 +239,29 @@ class Jitted:
         leaves = call.leaves
         operands = [*program.consts, *leaves] if program.consts else leaves
         if ctx.trace is context.ROOT.trace and not any(isinstance(x, Tracer) for x in operands):
-            self._learn(call, program)
-            outs = self._run(program, operands)
+            using = self._using(operands)
+            self._learn(call, program, using)
+            outs = self._run(program, operands, using)
         else:
             # Donation inside another transformation is that transformation's matter.
             outs = jit_p.bind(*operands, jaxpr=program.jaxpr, name=name_of(self._fun),
                               donated=(False,) * len(operands), backend=self._backend)  # fmt: skip
         return program.out_tree.unflatten(outs)
 
-    def _run(self, program: Program, operands: list) -> list:
+    def _using(self, operands: Values) -> str:
+        """The backend that runs a program on these operands, where they are."""
+        if DeviceArray not in map(type, operands):
+            return self._backend
+        what = f"jit({name_of(self._fun)})"
+        return compiler(what, self._backend, device_among(what, operands))
+
+    def _run(self, program: Program, operands: list, using: str) -> list:
         checking = context.current().debug_nans
         if checking and program.shardings is not None:
             # Op by op at once: another process may see a NaN where this one sees none.
             return ClosedJaxpr(program.jaxpr, ())(*operands)
         name = name_of(self._fun)
-        compiled = program.executable(name, self._backend, donating=not checking)
+        compiled = program.executable(name, using, donating=not checking)
         if not checking:
             return call_donating(compiled, program, name, operands)
         outs = call_compiled(compiled, program, operands)
@@ -261,7 +271,7 @@ class Jitted:
         delete_donated(program, name, operands)
         return outs
 
-    def _learn(self, call: _Call, program: Program) -> None:
+    def _learn(self, call: _Call, program: Program, using: str) -> None:
         """Let calls like this one be direct from now on, where the backend can."""
         times = self._learned.get(id(program), 0)
         if program.shardings is not None or times >= ENTRIES_PER_PROGRAM:
@@ -278,13 +288,15 @@ class Jitted:
             program.out_tree,
             program.jaxpr.out_avals,
         )
-        entry = program.executable(name, self._backend).direct(example)
+        entry = program.executable(name, using).direct(example)
         if entry is NotImplemented:
             return
         self._learned[id(program)] = times + 1
         if entry is not None:
-            self._entries = [entry, *self._entries[: MAX_ENTRIES - 1]]
-            self._direct = backend.backend(self._backend).caller(self._entries)
+            others = self._entries if using == self._direct_using else []
+            self._entries = [entry, *others[: MAX_ENTRIES - 1]]
+            self._direct = backend.backend(using).caller(self._entries)
+            self._direct_using = using
 
     # ---- arguments and the cache
 
@@ -430,7 +442,10 @@ class Jitted:
             b:f32[] = add a 1.0:f32[]
           in (b,) }
         """
-        return Traced(self._program(self._sort(args, kwargs)), name_of(self._fun), self._backend)
+        call = self._sort(args, kwargs)
+        program = self._program(call)
+        using = self._using([*program.consts, *call.leaves])
+        return Traced(program, name_of(self._fun), using)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program lowered for the backend.

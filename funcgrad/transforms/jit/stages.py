@@ -9,8 +9,9 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core import backend
-from funcgrad.core.array import Array, settled, wrap
+from funcgrad.core.array import Array, DeviceArray, device_among, settled, wrap
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.buffers import compiler
 from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
@@ -212,7 +213,7 @@ class Lowered(_Stage):
 
     def compile(self) -> Compiled:
         """The native program."""
-        return Compiled(self._program, self._executable(), self._name)
+        return Compiled(self._program, self._executable(), self._name, self._backend)
 
     def __repr__(self) -> str:
         return f"Lowered({self._name})"
@@ -230,10 +231,11 @@ class Lowered(_Stage):
 class Compiled(_Stage):
     """A native program for arguments of one type."""
 
-    def __init__(self, program: Program, compiled: backend.Executable, name: str):
+    def __init__(self, program: Program, compiled: backend.Executable, name: str, using: str):
         self._program = program
         self._executable = compiled
         self._name = name
+        self._backend = using
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         p = self._program
@@ -250,8 +252,19 @@ class Compiled(_Stage):
         if p.shardings is not None or any(map(sharding_of, leaves)):
             leaves = self._cut(leaves)
         operands = [*p.consts, *leaves]
+        if DeviceArray in map(type, operands):
+            self._check_device(operands)
         outs = call_donating(self._executable, p, self._name, operands)
         return p.out_tree.unflatten(outs)
+
+    def _check_device(self, operands: Values) -> None:
+        what = f"the compiled {self._name}"
+        device = device_among(what, operands)
+        if compiler(what, self._backend, device) != self._backend:
+            raise ShardingError(
+                f"{what} is of backend {self._backend!r}, its arguments are on {device}; lower it "
+                "for such arguments"
+            )
 
     def _cut(self, leaves: Values) -> list:
         """Arguments cut as the program was compiled for; a plain array may be cut in any way."""
