@@ -21,6 +21,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
+from funcgrad.ops.convolution.conv import ARRAYS, third
 
 
 class Ref(Record):
@@ -94,6 +95,9 @@ class Convolution(Record):
     padding. A gradient of images is one, its kernel turned; one of a kernel is, too, whose taps are
     places of what comes back, and whose images and channels are the other's channels and images.
 
+    operands: what images and kernel are to the convolution that was differentiated: two of its
+        "images", "kernel" and "result", which make the third
+
     images, channels, features: how many there are, in each group
     size: of an image; taps: of a window; places: of a result
     padding: for each axis, how many zeros are in front and behind; fewer than 0 aren't read
@@ -114,6 +118,7 @@ class Convolution(Record):
     groups: tuple[int, int] = (1, 1)
     phases: tuple[int, ...] = ()
     last: bool = False
+    operands: tuple[str, ...] = ARRAYS[:2]
 
 
 class Windows(Record):
@@ -397,7 +402,7 @@ def _windows_text(w: Windows) -> str:
     more = {name: getattr(c, name)
             for name in ("padding", "strides", "dilation", "groups", "phases")}  # fmt: skip
     return (
-        f"; windows of {'ab'[w.operand]}: images {images}{' last' * c.last}, kernel {kernel}, "
+        f"; {third(c.operands)} by windows of {'ab'[w.operand]}: images {images}{' last' * c.last}, kernel {kernel}, "
         f"result {result}"
         + "".join(f", {k} {v}" for k, v in more.items() if v and set(v) not in ({1}, {(0, 0)}))
     )

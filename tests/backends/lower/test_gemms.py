@@ -6,6 +6,7 @@ import pytest
 
 import funcgrad as fg
 from funcgrad.backends.program import GemmStep, walk
+from funcgrad.ops.convolution.conv import third
 from tests.backends.llvm.rewrites.test_convolution import CASES, gradients, sample
 
 
@@ -52,7 +53,18 @@ def test_which_convolution():
     assert (c.images, c.channels, c.features, c.groups) == (4, 8, 16, (2, 1))
     assert (c.size, c.taps, c.strides, c.dilation) == ((9, 11), (3, 3), (2, 1), (1, 2))
     assert c.padding == ((1, 1), (0, 3)), "a line that no window reaches isn't read"
-    assert str(fg.jit(conv).lower(x, w)._executable().program).count("; windows of ") == 1
+    assert str(fg.jit(conv).lower(x, w)._executable().program).count("; result by windows of ") == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_which_array_a_product_makes(case):
+    x, w, conv = sample(case)
+    fits = {"result": conv, "images": fg.vjp(lambda x: conv(x, w), x)[1]}
+    fits["kernel"] = fg.vjp(lambda w: conv(x, w), w)[1]
+    ct = fg.numpy.ones_like(conv(x, w))
+    for made, args in ("result", (x, w)), ("images", (ct,)), ("kernel", (ct,)):
+        for step in windows_of(fits[made], *args):
+            assert third(step.windows.convolution.operands) == made
 
 
 def test_axes_along_which_nothing_moves_are_left_out():

@@ -326,7 +326,7 @@ def _record(
         n, i, o, size, tuple(q.taps for q in along), tuple(places), tuple(q.move for q in along),
         tuple((-q.start, end - m) for q, end, m in zip(along, ends, size, strict=True)),
         tuple(q.dilation for q in along), (p["feature_group_count"], p["batch_group_count"]),
-        phases, spec[1] > spec[-1],
+        phases, spec[1] > spec[-1], p["operands"],
     )  # fmt: skip
 
 
