@@ -47,17 +47,17 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
     >>> f32, ref, rows, ones = np.dtype("float32"), Ref("arena"), (1024, 1), (1, 1)
     >>> axes = GemmAxes(((64, 576),), ((32, 34), (32, 1)), ((64, 9, 1156), (3, 3, 34), (3, 1, 1)))
     >>> of = Convolution(32, 64, 64, (34, 34), (3, 3), (32, 32), ones, ((0, 0),) * 2, ones)
-    >>> windows = Windows(of, 1, (73984, 1156, 34, 1), (1, 2))
+    >>> windows = Windows(1, (73984, 1156, 34, 1), (1, 2))
     >>> sizes = (64, 1024, 576, ref, ref, ref, rows, rows, rows, ((32, 0, 73984, 65536),))
-    >>> tiles_of(GemmStep(f32, f32, *sizes, axes, windows=windows))
+    >>> tiles_of(GemmStep(f32, f32, *sizes, axes, convolution=of, windows=windows))
     (1, 2)
     """
-    w, axes = s.windows, s.axes
-    if w is None or axes is None or s.exact or s.out != s.dtype:
+    of, w, axes = s.convolution, s.windows, s.axes
+    if of is None or w is None or axes is None or s.exact or s.out != s.dtype:
         return 0, 0
     if s.dtype.name not in ("float32", "float64"):
         return 0, 0
-    fits = (form for form in forms_of(w.convolution, w.steps) if _serves(s, axes, w, form))
+    fits = (form for form in forms_of(of, w.steps) if _serves(s, axes, of, w, form))
     form = next(fits, 0)
     return form, (w.operand + 1) * bool(form)
 
@@ -98,12 +98,12 @@ def sizes_of(c: Convolution, form: int) -> tuple[int, tuple[int, int], int, int]
     return c.images, (c.places[0], c.places[1]), c.channels, c.features
 
 
-def _serves(s: GemmStep, axes: GemmAxes, w: Windows, form: int) -> bool:
+def _serves(s: GemmStep, axes: GemmAxes, c: Convolution, w: Windows, form: int) -> bool:
     """Whether a product's result, and its other operand, lie as a form needs it, and the axes that
     its windows are summed over are in its order; and a frame is that of the images."""
     if form == PHASES:
-        return _phase_of(s, axes, w) is not None
-    c, side, (image, channel, line, pixel) = w.convolution, w.operand, w.steps
+        return _phase_of(s, axes, c, w) is not None
+    side, (image, channel, line, pixel) = w.operand, w.steps
     _, size, channels, _ = sizes_of(c, form)
     moves, near = [image, channel], (1, 1)
     if form == IMAGES:
@@ -130,13 +130,15 @@ def one_phase(s: GemmStep) -> GemmStep | None:
     Lines and columns of images, and their phases, are axes of the batch or the rows of windows, in
     any order: that of the result's strides tells what is what.
     """
-    phases = tiles_of(s)[0] == PHASES and s.axes is not None and s.windows is not None
-    return _phase_of(s, s.axes, s.windows) if phases else None  # type: ignore[arg-type]
+    of, w, axes = s.convolution, s.windows, s.axes
+    if of is None or w is None or axes is None or tiles_of(s)[0] != PHASES:
+        return None
+    return _phase_of(s, axes, of, w)
 
 
-def _phase_of(s: GemmStep, axes: GemmAxes, w: Windows) -> GemmStep | None:
+def _phase_of(s: GemmStep, axes: GemmAxes, c: Convolution, w: Windows) -> GemmStep | None:
     """`one_phase` of a product for phases, if its result is lines in which they alternate."""
-    side, (image, channel, line, _), (height, width) = w.operand, w.steps, w.convolution.places
+    side, (image, channel, line, _), (height, width) = w.operand, w.steps, c.places
     windows = axes.n if side else axes.m
     if len(s.batch) not in (3, 4) or len(windows) != 1:
         return None
