@@ -18,7 +18,9 @@ from benchmarks.worker import Worker, WorkerError
 PROCESSES = {"cold": 3, "cached": 3, "memory": 1, "import": 5}  # new processes a case and library
 REFERENCES = ("numpy", "jax", "torch", "compile", "funcgrad")  # the first that ran is right
 CACHES = ("FUNCGRAD_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-CACHE_ALL = {
+# Python's own files are there in every process but the first.
+BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
+CACHE_ALL = BYTECODE | {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
@@ -161,7 +163,7 @@ class Runner:
 
     def _import(self, library: str) -> float:
         package = "torch" if library == "compile" else library
-        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
+        environment = os.environ | BYTECODE
         try:
             done = subprocess.run(
                 [sys.executable, "-c", IMPORT.format(package)],

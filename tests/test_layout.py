@@ -304,6 +304,55 @@ def test_nothing_evaluates_text_or_loads_pickles(module):
     assert not found, f"{module} runs what it reads: {found}"
 
 
+TYPED = ("funcgrad.core.", "funcgrad.transforms.")
+
+
+def untyped(tree: ast.AST):
+    """(line, what) for each parameter and result that has no annotation, or `Any` in it. What takes
+    a user's arguments may be `*args: Any, **kwargs: Any`; it's plain what `self` and `__init__`
+    are."""
+    functions = {n: None for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    for cls in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)):
+        functions |= {n: cls for n in cls.body if n in functions}
+    for f, cls in functions.items():
+        a = f.args
+        given = [*a.posonlyargs, *a.args, *a.kwonlyargs]
+        own = cls and "staticmethod" not in map(ast.unparse, f.decorator_list)
+        found = [(x.arg, x.annotation) for x in given[bool(own) :]]
+        rest = [(x.arg, x.annotation) for x in (a.vararg, a.kwarg) if x]
+        found += [(n, t) for n, t in rest if t is None or ast.unparse(t) != "Any"]
+        found += [("its result", f.returns)] if f.name != "__init__" else []
+        for name, annotation in found:
+            if annotation is None or re.search(r"\bAny\b", ast.unparse(annotation)):
+                yield f.lineno, f"{name} of {f.name}"
+
+
+@pytest.mark.parametrize("module", [m for m in sorted(MODULES) if f"{m}.".startswith(TYPED)])
+def test_annotations_say_what_is_meant(module):
+    """What Python's types can't say has a name in `core.types`."""
+    found = list(untyped(ast.parse(MODULES[module].read_text(encoding="utf-8"))))
+    assert not found, f"{module} has Any, or no annotation, at {found}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def f(x: Value, *args: Any, **kwargs: Any) -> Tree: ...", []),
+        ("def f(x: Any, y, *, z: dict[str, Any]) -> int: ...", ["x", "y", "z"]),
+        ("def f(*args, **kwargs: list[Any]) -> None: ...", ["args", "kwargs"]),
+        ("def f(): ...", ["its result"]),
+        ("def f() -> Sequence[Any]: ...", ["its result"]),
+        ("def f() -> None:\n  def g(x) -> None: ...", ["x"]),
+        ("class A:\n  def __init__(self, x: Any): ...", ["x"]),
+        ("class A:\n  def f(self, x: int): ...", ["its result"]),
+        ("class A:\n  @staticmethod\n  def f(x) -> int: ...", ["x"]),
+        ("class A:\n  @classmethod\n  def f(cls) -> int: ...", []),
+    ],
+)
+def test_reader_of_annotations(text, expected):
+    assert [what.split(" of ")[0] for _, what in untyped(ast.parse(text))] == expected
+
+
 @pytest.mark.parametrize("path", sorted(ALL_FILES), ids=lambda p: str(p.relative_to(ROOT)))
 def test_file_holds_one_idea(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())

@@ -28,6 +28,7 @@ MODULES = (
     "sorting",
     "randomness",
     "linalg",
+    "first_calls",
     "processes",
 )
 SIZES = ("full", "tiny")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.display.array_html import array_html
 from funcgrad.core.methods import ArrayMethods, fact
-from funcgrad.core.sharding import Device, Shard, SingleDeviceSharding
+from funcgrad.core.sharding import Device, NamedSharding, Shard, SingleDeviceSharding
 from funcgrad.core.trace import Tracer, captured_error, leak_error
+from funcgrad.core.types import DTypeLike, PlainArray, Scalar, Value
 from funcgrad.errors import DonatedBufferError, asked
 
 
@@ -19,7 +21,7 @@ class Freed:
 
     __slots__ = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Value):
         self.shape, self.dtype, self.ndim = value.shape, value.dtype, value.ndim
         self.size, self.nbytes, self.itemsize = value.size, value.nbytes, value.itemsize
 
@@ -44,7 +46,7 @@ class Array(ArrayMethods):
         if aval is not None:
             self.aval = aval
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> ShapedArray:
         # `aval` is made when it is first asked for; from then on it is found without this.
         if name != "aval":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -83,7 +85,7 @@ class Array(ArrayMethods):
         return self
 
     @property
-    def sharding(self) -> Any:
+    def sharding(self) -> SingleDeviceSharding | NamedSharding:
         """How the array is cut over devices: not at all."""
         return SingleDeviceSharding()
 
@@ -102,7 +104,7 @@ class Array(ArrayMethods):
         """The array itself: its value is known."""
         return self
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
         value = self.value
         if dtype is not None and value.dtype != dtype:
             if copy is False:
@@ -114,7 +116,7 @@ class Array(ArrayMethods):
         view.flags.writeable = False
         return view
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
+    def __dlpack__(self, **kwargs: Any) -> object:
         value = self.value
         if (kwargs.get("max_version") or (0, 0))[0] >= 1:
             value = value.view()
@@ -124,7 +126,7 @@ class Array(ArrayMethods):
             value = value.copy()
         return value.__dlpack__(**kwargs)
 
-    def __dlpack_device__(self) -> Any:
+    def __dlpack_device__(self) -> tuple[int, int]:
         return self.value.__dlpack_device__()
 
     def __len__(self) -> int:
@@ -145,7 +147,7 @@ class Array(ArrayMethods):
     def __complex__(self) -> complex:
         return complex(self.value)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Array]:
         if not self._value.ndim:
             raise TypeError("iteration over a 0-d array")
         return (Array(np.asarray(row), self.weak_type) for row in self.value)
@@ -153,11 +155,11 @@ class Array(ArrayMethods):
     def __format__(self, spec: str) -> str:
         return format(self.value[()] if not self._value.ndim else self.value, spec)
 
-    def item(self, *args: int) -> Any:
+    def item(self, *args: int) -> Scalar:
         """The element (of a one-element array, or at an index) as a Python scalar."""
         return self.value.item(*args)
 
-    def tolist(self) -> Any:
+    def tolist(self) -> Scalar | list:
         """The elements as nested Python lists."""
         return self.value.tolist()
 
@@ -168,10 +170,10 @@ class Array(ArrayMethods):
     def __copy__(self) -> Array:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Array:
+    def __deepcopy__(self, memo: dict) -> Array:
         return Array(self.value.copy(), self.weak_type)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple:
         return Array, (self.value, self.weak_type)
 
     def __repr__(self) -> str:
@@ -189,12 +191,12 @@ class Array(ArrayMethods):
         return array_html(self.value, self.aval)
 
 
-def is_distributed(value: Any) -> bool:
+def is_distributed(value: Value) -> bool:
     """Whether an operand is an array that is cut over a mesh."""
     return isinstance(value, Array) and type(value) is not Array
 
 
-def raw(value: Any) -> np.ndarray:
+def raw(value: Value) -> np.ndarray:
     """The numpy array behind a concrete operand: an Array, a numpy array or a Python scalar."""
     kind = type(value)
     if kind is Array:
@@ -217,7 +219,7 @@ def raw(value: Any) -> np.ndarray:
     return of_scalar(value, scalar_dtype(value))
 
 
-def of_scalar(value: Any, dtype: np.dtype) -> np.ndarray:
+def of_scalar(value: Scalar, dtype: np.dtype) -> np.ndarray:
     """A Python scalar in a dtype, OverflowError where that can't hold it."""
     try:
         return np.asarray(value, dtype)
@@ -232,7 +234,7 @@ def of_scalar(value: Any, dtype: np.dtype) -> np.ndarray:
 _SETTLED = 1 << 24  # bytes
 
 
-def settled(value: Any) -> np.ndarray:
+def settled(value: Value) -> np.ndarray:
     """As `raw`, for compiled code, which reads memory in row-major order: an Array that is another
     view (broadcast, transposed) is copied once, not at each call, unless it is very large."""
     x = raw(value)
@@ -241,7 +243,7 @@ def settled(value: Any) -> np.ndarray:
     return x
 
 
-def wrap(value: Any, aval: ShapedArray) -> Array:
+def wrap(value: PlainArray, aval: ShapedArray) -> Array:
     """An Array of what an `impl` returned, in the dtype that the op's type promises."""
     if is_distributed(value):
         return value

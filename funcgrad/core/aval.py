@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core.methods import fact
 from funcgrad.core.sharding import NamedSharding
+from funcgrad.core.types import DTypeLike, Scalar, Tangent
 
 
 class ShapedArray:
@@ -28,7 +29,7 @@ class ShapedArray:
     dtype: np.dtype
     weak_type: bool
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, weak_type: bool = False):
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, weak_type: bool = False):
         self.shape = shape
         self.dtype = dtype if dtype in dtypes.CANONICAL else dtypes.canonical(dtype)
         self.weak_type = weak_type
@@ -97,7 +98,9 @@ class Zero:
         return f"Zero({self.aval})"
 
 
-def with_zeros(found: Iterable[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray]) -> list:
+def with_zeros(
+    found: Iterable[Tangent], nonzero: Sequence[bool], avals: Sequence[ShapedArray]
+) -> list:
     """The tangents of values of these types, of which those that aren't zero are given."""
     rest, pairs = iter(found), zip(nonzero, avals, strict=True)
     return [next(rest) if nz else Zero(a.tangent()) for nz, a in pairs]
@@ -115,7 +118,7 @@ class Linear:
         return f"Linear({self.aval})"
 
 
-def scalar_dtype(value: Any) -> np.dtype:
+def scalar_dtype(value: Scalar) -> np.dtype:
     """The default dtype of a Python scalar's kind, under the current context."""
     if isinstance(value, bool):
         return dtypes.BOOL
@@ -125,7 +128,7 @@ def scalar_dtype(value: Any) -> np.dtype:
     return dtypes.to_complex(ctx.float_dtype) if isinstance(value, complex) else ctx.float_dtype
 
 
-def kind_dtype(node: Any) -> np.dtype:
+def kind_dtype(node: np.dtype | dtypes.Kind) -> np.dtype:
     """The dtype that a lattice node stands for under the current context."""
     if isinstance(node, np.dtype):
         return node
@@ -170,8 +173,8 @@ class ShapeDtypeStruct:
 
     def __init__(
         self,
-        shape: Any,
-        dtype: Any,
+        shape: Iterable[SupportsIndex],
+        dtype: DTypeLike,
         *,
         weak_type: bool = False,
         sharding: NamedSharding | None = None,

@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from funcgrad.core.process import fork
+from funcgrad.core.types import Communicators, PlainArray, Tree, Values
+from funcgrad.tree import PyTreeDef
 
 if TYPE_CHECKING:
+    from funcgrad.core.aval import ShapedArray
     from funcgrad.core.display.compile_report import CompileStage
     from funcgrad.core.ir import Jaxpr
+    from funcgrad.core.source import Source
 
 
 class Call(NamedTuple):
@@ -25,10 +30,10 @@ class Call(NamedTuple):
     args: tuple
     kwargs: dict
     static: tuple[frozenset[int], frozenset[str]]
-    captured: Sequence[Any]
+    captured: Values
     donated: Sequence[str | None]
-    out_tree: Any
-    out_avals: Sequence[Any]
+    out_tree: PyTreeDef
+    out_avals: Sequence[ShapedArray]
 
 
 class MemoryAnalysis(dict[str, int]):
@@ -40,8 +45,8 @@ class MemoryAnalysis(dict[str, int]):
     def __init__(
         self,
         sizes: dict[str, int],
-        peak: Sequence[tuple[Any, Any]],
-        scratch: Sequence[tuple[int, str, Any]] = (),
+        peak: Sequence[tuple[ShapedArray, Source | None]],
+        scratch: Sequence[tuple[int, str, Source | None]] = (),
     ):
         super().__init__(sizes)
         self.peak = [(a.nbytes, str(a), _place(s)) for a, s in peak]
@@ -58,7 +63,7 @@ class MemoryAnalysis(dict[str, int]):
 _MOST_LINES = 10
 
 
-def _place(source: Any) -> str | None:
+def _place(source: Source | None) -> str | None:
     return f"{source}: {source.text}" if source else None
 
 
@@ -79,17 +84,17 @@ class Executable(Protocol):
 
     texts: Sequence[str]
 
-    def __call__(self, values: Sequence[Any], began: list | None = None) -> list[Any]:
+    def __call__(self, values: Sequence[PlainArray], began: list | None = None) -> list[PlainArray]:
         """Run on plain arrays whose dtypes and shapes are those the program was compiled for.
 
         began: gets an item when the program begins, which may write to donated arrays
         """
 
-    def direct(self, call: Call) -> Any:
+    def direct(self, call: Call) -> object:
         """An entry for `Backend.caller`: calls like this one; None if it can't do without Python,
         NotImplemented if it can't yet: ask again at a later call."""
 
-    def bind(self, communicators: Any) -> Executable:
+    def bind(self, communicators: Communicators) -> Executable:
         """The program whose collectives go through these communicators: communicators(axis names)
         gives the one over named axes, with ranks counted row-major in their order."""
 
@@ -116,7 +121,7 @@ class Backend(Protocol):
         to. Where it has collectives, the context's `axes` must have the sizes of their named
         axes."""
 
-    def caller(self, entries: Sequence[Any]) -> Callable[[tuple, dict], Any]:
+    def caller(self, entries: Sequence[object]) -> Callable[[tuple, dict], Tree]:
         """A fast function of (args, kwargs): the result of a call that is like one of the entries,
         NotImplemented for others."""
 
@@ -141,22 +146,22 @@ DOORS = {
 
 
 @cache
-def door(name: str) -> Any:
+def door(name: str) -> ModuleType:
     """The module behind a door, imported at its first use."""
     return fork.import_module(DOORS[name].module)
 
 
-def spmd() -> Any:
+def spmd() -> ModuleType:
     """What runs programs on meshes."""
     return door("spmd")
 
 
-def eager() -> Any:
+def eager() -> ModuleType:
     """What large eager results need."""
     return door("eager")
 
 
-def eager_calls() -> Any:
+def eager_calls() -> ModuleType:
     """The native code of eager calls."""
     return door("eager_calls")
 

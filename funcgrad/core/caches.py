@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 _V = TypeVar("_V")
@@ -59,7 +59,7 @@ class Latest(Generic[_V]):
         self._held: dict[Any, list] = {}  # value, and when it was asked for
         self._clock = itertools.count()
 
-    def get(self, key: Any) -> _V | None:
+    def get(self, key: Hashable) -> _V | None:
         """The value of a key, None if there is none."""
         found = self._held.get(key)
         if found is None:
@@ -67,7 +67,7 @@ class Latest(Generic[_V]):
         found[1] = next(self._clock)
         return found[0]
 
-    def put(self, key: Any, value: _V) -> list[_V]:
+    def put(self, key: Hashable, value: _V) -> list[_V]:
         """Keep a value; those that go for it."""
         self._held[key] = [value, next(self._clock)]
         if len(self._held) <= self._most:

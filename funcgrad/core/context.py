@@ -12,12 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from funcgrad.core import caches
 from funcgrad.core.eager.large import implementation
+from funcgrad.core.types import AxisName, Communicators
+
+if TYPE_CHECKING:
+    from funcgrad.core.aval import ShapedArray
+    from funcgrad.core.primitive import Primitive
+    from funcgrad.core.trace import Trace
+
+_T = TypeVar("_T")
 
 _FIELDS = (
     "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "debug_nans",
@@ -40,21 +48,22 @@ class Context:
 
     __slots__ = (*_FIELDS, "_static_key", "types")
 
-    trace: Any
-    axes: dict[Any, int]
+    trace: Trace
+    axes: dict[AxisName, int]
     manual: tuple[str, ...]
     float_dtype: np.dtype
     int_dtype: np.dtype
     scopes: tuple[str, ...]
     disable_jit: bool
     debug_nans: bool
-    communicators: Callable[[tuple], Any] | None
+    communicators: Communicators | None
     types: dict[tuple, Any]
     _static_key: tuple | None
 
     def __init__(
-        self, trace, axes, manual, float_dtype, int_dtype, scopes, disable_jit, debug_nans,
-        communicators,
+        self, trace: Trace, axes: dict[AxisName, int], manual: tuple[str, ...],
+        float_dtype: np.dtype, int_dtype: np.dtype, scopes: tuple[str, ...], disable_jit: bool,
+        debug_nans: bool, communicators: Communicators | None,
     ):  # fmt: skip
         self.trace = trace
         self.axes = axes
@@ -75,23 +84,25 @@ class Context:
             new.types, new._static_key = self.types, self._static_key
         return new
 
-    def with_trace(self, trace: Any) -> Context:
+    def with_trace(self, trace: Trace) -> Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
                       self.disable_jit, self.debug_nans, self.communicators)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
 
-    def type_of(self, prim: Any, avals: Sequence[Any], params: dict) -> Any:
+    def type_of(self, prim: Primitive, avals: Sequence[ShapedArray], params: dict) -> ShapedArray:
         """The type of the one result of an operation: computed once for types and parameters."""
         return self.evaluation(prim, avals, params)[0]
 
-    def evaluation(self, prim: Any, avals: Sequence[Any], params: dict) -> tuple[Any, Any]:
+    def evaluation(
+        self, prim: Primitive, avals: Sequence[ShapedArray], params: dict
+    ) -> tuple[ShapedArray, Callable]:
         """The type of the one result of an operation, and the function that evaluates it on NumPy
         arrays: an op's `impl`, or what takes its place where results are large."""
         if not avals:  # a constant, which isn't to be kept
             return prim.abstract(**params), prim.impl
-        key = [prim]
+        key: list = [prim]
         for a in avals:
             key += a.shape, a.dtype, a.weak_type
         if params:
@@ -104,11 +115,13 @@ class Context:
             known = self.remember(tuple(key), prim, prim.abstract(*avals, **params))
         return known
 
-    def remember(self, key: tuple, prim: Any, aval: Any) -> tuple[Any, Any]:
+    def remember(
+        self, key: tuple, prim: Primitive, aval: ShapedArray
+    ) -> tuple[ShapedArray, Callable]:
         """Keep the type of an operation's result for next time, and how it is evaluated."""
         return self.keep(key, (aval, implementation(prim, aval)))
 
-    def keep(self, key: tuple, known: Any) -> Any:
+    def keep(self, key: tuple, known: _T) -> _T:
         """Keep what was found out of types and parameters; keys of a kind begin alike."""
         if len(self.types) >= MOST_TYPES:
             self.types.clear()
@@ -127,7 +140,7 @@ class Context:
 
 
 # core.array completes the root with the trace that evaluates.
-ROOT = Context(None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, False, None)
+ROOT = Context(None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, False, None)  # type: ignore[arg-type]
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get
 switch = variable.set
@@ -164,7 +177,7 @@ def scoped(**changes: Any) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def named_axis(name: Any, size: int) -> Iterator[None]:
+def named_axis(name: AxisName, size: int) -> Iterator[None]:
     """Run a block in which collectives know the axis `name`."""
     with scoped(axes={**current().axes, name: size}):
         yield

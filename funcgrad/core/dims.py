@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.primitive import Primitive
+from funcgrad.core.types import Param
 from funcgrad.errors import IRError
 
 
@@ -50,9 +51,9 @@ def parse(text: str) -> Dims:
     return Dims(side(left), side(right), whole, reduction.strip() or "sum")
 
 
-def mapping(prim: Any, avals: Sequence[ShapedArray], params: Mapping[str, Any]) -> Dims:
+def mapping(prim: Primitive, avals: Sequence[ShapedArray], params: Mapping[str, Param]) -> Dims:
     """The mapping of an op that has one, for operands of these types."""
-    dims = prim.dims(*avals, **params)
+    dims = prim.dims(*avals, **params)  # type: ignore[operator]
     return parse(dims) if isinstance(dims, str) else dims
 
 

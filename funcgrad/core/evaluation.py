@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from funcgrad.core.eager.evaluated import evaluated, evaluated1, evaluated2
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.trace import Trace
+from funcgrad.core.types import PlainArray, Result, Value, Values
 from funcgrad.errors import NonFiniteError
 
 # Operands of which it is known without a look that they aren't cut over devices.
@@ -27,7 +27,7 @@ class EvalTrace(Trace):
 
     what = "evaluation"
 
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         n = len(args)
         if n == 2:
             out = evaluated2(prim, args[0], args[1], params)
@@ -37,7 +37,7 @@ class EvalTrace(Trace):
             out = evaluated(prim, args, params)
         return self._evaluate(prim, args, params) if out is None else out
 
-    def _evaluate(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def _evaluate(self, prim: Primitive, args: tuple, params: dict) -> Result:
         """Evaluate on operands of any kind, and remember the result's type for next time."""
         if not _HERE.issuperset(map(type, args)) and any(map(is_distributed, args)):
             return spmd().evaluate(prim, args, params)
@@ -70,18 +70,18 @@ class EvalTrace(Trace):
         return result
 
 
-def _is_weak(operand: Any) -> bool:
+def _is_weak(operand: Value) -> bool:
     if isinstance(operand, Array):
         return operand.weak_type
     return not isinstance(operand, np.ndarray | np.generic | bool)
 
 
-def own(args: Sequence[Any], outs: Sequence[Any]) -> list:
+def own(args: Values, outs: Sequence[PlainArray]) -> list:
     """Results, copied where they share memory with a numpy array among the operands, which its
     owner may write to."""
     given = [a for a in args if type(a) is np.ndarray and a.flags.writeable]
 
-    def owned(out: Any) -> Any:
+    def owned(out: PlainArray) -> PlainArray:
         if is_distributed(out):
             return out
         value = np.asarray(out)
@@ -90,7 +90,7 @@ def own(args: Sequence[Any], outs: Sequence[Any]) -> list:
     return [owned(o) for o in outs]
 
 
-def has_nan(x: Any) -> bool:
+def has_nan(x: Value) -> bool:
     """Whether an array (of a sharded one the part in this process) has an element that isn't a
     number."""
     value = x.kept if is_distributed(x) else raw(x)

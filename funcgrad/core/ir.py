@@ -7,8 +7,8 @@ can be printed, typechecked and evaluated; this module is all there is to know a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,10 @@ from funcgrad.core.display import jaxpr_text as show
 from funcgrad.core.evaluation import check_finite
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import ArrayModule, Params, PlainArray, Value, Values
 from funcgrad.errors import IRError
+
+_T = TypeVar("_T")
 
 
 class Var:
@@ -62,7 +65,7 @@ class Eqn:
         prim: Primitive,
         ins: Sequence[Atom],
         outs: Sequence[Var],
-        params: dict[str, Any],
+        params: Params,
         source: source.Source | None = None,
         scopes: tuple[str, ...] = (),
     ):
@@ -136,16 +139,16 @@ class Jaxpr:
             ) or any(j.has_complex for e in self.eqns for j in sub_jaxprs(e))
         return self.cache["complex"]
 
-    def derive(self, key: Any, make: Callable[[], Any]) -> Any:
+    def derive(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """`make()`, computed once a program and key."""
         if key not in self.cache:
             self.cache[key] = make()
         return self.cache[key]
 
-    def __deepcopy__(self, memo: Any) -> Jaxpr:
+    def __deepcopy__(self, memo: dict) -> Jaxpr:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a jaxpr can't be pickled, as it names code of this process: pickle the function and "
             "trace it where it is loaded (make_jaxpr)"
@@ -163,7 +166,7 @@ class ClosedJaxpr:
 
     __slots__ = ("consts", "jaxpr")
 
-    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any]):
+    def __init__(self, jaxpr: Jaxpr, consts: Values):
         self.jaxpr = jaxpr
         self.consts = tuple(consts)
 
@@ -186,7 +189,7 @@ class ClosedJaxpr:
         """
         return self.jaxpr.eqns
 
-    def __call__(self, *args: Any) -> list:
+    def __call__(self, *args: Value) -> list:
         """Evaluate on flat arguments."""
         return eval_jaxpr(self.jaxpr, *self.consts, *args)
 
@@ -214,7 +217,7 @@ def call_types(what: str, jaxpr: Jaxpr, operands: Sequence[ShapedArray]) -> list
     return jaxpr.out_avals
 
 
-def eval_jaxpr(jaxpr: Jaxpr, *args: Any) -> list:
+def eval_jaxpr(jaxpr: Jaxpr, *args: Value) -> list:
     """Run a program on values or tracers, under the current trace.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
@@ -224,7 +227,7 @@ def eval_jaxpr(jaxpr: Jaxpr, *args: Any) -> list:
     """
     env: dict[Var, Any] = dict(zip(jaxpr.ins, args, strict=True))
 
-    def read(atom: Atom) -> Any:
+    def read(atom: Atom) -> Value:
         return env[atom] if type(atom) is Var else literal_value(atom)  # type: ignore[arg-type]
 
     outer_place = source.placed()
@@ -248,16 +251,16 @@ def eval_jaxpr(jaxpr: Jaxpr, *args: Any) -> list:
     return [read(a) for a in jaxpr.outs]
 
 
-def literal_value(atom: Literal) -> Any:
+def literal_value(atom: Literal) -> Array:
     """A literal's value as an operand, as weak as the literal."""
     return Array(atom.value, atom.aval.weak_type)
 
 
-def interpret(jaxpr: Jaxpr, xp: Any, *values: Any) -> list:
+def interpret(jaxpr: Jaxpr, xp: ArrayModule, *values: PlainArray) -> list:
     """Run a program on plain numpy (or CuPy) arrays, op by op: its meaning, without traces."""
     env: dict[Any, Any] = dict(zip(jaxpr.ins, values, strict=True))
 
-    def read(atom: Atom) -> Any:
+    def read(atom: Atom) -> PlainArray:
         return env[atom] if type(atom) is Var else xp.asarray(atom.value)  # type: ignore[union-attr]
 
     checking = context.current().debug_nans
@@ -286,7 +289,7 @@ def typecheck(jaxpr: Jaxpr) -> None:
             raise IRError(f"variable bound twice: {var}\n{jaxpr}")
         bound.add(var)
 
-    def check_use(atom: Atom, user: Any) -> None:
+    def check_use(atom: Atom, user: object) -> None:
         if isinstance(atom, Var) and atom not in bound:
             raise IRError(f"unbound variable {atom} in {user}\n{jaxpr}")
 
@@ -312,7 +315,7 @@ def typecheck(jaxpr: Jaxpr) -> None:
         check_use(a, "the outputs")
 
 
-def literal(value: Any) -> Literal | None:
+def literal(value: Value) -> Literal | None:
     """A Literal for a scalar operand (Python scalar or 0-d array), None for anything else."""
     aval = aval_of(value)
     if aval.shape or aval.dtype == dtypes.float0:

@@ -5,7 +5,6 @@ is imported; here are the class they are attached to, and what is said of shapes
 """
 
 from collections.abc import Callable
-from typing import Any
 
 _FACTS = {
     "shape": """The number of elements along each axis.
@@ -46,7 +45,7 @@ _FACTS = {
 }
 
 
-def fact(name: str, get: Callable[[Any], Any]) -> property:
+def fact(name: str, get: Callable) -> property:
     """A property that arrays, tracers and types have in common, and its docstring.
 
     >>> fact("ndim", lambda self: 0).__doc__.splitlines()[0]

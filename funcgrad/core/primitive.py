@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from funcgrad.core import context
+from funcgrad.core.types import (
+    BatchDims,
+    Cotangent,
+    Cotangents,
+    Operands,
+    Param,
+    Result,
+    Tangents,
+    Value,
+    Values,
+)
 from funcgrad.errors import BatchingError, DifferentiationError, FuncgradError
 
 
@@ -35,7 +46,7 @@ Rule = Callable[..., Any]
 _LIBRARY = __name__.partition(".")[0]
 
 
-def exact(value: Any) -> Any:
+def exact(value: Param) -> Hashable:
     """What stands for a parameter in keys: equal ones mean the same, where 1 == 1.0 == True and
     0.0 == -0.0 need not, and NaN is the same as itself.
 
@@ -51,12 +62,12 @@ def exact(value: Any) -> Any:
     return kind, value.hex() if kind is float else value
 
 
-def exact_params(params: Mapping[str, Any]) -> tuple:
+def exact_params(params: Mapping[str, Param]) -> tuple:
     """Parameters in keys; see `exact`."""
     return tuple([(name, exact(value)) for name, value in params.items()])
 
 
-def _as_given(*args: Any, **params: Any) -> tuple[tuple, dict]:
+def _as_given(*args: Value, **params: Param) -> tuple[tuple, dict]:
     """What an op is applied to, as it is given: `prepare` of ops that take nothing else."""
     return args, params
 
@@ -147,12 +158,12 @@ class Primitive:
         if self.doc:
             object.__setattr__(self, "__doc__", self.doc)
 
-    def __call__(self, *args: Any, **params: Any) -> Any:
+    def __call__(self, *args: Value, **params: Param) -> Result:
         """Apply the op to arrays, tracers or scalars under the current trace."""
         args, params = self.prepare(*args, **params)
         return context.current().trace.process(self, args, params)
 
-    def bind(self, *args: Any, **params: Any) -> Any:
+    def bind(self, *args: Value, **params: Param) -> Result:
         """Apply the op to operands that are already as the rules want them."""
         return context.current().trace.process(self, args, params)
 
@@ -162,7 +173,7 @@ class Primitive:
     def __copy__(self) -> Primitive:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Primitive:
+    def __deepcopy__(self, memo: dict) -> Primitive:
         return self
 
     def __reduce__(self) -> str:
@@ -179,19 +190,21 @@ class Primitive:
             f"the primitive {self.name} can't be pickled: no module holds it under a name"
         )
 
-    def differentiate(self, primals: Any, tangents: Any, params: dict) -> Any:
+    def differentiate(
+        self, primals: Values, tangents: Tangents, params: dict
+    ) -> tuple[Result, Result]:
         """Apply the jvp rule, or say why there is none."""
         if isinstance(self.jvp, NoRule):
             self.jvp.raise_for(self, "differentiation", DifferentiationError)
         return self.jvp(primals, tangents, **params)  # type: ignore[operator]
 
-    def transposed(self, ct: Any, args: Any, params: dict) -> Any:
+    def transposed(self, ct: Cotangent, args: Operands, params: dict) -> Cotangents:
         """Apply the transpose rule, or say why there is none."""
         if isinstance(self.transpose, NoRule):
             self.transpose.raise_for(self, "transpose", DifferentiationError)
         return self.transpose(ct, *args, **params)  # type: ignore[operator]
 
-    def batched(self, axis: Any, args: Any, dims: Any, params: dict) -> Any:
+    def batched(self, axis: object, args: Values, dims: BatchDims, params: dict) -> tuple:
         """Apply the batching rule, or say why there is none."""
         if isinstance(self.batch, NoRule):
             self.batch.raise_for(self, "batching", BatchingError)

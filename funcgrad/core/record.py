@@ -21,7 +21,7 @@ class _Fresh:
 
     __slots__ = ("make",)
 
-    def __init__(self, make: Callable[[], Any]):
+    def __init__(self, make: Callable[[], object]):
         self.make = make
 
 
@@ -41,8 +41,8 @@ class _RecordType(type):
     """Makes slots of a class's annotations, after those of its base."""
 
     def __new__(
-        mcs, name: str, bases: tuple, space: dict[str, Any], frozen: bool = True, eq: bool = True
-    ) -> Any:
+        mcs, name: str, bases: tuple, space: dict, frozen: bool = True, eq: bool = True
+    ) -> type:
         own = tuple(space.get("__annotations__", ())) if bases else ()
         fields, defaults = own, {f: space.pop(f) for f in own if f in space}
         if bases and bases[0]._fields:
@@ -84,7 +84,7 @@ class Record(metaclass=_RecordType):
         for field, value in zip(fields, args, strict=True):
             _put(self, field, value)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{name} of a {type(self).__name__} can't be changed")
 
     def __delattr__(self, name: str) -> None:
@@ -98,7 +98,7 @@ class Record(metaclass=_RecordType):
     def __hash__(self) -> int:
         return hash(self._values(self))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple:
         # Copies are made of values: fields of what can't be changed can't be set afterwards.
         return type(self), tuple([getattr(self, f) for f in self._fields])
 
@@ -107,7 +107,7 @@ class Record(metaclass=_RecordType):
         return f"{type(self).__qualname__}({', '.join(values)})"
 
 
-def _all_values(cls: Any, args: tuple, kwargs: dict[str, Any]) -> tuple:
+def _all_values(cls: type[Record], args: tuple, kwargs: dict[str, object]) -> tuple:
     """The values of all fields, of which some are given by name or have defaults."""
     values = list(args)
     for field in cls._fields[len(args) :]:

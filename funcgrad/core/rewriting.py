@@ -24,6 +24,7 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value, sub_
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import JaxprTrace, JaxprTracer, with_constants
 from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.core.types import Param, Params, Rewritten, Value
 from funcgrad.errors import CustomRuleError
 
 Each = Callable[[Jaxpr], Jaxpr]
@@ -42,11 +43,11 @@ class Boundary:
         """The type at a boundary of what had a type."""
         return aval
 
-    def enter(self, array: Any, aval: ShapedArray) -> Any:
+    def enter(self, array: Value, aval: ShapedArray) -> Rewritten:
         """The value that rules see of an array that comes in."""
         return array
 
-    def leave(self, value: Any, aval: ShapedArray) -> Any:
+    def leave(self, value: Rewritten, aval: ShapedArray) -> Value:
         """The array that goes out, of a value that had a type."""
         dtype = self.type(aval).dtype
         if isinstance(value, bool | int | float | complex):
@@ -181,20 +182,20 @@ class Writer:
 
     # ---- for passes
 
-    def keep(self, eqn: Eqn, ins: Iterable[Any], **changes: Any) -> None:
+    def keep(self, eqn: Eqn, ins: Iterable[Rewritten], **changes: Any) -> None:
         """Write the equation, on these operands, with some fields changed."""
         new = self.renewed(eqn, [self.atom(x) for x in ins])
         self.append(new.replace(**changes) if changes else new)
 
-    def define(self, eqn: Eqn, values: Iterable[Any]) -> None:
+    def define(self, eqn: Eqn, values: Iterable[Rewritten]) -> None:
         """Say what stands for an equation's results."""
         self.same.update(zip(eqn.outs, values, strict=True))
 
-    def inline(self, eqn: Eqn, ins: Sequence[Any], jaxpr: Any = None) -> None:
+    def inline(self, eqn: Eqn, ins: Sequence[Rewritten], jaxpr: Jaxpr | None = None) -> None:
         """Go through a program in place of an equation: the one that it calls, if none is given."""
         self.define(eqn, self.called(jaxpr or called_program(eqn), ins))
 
-    def called(self, jaxpr: Jaxpr, ins: Sequence[Any]) -> list:
+    def called(self, jaxpr: Jaxpr, ins: Sequence[Rewritten]) -> list:
         """Go through a program on these operands; gives what stands for its results."""
         outer = self.same, self.inlining
         # Programs may share variables, and be called twice.
@@ -215,19 +216,19 @@ class Writer:
         place, scopes = eqn.source or source.placed(), context.current().scopes
         return Eqn(eqn.prim, ins, outs, params, place, scopes)
 
-    def programs(self, eqn: Eqn) -> dict[str, Any]:
+    def programs(self, eqn: Eqn) -> Params:
         """The equation's parameters, with what takes the place of its programs."""
         return with_programs(eqn, self.within).params
 
     def add(
-        self, prim: Primitive, ins: Sequence[Atom], aval: ShapedArray | None = None, **params: Any
+        self, prim: Primitive, ins: Sequence[Atom], aval: ShapedArray | None = None, **params: Param
     ) -> Var:
         """Write a new equation of one result, at the place of the equation in hand."""
         var = Var(aval or prim.abstract(*(a.aval for a in ins), **params))
         self.append(Eqn(prim, ins, [var], params, source.placed(), context.current().scopes))
         return var
 
-    def again(self, eqn: Eqn, ins: Sequence[Atom], **params: Any) -> Var:
+    def again(self, eqn: Eqn, ins: Sequence[Atom], **params: Param) -> Var:
         """Write an equation of one result on other operands, with some parameters changed."""
         params = {**eqn.params, **params}
         var = Var(eqn.prim.abstract(*(a.aval for a in ins), **params))
@@ -238,17 +239,17 @@ class Writer:
         """Write an equation as it is."""
         self.eqns.append(eqn)
 
-    def read(self, atom: Atom) -> Any:
+    def read(self, atom: Atom) -> Rewritten:
         """What stands for an atom of the program that is gone through."""
         return self.same.get(atom, atom)
 
-    def value(self, x: Any) -> Any:
+    def value(self, x: Rewritten) -> Rewritten:
         """What operations can be performed on, of an atom."""
         if type(x) is Var:
             return JaxprTracer(self.trace, x)
         return literal_value(x) if type(x) is Literal else x
 
-    def atom(self, value: Any) -> Atom:
+    def atom(self, value: Rewritten) -> Atom:
         """The atom of the new program that a value is."""
         return value if type(value) is Var or type(value) is Literal else self.trace.atom(value)
 
@@ -286,7 +287,7 @@ class Writer:
             source.set_place(place)
         return [self.read(a) for a in jaxpr.outs]
 
-    def finish(self, jaxpr: Jaxpr, ins: Sequence[Var], outs: Sequence[Any]) -> Jaxpr:
+    def finish(self, jaxpr: Jaxpr, ins: Sequence[Var], outs: Sequence[Rewritten]) -> Jaxpr:
         """The new program of these inputs, what stands for the results of the old one given."""
         atoms = [self.atom(x) for x in outs]
         captured = self.trace.consts.values()
@@ -349,13 +350,13 @@ class _Ruled(Writer):
         pairs = zip(out if new.prim.multiple else [out], eqn.outs, strict=True)
         self.define(eqn, [self.boundary.enter(x, v.aval) for x, v in pairs])
 
-    def programs(self, eqn: Eqn) -> dict[str, Any]:
+    def programs(self, eqn: Eqn) -> Params:
         if eqn.prim.programs is None:
             return super().programs(eqn)
         params = eqn.prim.programs(self.within, **eqn.params)
         return eqn.params if all(params[k] is p for k, p in eqn.params.items()) else params
 
-    def results(self, eqn: Eqn, found: Any) -> Sequence[Any]:
+    def results(self, eqn: Eqn, found: Rewritten) -> Sequence[Rewritten]:
         """What a rule gives for an equation, checked."""
         multiple = isinstance(found, list | tuple)
         results: Sequence[Any] = found if multiple else [found]
@@ -371,13 +372,13 @@ class _Ruled(Writer):
             )
         return results
 
-    def left(self, x: Any, aval: ShapedArray) -> Atom:
+    def left(self, x: Rewritten, aval: ShapedArray) -> Atom:
         """The atom of a value that leaves for a program, or for an equation that is kept."""
         if type(x) is Var or (type(x) is Literal and self.boundary.type(aval) == aval):
             return x
         return self.atom(self.boundary.leave(self.value(x), aval))
 
-    def finish(self, jaxpr: Jaxpr, ins: Sequence[Var], outs: Sequence[Any]) -> Jaxpr:
+    def finish(self, jaxpr: Jaxpr, ins: Sequence[Var], outs: Sequence[Rewritten]) -> Jaxpr:
         if not self.changed:
             return jaxpr
         atoms = [self.left(x, a.aval) for x, a in zip(outs, jaxpr.outs, strict=True)]

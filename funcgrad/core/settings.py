@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from funcgrad import dtypes
 from funcgrad.core.context import current, scoped
+from funcgrad.core.types import DTypeLike
 from funcgrad.errors import DTypeError
 
 
 @contextmanager
-def default_dtype(dtype: Any) -> Iterator[None]:
+def default_dtype(dtype: DTypeLike) -> Iterator[None]:
     """Within the block, Python scalars and creation functions take `dtype` by default.
 
     A float dtype sets the default of floats (and complex numbers accordingly), an integer dtype

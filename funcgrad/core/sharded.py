@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -76,10 +76,10 @@ class ShardedArray(Array):
         """The parts on this process's devices."""
         return backend.spmd().shards(self)
 
-    def __deepcopy__(self, memo: Any) -> ShardedArray:
+    def __deepcopy__(self, memo: dict) -> ShardedArray:
         return ShardedArray(self.kept.copy(), self.aval, self._sharding)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise TypeError("iteration over a 0-d array")
         return (self[i] for i in range(self.shape[0]))  # type: ignore[index]

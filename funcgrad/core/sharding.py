@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from funcgrad.core.types import PlainArray
 from funcgrad.errors import ShardingError
 
 Cuts = tuple[tuple[str, ...], ...]
+Entry = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Shard:
     device: Device
     index: tuple[slice, ...]
     replica_id: int
-    data: Any
+    data: PlainArray
 
 
 class Mesh:
@@ -89,7 +91,7 @@ class Mesh:
 
     __slots__ = ("_hash", "axis_names", "axis_sizes", "devices")
 
-    def __init__(self, devices: Any, axis_names: Sequence[str] | str):
+    def __init__(self, devices: np.ndarray | Sequence, axis_names: Sequence[str] | str):
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         self.devices: np.ndarray | None = np.asarray(devices, dtype=object)
         self._set(names, self.devices.shape)
@@ -161,7 +163,7 @@ class Mesh:
     def __hash__(self) -> int:
         return self._hash
 
-    def __deepcopy__(self, memo: Any) -> Mesh:
+    def __deepcopy__(self, memo: dict) -> Mesh:
         return self
 
     def __repr__(self) -> str:
@@ -195,7 +197,7 @@ class PartitionSpec:
 
     __slots__ = ("entries",)
 
-    def __init__(self, *entries: str | tuple[str, ...] | list[str] | None):
+    def __init__(self, *entries: Entry | list[str]):
         for e in entries:
             ok = (
                 e is None
@@ -250,7 +252,7 @@ class PartitionSpec:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __getitem__(self, i: int) -> Any:
+    def __getitem__(self, i: int) -> Entry:
         return self.entries[i]
 
     def __eq__(self, other: object) -> bool:
@@ -273,7 +275,7 @@ class PartitionSpec:
 P = PartitionSpec
 
 
-def _entry(e: Any) -> Any:
+def _entry(e: Entry | list[str]) -> Entry:
     if isinstance(e, tuple | list):
         return None if not e else e[0] if len(e) == 1 else tuple(e)
     return e
@@ -321,7 +323,7 @@ class NamedSharding:
     def __hash__(self) -> int:
         return self._hash
 
-    def __deepcopy__(self, memo: Any) -> NamedSharding:
+    def __deepcopy__(self, memo: dict) -> NamedSharding:
         return self
 
     @property

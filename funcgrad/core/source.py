@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -44,7 +44,7 @@ class Source(NamedTuple):
         place = f"line {self.line} of a cell" if in_cell else f"{self.file}:{self.line}"
         return f"{place} ({self.code.co_name})"
 
-    def __deepcopy__(self, memo: Any) -> Source:
+    def __deepcopy__(self, memo: dict) -> Source:
         return self
 
 
@@ -98,7 +98,7 @@ def here() -> Source | None:
     return None if frame is None else Source(frame.f_code, frame.f_lasti)
 
 
-def variable_holding(value: Any) -> str | None:
+def variable_holding(value: object) -> str | None:
     """The name under which the user's frames hold `value`: a variable, an element, an attribute."""
     frame = user_frame()
     while frame is not None:
@@ -114,7 +114,7 @@ def variable_holding(value: Any) -> str | None:
     return None
 
 
-def _path_to(value: Any, held: Any, name: str) -> str | None:
+def _path_to(value: object, held: object, name: str) -> str | None:
     if held is value:
         return name
     if isinstance(held, list | tuple):

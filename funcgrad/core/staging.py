@@ -16,7 +16,8 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal
 from funcgrad.core.primitive import NoRule, Primitive
-from funcgrad.core.trace import Trace, Tracer, aval_of, leak_error
+from funcgrad.core.trace import CustomCall, Trace, Tracer, aval_of, leak_error
+from funcgrad.core.types import Result, Value, Values
 
 
 class JaxprTracer(Tracer):
@@ -58,7 +59,7 @@ class JaxprTrace(Trace):
         self.args.append(var)
         return JaxprTracer(self, var)
 
-    def atom(self, value: Any) -> Atom:
+    def atom(self, value: Value) -> Atom:
         """The variable or literal that stands for a value in this program."""
         if type(value) is JaxprTracer and value._trace is self:
             return value._var
@@ -78,7 +79,7 @@ class JaxprTrace(Trace):
         self.consts[id(value)] = (value, held, var)
         return var
 
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         atom, ctx, place = self.atom, context.current(), source.current()
         ins = [a._var if type(a) is JaxprTracer and a._trace is self else atom(a) for a in args]
         if prim.multiple:
@@ -89,7 +90,7 @@ class JaxprTrace(Trace):
         self.eqns.append(Eqn(prim, ins, (out,), params, place, ctx.scopes))
         return JaxprTracer(self, out, place)
 
-    def process_custom(self, call: Any, args: tuple) -> list:
+    def process_custom(self, call: CustomCall, args: tuple) -> list:
         return call.stage(self, args)
 
     def arguments_behind(self, var: Var) -> list[str]:
@@ -101,7 +102,7 @@ class JaxprTrace(Trace):
         names = self.names or [f"#{i}" for i in range(len(self.args))]
         return [n for n, v in zip(names, self.args, strict=False) if v in needed]
 
-    def finish(self, outs: Sequence[Any]) -> tuple[Jaxpr, list]:
+    def finish(self, outs: Values) -> tuple[Jaxpr, list]:
         """The program with these outputs, captured values first, and those values."""
         out_atoms = [self.atom(o) for o in outs]
         values = [held for _, held, _ in self.consts.values()]
@@ -123,7 +124,7 @@ def is_reached(x: Tracer, trace: Trace | None) -> bool:
 
 
 def stage(
-    fun: Callable[..., Sequence[Any]],
+    fun: Callable[..., Values],
     avals: Sequence[ShapedArray],
     what: str = "a traced function",
     names: Sequence[str] | None = None,
@@ -146,7 +147,7 @@ def stage(
 
 
 def stage_closed(
-    fun: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], what: str = "a program"
+    fun: Callable[..., Values], avals: Sequence[ShapedArray], what: str = "a program"
 ) -> Jaxpr:
     """Write down a function as a program with these inputs alone: for transformations of programs.
 
@@ -160,14 +161,14 @@ def stage_closed(
 def formula_of(prim: Primitive, avals: Sequence[ShapedArray], params: dict) -> Jaxpr:
     """The program of what an op's `formula` says, on operands of these types."""
 
-    def fun(*args: Any) -> Sequence[Any]:
+    def fun(*args: Value) -> Values:
         out = prim.formula(*args, **params)  # type: ignore[misc]
         return out if prim.multiple else [out]
 
     return stage_closed(fun, avals, prim.name)
 
 
-def with_constants(jaxpr: Jaxpr, captured: Sequence[Any]) -> Jaxpr:
+def with_constants(jaxpr: Jaxpr, captured: Values) -> Jaxpr:
     """The program with arrays in place of its first inputs."""
     n = len(captured)
     if not n:

@@ -17,6 +17,7 @@ from funcgrad.core import context, source
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.methods import ArrayMethods, fact
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.types import CustomCall, DTypeLike, Result, Scalar, Value
 from funcgrad.errors import (
     ConcretizationError,
     DifferentiationError,
@@ -39,27 +40,29 @@ class Trace:
         self._seen: context.Context | None = None
         self._below: Any = None
 
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         """Apply `prim` to values and tracers as this transformation means it."""
         raise NotImplementedError
 
-    def process_custom(self, call: Any, args: tuple) -> list:
+    def process_custom(self, call: CustomCall, args: tuple) -> list:
         """Apply a function that has its own derivative rule (see `transforms.derivatives.custom`):
         where nothing is differentiated, just the function."""
         with self.current():
             return call.fun(*args)
 
-    def ready1(self, ctx: context.Context, of: Any, x: Any) -> Any:
+    def ready1(self, ctx: context.Context, of: Primitive | Callable, x: Value) -> Value | None:
         """The result of an operation without parameters, or of a recorded function, on one operand
         as a user gave it, where this trace has found out what it does with such; else None. `ctx`
         is the current context, whose trace this is."""
         return None
 
-    def ready2(self, ctx: context.Context, of: Any, x: Any, y: Any) -> Any:
+    def ready2(
+        self, ctx: context.Context, of: Primitive | Callable, x: Value, y: Value
+    ) -> Value | None:
         """As `ready1`, of two operands, one of which may be a number."""
         return None
 
-    def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Any:
+    def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Value | None:
         """The result of a function of the library that this trace knows as one operation (see
         `transforms.recorded`); None where it is to be traced op by op."""
         return None
@@ -83,7 +86,7 @@ class Trace:
         """The current context under the parent trace: that of this trace's rules."""
         ctx = context.current()
         if ctx is not self._seen:
-            self._below, self._seen = ctx.with_trace(self.parent), ctx
+            self._below, self._seen = ctx.with_trace(self.parent), ctx  # type: ignore[arg-type]
         return self._below
 
     def current(self) -> AbstractContextManager[None]:
@@ -107,7 +110,7 @@ class Tracer(ArrayMethods):
     nbytes = fact("nbytes", lambda self: self.aval.nbytes)
     weak_type = fact("weak_type", lambda self: self.aval.weak_type)
 
-    def concrete(self) -> Any:
+    def concrete(self) -> Value | None:
         """The array behind the tracer where its value is known, else None."""
         return None
 
@@ -115,7 +118,7 @@ class Tracer(ArrayMethods):
         """A sentence on where the value comes from, for errors."""
         return f"The value is traced by {self._trace.what}."
 
-    def _known(self, error: type[ConcretizationError], wanted: str, instead: str) -> Any:
+    def _known(self, error: type[ConcretizationError], wanted: str, instead: str) -> Value:
         if not self._trace.live:
             raise leak_error(self)
         value = self.concrete()
@@ -155,7 +158,7 @@ class Tracer(ArrayMethods):
     def __complex__(self) -> complex:
         return complex(self._known(ConcretizationError, "complex() needs a value", _STATIC))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
         # Also where the value is known: what NumPy computed of it would have no derivative.
         if not self._trace.live:
             raise leak_error(self)
@@ -165,12 +168,12 @@ class Tracer(ArrayMethods):
             "x.astype(dtype) in place of fnp.float32(x)."
         )
 
-    def item(self, *args: Any) -> Any:
+    def item(self, *args: Any) -> Scalar:
         """The element as a Python scalar, where its value is known."""
         value = self._known(ConcretizationError, "item() needs a value", _STATIC)
         return np.asarray(value).item(*args)
 
-    def tolist(self) -> Any:
+    def tolist(self) -> Scalar | list:
         """The elements as nested lists, where their values are known."""
         value = self._known(ConcretizationError, "tolist() needs values", _STATIC)
         return np.asarray(value).tolist()
@@ -182,7 +185,7 @@ class Tracer(ArrayMethods):
     def __repr__(self) -> str:
         return f"Traced<{self.aval}> by {self._trace.what}"
 
-    def __deepcopy__(self, memo: Any) -> Tracer:
+    def __deepcopy__(self, memo: dict) -> Tracer:
         return self
 
     def __copy__(self) -> Tracer:
@@ -226,7 +229,7 @@ def captured_error(tracer: Tracer) -> DifferentiationError:
     )
 
 
-def is_known(value: Any) -> bool:
+def is_known(value: Value) -> bool:
     """Whether a value can be looked at: no tracer, or one whose value is there (under grad).
 
     >>> is_known(3.0)
@@ -235,7 +238,7 @@ def is_known(value: Any) -> bool:
     return not isinstance(value, Tracer) or value.concrete() is not None
 
 
-def aval_of(value: Any) -> ShapedArray:
+def aval_of(value: Value) -> ShapedArray:
     """The abstract value of an array, tracer, numpy array or Python scalar."""
     try:
         return value.aval

@@ -7,7 +7,13 @@ order.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from funcgrad.core.types import Param
+
+if TYPE_CHECKING:
+    from funcgrad.core.aval import ShapedArray
+    from funcgrad.core.ir import Eqn
 
 
 class Place(NamedTuple):
@@ -18,12 +24,12 @@ class Place(NamedTuple):
     terms: tuple[tuple[int, int], ...] = ()
 
 
-def in_order(x: Any, **params: Any) -> None:
+def in_order(x: ShapedArray, **params: Param) -> None:
     """The rule of ops that keep the row-major order of elements, such as a reshape."""
     return None
 
 
-def spread(eqn: Any) -> list[int] | None:
+def spread(eqn: Eqn) -> list[int] | None:
     """For a broadcast, which may permute axes: the axis of the result along which each axis of the
     operand lies, -1 for one of size 1 that goes along any. None for other views.
 
@@ -33,7 +39,7 @@ def spread(eqn: Any) -> list[int] | None:
     [[-1, 1], [1, 0]]
     """
     x, shape = eqn.ins[0].aval, eqn.outs[0].aval.shape
-    places = eqn.prim.view(x, **eqn.params)
+    places = eqn.prim.view(x, **eqn.params)  # type: ignore[misc]
     axes = []
     for n, place in zip(x.shape, places if places is not None else (), strict=places is not None):
         along = [d for step, d in place.terms if step == 1 and shape[d] == n]
@@ -43,6 +49,6 @@ def spread(eqn: Any) -> list[int] | None:
     return None if places is None else axes
 
 
-def repeats(eqn: Any) -> bool:
+def repeats(eqn: Eqn) -> bool:
     """Whether an equation is a view that has elements more than once: a broadcast."""
     return eqn.prim.view is not None and eqn.outs[0].aval.size > eqn.ins[0].aval.size

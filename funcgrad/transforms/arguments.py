@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array, raw
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import within
 from funcgrad.tree import PyTreeDef
+
+_F = TypeVar("_F", bound=Callable)
 
 
 def name_of(fun: Callable) -> str:
@@ -47,7 +50,7 @@ def parameter_names(fun: Callable, n_args: int) -> list[str]:
 
 
 def leaf_names(
-    fun: Callable, args: Sequence[Any], kwargs: dict[str, Any], fixed: Collection[int] = ()
+    fun: Callable, args: Sequence[Tree], kwargs: dict[str, Tree], fixed: Collection[int] = ()
 ) -> list[str]:
     """A name for each leaf of a call's arguments, but those at positions `fixed`: `params['w']`.
 
@@ -81,14 +84,14 @@ def split_static(
             )
     fixed = {n % len(args) for n in nums}
 
-    def of_rest(*rest: Any, **kwargs: Any) -> Any:
+    def of_rest(*rest: Any, **kwargs: Any) -> Tree:
         given = iter(rest)
         return fun(*(a if i in fixed else next(given) for i, a in enumerate(args)), **kwargs)
 
     return of_rest, tuple(a for i, a in enumerate(args) if i not in fixed), fixed
 
 
-def is_arraylike(x: Any) -> bool:
+def is_arraylike(x: object) -> bool:
     """Whether x may be a leaf of a transformed function's arguments.
 
     >>> is_arraylike(1.0), is_arraylike("a")
@@ -99,7 +102,7 @@ def is_arraylike(x: Any) -> bool:
     )
 
 
-def as_array(x: Any) -> Any:
+def as_array(x: Value) -> Value:
     """A number or numpy array as an array: what users get, and functions that aren't traced.
 
     >>> as_array(1.0)
@@ -115,8 +118,8 @@ def as_array(x: Any) -> Any:
 def check_leaves(
     what: str,
     fun: Callable,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Sequence[Tree],
+    kwargs: dict[str, Tree],
     fixed: Collection[int] = (),
 ) -> None:
     """Raise where a leaf of the arguments, but at positions `fixed`, is no array, naming it."""
@@ -132,7 +135,7 @@ def check_leaves(
             raise TypeError(within(message))
 
 
-def flatten_outputs(what: str, fun: Callable, out: Any) -> tuple[list, PyTreeDef]:
+def flatten_outputs(what: str, fun: Callable, out: Tree) -> tuple[list, PyTreeDef]:
     """The leaves of a function's result, checked to be arrays."""
     leaves, treedef = tree.flatten(out)
     if not all(map(is_arraylike, leaves)):
@@ -148,19 +151,20 @@ def flatten_outputs(what: str, fun: Callable, out: Any) -> tuple[list, PyTreeDef
 class FlatFunction:
     """A function of pytrees as one of flat leaves; keeps the structure of the last result."""
 
+    out_tree: PyTreeDef
+
     def __init__(self, what: str, fun: Callable, in_tree: PyTreeDef, has_aux: bool = False):
         self.what = what
         self.fun = fun
         self.in_tree = in_tree
         self.has_aux = has_aux
-        self.out_tree: PyTreeDef | None = None
         self.aux: Any = None
 
     def __call__(self, *leaves: Any) -> list:
         args, kwargs = self.in_tree.unflatten(leaves)
         return self.flattened(self.fun(*args, **kwargs))
 
-    def flattened(self, out: Any) -> list:
+    def flattened(self, out: Tree) -> list:
         """The leaves of the function's result; its structure, and what is auxiliary, are kept."""
         if self.has_aux:
             if not (isinstance(out, tuple) and len(out) == 2):
@@ -172,14 +176,13 @@ class FlatFunction:
         flat, self.out_tree = flatten_outputs(self.what, self.fun, out)
         return flat
 
-    def lower_aux(self, lower: Callable[[Any], Any]) -> None:
+    def lower_aux(self, lower: Callable) -> None:
         """Give aux, which isn't transformed, as the world outside the transformation sees it."""
         if self.has_aux:
             self.aux = tree.map(lower, self.aux)
 
-    def unflatten(self, leaves: Sequence[Any]) -> Any:
+    def unflatten(self, leaves: Values) -> Tree:
         """Results in the function's own structure, as arrays."""
-        assert self.out_tree is not None
         return self.out_tree.unflatten(map(as_array, leaves))
 
 
@@ -190,15 +193,15 @@ class PositionalFunction(FlatFunction):
         return self.flattened(self.fun(*self.in_tree.unflatten(leaves)))
 
 
-def avals_of(leaves: Sequence[Any]) -> list:
+def avals_of(leaves: Values) -> list:
     """The abstract values of flat arguments."""
     return [aval_of(x) for x in leaves]
 
 
-def wraps(fun: Callable, what: str) -> Callable[[Callable], Callable]:
+def wraps(fun: Callable, what: str) -> Callable[[_F], _F]:
     """functools.wraps that also works for partials and callables, and says what was done."""
 
-    def decorate(wrapper: Callable) -> Callable:
+    def decorate(wrapper: _F) -> _F:
         wrapper.__name__ = f"{what}({name_of(fun)})"
         wrapper.__doc__ = getattr(fun, "__doc__", None)
         wrapper.__module__ = getattr(fun, "__module__", wrapper.__module__)

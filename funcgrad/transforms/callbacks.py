@@ -13,11 +13,14 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
-from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.primitive import NoRule, Primitive, Rule
+from funcgrad.core.types import ArrayModule, BatchDims, PlainArray, Tree, Values
 from funcgrad.errors import ShapeError
 from funcgrad.ops.base import batch_front, move_axis
 from funcgrad.ops.folds import is_away
 from funcgrad.transforms.arguments import check_leaves, name_of
+from funcgrad.transforms.batching.trace import BatchAxis
+from funcgrad.tree import PyTreeDef
 
 VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all")
 
@@ -25,7 +28,8 @@ VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all")
 class _Host:
     """A Python function of pytrees as one from flat numpy arrays to flat, checked numpy arrays."""
 
-    def __init__(self, what: str, fun: Callable, in_tree: Any, out_tree: Any, avals: Sequence):
+    def __init__(self, what: str, fun: Callable, in_tree: PyTreeDef, out_tree: PyTreeDef | None,
+                 avals: Sequence):  # fmt: skip
         self.what = what
         self.fun = fun
         self.in_tree = in_tree
@@ -62,11 +66,11 @@ class _Host:
 
 def pure_callback(
     callback: Callable,
-    result_shape_dtypes: Any,
+    result_shape_dtypes: Tree,
     *args: Any,
     vmap_method: str = "sequential",
     **kwargs: Any,
-) -> Any:
+) -> Tree:
     """`callback(*args, **kwargs)`, a pure Python function on numpy arrays, also inside jit.
 
     result_shape_dtypes: a pytree of `ShapeDtypeStruct` (or arrays) with the result's types.
@@ -86,8 +90,8 @@ def pure_callback(
 
 
 def io_callback(
-    callback: Callable, result_shape_dtypes: Any, *args: Any, ordered: bool = False, **kwargs: Any
-) -> Any:
+    callback: Callable, result_shape_dtypes: Tree, *args: Any, ordered: bool = False, **kwargs: Any
+) -> Tree:
     """`callback(*args, **kwargs)`, a Python function with effects, also inside jit.
 
     It runs once a call of the program, in program order (so `ordered` needs nothing more).
@@ -132,8 +136,8 @@ def debug_print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> N
     debug_callback(show, *args, **kwargs)
 
 
-def _call(prim: Primitive, what: str, fun: Callable, results: Any, args: tuple, kwargs: dict,
-          vmap_method: str) -> Any:  # fmt: skip
+def _call(prim: Primitive, what: str, fun: Callable, results: Tree, args: tuple, kwargs: dict,
+          vmap_method: str) -> Tree:  # fmt: skip
     if not callable(fun):
         raise TypeError(f"{what}: the first argument must be a function, got {fun!r}")
     check_leaves(what, fun, args, kwargs)
@@ -148,7 +152,8 @@ def _call(prim: Primitive, what: str, fun: Callable, results: Any, args: tuple, 
     return out_tree.unflatten(outs)
 
 
-def _impl(xp: Any, *values: Any, callback, out_avals, vmap_method) -> list:
+def _impl(xp: ArrayModule, *values: PlainArray, callback: Callable,
+          out_avals: Sequence[ShapedArray], vmap_method: str) -> list:  # fmt: skip
     shown = []
     for v in values:
         view = (v.get() if is_away(v) else np.asarray(v)).view()
@@ -158,7 +163,8 @@ def _impl(xp: Any, *values: Any, callback, out_avals, vmap_method) -> list:
 
 
 def _batch(prim: Callable[[], Primitive]) -> Callable:
-    def rule(axis: Any, args, dims, *, callback, out_avals, vmap_method) -> tuple:
+    def rule(axis: BatchAxis, args: Values, dims: BatchDims, *, callback: _Host | _Lanes,
+             out_avals: Sequence[ShapedArray], vmap_method: str) -> tuple:  # fmt: skip
         wide = tuple(a.update(shape=(axis.size, *a.shape)) for a in out_avals)
         if vmap_method == "sequential":
             given = [
@@ -171,7 +177,7 @@ def _batch(prim: Callable[[], Primitive]) -> Callable:
                 batch_front(a, d, size if d is None else axis.size)
                 for a, d in zip(args, dims, strict=True)
             ]
-            callback = callback.giving(wide)
+            callback = callback.giving(wide)  # type: ignore[union-attr]
         outs = prim().bind(*given, callback=callback, out_avals=wide, vmap_method=vmap_method)
         return outs, [0] * len(outs)
 
@@ -181,7 +187,7 @@ def _batch(prim: Callable[[], Primitive]) -> Callable:
 class _Lanes:
     """A callback of one lane as one of a batch."""
 
-    def __init__(self, inner: Any, mapped: list, size: int, avals: tuple):
+    def __init__(self, inner: _Host | _Lanes, mapped: list, size: int, avals: tuple):
         self.inner = inner
         self.mapped = mapped
         self.size = size
@@ -201,7 +207,7 @@ class _Lanes:
         return repr(self.inner)
 
 
-def _callback(name: str, jvp: Any, effect: bool) -> Primitive:
+def _callback(name: str, jvp: Rule | NoRule, effect: bool) -> Primitive:
     def this() -> Primitive:
         return made
 

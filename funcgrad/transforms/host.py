@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from funcgrad import tree
+from funcgrad.core.types import Tree
 from funcgrad.transforms.arguments import is_arraylike
 
 
-def block_until_ready(x: Any) -> Any:
+def block_until_ready(x: Tree) -> Tree:
     """x, a pytree, once all of its arrays are computed; other leaves are passed on.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
@@ -24,7 +23,7 @@ def block_until_ready(x: Any) -> Any:
     return x
 
 
-def device_get(x: Any) -> Any:
+def device_get(x: Tree) -> Tree:
     """x, a pytree, with NumPy arrays in place of its arrays; other leaves are passed on.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from funcgrad.core.ir import Jaxpr, Literal
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.staging import stage, with_constants
 from funcgrad.core.trace import Tracer
+from funcgrad.core.types import Param, Value, Values
 from funcgrad.errors import FuncgradError
 from funcgrad.transforms.passes.simplify import simplify
 
@@ -69,7 +70,7 @@ def recorded(fun: Callable, alone: bool = False) -> Callable:
     """
     vars(fun)[_ALONE] = alone
 
-    def by_python(*args: Any, **kwargs: Any) -> Any:
+    def by_python(*args: Any, **kwargs: Any) -> Value:
         ctx = context.current()
         if ctx.trace is context.ROOT.trace:
             out = _replayed(ctx, fun, args, kwargs)
@@ -89,7 +90,7 @@ def recorded(fun: Callable, alone: bool = False) -> Callable:
     swift = EagerFunction(by_python, functools.partial(recipe, fun))
 
     @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Value:
         return swift.call(*args, **kwargs)
 
     return call
@@ -175,7 +176,7 @@ def _add_all(key: list, args: tuple, kwargs: dict) -> bool:
 
 
 def _met(
-    ctx: context.Context, key: tuple, known: Any, fun: Callable, args: tuple, kwargs: dict
+    ctx: context.Context, key: tuple, known: object, fun: Callable, args: tuple, kwargs: dict
 ) -> Recording | Array | None:
     """The recording of a function that was met before, or whose operands are large; else the result
     of its first call, or None where it is just to be run."""
@@ -219,12 +220,12 @@ def _changes(ctx: context.Context, fun: Callable, args: tuple) -> bool:
 NUMBERS = frozenset({float, int})
 
 
-def takes_numbers(kind: tuple | None) -> bool:
+def takes_numbers(kind: tuple | None) -> TypeGuard[tuple]:
     """Whether an operand of a type (shape, dtype, weak) gives its dtype to a number beside it."""
     return kind is not None and kind[1].kind in "fc" and not kind[2]
 
 
-def add_static(key: list, argument: Any) -> bool:
+def add_static(key: list, argument: Param) -> bool:
     """Add an argument that is no operand to a key; False where it can't be part of one."""
     kind = type(argument)
     if kind in _PLAIN:
@@ -241,7 +242,7 @@ def add_static(key: list, argument: Any) -> bool:
     return True
 
 
-def program(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Jaxpr | None:
+def program(fun: Callable, args: Values, kwargs: dict[str, object]) -> Jaxpr | None:
     """What a function does with operands like the arrays among these arguments, None where that
     depends on their values."""
     operands = [isinstance(a, Array | Tracer) for a in args]

@@ -63,7 +63,7 @@ mesh = make_mesh(process_count(), "d")
 x = fg.device_put(np.ones((6, 3), "float32"), NamedSharding(mesh, P("d")))
 here("before the first call")
 step = fg.jit(summed)
-print(RANK, float(step(x)), flush=True)
+print(f"{RANK} {float(step(x))}\n", end="", flush=True)  # one write, which no other cuts
 if where == "interrupted":
     # While this one waits for the others, or all of them are in a loop that never ends.
     if int(who) == RANK:

@@ -56,6 +56,7 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
 
     >>> from funcgrad.backends.target import Target
     >>> from funcgrad.core.ir import Var
+    >>> from funcgrad.ops.contract import dot_general_p
     >>> a, b, c = (Var(ShapedArray(s, np.float32)) for s in ((64, 32), (32, 16), (64, 16)))
     >>> numbers = {"dimension_numbers": (((1,), (0,)), ((), ()))}
     >>> flat = Equations(Target("any"))

@@ -10,10 +10,10 @@ import base64
 import html
 import struct
 import zlib
-from typing import Any
 
 import numpy as np
 
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.display.jaxpr_html import page
 
 # Larger arrays are sampled to as many points and pixels.
@@ -21,7 +21,7 @@ CURVE, PIXELS, TABLE, SLICES = 240, 200, 12, 8
 _NEGATIVE, _POSITIVE, _STRANGE = (59, 130, 246), (234, 110, 10), (220, 38, 38)
 
 
-def array_html(value: np.ndarray, aval: Any) -> str:
+def array_html(value: np.ndarray, aval: ShapedArray) -> str:
     """An array's type, size and range, a picture of it, and its (abridged) elements."""
     head = [f"<b>{html.escape(str(aval))}</b>", *_facts(value)]
     if aval.weak_type:
@@ -193,7 +193,7 @@ def _alpha(value: float, top: float) -> float:
     return round(0.7 * abs(float(value)) / top, 2)
 
 
-def _cell_text(value: Any) -> str:
+def _cell_text(value: np.generic) -> str:
     if value.dtype.kind in "biu":
         return str(value)
     return f"{value.item():.4g}" if isinstance(value.item(), float | complex) else str(value)

@@ -7,10 +7,13 @@ plain tables and foldable sections.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from funcgrad.core.display.jaxpr_text import Names, atom_text, holds_programs, param_text
+
+if TYPE_CHECKING:
+    from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 
 # Beyond these a notebook gets slow; the text shows everything.
 MAX_EQUATIONS, MAX_LINES = 400, 300
@@ -50,12 +53,12 @@ def fold(title: str, body: str, opened: bool = False) -> str:
 # ---- programs
 
 
-def jaxpr_html(jaxpr: Any, n_consts: int = 0) -> str:
+def jaxpr_html(jaxpr: Jaxpr, n_consts: int = 0) -> str:
     """A program as a table: variable and type, operation, operands, the user's line."""
     return page(_table(jaxpr, n_consts))
 
 
-def _table(jaxpr: Any, n_consts: int = 0) -> str:
+def _table(jaxpr: Jaxpr, n_consts: int = 0) -> str:
     names = Names()
     rows: list[str] = []
     for i, v in enumerate(jaxpr.ins):
@@ -78,7 +81,7 @@ def _table(jaxpr: Any, n_consts: int = 0) -> str:
     return f"<table>{''.join(rows)}</table>"
 
 
-def _equation(e: Any, names: Names, line: str) -> str:
+def _equation(e: Eqn, names: Names, line: str) -> str:
     ins = " ".join(_atom(a, names) for a in e.ins)
     plain = {k: p for k, p in e.params.items() if p is not None and not holds_programs(p)}
     params = " ".join(f"{k}={html.escape(param_text(p, ''))}" for k, p in plain.items())
@@ -104,7 +107,7 @@ def _name(name: str) -> str:
     return f"<span class=v>{name}</span>"
 
 
-def _type(var: Any) -> str:
+def _type(var: Var) -> str:
     return _quiet(str(var.aval))
 
 
@@ -112,7 +115,7 @@ def _quiet(text: str, escaped: bool = False) -> str:
     return f"<span class=q>{text if escaped else html.escape(text)}</span>"
 
 
-def _atom(atom: Any, names: Names) -> str:
+def _atom(atom: Atom, names: Names) -> str:
     kind = "l" if hasattr(atom, "value") else "v"
     return f"<span class={kind}>{html.escape(atom_text(atom, names))}</span>"
 
@@ -122,8 +125,8 @@ def _atom(atom: Any, names: Names) -> str:
 
 def program_html(
     title: str,
-    facts: dict[str, Any],
-    programs: Sequence[tuple[str, Any, int]] = (),
+    facts: Mapping[str, object],
+    programs: Sequence[tuple[str, Jaxpr, int]] = (),
     texts: Sequence[tuple[str, str]] = (),
 ) -> str:
     """A title with facts, then sections: texts of a program's stages, and programs.
@@ -139,7 +142,7 @@ def program_html(
     return page(head + "".join(sections))
 
 
-def _fact(value: Any) -> str:
+def _fact(value: object) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
+
+from funcgrad.core.types import Param
+
+if TYPE_CHECKING:
+    from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 
 
 class Names:
@@ -13,7 +18,7 @@ class Names:
     def __init__(self) -> None:
         self.names: dict[Any, str] = {}
 
-    def __call__(self, var: Any) -> str:
+    def __call__(self, var: Atom) -> str:
         if var not in self.names:
             n, name = len(self.names), ""
             while True:
@@ -25,29 +30,29 @@ class Names:
         return self.names[var]
 
 
-def _is_literal(atom: Any) -> bool:
+def _is_literal(atom: Atom) -> TypeGuard[Literal]:
     return hasattr(atom, "value")
 
 
-def atom_text(atom: Any, names: Names) -> str:
+def atom_text(atom: Atom, names: Names) -> str:
     """A variable's name, or a literal's value and type."""
     if _is_literal(atom):
         return f"{atom.value.item()}:{atom.aval}"
     return names(atom)
 
 
-def binder_text(var: Any, names: Names) -> str:
+def binder_text(var: Var, names: Names) -> str:
     """A variable with its type, where it is bound."""
     return f"{names(var)}:{var.aval}"
 
 
-def holds_programs(value: Any) -> bool:
+def holds_programs(value: Param) -> bool:
     """Whether a parameter is a program or a tuple with programs."""
     many = isinstance(value, tuple)
     return any(hasattr(v, "eqns") for v in value) if many else hasattr(value, "eqns")
 
 
-def param_text(value: Any, indent: str) -> str:
+def param_text(value: Param, indent: str) -> str:
     """A parameter of an equation; programs are shown indented below it."""
     if hasattr(value, "eqns"):
         return jaxpr_text(value, indent=indent + "  ")
@@ -62,7 +67,7 @@ def param_text(value: Any, indent: str) -> str:
     return str(value)
 
 
-def eqn_text(eqn: Any, names: Names | None = None, indent: str = "") -> str:
+def eqn_text(eqn: Eqn, names: Names | None = None, indent: str = "") -> str:
     """One equation: `c:f32[3] = mul a b`."""
     names = names or Names()
     ins = " ".join(atom_text(a, names) for a in eqn.ins)
@@ -76,7 +81,7 @@ def eqn_text(eqn: Any, names: Names | None = None, indent: str = "") -> str:
     return f"{head}{f'[{params}]' if params else ''} {ins}{scope}".rstrip()
 
 
-def jaxpr_text(jaxpr: Any, n_consts: int = 0, indent: str = "") -> str:
+def jaxpr_text(jaxpr: Jaxpr, n_consts: int = 0, indent: str = "") -> str:
     """A whole program in the form `{ lambda captured ; inputs . let equations in outputs }`."""
     names = Names()
     consts = " ".join(binder_text(v, names) for v in jaxpr.ins[:n_consts])

@@ -13,7 +13,6 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 from numpy._core import _multiarray_umath as umath  # type: ignore[attr-defined]
@@ -61,7 +60,7 @@ class Handler:
         self.set_handler = _word(_SET_HANDLER)
         self.begin, self.end = self._switches()
 
-    def _switches(self) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    def _switches(self) -> tuple[Callable, Callable]:
         """NumPy's handler is a context variable, which is quicker to set than by NumPy's function;
         it shows itself among the variables that have a value."""
         kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
@@ -78,7 +77,7 @@ class Handler:
         return partial(variable.set, self.capsule), variable.reset
 
 
-def _pointer(capsule: Any, name: bytes | None) -> int:
+def _pointer(capsule: object, name: bytes | None) -> int:
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype = ctypes.c_void_p
     pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -118,7 +117,7 @@ def arrays(specs: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray
         memory.end(token)
 
 
-def copied(value: Any, dtype: np.dtype) -> np.ndarray:
+def copied(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A copy of an array in a dtype, aligned if that is worth while.
 
     >>> copied(np.ones((64, 64)), np.dtype("float32")).ctypes.data % 64

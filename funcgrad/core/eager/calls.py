@@ -14,17 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy import ascontiguousarray
 
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import backend
 from funcgrad.core.eager import large
 from funcgrad.core.eager.numpy_calls import numpy_calls
 from funcgrad.core.ir import Jaxpr, Var
 from funcgrad.core.process.gc_pause import no_collections
+from funcgrad.core.types import PlainArray
 from funcgrad.core.views import repeats
 
 
-def is_large(values: Iterable[Any]) -> bool:
+def is_large(values: Iterable[np.ndarray | ShapedArray]) -> bool:
     """Whether one of some arrays, or of their types, is large.
 
     >>> import numpy as np
@@ -80,7 +83,7 @@ def _compiled(jaxpr: Jaxpr, name: str) -> Callable[..., Sequence]:
     outs = [place[a] for a in jaxpr.outs]
     held = [a.value for a in constants]
 
-    def call(*values: Any) -> list:
+    def call(*values: PlainArray) -> list:
         operands = [values[i] for i in taken]
         for i, x in enumerate(operands):
             if not x.flags.c_contiguous:

@@ -5,7 +5,6 @@ Each function gives None where anything is otherwise, which is for `core.evaluat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from funcgrad.core.array import Array, wrap
 from funcgrad.core.eager import functions
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
+from funcgrad.core.types import Value, Values
 
 current = context.current
 counter, MOMENTS = functions.counter, functions.MOMENTS
@@ -25,7 +25,7 @@ _ARRAYS = frozenset({Array})
 _GIVEN = "as given"  # the types that `combined` knows, beside those of operations themselves
 
 
-def evaluated2(prim: Primitive, x: Any, y: Any, params: dict) -> Array | None:
+def evaluated2(prim: Primitive, x: Value, y: Value, params: dict) -> Array | None:
     """The op's result on two Arrays whose types it was evaluated on before, in this context; None
     where anything is otherwise."""
     if type(x) is not Array or type(y) is not Array:
@@ -54,7 +54,7 @@ def evaluated2(prim: Primitive, x: Any, y: Any, params: dict) -> Array | None:
 
 
 def evaluated1(
-    prim: Primitive, x: Any, params: dict | None = None, at_root: bool = False
+    prim: Primitive, x: Value, params: dict | None = None, at_root: bool = False
 ) -> Array | None:
     """As `evaluated2`, of one Array and parameters; None under a transformation, too, unless the op
     came through it (`at_root`)."""
@@ -118,7 +118,7 @@ def recipe1(prim: Primitive, ctx: context.Context, x: Array) -> functions.Recipe
     return None if known is None else functions.Recipe(known[0], (0,), known[1])
 
 
-def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
+def combined(prim: Primitive, x: Value, y: Value) -> Array | None:
     """The result of an elementwise op on operands as users give them, Arrays that broadcast or an
     Array and a number: None, unless `remember_combined` met operands of these types before. Under a
     transformation it is always None, since its trace is to apply the op."""
@@ -167,9 +167,7 @@ def combined(prim: Primitive, x: Any, y: Any) -> Array | None:
     return Array(out, aval.weak_type, aval)
 
 
-def remember_combined(
-    prim: Primitive, given: Sequence[Any], taken: Sequence[Any], out: Any
-) -> None:
+def remember_combined(prim: Primitive, given: Values, taken: Values, out: Value) -> None:
     """Let `combined` know a result's type, where the op took the dtypes that a user gave: NumPy
     then does in one go what a broadcast would do first."""
     ctx = current()
@@ -185,14 +183,14 @@ def remember_combined(
         ctx.remember(key, prim, out.aval)
 
 
-def recipe2(prim: Primitive, ctx: context.Context, x: Any, y: Any) -> functions.Recipe | None:
+def recipe2(prim: Primitive, ctx: context.Context, x: Value, y: Value) -> functions.Recipe | None:
     """What `combined` would do."""
     key = _given_key(prim, (x, y))
     known = None if key is None else ctx.types.get(key)
     return None if known is None else functions.Recipe(known[0], (0, 1), known[1])
 
 
-def _given_key(prim: Primitive, given: Sequence[Any]) -> tuple | None:
+def _given_key(prim: Primitive, given: Values) -> tuple | None:
     key: list[Any] = [_GIVEN, prim]
     for x in given:
         if type(x) is Array:

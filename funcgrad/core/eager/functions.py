@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad.core import backend
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.context import Context
 from funcgrad.core.process import fork
+from funcgrad.core.types import Param
 
 # The numbers of calls after which native code is loaded if it is on disk (6 ms), and after which it
 # is compiled (30 ms): what that takes is then about what these calls took. Nobody waits for it.
@@ -32,10 +35,10 @@ class Recipe(NamedTuple):
     run: run(*operands) → a sequence of the result. Both run while errors are silenced.
     """
 
-    aval: Any
+    aval: ShapedArray
     operands: Sequence[int | np.ndarray]
     impl: Callable | None = None
-    params: Mapping[str, Any] = MappingProxyType({})
+    params: Mapping[str, Param] = MappingProxyType({})
     run: Callable | None = None
 
 
@@ -56,7 +59,7 @@ class EagerFunction:
     def __init__(
         self,
         general: Callable,
-        recipe: Callable[[Any, tuple, dict], Recipe | None],
+        recipe: Callable[[Context, tuple, dict], Recipe | None],
         numbers: bool = False,
     ):
         self.general, self.recipe, self.numbers = general, recipe, numbers

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.eager.large import LARGE
 from funcgrad.core.process.float_errors import errors, loud, quiet
+from funcgrad.core.types import DTypeLike
+
+_T = TypeVar("_T")
 
 _MOST = 4  # calls; more than these keep alive what `impl` would have freed
 # NumPy's functions written in Python, and what they call.
@@ -26,13 +30,13 @@ class Call(NamedTuple):
 
     function: Callable
     operands: tuple
-    keywords: dict[str, Any]
+    keywords: dict[str, object]
 
 
 class Constant(NamedTuple):
     """What a call is given that depends on no operand."""
 
-    value: Any
+    value: object
 
 
 class _NotFound(Exception):
@@ -40,8 +44,8 @@ class _NotFound(Exception):
 
 
 def impl_calls(
-    impl: Callable, avals: Sequence[Any], params: Mapping
-) -> tuple[list[Call], Any] | None:
+    impl: Callable, avals: Sequence[ShapedArray], params: Mapping
+) -> tuple[list[Call], np.ndarray | np.generic] | None:
     """The calls that `impl` makes on operands of these types and an example of the last one's
     result, which is `impl`'s; None where they aren't found out.
 
@@ -76,7 +80,7 @@ class _Recorder:
         self.n = n
         self.calls: list[Call] = []
 
-    def call(self, function: Callable, args: Sequence[Any], keywords: dict) -> _StandIn:
+    def call(self, function: Callable, args: Sequence[object], keywords: dict) -> _StandIn:
         """What a function makes of stand-ins and constants."""
         keywords = {k: _constant(a) for k, a in keywords.items()}
         operands = tuple([a._number if type(a) is _StandIn else Constant(_constant(a))
@@ -89,7 +93,7 @@ class _Recorder:
         return _StandIn(example, self.n + len(self.calls) - 1, self)
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: _T) -> _T:
     """A value that is no stand-in, nor holds one."""
     if isinstance(value, tuple | list):
         for v in value:
@@ -105,7 +109,7 @@ class _Namespace:
     def __init__(self, recorder: _Recorder):
         self._recorder = recorder
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         found = getattr(np, name)
         if isinstance(found, np.ufunc):
             return _Function(found, self._recorder)
@@ -135,7 +139,7 @@ class _StandIn:
     __array_ufunc__ = None
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, example: Any, number: int, recorder: _Recorder):
+    def __init__(self, example: np.ndarray | np.generic, number: int, recorder: _Recorder):
         self._example, self._number, self._recorder = example, number, recorder
 
     shape = property(lambda self: self._example.shape)
@@ -143,7 +147,7 @@ class _StandIn:
     ndim = property(lambda self: self._example.ndim)
     size = property(lambda self: self._example.size)
 
-    def astype(self, dtype: Any, copy: bool = True) -> _StandIn:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> _StandIn:
         if copy or self.dtype != dtype:
             raise _NotFound
         return self
@@ -156,7 +160,7 @@ class _StandIn:
     def __array__(self, *args: Any, **keywords: Any) -> np.ndarray:
         raise _NotFound
 
-    def _refuse(self, *args: Any) -> Any:
+    def _refuse(self, *args: Any) -> NoReturn:
         raise _NotFound
 
     __bool__ = __len__ = __iter__ = __index__ = __float__ = __int__ = __getitem__ = _refuse

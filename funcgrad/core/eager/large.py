@@ -9,7 +9,7 @@ worth loading a compiler for a few operations, nor to be waited for: threads see
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,12 @@ from funcgrad.core import backend
 from funcgrad.core.eager import aligned
 from funcgrad.core.eager.aligned import HUGE_FROM
 from funcgrad.core.process import fork
+from funcgrad.core.types import ArrayModule, Param, PlainArray
 from funcgrad.core.views import in_order
+
+if TYPE_CHECKING:
+    from funcgrad.core.aval import ShapedArray
+    from funcgrad.core.primitive import Primitive
 
 LARGE = 1 << 17  # bytes, from which memory is kept
 # Bytes of results that an operation makes before its memory is kept, and before it is compiled.
@@ -37,7 +42,7 @@ class LargeImpl:
         "_aval", "_begun", "_impl", "_kernel", "_made", "_memory", "_nbytes", "_prim", "words",
     )  # fmt: skip
 
-    def __init__(self, impl: Callable, aval: Any, prim: Any = None):
+    def __init__(self, impl: Callable, aval: ShapedArray, prim: Primitive | None = None):
         self._impl, self._aval, self._prim = impl, aval, prim
         self._made, self._nbytes = 0, aval.nbytes
         self._begun = 0  # how much of what follows is being made, or was
@@ -45,7 +50,7 @@ class LargeImpl:
         self._memory: Any = None
         self.words = np.zeros(3, np.int64)
 
-    def __call__(self, xp: Any, *values: Any, **params: Any) -> Any:
+    def __call__(self, xp: ArrayModule, *values: PlainArray, **params: Param) -> PlainArray:
         if self._kernel is not None and all(v.flags.c_contiguous for v in values):
             return self._kernel(values)
         self._made += self._nbytes
@@ -78,12 +83,12 @@ class LargeImpl:
             self._kernel, self.words[:] = made
 
 
-def kept(impl: Callable, aval: Any, prim: Any = None) -> Callable:
+def kept(impl: Callable, aval: ShapedArray, prim: Primitive | None = None) -> Callable:
     """What gives a result of this type as `impl` does, in memory that is kept if it is large."""
     return LargeImpl(impl, aval, prim) if aval.nbytes >= LARGE else impl
 
 
-def implementation(prim: Any, aval: Any) -> Any:
+def implementation(prim: Primitive, aval: ShapedArray) -> Callable:
     """How an operation whose result has this type is evaluated."""
     if prim.identity or prim.view not in (None, in_order):  # which take no memory
         return prim.impl

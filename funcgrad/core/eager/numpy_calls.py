@@ -18,6 +18,7 @@ from funcgrad.core import context
 from funcgrad.core.eager.impl_calls import OPERATORS, Call, Constant, impl_calls
 from funcgrad.core.eager.large import LARGE
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.types import PlainArray
 from funcgrad.core.views import spread
 
 ndarray, asarray = np.ndarray, np.asarray
@@ -94,7 +95,7 @@ class _Steps:
         self._steps: list[tuple[Callable, list[Any], Any, list[Any]]] = []
         self._made = 0  # results so far, which are numbered behind the constants in the end
 
-    def result(self) -> tuple[list[tuple], list[int], list[Any]]:
+    def result(self) -> tuple[list[tuple], list[int], list[object]]:
         dead = _last_reads(self._jaxpr)
         views = _broadcasts_that_functions_do(self._jaxpr)
         for eqn in self._jaxpr.eqns:
@@ -117,7 +118,7 @@ class _Steps:
             self._place[atom] = self._constant(atom.value)
         return self._place[atom]
 
-    def _constant(self, value: Any) -> int:
+    def _constant(self, value: object) -> int:
         self._constants.append(value)
         return len(self._jaxpr.ins) + len(self._constants) - 1
 
@@ -142,7 +143,9 @@ class _Steps:
             self._place[var] = self._new()
         self._steps[-1][3].extend(self._place[v] for v in dead)
 
-    def _add_calls(self, calls: list[Call], example: Any, at: list[int], dtype: np.dtype) -> None:
+    def _add_calls(
+        self, calls: list[Call], example: np.ndarray | np.generic, at: list[int], dtype: np.dtype
+    ) -> None:
         known = list(at)
         for call in calls:
             operands = [
@@ -263,5 +266,5 @@ def _last_reads(jaxpr: Jaxpr) -> dict[Eqn, list[Var]]:
     return found
 
 
-def _typed(value: Any, dtype: np.dtype) -> np.ndarray:
+def _typed(value: PlainArray, dtype: np.dtype) -> np.ndarray:
     return np.asarray(value).astype(dtype, copy=False)

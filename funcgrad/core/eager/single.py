@@ -12,6 +12,7 @@ from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.eager.large import implementation
 from funcgrad.core.evaluation import EvalTrace
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.types import Result, Value
 
 
 class _Noting(EvalTrace):
@@ -21,7 +22,7 @@ class _Noting(EvalTrace):
         super().__init__(None)
         self.done: list[tuple] = []
 
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         out = super().process(prim, args, params)
         self.done.append((prim, args, params, out))
         return out
@@ -40,7 +41,7 @@ def single(fun: Callable) -> Callable:
     swift = EagerFunction(fun, partial(_observed, fun))
 
     @wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Value:
         return swift.call(*args, **kwargs)
 
     return call
@@ -77,6 +78,6 @@ def _observed(fun: Callable, ctx: context.Context, args: tuple, kwargs: dict) ->
     return Recipe(out.aval, places, implementation(prim, out.aval), params)
 
 
-def _alike(x: Any) -> Any:
+def _alike(x: Value) -> Value:
     """Another Array of the same value; what isn't an Array as it is."""
     return Array(x._value, x.weak_type, x.aval) if type(x) is Array else x

@@ -7,6 +7,7 @@ An interrupt may come after each of these calls.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ try:
 
 except (ImportError, AttributeError):  # another NumPy: by its public way
 
-    def errors() -> Any:
+    def errors() -> Mapping:
         """What is done about floating-point errors now; for `loud`."""
         return np.geterr()
 
@@ -31,6 +32,6 @@ except (ImportError, AttributeError):  # another NumPy: by its public way
         """Begin to ignore floating-point errors."""
         np.seterr(all="ignore")
 
-    def loud(before: Any) -> None:
+    def loud(before: Mapping) -> None:
         """Do again what `errors` said."""
         np.seterr(**before)

@@ -74,7 +74,7 @@ def import_module(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def beside(work: Callable[[], Any]) -> None:
+def beside(work: Callable[[], object]) -> None:
     """Do something on a thread of its own, for whose end forks wait, and the interpreter's end; at
     once where there are no more threads.
 

@@ -17,6 +17,7 @@ from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import AxisName
 from funcgrad.errors import ShapeError, within
 from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import batch_front, move_axis, sum_p
@@ -26,8 +27,6 @@ from funcgrad.ops.elementwise.convert import convert_element_type
 from funcgrad.ops.families import add
 from funcgrad.ops.reduce import reduce_max, reduce_min
 from funcgrad.ops.shape import iota, reshape
-
-AxisName = Any
 
 
 def names_of(axis_name: AxisName) -> tuple:

@@ -157,7 +157,6 @@ def _trace(
         jaxpr = gathers_once(traced)
         captured = [((),) * aval_of(c).ndim for c in consts]
         cuts = (*captured, *in_cuts)
-        assert flat.out_tree is not None
         results, out_cuts = _out_cuts(what, flat.out_tree, jaxpr, specs.outs, mesh, manual)
         body = _checked(what, jaxpr, cuts, out_cuts, results, manual, check)
     params = {"jaxpr": body, "mesh": mesh, "in_cuts": cuts, "out_cuts": tuple(out_cuts),

@@ -7,9 +7,6 @@ tangents, and whose transpose is the backward op. Higher derivatives are those o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from funcgrad.core.aval import ShapedArray, Zero
@@ -17,6 +14,17 @@ from funcgrad.core.ir import interpret
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import formula_of
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import (
+    BatchDims,
+    Cotangent,
+    Cotangents,
+    Operand,
+    Param,
+    Tangent,
+    Tangents,
+    Value,
+    Values,
+)
 from funcgrad.ops.base import batch_front, factor, full, instantiate, is_linear, sum_p
 from funcgrad.ops.elementwise.compare import eq
 from funcgrad.ops.indexing.windows_at import index_in_dim
@@ -25,6 +33,7 @@ from funcgrad.transforms.attention import formula as formula
 from funcgrad.transforms.attention import reference as reference
 from funcgrad.transforms.attention.operands import Given, check, given_of, stats_aval
 from funcgrad.transforms.autodiff.jvp import jvp_flat
+from funcgrad.transforms.batching.trace import BatchAxis
 
 # Weights for no more keys than this are kept for the backward pass instead of computed anew: that
 # would be a seventh product beside six, and a second exponential, and spare no memory that matters.
@@ -39,17 +48,24 @@ FAR = 1 << 30
 # ---- types
 
 
-def _abstract(q, k, v, *given, scale, before, after):
+def _abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, *given: ShapedArray, scale: float,
+              before: int | None, after: int | None) -> list[ShapedArray]:  # fmt: skip
     check("attention", q, k, v, given)
     return [q.strong(), stats_aval(q)]
 
 
-def _tangent_abstract(q, k, v, out, stats, dq, dk, dv, *given, scale, before, after):
+def _tangent_abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, out: ShapedArray,
+                      stats: ShapedArray, dq: ShapedArray, dk: ShapedArray, dv: ShapedArray,
+                      *given: ShapedArray, scale: float, before: int | None,
+                      after: int | None) -> ShapedArray:  # fmt: skip
     check("attention_tangent", q, k, v, given)
     return q.strong()
 
 
-def _backward_abstract(q, k, v, out, stats, ct, *given, scale, before, after, bias_too):
+def _backward_abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, out: ShapedArray,
+                       stats: ShapedArray, ct: ShapedArray, *given: ShapedArray, scale: float,
+                       before: int | None, after: int | None,
+                       bias_too: bool) -> list[ShapedArray]:  # fmt: skip
     bias = check("attention_backward", q, k, v, given).bias
     return [q.strong(), k.strong(), v.strong(), *([bias.strong()] if bias_too else [])]
 
@@ -57,25 +73,29 @@ def _backward_abstract(q, k, v, out, stats, ct, *given, scale, before, after, bi
 # ---- derivatives
 
 
-def _value(q, k, v, *given, **params):
+def _value(q: Value, k: Value, v: Value, *given: Value, **params: Param) -> list:
     return formula.value(q, k, v, given_of(given), params)
 
 
-def _tangent(q, k, v, dq, dk, dv, *given, **params):
+def _tangent(
+    q: Value, k: Value, v: Value, dq: Value, dk: Value, dv: Value, *given: Value, **params: Param
+) -> Value:
     return formula.tangent(q, k, v, dq, dk, dv, given_of(given), params)
 
 
-def _cotangents(q, k, v, ct, *given, bias_too, **params):
+def _cotangents(
+    q: Value, k: Value, v: Value, ct: Value, *given: Value, bias_too: bool, **params: Param
+) -> list:
     return formula.cotangents(q, k, v, ct, given_of(given), params, bias_too)
 
 
-def _of_bias(given: Sequence[Any], values: Sequence[Any]) -> Any:
+def _of_bias(given: Values, values: Tangents) -> Tangent | None:
     """Of values that belong to the given operands, that of the bias; None without one."""
     bias = given_of(given).bias
     return next((y for x, y in zip(given, values, strict=True) if x is bias), None)
 
 
-def _jvp(primals, tangents, **params):
+def _jvp(primals: Values, tangents: Tangents, **params: Param) -> tuple[list, list]:
     q, k, v, *rest = primals
     db = _of_bias(rest, tangents[3:])
     changes = [*tangents[:3], Zero(aval_of(q)) if db is None else db]
@@ -96,7 +116,7 @@ def _jvp(primals, tangents, **params):
     return [out, stats], [attention_tangent_p.bind(*operands, *more, **params), fixed]
 
 
-def _tangent_jvp(primals, tangents, **params):
+def _tangent_jvp(primals: Values, tangents: Tangents, **params: Param) -> tuple[Value, Value]:
     out, given = attention_tangent_p.bind(*primals, **params), primals[8:]
     factors = [*tangents[:3], _of_bias(given, tangents[8:])]
     if all(g is None or type(g) is Zero for g in factors):
@@ -113,7 +133,7 @@ def _tangent_jvp(primals, tangents, **params):
     return out, tangent
 
 
-def _backward_jvp(primals, tangents, **params):
+def _backward_jvp(primals: Values, tangents: Tangents, **params: Param) -> tuple[list, list]:
     outs = attention_backward_p.bind(*primals, **params)
     factors = [*tangents[:3], _of_bias(primals[6:], tangents[6:])]
     if all(g is None or type(g) is Zero for g in factors):
@@ -127,7 +147,8 @@ def _backward_jvp(primals, tangents, **params):
     return outs, changes
 
 
-def _tangent_transpose(ct, q, k, v, out, stats, *rest, **params):
+def _tangent_transpose(ct: Value, q: Operand, k: Operand, v: Operand, out: Operand, stats: Operand,
+                       *rest: Operand, **params: Param) -> list:  # fmt: skip
     for x in (q, k, v, out, stats):
         factor("attention_tangent", x)
     # The tangent of the bias comes last, if it is there.
@@ -139,7 +160,9 @@ def _tangent_transpose(ct, q, k, v, out, stats, *rest, **params):
     return [None] * 5 + found + [None] * (len(rest) - 3 - bias_too) + cts[3:]
 
 
-def _backward_transpose(cts, q, k, v, out, stats, ct, *given, bias_too, **params):
+def _backward_transpose(cts: Cotangents, q: Operand, k: Operand, v: Operand, out: Operand,
+                        stats: Operand, ct: Operand, *given: Operand, bias_too: bool,
+                        **params: Param) -> list:  # fmt: skip
     for x in (q, k, v, out, stats):
         factor("attention_backward", x)
     operands = [*(instantiate(c) for c in cts[:3]), *given, *map(instantiate, cts[3:])]
@@ -147,14 +170,16 @@ def _backward_transpose(cts, q, k, v, out, stats, ct, *given, bias_too, **params
     return [None] * 5 + [total] + [None] * len(given)
 
 
-def _not_linear(ct, *args, **params):
+def _not_linear(ct: Cotangent, *args: Operand, **params: Param) -> None:
     factor("attention", next(x for x in args if is_linear(x)))
 
 
 # ---- batches
 
 
-def _folded(axis, args, dims, first, whole=False):
+def _folded(
+    axis: BatchAxis, args: Values, dims: BatchDims, first: int, whole: bool = False
+) -> list:
     """Operands with the batch axis as the outer part of their first axis.
 
     Behind the `first`, those that neither have the batch nor differ along their first axis stay as
@@ -178,24 +203,28 @@ def _folded(axis, args, dims, first, whole=False):
     return found
 
 
-def _unfolded(axis, x):
+def _unfolded(axis: BatchAxis, x: Value) -> Value:
     b, *shape = aval_of(x).shape
     return reshape(x, (axis.size, b // axis.size, *shape))
 
 
-def _batch(axis, args, dims, **params):
+def _batch(axis: BatchAxis, args: Values, dims: BatchDims, **params: Param) -> tuple[list, list]:
     outs = attention_p.bind(*_folded(axis, args, dims, 3), **params)
     return [_unfolded(axis, x) for x in outs], [0, 0]
 
 
-def _tangent_batch(axis, args, dims, **params):
+def _tangent_batch(
+    axis: BatchAxis, args: Values, dims: BatchDims, **params: Param
+) -> tuple[Value, int]:
     # Bias and its tangent are of one shape.
     whole = any(d is not None and np.ndim(x) == 5 for x, d in zip(args[8:], dims[8:], strict=True))
     operands = _folded(axis, args, dims, 8, whole)
     return _unfolded(axis, attention_tangent_p.bind(*operands, **params)), 0
 
 
-def _backward_batch(axis, args, dims, *, bias_too, **params):
+def _backward_batch(
+    axis: BatchAxis, args: Values, dims: BatchDims, *, bias_too: bool, **params: Param
+) -> tuple[list, list]:
     operands = _folded(axis, args, dims, 6, bias_too)
     outs = attention_backward_p.bind(*operands, bias_too=bias_too, **params)
     outs = [_unfolded(axis, x) for x in outs]
@@ -231,17 +260,23 @@ def _axes(q: ShapedArray, k: ShapedArray, given: Given, params: dict) -> tuple[s
     return f"b {place} {head} h!", f"b s! {own} h!", f"b {head} . {place}", bias, rest
 
 
-def _dims(q, k, v, *given, **params):
-    x, y, stats, _, rest = _axes(q, k, given_of(given), params)
-    return f"{x}, {y}, {y}{rest} -> {x}, {stats}"
+def _dims(
+    q: ShapedArray, k: ShapedArray, v: ShapedArray, *given: ShapedArray, **params: Param
+) -> str:
+    x, y, z, _, rest = _axes(q, k, given_of(given), params)
+    return f"{x}, {y}, {y}{rest} -> {x}, {z}"
 
 
-def _tangent_dims(q, k, v, out, stats, dq, dk, dv, *given, **params):
-    x, y, stats, _, rest = _axes(q, k, given_of(given), params)
-    return f"{x}, {y}, {y}, {x}, {stats}, {x}, {y}, {y}{rest} -> {x}"
+def _tangent_dims(q: ShapedArray, k: ShapedArray, v: ShapedArray, out: ShapedArray,
+                  stats: ShapedArray, dq: ShapedArray, dk: ShapedArray, dv: ShapedArray,
+                  *given: ShapedArray, **params: Param) -> str:  # fmt: skip
+    x, y, z, _, rest = _axes(q, k, given_of(given), params)
+    return f"{x}, {y}, {y}, {x}, {z}, {x}, {y}, {y}{rest} -> {x}"
 
 
-def backward_dims(q, k, v, out, stats, ct, *given, bias_too, whole=True, **params) -> str:
+def backward_dims(q: ShapedArray, k: ShapedArray, v: ShapedArray, out: ShapedArray,
+                  stats: ShapedArray, ct: ShapedArray, *given: ShapedArray, bias_too: bool,
+                  whole: bool = True, **params: Param) -> str:  # fmt: skip
     """The axes of `attention_backward`. whole: no device has a part of the sum of the bias's
     cotangents over batches or heads.
 
@@ -249,8 +284,8 @@ def backward_dims(q, k, v, out, stats, ct, *given, bias_too, whole=True, **param
     >>> backward_dims(x, x, x, x, stats, x, bias_too=False, scale=1, before=None, after=None)[:20]
     'b t! n h!, b s! n h!'
     """
-    x, y, stats, bias, rest = _axes(q, k, given_of(given), params)
-    text = f"{x}, {y}, {y}, {x}, {stats}, {x}{rest} -> {x}, {y}, {y}"
+    x, y, z, bias, rest = _axes(q, k, given_of(given), params)
+    text = f"{x}, {y}, {y}, {x}, {z}, {x}{rest} -> {x}, {y}, {y}"
     text += f", {bias}" if bias_too else ""
     # A part of the queries, or of the heads that share a key head, has a part of dk's sum.
     parts = {"t"}
@@ -313,17 +348,17 @@ attention_backward_p: Primitive = Primitive(
 
 
 def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    lengths: Sequence[Any] = (),
-    bias: Any = None,
-    mask: Any = None,
+    query: Value,
+    key: Value,
+    value: Value,
+    lengths: Values = (),
+    bias: Value | None = None,
+    mask: Value | None = None,
     *,
     scale: float,
     before: int | None = None,
     after: int | None = None,
-) -> Any:
+) -> Value:
     """softmax(query·keyᵀ·scale + bias)·value for each head, never with all weights in memory.
 
     query: (B, T, N, H); key and value: (B, S, K, H), where K divides N; of one float dtype
@@ -341,7 +376,8 @@ def attention(
     return _bind(query, key, value, given, scale, before, after)[0]
 
 
-def _bind(query, key, value, given, scale, before, after):
+def _bind(query: Value, key: Value, value: Value, given: Given, scale: float, before: int | None,
+          after: int | None) -> list:  # fmt: skip
     if not scale > 0:
         raise ValueError(f"attention: scale must be positive, got {scale}")
     # Windows beyond all places are those of the largest number: places are counted in int32.
@@ -351,14 +387,14 @@ def _bind(query, key, value, given, scale, before, after):
 
 
 def attention_and_empty(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Value,
+    key: Value,
+    value: Value,
     given: Given,
     scale: float,
     before: int | None,
     after: int | None,
-) -> tuple[Any, Any]:
+) -> tuple[Value, Value]:
     """`attention`, and which queries see no key at all, as bool (B, N, T).
 
     >>> x = np.ones((1, 2, 1, 4), np.float32)

@@ -7,12 +7,12 @@ it compute a block's weights anew. So memory is linear in the lengths at any ord
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Tangent, Value, Values
 from funcgrad.ops.base import full, move_axis, sum_p, transpose_p, zeros
 from funcgrad.ops.contract import dot_general
 from funcgrad.ops.elementwise.arithmetic import div, mul, sub
@@ -34,7 +34,8 @@ MOST_WEIGHTS, LEAST = 1 << 20, 32
 class Formula:
     """Weights (batch, key head, query, group, key) of attention, for queries from `start` on."""
 
-    def __init__(self, q, k, v, given: Given, scale, before, after, start: Any = 0):
+    def __init__(self, q: Value, k: Value, v: Value, given: Given, scale: float, before: int | None,
+                 after: int | None, start: Value = 0):  # fmt: skip
         aval = aval_of(q)
         self.dtype, self.scale = wide_dtype(aval.dtype), scale
         self.b, self.t, self.n, self.h = aval.shape
@@ -44,46 +45,46 @@ class Formula:
         self.q, self.k, self.v = self.grouped(q), self.wide(k), self.wide(v)
         self.weights, self.top, self.log_sum = self._weights(self._allowed(before, after))
 
-    def wide(self, x):
+    def wide(self, x: Value) -> Value:
         """Operands in the dtype that is computed in."""
         return convert_element_type(x, self.dtype)
 
-    def grouped(self, x):
+    def grouped(self, x: Value) -> Value:
         """(batch, query, key head, group, feature)."""
         shape = (self.b, self.t, self.heads, self.n // self.heads, self.h)
         return reshape(self.wide(x), shape)
 
-    def by_query(self, x, dtype):
+    def by_query(self, x: Value, dtype: np.dtype) -> Value:
         """From (batch, key head, query, group, feature) to (batch, query, head, feature)."""
         x = transpose_p.bind(x, permutation=(0, 2, 1, 3, 4))
         return convert_element_type(reshape(x, (self.b, self.t, self.n, self.h)), dtype)
 
-    def products(self, x, y):
+    def products(self, x: Value, y: Value) -> Value:
         """Products of queries' x and keys' y over features."""
         return dot_general(x, y, (((4,), (3,)), ((0, 2), (0, 2))))
 
-    def mixed(self, weights, y):
+    def mixed(self, weights: Value, y: Value) -> Value:
         """Sums of keys' y, for each query."""
         return dot_general(weights, y, (((4,), (1,)), ((0, 1), (0, 2))))
 
-    def shared(self, weights, x):
+    def shared(self, weights: Value, x: Value) -> Value:
         """Sums of queries' x, for each key, as (batch, key, key head, feature)."""
         total = dot_general(weights, x, (((2, 3), (1, 3)), ((0, 1), (0, 2))))
         return transpose_p.bind(total, permutation=(0, 2, 1, 3))
 
-    def scaled(self, x):
+    def scaled(self, x: Value) -> Value:
         """Products times the scale of attention."""
         return mul(x, full((), self.scale, self.dtype))
 
-    def less_mean(self, x):
+    def less_mean(self, x: Value) -> Value:
         """weights·(x - Σ weights·x)."""
         part = mul(self.weights, x)
         return sub(part, mul(self.weights, self._along(sum_p.bind(part, axes=(4,)))))
 
-    def _along(self, x):
+    def _along(self, x: Value) -> Value:
         return broadcast_in_dim(x, (*aval_of(x).shape, self.s), (0, 1, 2, 3))
 
-    def of_pairs(self, x):
+    def of_pairs(self, x: Value) -> Value:
         """A bias or mask (batch, head, query, key), some of size 1, for all weights."""
         b, n, t, s = aval_of(x).shape
         heads = (1, 1) if n == 1 else self.shape[1:4:2]
@@ -92,14 +93,14 @@ class Formula:
         x = reshape(x, [aval_of(x).shape[i] for i in kept])
         return broadcast_in_dim(x, self.shape, kept)
 
-    def to_pairs(self, x, shape):
+    def to_pairs(self, x: Value, shape: tuple[int, ...]) -> Value:
         """Weights summed to the shape of a bias: what `of_pairs` transposes to."""
         x = transpose_p.bind(x, permutation=(0, 1, 3, 2, 4))
         x = reshape(x, (self.b, self.n, self.t, self.s))
         axes = tuple(i for i, n in enumerate(shape) if n == 1)
         return reshape(sum_p.bind(x, axes=axes) if axes else x, shape)
 
-    def _allowed(self, before, after):
+    def _allowed(self, before: int | None, after: int | None) -> Value | None:
         t, s = iota(INT32, self.t), iota(INT32, self.s)
         if type(self.start) is not int or self.start:
             start = full((), self.start, INT32) if type(self.start) is int else self.start
@@ -123,7 +124,7 @@ class Formula:
             total = x if total is None else bitwise_and(total, x)
         return total
 
-    def _weights(self, allowed):
+    def _weights(self, allowed: Value | None) -> tuple[Value, Value, Value]:
         """The weights, and what `stats_aval` says, as (batch, key head, query, group)."""
         logits = self.scaled(self.products(self.q, self.k))
         if self.given.bias is not None:
@@ -141,7 +142,7 @@ class Formula:
         top = select(none, full(self.shape[:4], np.inf, self.dtype), top)
         return div(weights, self._along(total)), top, log(total)
 
-    def value(self, dtype):
+    def value(self, dtype: np.dtype) -> list:
         """Both results of attention."""
         stats = [
             reshape(transpose_p.bind(x, permutation=(0, 1, 3, 2)), (self.b, self.n, 1, self.t))
@@ -149,7 +150,7 @@ class Formula:
         ]
         return [self.by_query(self.mixed(self.weights, self.v), dtype), concatenate(stats, 2)]
 
-    def change(self, dtype, dq, dk, dv, db):
+    def change(self, dtype: np.dtype, dq: Tangent, dk: Tangent, dv: Tangent, db: Tangent) -> Value:
         """The tangent of the mixed values, of tangents of which some may be `Zero`."""
         logits = [] if type(dq) is Zero else [self.products(self.grouped(dq), self.k)]
         logits += [] if type(dk) is Zero else [self.products(self.q, self.wide(dk))]
@@ -161,7 +162,7 @@ class Formula:
             terms.append(self.mixed(self.less_mean(total), self.v))
         return self.by_query(terms[0] if len(terms) == 1 else add(*terms), dtype)
 
-    def cotangents(self, dtype, ct):
+    def cotangents(self, dtype: np.dtype, ct: Value) -> tuple[Value, Value, Value, Value]:
         """Of query in its dtype, and of key, value and logits in that of sums."""
         ct = self.grouped(ct)
         logits = self.less_mean(self.products(ct, self.v))
@@ -173,20 +174,22 @@ class Formula:
 # ---- whole programs
 
 
-def value(q: Any, k: Any, v: Any, given: Given, params: dict) -> list:
+def value(q: Value, k: Value, v: Value, given: Given, params: dict) -> list:
     """Both results of attention."""
 
-    def some(start, q, given):
+    def some(start: Value, q: Value, given: Given) -> tuple[list, list]:
         return [], Formula(q, k, v, given, start=start, **params).value(aval_of(q).dtype)
 
     out, stats = _by_queries(some, k, [q], given, (1, 3))[1]
     return [out, stats]
 
 
-def tangent(q: Any, k: Any, v: Any, dq: Any, dk: Any, dv: Any, given: Given, params: dict) -> Any:
+def tangent(
+    q: Value, k: Value, v: Value, dq: Value, dk: Value, dv: Value, given: Given, params: dict
+) -> Value:
     """The tangent of the mixed values."""
 
-    def some(start, q, dq, given):
+    def some(start: Value, q: Value, dq: Value, given: Given) -> tuple[list, list]:
         formula, db = Formula(q, k, v, given, start=start, **params), given.change
         db = Zero(aval_of(q)) if db is None else db
         return [], [formula.change(aval_of(q).dtype, dq, dk, dv, db)]
@@ -194,13 +197,15 @@ def tangent(q: Any, k: Any, v: Any, dq: Any, dk: Any, dv: Any, given: Given, par
     return _by_queries(some, k, [q, dq], given, (1,))[1][0]
 
 
-def cotangents(q: Any, k: Any, v: Any, ct: Any, given: Given, params: dict, bias_too: bool) -> list:
+def cotangents(
+    q: Value, k: Value, v: Value, ct: Value, given: Given, params: dict, bias_too: bool
+) -> list:
     """Of query, key and value, and of the bias where it is wanted too."""
     dtype, shape = aval_of(q).dtype, aval_of(given.bias).shape if bias_too else ()
     # A bias that all queries share has a sum, another one rows.
     shared = bias_too and shape[2] == 1
 
-    def some(start, q, ct, given):
+    def some(start: Value, q: Value, ct: Value, given: Given) -> tuple[list, list]:
         formula = Formula(q, k, v, given, start=start, **params)
         dq, dk, dv, logits = formula.cotangents(dtype, ct)
         own = (*shape[:2], 1 if shared else formula.t, *shape[3:])
@@ -216,8 +221,8 @@ def cotangents(q: Any, k: Any, v: Any, ct: Any, given: Given, params: dict, bias
 
 def _by_queries(
     some: Callable,
-    k: Any,
-    queries: Sequence[Any],
+    k: Value,
+    queries: Values,
     given: Given,
     axes: Sequence[int],
     sums: Sequence[ShapedArray] = (),
@@ -233,12 +238,12 @@ def _by_queries(
     parts = [(x, 1) for x in queries]
     parts += [(x, 2) for x in given[1:] if x is not None and aval_of(x).shape[2] != 1]
 
-    def of_block(start, block):
+    def of_block(start: Value, block: Values) -> tuple[list, list]:
         rest = iter(block[len(queries) :])
         pairs = [x if x is None or aval_of(x).shape[2] == 1 else next(rest) for x in given[1:]]
         return some(start, *block[: len(queries)], Given(given.lengths, *pairs))
 
-    def turn(carry, block):
+    def turn(carry: tuple[Value, list], block: Values) -> tuple[tuple[Value, list], list]:
         start, totals = carry
         # Derivatives keep no weights.
         more, rows = checkpoint(of_block)(start, block)
@@ -257,14 +262,14 @@ def _by_queries(
     return totals, rows
 
 
-def _cut(x: Any, axis: int, turns: int, step: int) -> Any:
+def _cut(x: Value, axis: int, turns: int, step: int) -> Value:
     """The parts of an axis as a new first axis."""
     x = slice_in_dim(x, 0, turns * step, axis=axis)
     shape = aval_of(x).shape
     return move_axis(reshape(x, (*shape[:axis], turns, step, *shape[axis + 1 :])), axis, 0)
 
 
-def _joined(x: Any, axis: int) -> Any:
+def _joined(x: Value, axis: int) -> Value:
     """What `_cut` cut."""
     x = move_axis(x, 0, axis)
     *_, turns, step = (shape := aval_of(x).shape)[: axis + 2]

@@ -13,6 +13,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.types import Value
 from funcgrad.errors import DTypeError, ShapeError
 
 FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -40,12 +41,12 @@ class Given(NamedTuple):
     change: Any = None
 
     @property
-    def operands(self) -> list[Any]:
+    def operands(self) -> list:
         """In the order in which they are an op's operands."""
         return [*self.lengths, *(x for x in self[1:] if x is not None)]
 
 
-def given_of(xs: Sequence[Any]) -> Given:
+def given_of(xs: Sequence[Value | ShapedArray]) -> Given:
     """An op's further operands by what they are.
 
     >>> given_of([np.zeros((2, 1, 1, 3), bool)]).bias is None
@@ -57,12 +58,14 @@ def given_of(xs: Sequence[Any]) -> Given:
     return Given(tuple(x for x in xs if x.ndim != 4), bias, [*masks, None][0], change)
 
 
-def logits_shape(q: Any, k: Any) -> tuple[int, ...]:
+def logits_shape(q: ShapedArray, k: ShapedArray) -> tuple[int, ...]:
     """(batch, head, query, key)."""
     return (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
 
 
-def check(name: str, q: Any, k: Any, v: Any, rest: Sequence[Any]) -> Given:
+def check(
+    name: str, q: ShapedArray, k: ShapedArray, v: ShapedArray, rest: Sequence[ShapedArray]
+) -> Given:
     """The operands that are given, all of them of types that fit."""
     if not (q.ndim == k.ndim == v.ndim == 4):
         raise ShapeError(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from funcgrad.core.types import ArrayModule, PlainArray
 from funcgrad.ops.folds import extreme
 from funcgrad.transforms.attention.operands import given_of, wide_dtype
 
@@ -16,7 +17,9 @@ MOST_SCORES = 1 << 22
 class _Reference:
     """Attention on arrays, grouped by key head: (batch, key head, group, place, feature)."""
 
-    def __init__(self, xp, q, k, v, rest, scale, before, after):
+    def __init__(self, xp: ArrayModule, q: PlainArray, k: PlainArray, v: PlainArray,
+                 rest: Sequence[PlainArray], scale: float, before: int | None,
+                 after: int | None):  # fmt: skip
         self.xp, self.given = xp, given_of(rest)
         self.scale, self.before, self.after = scale, before, after
         self.dtype = wide_dtype(q.dtype)
@@ -24,12 +27,12 @@ class _Reference:
         self.s, self.heads = k.shape[1:3]
         self.q, self.k, self.v = self.grouped(q), self.grouped(k), self.grouped(v)
 
-    def grouped(self, x: Any) -> Any:
+    def grouped(self, x: PlainArray) -> PlainArray:
         b, t, n, h = x.shape
         x = x.astype(self.dtype, copy=False).reshape(b, t, self.heads, n // self.heads, h)
         return self.xp.transpose(x, (0, 2, 3, 1, 4))
 
-    def flat(self, x: Any, dtype: np.dtype) -> Any:
+    def flat(self, x: PlainArray, dtype: np.dtype) -> PlainArray:
         """From (batch, key head, group, place, feature) to (batch, place, head, feature)."""
         b, k, g, t, h = x.shape
         return self.xp.transpose(x, (0, 3, 1, 2, 4)).reshape(b, t, k * g, h).astype(dtype)
@@ -40,7 +43,7 @@ class _Reference:
         step = max(1, MOST_SCORES // row)
         return [slice(i, min(i + step, self.t)) for i in range(0, self.t, step)]
 
-    def of_pairs(self, x: Any, rows: slice) -> Any:
+    def of_pairs(self, x: PlainArray, rows: slice) -> PlainArray:
         """These queries' part of a bias or mask, grouped."""
         b, n, t, s = x.shape
         if t != 1:
@@ -48,7 +51,7 @@ class _Reference:
         heads = (1, 1) if n == 1 else (self.heads, n // self.heads)
         return x.reshape(b, *heads, t, s)
 
-    def allowed(self, rows: slice) -> Any:
+    def allowed(self, rows: slice) -> PlainArray:
         """Which of these queries see which keys, as (batch or 1, 1, 1, queries, keys)."""
         xp = self.xp
         t, s = xp.arange(rows.start, rows.stop)[:, None], xp.arange(self.s)[None, :]
@@ -64,7 +67,7 @@ class _Reference:
             found = found & self.of_pairs(self.given.mask, rows)
         return found
 
-    def logits(self, rows: slice) -> Any:
+    def logits(self, rows: slice) -> PlainArray:
         xp = self.xp
         found = xp.matmul(self.q[:, :, :, rows], xp.swapaxes(self.k, -1, -2))
         found = found * self.dtype.type(self.scale)
@@ -73,7 +76,8 @@ class _Reference:
         return xp.where(self.allowed(rows), found, -xp.inf)
 
 
-def value(xp, q, k, v, *rest, scale, before, after) -> list:
+def value(xp: ArrayModule, q: PlainArray, k: PlainArray, v: PlainArray, *rest: PlainArray,
+          scale: float, before: int | None, after: int | None) -> list:  # fmt: skip
     """The mixed values, and what `stats_aval` says."""
     r = _Reference(xp, q, k, v, rest, scale, before, after)
     out = xp.zeros(r.q.shape, r.dtype)
@@ -93,7 +97,9 @@ def value(xp, q, k, v, *rest, scale, before, after) -> list:
     return [r.flat(out, q.dtype), stats.reshape(b, n, 2, t)]
 
 
-def cotangents(xp, q, k, v, out, stats, ct, *rest, scale, before, after, bias_too) -> list:
+def cotangents(xp: ArrayModule, q: PlainArray, k: PlainArray, v: PlainArray, out: PlainArray,
+               stats: PlainArray, ct: PlainArray, *rest: PlainArray, scale: float,
+               before: int | None, after: int | None, bias_too: bool) -> list:  # fmt: skip
     """Of query, key and value, and of the bias where it is wanted too."""
     r = _Reference(xp, q, k, v, rest, scale, before, after)
     out, ct = r.grouped(out), r.grouped(ct)
@@ -119,6 +125,6 @@ def cotangents(xp, q, k, v, out, stats, ct, *rest, scale, before, after, bias_to
     return [r.flat(x, q.dtype) for x in (dq, dk, dv)] + ([db] if bias_too else [])
 
 
-def _summed(xp: Any, weights: Any, x: Any) -> Any:
+def _summed(xp: ArrayModule, weights: PlainArray, x: PlainArray) -> PlainArray:
     """Σ weights·x over queries and the heads of a group."""
     return xp.sum(xp.matmul(xp.swapaxes(weights, -1, -2), x), axis=2, keepdims=True)

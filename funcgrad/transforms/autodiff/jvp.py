@@ -15,6 +15,7 @@ from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Trace, Tracer, aval_of
+from funcgrad.core.types import CustomCall, Result, Tangent, Tangents, Value, Values
 from funcgrad.ops.base import instantiate
 from funcgrad.transforms.arguments import FlatFunction
 
@@ -24,14 +25,14 @@ class JVPTracer(Tracer):
 
     __slots__ = ("primal", "tangent")
 
-    def __init__(self, trace: Trace, primal: Any, tangent: Any):
+    def __init__(self, trace: Trace, primal: Value, tangent: Tangent):
         self._trace = trace
         self.aval = aval_of(primal)
         self.primal = primal
         self.tangent = tangent
         self.source = None
 
-    def concrete(self) -> Any:
+    def concrete(self) -> Value | None:
         known = getattr(self.primal, "concrete", None)
         return self.primal if known is None else known()
 
@@ -44,21 +45,21 @@ class JVPTrace(Trace):
 
     what = "a differentiated function"
 
-    def unpack(self, x: Any) -> tuple[Any, Any]:
+    def unpack(self, x: Value) -> tuple[Value, Tangent]:
         """A value's primal and tangent as this trace sees them."""
         if type(x) is JVPTracer and x._trace is self:
             return x.primal, x.tangent
         return x, Zero(aval_of(x).tangent())
 
-    def primal(self, x: Any) -> Any:
+    def primal(self, x: Value) -> Value:
         """A value without its tangent."""
         return x.primal if type(x) is JVPTracer and x._trace is self else x
 
-    def pack(self, primal: Any, tangent: Any) -> Any:
+    def pack(self, primal: Value, tangent: Tangent) -> Value:
         """A tracer, or the primal alone where the tangent is zero."""
         return primal if type(tangent) is Zero else JVPTracer(self, primal, tangent)
 
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         for a in args:
             if type(a) is JVPTracer and a._trace is self:
                 break
@@ -83,7 +84,7 @@ class JVPTrace(Trace):
             return [self.pack(p, t) for p, t in zip(out, out_tangents, strict=True)]
         return out if type(out_tangents) is Zero else JVPTracer(self, out, out_tangents)
 
-    def process_custom(self, call: Any, args: tuple) -> list:
+    def process_custom(self, call: CustomCall, args: tuple) -> list:
         pairs = [self.unpack(a) for a in args]
         primals = [p for p, _ in pairs]
         tangents = [t for _, t in pairs]
@@ -95,9 +96,7 @@ class JVPTrace(Trace):
         return [self.pack(p, t) for p, t in zip(outs, out_tangents, strict=True)]
 
 
-def jvp_flat(
-    fun: Callable[..., Sequence[Any]], primals: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[list, list]:
+def jvp_flat(fun: Callable[..., Values], primals: Values, tangents: Tangents) -> tuple[list, list]:
     """Results and their tangents (or `Zero`) of a function of flat arguments."""
     before = context.current()
     trace = JVPTrace(before.trace)
@@ -129,7 +128,9 @@ def jvp_jaxpr(
     return jaxpr.derive(key, lambda: _jvp_jaxpr(jaxpr, nonzero, wanted))
 
 
-def _jvp_jaxpr(jaxpr: Jaxpr, nonzero: Sequence[bool], wanted: Sequence[bool]) -> Any:
+def _jvp_jaxpr(
+    jaxpr: Jaxpr, nonzero: Sequence[bool], wanted: Sequence[bool]
+) -> tuple[Jaxpr, list[bool]]:
     n = len(jaxpr.ins)
     mask: list[bool] = []
 

@@ -19,6 +19,7 @@ from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var, literal_value
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import JaxprTrace, JaxprTracer
 from funcgrad.core.trace import Trace, aval_of
+from funcgrad.core.types import CustomCall, Result, Value, Values
 from funcgrad.transforms.arguments import FlatFunction, as_array
 from funcgrad.transforms.autodiff.jvp import JVPTrace
 
@@ -43,11 +44,11 @@ class LinearTrace(Trace):
         super().__init__(parent)
         self.tape = JaxprTrace(self.what)
 
-    def is_unknown(self, x: Any) -> bool:
+    def is_unknown(self, x: Value) -> bool:
         """Whether a value is recorded rather than known."""
         return type(x) is JaxprTracer and x._trace is self.tape
 
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         assert self.parent is not None
         tape = self.tape
         for a in args:
@@ -73,7 +74,7 @@ class LinearTrace(Trace):
             env.update(zip(eqn.outs, results if eqn.prim.multiple else [results], strict=True))
         return [env[v] for v in outs] if prim.multiple else env[outs[0]]
 
-    def process_custom(self, call: Any, args: tuple) -> list:
+    def process_custom(self, call: CustomCall, args: tuple) -> list:
         assert self.parent is not None
         if any(self.is_unknown(a) for a in args):
             if getattr(call, "transpose", None) is not None:
@@ -97,7 +98,7 @@ class Linearized(NamedTuple):
 
 
 def linearize_flat(
-    fun: Callable[..., Sequence[Any]], primals: Sequence[Any], wrt: Sequence[bool] | None = None
+    fun: Callable[..., Values], primals: Values, wrt: Sequence[bool] | None = None
 ) -> tuple[list, Linearized]:
     """Results of `fun` on flat primals, and its derivative there as a linear program.
 
@@ -191,9 +192,8 @@ def _split_eqns(jaxpr: Jaxpr, unknown_in: Sequence[bool]) -> tuple[list, list, s
     return known_eqns, unknown_eqns, unknown
 
 
-def _partial_eval_jaxpr(
-    jaxpr: Jaxpr, unknown_in: Sequence[bool], force: Sequence[bool], saveable: Any
-) -> PartialJaxpr:
+def _partial_eval_jaxpr(jaxpr: Jaxpr, unknown_in: Sequence[bool], force: Sequence[bool],
+                        saveable: Callable[[Eqn], bool] | None) -> PartialJaxpr:  # fmt: skip
     known_eqns, unknown_eqns, unknown = _split_eqns(jaxpr, unknown_in)
     out_unknown = [a in unknown or f for a, f in zip(jaxpr.outs, force, strict=True)]
     unknown_outs = [a for a, u in zip(jaxpr.outs, out_unknown, strict=True) if u]

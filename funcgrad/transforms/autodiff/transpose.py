@@ -13,11 +13,12 @@ from funcgrad.core import context, source
 from funcgrad.core.aval import Linear, Zero, with_zeros
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal_value
 from funcgrad.core.staging import stage_closed
+from funcgrad.core.types import Cotangent, Cotangents, Operands, Value
 from funcgrad.ops.base import instantiate
 from funcgrad.ops.families import add
 
 
-def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> list:
+def backward_pass(jaxpr: Jaxpr, args: Operands, cts_out: Cotangents) -> list:
     """Cotangents (or `Zero`) of the inputs given as `Linear`, None for the others.
 
     Equations that depend on no linear input are evaluated first.
@@ -30,7 +31,7 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
         else:
             env[var] = arg
 
-    def read(atom: Atom) -> Any:
+    def read(atom: Atom) -> Value:
         return env[atom] if type(atom) is Var else literal_value(atom)  # type: ignore[arg-type]
 
     linear_eqns: list[Eqn] = []
@@ -44,7 +45,7 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
 
     cts: dict[Var, Any] = {}
 
-    def accumulate(atom: Any, ct: Any) -> None:
+    def accumulate(atom: Atom, ct: Cotangent) -> None:
         if atom in linear and type(ct) is not Zero:
             held = cts.get(atom)
             cts[atom] = ct if held is None else add.bind(held, ct)
@@ -79,7 +80,7 @@ def backward_pass(jaxpr: Jaxpr, args: Sequence[Any], cts_out: Sequence[Any]) -> 
     ]
 
 
-def _transposed(eqn: Eqn, ct: Any, operands: Sequence[Any]) -> Sequence[Any]:
+def _transposed(eqn: Eqn, ct: Cotangent, operands: Operands) -> Cotangents:
     """Cotangents of an equation's operands, from that of its result (a list of them)."""
     if not eqn.scopes:
         return eqn.prim.transposed(ct, operands, eqn.params)

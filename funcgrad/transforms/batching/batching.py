@@ -8,6 +8,7 @@ from typing import Any
 from funcgrad.core import context
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.staging import stage_closed
+from funcgrad.core.types import BatchDims, Values
 from funcgrad.ops.base import batch_front
 from funcgrad.transforms.batching.replay import ReplayingBatchTrace
 from funcgrad.transforms.batching.trace import BatchAxis, BatchTrace, batched_by
@@ -15,10 +16,10 @@ from funcgrad.transforms.recorded import at_root
 
 
 def batch_flat(
-    fun: Callable[..., Sequence[Any]],
+    fun: Callable[..., Values],
     axis: BatchAxis,
-    args: Sequence[Any],
-    dims: Sequence[int | None],
+    args: Values,
+    dims: BatchDims,
 ) -> tuple[list, list]:
     """Map a function of flat arguments; results with their batch axes (None: the same for all)."""
     at_once = at_root() and axis.name is None and not axis.spmd
@@ -29,7 +30,7 @@ def batch_flat(
 def batch_jaxpr(
     jaxpr: Jaxpr,
     axis: BatchAxis,
-    dims: Sequence[int | None],
+    dims: BatchDims,
     force: Sequence[bool] | bool = False,
 ) -> tuple[Jaxpr, list[bool]]:
     """The program of batched inputs. Batched results have the batch axis first; a mask tells which
@@ -39,7 +40,7 @@ def batch_jaxpr(
     return jaxpr.derive(key, lambda: _batch_jaxpr(jaxpr, axis, dims, forced))
 
 
-def _batch_jaxpr(jaxpr: Jaxpr, axis: BatchAxis, dims: Any, forced: Any) -> tuple:
+def _batch_jaxpr(jaxpr: Jaxpr, axis: BatchAxis, dims: BatchDims, forced: Sequence[bool]) -> tuple:
     mask: list[bool] = []
 
     def fun(*args: Any) -> list:

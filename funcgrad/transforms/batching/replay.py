@@ -14,6 +14,7 @@ from funcgrad.core.eager.numpy_calls import numpy_calls
 from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.trace import Tracer
+from funcgrad.core.types import Value, Values
 from funcgrad.transforms.batching.trace import (
     BatchTrace,
     BatchTracer,
@@ -33,7 +34,7 @@ from funcgrad.transforms.recorded import (
 _BATCHED = "batched"  # what the keys of rules begin with, among what a context knows of types
 
 
-def _kind(value: Any, dim: int | None) -> tuple | None:
+def _kind(value: Value, dim: int | None) -> tuple | None:
     """The type and batch axis of an operand in the keys of rules; None for what is no Array."""
     if type(value) is not Array:
         return None
@@ -54,7 +55,9 @@ class BatchedRule(NamedTuple):
 class ReplayingBatchTrace(BatchTrace):
     """A `BatchTrace` whose parent evaluates at once, of an axis of which only the size matters."""
 
-    def known(self, prim: Primitive, args: tuple, params: dict, values: list, dims: list) -> Any:
+    def known(
+        self, prim: Primitive, args: tuple, params: dict, values: list, dims: list
+    ) -> Value | None:
         if prim.partial is not None or prim.multiple or prim.effect:
             return None
         key = [_BATCHED, prim, *map(_kind, values, dims)]
@@ -62,12 +65,14 @@ class ReplayingBatchTrace(BatchTrace):
             key += exact_params(params)
         return self._found(key, prim.bind, args, params, values, dims)
 
-    def ready1(self, ctx: context.Context, of: Any, x: Any) -> Any:
+    def ready1(self, ctx: context.Context, of: Primitive | Callable, x: Value) -> Value | None:
         if type(x) is not BatchTracer or x._trace is not self:
             return None
         return self._applied(ctx, ctx.types.get((_BATCHED, of, _kind(x.value, x.dim))), (x.value,))
 
-    def ready2(self, ctx: context.Context, of: Any, x: Any, y: Any) -> Any:
+    def ready2(
+        self, ctx: context.Context, of: Primitive | Callable, x: Value, y: Value
+    ) -> Value | None:
         x, first = self._seen_in_key(x)
         y, second = self._seen_in_key(y)
         try:
@@ -81,13 +86,13 @@ class ReplayingBatchTrace(BatchTrace):
             return None
         return self._applied(ctx, ctx.types.get((_BATCHED, of, first, second)), (x, y))
 
-    def _seen_in_key(self, x: Any) -> tuple[Any, Any]:
+    def _seen_in_key(self, x: Value) -> tuple[Value, tuple | None]:
         """A value and its type in keys."""
         if type(x) is BatchTracer and x._trace is self:
             return x.value, _kind(x.value, x.dim)
         return x, _kind(x, None)
 
-    def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Any:
+    def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Value | None:
         key: list[Any] = [_BATCHED, fun]
         values, dims = [], []
         for a in args:
@@ -108,7 +113,7 @@ class ReplayingBatchTrace(BatchTrace):
 
     def _found(
         self, key: list, fun: Callable, args: tuple, kwargs: dict, values: list, dims: list
-    ) -> Any:
+    ) -> Value | None:
         """The result of what has a key and is `fun`, by its rule; None where that isn't known, as
         of what wasn't met before."""
         found, ctx = tuple(key), context.current()
@@ -132,7 +137,7 @@ class ReplayingBatchTrace(BatchTrace):
             below.keep(found, AS_IT_IS if rule is None else rule)
         return self._applied(ctx, rule, values)
 
-    def _applied(self, ctx: context.Context, rule: Any, values: Sequence[Any]) -> Any:
+    def _applied(self, ctx: context.Context, rule: object, values: Values) -> Value | None:
         """The result by a rule; None where there is none, or it may not be used."""
         if type(rule) is not BatchedRule or ctx.debug_nans:
             return None
@@ -154,7 +159,7 @@ class ReplayingBatchTrace(BatchTrace):
         operand = [isinstance(a, Array | Tracer) for a in args]
         out_dims: list = []
 
-        def batched(*xs: Any) -> Any:
+        def batched(*xs: Any) -> Value:
             def lane(*lanes: Any) -> list:
                 given = iter(lanes)
                 whole = (next(given) if m else a for a, m in zip(args, operand, strict=True))

@@ -6,7 +6,7 @@ collectives (`psum`, `axis_index`, …) reach across the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from funcgrad.core import context
@@ -15,6 +15,7 @@ from funcgrad.core.ir import Jaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import Trace, Tracer, aval_of
+from funcgrad.core.types import BatchDims, CustomCall, Result, Value, Values
 from funcgrad.errors import ConcretizationError
 
 
@@ -31,7 +32,7 @@ class BatchTracer(Tracer):
 
     __slots__ = ("dim", "value")
 
-    def __init__(self, trace: Trace, value: Any, dim: int, lane: ShapedArray | None = None):
+    def __init__(self, trace: Trace, value: Value, dim: int, lane: ShapedArray | None = None):
         self._trace = trace
         self.value = value
         self.dim = dim
@@ -56,17 +57,17 @@ class BatchTrace(Trace):
         super().__init__(parent)
         self.axis = axis
 
-    def unpack(self, x: Any) -> tuple[Any, int | None]:
+    def unpack(self, x: Value) -> tuple[Value, int | None]:
         """A value and its batch axis as this trace sees them."""
         if type(x) is BatchTracer and x._trace is self:
             return x.value, x.dim
         return x, None
 
-    def pack(self, value: Any, dim: int | None) -> Any:
+    def pack(self, value: Value, dim: int | None) -> Value:
         """A tracer, or the value alone where it is the same for all lanes."""
         return value if dim is None else BatchTracer(self, value, dim)
 
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         values: list[Any] = []
         dims: list[int | None] = []
         mapped = False
@@ -94,12 +95,14 @@ class BatchTrace(Trace):
             return [self.pack(v, d) for v, d in zip(out, out_dims, strict=True)]
         return self.pack(out, out_dims)
 
-    def known(self, prim: Primitive, args: tuple, params: dict, values: list, dims: list) -> Any:
+    def known(
+        self, prim: Primitive, args: tuple, params: dict, values: list, dims: list
+    ) -> Value | None:
         """The result of an operation that was met before, where what its rule does is known (see
         `replay`); None where the rule is to be applied."""
         return None
 
-    def process_custom(self, call: Any, args: tuple) -> list:
+    def process_custom(self, call: CustomCall, args: tuple) -> list:
         pairs = [self.unpack(a) for a in args]
         dims = [d for _, d in pairs]
         assert self.parent is not None
@@ -108,7 +111,7 @@ class BatchTrace(Trace):
         outs = self.parent.process_custom(call.batched(self.axis, dims), tuple(v for v, _ in pairs))
         return [self.pack(o, 0) for o in outs]
 
-    def _reached_by(self, call: Any, args: tuple) -> bool:
+    def _reached_by(self, call: CustomCall, args: tuple) -> bool:
         """Whether a function of arguments that aren't mapped depends on the axis by its name."""
         if self.axis.name is None:
             return False
@@ -120,7 +123,7 @@ class BatchTrace(Trace):
 
 
 def batched_by(
-    trace: BatchTrace, fun: Callable, args: Sequence[Any], dims: Sequence[int | None]
+    trace: BatchTrace, fun: Callable, args: Values, dims: BatchDims
 ) -> tuple[list, list]:
     """Results of a function of flat arguments under a trace, with their batch axes."""
     before = ctx = context.current()

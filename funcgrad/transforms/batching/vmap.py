@@ -8,6 +8,7 @@ from typing import Any
 from funcgrad import tree
 from funcgrad.core.array import Array
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import AxisName, BatchDims, Prefix, Tree, Value, Values
 from funcgrad.errors import BatchingError
 from funcgrad.ops.base import batch_front, move_axis
 from funcgrad.transforms.arguments import (
@@ -25,9 +26,9 @@ from funcgrad.transforms.batching.trace import BatchAxis
 
 def vmap(
     fun: Callable,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_name: Any = None,
+    in_axes: Prefix = 0,
+    out_axes: Prefix = 0,
+    axis_name: AxisName = None,
     axis_size: int | None = None,
     spmd_axis_name: str | Sequence[str] | None = None,
 ) -> Callable:
@@ -52,7 +53,7 @@ def vmap(
     spmd = (spmd_axis_name,) if isinstance(spmd_axis_name, str) else tuple(spmd_axis_name or ())
 
     @wraps(fun, "vmap")
-    def mapped(*args: Any, **kwargs: Any) -> Any:
+    def mapped(*args: Any, **kwargs: Any) -> Tree:
         if isinstance(in_axes, tuple) and len(in_axes) != len(args):
             raise BatchingError(
                 f"vmap of {name_of(fun)}: in_axes has {len(in_axes)} entries, but the function was "
@@ -72,7 +73,6 @@ def vmap(
         dims = _normalized(fun, args, kwargs, leaves, axes)
         size = _mapped_size(fun, args, kwargs, leaves, dims, axis_size)
         outs, out_dims = batch_flat(flat, BatchAxis(axis_name, size, spmd), leaves, dims)
-        assert flat.out_tree is not None
         if type(out_axes) is int:
             wanted = [out_axes] * len(outs)
         else:
@@ -84,7 +84,9 @@ def vmap(
     return mapped
 
 
-def _normalized(fun, args, kwargs, leaves, axes) -> list[int | None]:
+def _normalized(
+    fun: Callable, args: tuple, kwargs: dict, leaves: Values, axes: Sequence[int | None]
+) -> list[int | None]:
     dims: list[int | None] = []
     for i, (leaf, axis) in enumerate(zip(leaves, axes, strict=True)):
         if axis is None or (type(axis) is int and not axis and type(leaf) is Array and leaf.ndim):
@@ -103,7 +105,9 @@ def _normalized(fun, args, kwargs, leaves, axes) -> list[int | None]:
     return dims
 
 
-def _mapped_size(fun, args, kwargs, leaves, dims: Sequence[int | None], size: int | None) -> int:
+def _mapped_size(
+    fun: Callable, args: tuple, kwargs: dict, leaves: Values, dims: BatchDims, size: int | None
+) -> int:
     sizes = [
         None if d is None else (x if type(x) is Array else aval_of(x)).shape[d]
         for x, d in zip(leaves, dims, strict=True)
@@ -130,7 +134,7 @@ def _mapped_size(fun, args, kwargs, leaves, dims: Sequence[int | None], size: in
     )
 
 
-def _place(fun: Callable, out: Any, dim: int | None, wanted: int | None, size: int) -> Any:
+def _place(fun: Callable, out: Value, dim: int | None, wanted: int | None, size: int) -> Value:
     if wanted == dim and dim is not None:
         return out
     if wanted is None:

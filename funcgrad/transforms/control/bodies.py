@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,21 +13,25 @@ from funcgrad.core.aval import ShapedArray, promote
 from funcgrad.core.ir import Jaxpr, Var, eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Tree, Value
 from funcgrad.errors import ControlFlowError, IRError
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from funcgrad.transforms.arguments import FlatFunction, name_of
+from funcgrad.tree import PyTreeDef
+
+_T = TypeVar("_T")
 
 
 def stage_body(
-    what: str, fun: Callable, in_tree: Any, avals: Sequence[ShapedArray], role: str
-) -> tuple[Jaxpr, list, Any]:
+    what: str, fun: Callable, in_tree: PyTreeDef, avals: Sequence[ShapedArray], role: str
+) -> tuple[Jaxpr, list, PyTreeDef]:
     """The program of a body, the values it captured (its first inputs), its result's structure."""
     flat = FlatFunction(f"{what} {role}", fun, in_tree)
     jaxpr, consts = stage(flat, avals, f"the {role} {name_of(fun)} of {what}")
     return jaxpr, consts, flat.out_tree
 
 
-def as_type(x: Any, aval: ShapedArray) -> Any:
+def as_type(x: Value, aval: ShapedArray) -> Value:
     """x in the dtype of a type and as strong; its shape must fit already."""
     have = aval_of(x)
     if have.dtype == aval.dtype and have.weak_type == aval.weak_type:
@@ -37,7 +41,7 @@ def as_type(x: Any, aval: ShapedArray) -> Any:
     return convert_element_type(x, aval.dtype)
 
 
-def as_weak_as(x: Any, aval: ShapedArray) -> Any:
+def as_weak_as(x: Value, aval: ShapedArray) -> Value:
     """A scalar, as weak as the value that it belongs to (a gradient's argument); else x itself."""
     have = aval_of(x)
     if aval.weak_type == have.weak_type or have.dtype != aval.dtype or have.shape:
@@ -58,8 +62,8 @@ def cast_outputs(jaxpr: Jaxpr, avals: Sequence[ShapedArray]) -> Jaxpr:
 
 
 def join_carry(
-    what: str, init_tree: Any, init: Sequence[ShapedArray], out_tree: Any,
-    outs: Sequence[ShapedArray], init_value: Any,
+    what: str, init_tree: PyTreeDef, init: Sequence[ShapedArray], out_tree: PyTreeDef,
+    outs: Sequence[ShapedArray], init_value: Tree,
 ) -> list[ShapedArray]:  # fmt: skip
     """The carry's types after one more step towards a fixed point: weak ones yield.
 
@@ -81,7 +85,9 @@ def join_carry(
     return joined
 
 
-def _carry_error(what: str, init_value: Any, init: Sequence[Any], outs: Sequence[Any]):
+def _carry_error(
+    what: str, init_value: Tree, init: Sequence[ShapedArray], outs: Sequence[ShapedArray]
+) -> ControlFlowError:
     paths = [tree.keystr(path) for path, _ in tree.leaves_with_path(init_value)]
     lines = [
         f"  carry{path} enters as {a}{' (weak)' if a.weak_type else ''} and leaves as {b}"
@@ -95,7 +101,7 @@ def _carry_error(what: str, init_value: Any, init: Sequence[Any], outs: Sequence
     )
 
 
-def check_pred(what: str, pred: Any, role: str) -> ShapedArray:
+def check_pred(what: str, pred: Value, role: str) -> ShapedArray:
     """The type of a condition, checked to be a scalar."""
     aval = aval_of(pred)
     if aval.shape:
@@ -114,7 +120,9 @@ def permuted(jaxpr: Jaxpr, ins: Sequence[int], outs: Sequence[int] | None = None
     return Jaxpr([jaxpr.ins[i] for i in ins], jaxpr.eqns, new_outs)
 
 
-def with_unused(jaxpr: Jaxpr, before: Sequence[ShapedArray], after: Sequence[ShapedArray] = ()):
+def with_unused(
+    jaxpr: Jaxpr, before: Sequence[ShapedArray], after: Sequence[ShapedArray] = ()
+) -> Jaxpr:
     """The program with inputs added that it ignores."""
     ins = [*(Var(a) for a in before), *jaxpr.ins, *(Var(a) for a in after)]
     return Jaxpr(ins, jaxpr.eqns, jaxpr.outs)
@@ -126,7 +134,7 @@ def check_carry(what: str, entering: Sequence[ShapedArray], leaving: Sequence[Sh
         raise IRError(f"{what}: the carry enters the body as {entering} and leaves as {leaving}")
 
 
-def split_list(items: Sequence[Any], *sizes: int) -> list[list]:
+def split_list(items: Sequence[_T], *sizes: int) -> list[list[_T]]:
     """Consecutive pieces of the given sizes, and the rest.
 
     >>> split_list([1, 2, 3, 4], 1, 2)
@@ -139,7 +147,7 @@ def split_list(items: Sequence[Any], *sizes: int) -> list[list]:
     return [*pieces, list(items[start:])]
 
 
-def choose(items: Sequence[Any], mask: Sequence[bool]) -> list:
+def choose(items: Sequence[_T], mask: Sequence[bool]) -> list[_T]:
     """The items where mask is set.
 
     >>> choose("abc", [True, False, True])
@@ -148,7 +156,7 @@ def choose(items: Sequence[Any], mask: Sequence[bool]) -> list:
     return [x for x, m in zip(items, mask, strict=True) if m]
 
 
-def drop(items: Sequence[Any], mask: Sequence[bool]) -> list:
+def drop(items: Sequence[_T], mask: Sequence[bool]) -> list[_T]:
     """The items where mask is not set."""
     return [x for x, m in zip(items, mask, strict=True) if not m]
 

@@ -7,21 +7,22 @@ A program transformed takes and gives only tangents, or cotangents, that aren't 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from funcgrad.core.aval import Linear, Zero, with_zeros
 from funcgrad.core.dce import dce_jaxpr
-from funcgrad.core.ir import Eqn, Jaxpr, Var
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
+from funcgrad.core.types import BatchDims, Cotangent, Cotangents, Operands, Tangents, Values
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, Split
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
+from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import choose, drop
 
 Run = Callable[[Jaxpr, list], list]
 
 
-def cotangents(found: Iterable[Any], nonzero: Sequence[bool], args: Sequence[Any]) -> list:
+def cotangents(found: Iterable[Cotangent], nonzero: Sequence[bool], args: Operands) -> list:
     """The cotangents of arguments given as `Linear`, of which those that aren't zero are given."""
     rest, mask = iter(found), iter(nonzero)
     return [
@@ -29,9 +30,7 @@ def cotangents(found: Iterable[Any], nonzero: Sequence[bool], args: Sequence[Any
     ]
 
 
-def push_forward(
-    jaxpr: Jaxpr, primals: Sequence[Any], tangents: Sequence[Any], run: Run
-) -> tuple[list, list]:
+def push_forward(jaxpr: Jaxpr, primals: Values, tangents: Tangents, run: Run) -> tuple[list, list]:
     """Results of a call, and their tangents."""
     nonzero = [type(t) is not Zero for t in tangents]
     both, mask = jvp_jaxpr(jaxpr, nonzero)
@@ -40,7 +39,7 @@ def push_forward(
 
 
 def pull_back(
-    jaxpr: Jaxpr, ct: Sequence[Any], args: Sequence[Any], run: Callable[[Jaxpr, list, list], list]
+    jaxpr: Jaxpr, ct: Cotangents, args: Operands, run: Callable[[Jaxpr, list, list], list]
 ) -> list:
     """Cotangents of a call's linear arguments. run(program, known arguments, cotangents)"""
     linear = [type(a) is Linear for a in args]
@@ -50,7 +49,7 @@ def pull_back(
 
 
 def over_lanes(
-    jaxpr: Jaxpr, axis: Any, args: Sequence[Any], dims: Sequence[Any], run: Run
+    jaxpr: Jaxpr, axis: BatchAxis, args: Values, dims: BatchDims, run: Run
 ) -> tuple[list, list]:
     """Results of a call over a batch, and where their batch axes are."""
     batched, mask = batch_jaxpr(jaxpr, axis, dims)
@@ -75,7 +74,7 @@ def dce(used: Sequence[bool], eqn: Eqn) -> Eqn:
     return call_eqn(eqn, jaxpr, choose(eqn.ins, used_ins), choose(eqn.outs, used))
 
 
-def call_eqn(like: Eqn, jaxpr: Jaxpr, ins: Sequence[Any], outs: Sequence[Any]) -> Eqn:
+def call_eqn(like: Eqn, jaxpr: Jaxpr, ins: Sequence[Atom], outs: Sequence[Var]) -> Eqn:
     """A call of another program in place of one; nothing is donated."""
     params = {**like.params, "jaxpr": jaxpr}
     if "donated" in params:

@@ -15,10 +15,22 @@ from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, with_zeros
 from funcgrad.core.dce import dce_jaxpr
-from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import aval_of, is_known
+from funcgrad.core.types import (
+    ArrayModule,
+    BatchDims,
+    Cotangents,
+    Operand,
+    PlainArray,
+    Tangent,
+    Tangents,
+    Tree,
+    Value,
+    Values,
+)
 from funcgrad.errors import ControlFlowError, IRError, TypePromotionError
 from funcgrad.ops.arguments import items_of
 from funcgrad.ops.base import batch_front, broadcast_p, zeros
@@ -31,12 +43,12 @@ from funcgrad.transforms.autodiff.jvp import jvp_flat, jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, Split, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.batching.batching import batch_jaxpr
-from funcgrad.transforms.batching.trace import axis_names
+from funcgrad.transforms.batching.trace import BatchAxis, axis_names
 from funcgrad.transforms.control.bodies import cast_outputs, check_pred, choose, drop, stage_body
 from funcgrad.transforms.control.custom_call import JVPCall
 
 
-def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> Any:
+def cond(pred: Value, true_fun: Callable, false_fun: Callable, *operands: Any) -> Tree:
     """`true_fun(*operands)` where the scalar `pred` is true, else `false_fun(*operands)`.
 
     Both are traced, and must return the same structure, shapes and dtypes; one runs.
@@ -59,7 +71,7 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> 
     return _branches("cond", index, (false_fun, true_fun), operands)
 
 
-def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
+def switch(index: Value, branches: Sequence[Callable], *operands: Any) -> Tree:
     """`branches[index](*operands)`, the integer index clamped into range.
 
     >>> from funcgrad import lax
@@ -85,7 +97,7 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
     return _branches("switch", convert_element_type(index, np.int32), branches, operands)
 
 
-def _branches(what: str, index: Any, funs: Sequence[Callable], operands: tuple) -> Any:
+def _branches(what: str, index: Value, funs: Sequence[Callable], operands: tuple) -> Tree:
     check_leaves(what, funs[-1], operands, {})
     leaves, in_tree = tree.flatten((operands, {}))
     avals = [aval_of(x) for x in leaves]
@@ -148,11 +160,13 @@ def _abstract(index: ShapedArray, *avals: ShapedArray, branches: Sequence[Jaxpr]
     return outs
 
 
-def _impl(xp: Any, index: Any, *ops: Any, branches: tuple[Jaxpr, ...]) -> list:
+def _impl(
+    xp: ArrayModule, index: PlainArray, *ops: PlainArray, branches: tuple[Jaxpr, ...]
+) -> list:
     return interpret(branches[int(index)], xp, *ops)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, branches: tuple[Jaxpr, ...]) -> Any:
+def _jvp(primals: Values, tangents: Tangents, *, branches: tuple[Jaxpr, ...]) -> tuple[list, list]:
     index, *ops = primals
     nonzero = [type(t) is not Zero for t in tangents[1:]]
     masks = [jvp_jaxpr(b, nonzero)[1] for b in branches]
@@ -163,7 +177,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, branches: tuple[Jax
     return outs[:n], with_zeros(outs[n:], union, branches[0].out_avals)
 
 
-def _transpose(ct: Sequence[Any], index: Any, *ops: Any, branches: tuple[Jaxpr, ...]) -> list:
+def _transpose(ct: Cotangents, index: Operand, *ops: Operand, branches: tuple[Jaxpr, ...]) -> list:
     linear = [type(x) is Linear for x in ops]
     nonzero = [type(c) is not Zero for c in ct]
     backward = tuple(transpose_jaxpr(b, linear, nonzero, force=True)[0] for b in branches)
@@ -171,7 +185,7 @@ def _transpose(ct: Sequence[Any], index: Any, *ops: Any, branches: tuple[Jaxpr, 
     return [None, *(next(outs) if is_linear else None for is_linear in linear)]
 
 
-def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, branches) -> tuple:
+def _batch(axis: BatchAxis, args: Values, dims: BatchDims, *, branches: tuple[Jaxpr, ...]) -> tuple:
     index, *ops = args
     if dims[0] is None:
         masks = [batch_jaxpr(b, axis, dims[1:])[1] for b in branches]
@@ -188,7 +202,9 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, branches) -> 
     return outs, [0] * len(outs)
 
 
-def _in_all_lanes(branch: Jaxpr, axis: Any, dims: Sequence[Any], taken: Any, ops: Sequence) -> list:
+def _in_all_lanes(
+    branch: Jaxpr, axis: BatchAxis, dims: BatchDims, taken: Value, ops: Sequence
+) -> list:
     """A branch's results in all lanes, batched at axis 0, which count where it is taken.
 
     Elsewhere their cotangents are 0, and 0 times an infinite derivative is NaN. So the branch is
@@ -199,10 +215,10 @@ def _in_all_lanes(branch: Jaxpr, axis: Any, dims: Sequence[Any], taken: Any, ops
     if any(e.ins and axis.name in axis_names(e.params) for e in branch.eqns):
         return eval_jaxpr(batched, *ops)
 
-    def run(taken: Any, *ops: Any) -> list:
+    def run(taken: Value, *ops: Value) -> list:
         return eval_jaxpr(batched, *ops)
 
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
+    def jvp(primals: Values, tangents: Tangents) -> tuple[list, list]:
         taken, *ops = primals
         given = [_of_a_taker(taken, x, d) for x, d in zip(ops, dims, strict=True)]
         some = reduce_or(taken, axes=(0,))
@@ -213,7 +229,7 @@ def _in_all_lanes(branch: Jaxpr, axis: Any, dims: Sequence[Any], taken: Any, ops
     return context.current().trace.process_custom(call, (taken, *ops))
 
 
-def _of_a_taker(taken: Any, x: Any, dim: int | None) -> Any:
+def _of_a_taker(taken: Value, x: Value, dim: int | None) -> Value:
     """An operand in which lanes that don't take the branch have what the first that does has."""
     if dim is None:
         return x
@@ -223,14 +239,14 @@ def _of_a_taker(taken: Any, x: Any, dim: int | None) -> Any:
     return select_n(broadcast_p.bind(taken, shape=shape, broadcast_dimensions=(dim,)), one, x)
 
 
-def _if_any(some: Any, tangent: Any) -> Any:
+def _if_any(some: Value, tangent: Tangent) -> Tangent:
     """A tangent, or 0 where no lane takes the branch."""
     if type(tangent) is Zero:
         return tangent
     return select_n(some, np.zeros((), aval_of(tangent).dtype), tangent)
 
 
-def _select_lanes(index: Any, cases: Sequence[Any]) -> Any:
+def _select_lanes(index: Value, cases: Values) -> Value:
     """For each lane the case of its index."""
     shape = aval_of(cases[0]).shape
     wide = broadcast_lanes(index, shape)
@@ -238,7 +254,7 @@ def _select_lanes(index: Any, cases: Sequence[Any]) -> Any:
     return select_n(which, *cases)
 
 
-def broadcast_lanes(x: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_lanes(x: Value, shape: tuple[int, ...]) -> Value:
     """One value a lane, as an array of `shape`, whose first axis is the lanes."""
     if aval_of(x).shape == shape:
         return x
@@ -312,7 +328,9 @@ def _known_branch(part: PartialJaxpr, slots: Sequence[ShapedArray]) -> Jaxpr:
     return stage_closed(fun, part.known.in_avals, "a branch")
 
 
-def _unknown_branch(part: PartialJaxpr, slots: Sequence[ShapedArray], known_ins: Sequence[Any]):
+def _unknown_branch(
+    part: PartialJaxpr, slots: Sequence[ShapedArray], known_ins: Sequence[Atom]
+) -> Jaxpr:
     at = iter(_assign(part, slots))
     slot_vars = [Var(a) for a in slots]
     known_vars = [Var(a.aval) for a in known_ins]
@@ -321,7 +339,7 @@ def _unknown_branch(part: PartialJaxpr, slots: Sequence[ShapedArray], known_ins:
     for var, forwarded in zip(part.unknown.ins[:n], part.forwarded, strict=True):
         env[var] = slot_vars[next(at)] if forwarded is None else known_vars[forwarded]
 
-    def fun(*args: Any) -> list:
+    def fun(*args: Value) -> list:
         given = dict(zip([*slot_vars, *known_vars], args, strict=False))
         rest = args[len(slot_vars) + len(known_vars) :]
         return eval_jaxpr(part.unknown, *(given[env[v]] for v in part.unknown.ins[:n]), *rest)

@@ -18,6 +18,21 @@ from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.rewriting import Each
 from funcgrad.core.staging import JaxprTrace, stage, with_constants
 from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.core.types import (
+    ArrayModule,
+    BatchDims,
+    Cotangent,
+    Cotangents,
+    Operand,
+    Operands,
+    Param,
+    Params,
+    PlainArray,
+    Tangents,
+    Tree,
+    Value,
+    Values,
+)
 from funcgrad.errors import DifferentiationError
 from funcgrad.ops.base import batch_front, instantiate, move_axis, sum_p
 from funcgrad.transforms.autodiff.jvp import jvp_flat, jvp_jaxpr
@@ -27,7 +42,6 @@ from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.jit_primitive import call_jaxpr
 
 Flat = Callable[..., list]
-Dims = Sequence[int | None]
 
 
 class JVPCall:
@@ -51,16 +65,16 @@ class JVPCall:
         self.symbolic_zeros = symbolic_zeros
         self.transpose = transpose
 
-    def differentiate(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
+    def differentiate(self, primals: Values, tangents: Tangents) -> tuple[list, list]:
         """Results and tangents by the user's rule."""
         if not self.symbolic_zeros:
             tangents = [instantiate(t) for t in tangents]
         return self.jvp(primals, tangents)
 
-    def batched(self, axis: BatchAxis, dims: Dims) -> JVPCall:
+    def batched(self, axis: BatchAxis, dims: BatchDims) -> JVPCall:
         """The same call over a batch: function and rule are mapped, results batched at axis 0."""
 
-        def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
+        def jvp(primals: Values, tangents: Tangents) -> tuple[list, list]:
             n = len(primals)
             given = [t for t in tangents if type(t) is not Zero]
             given_dims = [d for d, t in zip(dims, tangents, strict=True) if type(t) is not Zero]
@@ -88,7 +102,7 @@ class JVPCall:
         transpose = self.transpose and through(each, self.transpose)
         return JVPCall(self.name, fun, jvp, self.symbolic_zeros, transpose)
 
-    def stage(self, trace: JaxprTrace, args: Sequence[Any]) -> list:
+    def stage(self, trace: JaxprTrace, args: Values) -> list:
         """Record the call as an equation."""
         return _stage(custom_jvp_call_p, self, trace, args)
 
@@ -110,7 +124,7 @@ class VJPCall:
         self.bwd = bwd
         self.forward = forward
 
-    def differentiate(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
+    def differentiate(self, primals: Values, tangents: Tangents) -> tuple[list, list]:
         """Results by the forward rule; tangents as an equation that can be run both ways."""
         perturbed = [type(t) is not Zero for t in tangents]
         outs, residuals = self.fwd(primals, perturbed)
@@ -128,10 +142,10 @@ class VJPCall:
         )
         return outs, out_tangents
 
-    def batched(self, axis: BatchAxis, dims: Dims) -> VJPCall:
+    def batched(self, axis: BatchAxis, dims: BatchDims) -> VJPCall:
         """The same call over a batch: function and rules are mapped, results batched at axis 0."""
 
-        def fwd(primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[list, list]:
+        def fwd(primals: Values, perturbed: Sequence[bool]) -> tuple[list, list]:
             count = 0
 
             def both(*lane: Any) -> list:
@@ -149,13 +163,13 @@ class VJPCall:
     def rewritten(self, each: Each) -> VJPCall:
         """The same call, the programs of function and rules rewritten."""
 
-        def fwd(primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[list, list]:
+        def fwd(primals: Values, perturbed: Sequence[bool]) -> tuple[list, list]:
             return through(each, lambda *args: self.fwd(args, perturbed))(*primals)
 
         fun, bwd = through(each, self.fun), through(each, self.bwd)
         return VJPCall(self.name, fun, fwd, bwd, self.forward)
 
-    def stage(self, trace: JaxprTrace, args: Sequence[Any]) -> list:
+    def stage(self, trace: JaxprTrace, args: Values) -> list:
         """Record the call as an equation."""
         return _stage(custom_vjp_call_p, self, trace, args)
 
@@ -207,7 +221,7 @@ def through(each: Each, fun: Callable) -> Callable:
     """A function of lists of arrays whose program is rewritten when it is called. What stands for
     no array, among arguments and results, stays."""
 
-    def rewritten(*args: Any) -> Any:
+    def rewritten(*args: Any) -> Tree:
         leaves, structure = tree.flatten(args)
         given = [x for x in leaves if not isinstance(x, Zero | Linear)]
         found: Any = None
@@ -226,22 +240,22 @@ def through(each: Each, fun: Callable) -> Callable:
     return rewritten
 
 
-def map_flat(fun: Flat, axis: BatchAxis, args: Sequence[Any], dims: Dims) -> list:
+def map_flat(fun: Flat, axis: BatchAxis, args: Values, dims: BatchDims) -> list:
     """Map a flat function, with the batch axis first in all results."""
     outs, out_dims = batch_flat(fun, axis, args, dims)
     return [batch_front(o, d, axis.size) for o, d in zip(outs, out_dims, strict=True)]
 
 
-def mapped(fun: Flat, axis: BatchAxis, dims: Dims) -> Flat:
+def mapped(fun: Flat, axis: BatchAxis, dims: BatchDims) -> Flat:
     """A flat function mapped over a batch."""
     return lambda *args: map_flat(fun, axis, args, dims)
 
 
-def batched_transpose(transpose: Callable, axis: BatchAxis, dims: Dims) -> Callable:
+def batched_transpose(transpose: Callable, axis: BatchAxis, dims: BatchDims) -> Callable:
     """A transpose rule over a batch; cotangents of arguments that are the same for all lanes are
     summed over them."""
 
-    def batched(args: Sequence[Any], cts: Sequence[Any]) -> list:
+    def batched(args: Operands, cts: Cotangents) -> list:
         linear = [type(a) is Linear for a in args]
         known = [(a, d) for a, d in zip(args, dims, strict=True) if type(a) is not Linear]
 
@@ -266,16 +280,16 @@ def batched_transpose(transpose: Callable, axis: BatchAxis, dims: Dims) -> Calla
     return batched
 
 
-def _to_lanes(ct: Any, dim: int | None) -> Any:
+def _to_lanes(ct: Cotangent, dim: int | None) -> Value:
     """A cotangent batched at axis 0 as that of an argument batched at `dim`."""
     return sum_p.bind(ct, axes=(0,)) if dim is None else move_axis(ct, 0, dim)
 
 
-def batched_bwd(bwd: Callable, axis: BatchAxis, dims: Dims) -> Callable:
+def batched_bwd(bwd: Callable, axis: BatchAxis, dims: BatchDims) -> Callable:
     """A backward rule over residuals and cotangents batched at axis 0; cotangents of primals that
     are the same for all lanes are summed over them."""
 
-    def batched(residuals: Sequence[Any], cts: Sequence[Any]) -> list:
+    def batched(residuals: Values, cts: Cotangents) -> list:
         n = len(residuals)
         given = [c for c in cts if type(c) is not Zero]
         mask: list[Any] = []
@@ -307,20 +321,23 @@ def batched_bwd(bwd: Callable, axis: BatchAxis, dims: Dims) -> Callable:
 # ---- staged calls
 
 
-def _stage(prim: Primitive, call: Any, trace: JaxprTrace, args: Sequence[Any]) -> list:
+def _stage(prim: Primitive, call: JVPCall | VJPCall, trace: JaxprTrace, args: Values) -> list:
     jaxpr, consts = stage(call.fun, [aval_of(a) for a in args], call.name)
     params = {"jaxpr": jaxpr, "call": call, "n_consts": len(consts)}
     return trace.process(prim, (*consts, *args), params)
 
 
-def _call_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, call, n_consts) -> Any:
+def _call_jvp(
+    primals: Values, tangents: Tangents, *, jaxpr: Jaxpr, call: JVPCall | VJPCall, n_consts: int
+) -> tuple[list, list]:
     if any(type(t) is not Zero for t in tangents[:n_consts]):
         raise captured_error(call.name)
     return call.differentiate(primals[n_consts:], tangents[n_consts:])
 
 
 def _call_batch(prim: Callable[[], Primitive]) -> Callable:
-    def rule(axis: BatchAxis, args: Sequence[Any], dims: Dims, *, jaxpr, call, n_consts) -> tuple:
+    def rule(axis: BatchAxis, args: Values, dims: BatchDims, *, jaxpr: Jaxpr,
+             call: JVPCall | VJPCall, n_consts: int) -> tuple:  # fmt: skip
         batched, _ = batch_jaxpr(jaxpr, axis, dims, force=True)
         inner = call.batched(axis, dims[n_consts:])
         outs = prim().bind(*args, jaxpr=batched, call=inner, n_consts=n_consts)
@@ -329,7 +346,9 @@ def _call_batch(prim: Callable[[], Primitive]) -> Callable:
     return rule
 
 
-def _call_transpose(ct: Sequence[Any], *args: Any, jaxpr, call, n_consts) -> list:
+def _call_transpose(
+    ct: Cotangents, *args: Operand, jaxpr: Jaxpr, call: JVPCall | VJPCall, n_consts: int
+) -> list:
     transpose = getattr(call, "transpose", None)
     if transpose is None or any(type(a) is Linear for a in args[:n_consts]):
         return backward_pass(jaxpr, args, ct)
@@ -366,16 +385,20 @@ custom_vjp_call_p = _staged_call("custom_vjp_call")
 # ---- the tangent of a custom_vjp call: primals, residuals, tangents → tangents of the results
 
 
-def _tangent_program(jaxpr: Any, avals: Sequence[ShapedArray]) -> Jaxpr:
+def _tangent_program(jaxpr: Jaxpr | Callable, avals: Sequence[ShapedArray]) -> Jaxpr:
     return jaxpr if isinstance(jaxpr, Jaxpr) else jaxpr(avals)
 
 
-def _tangent_impl(xp: Any, *values: Any, jaxpr, **params: Any) -> list:
+def _tangent_impl(
+    xp: ArrayModule, *values: PlainArray, jaxpr: Jaxpr | Callable, **params: Param
+) -> list:
     avals = [ShapedArray(v.shape, v.dtype) for v in values]
     return interpret(_tangent_program(jaxpr, avals), xp, *values)
 
 
-def _tangent_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, **params: Any) -> Any:
+def _tangent_jvp(
+    primals: Values, tangents: Tangents, *, jaxpr: Jaxpr | Callable, **params: Param
+) -> tuple[list, list]:
     program = _tangent_program(jaxpr, [aval_of(p) for p in primals])
     nonzero = [type(t) is not Zero for t in tangents]
     both, _ = jvp_jaxpr(program, nonzero, instantiate_out=True)
@@ -385,7 +408,9 @@ def _tangent_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, **pa
     return outs[:n], outs[n:]
 
 
-def _tangent_transpose(ct: Sequence[Any], *args: Any, jaxpr, bwd, perturbed, out_avals, name):
+def _tangent_transpose(ct: Cotangents, *args: Operand, jaxpr: Jaxpr | Callable, bwd: Callable,
+                       perturbed: Sequence[bool], out_avals: Sequence[ShapedArray],
+                       name: str) -> list:  # fmt: skip
     n = len(perturbed)
     first_tangent = len(args) - sum(perturbed)
     if any(type(a) is Linear for a in args[:first_tangent]):
@@ -395,7 +420,9 @@ def _tangent_transpose(ct: Sequence[Any], *args: Any, jaxpr, bwd, perturbed, out
     return [None] * first_tangent + wanted
 
 
-def _tangent_batch(axis: BatchAxis, args, dims, *, jaxpr, bwd, perturbed, out_avals, name) -> tuple:
+def _tangent_batch(axis: BatchAxis, args: Values, dims: BatchDims, *, jaxpr: Jaxpr | Callable,
+                   bwd: Callable, perturbed: Sequence[bool], out_avals: Sequence[ShapedArray],
+                   name: str) -> tuple:  # fmt: skip
     avals = [
         aval_of(a) if d is None else _without(aval_of(a), d)
         for a, d in zip(args, dims, strict=True)
@@ -425,9 +452,11 @@ def _without(aval: ShapedArray, dim: int) -> ShapedArray:
     return aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
 
 
-def _tangent_programs(each: Each, *, jaxpr, bwd, **rest: Any) -> dict[str, Any]:
+def _tangent_programs(
+    each: Each, *, jaxpr: Jaxpr | Callable, bwd: Callable, **rest: Param
+) -> Params:
     def rewritten(avals: Sequence[ShapedArray]) -> Jaxpr:
-        return each(jaxpr(avals))
+        return each(_tangent_program(jaxpr, avals))
 
     program = each(jaxpr) if isinstance(jaxpr, Jaxpr) else rewritten
     return {"jaxpr": program, "bwd": through(each, bwd), **rest}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from funcgrad.core.backend import backend as load
 from funcgrad.core.ir import Jaxpr, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.process.gc_pause import no_collections
+from funcgrad.core.types import ArrayModule, PlainArray, Values
 from funcgrad.ops.sharding import jaxpr_meshes
 from funcgrad.transforms.autodiff.partial_eval import partial_eval_jaxpr
 from funcgrad.transforms.control import calls
@@ -31,7 +31,8 @@ def executable(
     return jaxpr.derive(("executable", using, donated), compiled)
 
 
-def _impl(xp: Any, *values: Any, jaxpr: Jaxpr, name: str, donated: Any, backend: str) -> list:
+def _impl(xp: ArrayModule, *values: PlainArray, jaxpr: Jaxpr, name: str, donated: Sequence[bool],
+          backend: str) -> list:  # fmt: skip
     if context.current().debug_nans:
         # Op by op, so that the operation that makes a NaN is found.
         return [raw(x) for x in eval_jaxpr(jaxpr, *values)]
@@ -42,7 +43,7 @@ def _impl(xp: Any, *values: Any, jaxpr: Jaxpr, name: str, donated: Any, backend:
     return executable(jaxpr, (False,) * len(values), name, backend)(values)
 
 
-def _call(what: str, name: str, backend: str) -> Any:
+def _call(what: str, name: str, backend: str) -> Callable:
     return lambda jaxpr, args, cts=(): call_jaxpr(jaxpr, [*args, *cts], f"{what}({name})", backend)
 
 
@@ -69,7 +70,7 @@ jit_p = Primitive(
 )
 
 
-def call_jaxpr(jaxpr: Jaxpr, args: Sequence[Any], name: str, using: str = DEFAULT) -> list:
+def call_jaxpr(jaxpr: Jaxpr, args: Values, name: str, using: str = DEFAULT) -> list:
     """Call a program as a unit, under the current trace."""
     donated = (False,) * len(args)
     return jit_p.bind(*args, jaxpr=jaxpr, name=name, donated=donated, backend=using)

@@ -7,12 +7,12 @@ The scan combines neighbours, scans the half as long list of pairs, and fills in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from funcgrad import tree
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Tree, Value
 from funcgrad.errors import ControlFlowError
 from funcgrad.ops.arguments import check_callable, integer
 from funcgrad.ops.elementwise.compare import bitwise_or
@@ -25,7 +25,7 @@ from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.control.scan import scan
 
 
-def associative_scan(fn: Callable, elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+def associative_scan(fn: Callable, elems: Tree, reverse: bool = False, axis: int = 0) -> Tree:
     """All prefix combinations of `elems` (a pytree) along an axis: x0, fn(x0, x1), …
 
     fn(a, b): associative, of pytrees like elems, elementwise along the axis (it is given slices
@@ -85,7 +85,7 @@ def _scan(combine: Callable, xs: list, axes: list[int]) -> list:
     return [_interleave(e, o, d) for e, o, d in zip(even, odd, axes, strict=True)]
 
 
-def _interleave(even: Any, odd: Any, axis: int) -> Any:
+def _interleave(even: Value, odd: Value, axis: int) -> Value:
     """even[0], odd[0], even[1], …: even is as long as odd, or longer by one."""
     a, b = aval_of(even), aval_of(odd)
     extra = a.shape[axis] - b.shape[axis]
@@ -98,7 +98,7 @@ def _interleave(even: Any, odd: Any, axis: int) -> Any:
     return bitwise_or(left, right) if a.dtype == np.bool_ else add(left, right)
 
 
-def map(f: Callable, xs: Any, *, batch_size: int | None = None) -> Any:
+def map(f: Callable, xs: Tree, *, batch_size: int | None = None) -> Tree:
     """`f` of each element along the first axis of xs (a pytree), one after the other, stacked.
 
     Unlike `vmap` it needs memory for one element only; batch_size: so many at once by `vmap`.
@@ -119,12 +119,12 @@ def map(f: Callable, xs: Any, *, batch_size: int | None = None) -> Any:
     n = aval_of(leaves[0]).shape[0]
     whole = n - n % batch_size
 
-    def batches(x: Any) -> Any:
+    def batches(x: Value) -> Value:
         shape = aval_of(x).shape
         head = slice_in_dim(x, 0, whole)
         return reshape(head, (whole // batch_size, batch_size, *shape[1:]))
 
-    def flat(y: Any) -> Any:
+    def flat(y: Value) -> Value:
         shape = aval_of(y).shape
         return reshape(y, (shape[0] * shape[1], *shape[2:]))
 

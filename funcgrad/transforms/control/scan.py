@@ -19,6 +19,17 @@ from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import (
+    ArrayModule,
+    BatchDims,
+    Cotangents,
+    Operand,
+    Param,
+    PlainArray,
+    Tangents,
+    Tree,
+    Values,
+)
 from funcgrad.errors import ControlFlowError, DifferentiationError, IRError
 from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import batch_front, instantiate, move_axis, zeros
@@ -42,16 +53,17 @@ from funcgrad.transforms.control.bodies import (
     split_list,
     stage_body,
 )
+from funcgrad.tree import PyTreeDef
 
 
 def scan(
     f: Callable,
-    init: Any,
-    xs: Any = None,
+    init: Tree,
+    xs: Tree = None,
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
-) -> tuple[Any, Any]:
+) -> tuple[Tree, Tree]:
     """Loop over the first axis of `xs` with a carry: (carry, y) = f(carry, x), ys stacked.
 
     init, xs and the results are pytrees; `length` is needed where xs has no arrays. reverse: from
@@ -94,7 +106,7 @@ def scan(
     return init_tree.unflatten(results[:n_carry]), y_tree.unflatten(results[n_carry:])
 
 
-def _length(f: Callable, xs: Any, leaves: Sequence[Any], length: int | None) -> int:
+def _length(f: Callable, xs: Tree, leaves: Values, length: int | None) -> int:
     sizes: dict[str, int] = {}
     for path, x in tree.leaves_with_path(xs):
         shape = aval_of(x).shape
@@ -122,7 +134,7 @@ def _stacked(aval: ShapedArray, length: int) -> ShapedArray:
     return aval.update(shape=(length, *aval.shape))
 
 
-def _split_result(f: Callable, out_tree: Any) -> tuple[Any, Any]:
+def _split_result(f: Callable, out_tree: PyTreeDef) -> tuple[PyTreeDef, PyTreeDef]:
     children = out_tree.children()
     node = out_tree.node_data()
     if node is None or node[0] is not tuple or len(children) != 2:
@@ -132,7 +144,9 @@ def _split_result(f: Callable, out_tree: Any) -> tuple[Any, Any]:
     return children[0], children[1]
 
 
-def _run_in_python(f: Callable, carry: Any, xs: list, xs_tree: Any, n: int, reverse: bool):
+def _run_in_python(
+    f: Callable, carry: Tree, xs: list, xs_tree: PyTreeDef, n: int, reverse: bool
+) -> tuple[Tree, Tree]:
     steps = range(n - 1, -1, -1) if reverse else range(n)
     ys = []
     y_tree = None
@@ -156,7 +170,9 @@ def _results(jaxpr: Jaxpr, length: int, n_carry: int) -> list[ShapedArray]:
     return [*outs[:n_carry], *(_stacked(a, length) for a in outs[n_carry:])]
 
 
-def _abstract(*avals: ShapedArray, jaxpr, length, n_consts, n_carry, **params: Any) -> list:
+def _abstract(
+    *avals: ShapedArray, jaxpr: Jaxpr, length: int, n_consts: int, n_carry: int, **params: Param
+) -> list:
     n = n_consts + n_carry
     if any(a.shape[:1] != (length,) for a in avals[n:]):
         raise IRError(f"scan: inputs {list(avals[n:])} of a scan over {length} elements")
@@ -165,7 +181,8 @@ def _abstract(*avals: ShapedArray, jaxpr, length, n_consts, n_carry, **params: A
     return _results(jaxpr, length, n_carry)
 
 
-def _impl(xp: Any, *values: Any, jaxpr, length, reverse, unroll, n_consts, n_carry) -> list:
+def _impl(xp: ArrayModule, *values: PlainArray, jaxpr: Jaxpr, length: int, reverse: bool,
+          unroll: int, n_consts: int, n_carry: int) -> list:  # fmt: skip
     consts, carry, xs = split_list(values, n_consts, n_carry)
     ys = [xp.empty((length, *a.shape), a.dtype) for a in jaxpr.out_avals[n_carry:]]
     for i in range(length - 1, -1, -1) if reverse else range(length):
@@ -176,7 +193,9 @@ def _impl(xp: Any, *values: Any, jaxpr, length, reverse, unroll, n_consts, n_car
     return [*carry, *ys]
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, n_consts, n_carry, **rest: Any):
+def _jvp(
+    primals: Values, tangents: Tangents, *, jaxpr: Jaxpr, n_consts: int, n_carry: int, **rest: Param
+) -> tuple[list, list]:
     nonzero = [type(t) is not Zero for t in tangents]
     consts_nz, init_nz, xs_nz = split_list(nonzero, n_consts, n_carry)
     no_ys = [False] * (len(jaxpr.outs) - n_carry)
@@ -207,7 +226,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, n_consts, n_
     return [*ok, *oy], with_zeros([*okt, *oyt], out_nz, avals)
 
 
-def _batch(axis: BatchAxis, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple:
+def _batch(axis: BatchAxis, args: Values, dims: BatchDims, **params: Param) -> tuple:
     jaxpr, n_consts, n_carry = params["jaxpr"], params["n_consts"], params["n_carry"]
     consts, init, xs = split_list(args, n_consts, n_carry)
     const_dims, init_dims, x_dims = split_list(dims, n_consts, n_carry)
@@ -294,7 +313,8 @@ def _partial(unknown: Sequence[bool], eqn: Eqn) -> Split:
     return Split(known if known.outs or known_body.has_effects else None, later)
 
 
-def _transpose(ct: Sequence[Any], *args: Any, jaxpr, length, reverse, unroll, n_consts, n_carry):
+def _transpose(ct: Cotangents, *args: Operand, jaxpr: Jaxpr, length: int, reverse: bool,
+               unroll: int, n_consts: int, n_carry: int) -> list:  # fmt: skip
     linear = [type(a) is Linear for a in args]
     const_l, init_l, xs_l = split_list(linear, n_consts, n_carry)
 

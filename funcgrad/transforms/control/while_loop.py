@@ -21,6 +21,16 @@ from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.core.types import (
+    ArrayModule,
+    BatchDims,
+    Param,
+    PlainArray,
+    Tangents,
+    Tree,
+    Value,
+    Values,
+)
 from funcgrad.errors import ControlFlowError, TracerBoolConversionError
 from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import batch_front, instantiate, position_dtype
@@ -56,8 +66,8 @@ from funcgrad.transforms.control.scan import scan
 
 
 def while_loop(
-    cond_fun: Callable, body_fun: Callable, init_val: Any, *, max_steps: int | None = None
-) -> Any:
+    cond_fun: Callable, body_fun: Callable, init_val: Tree, *, max_steps: int | None = None
+) -> Tree:
     """The first of init, body(init), body(body(init)), … for which `cond_fun` is false.
 
     The carry keeps its structure, shapes and dtypes. With `max_steps`, the loop ends after that
@@ -105,7 +115,9 @@ def while_loop(
     return carry_tree.unflatten(outs)
 
 
-def _run_in_python(cond_fun: Callable, body_fun: Callable, value: Any, max_steps: int | None):
+def _run_in_python(
+    cond_fun: Callable, body_fun: Callable, value: Tree, max_steps: int | None
+) -> Tree:
     steps, value = 0, tree.map(as_array, value)
     while bool(cond_fun(value)) and (max_steps is None or steps < max_steps):
         value = body_fun(value)
@@ -113,14 +125,16 @@ def _run_in_python(cond_fun: Callable, body_fun: Callable, value: Any, max_steps
     return value
 
 
-def _bounded(cond_fun: Callable, body_fun: Callable, init_val: Any, max_steps: int) -> Any:
-    def turn(carry: Any, _: Any) -> tuple:
+def _bounded(cond_fun: Callable, body_fun: Callable, init_val: Tree, max_steps: int) -> Tree:
+    def turn(carry: Tree, _: None) -> tuple:
         return cond(cond_fun(carry), body_fun, lambda c: c, carry), None
 
     return scan(turn, init_val, None, length=max_steps)[0]
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unroll: int = 1) -> Any:
+def fori_loop(
+    lower: Value, upper: Value, body_fun: Callable, init_val: Tree, *, unroll: int = 1
+) -> Tree:
     """`init_val` after `val = body_fun(i, val)` for i = lower … upper - 1.
 
     With Python integers as bounds it is a scan and reverse mode works; with traced bounds it is a
@@ -147,7 +161,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
         if weak:
             dtype = position_dtype(max(end, -start))
 
-        def turn(carry: Any, _: Any) -> tuple:
+        def turn(carry: Tree, _: None) -> tuple:
             i, val = carry
             return (add(i, 1), _turn(body_fun, i, val)), None
 
@@ -155,10 +169,10 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
         (_, value), _ = scan(turn, (start_at, init_val), None, length=length, unroll=unroll)
         return value
 
-    def test(carry: Any) -> Any:
+    def test(carry: Tree) -> Value:
         return lt(carry[0], carry[1])
 
-    def body(carry: Any) -> Any:
+    def body(carry: Tree) -> tuple:
         i, end, val = carry
         return add(i, 1), end, _turn(body_fun, i, val)
 
@@ -166,7 +180,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable, init_val: Any, *, unro
     return while_loop(test, body, (*bounds, init_val))[2]
 
 
-def _turn(body_fun: Callable, i: Any, val: Any) -> Any:
+def _turn(body_fun: Callable, i: Value, val: Tree) -> Tree:
     """body_fun(i, val), checked here so that errors name fori_loop and the user's value alone."""
     out = body_fun(i, val)
     leaves, in_tree = tree.flatten(val)
@@ -178,7 +192,9 @@ def _turn(body_fun: Callable, i: Any, val: Any) -> Any:
 # ---- rules
 
 
-def _abstract(*avals: ShapedArray, cond_jaxpr, body_jaxpr, n_cond, n_body) -> list[ShapedArray]:
+def _abstract(
+    *avals: ShapedArray, cond_jaxpr: Jaxpr, body_jaxpr: Jaxpr, n_cond: int, n_body: int
+) -> list[ShapedArray]:
     cond_consts, body_consts, carry = split_list(avals, n_cond, n_body)
     call_types("while", cond_jaxpr, [*cond_consts, *carry])
     outs = call_types("while", body_jaxpr, [*body_consts, *carry])
@@ -186,16 +202,16 @@ def _abstract(*avals: ShapedArray, cond_jaxpr, body_jaxpr, n_cond, n_body) -> li
     return outs
 
 
-def _impl(xp: Any, *values: Any, cond_jaxpr, body_jaxpr, n_cond, n_body) -> list:
+def _impl(xp: ArrayModule, *values: PlainArray, cond_jaxpr: Jaxpr, body_jaxpr: Jaxpr, n_cond: int,
+          n_body: int) -> list:  # fmt: skip
     cond_consts, body_consts, carry = split_list(values, n_cond, n_body)
     while bool(interpret(cond_jaxpr, xp, *cond_consts, *carry)[0]):
         carry = interpret(body_jaxpr, xp, *body_consts, *carry)
     return carry
 
 
-def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, cond_jaxpr, body_jaxpr, n_cond, n_body
-):
+def _jvp(primals: Values, tangents: Tangents, *, cond_jaxpr: Jaxpr, body_jaxpr: Jaxpr, n_cond: int,
+         n_body: int) -> tuple[list, list]:  # fmt: skip
     cond_consts, body_consts, init = split_list(primals, n_cond, n_body)
     _, body_t, init_t = split_list(tangents, n_cond, n_body)
     consts_nz = [type(t) is not Zero for t in body_t]
@@ -226,7 +242,7 @@ def _jvp(
     return outs[:n], with_zeros(outs[n:], carry_nz, body_jaxpr.out_avals)
 
 
-def _batch(axis: BatchAxis, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple:
+def _batch(axis: BatchAxis, args: Values, dims: BatchDims, **params: Param) -> tuple:
     cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
     n_cond, n_body = params["n_cond"], params["n_body"]
     cond_consts, body_consts, init = split_list(args, n_cond, n_body)

@@ -19,6 +19,7 @@ from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import is_reached, stage
 from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.core.types import Cotangent, Cotangents, Operands, Tangents, Values
 from funcgrad.errors import ConcretizationError
 from funcgrad.ops.base import instantiate
 from funcgrad.transforms.control.custom_call import JVPCall, VJPCall, captured_error
@@ -44,7 +45,7 @@ def captured_by(*functions: Any) -> list[Tracer]:
     return [x for x in seen.values() if isinstance(x, Tracer) and is_reached(x, trace)]
 
 
-def _held_by(x: Any) -> list:
+def _held_by(x: object) -> list:
     if isinstance(x, types.FunctionType):
         cells = [c.cell_contents for c in x.__closure__ or () if _filled(c)]
         return [*cells, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
@@ -72,7 +73,7 @@ def with_captured(call: JVPCall | VJPCall, captured: Sequence[Tracer]) -> JVPCal
     the function depends on is refused, as the rule doesn't tell it."""
     n = len(captured)
 
-    def run(fun: Callable, args: Sequence[Any], values: Sequence[Any]) -> list:
+    def run(fun: Callable, args: Values, values: Values) -> list:
         if all(v is c for v, c in zip(values, captured, strict=True)):
             return fun(*args)
         found: list[Any] = []
@@ -88,7 +89,7 @@ def with_captured(call: JVPCall | VJPCall, captured: Sequence[Tracer]) -> JVPCal
         outs = iter(eval_jaxpr(jaxpr, *values, *consts[n:], *args))
         return [x if _is_symbolic(x) else next(outs) for x in found]
 
-    def check(args: Sequence[Any], varies: Sequence[bool]) -> None:
+    def check(args: Values, varies: Sequence[bool]) -> None:
         if any(varies):
             jaxpr, _ = stage(call.fun, [aval_of(a) for a in args], call.name, held=captured)
             _, used = dce_jaxpr(inline_calls(jaxpr), [True] * len(jaxpr.outs))
@@ -103,12 +104,12 @@ def with_captured(call: JVPCall | VJPCall, captured: Sequence[Tracer]) -> JVPCal
     return _vjp_call(call, fun, run, check, captured)
 
 
-def _is_symbolic(x: Any) -> bool:
+def _is_symbolic(x: Cotangent) -> bool:
     return x is None or type(x) is Zero
 
 
 def _jvp_call(call: JVPCall, fun: Callable, run: Callable, check: Callable, n: int) -> JVPCall:
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
+    def jvp(primals: Values, tangents: Tangents) -> tuple[list, list]:
         check(primals[:-n], [type(t) is not Zero for t in tangents[-n:]])
         tangents = tangents[:-n]
         if not call.symbolic_zeros:
@@ -126,7 +127,7 @@ def _jvp_call(call: JVPCall, fun: Callable, run: Callable, check: Callable, n: i
         half = len(found) // 2
         return found[:half], found[half:]
 
-    def transpose(args: Sequence[Any], cts: Sequence[Any]) -> list:
+    def transpose(args: Operands, cts: Cotangents) -> list:
         if any(type(a) is Linear for a in args[-n:]):
             raise captured_error(call.name)
         known = [a for a in args[:-n] if type(a) is not Linear]
@@ -148,7 +149,7 @@ def _vjp_call(
 ) -> VJPCall:
     n = len(captured)
 
-    def fwd(primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[list, list]:
+    def fwd(primals: Values, perturbed: Sequence[bool]) -> tuple[list, list]:
         check(primals[:-n], perturbed[-n:])
         count = 0
 
@@ -161,7 +162,7 @@ def _vjp_call(
         found = run(both, primals[:-n], primals[-n:])
         return found[:count], [*found[count:], *primals[-n:]]
 
-    def bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list:
+    def bwd(residuals: Values, cts: Cotangents) -> list:
         at = len(residuals) - n
         given = [c for c in cts if type(c) is not Zero]
 

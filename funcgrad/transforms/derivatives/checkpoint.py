@@ -14,6 +14,7 @@ from funcgrad.core.dims import mapping
 from funcgrad.core.ir import Eqn, Jaxpr, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage
+from funcgrad.core.types import Cotangents, Operand, Param, Tree
 from funcgrad.ops.barrier import barrier_p, name_p
 from funcgrad.transforms.arguments import (
     FlatFunction,
@@ -57,7 +58,7 @@ def checkpoint(
         )
 
     @wraps(fun, "checkpoint")
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+    def checkpointed(*args: Any, **kwargs: Any) -> Tree:
         call, dynamic, fixed = split_static("checkpoint", fun, static_argnums, args)
         check_leaves("checkpoint", fun, args, kwargs, fixed)
         leaves, in_tree = tree.flatten((dynamic, kwargs))
@@ -72,7 +73,7 @@ def checkpoint(
     return checkpointed
 
 
-def checkpoint_name(x: Any, name: str) -> Any:
+def checkpoint_name(x: Tree, name: str) -> Tree:
     """x (a pytree), its arrays marked with a name that checkpoint policies know.
 
     >>> import funcgrad as fg
@@ -90,22 +91,22 @@ class checkpoint_policies:
     """
 
     @staticmethod
-    def everything_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
+    def everything_saveable(prim: Primitive, *avals: Any, **params: Param) -> bool:
         """Keep all: no recomputation."""
         return True
 
     @staticmethod
-    def nothing_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
+    def nothing_saveable(prim: Primitive, *avals: Any, **params: Param) -> bool:
         """Keep nothing but the arguments: the default."""
         return False
 
     @staticmethod
-    def dots_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
+    def dots_saveable(prim: Primitive, *avals: Any, **params: Param) -> bool:
         """Keep the results of matrix products and convolutions."""
         return prim.contraction
 
     @staticmethod
-    def dots_with_no_batch_dims_saveable(prim: Primitive, *avals: Any, **params: Any) -> bool:
+    def dots_with_no_batch_dims_saveable(prim: Primitive, *avals: Any, **params: Param) -> bool:
         """Keep the results of matrix products without batch axes."""
         if not prim.contraction:
             return False
@@ -134,11 +135,11 @@ class checkpoint_policies:
 # ---- rules
 
 
-def _call(**params: Any) -> calls.Run:
+def _call(**params: Param) -> calls.Run:
     return lambda jaxpr, args: checkpoint_p.bind(*args, jaxpr=jaxpr, **params)
 
 
-def _transpose(ct: Sequence[Any], *args: Any, jaxpr, **params: Any) -> list:
+def _transpose(ct: Cotangents, *args: Operand, jaxpr: Jaxpr, **params: Param) -> list:
     def run(backward: Jaxpr, values: list, cts: list) -> list:
         if params["prevent_cse"] and values:
             values = barrier_p.bind(*values)

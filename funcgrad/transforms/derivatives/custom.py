@@ -13,6 +13,7 @@ from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.methods import fact
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Cotangents, CustomCall, Operands, Tangents, Tree, Value, Values
 from funcgrad.errors import CustomRuleError
 from funcgrad.ops.base import instantiate
 from funcgrad.ops.families import add
@@ -28,6 +29,7 @@ from funcgrad.transforms.arguments import (
 from funcgrad.transforms.control.bodies import as_type
 from funcgrad.transforms.control.custom_call import JVPCall, VJPCall
 from funcgrad.transforms.derivatives.captured import captured_by, with_captured
+from funcgrad.tree import PyTreeDef
 
 
 class SymbolicZero:
@@ -50,7 +52,7 @@ class CustomVJPPrimal:
 
     __slots__ = ("perturbed", "value")
 
-    def __init__(self, value: Any, perturbed: bool):
+    def __init__(self, value: Value, perturbed: bool):
         self.value = value
         self.perturbed = perturbed
 
@@ -77,7 +79,7 @@ class _Custom:
     def __reduce__(self) -> str:
         return self.__qualname__  # as functions are pickled: by name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         raise NotImplementedError
 
     def _resolve(self, args: tuple, kwargs: dict) -> tuple:
@@ -96,7 +98,7 @@ class _Custom:
         bound.apply_defaults()
         return bound.args
 
-    def _apply(self, call: Any, leaves: list, *functions: Any) -> list:
+    def _apply(self, call: CustomCall, leaves: list, *functions: Any) -> list:
         """Results of a call by the current trace; traced values that its functions close over are
         arguments, too."""
         trace = context.current().trace
@@ -115,7 +117,7 @@ class _Custom:
         n = len(fixed) + len(dynamic)
         return [next(held) if i in self._nondiff else next(rest) for i in range(n)]
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Callable:
         return self if instance is None else tree.Partial(self, instance)
 
 
@@ -129,7 +131,7 @@ def _arity(fun: Callable) -> int | None:
     return len(kinds) if all(k in plain for k in kinds) else None
 
 
-def _same_types(what: str, got: Sequence[Any], want: Sequence[Any]) -> None:
+def _same_types(what: str, got: Values, want: Sequence[ShapedArray]) -> None:
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         a = aval_of(g)
         if a.shape != w.shape or a.dtype != w.dtype:
@@ -200,7 +202,7 @@ class custom_jvp(_Custom):
         self._transpose = rule
         return rule
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         if self._rule is None:
             raise CustomRuleError(
                 f"custom_jvp function {name_of(self._fun)} has no rule yet: give one with "
@@ -216,8 +218,10 @@ class custom_jvp(_Custom):
         return flat.unflatten(self._apply(call, leaves, fixed, self._rule, self._transpose))
 
 
-def _transpose_rule(custom: custom_jvp, fixed: list, in_tree: Any, flat: FlatFunction) -> Callable:
-    def rule(args: Sequence[Any], cts: Sequence[Any]) -> list:
+def _transpose_rule(
+    custom: custom_jvp, fixed: list, in_tree: PyTreeDef, flat: FlatFunction
+) -> Callable:
+    def rule(args: Operands, cts: Cotangents) -> list:
         primals = in_tree.unflatten(args)[0]
         assert custom._transpose is not None
         found = custom._transpose(*fixed, primals, flat.unflatten([instantiate(c) for c in cts]))
@@ -230,10 +234,10 @@ def _transpose_rule(custom: custom_jvp, fixed: list, in_tree: Any, flat: FlatFun
     return rule
 
 
-def _jvp_rule(custom: custom_jvp, fixed: list, in_tree: Any, flat: FlatFunction) -> Callable:
+def _jvp_rule(custom: custom_jvp, fixed: list, in_tree: PyTreeDef, flat: FlatFunction) -> Callable:
     name = name_of(custom._fun)
 
-    def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
+    def rule(primals: Values, tangents: Tangents) -> tuple[list, list]:
         shown = [SymbolicZero(t.aval) if type(t) is Zero else t for t in tangents]
         assert custom._rule is not None
         with source.unplaced():
@@ -301,7 +305,7 @@ class custom_vjp(_Custom):
         self._symbolic_zeros = symbolic_zeros
         self._jvp = jvp
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         if self._fwd is None:
             raise CustomRuleError(
                 f"custom_vjp function {name_of(self._fun)} has no rules yet: give them with "
@@ -318,10 +322,12 @@ class custom_vjp(_Custom):
         return flat.unflatten(self._apply(call, leaves, fixed, self._fwd, self._bwd))
 
 
-def _fwd_rule(custom: custom_vjp, fixed: list, in_tree: Any, flat: FlatFunction, state: dict):
+def _fwd_rule(
+    custom: custom_vjp, fixed: list, in_tree: PyTreeDef, flat: FlatFunction, state: dict
+) -> Callable:
     name = name_of(custom._fun)
 
-    def fwd(primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[list, list]:
+    def fwd(primals: Values, perturbed: Sequence[bool]) -> tuple[list, list]:
         given = primals
         if custom._symbolic_zeros:
             given = [CustomVJPPrimal(p, v) for p, v in zip(primals, perturbed, strict=True)]
@@ -341,12 +347,14 @@ def _fwd_rule(custom: custom_vjp, fixed: list, in_tree: Any, flat: FlatFunction,
     return fwd
 
 
-def _bwd_rule(custom: custom_vjp, fixed: list, dynamic: tuple, flat: FlatFunction, state: dict):
+def _bwd_rule(
+    custom: custom_vjp, fixed: list, dynamic: tuple, flat: FlatFunction, state: dict
+) -> Callable:
     name = name_of(custom._fun)
     in_avals = avals_of(tree.leaves(dynamic))
     arg_trees = [tree.structure(a) for a in dynamic]
 
-    def flat_ct(given: Any, position: int, treedef: Any) -> list:
+    def flat_ct(given: Tree, position: int, treedef: PyTreeDef) -> list:
         """The cotangents of one argument's leaves; None stands for zero anywhere in it."""
         if given is None:
             return [None] * treedef.num_leaves
@@ -359,7 +367,7 @@ def _bwd_rule(custom: custom_vjp, fixed: list, dynamic: tuple, flat: FlatFunctio
             )
         return leaves
 
-    def bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list:
+    def bwd(residuals: Values, cts: Cotangents) -> list:
         if custom._symbolic_zeros:
             shown = [SymbolicZero(c.aval) if type(c) is Zero else c for c in cts]
         else:
@@ -389,18 +397,18 @@ def _bwd_rule(custom: custom_vjp, fixed: list, dynamic: tuple, flat: FlatFunctio
     return bwd
 
 
-def _check_cotangents(name: str, found: Sequence[Any], wants: Sequence[ShapedArray]) -> None:
+def _check_cotangents(name: str, found: Values, wants: Sequence[ShapedArray]) -> None:
     # Under vmap the rule may be given lanes of other avals than the call's; ranks tell.
     _same_types(f"the backward rule of {name}: cotangent", found, wants)
 
 
-def _describe(result: Any) -> str:
+def _describe(result: object) -> str:
     if isinstance(result, tuple | list):
         return f"{len(result)} entries"
     return f"one array {aval_of(result)}" if is_arraylike(result) else f"{type(result)}"
 
 
-def _of_type(what: str, x: Any, want: ShapedArray) -> Any:
+def _of_type(what: str, x: Value, want: ShapedArray) -> Value:
     """x, a weak scalar in the wanted dtype, checked to have the wanted type."""
     got = aval_of(x)
     if got.weak_type and got.shape == want.shape and promote([got, want.strong()])[0] == want.dtype:
@@ -430,7 +438,7 @@ def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list]:
     jaxpr, consts = stage(flat, avals, name_of(fun))
     n = len(example_args)
 
-    def converted(*args: Any) -> Any:
+    def converted(*args: Any) -> Tree:
         given, got = tree.flatten((args[:n], {}))
         if got != in_tree:
             tree.check_same_structure(

@@ -14,6 +14,7 @@ from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, with_zeros
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Cotangents, Tangent, Tree, Value, Values
 from funcgrad.errors import DifferentiationError
 from funcgrad.ops.base import instantiate
 from funcgrad.transforms.arguments import (
@@ -34,10 +35,11 @@ from funcgrad.transforms.control.bodies import as_type, as_weak_as
 from funcgrad.transforms.derivatives.pullback import pull_back_later
 from funcgrad.transforms.recorded import at_root
 from funcgrad.transforms.tape.tape import linearize_at_root
+from funcgrad.tree import PyTreeDef
 
 
 def jvp(
-    fun: Callable, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+    fun: Callable, primals: Sequence[Tree], tangents: Sequence[Tree], has_aux: bool = False
 ) -> tuple:
     """The value of `fun` at `primals` and its derivative in the direction `tangents`.
 
@@ -70,12 +72,12 @@ def jvp(
     return (value, tangent, flat.aux) if has_aux else (value, tangent)
 
 
-def _zero_if_float0(tangent: Any, primal: Any) -> Any:
+def _zero_if_float0(tangent: Tangent, primal: Value) -> Tangent:
     aval = aval_of(primal).tangent()
     return Zero(aval) if aval.dtype == dtypes.float0 else tangent
 
 
-def as_tangent(what: str, primal: ShapedArray, tangent: Any) -> Any:
+def as_tangent(what: str, primal: ShapedArray, tangent: Value) -> Value:
     """A tangent or cotangent, checked to have the type that its primal's asks for.
 
     A weak scalar takes that dtype, if it is of no higher kind.
@@ -119,7 +121,9 @@ def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
 class _LinearFunction:
     """A linear program, and the types and trees of the function that it is of."""
 
-    def __init__(self, in_tree: Any, out_tree: Any, avals: list, out_avals: list, lin: Linearized):
+    def __init__(
+        self, in_tree: PyTreeDef, out_tree: PyTreeDef, avals: list, out_avals: list, lin: Linearized
+    ):
         self.in_tree = in_tree
         self.out_tree = out_tree
         self.avals = avals
@@ -130,7 +134,7 @@ class _LinearFunction:
 class Pushforward(_LinearFunction):
     """A linear program applied to tangents; what `linearize` returns, but for its residuals."""
 
-    def __call__(self, residuals: list, *tangents: Any) -> Any:
+    def __call__(self, residuals: list, *tangents: Any) -> Tree:
         leaves, given_tree = tree.flatten((tangents, {}))
         if given_tree != self.in_tree:
             primals = self.in_tree.unflatten(self.avals)[0]
@@ -194,7 +198,9 @@ class Pullback(_LinearFunction):
         return self.in_tree.unflatten(grads)[0]
 
 
-def pull_back(lin: Linearized, residuals: Sequence[Any], cts: Sequence[Any], avals: Any) -> list:
+def pull_back(
+    lin: Linearized, residuals: Values, cts: Cotangents, avals: Sequence[ShapedArray]
+) -> list:
     """Cotangents (or `Zero`) of all flat primals, from those of the results that vary."""
     n = len(residuals)
     if lin.manual:
@@ -230,7 +236,7 @@ def grad(
     gradients = _Gradients("grad", fun, argnums, has_aux, holomorphic, allow_int)
 
     @wraps(fun, "grad")
-    def gradient(*args: Any, **kwargs: Any) -> Any:
+    def gradient(*args: Any, **kwargs: Any) -> Tree:
         _, found, flat = gradients(args, kwargs)
         return (found, flat.aux) if has_aux else found
 
@@ -253,7 +259,7 @@ def value_and_grad(
     gradients = _Gradients("value_and_grad", fun, argnums, has_aux, holomorphic, allow_int)
 
     @wraps(fun, "value_and_grad")
-    def both(*args: Any, **kwargs: Any) -> Any:
+    def both(*args: Any, **kwargs: Any) -> tuple:
         value, found, flat = gradients(args, kwargs)
         value = as_array(value)
         return ((value, flat.aux), found) if has_aux else (value, found)
@@ -266,11 +272,12 @@ class _Gradients:
 
     __slots__ = ("allow_int", "fun", "has_aux", "holomorphic", "nums", "single", "what")
 
-    def __init__(self, what, fun, argnums, has_aux, holomorphic, allow_int):
+    def __init__(self, what: str, fun: Callable, argnums: int | Sequence[int], has_aux: bool,
+                 holomorphic: bool, allow_int: bool):  # fmt: skip
         if not callable(fun):
             raise TypeError(f"{what}: the first argument must be a function, got {fun!r}")
         self.single = isinstance(argnums, int)
-        self.nums = (argnums,) if self.single else tuple(argnums)
+        self.nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
         if not self.single and not all(isinstance(n, int) for n in self.nums):
             raise TypeError(
                 f"{what} of {name_of(fun)}: argnums must be positions (integers), got {argnums!r}"
@@ -278,7 +285,7 @@ class _Gradients:
         self.what, self.fun, self.has_aux = what, fun, has_aux
         self.holomorphic, self.allow_int = holomorphic, allow_int
 
-    def __call__(self, args: tuple, kwargs: dict) -> tuple[Any, Any, FlatFunction]:
+    def __call__(self, args: tuple, kwargs: dict) -> tuple[Value, Tree, FlatFunction]:
         """The value, the gradients, and what holds the auxiliary result."""
         what, fun, holomorphic = self.what, self.fun, self.holomorphic
         chosen = _positions(what, fun, self.nums, args)
@@ -311,7 +318,9 @@ def _one(dtype: np.dtype) -> np.ndarray:
 class _Chosen(FlatFunction):
     """A function of the leaves of some of its arguments, given the others."""
 
-    def __init__(self, of: _Gradients, in_tree: Any, args: tuple, kwargs: dict, chosen: Sequence):
+    def __init__(
+        self, of: _Gradients, in_tree: PyTreeDef, args: tuple, kwargs: dict, chosen: Sequence
+    ):
         super().__init__(of.what, of.fun, in_tree, of.has_aux)
         self.single, self.chosen = of.single, chosen
         self.args, self.kwargs = args, kwargs
@@ -341,7 +350,9 @@ def _linearized(flat: FlatFunction, leaves: list) -> tuple[list, Callable[[list]
     return outs, pull
 
 
-def _positions(what: str, fun: Callable, nums: Sequence[int], args: Sequence[Any]) -> Sequence[int]:
+def _positions(
+    what: str, fun: Callable, nums: Sequence[int], args: Sequence[Tree]
+) -> Sequence[int]:
     if len(nums) == 1 and 0 <= nums[0] < len(args):
         return nums
     chosen = [n if n >= 0 else n + len(args) for n in nums]
@@ -354,7 +365,8 @@ def _positions(what: str, fun: Callable, nums: Sequence[int], args: Sequence[Any
     return chosen
 
 
-def _check_inputs(what, fun, args, chosen, leaves, holomorphic, allow_int) -> None:
+def _check_inputs(what: str, fun: Callable, args: tuple, chosen: Sequence[int], leaves: Values,
+                  holomorphic: bool, allow_int: bool) -> None:  # fmt: skip
     for i, leaf in enumerate(leaves):
         if type(leaf) is Array and leaf.aval.dtype.kind == "f" and not holomorphic:
             continue
@@ -386,7 +398,9 @@ def _check_inputs(what, fun, args, chosen, leaves, holomorphic, allow_int) -> No
 _LEAF = tree.structure(0)
 
 
-def _check_scalar(what: str, fun: Callable, flat: FlatFunction, outs: list, holomorphic: bool):
+def _check_scalar(
+    what: str, fun: Callable, flat: FlatFunction, outs: list, holomorphic: bool
+) -> None:
     avals = avals_of(outs)
     if (
         flat.out_tree is _LEAF
@@ -436,7 +450,7 @@ def linear_transpose(fun: Callable, *primals: Any) -> Callable:
     computed = iter(found[len(parts.out_unknown) - sum(parts.out_unknown) :])
     residuals = [next(computed) if f is None else consts[f] for f in parts.forwarded]
 
-    def transposed(ct: Any) -> Any:
+    def transposed(ct: Tree) -> Tree:
         tree.check_same_structure(
             flat.unflatten(jaxpr.out_avals), ct,
             what_a="linear_transpose: the function's result", what_b="the cotangent",

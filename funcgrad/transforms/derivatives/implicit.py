@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from funcgrad import dtypes, tree
-from funcgrad.core.aval import Zero
+from funcgrad.core.aval import ShapeDtypeStruct, Zero
 from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.core.types import Tree, Value
 from funcgrad.errors import ConcretizationError, CustomRuleError
 from funcgrad.ops.arguments import check_callable
 from funcgrad.ops.base import instantiate
@@ -26,12 +27,12 @@ from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
 def custom_linear_solve(
     matvec: Callable,
-    b: Any,
+    b: Tree,
     solve: Callable,
     transpose_solve: Callable | None = None,
     symmetric: bool = False,
     has_aux: bool = False,
-) -> Any:
+) -> Tree:
     """x with matvec(x) = b, computed by `solve(matvec, b)` and differentiated implicitly.
 
     matvec: a linear function of pytrees like b. transpose_solve(vecmat, ct): solves with the
@@ -58,7 +59,7 @@ def custom_linear_solve(
     backward = transpose_solve and _solver(transpose_solve, transposed, b, captured, traced)
 
     @custom_jvp
-    def solution(rhs: Any, held: Any) -> Any:
+    def solution(rhs: Tree, held: Tree) -> tuple[Tree, Tree]:
         out = forward[0](rhs, *held[0], *held[1])
         x, aux = out if has_aux else (out, None)
         tree.check_same_structure(b, x, what_a="custom_linear_solve: b", what_b="the solution")
@@ -67,7 +68,7 @@ def custom_linear_solve(
     solution.closed = True
 
     @solution.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: Tree, tangents: Tree) -> tuple:
         rhs, held = primals
         d_rhs, d_held = tangents
         x, aux = solution(rhs, held)
@@ -84,7 +85,7 @@ def custom_linear_solve(
     return (x, aux) if has_aux else x
 
 
-def _transposed(operator: Callable, b: Any) -> Callable:
+def _transposed(operator: Callable, b: Tree) -> Callable:
     """The transpose of operator(*held), a linear function of trees like b, by the same `held`."""
 
     def of(*held: Any) -> Callable:
@@ -99,7 +100,7 @@ def _transpose_rule(
 ) -> Callable:
     """The transpose of a linear solve: a solve of the transposed system by the other solver."""
 
-    def rule(primals: Any, ct: Any) -> Any:
+    def rule(primals: Tree, ct: Tree) -> tuple:
         if backward is None:
             raise CustomRuleError(
                 f"custom_linear_solve with {name}: reverse-mode differentiation needs "
@@ -118,7 +119,7 @@ def _transpose_rule(
     return rule
 
 
-def _promoted(fun: Callable, x: Any) -> Any:
+def _promoted(fun: Callable, x: Tree) -> Tree:
     """x, with Python numbers in it in the dtype that `fun` gives in their place."""
     if not any(aval_of(leaf).weak_type for leaf in tree.leaves(x)):
         return x
@@ -126,7 +127,7 @@ def _promoted(fun: Callable, x: Any) -> Any:
     if tree.structure(out) != tree.structure(x):
         return x
 
-    def leaf(given: Any, found: Any) -> Any:
+    def leaf(given: Value, found: ShapeDtypeStruct) -> Value:
         aval = aval_of(given)
         if not aval.weak_type or not dtypes.is_inexact(found.dtype):
             return given
@@ -140,7 +141,7 @@ def _any_traced(*trees: Any) -> bool:
 
 
 def _solver(
-    solve: Callable, operator: Callable, b: Any, captured: list, traced: bool
+    solve: Callable, operator: Callable, b: Tree, captured: list, traced: bool
 ) -> tuple[Callable, list]:
     """solve(operator(*captured), b) as a function of b, `captured` and what `solve` captures.
 
@@ -148,7 +149,7 @@ def _solver(
     at values as it runs (a Python loop) can't be converted; it may capture no traced values.
     """
 
-    def plain(rhs: Any, *held: Any) -> Any:
+    def plain(rhs: Tree, *held: Any) -> Tree:
         return solve(operator(*held), rhs)
 
     if not traced:
@@ -161,11 +162,11 @@ def _solver(
 
 def custom_root(
     f: Callable,
-    initial_guess: Any,
+    initial_guess: Tree,
     solve: Callable,
     tangent_solve: Callable,
     has_aux: bool = False,
-) -> Any:
+) -> Tree:
     """x with f(x) = 0, found by `solve(f, initial_guess)` and differentiated implicitly.
 
     tangent_solve(g, y): solves the linear g(x) = y. Derivatives flow to what `f` captures, none to
@@ -187,7 +188,7 @@ def custom_root(
         solve, lambda *h: lambda x: converted(x, *h), initial_guess, captured, traced
     )
 
-    def derivative(x: Any, *held: Any) -> Callable:
+    def derivative(x: Tree, *held: Any) -> Callable:
         return lambda dx: jvp(lambda y: converted(y, *held), (x,), (dx,))[1]
 
     at_root = [initial_guess, *captured]
@@ -195,7 +196,7 @@ def custom_root(
     forward, for_forward = _solver(tangent_solve, derivative, initial_guess, at_root, traced)
     backward, for_backward = _solver(tangent_solve, transposed, initial_guess, at_root, traced)
 
-    def solved(guess: Any, held: Any) -> Any:
+    def solved(guess: Tree, held: Tree) -> tuple[Tree, Tree]:
         out = solver(guess, *held[0], *held[1])
         x, aux = out if has_aux else (out, None)
         tree.check_same_structure(
@@ -204,13 +205,13 @@ def custom_root(
         return x, aux
 
     @custom_jvp
-    def root(guess: Any, held: Any) -> Any:
+    def root(guess: Tree, held: Tree) -> tuple[Tree, Tree]:
         return solved(stop_gradient(guess), stop_gradient(held))
 
     root.closed = True
 
     @root.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: Tree, tangents: Tree) -> tuple:
         (guess, every), (_, d_every) = primals, tangents
         x, aux = root(guess, every)
         held, _, for_forward, for_backward = every

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes, tree
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ArgumentError, DifferentiationError
 from funcgrad.ops.base import broadcast_p, instantiate, move_axis, zeros
 from funcgrad.ops.indexing.windows_at import slice_in_dim
@@ -22,7 +24,7 @@ from funcgrad.transforms.arguments import (
     name_of,
     wraps,
 )
-from funcgrad.transforms.autodiff.partial_eval import linearize_flat
+from funcgrad.transforms.autodiff.partial_eval import Linearized, linearize_flat
 from funcgrad.transforms.batching.batching import batch_flat
 from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import as_weak_as
@@ -84,11 +86,12 @@ def hessian(
     return jacfwd(inner, argnums, has_aux, holomorphic)
 
 
-def _jacobian(what: str, fill: Callable, fun: Callable, argnums: Any, has_aux: bool, holo: bool):
+def _jacobian(what: str, fill: Callable, fun: Callable, argnums: int | Sequence[int], has_aux: bool,
+              holo: bool) -> Callable:  # fmt: skip
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @wraps(fun, what)
-    def jacobian(*args: Any, **kwargs: Any) -> Any:
+    def jacobian(*args: Any, **kwargs: Any) -> Tree:
         check_leaves(what, fun, args, kwargs)
         chosen = [n % len(args) for n in nums if -len(args) <= n < len(args)]
         if len(chosen) != len(nums):
@@ -97,7 +100,7 @@ def _jacobian(what: str, fill: Callable, fun: Callable, argnums: Any, has_aux: b
             )
         dynamic = tuple(args[i] for i in chosen)
 
-        def partial(*given: Any) -> Any:
+        def partial(*given: Any) -> Tree:
             full = list(args)
             for i, a in zip(chosen, given, strict=True):
                 full[i] = a
@@ -118,7 +121,8 @@ def _jacobian(what: str, fill: Callable, fun: Callable, argnums: Any, has_aux: b
     return jacobian
 
 
-def _check_inputs(what: str, fun: Callable, args: Any, chosen: Any, leaves: Any, holo: bool):
+def _check_inputs(what: str, fun: Callable, args: Sequence[Tree], chosen: Sequence[int],
+                  leaves: Values, holo: bool) -> None:  # fmt: skip
     names: list[str] = []
     for i in chosen:
         all_names = leaf_names(fun, args, {})
@@ -137,7 +141,7 @@ def _check_inputs(what: str, fun: Callable, args: Any, chosen: Any, leaves: Any,
         raise DifferentiationError(f"{what} of {name_of(fun)}: argument {name} is {aval}; {need}")
 
 
-def _check_outputs(what: str, fun: Callable, avals: Any, holo: bool) -> None:
+def _check_outputs(what: str, fun: Callable, avals: Sequence[ShapedArray], holo: bool) -> None:
     for a in avals:
         if holo and not dtypes.is_complex(a.dtype):
             need = "complex results where holomorphic=True"
@@ -150,7 +154,7 @@ def _check_outputs(what: str, fun: Callable, avals: Any, holo: bool) -> None:
         )
 
 
-def _basis(avals: Sequence[Any]) -> list[np.ndarray]:
+def _basis(avals: Sequence[ShapedArray]) -> list[np.ndarray]:
     """Unit vectors of the joined space of arrays: for each array a block with a row each vector."""
     sizes = [a.size for a in avals]
     total = sum(sizes)
@@ -161,7 +165,7 @@ def _basis(avals: Sequence[Any]) -> list[np.ndarray]:
     return blocks
 
 
-def _cut(x: Any, avals: Sequence[Any], axis: int) -> list[Any]:
+def _cut(x: Value, avals: Sequence[ShapedArray], axis: int) -> list:
     """Pieces of an array along the joined axis of `avals`, which becomes their axes."""
     shape = aval_of(x).shape
     pieces, start = [], 0
@@ -172,7 +176,9 @@ def _cut(x: Any, avals: Sequence[Any], axis: int) -> list[Any]:
     return pieces
 
 
-def _columns(lin: Any, in_avals: Sequence[Any], out_avals: Sequence[Any]) -> list[list]:
+def _columns(
+    lin: Linearized, in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]
+) -> list[list]:
     basis = _basis(in_avals)
     total = sum(a.size for a in in_avals)
 
@@ -192,12 +198,14 @@ def _columns(lin: Any, in_avals: Sequence[Any], out_avals: Sequence[Any]) -> lis
     return rows
 
 
-def _repeat(x: Any, n: int) -> Any:
+def _repeat(x: Value, n: int) -> Value:
     shape = aval_of(x).shape
     return broadcast_p.bind(x, shape=(*shape, n), broadcast_dimensions=tuple(range(len(shape))))
 
 
-def _rows(lin: Any, in_avals: Sequence[Any], out_avals: Sequence[Any]) -> list[list]:
+def _rows(
+    lin: Linearized, in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]
+) -> list[list]:
     varying = [a for a, nz in zip(out_avals, lin.out_nonzero, strict=True) if nz]
     basis = _basis(varying)
     total = sum(a.size for a in varying)

@@ -7,13 +7,11 @@ holds the linear program; `parallel.mapping.varying` replaces it by the transpos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.ir import Jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import ArrayModule, BatchDims, Cotangents, PlainArray, Tangents, Values
 from funcgrad.ops.base import batch_front
 from funcgrad.ops.families import add
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
@@ -23,9 +21,7 @@ from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.bodies import choose
 
 
-def pull_back_later(
-    jaxpr: Jaxpr, residuals: Sequence[Any], cts: Sequence[Any], n_linear: int
-) -> list:
+def pull_back_later(jaxpr: Jaxpr, residuals: Values, cts: Cotangents, n_linear: int) -> list:
     """Cotangents of a linear program's last inputs, which are typed like its last residuals."""
     n = len(residuals)
     likes = tuple(range(n - n_linear, n))
@@ -38,11 +34,15 @@ def transposed(jaxpr: Jaxpr, n_linear: int) -> Jaxpr:
     return transpose_jaxpr(jaxpr, linear, [True] * len(jaxpr.outs), force=True)[0]
 
 
-def _abstract(*avals: ShapedArray, jaxpr, n_linear, likes) -> list[ShapedArray]:
+def _abstract(
+    *avals: ShapedArray, jaxpr: Jaxpr, n_linear: int, likes: tuple[int, ...]
+) -> list[ShapedArray]:
     return jaxpr.in_avals[len(jaxpr.ins) - n_linear :]
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, n_linear, likes) -> tuple:
+def _jvp(
+    primals: Values, tangents: Tangents, *, jaxpr: Jaxpr, n_linear: int, likes: tuple[int, ...]
+) -> tuple:
     n = len(jaxpr.ins) - n_linear
     known, cts = primals[:n], primals[n:]
     known_t, cts_t = tangents[:n], tangents[n:]
@@ -71,7 +71,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr, n_linear, li
     return outs, [add.bind(a, b) for a, b in zip(*terms, strict=True)]
 
 
-def _batch(axis: BatchAxis, args, dims, *, jaxpr, n_linear, likes) -> tuple:
+def _batch(axis: BatchAxis, args: Values, dims: BatchDims, *, jaxpr: Jaxpr, n_linear: int,
+           likes: tuple[int, ...]) -> tuple:  # fmt: skip
     n = len(jaxpr.ins) - n_linear
     batched, _ = batch_jaxpr(jaxpr, axis, [*dims[:n], *[0] * n_linear], force=True)
     cts = [batch_front(c, d, axis.size) for c, d in zip(args[n:], dims[n:], strict=True)]
@@ -79,7 +80,9 @@ def _batch(axis: BatchAxis, args, dims, *, jaxpr, n_linear, likes) -> tuple:
     return outs, [0] * n_linear
 
 
-def _transposed_impl(xp: Any, *values: Any, jaxpr, n_linear, likes) -> list:
+def _transposed_impl(
+    xp: ArrayModule, *values: PlainArray, jaxpr: Jaxpr, n_linear: int, likes: tuple[int, ...]
+) -> list:
     return interpret(transposed(jaxpr, n_linear), xp, *values)
 
 

@@ -21,6 +21,7 @@ from funcgrad.core.process import fork
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.core.types import Prefix, Tree, Value
 from funcgrad.errors import ArgumentError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import (
@@ -43,6 +44,7 @@ from funcgrad.transforms.jit.stages import (
     gone_reasons,
     sharding_of,
 )
+from funcgrad.tree import PyTreeDef
 
 RETRACES_BEFORE_WARNING = 16
 # Programs that are kept of a function: a small one takes some 20 KB.
@@ -60,10 +62,10 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
     donate_argnames: str | Sequence[str] = (),
-    in_shardings: Any = None,
-    out_shardings: Any = None,
+    in_shardings: Prefix = None,
+    out_shardings: Prefix = None,
     backend: str = backend.DEFAULT,
-) -> Any:
+) -> Jitted:
     """The function compiled to native code, once for each type of its arguments.
 
     static_argnums, static_argnames: arguments whose values the program may depend on; they must be
@@ -88,7 +90,7 @@ def jit(
     Array(5., dtype=float32)
     """
     if fun is None:
-        return lambda f: jit(
+        return lambda f: jit(  # type: ignore[return-value]
             f,
             static_argnums=static_argnums,
             static_argnames=static_argnames,
@@ -112,7 +114,9 @@ class _Choice(NamedTuple):
     names: frozenset[str]
 
     @staticmethod
-    def of(fun: Callable, nums: Any, names: Any, what: str) -> _Choice:
+    def of(
+        fun: Callable, nums: int | Iterable[int], names: str | Iterable[str], what: str
+    ) -> _Choice:
         nums = {nums} if isinstance(nums, int) else set(nums)
         names = {names} if isinstance(names, str) else set(names)
         try:
@@ -142,7 +146,7 @@ class _Choice(NamedTuple):
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _jitted(fun: Callable, *options: Any) -> Callable:
+def _jitted(fun: Callable, *options: Any) -> Jitted:
     return wraps(fun, "jit")(Jitted(fun, *options))
 
 
@@ -158,13 +162,13 @@ class _Call(NamedTuple):
     """A call's arguments, sorted into static and dynamic ones."""
 
     leaves: list
-    in_tree: Any
+    in_tree: PyTreeDef
     static: tuple
     args: tuple
     kwargs: dict
 
 
-def _by_python(args: tuple, kwargs: dict) -> Any:
+def _by_python(args: tuple, kwargs: dict) -> object:
     return NotImplemented
 
 
@@ -212,14 +216,14 @@ class Jitted:
         shardings = self._in_shardings, self._out_shardings
         return _jitted, (self._fun, self._static, self._donated, shardings, self._backend)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         out = self._direct(args, kwargs)
         if out is NotImplemented:
             return self._call(args, kwargs)
         self._hits += 1
         return out
 
-    def _call(self, args: tuple, kwargs: dict) -> Any:
+    def _call(self, args: tuple, kwargs: dict) -> Tree:
         """A call by way of Python: the first ones, and those that native code can't do."""
         ctx = context.current()
         call = self._sort(args, kwargs)
@@ -296,7 +300,7 @@ class Jitted:
         keyed = tuple((k, v, _typed(v)) for k, v in static)
         return _Call(leaves, in_tree, keyed, args, kwargs)
 
-    def _check_static(self, key: Any, value: Any) -> None:
+    def _check_static(self, key: int | str, value: object) -> None:
         name = key if isinstance(key, str) else leaf_or_position(self._fun, key)
         if any(isinstance(x, Tracer) for x in tree.leaves(value)):
             raise ArgumentError(
@@ -358,7 +362,7 @@ class Jitted:
             return fun
         ins = tuple(ins) if isinstance(ins, list) else ins
 
-        def constrained(*args: Any, **kwargs: Any) -> Any:
+        def constrained(*args: Any, **kwargs: Any) -> Tree:
             out = fun(*constrain(f"jit({name_of(fun)}): in_shardings", args, ins), **kwargs)
             return constrain(f"jit({name_of(fun)}): out_shardings", out, outs)
 
@@ -392,14 +396,14 @@ class Jitted:
         fixed = {k: v for k, v, _ in call.static}
         n = len(call.args)
 
-        def fun(*dynamic: Any, **named: Any) -> Any:
+        def fun(*dynamic: Any, **named: Any) -> Tree:
             rest = iter(dynamic)
             args = [fixed[i] if i in nums else next(rest) for i in range(n)]
             return self._fun(*args, **named, **{k: v for k, v in fixed.items() if k in names})
 
         return wraps(self._fun, "static")(fun)
 
-    def _warn_of_retraces(self, last: Any, program: Program) -> None:
+    def _warn_of_retraces(self, last: tuple, program: Program) -> None:
         if len(self._programs) < RETRACES_BEFORE_WARNING or self._warned:
             return
         self._warned = True
@@ -433,7 +437,7 @@ class Jitted:
         """
         return self.trace(*args, **kwargs).lower()
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Tree:
         """Shapes and dtypes of the result, as `ShapeDtypeStruct`.
 
         >>> fg.jit(lambda x: x.sum()).eval_shape(fnp.ones(3))
@@ -462,7 +466,7 @@ class Jitted:
         self._programs.clear()
         self._hits = self._misses = 0
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Callable:
         return self if instance is None else tree.Partial(self, instance)
 
     def __repr__(self) -> str:
@@ -479,14 +483,14 @@ def leaf_or_position(fun: Callable, i: int) -> str:
     return leaf_names(fun, (0,) * (i + 1), {})[i]
 
 
-def _typed(value: Any) -> Any:
+def _typed(value: object) -> tuple | type:
     """What tells equal static values apart: 1, 1.0 and True, or 0.0 and -0.0, are equal."""
     if type(value) is tuple:
         return tuple([_typed(v) for v in value])
     return (float, value.hex()) if type(value) is float else type(value)
 
 
-def _type_key(x: Any) -> Any:
+def _type_key(x: Value) -> tuple:
     if type(x) is Array:
         v = x._value
         return (v.shape, v.dtype, x.weak_type)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.staging import stage
+from funcgrad.core.types import Tree
 from funcgrad.transforms.arguments import (
     FlatFunction,
     avals_of,
@@ -36,7 +37,7 @@ def make_jaxpr(
     """
 
     @wraps(fun, "make_jaxpr")
-    def maker(*args: Any, **kwargs: Any) -> Any:
+    def maker(*args: Any, **kwargs: Any) -> ClosedJaxpr | tuple[ClosedJaxpr, Tree]:
         call, dynamic, fixed = split_static("make_jaxpr", fun, static_argnums, args)
         check_leaves("make_jaxpr", fun, args, kwargs, fixed)
         leaves, in_tree = tree.flatten((dynamic, kwargs))
@@ -51,7 +52,7 @@ def make_jaxpr(
     return maker
 
 
-def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:
+def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Tree:
     """The shapes and dtypes of `fun(*args, **kwargs)`, without computing it.
 
     Arguments may be arrays or `ShapeDtypeStruct`; the result is a tree of `ShapeDtypeStruct`.
@@ -68,6 +69,6 @@ def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:
     return flat.unflatten([struct(a) for a in jaxpr.out_avals])
 
 
-def struct(aval: Any) -> ShapeDtypeStruct:
+def struct(aval: ShapedArray) -> ShapeDtypeStruct:
     """A type as users see it."""
     return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

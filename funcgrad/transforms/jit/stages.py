@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 
 from funcgrad import tree
 from funcgrad.core import backend
 from funcgrad.core.array import Array, settled, wrap
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
 from funcgrad.core.ir import ClosedJaxpr, Jaxpr
 from funcgrad.core.sharding import NamedSharding
+from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
 from funcgrad.transforms.arguments import avals_of
 from funcgrad.transforms.control.jit_primitive import executable
@@ -35,12 +37,12 @@ class Program(NamedTuple):
     shardings: tuple[NamedSharding | None, ...] | None
     seconds: float
 
-    def executable(self, name: str, using: str, donating: bool = True) -> Any:
+    def executable(self, name: str, using: str, donating: bool = True) -> backend.Executable:
         """The compiled program: for a mesh where its inputs or annotations name one."""
         key = ("called", using, donating)
         return self.jaxpr.derive(key, lambda: self._executable(name, using, donating))
 
-    def _executable(self, name: str, using: str, donating: bool) -> Any:
+    def _executable(self, name: str, using: str, donating: bool) -> backend.Executable:
         donated = self.donated if donating else (False,) * len(self.donated)
         if self.shardings is None:
             return executable(self.jaxpr, donated, name, using)
@@ -56,13 +58,13 @@ class Program(NamedTuple):
         return title, self.jaxpr, len(self.consts)
 
 
-def _listed(avals: Sequence[Any]) -> str:
+def _listed(avals: Sequence[ShapedArray]) -> str:
     more = f", … {len(avals) - 6} more" if len(avals) > 6 else ""
     return ", ".join(map(str, avals[:6])) + more
 
 
 def call_compiled(
-    compiled: Any, program: Program, operands: Sequence[Any], began: list | None = None
+    compiled: backend.Executable, program: Program, operands: Values, began: list | None = None
 ) -> list:
     """The results of a compiled program as arrays; `began` as of `backend.Executable`."""
     jaxpr = program.jaxpr
@@ -74,7 +76,9 @@ def call_compiled(
     return [wrap(v, a) for v, a in zip(values, jaxpr.out_avals, strict=True)]
 
 
-def call_donating(compiled: Any, program: Program, name: str, operands: Sequence[Any]) -> list:
+def call_donating(
+    compiled: backend.Executable, program: Program, name: str, operands: Values
+) -> list:
     """As `call_compiled`. Donated arrays are gone once the program has begun, also where it fails
     or is interrupted: nobody knows what is in their memory."""
     if True not in program.donated:
@@ -87,7 +91,7 @@ def call_donating(compiled: Any, program: Program, name: str, operands: Sequence
             delete_donated(program, name, operands)
 
 
-def delete_donated(program: Program, name: str, operands: Sequence[Any]) -> None:
+def delete_donated(program: Program, name: str, operands: Values) -> None:
     """Donated arrays are gone after a call, whether their memory was of use or not."""
     for x, reason in zip(operands, gone_reasons(program, name), strict=True):
         if reason is not None and isinstance(x, Array):
@@ -102,7 +106,7 @@ def gone_reasons(program: Program, name: str) -> list[str | None]:
     ]
 
 
-def sharding_of(x: Any) -> NamedSharding | None:
+def sharding_of(x: Value) -> NamedSharding | None:
     """How an argument is cut over a mesh."""
     cut = getattr(x, "sharding", None)
     return cut if isinstance(cut, NamedSharding) else None
@@ -116,10 +120,10 @@ class _Stage:
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self, memo: dict) -> Self:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__}({self._name}) can't be pickled, as it belongs to this process: "
             f"pickle the function and compile it where it is loaded, which finds its code on disk"
@@ -140,7 +144,7 @@ class Traced(_Stage):
         return ClosedJaxpr(self._program.jaxpr, self._program.consts)
 
     @property
-    def out_info(self) -> Any:
+    def out_info(self) -> Tree:
         """Shapes and dtypes of the result, as `ShapeDtypeStruct`.
 
         >>> fg.jit(lambda x: {"norm": fnp.sqrt(x @ x)}).trace(fnp.ones(3)).out_info
@@ -168,7 +172,7 @@ class Lowered(_Stage):
         self._name = name
         self._backend = using
 
-    def _executable(self) -> Any:
+    def _executable(self) -> backend.Executable:
         return self._program.executable(self._name, self._backend)
 
     def as_text(self, stage: str = "jaxpr") -> str:
@@ -198,12 +202,12 @@ class Lowered(_Stage):
         """
         return self._executable().cost_analysis()
 
-    def device_analysis(self) -> Any:
+    def device_analysis(self) -> object:
         """What each device of a mesh keeps, computes and sends: a table, from the program alone, so
         that it needs no devices (`AbstractMesh`)."""
         if self._program.shardings is None:
             raise ShardingError(f"{self._name} isn't partitioned: nothing in it names a mesh")
-        return self._executable().analysis
+        return self._executable().analysis  # type: ignore[attr-defined]
 
     def compile(self) -> Compiled:
         """The native program."""
@@ -215,7 +219,8 @@ class Lowered(_Stage):
     def _repr_html_(self) -> str:
         title = f"{self._name}{self._program.signature()}"
         if self._program.shardings is not None:
-            device = ("the program of each device", self._executable().program.jaxpr, 0)
+            program = self._executable().program  # type: ignore[attr-defined]
+            device = ("the program of each device", program.jaxpr, 0)
             return program_html(title, self.cost_analysis(), [device])
         loops = [("loops", self.as_text("loops"))]
         return program_html(title, self.cost_analysis(), [self._program.shown("jaxpr")], loops)
@@ -229,7 +234,7 @@ class Compiled(_Stage):
         self._executable = compiled
         self._name = name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         p = self._program
         leaves, in_tree = tree.flatten((args, kwargs))
         if in_tree != p.in_tree:
@@ -247,7 +252,7 @@ class Compiled(_Stage):
         outs = call_donating(self._executable, p, self._name, operands)
         return p.out_tree.unflatten(outs)
 
-    def _cut(self, leaves: Sequence[Any]) -> list:
+    def _cut(self, leaves: Values) -> list:
         """Arguments cut as the program was compiled for; a plain array may be cut in any way."""
         p = self._program
         cuts = (p.shardings or (None,) * (len(p.consts) + len(leaves)))[len(p.consts) :]

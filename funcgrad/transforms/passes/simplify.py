@@ -102,7 +102,7 @@ class _Simplifier(Writer):
             self.made_by[v] = new
 
 
-def _key(eqn: Eqn) -> Any:
+def _key(eqn: Eqn) -> tuple | None:
     """What makes two equations equal, or None where they can't be compared."""
     ins = tuple(a if isinstance(a, Var) else (a.value.tobytes(), a.aval) for a in eqn.ins)
     key = (eqn.prim, ins, exact_params(eqn.params))

@@ -4,7 +4,6 @@ adds them up."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from funcgrad.core.aval import Linear, Zero
 from funcgrad.core.eager.large import LARGE
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.process.float_errors import errors, loud, quiet
+from funcgrad.core.types import Cotangent, Cotangents, Value
 from funcgrad.ops.families import add
 from funcgrad.transforms.autodiff.partial_eval import Linearized
 from funcgrad.transforms.autodiff.transpose import backward_pass
@@ -24,16 +24,20 @@ from funcgrad.transforms.tape.sliced import Pieces, in_one
 ndarray, asarray = np.ndarray, np.asarray
 
 
-def pulled(how: Any, residuals: Sequence, cts: Sequence[Any]) -> list[tuple[int, Any]]:
+def pulled(
+    how: Linearized | JointRule, residuals: Sequence, cts: Cotangents
+) -> list[tuple[int, Cotangent]]:
     """The cotangents of what varies, by position, in the order in which they are to be added, from
     those of several results (None for zero)."""
     given = tuple([c is not None for c in cts])
     if True not in given:
         return []
-    return _jointly(how, residuals, cts, given) if type(how) is JointRule else _linearly(how, cts)
+    if isinstance(how, JointRule):
+        return _jointly(how, residuals, cts, given)
+    return _linearly(how, cts)
 
 
-def _linearly(lin: Linearized, cts: Sequence[Any]) -> list[tuple[int, Any]]:
+def _linearly(lin: Linearized, cts: Cotangents) -> list[tuple[int, Cotangent]]:
     n = len(lin.residuals)
     args = [*lin.residuals, *(Linear(v.aval) for v in lin.jaxpr.ins[n:])]
     given = [Array(c) if type(c) is ndarray else c for c in cts]
@@ -43,8 +47,8 @@ def _linearly(lin: Linearized, cts: Sequence[Any]) -> list[tuple[int, Any]]:
 
 
 def _jointly(
-    rule: JointRule, residuals: Sequence, cts: Sequence[Any], given: tuple[bool, ...]
-) -> list[tuple[int, Any]]:
+    rule: JointRule, residuals: Sequence, cts: Cotangents, given: tuple[bool, ...]
+) -> list[tuple[int, Cotangent]]:
     pull, backward, positions = rule.pulled(given)
     values = [c for c in cts if c is not None]
     if not all(type(c) is ndarray for c in values):
@@ -58,7 +62,7 @@ def _jointly(
         loud(before)
 
 
-def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:
+def add_to(cts: dict[int, Cotangent], place: int, ct: Cotangent) -> None:
     """Add a cotangent to what there is at its place; arrays in one piece are held as NumPy's."""
     if type(ct) is Array:
         ct = ct._value
@@ -69,7 +73,7 @@ def add_to(cts: dict[int, Any], place: int, ct: Any) -> None:
         cts[place] = _sum(in_one(held), in_one(ct))
 
 
-def _sum(x: Any, y: Any) -> Any:
+def _sum(x: Value, y: Value) -> Value:
     if type(x) is ndarray and type(y) is ndarray:
         if x.nbytes < LARGE:
             return asarray(add.impl(np, x, y))

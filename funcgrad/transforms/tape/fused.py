@@ -22,6 +22,8 @@ from funcgrad.core.eager.calls import calls, pays
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import stage_closed
+from funcgrad.core.trace import Tracer
+from funcgrad.core.types import Value
 from funcgrad.transforms.passes.simplify import simplify
 from funcgrad.transforms.tape.linear_rule import (
     LinearRule,
@@ -62,12 +64,12 @@ class Late:
         """That its value will have."""
         return self.rule.aval.nbytes
 
-    def held_by(self, tracer: Any) -> None:
+    def held_by(self, tracer: Tracer) -> None:
         """The tracer whose value it will be."""
         self.tracer = weakref.ref(tracer)
 
 
-def in_time(value: Any) -> Any:
+def in_time(value: Value | Late) -> Value:
     """An operand that may have been late."""
     return value.value if type(value) is Late else value
 
@@ -77,7 +79,7 @@ class View:
 
     __slots__ = ("_key", "_params", "_prim", "operand")
 
-    def __init__(self, key: list, prim: Primitive, params: dict, operand: Any):
+    def __init__(self, key: list, prim: Primitive, params: dict, operand: Value):
         self._key, self._prim, self._params, self.operand = tuple(key), prim, params, operand
 
     def rule(self) -> LinearRule:
@@ -142,7 +144,7 @@ class Chain:
         """Whether nothing is put off."""
         return not self._late
 
-    def seen_whole(self, x: Any, value: Any) -> Any:
+    def seen_whole(self, x: Value, value: Value) -> Value:
         """For an operand that is a view the late operation that makes it of the array behind, added
         here; for others `value`."""
         view = getattr(x, "maker", None)
@@ -206,7 +208,7 @@ def _joined(late: list[Late], tracers: list) -> tuple[JointRule, list[ndarray], 
     wiring += [t is not None for t in tracers]
     ctx = context.current()
     key = tuple(wiring)
-    known = ctx.types.get(key)
+    known: Any = ctx.types.get(key)
     if known is None:
         known = _settled(key, late)
         if known is None:
@@ -218,7 +220,7 @@ def _joined(late: list[Late], tracers: list) -> tuple[JointRule, list[ndarray], 
     return known, operands, places
 
 
-def _settled(key: tuple, late: list[Late]) -> Any:
+def _settled(key: tuple, late: list[Late]) -> object:
     """None where there are so many programs like that of these operations that what they are seems
     to follow from values, else what is known of theirs: `_JOINT` if that there is to be one."""
     ctx, first, last = context.current(), late[0].rule.aval, late[-1].rule
@@ -234,7 +236,7 @@ def _settled(key: tuple, late: list[Late]) -> Any:
 
 
 def _program(
-    rules: Sequence[LinearRule], wiring: Iterable[Any], n: int, alive: Sequence[int]
+    rules: Sequence[LinearRule], wiring: Iterable[int], n: int, alive: Sequence[int]
 ) -> Jaxpr:
     """The program of operations whose operands are those of the whole, by number, or results of
     those before, by inverted numbers."""

@@ -15,6 +15,7 @@ from funcgrad.core.eager.calls import calls, is_large, pays
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Value
 from funcgrad.core.views import in_order, spread
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import partial_eval_jaxpr
@@ -147,7 +148,7 @@ def backward_of(
     return simplify(Jaxpr(backward.ins, backward.eqns, [cts[i] for i in positions])), positions
 
 
-def equation(prim: Primitive, operands: Iterable[Any], params: dict) -> Jaxpr:
+def equation(prim: Primitive, operands: Iterable[Value], params: dict) -> Jaxpr:
     """The program of one operation on operands like these."""
     ins = [Var(aval_of(x)) for x in operands]
     out = Var(prim.abstract(*(v.aval for v in ins), **params))
@@ -162,7 +163,9 @@ def order_of(linear: Jaxpr, n: int) -> list[int]:
     return list(dict.fromkeys(number[a] for atoms in reads for a in atoms if a in number))
 
 
-def may_compile(of: Any, values: list, program: Callable[[], Jaxpr | None]) -> bool:
+def may_compile(
+    of: Primitive | Callable, values: list, program: Callable[[], Jaxpr | None]
+) -> bool:
     """Whether the rule of an operation, or of a function, may be compiled, as is to be known at the
     first meeting already."""
     if not isinstance(of, Primitive):

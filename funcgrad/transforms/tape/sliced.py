@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from funcgrad.core.eager.large import kept
 from funcgrad.core.ir import Jaxpr, Literal
+from funcgrad.core.types import Cotangent, Value
 from funcgrad.ops.slicing import pad_p
 
 
@@ -101,6 +101,6 @@ def pulled_pieces(backward: Jaxpr, pull: Callable[..., Sequence]) -> Callable[..
     return lambda ct: [Pieces(pull, room, ct, axis, start)]
 
 
-def in_one(ct: Any) -> Any:
+def in_one(ct: Cotangent) -> Value:
     """A cotangent that may be of pieces as an array."""
     return ct.whole() if type(ct) is Pieces else ct

@@ -20,6 +20,7 @@ from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.primitive import Primitive, exact_params
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.trace import Trace, Tracer, leak_error
+from funcgrad.core.types import Cotangent, Cotangents, CustomCall, Result, Value, Values
 from funcgrad.errors import FuncgradError
 from funcgrad.transforms.arguments import FlatFunction, as_array
 from funcgrad.transforms.autodiff.partial_eval import linearize_flat
@@ -63,7 +64,7 @@ class TapeTrace(Trace):
         self.nodes: list[tuple[Any, Sequence[np.ndarray], Sequence[int], Any] | None] = []
         self.chain: Chain | None = None  # what is put off
 
-    def new(self, primal: Any) -> TapeTracer:
+    def new(self, primal: Value) -> TapeTracer:
         """A value that varies."""
         place = len(self.nodes)
         self.nodes.append(None)
@@ -72,15 +73,15 @@ class TapeTrace(Trace):
             return TapeTracer(self, primal._value, place, aval, kind_of(aval), primal)
         return TapeTracer(self, None, place, aval, None, primal)
 
-    def owns(self, x: Any) -> bool:
+    def owns(self, x: Value) -> bool:
         """Whether a value varies."""
         return type(x) is TapeTracer and x._trace is self
 
-    def primal(self, x: Any) -> Any:
+    def primal(self, x: Value) -> Value:
         """A value without the place of its cotangent."""
         return x.primal if type(x) is TapeTracer and x._trace is self else x
 
-    def process(self, prim: Primitive, args: tuple, params: dict) -> Any:
+    def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         key: list[Any] = [_LINEAR, prim]
         values: list[Any] = []
         places: list[int] = []
@@ -108,7 +109,7 @@ class TapeTrace(Trace):
             return outs
         return self._viewed(outs[0], key, prim, params, args) if mine and prim.view else outs[0]
 
-    def _viewed(self, out: Any, key: list, prim: Primitive, params: dict, args: tuple) -> Any:
+    def _viewed(self, out: Value, key: list, prim: Primitive, params: dict, args: tuple) -> Value:
         """A result, which if it is a view says of what."""
         source = args[0]
         known = type(out) is TapeTracer and out.value is not None
@@ -116,13 +117,13 @@ class TapeTrace(Trace):
             out.maker = View(key, prim, params, source)
         return out
 
-    def process_custom(self, call: Any, args: tuple) -> list:
+    def process_custom(self, call: CustomCall, args: tuple) -> list:
         if not any(map(self.owns, args)):
             assert self.parent is not None
             return self.parent.process_custom(call, args)
         return self._by_itself(lambda *xs: context.current().trace.process_custom(call, xs), args)
 
-    def ready1(self, ctx: context.Context, of: Any, x: Any) -> Any:
+    def ready1(self, ctx: context.Context, of: Primitive | Callable, x: Value) -> Value | None:
         if type(x) is not TapeTracer or x._trace is not self:
             return None
         rule = ctx.types.get((_LINEAR, of, x.kind))
@@ -147,9 +148,12 @@ class TapeTrace(Trace):
         nodes.append((rule, residuals, (x.place,), None))
         return made
 
-    def ready2(self, ctx: context.Context, of: Any, x: Any, y: Any) -> Any:
+    def ready2(
+        self, ctx: context.Context, of: Primitive | Callable, x: Value, y: Value
+    ) -> Value | None:
         i = j = -1
         a: Any = None
+        b: Any
         kind: Any = None
         other: Any
         if type(x) is TapeTracer and x._trace is self:
@@ -213,7 +217,7 @@ class TapeTrace(Trace):
         nodes.append((rule, residuals, (i, j), None))
         return made
 
-    def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Any:
+    def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Value | None:
         key: list[Any] = [_LINEAR, fun]
         values: list[Any] = []
         places: list[int] = []
@@ -298,7 +302,7 @@ class TapeTrace(Trace):
         ctx.keep(found, known)
         return rule
 
-    def _apply(self, rule: LinearRule, args: tuple, values: list, places: list[int]) -> Any:
+    def _apply(self, rule: LinearRule, args: tuple, values: list, places: list[int]) -> Value:
         late = self.chain is not None and Late in map(type, values)
         if rule.starts or (late and rule.joins):
             return self._put_off(rule, values, places)
@@ -377,7 +381,7 @@ class TapeTrace(Trace):
             loud(silent)
             context.switch(before)
 
-    def _by_itself(self, fun: Callable[..., list], args: Sequence[Any]) -> list:
+    def _by_itself(self, fun: Callable[..., list], args: Values) -> list:
         """The results of a function that is linearized now, and for this once."""
         before = context.current()
         try:
@@ -393,7 +397,7 @@ class TapeTrace(Trace):
             self.nodes[places[0]] = (lin, (), ins, places)
         return made
 
-    def pull_back(self, outs: Sequence[Any], given: Sequence[Any]) -> dict[int, Any]:
+    def pull_back(self, outs: Values, given: Cotangents) -> dict[int, Cotangent]:
         """Run the tape backwards, and off: the cotangents of its inputs, by places, from those of
         results."""
         cts: dict[int, Any] = {}
@@ -442,7 +446,7 @@ class TapeTrace(Trace):
 
 
 def linearize_at_root(
-    fun: Callable[..., Sequence[Any]], primals: Sequence[Any]
+    fun: Callable[..., Values], primals: Values
 ) -> tuple[list, Callable[[list], list]]:
     """Results of `fun` on flat primals, and the function from the results' cotangents to those of
     the primals (or `Zero`), which can be called once. Only where `at_root` holds."""
@@ -477,7 +481,7 @@ def linearize_at_root(
     return [trace.primal(o) for o in outs], pull
 
 
-def _cotangent(of: TapeTracer, ct: Any) -> Any:
+def _cotangent(of: TapeTracer, ct: Cotangent) -> Value:
     """An input's cotangent as it is given to others."""
     if type(ct) is Pieces:
         ct = ct.whole()

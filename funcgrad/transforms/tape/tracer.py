@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.trace import Trace, Tracer
+from funcgrad.core.types import Value
 from funcgrad.transforms.tape.fused import Late, View
 
 
@@ -16,8 +17,8 @@ class TapeTracer(Tracer):
     __slots__ = ("_primal", "kind", "maker", "place", "value")
 
     def __init__(
-        self, trace: Trace, value: Any, place: int, aval: ShapedArray, kind: tuple | None,
-        primal: Any = None,
+        self, trace: Trace, value: np.ndarray | None, place: int, aval: ShapedArray,
+        kind: tuple | None, primal: Value = None,
     ):  # fmt: skip
         self._trace = trace
         self.aval = aval
@@ -31,18 +32,18 @@ class TapeTracer(Tracer):
         self._primal = primal
 
     @property
-    def primal(self) -> Any:
+    def primal(self) -> Value:
         """The value as an Array, made when it is first asked for."""
         made = self._primal
         if made is None:
             made = self._primal = Array(self.known(), self.aval.weak_type, self.aval)
         return made
 
-    def known(self) -> Any:
+    def known(self) -> np.ndarray:
         """NumPy's array, which is computed now if it was put off."""
         if self.value is None and self.maker is not None:
             self._trace.catch_up()  # type: ignore[attr-defined]
-        return self.value
+        return self.value  # type: ignore[return-value]
 
-    def concrete(self) -> Any:
+    def concrete(self) -> Value | None:
         return self.primal

@@ -2,6 +2,8 @@
 
 - `functions`: which host steps they run, and the functions that do
 - `parts`: what they share: triangles that are solved with, products, batches
+- `product`: the products of matrices that aren't large
+- `small`: LU, Cholesky and triangular systems of small matrices, in little code
 - `solve`: triangular systems, Cholesky
 - `lu`: LU with partial pivoting
 - `lu_parts`: the same of complex matrices

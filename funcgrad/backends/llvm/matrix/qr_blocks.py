@@ -139,7 +139,7 @@ def _factor(parts: Matrices, reflect: ir.Function) -> ir.Function:
     for sizes, a, b, c in (
         ((h, rest, m - h), (below, 1, BLOCK), (later, BLOCK, 1), (w, rest, 1)),
         ((h, rest, h), (t, 1, BLOCK), (w, rest, 1), (w2, rest, 1)),
-        ((h, rest, rest), (w2, rest, 1), (corner, 1, BLOCK), (beside, 1, BLOCK)),
+        ((rest, h, rest), (corner, BLOCK, 1), (w2, 1, rest), (beside, BLOCK, 1)),
     ):
         parts.add_product(code, sizes, a, b, c, add=0)
     code.ret()

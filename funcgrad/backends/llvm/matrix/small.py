@@ -124,11 +124,12 @@ def _eliminate(
 def _forward(
     parts: Matrices, code: Code, x: ir.Value, stride: Int, n: Int, vectors: int,
     start: Callable[[Int], Int], factor: Callable[[Int, Int], ir.Value],
-    finish: Callable[[Int, Int, list[Variable]], None],
+    finish: Callable[[Int, int, Int, list[Variable]], None],
 ) -> None:  # fmt: skip
     """From row i of x, for i < n, are taken factor(i, j) times row j for all j < i, in the columns
-    from start(i) on; then finish(i, c, sums) for so many vectors from column c on. n is a multiple
-    of 4, and start(i) is the same for 4 rows."""
+    from start(i) on; then finish(i, r, c, sums) for so many vectors from column c on, where row i
+    is the r-th of those that are made at once. n is a multiple of 4, and start(i) is the same for
+    4 rows."""
     lanes = parts.lanes
     kind = ir.VectorType(parts.type, lanes)
     # Enough sums that don't wait for each other, and not too many for the registers.
@@ -150,7 +151,7 @@ def _forward(
             for r, row in enumerate(sums):
                 less(i + r, j, row, known)
         for r, row in enumerate(sums):
-            finish(i + r, c, row)
+            finish(i + r, r, c, row)
             for total, at in zip(row, places, strict=True):
                 parts.store(code, total.get(), x, (i + r) * stride + at)
             for later in range(r + 1, rows):
@@ -172,20 +173,21 @@ def emit_cholesky_small(parts: Matrices, name: str) -> None:
             parts.store(code, nothing, x, c)
         with code.range(0, n) as i, code.range(0, i + 1) as j:
             parts.store(code, parts.load(code, a, i * n + j), x, j * stride + i)
-        good, root = code.variable(ir.IntType(1), ir.IntType(1)(1)), code.variable(parts.type)
+        good = code.variable(ir.IntType(1), ir.IntType(1)(1))
+        roots = [code.variable(parts.type) for _ in range(4)]
 
         def start(i: Int) -> Int:
             return i // width * width
 
-        def finish(i: Int, c: Int, row: list[Variable]) -> None:
+        def finish(i: Int, r: int, c: Int, row: list[Variable]) -> None:
             with code.when(c.eq(start(i))):
                 for v, total in enumerate(row):
                     parts.store(code, total.get(), x, i * stride + c + v * parts.lanes)
                 pivot = parts.load(code, x, i * stride + i)
                 positive = b.fcmp_ordered(">", pivot, zero)
                 good.set(b.and_(good.get(), b.or_(positive, (i >= n).value)))
-                root.set(code.intrinsic("sqrt", pivot))
-            divisor = code.splat(root.get(), parts.lanes)
+                roots[r].set(code.intrinsic("sqrt", pivot))
+            divisor = code.splat(roots[r].get(), parts.lanes)
             for total in row:
                 total.set(b.fdiv(total.get(), divisor))
 
@@ -228,7 +230,7 @@ def _emit_solve(parts: Matrices, name: str, vectors: int) -> None:
         def factor(i: Int, j: Int) -> ir.Value:
             return parts.load(code, factors, i * rows + j)
 
-        def finish(i: Int, c: Int, row: list[Variable]) -> None:
+        def finish(i: Int, r: int, c: Int, row: list[Variable]) -> None:
             divisor = code.splat(factor(i, i), lanes)
             for total in row:
                 total.set(code.b.fdiv(total.get(), divisor))

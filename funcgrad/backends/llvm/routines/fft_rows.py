@@ -75,7 +75,8 @@ def install(
         transform(Matrices(module, dtype, target.target), kind, n).emit(name)
         return module
 
-    return compiled(name, write, 3, ("routines.fft_rows",), target)
+    # More would take twice as long, and gain nothing where rows are many or long.
+    return compiled(name, write, 1, ("routines.fft_rows",), target)
 
 
 class _Transform:

@@ -13,7 +13,8 @@ from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.runtime.routine import Call, compiled
 from funcgrad.backends.llvm.sort.keys import Keys, keys_of
 from funcgrad.backends.llvm.sort.network import LANES
-from funcgrad.backends.llvm.sort.rows import emit_keys, emit_order
+from funcgrad.backends.llvm.sort.radix import LONG
+from funcgrad.backends.llvm.sort.rows import by_buckets, emit_keys, emit_order
 from funcgrad.backends.llvm.sort.shuffle import emit_shuffle
 from funcgrad.backends.llvm.sort.top import emit_top
 
@@ -31,15 +32,18 @@ def sort_call(step: HostStep) -> Call | None:
     """How the function that runs a step of `sort` is called; None where the host is to run it."""
     avals = [v.aval for v in step.ins]
     shape, axis = avals[0].shape, step.params["dimension"]
-    keys = [keys_of(a.dtype) for a in avals[: step.params["num_keys"]]]
+    known = [keys_of(a.dtype) for a in avals[: step.params["num_keys"]]]
+    keys = [k for k in known if k]
     fit = all(a.dtype.itemsize in _WIDTHS for a in avals)
-    if None in keys or not fit or shape[axis] > _MOST:
+    if len(keys) < len(known) or not fit or shape[axis] > _MOST:
         return None
-    names = "_".join(k.name for k in keys if k)
+    names = "_".join(k.name for k in keys)
     widths = "_".join(str(a.dtype.itemsize) for a in avals) if len(avals) > 1 else ""
     n = shape[axis]
     words = math.prod(shape[:axis]), n, math.prod(shape[axis + 1 :]), n
-    name = f"fg_sort_{names}__{widths}"
+    # Without the ways of long rows, the code is a third.
+    what = "short" if n < LONG and any(map(by_buckets, keys)) else "sort"
+    name = f"fg_{what}_{names}__{widths}"
     return _call(name, words)
 
 
@@ -84,6 +88,7 @@ def install(name: str, target: Engine | None = None) -> int:
             emit_shuffle(module, name, int(pattern), block)
             return module
         keys = [Keys(d) for d in dtypes.split("_")]
+        block = 0 if what == "short" else block
         if what == "top":
             emit_top(module, name, keys[0])
         elif widths:
@@ -93,5 +98,4 @@ def install(name: str, target: Engine | None = None) -> int:
         return module
 
     # Loops of sorts are written as they are to run.
-    level = 2 if what == "top" else 1
-    return compiled(name, write, level, ("sort.functions",), target)
+    return compiled(name, write, 1, ("sort.functions",), target)

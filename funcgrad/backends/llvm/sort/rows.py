@@ -52,11 +52,11 @@ class Rows:
         """A context (code, call, arrays, scratch) for what sorts a row if buckets don't: they are
         for long ones of integers side by side.
 
-        block: of words, as a sorting network has registers for
+        block: of words, as a sorting network has registers for; 0 if no row is long
         """
         word = row.word
         buckets = None
-        if by_buckets(keys):
+        if block and by_buckets(keys):
             radix = self.radix(word, word.width - 32, 32)
             buckets = Buckets(self.module, row, radix, block)
 

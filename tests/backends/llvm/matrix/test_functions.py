@@ -462,7 +462,7 @@ def test_other_dtypes_and_nothing_are_the_hosts(rng):
 def test_any_processor(what, dtype, rng):
     """The same code for a processor with nothing but the oldest registers."""
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
-        install(what, dtype, engine(Target.host().generic()))
+        install(what, dtype, target=engine(Target.host().generic()))
     )
     n = 70
     a = triangle(rng, n, True, dtype)

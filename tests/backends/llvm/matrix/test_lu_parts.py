@@ -81,7 +81,7 @@ def test_results_do_not_depend_on_threads(dtype, rng):
 def test_any_processor(dtype, rng):
     """The same code for a processor with nothing but the oldest registers."""
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
-        install("lu_parts", dtype, engine(Target.host().generic()))
+        install("lu_parts", dtype, target=engine(Target.host().generic()))
     )
     n = 70
     re, im = rng.standard_normal((2, n, n)).astype(dtype)

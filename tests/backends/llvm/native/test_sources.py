@@ -27,6 +27,7 @@ LINKED = {f"{HERE}.native.{name}" for name in sources.LINKING}
 # The modules whose digests are in keys.
 KEYS = ("attention.functions", "calls.direct_code", "calls.eager_code", "emit.half_calls",
         "gemm.images.frames", "gemm.functions", "gemm.micro", "gemm.packers", "matrix.functions",
+        *sorted({f"matrix.{file}" for file in matrix.WRITERS.values()}),
         "routines.copies", "routines.elements", "routines.rows", "sort.functions")  # fmt: skip
 TILED = [kind.name for kind in TILED_WAYS.values()]
 ONE_WAY = ("packed", "direct", "strips", "placed", "lines", "columns", "windows", *TILED)
@@ -87,8 +88,12 @@ WRITERS = [
     ("sort.functions", lambda w: sort.install.__wrapped__("fg_top_float32", w)),
     ("sort.functions", lambda w: sort.install.__wrapped__("fg_shuffle_4", w)),
     *[
-        ("matrix.functions", partial(matrix.install.__wrapped__, x, "float32"))
-        for x in matrix._EMIT
+        (
+            f"matrix.{file}",
+            lambda w, x=x, own=own: matrix.install.__wrapped__(x, "float32", own, target=w),
+        )
+        for x, file in matrix.WRITERS.items()
+        for own in {False, x in matrix._MULTIPLY}
     ],
     *[
         (
@@ -121,14 +126,17 @@ def test_keys_know_all_that_code_is_written_by(which, generic, monkeypatch):
            if f.startswith(root + os.sep)}  # fmt: skip
     ran = {f"{package}.{name}".removesuffix(".__init__") for name in ran}
     assert ran
-    assert ran - LINKED <= set(sources.written_with(module))
+    names = set(sources.written_with(module))
+    if module.startswith("matrix."):  # keys have both
+        names |= set(sources.written_with("matrix.functions"))
+    assert ran - LINKED <= names
 
 
 def test_what_decides_of_other_layers_is_known():
     """Constants are read where a module is loaded, which no call shows."""
     names = {module: sources.written_with(module) for module in KEYS}
     assert "funcgrad.backends.llvm.rewrites.tiles" in names["gemm.functions"]
-    assert f"{HERE}.gemm.job" in names["matrix.functions"]
+    assert f"{HERE}.gemm.words" in names["matrix.lu"]
     assert "funcgrad.backends.llvm.drafts.cuts" in names["attention.functions"]
     assert "funcgrad.ops.random" in names["sort.functions"]
     assert f"{HERE}.native.caches" in names["gemm.functions"]
@@ -161,7 +169,8 @@ def test_nothing_that_writes_code_is_imported_in_functions(module):
         hidden = re.findall(r"^[ \t]+(?:from|import) +(funcgrad\S*)", code, re.M)
         assert not hidden, name
         late = re.findall(r'Late\("([\w.]+)"\)|import_module\("([\w.]+)"\)', code)
-        assert {*sum(late, ())} <= {*LINKED, ""}, name
+        # Products are linked, and have keys of their own.
+        assert {*sum(late, ())} <= {*LINKED, f"{HERE}.gemm.functions", ""}, name
 
 
 def test_imports_of_all_forms_are_found(monkeypatch):
