@@ -140,11 +140,15 @@ class Windows(Record):
     steps: how far its images, channels and places along each axis are apart, in elements
     rows: which axes, of images (0) and of places (1, …), are the operand's matrix axis, outermost
         first; others of more than one element are the batch
+    results: how far results of images, of phases and of places along each axis are apart
+    kernels: how far kernels of phases are
     """
 
     operand: int
     steps: tuple[int, ...]
     rows: tuple[int, ...]
+    results: tuple[int, ...] = ()
+    kernels: tuple[int, ...] = ()
 
 
 class GemmStep(Record):

@@ -107,6 +107,7 @@ def _gathered(
     (contract, batched), (left, right) = eqn.params["dimension_numbers"], shapes
     a, b = strides
     rest = [(left[i], a[i], b[j], next(places)) for i, j in zip(*batched, strict=True)]
+    phases = rest[1:]
     free = [
         [i for i in range(len(shape)) if i not in (*contract[side], *batched[side])]
         for side, shape in enumerate(shapes)
@@ -133,7 +134,7 @@ def _gathered(
     of = eqn.params["convolution"]
     if eqn.params["windows"]:
         taken = [i for row in rows for i, span in enumerate(spans) if span is row]
-        of, windows = _windows(of, int(swapped), a, taken)
+        of, windows = _windows(of, int(swapped), a, taken, (phases, spans))
     size_m, size_n, size_k = (math.prod(span[0] for span in spans) for spans in (m, n, k))
     # Many products with the same kernel go a way of their own, which takes axes.
     if max(len(m), len(n), len(k)) == 1 and not batch:
@@ -149,17 +150,27 @@ def _gathered(
 
 
 def _windows(
-    of: Convolution, operand: int, strides: Sequence, rows: list[int]
+    of: Convolution,
+    operand: int,
+    strides: Sequence,
+    rows: list[int],
+    spans: tuple[list[Span], list[Span]],
 ) -> tuple[Convolution, Windows]:
     """A convolution and where a product has its windows, from the strides of an operand that has
     axes as `windows_p` gives them, and which of its images and places are rows. Axes of one place
-    and one tap, along which nothing moves, are left out of both."""
+    and one tap, along which nothing moves, are left out of both.
+
+    spans: of phases; of images and places
+    """
     kept = [i for i, sizes in enumerate(zip(of.taps, of.places, strict=True)) if max(sizes) > 1]
     axes = {name: tuple(getattr(of, name)[i] for i in kept) for name in _ALONG}
     first = 2 + len(of.phases)
     steps = (strides[1], strides[-1], *(strides[first + i] for i in kept))
     taken = tuple(i and 1 + kept.index(i - 1) for i in rows)
-    return replace(of, **axes), Windows(operand, steps, taken)
+    phases, (images, *places) = spans
+    results = (span[3] for span in (images, *phases, *(places[i] for i in kept)))
+    kernels = tuple(span[2] for span in phases)
+    return replace(of, **axes), Windows(operand, steps, taken, tuple(results), kernels)
 
 
 def _groups(spans: Iterable[Span]) -> list[list[Span]]:

@@ -126,9 +126,6 @@ def one_phase(s: GemmStep) -> GemmStep | None:
     """Of a product whose form is PHASES, that of one phase, with images as its batch. The kernel's
     strides, as its axes are elsewhere, are those from phase to phase of lines and of columns; the
     result's from place to place is that of its lines, in which places of all phases are.
-
-    Lines and columns of images, and their phases, are axes of the batch or the rows of windows, in
-    any order: that of the result's strides tells what is what.
     """
     of, w, axes = s.convolution, s.windows, s.axes
     if of is None or w is None or axes is None or tiles_of(s)[0] != PHASES:
@@ -139,25 +136,19 @@ def one_phase(s: GemmStep) -> GemmStep | None:
 def _phase_of(s: GemmStep, axes: GemmAxes, c: Convolution, w: Windows) -> GemmStep | None:
     """`one_phase` of a product for phases, if its result is lines in which they alternate."""
     side, (image, channel, line, _), (height, width) = w.operand, w.steps, c.places
-    windows = axes.n if side else axes.m
-    if len(s.batch) not in (3, 4) or len(windows) != 1:
-        return None
-    ((rows, step),) = windows
-    spans = [(span[3], span[0], span[1 + side], span[2 - side]) for span in s.batch]
-    spans = sorted([*spans, (s.c_strides[side], rows, step, 0)])
-    kernel, apart = [span[3] for span in spans], spans[2][0]
-    doubled = [(1, 2), (2, width), (apart, 2), (2 * apart, height)]
-    if [span[:2] for span in spans[:4]] != doubled or apart < 2 * width:
+    (of_image, apart, *near), kernels = w.results, (w.kernels[0], w.kernels[1])
+    if near != [1, 2 * apart, 2] or apart < 2 * width:
         return None
     if not _is_around(s.frame, side, (height, width), line, [channel, image]):
         return None
-    batch = tuple((n, *((0, x) if side else (x, 0)), c) for c, n, x, _ in spans[4:])
-    phases, all_places = (kernel[2], kernel[0]), ((height, line), (width, 1))
+    moves = (0, image, of_image) if side else (image, 0, of_image)
+    batch = ((c.images, *moves),) if c.images > 1 else ()
+    all_places = (height, line), (width, 1)
     if side:
         return replace(s, n=height * width, axes=replace(axes, n=all_places), batch=batch,
-                       a_strides=phases, c_strides=(s.c_strides[0], apart))  # fmt: skip
+                       a_strides=kernels, c_strides=(s.c_strides[0], apart))  # fmt: skip
     return replace(s, m=height * width, axes=replace(axes, m=all_places), batch=batch,
-                   b_strides=phases, c_strides=(apart, s.c_strides[1]))  # fmt: skip
+                   b_strides=kernels, c_strides=(apart, s.c_strides[1]))  # fmt: skip
 
 
 def _is_around(

@@ -26,7 +26,8 @@ from tests.backends.llvm.gemm.winograd.test_phases import doubling_step
 
 def other(step, **changed):
     """Of other places, or of another convolution."""
-    places = {name: changed.pop(name) for name in ("steps", "rows") if name in changed}
+    names = ("steps", "rows", "results")
+    places = {name: changed.pop(name) for name in names if name in changed}
     return {
         "windows": replace(step.windows, **places),
         "convolution": replace(step.convolution, **changed),
@@ -135,7 +136,7 @@ def test_which_gradients_with_channels_last_go_this_way():
 
 def test_which_products_of_phases_go_this_way():
     step = doubling_step(DOUBLED[0], "float32")
-    lines, columns, height, batch = step.batch
+    lines, columns, _, batch = step.batch
     assert tiles_of(step) == (PHASES, 1)
     assert tiles_of(doubling_step(DOUBLED[0], "float32", side=2)) == (PHASES, 2)
     # Whichever axis has the rows, and in any order.
@@ -143,15 +144,13 @@ def test_which_products_of_phases_go_this_way():
                      batch=(batch, columns, (16, 1, 0, 2), lines))  # fmt: skip
     assert one_phase(turned) == one_phase(step)
     assert tiles_of(replace(step, batch=step.batch[:3])) == (PHASES, 1)
-    (places,), (features,) = step.axes.m, step.axes.n
+    image, apart, *_ = step.windows.results
     for changed in (
         {"dtype": np.dtype("float16"), "out": np.dtype("float16")},
         {"exact": True},
-        {"c_strides": (1, 1024)},
-        {"batch": (lines, columns, height, (2, *batch[1:3], 1))},
-        {"batch": ((3, 18, 4, 32), columns, height, batch)},
-        {"batch": ((2, 18, 4, 31), columns, (16, 18, 0, 62), batch)},
-        {"axes": GemmAxes((places, places), (features,), step.axes.k)},
+        other(step, results=(image, apart, 2, 2 * apart, 1)),
+        other(step, results=(image, apart, 1, apart, 2)),
+        other(step, results=(image, 31, 1, 62, 2)),
         *(other(step, **fields) for fields in OTHERS),
         other(step, steps=(*step.windows.steps[:3], 2)),
         other(step, taps=(3, 2)),

@@ -24,7 +24,7 @@ SHAPES = [
 ]
 
 
-def windows_of(shape, operand, steps, rows, gradient=False, **fields):
+def windows_of(shape, operand, steps, rows, gradient=False, of_phases=(), **fields):
     """A convolution, or of the kernel's gradient, and the windows of its images."""
     n, channels, features, height, width, (top, bottom, left, right) = shape
     size, sums = (height + 2 - top - bottom, width + 2 - left - right), (channels, n)
@@ -33,7 +33,7 @@ def windows_of(shape, operand, steps, rows, gradient=False, **fields):
         sums, given = sums[::-1], {"taps": given["places"], "places": given["taps"]}
     of = Convolution(sums[1], sums[0], features, size, strides=(1, 1), dilation=(1, 1),
                      padding=((top, bottom), (left, right)), **given | fields)  # fmt: skip
-    return of, Windows(operand, steps, rows)
+    return of, Windows(operand, steps, rows, *of_phases)
 
 
 def step_of(shape, dtype, framed=True, flipped=False):
