@@ -286,7 +286,7 @@ def convolutions():
             "dimension_numbers": conv_dimension_numbers(lhs, rhs, None),
             "feature_group_count": kw.get("feature_group_count", 1),
             "batch_group_count": kw.get("batch_group_count", 1), "preferred_element_type": None,
-            "exact": i % 2 == 0,
+            "exact": i % 2 == 0, "operands": conv.ARRAYS[:2],
         }  # fmt: skip
         grad = i in (0, 2, 3, 7, 9, 10, 12)
         found.append(case(lhs, rhs, draw=SMALL, **params,

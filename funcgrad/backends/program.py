@@ -5,8 +5,9 @@ a constant or the arena, the one block of temporary memory, of which liveness an
 parts. Loops and branches hold their steps inside, on the same memory: slices of scanned arrays and
 rows of stacked results are refs that move with the loop's counter.
 
-Steps keep what their equations mean: a product the convolution whose windows it reads, a `HostStep`
-(sorts, FFTs and what has no loops) its primitive and parameters, by which a target may choose code.
+Steps keep what their equations mean, by which a target may choose code: a product the convolution
+that it is, a `HostStep` (sorts, FFTs and what has no loops) and a kernel that was written for one
+op (a small Cholesky factor, a convolution of single channels) their primitive and parameters.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from funcgrad.backends.late import Late
 from funcgrad.backends.loops.ir import Kernel, kernel_text
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
+from funcgrad.ops.convolution.conv import ARRAYS, third
+
+display = Late("funcgrad.core.display.jaxpr_text")
 
 
 class Ref(Record):
@@ -56,10 +61,15 @@ class View(Record):
 
 
 class KernelStep(Record):
-    """Run a kernel: one address a parameter. Equal kernels of a program are one object."""
+    """Run a kernel: one address a parameter. Equal kernels of a program are one object.
+
+    prim, params: of the op that it computes, if it was written for one alone
+    """
 
     kernel: Kernel
     args: tuple[Ref, ...]
+    prim: Primitive | None = None
+    params: dict[str, Any] = fresh(factory=dict)
 
 
 class GemmAxes(Record):
@@ -89,14 +99,19 @@ class Frame(Record):
 
 
 class Convolution(Record):
-    """What a product of windows computes: result[i, f, p] = Σ images[i, c, p·strides + t·dilation]·
-    kernel[f, c, t], summed over channels c and the taps t of a window; images count from their
-    padding. A gradient of images is one, its kernel turned; one of a kernel is, too, whose taps are
-    places of what comes back, and whose images and channels are the other's channels and images.
+    """What a product of windows and a kernel computes: result[i, f, p] = Σ images[i, c, p·strides +
+    t·dilation]·kernel[f, c, t], summed over channels c and the taps t of a window; images count
+    from their padding. A gradient of images is one, its kernel turned; one of a kernel is, too,
+    whose taps are places of what comes back, and whose images and channels are the other's channels
+    and images.
+
+    operands: what images and kernel are to the convolution that was differentiated: two of its
+        "images", "kernel" and "result", which make the third
 
     images, channels, features: how many there are, in each group
     size: of an image; taps: of a window; places: of a result
     padding: for each axis, how many zeros are in front and behind; fewer than 0 aren't read
+    holes: by which images' elements are apart before their padding, if any are
     groups: of features, of images; phases: if there are any, how many convolutions along each axis
         are computed at once: windows of each begin one further, kernels are their own
     last: whether channels come after places in images
@@ -114,21 +129,26 @@ class Convolution(Record):
     groups: tuple[int, int] = (1, 1)
     phases: tuple[int, ...] = ()
     last: bool = False
+    operands: tuple[str, ...] = ARRAYS[:2]
+    holes: tuple[int, ...] = ()
 
 
 class Windows(Record):
-    """Where a product has the windows of a convolution.
+    """Where a product has the windows of its convolution, if it reads them in images.
 
     operand: which has them, 0 for a and 1 for b
     steps: how far its images, channels and places along each axis are apart, in elements
     rows: which axes, of images (0) and of places (1, …), are the operand's matrix axis, outermost
         first; others of more than one element are the batch
+    results: how far results of images, of phases and of places along each axis are apart
+    kernels: how far kernels of phases are
     """
 
-    convolution: Convolution
     operand: int
     steps: tuple[int, ...]
     rows: tuple[int, ...]
+    results: tuple[int, ...] = ()
+    kernels: tuple[int, ...] = ()
 
 
 class GemmStep(Record):
@@ -142,7 +162,7 @@ class GemmStep(Record):
         distances, such as windows of an image, whose elements may belong to several rows
     frame: of the operand whose strides (in axes and batch) count the zeros around it
     exact: whether all products are formed, none of windows by tiles
-    windows: of a convolution, if an operand has them
+    convolution, windows: if it is one, and where an operand reads windows in its images
     k may be 0 (c becomes 0). c overlaps neither a nor b.
     """
 
@@ -161,6 +181,7 @@ class GemmStep(Record):
     axes: GemmAxes | None = None
     frame: Frame | None = None
     exact: bool = False
+    convolution: Convolution | None = None
     windows: Windows | None = None
 
 
@@ -390,23 +411,35 @@ def blocks(step: Step) -> tuple[tuple[Step, ...], ...]:
 # ---- text
 
 
-def _windows_text(w: Windows) -> str:
-    c = w.convolution
+def _op_text(prim: Primitive, params: dict[str, Any]) -> str:
+    said = {k: v for k, v in params.items() if v is not None and not display.holds_programs(v)}
+    text = " ".join(f"{k}={display.param_text(v, '')}" for k, v in said.items())
+    return f"{prim.name}[{text}]" if text else prim.name
+
+
+def _convolution_text(c: Convolution, windows: Windows | None) -> str:
     sizes = (c.images, c.channels, *c.size), (c.features, *c.taps), c.places
     images, kernel, result = ("x".join(map(str, x)) for x in sizes)
-    more = {name: getattr(c, name)
-            for name in ("padding", "strides", "dilation", "groups", "phases")}  # fmt: skip
+    names = ("padding", "strides", "dilation", "holes", "groups", "phases")
+    more = {name: getattr(c, name) for name in names}
     return (
-        f"; windows of {'ab'[w.operand]}: images {images}{' last' * c.last}, kernel {kernel}, "
-        f"result {result}"
+        f"; a convolution's {third(c.operands)}"
+        + ("" if windows is None else f" by windows of {'ab'[windows.operand]}")
+        + f": images {images}{' last' * c.last}, kernel {kernel}, result {result}"
         + "".join(f", {k} {v}" for k, v in more.items() if v and set(v) not in ({1}, {(0, 0)}))
     )
+
+
+def _kernel_op_text(s: KernelStep) -> str:
+    if (of := s.params.get("convolution")) is not None:
+        return _convolution_text(of, None)
+    return "" if s.prim is None else f"; {_op_text(s.prim, s.params)}"
 
 
 def _gemm_text(s: GemmStep) -> str:
     batch = "".join(f" batch {n}({a},{b},{c})" for n, a, b, c in s.batch)
     kind = s.dtype.name if s.out == s.dtype else f"{s.dtype.name} to {s.out.name}"
-    windows = "" if s.windows is None else _windows_text(s.windows)
+    of = "" if s.convolution is None else _convolution_text(s.convolution, s.windows)
     if s.axes is not None:
         operands = f"{s.a} @ {s.b} over m{s.axes.m} n{s.axes.n} k{s.axes.k}"
         if s.frame is not None:
@@ -415,7 +448,7 @@ def _gemm_text(s: GemmStep) -> str:
     else:
         operands = f"{s.a}{list(s.a_strides)} @ {s.b}{list(s.b_strides)}"
     sizes = f"{s.m}x{s.n}x{s.k}{batch}"
-    return f"gemm {kind} {sizes}: {s.c}{list(s.c_strides)} = {operands}{windows}"
+    return f"gemm {kind} {sizes}: {s.c}{list(s.c_strides)} = {operands}{of}"
 
 
 def _attention_text(s: AttentionStep) -> str:
@@ -439,14 +472,14 @@ def _exchange_text(s: ExchangeStep) -> str:
 def _step_lines(steps: Sequence[Step], indent: str) -> Iterator[str]:
     for s in steps:
         if isinstance(s, KernelStep):
-            yield f"{indent}{s.kernel.name} {', '.join(map(str, s.args))}"
+            yield f"{indent}{s.kernel.name} {', '.join(map(str, s.args))}{_kernel_op_text(s)}"
         elif isinstance(s, GemmStep):
             yield indent + _gemm_text(s)
         elif isinstance(s, AttentionStep):
             yield indent + _attention_text(s)
         elif isinstance(s, HostStep):
             ins, outs = (", ".join(map(str, views)) for views in (s.ins, s.outs))
-            yield f"{indent}host {s.prim.name} {ins} -> {outs}"
+            yield f"{indent}host {_op_text(s.prim, s.params)} {ins} -> {outs}"
         elif isinstance(s, ExchangeStep):
             yield indent + _exchange_text(s)
         elif isinstance(s, LaneStep):

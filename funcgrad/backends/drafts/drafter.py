@@ -233,15 +233,20 @@ class BlockDrafter:
 
     # ---- steps
 
-    def kernel(self, written: Written, **rest: Any) -> None:
-        """A kernel on the variables that its parameters stand for."""
+    def kernel(self, written: Written, eqn: Eqn | None = None, **rest: Any) -> None:
+        """A kernel on the variables that its parameters stand for, of an equation alone if it is
+        given."""
         kernel = self.drafter.shared(written.kernel)
         tensors = [self.tensor(v) for v in written.params]
         reads = [t for t, b in zip(tensors, kernel.params, strict=True) if b.role == "in"]
         writes = [t for t, b in zip(tensors, kernel.params, strict=True) if b.role != "in"]
         pairs = [(tensors[o], tensors[i]) for o, i in kernel.in_place]
-        self.add(reads, writes, lambda inner: [KernelStep(kernel, tuple(t.place for t in tensors))],
-                 in_place=pairs, kernel=kernel, operands=tensors, **rest)  # fmt: skip
+        alone = () if eqn is None else (eqn.prim, eqn.params)
+
+        def make(inner: Any) -> list[Step]:
+            return [KernelStep(kernel, tuple(t.place for t in tensors), *alone)]
+
+        self.add(reads, writes, make, in_place=pairs, kernel=kernel, operands=tensors, **rest)
 
     def step(self, eqn: Eqn) -> None:
         """An equation that is a step of its own."""
@@ -262,10 +267,10 @@ class BlockDrafter:
             return False
         inout = any(b.role == "inout" for b in written.kernel.params)
         if not inout:
-            self.kernel(written)
+            self.kernel(written, eqn)
             return True
         pair = (self.tensor(eqn.outs[0]), self.tensor(eqn.ins[0]))
-        self.kernel(written, starts=[pair])
+        self.kernel(written, eqn, starts=[pair])
         self.drafts[-1].reads.append(pair[1])
         return True
 

@@ -84,7 +84,7 @@ def _product(
     a_strides, b_strides, c_strides = shape.strides
     step = GemmStep(kind, out, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere, a_strides,
                     b_strides, c_strides, shape.batch, shape.axes, frame,
-                    eqn.params["exact"], shape.windows)  # fmt: skip
+                    eqn.params["exact"], shape.convolution, shape.windows)  # fmt: skip
     return step, [a, b], offsets
 
 

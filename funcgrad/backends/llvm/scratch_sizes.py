@@ -63,8 +63,8 @@ def scratch_size(step: Step) -> int:
         return 0
     form, _ = tiles_of(step)
     called = one_phase(step) or step
-    if form and called.windows is not None:
-        return _Room(called, called.windows.convolution, form).elements() * step.dtype.itemsize
+    if form and called.convolution is not None:
+        return _Room(called, called.convolution, form).elements() * step.dtype.itemsize
     if step.frame is not None and not takes_frame(step):
         axes = math.prod(sum(axis) for axis in step.frame.axes)
         return step.frame.planes * axes * step.dtype.itemsize

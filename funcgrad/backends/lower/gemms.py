@@ -34,6 +34,7 @@ class GemmShape(NamedTuple):
     batch: tuple[Span, ...]
     swapped: bool
     axes: GemmAxes | None = None
+    convolution: Convolution | None = None
     windows: Windows | None = None
 
 
@@ -77,11 +78,11 @@ def gemm_shape(
     columns = _merge((r_shape[i], 0, b[i], next(c)) for i in r_free)
     m, a_m, _, c_m = _largest(rows, limits.lanes)
     n, _, b_n, c_n = _largest(columns, limits.lanes)
-    rest = tuple(_merge([*batch, *rows, *columns]))
+    rest, of = tuple(_merge([*batch, *rows, *columns])), eqn.params["convolution"]
     if c_m == 1 and c_n != 1:
         rest = tuple((size, right, left, out) for size, left, right, out in rest)
-        return GemmShape(n, m, k, ((b_n, b_k), (a_k, a_m), (c_n, c_m)), rest, True)
-    return GemmShape(m, n, k, ((a_m, a_k), (b_k, b_n), (c_m, c_n)), rest, False)
+        return GemmShape(n, m, k, ((b_n, b_k), (a_k, a_m), (c_n, c_m)), rest, True, None, of)
+    return GemmShape(m, n, k, ((a_m, a_k), (b_k, b_n), (c_m, c_n)), rest, False, None, of)
 
 
 def frame_of(view: View | None, operand: int) -> Frame | None:
@@ -106,6 +107,7 @@ def _gathered(
     (contract, batched), (left, right) = eqn.params["dimension_numbers"], shapes
     a, b = strides
     rest = [(left[i], a[i], b[j], next(places)) for i, j in zip(*batched, strict=True)]
+    phases = rest[1:]
     free = [
         [i for i in range(len(shape)) if i not in (*contract[side], *batched[side])]
         for side, shape in enumerate(shapes)
@@ -129,34 +131,46 @@ def _gathered(
     if swapped:
         m, n, c_m, c_n = n, m, c_n, c_m
         m, n, k, batch = ([(s, y, x, z) for s, x, y, z in spans] for spans in (m, n, k, batch))
-    if (of := eqn.params["convolution"]) is not None:
+    of = eqn.params["convolution"]
+    if eqn.params["windows"]:
         taken = [i for row in rows for i, span in enumerate(spans) if span is row]
-        windows = _windows(of, int(swapped), a, taken)
+        of, windows = _windows(of, int(swapped), a, taken, (phases, spans))
     size_m, size_n, size_k = (math.prod(span[0] for span in spans) for spans in (m, n, k))
     # Many products with the same kernel go a way of their own, which takes axes.
     if max(len(m), len(n), len(k)) == 1 and not batch:
         plain = ((m[0][1], k[0][1]), (k[0][2], n[0][2]), (c_m, c_n))
-        return GemmShape(size_m, size_n, size_k, plain, (), swapped, None, windows)
+        return GemmShape(size_m, size_n, size_k, plain, (), swapped, None, of, windows)
     axes = GemmAxes(
         tuple((s, x) for s, x, _, _ in m),
         tuple((s, y) for s, _, y, _ in n),
         tuple((s, x, y) for s, x, y, _ in k),
     )
-    return GemmShape(
-        size_m, size_n, size_k, ((0, 0), (0, 0), (c_m, c_n)), tuple(batch), swapped, axes, windows
-    )
+    apart = ((0, 0), (0, 0), (c_m, c_n))
+    return GemmShape(size_m, size_n, size_k, apart, tuple(batch), swapped, axes, of, windows)
 
 
-def _windows(of: Convolution, operand: int, strides: Sequence, rows: list[int]) -> Windows:
-    """Where a product has windows, from the strides of an operand that has axes as `windows_p`
-    gives them, and which of its images and places are rows. Axes of one place and one tap, along
-    which nothing moves, are left out."""
+def _windows(
+    of: Convolution,
+    operand: int,
+    strides: Sequence,
+    rows: list[int],
+    spans: tuple[list[Span], list[Span]],
+) -> tuple[Convolution, Windows]:
+    """A convolution and where a product has its windows, from the strides of an operand that has
+    axes as `windows_p` gives them, and which of its images and places are rows. Axes of one place
+    and one tap, along which nothing moves, are left out of both.
+
+    spans: of phases; of images and places
+    """
     kept = [i for i, sizes in enumerate(zip(of.taps, of.places, strict=True)) if max(sizes) > 1]
     axes = {name: tuple(getattr(of, name)[i] for i in kept) for name in _ALONG}
     first = 2 + len(of.phases)
     steps = (strides[1], strides[-1], *(strides[first + i] for i in kept))
     taken = tuple(i and 1 + kept.index(i - 1) for i in rows)
-    return Windows(replace(of, **axes), operand, steps, taken)
+    phases, (images, *places) = spans
+    results = (span[3] for span in (images, *phases, *(places[i] for i in kept)))
+    kernels = tuple(span[2] for span in phases)
+    return replace(of, **axes), Windows(operand, steps, taken, tuple(results), kernels)
 
 
 def _groups(spans: Iterable[Span]) -> list[list[Span]]:

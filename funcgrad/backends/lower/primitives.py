@@ -84,7 +84,8 @@ def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, pairs, **para
 # and a permutation of its axes. gathers: whether it reads operands in place whose rows or columns
 # don't lie at equal distances. exact: whether all products are to be formed, none by tiles. pairs:
 # whether the last axes, which dimension_numbers doesn't count, are pairs for complex numbers.
-# convolution: the `program.Convolution` whose windows, as of `windows_p`, lhs is, or None.
+# convolution: the `program.Convolution` that it is, or None. windows: whether lhs has its windows,
+# as of `windows_p`.
 product_p = lowered("product", _product_abstract, _product_impl)
 
 

@@ -8,6 +8,7 @@ All of them:
 Products and convolutions:
 
 - `products`: contractions as matrix products, or as sums that fuse with what is near
+- `phases`: which convolution a product of windows is: all of it, or one of its phases
 - `attention_joint`: attention forward and backward as one op
 
 Sums, pads, scatters:

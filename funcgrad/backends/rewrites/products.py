@@ -94,7 +94,7 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     product = flat.add(
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype), dimension_numbers=numbers,
         permutation=tuple(range(out.ndim)), gathers=False, exact=True, pairs=False,
-        convolution=None,
+        convolution=eqn.params.get("convolution"), windows=False,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 
@@ -172,10 +172,14 @@ def gathered(
     w: Atom,
     out: ShapedArray,
     numbers: Any,
+    of: Convolution | None,
     exact: bool = True,
-    of: Convolution | None = None,
+    windows: bool = False,
 ) -> Var:
-    """A product that reads its operands in place, wherever their rows and columns lie."""
+    """A product that reads its operands in place, wherever their rows and columns lie.
+
+    of: the convolution that it is; windows: whether x has its windows
+    """
     return flat.add(product_p, [x, w], out, dimension_numbers=numbers,
                     permutation=tuple(range(out.ndim)), gathers=True, exact=exact,
-                    pairs=False, convolution=of)  # fmt: skip
+                    pairs=False, convolution=of, windows=windows)  # fmt: skip

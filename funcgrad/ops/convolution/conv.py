@@ -34,6 +34,9 @@ from funcgrad.ops.shape import reshape_p, rev_p
 
 # How many elements of windows are written out at a time.
 WINDOW_ELEMENTS = 1 << 24
+# The arrays of a convolution. Any two make the third, its gradient: by an equation of this kind,
+# whose parameter `operands` says which two they are.
+ARRAYS = ("images", "kernel", "result")
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -239,6 +242,7 @@ def _lhs_cotangent(ct, lhs, rhs, *, dimension_numbers, **params):
         batch_group_count=1,
         preferred_element_type=_keep_dtype(ct, rhs, lhs),
         exact=params["exact"],
+        operands=(third(params["operands"]), params["operands"][1]),
     )
     if batch_groups > 1:
         out = _regroup(out, lhs_spec[1], lhs_spec[0], batch_groups)
@@ -269,7 +273,17 @@ def _rhs_cotangent(ct, lhs, rhs, *, dimension_numbers, **params):
         batch_group_count=params["feature_group_count"],
         preferred_element_type=_keep_dtype(lhs, ct, rhs),
         exact=params["exact"],
+        operands=(params["operands"][0], third(params["operands"])),
     )
+
+
+def third(operands: Sequence[str]) -> str:
+    """Which of a convolution's arrays two others make.
+
+    >>> third(("images", "kernel")), third(("images", "result"))
+    ('result', 'kernel')
+    """
+    return next(x for x in ARRAYS if x not in operands)
 
 
 def _gradient_pads(rule: Any, ct: Any, lhs: Any, window: Any, numbers: Any, params: dict) -> Any:
@@ -433,4 +447,5 @@ def conv_general_dilated(
         batch_group_count=integer("batch_group_count", batch_group_count),
         preferred_element_type=None if preferred is None else dtypes.canonical(preferred),
         exact=is_highest(name, precision),
+        operands=ARRAYS[:2],
     )

@@ -15,6 +15,8 @@ from funcgrad.ops.convolution.conv import (
     ConvDimensionNumbers,
     conv_dimension_numbers,
     conv_general_dilated,
+    conv_general_dilated_p,
+    third,
 )
 from funcgrad.ops.convolution.padding import dilated, padtype_to_pads, positions
 from tests.ops.rules import check_derivatives, check_dims, check_transpose, check_vmap, vjp
@@ -184,6 +186,32 @@ def test_gradients_where_no_window_fits():
     for got in (fg.grad(loss, (0, 1))(x, k), fg.jit(fg.grad(again, (0, 1)))(x, k)):
         assert [g.shape for g in got] == [x.shape, k.shape]
         assert not got[1].any()
+
+
+def test_gradients_say_which_arrays_they_make_of_which():
+    shapes = {"images": (2, 3, 11), "kernel": (5, 3, 4), "result": (2, 5, 6)}
+    x, w, ct = (fnp.ones(s) for s in shapes.values())
+
+    def conv(x, w):
+        return fnp.sin(conv_general_dilated(fnp.sin(x), fnp.sin(w), (2,), [(2, 1)]))
+
+    def twice(x, w, ct):
+        return sum(fnp.sum(fnp.sin(g)) for g in fg.vjp(conv, x, w)[1](ct))
+
+    def orders(x, w, ct):
+        first = fg.grad(twice, (0, 1, 2))
+        return fg.grad(lambda *args: sum(fnp.sum(fnp.sin(g)) for g in first(*args)), (0, 1, 2))(
+            x, w, ct
+        )
+
+    eqns = fg.make_jaxpr(orders)(x, w, ct).jaxpr.eqns
+    found = [e for e in eqns if e.prim is conv_general_dilated_p]
+    for e in found:
+        said = e.params["operands"]
+        names = (*said, third(said))
+        for v, name in zip((*e.ins, *e.outs), names, strict=True):
+            assert sorted(v.aval.shape) == sorted(shapes[name])
+    assert len({e.params["operands"] for e in found}) >= 4
 
 
 def test_large_operands_go_in_pieces(rng, monkeypatch):

@@ -123,7 +123,7 @@ def product_words(s: GemmStep) -> dict[str, int]:
     >>> product_words(GemmStep(f32, f32, 4, 4, 4, ref, ref, ref, rows, rows, rows))["a_rs"]
     4
     """
-    (form, _), w, s = tiles_of(s), s.windows, _called(s)
+    (form, _), of, w, s = tiles_of(s), s.convolution, s.windows, _called(s)
     inner = s.batch[-2:]
     sizes, steps = [1, 1], [(0, 0), (0, 0), (0, 0)]
     if inner:
@@ -138,7 +138,7 @@ def product_words(s: GemmStep) -> dict[str, int]:
     if s.axes is None:
         return words
     # Windows of one element don't overlap.
-    side = w.operand + 1 if w is not None and math.prod(w.convolution.taps) > 1 else 0
+    side = w.operand + 1 if w and of and math.prod(of.taps) > 1 else 0
     words |= {"axes": 1, "tiled": form, "windows": side}
     return words | inner_words(s.axes)
 

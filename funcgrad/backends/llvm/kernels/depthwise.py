@@ -19,6 +19,8 @@ from funcgrad.backends.kernels.special import SpecialKernel
 from funcgrad.backends.loops.builder import Builder, add_indices, scale_index, strides_of
 from funcgrad.backends.loops.ir import Buffer, Const, Index, Operand, Value
 from funcgrad.backends.lower.primitives import lowered
+from funcgrad.backends.program import Convolution
+from funcgrad.backends.rewrites.phases import convolution_of
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn
 from funcgrad.core.primitive import Primitive
@@ -44,8 +46,9 @@ def _impl(xp: Any, x: Any, w: Any, **params: Any) -> Any:
 def channels_op(name: str) -> Primitive:
     """An op that is a convolution of single channels.
 
-    Its parameters are those of conv_general_dilated, the type of the result, and whether sums are
-    `over` the batch and all positions (the gradient of a kernel) or over the kernel.
+    Its parameters are the convolution and its axes (`spec`), the type of the result, that of sums,
+    and whether these are `over` the batch and all positions (the gradient of a kernel) or over the
+    kernel.
 
     >>> channels_op("channels").name
     'channels'
@@ -66,7 +69,7 @@ def channel_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -
     spec, groups, batches = (
         p[k] for k in ("dimension_numbers", "feature_group_count", "batch_group_count")
     )
-    x, w = (a.aval for a in ins)
+    w = ins[1].aval
     o, i, *window = (w.shape[a] for a in spec.rhs_spec)
     last, rank = len(out.shape) - 1, len(window)
     positions = [out.shape[a] for a in spec.out_spec[2:]]
@@ -83,11 +86,13 @@ def channel_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -
     in_rows = rank > 0 and spec.lhs_spec[-1] == last
     if not (fits and in_rows) or terms > MAX_TERMS or work < LEAST_WORK:
         return None
-    images = [image_axis(x.shape, spec, axis, p, over, window, positions) for axis in range(rank)]
+    of = convolution_of(eqn, ins)
+    images = [image_axis(of, axis, over) for axis in range(rank)]
     if any(not a.planes for a in images) or math.prod(len(a.planes) for a in images) > LANES:
         return None
     result = ShapedArray(out.shape, out.dtype)
-    return flat.add(channels_p, ins, result, out=result, over=over, dtype=dtype, **p)
+    return flat.add(channels_p, ins, result, out=result, over=over, dtype=dtype, spec=spec,
+                    convolution=of)  # fmt: skip
 
 
 class ImageAxis(Record):
@@ -128,19 +133,13 @@ class ImageAxis(Record):
         return (place, every, source, move, max(0, count))
 
 
-def image_axis(
-    shape: Sequence[int], spec: Any, axis: int, p: Any, over: bool, window: Any, positions: Any
-) -> ImageAxis:
-    """How windows lie along a spatial axis of a convolution's operand.
-
-    p: its parameters; over: whether sums are over positions; window, positions: sizes of all axes
-    """
-    stride, step = p["window_strides"][axis], p["rhs_dilation"][axis]
-    sizes = positions[axis], window[axis], stride, step
+def image_axis(of: Convolution, axis: int, over: bool) -> ImageAxis:
+    """How windows lie along an axis of images; over: whether sums are over positions."""
+    sizes = of.places, of.taps, of.strides, of.dilation
     if over:
-        sizes = window[axis], positions[axis], step, stride
-    size, low = shape[spec.lhs_spec[2 + axis]], p["padding"][axis][0]
-    return ImageAxis(size, low, p["lhs_dilation"][axis], *sizes)
+        sizes = of.taps, of.places, of.dilation, of.strides
+    hole = of.holes[axis] if of.holes else 1
+    return ImageAxis(of.size[axis], of.padding[axis][0], hole, *(s[axis] for s in sizes))
 
 
 def spans(b: Builder, n: int, body: Callable[[Index], None]) -> None:
@@ -167,16 +166,11 @@ class _Planes:
 
     def __init__(self, k: SpecialKernel, eqn: Eqn, images: int, together: int):
         self.k, self.b, self.dtype = k, k.builder, eqn.params["dtype"]
-        p, self.spec = eqn.params, eqn.params["dimension_numbers"]
+        p, of = eqn.params, eqn.params["convolution"]
+        self.spec, self.over = p["spec"], p["over"]
         self.x, self.w = eqn.ins
         self.x_shape, self.w_shape = (a.aval.shape for a in eqn.ins)
-        self.over, out = p["over"], eqn.outs[0].aval.shape
-        window = [self.w_shape[a] for a in self.spec.rhs_spec[2:]]
-        positions = [out[a] for a in self.spec.out_spec[2:]]
-        self.axes = [
-            image_axis(self.x_shape, self.spec, i, p, self.over, window, positions)
-            for i in range(len(window))
-        ]
+        self.axes = [image_axis(of, i, self.over) for i in range(len(of.taps))]
         self.planes = list(itertools.product(*(a.planes for a in self.axes)))
         rest = math.prod(a.positions + a.reach for a in self.axes[1:])
         first = self.axes[0]
@@ -277,7 +271,7 @@ def read_element(k: SpecialKernel, x: Atom, spec: Sequence[int], at: Sequence[In
 def write_element(k: SpecialKernel, eqn: Eqn) -> Callable[[Sequence[Index], Operand], None]:
     """What stores an element of the result, by the axes of its spec."""
     out, aval = k.params.write(eqn.outs[0]), eqn.outs[0].aval
-    spec, b = eqn.params["dimension_numbers"].out_spec, k.builder
+    spec, b = eqn.params["spec"].out_spec, k.builder
 
     def write(at: Sequence[Index], value: Operand) -> None:
         placed = dict(zip(spec, at, strict=True))
@@ -295,7 +289,7 @@ def write(k: SpecialKernel, eqn: Eqn) -> Written:
 def _over_windows(k: SpecialKernel, eqn: Eqn) -> Written:
     """Each output is the sum over its window."""
     b, p = k.builder, eqn.params
-    groups, spec = p["feature_group_count"], p["dimension_numbers"]
+    groups, spec = p["convolution"].groups[0], p["spec"]
     o, i, *window = (eqn.ins[1].aval.shape[a] for a in spec.rhs_spec)
     batch, group = k.outer(eqn.outs[0].aval.shape[spec.out_spec[0]]), k.outer(groups)
     planes, write = _Planes(k, eqn, i, 1), write_element(k, eqn)
@@ -337,7 +331,7 @@ def _over_windows(k: SpecialKernel, eqn: Eqn) -> Written:
 def _over_images(k: SpecialKernel, eqn: Eqn) -> Written:
     """Each element of a kernel's gradient is a sum over images and positions."""
     b, p = k.builder, eqn.params
-    groups, spec = p["batch_group_count"], p["dimension_numbers"]
+    groups, spec = p["convolution"].groups[1], p["spec"]
     o, images, *_ = (eqn.ins[1].aval.shape[a] for a in spec.rhs_spec)
     n, _, *window = (eqn.outs[0].aval.shape[a] for a in spec.out_spec)
     group, number, output = k.outer(groups), k.outer(n), k.outer(o // groups)

@@ -29,6 +29,7 @@ from funcgrad.backends.llvm.kernels.depthwise import (
 )
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand
+from funcgrad.backends.rewrites.phases import convolution_of
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn
 from funcgrad.ops.base import sum_p
@@ -65,16 +66,17 @@ def channels_last_convolution(flat: Any, eqn: Eqn, ins: list[Atom], dtype: np.dt
     if not fits or terms > MAX_TERMS or work < LEAST_WORK:
         return None
     images = i if over else out.shape[spec.out_spec[0]]
-    first = image_axis(x.aval.shape, spec, 0, p, over, window, positions).positions
+    of = convolution_of(eqn, ins)
+    first = image_axis(of, 0, over).positions
     blocks = _blocks(images, first, 1 if rank > 1 else LANES) if over or rank == 1 else 1
     if not over:
         w = flat.transpose(w, [*spec.rhs_spec[2:], spec.rhs_spec[1], spec.rhs_spec[0]])
         result = ShapedArray(out.shape, out.dtype)
         return flat.add(channels_last_p, [x, w], result, out=result, over=over, dtype=dtype,
-                        blocks=blocks, **p)  # fmt: skip
+                        blocks=blocks, spec=spec, convolution=of)  # fmt: skip
     result = ShapedArray((images * blocks, *positions, o), dtype)
     parts = flat.add(channels_last_p, [x, w], result, out=result, over=over, dtype=dtype,
-                     blocks=blocks, **p)  # fmt: skip
+                     blocks=blocks, spec=spec, convolution=of)  # fmt: skip
     total = flat.reshape(flat.reduce(sum_p, parts, [0]), (*positions, o, 1))
     order = dict(zip(spec.out_spec, (rank + 1, rank, *range(rank)), strict=True))
     return flat.convert(flat.transpose(total, [order[a] for a in range(rank + 2)]), out.dtype)
@@ -91,19 +93,10 @@ class _Windows:
 
     def __init__(self, k: SpecialKernel, eqn: Eqn):
         self.k, self.b, p = k, k.builder, eqn.params
-        self.spec, self.dtype, self.over = p["dimension_numbers"], p["dtype"], p["over"]
-        (self.x, self.w), out = eqn.ins, eqn.outs[0].aval.shape
-        if self.over:
-            window = [self.w.aval.shape[a] for a in self.spec.rhs_spec[2:]]
-            positions = list(out[1:-1])
-        else:
-            window = list(self.w.aval.shape[:-2])
-            positions = [out[a] for a in self.spec.out_spec[2:]]
-        self.channels = out[-1]
-        self.axes = [
-            image_axis(self.x.aval.shape, self.spec, a, p, self.over, window, positions)
-            for a in range(len(window))
-        ]
+        self.spec, self.dtype, self.over = p["spec"], p["dtype"], p["over"]
+        (self.x, self.w), of = eqn.ins, p["convolution"]
+        self.channels = eqn.outs[0].aval.shape[-1]
+        self.axes = [image_axis(of, a, self.over) for a in range(len(of.taps))]
         self.zero = Const(np.zeros((), self.dtype), self.dtype)
         # Pixels that are taken together; those that meet other elements of the kernel take turns.
         last = self.axes[-1]

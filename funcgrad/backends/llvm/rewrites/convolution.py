@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +25,7 @@ from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.primitives import patches_p, windows_p
 from funcgrad.backends.program import Convolution
 from funcgrad.backends.rewrites.equations import Equations
+from funcgrad.backends.rewrites.phases import Phase, convolution_of, phases_of
 from funcgrad.backends.rewrites.products import GEMM_DTYPES, dot, gathered
 from funcgrad.backends.rewrites.reductions import FLOAT32
 from funcgrad.core.aval import ShapedArray
@@ -76,12 +77,13 @@ def _single_places(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) 
     if any(a.aval.dtype != dtype for a in (*ins, *eqn.outs)):
         return None
 
+    of = convolution_of(eqn, ins)
+
     def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any) -> Atom | None:
         if x.aval.shape[0] > 1 and w.aval.size > x.aval.shape[1]:
-            return gathered(flat, x, w, ShapedArray(shape, dtype), numbers)
-        made = Eqn(
-            dot_general_p, [x, w], [Var(ShapedArray(shape, dtype))], {"dimension_numbers": numbers}
-        )
+            return gathered(flat, x, w, ShapedArray(shape, dtype), numbers, of)
+        params = {"dimension_numbers": numbers, "convolution": of}
+        made = Eqn(dot_general_p, [x, w], [Var(ShapedArray(shape, dtype))], params)
         return dot(flat, made, [x, w])
 
     return unmet.single_places(flat, eqn, ins, product)
@@ -111,7 +113,8 @@ def _gathered_convolution(
     read = avals[0].dtype if both and stays_narrow(eqn, avals) else dtype
 
     def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any, of: Convolution) -> Atom:
-        return gathered(flat, x, w, ShapedArray(shape, dtype), numbers, eqn.params["exact"], of)
+        out, exact = ShapedArray(shape, dtype), eqn.params["exact"]
+        return gathered(flat, x, w, out, numbers, of, exact, windows=True)
 
     made = gathered_convolution(flat, eqn, ins, (read, dtype), product)
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
@@ -140,7 +143,7 @@ def convolution(flat: Any, eqn: Eqn, ins: list[Atom], dot: Any) -> Atom:
         eqn.prim,
         [windows, w],
         [type(eqn.outs[0])(ShapedArray((g, n, *spatial, o // g), out.dtype))],
-        {"dimension_numbers": (contract, ((0,), (0,))), "preferred_element_type": out.dtype},
+        {"dimension_numbers": (contract, ((0,), (0,))), "convolution": convolution_of(eqn, ins)},
     )
     y = dot(flat, product, [windows, w])
     y = flat.transpose(y, [*range(1, rank + 2), 0, rank + 2])
@@ -155,47 +158,6 @@ def convolution(flat: Any, eqn: Eqn, ins: list[Atom], dot: Any) -> Atom:
 # multiplications aren't worth it.
 MAX_PHASES, LEAST_WORK, MAX_RANK = 16, 1 << 14, 5
 LEAST_MET, MOST_MET = 16, 64
-
-
-class _Phase(NamedTuple):
-    """Along an axis, the outputs phase, phase + step, … : the elements first, first + stride, … of
-    the kernel meet the operand's start + output·move + element·dilation. So it is of `phases`
-    that follow each other, for each of which `first` is one less."""
-
-    start: int
-    move: int
-    first: int
-    stride: int
-    dilation: int
-    taps: int
-    phases: int = 1
-
-    def follows(self, last: _Phase) -> bool:
-        """Whether outputs of this phase meet what those of the last one do."""
-        if not self.taps:
-            return not last.taps
-        next_of_last = last._replace(first=last.first - last.phases, phases=1)
-        return self == next_of_last
-
-
-def _phases(
-    size: int, kernel: int, stride: int, low: int, hole: int, dilation: int
-) -> list[_Phase]:
-    """The phases of an axis: outputs of a phase meet the same elements of the kernel."""
-    common, every = math.gcd(stride, hole), hole // math.gcd(dilation, hole)
-    out: list[_Phase] = []
-    for phase in range(min(hole // common, size)):
-        at = phase * stride - low
-        met = [j for j in range(min(kernel, every)) if (at + j * dilation) % hole == 0]
-        first = met[0] if met else kernel
-        taps = len(range(first, kernel, every))
-        start = (at + first * dilation) // hole
-        new = _Phase(start, stride // common, first, every, dilation * every // hole, taps)
-        if out and new.follows(out[-1]):
-            out[-1] = out[-1]._replace(phases=out[-1].phases + 1)
-        else:
-            out.append(new)
-    return out
 
 
 def gathered_convolution(
@@ -215,7 +177,7 @@ def gathered_convolution(
     n, _, *spatial = (out.shape[a] for a in spec.out_spec)
     low = [pair[0] for pair in p["padding"]]
     axes = [
-        _phases(*sizes)
+        phases_of(*sizes)
         for sizes in zip(spatial, kernel, p["window_strides"], low, p["lhs_dilation"],
                          p["rhs_dilation"], strict=True)
     ]  # fmt: skip
@@ -229,12 +191,12 @@ def gathered_convolution(
     w = flat.transpose(flat.convert(ins[1], dtype), spec.rhs_spec)
     starts = tuple(axis[0].start + b for axis, b in zip(axes, before, strict=True))
     if dtype == sums and _doubles(eqn, ins, axes, steps):
-        of = _record(eqn, ins, [axis[0] for axis in axes], (n, i, o, *steps), (2, 2))
+        of = convolution_of(eqn, ins, [axis[0] for axis in axes], (o, *steps), (2, 2))
         return _doubled(flat, x, w, starts, of, product)
     # In the order of the result's axes, in which `_interleaved` takes them.
     turns = sorted(range(len(kernel)), key=lambda k: spec.out_spec[2 + k])
 
-    def piece(phases: list[_Phase]) -> Atom:
+    def piece(phases: list[Phase]) -> Atom:
         """Results of phases: first these, axis by axis as in `turns`, then a result's axes."""
         apart, taps = [phases[k].phases for k in turns], [q.taps for q in phases]
         if not all(taps):
@@ -250,7 +212,7 @@ def gathered_convolution(
         each = (*apart, o // g) if last else (o // g, *apart)
         part = _taps(flat, w, phases, (g, o // g, i), turns, last)
         numbers = _numbers(len(kernel), spec.lhs_spec[1] < spec.lhs_spec[-1])
-        of = _record(eqn, ins, phases, (n, i, math.prod(each), *steps))
+        of = convolution_of(eqn, ins, phases, (math.prod(each), *steps))
         made = product(windows, part, (g, n, *steps, math.prod(each)), numbers, of)
         rank, counts, feature = len(kernel), [], len(kernel) + 2
         if math.prod(apart) > 1:
@@ -265,13 +227,13 @@ def gathered_convolution(
     return _interleaved(flat, joined, _by_axis(spec, 1, 1, all_phases), out.shape)
 
 
-def _joined(flat: Any, piece: Callable, axes: list[list[_Phase]], turns: list[int]) -> Atom:
+def _joined(flat: Any, piece: Callable, axes: list[list[Phase]], turns: list[int]) -> Atom:
     """The pieces of all phases, which their first axes count.
 
     axes: the phases of the axes that `turns` names
     """
 
-    def along(chosen: tuple[_Phase, ...]) -> Atom:
+    def along(chosen: tuple[Phase, ...]) -> Atom:
         at = len(chosen)
         if at == len(axes):
             return piece([chosen[turns.index(k)] for k in range(at)])
@@ -286,7 +248,7 @@ def _joined(flat: Any, piece: Callable, axes: list[list[_Phase]], turns: list[in
     return along(())
 
 
-def _doubles(eqn: Eqn, ins: list[Atom], axes: list[list[_Phase]], steps: list[int]) -> bool:
+def _doubles(eqn: Eqn, ins: list[Atom], axes: list[list[Phase]], steps: list[int]) -> bool:
     """Whether a convolution's 2×2 phases, of windows of 2×2 that begin one further each, had better
     be multiplied by tiles, all at once."""
     p, out, order = eqn.params, eqn.outs[0].aval.shape, tuple(range(4))
@@ -297,37 +259,11 @@ def _doubles(eqn: Eqn, ins: list[Atom], axes: list[list[_Phase]], steps: list[in
         return False
     for phases in axes:
         first = phases[0]
-        wanted = [_Phase(first.start + i, 1, i, 2, 1, PHASE_TAPS) for i in range(2)]
+        wanted = [Phase(first.start + i, 1, i, 2, 1, PHASE_TAPS) for i in range(2)]
         if phases != wanted:
             return False
     features, channels = (ins[1].aval.shape[a] for a in spec.rhs_spec[:2])
     return phases_pay(out[0], (steps[0], steps[1]), channels, features)
-
-
-def _record(
-    eqn: Eqn,
-    ins: list[Atom],
-    along: Sequence[_Phase],
-    sizes: tuple[int, ...],
-    phases: tuple[int, ...] = (),
-) -> Convolution:
-    """The convolution of windows of a phase along each axis, or of `phases` from these on.
-
-    sizes: images, channels, features and a result's places
-    """
-    p, (n, i, o, *places) = eqn.params, sizes
-    spec = p["dimension_numbers"].lhs_spec
-    size = tuple(ins[0].aval.shape[a] for a in spec[2:])
-    ends = [q.start + (k - 1) * q.move + (q.taps - 1) * q.dilation + 1
-            for q, k in zip(along, places, strict=True)]  # fmt: skip
-    if phases:
-        ends = [end + k - 1 for end, k in zip(ends, phases, strict=True)]
-    return Convolution(
-        n, i, o, size, tuple(q.taps for q in along), tuple(places), tuple(q.move for q in along),
-        tuple((-q.start, end - m) for q, end, m in zip(along, ends, size, strict=True)),
-        tuple(q.dilation for q in along), (p["feature_group_count"], p["batch_group_count"]),
-        phases, spec[1] > spec[-1],
-    )  # fmt: skip
 
 
 def _doubled(
@@ -392,7 +328,7 @@ def _numbers(rank: int, features_first: bool) -> Any:
 
 
 def _padded(
-    flat: Any, x: Atom, spec: Sequence[int], axes: list[list[_Phase]], steps: list[int]
+    flat: Any, x: Atom, spec: Sequence[int], axes: list[list[Phase]], steps: list[int]
 ) -> tuple[Atom, list[int]]:
     """An operand with the zeros that windows reach, its axes batch, feature, spatial; and how many
     there are in front."""
@@ -419,7 +355,7 @@ def _padded(
 def _taps(
     flat: Any,
     w: Atom,
-    phases: Sequence[_Phase],
+    phases: Sequence[Phase],
     sizes: tuple[int, ...],
     turns: list[int],
     last: bool,

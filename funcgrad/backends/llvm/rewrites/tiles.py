@@ -47,17 +47,17 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
     >>> f32, ref, rows, ones = np.dtype("float32"), Ref("arena"), (1024, 1), (1, 1)
     >>> axes = GemmAxes(((64, 576),), ((32, 34), (32, 1)), ((64, 9, 1156), (3, 3, 34), (3, 1, 1)))
     >>> of = Convolution(32, 64, 64, (34, 34), (3, 3), (32, 32), ones, ((0, 0),) * 2, ones)
-    >>> windows = Windows(of, 1, (73984, 1156, 34, 1), (1, 2))
+    >>> windows = Windows(1, (73984, 1156, 34, 1), (1, 2))
     >>> sizes = (64, 1024, 576, ref, ref, ref, rows, rows, rows, ((32, 0, 73984, 65536),))
-    >>> tiles_of(GemmStep(f32, f32, *sizes, axes, windows=windows))
+    >>> tiles_of(GemmStep(f32, f32, *sizes, axes, convolution=of, windows=windows))
     (1, 2)
     """
-    w, axes = s.windows, s.axes
-    if w is None or axes is None or s.exact or s.out != s.dtype:
+    of, w, axes = s.convolution, s.windows, s.axes
+    if of is None or w is None or axes is None or s.exact or s.out != s.dtype:
         return 0, 0
     if s.dtype.name not in ("float32", "float64"):
         return 0, 0
-    fits = (form for form in forms_of(w.convolution, w.steps) if _serves(s, axes, w, form))
+    fits = (form for form in forms_of(of, w.steps) if _serves(s, axes, of, w, form))
     form = next(fits, 0)
     return form, (w.operand + 1) * bool(form)
 
@@ -98,12 +98,12 @@ def sizes_of(c: Convolution, form: int) -> tuple[int, tuple[int, int], int, int]
     return c.images, (c.places[0], c.places[1]), c.channels, c.features
 
 
-def _serves(s: GemmStep, axes: GemmAxes, w: Windows, form: int) -> bool:
+def _serves(s: GemmStep, axes: GemmAxes, c: Convolution, w: Windows, form: int) -> bool:
     """Whether a product's result, and its other operand, lie as a form needs it, and the axes that
     its windows are summed over are in its order; and a frame is that of the images."""
     if form == PHASES:
-        return _phase_of(s, axes, w) is not None
-    c, side, (image, channel, line, pixel) = w.convolution, w.operand, w.steps
+        return _phase_of(s, axes, c, w) is not None
+    side, (image, channel, line, pixel) = w.operand, w.steps
     _, size, channels, _ = sizes_of(c, form)
     moves, near = [image, channel], (1, 1)
     if form == IMAGES:
@@ -126,36 +126,29 @@ def one_phase(s: GemmStep) -> GemmStep | None:
     """Of a product whose form is PHASES, that of one phase, with images as its batch. The kernel's
     strides, as its axes are elsewhere, are those from phase to phase of lines and of columns; the
     result's from place to place is that of its lines, in which places of all phases are.
-
-    Lines and columns of images, and their phases, are axes of the batch or the rows of windows, in
-    any order: that of the result's strides tells what is what.
     """
-    phases = tiles_of(s)[0] == PHASES and s.axes is not None and s.windows is not None
-    return _phase_of(s, s.axes, s.windows) if phases else None  # type: ignore[arg-type]
-
-
-def _phase_of(s: GemmStep, axes: GemmAxes, w: Windows) -> GemmStep | None:
-    """`one_phase` of a product for phases, if its result is lines in which they alternate."""
-    side, (image, channel, line, _), (height, width) = w.operand, w.steps, w.convolution.places
-    windows = axes.n if side else axes.m
-    if len(s.batch) not in (3, 4) or len(windows) != 1:
+    of, w, axes = s.convolution, s.windows, s.axes
+    if of is None or w is None or axes is None or tiles_of(s)[0] != PHASES:
         return None
-    ((rows, step),) = windows
-    spans = [(span[3], span[0], span[1 + side], span[2 - side]) for span in s.batch]
-    spans = sorted([*spans, (s.c_strides[side], rows, step, 0)])
-    kernel, apart = [span[3] for span in spans], spans[2][0]
-    doubled = [(1, 2), (2, width), (apart, 2), (2 * apart, height)]
-    if [span[:2] for span in spans[:4]] != doubled or apart < 2 * width:
+    return _phase_of(s, axes, of, w)
+
+
+def _phase_of(s: GemmStep, axes: GemmAxes, c: Convolution, w: Windows) -> GemmStep | None:
+    """`one_phase` of a product for phases, if its result is lines in which they alternate."""
+    side, (image, channel, line, _), (height, width) = w.operand, w.steps, c.places
+    (of_image, apart, *near), kernels = w.results, (w.kernels[0], w.kernels[1])
+    if near != [1, 2 * apart, 2] or apart < 2 * width:
         return None
     if not _is_around(s.frame, side, (height, width), line, [channel, image]):
         return None
-    batch = tuple((n, *((0, x) if side else (x, 0)), c) for c, n, x, _ in spans[4:])
-    phases, all_places = (kernel[2], kernel[0]), ((height, line), (width, 1))
+    moves = (0, image, of_image) if side else (image, 0, of_image)
+    batch = ((c.images, *moves),) if c.images > 1 else ()
+    all_places = (height, line), (width, 1)
     if side:
         return replace(s, n=height * width, axes=replace(axes, n=all_places), batch=batch,
-                       a_strides=phases, c_strides=(s.c_strides[0], apart))  # fmt: skip
+                       a_strides=kernels, c_strides=(s.c_strides[0], apart))  # fmt: skip
     return replace(s, m=height * width, axes=replace(axes, m=all_places), batch=batch,
-                   b_strides=phases, c_strides=(apart, s.c_strides[1]))  # fmt: skip
+                   b_strides=kernels, c_strides=(apart, s.c_strides[1]))  # fmt: skip
 
 
 def _is_around(

@@ -24,11 +24,13 @@ from tests.backends.llvm.gemm.winograd.test_phases import SHAPES as DOUBLED
 from tests.backends.llvm.gemm.winograd.test_phases import doubling_step
 
 
-def other(windows, **changed):
+def other(step, **changed):
     """Of other places, or of another convolution."""
-    places = {name: changed.pop(name) for name in ("steps", "rows") if name in changed}
+    names = ("steps", "rows", "results")
+    places = {name: changed.pop(name) for name in names if name in changed}
     return {
-        "windows": replace(windows, convolution=replace(windows.convolution, **changed), **places)
+        "windows": replace(step.windows, **places),
+        "convolution": replace(step.convolution, **changed),
     }
 
 
@@ -44,22 +46,23 @@ def test_which_products_go_this_way():
     transforms pay."""
     step, half = step_of(SHAPES[0], "float32"), np.dtype("float16")
     assert tiles_of(step) == (IMAGES, 2)
-    w, (image, channel, line, _) = step.windows, step.windows.steps
+    image, channel, line, _ = step.windows.steps
     for changed in (
         {"dtype": half, "out": half},
         {"exact": True},
         {"windows": None},
+        {"convolution": None},
         {"c_strides": (1024, 2)},
-        *(other(w, **fields) for fields in OTHERS),
-        other(w, steps=(image, channel, line, 2)),
-        other(w, taps=(5, 3)),
-        other(w, taps=(5, 5)),
-        other(w, channels=4),
-        other(w, places=(1, 1024)),
-        other(w, last=True),
-        other(w, rows=(2, 1)),
-        other(w, rows=(0, 1, 2)),
-        other(w, phases=(2, 2)),
+        *(other(step, **fields) for fields in OTHERS),
+        other(step, steps=(image, channel, line, 2)),
+        other(step, taps=(5, 3)),
+        other(step, taps=(5, 5)),
+        other(step, channels=4),
+        other(step, places=(1, 1024)),
+        other(step, last=True),
+        other(step, rows=(2, 1)),
+        other(step, rows=(0, 1, 2)),
+        other(step, phases=(2, 2)),
         {"frame": replace(step.frame, operand=0)},
         {"frame": Frame(1, 0, 128 * 34, ((32, 1, 1),))},
         {"frame": Frame(1, 0, 64, ((64, 2, 2), (32, 1, 1)))},
@@ -88,17 +91,17 @@ def test_which_products_with_channels_last_go_this_way():
     step, side = last_step(SHAPES[0], "float32"), last_step(SHAPES[0], "float32", side=1)
     assert tiles_of(step) == (IMAGES_LAST, 1)
     assert tiles_of(side) == (IMAGES_LAST, 2)
-    w, (image, _, line, pixel) = step.windows, step.windows.steps
+    image, _, line, pixel = step.windows.steps
     for changed in (
         {"c_strides": (1, 65536)},
         {"batch": ((2, 0, 0, 64),)},
-        *(other(w, **fields) for fields in OTHERS),
-        other(w, steps=(image, 2, line, pixel)),
-        other(w, taps=(5, 3)),
-        other(w, channels=4),
-        other(w, last=False),
-        other(w, rows=(0,)),
-        other(w, rows=(0, 2, 1)),
+        *(other(step, **fields) for fields in OTHERS),
+        other(step, steps=(image, 2, line, pixel)),
+        other(step, taps=(5, 3)),
+        other(step, channels=4),
+        other(step, last=False),
+        other(step, rows=(0,)),
+        other(step, rows=(0, 2, 1)),
         {"frame": replace(step.frame, operand=1)},
         {"frame": replace(step.frame, start=1)},
         {"frame": replace(step.frame, start=64)},
@@ -113,20 +116,18 @@ def test_which_gradients_with_channels_last_go_this_way():
     step = gradient_step(SHAPES[0], "float32")
     assert tiles_of(step) == (KERNEL_LAST, 1)
     assert tiles_of(gradient_step(SHAPES[0], "float32", turned=True)) == (KERNEL_LAST, 2)
-    w, (_, channel, line, pixel), (m,), (n,) = (
-        step.windows, step.windows.steps, step.axes.m, step.axes.n,
-    )  # fmt: skip
+    (_, channel, line, pixel), (m,), (n,) = step.windows.steps, step.axes.m, step.axes.n
     for changed in (
         {"c_strides": (1, 64)},
         {"axes": GemmAxes((m,), ((64, 2),), step.axes.k)},
         {"axes": GemmAxes((m, m), (n,), step.axes.k)},
-        *(other(w, **fields) for fields in OTHERS),
-        other(w, steps=(2, channel, line, pixel)),
-        other(w, places=(3, 5)),
-        other(w, taps=(1, 1024)),
-        other(w, images=4, features=4),
-        other(w, last=True),
-        other(w, rows=(0, 1, 2)),
+        *(other(step, **fields) for fields in OTHERS),
+        other(step, steps=(2, channel, line, pixel)),
+        other(step, places=(3, 5)),
+        other(step, taps=(1, 1024)),
+        other(step, images=4, features=4),
+        other(step, last=True),
+        other(step, rows=(0, 1, 2)),
         {"frame": replace(step.frame, operand=1)},
         {"frame": replace(step.frame, start=1)},
     ):
@@ -135,7 +136,7 @@ def test_which_gradients_with_channels_last_go_this_way():
 
 def test_which_products_of_phases_go_this_way():
     step = doubling_step(DOUBLED[0], "float32")
-    lines, columns, height, batch = step.batch
+    lines, columns, _, batch = step.batch
     assert tiles_of(step) == (PHASES, 1)
     assert tiles_of(doubling_step(DOUBLED[0], "float32", side=2)) == (PHASES, 2)
     # Whichever axis has the rows, and in any order.
@@ -143,20 +144,18 @@ def test_which_products_of_phases_go_this_way():
                      batch=(batch, columns, (16, 1, 0, 2), lines))  # fmt: skip
     assert one_phase(turned) == one_phase(step)
     assert tiles_of(replace(step, batch=step.batch[:3])) == (PHASES, 1)
-    w, (places,), (features,) = step.windows, step.axes.m, step.axes.n
+    image, apart, *_ = step.windows.results
     for changed in (
         {"dtype": np.dtype("float16"), "out": np.dtype("float16")},
         {"exact": True},
-        {"c_strides": (1, 1024)},
-        {"batch": (lines, columns, height, (2, *batch[1:3], 1))},
-        {"batch": ((3, 18, 4, 32), columns, height, batch)},
-        {"batch": ((2, 18, 4, 31), columns, (16, 18, 0, 62), batch)},
-        {"axes": GemmAxes((places, places), (features,), step.axes.k)},
-        *(other(w, **fields) for fields in OTHERS),
-        other(w, steps=(*w.steps[:3], 2)),
-        other(w, taps=(3, 2)),
-        other(w, channels=1),
-        other(w, phases=()),
+        other(step, results=(image, apart, 2, 2 * apart, 1)),
+        other(step, results=(image, apart, 1, apart, 2)),
+        other(step, results=(image, 31, 1, 62, 2)),
+        *(other(step, **fields) for fields in OTHERS),
+        other(step, steps=(*step.windows.steps[:3], 2)),
+        other(step, taps=(3, 2)),
+        other(step, channels=1),
+        other(step, phases=()),
         {"frame": replace(step.frame, operand=1)},
         {"frame": replace(step.frame, start=1)},
     ):

@@ -24,8 +24,8 @@ SHAPES = [
 ]
 
 
-def windows_of(shape, operand, steps, rows, gradient=False, **fields):
-    """Windows of the images, for results or for the kernel's gradient."""
+def windows_of(shape, operand, steps, rows, gradient=False, of_phases=(), **fields):
+    """A convolution, or of the kernel's gradient, and the windows of its images."""
     n, channels, features, height, width, (top, bottom, left, right) = shape
     size, sums = (height + 2 - top - bottom, width + 2 - left - right), (channels, n)
     given = {"taps": (3, 3), "places": (height, width)}
@@ -33,7 +33,7 @@ def windows_of(shape, operand, steps, rows, gradient=False, **fields):
         sums, given = sums[::-1], {"taps": given["places"], "places": given["taps"]}
     of = Convolution(sums[1], sums[0], features, size, strides=(1, 1), dilation=(1, 1),
                      padding=((top, bottom), (left, right)), **given | fields)  # fmt: skip
-    return Windows(of, operand, steps, rows)
+    return of, Windows(operand, steps, rows, *of_phases)
 
 
 def step_of(shape, dtype, framed=True, flipped=False):
@@ -53,7 +53,7 @@ def step_of(shape, dtype, framed=True, flipped=False):
     batch = ((n, 0, channels * plane, features * size),) if n > 1 else ()
     return GemmStep(np.dtype(dtype), np.dtype(dtype), features, size, 9 * channels, ref, ref, ref,
                     (0, 0), (0, 0), (size, 1), batch, axes, frame, False,
-                    windows_of(shape, 1, (channels * plane, plane, line, 1), (1, 2)))  # fmt: skip
+                    *windows_of(shape, 1, (channels * plane, plane, line, 1), (1, 2)))  # fmt: skip
 
 
 def execute(step, way, operands, out, cpu):

@@ -34,12 +34,12 @@ def gradient_step(shape, dtype, framed=True, swapped=False):
     if swapped and frame is not None:
         frame = replace(frame, operand=0)
     c, depth = (9 * channels, 1), n * size
-    windows = windows_of(
+    of, windows = windows_of(
         shape, int(not swapped), (plane, channels * plane, line, 1), (0, 1, 2), True
     )
     m = (9 * channels, features) if swapped else (features, 9 * channels)
     return replace(forward, m=m[0], n=m[1], k=depth, c_strides=c[::-1] if swapped else c, batch=(),
-                   axes=axes, frame=frame, windows=windows)  # fmt: skip
+                   axes=axes, frame=frame, convolution=of, windows=windows)  # fmt: skip
 
 
 def run(step, shape, y, x, cpu="host"):

@@ -38,10 +38,10 @@ def gradient_step(shape, dtype, framed=True, turned=False):
         m, c = (features, channels), (9 * channels, 1)
         frame = None if frame is None else replace(frame, operand=1)
     steps, ref = (1, (height + 2) * line, line, channels), Ref("arena")
-    windows = windows_of(shape, int(turned), steps, (0,), True)
+    of = windows_of(shape, int(turned), steps, (0,), True)
     return GemmStep(np.dtype(dtype), np.dtype(dtype), *m, n * height * width, ref, ref, ref,
                     (0, 0), (0, 0), c, taps, GemmAxes(((m[0], 1),), ((m[1], 1),), k),
-                    frame, False, windows)  # fmt: skip
+                    frame, False, *of)  # fmt: skip
 
 
 def run(step, shape, y, x, cpu="host"):

@@ -41,13 +41,13 @@ def step_of(shape, dtype, framed=True, flipped=False, features_first=False, side
     taps = apart if flipped else joined
     m, k, out, ref = n * height * width, 9 * channels, (features, 1), Ref("arena")
     axes, rows = GemmAxes(places, (cols,), taps), rows * line
-    windows = windows_of(shape, side, (rows, 1, line, channels), (0, 1, 2)[n == 1 :], last=True)
+    of = windows_of(shape, side, (rows, 1, line, channels), (0, 1, 2)[n == 1 :], last=True)
     if side:
         axes = GemmAxes((cols,), places, tuple((count, y, x) for count, x, y in taps))
         return GemmStep(np.dtype(dtype), np.dtype(dtype), features, m, k, ref, ref, ref,
-                        (0, 0), (0, 0), out[::-1], (), axes, frame, False, windows)  # fmt: skip
+                        (0, 0), (0, 0), out[::-1], (), axes, frame, False, *of)  # fmt: skip
     return GemmStep(np.dtype(dtype), np.dtype(dtype), m, features, k, ref, ref, ref,
-                    (0, 0), (0, 0), out, (), axes, frame, False, windows)  # fmt: skip
+                    (0, 0), (0, 0), out, (), axes, frame, False, *of)  # fmt: skip
 
 
 def run(step, shape, w, x, cpu="host"):

@@ -41,12 +41,13 @@ def doubling_step(shape, dtype, side=1, framed=True, flipped=False, wide=0):
     if side == 1:
         kernel, phases = (tuple((s, x, w, *c) for s, w, x, *c in v) for v in (kernel, phases))
         strides, sizes = strides[::-1], sizes[::-1]
-    windows = windows_of(shape, side - 1, (channels * plane, plane, line, 1), (2,), taps=(2, 2),
-                         phases=(2, 2))  # fmt: skip
+    results, kernels = (features * cells, out, 1, 2 * out, 2), (4 * step, step)
+    of = windows_of(shape, side - 1, (channels * plane, plane, line, 1), (2,), taps=(2, 2),
+                    phases=(2, 2), of_phases=(results, kernels))  # fmt: skip
     sides = ((of_w,), (places,)) if side == 2 else ((places,), (of_w,))
     return GemmStep(np.dtype(dtype), np.dtype(dtype), *sizes, 4 * channels, ref, ref, ref,
                     (0, 0), (0, 0), strides, tuple(phases),
-                    GemmAxes(*sides, tuple(kernel)), frame, False, windows)  # fmt: skip
+                    GemmAxes(*sides, tuple(kernel)), frame, False, *of)  # fmt: skip
 
 
 def images(shape, dtype, seed=0):
