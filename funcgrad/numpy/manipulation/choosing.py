@@ -5,7 +5,7 @@ A branch that is not taken contributes no derivative, not even NaN where it is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,14 @@ from funcgrad.numpy._util import (
 from funcgrad.numpy.elementwise.logic import truth
 from funcgrad.numpy.manipulation.indexing import cases_of, positions_of
 from funcgrad.numpy.manipulation.joining import arrays_of
+from funcgrad.ops.base import full
 from funcgrad.ops.elementwise.arithmetic import max as larger
 from funcgrad.ops.elementwise.arithmetic import min as smaller
-from funcgrad.ops.elementwise.convert import (
-    convert_element_type,
-    select_n,
-    select_n_p,
-    stop_gradient,
-)
-from funcgrad.ops.elementwise.convert import select as choice_of
+from funcgrad.ops.elementwise.convert import convert_element_type, select_n, select_n_p
 from funcgrad.ops.indexing.plan import known
+from funcgrad.ops.shape import reshape
+from funcgrad.transforms.batching.vmap import vmap
+from funcgrad.transforms.control.cond import switch
 
 __all__ = ["choose", "piecewise", "select"]
 
@@ -91,8 +89,9 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     """Elementwise, the function of x (or the value) whose condition is the last that holds.
 
     A function beyond those of the conditions is for elements where none holds; else they are 0.
-    Functions are called on the whole of x, with `args` and `kw`, and their results converted to
-    x's dtype; elements that a function isn't for give it no derivative.
+    Functions get one element of x, with `args` and `kw`, and their results are converted to x's
+    dtype; elements that a function isn't for give no derivative by it, neither to x nor to what
+    the function closes over.
 
     >>> x = fnp.array([-4.0, 4.0])
     >>> fnp.piecewise(x, [x < 0, x >= 0], [-1, fnp.sqrt])
@@ -110,26 +109,16 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
         raise ValueError(f"piecewise: need {n} or {n + 1} functions, got {given}")
     default = functions.pop() if given > n else 0
 
-    def value(function: Any, mask: Any) -> Any:
-        if not callable(function):
-            return as_dtype("piecewise", function, x.dtype, "a value")
-        # The value of x is the same, but elements that are not chosen don't depend on it.
-        inner = x if mask is None else choice_of(broadcast_to(mask, x.shape), x, stop_gradient(x))
-        return as_dtype("piecewise", function(inner, *args, **kw), x.dtype)
+    def branch(function: Any) -> Callable[[Any], Any]:
+        def run(element: Any) -> Any:
+            value = function(element, *args, **kw) if callable(function) else function
+            return as_dtype("piecewise", value, x.dtype, "a value")
 
-    if callable(default):
-        rest = ~_any_of(masks)
-        out = value(default, rest)
-    else:
-        out = value(default, None)
-    out = broadcast_to(out, x.shape)
-    for mask, function in zip(masks, functions, strict=True):
-        out = select_n_p.bind(*cases_of("piecewise", mask, out, value(function, mask)))
-    return out
+        return run
 
-
-def _any_of(masks: list) -> Any:
-    out, *rest = masks
-    for mask in rest:
-        out = out | mask
-    return out
+    taken: Any = full(x.shape, 0, np.int32)
+    for i, mask in enumerate(masks):
+        taken = select_n_p.bind(*cases_of("piecewise", mask, taken, np.int32(i + 1)))
+    branches = [branch(function) for function in (default, *functions)]
+    by_element = vmap(lambda i, element: switch(i, branches, element))
+    return reshape(by_element(reshape(taken, (-1,)), reshape(x, (-1,))), x.shape)

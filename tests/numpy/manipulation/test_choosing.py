@@ -5,6 +5,7 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad.errors import ConcretizationError, OutOfBoundsError
+from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.derivatives.grad import grad, jvp
 from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
@@ -64,3 +65,20 @@ def test_piecewise_keeps_nan_out_of_derivatives():
     same(grad(f)(x), [0.0, 0.0, 0.5])
     same(jvp(f, (x,), (np.ones(3),))[1], np.float64(0.5))
     check_grad(lambda x: fnp.piecewise(x, [x > 0], [fnp.sin]), X)
+
+
+@pytest.mark.parametrize("transformed", [grad, lambda f: jit(grad(f))])
+def test_piecewise_keeps_nan_out_of_what_functions_close_over(transformed):
+    x = np.float64([-1.0, 0.0, 2.0])
+    log = lambda w: fnp.sum(fnp.piecewise(x, [x > 0], [lambda e: fnp.log(e) * w, lambda e: e * w]))
+    same(transformed(log)(np.float64(3)), np.log(2.0) - 1.0)
+    root = lambda w: fnp.sum(fnp.piecewise(x, [x > 3], [lambda e: fnp.sqrt(w) * e, lambda e: e]))
+    same(transformed(root)(np.float64(0)), np.float64(0))
+    same(vmap(transformed(root))(np.float64([0, 1])), np.float64([0, 0]))
+
+
+def test_piecewise_functions_get_one_element():
+    shapes = []
+    fnp.piecewise(X.reshape(2, 3), [X.reshape(2, 3) > 0], [lambda e: shapes.append(e.shape) or e])
+    assert set(shapes) == {()}
+    assert fnp.piecewise(X[:0], [X[:0] > 0], [fnp.sin]).shape == (0,)
