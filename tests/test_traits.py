@@ -39,6 +39,7 @@ NAMED = {
     "funcgrad.backends.lower.primitives": {"key_of"},  # of the backends' own, in modules not loaded
     "funcgrad.core.display.jaxpr_html": {"_equation"},
     "funcgrad.core.display.jaxpr_text": {"eqn_text"},
+    "funcgrad.core.evaluation": {"_evaluate"},  # for a message
     "funcgrad.core.staging": {"formula_of"},
     "funcgrad.parallel.mapping.varying_programs": {"collectives"},  # for messages
     "funcgrad.parallel.runtimes.spmd": {"evaluate"},

@@ -414,7 +414,7 @@ def blocks(step: Step) -> tuple[tuple[Step, ...], ...]:
 def _op_text(prim: Primitive, params: dict[str, Any]) -> str:
     said = {k: v for k, v in params.items() if v is not None and not display.holds_programs(v)}
     text = " ".join(f"{k}={display.param_text(v, '')}" for k, v in said.items())
-    return f"{prim.name}[{text}]" if text else prim.name
+    return f"{prim.name}[{text}]" if text else f"{prim.name}"
 
 
 def _convolution_text(c: Convolution, windows: Windows | None) -> str:
