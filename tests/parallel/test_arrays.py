@@ -99,6 +99,16 @@ def test_operations_run_at_once_and_stay_sharded(spec):
     assert (x + 1).sharding.spec == spec
 
 
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_arrays_of_sharded_ones_stay_sharded(spec):
+    x = sharded(spec)
+    for y in [fnp.array(x), fnp.asarray(x)]:
+        assert type(y) is ShardedArray
+        assert y.sharding == x.sharding
+        np.testing.assert_array_equal(np.asarray(y), VALUES)
+    assert all(type(shard.data) is fg.Array for shard in fnp.array(VALUES).addressable_shards)
+
+
 def test_beside_plain_operands():
     x = sharded(P("x"))
     np.testing.assert_array_equal(np.asarray(x + VALUES), 2 * VALUES)
