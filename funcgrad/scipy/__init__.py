@@ -1,5 +1,6 @@
-"""SciPy's functions on arrays that differentiate, batch and compile: `funcgrad.scipy.special`."""
+"""SciPy's functions on arrays that differentiate, batch and compile: `linalg`, `sparse.linalg` and
+`special`, each under SciPy's names."""
 
-from funcgrad.scipy import special
+from funcgrad.scipy import linalg, sparse, special
 
-__all__ = ["special"]
+__all__ = ["linalg", "sparse", "special"]
