@@ -8,8 +8,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from types import FunctionType
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from funcgrad import tree
 from funcgrad.core import backend, caches, context
@@ -174,7 +175,22 @@ def _by_python(args: tuple, kwargs: dict) -> object:
 
 
 _all: WeakSet[Jitted] = WeakSet()
+# Functions that are compiled again and again, as `jit(f)(x)` in a loop, share their programs.
+_shared: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 _lock = fork.lock()
+
+
+def _programs_of(fun: Callable, options: tuple) -> caches.Latest[Program]:
+    """Where the programs of a function with options are kept: a plain function is known by its
+    identity, of others each object keeps its own."""
+    if type(fun) is FunctionType:
+        try:
+            with _lock:
+                kept = _shared.setdefault(fun, {})
+                return kept.setdefault(options, caches.Latest(MOST_PROGRAMS))
+        except TypeError:
+            pass  # shardings in lists
+    return caches.Latest(MOST_PROGRAMS)
 
 
 @caches.forgotten_by
@@ -199,7 +215,7 @@ class Jitted:
         self._static = static
         self._donated = donated
         self._backend = using
-        self._programs: caches.Latest[Program] = caches.Latest(MOST_PROGRAMS)
+        self._programs = _programs_of(fun, (static, donated, shardings, using))
         self._direct: Callable[[tuple, dict], Tree] = _by_python
         self._direct_using = using
         self._entries: list[object] = []
@@ -419,13 +435,13 @@ class Jitted:
         return wraps(self._fun, "static")(fun)
 
     def _warn_of_retraces(self, last: tuple, program: Program) -> None:
-        if len(self._programs) < RETRACES_BEFORE_WARNING or self._warned:
+        if self._misses < RETRACES_BEFORE_WARNING or self._warned:
             return
         self._warned = True
         before = next(key for key in reversed(self._programs.keys()) if key is not last)
         names = program.names[len(program.consts) :]
         warnings.warn(
-            f"jit({name_of(self._fun)}) has been traced {len(self._programs)} times, each time "
+            f"jit({name_of(self._fun)}) has been traced {self._misses} times, each time "
             f"compiled anew; between the last two calls "
             f"{_difference(before, last, names, self._fun)}. Pad to common "
             "shapes, or pass changing Python values as arrays instead of static arguments.",

@@ -147,6 +147,43 @@ def test_ldexp():
         fnp.ldexp(1.0, 2.0)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", ["int8", "int32", "int64", "uint8", "uint32", "uint64"])
+def test_ldexp_by_powers_of_any_size(dtype, kind):
+    """Zeros, infinities and NaN stay what they are, and nothing wraps."""
+    limits = np.iinfo(kind)
+    powers = [
+        0,
+        1,
+        30,
+        120,
+        500,
+        2**31,
+        2**40,
+        limits.max,
+        -1,
+        -30,
+        -120,
+        -500,
+        -(2**40),
+        limits.min,
+    ]
+    n = np.array([p for p in powers if limits.min <= p <= limits.max], kind)
+    x = np.array([0.0, -0.0, 1.0, -1.5, INF, -INF, NAN, np.finfo(dtype).max], dtype)[:, None]
+    with np.errstate(all="ignore"):
+        want = np.ldexp(x, np.clip(n.astype(object), -9999, 9999).astype(np.int32))
+    for f in (fnp.ldexp, jit(fnp.ldexp), vmap(fnp.ldexp, (0, None))):
+        got = np.asarray(f(Array(x), Array(n)))
+        same(got, want, rtol=TOLERANCE[x.dtype])
+        assert (np.signbit(got) == np.signbit(want))[want == want].all()
+
+
+@pytest.mark.parametrize("name", ["gcd", "lcm", "bitwise_and", "add", "maximum", "floor_divide"])
+def test_integers_of_python_stay_weak(name):
+    assert getattr(fnp, name)(4, 6).weak_type
+    assert not getattr(fnp, name)(np.int32(4), 6).weak_type
+
+
 # ---- two operands
 
 BINARY = [
@@ -524,8 +561,14 @@ def nth(f, n):
         (lambda x: fnp.power(x, 2), 0.0, 1, 0.0),
         (lambda x: fnp.power(x, 0.0), 0.0, 1, 0.0),
         (fnp.absolute, 0.0, 1, 0.0),
+        (lambda y: grad(lambda x: fnp.power(x, y))(np.float64(4)), 0.0, 1, 0.25),
+        (lambda y: grad(lambda x: fnp.power(x, y))(np.float64(4)), 0.0, 2, np.log(4) / 2),
+        (lambda x: grad(lambda y: fnp.power(x, y))(np.float64(0)), 4.0, 1, 0.25),
+        (lambda y: grad(lambda x: fnp.float_power(x, y))(np.float64(0)), 0.0, 0, 0.0),
+        (lambda y: grad(grad(lambda x: fnp.power(x, y)))(np.float64(2)), 0.0, 1, -0.25),
     ],
 )
 def test_derivatives_where_formulas_have_holes(function, at, order, expected):
-    got = nth(function, order)(np.float64(at))
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-9, atol=1e-12)
+    f = nth(function, order)
+    for got in (f(np.float64(at)), jit(f)(np.float64(at)), vmap(f)(np.full(2, at))[0]):
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-9, atol=1e-12)
