@@ -21,6 +21,12 @@ _shared: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 _lock = fork.lock()
 
 
+@caches.forgotten_by
+def _forget() -> None:
+    with _lock:
+        _shared.clear()
+
+
 def programs_of(fun: Callable, options: tuple, most: int) -> caches.Latest[Program]:
     """Where the programs of a function with options are kept: a plain function is known by its
     identity, of others each object keeps its own."""
