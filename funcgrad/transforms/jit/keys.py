@@ -53,6 +53,7 @@ def typed(value: object) -> tuple | type:
 
 
 def type_key(x: Value) -> tuple:
+    """An argument's type as a program is known by."""
     if type(x) is Array:
         v = x._value
         return (v.shape, v.dtype, x.weak_type)
@@ -67,6 +68,7 @@ def type_key(x: Value) -> tuple:
 
 
 def difference(a: tuple, b: tuple, names: Sequence[str], fun: Callable) -> str:
+    """What differs between the keys of two programs, in words."""
     if a[0] != b[0]:
         return f"the structure of the arguments changed from {a[0]} to {b[0]}"
     for name, x, y in zip(names, a[1], b[1], strict=True):
