@@ -16,7 +16,6 @@ from llvmlite import ir
 from funcgrad.backends.llvm.matrix.parts import Matrices
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Functions, Int
 
-
 _ODD = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # radices besides 2 and 4
 
 
@@ -133,9 +132,7 @@ class Passes:
     numbers: roots in the table, if there are to be more than n; prefix: what names begin with
     """
 
-    def __init__(
-        self, parts: Matrices, n: int, forward: bool, numbers: int = 0, prefix: str = ""
-    ):
+    def __init__(self, parts: Matrices, n: int, forward: bool, numbers: int = 0, prefix: str = ""):
         self.parts, self.numbers, self.forward = parts, numbers or n, forward
         self.prefix = prefix
         values = roots(self.numbers, np.arange(self.numbers), forward).astype(parts.dtype)

@@ -47,7 +47,8 @@ def fft_call(step: HostStep) -> Call | None:
     if not _LEAST <= size <= _MOST or not batch or radices(size) is None:
         return None
     lanes = engine().target.vector_bits // (8 * np.dtype(dtype).itemsize)
-    alone = size >= lanes**2 and (batch < lanes or size >= _LONG) and not n & (n - 1)
+    long = size >= lanes**2 and (batch < lanes or size >= _LONG)
+    alone = long and fft_long.split(size, lanes) is not None
     form = kind.name, n, dtype, alone
     return Call(_name(*form), (batch,), (partial(install, *form),))
 
