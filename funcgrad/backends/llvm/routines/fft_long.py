@@ -1,15 +1,15 @@
 """Fourier transforms of rows that are long, or few, as generated code.
 
 A row is a matrix whose columns are transformed and multiplied by roots, before its rows are
-transformed: of both, a vector's lanes take as many at once; the last block overlaps another. What is
-between is kept block by block, as the rows want it. Threads take rows, or share them if there are
-few. Real rows go as complex ones of half the length, as in `fft_rows`.
+transformed: of both, a vector's lanes take as many at once; the last block overlaps another. What
+is between is kept block by block, as the rows want it. Threads take rows, or share them if there
+are few. Real rows go as complex ones of half the length, as in `fft_rows`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from llvmlite import ir
@@ -17,6 +17,7 @@ from llvmlite import ir
 from funcgrad.backends.llvm.gemm.pack import transpose
 from funcgrad.backends.llvm.matrix.parts import Matrices
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, undefined
+from funcgrad.backends.llvm.routines import fft_chirp
 from funcgrad.backends.llvm.routines.fft_passes import (
     Complex,
     Numbers,
@@ -55,12 +56,16 @@ class Long:
         self.forward, self.real = kind in ("FFT", "RFFT"), kind in ("RFFT", "IRFFT")
         self.halved = self.real and n % 2 == 0
         self.size = n // 2 if self.halved else n
-        found = split(self.size, self.lanes)
+        # Of lengths with large prime factors, the matrix is that of a convolution.
+        self.chirped = radices(self.size) is None
+        self.within = fft_chirp.room(self.size) if self.chirped else self.size
+        self.towards = self.chirped or self.forward
+        found = split(self.within, self.lanes)
         assert found is not None
         self.rows, self.columns = found
-        self.passes = self.short = Passes(parts, self.columns, self.forward)
+        self.passes = self.short = Passes(parts, self.columns, self.towards)
         if self.columns % self.rows:
-            self.short = Passes(parts, self.rows, self.forward, prefix="short_")
+            self.short = Passes(parts, self.rows, self.towards, prefix="short_")
 
     def emit(self, name: str) -> None:
         """Write void name(ptr call) of the words `CALL`."""
@@ -78,11 +83,17 @@ class Long:
         own = self.real and apart
         spectrum = code.call(parts.take, 2 * (size + 1) * parts.bytes) if own else None
         ends = self._ends(f"{name}_ends") if self.halved else None
+        count = 2 if self.chirped else 0
+        room = [code.call(parts.take, 2 * self.within * parts.bytes) for _ in range(count)]
 
         def loop(task: ir.Function, count: int) -> None:
             blocks = self._blocks(count)
-            grain = max(1, _TASK * blocks // size)
+            grain = max(1, _TASK * blocks // self.within)
             code.call(parts.parallel_for, task, row.pointer, blocks, grain)
+
+        def transform() -> None:
+            loop(columns, self.columns)
+            loop(rows, self.rows)
 
         with code.range(code.args[1], code.args[2]) as i:
             x = parts.at(code, call.pointer_at("x"), i * given)
@@ -98,16 +109,17 @@ class Long:
             row["out"] = out
             if spectrum is not None and not (self.halved and self.kind == "IRFFT"):
                 row["out"] = spectrum
-            loop(columns, self.columns)
-            loop(rows, self.rows)
+            if self.chirped:
+                self._convolved(code, row, room, transform)
+            else:
+                transform()
             if self.kind == "RFFT" and self.halved:
                 row["x"], row["out"] = spectrum or out, out
                 loop(ends, size // 2)
             elif self.real and not self.halved:
                 self._narrow(code, spectrum, out)
-        code.call(parts.give, middle)
-        if spectrum is not None:
-            code.call(parts.give, spectrum)
+        for array in (middle, *room, *([] if spectrum is None else [spectrum])):
+            code.call(parts.give, array)
         code.ret()
         entry = Code(parts.module, name, [PTR], public=True)
         batch = Record(entry, CALL, entry.args[0])["batch"]
@@ -116,7 +128,7 @@ class Long:
             with few:
                 entry.call(code.function, entry.args[0], 0, batch)
             with several:
-                grain = max(1, _TASK // size)
+                grain = max(1, _TASK // self.within)
                 entry.call(parts.parallel_for, code.function, entry.args[0], batch, grain)
         entry.ret()
 
@@ -154,6 +166,41 @@ class Long:
         with code.range(0, self.n + 1 if self.forward else self.n) as k:
             self.parts.store(code, self.parts.load(code, x, k * step), y, k)
 
+    def _convolved(
+        self, code: Code, row: Record, room: list[ir.Value], transform: Callable[[], None]
+    ) -> None:
+        """A transform from row["x"] to row["out"] by two of convolutions; see `fft_chirp`."""
+        size, within = self.size, self.within
+        x, out, (here, there) = row.pointer_at("x"), row.pointer_at("out"), room
+        of = Numbers(self.parts, code, self.passes.table)
+        chirp = self._vectors("chirp", fft_chirp.chirp(size, self.forward))
+        spectrum = self._vectors("line", fft_chirp.spectrum(size, within, self.forward))
+        with code.range(0, self._blocks(size)) as block:
+            at = self._first_of(block, size)
+            value = of.mul(self._apart(code, x, at), of.load(chirp, block))
+            self._together(code, value, here, at)
+        with code.range(0, self._blocks(within - size)) as block:
+            self._together(code, of.zero(), here, self._first_of(block, within - size) + size)
+        row["x"], row["out"] = here, there
+        transform()
+        with code.range(0, self._blocks(within)) as block:
+            at = self._first_of(block, within)
+            value = of.mul(self._apart(code, there, at), of.load(spectrum, block))
+            self._together(code, of.conj(value), here, at)
+        transform()
+        factor = 1.0 if self.forward else 1 / self.n
+        with code.range(0, self._blocks(size)) as block:
+            at = self._first_of(block, size)
+            value = of.mul(of.conj(self._apart(code, there, at)), of.load(chirp, block))
+            self._together(code, of.scaled(value, factor), out, at)
+        row["x"], row["out"] = x, out
+
+    def _vectors(self, name: str, values: np.ndarray) -> ir.GlobalVariable:
+        """A table of numbers by the vectors that blocks take."""
+        places = self._firsts(len(values))[:, None] + np.arange(self.lanes)
+        taken = values.astype(self.parts.dtype)[places].transpose(0, 2, 1)
+        return table(self.parts.module, name, taken, self.parts.type)
+
     def _task(self, name: str) -> tuple[Code, Numbers, list[ir.Value]]:
         task = Code(self.parts.module, name, [PTR, I64, I64])
         row = Record(task, _ROW, task.args[0])
@@ -168,7 +215,7 @@ class Long:
         bits = (rows - 1).bit_length()
         places = self._firsts(self.columns)[:, None] + np.arange(lanes)
         powers = np.left_shift.outer(places, np.arange(bits))
-        values = roots(self.size, powers, self.forward).astype(parts.dtype)
+        values = roots(self.within, powers, self.towards).astype(parts.dtype)
         seeds = table(parts.module, "seeds", values.transpose(0, 2, 3, 1), parts.type)
         task, of, (x, _, middle) = self._task(name)
         arrays = tuple(task.call(parts.take, 2 * lanes * rows * parts.bytes) for _ in range(2))
@@ -215,7 +262,7 @@ class Long:
         parts, lanes, columns = self.parts, self.lanes, self.columns
         task, of, (_, out, middle) = self._task(name)
         room = task.call(parts.take, 2 * lanes * columns * parts.bytes)
-        factor = 1.0 if self.forward else 1 / self.n
+        factor = 1.0 if self.towards else 1 / self.n
         with task.range(task.args[1], task.args[2]) as block:
             first = self._first_of(block, self.rows)
             arrays = parts.at(task, middle, block * (2 * lanes * columns)), room

@@ -54,6 +54,10 @@ class Numbers:
             for k in (0, 1)
         ))  # fmt: skip
 
+    def zero(self) -> Complex:
+        """Zeros."""
+        return Complex(*[self.code.splat(ir.Constant(self.parts.type, 0.0), self.lanes)] * 2)
+
     def add(self, x: Complex, y: Complex) -> Complex:
         """x + y."""
         return Complex(*(self.b.fadd(v, w) for v, w in zip(x, y, strict=True)))
@@ -129,12 +133,13 @@ def radices(n: int) -> list[int] | None:
 class Passes:
     """Writes the passes of transforms of a direction into a module, for rows of n elements.
 
-    numbers: roots in the table, if there are to be more than n; prefix: what names begin with
+    numbers: roots in the table, if there are to be more than n; prefix: what names begin with;
+    room: numbers that arrays have room for
     """
 
     def __init__(self, parts: Matrices, n: int, forward: bool, numbers: int = 0, prefix: str = ""):
         self.parts, self.numbers, self.forward = parts, numbers or n, forward
-        self.prefix = prefix
+        self.prefix, self.room = prefix, n
         values = roots(self.numbers, np.arange(self.numbers), forward).astype(parts.dtype)
         self.table = table(parts.module, f"{prefix}roots", values, parts.type)
         self._functions = Functions()

@@ -19,7 +19,7 @@ from funcgrad import dtypes
 from funcgrad.backends.llvm.matrix.parts import Matrices
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 from funcgrad.backends.llvm.native.engine import Engine, engine
-from funcgrad.backends.llvm.routines import fft_long
+from funcgrad.backends.llvm.routines import fft_chirp, fft_long
 from funcgrad.backends.llvm.routines.fft_passes import Complex, Numbers, Passes, radices
 from funcgrad.backends.llvm.runtime.routine import Call, compiled
 from funcgrad.ops.fft import fft_p
@@ -44,11 +44,13 @@ def fft_call(step: HostStep) -> Call | None:
     dtype = dtypes.real_part(result.dtype).name
     size = n // 2 if kind.name in _REAL and n % 2 == 0 else n
     batch = math.prod(result.shape[:-1])
-    if not _LEAST <= size <= _MOST or not batch or radices(size) is None:
+    smooth = radices(size) is not None
+    if not _LEAST <= size <= (_MOST if smooth else fft_chirp.MOST) or not batch:
         return None
     lanes = engine().target.vector_bits // (8 * np.dtype(dtype).itemsize)
-    long = size >= lanes**2 and (batch < lanes or size >= _LONG)
-    alone = long and fft_long.split(size, lanes) is not None
+    within = size if smooth else fft_chirp.room(size)
+    long = within >= lanes**2 and (batch < lanes or within >= _LONG or not smooth)
+    alone = long and fft_long.split(within, lanes) is not None
     form = kind.name, n, dtype, alone
     return Call(_name(*form), (batch,), (partial(install, *form),))
 
@@ -91,7 +93,8 @@ class _Transform:
         half = 2 * (n // 2 + 1)
         self.width_in = {"RFFT": n, "IRFFT": half}.get(kind, 2 * n)
         self.width_out = {"RFFT": half, "IRFFT": n}.get(kind, 2 * n)
-        self.passes = Passes(parts, self.size, self.forward, n)
+        kind_of = Passes if radices(self.size) else fft_chirp.Chirp
+        self.passes = kind_of(parts, self.size, self.forward, n)
 
     def emit(self, name: str) -> None:
         """Write void name(ptr call) of the words `CALL`: blocks of rows, in parallel."""
@@ -99,7 +102,7 @@ class _Transform:
         ends = None if not self.real else self._split() if self.halved else self._widen()
         task = Code(parts.module, f"{name}_rows", [PTR, I64, I64])
         call = Record(task, CALL, task.args[0])
-        x, out, room = call.pointer_at("x"), call.pointer_at("out"), 2 * self.size + 2
+        x, out, room = call.pointer_at("x"), call.pointer_at("out"), 2 * self.passes.room + 2
         arrays = [task.call(parts.take, room * lanes * parts.bytes) for _ in range(2)]
         with task.range(task.args[1], task.args[2]) as block:
             # The last block is a whole one, too: whoever shares its rows writes the same.
