@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "debug", "dtypes", "flatten_util", "image", "lax", "lax.linalg", "nn",
     "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
-    "parallel.checkpoint", "random", "scipy", "scipy.fft", "scipy.special", "tree",
+    "parallel.checkpoint", "random", "scipy", "scipy.fft", "scipy.linalg",
+    "scipy.sparse.linalg", "scipy.special", "tree",
 ]  # fmt: skip
 NAMES = {
     "fg": "", "fnp": "numpy", "lax": "lax", "nn": "nn", "optim": "optim", "random": "random",

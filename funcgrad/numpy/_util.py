@@ -39,8 +39,8 @@ __all__ = [
     "align", "applied", "as_array", "as_dtype", "axes_of", "binary", "broadcast",
     "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "check_callable",
     "convert", "default_float", "default_int", "documented", "dtype_or", "elementwise",
-    "integer", "integers", "is_scalar", "keep_weak", "items_of", "need_real", "number", "numbers",
-    "promote", "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
+    "integer", "integers", "is_scalar", "keep_weak", "items_of", "need_plain", "need_real",
+    "number", "numbers", "promote", "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
 ]  # fmt: skip
 
 asarray = np.asarray
@@ -65,9 +65,27 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
     if is_scalar(x):
         return number(name, x, scalar_dtype(x), weak=type(x) is not bool, argument=argument)
     if isinstance(x, np.ndarray | np.generic):
+        if type(x) is not np.ndarray or x.dtype.names is not None:
+            need_plain(name, x)
         # Whoever holds a writeable array may write to it later.
         return Array(np.array(x, dtypes.canonical(x.dtype), copy=x.flags.writeable or None))
     raise TypeError(within(_no_operand(name, x, argument)))
+
+
+def need_plain(name: str, x: Any) -> None:
+    """Raise for arrays of numpy's that are more than their values, or have none."""
+    if hasattr(x, "mask"):
+        raise TypeError(
+            within(f"{name}: got a masked array, whose mask would be lost; use its .filled(...)")
+        )
+    if x.dtype == dtypes.float0:
+        raise TypeError(
+            within(
+                f"{name}: got an array of float0, the derivative of what has none: there are no "
+                "values to compute with. Leave such leaves out, or take zeros of the argument's "
+                "shape"
+            )
+        )
 
 
 def _no_operand(name: str, x: Any, argument: str) -> str:
