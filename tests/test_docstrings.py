@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "debug", "dtypes", "flatten_util", "image", "lax", "lax.linalg", "nn",
     "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
-    "parallel.checkpoint", "random", "scipy", "scipy.fft", "scipy.linalg",
+    "parallel.checkpoint", "random", "scipy", "scipy.fft", "scipy.linalg", "scipy.ndimage",
     "scipy.sparse.linalg", "scipy.special", "tree",
 ]  # fmt: skip
 NAMES = {
