@@ -39,8 +39,9 @@ __all__ = [
     "align", "applied", "as_array", "as_dtype", "axes_of", "binary", "broadcast",
     "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "check_callable",
     "convert", "default_float", "default_int", "documented", "dtype_or", "elementwise",
-    "integer", "integers", "is_scalar", "keep_weak", "items_of", "need_plain", "need_real",
-    "number", "numbers", "promote", "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
+    "integer", "integers", "is_scalar", "keep_weak", "items_of", "mask_of", "need_plain",
+    "need_real", "no_out", "number", "numbers", "promote",
+    "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
 ]  # fmt: skip
 
 asarray = np.asarray
@@ -85,6 +86,22 @@ def need_plain(name: str, x: Any) -> None:
                 "values to compute with. Leave such leaves out, or take zeros of the argument's "
                 "shape"
             )
+        )
+
+
+def mask_of(name: str, where: Any) -> Any:
+    """A `where=` argument as an array, which must be of bools."""
+    mask = as_array(name, where, "where")
+    if mask.dtype != dtypes.BOOL:
+        raise DTypeError(f"{name}: where must be an array of bools, got {mask.aval}")
+    return mask
+
+
+def no_out(name: str, out: Any) -> None:
+    """Raise where an `out=` argument is given."""
+    if out is not None:
+        raise NotImplementedError(
+            within(f"{name}: arrays are immutable, so there is no out=; use the result")
         )
 
 
@@ -334,7 +351,7 @@ def quick(name: str, prim: Primitive, fun: Callable) -> Callable:
     that there is."""
     general = recorded(fun, alone=True)
 
-    def by_python(x: Any, y: Any) -> Any:
+    def by_python(x: Any, y: Any, /) -> Any:
         ctx = context.current()
         if ctx.trace is context.ROOT.trace:
             out = combined(prim, x, y)
@@ -354,6 +371,7 @@ def quick(name: str, prim: Primitive, fun: Callable) -> Callable:
     def function(x: Any, y: Any, /) -> Any:
         return swift.call(x, y)
 
+    vars(function)["swift"] = swift
     return function
 
 
