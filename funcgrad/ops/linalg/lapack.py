@@ -1,8 +1,9 @@
-"""Schur's decomposition by the LAPACK that NumPy has loaded, which offers no function for it.
+"""LAPACK's routines as NumPy has loaded them: in the dtype of the operand, where NumPy's functions
+compute in doubles, and such as it has no function for.
 
 What NumPy's module for linear algebra is linked with is found by name; integers are passed in 64
-bits, of which a LAPACK with shorter ones reads the lower half. Where there is none, eigenvectors
-are split off one after another.
+bits, of which a LAPACK with shorter ones reads the lower half. `schur` works without LAPACK, too;
+other functions are to be called where `has` says so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from numpy.linalg import _umath_linalg as linked  # type: ignore[attr-defined]
 
 # How libraries call a routine of Fortran.
 _NAMES = ("scipy_{}_64_", "{}_64_", "scipy_{}_", "{}_", "{}$NEWLAPACK$ILP64", "{}$NEWLAPACK")
-_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+_LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
+_REAL = {"f": np.dtype("f"), "d": np.dtype("d"), "F": np.dtype("f"), "D": np.dtype("d")}
+_LEAST = 32  # smaller matrices are left to NumPy, which has a loop over many of them
 
 
 @functools.cache
@@ -33,6 +36,175 @@ def _routine(name: str) -> Callable | None:
     return next((f for f in found if f is not None), None)
 
 
+def address(name: str) -> int | None:
+    """Where a routine of a full name is; None if it isn't there.
+
+    >>> address("no such routine")
+    """
+    run = _routine(name)
+    return None if run is None else ctypes.cast(run, ctypes.c_void_p).value  # type: ignore[arg-type]
+
+
+def svd_work(dtype: np.dtype, m: int, n: int, job: bytes) -> int:
+    """The size of work space that LAPACK wants for singular values of real matrices.
+
+    >>> svd_work(np.dtype(np.float64), 3, 2, b"N") > 0
+    True
+    """
+    small = np.ones((m, n), dtype)
+    svd(small, job == b"A", job != b"N")
+    return _rooms["gesdd", small.dtype.char, small.shape, (job, m)]
+
+
+def has(xp: Any, name: str, x: Any) -> bool:
+    """Whether a routine is there, and is to be called for such matrices.
+
+    >>> has(np, "no such routine", np.eye(3))
+    False
+    """
+    if xp is not np or not x.size or max(x.shape[-2:]) < _LEAST:
+        return False
+    return _routine(_LETTERS[x.dtype.char] + name) is not None
+
+
+@functools.cache
+def _constant(value: int | bytes) -> int:
+    """The address of a number or a letter, as Fortran takes it; it must not be written to."""
+    held = ctypes.c_int64(value) if type(value) is int else ctypes.create_string_buffer(value)
+    _held.append(held)
+    return ctypes.addressof(held)
+
+
+_held: list[Any] = []  # what `_constant` gave addresses of
+_rooms: dict[tuple, int] = {}  # the sizes of work space that routines asked for
+
+
+def _call(name: str, x: np.ndarray, *args: Any, work: int, hidden: int) -> int:
+    """Call a routine for the dtype of x, with `info` behind its other arguments; what it tells.
+
+    work: the position of the pair of work space and its size, which are asked for first; hidden:
+    how many lengths of strings there are
+    """
+    run = _routine(_LETTERS[x.dtype.char] + name)
+    assert run is not None
+    words = [
+        a.__array_interface__["data"][0] if type(a) is np.ndarray else _constant(a) for a in args
+    ]
+    info = ctypes.c_int64(0)
+    words += [ctypes.addressof(info), *[1] * hidden]
+    key = name, x.dtype.char, x.shape, args[:2]
+    count = _rooms.get(key, -1)
+    room = np.empty(max(1, count), x.dtype)
+    words[work:work] = [room.__array_interface__["data"][0], _constant(count)]
+    if count < 0:
+        # Addresses all, but for the lengths of strings behind them.
+        run.argtypes, run.restype = [ctypes.c_void_p] * len(words), None
+    run(*words)
+    if count < 0:
+        count = _rooms[key] = max(1, int(room[0].real * 1.0001) + 1)
+        room = np.empty(count, x.dtype)
+        words[work : work + 2] = [room.__array_interface__["data"][0], _constant(count)]
+        run(*words)
+    return info.value
+
+
+# ---- singular values
+
+
+def svd(x: np.ndarray, full_matrices: bool, compute_uv: bool) -> list[np.ndarray]:
+    """s, and U and Vᴴ if asked for, of finite matrices; NaN where they aren't found.
+
+    >>> svd(np.array([[3.0, 0.0], [0.0, -4.0]]), False, False)
+    [array([4., 3.])]
+    """
+    *lead, m, n = x.shape
+    k = min(m, n)
+    outs = [np.empty((*lead, k), _REAL[x.dtype.char])]
+    if compute_uv:
+        sizes = ((m, m), (n, n)) if full_matrices else ((m, k), (k, n))
+        outs += [_columns(lead, *size, x.dtype) for size in sizes]
+    copies = _columns(lead, m, n, x.dtype)
+    copies[...] = x
+    if not lead:
+        _gesdd(copies, outs, full_matrices)
+    else:
+        for at in np.ndindex(*lead):
+            _gesdd(copies[at], [out[at] for out in outs], full_matrices)
+    return outs
+
+
+def _columns(lead: list[int], m: int, n: int, dtype: np.dtype) -> np.ndarray:
+    """Room for matrices whose elements lie by columns."""
+    if not lead:
+        return np.empty((m, n), dtype, "F")
+    return np.empty((*lead, n, m), dtype).swapaxes(-1, -2)
+
+
+def _gesdd(a: np.ndarray, outs: list[np.ndarray], full_matrices: bool) -> None:
+    """Of one matrix, which is overwritten."""
+    (m, n), k, s = a.shape, min(a.shape), outs[0]
+    job = b"N" if len(outs) == 1 else b"A" if full_matrices else b"S"
+    u, vh = outs[1:] or (s, s)
+    rooms = [np.empty(8 * k, np.int64)]
+    if a.dtype.kind == "c":
+        large = max(m, n)
+        rooms.insert(0, np.empty(max(5 * k * k + 7 * k, 2 * large * k + 2 * k * k + k), s.dtype))
+    if _call(
+        "gesdd", a, job, m, n, a, m, s, u, m, vh, max(1, vh.shape[0]), *rooms, work=10, hidden=1
+    ):
+        for out in outs:
+            out[...] = np.nan
+
+
+# ---- eigenvalues
+
+
+def eig(x: np.ndarray, vectors: bool) -> list[np.ndarray]:
+    """Eigenvalues, and right eigenvectors if asked for, of finite matrices, all complex; NaN where
+    they aren't found.
+
+    >>> eig(np.array([[0.0, 1.0], [-1.0, 0.0]]), False)
+    [array([0.+1.j, 0.-1.j])]
+    """
+    kind = np.result_type(x.dtype, np.complex64)
+    outs = [np.empty(x.shape[:-1], kind)]
+    if vectors:
+        outs.append(np.empty(x.shape, kind))
+    for at in np.ndindex(*x.shape[:-2]):
+        _geev(x[at], [out[at] for out in outs])
+    return outs
+
+
+def _geev(x: np.ndarray, outs: list[np.ndarray]) -> None:
+    n, real, both = len(x), x.dtype.kind != "c", len(outs) > 1
+    a = np.array(x, order="F")
+    values = np.empty((2, n), x.dtype)
+    found = np.empty((n, n) if both else (1, 1), x.dtype)  # columns to Fortran
+    first, rooms = (values, []) if real else (values[:1], [np.empty(2 * n, x.real.dtype)])
+    job = b"V" if both else b"N"
+    failed = _call(
+        "geev", x, b"N", job, n, a, n, *first, found, n if both else 1, found, n if both else 1,
+        *rooms, work=11 - (not real), hidden=2,
+    )  # fmt: skip
+    if failed:
+        for out in outs:
+            out[...] = np.nan
+        return
+    outs[0][...] = values[0]
+    if real:
+        outs[0].imag = values[1]
+    if both:
+        outs[1][...] = found.T
+        pairs = np.flatnonzero(values[1] > 0) if real else ()
+        if len(pairs):
+            # Of a pair of conjugate vectors LAPACK has the parts in two columns.
+            outs[1][:, pairs] += 1j * found[pairs + 1].T
+            outs[1][:, pairs + 1] = outs[1][:, pairs].conj()
+
+
+# ---- Schur's decomposition
+
+
 def schur(a: np.ndarray, vectors: bool) -> tuple[np.ndarray, np.ndarray]:
     """T and Z with a = Z T Zᴴ for one matrix; real ones have a T with blocks of 2 × 2.
 
@@ -41,28 +213,18 @@ def schur(a: np.ndarray, vectors: bool) -> tuple[np.ndarray, np.ndarray]:
     array([[1., 2.],
            [0., 3.]])
     """
-    run = _routine(f"{_LETTERS[a.dtype.name]}gees")
-    if run is None or not a.size:
+    if not a.size or _routine(f"{_LETTERS[a.dtype.char]}gees") is None:
         return _by_eigenvectors(a)
     n, real = len(a), a.dtype.kind == "f"
     t, z = np.array(a, order="F"), np.zeros((n, n) if vectors else (1, 1), a.dtype, order="F")
-    values = np.empty((2, n), a.dtype)
-    further = np.empty(n, a.real.dtype)  # room that complex matrices need
-    info, size, none = np.zeros(1, np.int64), np.array([n]), np.zeros(1, np.int64)
-    job, no = ctypes.c_char_p(b"V" if vectors else b"N"), ctypes.c_char_p(b"N")
-
-    def call(room: np.ndarray, count: int) -> None:
-        found = values if real else values[:1]
-        arrays = (size, t, size, none, *found, z, size, room, np.array([count]))
-        rest = (none, info) if real else (further, none, info)
-        words = [ctypes.c_void_p(x.ctypes.data) for x in (*arrays, *rest)]
-        run(job, no, None, *words, ctypes.c_size_t(1), ctypes.c_size_t(1))
-
-    room = np.empty(1, a.dtype)
-    call(room, -1)
-    count = max(1, 3 * n, int(room[0].real))
-    call(np.empty(count, a.dtype), count)
-    if info[0]:
+    values, further = np.empty((2, n), a.dtype), np.empty(n, a.real.dtype)
+    count = np.zeros(1, np.int64)
+    job, found, rooms = (b"V" if vectors else b"N"), values if real else values[:1], [further]
+    failed = _call(
+        "gees", a, job, b"N", 0, n, t, n, count, *found, z, len(z), *rooms[real:], 0,
+        work=11 - (not real), hidden=2,
+    )  # fmt: skip
+    if failed:
         t[...] = z[...] = np.nan
     return t, z
 
