@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +21,6 @@ from numpy.linalg import _umath_linalg as linked  # type: ignore[attr-defined]
 # How libraries call a routine of Fortran.
 _NAMES = ("scipy_{}_64_", "{}_64_", "scipy_{}_", "{}_", "{}$NEWLAPACK$ILP64", "{}$NEWLAPACK")
 _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
-_REAL = {"f": np.dtype("f"), "d": np.dtype("d"), "F": np.dtype("f"), "D": np.dtype("d")}
-_LEAST = 32  # smaller matrices are left to NumPy, which has a loop over many of them
 
 
 @functools.cache
@@ -57,14 +56,12 @@ def svd_work(dtype: np.dtype, m: int, n: int, job: bytes) -> int:
 
 
 def has(xp: Any, name: str, x: Any) -> bool:
-    """Whether a routine is there, and is to be called for such matrices.
+    """Whether a routine is there for matrices.
 
     >>> has(np, "no such routine", np.eye(3))
     False
     """
-    if xp is not np or not x.size or max(x.shape[-2:]) < _LEAST:
-        return False
-    return _routine(_LETTERS[x.dtype.char] + name) is not None
+    return xp is np and bool(x.size) and _routine(_LETTERS[x.dtype.char] + name) is not None
 
 
 @functools.cache
@@ -75,37 +72,58 @@ def _constant(value: int | bytes) -> int:
     return ctypes.addressof(held)
 
 
+def _address(x: np.ndarray) -> int:
+    """Of a new array in rows, in a third of the time that asking the array takes."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(x))
+
+
 _held: list[Any] = []  # what `_constant` gave addresses of
 _rooms: dict[tuple, int] = {}  # the sizes of work space that routines asked for
 
 
-def _call(name: str, x: np.ndarray, *args: Any, work: int, hidden: int) -> int:
-    """Call a routine for the dtype of x, with `info` behind its other arguments; what it tells.
+def _call(name: str, x: np.ndarray, *args: Any, work: int, hidden: int, many: int = 1) -> list[int]:
+    """Call a routine for matrices like x, with `info` behind its other arguments: the numbers of
+    those for which it failed. Of arrays, given with the words `many` matrices have, comes the next
+    part for each.
 
     work: the position of the pair of work space and its size, which are asked for first; hidden:
     how many lengths of strings there are
     """
     run = _routine(_LETTERS[x.dtype.char] + name)
     assert run is not None
-    words = [
-        a.__array_interface__["data"][0] if type(a) is np.ndarray else _constant(a) for a in args
-    ]
+    words, steps = [], []
+    for a in args:
+        step = 0
+        if type(a) is tuple:
+            (a,) = a
+            step = a.nbytes // many
+        steps.append(step)
+        words.append(_address(a) if type(a) is np.ndarray else _constant(a))
     info = ctypes.c_int64(0)
     words += [ctypes.addressof(info), *[1] * hidden]
-    key = name, x.dtype.char, x.shape, args[:2]
+    key = name, x.dtype.char, x.shape[-2:], args[:2]
     count = _rooms.get(key, -1)
     room = np.empty(max(1, count), x.dtype)
-    words[work:work] = [room.__array_interface__["data"][0], _constant(count)]
+    words[work:work] = [_address(room), _constant(count)]
+    steps[work:work] = [0, 0]
     if count < 0:
         # Addresses all, but for the lengths of strings behind them.
-        run.argtypes, run.restype = [ctypes.c_void_p] * len(words), None
-    run(*words)
-    if count < 0:
+        run.argtypes, run.restype = [ctypes.c_void_p] * len(words), None  # type: ignore[attr-defined]
+        run(*words)
         count = _rooms[key] = max(1, int(room[0].real * 1.0001) + 1)
         room = np.empty(count, x.dtype)
-        words[work : work + 2] = [room.__array_interface__["data"][0], _constant(count)]
+        words[work : work + 2] = [_address(room), _constant(count)]
+    run(*words)
+    failed = [0] if info.value else []
+    moving = [(at, step) for at, step in enumerate(steps) if step]
+    for i in range(1, many):
+        for at, step in moving:
+            words[at] += step
+        info.value = 0
         run(*words)
-    return info.value
+        if info.value:
+            failed.append(i)
+    return failed
 
 
 # ---- singular values
@@ -118,42 +136,28 @@ def svd(x: np.ndarray, full_matrices: bool, compute_uv: bool) -> list[np.ndarray
     [array([4., 3.])]
     """
     *lead, m, n = x.shape
-    k = min(m, n)
-    outs = [np.empty((*lead, k), _REAL[x.dtype.char])]
+    k, many = min(m, n), math.prod(lead)
+    real = x.dtype if x.dtype.kind == "f" else x.real.dtype
+    job = b"N" if not compute_uv else b"A" if full_matrices else b"S"
+    # Matrices are in columns to Fortran.
+    a = np.empty((*lead, n, m), x.dtype)
+    a[...] = x.swapaxes(-1, -2)
+    outs = [np.empty((*lead, k), real)]
     if compute_uv:
-        sizes = ((m, m), (n, n)) if full_matrices else ((m, k), (k, n))
-        outs += [_columns(lead, *size, x.dtype) for size in sizes]
-    copies = _columns(lead, m, n, x.dtype)
-    copies[...] = x
-    if not lead:
-        _gesdd(copies, outs, full_matrices)
-    else:
-        for at in np.ndindex(*lead):
-            _gesdd(copies[at], [out[at] for out in outs], full_matrices)
-    return outs
-
-
-def _columns(lead: list[int], m: int, n: int, dtype: np.dtype) -> np.ndarray:
-    """Room for matrices whose elements lie by columns."""
-    if not lead:
-        return np.empty((m, n), dtype, "F")
-    return np.empty((*lead, n, m), dtype).swapaxes(-1, -2)
-
-
-def _gesdd(a: np.ndarray, outs: list[np.ndarray], full_matrices: bool) -> None:
-    """Of one matrix, which is overwritten."""
-    (m, n), k, s = a.shape, min(a.shape), outs[0]
-    job = b"N" if len(outs) == 1 else b"A" if full_matrices else b"S"
-    u, vh = outs[1:] or (s, s)
+        sizes = ((m, m), (n, n)) if full_matrices else ((k, m), (n, k))
+        outs += [np.empty((*lead, *size), x.dtype) for size in sizes]
+    u, vh = outs[1:] or outs * 2
     rooms = [np.empty(8 * k, np.int64)]
-    if a.dtype.kind == "c":
+    if x.dtype.kind == "c":
         large = max(m, n)
-        rooms.insert(0, np.empty(max(5 * k * k + 7 * k, 2 * large * k + 2 * k * k + k), s.dtype))
-    if _call(
-        "gesdd", a, job, m, n, a, m, s, u, m, vh, max(1, vh.shape[0]), *rooms, work=10, hidden=1
-    ):
+        rooms.insert(0, np.empty(max(5 * k * k + 7 * k, 2 * large * k + 2 * k * k + k), real))
+    outs = [out.swapaxes(-1, -2) if i else out for i, out in enumerate(outs)]
+    columns = vh.shape[-1] if compute_uv else 1
+    for i in _call("gesdd", x, job, m, n, (a,), m, (outs[0],), (u,), m, (vh,), columns, *rooms,
+                   work=10, hidden=1, many=many):  # fmt: skip
         for out in outs:
-            out[...] = np.nan
+            out[np.unravel_index(i, tuple(lead))] = np.nan
+    return outs
 
 
 # ---- eigenvalues
@@ -166,40 +170,33 @@ def eig(x: np.ndarray, vectors: bool) -> list[np.ndarray]:
     >>> eig(np.array([[0.0, 1.0], [-1.0, 0.0]]), False)
     [array([0.+1.j, 0.-1.j])]
     """
-    kind = np.result_type(x.dtype, np.complex64)
-    outs = [np.empty(x.shape[:-1], kind)]
-    if vectors:
-        outs.append(np.empty(x.shape, kind))
-    for at in np.ndindex(*x.shape[:-2]):
-        _geev(x[at], [out[at] for out in outs])
-    return outs
-
-
-def _geev(x: np.ndarray, outs: list[np.ndarray]) -> None:
-    n, real, both = len(x), x.dtype.kind != "c", len(outs) > 1
-    a = np.array(x, order="F")
-    values = np.empty((2, n), x.dtype)
-    found = np.empty((n, n) if both else (1, 1), x.dtype)  # columns to Fortran
-    first, rooms = (values, []) if real else (values[:1], [np.empty(2 * n, x.real.dtype)])
-    job = b"V" if both else b"N"
+    *lead, n, _ = x.shape
+    many, real = math.prod(lead), x.dtype.kind == "f"
+    a = np.empty(x.shape, x.dtype)
+    a[...] = x.swapaxes(-1, -2)
+    values = [np.empty((*lead, n), x.dtype) for _ in range(1 + real)]
+    found = np.empty((*lead, n, n) if vectors else (many, 1), x.dtype)
+    rooms = [] if real else [np.empty(2 * n, x.real.dtype)]
+    job, width = (b"V", n) if vectors else (b"N", 1)
     failed = _call(
-        "geev", x, b"N", job, n, a, n, *first, found, n if both else 1, found, n if both else 1,
-        *rooms, work=11 - (not real), hidden=2,
+        "geev", x, b"N", job, n, (a,), n, *[(v,) for v in values], (found,), width, (found,), width,
+        *rooms, work=11 - (not real), hidden=2, many=many,
     )  # fmt: skip
-    if failed:
+    w = values[0] + 1j * values[1] if real else values[0]
+    w = w.astype(np.result_type(x.dtype, np.complex64), copy=False)
+    outs = [w]
+    if vectors:
+        rows = found.astype(w.dtype, copy=False)
+        if real:
+            # Of a pair of conjugate vectors LAPACK has the parts, one after the other.
+            *at, j = np.nonzero(values[1] > 0)
+            rows[(*at, j)] += 1j * found[(*at, j + 1)]
+            rows[(*at, j + 1)] = rows[(*at, j)].conj()
+        outs.append(rows.swapaxes(-1, -2))
+    for i in failed:
         for out in outs:
-            out[...] = np.nan
-        return
-    outs[0][...] = values[0]
-    if real:
-        outs[0].imag = values[1]
-    if both:
-        outs[1][...] = found.T
-        pairs = np.flatnonzero(values[1] > 0) if real else ()
-        if len(pairs):
-            # Of a pair of conjugate vectors LAPACK has the parts in two columns.
-            outs[1][:, pairs] += 1j * found[pairs + 1].T
-            outs[1][:, pairs + 1] = outs[1][:, pairs].conj()
+            out[np.unravel_index(i, tuple(lead))] = np.nan
+    return outs
 
 
 # ---- Schur's decomposition
@@ -221,7 +218,7 @@ def schur(a: np.ndarray, vectors: bool) -> tuple[np.ndarray, np.ndarray]:
     count = np.zeros(1, np.int64)
     job, found, rooms = (b"V" if vectors else b"N"), values if real else values[:1], [further]
     failed = _call(
-        "gees", a, job, b"N", 0, n, t, n, count, *found, z, len(z), *rooms[real:], 0,
+        "gees", a, job, b"N", 0, n, t.T, n, count, *found, z.T, len(z), *rooms[real:], 0,
         work=11 - (not real), hidden=2,
     )  # fmt: skip
     if failed:
