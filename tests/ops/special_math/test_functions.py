@@ -137,6 +137,32 @@ def betainc_conditioning(a, b, x):
     return max(x, 1 - x) * power
 
 
+def log_poisson_reference(a, x):
+    with mpmath.workdps(400):
+        return a * mpmath.log(x) - x - mpmath.loggamma(a + 1)
+
+
+def log_poisson_conditioning(a, x):
+    """How the value moves with a and x, relatively, and the terms it ends in."""
+    return 1 + abs(x - a) + a * abs(mpmath.log(x / a)) / 4
+
+
+def log_beta_reference(a, b):
+    with mpmath.workdps(400):
+        return mpmath.loggamma(a) + mpmath.loggamma(b) - mpmath.loggamma(a + b)
+
+
+def log_binomial_reference(a, b, x):
+    with mpmath.workdps(60):
+        powers = a * mpmath.log(x) + (b * mpmath.log1p(-x) if x < 1 else -mpmath.inf)
+        return powers - log_beta_reference(a + 1, b + 1) - mpmath.log(a + b + 1)
+
+
+def log_binomial_conditioning(a, b, x):
+    """How the value moves with x and with 1 - x."""
+    return 1 + abs(a - (a + b) * x) / max(1 - x, mpf(1e-30))
+
+
 def spence_reference(x):
     if x > 1.5:
         return -(mpmath.log(x) ** 2) / 2 - spence_reference(1 / x)
@@ -268,6 +294,13 @@ ROWS = [
         betainc_conditioning),
     Row("betainc", betainc_reference, (beta_triples(-3, 3), beta_triples(-3, 10),
         beta_triples(4, 12)), 1, 20, betainc_conditioning),
+    Row("log_poisson", log_poisson_reference, (gamma_pairs(-6, 1.3, 3), gamma_pairs(0, 9, 8),
+        (magnitudes(-300, 2), magnitudes(-300, 3))), 1, 8, log_poisson_conditioning),
+    Row("log_beta", log_beta_reference, ((magnitudes(-300, 2), magnitudes(-300, 2)),
+        (magnitudes(0, 12), magnitudes(0, 12)), (magnitudes(-2, 1), magnitudes(3, 300))), 1, 8,
+        lambda a, b: 1),
+    Row("log_binomial", log_binomial_reference, (beta_triples(-3, 3), beta_triples(-3, 10),
+        beta_triples(4, 12)), 1, 20, log_binomial_conditioning),
     *(
         Row(name, lambda x, n=order: mpmath.besseli(n, x) * mpmath.exp(-abs(x)),
             (uniform(-25, 25), magnitudes(-300, 300), uniform(-80, 80)), 6, 8)
@@ -349,6 +382,22 @@ VALUES = {
         [1, 1, 1, 0, 1, 0, INF, 1, INF, 1, 1, 1, 1, 1],
         [0, 1, 0.5, 0.5, 0, 0.5, 0.5, 0.5, 0.5, -0.5, 1.5, 0.5, 0.5, NAN],
         [0, 1, 1, NAN, 0, 0, 1, 0, NAN, NAN, NAN, NAN, NAN, NAN],
+    ),
+    "log_poisson": (
+        [0, 0, 2, 0, INF, -1, 1, NAN, 1],
+        [0, 2, 0, INF, 1, 1, -1, 1, NAN],
+        [0, -2, -INF, -INF, -INF, NAN, NAN, NAN, NAN],
+    ),
+    "log_binomial": (
+        [0, 0, 0, 1, 0, 1, 0, 1, -1, 1, 1, 1, NAN, 1],
+        [0, 0, 1, 0, 1, 0, 1, 0, 1, -1, 1, 1, 1, 1],
+        [0, 1, 0, 1, 1, 0, 0.5, 0.5, 0.5, 0.5, -0.5, 1.5, 0.5, NAN],
+        [0, 0, 0, 0, -INF, -INF, *[np.log(0.5)] * 2, NAN, NAN, NAN, NAN, NAN, NAN],
+    ),
+    "log_beta": (
+        [1, 0, 0, INF, 1, -1, NAN, 1],
+        [1, 1, 0, 1, INF, 1, 1, NAN],
+        [0, INF, INF, -INF, -INF, NAN, NAN, NAN],
     ),
     "bessel_i0e": ([0, -0.0, INF, -INF, NAN], [1, 1, 0, 0, NAN]),
     "bessel_i1e": ([0, -0.0, INF, -INF, NAN], [0, -0.0, 0, -0.0, NAN]),
