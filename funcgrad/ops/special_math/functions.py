@@ -16,6 +16,7 @@ from funcgrad.ops.special_math.log import entr, logit, spence, xlog1py, xlogy
 
 __all__ = [
     "bessel_i0e", "bessel_i1e", "betainc", "digamma", "entr", "erf", "erf_inv", "erfc", "exp1",
-    "expi", "expn", "gammasgn", "igamma", "igamma_grad_a", "igammac", "lgamma", "log_beta", "log_binomial",
-    "log_ndtr", "log_poisson", "logit", "ndtr", "ndtri", "polygamma", "random_gamma_grad", "spence", "xlog1py", "xlogy", "zeta",
+    "expi", "expn", "gammasgn", "igamma", "igamma_grad_a", "igammac", "lgamma", "log_beta",
+    "log_binomial", "log_ndtr", "log_poisson", "logit", "ndtr", "ndtri", "polygamma",
+    "random_gamma_grad", "spence", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip
