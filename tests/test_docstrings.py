@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "debug", "dtypes", "flatten_util", "lax", "lax.linalg", "nn", "nn.initializers", "numpy",
     "numpy.fft", "numpy.linalg", "ops", "optim", "parallel", "parallel.checkpoint", "random",
-    "scipy", "scipy.special", "tree",
+    "scipy", "scipy.special", "scipy.stats", "tree",
 ]  # fmt: skip
 NAMES = {
     "fg": "", "fnp": "numpy", "lax": "lax", "nn": "nn", "optim": "optim", "random": "random",

@@ -1,5 +1,5 @@
-"""SciPy's functions on arrays that differentiate, batch and compile: `funcgrad.scipy.special`."""
+"""SciPy's functions on arrays that differentiate, batch and compile: `special` and `stats`."""
 
-from funcgrad.scipy import special
+from funcgrad.scipy import special, stats
 
-__all__ = ["special"]
+__all__ = ["special", "stats"]
