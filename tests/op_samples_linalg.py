@@ -6,6 +6,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.ops.elementwise.arithmetic import mul
+from funcgrad.ops.linalg import condensed as c
 from funcgrad.ops.linalg import decompositions as d
 from funcgrad.ops.linalg import triangular as la
 from funcgrad.ops.linalg.matrices import adjoint, matmul
@@ -131,6 +132,46 @@ def is_eig(ins, outs, compute_left_eigenvectors, compute_right_eigenvectors):
         near(dagger(left) @ ins[0], w[..., :, None] * dagger(left))
 
 
+def reflected(packed, taus):
+    """The product of the reflections below the subdiagonal."""
+    n = packed.shape[-1]
+    q = np.broadcast_to(np.eye(n, dtype=packed.dtype), packed.shape)
+    for i in range(taus.shape[-1]):
+        v = np.where(np.arange(n) > i + 1, packed[..., :, i], 0)
+        v[..., i + 1] = 1
+        q = q - (q @ v[..., None] * taus[..., i, None, None]) @ np.conj(v)[..., None, :]
+    return q
+
+
+def is_hessenberg(ins, outs):
+    q = reflected(*outs)
+    near(q @ np.triu(outs[0], -1) @ dagger(q), ins[0])
+
+
+def is_tridiagonal(ins, outs, lower):
+    packed, line, beside, taus = outs
+    q, n = reflected(packed, taus), line.shape[-1]
+    form = np.zeros(packed.shape, packed.dtype)
+    at = np.arange(n)
+    form[..., at, at] = line
+    form[..., at[1:], at[:-1]] = form[..., at[:-1], at[1:]] = beside
+    near(q @ form @ dagger(q), ins[0])
+
+
+def is_schur(ins, outs, compute_schur_vectors):
+    near(np.trace(outs[0], axis1=-2, axis2=-1), np.trace(ins[0], axis1=-2, axis2=-1))
+    if compute_schur_vectors:
+        t, z = outs
+        near(z @ t @ dagger(z), ins[0])
+        unitary(z)
+
+
+def is_order(ins, outs):
+    a = np.take_along_axis(ins[0], outs[0][..., None, :].astype(int), -1)
+    line = np.abs(np.diagonal(np.linalg.qr(a).R, axis1=-2, axis2=-1))
+    assert (np.diff(line, axis=-1) < 1e-5).all()
+
+
 def swaps(pivots, permutation_size):
     order = np.empty((*pivots.shape[:-1], permutation_size), int)
     for at in np.ndindex(*pivots.shape[:-1]):
@@ -176,6 +217,7 @@ def complex_all(dtype, params):
 
 
 THIN = {"full_matrices": False, "compute_uv": True}
+VALUES = {"no_derivative": {}, "order": 0}
 VECTORS = {"lower": True, "compute_vectors": True}
 LINALG = [
     row(la.triangular_solve_p, solves, systems(False)),
@@ -213,4 +255,10 @@ LINALG = [
              compute_right_eigenvectors=False),
         case((2, 3, 3), draw=spread, compute_left_eigenvectors=True,
              compute_right_eigenvectors=True, tests="eager jit dims")), complex_all),
+    row(c.hessenberg_p, is_hessenberg, matrices((3, 3), (2, 4, 4), (1, 1)), **VALUES),
+    row(c.tridiagonal_p, is_tridiagonal, matrices((3, 3), (2, 4, 4), draw=hermitian, lower=True),
+        lambda dtype, p: [dtype, *[dtypes.real_part(dtype)] * 2, dtype], **VALUES),
+    row(c.schur_p, is_schur, (*matrices((3, 3), (2, 4, 4), compute_schur_vectors=True),
+                              case((3, 3), compute_schur_vectors=False)), **VALUES),
+    row(c.column_order_p, is_order, matrices((3, 4), (2, 4, 3)), lambda dtype, p: [I32], **VALUES),
 ]  # fmt: skip

@@ -28,7 +28,11 @@ slice_in_dim sort sort_key_val split sqrt square squeeze stop_gradient sub switc
 top_k transpose while_loop zeta Precision RoundingMethod GatherDimensionNumbers
 ScatterDimensionNumbers GatherScatterMode ConvDimensionNumbers FftType
 """
-LINALG = "cholesky eig eigh householder_product lu lu_pivots_to_permutation qr svd triangular_solve"
+LINALG = """
+EigImplementation EighImplementation SvdAlgorithm cholesky cholesky_update eig eigh hessenberg
+householder_product lu lu_pivots_to_permutation ormqr qdwh qr schur svd symmetric_product
+triangular_solve tridiagonal tridiagonal_solve
+"""
 
 
 @pytest.mark.parametrize("name", OPS.split())

@@ -141,6 +141,7 @@ DOORS = {
     "spmd": Door("funcgrad.parallel.runtimes.spmd", "arrays and programs on meshes"),
     "eager": Door("funcgrad.backends.eager", "memory and kernels of large eager results"),
     "eager_calls": Door("funcgrad.backends.llvm.calls.eager", "the native code of eager calls"),
+    "linalg": Door("funcgrad.scipy.linalg.updates", "what of lax.linalg is made of more than ops"),
     "numpy": Door("funcgrad.backends.numpy_eval", "a backend: ops one by one"),
     "plain": Door("funcgrad.backends.plain", "a backend: planned programs, interpreted"),
     "llvm": Door("funcgrad.backends.llvm", "the backend that is taken: machine code"),

@@ -1,9 +1,39 @@
 """Factorizations and solves of matrices: the ops that `funcgrad.numpy.linalg` stands on."""
 
-from funcgrad.ops.linalg.decompositions import eig, eigh, householder_product, qr, svd
+from typing import TYPE_CHECKING, Any
+
+from funcgrad.core import backend
+from funcgrad.ops.linalg.choices import EighImplementation, EigImplementation, SvdAlgorithm
+from funcgrad.ops.linalg.condensed import hessenberg, tridiagonal
+from funcgrad.ops.linalg.decompositions import eig, eigh, qr, svd
+from funcgrad.ops.linalg.reflections import householder_product, ormqr
 from funcgrad.ops.linalg.triangular import cholesky, lu, lu_pivots_to_permutation, triangular_solve
 
+if TYPE_CHECKING:
+    from funcgrad.scipy.linalg.updates import (
+        cholesky_update,
+        qdwh,
+        schur,
+        symmetric_product,
+        tridiagonal_solve,
+    )
+
 __all__ = [
-    "cholesky", "eig", "eigh", "householder_product", "lu", "lu_pivots_to_permutation", "qr",
-    "svd", "triangular_solve",
+    "EigImplementation", "EighImplementation", "SvdAlgorithm", "cholesky", "cholesky_update", "eig",
+    "eigh", "hessenberg", "householder_product", "lu", "lu_pivots_to_permutation", "ormqr", "qdwh",
+    "qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal",
+    "tridiagonal_solve",
 ]  # fmt: skip
+
+# What is made of more than ops is loaded when it is first asked for.
+_LATER = ("cholesky_update", "qdwh", "schur", "symmetric_product", "tridiagonal_solve")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'funcgrad.lax.linalg' has no attribute {name!r}")
+    return getattr(backend.door("linalg"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -10,6 +10,7 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.context import current
 from funcgrad.core.eager.single import single
+from funcgrad.numpy._util import convert
 from funcgrad.ops.arguments import canonical_axis
 from funcgrad.ops.elementwise.special import erfc
 from funcgrad.ops.elementwise.transcendental import logistic
@@ -21,7 +22,7 @@ def _inexact(x: Any) -> Any:
     x = fnp.asarray(x)
     if dtypes.is_inexact(x.dtype):
         return x
-    return x.astype(current().float_dtype)
+    return convert(x, current().float_dtype, x.weak_type)
 
 
 @single

@@ -210,7 +210,7 @@ def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = None) -> 
         if len(shape) < 2:
             raise ValueError(f"orthogonal: need a shape of at least two axes, got {tuple(shape)}")
         columns = shape[column_axis]
-        rows = math.prod(shape) // columns
+        rows = math.prod(n for i, n in enumerate(shape) if i != column_axis % len(shape))
         drawn = random.normal(key, (max(rows, columns), min(rows, columns)), dtype)
         q, r = fnp.linalg.qr(drawn)
         q = q * fnp.sign(fnp.diagonal(r))

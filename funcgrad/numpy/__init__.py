@@ -15,6 +15,7 @@ importing this package gives arrays and tracers their operators and methods.
 - `polynomial`: polynomials, and convolution of vectors
 - `fft`: discrete Fourier transforms
 - `functional`: functions applied along axes and over elements
+- `ufuncs`: functions of elements with the methods of NumPy's ufuncs
 - `types`: constants, the array type, questions about dtypes
 - `methods`: the operators, methods and properties of arrays and tracers
 - `_util`: what every function does first
@@ -26,9 +27,9 @@ importing this package gives arrays and tracers their operators and methods.
 
 from funcgrad.numpy import fft, linalg, methods
 from funcgrad.numpy.elementwise.arithmetic import (
-    abs, absolute, add, clip, divide, divmod, fabs, float_power, floor_divide, fmax, fmin, fmod,
-    maximum, minimum, mod, multiply, negative, positive, pow, power, reciprocal, remainder, sign,
-    square, subtract, true_divide,
+    abs, absolute, clip, divide, divmod, fabs, float_power, floor_divide, fmax, fmin, fmod,
+    mod, positive, pow, power, reciprocal, remainder, sign,
+    square, true_divide,
 )
 from funcgrad.numpy.manipulation.bits import (
     packbits, unpackbits,
@@ -89,10 +90,10 @@ from funcgrad.numpy.manipulation.joining import (
     repeat, resize, roll, split, stack, tile, trim_zeros, unstack, vsplit, vstack,
 )
 from funcgrad.numpy.elementwise.logic import (
-    allclose, array_equal, array_equiv, bitwise_and, bitwise_count, bitwise_invert,
-    bitwise_left_shift, bitwise_not, bitwise_or, bitwise_right_shift, bitwise_xor, equal, greater,
+    allclose, array_equal, array_equiv, bitwise_count, bitwise_invert,
+    bitwise_left_shift, bitwise_not, bitwise_right_shift, equal, greater,
     greater_equal, invert, isclose, iscomplex, isfinite, isinf, isnan, isneginf, isposinf, isreal,
-    left_shift, less, less_equal, logical_and, logical_not, logical_or, logical_xor, not_equal,
+    left_shift, less, less_equal, logical_not, not_equal,
     right_shift,
 )
 from funcgrad.numpy.reductions.nan import (
@@ -102,7 +103,7 @@ from funcgrad.numpy.manipulation.padding import (
     pad,
 )
 from funcgrad.numpy.elementwise.pairs import (
-    arctan2, atan2, gcd, heaviside, hypot, lcm, logaddexp, logaddexp2,
+    arctan2, atan2, gcd, heaviside, hypot, lcm,
 )
 from funcgrad.numpy.polynomial import (
     convolve, correlate, poly, polyadd, polyder, polydiv, polyfit, polyint, polymul, polysub,
@@ -144,6 +145,10 @@ from funcgrad.numpy.types import (
     isscalar, issubdtype, iterable, nan, ndarray, ndim, newaxis, number, pi, printoptions,
     promote_types, result_type, set_printoptions, shape, signedinteger, single, size, uint,
     uint16, uint32, uint4, uint64, uint8, unsignedinteger,
+)
+from funcgrad.numpy.ufuncs import (
+    add, bitwise_and, bitwise_or, bitwise_xor, frompyfunc, logaddexp, logaddexp2, logical_and,
+    logical_or, logical_xor, maximum, minimum, multiply, negative, subtract, ufunc,
 )
 from funcgrad.numpy.creation.windows import (
     bartlett, blackman, hamming, hanning, kaiser,

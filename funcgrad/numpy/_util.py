@@ -39,8 +39,9 @@ __all__ = [
     "align", "applied", "as_array", "as_dtype", "axes_of", "binary", "broadcast",
     "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "check_callable",
     "convert", "default_float", "default_int", "documented", "dtype_or", "elementwise",
-    "integer", "integers", "is_scalar", "keep_weak", "items_of", "need_real", "number", "numbers",
-    "promote", "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
+    "integer", "integers", "is_scalar", "keep_weak", "items_of", "mask_of", "need_plain",
+    "need_real", "no_out", "number", "numbers", "promote",
+    "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
 ]  # fmt: skip
 
 asarray = np.asarray
@@ -65,9 +66,43 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
     if is_scalar(x):
         return number(name, x, scalar_dtype(x), weak=type(x) is not bool, argument=argument)
     if isinstance(x, np.ndarray | np.generic):
+        if type(x) is not np.ndarray or x.dtype.names is not None:
+            need_plain(name, x)
         # Whoever holds a writeable array may write to it later.
         return Array(np.array(x, dtypes.canonical(x.dtype), copy=x.flags.writeable or None))
     raise TypeError(within(_no_operand(name, x, argument)))
+
+
+def need_plain(name: str, x: Any) -> None:
+    """Raise for arrays of numpy's that are more than their values, or have none."""
+    if hasattr(x, "mask"):
+        raise TypeError(
+            within(f"{name}: got a masked array, whose mask would be lost; use its .filled(...)")
+        )
+    if x.dtype == dtypes.float0:
+        raise TypeError(
+            within(
+                f"{name}: got an array of float0, the derivative of what has none: there are no "
+                "values to compute with. Leave such leaves out, or take zeros of the argument's "
+                "shape"
+            )
+        )
+
+
+def mask_of(name: str, where: Any) -> Any:
+    """A `where=` argument as an array, which must be of bools."""
+    mask = as_array(name, where, "where")
+    if mask.dtype != dtypes.BOOL:
+        raise DTypeError(f"{name}: where must be an array of bools, got {mask.aval}")
+    return mask
+
+
+def no_out(name: str, out: Any) -> None:
+    """Raise where an `out=` argument is given."""
+    if out is not None:
+        raise NotImplementedError(
+            within(f"{name}: arrays are immutable, so there is no out=; use the result")
+        )
 
 
 def _no_operand(name: str, x: Any, argument: str) -> str:
@@ -316,7 +351,7 @@ def quick(name: str, prim: Primitive, fun: Callable) -> Callable:
     that there is."""
     general = recorded(fun, alone=True)
 
-    def by_python(x: Any, y: Any) -> Any:
+    def by_python(x: Any, y: Any, /) -> Any:
         ctx = context.current()
         if ctx.trace is context.ROOT.trace:
             out = combined(prim, x, y)
@@ -336,6 +371,7 @@ def quick(name: str, prim: Primitive, fun: Callable) -> Callable:
     def function(x: Any, y: Any, /) -> Any:
         return swift.call(x, y)
 
+    vars(function)["swift"] = swift
     return function
 
 

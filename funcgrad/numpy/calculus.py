@@ -50,7 +50,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     """The n-th differences x[k + 1] - x[k] along an axis, which becomes shorter by n.
 
     `prepend` and `append` are put at its ends first: scalars, or arrays that fit. Of bools the
-    difference is whether they differ.
+    difference is whether they differ. With n = 0 it is `a` itself.
 
     >>> fnp.diff(fnp.array([1, 4, 9, 16]))
     Array([3, 5, 7], dtype=int32)
@@ -59,6 +59,8 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     n = integer("n", n)
     if n < 0:
         raise ValueError(f"diff: n must not be negative, got {n}")
+    if n == 0:
+        return x
     axis = canonical_axis("diff", axis, x.ndim)
     parts = [_end(x, v, axis) for v in (prepend, append) if v is not None]
     if prepend is not None or append is not None:

@@ -16,6 +16,7 @@ from funcgrad.numpy._util import (
     convert,
     default_int,
     integer,
+    numbers,
     promote,
     promote_inexact,
 )
@@ -197,13 +198,8 @@ def polyder(p: Any, m: int = 1) -> Any:
     if m < 0:
         raise ValueError(f"polyder: m must not be negative, got {m}")
     for _ in range(m):
-        powers = np.arange(p.size - 1, 0, -1)
-        p = multiply(p[:-1], convert(Array(powers), _number(p.dtype)))
+        p = multiply(p[:-1], Array(np.arange(p.size - 1, 0, -1, default_int())))
     return p
-
-
-def _number(dtype: np.dtype) -> np.dtype:
-    return default_int() if dtype == dtypes.BOOL else dtype
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
@@ -329,7 +325,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     x = as_array("vander", x, "x")
     if x.ndim != 1:
         raise ShapeError(f"vander: x must be a vector, got {x.aval}")
-    x = convert(x, _number(x.dtype))
+    (x,) = numbers(x)
     N = x.size if N is None else integer("N", N)
     if N < 0:
         raise ValueError(f"vander: N must not be negative, got {N}")

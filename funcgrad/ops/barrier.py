@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from funcgrad import tree
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import Zero
 from funcgrad.core.primitive import Primitive
@@ -56,12 +57,12 @@ name_p: Primitive = Primitive(
 )
 
 
-def optimization_barrier(*operands: Any) -> Any:
-    """The operands, unchanged, but not merged with equal computations on the other side.
+def optimization_barrier(operand: Any, /) -> Any:
+    """A pytree of arrays, unchanged, but not merged with equal computations on the other side.
 
     >>> from funcgrad import lax
     >>> lax.optimization_barrier(1.0)
     Array(1., dtype=float32, weak_type=True)
     """
-    outs = barrier_p.bind(*operands)
-    return outs[0] if len(outs) == 1 else tuple(outs)
+    leaves, structure = tree.flatten(operand)
+    return structure.unflatten(barrier_p.bind(*leaves))

@@ -223,6 +223,8 @@ def shift_axes(axes: Sequence[int], batch_dim: int) -> tuple[tuple[int, ...], in
 def full(shape: Sequence[int], value: Any, dtype: Any = None) -> Any:
     """An array filled with a scalar: a broadcast, so programs never hold it as data."""
     shape = tuple(shape)
+    if dtype == dtypes.float0:
+        return np.zeros(shape, dtypes.float0)  # NumPy's, as nothing computes with them
     if not hasattr(value, "aval"):
         value = np.asarray(value) if dtype is None else of_scalar(value, np.dtype(dtype))
         if not shape:
@@ -240,9 +242,7 @@ def full(shape: Sequence[int], value: Any, dtype: Any = None) -> Any:
 
 
 def zeros(aval: ShapedArray) -> Any:
-    """Zeros of a type; float0 zeros are numpy's, as nothing computes with them."""
-    if aval.dtype == dtypes.float0:
-        return np.zeros(aval.shape, dtypes.float0)
+    """Zeros of a type."""
     return full(aval.shape, 0, aval.dtype)
 
 

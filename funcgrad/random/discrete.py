@@ -195,7 +195,7 @@ def _trials_by_rejection(key: Any, n: Any, p: Any, shape: tuple[int, ...]) -> An
 def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The number of successes in n trials of probability p, as floats of dtype.
 
-    NaN where n or p is out of range.
+    NaN where n or p is out of range; of infinitely many trials, infinite, or 0 for p = 0.
 
     >>> from funcgrad import random
     >>> random.binomial(random.key(0), 10, 0.5, (4,)).shape
@@ -208,15 +208,17 @@ def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> 
     n, p = fnp.floor(fnp.broadcast_to(n, shape)), fnp.broadcast_to(p, shape)
     valid = fnp.logical_and(fnp.logical_and(p >= 0, p <= 1), n >= 0)
     rare = fnp.where(valid, fnp.where(p < 0.5, p, 1 - p), 0.0)
-    few = fnp.logical_or(fnp.logical_not(valid), n * rare <= 10)
-    by_waiting = _by_waiting(key, fnp.where(few, n, 0.0), rare, shape)
-    # Where the other way is taken, the loop is given something that ends at once.
+    # Where a loop's result isn't taken, it is given something that ends at once: n and p may be
+    # anything there.
+    drawn = fnp.logical_and(valid, fnp.isfinite(n))
+    few, many = fnp.logical_and(drawn, n * rare <= 10), fnp.logical_and(drawn, n * rare > 10)
+    by_waiting = _by_waiting(key, fnp.where(few, n, 0.0), fnp.where(few, rare, 0.0), shape)
     by_rejection = _trials_by_rejection(
-        key, fnp.where(few, 1e4, n), fnp.where(few, 0.5, rare), shape
+        key, fnp.where(many, n, 1e4), fnp.where(many, rare, 0.5), shape
     )
-    successes = fnp.where(few, by_waiting, by_rejection)
+    successes = fnp.where(many, by_rejection, by_waiting)
     result = fnp.where(p < 0.5, successes, n - successes)
-    result = fnp.where(n == fnp.inf, fnp.inf, result)
+    result = fnp.where(n == fnp.inf, fnp.where(p == 0, 0.0, fnp.inf), result)
     return fnp.where(valid, result, fnp.nan).astype(dtype)
 
 

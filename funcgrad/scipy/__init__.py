@@ -1,5 +1,22 @@
-"""SciPy's functions on arrays that differentiate, batch and compile: `special` and `stats`."""
+"""SciPy's functions, under its names, on arrays that differentiate, batch and compile.
 
-from funcgrad.scipy import special, stats
+Each subpackage is loaded when it is first asked for.
+"""
 
-__all__ = ["special", "stats"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from funcgrad.scipy import fft, linalg, ndimage, sparse, special, stats
+
+__all__ = ["fft", "linalg", "ndimage", "sparse", "special", "stats"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module(f"funcgrad.scipy.{name}")
+    raise AttributeError(f"module 'funcgrad.scipy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -93,6 +93,7 @@ def recorded(fun: Callable, alone: bool = False) -> Callable:
     def call(*args: Any, **kwargs: Any) -> Value:
         return swift.call(*args, **kwargs)
 
+    vars(call)["swift"] = swift
     return call
 
 

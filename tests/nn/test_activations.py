@@ -141,3 +141,12 @@ def test_glu(axis, rng):
         nn.glu(np.ones((3, 5)), axis)
     with pytest.raises(ShapeError, match="nn.glu: axis .* is out of range"):
         nn.glu(1.0, axis)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_python_numbers_stay_weak(name):
+    function = CASES[name][0]
+    for number in (2.0, 2):
+        assert function(number).weak_type
+        assert fg.jvp(function, (2.0,), (1.0,))[0].weak_type
+    assert not function(np.float32(2)).weak_type

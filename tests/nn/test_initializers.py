@@ -74,12 +74,24 @@ def test_constants():
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((5, 5), -1), ((3, 2, 4), -1), ((4, 9), -1), ((4, 6), 0)]
+    ("shape", "axis"),
+    [
+        ((5, 5), -1),
+        ((3, 2, 4), -1),
+        ((4, 9), -1),
+        ((4, 6), 0),
+        ((0, 0), -1),
+        ((0, 3), -1),
+        ((3, 0), -1),
+        ((2, 0, 3), 1),
+        ((0, 3), 0),
+    ],
 )
 def test_orthogonal(shape, axis):
     q = np.asarray(init.orthogonal(1.0, axis)(KEY, shape, "float64"))
     assert q.shape == shape
-    m = np.moveaxis(q, axis, -1).reshape(-1, shape[axis])
+    m = np.moveaxis(q, axis, -1)
+    m = m.reshape(int(np.prod(m.shape[:-1])), shape[axis])
     m = m if m.shape[0] >= m.shape[1] else m.T
     np.testing.assert_allclose(m.T @ m, np.eye(m.shape[1]), atol=1e-12)
 

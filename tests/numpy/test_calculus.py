@@ -27,6 +27,7 @@ T = np.array([0.0, 0.5, 0.7, 2.0, 3.5])
 )  # fmt: skip
 def test_diff(options):
     same_as_numpy(lambda v: fnp.diff(v, **options), lambda v: np.diff(v, **options), X)
+    same_as_numpy(lambda v: fnp.diff(v, **options | {"n": 0}), lambda v: v, X)
 
 
 def test_diff_of_bools_and_integers():

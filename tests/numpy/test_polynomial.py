@@ -64,6 +64,10 @@ def test_derivatives_and_integrals(m):
     constants = list(range(1, m + 1))
     same(fnp.polyint(P, m, k=constants), np.polyint(P, m, k=constants))
     same(fnp.polyder(np.array([1, 2, 3])), [2, 2], dtype=False)
+    for dtype in ("int8", "uint8", "int16", "bool"):
+        p = np.full(300, np.iinfo(dtype).max if dtype != "bool" else 1, dtype)
+        for f in (fnp.polyder, jit(fnp.polyder)):
+            same(f(p), np.polyder(p), dtype=False)
 
 
 @pytest.mark.parametrize("unroll", [2, 16])

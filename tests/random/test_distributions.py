@@ -266,6 +266,21 @@ def test_corners_of_discrete_laws():
     assert random.geometric(key, 1.0, (3,)).tolist() == [1, 1, 1]
 
 
+def test_binomial_ends_whatever_it_is_given():
+    """Each pair of numbers, at once, compiled and mapped: what is out of range gives NaN."""
+    key = random.key(0)
+    numbers = [0.0, 1.0, 0.5, 20.0, 1e30, np.inf, -1.0, -np.inf, np.nan]
+    n, p = (x.ravel() for x in np.meshgrid(numbers, [*numbers, 1e-30, 1 - 2**-24]))
+    draw = lambda n, p: random.binomial(key, n, p)
+    bad = ~((n >= 0) & (p >= 0) & (p <= 1))
+    for drawn in (draw(n, p), fg.jit(draw)(n, p), fg.vmap(draw)(n, p)):
+        drawn = np.asarray(drawn)
+        assert (np.isnan(drawn) == bad).all()
+        assert (drawn[(p == 0) & ~bad] == 0).all()
+        assert (drawn[(n == np.inf) & (p > 0) & ~bad] == np.inf).all()
+        assert (drawn[p == 1] == np.floor(n).astype("f")[p == 1])[~bad[p == 1]].all()
+
+
 def test_derivatives_of_transformed_draws():
     key = random.key(12)
     z = random.normal(key, (50,), "float64")

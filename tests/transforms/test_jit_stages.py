@@ -155,7 +155,7 @@ def test_compile_report(tmp_path, monkeypatch):
     assert report.seconds == sum(s.seconds for s in report.stages)
     kernels = report.stages[2].what
     assert "1 compiled; products: float32" in kernels
-    again = fg.jit(f).lower(x, w).compile().compile_report()
+    again = fg.jit(lambda x, w: f(x, w)).lower(x, w).compile().compile_report()
     assert "found on disk with its program" in again.stages[1].what
     other = fg.jit(lambda x, w: (f(x, w), x @ x)).lower(x, w).compile().compile_report()
     assert "1 held already" in other.stages[2].what
@@ -212,7 +212,7 @@ def test_compiled_functions_are_pickled_as_their_functions_are():
         same(given(fnp.array(X), k=2), X * 2)
     for again in (pickle.loads(pickle.dumps(f)), copy.deepcopy(f)):
         assert again is not f
-        assert again.cache_info().currsize == 0
+        assert again.cache_info()[:2] == (0, 0)
         x = fnp.array(X)
         same(again(x, k=2), X * 2)
         with pytest.raises(fg.errors.FuncgradError, match="donated"):

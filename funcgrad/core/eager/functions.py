@@ -54,7 +54,7 @@ class EagerFunction:
     4
     """
 
-    __slots__ = ("call", "general", "numbers", "recipe")
+    __slots__ = ("_followers", "call", "general", "numbers", "recipe")
 
     def __init__(
         self,
@@ -63,9 +63,22 @@ class EagerFunction:
         numbers: bool = False,
     ):
         self.general, self.recipe, self.numbers = general, recipe, numbers
+        self._followers: list[Callable[[Callable], None]] = []
         with _lock:
             self.call: Callable = general if _native is None else _native.function(self)
             _functions.append(self)
+
+    def follow(self, use: Callable[[Callable], None]) -> None:
+        """Have `use` given what does the calls: at once, and when native code takes over."""
+        with _lock:
+            self._followers.append(use)
+            use(self.call)
+
+    def take_over(self, call: Callable) -> None:
+        """Have `call` do the calls from now on."""
+        self.call = call
+        for use in self._followers:
+            use(call)
 
 
 def consider() -> None:
@@ -85,5 +98,5 @@ def activate() -> bool:
         if _native is None:
             _native = native
             for function in _functions:
-                function.call = native.function(function)
+                function.take_over(native.function(function))
     return True

@@ -44,6 +44,7 @@ def single(fun: Callable) -> Callable:
     def call(*args: Any, **kwargs: Any) -> Value:
         return swift.call(*args, **kwargs)
 
+    vars(call)["swift"] = swift
     return call
 
 

@@ -30,6 +30,7 @@ from funcgrad.numpy._util import (
     dtype_or,
     integer,
     is_scalar,
+    need_plain,
     number,
     shape_of,
 )
@@ -121,7 +122,10 @@ def _from_object(name: str, value: Any, dtype: np.dtype | None, copy: bool | Non
         raise ArgumentError(f"{message}or tuples of them, and arrays are needed") from None
 
 
-def _from_numpy(value: Any, dtype: np.dtype | None, copy: bool | None) -> Array:
+def _from_numpy(value: Any, dtype: np.dtype | None, copy: bool | None) -> Any:
+    if value.dtype == dtypes.float0:
+        return value
+    need_plain("array", value)
     dtype = dtypes.canonical(value.dtype) if dtype is None else dtype
     if dtypes.is_float(value.dtype) and dtypes.is_integer(dtype):
         # numpy's own cast of NaN and of what is out of range differs between machines.
@@ -349,13 +353,13 @@ def empty_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
     >>> fnp.empty_like(fnp.array([1.5, 2.5]))
     Array([0., 0.], dtype=float32)
     """
-    return full_p(*_filled("empty_like", a, 0, dtype, shape))
+    return _weak_like(a, dtype, full_p(*_filled("empty_like", a, 0, dtype, shape)))
 
 
 def _weak_like(a: Any, dtype: Any, out: Any) -> Any:
     """A result like `a`, weak if that is and no dtype was asked for."""
     weak = dtype is None and (is_scalar(a) or getattr(a, "weak_type", False))
-    return convert(out, out.dtype, weak and out.dtype != dtypes.BOOL)
+    return convert(out, out.dtype, True) if weak and out.dtype != dtypes.BOOL else out
 
 
 def _filled(name: str, a: Any, value: int, dtype: Any, shape: Any) -> tuple:
@@ -369,7 +373,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> 
     >>> fnp.full_like(fnp.array([1.5, 2.5]), 3)
     Array([3., 3.], dtype=float32)
     """
-    return full(*_filled("full_like", a, fill_value, dtype, shape))
+    return _weak_like(a, dtype, full(*_filled("full_like", a, fill_value, dtype, shape)))
 
 
 def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._util import as_array, promote
-from funcgrad.numpy.creation.creation import array
+from funcgrad.numpy._util import as_array, default_int, promote
+from funcgrad.numpy.creation.creation import array, zeros
 from funcgrad.numpy.creation.grids import meshgrid
 from funcgrad.numpy.creation.ranges import arange, linspace
 from funcgrad.numpy.manipulation.joining import concatenate, stack
@@ -36,6 +36,8 @@ class _Grid:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return _line(key)
+        if not key:
+            return () if self._sparse else zeros((0,), default_int())
         lines = promote(self._name, *(_line(s) for s in key))
         grid = meshgrid(*lines, indexing="ij", sparse=self._sparse)
         return grid if self._sparse else stack(grid)

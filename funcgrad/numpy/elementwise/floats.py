@@ -270,12 +270,19 @@ def ldexp(x: Any, y: Any, /) -> Any:
     if not dtypes.is_integer(y.dtype):
         raise DTypeError(f"ldexp: y must be integers, got {y.aval}")
     (x,) = promote_inexact("ldexp", x)
-    return _scaled(*align("ldexp", [x, convert(y, np.dtype(np.int32))]))
+    if y.dtype.itemsize < 4:
+        y = convert(y, np.dtype(np.int32))
+    return _scaled(*align("ldexp", [x, y]))
 
 
 def _scaled(x: Any, y: Any) -> Any:
     """x · 2ʸ."""
-    # In three steps, since 2ʸ may overflow where the product does not.
+    # In three steps, since 2ʸ may overflow where the product does not. Beyond the last power that
+    # three normal numbers make, all products are 0 or infinite, but of 0 and infinity themselves.
+    _, _, bias = _layout(x.dtype)
+    most = 3 * (bias - 1)
+    least = -most if dtypes.is_signed(y.dtype) else 0
+    y = convert(arithmetic.min(arithmetic.max(y, least), most), np.dtype(np.int32))
     for steps in (3, 2, 1):
         step = arithmetic.div(y, steps)
         x, y = arithmetic.mul(x, _power_of_two(step, x.dtype)), arithmetic.sub(y, step)
@@ -283,10 +290,9 @@ def _scaled(x: Any, y: Any) -> Any:
 
 
 def _power_of_two(y: Any, dtype: np.dtype) -> Any:
-    """2ʸ exactly, by its bits: 0 or infinity out of range."""
+    """2ʸ exactly, by its bits, for y whose power is a normal number."""
     integers, nmant, bias = _layout(dtype)
-    field = convert(arithmetic.min(arithmetic.max(add_p(y, bias), 0), 2 * bias + 1), integers)
-    return bitcast_convert_type(compare.shift_left(field, nmant), dtype)
+    return bitcast_convert_type(compare.shift_left(convert(add_p(y, bias), integers), nmant), dtype)
 
 
 @recorded

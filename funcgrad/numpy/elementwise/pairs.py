@@ -164,7 +164,8 @@ def _integers(name: str, x: Any, y: Any) -> list[Any]:
     x, y = promote_and_broadcast(name, x, y)
     if not dtypes.is_integer(x.dtype):
         raise DTypeError(f"{name}: need integers, got x {x.aval} and y {y.aval}")
-    return broadcast(name, convert(x, x.dtype), convert(y, y.dtype))
+    weak = x.weak_type and y.weak_type
+    return [*broadcast(name, convert(x, x.dtype), convert(y, y.dtype)), weak]
 
 
 def gcd(x: Any, y: Any, /) -> Any:
@@ -175,7 +176,7 @@ def gcd(x: Any, y: Any, /) -> Any:
     >>> fnp.gcd(fnp.array([12, 18, 0]), 8)
     Array([4, 2, 8], dtype=int32)
     """
-    x, y = _integers("gcd", x, y)
+    x, y, weak = _integers("gcd", x, y)
 
     def step(pair: Any) -> Any:
         a, b = pair
@@ -186,7 +187,8 @@ def gcd(x: Any, y: Any, /) -> Any:
         return reduce_or(compare.ne(pair[1], 0), range(x.ndim))
 
     size = while_loop(unfinished, step, (x, y))[0]
-    return arithmetic.abs(size) if dtypes.is_signed(size.dtype) else size
+    size = arithmetic.abs(size) if dtypes.is_signed(size.dtype) else size
+    return convert(size, size.dtype, weak)
 
 
 def lcm(x: Any, y: Any, /) -> Any:
@@ -197,9 +199,9 @@ def lcm(x: Any, y: Any, /) -> Any:
     >>> fnp.lcm(fnp.array([4, 6, 0]), 10)
     Array([20, 30,  0], dtype=int32)
     """
-    x, y = _integers("lcm", x, y)
+    x, y, weak = _integers("lcm", x, y)
     divisor = gcd(x, y)
     safe = select(compare.eq(divisor, 0), 1, divisor)
     if dtypes.is_signed(x.dtype):
         x, y = arithmetic.abs(x), arithmetic.abs(y)
-    return arithmetic.mul(x, arithmetic.div(y, safe))
+    return convert(arithmetic.mul(x, arithmetic.div(y, safe)), x.dtype, weak)

@@ -86,11 +86,14 @@ def _matrix_norm(name: str, x: Any, order: Any, axes: tuple[int, int], keepdims:
     if order in (1, -1, math.inf, -math.inf):
         summed, other = (rows, columns) if order in (1, -1) else (columns, rows)
         sums = total_of(magnitude(x), axis=summed, keepdims=True)
-        pick = greatest if order > 0 else least
+        pick = total_of if order > 0 and not x.shape[other] else greatest if order > 0 else least
         out = pick(sums, axis=other, keepdims=True)
     elif order in (2, -2, "nuc"):
         s = svdvals(moveaxis(x, axes, (-2, -1)))
-        picked = total_of(s, axis=-1) if order == "nuc" else s[..., 0 if order == 2 else -1]
+        if order == "nuc" or (order == 2 and not s.shape[-1]):
+            picked = total_of(s, axis=-1)
+        else:
+            picked = s[..., 0 if order == 2 else -1]
         return expand_dims(picked, tuple(sorted(axes))) if keepdims else picked
     else:
         raise ValueError(

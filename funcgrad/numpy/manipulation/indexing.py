@@ -400,7 +400,7 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Fa
     """A copy of `a` with `v`, repeated as needed, at positions of the flattened array.
 
     `mode` is "clip", "wrap", "drop", or None: known positions outside raise OutOfBoundsError,
-    traced ones are left out.
+    traced ones are left out. Negative positions count from the end, except with "clip".
 
     >>> fnp.put(fnp.zeros(4), fnp.array([0, -1]), 7.0)
     Array([7., 0., 0., 7.], dtype=float32)
@@ -411,6 +411,8 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Fa
         return a
     if mode == "wrap":
         ind = ind % a.size
+    elif mode == "clip":
+        ind = larger(ind, 0)
     values = resize(as_dtype("put", v, a.dtype, "v"), ind.shape)
     out = index_update(ravel(a), ind, values, "set", mode=_mode("put", mode))
     return reshape(out, a.shape)

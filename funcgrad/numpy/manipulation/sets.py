@@ -337,19 +337,22 @@ def setdiff1d(
     size: int | None = None,
     fill_value: Any = 0,
 ) -> Any:
-    """The distinct elements of `ar1` that are not in `ar2`, sorted.
+    """The distinct elements of `ar1` that are not in `ar2`, sorted, in the dtype of `ar1`.
 
     With `assume_unique`, in the order of `ar1`. See `unique` for `size`; `fill_value` is 0.
 
     >>> fnp.setdiff1d(fnp.array([3, 1, 4, 1]), fnp.array([3]))
     Array([1, 4], dtype=int32)
     """
-    a, b = _two("setdiff1d", ar1, ar2, size)
+    a, b = (as_array("setdiff1d", x, n) for x, n in ((ar1, "ar1"), (ar2, "ar2")))
+    _need_size("setdiff1d", size, ar1=a, ar2=b)
+    a, b = ravel(a), ravel(b)
     keep = full(a.shape, True, bool)
     if not assume_unique and a.shape[0]:
         order, keep = _sorted_rows(reshape(a, (-1, 1)), True)
         a = index(a, order)
-    return _kept("setdiff1d", a, bitwise_and(keep, ~_isin(a, b)), size, fill_value)[0]
+    among = _isin(*promote("setdiff1d", a, b))
+    return _kept("setdiff1d", a, bitwise_and(keep, ~among), size, fill_value)[0]
 
 
 def setxor1d(

@@ -13,7 +13,6 @@ from funcgrad.numpy._util import (
     as_array,
     axes_of,
     broadcast_to,
-    convert,
     dtype_or,
     promote_inexact,
 )
@@ -196,11 +195,8 @@ def _var(
     mask = _present(x, where)
     ddof = ddof if correction is None else correction
     # The guard keeps the derivative of what is left out finite.
-    out = reductions.var(_filled(name, x, axis, 0), axis, dtype, ddof, keepdims, where=mask,
-                         mean=mean)  # fmt: skip
-    left = reductions.sum(mask, axis, None, keepdims)
-    enough = compare.gt(convert(left, dtypes.real_part(out.dtype)), ddof)
-    return select(enough, out, np.asarray(np.nan, out.dtype))
+    return reductions.var(_filled(name, x, axis, 0), axis, dtype, ddof, keepdims, where=mask,
+                          mean=mean)  # fmt: skip
 
 
 def nanstd(

@@ -36,7 +36,7 @@ from funcgrad.numpy.elementwise.arithmetic import maximum, minimum, multiply
 from funcgrad.numpy.elementwise.logic import truth
 from funcgrad.ops import reduce
 from funcgrad.ops.base import size_of, sum_p
-from funcgrad.ops.elementwise import arithmetic
+from funcgrad.ops.elementwise import arithmetic, compare
 from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.shape import reshape
 from funcgrad.transforms.recorded import recorded
@@ -323,7 +323,7 @@ def var(
 
     `correction` is the array API's name of `ddof`; `mean` saves its computation, its axes kept.
     Integers become the default float, complex numbers have a real variance; but with `dtype`, that
-    is the result's.
+    is the result's. NaN where no more than `ddof` elements are counted.
 
     >>> fnp.var(fnp.array([1.0, 2.0, 3.0, 4.0]))
     Array(1.25, dtype=float32)
@@ -355,10 +355,11 @@ def _var(
     total = sum(squares, axis, None, keepdims, where=where)
     count = _count(name, x, axis, keepdims, where, total)
     if where is None:
-        n = count.value
-        count = Array(np.asarray(np.maximum(n - n.dtype.type(ddof), 0)))
+        n = count.value - count.dtype.type(ddof)
+        count = Array(np.asarray(np.nan if n <= 0 else n, count.dtype))
     else:
-        count = arithmetic.max(arithmetic.sub(count, ddof), 0)
+        count = arithmetic.sub(count, ddof)
+        count = select(compare.le(count, 0), np.asarray(np.nan, count.dtype), count)
     out = arithmetic.div.bind(total, count)
     return convert(out, dtypes.real_part(out_dtype) if dtype is None else out_dtype)
 

@@ -17,8 +17,8 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
-from funcgrad.ops.elementwise.arithmetic import div, in_float32, mul, neg, rsqrt, square, sub
-from funcgrad.ops.elementwise.compare import eq
+from funcgrad.ops.elementwise.arithmetic import abs, div, in_float32, mul, neg, rsqrt, square, sub
+from funcgrad.ops.elementwise.compare import bitwise_and, bitwise_not, eq, ge
 from funcgrad.ops.elementwise.convert import convert_element_type, select
 from funcgrad.ops.families import add, binary, common_shape, elementwise, scalar_operands, unary
 
@@ -160,10 +160,16 @@ def _pow_of_integers(xp: Any, x: Any, y: Any) -> Any:
 
 def _pow_base_jvp(g: Any, z: Any, x: Any, y: Any) -> Any:
     """y x^(y - 1), and 0 for y = 0 also where x = 0."""
+    dtype = aval_of(x).dtype
     flat = eq(y, 0)
-    safe = select(flat, np.ones((), aval_of(y).dtype), y)
-    slope = mul(convert_element_type(safe, aval_of(x).dtype), pow(x, sub(safe, 1)))
-    return mul(g, select(flat, np.zeros((), aval_of(x).dtype), slope))
+    if dtypes.is_inexact(aval_of(y).dtype):
+        # Only x is replaced, where 1/x isn't finite: the slope keeps its derivative in y.
+        least = np.asarray(dtypes.finfo(dtype).tiny, dtypes.real_part(dtype))
+        x = select(bitwise_and(flat, bitwise_not(ge(abs(x), least))), np.ones((), dtype), x)
+    else:
+        y = select(flat, np.ones((), aval_of(y).dtype), y)
+        g = select(flat, np.zeros((), dtype), g)
+    return mul(g, mul(convert_element_type(y, dtype), pow(x, sub(y, 1))))
 
 
 def _pow_exponent_jvp(g: Any, z: Any, x: Any, y: Any) -> Any:

@@ -117,7 +117,8 @@ def _from_mask(mask: Any, shape: tuple[int, ...], axis: int) -> list[Any]:
 def _expand(shape: tuple[int, ...], idx: Any) -> list[tuple[Any, int | None]]:
     """The index's entries, each with the axis it is for; every axis of the array has one.
 
-    A mask becomes arrays of integers; the one of a 0-d mask is for no axis.
+    A mask becomes arrays of integers; the one of a 0-d mask is for no axis. An ellipsis stays
+    before the slices that it stands for: also of no axes, it keeps arrays apart.
     """
     entries = [_entry(e) for e in (idx if isinstance(idx, tuple) else (idx,))]
 
@@ -139,6 +140,7 @@ def _expand(shape: tuple[int, ...], idx: Any) -> list[tuple[Any, int | None]]:
             out.append((None, None))
         elif e is Ellipsis:
             rest = len(shape) - used
+            out.append((Ellipsis, None))
             out += [(builtins.slice(None), a) for a in range(axis, axis + rest)]
             axis += rest
         elif _is_mask(e):
@@ -214,15 +216,19 @@ def parse_index(shape: tuple[int, ...], idx: Any, checked: bool = True) -> Plan:
     layout: list[Any] = []
     # Where the arrays' axes go: where the arrays stand if they stand together, else in front.
     places: list[int] = []
+    at = 0
     for position, (entry, axis) in enumerate(entries):
         if entry is None:
             layout.append("new")
+        elif entry is Ellipsis:
+            continue
         elif isinstance(entry, builtins.slice):
             assert axis is not None
             slices[axis], backwards = _bounds(entry, shape[axis])
             flipped += [axis] * backwards
             layout.append(axis)
         else:
+            at = at if places else len(layout)
             places.append(position)
             value = known(entry)
             if axis is None:
@@ -236,8 +242,8 @@ def parse_index(shape: tuple[int, ...], idx: Any, checked: bool = True) -> Plan:
                     continue
             inside &= value is not None and fits
             arrays.append((axis, entry))
-    together = places and places[-1] - places[0] + 1 == len(places)
-    at = places[0] if together else 0
+    if places and places[-1] - places[0] + 1 != len(places):
+        at = 0
     common = _common_shape([aval_of(a).shape for _, a in arrays])
     layout[at:at] = ["array"] * len(common)
     left = [a for a in range(len(shape)) if a not in dropped]

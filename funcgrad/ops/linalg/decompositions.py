@@ -8,7 +8,6 @@ two values coincide the factor isn't unique, and that term is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,17 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import DifferentiationError, ShapeError
-from funcgrad.ops.base import full, sum_p
+from funcgrad.errors import DifferentiationError, within
+from funcgrad.ops.arguments import integers
+from funcgrad.ops.base import broadcast_p, full, sum_p
 from funcgrad.ops.elementwise.arithmetic import abs as abs_
 from funcgrad.ops.elementwise.arithmetic import complex as complex_
 from funcgrad.ops.elementwise.arithmetic import conj, div, imag, mul, neg, real, sub
 from funcgrad.ops.elementwise.compare import eq
-from funcgrad.ops.elementwise.convert import convert_element_type, select
+from funcgrad.ops.elementwise.convert import convert_element_type, select, stop_gradient
 from funcgrad.ops.families import add
+from funcgrad.ops.linalg.choices import EighImplementation, EigImplementation, SvdAlgorithm
+from funcgrad.ops.linalg.condensed import column_order_p
 from funcgrad.ops.linalg.matrices import (
     adjoint,
     as_columns,
@@ -32,17 +34,18 @@ from funcgrad.ops.linalg.matrices import (
     check_matrices,
     decomposition,
     diagonal,
-    eye_like,
     eye_mask,
     from_triangle,
     hermitian_part,
     matmul,
+    of_finite,
     tril,
 )
 from funcgrad.ops.linalg.triangular import solve, triangular_solve
 from funcgrad.ops.reduce import argmax
-from funcgrad.ops.shape import expand_dims, iota_p
+from funcgrad.ops.shape import iota_p
 from funcgrad.ops.slicing import concatenate_p, slice_p
+from funcgrad.ops.sort import take_along_axis
 
 
 def _reciprocal(x: Any) -> Any:
@@ -91,13 +94,7 @@ def _qr_jvp(primals, tangents, *, full_matrices):
 
 
 def _columns(x: Any, start: int, stop: int) -> Any:
-    shape = aval_of(x).shape
-    return slice_p.bind(
-        x,
-        start_indices=(*((0,) * (len(shape) - 1)), start),
-        limit_indices=(*shape[:-1], stop),
-        strides=None,
-    )
+    return _part(x, -1, start, stop)
 
 
 def _tall_qr_tangents(q: Any, r: Any, g: Any) -> tuple[Any, Any]:
@@ -121,11 +118,12 @@ qr_p: Primitive = decomposition(
 )
 
 
-def qr(x: Any, *, full_matrices: bool = True) -> tuple[Any, Any]:
+def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True) -> tuple[Any, ...]:
     """Q (unitary columns) and R (upper triangular) with Q R = x.
 
     For matrices (m, n), Q is (m, m) and R (m, n); without `full_matrices` Q is (m, k) and R (k, n)
-    with k = min(m, n), and only then are tall matrices differentiable.
+    with k = min(m, n), and only then are tall matrices differentiable. With `pivoting` there is a
+    third result: the order of columns p, in which R's diagonal descends, with Q R = x[:, p].
 
     >>> import numpy as np
     >>> from funcgrad import lax
@@ -134,8 +132,16 @@ def qr(x: Any, *, full_matrices: bool = True) -> tuple[Any, Any]:
     Array([[1., 3.],
            [0., 2.]], dtype=float32)
     """
-    q, r = qr_p.bind(x, full_matrices=bool(full_matrices))
-    return q, r
+    if not pivoting:
+        q, r = qr_p.bind(x, full_matrices=bool(full_matrices))
+        return q, r
+    (order,) = column_order_p.bind(stop_gradient(x))
+    rank, shape = aval_of(x).ndim, aval_of(x).shape
+    columns = broadcast_p.bind(
+        order, shape=shape, broadcast_dimensions=(*range(rank - 2), rank - 1)
+    )
+    q, r = qr_p.bind(take_along_axis(x, columns, rank - 1), full_matrices=bool(full_matrices))
+    return q, r, order
 
 
 # ---- svd
@@ -152,26 +158,7 @@ def _svd_abstract(x, *, full_matrices, compute_uv):
     return [s, x.update(shape=(*lead, m, u)), x.update(shape=(*lead, v, n))]
 
 
-def _of_finite(impl: Callable) -> Callable:
-    """A decomposition that gives NaN for matrices with NaN or infinities, where NumPy's raises."""
-
-    def run(xp: Any, x: Any, **params: Any) -> list[Any]:
-        finite = xp.isfinite(x)
-        if "lower" in params:  # what lies in the other triangle isn't read
-            below = xp.tri(x.shape[-1], k=-1, dtype=bool)
-            finite |= below.T if params["lower"] else below
-        bad = ~finite.all((-2, -1))
-        if not bad.any():
-            return impl(xp, x, **params)
-        outs = impl(xp, xp.where(bad[..., None, None], xp.zeros((), x.dtype), x), **params)
-        for out in outs:
-            out[bad] = np.nan
-        return outs
-
-    return run
-
-
-@_of_finite
+@of_finite
 def _svd_impl(xp, x, *, full_matrices, compute_uv):
     if not compute_uv:
         return [xp.linalg.svd(x, compute_uv=False)]
@@ -231,11 +218,20 @@ svd_p: Primitive = decomposition(
 )
 
 
-def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+def svd(
+    x: Any,
+    *,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
+    algorithm: SvdAlgorithm | None = None,
+) -> Any:
     """U, s and Vᴴ with U diag(s) Vᴴ = x, singular values descending; s alone without `compute_uv`.
 
     For matrices (m, n), U is (m, m) and Vᴴ (n, n); without `full_matrices` they are (m, k) and
     (k, n) with k = min(m, n), and only then are matrices that aren't square differentiable.
+    `subset_by_index` keeps the values from its first index to before its second, with their
+    vectors. `algorithm` has no effect.
 
     >>> import numpy as np
     >>> from funcgrad import lax
@@ -243,10 +239,31 @@ def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     Array([4., 3.], dtype=float32)
     """
     out = svd_p.bind(x, full_matrices=bool(full_matrices), compute_uv=bool(compute_uv))
+    if subset_by_index is None:
+        return (out[1], out[0], out[2]) if compute_uv else out[0]
+    if compute_uv and full_matrices:
+        raise ValueError(within("svd: subset_by_index needs full_matrices=False"))
+    start, stop = _subset("svd", subset_by_index, aval_of(out[0]).shape[-1])
+    s = _part(out[0], -1, start, stop)
     if not compute_uv:
-        return out[0]
-    s, u, vh = out
-    return u, s, vh
+        return s
+    return _part(out[1], -1, start, stop), s, _part(out[2], -2, start, stop)
+
+
+def _subset(name: str, subset: Any, n: int) -> tuple[int, int]:
+    start, stop = integers(name, "subset_by_index", subset)
+    if not 0 <= start < stop <= n:
+        raise ValueError(
+            within(f"{name}: subset_by_index must be 0 <= first < last <= {n}, got {subset}")
+        )
+    return start, stop
+
+
+def _part(x: Any, axis: int, start: int, stop: int) -> Any:
+    shape = aval_of(x).shape
+    low, high = [0] * len(shape), list(shape)
+    low[axis], high[axis] = start, stop
+    return slice_p.bind(x, start_indices=tuple(low), limit_indices=tuple(high), strides=None)
 
 
 # ---- eigh
@@ -258,7 +275,7 @@ def _eigh_abstract(x, *, lower, compute_vectors):
     return [x.strong(), w] if compute_vectors else [w]
 
 
-@_of_finite
+@of_finite
 def _eigh_impl(xp, x, *, lower, compute_vectors):
     uplo = "L" if lower else "U"
     if not compute_vectors:
@@ -295,12 +312,22 @@ eigh_p: Primitive = decomposition(
 )
 
 
-def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True) -> tuple[Any, Any]:
+def eigh(
+    x: Any,
+    *,
+    lower: bool = True,
+    symmetrize_input: bool = True,
+    sort_eigenvalues: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
+    implementation: EighImplementation | None = None,
+) -> tuple[Any, Any]:
     """Eigenvectors (as columns) and ascending eigenvalues of Hermitian matrices.
 
     `symmetrize_input` takes (x + xᴴ) / 2 first; else only the lower (or upper) triangle is read.
     A vector's sign, and the basis of a repeated eigenvalue's vectors, are any, and may differ
     where the function is compiled. A matrix that isn't finite has results of NaN.
+    `subset_by_index` keeps the values from its first index to before its second, with their
+    vectors. `sort_eigenvalues` and `implementation` have no effect.
 
     >>> import numpy as np
     >>> from funcgrad import lax
@@ -311,7 +338,10 @@ def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True) -> tuple[
     check_matrices("eigh", aval_of(x), square=True)
     x = hermitian_part(x) if symmetrize_input else x
     v, w = eigh_p.bind(x, lower=bool(lower), compute_vectors=True)
-    return v, w
+    if subset_by_index is None:
+        return v, w
+    start, stop = _subset("eigh", subset_by_index, aval_of(w).shape[-1])
+    return _part(v, -1, start, stop), _part(w, -1, start, stop)
 
 
 def eigvalsh(x: Any, *, lower: bool = True, symmetrize_input: bool = True) -> Any:
@@ -337,7 +367,7 @@ def _eig_abstract(x, *, compute_left_eigenvectors, compute_right_eigenvectors):
     return [ShapedArray(x.shape[:-1], dtype), *[vectors] * n_vectors]
 
 
-@_of_finite
+@of_finite
 def _eig_impl(xp, x, *, compute_left_eigenvectors, compute_right_eigenvectors):
     if not compute_left_eigenvectors and not compute_right_eigenvectors:
         return [xp.linalg.eigvals(x)]
@@ -356,20 +386,34 @@ def _eig_impl(xp, x, *, compute_left_eigenvectors, compute_right_eigenvectors):
 
 def _eig_jvp(primals, tangents, *, compute_left_eigenvectors, compute_right_eigenvectors):
     (a,), (g,) = primals, tangents
-    if compute_left_eigenvectors:
-        raise DifferentiationError(
-            "eig: left eigenvectors have no derivative here; use compute_left_eigenvectors=False "
-            "(they are the right eigenvectors of the conjugate-transposed matrix)"
-        )
-    w, v = eig_p.bind(a, compute_left_eigenvectors=False, compute_right_eigenvectors=True)
-    n = aval_of(a).shape[-1]
-    inner = solve(v, matmul(_like(g, v), v))
-    dw = diagonal(inner)
-    if not compute_right_eigenvectors:
-        return [w], [dw]
+    *left, w, v = _left_last(eig_p.bind(
+        a,
+        compute_left_eigenvectors=compute_left_eigenvectors,
+        compute_right_eigenvectors=True,
+    ))  # fmt: skip
+    g = _like(g, v)
+    dw, dv = _eigen_tangents(w, v, g)
+    outs, changes = [w], [dw]
+    if left:
+        # Those of the adjoint, whose eigenvalues are the conjugate ones.
+        outs, changes = [w, *left], [dw, _eigen_tangents(conj(w), left[0], adjoint(g))[1]]
+    if compute_right_eigenvectors:
+        outs, changes = [*outs, v], [*changes, dv]
+    return outs, changes
+
+
+def _left_last(parts: list) -> list:
+    w, *vectors = parts
+    return [*vectors[:-1], w, vectors[-1]]
+
+
+def _eigen_tangents(w: Any, v: Any, g: Any) -> tuple[Any, Any]:
+    """The changes of eigenvalues, and of eigenvectors that keep their norms and phases."""
+    n = aval_of(v).shape[-1]
+    inner = solve(v, matmul(g, v))
     gaps = _reciprocal(sub(as_rows(w, n), as_columns(w, n)))
     dv = matmul(v, mul(gaps, inner))
-    return [w, v], [dw, sub(dv, mul(v, as_rows(_gauge(v, dv), n)))]
+    return diagonal(inner), sub(dv, mul(v, as_rows(_gauge(v, dv), n)))
 
 
 def _gauge(v: Any, dv: Any) -> Any:
@@ -399,12 +443,18 @@ eig_p: Primitive = decomposition(
 
 
 def eig(
-    x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True
+    x: Any,
+    *,
+    compute_left_eigenvectors: bool = True,
+    compute_right_eigenvectors: bool = True,
+    enable_eigvec_derivs: bool = True,
+    implementation: EigImplementation | None = None,
 ) -> list:
     """Eigenvalues, then left and right eigenvectors (columns, as asked for), of square matrices.
 
     All are complex. Vectors have norm 1 and a real largest component. Left ones (uᴴ x = w uᴴ) need
-    distinct eigenvalues, and have no derivative.
+    distinct eigenvalues. `enable_eigvec_derivs` and `implementation` have no effect: vectors have
+    derivatives.
 
     >>> import numpy as np
     >>> from funcgrad import lax
@@ -417,38 +467,3 @@ def eig(
         compute_left_eigenvectors=bool(compute_left_eigenvectors),
         compute_right_eigenvectors=bool(compute_right_eigenvectors),
     )
-
-
-# ---- householder_product
-
-
-def householder_product(a: Any, taus: Any) -> Any:
-    """The first n columns of H₁ H₂ … Hₖ with Hᵢ = 1 - τᵢ vᵢ vᵢᴴ, as LAPACK stores a QR.
-
-    a is (…, m, n) with m ≥ n ≥ k; vᵢ is column i of a below the diagonal, 1 on it, 0 above; taus is
-    (…, k). Raises ShapeError for other shapes.
-
-    >>> import numpy as np
-    >>> from funcgrad import lax
-    >>> lax.linalg.householder_product(np.float32([[5], [1]]), np.float32([1]))
-    Array([[ 0.],
-           [-1.]], dtype=float32)
-    """
-    x, t = aval_of(a), aval_of(taus)
-    check_matrices("householder_product", x)
-    *lead, m, n = x.shape
-    k = t.shape[-1] if t.ndim else 0
-    if m < n or k > n or t.shape != (*lead, k):
-        raise ShapeError(
-            f"householder_product: need a (…, m, n) and taus (…, k) with m >= n >= k, got a {x} "
-            f"and taus {t}"
-        )
-    unit = add(tril(a, -1), eye_like(a))
-    q = eye_like(a)
-    for i in reversed(range(k)):
-        v = _columns(unit, i, i + 1)
-        tau = expand_dims(slice_p.bind(
-            taus, start_indices=(*((0,) * len(lead)), i), limit_indices=(*lead, i + 1), strides=None
-        ), (-1,))  # fmt: skip
-        q = sub(q, matmul(matmul(v, tau), matmul(adjoint(v), q)))
-    return q

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import NoRule, Primitive
@@ -109,6 +111,25 @@ def check_matrices(name: str, x: ShapedArray, square: bool = False) -> None:
             f"{name}: need float32, float64, complex64 or complex128, got {x}; convert with "
             ".astype(...)"
         )
+
+
+def of_finite(impl: Callable) -> Callable:
+    """A decomposition that gives NaN for matrices with NaN or infinities, where NumPy's raises."""
+
+    def run(xp: Any, x: Any, **params: Any) -> list[Any]:
+        finite = xp.isfinite(x)
+        if "lower" in params:  # what lies in the other triangle isn't read
+            below = xp.tri(x.shape[-1], k=-1, dtype=bool)
+            finite |= below.T if params["lower"] else below
+        bad = ~finite.all((-2, -1))
+        if not bad.any():
+            return impl(xp, x, **params)
+        outs = impl(xp, xp.where(bad[..., None, None], xp.zeros((), x.dtype), x), **params)
+        for out in outs:
+            out[bad] = np.nan
+        return outs
+
+    return run
 
 
 def decomposition(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import funcgrad.numpy as fnp
-from funcgrad.scipy._operands import operands
+from funcgrad.scipy._operands import real_operands
 from funcgrad.scipy.stats import inverse
 
 INF, NAN = np.inf, np.nan
@@ -191,7 +191,7 @@ class Distribution:
             except TypeError as e:
                 need = f"{self.name}.{name}{signature}"
                 raise TypeError(f"stats.{self.name}.{name}: {e}; need {need}") from None
-            arrays = dict(zip(given, operands(list(given.values())), strict=True)) if given else {}
+            arrays = real_operands(f"stats.{self.name}.{name}", given) if given else {}
             loc, scale = arrays.pop("loc", None), arrays.pop("scale", None)
             return compute(list(arrays.values()), loc, scale)
 

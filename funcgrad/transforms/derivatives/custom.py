@@ -19,6 +19,7 @@ from funcgrad.ops.base import instantiate
 from funcgrad.ops.families import add
 from funcgrad.transforms.arguments import (
     FlatFunction,
+    as_array,
     avals_of,
     check_leaves,
     flatten_outputs,
@@ -131,6 +132,11 @@ def _arity(fun: Callable) -> int | None:
     return len(kinds) if all(k in plain for k in kinds) else None
 
 
+def _with_types(values: Tangents) -> list:
+    """Primals and tangents as rules see them: Python's numbers, which have no dtype, as arrays."""
+    return [v if hasattr(v, "dtype") or type(v) is Zero else as_array(v) for v in values]
+
+
 def _same_types(what: str, got: Values, want: Sequence[ShapedArray]) -> None:
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         a = aval_of(g)
@@ -238,6 +244,7 @@ def _jvp_rule(custom: custom_jvp, fixed: list, in_tree: PyTreeDef, flat: FlatFun
     name = name_of(custom._fun)
 
     def rule(primals: Values, tangents: Tangents) -> tuple[list, list]:
+        primals, tangents = _with_types(primals), _with_types(tangents)
         shown = [SymbolicZero(t.aval) if type(t) is Zero else t for t in tangents]
         assert custom._rule is not None
         with source.unplaced():
@@ -328,7 +335,7 @@ def _fwd_rule(
     name = name_of(custom._fun)
 
     def fwd(primals: Values, perturbed: Sequence[bool]) -> tuple[list, list]:
-        given = primals
+        given = primals = _with_types(primals)
         if custom._symbolic_zeros:
             given = [CustomVJPPrimal(p, v) for p, v in zip(primals, perturbed, strict=True)]
         assert custom._fwd is not None

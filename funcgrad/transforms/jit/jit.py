@@ -13,16 +13,15 @@ from weakref import WeakSet
 
 from funcgrad import tree
 from funcgrad.core import backend, caches, context
-from funcgrad.core.array import Array, DeviceArray, device_among
+from funcgrad.core.array import DeviceArray, device_among
 from funcgrad.core.buffers import compiler
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import has_nan
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
-from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.staging import stage
-from funcgrad.core.trace import Tracer, aval_of
-from funcgrad.core.types import Prefix, Tree, Value, Values
+from funcgrad.core.trace import Tracer
+from funcgrad.core.types import Prefix, Tree, Values
 from funcgrad.errors import ArgumentError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import (
@@ -30,11 +29,11 @@ from funcgrad.transforms.arguments import (
     as_array,
     avals_of,
     check_leaves,
-    leaf_names,
     name_of,
     wraps,
 )
 from funcgrad.transforms.control.jit_primitive import jit_p
+from funcgrad.transforms.jit.keys import difference, leaf_or_position, programs_of, type_key, typed
 from funcgrad.transforms.jit.stages import (
     Lowered,
     Program,
@@ -199,7 +198,7 @@ class Jitted:
         self._static = static
         self._donated = donated
         self._backend = using
-        self._programs: caches.Latest[Program] = caches.Latest(MOST_PROGRAMS)
+        self._programs = programs_of(fun, (static, donated, shardings, using), MOST_PROGRAMS)
         self._direct: Callable[[tuple, dict], Tree] = _by_python
         self._direct_using = using
         self._entries: list[object] = []
@@ -312,7 +311,7 @@ class Jitted:
         dynamic_args = tuple(a for i, a in enumerate(args) if i not in nums)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in names}
         leaves, in_tree = tree.flatten((dynamic_args, dynamic_kwargs))
-        keyed = tuple((k, v, _typed(v)) for k, v in static)
+        keyed = tuple((k, v, typed(v)) for k, v in static)
         return _Call(leaves, in_tree, keyed, args, kwargs)
 
     def _check_static(self, key: int | str, value: object) -> None:
@@ -332,7 +331,7 @@ class Jitted:
 
     def _program(self, call: _Call) -> Program:
         try:
-            types = tuple([_type_key(x) for x in call.leaves])
+            types = tuple([type_key(x) for x in call.leaves])
         except TypeError:
             check_leaves("jit", self._fun, call.args, call.kwargs)
             raise
@@ -419,15 +418,15 @@ class Jitted:
         return wraps(self._fun, "static")(fun)
 
     def _warn_of_retraces(self, last: tuple, program: Program) -> None:
-        if len(self._programs) < RETRACES_BEFORE_WARNING or self._warned:
+        if self._misses < RETRACES_BEFORE_WARNING or self._warned:
             return
         self._warned = True
         before = next(key for key in reversed(self._programs.keys()) if key is not last)
         names = program.names[len(program.consts) :]
         warnings.warn(
-            f"jit({name_of(self._fun)}) has been traced {len(self._programs)} times, each time "
+            f"jit({name_of(self._fun)}) has been traced {self._misses} times, each time "
             f"compiled anew; between the last two calls "
-            f"{_difference(before, last, names, self._fun)}. Pad to common "
+            f"{difference(before, last, names, self._fun)}. Pad to common "
             "shapes, or pass changing Python values as arrays instead of static arguments.",
             stacklevel=4,
         )
@@ -494,47 +493,3 @@ class Jitted:
         facts = {"programs": len(self._programs), "calls": self._hits + self._misses}
         programs = [p.shown(p.signature()) for p in self._programs.values()]
         return program_html(repr(self), facts, programs)
-
-
-def leaf_or_position(fun: Callable, i: int) -> str:
-    """The name of a function's i-th parameter."""
-    return leaf_names(fun, (0,) * (i + 1), {})[i]
-
-
-def _typed(value: object) -> tuple | type:
-    """What tells equal static values apart: 1, 1.0 and True, or 0.0 and -0.0, are equal."""
-    if type(value) is tuple:
-        return tuple([_typed(v) for v in value])
-    return (float, value.hex()) if type(value) is float else type(value)
-
-
-def _type_key(x: Value) -> tuple:
-    if type(x) is Array:
-        v = x._value
-        return (v.shape, v.dtype, x.weak_type)
-    if type(x) is ShardedArray:
-        aval = x.aval
-        return (aval.shape, aval.dtype, aval.weak_type, x.sharding)
-    aval = aval_of(x)
-    cut = sharding_of(x)
-    if cut is not None:
-        return (aval.shape, aval.dtype, aval.weak_type, cut)
-    return (aval.shape, aval.dtype, aval.weak_type)
-
-
-def _difference(a: tuple, b: tuple, names: Sequence[str], fun: Callable) -> str:
-    if a[0] != b[0]:
-        return f"the structure of the arguments changed from {a[0]} to {b[0]}"
-    for name, x, y in zip(names, a[1], b[1], strict=True):
-        if x != y:
-            return f"argument {name} changed from {_type_text(x)} to {_type_text(y)}"
-    for x, y in zip(a[2], b[2], strict=False):
-        if x != y:
-            name = x[0] if isinstance(x[0], str) else leaf_or_position(fun, x[0])
-            return f"static argument {name} changed from {x[1]!r} to {y[1]!r}"
-    return "a setting (default dtype, named axes) changed"
-
-
-def _type_text(key: tuple) -> str:
-    shape, dtype, weak, *cut = key
-    return f"{dtype}{list(shape)}{' (a Python number)' if weak else ''}{cut or ''}"

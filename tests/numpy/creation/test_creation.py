@@ -320,3 +320,38 @@ def test_logspace_and_geomspace():
 def test_creation_is_the_same_under_jit():
     same_as_numpy(lambda x: fnp.eye(3, dtype="float64") @ x + fnp.zeros_like(x),
                   lambda x: np.eye(3) @ x, np.arange(3.0))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["sin", "add", "sum", "reshape", "array", "asarray", "stack"])
+def test_arrays_that_are_more_or_less_than_their_values(name):
+    """A mask would be lost, and float0 has no values: both are told."""
+    more = {"add": (1,), "reshape": (-1,)}.get(name, ())
+    call = lambda x: getattr(fnp, name)([x, x] if name == "stack" else x, *more)
+    with pytest.raises(TypeError, match=r"masked array.*filled"):
+        call(np.ma.masked_array([1.0, 2.0], [True, False]))
+    nothing = np.zeros(2, fg.dtypes.float0)
+    if name in ("array", "asarray"):
+        assert call(nothing) is nothing
+    else:
+        with pytest.raises(TypeError, match="float0"):
+            call(nothing)
+
+
+@pytest.mark.parametrize("make", [fnp.zeros, fnp.ones, fnp.empty])
+def test_arrays_of_float0(make):
+    for out in (make((2, 3), fg.dtypes.float0), make((), fg.dtypes.float0)):
+        assert out.dtype == fg.dtypes.float0
+        same = fnp.zeros_like(out)
+        assert (same.shape, same.dtype) == (out.shape, out.dtype)
+    gradient = grad(lambda x: 2.0 * x, allow_int=True)(3)
+    assert fnp.zeros((), fg.dtypes.float0) == gradient
+
+
+@pytest.mark.parametrize("name", ["zeros_like", "ones_like", "empty_like", "full_like"])
+def test_arrays_like_weak_ones_are_weak(name):
+    make = lambda x, **o: getattr(fnp, name)(x, *([2] if name == "full_like" else []), **o)
+    for weak in (1.0, 2, fnp.full(3, 1.0)):
+        assert make(weak).weak_type
+        assert not make(weak, dtype="float32").weak_type
+    assert not make(fnp.ones(3)).weak_type
+    assert not make(True).weak_type

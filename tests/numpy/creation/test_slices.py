@@ -18,6 +18,8 @@ def test_grids(name):
         same(list(a) if isinstance(b, tuple) else a, list(b) if isinstance(b, tuple) else b,
              dtype=False)  # fmt: skip
     assert fnp.mgrid[0:3].dtype == np.int32
+    assert fnp.mgrid[()].shape == np.mgrid[()].shape
+    assert fnp.ogrid[()] == np.ogrid[()]
 
 
 KEYS = [

@@ -119,32 +119,10 @@ def test_round_keeps_numbers_that_overflow_when_scaled():
     assert float(fnp.round(np.float32(3e38), 2)) == np.float32(3e38)
 
 
-def test_frexp_of_all_kinds_of_floats():
-    for dtype in (np.float16, np.float32, np.float64):
-        tiny = np.finfo(dtype).smallest_subnormal
-        x = np.array([tiny, -3 * tiny, np.finfo(dtype).max, 0.1, -0.0, INF], dtype)
-        m, e = fnp.frexp(Array(x))
-        want_m, want_e = np.frexp(x)
-        same(m, want_m)
-        assert np.asarray(e)[:5].tolist() == want_e[:5].tolist()
-
-
-@pytest.mark.parametrize("dtype", [d for d in dtypes.FLOATS if d.itemsize == 1], ids=str)
-def test_frexp_of_every_float8(dtype):
-    x = np.arange(256).astype(np.uint8).view(dtype)
-    finite = np.isfinite(x.astype(np.float32))
-    m, e = fnp.frexp(Array(x[finite]))
-    want_m, want_e = np.frexp(x[finite].astype(np.float32))
-    same(np.asarray(m).astype(np.float32), want_m)
-    assert np.asarray(e).tolist() == want_e.tolist()
-
-
-def test_ldexp():
-    x = np.array([1.0, 0.75, -1.5, 1e-300, 1e300])
-    n = np.array([3, -2, 1023, 1000, -1060], np.int32)
-    same_as_numpy(fnp.ldexp, np.ldexp, x, n)
-    with pytest.raises(DTypeError, match="y must be integers"):
-        fnp.ldexp(1.0, 2.0)
+@pytest.mark.parametrize("name", ["gcd", "lcm", "bitwise_and", "add", "maximum", "floor_divide"])
+def test_integers_of_python_stay_weak(name):
+    assert getattr(fnp, name)(4, 6).weak_type
+    assert not getattr(fnp, name)(np.int32(4), 6).weak_type
 
 
 # ---- two operands
@@ -524,8 +502,14 @@ def nth(f, n):
         (lambda x: fnp.power(x, 2), 0.0, 1, 0.0),
         (lambda x: fnp.power(x, 0.0), 0.0, 1, 0.0),
         (fnp.absolute, 0.0, 1, 0.0),
+        (lambda y: grad(lambda x: fnp.power(x, y))(np.float64(4)), 0.0, 1, 0.25),
+        (lambda y: grad(lambda x: fnp.power(x, y))(np.float64(4)), 0.0, 2, np.log(4) / 2),
+        (lambda x: grad(lambda y: fnp.power(x, y))(np.float64(0)), 4.0, 1, 0.25),
+        (lambda y: grad(lambda x: fnp.float_power(x, y))(np.float64(0)), 0.0, 0, 0.0),
+        (lambda y: grad(grad(lambda x: fnp.power(x, y)))(np.float64(2)), 0.0, 1, -0.25),
     ],
 )
 def test_derivatives_where_formulas_have_holes(function, at, order, expected):
-    got = nth(function, order)(np.float64(at))
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-9, atol=1e-12)
+    f = nth(function, order)
+    for got in (f(np.float64(at)), jit(f)(np.float64(at)), vmap(f)(np.full(2, at))[0]):
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-9, atol=1e-12)

@@ -41,6 +41,22 @@ def test_vector_norms(order, dtype, rng):
 
 
 @pytest.mark.parametrize("order", MATRIX)
+@pytest.mark.parametrize("shape", [(2, 0), (0, 2), (0, 0), (3, 2, 0)])
+def test_norms_of_matrices_without_elements(order, shape):
+    """0 where that is the greatest or the sum of none; there is no least of none."""
+    x, axis = np.ones(shape), (-2, -1)
+    f = lambda x: fnp.linalg.norm(x, order, axis)
+    rows, columns = shape[-2:]
+    least = {-1: not columns, -np.inf: not rows, -2: True}.get(order, False)
+    for norm in (f, jit(f)):
+        if least:
+            with pytest.raises((ValueError, IndexError)):
+                norm(x)
+        else:
+            same(norm(x), np.zeros(shape[:-2]))
+
+
+@pytest.mark.parametrize("order", MATRIX)
 def test_matrix_norms(order, rng):
     x = rng.standard_normal((2, 3, 4))
     for axis, keepdims in (((0, 2), False), ((-1, 1), True)):

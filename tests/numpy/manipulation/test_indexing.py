@@ -176,10 +176,17 @@ def test_put_along_axis(rng):
 
 
 def test_put_and_place():
-    for mode, at in ((None, [0, -1]), ("clip", [0, 99]), ("wrap", [13, -13])):
+    for mode, at in (
+        (None, [0, -1]),
+        ("clip", [0, 99]),
+        ("clip", [-1, -99]),
+        ("clip", [5, -2]),
+        ("wrap", [13, -13]),
+    ):
         expected = X.copy()
         np.put(expected, at, [7.0, 8.0], mode or "raise")
-        same(fnp.put(X, np.array(at), np.array([7.0, 8.0]), mode), expected)
+        put = lambda x, i, m=mode: fnp.put(x, i, np.array([7.0, 8.0]), m)
+        same_as_numpy(put, lambda x, i, want=expected: want, X, np.array(at))
     for values in ([5.0], [5.0, 6.0], list(range(20))):
         expected = X.copy()
         np.place(expected, X > 4, values)

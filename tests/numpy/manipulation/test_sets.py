@@ -126,6 +126,13 @@ def test_positions_of_an_intersection():
     assert [int(x[2]) for x in out[1:]] == [5, 4]
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "float16", "bool"])
+def test_a_difference_has_the_first_operands_dtype(dtype):
+    a, b = np.array([0, 1, 1], dtype), np.array([0.0, 2.5])
+    same(fnp.setdiff1d(a, b), np.array([1], dtype))
+    same(run(lambda a, b: fnp.setdiff1d(a, b, size=2), a, b), np.array([1, 0], dtype))
+
+
 def test_unique_operands_keep_their_order():
     a = np.array([4, 1, 3])
     same(fnp.setdiff1d(a, B, True), np.setdiff1d(a, B, True))

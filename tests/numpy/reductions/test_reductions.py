@@ -10,6 +10,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.settings import default_dtype
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.derivatives.grad import grad
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
@@ -130,6 +131,19 @@ def test_variance_options():
     z = np.array([1 + 2j, 3 - 1j, 0.5])
     same_as_numpy(fnp.var, np.var, z)
     same_as_numpy(fnp.std, np.std, z)
+
+
+@pytest.mark.parametrize("ddof", [3, 4, 7])
+@pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
+def test_no_degree_of_freedom_left(name, ddof):
+    """NaN also where all elements are equal, or integers, or left out by a mask."""
+    for x in (np.arange(3), np.ones(3), np.array([1.0, 2, 4]), np.ones(3, complex)):
+        f = lambda x: getattr(fnp, name)(x, ddof=ddof)
+        for out in (f(x), jit(f)(x), vmap(f)(np.stack([x, x]))):
+            assert np.isnan(np.asarray(out)).all()
+        mask = np.array([[True] * 3, [True, False, False]])
+        some = getattr(fnp, name)(np.stack([x, x]), axis=1, ddof=1, where=mask)
+        assert np.isnan(np.asarray(some)).tolist() == [False, True]
 
 
 def test_moments_of_nothing():

@@ -1,5 +1,7 @@
 """x[idx] and x.at[idx] against NumPy: eager, traced with known indices, and with traced ones."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -86,6 +88,26 @@ def test_reading(idx):
         got = traced(lambda x, *i: index(x, make(*i), mode=mode), X, *arrays)
         same(got, expected)
     assert parse_index(X.shape, idx).shape == expected.shape
+
+
+def mixed():
+    """Indices of arrays, integers, slices, new axes, and an ellipsis, which may be of no axes."""
+    for n in (2, 3, 4):
+        for entries in itertools.product([i2, 1, s_[:], ..., None], repeat=n):
+            kinds = [type(e) for e in entries]
+            axes = sum(e is not None and e is not ... for e in entries)
+            if kinds.count(type(...)) == 1 and np.ndarray in kinds and axes <= X.ndim:
+                yield entries
+
+
+def test_an_ellipsis_keeps_arrays_apart():
+    """Also one of no axes: what arrays select then comes first, as in NumPy."""
+    for idx in mixed():
+        arrays, make = split(idx)
+        same(traced(lambda x, *i: index(x, make(*i)), X, *arrays), X[idx])
+        y = np.arange(X[idx].size, dtype=X.dtype).reshape(X[idx].shape)
+        fun = lambda x, y, *i: index_update(x, make(*i), y, "add")
+        same(traced(fun, X, y, *arrays), numpy_update(X, idx, y, "add"))
 
 
 def test_arrays_are_indices_and_bounds():

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 import funcgrad as fg
 from funcgrad.core.array import Array
 from funcgrad.errors import DifferentiationError, DTypeError, ShapeError
 from funcgrad.ops.elementwise.arithmetic import abs as abs_
 from funcgrad.ops.elementwise.arithmetic import mul
-from funcgrad.ops.linalg.decompositions import eig, eigh, householder_product, qr, svd
+from funcgrad.ops.linalg.choices import EighImplementation, SvdAlgorithm
+from funcgrad.ops.linalg.decompositions import eig, eigh, qr, svd
 from funcgrad.ops.linalg.matrices import adjoint, matmul
 from funcgrad.transforms.passes.simplify import simplify
 from tests.ops.rules import check_derivatives, check_dims, check_vmap, jvp
@@ -176,24 +176,40 @@ def test_eig(dtype, shape, rng):
 def test_eig_rules(dtype, rng):
     a = draw(rng, (3, 3), dtype)
     fun = lambda a: eig(a, compute_left_eigenvectors=False)
-    check_derivatives(fun, [a], rng, tol=1e-4)
+    check_derivatives(eig, [a], rng, tol=1e-4)
     check_vmap(fun, [a], rng)
     check_dims(fun, [a])
     check_derivatives(lambda a: fun(a)[0], [a], rng, tol=1e-4)
 
 
 @inexact
-@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (2, 4, 2)])
-def test_householder_product(dtype, shape, rng):
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (2, 4, 2)])
+def test_qr_with_pivoting(dtype, shape, rng):
     a = draw(rng, shape, dtype)
-    flat = a.reshape(-1, *shape[-2:])
-    parts = [scipy.linalg.qr(x, mode="raw")[0] for x in flat]
-    raw = np.stack([p[0] for p in parts]).reshape(shape)
-    taus = np.stack([p[1] for p in parts]).reshape(*shape[:-2], -1)
-    q = np.asarray(householder_product(raw, taus))
-    expected = np.stack([scipy.linalg.qr(x, mode="economic")[0] for x in flat]).reshape(shape)
-    close(q, expected)
-    check_derivatives(householder_product, [raw, taus], rng, order=1, tol=1e-4)
+    q, r, order = (np.asarray(v) for v in qr(a, pivoting=True, full_matrices=False))
+    close(q @ r, np.take_along_axis(a, order[..., None, :].astype(int), -1))
+    line = np.abs(np.diagonal(r, axis1=-2, axis2=-1))
+    assert (np.diff(line, axis=-1) <= 1e-12).all()
+    assert (np.sort(order, axis=-1) == np.arange(shape[-1])).all()
+    fun = lambda a: qr(a, pivoting=True, full_matrices=False)[:2]
+    check_derivatives(fun, [a], rng, tol=1e-4)
+    check_vmap(fun, [a], rng)
+
+
+def test_subsets_and_choices(rng):
+    a = draw(rng, (5, 4), np.float64)
+    u, s, vh = svd(a, full_matrices=False, subset_by_index=(1, 3), algorithm=SvdAlgorithm.QR)
+    whole = svd(a, full_matrices=False)
+    close(s, whole[1][1:3])
+    close((u * s) @ vh, (whole[0][:, 1:3] * whole[1][1:3]) @ whole[2][1:3])
+    close(svd(a, compute_uv=False, subset_by_index=(0, 2)), whole[1][:2])
+    symmetric = a.T @ a
+    v, w = eigh(symmetric, subset_by_index=(2, 4), implementation=EighImplementation.QR)
+    close(symmetric @ np.asarray(v), np.asarray(v) * np.asarray(w))
+    with pytest.raises(ValueError, match="svd: subset_by_index needs full_matrices=False"):
+        svd(a, subset_by_index=(0, 1))
+    with pytest.raises(ValueError, match="eigh: subset_by_index must be 0 <= first"):
+        eigh(symmetric, subset_by_index=(3, 9))
 
 
 def test_errors():
@@ -206,10 +222,6 @@ def test_errors():
             fun(a.astype(np.float16))
         with pytest.raises(DifferentiationError, match="use full_matrices=False"):
             jvp(fun, [Array(a)], [Array(a)])
-    with pytest.raises(DifferentiationError, match="compute_left_eigenvectors=False"):
-        jvp(eig, [Array(a[:2])], [Array(a[:2])])
-    with pytest.raises(ShapeError, match="householder_product: need a"):
-        householder_product(a.T, a[:1, 0])
 
 
 def test_vectors_that_nobody_reads_are_not_computed():

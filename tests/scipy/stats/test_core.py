@@ -325,6 +325,18 @@ def test_wrong_arguments(call, message):
         call()
 
 
+@pytest.mark.parametrize("nonsense", [None, "a", 10**30, object(), {}, 1j])
+@pytest.mark.parametrize("method", ["logpdf", "cdf", "ppf"])
+def test_nonsense_is_named(method, nonsense):
+    for i, name in enumerate(["q" if method == "ppf" else "x", "a", "loc", "scale"]):
+        args = [0.5, 2.0, 0.0, 1.0]
+        args[i] = nonsense
+        with pytest.raises(fg.errors.FuncgradError, match=rf"stats\.gamma\.{method}: {name}"):
+            getattr(stats.gamma, method)(*args)
+    with pytest.raises(fg.errors.ShapeError, match=r"broadcast: . \(2,\), a \(3,\)"):
+        getattr(stats.gamma, method)(np.ones(2), np.ones(3))
+
+
 def test_what_a_distribution_lacks():
     with pytest.raises(AttributeError, match=r"stats\.vonmises has no 'cdf': it has .*'logpdf'"):
         _ = stats.vonmises.cdf

@@ -1,8 +1,10 @@
 """jit: arguments, caching, donation, captured values, stages, warnings."""
 
 import functools
+import gc
 import threading
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -222,6 +224,26 @@ def test_same_types_trace_once():
     info = g.cache_info()
     assert info.misses == info.currsize == f.traces
     assert info.hits == 6 - f.traces
+
+
+def test_a_function_compiled_again_keeps_its_programs():
+    traces = []
+
+    def f(x, k=2):
+        traces.append(k)
+        return x * k
+
+    for _ in range(3):
+        assert float(fg.jit(f)(1.0)) == 2.0
+        assert float(fg.vmap(fg.jit(f))(X)[0]) == 2 * X[0]
+    assert len(traces) == 2
+    for _ in range(2):
+        assert float(fg.jit(f, static_argnums=1)(1.0, 3)) == 3.0
+    assert len(traces) == 3
+    gone = weakref.ref(f)
+    del f
+    gc.collect()
+    assert gone() is None
 
 
 def test_what_makes_another_program():
