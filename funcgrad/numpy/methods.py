@@ -18,9 +18,10 @@ from funcgrad.numpy._util import dtype_or
 from funcgrad.numpy.creation import creation, diagonals
 from funcgrad.numpy.elementwise import arithmetic, floats, functions, logic
 from funcgrad.numpy.manipulation import choosing, indexing, joining, shape, sorting
+from funcgrad.numpy.manipulation.updates import IndexUpdateHelper
 from funcgrad.numpy.reductions import cumulative, reductions
 from funcgrad.ops.elementwise.convert import bitcast_convert_type
-from funcgrad.ops.indexing.indexing import IndexUpdateHelper, index
+from funcgrad.ops.indexing.indexing import index
 
 _OPERANDS = (Array, Tracer, np.ndarray, np.generic, bool, int, float, complex)
 _USUAL = frozenset({Array, float, int})  # which are found quicker
