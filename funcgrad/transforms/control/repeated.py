@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Value
 from funcgrad.ops.arguments import integers
 from funcgrad.ops.base import full
 from funcgrad.ops.elementwise.compare import gt
@@ -15,14 +15,14 @@ from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.families import add
 from funcgrad.ops.indexing.plan import known
 from funcgrad.ops.indexing.scatter import scatter_add
-from funcgrad.ops.indexing.windows import ScatterDimensionNumbers
+from funcgrad.ops.indexing.windows import GatherScatterMode, ScatterDimensionNumbers
 from funcgrad.ops.reduce import reduce_max
 from funcgrad.transforms.control.while_loop import while_loop
 
 _BOUNDED = 64
 
 
-def repeated(counts: Any, x: Any, once: Callable[[Any, Any], Any], updates: int) -> Any:
+def repeated(counts: Value, x: Value, once: Callable[[Value, Value], Value], updates: int) -> Value:
     """x after once(x, 1), once(x, 2), …: as many turns as the greatest count has beyond its first.
 
     `updates` bounds the counts. Few bound the loop, which then has a derivative in reverse mode.
@@ -51,16 +51,16 @@ def repeated(counts: Any, x: Any, once: Callable[[Any, Any], Any], updates: int)
 
 
 def scatter_apply(
-    operand: Any,
-    scatter_indices: Any,
+    operand: Value,
+    scatter_indices: Value,
     func: Callable,
     dimension_numbers: ScatterDimensionNumbers,
     *,
     update_shape: Sequence[int] = (),
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
+    mode: str | GatherScatterMode | None = None,
+) -> Value:
     """The operand with an elementwise function applied to what the indices select, as often as they
     do.
 
@@ -83,7 +83,7 @@ def scatter_apply(
         mode=mode,
     )
 
-    def once(x: Any, turn: Any) -> Any:
+    def once(x: Value, turn: Value) -> Value:
         return select(gt(counts, turn), func(x), x)
 
     return repeated(counts, once(operand, 0), once, 1 if unique_indices else max(1, counts.size))
