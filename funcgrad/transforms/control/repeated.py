@@ -70,7 +70,7 @@ def scatter_apply(
     >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
     >>> at = np.array([[1], [1]])
     >>> lax.scatter_apply(fnp.full(3, 2.0), at, lambda x: x * x, numbers, update_shape=(2,))
-    Array([ 2., 16.,  2.], dtype=float32)
+    Array([ 2., 16.,  2.], dtype=float32, weak_type=True)
     """
     shape = integers("scatter_apply", "update_shape", update_shape)
     counts = scatter_add(
