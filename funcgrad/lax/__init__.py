@@ -131,7 +131,7 @@ from funcgrad.ops.shape import (
     broadcast, broadcast_in_dim, broadcasted_iota, collapse, concatenate, expand_dims, iota, pad,
     reshape, rev, slice, split, squeeze, transpose,
 )
-from funcgrad.ops.sort import argsort, sort, sort_key_val, top_k
+from funcgrad.ops.sort import approx_max_k, approx_min_k, argsort, sort, sort_key_val, top_k
 from funcgrad.ops.elementwise.special import (
     bessel_i0e,
     bessel_i1e,
