@@ -103,9 +103,10 @@ def truncated_normal(
 def _fans(
     shape: Sequence[int], in_axis: Any, out_axis: Any, batch_axis: Any
 ) -> tuple[float, float]:
-    if len(shape) < 2:
+    if len(shape) < 2 and in_axis == -2:
         raise ValueError(
-            f"initializers: variance scaling needs a shape of at least two axes, got {tuple(shape)}"
+            "initializers: variance scaling needs a shape of at least two axes, or in_axis=, got "
+            f"{tuple(shape)}"
         )
 
     def product(axes: Any) -> int:

@@ -13,9 +13,8 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as promote_avals
 from funcgrad.core.methods import ArrayMethods
-from funcgrad.numpy._util import as_array, is_scalar, shape_of
+from funcgrad.numpy._util import as_array, axes_of, is_scalar, shape_of
 from funcgrad.numpy._util import broadcast_shapes as _broadcast_shapes
-from funcgrad.ops.arguments import canonical_axis
 
 pi, e, euler_gamma, inf, nan = math.pi, math.e, 0.5772156649015329, math.inf, math.nan
 newaxis = None
@@ -202,14 +201,14 @@ def shape(a: Any) -> tuple[int, ...]:
     return as_array("shape", a, "a").shape
 
 
-def size(a: Any, axis: int | None = None) -> int:
-    """The number of elements, or the size of one axis.
+def size(a: Any, axis: Any = None) -> int:
+    """The number of elements, or the size of one axis, or the product of several.
 
     >>> fnp.size(fnp.zeros((2, 3))), fnp.size(fnp.zeros((2, 3)), axis=1)
     (6, 3)
     """
     a = as_array("size", a, "a")
-    return a.size if axis is None else a.shape[canonical_axis("size", axis, a.ndim)]
+    return math.prod(a.shape[i] for i in axes_of("size", axis, a.ndim))
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:

@@ -99,7 +99,7 @@ def test_orthogonal(shape, axis):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: init.he_normal()(KEY, (3,)), r"at least two axes, got \(3,\)"),
+        (lambda: init.he_normal()(KEY, (3,)), r"at least two axes, or in_axis=, got \(3,\)"),
         (lambda: init.orthogonal()(KEY, (3,)), "at least two axes"),
         (lambda: init.variance_scaling(1.0, "fan", "normal")(KEY, (2, 2)), "mode .*'fan'"),
         (lambda: init.variance_scaling(1.0, "fan_in", "cauchy")(KEY, (2, 2)), "'cauchy'"),
@@ -113,3 +113,10 @@ def test_bad_arguments(call, words):
 def test_scale_may_be_an_array():
     x = init.normal(fnp.array([0.0, 1.0]))(KEY, (3, 2))
     assert (np.asarray(x)[:, 0] == 0).all()
+
+
+def test_vectors_scale_by_the_axes_that_are_given():
+    make = init.variance_scaling(1.0, "fan_in", "normal", in_axis=-1, out_axis=())
+    drawn = np.asarray(make(KEY, (4000,)))
+    assert drawn.std() * np.sqrt(4000) == pytest.approx(1, rel=0.05)
+    assert make(KEY, (3, 4)).shape == (3, 4)

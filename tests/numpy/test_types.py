@@ -156,3 +156,10 @@ def test_types_of_numbers():
     assert [d(1).dtype.name for d in (fnp.int_, fnp.uint, fnp.float_, fnp.complex_)] == [
         "int32", "uint32", "float32", "complex64",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), (1,), ()])
+def test_sizes(axis):
+    shape = (2, 3, 4)
+    sizes = shape if axis is None else np.take(shape, axis)
+    assert fnp.size(fnp.zeros(shape), axis) == np.prod(sizes)

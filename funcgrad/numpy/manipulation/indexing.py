@@ -38,7 +38,7 @@ from funcgrad.ops.elementwise.arithmetic import max as larger
 from funcgrad.ops.elementwise.convert import convert_element_type, select_n_p
 from funcgrad.ops.elementwise.convert import select as choice_of
 from funcgrad.ops.indexing.gather import gather_p
-from funcgrad.ops.indexing.indexing import index, index_update
+from funcgrad.ops.indexing.indexing import from_start, index, index_update
 from funcgrad.ops.indexing.plan import all_inside, known
 from funcgrad.ops.indexing.scatter import scatter_p
 from funcgrad.ops.indexing.windows import (
@@ -281,11 +281,13 @@ def take_along_axis(
     axis: int | None = -1,
     mode: str | GatherScatterMode | None = None,
     fill_value: Any = None,
+    *,
+    wrap_negative_indices: bool = True,
 ) -> Any:
     """Elements by position along an axis: out[i, k] = arr[i, indices[i, k]] for the last of two.
 
     The other axes broadcast. For `mode` and `fill_value` see `take`; with `axis` None both arrays
-    are flattened.
+    are flattened. Without `wrap_negative_indices` negative positions are outside the axis.
 
     >>> x = fnp.array([[3, 1, 2], [4, 6, 5]])
     >>> fnp.take_along_axis(x, fnp.argsort(x, axis=1), axis=1)
@@ -293,6 +295,8 @@ def take_along_axis(
            [4, 5, 6]], dtype=int32)
     """
     name = "take_along_axis"
+    if not wrap_negative_indices:
+        indices = from_start(positions_of(name, indices), mode)
     arr, indices, axis = _along(name, as_array(name, arr, "arr"), indices, axis, mode)
     if not arr.size or not indices.size:
         if indices.size and not arr.shape[axis]:
