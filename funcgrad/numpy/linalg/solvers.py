@@ -33,7 +33,6 @@ from funcgrad.numpy.contraction import matmul
 from funcgrad.numpy.creation.diagonals import diagonal
 from funcgrad.numpy.einsum import einsum
 from funcgrad.numpy.elementwise.functions import conjugate, imag, log, real
-from funcgrad.numpy.linalg.factors import eigvalsh
 from funcgrad.numpy.manipulation.indexing import where
 from funcgrad.numpy.manipulation.joining import arrays_of, concatenate
 from funcgrad.numpy.manipulation.shape import expand_dims, matrix_transpose, moveaxis, reshape
@@ -45,7 +44,7 @@ from funcgrad.ops.elementwise.arithmetic import abs as magnitude
 from funcgrad.ops.elementwise.arithmetic import complex as complex_of
 from funcgrad.ops.elementwise.convert import convert_element_type, stop_gradient
 from funcgrad.ops.linalg import triangular as ops
-from funcgrad.ops.linalg.decompositions import svd
+from funcgrad.ops.linalg.decompositions import eigvalsh, svd
 from funcgrad.ops.linalg.matrices import check_matrices, eye_mask
 from funcgrad.ops.shape import iota
 from funcgrad.ops.sort import argsort, take_along_axis
