@@ -237,22 +237,39 @@ def iterable(y: Any) -> bool:
 # ---- printing
 
 
-def array_repr(arr: Any) -> str:
-    """The text of an array with its dtype, as repr gives it.
+def array_repr(
+    arr: Any,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
+) -> str:
+    """The text of an array with its dtype, as repr gives it, by NumPy's options.
 
     >>> fnp.array_repr(fnp.array([1, 2]))
     'Array([1, 2], dtype=int32)'
     """
-    return repr(as_array("array_repr", arr, "arr"))
+    with np.printoptions(**_options(max_line_width, precision, suppress_small)):
+        return repr(as_array("array_repr", arr, "arr"))
 
 
-def array_str(a: Any) -> str:
-    """The text of an array's elements, as str gives it.
+def _options(width: int | None, precision: int | None, suppress: bool | None) -> dict[str, Any]:
+    given = {"linewidth": width, "precision": precision, "suppress": suppress}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def array_str(
+    a: Any,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
+) -> str:
+    """The text of an array's elements, as str gives it, by NumPy's options.
 
     >>> fnp.array_str(fnp.array([1, 2]))
     '[1 2]'
     """
-    return str(as_array("array_str", a, "a"))
+    with np.printoptions(**_options(max_line_width, precision, suppress_small)):
+        return str(as_array("array_str", a, "a"))
 
 
 def set_printoptions(*args: Any, **kwargs: Any) -> None:

@@ -347,13 +347,14 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
     return _weak_like(a, dtype, full_p(*_filled("ones_like", a, 1, dtype, shape)))
 
 
-def empty_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """Zeros of the shape and dtype of `a`, unless others are given; see `empty`.
+def empty_like(prototype: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """Zeros of the shape and dtype of `prototype`, unless others are given; see `empty`.
 
     >>> fnp.empty_like(fnp.array([1.5, 2.5]))
     Array([0., 0.], dtype=float32)
     """
-    return _weak_like(a, dtype, full_p(*_filled("empty_like", a, 0, dtype, shape)))
+    filled = full_p(*_filled("empty_like", prototype, 0, dtype, shape))
+    return _weak_like(prototype, dtype, filled)
 
 
 def _weak_like(a: Any, dtype: Any, out: Any) -> Any:

@@ -26,6 +26,7 @@ from funcgrad.numpy._util import (
     default_int,
     index_dtype,
     integer,
+    no_out,
     promote,
 )
 from funcgrad.numpy.elementwise.logic import truth
@@ -170,6 +171,7 @@ def compress(
     *,
     size: int | None = None,
     fill_value: Any = 0,
+    out: None = None,
 ) -> Any:
     """The slices of an axis (elements of the flattened array where None) for which a vector holds.
 
@@ -179,6 +181,7 @@ def compress(
     >>> fnp.compress(fnp.array([False, True]), fnp.array([[1, 2], [3, 4]]), axis=0)
     Array([[3, 4]], dtype=int32)
     """
+    no_out("compress", out)
     return _compress("compress", condition, a, axis, size, fill_value)
 
 
@@ -255,8 +258,7 @@ def take(
     >>> fnp.take(fnp.array([10, 20, 30]), fnp.array([2, -3]))
     Array([30, 10], dtype=int32)
     """
-    if out is not None:
-        raise NotImplementedError("take: arrays are immutable, so there is no out=")
+    no_out("take", out)
     a, indices = as_array("take", a, "a"), positions_of("take", indices)
     if axis is None:
         a, axis = ravel(a), 0

@@ -127,20 +127,24 @@ def _applied(x: Any, idx: Any, function: Callable, mode: Any, hints: dict) -> An
     def apply(x: Any, f: Callable) -> Any:
         return index_update(x, idx, f, "apply", mode=mode, **hints)
 
-    first: list[Any] = []
+    def noted(f: Callable) -> tuple[Callable, list]:
+        seen: list[Any] = []
 
-    def noted(v: Any) -> Any:
-        first.append(v)
-        return function(v)
+        def noting(v: Any) -> Any:
+            seen.append(v)
+            return f(v)
 
-    out = apply(x, noted)
+        return noting, seen
+
+    noting, first = noted(function)
+    out = apply(x, noting)
     entries = idx if isinstance(idx, tuple) else (idx,)
     if hints.get("unique_indices") or not any(map(_is_vector, entries)):
         return out
     zeros = full(aval_of(x).shape, 0, np.int32)
     counts = index_update(zeros, idx, 1, "add", mode=mode, **hints)
-    each: list[Any] = []
-    index_update(counts, idx, lambda v: each.append(v) or v, "apply", mode=mode, **hints)
+    noting, each = noted(lambda v: v)
+    index_update(counts, idx, noting, "apply", mode=mode, **hints)
 
     def once(x: Any, turn: Any) -> Any:
         """What is due once more; elsewhere the function sees what it was first applied to."""
