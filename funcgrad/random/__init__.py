@@ -24,6 +24,8 @@ from funcgrad.random.keys import (
     fold_in,
     key,
     key_data,
+    key_dtype,
+    key_impl,
     split,
     wrap_key_data,
 )
@@ -71,6 +73,8 @@ __all__ = [
     "gumbel",
     "key",
     "key_data",
+    "key_dtype",
+    "key_impl",
     "laplace",
     "loggamma",
     "logistic",

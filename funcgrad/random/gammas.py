@@ -9,7 +9,7 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad.ops.elementwise.special import random_gamma_grad
 from funcgrad.random.basic import arguments, float_dtype, normal, shape_with, uniform
-from funcgrad.random.keys import Key, key_data, sampler, split
+from funcgrad.random.keys import key_data, key_impl, sampler, split, wrap_key_data
 from funcgrad.random.once import traced_once
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.control.while_loop import while_loop
@@ -61,9 +61,14 @@ def _draws(keys: Any, alpha: Any, log_space: bool) -> Any:
     return vmap(lambda k, a: _one(k, a, log_space))(keys, alpha)
 
 
+def _keys(words: Any) -> Any:
+    """Keys of words; those of unsafe_rbg go on as rbg's."""
+    return wrap_key_data(words, impl=key_impl(words))
+
+
 @custom_jvp
 def _gamma(words: Any, alpha: Any) -> Any:
-    return _draws(Key(words), alpha, False)
+    return _draws(_keys(words), alpha, False)
 
 
 @_gamma.defjvp
@@ -75,7 +80,7 @@ def _gamma_jvp(primals: Any, tangents: Any) -> Any:
 
 @custom_jvp
 def _loggamma(words: Any, alpha: Any) -> Any:
-    return _draws(Key(words), alpha, True)
+    return _draws(_keys(words), alpha, True)
 
 
 @_loggamma.defjvp

@@ -291,6 +291,8 @@ def orthogonal(key: Any, n: int, shape: Any = (), dtype: Any = None, m: int | No
     dtype = float_dtype("random.orthogonal", dtype, complex_too=True)
     n = integer("n", n)
     m = n if m is None else integer("m", m)
+    if not min(n, m):
+        return fnp.zeros((*shape, n, m), dtype)
     q, r = fnp.linalg.qr(normal(key, (*shape, max(n, m), min(n, m)), dtype))
     q = q * fnp.sign(fnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     return fnp.swapaxes(q, -1, -2) if n < m else q

@@ -1,11 +1,16 @@
 """Draws written down once from jax.random (0.10, threefry2x32, partitionable; 64-bit dtypes with
 jax_enable_x64): bits and integers are equal, floats up to the rounding of their functions."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import random
+from tests.random.store_draws import COUNT, PARAMETERS, SEED
 
 KEY = random.key(42)
 SEEDS = {
@@ -149,3 +154,54 @@ def test_vectors():
     np.testing.assert_allclose(drawn, wanted, **close)
     drawn = random.orthogonal(KEY, 2)
     np.testing.assert_allclose(drawn, [[-0.095284, 0.995450], [0.995450, 0.095284]], atol=1e-6)
+
+
+# Of jax.random on CPUs (0.10.2): words of split, fold_in; bits; uniform draws of key(42).
+PHILOX = {
+    "rbg": (
+        [[1832780943, 270669613, 1832780943, 270669613],
+         [64467757, 2916123636, 64467757, 2916123636]],
+        [2765691542, 824333390, 2765691542, 824333390], [1, 20, 35, 41], [2, 1, 3, 4, 5, 0],
+    ),
+    "unsafe_rbg": (
+        [[2620864722, 2991908441, 282133475, 2589630650],
+         [4105776319, 298289174, 864345282, 274752888]],
+        [3810769997, 2355008983, 1837142617, 748193156], [39, 91, 59, 37], [4, 3, 0, 2, 1, 5],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("impl", PHILOX)
+@pytest.mark.parametrize("transform", [lambda f: f, fg.jit])
+def test_philox(impl, transform):
+    split, folded, integers, order = PHILOX[impl]
+    key = random.key(42, impl=impl)
+    draw = lambda f: transform(f)(key).tolist()
+    assert draw(lambda k: random.split(k, 3).data[:2]) == split
+    assert draw(lambda k: random.split(k, (3, 1)).data[:2, 0]) == split
+    assert draw(lambda k: random.fold_in(k, 5).data) == folded
+    words = [2620864722, 2991908441, 282133475, 2589630650, 1779689962]
+    assert draw(lambda k: random.bits(k, (5,))) == words
+    assert draw(lambda k: random.bits(k, (3,), "uint8")) == [210, 89, 227]
+    floats = [0.6102175712585449, 0.6966079473495483, 0.06568920612335205]
+    assert draw(lambda k: random.uniform(k, (3,))) == floats
+    assert draw(lambda k: random.randint(k, (4,), 0, 100)) == integers
+    assert draw(lambda k: random.permutation(k, 6)) == order
+
+
+def test_philox_counters_carry():
+    words = fnp.array([1, 2, 2**32 - 1, 2**32 - 1], "uint32")
+    drawn = random.bits(random.wrap_key_data(words, impl="rbg"), (9,))
+    assert drawn.tolist() == [875035680, 2457449792, 952865925, 536199321, 67759320, 265751716,
+                              222428074, 2049345928, 2818318232]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_floats_differ_from_jax_in_the_last_places(name):
+    # The README and the page of differences state this bound.
+    stored = json.loads(Path(__file__).with_name("jax_draws.json").read_text())[name]
+    places, wanted = zip(*stored, strict=True)
+    drawn = getattr(random, name)(random.key(SEED), *PARAMETERS[name], shape=(COUNT,))
+    found, wanted = np.asarray(drawn, np.float64)[list(places)], np.array(wanted)
+    error = np.abs(found - wanted) / np.maximum(1, np.abs(wanted))
+    assert error.max() <= (0 if name == "uniform" else 6e-6)

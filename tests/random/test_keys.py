@@ -138,7 +138,8 @@ PARAMETERS = {
     "rayleigh": (1.0,), "t": (2.0,), "triangular": (0.0, 0.5, 1.0),
     "truncated_normal": (-1.0, 1.0), "wald": (1.0,), "weibull_min": (1.0, 2.0),
 }  # fmt: skip
-NOT_SAMPLERS = {"Key", "PRNGKey", "clone", "fold_in", "key", "key_data", "split", "wrap_key_data"}
+NOT_SAMPLERS = {"Key", "PRNGKey", "clone", "fold_in", "key", "key_data", "key_dtype",
+               "key_impl", "split", "wrap_key_data"}  # fmt: skip
 SAMPLERS = sorted(set(random.__all__) - NOT_SAMPLERS)
 
 
@@ -204,3 +205,66 @@ def test_seeds_that_are_none(wrong):
         random.fold_in(random.key(0), wrong)
     with pytest.raises(errors.DTypeError, match=r"random\.wrap_key_data: need uint32 words"):
         random.wrap_key_data(wrong)
+
+
+IMPLS = {"threefry2x32": "key<fry>", "rbg": "key<rbg>", "unsafe_rbg": "key<urbg>"}
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_typed_keys(impl):
+    key = random.key(3, impl=impl)
+    assert repr(key.dtype) == IMPLS[impl]
+    assert key.dtype == random.key_dtype(impl)
+    assert random.key_impl(key) == impl
+    assert key.data.shape[-1] * 4 == key.dtype.itemsize
+    again = random.wrap_key_data(random.key_data(key), impl=impl)
+    for other in (again, random.key(3, dtype=key.dtype), fg.jit(lambda k: k)(key)):
+        assert other.dtype == key.dtype
+        assert bool(other == key)
+        assert not bool(other != key)
+    keys = random.split(key, (2, 3))
+    same = keys == keys[1, 2]
+    assert same.dtype == bool
+    assert same.tolist() == [[False] * 3, [False, False, True]]
+    assert (keys != keys[1, 2]).tolist() == (~same).tolist()
+    assert keys.reshape(3, 2)[0].dtype == key.dtype
+    assert [k.shape for k in keys] == [(3,), (3,)]
+    stacked = tree.map(lambda *x: fnp.stack(x), key, keys[0, 0])
+    assert stacked.dtype == key.dtype
+    assert stacked.shape == (2,)
+    # Draws of mapped keys are those of each alone.
+    each = [random.normal(k, (3,)).tolist() for k in keys[0]]
+    assert fg.vmap(lambda k: random.normal(k, (3,)))(keys[0]).tolist() == each
+    assert lax.scan(lambda c, k: (c, random.normal(k, (3,))), 0, keys[0])[1].tolist() == each
+    assert random.PRNGKey(3, impl=impl).tolist() == key.data.tolist()
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_take_keys_of_other_generators(name, impl):
+    key = random.key(1, impl=impl)
+    shape = {} if name == "permutation" else {"shape": (2,)}
+    drawn = draw(name, key, **shape)
+    assert not np.array_equal(random.split(key)[0].data, key.data)
+    assert drawn.shape == draw(name, random.key(1), **shape).shape
+
+
+def test_bad_impls():
+    for wrong in ("x", 3, np.float32):
+        for make in (random.key, random.PRNGKey):
+            with pytest.raises(ValueError, match="impl must be one of threefry2x32, rbg"):
+                make(0, impl=wrong)
+    with pytest.raises(ValueError, match="not both"):
+        random.key(0, impl="rbg", dtype=random.key_dtype("rbg"))
+    with pytest.raises(TypeError, match="don't compare"):
+        random.key(0) == random.key(0, impl="rbg")  # noqa: B015
+    with pytest.raises(errors.DTypeError, match="a last axis of 4"):
+        random.wrap_key_data(random.key(0).data, impl="rbg")
+    with pytest.raises(TypeError, match="need random keys"):
+        random.key_impl("x")
+
+
+def test_orthogonal_of_nothing():
+    for n, m in ((0, 0), (0, 3), (3, 0)):
+        assert random.orthogonal(random.key(0), n, m=m).shape == (n, m)
+        assert random.orthogonal(random.key(0), n, (2,), m=m).shape == (2, n, m)
