@@ -199,7 +199,7 @@ def polyder(p: Any, m: int = 1) -> Any:
     if m < 0:
         raise ValueError(f"polyder: m must not be negative, got {m}")
     for _ in range(m):
-        p = multiply(p[:-1], Array(np.arange(p.size - 1, 0, -1, default_int())))
+        p = multiply(p[:-1], Array(np.arange(p.size - 1, 0, -1, dtype=default_int())))
     return p
 
 

@@ -13,8 +13,10 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as promote_avals
 from funcgrad.core.methods import ArrayMethods
+from funcgrad.errors import within
 from funcgrad.numpy._util import as_array, axes_of, is_scalar, shape_of
 from funcgrad.numpy._util import broadcast_shapes as _broadcast_shapes
+from funcgrad.numpy._util import integer as whole
 
 pi, e, euler_gamma, inf, nan = math.pi, math.e, 0.5772156649015329, math.inf, math.nan
 newaxis = None
@@ -237,22 +239,42 @@ def iterable(y: Any) -> bool:
 # ---- printing
 
 
-def array_repr(arr: Any) -> str:
-    """The text of an array with its dtype, as repr gives it.
+def array_repr(
+    arr: Any,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
+) -> str:
+    """The text of an array with its dtype, as repr gives it, by NumPy's options.
 
     >>> fnp.array_repr(fnp.array([1, 2]))
     'Array([1, 2], dtype=int32)'
     """
-    return repr(as_array("array_repr", arr, "arr"))
+    with np.printoptions(**_options(max_line_width, precision, suppress_small)):
+        return repr(as_array("array_repr", arr, "arr"))
 
 
-def array_str(a: Any) -> str:
-    """The text of an array's elements, as str gives it.
+def _options(width: int | None, precision: int | None, suppress: bool | None) -> dict[str, Any]:
+    given: dict[str, Any] = {"linewidth": width, "precision": precision}
+    found = {name: whole(name, value) for name, value in given.items() if value is not None}
+    if any(value < 0 for value in found.values()):
+        raise ValueError(within(f"the width and the precision must not be negative, got {found}"))
+    return found if suppress is None else found | {"suppress": bool(suppress)}
+
+
+def array_str(
+    a: Any,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
+) -> str:
+    """The text of an array's elements, as str gives it, by NumPy's options.
 
     >>> fnp.array_str(fnp.array([1, 2]))
     '[1 2]'
     """
-    return str(as_array("array_str", a, "a"))
+    with np.printoptions(**_options(max_line_width, precision, suppress_small)):
+        return str(as_array("array_str", a, "a"))
 
 
 def set_printoptions(*args: Any, **kwargs: Any) -> None:

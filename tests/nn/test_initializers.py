@@ -120,3 +120,15 @@ def test_vectors_scale_by_the_axes_that_are_given():
     drawn = np.asarray(make(KEY, (4000,)))
     assert drawn.std() * np.sqrt(4000) == pytest.approx(1, rel=0.05)
     assert make(KEY, (3, 4)).shape == (3, 4)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2), (4, 3, 2, 5), (1, 2, 3, 3, 4)])
+def test_delta_orthogonal(shape):
+    kernel = np.asarray(init.delta_orthogonal(2.0)(KEY, shape, "float64"))
+    middle = tuple((n - 1) // 2 for n in shape[:-2])
+    m = kernel[middle]
+    np.testing.assert_allclose(m @ m.T, 4 * np.eye(shape[-2]), atol=1e-12)
+    assert np.count_nonzero(kernel) == np.count_nonzero(m)
+    for bad in ((2, 2), (3, 3, 2)):
+        with pytest.raises(ValueError, match="delta_orthogonal: need a shape"):
+            init.delta_orthogonal()(KEY, bad)

@@ -163,3 +163,12 @@ def test_sizes(axis):
     shape = (2, 3, 4)
     sizes = shape if axis is None else np.take(shape, axis)
     assert fnp.size(fnp.zeros(shape), axis) == np.prod(sizes)
+
+
+def test_texts_by_options():
+    x = np.array([1e-9, 1.23456, 2.0] * 9)
+    a = fnp.array(x)
+    for options in ({"precision": 2}, {"max_line_width": 30}, {"suppress_small": True}):
+        assert fnp.array_str(a, **options) == np.array_str(x, **options)
+        assert fnp.array_repr(a, **options) != fnp.array_repr(a)
+    assert fnp.array_repr(a) == repr(a)

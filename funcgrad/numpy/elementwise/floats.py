@@ -153,12 +153,13 @@ def _round_integers(a: Any, unit: int) -> Any:
     return select(up, add_p(low, unit), low)
 
 
-def modf(x: Any, /) -> tuple[Any, Any]:
+def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
     """The fractional and the integral part of x, both with the sign of x.
 
     >>> fnp.modf(fnp.array([1.5, -2.25]))
     (Array([ 0.5 , -0.25], dtype=float32), Array([ 1., -2.], dtype=float32))
     """
+    no_out("modf", out)
     (x,) = promote_inexact("modf", x)
     # Of x without its sign: so zeros get theirs, and the derivative is 1 there, too.
     negative = signbit(x)
