@@ -31,6 +31,7 @@ uint32, uint64 = dtypes.uint32, dtypes.uint64
 bfloat16, float16 = dtypes.bfloat16, dtypes.float16
 float32, float64 = dtypes.float32, dtypes.float64
 float8_e4m3b11fnuz = dtypes.float8_e4m3b11fnuz
+float8_e3m4, float8_e4m3 = dtypes.float8_e3m4, dtypes.float8_e4m3
 float8_e4m3fn, float8_e4m3fnuz = dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz
 float8_e5m2, float8_e5m2fnuz = dtypes.float8_e5m2, dtypes.float8_e5m2fnuz
 complex64, complex128 = dtypes.complex64, dtypes.complex128
