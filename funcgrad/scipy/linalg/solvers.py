@@ -87,9 +87,9 @@ def cho_solve(
     c, lower = c_and_lower
     c, b, vectors = _system("cho_solve", c, b)
     solve = partial(triangular_solve, c, left_side=True, lower=bool(lower))
-    there, back = {}, {"transpose_a": True, "conjugate_a": True}
-    first, last = (there, back) if lower else (back, there)
-    return _as_given(solve(solve(b, **first), **last), vectors)
+    back = partial(solve, transpose_a=True, conjugate_a=True)
+    first, last = (solve, back) if lower else (back, solve)
+    return _as_given(last(first(b)), vectors)
 
 
 def lu_solve(
