@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.linalg import _umath_linalg as linked  # type: ignore[attr-defined]
+from numpy.linalg import _umath_linalg as linked
 
 # How libraries call a routine of Fortran.
 _NAMES = ("scipy_{}_64_", "{}_64_", "scipy_{}_", "{}_", "{}$NEWLAPACK$ILP64", "{}$NEWLAPACK")
@@ -72,7 +72,7 @@ def _constant(value: int | bytes) -> int:
     return ctypes.addressof(held)
 
 
-def _address(x: np.ndarray) -> int:
+def _address(x: Any) -> int:
     """Of a new array in rows, in a third of the time that asking the array takes."""
     return ctypes.addressof(ctypes.c_char.from_buffer(x))
 
