@@ -18,7 +18,8 @@ PUBLIC = [
     "", "debug", "dtypes", "flatten_util", "image", "lax", "lax.linalg", "nn",
     "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
     "parallel.checkpoint", "random", "scipy", "scipy.fft", "scipy.linalg", "scipy.ndimage",
-    "scipy.sparse.linalg", "scipy.special", "scipy.stats", "tree",
+    "scipy.sparse.linalg", "scipy.special", "scipy.stats",
+    "scipy.cluster.vq", "scipy.spatial.transform", "tree",
 ]  # fmt: skip
 NAMES = {
     "fg": "", "fnp": "numpy", "lax": "lax", "nn": "nn", "optim": "optim", "random": "random",
