@@ -1,4 +1,4 @@
-"""Fourier transforms of many rows of 2ⁿ elements, as generated code: a row in each lane.
+"""Fourier transforms of many rows, as generated code: a row in each lane.
 
 Rows are transposed, so that an element of all of them is a vector. Real rows go as complex ones of
 half the length, whose spectrum is that of even elements, and of odd ones, put together. Rows that
@@ -17,10 +17,10 @@ from llvmlite import ir
 
 from funcgrad import dtypes
 from funcgrad.backends.llvm.matrix.parts import Matrices
-from funcgrad.backends.llvm.native.code import I64, PTR, Code, Record
+from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 from funcgrad.backends.llvm.native.engine import Engine, engine
-from funcgrad.backends.llvm.routines import fft_long
-from funcgrad.backends.llvm.routines.fft_passes import Complex, Passes
+from funcgrad.backends.llvm.routines import fft_chirp, fft_long
+from funcgrad.backends.llvm.routines.fft_passes import Complex, Numbers, Passes, radices
 from funcgrad.backends.llvm.runtime.routine import Call, compiled
 from funcgrad.ops.fft import fft_p
 
@@ -42,12 +42,15 @@ def fft_call(step: HostStep) -> Call | None:
     kind, lengths = (step.params["params"][k] for k in ("fft_type", "fft_lengths"))
     (n,), result = lengths if len(lengths) == 1 else (0,), step.params["results"][0]
     dtype = dtypes.real_part(result.dtype).name
-    size = n // 2 if kind.name in _REAL else n
+    size = n // 2 if kind.name in _REAL and n % 2 == 0 else n
     batch = math.prod(result.shape[:-1])
-    if n & (n - 1) or not _LEAST <= size <= _MOST or not batch:
+    smooth = radices(size) is not None
+    if not _LEAST <= size <= (_MOST if smooth else fft_chirp.MOST) or not batch:
         return None
     lanes = engine().target.vector_bits // (8 * np.dtype(dtype).itemsize)
-    alone = size >= lanes**2 and (batch < lanes or size >= _LONG)
+    within = size if smooth else fft_chirp.room(size)
+    long = within >= lanes**2 and (batch < lanes or within >= _LONG or not smooth)
+    alone = long and fft_long.split(within, lanes) is not None
     form = kind.name, n, dtype, alone
     return Call(_name(*form), (batch,), (partial(install, *form),))
 
@@ -85,19 +88,21 @@ class _Transform:
     def __init__(self, parts: Matrices, kind: str, n: int):
         self.parts, self.kind, self.n = parts, kind, n
         self.forward, self.real = kind in _FORWARD, kind in _REAL
-        self.size = n // 2 if self.real else n
-        half = 2 * (self.size + 1)
+        self.halved = self.real and n % 2 == 0
+        self.size = n // 2 if self.halved else n
+        half = 2 * (n // 2 + 1)
         self.width_in = {"RFFT": n, "IRFFT": half}.get(kind, 2 * n)
         self.width_out = {"RFFT": half, "IRFFT": n}.get(kind, 2 * n)
-        self.passes = Passes(parts, self.size, self.forward, n)
+        kind_of = Passes if radices(self.size) else fft_chirp.Chirp
+        self.passes = kind_of(parts, self.size, self.forward, n)
 
     def emit(self, name: str) -> None:
         """Write void name(ptr call) of the words `CALL`: blocks of rows, in parallel."""
         parts, lanes = self.parts, self.parts.lanes
-        ends = self._split() if self.real else None
+        ends = None if not self.real else self._split() if self.halved else self._widen()
         task = Code(parts.module, f"{name}_rows", [PTR, I64, I64])
         call = Record(task, CALL, task.args[0])
-        x, out, room = call.pointer_at("x"), call.pointer_at("out"), 2 * self.size + 2
+        x, out, room = call.pointer_at("x"), call.pointer_at("out"), 2 * self.passes.room + 2
         arrays = [task.call(parts.take, room * lanes * parts.bytes) for _ in range(2)]
         with task.range(task.args[1], task.args[2]) as block:
             # The last block is a whole one, too: whoever shares its rows writes the same.
@@ -106,12 +111,14 @@ class _Transform:
             source = parts.at(task, x, first * self.width_in)
             here, there = arrays
             task.call(parts.transpose, source, self.width_in, here, lanes, rows, self.width_in)
-            if ends is not None and not self.forward:
+            if ends is not None and not (self.halved and self.forward):
                 task.call(ends, here, there)
                 here, there = there, here
             factor = 1.0 if self.forward else 1 / self.n
             here, there = self.passes.run(task, self.size, (here, there), factor)
-            if ends is not None and self.forward:
+            if self.real and not (self.halved or self.forward):
+                self._narrow(task, here)
+            if ends is not None and self.halved and self.forward:
                 task.call(ends, here, there)
                 here, there = there, here
             to = parts.at(task, out, first * self.width_out)
@@ -149,3 +156,31 @@ class _Transform:
         code.ret()
         code.function.attributes.add("noinline")
         return code.function
+
+    def _widen(self) -> ir.Function:
+        """void widen(x, y): of an odd number of elements complex ones, which have no imaginary
+        parts; or, of half a spectrum, all of it."""
+        code, of = self.passes.function("widen", 0)
+        x, y = code.args
+        zero = code.splat(ir.Constant(self.parts.type, 0.0), of.lanes)
+        if self.forward:
+            with code.range(0, self.n) as k:
+                of.store(Complex(self._vector(code, x, k), zero), y, k)
+        else:
+            of.store(Complex(of.load(x, 0).re, zero), y, 0)
+            with code.range(1, self.n // 2 + 1) as k:
+                value = of.load(x, k)
+                of.store(value, y, k)
+                of.store(of.conj(value), y, code.i64(self.n) - k)
+        code.ret()
+        code.function.attributes.add("noinline")
+        return code.function
+
+    def _narrow(self, code: Code, x: ir.Value) -> None:
+        """The real parts, one after another."""
+        of = Numbers(self.parts, code, self.passes.table)
+        with code.range(0, self.n) as k:
+            self.parts.store(code, of.load(x, k).re, x, k * of.lanes)
+
+    def _vector(self, code: Code, x: ir.Value, i: Int) -> ir.Value:
+        return self.parts.load(code, x, i * self.parts.lanes, self.parts.lanes)

@@ -28,18 +28,18 @@ def rows(rng, kind, lead, n, dtype):
     return (x[0] + 1j * x[1]).astype(np.result_type(dtype, np.complex64))
 
 
-def run(kind, x):
+def run(kind, x, n=None):
     """The result of a compiled transform of which nothing runs in Python."""
 
     def transform(x):
-        return [getattr(fnp.fft, kind)(x)]
+        return [getattr(fnp.fft, kind)(x, n)]
 
     assert not host_steps(program(transform, x)[2].steps)
     return np.asarray(fg.jit(transform)(x)[0])
 
 
-def wanted(kind, x):
-    return getattr(np.fft, kind)(x.astype(np.result_type(x.dtype, np.float64)))
+def wanted(kind, x, n=None):
+    return getattr(np.fft, kind)(x.astype(np.result_type(x.dtype, np.float64)), n)
 
 
 def near(got, exact, dtype):
@@ -65,16 +65,33 @@ def near(got, exact, dtype):
         ((33,), 2048),
         ((), 8192),
         ((2,), 1 << 17),
+        # Other radices, odd lengths, and each row alone again.
+        ((5,), 12),
+        ((19,), 15),
+        ((3,), 7 * 11 * 13),
+        ((20,), 17 * 31),
+        ((33,), 360),
+        ((2,), 1000),
+        ((), 1155),
+        ((5,), 6075),
+        ((), 100_000),
+        # Large prime factors, in rows and alone.
+        ((3,), 37),
+        ((40,), 2 * 41),
+        ((), 251),
+        ((7,), 1009),
+        ((2,), 2 * 1009),
+        ((), 10_007),
     ],
 )
 def test_transforms(kind, lead, n, dtype, rng):
     pool.set_num_threads(1 + n % 3)
     x = rows(rng, kind, lead, n, dtype)
-    near(run(kind, x), wanted(kind, x), dtype)
+    near(run(kind, x, n), wanted(kind, x, n), dtype)
 
 
 @kinds
-@pytest.mark.parametrize("n", [128, 4096, 1 << 16])
+@pytest.mark.parametrize("n", [128, 4096, 1 << 16, 3000, 2018])
 def test_results_do_not_depend_on_threads_nor_on_other_rows(kind, n, rng):
     x = rows(rng, kind, (70 if n == 128 else 4,), n, "float32")
     found = []
@@ -88,7 +105,7 @@ def test_results_do_not_depend_on_threads_nor_on_other_rows(kind, n, rng):
 
 
 @kinds
-@pytest.mark.parametrize("n", [64, 2048])
+@pytest.mark.parametrize("n", [64, 2048, 60, 3000, 74, 2018])
 def test_what_is_not_finite_stays_in_its_row(kind, n, rng):
     x = rows(rng, kind, (20,), n, "float32")
     clean = run(kind, x)
@@ -100,7 +117,7 @@ def test_what_is_not_finite_stays_in_its_row(kind, n, rng):
     assert not np.isfinite(got[12]).any()
 
 
-@pytest.mark.parametrize("n", [32, 4096])
+@pytest.mark.parametrize("n", [32, 4096, 30, 3000, 2018])
 def test_ends_of_a_half_spectrum_are_real(n, rng):
     x = rows(rng, "irfft", (16,), n, "float32")
     y = x.copy()
@@ -121,24 +138,24 @@ def test_two_axes_and_gradients(rng):
     np.testing.assert_allclose(np.asarray(power), exact, rtol=1e-3, atol=1e-2)
 
 
-def test_other_lengths_and_no_rows_are_the_hosts(rng):
-    for shape in ((40, 12), (40, 4), (3, 1000), (0, 64)):
-        x = rng.standard_normal(shape).astype(np.float32)
-        got = fg.jit(fnp.fft.rfft)(x)
-        np.testing.assert_allclose(np.asarray(got), np.fft.rfft(x), rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("shape", [(40, 4), (40, 3), (0, 64), (0, 37), (1, 65_537)])
+def test_tiny_and_huge_prime_lengths_and_no_rows_are_the_hosts(shape, rng):
+    x = rng.standard_normal(shape).astype(np.float32)
+    got = fg.jit(fnp.fft.rfft)(x)
+    np.testing.assert_allclose(np.asarray(got), np.fft.rfft(x), rtol=1e-4, atol=1e-3)
 
 
 @dtypes
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("kind", ["FFT", "RFFT", "IRFFT"])
-def test_any_processor(kind, alone, dtype, rng):
+@pytest.mark.parametrize("n", [64, 105, 180, 101, 202])
+def test_any_processor(kind, n, alone, dtype, rng):
     """The same code for a processor with nothing but the oldest registers."""
-    n = 64
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
         install(kind, n, dtype, alone, engine(Target.host().generic()))
     )
     x = rows(rng, kind.lower(), (9,), n, dtype)
-    exact = wanted(kind.lower(), x)
+    exact = wanted(kind.lower(), x, n)
     out = np.empty(exact.shape, dtype if kind == "IRFFT" else np.result_type(dtype, "complex64"))
     function((ctypes.c_int64 * 3)(len(x), x.ctypes.data, out.ctypes.data))
     near(out, exact, dtype)
