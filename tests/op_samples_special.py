@@ -3,6 +3,7 @@
 import numpy as np
 import scipy.special as sp
 
+from funcgrad.ops.elementwise import binomial as b
 from funcgrad.ops.elementwise import integrals as i
 from funcgrad.ops.elementwise import special as s
 from tests.op_samples_base import FLOATS, SIGNED, UNIT, Arg, Domain, Row, case
@@ -22,6 +23,10 @@ def igamma_grad_a(a, x):
 def random_gamma_grad(a, x):
     density = np.exp((a - 1) * np.log(x) - x - sp.gammaln(a))
     return -igamma_grad_a(a, x) / density
+
+
+def log_binomial(a, b, x):
+    return sp.xlogy(a, x) + sp.xlog1py(b, -x) - sp.betaln(a + 1, b + 1) - np.log(a + b + 1)
 
 
 def row(prim, oracle, *domains, **rest):
@@ -60,6 +65,10 @@ SPECIAL = [
         no_derivative={0: "second derivative", 1: "second derivative"}, jit_atol=16),
     row(s.betainc, sp.betainc, SHAPE, SHAPE, UNIT, ulps=64, jit_atol=4,
         no_derivative={0: "in a", 1: "in b"}),
+    row(b.log_poisson, lambda a, x: sp.xlogy(a, x) - x - sp.gammaln(a + 1), SHAPE, POINT,
+        atol=64, jit_atol=64),
+    row(b.log_binomial, log_binomial, SHAPE, SHAPE, UNIT, atol=64, jit_atol=64),
+    row(b.log_beta, sp.betaln, SHAPE, SHAPE, atol=64, jit_atol=64),
     row(s.bessel_i0e, sp.i0e, SIGNED), row(s.bessel_i1e, sp.i1e, SIGNED),
     row(i.xlogy, sp.xlogy, SIGNED, Domain(0.2, 4), atol=8, jit_atol=8),
     row(i.xlog1py, sp.xlog1py, SIGNED, Domain(-0.8, 4), atol=8, jit_atol=8),

@@ -40,7 +40,7 @@ __all__ = [
     "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "check_callable",
     "convert", "default_float", "default_int", "documented", "dtype_or", "elementwise",
     "integer", "integers", "is_scalar", "keep_weak", "items_of", "mask_of", "need_plain",
-    "need_real", "no_out", "number", "numbers", "promote",
+    "need_real", "need_scalar", "no_out", "scalar_as", "number", "numbers", "promote",
     "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
 ]  # fmt: skip
 
@@ -87,6 +87,19 @@ def need_plain(name: str, x: Any) -> None:
                 "shape"
             )
         )
+
+
+def need_scalar(name: str, x: Any, argument: str) -> Any:
+    """An argument as it is, which must be a scalar."""
+    if np.ndim(x):
+        shape = tuple(np.shape(x))
+        raise ShapeError(f"{name}: {argument} must be a scalar, got an array of shape {shape}")
+    return x
+
+
+def scalar_as(name: str, x: Any, dtype: np.dtype, argument: str) -> Any:
+    """An argument that must be a scalar as an array of a dtype."""
+    return as_dtype(name, need_scalar(name, x, argument), dtype, argument)
 
 
 def mask_of(name: str, where: Any) -> Any:

@@ -18,6 +18,7 @@ from funcgrad.numpy._util import (
     canonical_axis,
     dtype_or,
     integer,
+    no_out,
     promote,
 )
 from funcgrad.numpy.creation.diagonals import diagonal
@@ -203,13 +204,14 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     return tensordot(a, b, ((-1,), (-1,)), preferred_element_type=preferred_element_type)
 
 
-def outer(a: Any, b: Any) -> Any:
+def outer(a: Any, b: Any, out: None = None) -> Any:
     """The products of all elements of a with all of b, as a matrix.
 
     >>> fnp.outer(fnp.array([1, 2]), fnp.array([3, 4]))
     Array([[3, 4],
            [6, 8]], dtype=int32)
     """
+    no_out("outer", out)
     a, b = promote("outer", a, b)
     return multiply(reshape(a, (-1, 1)), reshape(b, (1, -1)))
 
@@ -297,10 +299,13 @@ def _three_components(x: Any) -> Any:
     return concatenate([x, full((*x.shape[:-1], 1), 0, x.dtype)], x.ndim - 1)
 
 
-def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+def trace(
+    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None
+) -> Any:
     """The sum over a diagonal of two axes, which the result lacks.
 
     >>> fnp.trace(fnp.array([[1, 2], [3, 4]]))
     Array(5, dtype=int32)
     """
+    no_out("trace", out)
     return sum_over(diagonal(a, offset, axis1, axis2), axis=-1, dtype=dtype)

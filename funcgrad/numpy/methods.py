@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -176,18 +175,6 @@ def _compress(self: Any, condition: Any, axis: int | None = None, **options: Any
     return indexing.compress(condition, self, axis, **options)
 
 
-def _reduction(function: Callable) -> Callable:
-    """A reduction as a method that NumPy's own functions may call: np.sum(x) passes `out=None`."""
-
-    @functools.wraps(function)
-    def method(self: Any, *args: Any, out: None = None, **options: Any) -> Any:
-        if out is not None:
-            raise TypeError(f"{function.__name__}: arrays are immutable, so out= can't be written")
-        return function(self, *args, **options)
-
-    return method
-
-
 _METHODS = {
     "__round__": _round,
     "__getitem__": index,
@@ -198,8 +185,8 @@ _METHODS = {
     "mT": property(shape.matrix_transpose),
     "real": property(functions.real),
     "imag": property(functions.imag),
-    "all": _reduction(reductions.all),
-    "any": _reduction(reductions.any),
+    "all": reductions.all,
+    "any": reductions.any,
     "argmax": reductions.argmax,
     "argmin": reductions.argmin,
     "astype": creation.astype,
@@ -221,15 +208,15 @@ _METHODS = {
     "partition": sorting.partition,
     "searchsorted": sorting.searchsorted,
     "sort": sorting.sort,
-    "max": _reduction(reductions.max),
-    "mean": _reduction(reductions.mean),
-    "min": _reduction(reductions.min),
-    "prod": _reduction(reductions.prod),
+    "max": reductions.max,
+    "mean": reductions.mean,
+    "min": reductions.min,
+    "prod": reductions.prod,
     "ptp": reductions.ptp,
     "round": floats.round,
-    "std": _reduction(reductions.std),
-    "sum": _reduction(reductions.sum),
-    "var": _reduction(reductions.var),
+    "std": reductions.std,
+    "sum": reductions.sum,
+    "var": reductions.var,
     "view": view,
     "flatten": shape.ravel,
     "ravel": shape.ravel,

@@ -50,11 +50,25 @@ def common_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
             if shape:
                 listed = " and ".join(str(b) for b in avals)
                 raise ShapeError(
-                    f"{name}: operands must have one shape (or be scalars), got {listed}; "
-                    "broadcast them, or use funcgrad.numpy, which does"
+                    f"{name}: operands must have one shape, but for axes of size 1 (or be "
+                    f"scalars), got {listed}; broadcast them, or use funcgrad.numpy, which does"
                 )
             shape = a.shape
     return shape
+
+
+def spread(args: Sequence[Any]) -> Sequence[Any]:
+    """Operands of one rank with axes of size 1 as long as those of the others, if they fit."""
+    shapes = {a.shape for a in args if a.shape}
+    if len(shapes) < 2 or len(set(map(len, shapes))) > 1:
+        return args
+    sizes = [set(ns) - {1} for ns in zip(*shapes, strict=True)]
+    if any(len(n) > 1 for n in sizes):
+        return args
+    shape = tuple([n.pop() if n else 1 for n in sizes])
+    dims = tuple(range(len(shape)))
+    return [a if a.shape in ((), shape) else broadcast_p.bind(a, shape=shape,
+            broadcast_dimensions=dims) for a in args]  # fmt: skip
 
 
 def scalar_operands(name: str, args: Sequence[Any]) -> Sequence[Any]:
@@ -70,6 +84,9 @@ def scalar_operands(name: str, args: Sequence[Any]) -> Sequence[Any]:
         return [_checked(name, i, a) for i, a in enumerate(args)]
     # Arrays keep their dtype, weak or not: they are not converted here.
     avals = [aval_of(_checked(name, i, a)) for i, a in enumerate(args)]
+    if all(scalars) and any(v.dtype != avals[0].dtype for v in avals):
+        listed = ", ".join(map(repr, args))
+        raise DTypeError(f"{name}: operands must have one dtype, got the numbers {listed}")
     dtype = promote([v if s else v.strong() for v, s in zip(avals, scalars, strict=True)])[0]
     out: list[Any] = []
     for a, is_scalar in zip(args, scalars, strict=True):
@@ -205,7 +222,8 @@ def elementwise(
             raise TypeError(
                 f"{name}: needs {operands} operand{'s' * (operands != 1)}, got {len(args)}"
             )
-        return scalar_operands(name, args), params
+        args = scalar_operands(name, args)
+        return args if len(args) < 2 else spread(args), params
 
     made = Primitive(
         name=name,
@@ -242,6 +260,11 @@ def binary(name: str, *, impl: Callable, jvp: Any, transpose: Any = NOT_LINEAR, 
     return elementwise(name, impl=impl, jvp=jvp, transpose=transpose, operands=2, **rest)
 
 
+def is_number(dtype: np.dtype) -> bool:
+    """Whether a dtype is of numbers, which bools are not."""
+    return dtype != dtypes.BOOL
+
+
 # The family's first member, which the rules of all others need.
 add = binary(
     "add",
@@ -249,8 +272,11 @@ add = binary(
     jvp=(lambda g, z, x, y: g, lambda g, z, x, y: g),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: ct),
     simplify=identities.plus_zero,
+    accepts=is_number,
     linear=True,
     doc="""Elementwise sum x + y of two arrays of one dtype and shape (or scalars).
+
+    Axes of size 1 are as long as the other operand's, here and in other ops of two operands.
 
     >>> from funcgrad import lax
     >>> lax.add(1.0, 2.0)

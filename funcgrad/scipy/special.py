@@ -9,34 +9,19 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
-from funcgrad.core.aval import promote
-from funcgrad.core.context import current
-from funcgrad.core.trace import aval_of
 from funcgrad.nn.normalize import log_softmax, logsumexp, softmax
 from funcgrad.ops.arguments import integer
 from funcgrad.ops.elementwise import integrals, special
+from funcgrad.ops.elementwise.binomial import log_beta
 from funcgrad.ops.elementwise.transcendental import logistic
-
-
-def _operands(name: str, args: tuple) -> list:
-    """Arguments as arrays of one floating-point dtype and one shape."""
-    arrays = [fnp.asarray(a) for a in args]
-    dtype, _ = promote([aval_of(a) for a in arrays])
-    if not dtypes.is_inexact(dtype):
-        dtype = current().float_dtype
-    shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    # From what was given: a Python number has more digits than the default float.
-    same = [
-        a if a.dtype == dtype else fnp.asarray(x, dtype) for a, x in zip(arrays, args, strict=True)
-    ]
-    return [fnp.broadcast_to(a, shape) if a.shape not in ((), shape) else a for a in same]
+from funcgrad.scipy._operands import operands
 
 
 def _of(op: Callable, name: str) -> Callable:
     """An op on operands of any real dtypes and shapes that broadcast."""
 
     def function(*args: Any) -> Any:
-        return op(*_operands(name, args))
+        return op(*operands(args))
 
     function.__name__ = function.__qualname__ = name
     # The op's own example speaks of lax; here the same call stands under SciPy's name.
@@ -89,7 +74,7 @@ def zeta(x: Any, q: Any = 1.0) -> Any:
     >>> print(special.zeta(2.0))
     1.644934
     """
-    return special.zeta(*_operands("zeta", (x, q)))
+    return special.zeta(*operands((x, q)))
 
 
 def gamma(x: Any) -> Any:
@@ -99,7 +84,7 @@ def gamma(x: Any) -> Any:
     >>> print(special.gamma(4.0))
     6.0
     """
-    (x,) = _operands("gamma", (x,))
+    (x,) = operands((x,))
     pole = fnp.logical_and(x < 0, x == fnp.floor(x))
     value = special.gammasgn(x) * fnp.exp(special.lgamma(x))
     value = fnp.where(x == 0, 1 / x, value)
@@ -115,7 +100,7 @@ def factorial(n: Any, exact: bool = False) -> Any:
     """
     if exact:
         raise NotImplementedError("special.factorial: exact=True needs integers of any size")
-    (n,) = _operands("factorial", (n,))
+    (n,) = operands((n,))
     return fnp.where(n < 0, 0.0, fnp.exp(special.lgamma(fnp.where(n < 0, 0.0, n) + 1)))
 
 
@@ -126,8 +111,12 @@ def betaln(a: Any, b: Any) -> Any:
     >>> print(special.betaln(1.0, 1.0))
     0.0
     """
-    a, b = _operands("betaln", (a, b))
-    return special.lgamma(a) + special.lgamma(b) - special.lgamma(a + b)
+    a, b = operands((a, b))
+    plain = fnp.logical_and(a > 0, b > 0)
+    a1, b1 = fnp.where(plain, a, 1.0), fnp.where(plain, b, 1.0)
+    a2, b2 = fnp.where(plain, 1.0, a), fnp.where(plain, 1.0, b)
+    reflected = special.lgamma(a2) + special.lgamma(b2) - special.lgamma(a2 + b2)
+    return fnp.where(plain, log_beta(a1, b1), reflected)
 
 
 def beta(a: Any, b: Any) -> Any:
@@ -137,7 +126,7 @@ def beta(a: Any, b: Any) -> Any:
     >>> print(special.beta(1.0, 1.0))
     1.0
     """
-    a, b = _operands("beta", (a, b))
+    a, b = operands((a, b))
     sign = special.gammasgn(a) * special.gammasgn(b) * special.gammasgn(a + b)
     return sign * fnp.exp(betaln(a, b))
 
@@ -149,9 +138,16 @@ def poch(z: Any, m: Any) -> Any:
     >>> print(special.poch(1.0, 0.0))
     1.0
     """
-    z, m = _operands("poch", (z, m))
+    z, m = operands((z, m))
     sign = special.gammasgn(z + m) * special.gammasgn(z)
-    value = sign * fnp.exp(special.lgamma(z + m) - special.lgamma(z))
+    # Γ(z + m)/Γ(z) = Γ(m)/B(z, m), where the large parts have cancelled.
+    low = fnp.minimum(z, z + m)
+    plain = fnp.logical_and(low > 0, m != 0)
+    size = fnp.where(plain, fnp.abs(m), 1.0)
+    log_ratio = special.lgamma(size) - log_beta(fnp.where(plain, low, 1.0), size)
+    z1, m1 = fnp.where(plain, 1.5, z), fnp.where(plain, 0.0, m)
+    reflected = special.lgamma(z1 + m1) - special.lgamma(z1)
+    value = sign * fnp.exp(fnp.where(plain, fnp.where(m < 0, -log_ratio, log_ratio), reflected))
     return fnp.where(m == 0, fnp.ones_like(value), value)
 
 
@@ -162,7 +158,7 @@ def multigammaln(a: Any, d: int) -> Any:
     >>> print(special.multigammaln(1.0, 1))
     0.0
     """
-    (a,), d = _operands("multigammaln", (a,)), integer("d", d)
+    (a,), d = operands((a,)), integer("d", d)
     constant = 0.25 * d * (d - 1) * float(np.log(np.pi))
     return constant + sum(special.lgamma(a - 0.5 * i) for i in range(d))
 
@@ -174,7 +170,7 @@ def i0(x: Any) -> Any:
     >>> print(special.i0(0.0))
     1.0
     """
-    return fnp.i0(*_operands("i0", (x,)))
+    return fnp.i0(*operands((x,)))
 
 
 def i1(x: Any) -> Any:
@@ -184,7 +180,7 @@ def i1(x: Any) -> Any:
     >>> print(special.i1(0.0))
     0.0
     """
-    (x,) = _operands("i1", (x,))
+    (x,) = operands((x,))
     half = fnp.exp(0.5 * fnp.abs(x))  # e^|x| itself overflows before the function does
     return fnp.where(fnp.isinf(x), x, half * special.bessel_i1e(x) * half)
 
@@ -196,7 +192,7 @@ def rel_entr(p: Any, q: Any) -> Any:
     >>> print(special.rel_entr(1.0, 1.0))
     0.0
     """
-    p, q = _operands("rel_entr", (p, q))
+    p, q = operands((p, q))
     both = fnp.logical_and(p > 0, q > 0)
     zero = fnp.logical_and(p == 0, q >= 0)
     unknown = fnp.logical_or(fnp.isnan(p), fnp.isnan(q))
@@ -221,7 +217,7 @@ def kl_div(p: Any, q: Any) -> Any:
     >>> print(special.kl_div(1.0, 1.0))
     0.0
     """
-    p, q = _operands("kl_div", (p, q))
+    p, q = operands((p, q))
     entropy = rel_entr(p, q)
     return fnp.where(entropy == fnp.inf, entropy, entropy - p + q)
 

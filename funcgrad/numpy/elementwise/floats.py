@@ -20,6 +20,7 @@ from funcgrad.numpy._util import (
     integer,
     keep_weak,
     need_real,
+    no_out,
     numbers,
     promote_inexact,
 )
@@ -99,7 +100,7 @@ def _by_parts(function: Any, x: Any) -> Any:
     return arithmetic.complex(function(arithmetic.real(x)), function(arithmetic.imag(x)))
 
 
-def round(a: Any, decimals: int = 0) -> Any:
+def round(a: Any, decimals: int = 0, out: None = None) -> Any:
     """Elementwise nearest number with so many decimals, halves to the even one, in a's dtype.
 
     Negative `decimals` round before the point. Also named `around`. The derivative is 0.
@@ -109,6 +110,7 @@ def round(a: Any, decimals: int = 0) -> Any:
     >>> fnp.round(fnp.array([1.234, 56.789]), 1)
     Array([ 1.2, 56.8], dtype=float32)
     """
+    no_out("round", out)
     a = as_array("round", a, "a")
     decimals = integer("decimals", decimals)
     if a.dtype == dtypes.BOOL:

@@ -9,7 +9,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.primitive import Primitive
 from funcgrad.errors import ShapeError
-from funcgrad.numpy._util import as_array, canonical_axis, convert, documented, dtype_or
+from funcgrad.numpy._util import as_array, canonical_axis, convert, documented, dtype_or, no_out
 from funcgrad.numpy.elementwise.logic import isnan, truth
 from funcgrad.numpy.reductions.reductions import accumulation_dtype
 from funcgrad.ops import cumulative
@@ -38,7 +38,8 @@ def _along(name: str, prim: Primitive, a: Any, axis: int | None, dtype: Any, ski
 
 
 def _running(name: str, prim: Primitive, skip: Any, summary: str, example: str) -> Any:
-    def function(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
+    def function(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+        no_out(name, out)
         return _along(name, prim, a, axis, dtype, skip)
 
     return documented(function, name, summary, _AXIS, example)

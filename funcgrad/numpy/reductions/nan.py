@@ -14,6 +14,8 @@ from funcgrad.numpy._util import (
     axes_of,
     broadcast_to,
     dtype_or,
+    mask_of,
+    no_out,
     promote_inexact,
 )
 from funcgrad.numpy.elementwise.arithmetic import maximum, minimum
@@ -42,6 +44,7 @@ def nansum(
     a: Any,
     axis: Any = None,
     dtype: Any = None,
+    out: None = None,
     keepdims: bool = False,
     initial: Any = None,
     where: Any = None,
@@ -51,13 +54,16 @@ def nansum(
     >>> fnp.nansum(fnp.array([1.0, fnp.nan, 3.0]))
     Array(4., dtype=float32)
     """
-    return reductions.sum(_filled("nansum", a, axis, 0), axis, dtype, keepdims, initial, where)
+    no_out("nansum", out)
+    return reductions.sum(_filled("nansum", a, axis, 0), axis, dtype, keepdims=keepdims,
+                          initial=initial, where=where)  # fmt: skip
 
 
 def nanprod(
     a: Any,
     axis: Any = None,
     dtype: Any = None,
+    out: None = None,
     keepdims: bool = False,
     initial: Any = None,
     where: Any = None,
@@ -67,7 +73,9 @@ def nanprod(
     >>> fnp.nanprod(fnp.array([2.0, fnp.nan, 3.0]))
     Array(6., dtype=float32)
     """
-    return reductions.prod(_filled("nanprod", a, axis, 1), axis, dtype, keepdims, initial, where)
+    no_out("nanprod", out)
+    return reductions.prod(_filled("nanprod", a, axis, 1), axis, dtype, keepdims=keepdims,
+                          initial=initial, where=where)  # fmt: skip
 
 
 # ---- extrema
@@ -79,35 +87,47 @@ def _extremum(
 ) -> Any:  # fmt: skip
     x = as_array(name, a, "a")
     filled = _filled(name, x, axis, neutral(x.dtype))
-    out = reduction(filled, axis, keepdims, initial, where)
+    out = reduction(filled, axis, keepdims=keepdims, initial=initial, where=where)
     if filled is x:
         return out
     if initial is not None:
         return out
-    nothing = reductions.all(isnan(x), axis, keepdims, where=where)
+    nothing = reductions.all(isnan(x), axis, keepdims=keepdims, where=where)
     return select(nothing, np.asarray(np.nan, x.dtype), out)
 
 
 def nanmax(
-    a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: Any,
+    axis: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
 ) -> Any:
     """The maximum over `axis` of what is not NaN; NaN where there is nothing else. See `max`.
 
     >>> fnp.nanmax(fnp.array([1.0, fnp.nan, 3.0]))
     Array(3., dtype=float32)
     """
+    no_out("nanmax", out)
     return _extremum("nanmax", reductions.max, reduce.lowest, maximum, a, axis, keepdims, initial,
                      where)  # fmt: skip
 
 
 def nanmin(
-    a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: Any,
+    axis: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
 ) -> Any:
     """The minimum over `axis` of what is not NaN; NaN where there is nothing else. See `min`.
 
     >>> fnp.nanmin(fnp.array([1.0, fnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
+    no_out("nanmin", out)
     return _extremum("nanmin", reductions.min, reduce.highest, minimum, a, axis, keepdims, initial,
                      where)  # fmt: skip
 
@@ -120,55 +140,68 @@ def _position(
     out = find(filled, axis, keepdims=keepdims)
     if filled is x:
         return out
-    nothing = reductions.all(isnan(x), axis, bool(keepdims))
+    nothing = reductions.all(isnan(x), axis, keepdims=bool(keepdims))
     return select(nothing, np.asarray(-1, out.dtype), out)
 
 
-def nanargmax(a: Any, axis: int | None = None, keepdims: bool | None = None) -> Any:
+def nanargmax(
+    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Any:
     """The position of the maximum of what is not NaN; -1 where there is nothing else.
 
     >>> fnp.nanargmax(fnp.array([1.0, fnp.nan, 3.0]))
     Array(2, dtype=int32)
     """
+    no_out("nanargmax", out)
     return _position("nanargmax", reductions.argmax, reduce.lowest, a, axis, keepdims)
 
 
-def nanargmin(a: Any, axis: int | None = None, keepdims: bool | None = None) -> Any:
+def nanargmin(
+    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Any:
     """The position of the minimum of what is not NaN; -1 where there is nothing else.
 
     >>> fnp.nanargmin(fnp.array([1.0, fnp.nan, 3.0]))
     Array(0, dtype=int32)
     """
+    no_out("nanargmin", out)
     return _position("nanargmin", reductions.argmin, reduce.highest, a, axis, keepdims)
 
 
 # ---- moments
 
 
-def _present(a: Any, where: Any) -> Any:
+def _present(name: str, a: Any, where: Any) -> Any:
     """The mask of what is not NaN and not left out."""
     kept = compare.bitwise_not(isnan(a))
-    return kept if where is None else logical_and(kept, where)
+    return kept if where is None else logical_and(kept, mask_of(name, where))
 
 
 @recorded
 def nanmean(
-    a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, where: Any = None
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    where: Any = None,
 ) -> Any:
     """The mean over `axis` of what is not NaN; NaN where there is nothing else. See `mean`.
 
     >>> fnp.nanmean(fnp.array([1.0, fnp.nan, 3.0]))
     Array(2., dtype=float32)
     """
+    no_out("nanmean", out)
     x = as_array("nanmean", a, "a")
     axes_of("nanmean", axis, x.ndim)
-    return reductions.mean(x, axis, dtype, keepdims, where=_present(x, where))
+    return reductions.mean(x, axis, dtype, keepdims=keepdims, where=_present("nanmean", x, where))
 
 
 def nanvar(
     a: Any,
     axis: Any = None,
     dtype: Any = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     where: Any = None,
@@ -182,6 +215,7 @@ def nanvar(
     >>> fnp.nanvar(fnp.array([1.0, fnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
+    no_out("nanvar", out)
     return _var("nanvar", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
@@ -192,17 +226,18 @@ def _var(
     x = as_array(name, a, "a")
     if dtype is not None and not dtypes.is_inexact(dtype_or(dtype, x.dtype)):
         raise DTypeError(f"{name}: dtype must be floating-point or complex, got {dtype}")
-    mask = _present(x, where)
+    mask = _present(name, x, where)
     ddof = ddof if correction is None else correction
     # The guard keeps the derivative of what is left out finite.
-    return reductions.var(_filled(name, x, axis, 0), axis, dtype, ddof, keepdims, where=mask,
-                          mean=mean)  # fmt: skip
+    return reductions.var(_filled(name, x, axis, 0), axis, dtype, ddof=ddof, keepdims=keepdims,
+                          where=mask, mean=mean)  # fmt: skip
 
 
 def nanstd(
     a: Any,
     axis: Any = None,
     dtype: Any = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     where: Any = None,
@@ -214,6 +249,7 @@ def nanstd(
     >>> fnp.nanstd(fnp.array([1.0, fnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
+    no_out("nanstd", out)
     return arithmetic.sqrt(_var("nanstd", a, axis, dtype, ddof, keepdims, where, mean, correction))
 
 

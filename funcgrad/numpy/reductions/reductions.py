@@ -29,7 +29,11 @@ from funcgrad.numpy._util import (
     dtype_or,
     index_dtype,
     is_scalar,
+    mask_of,
     need_real,
+    need_scalar,
+    no_out,
+    scalar_as,
 )
 from funcgrad.numpy.elementwise.arithmetic import add as add_numbers
 from funcgrad.numpy.elementwise.arithmetic import maximum, minimum, multiply
@@ -53,7 +57,7 @@ def masked(name: str, x: Any, where: Any, neutral: Any) -> Any:
     """x with `neutral` where the mask `where` is False; both broadcast."""
     if where is None:
         return x
-    mask = truth(as_array(name, where, "where"))
+    mask = mask_of(name, where)
     shape = broadcast_shapes(name, x.shape, mask.shape)
     return select(broadcast_to(mask, shape), broadcast_to(x, shape),
                   np.asarray(neutral).astype(x.dtype))  # fmt: skip
@@ -80,6 +84,7 @@ def _summed(
     where: Any,
     combine: Callable,
     neutral: int,
+    promote: bool = True,
 ) -> Any:
     """A sum or product over axes."""
     x = as_array(name, a, "a")
@@ -87,7 +92,7 @@ def _summed(
         x = masked(name, x, where, neutral)
     axes = axes_of(name, axis, x.ndim)
     if dtype is None:
-        if x.dtype.kind not in "fc":
+        if x.dtype.kind not in "fc" and (promote or x.dtype == dtypes.BOOL):
             count = size_of([x.shape[i] for i in axes])
             x = convert(x, accumulation_dtype(x.dtype, count))
     else:
@@ -100,7 +105,7 @@ def _summed(
         out = keep_axes(out, x.shape, axes)
     if initial is None:
         return out
-    return combine(out, as_dtype(name, initial, out.dtype, "initial"))
+    return combine(out, scalar_as(name, initial, out.dtype, "initial"))
 
 
 @recorded
@@ -108,20 +113,25 @@ def sum(
     a: Any,
     axis: Any = None,
     dtype: Any = None,
+    out: None = None,
     keepdims: bool = False,
     initial: Any = None,
     where: Any = None,
+    promote_integers: bool = True,
 ) -> Any:
     """The sum over `axis` (None: all axes; an axis or a tuple).
 
     The dtype is that of `a`, but bool and narrow integers become the default integer, or int64
     where that doesn't hold the number of elements that are true. `initial` is added, and only
-    elements where `where` is True count. The sum of nothing is 0.
+    elements where `where` is True count. The sum of nothing is 0. Without `promote_integers`
+    narrow integers stay what they are.
 
     >>> fnp.sum(fnp.array([[1, 2], [3, 4]]), axis=0)
     Array([4, 6], dtype=int32)
     """
-    return _summed("sum", sum_p, a, axis, dtype, keepdims, initial, where, add_numbers, 0)
+    no_out("sum", out)
+    return _summed("sum", sum_p, a, axis, dtype, keepdims, initial, where, add_numbers, 0,
+                   promote_integers)  # fmt: skip
 
 
 @recorded
@@ -129,19 +139,24 @@ def prod(
     a: Any,
     axis: Any = None,
     dtype: Any = None,
+    out: None = None,
     keepdims: bool = False,
     initial: Any = None,
     where: Any = None,
+    promote_integers: bool = True,
 ) -> Any:
     """The product over `axis` (None: all axes; an axis or a tuple).
 
     The dtype is that of `a`, but bool and narrow integers become the default integer. `initial` is
-    a factor, and only elements where `where` is True count. The product of nothing is 1.
+    a factor, and only elements where `where` is True count. The product of nothing is 1. Without
+    `promote_integers` narrow integers stay what they are.
 
     >>> fnp.prod(fnp.array([[1, 2], [3, 4]]), axis=1)
     Array([ 2, 12], dtype=int32)
     """
-    return _summed("prod", reduce.prod_p, a, axis, dtype, keepdims, initial, where, multiply, 1)
+    no_out("prod", out)
+    return _summed("prod", reduce.prod_p, a, axis, dtype, keepdims, initial, where, multiply, 1,
+                   promote_integers)  # fmt: skip
 
 
 # ---- extrema
@@ -170,14 +185,21 @@ def _extremum(
     out = prim.bind(x, axes=axes)
     if keepdims:
         out = keep_axes(out, x.shape, axes)
-    if initial is not None and not dtypes.is_integer(x.dtype):
-        initial = as_dtype(name, initial, x.dtype, "initial")
-    return out if initial is None else combine(out, initial)
+    if initial is None:
+        return out
+    if dtypes.is_integer(x.dtype):
+        return combine(out, need_scalar(name, initial, "initial"))
+    return combine(out, scalar_as(name, initial, x.dtype, "initial"))
 
 
 @recorded
 def max(
-    a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: Any,
+    axis: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
 ) -> Any:
     """The maximum over `axis` (None: all axes; an axis or a tuple); NaN if any is. Also `amax`.
 
@@ -187,13 +209,19 @@ def max(
     >>> fnp.max(fnp.array([[1, 5], [3, 4]]), axis=0)
     Array([3, 5], dtype=int32)
     """
+    no_out("max", out)
     return _extremum("max", reduce.max_p, a, axis, keepdims, initial, where, maximum,
                      reduce.lowest)  # fmt: skip
 
 
 @recorded
 def min(
-    a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: Any,
+    axis: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
 ) -> Any:
     """The minimum over `axis` (None: all axes; an axis or a tuple); NaN if any is. Also `amin`.
 
@@ -203,6 +231,7 @@ def min(
     >>> fnp.min(fnp.array([[1, 5], [3, 4]]), axis=0)
     Array([1, 4], dtype=int32)
     """
+    no_out("min", out)
     return _extremum("min", reduce.min_p, a, axis, keepdims, initial, where, minimum,
                      reduce.highest)  # fmt: skip
 
@@ -210,14 +239,15 @@ def min(
 amax, amin = max, min
 
 
-def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """The range over `axis`: maximum - minimum.
 
     >>> fnp.ptp(fnp.array([3, 7, 5]))
     Array(4, dtype=int32)
     """
+    no_out("ptp", out)
     axes_of("ptp", axis, as_array("ptp", a, "a").ndim)
-    return arithmetic.sub(max(a, axis, keepdims), min(a, axis, keepdims))
+    return arithmetic.sub(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
 
 
 # ---- truth
@@ -232,22 +262,28 @@ def _truth(name: str, prim: Primitive, neutral: bool, a: Any, axis: Any, keepdim
 
 
 @recorded
-def all(a: Any, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Any:
+def all(
+    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Any:
     """Whether all elements over `axis` are true (nonzero), as bool; True where there is none.
 
     >>> fnp.all(fnp.array([[1, 0], [1, 1]]), axis=1)
     Array([False,  True], dtype=bool)
     """
+    no_out("all", out)
     return _truth("all", reduce.and_p, True, a, axis, keepdims, where)
 
 
 @recorded
-def any(a: Any, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Any:
+def any(
+    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Any:
     """Whether any element over `axis` is true (nonzero), as bool; False where there is none.
 
     >>> fnp.any(fnp.array([[1, 0], [0, 0]]), axis=1)
     Array([ True, False], dtype=bool)
     """
+    no_out("any", out)
     return _truth("any", reduce.or_p, False, a, axis, keepdims, where)
 
 
@@ -260,7 +296,7 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     Array([2, 1], dtype=int32)
     """
     x = as_array("count_nonzero", a, "a")
-    return sum(truth(x), axes_of("count_nonzero", axis, x.ndim), None, keepdims)
+    return sum(truth(x), axes_of("count_nonzero", axis, x.ndim), keepdims=keepdims)
 
 
 # ---- means and moments
@@ -276,7 +312,13 @@ def _mean_dtypes(dtype: np.dtype, asked: Any) -> tuple[np.dtype, np.dtype]:
 
 @recorded
 def mean(
-    a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, *, where: Any = None
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    *,
+    where: Any = None,
 ) -> Any:
     """The mean over `axis` (None: all axes; an axis or a tuple): sum / number of elements.
 
@@ -286,13 +328,14 @@ def mean(
     >>> fnp.mean(fnp.array([[1, 2], [3, 4]]), axis=1)
     Array([1.5, 3.5], dtype=float32)
     """
+    no_out("mean", out)
     x = as_array("mean", a, "a")
     axes_of("mean", axis, x.ndim)
     if dtype is None and x.dtype.kind in "fc" and x.dtype.itemsize >= 4:
         work = out_dtype = x.dtype
     else:
         work, out_dtype = _mean_dtypes(x.dtype, dtype)
-    total = sum(x, axis, work, keepdims, where=where)
+    total = sum(x, axis, work, keepdims=keepdims, where=where)
     count = _count("mean", x, axis, keepdims, where, total)
     return convert(arithmetic.div.bind(total, count), out_dtype)
 
@@ -302,9 +345,9 @@ def _count(name: str, x: Any, axis: Any, keepdims: bool, where: Any, total: Any)
     if where is None:
         n = size_of([x.shape[i] for i in axes_of(name, axis, x.ndim)])
         return Array(np.asarray(n, np.float64).astype(total.dtype))
-    mask = truth(as_array(name, where, "where"))
+    mask = mask_of(name, where)
     mask = broadcast_to(mask, broadcast_shapes(name, x.shape, mask.shape))
-    return convert(sum(mask, axis, None, keepdims), total.dtype)
+    return convert(sum(mask, axis, keepdims=keepdims), total.dtype)
 
 
 @recorded
@@ -312,6 +355,7 @@ def var(
     a: Any,
     axis: Any = None,
     dtype: Any = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
@@ -328,6 +372,7 @@ def var(
     >>> fnp.var(fnp.array([1.0, 2.0, 3.0, 4.0]))
     Array(1.25, dtype=float32)
     """
+    no_out("var", out)
     return _var("var", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
@@ -344,7 +389,7 @@ def _var(
     if dtypes.is_complex(x.dtype) and not dtypes.is_complex(work):
         work = dtypes.to_complex(work)
     x = convert(x, work)
-    centre = _mean(x, axis, None, True, where=where) if mean is None else (
+    centre = _mean(x, axis, keepdims=True, where=where) if mean is None else (
         as_dtype(name, mean, work, "mean"))  # fmt: skip
     offset = arithmetic.sub(*align(name, [x, centre]))
     if dtypes.is_complex(work):
@@ -352,7 +397,7 @@ def _var(
         squares = add_numbers(*map(arithmetic.square, parts))
     else:
         squares = arithmetic.square(offset)
-    total = sum(squares, axis, None, keepdims, where=where)
+    total = sum(squares, axis, keepdims=keepdims, where=where)
     count = _count(name, x, axis, keepdims, where, total)
     if where is None:
         n = count.value - count.dtype.type(ddof)
@@ -372,6 +417,7 @@ def std(
     a: Any,
     axis: Any = None,
     dtype: Any = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
@@ -384,6 +430,7 @@ def std(
     >>> fnp.std(fnp.array([1.0, 3.0]))
     Array(1., dtype=float32)
     """
+    no_out("std", out)
     if dtype is not None and not dtypes.is_inexact(dtypes.canonical(dtype)):
         raise DTypeError(f"std: dtype must be floating-point or complex, got {dtype}")
     return arithmetic.sqrt(_var("std", a, axis, dtype, ddof, keepdims, where, mean, correction))
@@ -408,7 +455,7 @@ def _position(name: str, prim: Primitive, a: Any, axis: Any, keepdims: bool | No
     return keep_axes(out, x.shape, axes) if keepdims else out
 
 
-def argmax(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> Any:
+def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
     """The position of the (first) maximum along `axis`, or in the flattened array if None.
 
     A NaN counts as the maximum. The result has the default integer dtype, or int64 where that
@@ -417,10 +464,11 @@ def argmax(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> 
     >>> fnp.argmax(fnp.array([[1, 5], [3, 4]]), axis=1)
     Array([1, 1], dtype=int32)
     """
+    no_out("argmax", out)
     return _position("argmax", reduce.argmax_p, a, axis, keepdims)
 
 
-def argmin(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> Any:
+def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
     """The position of the (first) minimum along `axis`, or in the flattened array if None.
 
     A NaN counts as the minimum. The result has the default integer dtype, or int64 where that
@@ -429,4 +477,5 @@ def argmin(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> 
     >>> fnp.argmin(fnp.array([[1, 5], [3, 4]]), axis=1)
     Array([0, 0], dtype=int32)
     """
+    no_out("argmin", out)
     return _position("argmin", reduce.argmin_p, a, axis, keepdims)

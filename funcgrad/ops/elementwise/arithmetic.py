@@ -23,12 +23,8 @@ from funcgrad.ops.base import factor, sum_to
 from funcgrad.ops.elementwise.compare import eq
 from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.elementwise.rounding import RoundingMethod, round
-from funcgrad.ops.families import FLAT, binary, unary
+from funcgrad.ops.families import FLAT, binary, is_number, unary
 from funcgrad.ops.folds import is_away
-
-
-def _number(dtype: np.dtype) -> bool:
-    return dtype != dtypes.BOOL
 
 
 def _real_number(dtype: np.dtype) -> bool:
@@ -62,7 +58,7 @@ neg: Primitive = unary(
     jvp=lambda g, y, x: neg(g),
     transpose=lambda ct, x: neg(ct),
     simplify=identities.undone,
-    accepts=_number,
+    accepts=is_number,
     doc="""Elementwise -x.
 
     >>> from funcgrad import lax
@@ -77,7 +73,7 @@ sub: Primitive = binary(
     jvp=(lambda g, z, x, y: g, lambda g, z, x, y: neg(g)),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: neg(ct)),
     linear=True,
-    accepts=_number,
+    accepts=is_number,
     doc="""Elementwise difference x - y.
 
     >>> from funcgrad import lax
@@ -95,7 +91,7 @@ mul: Primitive = binary(
         lambda ct, x, y: mul(factor("mul", x), ct),
     ),
     simplify=identities.times_one,
-    accepts=_number,
+    accepts=is_number,
     doc="""Elementwise product x · y.
 
     >>> from funcgrad import lax
@@ -166,7 +162,7 @@ div: Primitive = binary(
     ),
     transpose=_div_transpose,
     simplify=identities.over_one,
-    accepts=_number,
+    accepts=is_number,
     doc="""Elementwise quotient x / y; integers divide towards zero.
 
     >>> from funcgrad import lax
@@ -226,7 +222,7 @@ sign: Primitive = unary(
     "sign",
     impl=_sign_impl,
     jvp=_sign_jvp,
-    accepts=_number,
+    accepts=is_number,
     doc="""Elementwise sign: -1, 0 or 1 (zeros keep their sign), and x / |x| for complex numbers.
 
     >>> from funcgrad import lax
@@ -246,7 +242,7 @@ abs: Primitive = unary(
     "abs",
     impl=lambda xp, x: xp.abs(x),
     jvp=_abs_jvp,
-    accepts=_number,
+    accepts=is_number,
     result=dtypes.real_part,
     doc="""Elementwise |x|, real also for complex numbers. The derivative at 0 is 0.
 
@@ -333,7 +329,7 @@ integer_pow_p: Primitive = unary(
     "integer_pow",
     impl=_integer_pow_impl,
     jvp=_integer_pow_jvp,
-    accepts=_number,
+    accepts=is_number,
     result=_integer_pow_dtype,
     doc="",
 )
@@ -363,7 +359,7 @@ square: Primitive = unary(
     "square",
     impl=lambda xp, x: x * x,
     jvp=lambda g, y, x: mul(g, mul(x, 2)),
-    accepts=_number,
+    accepts=is_number,
     doc="""Elementwise x².
 
     >>> from funcgrad import lax

@@ -20,7 +20,15 @@ from funcgrad.errors import DTypeError
 from funcgrad.ops.elementwise.arithmetic import abs, div, in_float32, mul, neg, rsqrt, square, sub
 from funcgrad.ops.elementwise.compare import bitwise_and, bitwise_not, eq, ge
 from funcgrad.ops.elementwise.convert import convert_element_type, select
-from funcgrad.ops.families import add, binary, common_shape, elementwise, scalar_operands, unary
+from funcgrad.ops.families import (
+    add,
+    binary,
+    common_shape,
+    elementwise,
+    scalar_operands,
+    spread,
+    unary,
+)
 
 NEED = "floating-point or complex numbers"
 
@@ -132,7 +140,7 @@ def _pow_prepare(x: Any, y: Any) -> tuple[Sequence[Any], dict]:
         (x,) = scalar_operands("pow", [x])
         if dtypes.is_inexact(aval_of(x).dtype):
             return [x, *scalar_operands("pow", [y])], {}
-    return scalar_operands("pow", [x, y]), {}
+    return spread(scalar_operands("pow", [x, y])), {}
 
 
 def _pow_impl(xp: Any, x: Any, y: Any) -> Any:

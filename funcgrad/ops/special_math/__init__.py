@@ -4,6 +4,7 @@
 - `bessel`: the modified Bessel functions of the first kind of orders 0 and 1, plain and scaled by
   e⁻|x|
 - `beta`: the regularized incomplete beta function
+- `binomial`: logarithms of the beta function and of Poisson's and the binomial terms
 - `erf`: the error function and its relatives, and the normal distribution's
 - `expint`: the exponential integrals E₁, Ei and Eₙ
 - `functions`: the special functions, each `f(xp, *arrays)` a scalar program over an array namespace

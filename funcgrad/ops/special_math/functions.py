@@ -7,6 +7,7 @@ domains, so callers run them under `np.errstate(all="ignore")`.
 
 from funcgrad.ops.special_math.bessel import bessel_i0e, bessel_i1e
 from funcgrad.ops.special_math.beta import betainc
+from funcgrad.ops.special_math.binomial import log_beta, log_binomial, log_poisson
 from funcgrad.ops.special_math.erf import erf, erf_inv, erfc, log_ndtr, ndtr, ndtri
 from funcgrad.ops.special_math.expint import exp1, expi, expn
 from funcgrad.ops.special_math.gamma import digamma, gammasgn, lgamma, polygamma, zeta
@@ -15,6 +16,7 @@ from funcgrad.ops.special_math.log import entr, logit, spence, xlog1py, xlogy
 
 __all__ = [
     "bessel_i0e", "bessel_i1e", "betainc", "digamma", "entr", "erf", "erf_inv", "erfc", "exp1",
-    "expi", "expn", "gammasgn", "igamma", "igamma_grad_a", "igammac", "lgamma", "log_ndtr", "logit",
-    "ndtr", "ndtri", "polygamma", "random_gamma_grad", "spence", "xlog1py", "xlogy", "zeta",
+    "expi", "expn", "gammasgn", "igamma", "igamma_grad_a", "igammac", "lgamma", "log_beta",
+    "log_binomial", "log_ndtr", "log_poisson", "logit", "ndtr", "ndtri", "polygamma",
+    "random_gamma_grad", "spence", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip

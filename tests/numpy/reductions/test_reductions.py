@@ -277,7 +277,7 @@ def test_equal_maxima_share_the_derivative():
         (lambda: fnp.nanvar(X, dtype=int), DTypeError, "nanvar: dtype must be floating-point"),
         (lambda: fnp.argmax(fnp.array([1j])), DTypeError, "argmax: need real numbers"),
         (lambda: fnp.sum([1, 2]), TypeError, "sum: a is a list"),
-        (lambda: fnp.sum(X, where=np.ones(3)), ShapeError, "sum: .*broadcast"),
+        (lambda: fnp.sum(X, where=np.ones(3, bool)), ShapeError, "sum: .*broadcast"),
     ],
 )
 def test_errors(call, error, match):
@@ -325,3 +325,40 @@ def test_the_dtype_of_moments(name, dtype, asked):
 def test_a_standard_deviation_is_no_integer():
     with pytest.raises(DTypeError, match="std: dtype must be floating-point or complex, got int32"):
         fnp.std(fnp.ones(3), dtype="int32")
+
+
+MASKED = ["sum", "prod", "max", "min", "all", "any", "mean", "var", "std", "nansum", "nanprod",
+          "nanmax", "nanmin", "nanmean", "nanvar", "nanstd"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_are_bools_and_beginnings_scalars(name):
+    f = getattr(fnp, name)
+    given = {"initial": 0.0} if "max" in name or "min" in name else {}
+    for mask in (np.array([1, 0, 1]), np.array([1.0, 0.0, 1.0]), 1):
+        for call in (f, jit(lambda x, where: f(x, where=where, **given))):
+            with pytest.raises(ValueError, match="where must be an array of bools"):
+                call(fnp.ones(3), where=mask, **(given if call is f else {}))
+    if name in ("sum", "prod", "nansum", "nanprod") or given:
+        for first in (np.ones(1), np.ones(3), fnp.ones((1, 1))):
+            with pytest.raises(ValueError, match="initial must be a scalar"):
+                f(fnp.ones(3), initial=first)
+
+
+@pytest.mark.parametrize("name", [*MASKED, "argmax", "argmin", "nanargmin", "cumsum", "nancumprod",
+                                  "ptp", "trace", "round"])  # fmt: skip
+def test_no_array_is_written_to(name):
+    f, x = getattr(fnp, name), fnp.ones((2, 2))
+    same(f(x, out=None), np.asarray(f(x)))
+    with pytest.raises(NotImplementedError, match=r"no out=.*use the result"):
+        f(x, out=np.zeros(()))
+
+
+def test_narrow_integers_that_are_not_promoted():
+    for dtype in ("int8", "uint16"):
+        x = np.full(3, 100, dtype)
+        for name in ("sum", "prod"):
+            f = lambda x, n=name: getattr(fnp, n)(x, promote_integers=False)
+            same(f(x), getattr(np, name)(x, dtype=dtype))
+            same(jit(f)(x), getattr(np, name)(x, dtype=dtype))
+    assert fnp.sum(np.ones(3, bool), promote_integers=False) == 3

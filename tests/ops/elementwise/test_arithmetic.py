@@ -250,7 +250,9 @@ def test_integer_powers_wrap():
 
 
 def test_types():
-    weak = ops.mul(2.0, 3)
+    weak = ops.mul(2.0, 3.0)
+    with pytest.raises(DTypeError, match="mul: .*one dtype, got the numbers 2.0, 3"):
+        ops.mul(2.0, 3)
     assert weak.weak_type
     assert weak.dtype == np.float32
     strong = ops.mul(np.ones(2, ml_dtypes.bfloat16), 2.0)

@@ -90,7 +90,8 @@ def test_istft(shape, n, overlap, time, freq, onesided, boundary, rng):
     nfft = None if n <= shape[freq] * (2 if onesided else 1) - 2 * onesided + 1 else n
     how = {"nperseg": n, "noverlap": min(overlap, n - 1), "nfft": nfft,
            "input_onesided": onesided,
-           "boundary": boundary, "time_axis": time, "freq_axis": freq, "window": "hamming"}  # fmt: skip
+           "boundary": boundary, "time_axis": time, "freq_axis": freq,
+           "window": "hamming"}  # fmt: skip
     near(signal.istft(z, **how), sp.istft(z, **how), 1e-9)
 
 
