@@ -131,7 +131,7 @@ from funcgrad.ops.shape import (
     broadcast, broadcast_in_dim, broadcasted_iota, collapse, concatenate, expand_dims, iota, pad,
     reshape, rev, slice, split, squeeze, transpose,
 )
-from funcgrad.ops.sort import argsort, sort, sort_key_val, top_k
+from funcgrad.ops.sort import approx_max_k, approx_min_k, argsort, sort, sort_key_val, top_k
 from funcgrad.ops.elementwise.special import (
     bessel_i0e,
     bessel_i1e,
@@ -179,5 +179,6 @@ from funcgrad.ops.indexing.windows import (
 from funcgrad.transforms.control.cond import cond, switch
 from funcgrad.transforms.derivatives.implicit import custom_linear_solve, custom_root
 from funcgrad.transforms.control.parallel_scan import associative_scan, map
+from funcgrad.transforms.control.repeated import scatter_apply
 from funcgrad.transforms.control.scan import scan
 from funcgrad.transforms.control.while_loop import fori_loop, while_loop

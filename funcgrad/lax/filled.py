@@ -100,15 +100,15 @@ def broadcast_to_rank(x: Any, rank: int) -> Any:
     return expand_dims(x, tuple(range(missing)))
 
 
-def broadcast_like(x: Any, like: Any) -> Any:
-    """x broadcast to the shape of `like` by NumPy's rules.
+def broadcast_like(arr: Any, like_arr: Any) -> Any:
+    """An array broadcast to the shape of `like_arr` by NumPy's rules.
 
     >>> lax.broadcast_like(lax.iota("int32", 2), lax.full((2, 2), 0))
     Array([[0, 1],
            [0, 1]], dtype=int32)
     """
-    ndim, shape = aval_of(x).ndim, aval_of(like).shape
-    return broadcast_in_dim(x, shape, tuple(range(len(shape) - ndim, len(shape))))
+    ndim, shape = aval_of(arr).ndim, aval_of(like_arr).shape
+    return broadcast_in_dim(arr, shape, tuple(range(len(shape) - ndim, len(shape))))
 
 
 def stack(operands: Sequence[Any], axis: int = 0) -> Any:

@@ -103,9 +103,10 @@ def truncated_normal(
 def _fans(
     shape: Sequence[int], in_axis: Any, out_axis: Any, batch_axis: Any
 ) -> tuple[float, float]:
-    if len(shape) < 2:
+    if len(shape) < 2 and in_axis == -2:
         raise ValueError(
-            f"initializers: variance scaling needs a shape of at least two axes, got {tuple(shape)}"
+            "initializers: variance scaling needs a shape of at least two axes, or in_axis=, got "
+            f"{tuple(shape)}"
         )
 
     def product(axes: Any) -> int:
@@ -219,5 +220,29 @@ def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = None) -> 
         wide = [n for i, n in enumerate(shape) if i != column_axis % len(shape)]
         q = fnp.reshape(q, (*wide, columns))
         return _scaled(fnp.moveaxis(q, -1, column_axis), scale)
+
+    return init
+
+
+def delta_orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """Kernels of convolutions that are an orthogonal matrix in the middle, else zero (Xiao et al.,
+    2018): of shape (…, in, out) with one to three axes in front, and in ≤ out.
+
+    >>> from funcgrad import nn, random
+    >>> kernel = nn.initializers.delta_orthogonal()(random.key(0), (3, 2, 2))
+    >>> bool(fnp.allclose(kernel[1] @ kernel[1].T, fnp.eye(2), atol=1e-5))
+    True
+    """
+    default = dtype
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = default) -> Any:
+        if len(shape) not in (3, 4, 5) or shape[-1] < shape[-2]:
+            raise ValueError(
+                "delta_orthogonal: need a shape of three to five axes whose last one isn't smaller "
+                f"than that before it, got {tuple(shape)}"
+            )
+        matrix = orthogonal(scale, column_axis, dtype)(key, shape[-2:])
+        middle = tuple((n - 1) // 2 for n in shape[:-2])
+        return fnp.zeros(shape, matrix.dtype).at[middle].set(matrix)
 
     return init

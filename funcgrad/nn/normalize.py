@@ -153,17 +153,17 @@ def _axes(axis: Axis, ndim: int) -> tuple[int, ...]:
     return (axis,) if isinstance(axis, int) else tuple(axis)
 
 
-def logmeanexp(a: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Any:
-    """The logarithm of the mean of exp(a) along `axis`, of the elements in the mask `where`.
+def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Any:
+    """The logarithm of the mean of exp(x) along `axis`, of the elements in the mask `where`.
 
     >>> from funcgrad import nn
     >>> print(nn.logmeanexp(fnp.array([1000.0, 1000.0])))
     1000.0
     """
-    a = _float("logmeanexp", a, axis)
-    counted = fnp.ones(a.shape, bool) if where is None else fnp.broadcast_to(where, a.shape)
-    count = fnp.sum(counted, axis=axis, keepdims=keepdims, dtype=a.dtype)
-    return logsumexp(a, axis, keepdims=keepdims, where=where) - fnp.log(count)
+    x = _float("logmeanexp", x, axis)
+    counted = fnp.ones(x.shape, bool) if where is None else fnp.broadcast_to(where, x.shape)
+    count = fnp.sum(counted, axis=axis, keepdims=keepdims, dtype=x.dtype)
+    return logsumexp(x, axis, keepdims=keepdims, where=where) - fnp.log(count)
 
 
 @recorded
@@ -174,11 +174,14 @@ def standardize(
     variance: Any = None,
     epsilon: float = 1e-5,
     where: Any = None,
+    *,
+    algorithm: str = "stable",
 ) -> Any:
     """(x - mean) / √(variance + epsilon) along `axis`; the moments are x's own if not given.
 
     Computed in float32 for floats of less precision, whose squares could overflow. where: a mask of
-    the elements that the moments are taken of.
+    the elements that the moments are taken of. algorithm: how the variance is, as the mean of
+    (x - mean)² ("stable") or of x² less mean² ("fast").
 
     >>> from funcgrad import nn
     >>> print(nn.standardize(fnp.array([1.0, 3.0]), epsilon=0.0))
@@ -190,7 +193,12 @@ def standardize(
         x = x.astype(fnp.float32)
     if mean is None:
         mean = fnp.mean(x, axis=axis, keepdims=True, where=where)
-    if variance is None:
+    if algorithm not in ("stable", "fast"):
+        raise ValueError(f"standardize: algorithm must be 'stable' or 'fast', got {algorithm!r}")
+    if variance is None and algorithm == "fast":
+        squares = fnp.mean(fnp.square(x), axis=axis, keepdims=True, where=where)
+        variance = fnp.maximum(fnp.subtract(squares, fnp.square(mean)), 0)
+    elif variance is None:
         variance = fnp.mean(
             fnp.square(fnp.subtract(x, mean)), axis=axis, keepdims=True, where=where
         )

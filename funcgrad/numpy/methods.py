@@ -18,15 +18,21 @@ from funcgrad.numpy._util import dtype_or
 from funcgrad.numpy.creation import creation, diagonals
 from funcgrad.numpy.elementwise import arithmetic, floats, functions, logic
 from funcgrad.numpy.manipulation import choosing, indexing, joining, shape, sorting
+from funcgrad.numpy.manipulation.updates import IndexUpdateHelper
 from funcgrad.numpy.reductions import cumulative, reductions
 from funcgrad.ops.elementwise.convert import bitcast_convert_type
-from funcgrad.ops.indexing.indexing import IndexUpdateHelper, index
+from funcgrad.ops.indexing.indexing import index
 
 _OPERANDS = (Array, Tracer, np.ndarray, np.generic, bool, int, float, complex)
 _USUAL = frozenset({Array, float, int})  # which are found quicker
 _REFUSED = (list, tuple, dict, set)
 
 # ---- operators
+
+
+def _is_array(other: Any) -> bool:
+    """Whether another library's object says which array it is."""
+    return hasattr(other, "__jax_array__")
 
 
 def _refuse(symbol: str, other: Any) -> Any:
@@ -43,7 +49,7 @@ def _operator(symbol: str, function: Callable) -> Callable:
     def method(self: Any, other: Any) -> Any:
         if type(other) in _USUAL or isinstance(other, _OPERANDS):
             return function(self, other)
-        return _refuse(symbol, other)
+        return function(self, other) if _is_array(other) else _refuse(symbol, other)
 
     return method
 
@@ -52,7 +58,7 @@ def _reflected(symbol: str, function: Callable) -> Callable:
     def method(self: Any, other: Any) -> Any:
         if type(other) in _USUAL or isinstance(other, _OPERANDS):
             return function(other, self)
-        return _refuse(symbol, other)
+        return function(other, self) if _is_array(other) else _refuse(symbol, other)
 
     return method
 

@@ -12,6 +12,7 @@ from funcgrad.errors import ShapeError
 from funcgrad.numpy._known import along, concrete
 from funcgrad.numpy._util import (
     as_array,
+    broadcast_shapes,
     broadcast_to,
     convert,
     default_int,
@@ -198,7 +199,7 @@ def polyder(p: Any, m: int = 1) -> Any:
     if m < 0:
         raise ValueError(f"polyder: m must not be negative, got {m}")
     for _ in range(m):
-        p = multiply(p[:-1], Array(np.arange(p.size - 1, 0, -1, default_int())))
+        p = multiply(p[:-1], Array(np.arange(p.size - 1, 0, -1, dtype=default_int())))
     return p
 
 
@@ -227,18 +228,21 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     """The value at x of a polynomial, by Horner's rule: p[0] xⁿ⁻¹ + … + p[n - 1].
 
+    Further axes of `p` are those of several polynomials; they broadcast with those of `x`.
     Polynomials of up to `unroll` coefficients are written out; longer ones are evaluated in a loop.
 
     >>> fnp.polyval(fnp.array([1, 0, 2]), 3)
     Array(11, dtype=int32)
     """
-    p, x = promote("polyval", _vector("polyval", "p", p), x)
+    p, x = promote("polyval", atleast_1d(as_array("polyval", p, "p")), x)
     unroll = integer("unroll", unroll)
-    y = full(x.shape, 0, x.dtype)
-    if p.size > max(unroll, 1):
+    shape = broadcast_shapes("polyval", p.shape[1:], x.shape)
+    y = full(shape, 0, x.dtype)
+    count = p.shape[0]
+    if count > max(unroll, 1):
         return scan(lambda y, c: (y * x + c, None), y, p, unroll=unroll)[0]
-    for i in range(p.size):
-        y = y * x + p[i] if i else broadcast_to(p[0], x.shape)
+    for i in range(count):
+        y = y * x + p[i] if i else broadcast_to(p[0], shape)
     return y
 
 

@@ -13,9 +13,10 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as promote_avals
 from funcgrad.core.methods import ArrayMethods
-from funcgrad.numpy._util import as_array, is_scalar, shape_of
+from funcgrad.errors import within
+from funcgrad.numpy._util import as_array, axes_of, is_scalar, shape_of
 from funcgrad.numpy._util import broadcast_shapes as _broadcast_shapes
-from funcgrad.ops.arguments import canonical_axis
+from funcgrad.numpy._util import integer as whole
 
 pi, e, euler_gamma, inf, nan = math.pi, math.e, 0.5772156649015329, math.inf, math.nan
 newaxis = None
@@ -30,6 +31,7 @@ uint32, uint64 = dtypes.uint32, dtypes.uint64
 bfloat16, float16 = dtypes.bfloat16, dtypes.float16
 float32, float64 = dtypes.float32, dtypes.float64
 float8_e4m3b11fnuz = dtypes.float8_e4m3b11fnuz
+float8_e3m4, float8_e4m3 = dtypes.float8_e3m4, dtypes.float8_e4m3
 float8_e4m3fn, float8_e4m3fnuz = dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz
 float8_e5m2, float8_e5m2fnuz = dtypes.float8_e5m2, dtypes.float8_e5m2fnuz
 complex64, complex128 = dtypes.complex64, dtypes.complex128
@@ -202,14 +204,14 @@ def shape(a: Any) -> tuple[int, ...]:
     return as_array("shape", a, "a").shape
 
 
-def size(a: Any, axis: int | None = None) -> int:
-    """The number of elements, or the size of one axis.
+def size(a: Any, axis: Any = None) -> int:
+    """The number of elements, or the size of one axis, or the product of several.
 
     >>> fnp.size(fnp.zeros((2, 3))), fnp.size(fnp.zeros((2, 3)), axis=1)
     (6, 3)
     """
     a = as_array("size", a, "a")
-    return a.size if axis is None else a.shape[canonical_axis("size", axis, a.ndim)]
+    return math.prod(a.shape[i] for i in axes_of("size", axis, a.ndim))
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
@@ -238,22 +240,42 @@ def iterable(y: Any) -> bool:
 # ---- printing
 
 
-def array_repr(arr: Any) -> str:
-    """The text of an array with its dtype, as repr gives it.
+def array_repr(
+    arr: Any,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
+) -> str:
+    """The text of an array with its dtype, as repr gives it, by NumPy's options.
 
     >>> fnp.array_repr(fnp.array([1, 2]))
     'Array([1, 2], dtype=int32)'
     """
-    return repr(as_array("array_repr", arr, "arr"))
+    with np.printoptions(**_options(max_line_width, precision, suppress_small)):
+        return repr(as_array("array_repr", arr, "arr"))
 
 
-def array_str(a: Any) -> str:
-    """The text of an array's elements, as str gives it.
+def _options(width: int | None, precision: int | None, suppress: bool | None) -> dict[str, Any]:
+    given: dict[str, Any] = {"linewidth": width, "precision": precision}
+    found = {name: whole(name, value) for name, value in given.items() if value is not None}
+    if any(value < 0 for value in found.values()):
+        raise ValueError(within(f"the width and the precision must not be negative, got {found}"))
+    return found if suppress is None else found | {"suppress": bool(suppress)}
+
+
+def array_str(
+    a: Any,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
+) -> str:
+    """The text of an array's elements, as str gives it, by NumPy's options.
 
     >>> fnp.array_str(fnp.array([1, 2]))
     '[1 2]'
     """
-    return str(as_array("array_str", a, "a"))
+    with np.printoptions(**_options(max_line_width, precision, suppress_small)):
+        return str(as_array("array_str", a, "a"))
 
 
 def set_printoptions(*args: Any, **kwargs: Any) -> None:

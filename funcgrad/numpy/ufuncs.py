@@ -206,7 +206,7 @@ class ufunc:
         x, *given = (convert(v, dtype) for v in operands)
         special = self._methods.get("at")
         if special is not None and dtype.kind != "b":
-            return index_update(x, indices, *given, special)
+            return index_update(x, indices, given[0], special)
         all_places = ops.iota(index_dtype(x.size), x.size)
         places = index(ops.reshape(all_places, x.shape), indices)
         values = [ops.reshape(broadcast_to(v, places.shape), (-1,)) for v in given]

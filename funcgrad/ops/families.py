@@ -222,8 +222,8 @@ def elementwise(
             raise TypeError(
                 f"{name}: needs {operands} operand{'s' * (operands != 1)}, got {len(args)}"
             )
-        args = scalar_operands(name, args)
-        return args if len(args) < 2 else spread(args), params
+        given = scalar_operands(name, args)
+        return given if len(given) < 2 else spread(given), params
 
     made = Primitive(
         name=name,

@@ -18,6 +18,7 @@ from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axis, integer
 from funcgrad.ops.base import batch_front, broadcast_p, full, move_axis, position_dtype, size_of
 from funcgrad.ops.cumulative import widened
+from funcgrad.ops.elementwise.arithmetic import neg
 from funcgrad.ops.families import NOT_LINEAR
 from funcgrad.ops.folds import is_away
 from funcgrad.ops.indexing.gather import GatherDimensionNumbers, gather
@@ -255,8 +256,8 @@ top_k_p: Primitive = Primitive(
 )
 
 
-def top_k(operand: Any, k: int) -> list:
-    """The k greatest elements along the last axis, descending, and their positions.
+def top_k(operand: Any, k: int, *, axis: int = -1) -> list:
+    """The k greatest elements along an axis, descending, and their positions.
 
     These are int32, or int64 where that doesn't hold them. Among equal elements the first comes
     first; NaN counts as greatest. Raises ShapeError where k exceeds the axis.
@@ -265,4 +266,45 @@ def top_k(operand: Any, k: int) -> list:
     >>> lax.top_k(lax.iota("float32", 5), 2)
     [Array([4., 3.], dtype=float32), Array([4, 3], dtype=int32)]
     """
-    return top_k_p.bind(operand, k=integer("k", k))
+    ndim = len(aval_of(operand).shape)
+    axis = canonical_axis("top_k", axis, ndim) if ndim else -1
+    rows = operand if axis == ndim - 1 else move_axis(operand, axis, ndim - 1)
+    found = top_k_p.bind(rows, k=integer("k", k))
+    return found if rows is operand else [move_axis(x, ndim - 1, axis) for x in found]
+
+
+def approx_max_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> list:
+    """The k greatest elements along an axis, descending, and their positions: here exactly.
+
+    The last three arguments say how much may be missed on other machines.
+
+    >>> from funcgrad import lax
+    >>> lax.approx_max_k(lax.iota("float32", 5), 2)
+    [Array([4., 3.], dtype=float32), Array([4, 3], dtype=int32)]
+    """
+    return top_k(operand, k, axis=reduction_dimension)
+
+
+def approx_min_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> list:
+    """The k least elements along an axis, ascending, and their positions: as `approx_max_k`.
+
+    >>> from funcgrad import lax
+    >>> lax.approx_min_k(lax.iota("float32", 5), 2)
+    [Array([0., 1.], dtype=float32), Array([0, 1], dtype=int32)]
+    """
+    least, positions = top_k(neg(operand), k, axis=reduction_dimension)
+    return [neg(least), positions]

@@ -27,9 +27,14 @@ def float_arrays(args: Sequence[Any]) -> list:
     ]
 
 
-def operands(args: Sequence[Any]) -> list:
-    """Arguments as arrays of one floating-point dtype and one shape."""
-    return _of_one_shape(float_arrays(args))
+def operands(function: str, args: Sequence[Any]) -> list:
+    """Arguments of a function as arrays of one floating-point dtype and one shape."""
+    arrays = float_arrays(args)
+    try:
+        return _of_one_shape(arrays)
+    except ValueError:
+        shapes = ", ".join(str(a.shape) for a in arrays)
+        raise ShapeError(f"{function}: these shapes don't broadcast: {shapes}") from None
 
 
 def _of_one_shape(arrays: list) -> list:
@@ -38,16 +43,22 @@ def _of_one_shape(arrays: list) -> list:
     return [fnp.broadcast_to(a, shape) if a.shape not in ((), shape) else a for a in arrays]
 
 
+def real_array(function: str, name: str, value: Any) -> Any:
+    """An argument as a real array, or an error that names it."""
+    try:
+        array = fnp.asarray(value)
+    except (ArgumentError, OverflowError) as e:
+        raise ArgumentError(f"{function}: {name}: {e}") from None
+    if dtypes.is_complex(array.dtype):
+        raise DTypeError(f"{function}: {name} must be real, got {array.dtype}")
+    return array
+
+
 def real_operands(function: str, given: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a function, by name, as real arrays that broadcast, or an error that says
     which of them is none."""
     for name, value in given.items():
-        try:
-            array = fnp.asarray(value)
-        except (ArgumentError, OverflowError) as e:
-            raise ArgumentError(f"{function}: {name}: {e}") from None
-        if dtypes.is_complex(array.dtype):
-            raise DTypeError(f"{function}: {name} must be real, got {array.dtype}")
+        real_array(function, name, value)
     arrays = float_arrays(list(given.values()))
     try:
         return dict(zip(given, _of_one_shape(arrays), strict=True))

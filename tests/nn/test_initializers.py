@@ -99,7 +99,7 @@ def test_orthogonal(shape, axis):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: init.he_normal()(KEY, (3,)), r"at least two axes, got \(3,\)"),
+        (lambda: init.he_normal()(KEY, (3,)), r"at least two axes, or in_axis=, got \(3,\)"),
         (lambda: init.orthogonal()(KEY, (3,)), "at least two axes"),
         (lambda: init.variance_scaling(1.0, "fan", "normal")(KEY, (2, 2)), "mode .*'fan'"),
         (lambda: init.variance_scaling(1.0, "fan_in", "cauchy")(KEY, (2, 2)), "'cauchy'"),
@@ -113,3 +113,22 @@ def test_bad_arguments(call, words):
 def test_scale_may_be_an_array():
     x = init.normal(fnp.array([0.0, 1.0]))(KEY, (3, 2))
     assert (np.asarray(x)[:, 0] == 0).all()
+
+
+def test_vectors_scale_by_the_axes_that_are_given():
+    make = init.variance_scaling(1.0, "fan_in", "normal", in_axis=-1, out_axis=())
+    drawn = np.asarray(make(KEY, (4000,)))
+    assert drawn.std() * np.sqrt(4000) == pytest.approx(1, rel=0.05)
+    assert make(KEY, (3, 4)).shape == (3, 4)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2), (4, 3, 2, 5), (1, 2, 3, 3, 4)])
+def test_delta_orthogonal(shape):
+    kernel = np.asarray(init.delta_orthogonal(2.0)(KEY, shape, "float64"))
+    middle = tuple((n - 1) // 2 for n in shape[:-2])
+    m = kernel[middle]
+    np.testing.assert_allclose(m @ m.T, 4 * np.eye(shape[-2]), atol=1e-12)
+    assert np.count_nonzero(kernel) == np.count_nonzero(m)
+    for bad in ((2, 2), (3, 3, 2)):
+        with pytest.raises(ValueError, match="delta_orthogonal: need a shape"):
+            init.delta_orthogonal()(KEY, bad)

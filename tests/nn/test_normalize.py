@@ -178,3 +178,12 @@ def test_an_axis_that_is_not_there_names_the_function(name):
         fg.jit(lambda x: function(x, axis=(0, 0)))(fnp.ones((2, 3)))
     with pytest.raises(TypeError, match=rf"nn\.{name}: axis must be an integer, got 'a'"):
         function(fnp.ones((2, 3)), axis="a")
+
+
+def test_standardize_either_way(rng):
+    x = rng.standard_normal((3, 5))
+    stable, fast = (nn.standardize(x, algorithm=a) for a in ("stable", "fast"))
+    np.testing.assert_allclose(stable, fast, rtol=1e-9)
+    assert np.isfinite(np.asarray(nn.standardize(np.full(3, 1e4, "f"), algorithm="fast"))).all()
+    with pytest.raises(ValueError, match="algorithm must be 'stable' or 'fast'"):
+        nn.standardize(x, algorithm="slow")

@@ -79,6 +79,10 @@ def test_polyval(unroll, rng):
     same_batched(lambda x: f(p, x), x)
     same(fnp.polyval(p[:0], x), np.zeros((2, 3)))
     assert fnp.polyval(np.int32([1, 2]), 3).dtype == np.int32
+    several = rng.standard_normal((7, 2, 1))
+    each = lambda p, x: np.stack([np.polyval(p[:, i, 0], x[i]) for i in range(2)])
+    same_as_numpy(f, each, several, x)
+    check_grad(f, several, x)
 
 
 ROOTS = [
@@ -148,7 +152,7 @@ ERRORS = [
     (lambda: fnp.convolve(P, np.zeros(0)), ShapeError, "not empty"),
     (lambda: fnp.convolve(P, P, "all"), ValueError, "mode must be"),
     (lambda: fnp.convolve([1, 2], P), TypeError, "is a list"),
-    (lambda: fnp.polyval(np.ones((2, 2)), 1.0), ShapeError, "p must be a vector"),
+    (lambda: fnp.polyval(np.ones((2, 2)), np.ones(3)), ShapeError, "polyval: .*broadcast"),
     (lambda: fnp.polyder(P, -1), ValueError, "m must not be negative"),
     (lambda: fnp.polyint(P, 2, k=[1, 2, 3]), ShapeError, "one constant or 2"),
     (lambda: fnp.poly(np.ones((2, 3))), ShapeError, "a vector of roots or a square matrix"),

@@ -156,3 +156,19 @@ def test_types_of_numbers():
     assert [d(1).dtype.name for d in (fnp.int_, fnp.uint, fnp.float_, fnp.complex_)] == [
         "int32", "uint32", "float32", "complex64",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), (1,), ()])
+def test_sizes(axis):
+    shape = (2, 3, 4)
+    sizes = shape if axis is None else np.take(shape, axis)
+    assert fnp.size(fnp.zeros(shape), axis) == np.prod(sizes)
+
+
+def test_texts_by_options():
+    x = np.array([1e-9, 1.23456, 2.0] * 9)
+    a = fnp.array(x)
+    for options in ({"precision": 2}, {"max_line_width": 30}, {"suppress_small": True}):
+        assert fnp.array_str(a, **options) == np.array_str(x, **options)
+        assert fnp.array_repr(a, **options) != fnp.array_repr(a)
+    assert fnp.array_repr(a) == repr(a)

@@ -6,7 +6,15 @@ import pytest
 
 from funcgrad.core.array import Array
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.sort import argsort, sort, sort_key_val, take_along_axis, top_k
+from funcgrad.ops.sort import (
+    approx_max_k,
+    approx_min_k,
+    argsort,
+    sort,
+    sort_key_val,
+    take_along_axis,
+    top_k,
+)
 from tests.ops.rules import check_derivatives, check_dims, check_vmap, vjp
 
 SHAPES = [((5,), 0), ((3, 4), -1), ((3, 4), 0), ((2, 3, 4), 1), ((2, 0), 1), ((0, 3), 1)]
@@ -154,3 +162,20 @@ def test_top_k_takes_the_first_of_equals(dtype, k):
     values, places = top_k(x, k)
     np.testing.assert_array_equal(places, order)
     assert np.asarray(values).tobytes() == np.take_along_axis(x, order, -1).tobytes()
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, -2])
+def test_the_greatest_and_least_along_an_axis(axis, rng):
+    x = rng.permutation(24).reshape(2, 3, 4).astype(float)
+    k = min(2, x.shape[axis])
+    greatest, least = -np.sort(-x, axis), np.sort(x, axis)
+    first = np.s_[:k]
+    for f, want in ((top_k, greatest), (approx_max_k, greatest), (approx_min_k, least)):
+        option = {"axis" if f is top_k else "reduction_dimension": axis}
+        values, places = f(x, k, **option)
+        np.testing.assert_array_equal(
+            values, np.moveaxis(np.moveaxis(want, axis, 0)[first], 0, axis)
+        )
+        np.testing.assert_array_equal(np.take_along_axis(x, np.asarray(places), axis), values)
+        check_derivatives(lambda x: f(x, k, **option)[0], [x], rng, order=1)
+        check_vmap(lambda x: f(x, k, **option)[0], [x], rng)

@@ -21,7 +21,7 @@ from funcgrad.backends.llvm.executable import Executable, Facts
 from funcgrad.backends.llvm.identity import identity
 from funcgrad.backends.llvm.native import objects
 from funcgrad.backends.llvm.native.engine import engine
-from funcgrad.backends.llvm.runtime import pool, run_code, scratch
+from funcgrad.backends.llvm.runtime import lapack, pool, run_code, scratch
 from funcgrad.core import backend, context
 from funcgrad.core.display.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr
@@ -67,7 +67,7 @@ def load(name: str, jaxpr: Jaxpr, called: str, parts: Callable[[], Built]) -> Ex
     head, body = kept
     times.append(time.perf_counter())
     run_code.native_run()
-    for module in (pool, scratch, run_code):
+    for module in (lapack, pool, scratch, run_code):
         module.bind(engine())
     library = engine().load(head["library"])
     # What it calls may have become that of another version of the package.

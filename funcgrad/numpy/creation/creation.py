@@ -109,6 +109,8 @@ def _from_object(name: str, value: Any, dtype: np.dtype | None, copy: bool | Non
         return _from_sequence(name, value, dtype)
     if isinstance(value, np.ndarray | np.generic):
         return _from_numpy(value, dtype, copy)
+    if hasattr(value, "__jax_array__"):
+        return _from_object(name, value.__jax_array__(), dtype, copy)
     if hasattr(value, "__array__") or isinstance(value, bytes | bytearray | memoryview):
         if isinstance(value, bytes | bytearray):
             value = np.frombuffer(value, np.uint8)
@@ -347,13 +349,14 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
     return _weak_like(a, dtype, full_p(*_filled("ones_like", a, 1, dtype, shape)))
 
 
-def empty_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """Zeros of the shape and dtype of `a`, unless others are given; see `empty`.
+def empty_like(prototype: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """Zeros of the shape and dtype of `prototype`, unless others are given; see `empty`.
 
     >>> fnp.empty_like(fnp.array([1.5, 2.5]))
     Array([0., 0.], dtype=float32)
     """
-    return _weak_like(a, dtype, full_p(*_filled("empty_like", a, 0, dtype, shape)))
+    filled = full_p(*_filled("empty_like", prototype, 0, dtype, shape))
+    return _weak_like(prototype, dtype, filled)
 
 
 def _weak_like(a: Any, dtype: Any, out: Any) -> Any:

@@ -136,12 +136,17 @@ def unravel_index(indices: Any, shape: Any) -> tuple:
 
 
 def ravel_multi_index(
-    multi_index: Any, dims: Any, mode: str | Sequence[str] = "raise", order: str = "C"
+    multi_index: Any,
+    dims: Any,
+    mode: str | Sequence[str] = "raise",
+    order: str = "C",
+    *,
+    dtype: Any = None,
 ) -> Any:
     """The positions in a flattened array of `dims` of coordinates, one array for each axis.
 
     `mode`, one for all axes or one for each, says what coordinates outside do: "raise" (for known
-    ones only), "wrap" around, or "clip" to the nearest.
+    ones only), "wrap" around, or "clip" to the nearest. `dtype` is the result's.
 
     >>> fnp.ravel_multi_index((fnp.array([1, 0]), fnp.array([2, 2])), (2, 3))
     Array([5, 2], dtype=int32)
@@ -164,7 +169,7 @@ def ravel_multi_index(
                     strict=True):  # fmt: skip
         total, i = promote(name, total, i)
         total, stride = total + i * stride, stride * n
-    return broadcast_to(total, shape)
+    return broadcast_to(convert(total, dtype_or(dtype, total.dtype)), shape)
 
 
 def _inside(at: Any, size: int, mode: str) -> Any:

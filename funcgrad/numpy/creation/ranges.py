@@ -78,8 +78,12 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
     named = [(r, v) for i, (r, v) in enumerate(given) if not i or v is not None]
     known = [_known("arange", role, v) for role, v in named]
     chosen, dtype = dtype, dtype_or(dtype, promote([_kind(v) for _, v in named])[0])
-    if dtype == dtypes.BOOL or dtypes.is_complex(dtype):
-        raise DTypeError(f"arange: need a dtype of real numbers, got {dtype}")
+    if dtype == dtypes.BOOL:
+        raise DTypeError(f"arange: need a dtype of numbers, got {dtype}")
+    if dtypes.is_complex(dtype) and all(isinstance(v, int | float) for v in known):
+        return convert(arange(start, stop, step, dtypes.real_part(dtype)), dtype)
+    if any(isinstance(v, complex) for v in known):
+        return Array(np.arange(*known).astype(dtype))
     first, last = (0, known[0]) if stop is None else known[:2]
     by = 1 if step is None else known[-1]
     if not by:

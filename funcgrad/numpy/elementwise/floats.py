@@ -153,12 +153,13 @@ def _round_integers(a: Any, unit: int) -> Any:
     return select(up, add_p(low, unit), low)
 
 
-def modf(x: Any, /) -> tuple[Any, Any]:
+def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
     """The fractional and the integral part of x, both with the sign of x.
 
     >>> fnp.modf(fnp.array([1.5, -2.25]))
     (Array([ 0.5 , -0.25], dtype=float32), Array([ 1., -2.], dtype=float32))
     """
+    no_out("modf", out)
     (x,) = promote_inexact("modf", x)
     # Of x without its sign: so zeros get theirs, and the derivative is 1 there, too.
     negative = signbit(x)
@@ -245,6 +246,9 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     """
     (x,) = promote_inexact("frexp", x)
     need_real("frexp", x)
+    if x.dtype.itemsize == 1:  # whose exponents may be too few for what follows
+        mantissa, exponent = frexp(convert(x, np.dtype(np.float32)))
+        return convert(mantissa, x.dtype), exponent
     integers, nmant, bias = _layout(x.dtype)
     # Subnormal numbers are scaled up first, so that their exponent field counts.
     tiny = compare.lt(arithmetic.abs(x), np.asarray(dtypes.finfo(x.dtype).tiny, x.dtype))
@@ -279,6 +283,8 @@ def ldexp(x: Any, y: Any, /) -> Any:
 
 def _scaled(x: Any, y: Any) -> Any:
     """x · 2ʸ."""
+    if x.dtype.itemsize == 1:
+        return convert(_scaled(convert(x, np.dtype(np.float32)), y), x.dtype)
     # In three steps, since 2ʸ may overflow where the product does not. Beyond the last power that
     # three normal numbers make, all products are 0 or infinite, but of 0 and infinity themselves.
     _, _, bias = _layout(x.dtype)

@@ -23,6 +23,7 @@ from funcgrad.numpy._util import (
     convert,
     documented,
     need_real,
+    no_out,
     numbers,
     promote,
     promote_and_broadcast,
@@ -295,21 +296,23 @@ def isnan(x: Any, /) -> Any:
     return compare.ne(x, x) if dtypes.is_inexact(x.dtype) else full(x.shape, False, bool)
 
 
-def isposinf(x: Any, /) -> Any:
+def isposinf(x: Any, /, out: None = None) -> Any:
     """Elementwise whether x is +inf, as bool. Raises DTypeError for complex numbers.
 
     >>> fnp.isposinf(fnp.array([fnp.inf, -fnp.inf, 1.0]))
     Array([ True, False, False], dtype=bool)
     """
+    no_out("isposinf", out)
     return _is_infinity("isposinf", x, np.inf)
 
 
-def isneginf(x: Any, /) -> Any:
+def isneginf(x: Any, /, out: None = None) -> Any:
     """Elementwise whether x is -inf, as bool. Raises DTypeError for complex numbers.
 
     >>> fnp.isneginf(fnp.array([fnp.inf, -fnp.inf, 1.0]))
     Array([False,  True, False], dtype=bool)
     """
+    no_out("isneginf", out)
     return _is_infinity("isneginf", x, -np.inf)
 
 

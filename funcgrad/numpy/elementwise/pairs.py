@@ -22,7 +22,7 @@ from funcgrad.numpy._util import (
     promote_and_broadcast,
     promote_inexact,
 )
-from funcgrad.ops.elementwise import arithmetic, compare, transcendental
+from funcgrad.ops.elementwise import arithmetic, compare, rounding, transcendental
 from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.families import add as add_p
 from funcgrad.ops.reduce import reduce_or
@@ -115,32 +115,62 @@ def _logaddexp_jvp(primals: Any, tangents: Any) -> Any:
     return _logaddexp(x, y), add_p(arithmetic.mul(tx, share), arithmetic.mul(ty, rest))
 
 
+@custom_jvp
+def _complex_logaddexp(x: Any, y: Any) -> Any:
+    """Of complex numbers, with the imaginary part in (-π, π]."""
+    first = compare.ge(arithmetic.real(x), arithmetic.real(y))
+    delta = _difference(select(first, y, x), select(first, x, y))
+    out = add_p(select(first, x, y), transcendental.log1p(transcendental.exp(delta)))
+    angle = arithmetic.imag(out)
+    turns = rounding.ceil(arithmetic.sub(arithmetic.mul(angle, 0.5 / math.pi), 0.5))
+    angle = arithmetic.sub(angle, arithmetic.mul(turns, 2 * math.pi))
+    return arithmetic.complex(arithmetic.real(out), angle)
+
+
+@_complex_logaddexp.defjvp
+def _complex_logaddexp_jvp(primals: Any, tangents: Any) -> Any:
+    out = _complex_logaddexp(*primals)
+    shares = [transcendental.exp(_difference(v, out)) for v in primals]
+    return out, add_p(*(arithmetic.mul(t, s) for t, s in zip(tangents, shares, strict=True)))
+
+
 @recorded
 def logaddexp(x: Any, y: Any, /) -> Any:
     """Elementwise log(eˣ + eʸ) without overflow; finite derivatives also at infinities.
 
-    `x` and `y` promote to one float dtype and broadcast to one shape. Raises DTypeError for complex
-    numbers.
+    `x` and `y` promote to one inexact dtype and broadcast to one shape. Of complex numbers it is
+    the logarithm whose imaginary part is in (-π, π].
 
     >>> fnp.logaddexp(1000.0, 1000.0)
     Array(1000.6932, dtype=float32, weak_type=True)
     """
-    x, y = _reals("logaddexp", x, y)
-    return keep_weak(_logaddexp(x, y), x, y)
+    x, y = align("logaddexp", promote_inexact("logaddexp", x, y))
+    function = _complex_logaddexp if dtypes.is_complex(x.dtype) else _logaddexp
+    return keep_weak(function(x, y), x, y)
 
 
 @recorded
 def logaddexp2(x: Any, y: Any, /) -> Any:
     """Elementwise log₂(2ˣ + 2ʸ) without overflow; finite derivatives also at infinities.
 
-    `x` and `y` promote to one float dtype and broadcast to one shape. Raises DTypeError for complex
-    numbers.
+    `x` and `y` promote to one inexact dtype and broadcast to one shape. Of complex numbers it is
+    as `logaddexp` of what is scaled by log 2.
 
     >>> fnp.logaddexp2(3.0, 3.0)
     Array(4., dtype=float32, weak_type=True)
     """
-    x, y = (arithmetic.mul(v, math.log(2)) for v in _reals("logaddexp2", x, y))
-    return keep_weak(arithmetic.mul(_logaddexp(x, y), 1 / math.log(2)), x, y)
+    x, y = align("logaddexp2", promote_inexact("logaddexp2", x, y))
+    function = _complex_logaddexp if dtypes.is_complex(x.dtype) else _logaddexp
+    x, y = _scaled(x, math.log(2)), _scaled(y, math.log(2))
+    return keep_weak(_scaled(function(x, y), 1 / math.log(2)), x, y)
+
+
+def _scaled(x: Any, factor: float) -> Any:
+    """x by a real number, each part of a complex one alone: infinite ones stay what they are."""
+    if not dtypes.is_complex(x.dtype):
+        return arithmetic.mul(x, factor)
+    parts = arithmetic.real(x), arithmetic.imag(x)
+    return arithmetic.complex(*(arithmetic.mul(p, factor) for p in parts))
 
 
 def heaviside(x: Any, y: Any, /) -> Any:

@@ -9,4 +9,5 @@
 - `sets`: sets: distinct elements, membership, union, intersection and differences
 - `shape`: shapes: reshaping, moving and reversing axes, broadcasting
 - `sorting`: sorting, and search in what is sorted
+- `updates`: `x.at[idx].set(y)`: functional updates of arrays, as methods
 """

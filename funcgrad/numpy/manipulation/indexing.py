@@ -26,6 +26,7 @@ from funcgrad.numpy._util import (
     default_int,
     index_dtype,
     integer,
+    no_out,
     promote,
 )
 from funcgrad.numpy.elementwise.logic import truth
@@ -38,7 +39,7 @@ from funcgrad.ops.elementwise.arithmetic import max as larger
 from funcgrad.ops.elementwise.convert import convert_element_type, select_n_p
 from funcgrad.ops.elementwise.convert import select as choice_of
 from funcgrad.ops.indexing.gather import gather_p
-from funcgrad.ops.indexing.indexing import index, index_update
+from funcgrad.ops.indexing.indexing import from_start, index, index_update
 from funcgrad.ops.indexing.plan import all_inside, known
 from funcgrad.ops.indexing.scatter import scatter_p
 from funcgrad.ops.indexing.windows import (
@@ -170,6 +171,7 @@ def compress(
     *,
     size: int | None = None,
     fill_value: Any = 0,
+    out: None = None,
 ) -> Any:
     """The slices of an axis (elements of the flattened array where None) for which a vector holds.
 
@@ -179,6 +181,7 @@ def compress(
     >>> fnp.compress(fnp.array([False, True]), fnp.array([[1, 2], [3, 4]]), axis=0)
     Array([[3, 4]], dtype=int32)
     """
+    no_out("compress", out)
     return _compress("compress", condition, a, axis, size, fill_value)
 
 
@@ -255,8 +258,7 @@ def take(
     >>> fnp.take(fnp.array([10, 20, 30]), fnp.array([2, -3]))
     Array([30, 10], dtype=int32)
     """
-    if out is not None:
-        raise NotImplementedError("take: arrays are immutable, so there is no out=")
+    no_out("take", out)
     a, indices = as_array("take", a, "a"), positions_of("take", indices)
     if axis is None:
         a, axis = ravel(a), 0
@@ -281,11 +283,13 @@ def take_along_axis(
     axis: int | None = -1,
     mode: str | GatherScatterMode | None = None,
     fill_value: Any = None,
+    *,
+    wrap_negative_indices: bool = True,
 ) -> Any:
     """Elements by position along an axis: out[i, k] = arr[i, indices[i, k]] for the last of two.
 
     The other axes broadcast. For `mode` and `fill_value` see `take`; with `axis` None both arrays
-    are flattened.
+    are flattened. Without `wrap_negative_indices` negative positions are outside the axis.
 
     >>> x = fnp.array([[3, 1, 2], [4, 6, 5]])
     >>> fnp.take_along_axis(x, fnp.argsort(x, axis=1), axis=1)
@@ -293,6 +297,8 @@ def take_along_axis(
            [4, 5, 6]], dtype=int32)
     """
     name = "take_along_axis"
+    if not wrap_negative_indices:
+        indices = from_start(positions_of(name, indices), mode)
     arr, indices, axis = _along(name, as_array(name, arr, "arr"), indices, axis, mode)
     if not arr.size or not indices.size:
         if indices.size and not arr.shape[axis]:

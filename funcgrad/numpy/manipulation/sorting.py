@@ -18,6 +18,7 @@ from funcgrad.numpy._util import (
     canonical_axis,
     convert,
     default_int,
+    dtype_or,
     index_dtype,
     integers,
     need_real,
@@ -85,16 +86,18 @@ def argsort(
     order: None = None,
     stable: bool = True,
     descending: bool = False,
+    dtype: Any = None,
 ) -> Any:
     """The positions that sort an array along an axis; equal elements keep their order.
 
-    `kind` has no effect.
+    `kind` has no effect. `dtype` is that of the positions, by default the default integer's.
 
     >>> fnp.argsort(fnp.array([3, 1, 2, 1]))
     Array([1, 3, 2, 0], dtype=int32)
     """
     a, axis = _operand("argsort", a, axis, order)
-    return convert(sorts.argsort(a, axis, stable, descending), index_dtype(a.shape[axis]))
+    places = dtype_or(dtype, index_dtype(a.shape[axis]))
+    return convert(sorts.argsort(a, axis, stable, descending), places)
 
 
 def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:

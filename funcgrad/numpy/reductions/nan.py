@@ -25,7 +25,7 @@ from funcgrad.ops import reduce
 from funcgrad.ops.base import full
 from funcgrad.ops.elementwise import arithmetic, compare
 from funcgrad.ops.elementwise.convert import select
-from funcgrad.ops.shape import reshape
+from funcgrad.ops.shape import reshape, transpose
 from funcgrad.transforms.recorded import recorded
 
 # ---- sums and products
@@ -265,8 +265,8 @@ def average(
 ) -> Any:
     """The mean over `axis`, of elements that count by `weights`: Σ w·a / Σ w.
 
-    `weights` has the shape of `a`, or is a vector along the one `axis`. With `returned` the result
-    is (mean, sum of weights).
+    `weights` has the shape of `a`, or the sizes of the axes in `axis`, in their order. With
+    `returned` the result is (mean, sum of weights).
 
     >>> fnp.average(fnp.array([1.0, 2.0]), weights=fnp.array([3.0, 1.0]))
     Array(1.25, dtype=float32)
@@ -286,15 +286,14 @@ def average(
 
 
 def _along_axis(x: Any, w: Any, axis: Any) -> Any:
-    """A vector of weights as an array of x's shape."""
-    if axis is None or w.ndim != 1:
+    """Weights along axes as an array of x's shape."""
+    axes = axes_of("average", axis, x.ndim)
+    if axis is None or w.shape != tuple(x.shape[i] for i in axes):
         raise ShapeError(
-            f"average: weights {w.aval} must have the shape of a {x.aval}, or be a vector along "
-            "one axis that is given"
+            f"average: weights {w.aval} must have the shape of a {x.aval}, or the sizes of the "
+            f"axes that are given, got axis {axis}"
         )
-    (at,) = axes_of("average", axis, x.ndim)
-    if w.shape[0] != x.shape[at]:
-        raise ShapeError(f"average: weights {w.aval} don't fit axis {at} of a {x.aval}")
+    w = transpose(w, sorted(range(w.ndim), key=lambda i: axes[i]))
     return broadcast_to(
-        reshape(w, tuple(n if i == at else 1 for i, n in enumerate(x.shape))), x.shape
+        reshape(w, tuple(n if i in axes else 1 for i, n in enumerate(x.shape))), x.shape
     )

@@ -20,7 +20,8 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.base import broadcast_p, full
 from funcgrad.ops.elementwise import arithmetic, transcendental
-from funcgrad.ops.elementwise.convert import convert_element_type, select_n
+from funcgrad.ops.elementwise.compare import lt
+from funcgrad.ops.elementwise.convert import convert_element_type, select, select_n
 from funcgrad.ops.families import add
 from funcgrad.ops.indexing import scatter
 from funcgrad.ops.indexing.gather import default_fill, gather_p
@@ -290,6 +291,8 @@ def index_update(
 
 def _converted(y: Any, x: ShapedArray, op: str) -> Any:
     """The value in the dtype of the array that it goes into."""
+    if hasattr(y, "__jax_array__"):
+        y = y.__jax_array__()
     if isinstance(y, list | tuple):
         y = np.asarray(y)
     aval = aval_of(y)
@@ -422,87 +425,19 @@ def _put_back(x: Any, plan: Plan, part: Any) -> Any:
     return select_n(pad_p.bind(yes, no, padding_config=config), x, placed)
 
 
-# ---- x.at
+# ---- negative indices that do not wrap
 
 
-class IndexUpdateHelper:
-    """`x.at`: index it for functional updates of an array, `x.at[idx].set(y)`.
-
-    >>> import funcgrad.numpy as fnp
-    >>> fnp.zeros(3).at[1].set(5.0)
-    Array([0., 5., 0.], dtype=float32)
-    """
-
-    __slots__ = ("array",)
-
-    def __init__(self, array: Any):
-        self.array = array
-
-    def __getitem__(self, idx: Any) -> IndexUpdateRef:
-        return IndexUpdateRef(self.array, idx)
-
-    def __repr__(self) -> str:
-        return f"IndexUpdateHelper({self.array!r})"
-
-
-class IndexUpdateRef:
-    """`x.at[idx]`: each method gives a copy of x in which the elements `x[idx]` are updated.
-
-    All take `mode` ("drop", "clip", "promise_in_bounds": what becomes of indices outside their
-    axis; see `index_update`), `indices_are_sorted` and `unique_indices`.
-
-    >>> import funcgrad.numpy as fnp
-    >>> fnp.arange(4).at[1:3].multiply(10)
-    Array([ 0, 10, 20,  3], dtype=int32)
-    """
-
-    __slots__ = ("array", "idx")
-
-    def __init__(self, array: Any, idx: Any):
-        self.array = array
-        self.idx = idx
-
-    def __repr__(self) -> str:
-        return f"IndexUpdateRef({self.array!r}, {self.idx!r})"
-
-    def get(self, *, mode: Any = None, fill_value: Any = None, **hints: bool) -> Any:
-        """`x[idx]` with a `mode` for indices outside their axis, and the value to fill with."""
-        return index(self.array, self.idx, mode=mode, fill_value=fill_value, **hints)
-
-    def set(self, values: Any, *, mode: Any = None, **hints: bool) -> Any:
-        """x with `x[idx] = values`; where an element is selected twice, the last value stays."""
-        return index_update(self.array, self.idx, values, "set", mode=mode, **hints)
-
-    def add(self, values: Any, *, mode: Any = None, **hints: bool) -> Any:
-        """x with `x[idx] += values`, for an element selected several times, as often."""
-        return index_update(self.array, self.idx, values, "add", mode=mode, **hints)
-
-    def subtract(self, values: Any, *, mode: Any = None, **hints: bool) -> Any:
-        """x with `x[idx] -= values`."""
-        return index_update(self.array, self.idx, values, "subtract", mode=mode, **hints)
-
-    def multiply(self, values: Any, *, mode: Any = None, **hints: bool) -> Any:
-        """x with `x[idx] *= values`."""
-        return index_update(self.array, self.idx, values, "mul", mode=mode, **hints)
-
-    mul = multiply
-
-    def divide(self, values: Any, *, mode: Any = None, **hints: bool) -> Any:
-        """x with `x[idx] /= values`."""
-        return index_update(self.array, self.idx, values, "divide", mode=mode, **hints)
-
-    def power(self, values: Any, *, mode: Any = None, **hints: bool) -> Any:
-        """x with `x[idx] **= values`."""
-        return index_update(self.array, self.idx, values, "power", mode=mode, **hints)
-
-    def min(self, values: Any, *, mode: Any = None, **hints: bool) -> Any:
-        """x with `x[idx] = minimum(x[idx], values)`."""
-        return index_update(self.array, self.idx, values, "min", mode=mode, **hints)
-
-    def max(self, values: Any, *, mode: Any = None, **hints: bool) -> Any:
-        """x with `x[idx] = maximum(x[idx], values)`."""
-        return index_update(self.array, self.idx, values, "max", mode=mode, **hints)
-
-    def apply(self, function: Callable, *, mode: Any = None, **hints: bool) -> Any:
-        """x with `x[idx] = function(x[idx])`, for an elementwise function."""
-        return index_update(self.array, self.idx, function, "apply", mode=mode, **hints)
+def from_start(idx: Any, mode: Any) -> Any:
+    """An index in which negative integers are outside their axis, not counted from its end."""
+    if isinstance(idx, tuple):
+        return tuple(from_start(e, mode) for e in idx)
+    if isinstance(idx, list):
+        return from_start(np.asarray(idx), mode) if idx else idx
+    clips = mode is not None and GatherScatterMode.from_any(mode) is GatherScatterMode.CLIP
+    if isinstance(idx, int) and not isinstance(idx, bool):
+        return idx if idx >= 0 else 0 if clips else np.iinfo(np.int32).max
+    if not hasattr(idx, "dtype") or not dtypes.is_integer(idx.dtype):
+        return idx
+    outside = 0 if clips else dtypes.iinfo(idx.dtype).max
+    return select(lt(idx, 0), np.asarray(outside, idx.dtype), idx)

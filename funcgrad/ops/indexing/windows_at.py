@@ -222,8 +222,8 @@ def _is_static(index: Any) -> bool:
     return isinstance(index, int | np.integer) and not isinstance(index, bool)
 
 
-def _starts(name: str, starts: Any, shape: tuple[int, ...]) -> list[Any]:
-    """One scalar an axis, of one dtype, negative ones counted from the end."""
+def _starts(name: str, starts: Any, shape: tuple[int, ...], negative: Any) -> list[Any]:
+    """One scalar an axis, of one dtype, negative ones counted from the end where that is said."""
     if hasattr(starts, "aval") or isinstance(starts, np.ndarray):
         aval = aval_of(starts)
         if aval.ndim != 1:
@@ -239,7 +239,26 @@ def _starts(name: str, starts: Any, shape: tuple[int, ...]) -> list[Any]:
     if any(a.shape or not dtypes.is_integer(a.dtype) for a in traced):
         raise DTypeError(f"{name}: start_indices must be integer scalars, got {starts}")
     dtype = index_dtype(traced, shape)
-    return [wrapped(s, n, dtype) for s, n in zip(starts, shape, strict=True)]
+    if isinstance(negative, bool):
+        counted = [negative] * len(shape)
+    else:
+        counted = items_of("allow_negative_indices", negative)
+    if len(counted) != len(shape) or not all(isinstance(c, bool) for c in counted):
+        raise ShapeError(
+            f"{name}: allow_negative_indices must be one bool or one for each of {len(shape)} "
+            f"axes, got {negative!r}"
+        )
+    return [
+        wrapped(s, n, dtype) if c else _clamped(s, dtype)
+        for s, n, c in zip(starts, shape, counted, strict=True)
+    ]
+
+
+def _clamped(index: Any, dtype: np.dtype) -> Any:
+    """An index in a dtype, where a negative one is before the axis's start."""
+    if _is_static(index):
+        return np.asarray(max(int(index), 0), dtype)
+    return convert_element_type(index, dtype)
 
 
 def index_dtype(avals: Sequence[ShapedArray], sizes: Sequence[int]) -> np.dtype:
@@ -266,22 +285,35 @@ def wrapped(index: Any, size: int, dtype: np.dtype) -> Any:
     return select_n(lt(index, np.zeros((), dtype)), index, add(index, length))
 
 
-def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) -> Any:
+def dynamic_slice(
+    operand: Any,
+    start_indices: Any,
+    slice_sizes: Sequence[int],
+    *,
+    allow_negative_indices: Any = True,
+) -> Any:
     """The window of static sizes that begins at start indices, which may be traced.
 
-    A negative index counts from the end of its axis; then a window that would reach out of the
-    operand is moved inside. Raises ShapeError where sizes and indices do not fit the operand.
+    A negative index counts from the end of its axis, unless `allow_negative_indices` is False (or a
+    sequence that is False there); then a window that would reach out of the operand is moved
+    inside. Raises ShapeError where sizes and indices do not fit the operand.
 
     >>> from funcgrad import lax
     >>> lax.dynamic_slice(lax.iota("int32", 6), (4,), (3,))
     Array([3, 4, 5], dtype=int32)
     """
-    starts = _starts("dynamic_slice", start_indices, aval_of(operand).shape)
+    starts = _starts("dynamic_slice", start_indices, aval_of(operand).shape, allow_negative_indices)
     sizes = integers("dynamic_slice", "slice_sizes", slice_sizes)
     return dynamic_slice_p.bind(operand, *starts, slice_sizes=sizes)
 
 
-def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Any:
+def dynamic_update_slice(
+    operand: Any,
+    update: Any,
+    start_indices: Any,
+    *,
+    allow_negative_indices: Any = True,
+) -> Any:
     """The operand with the window that begins at start indices replaced by `update`.
 
     A negative index counts from the end of its axis; then a window that would reach out of the
@@ -293,7 +325,7 @@ def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Any:
     """
     aval = aval_of(operand)
     update = _as_dtype(update, aval.dtype)
-    starts = _starts("dynamic_update_slice", start_indices, aval.shape)
+    starts = _starts("dynamic_update_slice", start_indices, aval.shape, allow_negative_indices)
     return dynamic_update_slice_p.bind(operand, update, *starts)
 
 
@@ -307,7 +339,14 @@ def _as_dtype(value: Any, dtype: np.dtype) -> Any:
 # ---- one axis
 
 
-def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0) -> Any:
+def dynamic_slice_in_dim(
+    operand: Any,
+    start_index: Any,
+    slice_size: int,
+    axis: int = 0,
+    *,
+    allow_negative_indices: Any = True,
+) -> Any:
     """`dynamic_slice` along one axis; the others are kept whole.
 
     >>> from funcgrad import lax
@@ -319,21 +358,37 @@ def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: 
     starts: list[Any] = [0] * len(shape)
     starts[axis] = start_index
     sizes = (*shape[:axis], integer("slice_size", slice_size), *shape[axis + 1 :])
-    return dynamic_slice(operand, starts, sizes)
+    return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
 
-def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Any:
+def dynamic_index_in_dim(
+    operand: Any,
+    index: Any,
+    axis: int = 0,
+    keepdims: bool = True,
+    *,
+    allow_negative_indices: Any = True,
+) -> Any:
     """The elements at one index of an axis, which stays with size 1 where `keepdims` is true.
 
     >>> from funcgrad import lax
     >>> lax.dynamic_index_in_dim(lax.iota("int32", 6), -2, keepdims=False)
     Array(4, dtype=int32)
     """
-    out = dynamic_slice_in_dim(operand, index, 1, axis)
+    out = dynamic_slice_in_dim(
+        operand, index, 1, axis, allow_negative_indices=allow_negative_indices
+    )
     return out if keepdims else squeeze(out, (axis,))
 
 
-def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int) -> Any:
+def dynamic_update_slice_in_dim(
+    operand: Any,
+    update: Any,
+    start_index: Any,
+    axis: int,
+    *,
+    allow_negative_indices: Any = True,
+) -> Any:
     """`dynamic_update_slice` along one axis; `update` has the operand's sizes in the others.
 
     >>> from funcgrad import lax
@@ -343,10 +398,19 @@ def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axi
     ndim = aval_of(operand).ndim
     starts: list[Any] = [0] * ndim
     starts[canonical_axis("dynamic_update_slice_in_dim", axis, ndim)] = start_index
-    return dynamic_update_slice(operand, update, starts)
+    return dynamic_update_slice(
+        operand, update, starts, allow_negative_indices=allow_negative_indices
+    )
 
 
-def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Any:
+def dynamic_update_index_in_dim(
+    operand: Any,
+    update: Any,
+    index: Any,
+    axis: int,
+    *,
+    allow_negative_indices: Any = True,
+) -> Any:
     """The operand with the elements at one index of an axis replaced by `update`.
 
     `update` has the operand's shape without the axis, or with it at size 1.
@@ -365,7 +429,9 @@ def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int
                 f"axes, or all but axis {axis}, of {aval}"
             )
         update = expand_dims(update, (axis,))
-    return dynamic_update_slice_in_dim(operand, update, index, axis)
+    return dynamic_update_slice_in_dim(
+        operand, update, index, axis, allow_negative_indices=allow_negative_indices
+    )
 
 
 def slice_in_dim(

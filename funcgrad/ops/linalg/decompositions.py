@@ -25,6 +25,7 @@ from funcgrad.ops.elementwise.arithmetic import conj, div, imag, mul, neg, real,
 from funcgrad.ops.elementwise.compare import eq
 from funcgrad.ops.elementwise.convert import convert_element_type, select, stop_gradient
 from funcgrad.ops.families import add
+from funcgrad.ops.linalg import lapack
 from funcgrad.ops.linalg.choices import EighImplementation, EigImplementation, SvdAlgorithm
 from funcgrad.ops.linalg.condensed import column_order_p
 from funcgrad.ops.linalg.matrices import (
@@ -160,6 +161,8 @@ def _svd_abstract(x, *, full_matrices, compute_uv):
 
 @of_finite
 def _svd_impl(xp, x, *, full_matrices, compute_uv):
+    if lapack.has(xp, "gesdd", x):
+        return lapack.svd(x, full_matrices, compute_uv)
     if not compute_uv:
         return [xp.linalg.svd(x, compute_uv=False)]
     u, s, vh = xp.linalg.svd(x, full_matrices=full_matrices)
@@ -251,7 +254,8 @@ def svd(
 
 
 def _subset(name: str, subset: Any, n: int) -> tuple[int, int]:
-    start, stop = integers(name, "subset_by_index", subset)
+    bounds = integers(name, "subset_by_index", subset)
+    start, stop = bounds if len(bounds) == 2 else (0, 0)
     if not 0 <= start < stop <= n:
         raise ValueError(
             within(f"{name}: subset_by_index must be 0 <= first < last <= {n}, got {subset}")
@@ -369,9 +373,14 @@ def _eig_abstract(x, *, compute_left_eigenvectors, compute_right_eigenvectors):
 
 @of_finite
 def _eig_impl(xp, x, *, compute_left_eigenvectors, compute_right_eigenvectors):
-    if not compute_left_eigenvectors and not compute_right_eigenvectors:
-        return [xp.linalg.eigvals(x)]
-    w, right = xp.linalg.eig(x)
+    vectors = compute_left_eigenvectors or compute_right_eigenvectors
+    if lapack.has(xp, "geev", x):
+        w, *found = lapack.eig(x, vectors)
+    else:
+        w, *found = xp.linalg.eig(x) if vectors else [xp.linalg.eigvals(x)]
+    if not found:
+        return [w]
+    (right,) = found
     out = [w]
     if compute_left_eigenvectors:
         # The rows of the inverse, as they belong to the same eigenvalues in the same order.

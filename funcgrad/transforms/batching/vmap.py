@@ -95,7 +95,7 @@ def _normalized(
         if not is_arraylike(leaf):
             check_leaves("vmap", fun, args, kwargs)
         aval = aval_of(leaf)
-        if not isinstance(axis, int) or not -aval.ndim <= axis < aval.ndim:
+        if type(axis) is not int or not -aval.ndim <= axis < aval.ndim:
             name = leaf_names(fun, args, kwargs)[i]
             raise BatchingError(
                 f"vmap of {name_of(fun)}: in_axes maps axis {axis} of argument {name}, which is "
@@ -135,7 +135,7 @@ def _mapped_size(
 
 
 def _place(fun: Callable, out: Value, dim: int | None, wanted: int | None, size: int) -> Value:
-    if wanted == dim and dim is not None:
+    if wanted == dim and type(wanted) is int:
         return out
     if wanted is None:
         if dim is not None:
@@ -145,7 +145,7 @@ def _place(fun: Callable, out: Value, dim: int | None, wanted: int | None, size:
             )
         return out
     ndim = len(aval_of(out).shape) + (dim is None)
-    if not -ndim <= wanted < ndim:
+    if type(wanted) is not int or not -ndim <= wanted < ndim:
         raise BatchingError(
             f"vmap of {name_of(fun)}: out_axes={wanted} is no axis of a result with {ndim} axes"
         )

@@ -7,6 +7,7 @@
 - `jit_primitive`: the `jit` primitive
 - `parallel_scan`: `associative_scan`, in logarithmically many steps, and `map`, one element at a
   time
+- `repeated`: functions applied to elements of an array as often as these are selected
 - `scan`: loops of known length: `scan`
 - `while_loop`: loops whose length depends on values
 """

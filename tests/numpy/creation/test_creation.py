@@ -255,7 +255,7 @@ def test_arange_dtypes():
     [
         (lambda: fnp.arange(0, 1, 0), ValueError, "step must not be 0"),
         (lambda: fnp.arange(2**40, 2**40 + 2), OverflowError, "int64"),
-        (lambda: fnp.arange(1j), DTypeError, "real numbers"),
+        (lambda: fnp.arange(2, dtype=bool), DTypeError, "need a dtype of numbers"),
         (lambda: fnp.arange(2**31 - 2, 2**31 + 2), OverflowError, "2147483649 does not fit int32"),
         (lambda: fnp.arange(2**40), OverflowError, "1099511627775 does not fit int32"),
         (lambda: fnp.arange(0, -(2**40), -(2**30)), OverflowError, "does not fit int32"),
@@ -355,3 +355,13 @@ def test_arrays_like_weak_ones_are_weak(name):
         assert not make(weak, dtype="float32").weak_type
     assert not make(fnp.ones(3)).weak_type
     assert not make(True).weak_type
+
+
+@pytest.mark.parametrize(
+    "given", [(5,), (1, 9, 2), (0.5, 2), (3, 0, -1), (1j,), (1 + 1j, 5 + 9j, 1 + 2j)]
+)
+def test_complex_ranges(given):
+    for kind in ("complex64", "complex128"):
+        same(fnp.arange(*given, dtype=kind), np.arange(*given, dtype=kind))
+    if any(isinstance(v, complex) for v in given):
+        assert fnp.arange(*given).dtype == np.complex64

@@ -513,3 +513,16 @@ def test_derivatives_where_formulas_have_holes(function, at, order, expected):
     f = nth(function, order)
     for got in (f(np.float64(at)), jit(f)(np.float64(at)), vmap(f)(np.full(2, at))[0]):
         np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["logaddexp", "logaddexp2"])
+def test_sums_of_complex_exponentials(name, rng):
+    """Against what they are defined by where that doesn't overflow, and far out; derivatives."""
+    f, base = getattr(fnp, name), 2 if name == "logaddexp2" else np.e
+    x, y = (rng.standard_normal(6) + 3j * rng.standard_normal(6) for _ in range(2))
+    want = np.log(base**x + base**y) / np.log(base)
+    same_as_numpy(f, lambda x, y: want, x, y, rtol=1e-11)
+    np.testing.assert_allclose(np.real(f(x + 900, y + 900)), want.real + 900, rtol=1e-12)
+    check_grad(f, x, y)
+    assert f(np.complex64(-INF), np.complex64(1j)) == np.complex64(1j)
+    assert f(np.complex64(-INF), np.complex64(-INF)).real == -INF

@@ -10,6 +10,7 @@ from funcgrad.core.array import Array
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.derivatives.grad import grad
+from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-9}
@@ -193,3 +194,12 @@ ERRORS = [
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_ranks_of_hermitian_matrices(rng):
+    v = rng.standard_normal((5, 2)) + 1j * rng.standard_normal((5, 2))
+    m = np.stack([v @ v.conj().T, np.eye(5)])
+    for run in (fnp.linalg.matrix_rank, jit(fnp.linalg.matrix_rank)):
+        assert run(m).tolist() == [2, 5]
+    f = lambda m: fnp.linalg.matrix_rank(m, hermitian=True)
+    assert f(m).tolist() == jit(f)(m).tolist() == [2, 5]

@@ -174,3 +174,11 @@ ERRORS = [
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_positions_of_a_dtype():
+    x = np.array([3, 1, 2])
+    for dtype in ("int64", "uint8", "int16"):
+        assert fnp.argsort(x, dtype=dtype).dtype == dtype
+        places = fnp.ravel_multi_index((x - 1, x), (4, 5), dtype=dtype)
+        assert (places.dtype, places.tolist()) == (dtype, [13, 1, 7])

@@ -226,6 +226,15 @@ def test_average():
     same(fnp.average(X, 1, w, returned=True), np.average(X, 1, w, returned=True))
     with pytest.raises(ShapeError, match="average: weights"):
         fnp.average(X, weights=w)
+    x = np.arange(24.0).reshape(2, 3, 4)
+    for axes in ((0, 1), (2, 0), (1, -1), (2, 1, 0), (0,), 1):
+        given = (axes,) if isinstance(axes, int) else axes
+        u = 1 + np.arange(np.prod([x.shape[i] for i in given], dtype=int))
+        u = u.reshape([x.shape[i] for i in given]).astype(float)
+        same_as_numpy(lambda v, u, a=axes: fnp.average(v, a, u),
+                      lambda v, u, a=axes: np.average(v, a, u), x, u)  # fmt: skip
+        with pytest.raises(ShapeError, match="average: weights"):
+            fnp.average(x, axes, u[..., None])
 
 
 # ---- derivatives

@@ -17,9 +17,10 @@ from funcgrad.errors import (
     ShapeError,
     TracerIntegerConversionError,
 )
+from funcgrad.numpy.manipulation.updates import IndexUpdateHelper
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.compare import gt
-from funcgrad.ops.indexing.indexing import IndexUpdateHelper, index, index_update
+from funcgrad.ops.indexing.indexing import index, index_update
 from funcgrad.ops.indexing.plan import parse_index
 from tests.ops.rules import check_derivatives, check_vmap, jvp
 

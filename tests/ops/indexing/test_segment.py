@@ -66,3 +66,17 @@ def test_what_does_not_fit():
     for ids in (fnp.zeros(2, "int32"), fnp.zeros((), "int32")):
         with pytest.raises(errors.ShapeError, match="segment_sum: segment_ids .* leading axes"):
             ops.segment_sum(fnp.ones(3), ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 9])
+def test_buckets(name, size):
+    rng = np.random.default_rng(0)
+    data, ids = rng.uniform(-1, 1, (7, 3)), rng.integers(-1, 4, 7)
+    f = lambda d, i: getattr(ops, f"segment_{name}")(d, i, 3, bucket_size=size)
+    for run in (f, fg.jit(f)):
+        np.testing.assert_allclose(run(data, ids), loop(name, data, ids, 3), rtol=1e-12)
+    clipped = getattr(ops, f"segment_{name}")(data, ids, 3, bucket_size=size, mode="clip")
+    np.testing.assert_allclose(clipped, loop(name, data, ids.clip(0, 2), 3), rtol=1e-12)
+    with pytest.raises(ValueError, match=f"segment_{name}: bucket_size must be positive"):
+        getattr(ops, f"segment_{name}")(data, ids, 3, bucket_size=0)

@@ -146,3 +146,20 @@ x23 = Array(np.zeros((2, 3), np.float32))
 def test_errors(fun, error, words):
     with pytest.raises(error, match=words):
         fun()
+
+
+@pytest.mark.parametrize("start", [-9, -2, 0, 3, 9])
+def test_negative_indices_that_are_before_the_start(start):
+    x = np.arange(6)
+    want = x[min(max(start, 0), 4) :][:2]
+    for given in (start, np.int32(start)):
+        got = ops.dynamic_slice(x, (given,), (2,), allow_negative_indices=False)
+        np.testing.assert_array_equal(got, want)
+        got = ops.dynamic_slice(x, (given,), (2,), allow_negative_indices=(False,))
+        np.testing.assert_array_equal(got, want)
+        new = ops.dynamic_update_slice_in_dim(x, want + 9, given, 0, allow_negative_indices=False)
+        np.testing.assert_array_equal(new, np.where(np.isin(x, want), x + 9, x))
+    one = ops.dynamic_index_in_dim(x, np.int32(start), keepdims=False, allow_negative_indices=False)
+    assert int(one) == min(max(start, 0), 5)
+    with pytest.raises(ShapeError, match="allow_negative_indices must be"):
+        ops.dynamic_slice(x, (0,), (2,), allow_negative_indices=(True, False))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from funcgrad.ops.linalg import lapack
+from funcgrad.ops.linalg.decompositions import eig, svd
 from tests.ops.linalg.test_decompositions import close, dagger, draw, dtypes_
 
 
@@ -37,3 +38,37 @@ def test_schur(schur, dtype, n, rng):
 def test_lapack_is_found_where_numpy_has_one():
     assert lapack._routine("dgees") is not None
     assert lapack._routine("no such routine") is None
+
+
+@dtypes_
+@pytest.mark.parametrize("shape", [(5, 5), (7, 3), (2, 4), (2, 3, 6, 4), (3, 1, 1)])
+def test_svd_in_the_operands_precision(dtype, shape, rng):
+    a = draw(rng, shape, dtype)
+    s = lapack.svd(a, False, False)[0]
+    close(s, np.linalg.svd(a, compute_uv=False), dtype)
+    for full in (True, False):
+        s, u, vh = lapack.svd(a, full, True)
+        k = s.shape[-1]
+        assert u.dtype == vh.dtype == dtype
+        close((u[..., :k] * s[..., None, :]) @ vh[..., :k, :], a, dtype)
+
+
+@dtypes_
+@pytest.mark.parametrize("shape", [(6, 6), (1, 1), (2, 3, 5, 5)])
+def test_eig_in_the_operands_precision(dtype, shape, rng):
+    a = draw(rng, shape, dtype)
+    w, v = lapack.eig(a, True)
+    assert w.dtype == v.dtype == np.result_type(dtype, np.complex64)
+    close(a @ v, v * w[..., None, :], dtype)
+    close(np.linalg.norm(v, axis=-2), np.ones(w.shape), dtype)
+    close(lapack.eig(a, False)[0], w, dtype)
+
+
+def test_what_is_used_is_asked_for(monkeypatch, rng):
+    a = rng.normal(size=(4, 4))
+    found = [svd(a, compute_uv=False), eig(a)[0]]
+    monkeypatch.setattr(lapack, "_routine", lambda name: None)
+    assert not lapack.has(np, "gesdd", a)
+    assert lapack.address("dgesdd") is None
+    for ours, theirs in zip(found, [svd(a, compute_uv=False), eig(a)[0]], strict=True):
+        close(np.asarray(ours), np.asarray(theirs))

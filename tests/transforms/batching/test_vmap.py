@@ -297,3 +297,11 @@ def test_trees_that_do_not_fit():
         fg.vmap(lambda x: "x")(M)
     with pytest.raises(TypeError, match="first argument must be a function"):
         fg.vmap(3)
+
+
+@pytest.mark.parametrize("axis", [True, False, 1.0, 0.0, "0"])
+def test_axes_are_integers(axis):
+    with pytest.raises(ValueError, match="vmap of"):
+        fg.vmap(lambda x: x, in_axes=axis)(np.ones(3))
+    with pytest.raises(ValueError, match="vmap of"):
+        fg.vmap(lambda x: x, out_axes=axis)(np.ones(3))

@@ -11,7 +11,7 @@ from funcgrad.backends.llvm.runtime.routine import Call
 from funcgrad.backends.lower.primitives import key_of
 from funcgrad.backends.program import HostStep
 from funcgrad.core.primitive import Primitive
-from funcgrad.ops.linalg.decompositions import eigh_p, qr_p
+from funcgrad.ops.linalg.decompositions import eigh_p, qr_p, svd_p
 from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
 from funcgrad.ops.sort import sort_p, top_k_p
 
@@ -28,6 +28,7 @@ _ROUTINES: dict[Primitive | str, tuple[str, str]] = {
     "scatter_elements": ("routines.elements", "elements_call"),
     "shuffle": ("sort.functions", "shuffle_call"),
     sort_p: ("sort.functions", "sort_call"),
+    svd_p: ("matrix.values", "svd_call"),
     top_k_p: ("sort.functions", "top_call"),
     triangular_solve_p: ("matrix.functions", "solve_call"),
 }

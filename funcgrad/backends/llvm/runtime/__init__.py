@@ -5,5 +5,6 @@
 - `routine`: functions that host steps call, and how they are compiled
 - `memory`: memory of programs and of large eager results, kept after use
 - `memory_code`: the native code of this allocator
+- `lapack`: names by which generated code calls NumPy's LAPACK
 - `run_code`: the native function that runs any program on lists of arrays
 """
