@@ -7,9 +7,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from funcgrad.scipy import cluster, fft, linalg, ndimage, sparse, spatial, special, stats
+    from funcgrad.scipy import (
+        cluster,
+        fft,
+        integrate,
+        linalg,
+        ndimage,
+        signal,
+        sparse,
+        spatial,
+        special,
+        stats,
+    )
 
-__all__ = ["cluster", "fft", "linalg", "ndimage", "sparse", "spatial", "special", "stats"]
+__all__ = [
+    "cluster",
+    "fft",
+    "integrate",
+    "linalg",
+    "ndimage",
+    "signal",
+    "sparse",
+    "spatial",
+    "special",
+    "stats",
+]
 
 
 def __getattr__(name: str) -> Any:
