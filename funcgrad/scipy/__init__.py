@@ -7,9 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from funcgrad.scipy import fft, linalg, ndimage, sparse, special, stats
+    from funcgrad.scipy import fft, integrate, linalg, ndimage, signal, sparse, special, stats
 
-__all__ = ["fft", "linalg", "ndimage", "sparse", "special", "stats"]
+__all__ = ["fft", "integrate", "linalg", "ndimage", "signal", "sparse", "special", "stats"]
 
 
 def __getattr__(name: str) -> Any:

@@ -254,7 +254,8 @@ def svd(
 
 
 def _subset(name: str, subset: Any, n: int) -> tuple[int, int]:
-    start, stop = integers(name, "subset_by_index", subset)
+    bounds = integers(name, "subset_by_index", subset)
+    start, stop = bounds if len(bounds) == 2 else (0, 0)
     if not 0 <= start < stop <= n:
         raise ValueError(
             within(f"{name}: subset_by_index must be 0 <= first < last <= {n}, got {subset}")

@@ -18,7 +18,7 @@ from funcgrad.numpy._util import axes_of
 from funcgrad.ops.arguments import integer
 from funcgrad.ops.cumulative import cummax, cummin
 from funcgrad.scipy._operands import real_array
-from funcgrad.scipy.special import entr, rel_entr
+from funcgrad.scipy.special.functions import entr, rel_entr
 
 
 def sample(name: str, a: Any, axis: int | None, argument: str = "a") -> tuple[Any, int]:
