@@ -18,8 +18,8 @@ PUBLIC = [
     "", "debug", "dtypes", "experimental.ode", "flatten_util", "image", "lax", "lax.linalg",
     "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
     "parallel.checkpoint", "random", "scipy", "scipy.fft", "scipy.integrate", "scipy.linalg",
-    "scipy.ndimage", "scipy.signal", "scipy.sparse.linalg", "scipy.special", "scipy.stats",
-    "tree",
+    "scipy.ndimage", "scipy.optimize", "scipy.signal", "scipy.sparse.linalg", "scipy.special",
+    "scipy.stats", "tree",
 ]  # fmt: skip
 NAMES = {
     "fg": "", "fnp": "numpy", "lax": "lax", "nn": "nn", "optim": "optim", "random": "random",

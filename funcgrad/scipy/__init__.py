@@ -7,9 +7,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from funcgrad.scipy import fft, integrate, linalg, ndimage, signal, sparse, special, stats
+    from funcgrad.scipy import (
+        fft,
+        integrate,
+        linalg,
+        ndimage,
+        optimize,
+        signal,
+        sparse,
+        special,
+        stats,
+    )
 
-__all__ = ["fft", "integrate", "linalg", "ndimage", "signal", "sparse", "special", "stats"]
+__all__ = [
+    "fft", "integrate", "linalg", "ndimage", "optimize", "signal", "sparse", "special", "stats",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
