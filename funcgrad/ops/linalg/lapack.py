@@ -55,6 +55,17 @@ def svd_work(dtype: np.dtype, m: int, n: int, job: bytes) -> int:
     return _rooms["gesdd", small.dtype.char, small.shape, (job, m)]
 
 
+def eigvals_work(dtype: np.dtype, n: int) -> int:
+    """The same for eigenvalues.
+
+    >>> eigvals_work(np.dtype(np.float64), 3) > 0
+    True
+    """
+    small = np.ones((n, n), dtype)
+    eig(small, False)
+    return _rooms["geev", small.dtype.char, small.shape, (b"N", b"N")]
+
+
 def has(xp: Any, name: str, x: Any) -> bool:
     """Whether a routine is there for matrices.
 
