@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from funcgrad.scipy import (
+        cluster,
         fft,
         integrate,
         linalg,
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
         optimize,
         signal,
         sparse,
+        spatial,
         special,
         stats,
     )
 
 __all__ = [
-    "fft", "integrate", "linalg", "ndimage", "optimize", "signal", "sparse", "special", "stats",
+    "cluster", "fft", "integrate", "linalg", "ndimage", "optimize", "signal", "sparse",
+    "spatial", "special", "stats",
 ]  # fmt: skip
 
 
