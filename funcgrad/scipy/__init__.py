@@ -7,9 +7,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from funcgrad.scipy import fft, integrate, linalg, ndimage, signal, sparse, special, stats
+    from funcgrad.scipy import (
+        cluster,
+        fft,
+        integrate,
+        linalg,
+        ndimage,
+        optimize,
+        signal,
+        sparse,
+        spatial,
+        special,
+        stats,
+    )
 
-__all__ = ["fft", "integrate", "linalg", "ndimage", "signal", "sparse", "special", "stats"]
+__all__ = [
+    "cluster", "fft", "integrate", "linalg", "ndimage", "optimize", "signal", "sparse",
+    "spatial", "special", "stats",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
