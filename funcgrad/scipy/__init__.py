@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         cluster,
         fft,
         integrate,
+        interpolate,
         linalg,
         ndimage,
         optimize,
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "cluster", "fft", "integrate", "linalg", "ndimage", "optimize", "signal", "sparse",
-    "spatial", "special", "stats",
+    "cluster", "fft", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal",
+    "sparse", "spatial", "special", "stats",
 ]  # fmt: skip
 
 
