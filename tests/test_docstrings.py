@@ -17,9 +17,10 @@ PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "debug", "dtypes", "experimental.ode", "flatten_util", "image", "lax", "lax.linalg",
     "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
-    "parallel.checkpoint", "random", "scipy", "scipy.fft", "scipy.integrate", "scipy.linalg",
-    "scipy.ndimage", "scipy.signal", "scipy.sparse.linalg", "scipy.special", "scipy.stats",
-    "scipy.cluster.vq", "scipy.spatial.transform", "tree",
+    "parallel.checkpoint", "random", "scipy", "scipy.cluster.vq", "scipy.fft",
+    "scipy.integrate", "scipy.interpolate", "scipy.linalg", "scipy.ndimage", "scipy.optimize",
+    "scipy.signal", "scipy.sparse.linalg", "scipy.spatial.transform", "scipy.special",
+    "scipy.stats", "tree",
 ]  # fmt: skip
 NAMES = {
     "fg": "", "fnp": "numpy", "lax": "lax", "nn": "nn", "optim": "optim", "random": "random",

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
         cluster,
         fft,
         integrate,
+        interpolate,
         linalg,
         ndimage,
+        optimize,
         signal,
         sparse,
         spatial,
@@ -21,17 +23,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "cluster",
-    "fft",
-    "integrate",
-    "linalg",
-    "ndimage",
-    "signal",
-    "sparse",
-    "spatial",
-    "special",
-    "stats",
-]
+    "cluster", "fft", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal",
+    "sparse", "spatial", "special", "stats",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
