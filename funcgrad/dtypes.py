@@ -25,11 +25,13 @@ int4, uint4 = ml_dtypes.int4, ml_dtypes.uint4
 float8_e4m3fn, float8_e5m2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 float8_e4m3fnuz, float8_e5m2fnuz = ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz
 float8_e4m3b11fnuz = ml_dtypes.float8_e4m3b11fnuz
+float8_e3m4, float8_e4m3 = ml_dtypes.float8_e3m4, ml_dtypes.float8_e4m3
 
 FLOAT8 = tuple(
     np.dtype(t)
-    for t in (float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e4m3b11fnuz)
-)
+    for t in (float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e4m3b11fnuz,
+              float8_e3m4, float8_e4m3)
+)  # fmt: skip
 FLOATS = (*FLOAT8, *map(np.dtype, (bfloat16, float16, float32, float64)))
 SIGNED = tuple(map(np.dtype, (int4, int8, int16, int32, int64)))
 UNSIGNED = tuple(map(np.dtype, (uint4, uint8, uint16, uint32, uint64)))

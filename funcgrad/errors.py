@@ -14,7 +14,8 @@ import typing
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PUBLIC = (
     "numpy", "numpy.fft", "numpy.linalg", "lax", "lax.linalg", "nn", "random", "scipy.special",
-    "scipy.fft", "image", "scipy.ndimage",
+    "scipy.fft", "image", "scipy.ndimage", "scipy.signal", "scipy.integrate",
+    "experimental.ode", "scipy.optimize", "scipy.interpolate",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn, optim, random, tree
-from funcgrad.scipy import special
+from funcgrad.scipy import linalg, sparse, special
 
 PACKAGE = str(Path(fg.__file__).parent)
 MODULES = {
@@ -32,8 +32,12 @@ MODULES = {
     "nn": nn,
     "nn.initializers": nn.initializers,
     "random": random,
+    "scipy.linalg": linalg,
+    "sparse.linalg": sparse.linalg,
     "special": special,
 }
+# These import what isn't theirs, too.
+OWN = ("fnp.linalg", "fnp.fft", "scipy.linalg", "sparse.linalg", "special")
 NONSENSE = (None, "a", 10**30, -1, object(), [], {}, math.nan)
 EXAMPLE = "<example>"  # the file of functions that examples pass, which may raise what they like
 # Whose examples call them inside of a function.
@@ -62,8 +66,7 @@ def public():
         for name, f in vars(space).items():
             kind = isinstance(f, type | types.ModuleType)
             home = str(getattr(f, "__module__", ""))
-            own = module in ("fnp.linalg", "fnp.fft", "special")  # import what isn't theirs, too
-            ours = home.startswith(space.__name__ if own else "funcgrad")
+            ours = home.startswith(space.__name__ if module in OWN else "funcgrad")
             if callable(f) and not kind and not name.startswith("_") and ours:
                 yield pytest.param(name, f, id=f"{module}.{name}")
 

@@ -31,6 +31,7 @@ LAYERS = [
         "optim",
         "scipy",
         "image",
+        "experimental",
         "debug",
         "flatten_util",
         "__init__",

@@ -431,3 +431,23 @@ def test_agrees_with_jax():
     assert (flat, str(treedef), treedef.num_nodes) == (theirs, str(their_def), their_def.num_nodes)
     paths = [jtu.keystr(path) for path, _ in jtu.tree_leaves_with_path(t)]
     assert [keystr(path) for path in treedef.paths()] == paths
+
+
+def test_leaves_by_their_path():
+    given = {"a": [1, (2, 3)], "b": {"c": [4], "d": None}, "e": (5,)}
+    ends = lambda path, x: len(path) == 2 or isinstance(x, tuple)
+    pairs, treedef = tree.flatten_with_path(given, ends, is_leaf_takes_path=True)
+    assert [(tree.keystr(p), x) for p, x in pairs] == [
+        ("['a'][0]", 1), ("['a'][1]", (2, 3)), ("['b']['c']", [4]), ("['b']['d']", None),
+        ("['e']", (5,)),
+    ]  # fmt: skip
+    assert treedef.unflatten([x for _, x in pairs]) == given
+    assert tree.leaves_with_path(given, ends, True) == pairs
+    shown = tree.map_with_path(
+        lambda p, x: type(x).__name__, given, is_leaf=ends, is_leaf_takes_path=True
+    )
+    assert shown == {"a": ["int", "tuple"], "b": {"c": "list", "d": "NoneType"}, "e": "tuple"}
+    plain = lambda x: isinstance(x, tuple)
+    assert tree.leaves_with_path(given, plain) == tree.leaves_with_path(
+        given, lambda _, x: plain(x), is_leaf_takes_path=True
+    )

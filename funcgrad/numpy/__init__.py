@@ -139,8 +139,9 @@ from funcgrad.numpy.reductions.statistics import (
 from funcgrad.numpy.types import (
     array_repr, array_str, bfloat16, bool_, bool_ as bool, broadcast_shapes, can_cast, cdouble,
     complex128, complex64, complex_, complexfloating, csingle, double, dtype, e, euler_gamma,
-    finfo, float16, float32, float64, float8_e4m3b11fnuz, float8_e4m3fn, float8_e4m3fnuz,
-    float8_e5m2, float8_e5m2fnuz, float_, floating, generic, get_printoptions, iinfo, inexact,
+    finfo, float16, float32, float64, float8_e3m4, float8_e4m3, float8_e4m3b11fnuz,
+    float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, float_, floating, generic,
+    get_printoptions, iinfo, inexact,
     inf, int16, int32, int4, int64, int8, int_, integer, iscomplexobj, isdtype, isrealobj,
     isscalar, issubdtype, iterable, nan, ndarray, ndim, newaxis, number, pi, printoptions,
     promote_types, result_type, set_printoptions, shape, signedinteger, single, size, uint,

@@ -70,6 +70,8 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
             need_plain(name, x)
         # Whoever holds a writeable array may write to it later.
         return Array(np.array(x, dtypes.canonical(x.dtype), copy=x.flags.writeable or None))
+    if hasattr(x, "__jax_array__"):
+        return as_array(name, x.__jax_array__(), argument)
     raise TypeError(within(_no_operand(name, x, argument)))
 
 

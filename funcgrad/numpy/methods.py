@@ -30,6 +30,11 @@ _REFUSED = (list, tuple, dict, set)
 # ---- operators
 
 
+def _is_array(other: Any) -> bool:
+    """Whether another library's object says which array it is."""
+    return hasattr(other, "__jax_array__")
+
+
 def _refuse(symbol: str, other: Any) -> Any:
     """TypeError for a list beside an operator; other types may know what to do with an array."""
     if isinstance(other, _REFUSED):
@@ -44,7 +49,7 @@ def _operator(symbol: str, function: Callable) -> Callable:
     def method(self: Any, other: Any) -> Any:
         if type(other) in _USUAL or isinstance(other, _OPERANDS):
             return function(self, other)
-        return _refuse(symbol, other)
+        return function(self, other) if _is_array(other) else _refuse(symbol, other)
 
     return method
 
@@ -53,7 +58,7 @@ def _reflected(symbol: str, function: Callable) -> Callable:
     def method(self: Any, other: Any) -> Any:
         if type(other) in _USUAL or isinstance(other, _OPERANDS):
             return function(other, self)
-        return _refuse(symbol, other)
+        return function(other, self) if _is_array(other) else _refuse(symbol, other)
 
     return method
 

@@ -13,8 +13,10 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as promote_avals
 from funcgrad.core.methods import ArrayMethods
+from funcgrad.errors import within
 from funcgrad.numpy._util import as_array, axes_of, is_scalar, shape_of
 from funcgrad.numpy._util import broadcast_shapes as _broadcast_shapes
+from funcgrad.numpy._util import integer as whole
 
 pi, e, euler_gamma, inf, nan = math.pi, math.e, 0.5772156649015329, math.inf, math.nan
 newaxis = None
@@ -29,6 +31,7 @@ uint32, uint64 = dtypes.uint32, dtypes.uint64
 bfloat16, float16 = dtypes.bfloat16, dtypes.float16
 float32, float64 = dtypes.float32, dtypes.float64
 float8_e4m3b11fnuz = dtypes.float8_e4m3b11fnuz
+float8_e3m4, float8_e4m3 = dtypes.float8_e3m4, dtypes.float8_e4m3
 float8_e4m3fn, float8_e4m3fnuz = dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz
 float8_e5m2, float8_e5m2fnuz = dtypes.float8_e5m2, dtypes.float8_e5m2fnuz
 complex64, complex128 = dtypes.complex64, dtypes.complex128
@@ -253,8 +256,11 @@ def array_repr(
 
 
 def _options(width: int | None, precision: int | None, suppress: bool | None) -> dict[str, Any]:
-    given = {"linewidth": width, "precision": precision, "suppress": suppress}
-    return {name: value for name, value in given.items() if value is not None}
+    given: dict[str, Any] = {"linewidth": width, "precision": precision}
+    found = {name: whole(name, value) for name, value in given.items() if value is not None}
+    if any(value < 0 for value in found.values()):
+        raise ValueError(within(f"the width and the precision must not be negative, got {found}"))
+    return found if suppress is None else found | {"suppress": bool(suppress)}
 
 
 def array_str(

@@ -201,8 +201,8 @@ def _integers(key: Any, shape: tuple[int, ...], low: Any, high: Any, past_end: A
 
 @sampler
 @recorded
-def bernoulli(key: Any, p: Any = 0.5, shape: Any = None) -> Any:
-    """True with probability p.
+def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low") -> Any:
+    """True with probability p. mode="high": with twice the random bits, so that p may be tiny.
 
     >>> from funcgrad import random
     >>> print(random.bernoulli(random.key(0), 0.5, (3,)))
@@ -211,7 +211,17 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None) -> Any:
     p = fnp.asarray(p)
     if not dtypes.is_float(p.dtype):
         p = p.astype(current().float_dtype)
-    return uniform(key, shape_with("random.bernoulli", shape, p=p), p.dtype) < p
+    shape = shape_with("random.bernoulli", shape, p=p)
+    if _is_low("random.bernoulli", mode, ("low", "high")):
+        return uniform(key, shape, p.dtype) < p
+    high, low = uniform(key, (2, *shape), p.dtype)
+    return low * 2.0 ** -dtypes.finfo(p.dtype).nmant < p - high
+
+
+def _is_low(what: str, mode: str | None, modes: tuple[str, ...]) -> bool:
+    if mode is not None and mode not in modes:
+        raise ValueError(f"{what}: mode must be one of {', '.join(modes)}, got {mode!r}")
+    return mode is None or mode == "low"
 
 
 @sampler
@@ -227,26 +237,38 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     return (2 * bernoulli(key, 0.5, shape).astype(dtype) - 1).astype(dtype)
 
 
-def gumbel_noise(key: Any, shape: Any, dtype: np.dtype) -> Any:
-    """-log(-log(u)) for uniform u > 0: the noise whose argmax draws from logits."""
-    tiny = np.array(dtypes.finfo(dtype).tiny, dtype)
+def gumbel_noise(what: str, key: Any, shape: Any, dtype: np.dtype, mode: str | None) -> Any:
+    """-log(-log(u)) for uniform u > 0: the noise whose argmax draws from logits. mode="high" joins
+    two draws to one u, whose small values then have more bits."""
+    info = dtypes.finfo(dtype)
+    tiny = np.array(info.tiny, dtype)
+    if not _is_low(what, mode, ("low", "high")):
+        high, low = uniform(key, (2, *shape), dtype)
+        fine = high + np.array(2.0**-info.nmant, dtype) * low + tiny
+        return -fnp.log(-fnp.log1p(-fnp.where(high >= 0.5, high, fine)))
     return -fnp.log(-fnp.log(uniform(key, shape, dtype, tiny, 1.0)))
 
 
 @sampler
 @recorded
 def categorical(
-    key: Any, logits: Any, axis: int = -1, shape: Any = None, replace: bool = True
+    key: Any,
+    logits: Any,
+    axis: int = -1,
+    shape: Any = None,
+    replace: bool = True,
+    mode: str | None = None,
 ) -> Any:
     """Indices drawn with probability softmax(logits) along `axis` (Gumbel's trick).
 
     shape: of the result; it ends with the shape of logits without `axis`. replace=False: no index
-    twice along the leading axes of `shape`.
+    twice along the leading axes of `shape`. mode: "low" or "high", as `gumbel` has it.
 
     >>> from funcgrad import random
     >>> print(random.categorical(random.key(0), fnp.array([-fnp.inf, 0.0])))
     1
     """
+    what = "random.categorical"
     logits = fnp.asarray(logits)
     if not dtypes.is_float(logits.dtype):
         logits = logits.astype(current().float_dtype)
@@ -269,11 +291,13 @@ def categorical(
                 f"random.categorical: can't draw {math.prod(prefix)} of {logits.shape[axis]} "
                 "categories without repeats"
             )
-        noisy = fnp.moveaxis(logits + gumbel_noise(key, logits.shape, logits.dtype), axis, -1)
+        noisy = fnp.moveaxis(
+            logits + gumbel_noise(what, key, logits.shape, logits.dtype, mode), axis, -1
+        )
         chosen = top_k(noisy, math.prod(prefix))[1]
         return fnp.moveaxis(chosen, -1, 0).reshape(shape)
     noise_shape = (*prefix, *ending[:axis], logits.shape[axis], *ending[axis:])
-    noisy = gumbel_noise(key, noise_shape, logits.dtype) + logits
+    noisy = gumbel_noise(what, key, noise_shape, logits.dtype, mode) + logits
     return fnp.argmax(noisy, axis=axis + lanes)
 
 
@@ -313,11 +337,18 @@ def _shuffle(key: Any, x: Any, axis: int) -> Any:
 @sampler
 @recorded
 def choice(
-    key: Any, a: Any, shape: Any = (), replace: bool = True, p: Any = None, axis: int = 0
+    key: Any,
+    a: Any,
+    shape: Any = (),
+    replace: bool = True,
+    p: Any = None,
+    axis: int = 0,
+    mode: str | None = None,
 ) -> Any:
     """Random elements of an array along `axis` (of 0 … a-1 for an integer a).
 
     p: their probabilities (uniform if None). replace=False: no element twice.
+    mode: "low" or "high", as `gumbel` has it, where both are given.
 
     >>> from funcgrad import random
     >>> sorted(random.choice(random.key(0), 3, (3,), replace=False).tolist())
@@ -348,7 +379,7 @@ def choice(
         index = fnp.searchsorted(total, r).astype(index_dtype(n))
     else:
         p = fnp.asarray(p)
-        noisy = gumbel_noise(key, (n,), p.dtype) + fnp.log(p)
+        noisy = gumbel_noise("random.choice", key, (n,), p.dtype, mode) + fnp.log(p)
         index = top_k(noisy, count)[1].reshape(shape)
     if whole:
         return index

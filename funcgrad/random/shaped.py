@@ -39,14 +39,14 @@ def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 @sampler
 @recorded
-def gumbel(key: Any, shape: Any = (), dtype: Any = None) -> Any:
-    """Density exp(-x - exp(-x)).
+def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None) -> Any:
+    """Density exp(-x - exp(-x)). mode="high": with twice the random bits, for large values.
 
     >>> from funcgrad import random
     >>> random.gumbel(random.key(0), (2,)).shape
     (2,)
     """
-    return gumbel_noise(key, shape, float_dtype("random.gumbel", dtype))
+    return gumbel_noise("random.gumbel", key, shape, float_dtype("random.gumbel", dtype), mode)
 
 
 @sampler

@@ -27,9 +27,14 @@ def float_arrays(args: Sequence[Any]) -> list:
     ]
 
 
-def operands(args: Sequence[Any]) -> list:
-    """Arguments as arrays of one floating-point dtype and one shape."""
-    return _of_one_shape(float_arrays(args))
+def operands(function: str, args: Sequence[Any]) -> list:
+    """Arguments of a function as arrays of one floating-point dtype and one shape."""
+    arrays = float_arrays(args)
+    try:
+        return _of_one_shape(arrays)
+    except ValueError:
+        shapes = ", ".join(str(a.shape) for a in arrays)
+        raise ShapeError(f"{function}: these shapes don't broadcast: {shapes}") from None
 
 
 def _of_one_shape(arrays: list) -> list:

@@ -45,25 +45,39 @@ def leaves(tree: Any, is_leaf: IsLeaf = None) -> list:
 
 
 def flatten_with_path(
-    tree: Any, is_leaf: IsLeaf = None
+    tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
     """As `flatten`, with each leaf in a pair behind its key path.
+
+    `is_leaf_takes_path`: whether it is is_leaf(path, node), as in the other functions of paths.
 
     >>> pairs, treedef = flatten_with_path({"a": [1, 2]})
     >>> [(keystr(path), leaf) for path, leaf in pairs]
     [("['a'][0]", 1), ("['a'][1]", 2)]
     """
-    treedef = structure(tree, is_leaf)
-    return [*walk_with_path(tree, (), is_leaf)], treedef
+    if is_leaf is None:
+        return [*walk_with_path(tree)], structure(tree)
+    decided: list[bool] = []
+
+    def ends(path: KeyPath, node: Any) -> bool:
+        decided.append(bool(is_leaf(path, node) if is_leaf_takes_path else is_leaf(node)))
+        return decided[-1]
+
+    pairs = [*walk_with_path(tree, (), ends)]
+    # The structure's nodes are met in the same order.
+    again = iter(decided)
+    return pairs, structure(tree, lambda node: kind_of(type(node)) is not None and next(again))
 
 
-def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, Any]]:
+def leaves_with_path(
+    tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+) -> list[tuple[KeyPath, Any]]:
     """The pairs of key path and leaf of a tree.
 
     >>> leaves_with_path((5,))
     [((SequenceKey(idx=0),), 5)]
     """
-    return [*walk_with_path(tree, (), is_leaf)]
+    return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
@@ -83,13 +97,19 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
     )
 
 
-def map_with_path(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+def map_with_path(
+    f: Callable[..., Any],
+    tree: Any,
+    *rest: Any,
+    is_leaf: Callable[..., bool] | None = None,
+    is_leaf_takes_path: bool = False,
+) -> Any:
     """As `map`, of `f(path, leaf, …)`.
 
     >>> map_with_path(lambda path, x: keystr(path) + f"={x}", {"a": [1, 2]})
     {'a': ["['a'][0]=1", "['a'][1]=2"]}
     """
-    pairs, treedef = flatten_with_path(tree, is_leaf)
+    pairs, treedef = flatten_with_path(tree, is_leaf, is_leaf_takes_path)
     columns = _columns("tree.map_with_path: ", [leaf for _, leaf in pairs], treedef, rest)
     return treedef.unflatten([f(*pair, *xs) for pair, *xs in zip(pairs, *columns, strict=True)])
 

@@ -275,7 +275,7 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list, PyTreeDef]:
     try:
         return found, _flatten(tree, found, is_leaf)
     except UnsortableKeys:
-        for _ in walk_with_path(tree, (), is_leaf):
+        for _ in walk_with_path(tree, (), is_leaf and (lambda path, x: is_leaf(x))):
             pass  # until it raises, since it knows the path
         raise
     except RecursionError:
@@ -323,11 +323,11 @@ def _flatten(tree: Any, leaves: list, is_leaf: IsLeaf) -> PyTreeDef:
 
 
 def walk_with_path(
-    tree: Any, path: KeyPath = (), is_leaf: IsLeaf = None
+    tree: Any, path: KeyPath = (), is_leaf: Callable[[KeyPath, Any], bool] | None = None
 ) -> Iterator[tuple[KeyPath, Any]]:
-    """The pairs of key path and leaf of a tree, in order."""
+    """The pairs of key path and leaf of a tree, in order; is_leaf(path, node) may end it above."""
     kind = kind_of(type(tree))
-    if kind is None or (is_leaf is not None and is_leaf(tree)):
+    if kind is None or (is_leaf is not None and is_leaf(path, tree)):
         yield path, tree
         return
     try:

@@ -7,6 +7,7 @@ import funcgrad.numpy as fnp
 from funcgrad.core.array import Array
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import ShapeError
+from funcgrad.transforms.derivatives.grad import grad
 from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import same
 
@@ -232,3 +233,34 @@ def test_numpy_calls_the_methods(name):
         NotImplementedError, match=f"{name}: arrays are immutable, so there is no out="
     ):
         getattr(fnp.array(x), name)(out=np.zeros(()))
+
+
+class Wrapped:
+    """Another library's object that says which array it is."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __jax_array__(self):
+        return self.value
+
+
+def test_objects_that_say_which_array_they_are():
+    x = np.array([1.0, 2.0, 3.0])
+
+    def every(v):
+        w = Wrapped(v)
+        return [
+            fnp.sin(w), fnp.add(w, 1), fnp.add(1.0, w), fnp.sum(w), fnp.reshape(w, (3, 1)),
+            fnp.where(True, w, w), fnp.array(w), fnp.asarray(w, "float32"), fnp.stack([w, w]),
+            fnp.ones(3) + w, fnp.ones(3) * w, fnp.zeros(3).at[:].set(w), fnp.arctan2(w, w),
+        ]  # fmt: skip
+
+    wants = [
+        np.sin(x), x + 1, x + 1, x.sum(), x[:, None], x, x, x, [x, x], x + 1, x, x,
+        np.arctan2(x, x),
+    ]  # fmt: skip
+    for run in (every, jit(every)):
+        for got, want in zip(run(fnp.array(x)), wants, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert grad(lambda v: fnp.sum(fnp.square(Wrapped(v))))(fnp.array(x)).tolist() == [2, 4, 6]

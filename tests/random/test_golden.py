@@ -205,3 +205,19 @@ def test_floats_differ_from_jax_in_the_last_places(name):
     found, wanted = np.asarray(drawn, np.float64)[list(places)], np.array(wanted)
     error = np.abs(found - wanted) / np.maximum(1, np.abs(wanted))
     assert error.max() <= (0 if name == "uniform" else 6e-6)
+
+
+def test_modes_of_more_bits():
+    wanted = [0.39925798773765564, -0.12997561693191528, 0.043095413595438004]
+    drawn = random.gumbel(KEY, (3,), mode="high")
+    np.testing.assert_allclose(drawn, wanted, rtol=1e-5)
+    flips = random.bernoulli(KEY, 0.3, (8,), mode="high")
+    assert flips.tolist() == [False] * 6 + [True, False]
+    drawn = random.categorical(KEY, fnp.arange(5.0), shape=(8,), mode="high")
+    assert drawn.tolist() == [4, 1, 4, 3, 2, 1, 4, 4]
+    assert random.choice(KEY, 4, (3,), False, p=P, mode="high").tolist() == [3, 2, 1]
+    for name, args in (("gumbel", ()), ("bernoulli", ()), ("categorical", (fnp.ones(2),))):
+        draw = getattr(random, name)
+        assert draw(KEY, *args, mode="low").tolist() == draw(KEY, *args).tolist()
+        with pytest.raises(ValueError, match=rf"random\.{name}: mode must be one of low, high"):
+            draw(KEY, *args, mode="middle")

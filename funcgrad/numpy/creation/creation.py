@@ -109,6 +109,8 @@ def _from_object(name: str, value: Any, dtype: np.dtype | None, copy: bool | Non
         return _from_sequence(name, value, dtype)
     if isinstance(value, np.ndarray | np.generic):
         return _from_numpy(value, dtype, copy)
+    if hasattr(value, "__jax_array__"):
+        return _from_object(name, value.__jax_array__(), dtype, copy)
     if hasattr(value, "__array__") or isinstance(value, bytes | bytearray | memoryview):
         if isinstance(value, bytes | bytearray):
             value = np.frombuffer(value, np.uint8)

@@ -20,13 +20,14 @@ def _file(name: str, file: Any) -> Any:
 
 
 def save(file: Any, arr: Any, allow_pickle: bool = False) -> None:
-    """Write an array to a .npy file, which NumPy can read.
+    """Write an array to a .npy file, which NumPy can read. Those of ml_dtypes are to NumPy records
+    of bytes with one field, whose name is the dtype's; `load` knows them by it.
 
     >>> import io
     >>> file = io.BytesIO()
     >>> fnp.save(file, fnp.arange(2))
     """
-    np.save(_file("save", file), np.asarray(array(arr)), allow_pickle=allow_pickle)
+    np.save(_file("save", file), _told(array(arr)), allow_pickle=allow_pickle)
 
 
 def savez(file: Any, *args: Any, **kwds: Any) -> None:
@@ -35,8 +36,8 @@ def savez(file: Any, *args: Any, **kwds: Any) -> None:
     >>> import io
     >>> fnp.savez(io.BytesIO(), x=fnp.arange(2))
     """
-    named: dict[str, Any] = {k: np.asarray(v) for k, v in kwds.items()}
-    np.savez(_file("savez", file), *map(np.asarray, args), **named)
+    named: dict[str, Any] = {k: _told(v) for k, v in kwds.items()}
+    np.savez(_file("savez", file), *map(_told, args), **named)
 
 
 def load(file: Any, **kwargs: Any) -> Any:
@@ -51,9 +52,30 @@ def load(file: Any, **kwargs: Any) -> Any:
     """
     found = np.load(_file("load", file), **kwargs)
     if isinstance(found, np.ndarray):
-        return array(found)
+        return array(_known(found))
     with found:
-        return {name: array(found[name]) for name in found.files}
+        return {name: array(_known(found[name])) for name in found.files}
+
+
+def _told(values: Any) -> np.ndarray:
+    """An array to write: .npy files know no dtypes of ml_dtypes, so a field's name tells theirs."""
+    values = np.asarray(values)
+    if values.dtype.isbuiltin != 2:  # what NumPy calls dtypes that others registered
+        return values
+    return values.view([(values.dtype.name, f"V{values.dtype.itemsize}")])
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    """An array as it was before `_told`."""
+    names = values.dtype.names
+    if names is None or len(names) != 1 or values.dtype[0].kind != "V":
+        return values
+    try:
+        dtype = np.dtype(names[0])
+    except TypeError:
+        return values
+    fits = dtype.isbuiltin == 2 and dtype.itemsize == values.dtype.itemsize
+    return values.view(dtype) if fits else values
 
 
 def fromiter(iterable: Any, dtype: Any, count: int = -1) -> Array:

@@ -246,6 +246,9 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     """
     (x,) = promote_inexact("frexp", x)
     need_real("frexp", x)
+    if x.dtype.itemsize == 1:  # whose exponents may be too few for what follows
+        mantissa, exponent = frexp(convert(x, np.dtype(np.float32)))
+        return convert(mantissa, x.dtype), exponent
     integers, nmant, bias = _layout(x.dtype)
     # Subnormal numbers are scaled up first, so that their exponent field counts.
     tiny = compare.lt(arithmetic.abs(x), np.asarray(dtypes.finfo(x.dtype).tiny, x.dtype))
@@ -280,6 +283,8 @@ def ldexp(x: Any, y: Any, /) -> Any:
 
 def _scaled(x: Any, y: Any) -> Any:
     """x · 2ʸ."""
+    if x.dtype.itemsize == 1:
+        return convert(_scaled(convert(x, np.dtype(np.float32)), y), x.dtype)
     # In three steps, since 2ʸ may overflow where the product does not. Beyond the last power that
     # three normal numbers make, all products are 0 or infinite, but of 0 and infinity themselves.
     _, _, bias = _layout(x.dtype)

@@ -111,9 +111,12 @@ def reduction(
     return made
 
 
-psum_p: Primitive = reduction(
-    "psum", lambda x, d: sum_p.bind(x, axes=(d,)), lambda x, n: mul(x, n), linear=True
-)
+def times(x: Any, n: int) -> Any:
+    """The sum of n equal values, of which a Python number stays one."""
+    return x * n if isinstance(x, int | float | complex) else mul(x, n)
+
+
+psum_p: Primitive = reduction("psum", lambda x, d: sum_p.bind(x, axes=(d,)), times, linear=True)
 pmax_p: Primitive = reduction("pmax", lambda x, d: reduce_max(x, axes=(d,)))
 pmin_p: Primitive = reduction("pmin", lambda x, d: reduce_min(x, axes=(d,)))
 
@@ -149,7 +152,7 @@ def pmean(x: Any, axis_name: AxisName) -> Any:
         aval = aval_of(total)
         if not dtypes.is_inexact(aval.dtype):
             total = convert_element_type(total, context.current().float_dtype)
-        return div(total, n)
+        return total / n if isinstance(total, int | float | complex) else div(total, n)
 
     return tree.map(mean, x)
 

@@ -24,8 +24,9 @@ from funcgrad.ops.collective.reductions import (
     names_of,
     psum,
     reduction,
+    times,
 )
-from funcgrad.ops.elementwise.arithmetic import div, mul
+from funcgrad.ops.elementwise.arithmetic import div
 from funcgrad.ops.elementwise.compare import eq
 from funcgrad.ops.elementwise.convert import convert_element_type, select_n
 from funcgrad.ops.indexing.windows_at import index_in_dim
@@ -53,7 +54,7 @@ pvary_p: Primitive = linear(
 psum_invariant_p: Primitive = reduction(
     "psum_invariant",
     lambda x, d: sum_p.bind(x, axes=(d,)),
-    lambda x, n: mul(x, n),
+    times,
     linear=True,
     back=lambda: pvary_p,
 )

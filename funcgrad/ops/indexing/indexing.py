@@ -291,6 +291,8 @@ def index_update(
 
 def _converted(y: Any, x: ShapedArray, op: str) -> Any:
     """The value in the dtype of the array that it goes into."""
+    if hasattr(y, "__jax_array__"):
+        y = y.__jax_array__()
     if isinstance(y, list | tuple):
         y = np.asarray(y)
     aval = aval_of(y)

@@ -239,10 +239,14 @@ def _starts(name: str, starts: Any, shape: tuple[int, ...], negative: Any) -> li
     if any(a.shape or not dtypes.is_integer(a.dtype) for a in traced):
         raise DTypeError(f"{name}: start_indices must be integer scalars, got {starts}")
     dtype = index_dtype(traced, shape)
-    counted = [bool(negative)] * len(shape) if isinstance(negative, bool) else list(negative)
-    if len(counted) != len(shape):
+    if isinstance(negative, bool):
+        counted = [negative] * len(shape)
+    else:
+        counted = items_of("allow_negative_indices", negative)
+    if len(counted) != len(shape) or not all(isinstance(c, bool) for c in counted):
         raise ShapeError(
-            f"{name}: allow_negative_indices must be one bool or one for each of {len(shape)} axes"
+            f"{name}: allow_negative_indices must be one bool or one for each of {len(shape)} "
+            f"axes, got {negative!r}"
         )
     return [
         wrapped(s, n, dtype) if c else _clamped(s, dtype)

@@ -254,7 +254,8 @@ def svd(
 
 
 def _subset(name: str, subset: Any, n: int) -> tuple[int, int]:
-    start, stop = integers(name, "subset_by_index", subset)
+    bounds = integers(name, "subset_by_index", subset)
+    start, stop = bounds if len(bounds) == 2 else (0, 0)
     if not 0 <= start < stop <= n:
         raise ValueError(
             within(f"{name}: subset_by_index must be 0 <= first < last <= {n}, got {subset}")
@@ -376,7 +377,9 @@ def _eig_impl(xp, x, *, compute_left_eigenvectors, compute_right_eigenvectors):
     if lapack.has(xp, "geev", x):
         w, *found = lapack.eig(x, vectors)
     else:
-        w, *found = xp.linalg.eig(x) if vectors else [xp.linalg.eigvals(x)]
+        kind = dtypes.to_complex(x.dtype)
+        made = xp.linalg.eig(x) if vectors else [xp.linalg.eigvals(x)]
+        w, *found = (part.astype(kind) for part in made)
     if not found:
         return [w]
     (right,) = found

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.linalg import _umath_linalg as linked  # type: ignore[attr-defined]
+from numpy.linalg import _umath_linalg as linked
 
 # How libraries call a routine of Fortran.
 _NAMES = ("scipy_{}_64_", "{}_64_", "scipy_{}_", "{}_", "{}$NEWLAPACK$ILP64", "{}$NEWLAPACK")
@@ -55,6 +55,17 @@ def svd_work(dtype: np.dtype, m: int, n: int, job: bytes) -> int:
     return _rooms["gesdd", small.dtype.char, small.shape, (job, m)]
 
 
+def eigvals_work(dtype: np.dtype, n: int) -> int:
+    """The same for eigenvalues.
+
+    >>> eigvals_work(np.dtype(np.float64), 3) > 0
+    True
+    """
+    small = np.ones((n, n), dtype)
+    eig(small, False)
+    return _rooms["geev", small.dtype.char, small.shape, (b"N", b"N")]
+
+
 def has(xp: Any, name: str, x: Any) -> bool:
     """Whether a routine is there for matrices.
 
@@ -72,7 +83,7 @@ def _constant(value: int | bytes) -> int:
     return ctypes.addressof(held)
 
 
-def _address(x: np.ndarray) -> int:
+def _address(x: Any) -> int:
     """Of a new array in rows, in a third of the time that asking the array takes."""
     return ctypes.addressof(ctypes.c_char.from_buffer(x))
 

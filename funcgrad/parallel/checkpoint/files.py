@@ -38,7 +38,7 @@ _STANDARD = {
 # What safetensors has no name for goes in as something else of the same bytes.
 _DISGUISED = {
     "float8_e4m3fnuz": "U8", "float8_e5m2fnuz": "U8", "float8_e4m3b11fnuz": "U8",
-    "int4": "I8", "uint4": "U8", "complex128": "F64",
+    "float8_e3m4": "U8", "float8_e4m3": "U8", "int4": "I8", "uint4": "U8", "complex128": "F64",
 }  # fmt: skip
 STORED = {dtypes.canonical(d): s for d, s in (_STANDARD | _DISGUISED).items()}
 _BYTES_OF = {dtypes.canonical(d): dtypes.canonical(d) for d in _STANDARD | _DISGUISED}

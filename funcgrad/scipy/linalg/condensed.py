@@ -131,7 +131,7 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
     >>> fnp.round(fnp.diagonal(rsf2csf(t, z)[0]), 3)
     Array([0.+2.j, 0.-2.j], dtype=complex64)
     """
-    as_array("rsf2csf", T, "T"), as_array("rsf2csf", Z, "Z")
+    T, Z = as_array("rsf2csf", T, "T"), as_array("rsf2csf", Z, "Z")
     for name, x in (("T", T), ("Z", Z)):
         if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
             raise ShapeError(f"rsf2csf: Input '{name}' must be square, got {x.shape}")

@@ -133,6 +133,8 @@ def qr_multiply(
     )
     k = q.shape[-1]
     left, vector = mode == "left", c.ndim == 1
+    if not c.ndim:
+        raise ShapeError(f"qr_multiply: c must have an axis, got {c.aval}")
     if vector:
         c = c[:, None] if left else c[None, :]
     if c.shape[-2 if left else -1] != q.shape[-1 if left else -2]:

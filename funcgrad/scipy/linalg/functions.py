@@ -127,7 +127,7 @@ def sqrtm(A: Any, blocksize: int = 1) -> Any:
     Array([[2.+0.j, 0.+0.j],
            [0.+0.j, 3.+0.j]], dtype=complex64)
     """
-    if blocksize > 1:
+    if integer("blocksize", blocksize) > 1:
         raise NotImplementedError("sqrtm: the blocked version is not implemented")
     A = matrices("sqrtm", A, square=True, argument="A")
     return _sqrtm(A.astype(dtypes.to_complex(A.dtype)))
@@ -183,7 +183,7 @@ def funm(A: Any, func: Callable, disp: bool = True) -> Any:
            [0. , 3. ]], dtype=float32)
     """
     check_callable("func", func)
-    as_array("funm", A, "A")
+    A = as_array("funm", A, "A")
     if A.ndim != 2 or A.shape[0] != A.shape[1]:
         raise ShapeError(f"funm: expected square array_like input, got {A.shape}")
     A = matrices("funm", A, square=True, argument="A")

@@ -7,7 +7,7 @@ from typing import Any
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
-from funcgrad.errors import ShapeError, within
+from funcgrad.errors import ArgumentError, ShapeError, within
 from funcgrad.numpy._util import as_array, promote_inexact
 from funcgrad.numpy.linalg import solvers
 from funcgrad.numpy.linalg.solvers import adjoint, matrices
@@ -38,6 +38,12 @@ def _system(name: str, a: Any, b: Any) -> tuple[Any, Any, bool]:
     )
 
 
+def _pair(name: str, argument: str, x: Any) -> tuple[Any, Any]:
+    if not isinstance(x, tuple | list) or len(x) != 2:
+        raise ArgumentError(f"{name}: {argument} must be a pair, got {x!r:.80}")
+    return x[0], x[1]
+
+
 def _as_given(x: Any, vectors: bool) -> Any:
     return x[..., 0] if vectors else x
 
@@ -59,8 +65,8 @@ def solve_triangular(
     >>> solve_triangular(fnp.array([[2.0, 0.0], [1.0, 4.0]]), fnp.array([2.0, 9.0]), lower=True)
     Array([1., 2.], dtype=float32)
     """
-    ways = {0: 0, "N": 0, 1: 1, "T": 1, 2: 2, "C": 2}
-    if trans not in ways:
+    way = {"N": 0, "T": 1, "C": 2}.get(trans, -1) if isinstance(trans, str) else trans
+    if type(way) is not int or way not in (0, 1, 2):
         raise ValueError(within(f"solve_triangular: Invalid 'trans' value {trans}"))
     a, b, vectors = _system("solve_triangular", a, b)
     x = triangular_solve(
@@ -69,8 +75,8 @@ def solve_triangular(
         left_side=True,
         lower=lower,
         unit_diagonal=unit_diagonal,
-        transpose_a=ways[trans] > 0,
-        conjugate_a=ways[trans] == 2,
+        transpose_a=way > 0,
+        conjugate_a=way == 2,
     )
     return _as_given(x, vectors)
 
@@ -84,12 +90,12 @@ def cho_solve(
     >>> cho_solve(cho_factor(fnp.array([[4.0, 2.0], [2.0, 5.0]])), fnp.array([8.0, 12.0]))
     Array([1., 2.], dtype=float32)
     """
-    c, lower = c_and_lower
+    c, lower = _pair("cho_solve", "c_and_lower", c_and_lower)
     c, b, vectors = _system("cho_solve", c, b)
     solve = partial(triangular_solve, c, left_side=True, lower=bool(lower))
-    there, back = {}, {"transpose_a": True, "conjugate_a": True}
-    first, last = (there, back) if lower else (back, there)
-    return _as_given(solve(solve(b, **first), **last), vectors)
+    back = partial(solve, transpose_a=True, conjugate_a=True)
+    first, last = (solve, back) if lower else (back, solve)
+    return _as_given(last(first(b)), vectors)
 
 
 def lu_solve(
@@ -105,8 +111,8 @@ def lu_solve(
     >>> lu_solve(lu_factor(fnp.array([[1.0, 2.0], [2.0, 8.0]])), fnp.array([5.0, 18.0]))
     Array([1., 2.], dtype=float32)
     """
-    lu, pivots = lu_and_piv
-    if trans not in (0, 1, 2):
+    lu, pivots = _pair("lu_solve", "lu_and_piv", lu_and_piv)
+    if type(trans) is not int or trans not in (0, 1, 2):
         raise ValueError(within(f"lu_solve: 'trans' value must be 0, 1, or 2, got {trans}"))
     lu, b, vectors = _system("lu_solve", lu, b)
     pivots = as_array("lu_solve", pivots, "piv")
@@ -216,6 +222,7 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
                 '"schur" and "eigen"'
             )
         )
+    as_array("solve_sylvester", tol, "tol")
     for name, x in (("A", A), ("B", B), ("C", C)):
         as_array("solve_sylvester", x, name)
     A, B, C = promote_inexact("solve_sylvester", A, B, C)

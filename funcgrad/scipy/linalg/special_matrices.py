@@ -208,7 +208,7 @@ def fiedler_companion(a: Any) -> Any:
         )
     a = a / a[..., :1]
     if n < 2:
-        return -a[..., 1:, None] if n else fnp.zeros((*a.shape[:-1], 0), a.dtype)
+        return -a[..., 1:, None] if n else fnp.zeros((*a.shape[:-1], 0, 0), a.dtype)
     c = fnp.zeros((*a.shape[:-1], n, n), a.dtype)
     left, right, far = np.arange(2, n, 2), np.arange(1, n, 2), np.arange(3, n, 2)
     c = c.at[..., left - 2, left].set(1).at[..., far, far - 2].set(1)

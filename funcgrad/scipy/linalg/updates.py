@@ -162,8 +162,12 @@ def _tridiagonal(perturb: bool, dl: Any, d: Any, du: Any, b: Any) -> Any:
         swap = fnp.abs(here) < fnp.abs(low)
         pivot, other = fnp.where(swap, low, here), fnp.where(swap, here, low)
         factor = other / fnp.where(pivot == 0, 1, pivot)
-        kept = pivot, fnp.where(swap, mid, after), fnp.where(swap, high, none)
-        kept = *kept, fnp.where(swap, value, rhs)
+        kept = (
+            pivot,
+            fnp.where(swap, mid, after),
+            fnp.where(swap, high, none),
+            fnp.where(swap, value, rhs),
+        )
         next_here = fnp.where(swap, after - factor * mid, mid - factor * after)
         next_after = fnp.where(swap, -factor * high, high)
         next_rhs = fnp.where(swap, rhs - factor * value, value - factor * rhs)

@@ -74,9 +74,12 @@ def _minus(x: Tree, y: Tree) -> Tree:
 
 
 def _arguments(
-    name: str, A: Any, b: Tree, x0: Tree, maxiter: Any, M: Any
+    name: str, A: Any, b: Tree, x0: Tree, maxiter: Any, M: Any, tol: Any, atol: Any
 ) -> tuple[Callable, Tree, Tree, int, Callable]:
+    as_array(name, tol, "tol"), as_array(name, atol, "atol")
     b = tree.map(lambda leaf: as_array(name, leaf, "b"), b)
+    if not tree.leaves(b):
+        raise TreeError(f"{name}: b holds no array, got {b!r:.80}")
     if x0 is None:
         x0 = _as(b, tree.map(fnp.zeros_like, b))
     x0 = tree.map(lambda leaf: as_array(name, leaf, "x0"), x0)
@@ -105,7 +108,7 @@ def _solved(
     iterate: Callable, name: str, A: Any, b: Tree, x0: Tree, tol: Any, atol: Any, maxiter: Any,
     M: Any, hermitian: bool = False,
 ) -> tuple[Tree, None]:  # fmt: skip
-    A, b, x0, most, M = _arguments(name, A, b, x0, maxiter, M)
+    A, b, x0, most, M = _arguments(name, A, b, x0, maxiter, M, tol, atol)
     solve = partial(iterate, x0=x0, tol=tol, atol=atol, most=most, M=M)
     real = not any(dtypes.is_complex(leaf.dtype) for leaf in tree.leaves(b))
     x = custom_linear_solve(A, b, solve, transpose_solve=solve, symmetric=hermitian and real)
@@ -229,7 +232,7 @@ def gmres(
     >>> fnp.round(gmres(A, fnp.array([5.0, 3.0]))[0], 3)
     Array([1., 1.], dtype=float32)
     """
-    A, b, x0, most, M = _arguments("gmres", A, b, x0, maxiter, M)
+    A, b, x0, most, M = _arguments("gmres", A, b, x0, maxiter, M, tol, atol)
     if solve_method not in ("batched", "incremental"):
         raise ValueError(
             within(
@@ -238,6 +241,8 @@ def gmres(
             )
         )
     size = min(integer("restart", restart), sum(leaf.size for leaf in tree.leaves(b)))
+    if restart < 1:
+        raise ValueError(within(f"gmres: restart must be at least 1, got {restart}"))
     solve = partial(_gmres, x0=x0, tol=tol, atol=atol, size=size, most=most, M=M)
     x = custom_linear_solve(A, b, solve, transpose_solve=solve)
     return x, fnp.where(fnp.isnan(_square(x)), -1, 0)
@@ -317,15 +322,21 @@ def lsqr(
     b = as_array("lsqr", b, "b")
     if x0 is None and not hasattr(A, "shape"):
         raise ArgumentError("lsqr: where A is a function, x0 must be given")
-    n = A.shape[1] if x0 is None else as_array("lsqr", x0, "x0").shape[0]
+    start = as_array("lsqr", np.zeros(A.shape[1:]) if x0 is None else x0, "x0")
+    if start.ndim != 1 or b.ndim != 1:
+        raise ShapeError(f"lsqr: need vectors, got b {b.aval} and x0 {start.aval}")
     dtype = dtypes.to_inexact(b.dtype, np.dtype(np.float32))
     if hasattr(A, "dtype"):
         dtype = fnp.result_type(A.dtype, dtype)
-    start = fnp.zeros(n, dtype) if x0 is None else fnp.asarray(x0).astype(dtype)
+    start, n = start.astype(dtype), start.shape[0]
     forward, captured = closure_convert(_operator("lsqr", A, square=False), start)
     most = 2 * n if iter_lim is None else integer("iter_lim", iter_lim)
     b = b.astype(dtype)
-    bounds = (float(damp), atol, btol, 1 / conlim if conlim else 0.0, most)
+    given = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
+    for name, value in given.items():
+        if not isinstance(value, int | float | np.number):
+            raise ArgumentError(f"lsqr: {name} must be a number, got {value!r:.80}")
+    bounds = (float(damp), float(atol), float(btol), 1 / float(conlim) if conlim else 0.0, most)
     x, *rest = _lsqr(forward, bounds, tuple(captured), b - forward(start, *captured), start)
     return (start + x, *rest)
 

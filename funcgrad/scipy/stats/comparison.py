@@ -66,8 +66,8 @@ def spearmanr(
     0.4999...
     """
     a, b, axis = _pairs("spearmanr", a, b, axis)
-    ranks = [rankdata(z, axis=axis).astype(z.dtype) for z in (a, b)]
-    return _correlation("spearmanr", *ranks, alternative, axis)
+    x, y = (rankdata(z, axis=axis).astype(z.dtype) for z in (a, b))
+    return _correlation("spearmanr", x, y, alternative, axis)
 
 
 def _correlation(

@@ -173,12 +173,16 @@ def _gennorm_cdf(x: Any, beta: Any) -> Any:
     return fnp.where(x < 0, tail, 0.5 + 0.5 * igamma(a, power))
 
 
+def _gennorm_logpdf(x: Any, beta: Any) -> Any:
+    return fnp.log(0.5 * beta) - lgamma(1 / beta) - fnp.abs(x) ** beta
+
+
 gennorm = Distribution(
     "gennorm",
     "beta",
     symmetric=True,
-    logpdf=lambda x, beta: fnp.log(0.5 * beta) - lgamma(1 / beta) - fnp.abs(x) ** beta,
-    cdf=slope_is(lambda x, beta: gennorm._formulas["pdf"](x, beta))(_gennorm_cdf),
+    logpdf=_gennorm_logpdf,
+    cdf=slope_is(lambda x, beta: fnp.exp(_gennorm_logpdf(x, beta)))(_gennorm_cdf),
     mean=lambda beta: 0 * beta,
     var=lambda beta: fnp.exp(lgamma(3 / beta) - lgamma(1 / beta)),
     entropy=lambda beta: 1 / beta - fnp.log(0.5 * beta) + lgamma(1 / beta),
@@ -232,6 +236,7 @@ truncnorm = Distribution(
     mean=_truncnorm_mean,
     var=_truncnorm_var,
 )
+
 
 # ---- on the circle
 

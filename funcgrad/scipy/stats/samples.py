@@ -6,9 +6,8 @@ offered.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
-
-import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
@@ -18,7 +17,7 @@ from funcgrad.numpy._util import axes_of
 from funcgrad.ops.arguments import integer
 from funcgrad.ops.cumulative import cummax, cummin
 from funcgrad.scipy._operands import real_array
-from funcgrad.scipy.special import entr, rel_entr
+from funcgrad.scipy.special.functions import entr, rel_entr
 
 
 def sample(name: str, a: Any, axis: int | None, argument: str = "a") -> tuple[Any, int]:
@@ -204,7 +203,7 @@ def skew(a: Any, axis: int | None = 0, bias: bool = True) -> Any:
     1.01823...
     """
     value, n = _standardized("skew", a, axis, 3)
-    return value if bias or n < 3 else value * np.sqrt(n * (n - 1)) / (n - 2)
+    return value if bias or n < 3 else value * math.sqrt(n * (n - 1)) / (n - 2)
 
 
 def kurtosis(a: Any, axis: int | None = 0, fisher: bool = True, bias: bool = True) -> Any:

@@ -63,7 +63,7 @@ def cond(pred: Value, true_fun: Callable, false_fun: Callable, *operands: Any) -
         )
     aval = check_pred("cond", pred, "the predicate")
     if aval.dtype != dtypes.BOOL:
-        pred = bool(pred) if isinstance(pred, int) else ne(pred, 0)
+        pred = bool(pred) if isinstance(pred, int | float) else ne(pred, 0)
     if context.current().disable_jit and is_known(pred):
         operands = tree.map(as_array, operands)
         return true_fun(*operands) if bool(pred) else false_fun(*operands)

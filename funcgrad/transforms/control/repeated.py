@@ -8,7 +8,7 @@ import numpy as np
 
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Value
-from funcgrad.ops.arguments import integers
+from funcgrad.ops.arguments import check_callable, integers
 from funcgrad.ops.base import full
 from funcgrad.ops.elementwise.compare import gt
 from funcgrad.ops.elementwise.convert import select
@@ -72,6 +72,7 @@ def scatter_apply(
     >>> lax.scatter_apply(fnp.full(3, 2.0), at, lambda x: x * x, numbers, update_shape=(2,))
     Array([ 2., 16.,  2.], dtype=float32, weak_type=True)
     """
+    check_callable("func", func)
     shape = integers("scatter_apply", "update_shape", update_shape)
     counts = scatter_add(
         full(aval_of(operand).shape, 0, np.int32),

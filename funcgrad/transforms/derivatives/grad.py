@@ -67,9 +67,14 @@ def jvp(
         for name, p, t in zip(names, leaves, given, strict=True)
     ]
     flat = FlatFunction("jvp", fun, in_tree, has_aux)
-    outs, outs_t = jvp_flat(flat, leaves, varying)
+    # Rules see arrays, which have a dtype, for numbers.
+    outs, outs_t = jvp_flat(flat, [*map(_typed, leaves)], [*map(_typed, varying)])
     value, tangent = flat.unflatten(outs), flat.unflatten([instantiate(t) for t in outs_t])
     return (value, tangent, flat.aux) if has_aux else (value, tangent)
+
+
+def _typed(x: Tangent) -> Tangent:
+    return x if hasattr(x, "dtype") or type(x) is Zero else as_array(x)
 
 
 def _zero_if_float0(tangent: Tangent, primal: Value) -> Tangent:

@@ -84,6 +84,8 @@ def test_leslie_and_block_diag(rng):
     assert linalg.block_diag().shape == (1, 0)
     assert linalg.block_diag(fnp.ones((2, 2)), 1).dtype == np.float32
     check_derivatives(linalg.block_diag, parts[:2], rng)
+    for n in (1, 2):
+        assert linalg.fiedler_companion(np.ones((3, n))).shape == (3, n - 1, n - 1)
 
 
 def test_errors():

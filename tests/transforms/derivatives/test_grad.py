@@ -8,6 +8,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import dtypes, lax, tree
+from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.errors import DifferentiationError, TreeError
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
@@ -482,3 +483,30 @@ def test_a_gradient_that_is_donated_is_not_the_next_one():
         assert float(increased(fg.grad(lambda x: x)(fnp.float32(5)))) == 2.0
     with pytest.raises(ValueError, match="read-only"):
         np.asarray(fg.grad(lambda x: x)(5.0))[...] = 3
+
+
+@pytest.mark.parametrize("name", [n for n in dir(lax) if isinstance(getattr(lax, n), Primitive)])
+def test_rules_of_ops_take_numbers(name):
+    """At first and second order, forward and reverse: no rule stumbles over what has no dtype."""
+    op = getattr(lax, name)
+    for args in ((0.5,), (0.5, 0.25), (0.5, 0.25, 0.75)):
+        try:
+            want = op(*args)
+        except (TypeError, ValueError):
+            continue
+        if want.dtype != np.float32 or isinstance(op.jvp, NoRule):
+            continue
+        ones = (1.0,) * len(args)
+        try:
+            value, tangent = fg.jvp(op, args, ones)
+        except DifferentiationError:
+            continue
+        np.testing.assert_allclose(value, want, rtol=1e-6)
+        arrays = [fnp.array(a) for a in args]
+        np.testing.assert_allclose(tangent, fg.jvp(op, arrays, [*map(fnp.array, ones)])[1])
+        second = lambda *a: fg.jvp(op, a, ones)[1]
+        try:
+            want = fg.jvp(second, arrays, [*map(fnp.array, ones)])[1]
+        except DifferentiationError:
+            continue
+        np.testing.assert_allclose(fg.jvp(second, args, ones)[1], want)

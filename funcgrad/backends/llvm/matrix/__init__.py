@@ -12,5 +12,5 @@
 - `qr_panel`: the reflections of a block of columns
 - `eigen`: eigenvalues and eigenvectors of symmetric matrices
 - `ql`: eigenvalues of tridiagonal ones, and their rotations
-- `values`: singular values, by LAPACK
+- `values`: singular values, and eigenvalues of any matrices, by LAPACK
 """

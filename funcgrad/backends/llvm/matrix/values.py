@@ -42,15 +42,28 @@ def svd_call(step: HostStep) -> Call | None:
     return Call(_name(*form), (math.prod(lead),), (partial(install, *form),))
 
 
+def eigvals_call(step: HostStep) -> Call | None:
+    """The same for a step of `eig` on pairs, if no vectors are asked for."""
+    aval, p = step.ins[0].aval, step.params["params"]
+    dtype, (*lead, n, _) = aval.dtype.name, aval.shape[: aval.ndim - any(step.params["pairs"])]
+    if any(step.params["pairs"]) or any(p.values()) or dtype not in _LETTERS or not aval.size:
+        return None
+    if not lapack.address(f"{_LETTERS[dtype]}geev"):
+        return None
+    form = dtype, n, n, "eigvals", lapack.eigvals_work(aval.dtype, n)
+    return Call(_name(*form), (math.prod(lead),), (partial(install, *form),))
+
+
 def _name(dtype: str, m: int, n: int, job: str, room: int) -> str:
-    return f"fg_svd_{job.lower()}_{m}_{n}_{dtype}_{room}"
+    return f"fg_values_{job.lower()}_{m}_{n}_{dtype}_{room}"
 
 
 @functools.cache
 def install(dtype: str, m: int, n: int, job: str, room: int, target: Engine | None = None) -> int:
-    """Compile singular values of matrices (m, n), bind the symbol, and return its address.
+    """Compile the values of matrices (m, n), bind the symbol, and return its address.
 
-    job: "N" for values alone, "S" or "A" for some or all vectors; room: elements of work space
+    job: "N" for singular values alone, "S" or "A" for some or all vectors, or "eigvals"; room:
+    elements of work space
 
     >>> install("float32", 3, 3, "N", 500) == install("float32", 3, 3, "N", 500)
     True
@@ -60,11 +73,43 @@ def install(dtype: str, m: int, n: int, job: str, room: int, target: Engine | No
     name = _name(dtype, m, n, job, room)
 
     def write() -> ir.Module:
-        module = ir.Module("svd")
-        _emit(Matrices(module, dtype, target.target), name, m, n, job, room)
-        return module
+        parts = Matrices(ir.Module("values"), dtype, target.target)
+        if job == "eigvals":
+            _emit_eigvals(parts, name, n, room)
+        else:
+            _emit(parts, name, m, n, job, room)
+        return parts.module
 
     return compiled(name, write, 1, ("matrix.values",), target)
+
+
+def _emit_eigvals(parts: Matrices, name: str, n: int, room: int) -> None:
+    def one(code: Code, call: Record, item: Int) -> None:
+        out = parts.at(code, call.pointer_at("out"), item * (2 * n))
+        scratch = code.call(parts.take, (n * n + 2 * n + 1 + room) * parts.bytes)
+        re, im, none, work = (
+            parts.at(code, scratch, n * n + at) for at in (0, n, 2 * n, 2 * n + 1)
+        )
+        x = parts.at(code, call.pointer_at("x"), item * (n * n))
+        code.call(parts.transpose, x, n, scratch, n, n, n)
+        info = code.variable(I64, code.i64(1))
+        letter, size, single, count = (
+            code.variable(I64, code.i64(v)).slot for v in (ord("N"), n, 1, room)
+        )
+        with code.when(_finite(parts, code, scratch, n * n)):
+            info.set(code.i64(0))
+            arguments = [letter, letter, size, scratch, size, re, im, none, single, none, single,
+                         work, count, info.slot]  # fmt: skip
+            _call(parts, code, f"{_LETTERS[parts.dtype]}geev", arguments, 2)
+        found = Int(code, info.get()).eq(0)
+        nan = ir.Constant(parts.type, float("nan"))
+        with code.range(0, n) as i:
+            for k, values in enumerate((re, im)):
+                value = code.b.select(found.value, parts.load(code, values, i), nan)
+                parts.store(code, value, out, i * 2 + k)
+        code.call(parts.give, scratch)
+
+    _entry(parts, name, ("batch", "x", "out"), one, n <= _OWN_THREADS)
 
 
 def _emit(parts: Matrices, name: str, m: int, n: int, job: str, room: int) -> None:

@@ -22,7 +22,6 @@ from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.routines import fft_chirp, fft_long
 from funcgrad.backends.llvm.routines.fft_passes import Complex, Numbers, Passes, radices
 from funcgrad.backends.llvm.runtime.routine import Call, compiled
-from funcgrad.ops.fft import fft_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.program import HostStep
@@ -37,8 +36,6 @@ _FORWARD, _REAL = ("FFT", "RFFT"), ("RFFT", "IRFFT")
 def fft_call(step: HostStep) -> Call | None:
     """How the function that runs a step of `fft` on pairs is called; None where the host is to run
     it."""
-    if step.params["prim"] is not fft_p:
-        return None
     kind, lengths = (step.params["params"][k] for k in ("fft_type", "fft_lengths"))
     (n,), result = lengths if len(lengths) == 1 else (0,), step.params["results"][0]
     dtype = dtypes.real_part(result.dtype).name

@@ -11,7 +11,8 @@ from funcgrad.backends.llvm.runtime.routine import Call
 from funcgrad.backends.lower.primitives import key_of
 from funcgrad.backends.program import HostStep
 from funcgrad.core.primitive import Primitive
-from funcgrad.ops.linalg.decompositions import eigh_p, qr_p, svd_p
+from funcgrad.ops.fft import fft_p
+from funcgrad.ops.linalg.decompositions import eig_p, eigh_p, qr_p, svd_p
 from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
 from funcgrad.ops.sort import sort_p, top_k_p
 
@@ -22,7 +23,6 @@ _ROUTINES: dict[Primitive | str, tuple[str, str]] = {
     eigh_p: ("matrix.functions", "eigh_call"),
     lu_p: ("matrix.functions", "lu_call"),
     "lu_parts": ("matrix.functions", "lu_parts_call"),
-    "on_complex": ("routines.fft_rows", "fft_call"),
     qr_p: ("matrix.functions", "qr_call"),
     "row_order": ("routines.rows", "order_call"),
     "scatter_elements": ("routines.elements", "elements_call"),
@@ -32,9 +32,18 @@ _ROUTINES: dict[Primitive | str, tuple[str, str]] = {
     top_k_p: ("sort.functions", "top_call"),
     triangular_solve_p: ("matrix.functions", "solve_call"),
 }
+# The same of what runs on complex views of pairs.
+_ON_PAIRS: dict[Primitive, tuple[str, str]] = {
+    eig_p: ("matrix.values", "eigvals_call"),
+    fft_p: ("routines.fft_rows", "fft_call"),
+}
 
 
 def routine(step: HostStep) -> Call | None:
     """How the routine that runs a step is called; None if Python runs it."""
-    module, find = _ROUTINES.get(key_of(step.prim), ("", ""))
+    key, nothing = key_of(step.prim), ("", "")
+    on_pairs = key == "on_complex"
+    module, find = (
+        _ON_PAIRS.get(step.params["prim"], nothing) if on_pairs else _ROUTINES.get(key, nothing)
+    )
     return getattr(Late(f"{_HERE}.{module}"), find)(step) if module else None

@@ -1,4 +1,4 @@
-"""Singular values by generated code that calls LAPACK."""
+"""Singular values and eigenvalues by generated code that calls LAPACK."""
 
 import numpy as np
 import pytest
@@ -51,6 +51,22 @@ def test_singular_values(shape, options, dtype, rng):
     eager = fnp.linalg.svd(fnp.asarray(x), **options)
     for got, wanted in zip(found, eager if len(found) > 1 else [eager], strict=True):
         np.testing.assert_allclose(got, wanted, atol=100 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1), (8, 8), (40, 40), (2, 3, 5, 5), (2, 130, 130)])
+def test_eigenvalues(shape, dtype, rng):
+    x = rng.standard_normal(shape).astype(dtype)
+    assert not host_steps(program(lambda x: [fnp.linalg.eigvals(x)], x)[2].steps)
+    found = np.asarray(fg.jit(fnp.linalg.eigvals)(x))
+    assert found.dtype == np.result_type(dtype, np.complex64)
+    np.testing.assert_allclose(found, fnp.linalg.eigvals(fnp.asarray(x)),
+                               atol=1e3 * TOLERANCE[dtype])  # fmt: skip
+    if len(shape) > 2:
+        x[1, ..., 0, 0] = np.inf
+        got = np.asarray(fg.jit(fnp.linalg.eigvals)(x))
+        assert np.isnan(got[1]).all()
+        np.testing.assert_array_equal(got[0], found[0])
 
 
 @ways
