@@ -13,6 +13,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.buffers import on_host
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops.base import size_of
 from funcgrad.ops.linalg import lapack
@@ -34,12 +35,12 @@ def _reflection(xp: Any, x: Any) -> tuple[Any, Any, Any]:
 
 def _from_left(xp: Any, v: Any, tau: Any, a: Any) -> None:
     """a becomes Hᴴ a."""
-    a -= (xp.conj(tau)[..., None] * v)[..., None] * (xp.conj(v)[..., None, :] @ a)
+    a -= (xp.conj(tau)[..., None] * v)[..., None] * xp.matmul(xp.conj(v)[..., None, :], a)
 
 
 def _from_right(xp: Any, v: Any, tau: Any, a: Any) -> None:
     """a becomes a H."""
-    a -= (a @ v[..., None]) * (tau[..., None] * xp.conj(v))[..., None, :]
+    a -= xp.matmul(a, v[..., None]) * (tau[..., None] * xp.conj(v))[..., None, :]
 
 
 # ---- hessenberg
@@ -157,7 +158,7 @@ def _schur_abstract(x, *, compute_schur_vectors):
 
 @of_finite
 def _schur_impl(xp, x, *, compute_schur_vectors):
-    host = x if xp is np else xp.asnumpy(x)
+    host = x if xp is np else on_host(x)
     flat = host.reshape((size_of(x.shape[:-2]), *x.shape[-2:]))
     found = [lapack.schur(a, compute_schur_vectors) for a in flat]
     outs = [np.stack(part) if len(flat) else flat for part in zip(*found, strict=True)]

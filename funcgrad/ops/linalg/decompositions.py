@@ -377,7 +377,9 @@ def _eig_impl(xp, x, *, compute_left_eigenvectors, compute_right_eigenvectors):
     if lapack.has(xp, "geev", x):
         w, *found = lapack.eig(x, vectors)
     else:
-        w, *found = xp.linalg.eig(x) if vectors else [xp.linalg.eigvals(x)]
+        kind = dtypes.to_complex(x.dtype)
+        made = xp.linalg.eig(x) if vectors else [xp.linalg.eigvals(x)]
+        w, *found = (part.astype(kind) for part in made)
     if not found:
         return [w]
     (right,) = found

@@ -10,6 +10,7 @@ so that gradients are finite where the functions are.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -60,7 +61,7 @@ def log_complement(y: Any) -> Any:
     >>> print(log_complement(fnp.array(-1e-30)))
     -69.07755
     """
-    near = y > -np.log(2)
+    near = y > -math.log(2)
     return fnp.where(
         near,
         fnp.log(-fnp.expm1(fnp.where(near, y, -1.0))),
@@ -211,8 +212,9 @@ class Distribution:
         low, high = (_end(e, shapes, x) for e in self._ends)
         inside = fnp.logical_and(x >= low, x <= high) if closed else (x > low) & (x < high)
         inside = fnp.logical_and(inside, fnp.abs(x) < INF)
-        middle = fnp.where(high == INF, fnp.maximum(low, -1) + 1, 0.5 * (low + high))
-        middle = fnp.where(low == -INF, fnp.minimum(high, 1) - 1, middle)
+        # Some point of the support, where an end may be infinite.
+        left = fnp.where(low == -INF, fnp.where(high == INF, -1.0, high - 2), low)
+        middle = 0.5 * (left + fnp.where(high == INF, left + 2, high))
         return inside, fnp.where(inside, x, middle), low, high
 
     def _at(self, method: str, args: list, loc: Any, scale: Any) -> Any:

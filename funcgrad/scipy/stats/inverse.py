@@ -7,11 +7,10 @@ the implicit function.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
@@ -128,7 +127,7 @@ def line(s: Any) -> tuple[Any, Any]:
     0.0
     """
     size = fnp.abs(s)
-    return fnp.sinh(s), size + fnp.log1p(fnp.exp(-2 * size)) - np.log(2)
+    return fnp.sinh(s), size + fnp.log1p(fnp.exp(-2 * size)) - math.log(2)
 
 
 def half_line(s: Any) -> tuple[Any, Any]:

@@ -6,9 +6,8 @@ offered.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
-
-import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
@@ -204,7 +203,7 @@ def skew(a: Any, axis: int | None = 0, bias: bool = True) -> Any:
     1.01823...
     """
     value, n = _standardized("skew", a, axis, 3)
-    return value if bias or n < 3 else value * np.sqrt(n * (n - 1)) / (n - 2)
+    return value if bias or n < 3 else value * math.sqrt(n * (n - 1)) / (n - 2)
 
 
 def kurtosis(a: Any, axis: int | None = 0, fisher: bool = True, bias: bool = True) -> Any:

@@ -140,6 +140,30 @@ def test_quantiles(name, shapes):
 
 
 @by_case
+def test_quantiles_in_float32(name, shapes):
+    ours, q = getattr(stats, name), np.array([0.0, 0.1, 0.6, 0.9], np.float32)
+    narrow = [np.float32(p) for p in shapes]
+    for method in (m for m in QUANTILES if hasattr(ours, m)):
+        got = getattr(ours, method)(q, *narrow)
+        assert got.dtype == np.float32
+        want = getattr(ours, method)(q.astype(float), *map(np.float64, narrow))
+        if not ours.discrete:  # at a step, rounding decides
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-6)
+
+
+@by_case
+def test_debugging_finds_no_nan(name, shapes):
+    """Inside of the support no step of a computation is NaN."""
+    ours, x = getattr(stats, name), inside(name, shapes)
+    with fg.debug_nans(True):
+        for method in (m for m in OUTSIDE if hasattr(ours, m)):
+            assert not np.isnan(getattr(ours, method)(x, *shapes)).any()
+        density = ours.logpmf if ours.discrete else ours.logpdf
+        if not ours.discrete and INF not in np.abs(shapes):
+            fg.grad(lambda x: fnp.sum(density(x, *shapes)))(fnp.array(x))
+
+
+@by_case
 def test_moments(name, shapes):
     with fg.default_dtype("float64"):
         for method in (m for m in (*MOMENTS, "std") if hasattr(getattr(stats, name), m)):

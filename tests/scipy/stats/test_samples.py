@@ -41,6 +41,7 @@ def test_statistics(name, kwargs, axis):
     ours = getattr(stats, name)
     want = getattr(sp, name)(data(name), axis=axis, **kwargs)
     np.testing.assert_allclose(ours(data(name), axis=axis, **kwargs), want, rtol=1e-10)
+    assert ours(data(name).astype(np.float32), axis=axis, **kwargs).dtype == np.float32
     jitted = fg.jit(lambda a: ours(a, axis=axis, **kwargs))
     np.testing.assert_allclose(jitted(data(name)), want, rtol=1e-10)
     lanes = fg.vmap(lambda a: ours(a, axis=None if axis is None else 0, **kwargs))
@@ -111,6 +112,8 @@ def test_tests(name, alternative):
     got = fg.jit(lambda *a: getattr(stats, name)(*a, alternative=alternative))(
         *(np.asarray(a) for a in args)
     )
+    narrow = [np.asarray(a, np.float32) for a in args]
+    assert {x.dtype for x in getattr(stats, name)(*narrow)} == {np.dtype(np.float32)}
     kwargs = {"axis": 0} if name == "pearsonr" else {}
     want = theirs(*args, alternative=alternative, **kwargs)
     first = 0 if name == "spearmanr" else slice(None)
