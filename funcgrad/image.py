@@ -165,22 +165,22 @@ def resize(
     >>> image.resize(fnp.arange(4), (2,), "nearest")
     Array([1, 3], dtype=int32)
     """
-    image, shape, method = _arguments("resize", image, shape, method)
-    axes = [d for d in range(image.ndim) if image.shape[d] != shape[d]]
+    image, sizes, how = _arguments("resize", image, shape, method)
+    axes = [d for d in range(image.ndim) if image.shape[d] != sizes[d]]
     if any(not image.shape[d] for d in axes):
-        raise ShapeError(f"resize: an image {image.aval} without pixels has no shape {shape}")
-    if method is ResizeMethod.NEAREST:
+        raise ShapeError(f"resize: an image {image.aval} without pixels has no shape {sizes}")
+    if how is ResizeMethod.NEAREST:
         for d in axes:
-            m, n = image.shape[d], shape[d]
+            m, n = image.shape[d], sizes[d]
             # In float32, which decides ties: JAX's choice.
             places = (np.arange(n, dtype=np.float32) + np.float32(0.5)) * np.float32(m)
             image = fnp.take(image, np.floor(places / np.float32(n)).astype(np.int32), d)
         return image
     (image,) = promote_inexact("resize", image)
     dtype = _wide(image)
-    scales = [fnp.asarray(shape[d] / image.shape[d] if shape[d] else 1.0, dtype) for d in axes]
+    scales = [fnp.asarray(sizes[d] / image.shape[d] if sizes[d] else 1.0, dtype) for d in axes]
     shifts = [fnp.zeros((), dtype)] * len(axes)
-    return _resampled(image, shape, axes, scales, shifts, method, antialias, precision)
+    return _resampled(image, sizes, axes, scales, shifts, how, antialias, precision)
 
 
 def _wide(image: Any) -> np.dtype:
@@ -211,8 +211,8 @@ def scale_and_translate(
     Array([0., 1., 2.], dtype=float32)
     """
     name = "scale_and_translate"
-    image, shape, method = _arguments(name, image, shape, method)
-    if method is ResizeMethod.NEAREST:
+    image, sizes, how = _arguments(name, image, shape, method)
+    if how is ResizeMethod.NEAREST:
         raise ArgumentError(f"{name}: method nearest isn't supported; use linear")
     (image,) = promote_inexact(name, image)
     axes = canonical_axes(name, spatial_dims, image.ndim)
@@ -225,6 +225,4 @@ def scale_and_translate(
             )
     kind = fnp.promote_types(scale.dtype, _wide(image))
     scale, translation = scale.astype(kind), translation.astype(kind)
-    return _resampled(
-        image, shape, axes, list(scale), list(translation), method, antialias, precision
-    )
+    return _resampled(image, sizes, axes, list(scale), list(translation), how, antialias, precision)

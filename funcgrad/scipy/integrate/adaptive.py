@@ -108,7 +108,17 @@ def _rosenbrock(fun: Callable, y: Any, f: Any, t: Any, dt: Any) -> tuple[Any, An
 ROSENBROCK23 = Method(_rosenbrock, 2, 2)
 
 
-def ravel(x: Any) -> tuple[Any, Callable]:
+class Unravel:
+    """The way back from a vector to a pytree, and `flat`, the way there for others alike."""
+
+    def __init__(self, flat: Callable, back: Callable):
+        self.flat, self.back = flat, back
+
+    def __call__(self, vector: Any) -> Any:
+        return self.back(vector)
+
+
+def ravel(x: Any) -> tuple[Any, Unravel]:
     """A pytree as one real vector, complex numbers as pairs of them, and the way back."""
     leaves, treedef = tree.flatten(x)
     arrays = [fnp.asarray(leaf) for leaf in leaves]
@@ -135,17 +145,7 @@ def ravel(x: Any) -> tuple[Any, Callable]:
             out.append(v.reshape(a.shape).astype(kind))
         return treedef.unflatten(out)
 
-    return flat(x), _Ravel(flat, back)
-
-
-class _Ravel:
-    """The way back from a vector to a pytree, and `flat`, the way there for others alike."""
-
-    def __init__(self, flat: Callable, back: Callable):
-        self.flat, self.back = flat, back
-
-    def __call__(self, vector: Any) -> Any:
-        return self.back(vector)
+    return flat(x), Unravel(flat, back)
 
 
 def _norm(x: Any) -> Any:

@@ -223,8 +223,8 @@ def quad(
     lows, highs = lax.stop_gradient((lows, highs))
     # Those that aren't used are the whole one: never a place where func isn't defined.
     used = fnp.arange(limit) < count
-    ends = fnp.where(used, lows, 0), fnp.where(used, highs, 1)
-    wholes = vmap(lambda low, high: sums(low, high, *held)[0])(*ends)
+    cuts = fnp.where(used, lows, 0), fnp.where(used, highs, 1)
+    wholes = vmap(lambda low, high: sums(low, high, *held)[0])(*cuts)
     return fnp.sum(fnp.where(used, wholes, 0)), lax.stop_gradient(fnp.sum(errors))
 
 

@@ -102,8 +102,8 @@ def map_coordinates(
 
 def _read(x: Any, coordinates: Sequence[Any], order: int, mode: str, cval: Any) -> Any:
     fill = fnp.asarray(cval, x.dtype)
-    shape = fnp.broadcast_shapes(*(c.shape for c in coordinates))
-    if mode != "constant" and not x.size and math.prod(shape):
+    shape: tuple[int, ...] = fnp.broadcast_shapes(*(c.shape for c in coordinates))
+    if mode != "constant" and not x.size and 0 not in shape:
         raise ShapeError(f"an array {x.aval} without elements has none at coordinates")
     per_axis = []
     for c, size in zip(coordinates, x.shape, strict=True):
@@ -113,12 +113,14 @@ def _read(x: Any, coordinates: Sequence[Any], order: int, mode: str, cval: Any) 
                          for (i, w), ok in zip(corners, inside, strict=True)])  # fmt: skip
     total: Any = None
     for corner in itertools.product(*per_axis):
-        indices, inside, weights = zip(*corner, strict=True) if corner else ((), (), ())
+        indices = tuple(i for i, _, _ in corner)
         value = x.at[indices].get(mode="clip") if x.size else fnp.broadcast_to(fill, shape)
         if mode == "constant" and corner and x.size:
-            value = fnp.where(functools.reduce(operator.and_, inside), value, fill)
+            value = fnp.where(
+                functools.reduce(operator.and_, (ok for _, ok, _ in corner)), value, fill
+            )
         if order and corner:
-            value = functools.reduce(operator.mul, weights) * value
+            value = functools.reduce(operator.mul, (w for _, _, w in corner)) * value
         total = value if total is None else total + value
     return (_rounded(total) if dtypes.is_integer(x.dtype) else total).astype(x.dtype)
 

@@ -207,8 +207,8 @@ def csd(
 
 
 def _power(name: str, x: Any, y: Any, *args: Any) -> tuple[Any, Any]:
-    *args, average = args
-    freqs, _, power = _spectra(name, x, y, *args)
+    *how, average = args
+    freqs, _, power = _spectra(name, x, y, *how)
     if power.ndim < 2 or not power.size:
         return freqs, power
     count = power.shape[-1]

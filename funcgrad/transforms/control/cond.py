@@ -47,11 +47,16 @@ from funcgrad.transforms.batching.trace import BatchAxis, axis_names
 from funcgrad.transforms.control.bodies import cast_outputs, check_pred, choose, drop, stage_body
 from funcgrad.transforms.control.custom_call import JVPCall
 
+_NONE = object()
 
-def cond(pred: Value, true_fun: Callable, false_fun: Callable, *operands: Any) -> Tree:
+
+def cond(
+    pred: Value, true_fun: Callable, false_fun: Callable, *operands: Any, operand: Tree = _NONE
+) -> Tree:
     """`true_fun(*operands)` where the scalar `pred` is true, else `false_fun(*operands)`.
 
-    Both are traced, and must return the same structure, shapes and dtypes; one runs.
+    Both are traced, and must return the same structure, shapes and dtypes; one runs. A single
+    operand may be given by its name.
 
     >>> from funcgrad import lax
     >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 3)
@@ -61,6 +66,7 @@ def cond(pred: Value, true_fun: Callable, false_fun: Callable, *operands: Any) -
         raise TypeError(
             f"cond: need two functions after the predicate, got {true_fun!r} and {false_fun!r}"
         )
+    operands = _all("cond", operands, operand)
     aval = check_pred("cond", pred, "the predicate")
     if aval.dtype != dtypes.BOOL:
         pred = bool(pred) if isinstance(pred, int | float) else ne(pred, 0)
@@ -71,8 +77,21 @@ def cond(pred: Value, true_fun: Callable, false_fun: Callable, *operands: Any) -
     return _branches("cond", index, (false_fun, true_fun), operands)
 
 
-def switch(index: Value, branches: Sequence[Callable], *operands: Any) -> Tree:
+def _all(what: str, operands: tuple, operand: Tree) -> tuple:
+    """Operands given in a row, or one by its name."""
+    if operand is _NONE:
+        return operands
+    if operands:
+        raise TypeError(f"{what}: give operands by position, or one as operand=, not both")
+    return (operand,)
+
+
+def switch(
+    index: Value, branches: Sequence[Callable], *operands: Any, operand: Tree = _NONE
+) -> Tree:
     """`branches[index](*operands)`, the integer index clamped into range.
+
+    A single operand may be given by its name.
 
     >>> from funcgrad import lax
     >>> lax.switch(1, [lambda x: x, lambda x: -x], 3)
@@ -81,6 +100,7 @@ def switch(index: Value, branches: Sequence[Callable], *operands: Any) -> Tree:
     branches = tuple(items_of("branches", branches))
     if not branches or not all(map(callable, branches)):
         raise ControlFlowError(f"switch: need at least one function, got {branches!r}")
+    operands = _all("switch", operands, operand)
     aval = check_pred("switch", index, "the index")
     if not dtypes.is_integer(aval.dtype):
         raise ControlFlowError(f"switch: the index must be an integer, got {aval}")

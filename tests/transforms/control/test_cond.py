@@ -346,3 +346,18 @@ def test_arguments_of_wrong_kinds():
         lax.cond(True, 1.0, 2.0)
     with pytest.raises(TypeError, match="argument name must be an array"):
         lax.cond(True, lambda name: 1.0, lambda name: 2.0, "x")
+
+
+@jits
+@pytest.mark.parametrize("given", [2.0, {"a": X, "b": 1.0}, None], ids=str)
+def test_an_operand_by_its_name(jit, given):
+    same = lambda x: x
+    changed = lambda x: tree.map(lambda v: v + 1, x)
+    for take in (True, False):
+        want = same(given) if take else changed(given)
+        got = jit(lambda x, t=take: lax.cond(t, same, changed, operand=x))(given)
+        tree.map(np.testing.assert_allclose, got, want)
+        got = jit(lambda x, t=take: lax.switch(int(t), [changed, same], operand=x))(given)
+        tree.map(np.testing.assert_allclose, got, want)
+    with pytest.raises(TypeError, match="not both"):
+        lax.cond(True, same, same, 1.0, operand=2.0)
