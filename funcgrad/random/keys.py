@@ -191,7 +191,7 @@ class Key:
 tree.register_pytree_with_keys(
     Key,
     lambda k: (((tree.GetAttrKey("data"), k.data),), k.impl),
-    lambda impl, children: Key(*children, impl),
+    lambda impl, children: Key(children[0], impl),
 )
 
 
