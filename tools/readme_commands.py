@@ -1,5 +1,5 @@
-"""Run each command of the README's ```sh blocks, as a reader would: in a fresh copy of the committed
-files and a fresh environment, so that what a command needs must come from the README's own words.
+"""Run each command of the README's ```sh blocks as a reader would: in a fresh copy of what is
+committed and a fresh environment, so that what it needs must come from the README's own words.
 
     python tools/readme_commands.py
 
