@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from funcgrad.core import context
+from tests.parallel.ranks import Pools, missing
 
 hypothesis.settings.register_profile(
     "ci",
@@ -110,3 +111,18 @@ def reproducible(request, seed):
         context.ROOT.types.clear()
     with np.errstate(all="ignore"):
         yield
+
+
+@pytest.fixture(scope="session")
+def _pools():
+    pools = Pools()
+    yield pools
+    pools.stop()
+
+
+@pytest.fixture
+def ranks(_pools):
+    """`ranks(4).run("tests.parallel.jobs:function", *args)`: a function's results on 4 ranks."""
+    if reason := missing():
+        pytest.skip(reason)
+    return _pools
