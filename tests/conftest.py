@@ -47,6 +47,7 @@ def pytest_configure(config):
     # Matplotlib's cache is only its list of fonts, which takes seconds to build.
     os.environ.setdefault("MPLCONFIGDIR", str(user_cache / "matplotlib"))
     os.environ.setdefault("MPLBACKEND", "Agg")
+    os.environ.setdefault("FUNCGRAD_TRACEBACK_FILTERING", "off")  # a failing test shows all
     os.environ["XDG_CACHE_HOME"] = str(Path(home.name, "cache"))
     os.environ["IPYTHONDIR"] = str(Path(home.name, "ipython"))
 
