@@ -16,7 +16,9 @@ from funcgrad.ops.elementwise import transcendental as t
 from funcgrad.ops.families import add
 from funcgrad.ops.sort import sort
 from funcgrad.transforms import callbacks
+from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.control import cond, custom_call, jit_primitive, scan, while_loop
+from funcgrad.transforms.control.custom_vmap import custom_vmap, custom_vmap_call_p
 from funcgrad.transforms.derivatives import pullback
 from funcgrad.transforms.derivatives.checkpoint import checkpoint, checkpoint_p
 from funcgrad.transforms.derivatives.custom import custom_jvp, custom_vjp
@@ -159,9 +161,22 @@ hard.defvjp(
     lambda x, y: (hard(x, y), (x, y)),
     lambda kept, g: (a.mul(a.mul(t.cos(kept[0]), kept[1]), g), a.mul(t.sin(kept[0]), g)),
 )
+
+
+@custom_vmap
+def apart(x, y):
+    return a.mul(t.sin(x), y)
+
+
+@apart.def_vmap
+def apart_vmap(size, in_batched, x, y):
+    """What the function does, on whole batches."""
+    return a.mul(t.sin(x), y) if all(in_batched) else vmap(
+        lambda x, y: a.mul(t.sin(x), y), [0 if b else None for b in in_batched], axis_size=size
+    )(x, y), True
+
+
 TABLE = np.arange(3.0)
-
-
 tabled = custom_jvp(t.sin)
 tabled.defjvp(lambda p, g: (t.sin(*p), a.mul(g[0], v.convert_element_type(TABLE, g[0].dtype))))
 
@@ -188,6 +203,7 @@ CALLS = [
             accepted=(*WIDE, BF16)),
     program(checkpoint_p, checkpoint(lambda x, y: a.mul(t.sin(x), y)), product, *PRODUCT),
     program(custom_call.custom_jvp_call_p, soft, product, *PRODUCT),
+    program(custom_vmap_call_p, apart, product, *PRODUCT),
     program(custom_call.custom_vjp_call_p, hard, product, *PRODUCT, order=1),
     program(constant_p, by_table, lambda x: np.stack([x * TABLE] * 2), case((3,)), order=1),
     program(custom_call.custom_vjp_tangent_p, pushed, lambda x, y, g: np.cos(x) * y * g,

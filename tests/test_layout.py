@@ -19,7 +19,7 @@ ALL_FILES = [
 ]
 
 LAYERS = [
-    ["errors", "dtypes", "tree"],
+    ["errors", "dtypes", "tree", "tree_util"],
     ["core"],
     ["ops"],
     ["transforms"],
@@ -32,6 +32,7 @@ LAYERS = [
         "scipy",
         "image",
         "experimental",
+        "custom_batching",
         "debug",
         "flatten_util",
         "__init__",

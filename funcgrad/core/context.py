@@ -146,6 +146,14 @@ current = variable.get
 switch = variable.set
 
 
+def set_root(**changes: Any) -> None:
+    """Change settings where no block has set them: in all threads. What was remembered of results'
+    types goes."""
+    for name, value in changes.items():
+        setattr(ROOT, name, value)
+    ROOT.types, ROOT._static_key = {}, None
+
+
 @caches.forgotten_by
 def _forget() -> None:
     ROOT.types.clear()

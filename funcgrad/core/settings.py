@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any, TypeVar
 
 from funcgrad import dtypes
-from funcgrad.core.context import current, scoped
-from funcgrad.core.types import DTypeLike
+from funcgrad.core.context import ROOT, current, scoped, set_root
+from funcgrad.core.types import DTypeLike, Tree
 from funcgrad.errors import DTypeError
 
+_F = TypeVar("_F", bound=Callable)
 
-@contextmanager
-def default_dtype(dtype: DTypeLike) -> Iterator[None]:
-    """Within the block, Python scalars and creation functions take `dtype` by default.
+
+class default_dtype:
+    """What Python scalars and creation functions take as their dtype: in a `with` block, in a
+    function that this decorates, or, called alone, from then on in the whole process.
 
     A float dtype sets the default of floats (and complex numbers accordingly), an integer dtype
-    that of integers. Explicit dtypes are honoured always, whatever the default.
+    that of integers. Explicit dtypes are honoured always, whatever the default. A block that sets
+    one hides the process's until it ends.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> with fg.default_dtype("float64"):
     ...     print(fnp.zeros(2).dtype)
     float64
+    >>> _ = fg.default_dtype("float64")
+    >>> fnp.zeros(2).dtype
+    dtype('float64')
+    >>> _ = fg.default_dtype("float32")
     """
-    dtype = dtypes.canonical(dtype)
-    if dtypes.is_float(dtype):
-        change = {"float_dtype": dtype}
-    elif dtypes.is_integer(dtype):
-        change = {"int_dtype": dtype}
-    else:
-        raise DTypeError(f"default_dtype: need a float or an integer dtype, got {dtype}")
-    with scoped(**change):
-        yield
+
+    def __init__(self, dtype: DTypeLike):
+        found = dtypes.canonical(dtype)
+        if dtypes.is_float(found):
+            self._change = {"float_dtype": found}
+        elif dtypes.is_integer(found):
+            self._change = {"int_dtype": found}
+        else:
+            raise DTypeError(f"default_dtype: need a float or an integer dtype, got {found}")
+        self._before: dict | None = {name: getattr(ROOT, name) for name in self._change}
+        self._scopes: list[AbstractContextManager[None]] = []
+        set_root(**self._change)
+
+    def _only_scoped(self) -> None:
+        if self._before is not None:
+            set_root(**self._before)
+            self._before = None
+
+    def __call__(self, func: _F) -> _F:
+        self._only_scoped()
+
+        @wraps(func)
+        def under_it(*args: Any, **kwargs: Any) -> Tree:
+            with scoped(**self._change):
+                return func(*args, **kwargs)
+
+        return under_it  # type: ignore[return-value]
+
+    def __enter__(self) -> None:
+        self._only_scoped()
+        scope = scoped(**self._change)
+        scope.__enter__()
+        self._scopes.append(scope)
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._scopes.pop().__exit__(*error)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from funcgrad.tree.functions import (
     map,
     map_with_path,
     reduce,
+    reduce_associative,
     transpose,
     unflatten,
 )
@@ -34,6 +35,8 @@ from funcgrad.tree.register import (
     register_pytree_node,
     register_pytree_node_class,
     register_pytree_with_keys,
+    register_static,
+    static,
 )
 from funcgrad.tree.treedef import PyTreeDef, flatten, structure
 
@@ -45,6 +48,7 @@ __all__ = [
     "structure",
     "map",
     "reduce",
+    "reduce_associative",
     "all",
     "transpose",
     "broadcast",
@@ -63,5 +67,7 @@ __all__ = [
     "register_pytree_with_keys",
     "register_pytree_node_class",
     "register_dataclass",
+    "register_static",
+    "static",
     "Partial",
 ]

@@ -136,6 +136,29 @@ def reduce(
     return functools.reduce(f, leaves(tree, is_leaf), *start)
 
 
+def reduce_associative(
+    operation: Callable[[Any, Any], Any], tree: Any, *, identity: Any = _ABSENT,
+    is_leaf: IsLeaf = None,
+) -> Any:  # fmt: skip
+    """The leaves combined by an associative operation, pairs first: ⌈log₂ n⌉ operations deep.
+
+    identity: the value of a tree without leaves, which is a TypeError otherwise.
+
+    >>> tree.reduce_associative(lambda x, y: x + y, [1, (2, 3), [4, 5, 6]])
+    21
+    """
+    values = leaves(tree, is_leaf)
+    if not values:
+        if identity is _ABSENT:
+            raise TypeError("tree.reduce_associative: a tree without leaves needs identity=")
+        return identity
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=False)
+        rest = values[-1:] if len(values) % 2 else []
+        values = [*(operation(x, y) for x, y in pairs), *rest]
+    return values[0]
+
+
 def all(tree: Any, is_leaf: IsLeaf = None) -> bool:
     """Whether every leaf is true.
 

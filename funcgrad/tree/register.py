@@ -134,6 +134,36 @@ def register_dataclass(
     return cls
 
 
+def static(**kwargs: Any) -> Any:
+    """A field of a dataclass that is metadata, not a child: `dataclasses.field` of that kind.
+
+    >>> from dataclasses import dataclass
+    >>> @tree.register_dataclass
+    ... @dataclass
+    ... class Op:
+    ...     x: object
+    ...     name: str = tree.static(default="add")
+    >>> tree.flatten(Op(1.5))
+    ([1.5], PyTreeDef(CustomNode(Op[('add',)], [*])))
+    """
+    metadata = {**(kwargs.pop("metadata", None) or {}), "static": True}
+    return dataclasses.field(metadata=metadata, **kwargs)
+
+
+def register_static(cls: _C) -> _C:
+    """Makes the instances of a class nodes without children: they are all metadata.
+
+    They must be hashable and comparable, as what is static under `jit` is.
+
+    >>> @tree.register_static
+    ... class Mode(str): ...
+    >>> tree.flatten([Mode("train"), 1.0])
+    ([1.0], PyTreeDef([CustomNode(Mode['train'], []), *]))
+    """
+    add_kind(Kind(cls, lambda x: ((), x), lambda x, _: x))
+    return cls
+
+
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple]:
     if len(names) > 1:
         return operator.attrgetter(*names)

@@ -143,6 +143,19 @@ class PyTreeDef:
         """
         return flatten_up_to(self, tree, Side("the prefix", self), "the tree")
 
+    def compose(self, inner: "PyTreeDef") -> "PyTreeDef":
+        """This structure with another one at the place of each leaf.
+
+        >>> structure([0, 0]).compose(structure((0, None)))
+        PyTreeDef([(*, None), (*, None)])
+        """
+        if self._kind is None:
+            return inner
+        if inner._kind is None or not self._num_leaves:
+            return self
+        children = tuple(child.compose(inner) for child in self.children())
+        return _find(self._kind, self._data, children)
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

@@ -4,6 +4,7 @@
 - `calls`: ops that call one program, such as `jit` and `checkpoint`
 - `cond`: branches: `cond` and `switch`
 - `custom_call`: calls of functions that have their own derivative rules
+- `custom_vmap`: functions with a rule of their own for `vmap`, and such that it calls in a loop
 - `jit_primitive`: the `jit` primitive
 - `parallel_scan`: `associative_scan`, in logarithmically many steps, and `map`, one element at a
   time
