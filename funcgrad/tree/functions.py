@@ -29,7 +29,7 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable) -> Any:
 
     Raises TreeError for another number of leaves than the structure has.
 
-    >>> unflatten(structure({"a": 0, "b": [0]}), ["x", "y"])
+    >>> tree.unflatten(tree.structure({"a": 0, "b": [0]}), ["x", "y"])
     {'a': 'x', 'b': ['y']}
     """
     return treedef.unflatten(leaves)
@@ -38,7 +38,7 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable) -> Any:
 def leaves(tree: Any, is_leaf: IsLeaf = None) -> list:
     """The leaves of a tree, in order.
 
-    >>> leaves({"b": (1, 2), "a": 3, "c": None})
+    >>> tree.leaves({"b": (1, 2), "a": 3, "c": None})
     [3, 1, 2]
     """
     return flatten(tree, is_leaf)[0]
@@ -51,7 +51,7 @@ def flatten_with_path(
 
     `is_leaf_takes_path`: whether it is is_leaf(path, node), as in the other functions of paths.
 
-    >>> pairs, treedef = flatten_with_path({"a": [1, 2]})
+    >>> pairs, treedef = tree.flatten_with_path({"a": [1, 2]})
     >>> [(keystr(path), leaf) for path, leaf in pairs]
     [("['a'][0]", 1), ("['a'][1]", 2)]
     """
@@ -74,7 +74,7 @@ def leaves_with_path(
 ) -> list[tuple[KeyPath, Any]]:
     """The pairs of key path and leaf of a tree.
 
-    >>> leaves_with_path((5,))
+    >>> tree.leaves_with_path((5,))
     [((SequenceKey(idx=0),), 5)]
     """
     return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
@@ -86,7 +86,7 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
     The trees of `rest` have the structure of `tree`, or whole subtrees where it has leaves;
     otherwise TreeError names the path at which they differ.
 
-    >>> map(lambda x, y: x + y, {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
+    >>> tree.map(lambda x, y: x + y, {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
     {'a': 11, 'b': (22,)}
     """
     flat, treedef = flatten(tree, is_leaf)
@@ -106,7 +106,7 @@ def map_with_path(
 ) -> Any:
     """As `map`, of `f(path, leaf, …)`.
 
-    >>> map_with_path(lambda path, x: keystr(path) + f"={x}", {"a": [1, 2]})
+    >>> tree.map_with_path(lambda path, x: keystr(path) + f"={x}", {"a": [1, 2]})
     {'a': ["['a'][0]=1", "['a'][1]=2"]}
     """
     pairs, treedef = flatten_with_path(tree, is_leaf, is_leaf_takes_path)
@@ -129,7 +129,7 @@ def reduce(
 
     Raises TypeError for a tree without leaves and without an initializer.
 
-    >>> reduce(lambda x, y: x + y, {"a": 1, "b": [2, 3]})
+    >>> tree.reduce(lambda x, y: x + y, {"a": 1, "b": [2, 3]})
     6
     """
     start = () if initializer is _ABSENT else (initializer,)
@@ -162,7 +162,7 @@ def reduce_associative(
 def all(tree: Any, is_leaf: IsLeaf = None) -> bool:
     """Whether every leaf is true.
 
-    >>> all([True, {"a": False}])
+    >>> tree.all([True, {"a": False}])
     False
     """
     return builtins.all(leaves(tree, is_leaf))
@@ -173,7 +173,7 @@ def transpose(outer: PyTreeDef, inner: PyTreeDef | None, tree: Any) -> Any:
 
     `inner=None` takes the structure of the first one. Raises TreeError where `tree` is no such.
 
-    >>> transpose(structure([0, 0]), structure((0, 0, 0)), [(1, 2, 3), (4, 5, 6)])
+    >>> tree.transpose(tree.structure([0, 0]), tree.structure((0, 0, 0)), [(1, 2, 3), (4, 5, 6)])
     ([1, 4], [2, 5], [3, 6])
     """
     where = "tree.transpose: "
@@ -199,7 +199,7 @@ def broadcast(prefix: Any, full: Any, is_leaf: IsLeaf = None) -> Any:
 
     Raises TreeError, with the path, where `prefix` is no prefix of `full`.
 
-    >>> broadcast((1, 2), ({"a": 0, "b": 0}, 0))
+    >>> tree.broadcast((1, 2), ({"a": 0, "b": 0}, 0))
     ({'a': 1, 'b': 1}, 2)
     """
     flat, treedef = flatten(prefix, is_leaf)
@@ -215,7 +215,7 @@ def flatten_axes(name: str, treedef: PyTreeDef, axes: Any) -> list:
 
     Raises TreeError, which speaks of `name`, where `axes` is no prefix of `treedef`.
 
-    >>> flatten_axes("in_axes", structure(({"a": 0, "b": 0}, 0)), (None, 1))
+    >>> tree.flatten_axes("in_axes", tree.structure(({"a": 0, "b": 0}, 0)), (None, 1))
     [None, None, 1]
     """
     entries: list = []
@@ -244,7 +244,7 @@ def check_same_structure(
 
     The message names the first path at which they differ and what each has there.
 
-    >>> check_same_structure({"w": 1}, {"w": None}, what_a="params", what_b="the gradient")
+    >>> tree.check_same_structure({"w": 1}, {"w": None}, what_a="params", what_b="the gradient")
     Traceback (most recent call last):
     funcgrad.errors.TreeError: the trees differ at ['w']: params has a leaf of type int, \
 the gradient has None; None is a node without leaves, not a leaf

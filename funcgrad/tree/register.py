@@ -158,7 +158,7 @@ def register_static(cls: _C) -> _C:
     >>> @tree.register_static
     ... class Mode(str): ...
     >>> tree.flatten([Mode("train"), 1.0])
-    ([1.0], PyTreeDef([CustomNode(Mode['train'], []), *]))
+    ([1.0], PyTreeDef([CustomNode(Mode[train], []), *]))
     """
     add_kind(Kind(cls, lambda x: ((), x), lambda x, _: x))
     return cls

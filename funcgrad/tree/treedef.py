@@ -37,7 +37,7 @@ class PyTreeDef:
 
     Immutable, comparable, and hashable where the metadata of its nodes is.
 
-    >>> structure({"b": [1, 2], "a": None})
+    >>> tree.structure({"b": [1, 2], "a": None})
     PyTreeDef({'a': None, 'b': [*, *]})
     """
 
@@ -76,7 +76,7 @@ class PyTreeDef:
     def num_leaves(self) -> int:
         """The number of leaves.
 
-        >>> structure({"a": [1, 2], "b": None}).num_leaves
+        >>> tree.structure({"a": [1, 2], "b": None}).num_leaves
         2
         """
         return self._num_leaves
@@ -85,7 +85,7 @@ class PyTreeDef:
     def num_nodes(self) -> int:
         """The number of nodes, leaves included.
 
-        >>> structure({"a": [1, 2], "b": None}).num_nodes
+        >>> tree.structure({"a": [1, 2], "b": None}).num_nodes
         5
         """
         return self._num_nodes
@@ -93,7 +93,7 @@ class PyTreeDef:
     def children(self) -> "list[PyTreeDef]":
         """The structures of the node's children; a leaf has none.
 
-        >>> structure({"a": [1, 2], "b": None}).children()
+        >>> tree.structure({"a": [1, 2], "b": None}).children()
         [PyTreeDef([*, *]), PyTreeDef(None)]
         """
         return [LEAF] * self._arity if isinstance(self._arity, int) else [*self._arity]
@@ -101,7 +101,7 @@ class PyTreeDef:
     def node_data(self) -> tuple[type, Any] | None:
         """The class of the node and its metadata; None for a leaf.
 
-        >>> structure({"a": [1, 2], "b": None}).node_data()
+        >>> tree.structure({"a": [1, 2], "b": None}).node_data()
         (<class 'dict'>, ('a', 'b'))
         """
         return None if self._kind is None else (self._kind.cls, self._data)
@@ -109,7 +109,7 @@ class PyTreeDef:
     def paths(self) -> list[KeyPath]:
         """The key path of each leaf, in order: what `flatten_with_path` gives for a tree.
 
-        >>> [tree.keystr(path) for path in structure({"a": [1, 2], "b": None}).paths()]
+        >>> [tree.keystr(path) for path in tree.structure({"a": [1, 2], "b": None}).paths()]
         ["['a'][0]", "['a'][1]"]
         """
         if self._kind is None:
@@ -122,7 +122,7 @@ class PyTreeDef:
 
         Raises TreeError for another number of leaves.
 
-        >>> structure([0, (0, 0)]).unflatten("abc")
+        >>> tree.structure([0, (0, 0)]).unflatten("abc")
         ['a', ('b', 'c')]
         """
         if not isinstance(leaves, (list, tuple)):
@@ -138,7 +138,7 @@ class PyTreeDef:
 
         Raises TreeError, with the path, where `tree` lacks a node of this structure.
 
-        >>> structure([0, 0]).flatten_up_to([{"a": 1}, 2])
+        >>> tree.structure([0, 0]).flatten_up_to([{"a": 1}, 2])
         [{'a': 1}, 2]
         """
         return flatten_up_to(self, tree, Side("the prefix", self), "the tree")
@@ -146,7 +146,7 @@ class PyTreeDef:
     def compose(self, inner: "PyTreeDef") -> "PyTreeDef":
         """This structure with another one at the place of each leaf.
 
-        >>> structure([0, 0]).compose(structure((0, None)))
+        >>> tree.structure([0, 0]).compose(tree.structure((0, None)))
         PyTreeDef([(*, None), (*, None)])
         """
         if self._kind is None:
@@ -279,7 +279,7 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list, PyTreeDef]:
     `is_leaf(subtree)` may stop the descent early. Raises TreeError, with the path, where the keys
     of a dict can't be sorted, and RecursionError where it is nested too deep.
 
-    >>> flatten({"b": (1, 2), "a": 3})
+    >>> tree.flatten({"b": (1, 2), "a": 3})
     ([3, 1, 2], PyTreeDef({'a': *, 'b': (*, *)}))
     """
     if type(tree) in leaf_types:
@@ -302,7 +302,7 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list, PyTreeDef]:
 def structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
     """The structure of a tree.
 
-    >>> structure([1, None])
+    >>> tree.structure([1, None])
     PyTreeDef([*, None])
     """
     return flatten(tree, is_leaf)[1]
