@@ -13,7 +13,14 @@ from funcgrad import debug, dtypes, errors, flatten_util, lax, numpy, ops, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.caches import clear_caches
-from funcgrad.core.settings import debug_nans, default_dtype, disable_jit, named_scope
+from funcgrad.core.settings import (
+    debug_nans,
+    default_dtype,
+    disable_jit,
+    ensure_compile_time_eval,
+    named_call,
+    named_scope,
+)
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.callbacks import io_callback, pure_callback
 from funcgrad.transforms.derivatives.checkpoint import (
@@ -22,6 +29,7 @@ from funcgrad.transforms.derivatives.checkpoint import (
     checkpoint_policies,
 )
 from funcgrad.transforms.derivatives.custom import closure_convert, custom_jvp, custom_vjp
+from funcgrad.transforms.derivatives.forms import custom_gradient, fwd_and_bwd
 from funcgrad.transforms.derivatives.grad import (
     grad,
     jvp,
@@ -31,34 +39,69 @@ from funcgrad.transforms.derivatives.grad import (
     vjp,
 )
 from funcgrad.transforms.derivatives.jacobian import hessian, jacfwd, jacrev
-from funcgrad.transforms.host import block_until_ready, device_get
+from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier
 from funcgrad.transforms.jit.jit import jit
-from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr
+from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
 
 if TYPE_CHECKING:
-    from funcgrad import experimental, image, io, nn, optim, parallel, random, scipy
+    from funcgrad import (
+        ad_checkpoint,
+        custom_batching,
+        custom_derivatives,
+        experimental,
+        image,
+        io,
+        nn,
+        optim,
+        parallel,
+        random,
+        scipy,
+        sharding,
+        stages,
+        test_util,
+        tree_util,
+        typing,
+    )
     from funcgrad.backends.llvm.runtime.memory import memory_summary, release_memory
     from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
     from funcgrad.parallel import (
+        Device,
         NamedSharding,
         P,
+        default_backend,
+        device_count,
         device_put,
         devices,
+        local_device_count,
+        local_devices,
+        make_array_from_callback,
+        make_array_from_process_local_data,
+        make_array_from_single_device_arrays,
         make_mesh,
+        process_count,
+        process_index,
+        process_indices,
+        reshard,
+        shard_map,
         virtual_devices,
     )
 
+# JAX's other names.
+jacobian, remat, float0 = jacrev, checkpoint, dtypes.float0
+
 __all__ = [
     # arrays and what is known of them
-    "Array", "ShapeDtypeStruct", "block_until_ready", "device_get",
+    "Array", "ShapeDtypeStruct", "block_until_ready", "device_get", "effects_barrier", "float0",
+    "typeof",
     # compilation
-    "jit", "clear_caches", "make_jaxpr", "eval_shape", "disable_jit", "named_scope",
+    "jit", "clear_caches", "make_jaxpr", "eval_shape", "disable_jit", "ensure_compile_time_eval",
+    "named_call", "named_scope",
     "num_threads", "set_num_threads", "memory_summary", "release_memory",
     # derivatives
     "grad", "value_and_grad", "jvp", "vjp", "linearize", "linear_transpose",
-    "jacfwd", "jacrev", "hessian",
-    "custom_jvp", "custom_vjp", "closure_convert",
-    "checkpoint", "checkpoint_name", "checkpoint_policies",
+    "fwd_and_bwd", "jacfwd", "jacrev", "jacobian", "hessian",
+    "custom_gradient", "custom_jvp", "custom_vjp", "closure_convert",
+    "checkpoint", "remat", "checkpoint_name", "checkpoint_policies",
     # batching
     "vmap",
     # the host, and looking inside
@@ -66,27 +109,38 @@ __all__ = [
     # dtypes
     "default_dtype", "dtypes",
     # many devices (more of them in funcgrad.parallel)
-    "P", "NamedSharding", "device_put", "devices", "make_mesh", "virtual_devices",
+    "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
+    "local_device_count", "local_devices", "make_array_from_callback",
+    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
+    "process_count", "process_index", "process_indices", "reshard", "shard_map",
+    "virtual_devices",
     # subpackages
+    "ad_checkpoint", "custom_batching", "custom_derivatives",
     "errors", "experimental", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops", "optim",
-    "parallel", "random", "scipy", "tree",
+    "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
+    "typing",
 ]  # fmt: skip
 
 
 # Loaded when first asked for, so that `import funcgrad` stays quick: subpackages, and names with
 # the modules that have them.
-_PACKAGES = ("experimental", "image", "io", "nn", "optim", "parallel", "random", "scipy")
-_NAMES = {
-    "NamedSharding": "parallel",
-    "P": "parallel",
-    "device_put": "parallel",
-    "devices": "parallel",
-    "make_mesh": "parallel",
+_PACKAGES = (
+    "ad_checkpoint", "custom_batching", "custom_derivatives", "experimental", "image", "io", "nn",
+    "optim", "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree_util",
+    "typing",
+)  # fmt: skip
+_PARALLEL = (
+    "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",
+    "local_device_count", "local_devices", "make_array_from_callback",
+    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
+    "process_count", "process_index", "process_indices", "reshard", "shard_map",
+    "virtual_devices",
+)  # fmt: skip
+_NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
     "memory_summary": "backends.llvm.runtime.memory",
     "num_threads": "backends.llvm.runtime.pool",
     "release_memory": "backends.llvm.runtime.memory",
     "set_num_threads": "backends.llvm.runtime.pool",
-    "virtual_devices": "parallel",
 }
 
 

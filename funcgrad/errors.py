@@ -179,3 +179,10 @@ class IRError(FuncgradError, TypeError):
 
 class CompileError(FuncgradError, RuntimeError):
     """A backend can't compile a program."""
+
+
+# JAX's names.
+ConcretizationTypeError = ConcretizationError
+UnexpectedTracerError = LeakedTracerError
+JAXIndexError = IndexTypeError
+JaxprTypeError = IRError

@@ -15,12 +15,14 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
-    "", "custom_batching", "debug", "dtypes", "experimental.ode", "flatten_util", "image", "lax",
-    "lax.linalg", "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
+    "", "ad_checkpoint", "custom_batching", "custom_derivatives", "debug", "dtypes",
+    "experimental.ode", "flatten_util", "image", "lax", "lax.linalg", "nn", "nn.initializers",
+    "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
     "io.checkpoints", "random", "scipy", "scipy.cluster.vq", "scipy.fft",
     "scipy.integrate", "scipy.interpolate", "scipy.linalg", "scipy.ndimage", "scipy.optimize",
     "scipy.signal", "scipy.sparse.linalg", "scipy.spatial.transform", "scipy.special",
-    "scipy.stats", "tree", "tree_util",
+    "scipy.stats", "sharding", "stages", "test_util",
+    "tree", "tree_util",
 ]  # fmt: skip
 NAMES = {
     "fg": "", "fnp": "numpy", "lax": "lax", "nn": "nn", "optim": "optim", "random": "random",

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from funcgrad import dtypes
-from funcgrad.core.context import ROOT, current, scoped, set_root
+from funcgrad.core.context import ROOT, current, scoped, set_root, under
 from funcgrad.core.types import DTypeLike, Tree
 from funcgrad.errors import DTypeError
 
@@ -109,3 +109,38 @@ def named_scope(name: str) -> Iterator[None]:
     """
     with scoped(scopes=(*current().scopes, name)):
         yield
+
+
+@contextmanager
+def ensure_compile_time_eval() -> Iterator[None]:
+    """Within the block operations on known values are evaluated at once, also while a function is
+    traced. Those on traced values raise, as there is nothing to evaluate.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> @fg.jit
+    ... def f(x):
+    ...     with fg.ensure_compile_time_eval():
+    ...         n = int(fnp.sum(fnp.arange(4)))  # a number, not a traced value
+    ...     return x * n
+    >>> f(1)
+    Array(6, dtype=int32, weak_type=True)
+    """
+    with under(current().with_trace(ROOT.trace)):
+        yield
+
+
+def named_call(fun: _F, *, name: str | None = None) -> _F:
+    """A function whose operations carry its name, or another, as `named_scope` gives it.
+
+    >>> import funcgrad as fg
+    >>> fg.named_call(lambda x: x + 1, name="next")(1)
+    2
+    """
+    scope = name or str(getattr(fun, "__name__", type(fun).__name__))
+
+    @wraps(fun)
+    def named(*args: Any, **kwargs: Any) -> Tree:
+        with named_scope(scope):
+            return fun(*args, **kwargs)
+
+    return named  # type: ignore[return-value]

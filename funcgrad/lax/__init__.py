@@ -182,3 +182,11 @@ from funcgrad.transforms.control.parallel_scan import associative_scan, map
 from funcgrad.transforms.control.repeated import scatter_apply
 from funcgrad.transforms.control.scan import scan
 from funcgrad.transforms.control.while_loop import fori_loop, while_loop
+
+
+def __getattr__(name: str) -> object:
+    """The primitive of an op by JAX's name of it: `sin_p` is `sin`, which is a primitive here."""
+    from_op = globals().get(name.removesuffix("_p")) if name.endswith("_p") else None
+    if type(from_op).__name__ == "Primitive":
+        return from_op
+    raise AttributeError(f"module 'funcgrad.lax' has no attribute {name!r}")

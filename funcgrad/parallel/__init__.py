@@ -31,16 +31,23 @@ from funcgrad.core.sharding import (
 from funcgrad.parallel.arrays import (
     device_put,
     make_array_from_callback,
+    make_array_from_process_local_data,
+    make_array_from_single_device_arrays,
     reshard,
     with_sharding_constraint,
 )
 from funcgrad.parallel.launch.hooks import install as _install
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.meshes import (
+    default_backend,
+    device_count,
     devices,
+    local_device_count,
+    local_devices,
     make_mesh,
     process_count,
     process_index,
+    process_indices,
     virtual_devices,
 )
 from funcgrad.parallel.partitioner.analysis import Analysis
@@ -53,7 +60,9 @@ __all__ = [
     "AbstractMesh", "Analysis", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec",
     "ShardedArray",
     "by_path", "fsdp", "replicated",
-    "device_put", "make_array_from_callback", "reshard", "shard_map", "visualize_sharding",
+    "device_put", "make_array_from_callback", "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays", "reshard", "shard_map", "visualize_sharding",
     "with_sharding_constraint",
-    "devices", "make_mesh", "process_count", "process_index", "virtual_devices",
+    "default_backend", "device_count", "devices", "local_device_count", "local_devices",
+    "make_mesh", "process_count", "process_index", "process_indices", "virtual_devices",
 ]  # fmt: skip

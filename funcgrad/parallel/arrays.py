@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +15,9 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.trace import Tracer, aval_of
-from funcgrad.errors import ShapeError
+from funcgrad.errors import ShapeError, ShardingError
 from funcgrad.ops.sharding import check_shardings, sharding_constraint_p
+from funcgrad.parallel.meshes import process_index
 from funcgrad.parallel.runtimes.spmd import put, runtime
 from funcgrad.transforms.arguments import as_array
 
@@ -132,3 +134,70 @@ def make_array_from_callback(
 
     kept = runtime(sharding.mesh).make(shape, sharding, part)
     return ShardedArray(kept, ShapedArray(shape, made[0].dtype), sharding)
+
+
+def make_array_from_single_device_arrays(
+    shape: Sequence[int], sharding: NamedSharding, arrays: Sequence[Any], *, dtype: Any = None
+) -> ShardedArray:
+    """An array of the parts that this process's devices hold, in the order of the mesh.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> from funcgrad.parallel import make_array_from_single_device_arrays
+    >>> cut = fg.NamedSharding(fg.make_mesh((2,), "data"), fg.P("data"))
+    >>> print(make_array_from_single_device_arrays((4,), cut, [fnp.zeros(2), fnp.ones(2)]))
+    [0. 0. 1. 1.]
+    """
+    found = sharding.devices_indices_map(shape)
+    mine = [index for d, index in found.items() if d.process_index == process_index()]
+    if len(arrays) != len(mine):
+        raise ShardingError(
+            f"make_array_from_single_device_arrays: this process has {len(mine)} devices of the "
+            f"mesh, so that many arrays are needed, got {len(arrays)}"
+        )
+    parts = {_bounds(index): a for index, a in zip(mine, arrays, strict=True)}
+    return make_array_from_callback(shape, sharding, lambda i: parts[_bounds(i)], dtype)
+
+
+def make_array_from_process_local_data(
+    sharding: NamedSharding, local_data: Any, global_shape: Sequence[int] | None = None
+) -> ShardedArray:
+    """An array of which each process gives the part that its devices hold, as one array.
+
+    global_shape: the whole's; by default what follows from the part's, if along each axis all
+        processes have equally much. An axis of which the part has all may be given as a whole by
+        each process.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> from funcgrad.parallel import make_array_from_process_local_data
+    >>> cut = fg.NamedSharding(fg.make_mesh((2,), "data"), fg.P("data"))
+    >>> make_array_from_process_local_data(cut, fnp.arange(4.0)).shape
+    (4,)
+    """
+    local = np.asarray(raw(as_array(local_data)))
+    blocks = [max(math.prod(sharding.mesh.shape[a] for a in axes), 1)
+              for axes in sharding.spec.cuts(local.ndim)]  # fmt: skip
+    # Of as many elements as there are blocks, a device has one: which blocks are this process's?
+    places = sharding.devices_indices_map(tuple(blocks))
+    mine = [index for d, index in places.items() if d.process_index == process_index()]
+    covered = [len({(i[k].start, i[k].stop) for i in mine}) for k in range(local.ndim)]
+    whole = tuple(n * b // c for n, b, c in zip(local.shape, blocks, covered, strict=True))
+    if global_shape is not None and tuple(global_shape) not in (whole, local.shape):
+        raise ShapeError(
+            f"make_array_from_process_local_data: local_data of shape {local.shape} is a part of "
+            f"an array of shape {whole}, or a whole one, but global_shape is {tuple(global_shape)}"
+        )
+    shape = whole if global_shape is None else tuple(global_shape)
+    first = [min((i[k].start or 0) for i in mine) for k in range(local.ndim)]
+    starts = [f * n // b for f, n, b in zip(first, shape, blocks, strict=True)]
+    if shape == local.shape:
+        starts = [0] * local.ndim
+
+    def part(index: tuple[slice, ...]) -> np.ndarray:
+        moved = [slice(i.start - s, i.stop - s) for i, s in zip(index, starts, strict=True)]
+        return local[tuple(moved)]
+
+    return make_array_from_callback(shape, sharding, part)
+
+
+def _bounds(index: tuple[slice, ...]) -> tuple:
+    return tuple((i.start, i.stop) for i in index)

@@ -90,6 +90,62 @@ def devices() -> tuple[Device, ...]:
     return tuple(Device(i, i, "rank") for i in range(job[1]))
 
 
+def default_backend() -> str:
+    """The kind of processor that arrays are made on: "cpu".
+
+    >>> import funcgrad as fg
+    >>> fg.default_backend()
+    'cpu'
+    """
+    return devices()[0].platform
+
+
+def device_count() -> int:
+    """The number of devices of the job.
+
+    >>> import funcgrad as fg
+    >>> fg.device_count()
+    1
+    """
+    return len(devices())
+
+
+def local_devices(process_index: int | None = None) -> tuple[Device, ...]:
+    """The devices of a process, by default of this one.
+
+    >>> import funcgrad as fg
+    >>> fg.local_devices()
+    (Device(id=0, process_index=0, kind='virtual'),)
+    """
+    job = launched()
+    index = (job[0] if job else 0) if process_index is None else process_index
+    if index not in process_indices():
+        raise ValueError(
+            f"local_devices: process_index must be one of 0 … {process_count() - 1}, got {index!r}"
+        )
+    return tuple(d for d in devices() if d.process_index == index)
+
+
+def local_device_count() -> int:
+    """The number of this process's devices.
+
+    >>> import funcgrad as fg
+    >>> fg.local_device_count()
+    1
+    """
+    return len(local_devices())
+
+
+def process_indices() -> list[int]:
+    """The numbers of the job's processes.
+
+    >>> import funcgrad as fg
+    >>> fg.process_indices()
+    [0]
+    """
+    return list(range(process_count()))
+
+
 def make_mesh(
     axis_shapes: Sequence[int] | int,
     axis_names: Sequence[str] | str,

@@ -31,3 +31,11 @@ def device_get(x: Tree) -> Tree:
     {'name': 'a', 'y': array([1., 1.], dtype=float32)}
     """
     return tree.map(lambda leaf: np.asarray(leaf) if is_arraylike(leaf) else leaf, x)
+
+
+def effects_barrier() -> None:
+    """Wait for the effects of all calls: they are done when a call returns, so there is no wait.
+
+    >>> import funcgrad as fg
+    >>> fg.effects_barrier()
+    """

@@ -64,7 +64,7 @@ class custom_vmap:
         check_callable("custom_vmap", fun)
         self._fun = fun
         self._rule: Callable | None = None
-        wraps(fun, "custom_vmap")(self)  # type: ignore[type-var]
+        wraps(fun, "custom_vmap")(self)
         self.__name__ = name_of(fun)
 
     def def_vmap(self, vmap_rule: Callable) -> Callable:

@@ -5,6 +5,8 @@
   values
 - `custom`: functions with derivative rules of their own: `custom_jvp`, `custom_vjp`,
   `closure_convert`
+- `forms`: other forms of what derivatives are given by: a value with its pullback, a pair of
+  functions
 - `grad`: derivatives of functions of pytrees: jvp, linearize, vjp, grad, linear_transpose
 - `implicit`: implicit derivatives: solutions of equations, differentiated without unrolling the
   solver

@@ -127,11 +127,33 @@ class checkpoint_policies:
         return lambda prim, *avals, **params: prim is name_p and params["name"] not in names
 
     @staticmethod
+    def save_anything_except_these_names(*names: str) -> Policy:
+        """Keep all but values that `checkpoint_name` marked with one of these names."""
+        return lambda prim, *avals, **params: not (prim is name_p and params["name"] in names)
+
+    @staticmethod
+    def save_and_offload_only_these_names(
+        *, names_which_can_be_saved: Sequence[str], names_which_can_be_offloaded: Sequence[str],
+        offload_src: str, offload_dst: str,
+    ) -> Policy:  # fmt: skip
+        """Keep values with these names. There is one memory: what would be offloaded is kept."""
+        names = (*names_which_can_be_saved, *names_which_can_be_offloaded)
+        return checkpoint_policies.save_only_these_names(*names)
+
+    @staticmethod
+    def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
+        """As `dots_with_no_batch_dims_saveable`: there is one memory."""
+        return checkpoint_policies.dots_with_no_batch_dims_saveable
+
+    @staticmethod
     def save_from_both_policies(first: Policy, second: Policy) -> Policy:
         """Keep what either policy keeps."""
         return lambda prim, *avals, **params: (
             first(prim, *avals, **params) or second(prim, *avals, **params)
         )
+
+    checkpoint_dots = dots_saveable
+    checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 
 
 # ---- rules

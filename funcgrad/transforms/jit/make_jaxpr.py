@@ -1,4 +1,4 @@
-"""Programs of functions, for looking at: `make_jaxpr` and `eval_shape`."""
+"""Programs and types, for looking at: `make_jaxpr`, `eval_shape` and `typeof`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.staging import stage
-from funcgrad.core.types import Tree
+from funcgrad.core.trace import aval_of
+from funcgrad.core.types import Tree, Value
 from funcgrad.transforms.arguments import (
     FlatFunction,
     avals_of,
@@ -70,6 +71,15 @@ def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Tree:
     names = leaf_names(fun, args, kwargs)
     jaxpr, _ = stage(flat, avals_of(leaves), f"eval_shape({name_of(fun)})", names)
     return flat.unflatten([struct(a) for a in jaxpr.out_avals])
+
+
+def typeof(x: Value) -> ShapedArray:
+    """The type of an array or a number, traced or not: its shape and dtype.
+
+    >>> fg.typeof(fnp.ones((2, 3)))
+    f32[2,3]
+    """
+    return aval_of(x)
 
 
 def struct(aval: ShapedArray) -> ShapeDtypeStruct:

@@ -1,0 +1,22 @@
+"""Meshes and shardings, by the names of `jax.sharding`; see `funcgrad.parallel`.
+
+>>> import funcgrad as fg, funcgrad.numpy as fnp
+>>> isinstance(fnp.zeros(2).sharding, fg.sharding.Sharding)
+True
+"""
+
+from funcgrad.core.sharding import (
+    AbstractMesh,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    SingleDeviceSharding,
+)
+from funcgrad.parallel.arrays import reshard
+
+__all__ = [
+    "AbstractMesh", "Mesh", "NamedSharding", "PartitionSpec", "Sharding", "SingleDeviceSharding",
+    "reshard",
+]  # fmt: skip
+
+Sharding = NamedSharding | SingleDeviceSharding

@@ -1,0 +1,11 @@
+"""What `jit` makes on its way, by the names of `jax.stages`: `jit(f).trace(x).lower().compile()`.
+
+>>> import funcgrad as fg
+>>> isinstance(fg.jit(lambda x: x).lower(1.0), fg.stages.Lowered)
+True
+"""
+
+from funcgrad.transforms.jit.jit import Jitted as Wrapped
+from funcgrad.transforms.jit.stages import Compiled, Lowered, Traced
+
+__all__ = ["Compiled", "Lowered", "Traced", "Wrapped"]
