@@ -72,8 +72,6 @@ MISSING: dict[str, str] = {
     "lax.precv": _DEVICES,
     "lax.psend": _DEVICES,
     "lax.ragged_all_to_all": _DEVICES,
-    "lax.ragged_dot": "products of ragged groups are not there",
-    "lax.ragged_dot_general": "products of ragged groups are not there",
     "lax.rng_bit_generator": "funcgrad.random draws from keys",
     "lax.rng_uniform": "funcgrad.random draws from keys",
     "lax.scaled_dot": _NARROW,
