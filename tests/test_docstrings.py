@@ -15,7 +15,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
-    "", "debug", "dtypes", "experimental.ode", "flatten_util", "image", "lax", "lax.linalg",
+    "", "debug", "dtypes", "experimental.checkify", "experimental.ode", "flatten_util", "image", "lax", "lax.linalg",
     "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
     "parallel.checkpoint", "random", "scipy", "scipy.cluster.vq", "scipy.fft",
     "scipy.integrate", "scipy.interpolate", "scipy.linalg", "scipy.ndimage", "scipy.optimize",

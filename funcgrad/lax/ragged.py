@@ -12,7 +12,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.errors import ArgumentError, DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axes
 from funcgrad.ops.contract import dot_general
 from funcgrad.ops.elementwise.arithmetic import mul
@@ -118,6 +118,11 @@ def ragged_dot_general(
     >>> lax.ragged_dot_general(x, x, fnp.array([1, 3]), numbers).ravel()
     Array([1., 3.], dtype=float32)
     """
+    if not isinstance(ragged_dot_dimension_numbers, RaggedDotDimensionNumbers):
+        raise ArgumentError(
+            "ragged_dot_general: ragged_dot_dimension_numbers must be RaggedDotDimensionNumbers, got "
+            f"{ragged_dot_dimension_numbers!r}"
+        )
     if group_offset is not None:
         raise NotImplementedError(
             "ragged_dot_general: group_offset must be None; slice rhs and group_sizes instead"
@@ -157,13 +162,14 @@ class _Product:
         taken = (*self.rc, *self.rb, *self.group)
         self.rhs_free = [i for i in range(rhs.ndim) if i not in taken]
         if self.ragged in self.free:
-            self.kind, own, self.outer = "free", self.free, self.lb
+            self.kind, own = "free", self.free
         elif self.ragged in self.lc:
-            self.kind, own, self.outer = "contracted", self.lc, self.lb
+            self.kind, own = "contracted", [*self.lc]
         else:
-            self.kind, own, self.outer = "batch", self.lb, ()
-        place = [*own].index(self.ragged)
-        self.before, self.after = [*own[:place]], [*own[place + 1 :]]
+            self.kind, own = "batch", [*self.lb]
+        self.outer = () if self.kind == "batch" else self.lb
+        place = own.index(self.ragged)
+        self.before, self.after = own[:place], own[place + 1 :]
         self._check_pairs()
         self._check_groups(sizes)
 
@@ -234,8 +240,8 @@ class _Product:
             w = broadcast_in_dim(w, (batch, many, *shape[1:]), (0, 2, 3, 4))
             w = reshape(w, (batch * many, *shape[1:]))
         out = ragged_dot_p.bind(x, w, self.sizes(group_sizes, batch * many), dtype=dtype)
-        shape = [self.lhs.shape[i] for i in (*outer, *ragged)]
-        return reshape(out, (*shape, *(self.rhs.shape[i] for i in self.rhs_free)))
+        kept = [self.lhs.shape[i] for i in (*outer, *ragged)]
+        return reshape(out, (*kept, *(self.rhs.shape[i] for i in self.rhs_free)))
 
     def sums(self, lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> Any:
         """The ragged axis is contracted: sums for each group."""

@@ -8,8 +8,8 @@ rows once, and of at most one block more for each group (Gale et al., "MegaBlock
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,17 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.core.types import ArrayModule, BatchDims, Operand, PlainArray, Tangents, Value, Values
+from funcgrad.core.types import (
+    ArrayModule,
+    BatchDims,
+    Operand,
+    Param,
+    PlainArray,
+    Tangent,
+    Tangents,
+    Value,
+    Values,
+)
 from funcgrad.errors import ShapeError
 from funcgrad.ops.base import batch_front, factor, full, is_linear, sum_p, transpose_p
 from funcgrad.ops.contract import accumulator, dot_general, from_accumulator, product_dtype
@@ -52,14 +62,16 @@ def _check(name: str, x: ShapedArray, y: ShapedArray, sizes: ShapedArray, shared
         raise ShapeError(f"{name}: operands {x}, {y} and sizes {sizes} don't fit")
 
 
-def _dot_abstract(x: ShapedArray, w: ShapedArray, sizes: ShapedArray, *, dtype: Any) -> ShapedArray:
+def _dot_abstract(
+    x: ShapedArray, w: ShapedArray, sizes: ShapedArray, *, dtype: np.dtype | None
+) -> ShapedArray:
     _check("ragged_dot", x, w, sizes, 2)
     out = product_dtype("ragged_dot", x, w, dtype)
     return ShapedArray((*x.shape[:2], w.shape[3]), out)
 
 
 def _outer_abstract(
-    x: ShapedArray, y: ShapedArray, sizes: ShapedArray, *, dtype: Any
+    x: ShapedArray, y: ShapedArray, sizes: ShapedArray, *, dtype: np.dtype | None
 ) -> ShapedArray:
     _check("ragged_outer", x, y, sizes, 1)
     out = product_dtype("ragged_outer", x, y, dtype)
@@ -69,19 +81,21 @@ def _outer_abstract(
 # ---- meaning
 
 
-def _groups(sizes: PlainArray, batches: int, rows: int) -> Iterator[tuple[int, int, Any]]:
+def _groups(
+    sizes: PlainArray, batches: int, rows: int
+) -> Iterator[tuple[int, int, builtins.slice]]:
     """Each group with rows: its batch, its number, and its rows as a slice."""
     ends = np.minimum(np.cumsum(np.maximum(sizes, 0), axis=1, dtype=np.int64), rows).tolist()
     for b in range(batches):
         start = 0
         for g, end in enumerate(ends[b % len(ends)]):
             if end > start:
-                yield b, g, np.s_[start:end]
+                yield b, g, builtins.slice(start, end)
             start = end
 
 
 def _dot_impl(xp: ArrayModule, x: PlainArray, w: PlainArray, sizes: PlainArray, *,
-              dtype: Any) -> PlainArray:  # fmt: skip
+              dtype: np.dtype | None) -> PlainArray:  # fmt: skip
     out_dtype = dtype or x.dtype
     compute = accumulator(x.dtype, w.dtype, out_dtype)
     out = xp.zeros((*x.shape[:2], w.shape[3]), out_dtype)
@@ -92,7 +106,7 @@ def _dot_impl(xp: ArrayModule, x: PlainArray, w: PlainArray, sizes: PlainArray, 
 
 
 def _outer_impl(xp: ArrayModule, x: PlainArray, y: PlainArray, sizes: PlainArray, *,
-                dtype: Any) -> PlainArray:  # fmt: skip
+                dtype: np.dtype | None) -> PlainArray:  # fmt: skip
     out_dtype = dtype or x.dtype
     compute = accumulator(x.dtype, y.dtype, out_dtype)
     out = xp.zeros((x.shape[0], sizes.shape[1], x.shape[2], y.shape[2]), out_dtype)
@@ -157,7 +171,7 @@ class _Blocks:
         return broadcast_in_dim(own, (self.block, width), (0,))
 
 
-def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: Any) -> Value:
+def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: np.dtype | None) -> Value:
     """Blocks are written in the order of groups: what one writes beyond its group's rows is written
     again by the next group, or belongs to none and is cleared in the end."""
     b, g, k, n = aval_of(w).shape
@@ -189,7 +203,7 @@ def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: Any) -> Value:
     return select(seen, out, full(shape, 0, out_dtype))
 
 
-def _outer_formula(x: Value, y: Value, sizes: Value, *, dtype: Any) -> Value:
+def _outer_formula(x: Value, y: Value, sizes: Value, *, dtype: np.dtype | None) -> Value:
     blocks, out_dtype = _Blocks(x, sizes), dtype or aval_of(x).dtype
     sums = accumulator(aval_of(x).dtype, aval_of(y).dtype, out_dtype)
     if dtypes.is_integer(out_dtype):
@@ -224,7 +238,7 @@ def _outer_formula(x: Value, y: Value, sizes: Value, *, dtype: Any) -> Value:
 def _jvp(prim: Callable[[], Primitive]) -> Callable:
     """Both ops are linear in each of their first two operands."""
 
-    def rule(primals: Values, tangents: Tangents, **params: Any) -> tuple[Value, Any]:
+    def rule(primals: Values, tangents: Tangents, **params: Param) -> tuple[Value, Tangent]:
         x, y, sizes = primals
         out = prim().bind(x, y, sizes, **params)
         terms = []
@@ -239,7 +253,7 @@ def _jvp(prim: Callable[[], Primitive]) -> Callable:
     return rule
 
 
-def _dtype_of(aval: ShapedArray, *operands: Value) -> Any:
+def _dtype_of(aval: ShapedArray, *operands: Value) -> np.dtype | None:
     """The parameter `dtype` of a product of these operands that gives what `aval` has."""
     same = all(aval_of(v).dtype == aval.dtype for v in operands)
     return None if same else aval.dtype
@@ -256,7 +270,9 @@ def _summed(ct: Value, aval: ShapedArray) -> Value:
     return reshape(sum_p.bind(ct, axes=(0,)), aval.shape)
 
 
-def _dot_transpose(ct: Value, x: Operand, w: Operand, sizes: Value, *, dtype: Any) -> list:
+def _dot_transpose(
+    ct: Value, x: Operand, w: Operand, sizes: Value, *, dtype: np.dtype | None
+) -> list:
     if is_linear(x):
         factor("ragged_dot", w)
         kind = _dtype_of(x.aval, ct, w)
@@ -265,7 +281,9 @@ def _dot_transpose(ct: Value, x: Operand, w: Operand, sizes: Value, *, dtype: An
     return [None, _summed(ragged_outer_p.bind(x, ct, sizes, dtype=kind), w.aval), None]
 
 
-def _outer_transpose(ct: Value, x: Operand, y: Operand, sizes: Value, *, dtype: Any) -> list:
+def _outer_transpose(
+    ct: Value, x: Operand, y: Operand, sizes: Value, *, dtype: np.dtype | None
+) -> list:
     if is_linear(x):
         factor("ragged_outer", y)
         rows, kind = _every(y, x.aval.shape[0]), _dtype_of(x.aval, ct, y)
@@ -288,7 +306,7 @@ def _every(y: Value, batches: int) -> Value:
 def _batch(prim: Callable[[], Primitive]) -> Callable:
     """The batch becomes the outer part of the first axis; what all batches share stays as it is."""
 
-    def rule(axis: BatchAxis, args: Values, dims: BatchDims, **params: Any) -> tuple[Value, int]:
+    def rule(axis: BatchAxis, args: Values, dims: BatchDims, **params: Param) -> tuple[Value, int]:
         lead = aval_of(args[0]).shape[0 if dims[0] != 0 else 1]
         folded = []
         for i, (v, d) in enumerate(zip(args, dims, strict=True)):
@@ -312,11 +330,13 @@ def _lead(x: ShapedArray, y: ShapedArray) -> str:
     return "b" if x.shape[0] == y.shape[0] else "."
 
 
-def _dot_dims(x: ShapedArray, w: ShapedArray, sizes: ShapedArray, *, dtype: Any) -> str:
+def _dot_dims(x: ShapedArray, w: ShapedArray, sizes: ShapedArray, *, dtype: np.dtype | None) -> str:
     return f"b m! k, {_lead(x, w)} g! k n, {_lead(x, sizes)} g! -> b m! n"
 
 
-def _outer_dims(x: ShapedArray, y: ShapedArray, sizes: ShapedArray, *, dtype: Any) -> str:
+def _outer_dims(
+    x: ShapedArray, y: ShapedArray, sizes: ShapedArray, *, dtype: np.dtype | None
+) -> str:
     return f"b r! m, {_lead(x, y)} r! n, {_lead(x, sizes)} g! -> b g! m n"
 
 
