@@ -72,13 +72,9 @@ MISSING: dict[str, str] = {
     "lax.precv": _DEVICES,
     "lax.psend": _DEVICES,
     "lax.ragged_all_to_all": _DEVICES,
-    "lax.rng_bit_generator": "funcgrad.random draws from keys",
     "lax.rng_uniform": "funcgrad.random draws from keys",
     "lax.scaled_dot": _NARROW,
     "lax.with_sharding_constraint": "it is at the top level",
-    "nn.get_scaled_dot_general_config": _NARROW,
-    "nn.scaled_dot_general": _NARROW,
-    "nn.scaled_matmul": _NARROW,
 }
 
 

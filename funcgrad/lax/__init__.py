@@ -8,6 +8,7 @@ what `funcgrad.numpy` does, which is made of these.
 # fmt: off
 
 from funcgrad.lax import linalg
+from funcgrad.lax.bits import RandomAlgorithm, rng_bit_generator
 from funcgrad.lax.filled import (
     broadcast_like, broadcast_shapes, broadcast_to_rank, dtype, empty, full, full_like,
     pswapaxes, stack, tile, unstack,

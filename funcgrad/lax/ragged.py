@@ -14,7 +14,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axes
-from funcgrad.ops.contract import dot_general
+from funcgrad.ops.contract import canonical_numbers, dot_general
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.convert import clamp, convert_element_type
 from funcgrad.ops.reduce import reduce_sum
@@ -120,8 +120,8 @@ def ragged_dot_general(
     """
     if not isinstance(ragged_dot_dimension_numbers, RaggedDotDimensionNumbers):
         raise ArgumentError(
-            "ragged_dot_general: ragged_dot_dimension_numbers must be RaggedDotDimensionNumbers, got "
-            f"{ragged_dot_dimension_numbers!r}"
+            "ragged_dot_general: ragged_dot_dimension_numbers must be RaggedDotDimensionNumbers, "
+            f"got {ragged_dot_dimension_numbers!r}"
         )
     if group_offset is not None:
         raise NotImplementedError(
@@ -148,11 +148,9 @@ class _Product:
         numbers: RaggedDotDimensionNumbers,
     ):
         name = "ragged_dot_general"
-        (lc, rc), (lb, rb) = numbers.dot_dimension_numbers
         self.lhs, self.rhs = lhs, rhs
-        self.lc, self.lb = (canonical_axes(name, axes, lhs.ndim) for axes in (lc, lb))
-        self.rc, self.rb = (canonical_axes(name, axes, rhs.ndim) for axes in (rc, rb))
-        self.numbers = ((self.lc, self.rc), (self.lb, self.rb))
+        self.numbers = canonical_numbers(name, numbers.dot_dimension_numbers, lhs.ndim, rhs.ndim)
+        (self.lc, self.rc), (self.lb, self.rb) = self.numbers
         ragged, groups = numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions
         if len(ragged) != 1:
             raise ShapeError(f"{name}: need one ragged axis of lhs, got {tuple(ragged)}")
