@@ -49,7 +49,6 @@ DIFFERENT: dict[str, tuple[set[str], str]] = {
 
 # Names that are not there.
 _SHAPES = "eval_shape gives shapes"
-_NARROW = "products of scaled narrow floats are not there"
 _DEVICES = "devices exchange by ppermute and all_to_all"
 _COMPILER = "made for XLA's programs"
 MISSING: dict[str, str] = {
@@ -73,7 +72,6 @@ MISSING: dict[str, str] = {
     "lax.psend": _DEVICES,
     "lax.ragged_all_to_all": _DEVICES,
     "lax.rng_uniform": "funcgrad.random draws from keys",
-    "lax.scaled_dot": _NARROW,
     "lax.with_sharding_constraint": "it is at the top level",
 }
 

@@ -181,6 +181,7 @@ from funcgrad.transforms.control.cond import cond, switch
 from funcgrad.transforms.derivatives.implicit import custom_linear_solve, custom_root
 from funcgrad.transforms.control.parallel_scan import associative_scan, map
 from funcgrad.transforms.control.repeated import scatter_apply
+from funcgrad.lax.scaled import scaled_dot
 from funcgrad.lax.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from funcgrad.transforms.control.scan import scan
 from funcgrad.transforms.control.while_loop import fori_loop, while_loop

@@ -19,6 +19,7 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DTypeError, ShapeError
+from funcgrad.lax.scaled import scaled_dot
 from funcgrad.ops.contract import canonical_numbers, dot_general
 from funcgrad.transforms.derivatives.custom import custom_vjp
 
@@ -91,17 +92,14 @@ def scaled_matmul(
             "scaled_matmul: need lhs (B, M, K), rhs (B, N, K), lhs_scales (B, M, K/block) and "
             f"rhs_scales (B, N, K/block), got shapes {shapes}"
         )
-    out = dot_general(
-        _dequantized(lhs, lhs_scales), _dequantized(rhs, rhs_scales), (((2,), (2,)), ((0,), (0,)))
+    return scaled_dot(
+        lhs,
+        rhs,
+        lhs_scale=lhs_scales,
+        rhs_scale=rhs_scales,
+        dimension_numbers=(((2,), (2,)), ((0,), (0,))),
+        preferred_element_type=preferred_element_type,
     )
-    return out.astype(dtypes.canonical(preferred_element_type))
-
-
-def _dequantized(x: Any, scales: Any) -> Any:
-    """Numbers times the scales of their blocks, in float32."""
-    x, scales = fnp.asarray(x), fnp.asarray(scales)
-    blocks = x.astype(fnp.float32).reshape(*scales.shape, -1 if scales.size else x.shape[-1])
-    return (blocks * scales.astype(fnp.float32)[..., None]).reshape(x.shape)
 
 
 def scaled_dot_general(

@@ -81,7 +81,10 @@ def _scaled(step: Any, updates: Any) -> Any:
 
 def _bound(where: str, value_fn: Callable, extra: dict[str, Any]) -> Callable:
     """The function with the arguments that it takes by name; none may be left."""
-    takes = inspect.signature(value_fn).parameters
+    try:
+        takes = inspect.signature(value_fn).parameters
+    except (TypeError, ValueError):  # some functions don't say
+        return partial(value_fn, **extra)
     if any(p.kind is p.VAR_KEYWORD for p in takes.values()):
         return partial(value_fn, **extra)
     left = sorted(extra.keys() - takes.keys())

@@ -344,7 +344,7 @@ def test_bad_input():
         checkify.check(1.0, "no")
     with pytest.raises(TypeError, match="debug_check takes a scalar pred"):
         checkify.debug_check(fnp.array([True, False]), "no")
-    with pytest.raises(TypeError, match="must be pytrees of arrays, got 'text' of type str"):
+    with pytest.raises(TypeError, match="need to be pytrees of arrays, got 'text' of type str"):
         checkify.check(fnp.array(True), "{}", "text")
     with pytest.raises(TypeError, match="takes an Error as argument, got type int instead"):
         checkify.check_error(1)

@@ -216,9 +216,10 @@ def test_tree_get():
         optim.tree_get(both, "mu")
 
 
-def test_line_searches_pass_arguments_to_the_function():
+@pytest.mark.parametrize("wrapped", [lambda f: f, fg.jit], ids=["plain", "jit"])
+def test_line_searches_pass_arguments_to_the_function(wrapped):
     data = fnp.array([1.0, 2.0])
-    f = lambda x, data, *, scale=1.0: scale * fnp.sum((x - data) ** 2)
+    f = wrapped(lambda x, data, *, scale=1.0: scale * fnp.sum((x - data) ** 2))
     opt, x = optim.lbfgs(), fnp.zeros(2)
     state = opt.init(x)
     both = optim.value_and_grad_from_state(f)

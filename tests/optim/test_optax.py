@@ -2,7 +2,6 @@
 that. Their states compile, loop, map and shard."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +12,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, optim, tree
 from funcgrad.parallel import fsdp
-
-sys.path.insert(0, str(Path(__file__).parent))
-import optax_cases as cases
+from tests.optim import optax_cases as cases
 
 VALUES = json.loads((Path(__file__).parent / "optax_values.json").read_text())
 

@@ -46,8 +46,8 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
     for x in leaves:
         if not is_arraylike(x):
             raise ArgumentError(
-                f"{name}: formatting arguments must be pytrees of arrays, got {x!r} of type "
-                f"{type(x).__name__}"
+                f"Formatting arguments to checkify.{name} need to be pytrees of arrays, got {x!r} "
+                f"of type {type(x).__name__}"
             )
     site = Site(FailedCheckError, f"{msg} (`check` failed)", structure, user_place())
     code = fnp.where(pred, INT32.type(-1), INT32.type(0))
