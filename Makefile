@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: demo test lint bench docs clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/.demo
+demo: $(VENV)/.examples
 	$(BIN)/python examples/gpt.py $(ARGS)
 
 # The workers share the cores, so each keeps its BLAS to one thread.
@@ -50,12 +50,7 @@ $(VENV)/.created:
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.created pyproject.toml
-	@echo "Installing funcgrad into $(VENV)"
-	$(INSTALL) --editable . matplotlib tqdm
-	@touch $@
-
-$(VENV)/.test $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: $(VENV)/.created pyproject.toml
+$(VENV)/.examples $(VENV)/.test $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: $(VENV)/.created pyproject.toml
 	@echo "Installing funcgrad[$*] into $(VENV)"
 	$(INSTALL) --editable '.[$*]'
 	@touch $@

@@ -28,8 +28,8 @@ from tqdm import tqdm
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn, optim, parallel, random, tree
+from funcgrad.io.checkpoints import Checkpointer
 from funcgrad.parallel import with_sharding_constraint
-from funcgrad.parallel.checkpoint import Checkpointer
 
 # ---- data
 

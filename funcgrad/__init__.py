@@ -36,7 +36,7 @@ from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr
 
 if TYPE_CHECKING:
-    from funcgrad import experimental, image, nn, optim, parallel, random, scipy
+    from funcgrad import experimental, image, io, nn, optim, parallel, random, scipy
     from funcgrad.backends.llvm.runtime.memory import memory_summary, release_memory
     from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
     from funcgrad.parallel import (
@@ -68,14 +68,14 @@ __all__ = [
     # many devices (more of them in funcgrad.parallel)
     "P", "NamedSharding", "device_put", "devices", "make_mesh", "virtual_devices",
     # subpackages
-    "errors", "experimental", "flatten_util", "image", "lax", "nn", "numpy", "ops", "optim",
+    "errors", "experimental", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops", "optim",
     "parallel", "random", "scipy", "tree",
 ]  # fmt: skip
 
 
 # Loaded when first asked for, so that `import funcgrad` stays quick: subpackages, and names with
 # the modules that have them.
-_PACKAGES = ("experimental", "image", "nn", "optim", "parallel", "random", "scipy")
+_PACKAGES = ("experimental", "image", "io", "nn", "optim", "parallel", "random", "scipy")
 _NAMES = {
     "NamedSharding": "parallel",
     "P": "parallel",

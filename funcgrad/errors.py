@@ -57,11 +57,11 @@ def _public_name(frame: types.FrameType) -> str:
         made: dict = {v: frame.f_locals.get(v) for v in free}
         name = str(made.get("name") or getattr(made.get("prim"), "name", ""))
     home = frame.f_globals["__name__"]
-    # What makes messages is imported by public modules, too, and isn't what users call.
     inner = name.startswith("_") or "._" in home or home.startswith(f"{__package__}.core")
     inner = inner or home == __name__
     modules = (sys.modules.get(f"{__package__}.{m}") for m in _PUBLIC)
-    public = not inner and any(name in vars(m) for m in modules if m)
+    # Without __all__ a module holds only what is public; with it, also what it is written with.
+    public = not inner and any(name in getattr(m, "__all__", vars(m)) for m in modules if m)
     return name if public else ""
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from funcgrad.core import context
+from tests.parallel.ranks import Pools, missing
 
 hypothesis.settings.register_profile(
     "ci",
@@ -46,6 +47,7 @@ def pytest_configure(config):
     # Matplotlib's cache is only its list of fonts, which takes seconds to build.
     os.environ.setdefault("MPLCONFIGDIR", str(user_cache / "matplotlib"))
     os.environ.setdefault("MPLBACKEND", "Agg")
+    os.environ.setdefault("FUNCGRAD_TRACEBACK_FILTERING", "off")  # a failing test shows all
     os.environ["XDG_CACHE_HOME"] = str(Path(home.name, "cache"))
     os.environ["IPYTHONDIR"] = str(Path(home.name, "ipython"))
 
@@ -110,3 +112,18 @@ def reproducible(request, seed):
         context.ROOT.types.clear()
     with np.errstate(all="ignore"):
         yield
+
+
+@pytest.fixture(scope="session")
+def _pools():
+    pools = Pools()
+    yield pools
+    pools.stop()
+
+
+@pytest.fixture
+def ranks(_pools):
+    """`ranks(4).run("tests.parallel.jobs:function", *args)`: a function's results on 4 ranks."""
+    if reason := missing():
+        pytest.skip(reason)
+    return _pools

@@ -7,7 +7,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import errors, lax
+from funcgrad import errors, image, lax, random
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
 
@@ -450,3 +450,11 @@ def test_partial_and_wrapped_functions_are_named():
     named = functools.partial(lambda x, k: x * k, k=2)
     with fails(errors.DifferentiationError, "grad of <lambda>"):
         fg.grad(named)(X)
+
+
+def test_what_public_modules_are_written_with_is_no_function_of_theirs():
+    image.resize(np.ones((2, 2), np.float32), (4, 4), "nearest")  # is loaded, and imports shape_of
+    with fails(TypeError, "^random.normal: shape must be integers"):
+        random.normal(random.key(0), (2.5,))
+    with fails(TypeError, "^zeros: shape must be integers"):
+        fnp.zeros((2.5,))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from funcgrad.parallel.checkpoint import checkpoint
+from funcgrad.io.checkpoints import checkpoint
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = ["--steps", "60", "--batch", "4", "--width", "16", "--layers", "1", "--save-every", "25"]

@@ -38,6 +38,7 @@ LAYERS = [
     ],
     ["backends"],
     ["parallel"],
+    ["io"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The packages inside of layers, from below: what is in none of a layer's may import all of them.
@@ -57,8 +58,9 @@ PACKAGES = {
         "llvm.matrix", "llvm.sort", "llvm.routines", "llvm.emit",
     ],
     "parallel": [
-        "communicators", "programs", "mapping", "partitioner", "runtimes", "launch", "checkpoint",
+        "communicators", "programs", "mapping", "partitioner", "runtimes", "launch",
     ],
+    "io": ["checkpoints"],
 }  # fmt: skip
 LOADS_BACKENDS = "funcgrad.core.backend"
 IMPORTS = "funcgrad.core.process.fork"  # what importing is done with

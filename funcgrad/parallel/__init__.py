@@ -14,7 +14,6 @@
 - `partitioner`: from a program of whole arrays to the one that each device runs
 - `runtimes`: devices in lockstep in one process, or ranks of a job
 - `launch`: how a job ends, and what it leaves behind
-- `checkpoint`: each process writes its own shards, any mesh loads them
 - `run`: `python -m funcgrad.parallel.run`: a failure on one rank ends all
 - `supervise`: `python -m funcgrad.parallel.supervise`: a job is started again when it fails
 - `show`: sharded arrays for people

@@ -17,6 +17,7 @@ import numpy as np
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.eager.calls import calls, is_large
 from funcgrad.core.eager.functions import MOMENTS, EagerFunction, Recipe, consider, counter
 from funcgrad.core.evaluation import EvalTrace
@@ -91,7 +92,11 @@ def recorded(fun: Callable, alone: bool = False) -> Callable:
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Value:
-        return swift.call(*args, **kwargs)
+        try:
+            return swift.call(*args, **kwargs)
+        except Exception as e:
+            hide_frames(e)
+            raise
 
     vars(call)["swift"] = swift
     return call

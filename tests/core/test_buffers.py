@@ -13,7 +13,7 @@ from funcgrad.core.buffers import Memory, memory_of, register_memory
 from funcgrad.core.eager import functions
 from funcgrad.core.sharding import Device, SingleDeviceSharding
 from funcgrad.errors import DonatedBufferError, ShardingError
-from funcgrad.parallel.checkpoint import checkpoint
+from funcgrad.io.checkpoints import checkpoint
 from tests.away import FARTHER, HERE, MEMORY, RAN, THERE, AwayMemory, register, stays
 from tests.ops.elsewhere import READ, Away
 

@@ -11,6 +11,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, optim, tree
+from funcgrad.io import checkpoints
 from funcgrad.parallel import fsdp
 from tests.optim import optax_cases as cases
 
@@ -128,6 +129,25 @@ def test_sharded_parameters(name):
     np.testing.assert_allclose(rows(ours[0]), rows(whole[0]), rtol=1e-7)
     for a, b in zip(tree.leaves(ours[1]), tree.leaves(whole[1]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["adafactor", "multi_steps", "multi_transform", "inject_hyperparams", "rmsprop_unbiased"])  # fmt: skip # noqa: E501
+def test_states_are_saved_and_donated(name, tmp_path):
+    """A training that is broken off goes on as if it weren't."""
+    opt = cases.OPTIMIZERS[name](optim)
+
+    @partial(fg.jit, donate_argnums=(0, 1))
+    def step(params, state, grads):
+        updates, state = opt.update(grads, state, params)
+        return optim.apply_updates(params, updates), state
+
+    params = params_of()
+    held = params, opt.init(params)
+    for t in range(cases.STEPS):
+        held = step(*held, tree.map(fnp.asarray, cases.grads(t)))
+        checkpoints.save(tmp_path / str(t), held)
+        held = checkpoints.load(tmp_path / str(t), tree.map(fnp.zeros_like, held))
+    np.testing.assert_allclose(rows(held[0]), VALUES["optimizers"][name][-1], rtol=1e-7)
 
 
 @pytest.mark.parametrize("name", cases.SCHEDULES)

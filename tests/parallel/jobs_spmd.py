@@ -10,6 +10,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import random, tree
 from funcgrad.errors import CollectiveError, ShardingError
+from funcgrad.io.checkpoints import Checkpointer
 from funcgrad.parallel import (
     NamedSharding,
     P,
@@ -19,7 +20,6 @@ from funcgrad.parallel import (
     reshard,
     shard_map,
 )
-from funcgrad.parallel.checkpoint import Checkpointer
 from tests.op_checks import function, operands, typical
 from tests.op_samples import ROWS
 from tests.op_samples_base import assert_close

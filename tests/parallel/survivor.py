@@ -29,8 +29,8 @@ def main(folder, kills, steps):
     import funcgrad as fg
     import funcgrad.numpy as fnp
     from funcgrad import random, tree
+    from funcgrad.io.checkpoints import Checkpointer
     from funcgrad.parallel import NamedSharding, P, fsdp, make_mesh, process_index
-    from funcgrad.parallel.checkpoint import Checkpointer
 
     mesh = make_mesh(-1, "data", devices=None)
     batch = NamedSharding(mesh, P("data"))

@@ -5,4 +5,5 @@
 - `jaxpr_html`: programs and compiled functions as HTML, for notebooks with light and with dark
   pages
 - `jaxpr_text`: programs as text; `show_html` and `show_array` are for notebooks
+- `tracebacks`: tracebacks of users' errors without the library's own frames
 """

@@ -13,7 +13,6 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.buffers import on_host
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.ops.base import size_of
 from funcgrad.ops.linalg import lapack
@@ -158,7 +157,7 @@ def _schur_abstract(x, *, compute_schur_vectors):
 
 @of_finite
 def _schur_impl(xp, x, *, compute_schur_vectors):
-    host = x if xp is np else on_host(x)
+    host = x if xp is np else x.get()
     flat = host.reshape((size_of(x.shape[:-2]), *x.shape[-2:]))
     found = [lapack.schur(a, compute_schur_vectors) for a in flat]
     outs = [np.stack(part) if len(flat) else flat for part in zip(*found, strict=True)]

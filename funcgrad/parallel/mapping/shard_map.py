@@ -14,6 +14,7 @@ from funcgrad import tree
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import spmd
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.sharding import Cuts, Mesh, NamedSharding, PartitionSpec
 from funcgrad.core.staging import stage
@@ -79,6 +80,7 @@ def shard_map(
     programs: dict[Any, _Program] = {}
 
     @wraps(f, "shard_map")
+    @boundary
     def mapped(*args: Any) -> Any:
         check_leaves("shard_map", f, args, {})
         leaves, in_tree = tree.flatten((args, {}))

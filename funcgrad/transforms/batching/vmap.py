@@ -7,6 +7,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.array import Array
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import AxisName, BatchDims, Prefix, Tree, Value, Values
 from funcgrad.errors import BatchingError
@@ -53,6 +54,7 @@ def vmap(
     spmd = (spmd_axis_name,) if isinstance(spmd_axis_name, str) else tuple(spmd_axis_name or ())
 
     @wraps(fun, "vmap")
+    @boundary
     def mapped(*args: Any, **kwargs: Any) -> Tree:
         if isinstance(in_axes, tuple) and len(in_axes) != len(args):
             raise BatchingError(

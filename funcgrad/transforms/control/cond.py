@@ -15,6 +15,7 @@ from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, with_zeros
 from funcgrad.core.dce import dce_jaxpr
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
@@ -50,6 +51,7 @@ from funcgrad.transforms.control.custom_call import JVPCall
 _NONE = object()
 
 
+@boundary
 def cond(
     pred: Value, true_fun: Callable, false_fun: Callable, *operands: Any, operand: Tree = _NONE
 ) -> Tree:
@@ -86,6 +88,7 @@ def _all(what: str, operands: tuple, operand: Tree) -> tuple:
     return (operand,)
 
 
+@boundary
 def switch(
     index: Value, branches: Sequence[Callable], *operands: Any, operand: Tree = _NONE
 ) -> Tree:

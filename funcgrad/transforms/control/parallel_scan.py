@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from funcgrad import tree
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree, Value
 from funcgrad.errors import ControlFlowError
@@ -25,6 +26,7 @@ from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.control.scan import scan
 
 
+@boundary
 def associative_scan(fn: Callable, elems: Tree, reverse: bool = False, axis: int = 0) -> Tree:
     """All prefix combinations of `elems` (a pytree) along an axis: x0, fn(x0, x1), …
 
@@ -98,6 +100,7 @@ def _interleave(even: Value, odd: Value, axis: int) -> Value:
     return bitwise_or(left, right) if a.dtype == np.bool_ else add(left, right)
 
 
+@boundary
 def map(f: Callable, xs: Tree, *, batch_size: int | None = None) -> Tree:
     """`f` of each element along the first axis of xs (a pytree), one after the other, stacked.
 

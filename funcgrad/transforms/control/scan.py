@@ -15,6 +15,7 @@ from funcgrad import tree
 from funcgrad.core import context
 from funcgrad.core.aval import Linear, ShapedArray, Zero, with_zeros
 from funcgrad.core.dce import dce_jaxpr
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
@@ -56,6 +57,7 @@ from funcgrad.transforms.control.bodies import (
 from funcgrad.tree import PyTreeDef
 
 
+@boundary
 def scan(
     f: Callable,
     init: Tree,

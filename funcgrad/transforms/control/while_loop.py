@@ -17,6 +17,7 @@ from funcgrad import dtypes, tree
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, Zero, with_zeros
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, eval_jaxpr, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage_closed
@@ -65,6 +66,7 @@ from funcgrad.transforms.control.cond import broadcast_lanes, cond
 from funcgrad.transforms.control.scan import scan
 
 
+@boundary
 def while_loop(
     cond_fun: Callable, body_fun: Callable, init_val: Tree, *, max_steps: int | None = None
 ) -> Tree:
@@ -132,6 +134,7 @@ def _bounded(cond_fun: Callable, body_fun: Callable, init_val: Tree, max_steps: 
     return scan(turn, init_val, None, length=max_steps)[0]
 
 
+@boundary
 def fori_loop(
     lower: Value, upper: Value, body_fun: Callable, init_val: Tree, *, unroll: int = 1
 ) -> Tree:

@@ -11,6 +11,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.dims import mapping
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import Eqn, Jaxpr, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.staging import stage
@@ -58,6 +59,7 @@ def checkpoint(
         )
 
     @wraps(fun, "checkpoint")
+    @boundary
     def checkpointed(*args: Any, **kwargs: Any) -> Tree:
         call, dynamic, fixed = split_static("checkpoint", fun, static_argnums, args)
         check_leaves("checkpoint", fun, args, kwargs, fixed)

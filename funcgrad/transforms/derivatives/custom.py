@@ -9,6 +9,7 @@ from typing import Any
 from funcgrad import tree
 from funcgrad.core import context, source
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.methods import fact
 from funcgrad.core.staging import stage
@@ -208,6 +209,7 @@ class custom_jvp(_Custom):
         self._transpose = rule
         return rule
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         if self._rule is None:
             raise CustomRuleError(
@@ -312,6 +314,7 @@ class custom_vjp(_Custom):
         self._symbolic_zeros = symbolic_zeros
         self._jvp = jvp
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         if self._fwd is None:
             raise CustomRuleError(

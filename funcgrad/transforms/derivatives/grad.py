@@ -11,6 +11,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import Linear, ShapedArray, Zero, promote, with_zeros
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
@@ -38,6 +39,7 @@ from funcgrad.transforms.tape.tape import linearize_at_root
 from funcgrad.tree import PyTreeDef
 
 
+@boundary
 def jvp(
     fun: Callable, primals: Sequence[Tree], tangents: Sequence[Tree], has_aux: bool = False
 ) -> tuple:
@@ -102,6 +104,7 @@ def as_tangent(what: str, primal: ShapedArray, tangent: Value) -> Value:
     raise DifferentiationError(f"{what} must have type {want}, got {got}")
 
 
+@boundary
 def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     """The value of `fun` at `primals`, and its derivative there as a linear function.
 
@@ -156,6 +159,7 @@ class Pushforward(_LinearFunction):
         return self.out_tree.unflatten(map(instantiate, moves))
 
 
+@boundary
 def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     """The value of `fun` at `primals`, and the function from a cotangent of the value to the
     cotangents of the primals (a tuple).
@@ -241,6 +245,7 @@ def grad(
     gradients = _Gradients("grad", fun, argnums, has_aux, holomorphic, allow_int)
 
     @wraps(fun, "grad")
+    @boundary
     def gradient(*args: Any, **kwargs: Any) -> Tree:
         _, found, flat = gradients(args, kwargs)
         return (found, flat.aux) if has_aux else found
@@ -264,6 +269,7 @@ def value_and_grad(
     gradients = _Gradients("value_and_grad", fun, argnums, has_aux, holomorphic, allow_int)
 
     @wraps(fun, "value_and_grad")
+    @boundary
     def both(*args: Any, **kwargs: Any) -> tuple:
         value, found, flat = gradients(args, kwargs)
         value = as_array(value)
@@ -433,6 +439,7 @@ def _check_scalar(
     )
 
 
+@boundary
 def linear_transpose(fun: Callable, *primals: Any) -> Callable:
     """The transpose of a linear function, as a function from cotangents to a tuple of cotangents.
 

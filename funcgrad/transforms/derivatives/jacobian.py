@@ -9,6 +9,7 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree, Value, Values
@@ -91,6 +92,7 @@ def _jacobian(what: str, fill: Callable, fun: Callable, argnums: int | Sequence[
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @wraps(fun, what)
+    @boundary
     def jacobian(*args: Any, **kwargs: Any) -> Tree:
         check_leaves(what, fun, args, kwargs)
         chosen = [n % len(args) for n in nums if -len(args) <= n < len(args)]

@@ -16,6 +16,7 @@ from funcgrad.core import backend, caches, context
 from funcgrad.core.array import DeviceArray, device_among
 from funcgrad.core.buffers import compiler
 from funcgrad.core.display.jaxpr_html import program_html
+from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.evaluation import has_nan
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
@@ -221,9 +222,13 @@ class Jitted:
         return _jitted, (self._fun, self._static, self._donated, shardings, self._backend)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tree:
-        out = self._direct(args, kwargs)
-        if out is NotImplemented:
-            return self._call(args, kwargs)
+        try:
+            out = self._direct(args, kwargs)
+            if out is NotImplemented:
+                return self._call(args, kwargs)
+        except Exception as e:
+            hide_frames(e)
+            raise
         self._hits += 1
         return out
 

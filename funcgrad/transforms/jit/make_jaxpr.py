@@ -7,6 +7,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
+from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.types import Tree
@@ -37,6 +38,7 @@ def make_jaxpr(
     """
 
     @wraps(fun, "make_jaxpr")
+    @boundary
     def maker(*args: Any, **kwargs: Any) -> ClosedJaxpr | tuple[ClosedJaxpr, Tree]:
         call, dynamic, fixed = split_static("make_jaxpr", fun, static_argnums, args)
         check_leaves("make_jaxpr", fun, args, kwargs, fixed)
@@ -52,6 +54,7 @@ def make_jaxpr(
     return maker
 
 
+@boundary
 def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Tree:
     """The shapes and dtypes of `fun(*args, **kwargs)`, without computing it.
 

@@ -145,7 +145,7 @@ def test_nothing_is_left_in_shared_memory(ranks):
 def test_nothing_is_left_by_ranks_that_only_save(ranks, tmp_path):
     code = (
         "import os, signal\n"
-        "from funcgrad.parallel.checkpoint import Checkpointer\n"
+        "from funcgrad.io.checkpoints import Checkpointer\n"
         f"Checkpointer({str(tmp_path)!r})\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

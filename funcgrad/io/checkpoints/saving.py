@@ -23,8 +23,8 @@ from funcgrad import dtypes, tree
 from funcgrad.core.array import Array, DeviceArray
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import CheckpointError, DTypeError
-from funcgrad.parallel.checkpoint.files import STORED, ShardFile, write_shard
-from funcgrad.parallel.checkpoint.folders import (
+from funcgrad.io.checkpoints.files import STORED, ShardFile, write_shard
+from funcgrad.io.checkpoints.folders import (
     Aside,
     discard,
     find,
@@ -32,7 +32,7 @@ from funcgrad.parallel.checkpoint.folders import (
     sync_folder,
     write_durably,
 )
-from funcgrad.parallel.checkpoint.manifest import (
+from funcgrad.io.checkpoints.manifest import (
     MANIFEST,
     SUM,
     Leaf,

@@ -13,10 +13,10 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes, optim, random, tree
 from funcgrad.core.array import Array
 from funcgrad.errors import CheckpointError, DonatedBufferError, DTypeError
+from funcgrad.io.checkpoints import checkpoint
+from funcgrad.io.checkpoints import saving as checkpoint_save
+from funcgrad.io.checkpoints.checkpoint import Checkpointer, contents, load, save
 from funcgrad.parallel import NamedSharding, P, device_put, make_mesh
-from funcgrad.parallel.checkpoint import checkpoint
-from funcgrad.parallel.checkpoint import saving as checkpoint_save
-from funcgrad.parallel.checkpoint.checkpoint import Checkpointer, contents, load, save
 
 Point = namedtuple("Point", "x y")
 

@@ -11,10 +11,10 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.errors import CheckpointError
+from funcgrad.io.checkpoints import files
+from funcgrad.io.checkpoints.checkpoint import load, save
+from funcgrad.io.checkpoints.files import ShardReader, write_shard
 from funcgrad.parallel import NamedSharding, P, make_mesh
-from funcgrad.parallel.checkpoint import files
-from funcgrad.parallel.checkpoint.checkpoint import load, save
-from funcgrad.parallel.checkpoint.files import ShardReader, write_shard
 
 SHARD = "shard_00000.safetensors"
 

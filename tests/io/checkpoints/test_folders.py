@@ -12,9 +12,9 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad.errors import CheckpointError
-from funcgrad.parallel.checkpoint import folders
-from funcgrad.parallel.checkpoint import saving as checkpoint_save
-from funcgrad.parallel.checkpoint.checkpoint import Checkpointer, contents, load, save
+from funcgrad.io.checkpoints import folders
+from funcgrad.io.checkpoints import saving as checkpoint_save
+from funcgrad.io.checkpoints.checkpoint import Checkpointer, contents, load, save
 
 # From 3.12 on Python warns of a fork beside threads, of which BLAS has some; no child calls it.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

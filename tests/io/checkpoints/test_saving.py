@@ -10,9 +10,9 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.core.sharding import Device, Shard
 from funcgrad.errors import CheckpointError
+from funcgrad.io.checkpoints import saving as checkpoint_save
+from funcgrad.io.checkpoints.checkpoint import Checkpointer, Processes, contents, load, save
 from funcgrad.parallel import NamedSharding, P, make_mesh
-from funcgrad.parallel.checkpoint import saving as checkpoint_save
-from funcgrad.parallel.checkpoint.checkpoint import Checkpointer, Processes, contents, load, save
 from tests.parallel.threads import PATIENCE
 
 SHAPE = (8, 4)
@@ -188,7 +188,7 @@ def test_a_piece_that_nobody_has(tmp_path):
 @pytest.mark.mpi
 @pytest.mark.parametrize("n", [2, 3])
 def test_mpi_ranks(n, ranks, tmp_path):
-    job = "tests.parallel.checkpoint_jobs:run"
+    job = "tests.io.checkpoint_jobs:run"
     assert ranks(n).run(job, str(tmp_path / "run")) == [(3, n)] * n
     c = Checkpointer(tmp_path / "run")
     assert c.steps() == [2, 3]
@@ -201,13 +201,11 @@ def test_a_rank_that_is_killed(ranks, tmp_path):
     """While all save, again and again: the step before is there, and the next job goes on."""
     folder = str(tmp_path / "run")
     with pytest.raises(AssertionError, match="has ended|failed on rank"):
-        ranks(3).run("tests.parallel.checkpoint_jobs:killed", folder)
+        ranks(3).run("tests.io.checkpoint_jobs:killed", folder)
     last = Checkpointer(folder).latest()
     assert last >= 3
     like = {"x": np.zeros((6, 2), "float32"), "step": 0}
     found = Checkpointer(folder).restore(like)
     assert found["step"] == last
     assert (found["x"] == last).all()
-    assert (
-        ranks(2).run("tests.parallel.checkpoint_jobs:run", folder, last + 1) == [(last + 4, 2)] * 2
-    )
+    assert ranks(2).run("tests.io.checkpoint_jobs:run", folder, last + 1) == [(last + 4, 2)] * 2

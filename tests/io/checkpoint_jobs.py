@@ -6,8 +6,8 @@ import signal
 import numpy as np
 
 from funcgrad.core.sharding import Device, Shard
+from funcgrad.io.checkpoints import Checkpointer, contents
 from funcgrad.parallel import process_count, process_index
-from funcgrad.parallel.checkpoint import Checkpointer, contents
 
 
 class Rows:

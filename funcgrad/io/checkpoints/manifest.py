@@ -21,7 +21,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.errors import CheckpointError
-from funcgrad.parallel.checkpoint.files import STORED, ShardFile, is_size, volume
+from funcgrad.io.checkpoints.files import STORED, ShardFile, is_size, volume
 
 FORMAT, VERSION = "funcgrad checkpoint", 1
 MANIFEST, SUM = "manifest.json", "manifest.sha256"

@@ -15,9 +15,8 @@ from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.errors import CheckpointError
-from funcgrad.parallel.arrays import make_array_from_callback
-from funcgrad.parallel.checkpoint.files import ShardReader
-from funcgrad.parallel.checkpoint.manifest import (
+from funcgrad.io.checkpoints.files import ShardReader
+from funcgrad.io.checkpoints.manifest import (
     Leaf,
     Manifest,
     TensorLeaf,
@@ -25,6 +24,7 @@ from funcgrad.parallel.checkpoint.manifest import (
     overlap,
     read_manifest,
 )
+from funcgrad.parallel.arrays import make_array_from_callback
 
 _OPEN_FILES = 32
 

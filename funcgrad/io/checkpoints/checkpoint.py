@@ -21,9 +21,9 @@ from typing import Any
 
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.errors import CheckpointError
-from funcgrad.parallel.checkpoint.folders import Aside, discard, find, step_folder, steps_in, sweep
-from funcgrad.parallel.checkpoint.loading import Source, load_tree
-from funcgrad.parallel.checkpoint.saving import Processes, Save, take
+from funcgrad.io.checkpoints.folders import Aside, discard, find, step_folder, steps_in, sweep
+from funcgrad.io.checkpoints.loading import Source, load_tree
+from funcgrad.io.checkpoints.saving import Processes, Save, take
 from funcgrad.parallel.communicators.mpi import first_of
 from funcgrad.parallel.meshes import launched
 
@@ -118,7 +118,7 @@ def save(
     Raises TypeError for a leaf that can't be saved, CheckpointError where writing fails.
 
     >>> import funcgrad.numpy as fnp, os, tempfile
-    >>> from funcgrad.parallel.checkpoint import checkpoint
+    >>> from funcgrad.io.checkpoints import checkpoint
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     saving = checkpoint.save(f"{folder}/model", {"w": fnp.ones(3), "epoch": 2})
     ...     print(sorted(os.listdir(saving.wait())))
@@ -197,7 +197,7 @@ def load(
     dtypes differ from those of `like`, with the path.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp, tempfile
-    >>> from funcgrad.parallel.checkpoint import checkpoint
+    >>> from funcgrad.io.checkpoints import checkpoint
     >>> cut = fg.NamedSharding(fg.make_mesh((2,), "data"), fg.P("data"))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = checkpoint.save(folder, {"w": fnp.arange(4)}, step=1)
@@ -252,7 +252,7 @@ def contents(path: str | os.PathLike, *, step: int | None = None) -> Contents:
     path, step, errors: as of `load`
 
     >>> import funcgrad.numpy as fnp, tempfile
-    >>> from funcgrad.parallel.checkpoint import checkpoint
+    >>> from funcgrad.io.checkpoints import checkpoint
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = checkpoint.save(f"{folder}/a", {"w": fnp.ones(3)}, metadata={"run": 7})
     ...     found = checkpoint.contents(f"{folder}/a")

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from funcgrad.errors import CheckpointError
-from funcgrad.parallel.checkpoint.manifest import MANIFEST, SUM, read_manifest
+from funcgrad.io.checkpoints.manifest import MANIFEST, SUM, read_manifest
 
 LOCK = ".lock"
 _STEP = re.compile(r"step_(\d{6,})")

@@ -1,4 +1,4 @@
-"""Checkpoints of sharded arrays: each process writes its own shards, any mesh loads them.
+"""Trees of arrays in folders, whole ones or shards, which any mesh loads again.
 
 - `checkpoint`: checkpoints of sharded arrays: each process writes its own shards, any mesh loads
   them
@@ -10,7 +10,7 @@
 - `saving`: what each process takes hold of and writes, and how all agree that it is done
 """
 
-from funcgrad.parallel.checkpoint.checkpoint import (
+from funcgrad.io.checkpoints.checkpoint import (
     Checkpointer,
     Contents,
     Processes,
