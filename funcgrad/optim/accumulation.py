@@ -14,6 +14,7 @@ from funcgrad.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     sum_of_squares,
+    wide,
     with_extra_args_support,
 )
 from funcgrad.optim.moments import no_steps, zeros
@@ -105,7 +106,7 @@ class MultiSteps:
     use_grad_mean: False for the sum
     should_skip_update_fn: from (updates, gradient_step, params) to (whether to leave a batch out,
     what to keep of that in the state), as `skip_not_finite`
-    accumulator_dtype: dtype of the gradients that are kept
+    accumulator_dtype: dtype of the gradients that are kept, by default float32 or theirs if wider
 
     >>> from funcgrad import optim
     >>> opt = optim.MultiSteps(optim.sgd(1.0), every_k_schedule=2)
@@ -120,7 +121,7 @@ class MultiSteps:
         every_k_schedule: int | Callable[[Any], Any],
         use_grad_mean: bool = True,
         should_skip_update_fn: Callable[..., tuple[Any, Any]] | None = None,
-        accumulator_dtype: Any = np.float32,
+        accumulator_dtype: Any = None,
     ):
         self.inner_opt = with_extra_args_support(opt)
         self._every_k = every_k_schedule
@@ -133,6 +134,8 @@ class MultiSteps:
         test = self._skips or _never_skip
         said = test(zeros(params), no_steps(), params)[1]
         kept = zeros(params, self._dtype)
+        if self._dtype is None:
+            kept = tree.map(wide, kept)
         return MultiStepsState(no_steps(), no_steps(), self.inner_opt.init(params), kept, said)
 
     def update(

@@ -113,6 +113,18 @@ def test_multi_steps_keeps_narrow_gradients_in_float32():
     assert float(out[0]) == -64.75 or float(out[0]) == -65.0
 
 
+def test_multi_steps_keeps_wide_and_complex_gradients_as_they_are():
+    for dtype, g in (("float64", 1 + 1e-12), ("complex64", 1 + 2j)):
+        opt = optim.MultiSteps(optim.sgd(1.0), 2)
+        state = opt.init(fnp.ones(2, dtype))
+        assert state.acc_grads.dtype == dtype
+        for _ in range(2):
+            out, state = opt.update(fnp.full(2, g, dtype), state)
+        assert np.array_equal(out, np.full(2, -g, dtype))
+    narrow = optim.MultiSteps(optim.sgd(1.0), 2, accumulator_dtype="float32")
+    assert narrow.init(fnp.ones(2, "float64")).acc_grads.dtype == np.float32
+
+
 def test_injected_numbers_change_without_a_new_program():
     opt = optim.inject_hyperparams(optim.sgd)(learning_rate=0.5, momentum=0.0)
     state, traced = opt.init(PARAMS), []
