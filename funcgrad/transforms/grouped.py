@@ -351,6 +351,7 @@ ragged_dot_p: Primitive = Primitive(
     batch=_batch(lambda: ragged_dot_p),
     dims=_dot_dims,
     formula=_dot_formula,
+    passes=2,
 )
 ragged_outer_p: Primitive = Primitive(
     name="ragged_outer",
@@ -361,4 +362,5 @@ ragged_outer_p: Primitive = Primitive(
     batch=_batch(lambda: ragged_outer_p),
     dims=_outer_dims,
     formula=_outer_formula,
+    passes=2,
 )
