@@ -44,7 +44,7 @@ automatic_checks = float_checks | index_checks
 all_checks = automatic_checks | user_checks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Site:
     """A place of a program where something may fail.
 
@@ -61,6 +61,9 @@ class Site:
         """What is raised, with these values in its message."""
         args, kwargs = self.structure.unflatten(values)
         return self.category(self.message.format(*args, **kwargs) + self.place)
+
+    def __repr__(self) -> str:
+        return repr(self.message)
 
 
 NO_VALUES = tree.structure(((), {}))
@@ -116,6 +119,8 @@ class Error:
         'DivisionByZeroError'
         """
         codes = np.asarray(self.code)
+        if codes.dtype != np.int32:  # a tangent, which says nothing
+            return None
         lanes = [(i, self._at(i)) for i in np.ndindex(codes.shape) if codes[i] >= 0]
         if not lanes:
             return None
