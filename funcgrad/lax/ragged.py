@@ -153,7 +153,9 @@ class _Product:
         (self.lc, self.rc), (self.lb, self.rb) = self.numbers
         ragged, groups = numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions
         if len(ragged) != 1:
-            raise ShapeError(f"{name}: need one ragged axis of lhs, got {tuple(ragged)}")
+            raise ShapeError(
+                f"{name} expects exactly one lhs ragged dimension, got {tuple(ragged)}"
+            )
         (self.ragged,) = canonical_axes(name, ragged, lhs.ndim)
         self.group = canonical_axes(name, groups, rhs.ndim)
         self.free = [i for i in range(lhs.ndim) if i not in (*self.lc, *self.lb)]
@@ -185,20 +187,36 @@ class _Product:
         if not dtypes.is_integer(sizes.dtype):
             raise DTypeError(f"ragged_dot_general: group_sizes must be integers, got {sizes}")
         lead = tuple(self.lhs.shape[i] for i in (*self.outer, *self.before))
-        if sizes.ndim == 0 or (sizes.ndim > 1 and sizes.shape[:-1] != lead):
+        if sizes.ndim == 0:
             raise ShapeError(
-                f"ragged_dot_general: group_sizes must have shape (g,) or {(*lead, 'g')} for lhs "
-                f"{self.lhs}, got {sizes}"
+                "ragged_dot_general: expected rank of group_sizes to be >=1, got a scalar"
             )
-        wanted = int(self.kind == "free")
-        if len(self.group) != wanted or set(self.group) & {*self.rc, *self.rb}:
+        groups = sizes.shape[-1]
+        if sizes.ndim > 1 and sizes.shape[:-1] != lead:
             raise ShapeError(
-                f"ragged_dot_general: where the ragged axis is {self.kind}, rhs has {wanted} group "
-                f"axes beside contracting and batch ones, got {self.group}"
+                f"ragged_dot_general: expected group_sizes to have shape {(*lead, groups)}, got "
+                f"{sizes.shape}; or {(groups,)}, the same for all, for lhs {self.lhs}"
             )
-        if wanted and self.rhs.shape[self.group[0]] != sizes.shape[-1]:
+        given = f"for rhs {self.rhs}, got {self.group}"
+        if self.kind == "free" and len(self.group) != 1:
             raise ShapeError(
-                f"ragged_dot_general: group_sizes {sizes} need as many groups of rhs {self.rhs} "
+                "ragged_dot_general requires exactly one rhs group dimension when lhs ragged "
+                f"dimension is noncontracting: {given}"
+            )
+        if self.kind != "free" and self.group:
+            raise ShapeError(
+                "ragged_dot_general requires zero group dimensions in the rhs when lhs ragged "
+                f"dimension is contracting or batch: {given}"
+            )
+        if set(self.group) & {*self.rc, *self.rb}:
+            raise ShapeError(
+                "ragged_dot_general requires rhs group dimension numbers to be distinct from "
+                f"contracting and batch dimensions: {given}"
+            )
+        if self.group and self.rhs.shape[self.group[0]] != groups:
+            raise ShapeError(
+                f"ragged_dot_general: expected rhs group dimension size to be {groups}, got "
+                f"{self.rhs.shape[self.group[0]]}: group_sizes {sizes} are those of rhs {self.rhs} "
                 f"along axis {self.group[0]}"
             )
 

@@ -197,7 +197,7 @@ BAD = {
     ),
     "groups": (
         lambda: lax.ragged_dot(X, W, np.array([1, 2, 3])),
-        errors.ShapeError, r"group_sizes .*\[3\] need as many groups of rhs f32\[2,3,5\]",
+        errors.ShapeError, r"to be 3, got 2: group_sizes .*\[3\] are those of rhs f32\[2,3,5\]",
     ),
     "floats": (
         lambda: lax.ragged_dot(X, W, N * 1.0), errors.DTypeError, "must be integers, got f64",
@@ -212,19 +212,27 @@ BAD = {
     ),
     "two": (
         lambda: lax.ragged_dot_general(X, W, N, NUMBERS((((1,), (1,)), ((), ())), (0, 1), (0,))),
-        errors.ShapeError, r"need one ragged axis of lhs, got \(0, 1\)",
+        errors.ShapeError, r"expects exactly one lhs ragged dimension, got \(0, 1\)",
     ),
     "none": (
         lambda: lax.ragged_dot_general(X, W, N, NUMBERS((((1,), (1,)), ((), ())), (0,), ())),
-        errors.ShapeError, "is free, rhs has 1 group axes beside",
+        errors.ShapeError, r"exactly one rhs group dimension when .* rhs f32\[2,3,5\], got \(\)",
     ),
     "both": (
         lambda: lax.ragged_dot_general(X, W, N, NUMBERS((((1,), (1,)), ((), ())), (0,), (1,))),
-        errors.ShapeError, "is free, rhs has 1 group axes beside",
+        errors.ShapeError, r"to be distinct from contracting and batch dimensions: .* got \(1,\)",
     ),
     "sizes": (
         lambda: lax.ragged_dot_general(X, W, N.reshape(1, 2), ROWS),
-        errors.ShapeError, r"must have shape \(g,\) or \('g',\) for lhs",
+        errors.ShapeError, r"expected group_sizes to have shape \(2,\), got \(1, 2\); or \(2,\)",
+    ),
+    "scalar": (
+        lambda: lax.ragged_dot_general(X, W, np.int32(3), ROWS),
+        errors.ShapeError, "expected rank of group_sizes to be >=1",
+    ),
+    "contracted": (
+        lambda: lax.ragged_dot_general(X, X, N, NUMBERS((((0,), (0,)), ((), ())), (0,), (1,))),
+        errors.ShapeError, "zero group dimensions in the rhs when lhs ragged dimension is contr",
     ),
     "axis": (
         lambda: lax.ragged_dot_general(X, W, N, NUMBERS((((1,), (1,)), ((), ())), (5,), (0,))),
