@@ -222,7 +222,9 @@ def inputs(scalar: Scalar, count: int) -> list[np.ndarray]:
 
 def _within(x: np.ndarray, to: np.dtype) -> np.ndarray:
     """Floats whose conversion is defined: those that lie within the integer's range."""
-    wide, limits = x.astype(np.float64), np.iinfo(to)
+    limits = np.iinfo(to)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = x.astype(np.float64)
     inside = np.isfinite(wide) & (wide > float(limits.min) - 1) & (wide < float(limits.max) * 0.99)
     return np.where(inside, x, x.dtype.type(3))
 
