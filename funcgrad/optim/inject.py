@@ -103,7 +103,7 @@ def _sorted_arguments(
     schedules: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for name, value in arguments.items():
-        if name in static or isinstance(value, bool):
+        if name in static or isinstance(value, bool | type):  # a dtype is no schedule
             others[name] = value
         elif callable(value):
             schedules[name] = value

@@ -155,6 +155,22 @@ def test_injected_schedules_show_what_they_gave():
         assert float(state.hyperparams["learning_rate"]) == pytest.approx(rate)
 
 
+@pytest.mark.parametrize(
+    "opt",
+    [
+        optim.inject_hyperparams(optim.adafactor)(learning_rate=0.1, momentum=0.9),
+        optim.inject_hyperparams(optim.adamw, "mask")(0.1, mask=lambda p: {"w": True, "b": False}),
+        optim.inject_hyperparams(optim.lamb)(optim.constant_schedule(0.1)),
+    ],
+)  # fmt: skip
+def test_injected_factories_with_more_than_numbers(opt):
+    state = opt.init(PARAMS)
+    for _ in range(2):
+        updates, state = fg.jit(opt.update)(PARAMS, state, PARAMS)
+    assert float(state.hyperparams["learning_rate"]) == pytest.approx(0.1)
+    assert updates["w"].dtype == PARAMS["w"].dtype
+
+
 def test_gradients_by_injected_numbers():
     opt = optim.inject_hyperparams(optim.adam)(learning_rate=0.1)
 
