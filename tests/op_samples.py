@@ -8,11 +8,12 @@ domain. Families of ops share the functions that make their rows.
 from tests.op_samples_attention import ATTENTION
 from tests.op_samples_base import all_primitives
 from tests.op_samples_elementwise import ELEMENTWISE
+from tests.op_samples_grouped import GROUPED
 from tests.op_samples_index import INDEX
 from tests.op_samples_linalg import LINALG
 from tests.op_samples_programs import PROGRAMS
 from tests.op_samples_special import SPECIAL
 from tests.op_samples_structure import STRUCTURE
 
-ROWS = (*ELEMENTWISE, *SPECIAL, *STRUCTURE, *INDEX, *LINALG, *PROGRAMS, *ATTENTION)
+ROWS = (*ELEMENTWISE, *SPECIAL, *STRUCTURE, *INDEX, *LINALG, *PROGRAMS, *ATTENTION, *GROUPED)
 PRIMITIVES = all_primitives()

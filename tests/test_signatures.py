@@ -49,7 +49,6 @@ DIFFERENT: dict[str, tuple[set[str], str]] = {
 
 # Names that are not there.
 _SHAPES = "eval_shape gives shapes"
-_NARROW = "products of scaled narrow floats are not there"
 _DEVICES = "devices exchange by ppermute and all_to_all"
 _COMPILER = "made for XLA's programs"
 MISSING: dict[str, str] = {
@@ -72,15 +71,8 @@ MISSING: dict[str, str] = {
     "lax.precv": _DEVICES,
     "lax.psend": _DEVICES,
     "lax.ragged_all_to_all": _DEVICES,
-    "lax.ragged_dot": "products of ragged groups are not there",
-    "lax.ragged_dot_general": "products of ragged groups are not there",
-    "lax.rng_bit_generator": "funcgrad.random draws from keys",
     "lax.rng_uniform": "funcgrad.random draws from keys",
-    "lax.scaled_dot": _NARROW,
     "lax.with_sharding_constraint": "it is at the top level",
-    "nn.get_scaled_dot_general_config": _NARROW,
-    "nn.scaled_dot_general": _NARROW,
-    "nn.scaled_matmul": _NARROW,
 }
 
 

@@ -1,5 +1,5 @@
-"""What JAX keeps in `jax.experimental`: differential equations in `ode`."""
+"""What JAX keeps in `jax.experimental`: differential equations in `ode`, checks in `checkify`."""
 
-from funcgrad.experimental import ode
+from funcgrad.experimental import checkify, ode
 
-__all__ = ["ode"]
+__all__ = ["checkify", "ode"]

@@ -8,6 +8,7 @@ what `funcgrad.numpy` does, which is made of these.
 # fmt: off
 
 from funcgrad.lax import linalg
+from funcgrad.lax.bits import RandomAlgorithm, rng_bit_generator
 from funcgrad.lax.filled import (
     broadcast_like, broadcast_shapes, broadcast_to_rank, dtype, empty, full, full_like,
     pswapaxes, stack, tile, unstack,
@@ -180,6 +181,8 @@ from funcgrad.transforms.control.cond import cond, switch
 from funcgrad.transforms.derivatives.implicit import custom_linear_solve, custom_root
 from funcgrad.transforms.control.parallel_scan import associative_scan, map
 from funcgrad.transforms.control.repeated import scatter_apply
+from funcgrad.lax.scaled import scaled_dot
+from funcgrad.lax.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from funcgrad.transforms.control.scan import scan
 from funcgrad.transforms.control.while_loop import fori_loop, while_loop
 

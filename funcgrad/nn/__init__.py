@@ -37,12 +37,20 @@ from funcgrad.nn.normalize import (
     softmax,
     standardize,
 )
+from funcgrad.nn.scaled import (
+    BlockScaleConfig,
+    get_scaled_dot_general_config,
+    scaled_dot_general,
+    scaled_matmul,
+)
 
 __all__ = [
+    "BlockScaleConfig",
     "celu",
     "dot_product_attention",
     "elu",
     "gelu",
+    "get_scaled_dot_general_config",
     "glu",
     "hard_sigmoid",
     "hard_silu",
@@ -60,6 +68,8 @@ __all__ = [
     "one_hot",
     "relu",
     "relu6",
+    "scaled_dot_general",
+    "scaled_matmul",
     "selu",
     "sigmoid",
     "silu",

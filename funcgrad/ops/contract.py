@@ -262,6 +262,32 @@ dot_general_p: Primitive = Primitive(
     passes=2,
 )
 
+
+def canonical_numbers(name: str, dimension_numbers: Any, l_ndim: int, r_ndim: int) -> Any:
+    """Dimension numbers as tuples of axes from 0 on, or an error that names the function.
+
+    >>> canonical_numbers("dot_general", (([-1], [0]), ([], [])), 2, 2)
+    (((1,), (0,)), ((), ()))
+    """
+    try:
+        (lc, rc), (lb, rb) = dimension_numbers
+    except (TypeError, ValueError) as e:
+        raise TypeError(
+            f"{name}: dimension_numbers must be ((lhs contracting, rhs contracting), "
+            f"(lhs batch, rhs batch)), got {dimension_numbers!r}"
+        ) from e
+    for what, left, right in (("contracting", lc, rc), ("batch", lb, rb)):
+        if len(left) != len(right):
+            raise ShapeError(
+                f"{name}: lhs has {len(left)} {what} axes {tuple(left)}, rhs has "
+                f"{len(right)} {tuple(right)}: they go in pairs"
+            )
+    return (
+        (canonical_axes(name, lc, l_ndim), canonical_axes(name, rc, r_ndim)),
+        (canonical_axes(name, lb, l_ndim), canonical_axes(name, rb, r_ndim)),
+    )
+
+
 # ---- public functions
 
 
@@ -285,24 +311,8 @@ def dot_general(
     >>> lax.dot_general(a, b, (([1], [0]), ([], [])))
     Array([ 5, 14], dtype=int32)
     """
-    try:
-        (lc, rc), (lb, rb) = dimension_numbers
-    except (TypeError, ValueError) as e:
-        raise TypeError(
-            "dot_general: dimension_numbers must be ((lhs contracting, rhs contracting), "
-            f"(lhs batch, rhs batch)), got {dimension_numbers!r}"
-        ) from e
-    for what, left, right in (("contracting", lc, rc), ("batch", lb, rb)):
-        if len(left) != len(right):
-            raise ShapeError(
-                f"dot_general: lhs has {len(left)} {what} axes {tuple(left)}, rhs has "
-                f"{len(right)} {tuple(right)}: they go in pairs"
-            )
-    l_ndim, r_ndim = len(aval_of(lhs).shape), len(aval_of(rhs).shape)
-    numbers = (
-        (canonical_axes("dot_general", lc, l_ndim), canonical_axes("dot_general", rc, r_ndim)),
-        (canonical_axes("dot_general", lb, l_ndim), canonical_axes("dot_general", rb, r_ndim)),
-    )
+    ndims = aval_of(lhs).ndim, aval_of(rhs).ndim
+    numbers = canonical_numbers("dot_general", dimension_numbers, *ndims)
     preferred = preferred_element_type
     preferred = None if preferred is None else dtypes.canonical(preferred)
     return dot_general_p.bind(lhs, rhs, dimension_numbers=numbers, preferred_element_type=preferred)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from funcgrad.optim.base import GradientTransformation, chain, identity, masked
+from funcgrad.optim.adaptive import scale_by_stddev
+from funcgrad.optim.base import GradientTransformationExtraArgs, chain, identity
 from funcgrad.optim.updates import (
     ScalarOrSchedule,
     add_decayed_weights,
@@ -22,7 +23,7 @@ def sgd(
     momentum: float | None = None,
     nesterov: bool = False,
     accumulator_dtype: Any = None,
-) -> GradientTransformation:
+) -> GradientTransformationExtraArgs:
     """Stochastic gradient descent, with momentum (kept in accumulator_dtype) if asked for.
 
     >>> from funcgrad import optim
@@ -43,7 +44,7 @@ def adam(
     eps_root: float = 0.0,
     mu_dtype: Any = None,
     nesterov: bool = False,
-) -> GradientTransformation:
+) -> GradientTransformationExtraArgs:
     """Adam (Kingma & Ba, 2015); see `scale_by_adam`.
 
     >>> from funcgrad import optim
@@ -67,7 +68,7 @@ def adamw(
     weight_decay: float = 1e-4,
     mask: Any = None,
     nesterov: bool = False,
-) -> GradientTransformation:
+) -> GradientTransformationExtraArgs:
     """Adam with decoupled weight decay (Loshchilov & Hutter, 2019).
 
     mask: a pytree of bools, or a function from parameters to one, of the leaves that decay.
@@ -77,12 +78,49 @@ def adamw(
     >>> print(f"{opt.update(2.0, opt.init(1.0), 1.0)[0]:.4f}")
     -0.1000
     """
-    decay = add_decayed_weights(weight_decay)
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov),
-        decay if mask is None else masked(decay, mask),
+        add_decayed_weights(weight_decay, mask),
         scale_by_learning_rate(learning_rate),
     )
+
+
+def nadam(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    mu_dtype: Any = None,
+) -> GradientTransformationExtraArgs:
+    """Adam with Nesterov momentum (Dozat, 2016): `adam(…, nesterov=True)`.
+
+    >>> from funcgrad import optim
+    >>> opt = optim.nadam(0.1)
+    >>> print(f"{opt.update(2.0, opt.init(1.0))[0]:.4f}")
+    -0.1474
+    """
+    return adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=True)
+
+
+def nadamw(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    mu_dtype: Any = None,
+    weight_decay: float = 1e-4,
+    mask: Any = None,
+) -> GradientTransformationExtraArgs:
+    """AdamW with Nesterov momentum: `adamw(…, nesterov=True)`.
+
+    >>> from funcgrad import optim
+    >>> opt = optim.nadamw(0.1, weight_decay=0.0)
+    >>> print(f"{opt.update(2.0, opt.init(1.0), 1.0)[0]:.4f}")
+    -0.1474
+    """
+    return adamw(learning_rate, b1, b2, eps, eps_root, mu_dtype, weight_decay, mask, nesterov=True)
 
 
 def lion(
@@ -92,7 +130,7 @@ def lion(
     mu_dtype: Any = None,
     weight_decay: float = 1e-3,
     mask: Any = None,
-) -> GradientTransformation:
+) -> GradientTransformationExtraArgs:
     """Lion (Chen et al., 2023) with decoupled weight decay.
 
     >>> from funcgrad import optim
@@ -100,10 +138,9 @@ def lion(
     >>> print(opt.update(2.0, opt.init(1.0), 1.0)[0])
     -0.1
     """
-    decay = add_decayed_weights(weight_decay)
     return chain(
         scale_by_lion(b1, b2, mu_dtype),
-        decay if mask is None else masked(decay, mask),
+        add_decayed_weights(weight_decay, mask),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -114,11 +151,14 @@ def rmsprop(
     eps: float = 1e-8,
     initial_scale: float = 0.0,
     eps_in_sqrt: bool = True,
-    *,
+    centered: bool = False,
     momentum: float | None = None,
     nesterov: bool = False,
-) -> GradientTransformation:
+    bias_correction: bool = False,
+) -> GradientTransformationExtraArgs:
     """RMSProp (Tieleman & Hinton, 2012), with momentum of its steps if asked for.
+
+    centered: divide by the standard deviation (`scale_by_stddev`), not by the root mean square.
 
     >>> from funcgrad import optim
     >>> opt = optim.rmsprop(0.1, decay=0.0)
@@ -126,8 +166,9 @@ def rmsprop(
     -0.1
     """
     moments = identity() if momentum is None else trace(momentum, nesterov)
+    scaled = scale_by_stddev if centered else scale_by_rms
     return chain(
-        scale_by_rms(decay, eps, initial_scale, eps_in_sqrt),
+        scaled(decay, eps, initial_scale, eps_in_sqrt, bias_correction),
         scale_by_learning_rate(learning_rate),
         moments,
     )
@@ -135,7 +176,7 @@ def rmsprop(
 
 def adagrad(
     learning_rate: ScalarOrSchedule, initial_accumulator_value: float = 0.1, eps: float = 1e-7
-) -> GradientTransformation:
+) -> GradientTransformationExtraArgs:
     """Adagrad (Duchi et al., 2011).
 
     >>> from funcgrad import optim

@@ -1,33 +1,35 @@
-"""Steps of which optimizers are made: moments, clipping, decay, learning rates.
-
-Moments are kept in the parameters' dtype; the steps are computed in float32 where that is less
-precise, so that a small eps doesn't vanish.
-"""
+"""Steps of which most optimizers are made: moments, decay, learning rates."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
-
-import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import tree
-from funcgrad.optim.base import GradientTransformation, global_norm, stateless, wide
+from funcgrad.optim.base import (
+    EmptyState,
+    GradientTransformation,
+    abs_square,
+    identity,
+    need_parameters,
+    stateless,
+)
+from funcgrad.optim.masking import masked
+from funcgrad.optim.moments import (
+    AdamState,
+    cast,
+    debias,
+    each_wide,
+    first_moment,
+    mean,
+    mean_square,
+    no_steps,
+    real_zeros,
+    zeros,
+)
 
 ScalarOrSchedule = float | Callable[[Any], Any]
-
-
-def set_to_zero() -> GradientTransformation:
-    """Updates of zeros: with `masked`, what keeps parameters as they are.
-
-    >>> from funcgrad import optim
-    >>> print(optim.set_to_zero().update(3.0, optim.EmptyState())[0])
-    0.0
-    """
-    return stateless(lambda updates, params: tree.map(fnp.zeros_like, updates))
 
 
 def scale(step_size: float) -> GradientTransformation:
@@ -58,7 +60,7 @@ def scale_by_schedule(schedule: Callable[[Any], Any]) -> GradientTransformation:
     """
 
     def init(params: Any) -> ScheduleState:
-        return ScheduleState(fnp.zeros((), np.int32))
+        return ScheduleState(no_steps())
 
     def update(updates: Any, state: ScheduleState, params: Any = None) -> tuple:
         factor = schedule(state.count)
@@ -68,16 +70,23 @@ def scale_by_schedule(schedule: Callable[[Any], Any]) -> GradientTransformation:
     return GradientTransformation(init, update)
 
 
-def scale_by_learning_rate(learning_rate: ScalarOrSchedule) -> GradientTransformation:
+def scale_by_learning_rate(
+    learning_rate: ScalarOrSchedule | None = None, *, flip_sign: bool = True
+) -> GradientTransformation:
     """Multiply updates by minus the learning rate, a number or a schedule: descent.
+
+    learning_rate: None leaves updates as they are. flip_sign: False for ascent.
 
     >>> from funcgrad import optim
     >>> print(optim.scale_by_learning_rate(0.1).update(1.0, optim.EmptyState())[0])
     -0.1
     """
+    if learning_rate is None:
+        return identity()
+    sign = -1 if flip_sign else 1
     if callable(learning_rate):
-        return scale_by_schedule(lambda count: -learning_rate(count))
-    return scale(-learning_rate)
+        return scale_by_schedule(lambda count: sign * learning_rate(count))
+    return scale(sign * learning_rate)
 
 
 class TraceState(NamedTuple):
@@ -102,40 +111,14 @@ def trace(
     """
 
     def init(params: Any) -> TraceState:
-        return TraceState(_zeros(params, accumulator_dtype))
+        return TraceState(zeros(params, accumulator_dtype))
 
     def update(updates: Any, state: TraceState, params: Any = None) -> tuple:
         held = tree.map(lambda g, t: g + decay * t, updates, state.trace)
         out = tree.map(lambda g, t: g + decay * t, updates, held) if nesterov else held
-        return out, TraceState(_cast(held, accumulator_dtype))
+        return out, TraceState(cast(held, accumulator_dtype))
 
     return GradientTransformation(init, update)
-
-
-def _zeros(params: Any, dtype: Any) -> Any:
-    return tree.map(lambda p: fnp.zeros_like(p, dtype=dtype), params)
-
-
-def _cast(values: Any, dtype: Any) -> Any:
-    return values if dtype is None else tree.map(lambda x: x.astype(dtype), values)
-
-
-def _unbias(decay: Any, count: Any, dtype: np.dtype) -> Any:
-    """1/(1 - decay^count): makes a decaying mean that began at 0 one of the steps so far."""
-    # Not by subtraction from 1: with decay 0.999 that would lose three digits.
-    if isinstance(decay, int | float):
-        rate = math.log(decay) if decay > 0 else -math.inf
-    else:
-        rate = fnp.log(decay)
-    return -1 / fnp.expm1(count.astype(dtype) * rate)
-
-
-class AdamState(NamedTuple):
-    """Step count, first and second moments."""
-
-    count: Any
-    mu: Any
-    nu: Any
 
 
 def scale_by_adam(
@@ -158,27 +141,18 @@ def scale_by_adam(
     """
 
     def init(params: Any) -> AdamState:
-        mu, nu = _zeros(params, mu_dtype), _zeros(params, None)
-        return AdamState(fnp.zeros((), np.int32), mu, nu)
+        return AdamState(no_steps(), zeros(params, mu_dtype), real_zeros(params))
 
     def update(updates: Any, state: AdamState, params: Any = None) -> tuple:
         count = state.count + 1
-        mu = tree.map(lambda g, m: (1 - b1) * g + b1 * m, updates, state.mu)
-        nu = tree.map(lambda g, v: (1 - b2) * (g * g) + b2 * v, updates, state.nu)
+        mu, nu = mean(updates, state.mu, b1), mean_square(updates, state.nu, b2)
+        ahead, second = first_moment(b1, count, nesterov), debias(b2, count)
 
-        @cache  # once for all leaves of a dtype
-        def scales(dtype: np.dtype) -> tuple:
-            later = _unbias(b1, count + 1, dtype) if nesterov else None
-            return _unbias(b1, count, dtype), later, _unbias(b2, count, dtype)
+        def direction(dtype: Any, g: Any, m: Any, v: Any) -> Any:
+            return ahead(g, m, dtype) / (fnp.sqrt(v * second(dtype) + eps_root) + eps)
 
-        def direction(g: Any, m: Any, v: Any) -> Any:
-            dtype, g, m, v = fnp.asarray(g).dtype, wide(g), wide(m), wide(v)
-            first, later, second = scales(v.dtype)
-            mean = b1 * m * later + (1 - b1) * g * first if nesterov else m * first
-            return fnp.asarray(mean / (fnp.sqrt(v * second + eps_root) + eps), dtype)
-
-        out = tree.map(direction, updates, mu, nu)
-        return out, AdamState(count, _cast(mu, mu_dtype), nu)
+        out = each_wide(direction, updates, mu, nu)
+        return out, AdamState(count, cast(mu, mu_dtype), nu)
 
     return GradientTransformation(init, update)
 
@@ -190,11 +164,17 @@ class LionState(NamedTuple):
 
 
 def scale_by_lion(
-    b1: float = 0.9, b2: float = 0.99, mu_dtype: Any = None
+    b1: float = 0.9,
+    b2: float = 0.99,
+    mu_dtype: Any = None,
+    *,
+    mode: str = "hard",
+    smooth_beta: float = 1.0,
 ) -> GradientTransformation:
-    """Lion: the sign of b1·m + (1-b1)·g, with m ← b2·m + (1-b2)·g.
+    """Lion: the sign of x = b1·m + (1-b1)·g, with m ← b2·m + (1-b2)·g.
 
-    mu_dtype: dtype of m.
+    mu_dtype: dtype of m. mode: "smooth" for tanh(smooth_beta·x) in place of the sign, "refined" for
+    x where |x| < 1.
     Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023.
 
     >>> from funcgrad import optim
@@ -202,30 +182,77 @@ def scale_by_lion(
     >>> print(step.update(-3.0, step.init(0.0))[0])
     -1.0
     """
+    signs = {
+        "hard": fnp.sign,
+        "smooth": lambda x: fnp.tanh(smooth_beta * x),
+        "refined": lambda x: fnp.where(fnp.abs(x) < 1, x, fnp.sign(x)),
+    }
+    if mode not in signs:
+        raise ValueError(f"scale_by_lion: mode must be one of {[*signs]}, got {mode!r}")
+    sign = signs[mode]
 
     def init(params: Any) -> LionState:
-        return LionState(_zeros(params, mu_dtype))
+        return LionState(zeros(params, mu_dtype))
 
     def update(updates: Any, state: LionState, params: Any = None) -> tuple:
-        out = tree.map(lambda g, m: fnp.sign(b1 * m + (1 - b1) * g), updates, state.mu)
-        mu = tree.map(lambda g, m: b2 * m + (1 - b2) * g, updates, state.mu)
-        return out, LionState(_cast(mu, mu_dtype))
+        out = tree.map(lambda g, m: sign(b1 * m + (1 - b1) * g), updates, state.mu)
+        return out, LionState(cast(mean(updates, state.mu, b2), mu_dtype))
+
+    return GradientTransformation(init, update)
+
+
+class EmaState(NamedTuple):
+    """Step count, and the decaying mean of past updates."""
+
+    count: Any
+    ema: Any
+
+
+def ema(decay: float, debias: bool = True, accumulator_dtype: Any = None) -> GradientTransformation:
+    """The decaying mean m ← (1 - decay)·g + decay·m of the updates, in their place.
+
+    debias: divide by 1 - decayᵗ, as m begins at 0. accumulator_dtype: dtype of m, that of the
+    parameters by default.
+
+    >>> from funcgrad import optim
+    >>> step = optim.ema(0.5)
+    >>> _, state = step.update(1.0, step.init(0.0))
+    >>> print(f"{step.update(4.0, state)[0]:.4f}")
+    3.0000
+    """
+
+    def init(params: Any) -> EmaState:
+        return EmaState(no_steps(), zeros(params, accumulator_dtype))
+
+    def update(updates: Any, state: EmaState, params: Any = None) -> tuple:
+        count = state.count + 1
+        held = mean(updates, state.ema, decay)
+        out = held
+        if debias:
+            now = first_moment(decay, count, nesterov=False)
+            out = each_wide(lambda dtype, g, m: now(g, m, dtype), updates, held)
+        return out, EmaState(count, cast(held, accumulator_dtype))
 
     return GradientTransformation(init, update)
 
 
 class SecondMomentState(NamedTuple):
-    """Second moments (a decaying mean, or a sum) of past updates."""
+    """Second moments (a decaying mean, or a sum) of past updates; a step count if it counts."""
 
     nu: Any
+    count: Any
 
 
 def scale_by_rms(
-    decay: float = 0.9, eps: float = 1e-8, initial_scale: float = 0.0, eps_in_sqrt: bool = True
+    decay: float = 0.9,
+    eps: float = 1e-8,
+    initial_scale: float = 0.0,
+    eps_in_sqrt: bool = True,
+    bias_correction: bool = False,
 ) -> GradientTransformation:
     """RMSProp: g/√(v + eps) with the decaying mean v of g², which begins at initial_scale.
 
-    eps_in_sqrt: False for g/(√v + eps).
+    eps_in_sqrt: False for g/(√v + eps). bias_correction: divide v by 1 - decayᵗ.
     Source: Tieleman & Hinton, lecture 6.5 of "Neural Networks for Machine Learning", 2012.
 
     >>> from funcgrad import optim
@@ -235,17 +262,20 @@ def scale_by_rms(
     """
 
     def init(params: Any) -> SecondMomentState:
-        return SecondMomentState(tree.map(lambda p: fnp.full_like(p, initial_scale), params))
+        count = no_steps() if bias_correction else None
+        return SecondMomentState(real_zeros(params, initial_scale), count)
 
     def update(updates: Any, state: SecondMomentState, params: Any = None) -> tuple:
-        nu = tree.map(lambda g, v: (1 - decay) * (g * g) + decay * v, updates, state.nu)
+        nu, count = mean_square(updates, state.nu, decay), None
+        if bias_correction:
+            count = state.count + 1
+        factor = debias(decay, count) if bias_correction else None
 
-        def scaled(g: Any, v: Any) -> Any:
-            v = wide(v)
-            scaled = wide(g) / (fnp.sqrt(v + eps) if eps_in_sqrt else fnp.sqrt(v) + eps)
-            return fnp.asarray(scaled, fnp.asarray(g).dtype)
+        def scaled(dtype: Any, g: Any, v: Any) -> Any:
+            v = v if factor is None else v * factor(dtype)
+            return g / (fnp.sqrt(v + eps) if eps_in_sqrt else fnp.sqrt(v) + eps)
 
-        return tree.map(scaled, updates, nu), SecondMomentState(nu)
+        return each_wide(scaled, updates, nu), SecondMomentState(nu, count)
 
     return GradientTransformation(init, update)
 
@@ -264,67 +294,46 @@ def scale_by_rss(
     """
 
     def init(params: Any) -> SecondMomentState:
-        start = initial_accumulator_value
-        return SecondMomentState(tree.map(lambda p: fnp.full_like(p, start), params))
+        return SecondMomentState(real_zeros(params, initial_accumulator_value), None)
 
     def update(updates: Any, state: SecondMomentState, params: Any = None) -> tuple:
-        sums = tree.map(lambda g, s: s + g * g, updates, state.nu)
+        sums = tree.map(lambda g, s: s + abs_square(g), updates, state.nu)
 
-        def scaled(g: Any, s: Any) -> Any:
+        def scaled(dtype: Any, g: Any, s: Any) -> Any:
             seen = s > 0
-            scaled = fnp.where(seen, wide(g) / fnp.sqrt(fnp.where(seen, wide(s), 1.0) + eps), 0.0)
-            return fnp.asarray(scaled, fnp.asarray(g).dtype)
+            return fnp.where(seen, g / fnp.sqrt(fnp.where(seen, s, 1.0) + eps), 0.0)
 
-        return tree.map(scaled, updates, sums), SecondMomentState(sums)
+        return each_wide(scaled, updates, sums), SecondMomentState(sums, None)
 
     return GradientTransformation(init, update)
 
 
-def add_decayed_weights(weight_decay: float = 0.0) -> GradientTransformation:
+def add_decayed_weights(
+    weight_decay: ScalarOrSchedule = 0.0, mask: Any = None
+) -> GradientTransformation:
     """Add weight_decay·parameter to each update (decoupled weight decay, before the learning rate).
+
+    weight_decay: a number, or a schedule of the step number
+    mask: a pytree of bools, or a function from parameters to one, of the leaves that decay
 
     >>> from funcgrad import optim
     >>> print(optim.add_decayed_weights(0.1).update(0.0, optim.EmptyState(), 2.0)[0])
     0.2
     """
 
-    def decayed(updates: Any, params: Any) -> Any:
-        if params is None:
-            raise ValueError(
-                "add_decayed_weights: update needs the parameters: update(grads, state, params)"
-            )
-        return tree.map(lambda u, p: u + weight_decay * p, updates, params)
+    def init(params: Any) -> ScheduleState | EmptyState:
+        return ScheduleState(no_steps()) if callable(weight_decay) else EmptyState()
 
-    return stateless(decayed)
+    def update(updates: Any, state: Any, params: Any = None) -> tuple:
+        params = need_parameters("add_decayed_weights", params)
+        if not callable(weight_decay):
+            return tree.map(lambda u, p: u + weight_decay * p, updates, params), state
+        rate = weight_decay(state.count)
 
+        def decayed(u: Any, p: Any) -> Any:
+            return u + fnp.asarray(rate, fnp.asarray(p).dtype) * p
 
-def clip(max_delta: float) -> GradientTransformation:
-    """Clip each element of the updates to [-max_delta, max_delta].
+        return tree.map(decayed, updates, params), ScheduleState(state.count + 1)
 
-    >>> from funcgrad import optim
-    >>> print(optim.clip(1.0).update(5.0, optim.EmptyState())[0])
-    1.0
-    """
-    return stateless(
-        lambda updates, params: tree.map(lambda u: fnp.clip(u, -max_delta, max_delta), updates)
-    )
-
-
-def clip_by_global_norm(max_norm: float) -> GradientTransformation:
-    """Scale all updates down together where their joint norm exceeds max_norm.
-
-    Source: Pascanu et al., "On the difficulty of training recurrent neural networks", 2013.
-
-    >>> from funcgrad import optim
-    >>> out, _ = optim.clip_by_global_norm(1.0).update([3.0, 4.0], optim.EmptyState())
-    >>> print(out[0], out[1])
-    0.6 0.8
-    """
-
-    def clipped(updates: Any, params: Any) -> Any:
-        norm = global_norm(updates)
-        # max_norm / max_norm = 1 leaves small updates exactly as they are.
-        factor = max_norm / fnp.maximum(norm, max_norm)
-        return tree.map(lambda u: u * fnp.asarray(factor, fnp.asarray(u).dtype), updates)
-
-    return stateless(clipped)
+    step = GradientTransformation(init, update)
+    return step if mask is None else masked(step, mask)

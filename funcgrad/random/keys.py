@@ -23,6 +23,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.display.array_html import bits_html
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.lax.bits import philox_bits, philox_words
 from funcgrad.ops.arguments import shape_of
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.compare import (
@@ -40,7 +41,6 @@ from funcgrad.ops.random import threefry2x32_p
 from funcgrad.ops.reduce import reduce_and, reduce_or
 from funcgrad.ops.shape import broadcast_in_dim, broadcasted_iota, expand_dims, reshape
 from funcgrad.ops.slicing import concatenate
-from funcgrad.random.philox import philox_bits, philox_words
 from funcgrad.transforms.recorded import recorded
 
 _THREEFRY, _RBG, _UNSAFE = "threefry2x32", "rbg", "unsafe_rbg"

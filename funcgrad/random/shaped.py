@@ -94,13 +94,15 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 @sampler
 @recorded
 def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None) -> Any:
-    """exp(sigma·z) of a normal z.
+    """exp(sigma·z) of a normal z, which may be complex.
 
     >>> from funcgrad import random
     >>> random.lognormal(random.key(0), 1.0, (2,)).shape
     (2,)
     """
-    dtype, shape, sigma = arguments("random.lognormal", shape, dtype, sigma=sigma)
+    dtype = float_dtype("random.lognormal", dtype, complex_too=True)
+    sigma = fnp.asarray(sigma, dtypes.real_part(dtype))
+    shape = shape_with("random.lognormal", shape, sigma=sigma)
     return fnp.exp(normal(key, shape, dtype) * sigma)
 
 

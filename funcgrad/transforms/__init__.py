@@ -11,6 +11,7 @@ programs, the tape of eager gradients, and what users call.
 - `control`: control flow: ops that hold programs, and the functions that make them
 - `derivatives`: derivatives of users' functions, whole Jacobians, rules of their own, and what to
   keep
+- `grouped`: products of groups of rows as two ops, which go through each group's rows by blocks
 - `host`: values on the host: waiting for them, and fetching them as NumPy arrays
 - `jit`: jit, its stages, and programs of functions to look at
 - `passes`: passes: from a program to one that computes the same

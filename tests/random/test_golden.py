@@ -152,6 +152,9 @@ def test_vectors():
     drawn = random.normal(KEY, (2,), "complex64")
     wanted = [0.05368746 + 0.42833984j, -0.34389618 + 0.5650095j]
     np.testing.assert_allclose(drawn, wanted, **close)
+    drawn = random.lognormal(random.key(0), 0.5, (2,), "complex64")
+    wanted = [0.92663807 - 1.0840765j, 0.5458168 - 0.47844973j]
+    np.testing.assert_allclose(drawn, wanted, **close)
     drawn = random.orthogonal(KEY, 2)
     np.testing.assert_allclose(drawn, [[-0.095284, 0.995450], [0.995450, 0.095284]], atol=1e-6)
 
