@@ -101,13 +101,14 @@ def check_vjp(
 
 
 def _drawn(rng: np.random.Generator, x: Any) -> np.ndarray:
-    """A random direction of a value's shape and dtype; nothing for integers."""
+    """A random direction of a value's shape and dtype, nowhere small, so that what is wrong shows;
+    nothing for integers."""
     aval = aval_of(x).tangent()
     if aval.dtype == dtypes.float0:
         return np.zeros(aval.shape, dtypes.float0)
-    made = rng.standard_normal(aval.shape)
+    made = rng.uniform(0.5, 1.5, aval.shape) * rng.choice([-1, 1], aval.shape)
     if dtypes.is_complex(aval.dtype):
-        made = made + 1j * rng.standard_normal(aval.shape)
+        made = made * np.exp(1j * rng.uniform(0, 6, aval.shape))
     return np.asarray(made, aval.dtype)
 
 
