@@ -8,7 +8,8 @@ found, and what it decides.
 - `bits`: scalar ops' bits beside the CPU's, and the time that linking takes; `scalars`: their texts
 - `launches`: what a launch, a graph's node and a copied flag cost a native host function
 - `products`: matrix products and their epilogues; `cublaslt`: cuBLASLt by ctypes
-- `bandwidth`: elementwise kernels, rows, columns, transposes, lookups; `streams`: their texts
+- `bandwidth`: elementwise kernels and rows; `streams`: their texts
+- `layouts`: columns, transposes, lookups, scattered sums; `tiles`: their texts
 - `attention`: attention's forward pass on tensor cores; `flash`: its text
 - `blocking`: which of CuPy's calls wait for the device, and which a capture takes
 """

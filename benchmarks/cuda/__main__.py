@@ -7,21 +7,22 @@ python -m benchmarks.cuda --ptx DIR --out DIR    # on a machine with a GPU, CuPy
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from benchmarks.cuda import attention, bandwidth, bits, launches, texts
+from benchmarks.cuda import attention, bandwidth, bits, launches, layouts, texts
 
-MODULES = ("bits", "launches", "products", "bandwidth", "attention", "blocking")
-NEEDS_PTX = ("bits", "launches", "bandwidth", "attention")
+MODULES = ("bits", "launches", "products", "bandwidth", "layouts", "attention", "blocking")
+NEEDS_PTX = ("bits", "launches", "bandwidth", "layouts", "attention")
 
 
 def prepare(folder: Path) -> None:
     """Write all texts, with what ptxas says of them, and the CPU's results (some two minutes)."""
     folder.mkdir(parents=True, exist_ok=True)
-    for module in (launches, bandwidth, attention):
+    for module in (launches, bandwidth, layouts, attention):
         for name, text in module.ptx_texts().items():
             (folder / f"{name}.ptx").write_text(text)
             print(f"{name:34} {texts.assembled(text)}", flush=True)
@@ -38,8 +39,9 @@ def run(module: str, options: argparse.Namespace) -> None:
     with log.open("w") as file:
         try:
             done = subprocess.run(
-                command, stdout=file, stderr=subprocess.STDOUT, timeout=options.seconds
-            )
+                command, stdout=file, stderr=subprocess.STDOUT, timeout=options.seconds,
+                env={**os.environ, "CUDA_CACHE_DISABLE": "1"},  # else "link ms" is a file's reading
+            )  # fmt: skip
             status = done.returncode
         except subprocess.TimeoutExpired:
             status = "ended at its limit"

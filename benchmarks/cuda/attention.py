@@ -1,6 +1,6 @@
 """Attention's forward pass by a generated kernel, beside PyTorch's, in TFLOP/s.
 
-python -m benchmarks.cuda.attention --dry --ptx DIR     # here: the PTX texts, registers, spills
+python -m benchmarks.cuda --prepare DIR                 # here: the PTX texts, registers, spills
 python -m benchmarks.cuda.attention --ptx DIR --out DIR # on the machine with the GPU
 """
 
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,12 @@ KERNELS = [
         (128, 4, 1, 64, True), (128, 8, 1, 64, True), (128, 4, 1, 128, True),
         (128, 8, 1, 128, True), (128, 4, 2, 32, True),
     ]
+]  # fmt: skip
+KERNELS += [
+    flash._replace(causal=True)
+    for flash in KERNELS
+    if flash[1:5] in ((4, 2, 64, False), (4, 1, 128, True), (8, 1, 128, True), (4, 2, 32, True),
+                     (4, 1, 64, True))
 ]  # fmt: skip
 SIZES = [(4, 16, 4096), (1, 16, 16384), (16, 16, 1024)]
 
@@ -66,8 +74,15 @@ def measured(driver: Driver, flash: Flash, ptx: str, sizes: list) -> dict[str, A
         out = torch.empty_like(q)
         taken = driver.microseconds(lambda _: run(driver, made, flash, [q, k, v, out]),  # noqa: B023
                                     repeats=5, inner=3)  # fmt: skip
-        found[f"{batch} x {heads} x {keys}"] = 4 * batch * heads * keys**2 * flash.d / taken / 1e6
+        found[f"{batch} x {heads} x {keys}"] = rate(
+            batch * heads, keys, flash.d, taken, flash.causal
+        )
     return found
+
+
+def rate(heads: int, keys: int, d: int, taken: float, causal: bool) -> float:
+    """TFLOP/s; half the products count if later keys are masked."""
+    return 4 * heads * keys**2 * d / taken / 1e6 / (2 if causal else 1)
 
 
 def drawn(heads: int, keys: int, d: int) -> list[Any]:
@@ -77,12 +92,16 @@ def drawn(heads: int, keys: int, d: int) -> list[Any]:
 
 def error(driver: Driver, made: Kernel, flash: Flash) -> float:
     """The relative error beside float64, in the Frobenius norm."""
-    tensors = drawn(3, 512, flash.d)
+    tensors = drawn(3, 1024, flash.d)
     out = torch.full_like(tensors[0], float("nan"))
     run(driver, made, flash, [*tensors, out])
     driver.synchronize()
     q, k, v = (x.double() for x in tensors)
-    wanted = torch.softmax(q @ k.mT / math.sqrt(flash.d), -1) @ v
+    logits = q @ k.mT / math.sqrt(flash.d)
+    if flash.causal:
+        later = torch.ones_like(logits, dtype=torch.bool).triu(1)
+        logits = logits.masked_fill(later, float("-inf"))
+    wanted = torch.softmax(logits, -1) @ v
     return float((out.double() - wanted).norm() / wanted.norm())
 
 
@@ -90,21 +109,19 @@ def peers(driver: Driver) -> dict[str, Any]:
     """PyTorch's attention by its backends."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    found = {}
-    for d in (64, 128):
-        for name in ("FLASH_ATTENTION", "CUDNN_ATTENTION"):
-            for batch, heads, keys in SIZES:
-                q, k, v = (x.view(batch, heads, keys, d) for x in drawn(batch * heads, keys, d))
-                try:
-                    with sdpa_kernel(getattr(SDPBackend, name)):
-                        attend = torch.nn.functional.scaled_dot_product_attention
-                        taken = driver.microseconds(
-                            lambda _, a=attend, q=q, k=k, v=v: a(q, k, v), repeats=5, inner=3
-                        )
-                    rate = 4 * batch * heads * keys**2 * d / taken / 1e6
-                    found[f"{d} {name} {batch} x {heads} x {keys}"] = rate
-                except Exception as e:
-                    found[f"{d} {name}"] = str(e)[:200]
+    attend, found = torch.nn.functional.scaled_dot_product_attention, {}
+    backends = ("FLASH_ATTENTION", "CUDNN_ATTENTION")
+    for d, name, causal in itertools.product((64, 128), backends, (False, True)):
+        for batch, heads, keys in SIZES:
+            what = f"{d} {name}{' causal' if causal else ''} {batch} x {heads} x {keys}"
+            q, k, v = (x.view(batch, heads, keys, d) for x in drawn(batch * heads, keys, d))
+            run = partial(attend, q, k, v, is_causal=causal)
+            try:
+                with sdpa_kernel(getattr(SDPBackend, name)):
+                    taken = driver.microseconds(lambda _, r=run: r(), repeats=5, inner=3)
+                found[what] = rate(batch * heads, keys, d, taken, causal)
+            except Exception as e:
+                found[what] = str(e)[:200]
     return found
 
 

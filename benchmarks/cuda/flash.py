@@ -14,30 +14,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.cuda.streams import CTAID_X, TID_X, G, special
+from benchmarks.cuda.streams import CTAID_X, CTAID_Y, NCTAID_X, TID_X, G, special
 from funcgrad.backends.llvm.emit.text import Definitions, Function
 
 _FOUR = "{i32, i32, i32, i32}"
 _FLOATS = "{float, float, float, float}"
 _MMA = "llvm.nvvm.mma.m16n8k16.row.col.bf16"
-CTAID_Y = "ctaid.y"
 
 
 class Flash(NamedTuple):
-    """Head size, warps a block, tiles of 16 queries a warp, keys a step, and whether queries stay
-    in shared memory rather than in registers."""
+    """Head size, warps a block, tiles of 16 queries a warp, keys a step, whether queries stay in
+    shared memory rather than in registers, and whether later keys are masked."""
 
     d: int
     warps: int
     tiles: int
     keys: int
     shared_q: bool
+    causal: bool = False
 
     @property
     def name(self) -> str:
         """The kernel's."""
         where = "shared" if self.shared_q else "registers"
-        return f"flash_{self.d}_{self.warps}_{self.tiles}_{self.keys}_{where}"
+        name = f"flash_{self.d}_{self.warps}_{self.tiles}_{self.keys}_{where}"
+        return name + ("_causal" if self.causal else "")
 
     @property
     def queries(self) -> int:
@@ -171,13 +172,12 @@ class Writer:
         self.load_tile(self.op("and", following, 1), following)
         f.do("br label %compute")
         f.start("compute")
-        size = 2 * flash.keys * flash.d
-        base = self.op("add", self.kv, self.op("mul", self.op("and", "%j", 1), 2 * size))
-        after = self.turn(q, base, self.op("add", base, size))
+        after = self.step(q)
         f.do(f"br i1 {more}, label %tile, label %end")
-        lines = [f"  %j = phi i32 [0, %{entry}], [{following}, %compute]"]
+        back = f.block
+        lines = [f"  %j = phi i32 [0, %{entry}], [{following}, %{back}]"]
         lines += [
-            f"  %{name} = phi float [{first}, %{entry}], [{after[name]}, %compute]"
+            f"  %{name} = phi float [{first}, %{entry}], [{after[name]}, %{back}]"
             for name, first in states.items()
         ]
         f.lines[phis:phis] = lines
@@ -186,6 +186,28 @@ class Writer:
         f.do("ret void")
         params = ", ".join(f"ptr{G} noalias %{n}" for n in "qkvo")
         return f.text(f"define ptx_kernel void @{flash.name}({params}, i32 %keys) nounwind")
+
+    def step(self, q: list) -> dict[str, str]:
+        """The turn of tile %j: of two texts if causal, as few tiles have keys that are masked."""
+        f, flash = self.f, self.flash
+        size = 2 * flash.keys * flash.d
+        base = self.op("add", self.kv, self.op("mul", self.op("and", "%j", 1), 2 * size))
+        values = self.op("add", base, size)
+        if not flash.causal:
+            return self.turn(q, base, values)
+        start = self.op("mul", "%j", flash.keys)
+        ends = self.op("add", start, flash.keys - 1)
+        f.do(f"br i1 {f.let(f'icmp ugt i32 {ends}, {self.first}')}, label %masked, label %plain")
+        turns = []
+        for label in ("masked", "plain"):
+            f.start(label)
+            turns.append(self.turn(q, base, values, start if label == "masked" else ""))
+            f.do("br label %join")
+        f.start("join")
+        return {
+            name: f.let(f"phi float [{x}, %masked], [{turns[1][name]}, %plain]")
+            for name, x in turns[0].items()
+        }
 
     def begin(self) -> None:
         """Where this thread is."""
@@ -199,10 +221,16 @@ class Writer:
         self.kv = self.op("add", self.q, flash.q_bytes)
         head = f.let(f"zext i32 {self.op('mul', special(f, CTAID_Y), '%keys')} to i64")
         self.head = f.let(f"mul i64 {head}, {2 * flash.d}")
-        self.first = self.op("mul", special(f, CTAID_X), flash.queries)
+        block = special(f, CTAID_X)
+        if flash.causal:  # the longest first
+            block = self.op("sub", self.op("sub", special(f, NCTAID_X), 1), block)
+        self.first = self.op("mul", block, flash.queries)
         offset = f.let(f"zext i32 {self.op('mul', self.first, 2 * flash.d)} to i64")
         self.block = f.let(f"add i64 {self.head}, {offset}")
-        f.do(f"%tiles = udiv i32 %keys, {flash.keys}")
+        ends = "%keys"
+        if flash.causal:
+            ends = self.op("add", self.first, flash.queries + flash.keys - 1)
+        f.do(f"%tiles = udiv i32 {ends}, {flash.keys}")
 
     def queries(self) -> list[list[list[str]]]:
         """Fragments of the queries by tile and 16 features; empty if they stay in shared memory."""
@@ -237,10 +265,12 @@ class Writer:
             found |= {f"o{t}_{n}_{i}": "0.0" for n in range(flash.d // 8) for i in range(4)}
         return found
 
-    def turn(self, q: list, keys: str, values: str) -> dict[str, str]:
-        """One tile of keys and values."""
+    def turn(self, q: list, keys: str, values: str, start: str = "") -> dict[str, str]:
+        """One tile of keys and values; masked if `start`, its first key's number, is given."""
         flash, after = self.flash, {}
         logits = self.logits(q, keys)
+        if start:
+            self.mask(logits, start)
         weights = []
         for t in range(flash.tiles):
             p, scales = self.softmax(t, logits[t], after)
@@ -267,6 +297,19 @@ class Writer:
                     for s in (0, 1):
                         made[t][n] = self.mma(a[t][s], b[2 * s : 2 * s + 2], made[t][n])
         return made
+
+    def mask(self, logits: list[list[list[str]]], start: str) -> None:
+        """Make logits of keys after their queries minus infinity."""
+        f = self.f
+        row, pair = self.op("lshr", self.lane, 2), self.op("shl", self.op("and", self.lane, 3), 1)
+        query = self.op("add", self.op("add", self.first, self.row0), row)
+        ahead = self.op("sub", self.op("sub", query, start), pair)
+        for t, tile in enumerate(logits):
+            limits = [self.op("add", ahead, 16 * t + 8 * h) for h in (0, 1)]
+            for n, part in enumerate(tile):
+                for i, x in enumerate(part):
+                    later = f.let(f"icmp slt i32 {limits[i // 2]}, {8 * n + i % 2}")
+                    part[i] = f.let(f"select i1 {later}, float 0xFFF0000000000000, float {x}")
 
     def query(self, q: list, tile: int, step: int) -> list[str]:
         """A fragment of the queries."""

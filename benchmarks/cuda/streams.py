@@ -1,19 +1,25 @@
-"""LLVM texts of kernels that move much and compute little: elementwise, rows, columns, transposes,
-gathers and scattered sums, by threads, widths and how much a thread has in flight."""
+"""LLVM texts of kernels that move much and compute little: elementwise and of rows, by threads,
+widths and how much a thread has in flight."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
+
+import numpy as np
 
 from funcgrad.backends.llvm.emit.text import Definitions, Function
 
 G = " addrspace(1)"
+SIZES = {"float": 4, "bfloat": 2, "i8": 1}
 _SREG = "llvm.nvvm.read.ptx.sreg."
-TID_X, TID_Y, CTAID_X, CTAID_Y, NCTAID_X = "tid.x", "tid.y", "ctaid.x", "ctaid.y", "nctaid.x"
+TID_X, TID_Y, CTAID_X, CTAID_Y = "tid.x", "tid.y", "ctaid.x", "ctaid.y"
+CTAID_Z, NCTAID_X = "ctaid.z", "nctaid.x"
 
 
 class Point(NamedTuple):
-    """y = f(x₀, …) on float32: elements a vector, vectors a thread, threads a block."""
+    """y = f(x₀, …): elements a vector, vectors a thread, threads a block. Operands are float,
+    bfloat or i8, results float or, of bfloat, bfloat; all is computed in float."""
 
     width: int
     unroll: int
@@ -21,12 +27,32 @@ class Point(NamedTuple):
     inputs: int = 1
     op: str = "axpy"
     loop: bool = False  # a fixed grid whose blocks go on in turns
+    kind: str = "float"
+    hint: str = ""  # "stream": L1 is passed by, and lines of results are the first to leave L2
+    wide: bool = False  # indices of 64 bits
 
     @property
     def name(self) -> str:
         """The kernel's."""
-        kind = "loop" if self.loop else "grid"
-        return f"point_{self.op}_{self.inputs}_{kind}_{self.width}_{self.unroll}_{self.threads}"
+        grid = "loop" if self.loop else "grid"
+        name = f"point_{self.op}_{self.inputs}_{grid}_{self.width}_{self.unroll}_{self.threads}"
+        marks = [self.kind if self.kind != "float" else "", self.hint, "wide" if self.wide else ""]
+        return "_".join([name, *filter(None, marks)])
+
+    @property
+    def out(self) -> str:
+        """The results' type."""
+        return "bfloat" if self.kind == "bfloat" else "float"
+
+    @property
+    def index(self) -> str:
+        """The indices' type."""
+        return "i64" if self.wide else "i32"
+
+    @property
+    def nbytes(self) -> int:
+        """Read and written for an element."""
+        return SIZES[self.kind] * self.inputs + SIZES[self.out]
 
 
 def special(f: Function, name: str) -> str:
@@ -65,11 +91,11 @@ def combined(f: Function, op: str, x: str, y: str) -> str:
     return f.intrinsic("maxnum", "float", x, y) if op == "max" else f.let(f"fadd float {x}, {y}")
 
 
-def elements(f: Function, x: str, width: int) -> list[str]:
+def elements(f: Function, x: str, width: int, kind: str = "float") -> list[str]:
     """A vector's elements."""
     if width == 1:
         return [x]
-    return [f.let(f"extractelement {vector(width)} {x}, i32 {i}") for i in range(width)]
+    return [f.let(f"extractelement {vector(width, kind)} {x}, i32 {i}") for i in range(width)]
 
 
 def packed(f: Function, xs: list[str], kind: str = "float") -> str:
@@ -80,6 +106,36 @@ def packed(f: Function, xs: list[str], kind: str = "float") -> str:
     for i, x in enumerate(xs):
         made = f.let(f"insertelement {vector(len(xs), kind)} {made}, {kind} {x}, i32 {i}")
     return made
+
+
+def floats(f: Function, at: str, width: int, kind: str = "float", hint: str = "") -> list[str]:
+    """Elements in memory as float."""
+    if hint:
+        text = "ld.global.nc.L1::no_allocate.v4.f32 {$0, $1, $2, $3}, [$4];"
+        result = "{float, float, float, float}"
+        loaded = f.let(f'call {result} asm "{text}", "=f,=f,=f,=f,l"(ptr{G} {at})')
+        return [f.let(f"extractvalue {result} {loaded}, {i}") for i in range(4)]
+    whole, align = vector(width, kind), SIZES[kind] * width
+    xs = elements(f, f.let(f"load {whole}, ptr{G} {at}, align {align}"), width, kind)
+    if kind == "float":
+        return xs
+    return [f.let(f"{'sitofp' if kind == 'i8' else 'fpext'} {kind} {x} to float") for x in xs]
+
+
+def put(f: Function, at: str, ys: list[str], kind: str = "float", hint: str = "") -> None:
+    """Floats to memory as elements of a kind, in stores of at most 16 bytes."""
+    if hint:
+        text = "st.global.cs.v4.f32 [$0], {$1, $2, $3, $4};"
+        values = ", ".join(f"float {y}" for y in ys)
+        f.do(f'call void asm sideeffect "{text}", "l,f,f,f,f"(ptr{G} {at}, {values})')
+        return
+    if kind != "float":
+        ys = [f.let(f"fptrunc float {y} to {kind}") for y in ys]
+    width = min(len(ys), 16 // SIZES[kind])
+    for i in range(0, len(ys), width):
+        to = at if i == 0 else f.let(f"getelementptr {kind}, ptr{G} {at}, i64 {i}")
+        y = packed(f, ys[i : i + width], kind)
+        f.do(f"store {vector(width, kind)} {y}, ptr{G} {to}, align {SIZES[kind] * width}")
 
 
 def formula(f: Function, op: str, xs: list[str]) -> str:
@@ -93,236 +149,235 @@ def formula(f: Function, op: str, xs: list[str]) -> str:
 
 
 def point(module: Definitions, p: Point) -> str:
-    """`name(x0, …, y, n)` of n vectors, a multiple of what a block takes."""
-    f, kind = Function(module), vector(p.width)
-    align = 4 * p.width
+    """`name(x0, …, y, n)` of n vectors, a multiple of what a block takes; n is p.index."""
+    f, each, index = Function(module), p.threads * p.unroll, p.index
     tid, block = special(f, TID_X), special(f, CTAID_X)
-    first = f.let(f"add i32 {f.let(f'mul i32 {block}, {p.threads * p.unroll}')}, {tid}")
+    if p.wide:
+        tid, block = (f.let(f"zext i32 {x} to i64") for x in (tid, block))
+    at = first = f.let(f"add {index} {f.let(f'mul {index} {block}, {each}')}, {tid}")
     if p.loop:
-        step = f.let(f"mul i32 {special(f, NCTAID_X)}, {p.threads * p.unroll}")
+        step = f.let(f"mul i32 {special(f, NCTAID_X)}, {each}")
     f.do("br label %go")
     f.start("go")
-    at = first
     if p.loop:
         f.do(f"%at = phi i32 [{first}, %entry], [%next, %go]")
         at = "%at"
     places, loaded = [], []
     for u in range(p.unroll):
-        place = f.let(f"zext i32 {f.let(f'add i32 {at}, {u * p.threads}')} to i64")
-        places.append(place)
+        place = f.let(f"add {index} {at}, {u * p.threads}")
+        places.append(place if p.wide else f.let(f"zext i32 {place} to i64"))
         pointers = [
-            f.let(f"getelementptr {kind}, ptr{G} %x{i}, i64 {place}") for i in range(p.inputs)
+            f.let(f"getelementptr {vector(p.width, p.kind)}, ptr{G} %x{i}, i64 {places[-1]}")
+            for i in range(p.inputs)
         ]
-        loaded.append([f.let(f"load {kind}, ptr{G} {x}, align {align}") for x in pointers])
-    for place, xs in zip(places, loaded, strict=True):
-        parts = [elements(f, x, p.width) for x in xs]
-        y = packed(f, [formula(f, p.op, list(group)) for group in zip(*parts, strict=True)])
-        to = f.let(f"getelementptr {kind}, ptr{G} %y, i64 {place}")
-        f.do(f"store {kind} {y}, ptr{G} {to}, align {align}")
+        loaded.append([floats(f, x, p.width, p.kind, p.hint) for x in pointers])
+    for place, parts in zip(places, loaded, strict=True):
+        ys = [formula(f, p.op, list(xs)) for xs in zip(*parts, strict=True)]
+        to = f.let(f"getelementptr {vector(p.width, p.out)}, ptr{G} %y, i64 {place}")
+        put(f, to, ys, p.out, p.hint)
     if p.loop:
         f.do(f"%next = add i32 %at, {step}")
         f.do(f"br i1 {f.let('icmp ult i32 %next, %n')}, label %go, label %done")
         f.start("done")
     f.do("ret void")
     params = "".join(f"ptr{G} noalias readonly %x{i}, " for i in range(p.inputs))
-    return f.text(f"define ptx_kernel void @{p.name}({params}ptr{G} noalias %y, i32 %n)")
+    return f.text(f"define ptx_kernel void @{p.name}({params}ptr{G} noalias %y, {index} %n)")
 
 
 class Row(NamedTuple):
-    """A softmax of float32 rows, each read once into registers by a warp or a block."""
+    """Softmax, normalization or sums of rows, by a warp or a block a row."""
 
     size: int
     threads: int  # a row
+    op: str = "softmax"  # "norm": by mean and variance; "sum": one float a row
+    kind: str = "float"
     fast: bool = False  # ex2.approx in place of the library's exp
+    twice: bool = False  # rows are read twice rather than kept in registers; softmax alone
 
     @property
     def name(self) -> str:
         """The kernel's."""
-        return f"softmax_{self.size}_{self.threads}{'_fast' if self.fast else ''}"
+        marks = [self.kind if self.kind != "float" else ""]
+        marks += ["fast" if self.fast else "", "twice" if self.twice else ""]
+        return "_".join([f"{self.op}_{self.size}_{self.threads}", *filter(None, marks)])
 
     @property
     def rows(self) -> int:
         """Rows a block."""
         return max(1, 128 // self.threads)
 
+    @property
+    def width(self) -> int:
+        """Elements a vector of 16 bytes."""
+        return 16 // SIZES[self.kind]
 
-def _over_row(f: Function, row: Row, x: str, op: str, slot: str, warp: str, lane: str) -> str:
-    x = warp_total(f, x, op)
-    warps = row.threads // 32
-    if warps == 1:
-        return x
-    at = f.let(f"getelementptr float, ptr addrspace(3) {slot}, i32 {warp}")
-    f.do(f"store float {x}, ptr addrspace(3) {at}")
-    barrier(f)
-    part = f.let(f"getelementptr float, ptr addrspace(3) {slot}, i32 {lane}")
-    loaded = f.let(f"load float, ptr addrspace(3) {part}")
-    neutral = "0xFFF0000000000000" if op == "max" else "0.0"
-    inside = f.let(f"icmp ult i32 {lane}, {warps}")
-    return warp_total(f, f.let(f"select i1 {inside}, float {loaded}, float {neutral}"), op)
+    @property
+    def vectors(self) -> int:
+        """Vectors a thread."""
+        return self.size // self.width // self.threads
 
-
-def _exp(f: Function, x: str, fast: bool) -> str:
-    if not fast:
-        return f.math("exp", "float", x)
-    f.module.declare("llvm.nvvm.ex2.approx.f", "float", ["float"])
-    scaled = f.let(f"fmul float {x}, 0x3FF7154760000000")
-    return f.let(f"call float @llvm.nvvm.ex2.approx.f(float {scaled})")
+    @property
+    def nbytes(self) -> float:
+        """Read and written for an element."""
+        return 4 / self.size + SIZES[self.kind] if self.op == "sum" else 2 * SIZES[self.kind]
 
 
-def softmax(module: Definitions, row: Row) -> str:
-    """`name(x, y)`: a grid of rows / row.rows blocks of row.rows · row.threads threads."""
-    f = Function(module)
-    tid, block = special(f, TID_X), special(f, CTAID_X)
-    thread = f.let(f"and i32 {tid}, {row.threads - 1}")
-    within = f.let(f"udiv i32 {tid}, {row.threads}")
-    number = f.let(f"add i32 {f.let(f'mul i32 {block}, {row.rows}')}, {within}")
-    base = f.let(f"mul i64 {f.let(f'zext i32 {number} to i64')}, {row.size // 4}")
-    warp, lane = f.let(f"lshr i32 {thread}, 5"), f.let(f"and i32 {thread}, 31")
-    start = f.let(f"add i64 {base}, {f.let(f'zext i32 {thread} to i64')}")
-    places = [
-        f.let(f"add i64 {start}, {k * row.threads}") for k in range(row.size // 4 // row.threads)
-    ]
-    xs: list[str] = []
-    for place in places:
-        at = f.let(f"getelementptr <4 x float>, ptr{G} %x, i64 {place}")
-        xs += elements(f, f.let(f"load <4 x float>, ptr{G} {at}, align 16"), 4)
-    top = xs[0]
-    for x in xs[1:]:
-        top = combined(f, "max", top, x)
-    top = _over_row(f, row, top, "max", "@most", warp, lane)
-    es = [_exp(f, f.let(f"fsub float {x}, {top}"), row.fast) for x in xs]
-    total = es[0]
-    for e in es[1:]:
-        total = f.let(f"fadd float {total}, {e}")
-    total = _over_row(f, row, total, "fadd", "@sums", warp, lane)
-    inverse = f.let(f"fdiv float 1.0, {total}")
-    for k, place in enumerate(places):
-        y = packed(f, [f.let(f"fmul float {e}, {inverse}") for e in es[4 * k : 4 * k + 4]])
-        at = f.let(f"getelementptr <4 x float>, ptr{G} %y, i64 {place}")
-        f.do(f"store <4 x float> {y}, ptr{G} {at}, align 16")
-    f.do("ret void")
-    for name in ("most", "sums"):
-        module.needed.setdefault(name, f"@{name} = internal addrspace(3) global [32 x float] undef")
-    return f.text(
-        f"define ptx_kernel void @{row.name}(ptr{G} noalias readonly %x, ptr{G} noalias %y)"
-    )
+class RowWriter:
+    """A kernel of rows under construction."""
 
+    def __init__(self, module: Definitions, row: Row) -> None:
+        self.f, self.row = Function(module), row
+        f = self.f
+        tid, block = special(f, TID_X), special(f, CTAID_X)
+        thread = f.let(f"and i32 {tid}, {row.threads - 1}")
+        within = f.let(f"udiv i32 {tid}, {row.threads}")
+        self.number = f.let(f"add i32 {f.let(f'mul i32 {block}, {row.rows}')}, {within}")
+        wide = f.let(f"zext i32 {self.number} to i64")
+        base = f.let(f"mul i64 {wide}, {row.size // row.width}")
+        self.warp, self.lane = f.let(f"lshr i32 {thread}, 5"), f.let(f"and i32 {thread}, 31")
+        self.thread = thread
+        self.start = f.let(f"add i64 {base}, {f.let(f'zext i32 {thread} to i64')}")
 
-def columns(module: Definitions, unroll: int) -> str:
-    """`columns_U(x, y, rows, vectors)`: sums over rows of vectors of 4 columns, a part of the rows
-    a block of 32 × 8 threads, added to y by atomics. The grid is vectors / 32 times parts."""
-    f = Function(module)
-    x, y = special(f, TID_X), special(f, TID_Y)
-    column = f.let(f"add i32 {f.let(f'shl i32 {special(f, CTAID_X)}, 5')}, {x}")
-    first = f.let(f"add i32 {f.let(f'mul i32 {special(f, CTAID_Y)}, %rows')}, {y}")
-    end = f.let(f"add i32 {f.let(f'mul i32 {special(f, CTAID_Y)}, %rows')}, %rows")
-    f.do("br label %go")
-    f.start("go")
-    f.do(f"%row = phi i32 [{first}, %entry], [%next, %go]")
-    f.do("%sum = phi <4 x float> [zeroinitializer, %entry], [%more, %go]")
-    loaded = []
-    for u in range(unroll):
-        at = f.let(f"mul i32 {f.let(f'add i32 %row, {8 * u}')}, %vectors")
-        place = f.let(f"zext i32 {f.let(f'add i32 {at}, {column}')} to i64")
-        pointer = f.let(f"getelementptr <4 x float>, ptr{G} %x, i64 {place}")
-        loaded.append(f.let(f"load <4 x float>, ptr{G} {pointer}, align 16"))
-    total = "%sum"
-    for v in loaded[:-1]:
-        total = f.let(f"fadd <4 x float> {total}, {v}")
-    f.do(f"%more = fadd <4 x float> {total}, {loaded[-1]}")
-    f.do(f"%next = add i32 %row, {8 * unroll}")
-    f.do(f"br i1 {f.let(f'icmp ult i32 %next, {end}')}, label %go, label %done")
-    f.start("done")
-    to = f.let(f"getelementptr <4 x float>, ptr{G} %y, i32 {column}")
-    for i, part in enumerate(elements(f, "%more", 4)):
-        at = f.let(f"getelementptr float, ptr{G} {to}, i32 {i}")
-        f.let(f"atomicrmw fadd ptr{G} {at}, float {part} monotonic")
-    f.do("ret void")
-    return f.text(
-        f"define ptx_kernel void @columns_{unroll}(ptr{G} noalias readonly %x, ptr{G} %y, "
-        "i32 %rows, i32 %vectors)"
-    )
+    def at(self, name: str, place: str) -> str:
+        """The address of a vector."""
+        kind = vector(self.row.width, self.row.kind)
+        return self.f.let(f"getelementptr {kind}, ptr{G} {name}, i64 {place}")
 
+    def over_row(self, x: str, op: str, slot: str) -> str:
+        """A reduction over the row's threads; each has its own slots in shared memory."""
+        f, warps = self.f, self.row.threads // 32
+        x = warp_total(f, x, op)
+        if warps == 1:
+            return x
+        name = f"row_{slot}"
+        text = f"@{name} = internal addrspace(3) global [32 x float] undef"
+        f.module.needed.setdefault(name, text)
+        at = f.let(f"getelementptr float, ptr addrspace(3) @{name}, i32 {self.warp}")
+        f.do(f"store float {x}, ptr addrspace(3) {at}")
+        barrier(f)
+        part = f.let(f"getelementptr float, ptr addrspace(3) @{name}, i32 {self.lane}")
+        loaded = f.let(f"load float, ptr addrspace(3) {part}")
+        neutral = "0xFFF0000000000000" if op == "max" else "0.0"
+        inside = f.let(f"icmp ult i32 {self.lane}, {warps}")
+        return warp_total(f, f.let(f"select i1 {inside}, float {loaded}, float {neutral}"), op)
 
-def transpose(module: Definitions, rows: int) -> str:
-    """`transpose_R(x, y, n)`: of n × n floats by tiles of 32 × 33 in shared memory, by 32 × R
-    threads."""
-    f = Function(module)
-    x, y = special(f, TID_X), special(f, TID_Y)
-    bx, by = (f.let(f"shl i32 {special(f, name)}, 5") for name in (CTAID_X, CTAID_Y))
-    for turn, (across, down) in enumerate(((bx, by), (by, bx))):
-        column = f.let(f"add i32 {across}, {x}")
-        for k in range(0, 32, rows):
-            inner = f.let(f"add i32 {y}, {k}")
-            line = f.let(f"add i32 {down}, {inner}")
-            place = f.let(f"add i32 {f.let(f'mul i32 {line}, %n')}, {column}")
-            wide = f.let(f"zext i32 {place} to i64")
-            pair = (inner, x) if turn == 0 else (x, inner)
-            cell = f.let(f"add i32 {f.let(f'mul i32 {pair[0]}, 33')}, {pair[1]}")
-            shared = f.let(f"getelementptr float, ptr addrspace(3) @tile, i32 {cell}")
-            at = f.let(f"getelementptr float, ptr{G} {'%y' if turn else '%x'}, i64 {wide}")
-            if turn:
-                f.do(f"store float {f.let(f'load float, ptr addrspace(3) {shared}')}, ptr{G} {at}")
-            else:
-                f.do(f"store float {f.let(f'load float, ptr{G} {at}')}, ptr addrspace(3) {shared}")
-        if not turn:
-            barrier(f)
-    f.do("ret void")
-    module.needed.setdefault("tile", "@tile = internal addrspace(3) global [1056 x float] undef")
-    return f.text(
-        f"define ptx_kernel void @transpose_{rows}(ptr{G} noalias readonly %x, "
-        f"ptr{G} noalias %y, i32 %n)"
-    )
+    def exp(self, x: str) -> str:
+        """e to the power x."""
+        f = self.f
+        if not self.row.fast:
+            return f.math("exp", "float", x)
+        f.module.declare("llvm.nvvm.ex2.approx.f", "float", ["float"])
+        scaled = f.let(f"fmul float {x}, 0x3FF7154760000000")
+        return f.let(f"call float @llvm.nvvm.ex2.approx.f(float {scaled})")
 
+    def total(self, xs: list[str], op: str = "fadd") -> str:
+        """A reduction of a thread's values, pairwise."""
+        while len(xs) > 1:
+            pairs = [combined(self.f, op, *xs[i : i + 2]) for i in range(0, len(xs) - 1, 2)]
+            xs = pairs + xs[len(xs) - len(xs) % 2 :]
+        return xs[0]
 
-def gather(module: Definitions, vectors: int, lanes: int) -> str:
-    """`gather_V_L(table, ids, y)`: rows of V vectors of 4 floats, L lanes a row."""
-    f = Function(module)
-    flat = f.let(f"add i32 {f.let(f'shl i32 {special(f, CTAID_X)}, 8')}, {special(f, TID_X)}")
-    row, lane = f.let(f"udiv i32 {flat}, {lanes}"), f.let(f"and i32 {flat}, {lanes - 1}")
-    at = f.let(f"getelementptr i32, ptr{G} %ids, i32 {row}")
-    number = f.let(f"zext i32 {f.let(f'load i32, ptr{G} {at}')} to i64")
-    offsets = []
-    for base in (number, f.let(f"zext i32 {row} to i64")):
-        start = f.let(f"mul i64 {base}, {vectors}")
-        offsets.append(f.let(f"add i64 {start}, {f.let(f'zext i32 {lane} to i64')}"))
-    loaded = []
-    for k in range(0, vectors, lanes):
-        place = f.let(f"add i64 {offsets[0]}, {k}")
-        pointer = f.let(f"getelementptr <4 x float>, ptr{G} %table, i64 {place}")
-        loaded.append(f.let(f"load <4 x float>, ptr{G} {pointer}, align 16"))
-    for k, x in zip(range(0, vectors, lanes), loaded, strict=True):
-        place = f.let(f"add i64 {offsets[1]}, {k}")
-        pointer = f.let(f"getelementptr <4 x float>, ptr{G} %y, i64 {place}")
-        f.do(f"store <4 x float> {x}, ptr{G} {pointer}, align 16")
-    f.do("ret void")
-    return f.text(
-        f"define ptx_kernel void @gather_{vectors}_{lanes}(ptr{G} noalias readonly %table, "
-        f"ptr{G} noalias readonly %ids, ptr{G} noalias %y)"
-    )
+    def kept(self) -> None:
+        """Each row is read once, into registers."""
+        f, row = self.f, self.row
+        places = [f.let(f"add i64 {self.start}, {k * row.threads}") for k in range(row.vectors)]
+        xs: list[str] = []
+        for place in places:
+            xs += floats(f, self.at("%x", place), row.width, row.kind)
+        if row.op == "sum":
+            self.sum(xs)
+            return
+        ys = self.softmax(xs) if row.op == "softmax" else self.norm(xs)
+        for k, place in enumerate(places):
+            part = ys[row.width * k : row.width * (k + 1)]
+            put(f, self.at("%y", place), part, row.kind)
 
+    def sum(self, xs: list[str]) -> None:
+        """One float a row, by its first thread."""
+        f = self.f
+        total = self.over_row(self.total(xs), "fadd", "a")
+        first = f.let(f"icmp eq i32 {self.thread}, 0")
+        f.do(f"br i1 {first}, label %write, label %done")
+        f.start("write")
+        at = f.let(f"getelementptr float, ptr{G} %y, i32 {self.number}")
+        f.do(f"store float {total}, ptr{G} {at}")
+        f.do("br label %done")
+        f.start("done")
 
-def scatter(module: Definitions, wide: bool) -> str:
-    """`scatter_1` or `scatter_4(x, ids, table)`: rows of 64 floats added by atomics."""
-    f = Function(module)
-    flat = f.let(f"add i32 {f.let(f'shl i32 {special(f, CTAID_X)}, 8')}, {special(f, TID_X)}")
-    row, lane = f.let(f"lshr i32 {flat}, 4"), f.let(f"and i32 {flat}, 15")
-    at = f.let(f"getelementptr i32, ptr{G} %ids, i32 {row}")
-    number = f.let(f"zext i32 {f.let(f'load i32, ptr{G} {at}')} to i64")
-    pointer = f.let(f"getelementptr <4 x float>, ptr{G} %x, i32 {flat}")
-    loaded = elements(f, f.let(f"load <4 x float>, ptr{G} {pointer}, align 16"), 4)
-    start = f.let(f"add i64 {f.let(f'shl i64 {number}, 4')}, {f.let(f'zext i32 {lane} to i64')}")
-    to = f.let(f"getelementptr <4 x float>, ptr{G} %table, i64 {start}")
-    if wide:
-        text = "red.global.add.v4.f32 [$0], {$1, $2, $3, $4};"
-        values = ", ".join(f"float {x}" for x in loaded)
-        f.do(f'call void asm sideeffect "{text}", "l,f,f,f,f"(ptr{G} {to}, {values})')
-    else:
-        for i, x in enumerate(loaded):
-            cell = f.let(f"getelementptr float, ptr{G} {to}, i32 {i}")
-            f.let(f"atomicrmw fadd ptr{G} {cell}, float {x} monotonic")
-    f.do("ret void")
-    return f.text(
-        f"define ptx_kernel void @scatter_{4 if wide else 1}(ptr{G} noalias readonly %x, "
-        f"ptr{G} noalias readonly %ids, ptr{G} %table)"
-    )
+    def softmax(self, xs: list[str]) -> list[str]:
+        """e to the power x - max, over their sum."""
+        f = self.f
+        top = self.over_row(self.total(xs, "max"), "max", "a")
+        es = [self.exp(f.let(f"fsub float {x}, {top}")) for x in xs]
+        total = self.over_row(self.total(es), "fadd", "b")
+        inverse = f.let(f"fdiv float 1.0, {total}")
+        return [f.let(f"fmul float {e}, {inverse}") for e in es]
+
+    def norm(self, xs: list[str]) -> list[str]:
+        """Less the mean, over the root of the variance and 1e-5."""
+        f, share = self.f, f"0x{np.float64(1 / self.row.size).view(np.uint64):016X}"
+        mean = f.let(f"fmul float {self.over_row(self.total(xs), 'fadd', 'a')}, {share}")
+        ds = [f.let(f"fsub float {x}, {mean}") for x in xs]
+        squares = [f.let(f"fmul float {d}, {d}") for d in ds]
+        total = self.over_row(self.total(squares), "fadd", "b")
+        small = f"0x{np.float64(np.float32(1e-5)).view(np.uint64):016X}"
+        root = f.intrinsic("sqrt", "float", f.intrinsic("fma", "float", total, share, small))
+        inverse = f.let(f"fdiv float 1.0, {root}")
+        return [f.let(f"fmul float {d}, {inverse}") for d in ds]
+
+    def twice(self) -> None:
+        """A softmax that reads its row twice: maximum and sum together first."""
+        f, row = self.f, self.row
+        low = "0xFFF0000000000000"
+        self.loop("one", {"%most": low, "%sum": "0.0"}, self.first_turn)
+        top = self.over_row("%most.one", "max", "a")
+        share = f.let(f"fmul float %sum.one, {self.exp(f.let(f'fsub float %most.one, {top}'))}")
+        inverse = f.let(f"fdiv float 1.0, {self.over_row(share, 'fadd', 'b')}")
+
+        def write(place: str) -> list[str]:
+            xs = floats(f, self.at("%x", place), row.width, row.kind)
+            es = [self.exp(f.let(f"fsub float {x}, {top}")) for x in xs]
+            ys = [f.let(f"fmul float {e}, {inverse}") for e in es]
+            put(f, self.at("%y", place), ys, row.kind)
+            return []
+
+        self.loop("two", {}, write)
+
+    def first_turn(self, place: str) -> list[str]:
+        """The largest so far and the sum below it, with one vector more."""
+        f = self.f
+        xs = floats(f, self.at("%x", place), self.row.width, self.row.kind)
+        most = combined(f, "max", "%most", self.total(xs, "max"))
+        es = [self.exp(f.let(f"fsub float {x}, {most}")) for x in xs]
+        shrink = self.exp(f.let(f"fsub float %most, {most}"))
+        kept = f.let(f"fmul float %sum, {shrink}")
+        return [most, f.let(f"fadd float {kept}, {self.total(es)}")]
+
+    def loop(self, label: str, carried: dict[str, str], turn: Callable[[str], list[str]]) -> None:
+        """A loop over the row's vectors; carried values end as `%name.label`."""
+        f, row, before = self.f, self.row, self.f.block
+        f.do(f"br label %{label}")
+        f.start(label)
+        phis = len(f.lines)
+        k = f"%k.{label}"
+        offset = f.let(f"zext i32 {k} to i64")
+        after = turn(f.let(f"add i64 {self.start}, {offset}"))
+        following = f.let(f"add i32 {k}, {row.threads}")
+        more = f.let(f"icmp ult i32 {following}, {row.size // row.width}")
+        f.do(f"br i1 {more}, label %{label}, label %{label}.end")
+        f.lines[phis:phis] = [f"  {k} = phi i32 [0, %{before}], [{following}, %{label}]"] + [
+            f"  {name} = phi float [{first}, %{before}], [{last}, %{label}]"
+            for (name, first), last in zip(carried.items(), after, strict=True)
+        ]
+        f.start(f"{label}.end")
+        for name, last in zip(carried, after, strict=True):
+            f.do(f"{name}.{label} = phi float [{last}, %{label}]")
+
+    def text(self) -> str:
+        """`name(x, y)`: a grid of rows / row.rows blocks of row.rows · row.threads threads."""
+        self.twice() if self.row.twice else self.kept()
+        self.f.do("ret void")
+        params = f"ptr{G} noalias readonly %x, ptr{G} noalias %y"
+        block = self.row.rows * self.row.threads
+        head = f'define ptx_kernel void @{self.row.name}({params}) "nvvm.maxntid"="{block}"'
+        return self.f.text(head)
