@@ -14,9 +14,11 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.caches import clear_caches
 from funcgrad.core.settings import (
+    check_tracer_leaks,
     debug_nans,
     default_dtype,
     disable_jit,
+    enable_x64,
     ensure_compile_time_eval,
     named_call,
     named_scope,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         ad_checkpoint,
         custom_batching,
         custom_derivatives,
+        dlpack,
         experimental,
         image,
         io,
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
 
 # JAX's other names.
 jacobian, remat, float0 = jacrev, checkpoint, dtypes.float0
+checking_leaks = check_tracer_leaks
 
 __all__ = [
     # arrays and what is known of them
@@ -105,9 +109,10 @@ __all__ = [
     # batching
     "vmap",
     # the host, and looking inside
-    "pure_callback", "io_callback", "debug", "debug_nans",
+    "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
+    "debug_nans",
     # dtypes
-    "default_dtype", "dtypes",
+    "default_dtype", "dtypes", "enable_x64",
     # many devices (more of them in funcgrad.parallel)
     "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
     "local_device_count", "local_devices", "make_array_from_callback",
@@ -115,7 +120,7 @@ __all__ = [
     "process_count", "process_index", "process_indices", "reshard", "shard_map",
     "virtual_devices",
     # subpackages
-    "ad_checkpoint", "custom_batching", "custom_derivatives",
+    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack",
     "errors", "experimental", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops", "optim",
     "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
     "typing",
@@ -125,7 +130,8 @@ __all__ = [
 # Loaded when first asked for, so that `import funcgrad` stays quick: subpackages, and names with
 # the modules that have them.
 _PACKAGES = (
-    "ad_checkpoint", "custom_batching", "custom_derivatives", "experimental", "image", "io", "nn",
+    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "experimental", "image",
+    "io", "nn",
     "optim", "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree_util",
     "typing",
 )  # fmt: skip

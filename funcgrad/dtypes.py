@@ -262,3 +262,78 @@ def iinfo(dtype: Any) -> Any:
     if not is_integer(dtype):
         raise DTypeError(f"iinfo: {dtype} is not an integer dtype")
     return np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.iinfo(dtype)
+
+
+def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> np.dtype:
+    """The numpy dtype that a name or a type stands for, as `canonical`; JAX's name.
+
+    Without JAX's switch, 64 bits stay 64 bits. allow_extended_dtype: dtypes of keys pass, too.
+
+    >>> canonicalize_dtype("float64")
+    dtype('float64')
+    """
+    if allow_extended_dtype and getattr(dtype, "type", None) is prng_key:
+        return dtype
+    return canonical(dtype)
+
+
+def itemsize_bits(dtype: Any) -> int:
+    """The bits of an element.
+
+    >>> itemsize_bits("int4"), itemsize_bits("float32")
+    (4, 32)
+    """
+    found = canonical(dtype)
+    return 4 if found in (np.dtype(int4), np.dtype(uint4)) else 8 * found.itemsize
+
+
+def scalar_type_of(x: Any) -> type:
+    """The type of Python's numbers that a value's dtype is nearest to.
+
+    >>> scalar_type_of(np.float16(1)), scalar_type_of(True)
+    (<class 'float'>, <class 'bool'>)
+    """
+    found = canonical(x.dtype if hasattr(x, "dtype") else type(x))
+    if found == BOOL:
+        return bool
+    return int if is_integer(found) else complex if is_complex(found) else float
+
+
+class extended(np.generic):
+    """The kind of dtypes that NumPy has no name for: those of keys."""
+
+
+class prng_key(extended):
+    """The kind of the dtypes of random keys."""
+
+
+# What NumPy's abstract types hold, and Python's types stand for, in questions about dtypes.
+_ABSTRACT: dict[Any, Any] = {
+    np.generic: lambda d: True,
+    np.number: lambda d: d != BOOL,
+    np.inexact: is_inexact,
+    np.floating: is_float,
+    np.complexfloating: is_complex,
+    np.integer: is_integer,
+    np.signedinteger: is_signed,
+    np.unsignedinteger: lambda d: d in UNSIGNED,
+}
+_PYTHON = {bool: np.bool_, int: np.integer, float: np.floating, complex: np.complexfloating}
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Whether a dtype is another one, or of a kind: np.floating, np.integer, `prng_key`, … .
+
+    >>> issubdtype("bfloat16", np.floating), issubdtype("int32", np.floating)
+    (True, False)
+    """
+    if isinstance(arg2, type):
+        arg2 = _PYTHON.get(arg2, arg2)
+    kind = getattr(arg1, "type", arg1)
+    if isinstance(kind, type) and (kind in _ABSTRACT or issubclass(kind, extended)):
+        return np.issubdtype(kind, arg2)
+    if isinstance(arg2, type) and issubclass(arg2, extended):
+        return False
+    test = _ABSTRACT.get(arg2) if isinstance(arg2, type) else None
+    found = canonical(arg1)
+    return bool(test(found)) if test else found == canonical(arg2)

@@ -35,6 +35,7 @@ LAYERS = [
         "ad_checkpoint",
         "custom_batching",
         "custom_derivatives",
+        "dlpack",
         "stages",
         "test_util",
         "typing",

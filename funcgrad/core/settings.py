@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
+import numpy as np
+
 from funcgrad import dtypes
 from funcgrad.core.context import ROOT, current, scoped, set_root, under
 from funcgrad.core.types import DTypeLike, Tree
@@ -144,3 +146,30 @@ def named_call(fun: _F, *, name: str | None = None) -> _F:
             return fun(*args, **kwargs)
 
     return named  # type: ignore[return-value]
+
+
+@contextmanager
+def check_tracer_leaks(enabled: bool = True) -> Iterator[None]:
+    """Nothing: traced values that outlive their trace are always found, when they are used.
+
+    >>> import funcgrad as fg
+    >>> with fg.check_tracer_leaks():
+    ...     pass
+    """
+    yield
+
+
+@contextmanager
+def enable_x64(enabled: bool = True) -> Iterator[None]:
+    """Within the block Python's numbers and creation functions take 64 bits by default, or 32.
+
+    Explicit dtypes are honoured without it.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.enable_x64():
+    ...     print(fnp.zeros(1).dtype, fnp.arange(2).dtype)
+    float64 int64
+    """
+    bits = 64 if enabled else 32
+    with scoped(float_dtype=np.dtype(f"float{bits}"), int_dtype=np.dtype(f"int{bits}")):
+        yield

@@ -7,6 +7,9 @@ what `funcgrad.numpy` does, which is made of these.
 # ruff: noqa: F401, I001 - the names imported here are the public ones, a line holds many
 # fmt: off
 
+import sys
+
+from funcgrad.core.primitive import Primitive
 from funcgrad.lax import linalg
 from funcgrad.lax.bits import RandomAlgorithm, rng_bit_generator
 from funcgrad.lax.filled import (
@@ -188,8 +191,11 @@ from funcgrad.transforms.control.while_loop import fori_loop, while_loop
 
 
 def __getattr__(name: str) -> object:
-    """The primitive of an op by JAX's name of it: `sin_p` is `sin`, which is a primitive here."""
-    from_op = globals().get(name.removesuffix("_p")) if name.endswith("_p") else None
-    if type(from_op).__name__ == "Primitive":
-        return from_op
+    """An op's primitive by JAX's name: `sin_p` is `sin` itself, `scan_p` what `scan` binds."""
+    if name.endswith("_p"):
+        own = globals().get(name.removesuffix("_p"))
+        homes = [m for key, m in list(sys.modules.items()) if key.startswith("funcgrad.")]
+        for found in (own, *(vars(m).get(name) for m in homes if hasattr(m, "__dict__"))):
+            if isinstance(found, Primitive) and found.name == name.removesuffix("_p"):
+                return found
     raise AttributeError(f"module 'funcgrad.lax' has no attribute {name!r}")

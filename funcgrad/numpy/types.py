@@ -47,33 +47,7 @@ finfo, iinfo = dtypes.finfo, dtypes.iinfo
 
 # ---- dtypes
 
-_ABSTRACT: dict[Any, Any] = {
-    np.generic: lambda d: True,
-    np.number: lambda d: d != dtypes.BOOL,
-    np.inexact: dtypes.is_inexact,
-    np.floating: dtypes.is_float,
-    np.complexfloating: dtypes.is_complex,
-    np.integer: dtypes.is_integer,
-    np.signedinteger: dtypes.is_signed,
-    np.unsignedinteger: lambda d: d in dtypes.UNSIGNED,
-}
-_PYTHON = {bool: np.bool_, int: np.integer, float: np.floating, complex: np.complexfloating}
-
-
-def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Whether a dtype is another one, or of a kind: fnp.floating, fnp.integer, fnp.inexact, … .
-
-    >>> fnp.issubdtype("bfloat16", fnp.floating), fnp.issubdtype("int32", fnp.floating)
-    (True, False)
-    """
-    if isinstance(arg2, type):
-        arg2 = _PYTHON.get(arg2, arg2)
-    if isinstance(arg1, type) and arg1 in _ABSTRACT:
-        return np.issubdtype(arg1, arg2)
-    kind = _ABSTRACT.get(arg2) if isinstance(arg2, type) else None
-    found = dtypes.canonical(arg1)
-    return bool(kind(found)) if kind else found == dtypes.canonical(arg2)
-
+issubdtype = dtypes.issubdtype
 
 _KINDS = {
     "bool": (dtypes.BOOL,),

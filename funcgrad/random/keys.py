@@ -62,6 +62,11 @@ class KeyType:
         return f"key<{_TAGS[self.name]}>"
 
     @property
+    def type(self) -> type:
+        """What `dtypes.issubdtype` goes by."""
+        return dtypes.prng_key
+
+    @property
     def itemsize(self) -> int:
         """The bytes of a key."""
         return 4 * _COUNTS[self.name]
