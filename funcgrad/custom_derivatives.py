@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core.aval import Zero as SymbolicZero
 from funcgrad.core.trace import aval_of
-from funcgrad.ops.base import instantiate
-from funcgrad.transforms.derivatives.custom import closure_convert, custom_jvp, custom_vjp
+from funcgrad.ops.base import zeros
+from funcgrad.transforms.derivatives.custom import (
+    CustomVJPPrimal,
+    SymbolicZero,
+    closure_convert,
+    custom_jvp,
+    custom_vjp,
+)
 from funcgrad.transforms.derivatives.forms import custom_gradient
 
 __all__ = [
-    "SymbolicZero", "closure_convert", "custom_gradient", "custom_jvp", "custom_vjp",
-    "zero_from_primal",
+    "CustomVJPPrimal", "SymbolicZero", "closure_convert", "custom_gradient", "custom_jvp",
+    "custom_vjp", "custom_vjp_primal_tree_values", "zero_from_primal",
 ]  # fmt: skip
 
 
@@ -23,7 +28,16 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
     >>> zero_from_primal(2.0)
     Array(0., dtype=float32)
     """
-    zeros = tree.map(lambda x: SymbolicZero(aval_of(x).tangent()), val)
-    if symbolic_zeros:
-        return zeros
-    return tree.map(instantiate, zeros, is_leaf=lambda x: isinstance(x, SymbolicZero))
+    make = SymbolicZero if symbolic_zeros else zeros
+    return tree.map(lambda x: make(aval_of(x).tangent()), val)
+
+
+def custom_vjp_primal_tree_values(tree_: Any) -> Any:
+    """The values of a pytree of `CustomVJPPrimal`s, as forward rules with symbolic zeros get them.
+
+    >>> custom_vjp_primal_tree_values({"x": CustomVJPPrimal(1.0, perturbed=True)})
+    {'x': 1.0}
+    """
+    return tree.map(
+        lambda leaf: leaf.value, tree_, is_leaf=lambda leaf: isinstance(leaf, CustomVJPPrimal)
+    )
