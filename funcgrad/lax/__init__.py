@@ -188,6 +188,7 @@ from funcgrad.lax.scaled import scaled_dot
 from funcgrad.lax.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from funcgrad.transforms.control.scan import scan
 from funcgrad.transforms.control.while_loop import fori_loop, while_loop
+from funcgrad.transforms.jit.composite import composite, platform_dependent
 
 
 def __getattr__(name: str) -> object:
