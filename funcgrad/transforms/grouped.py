@@ -82,9 +82,10 @@ def _outer_abstract(
 
 
 def _groups(
-    sizes: PlainArray, batches: int, rows: int
+    xp: ArrayModule, sizes: PlainArray, batches: int, rows: int
 ) -> Iterator[tuple[int, int, builtins.slice]]:
     """Each group with rows: its batch, its number, and its rows as a slice."""
+    sizes = sizes if xp is np else sizes.get()  # slices are made on the host
     ends = np.minimum(np.cumsum(np.maximum(sizes, 0), axis=1, dtype=np.int64), rows).tolist()
     for b in range(batches):
         start = 0
@@ -100,8 +101,9 @@ def _dot_impl(xp: ArrayModule, x: PlainArray, w: PlainArray, sizes: PlainArray, 
     compute = accumulator(x.dtype, w.dtype, out_dtype)
     out = xp.zeros((*x.shape[:2], w.shape[3]), out_dtype)
     left, right = x.astype(compute, copy=False), w.astype(compute, copy=False)
-    for b, g, own in _groups(sizes, *x.shape[:2]):
-        out[b, own] = from_accumulator(left[b, own] @ right[b % len(w), g], out_dtype)
+    for b, g, own in _groups(xp, sizes, *x.shape[:2]):
+        product = xp.matmul(left[b, own], right[b % w.shape[0], g])
+        out[b, own] = from_accumulator(product, out_dtype)
     return out
 
 
@@ -111,8 +113,8 @@ def _outer_impl(xp: ArrayModule, x: PlainArray, y: PlainArray, sizes: PlainArray
     compute = accumulator(x.dtype, y.dtype, out_dtype)
     out = xp.zeros((x.shape[0], sizes.shape[1], x.shape[2], y.shape[2]), out_dtype)
     left, right = x.astype(compute, copy=False), y.astype(compute, copy=False)
-    for b, g, own in _groups(sizes, *x.shape[:2]):
-        product = left[b, own].T @ right[b % len(y), own]
+    for b, g, own in _groups(xp, sizes, *x.shape[:2]):
+        product = xp.matmul(xp.transpose(left[b, own]), right[b % y.shape[0], own])
         out[b, g] = from_accumulator(product, out_dtype)
     return out
 
