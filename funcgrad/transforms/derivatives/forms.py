@@ -10,7 +10,7 @@ from funcgrad.core.ir import Jaxpr, eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree
-from funcgrad.errors import CustomRuleError
+from funcgrad.errors import ArgumentError, CustomRuleError
 from funcgrad.ops.arguments import check_callable
 from funcgrad.transforms.arguments import PositionalFunction, name_of, wraps
 from funcgrad.transforms.derivatives.custom import custom_vjp
@@ -102,7 +102,12 @@ def fwd_and_bwd(
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def fwd(*args: Any) -> tuple:
-        chosen = [n % len(args) for n in nums]
+        chosen = [n % len(args) for n in nums if -len(args) <= n < len(args)]
+        if len(chosen) != len(nums):
+            raise ArgumentError(
+                f"fwd_and_bwd of {name_of(fun)}: argnums={argnums}, but there are {len(args)} "
+                "arguments"
+            )
 
         def of_chosen(*given: Any) -> Tree:
             full = list(args)

@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.errors import CustomRuleError
+from funcgrad.errors import ArgumentError, CustomRuleError
 
 
 @fg.custom_gradient
@@ -85,3 +85,10 @@ def test_values_that_are_auxiliary():
     close(value, 9.0)
     close(aux["x"], 3.0)
     close(bwd(residuals, 1.0)[0], 6.0)
+
+
+@pytest.mark.parametrize("argnums", [2, (0, -3)])
+def test_arguments_that_are_not_there(argnums):
+    fwd, _ = fg.fwd_and_bwd(lambda x, y: x * y, argnums)
+    with pytest.raises(ArgumentError, match="fwd_and_bwd of .*, but there are 2 arguments"):
+        fwd(1.0, 2.0)
