@@ -293,6 +293,8 @@ def scalar_type_of(x: Any) -> type:
     >>> scalar_type_of(np.float16(1)), scalar_type_of(True)
     (<class 'float'>, <class 'bool'>)
     """
+    if not hasattr(x, "dtype") and not isinstance(x, bool | int | float | complex):
+        raise DTypeError(f"scalar_type_of: x must be an array or a number, got {x!r}")
     found = canonical(x.dtype if hasattr(x, "dtype") else type(x))
     if found == BOOL:
         return bool

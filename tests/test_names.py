@@ -103,3 +103,47 @@ def test_arrays_of_wrong_parts():
         fg.make_array_from_single_device_arrays((4,), cut, [np.ones(2)])
     with pytest.raises(ShapeError, match=r"global_shape is \(8,\)"):
         fg.make_array_from_process_local_data(cut, np.ones(4), (8,))
+
+
+def test_arguments_that_are_none():
+    with pytest.raises(TypeError, match="named_call: need a function, got 3"):
+        fg.named_call(3)
+    with pytest.raises(TypeError, match="typeof: x must be an array or a number, got 'a'"):
+        fg.typeof("a")
+    with pytest.raises(fg.errors.DTypeError, match="scalar_type_of: x must be an array or"):
+        fg.dtypes.scalar_type_of("a")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "expected"),
+    [
+        ("bfloat16", np.floating, True), ("int4", np.integer, True), ("int8", float, False),
+        (np.floating, np.inexact, True), ("uint8", np.unsignedinteger, True),
+        (fg.random.key(0).dtype, fg.dtypes.prng_key, True),
+        (fg.random.key(0).dtype, fg.dtypes.extended, True),
+        (fg.random.key(0).dtype, np.floating, False), ("float32", fg.dtypes.prng_key, False),
+        ("float32", "float32", True), (fg.dtypes.prng_key, fg.dtypes.extended, True),
+    ],
+)  # fmt: skip
+def test_kinds_of_dtypes(dtype, kind, expected):
+    assert fg.dtypes.issubdtype(dtype, kind) is expected
+    assert fnp.issubdtype(dtype, kind) is expected
+
+
+def test_questions_about_dtypes():
+    assert fg.dtypes.canonicalize_dtype("float64") == np.float64
+    key_dtype = fg.random.key(0).dtype
+    assert fg.dtypes.canonicalize_dtype(key_dtype, allow_extended_dtype=True) is key_dtype
+    assert [fg.dtypes.itemsize_bits(d) for d in ("int4", "bool", "complex64")] == [4, 8, 64]
+    kinds = [np.int8(1), np.bool_(True), fnp.ones(2, "bfloat16"), 1j]
+    assert [fg.dtypes.scalar_type_of(x) for x in kinds] == [int, bool, float, complex]
+    assert fg.dlpack.is_supported_dtype("int8")
+
+
+def test_blocks_of_64_bits():
+    with fg.enable_x64():
+        assert (fnp.zeros(1).dtype, fnp.arange(2).dtype) == (np.float64, np.int64)
+        with fg.enable_x64(False):
+            assert (fnp.zeros(1).dtype, fnp.arange(2).dtype) == (np.float32, np.int32)
+    with fg.checking_leaks():
+        assert fnp.zeros(1).dtype == np.float32

@@ -138,6 +138,8 @@ def named_call(fun: _F, *, name: str | None = None) -> _F:
     >>> fg.named_call(lambda x: x + 1, name="next")(1)
     2
     """
+    if not callable(fun):
+        raise TypeError(f"named_call: need a function, got {fun!r}")
     scope = name or str(getattr(fun, "__name__", type(fun).__name__))
 
     @wraps(fun)

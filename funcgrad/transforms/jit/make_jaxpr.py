@@ -16,6 +16,7 @@ from funcgrad.transforms.arguments import (
     FlatFunction,
     avals_of,
     check_leaves,
+    is_arraylike,
     leaf_names,
     name_of,
     split_static,
@@ -79,6 +80,8 @@ def typeof(x: Value) -> ShapedArray:
     >>> fg.typeof(fnp.ones((2, 3)))
     f32[2,3]
     """
+    if not is_arraylike(x):
+        raise TypeError(f"typeof: x must be an array or a number, got {x!r} of {type(x)}")
     return aval_of(x)
 
 
