@@ -6,7 +6,8 @@ found, and what it decides.
 
 - `driver`: the driver's library by ctypes; `texts`: LLVM's text to PTX
 - `bits`: scalar ops' bits beside the CPU's, and the time that linking takes; `scalars`: their texts
-- `launches`: what a launch, a graph's node and a copied flag cost a native host function
+- `launches`: what a launch, a graph's node and a copied flag cost a native host function;
+  `launching`: their texts
 - `products`: matrix products and their epilogues; `cublaslt`: cuBLASLt by ctypes
 - `bandwidth`: elementwise kernels and rows; `streams`: their texts
 - `layouts`: columns, transposes, lookups, scattered sums; `tiles`: their texts

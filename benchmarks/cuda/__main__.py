@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.cuda import attention, bandwidth, bits, launches, layouts, texts
+from benchmarks.cuda import attention, bandwidth, bits, launching, layouts, texts
 
 MODULES = ("bits", "launches", "products", "bandwidth", "layouts", "attention", "blocking")
 NEEDS_PTX = ("bits", "launches", "bandwidth", "layouts", "attention")
@@ -22,7 +22,7 @@ NEEDS_PTX = ("bits", "launches", "bandwidth", "layouts", "attention")
 def prepare(folder: Path) -> None:
     """Write all texts, with what ptxas says of them, and the CPU's results (some two minutes)."""
     folder.mkdir(parents=True, exist_ok=True)
-    for module in (launches, bandwidth, layouts, attention):
+    for module in (launching, bandwidth, layouts, attention):
         for name, text in module.ptx_texts().items():
             (folder / f"{name}.ptx").write_text(text)
             print(f"{name:34} {texts.assembled(text)}", flush=True)

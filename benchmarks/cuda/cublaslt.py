@@ -11,9 +11,12 @@ from __future__ import annotations
 import ctypes
 import glob
 import sys
+import time
 from collections.abc import Sequence
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import NamedTuple
+
+import llvmlite.binding as llvm
 
 # Operands' and result's cudaDataType, cublasComputeType_t, the scale's cudaDataType.
 KINDS = {
@@ -28,11 +31,33 @@ KINDS = {
 }
 EPILOGUES = {
     "default": 1, "relu": 2, "bias": 4, "relu_bias": 6, "gelu": 32, "gelu_bias": 36,
-    "relu_aux_bias": 134, "gelu_aux": 160, "gelu_aux_bias": 164, "drelu": 136, "dgelu": 192,
-    "drelu_bgrad": 152, "dgelu_bgrad": 208, "bgrada": 256, "bgradb": 512,
+    "relu_aux": 130, "relu_aux_bias": 134, "gelu_aux": 160, "gelu_aux_bias": 164,
+    "drelu": 136, "dgelu": 192, "drelu_bgrad": 152, "dgelu_bgrad": 208,
+    "bgrada": 256, "bgradb": 512,
 }  # fmt: skip
 _TRANSA, _TRANSB, _EPILOGUE, _BIAS, _AUX, _AUX_LD, _A_SCALE, _B_SCALE = 3, 4, 7, 8, 11, 12, 17, 18
 _ORDER, _BATCH, _STRIDE = 1, 5, 6
+
+_NAMES = [f"%a{i}" for i in range(16)]
+# n calls of cublasLtMatmul, whose 16 arguments are words of 8 bytes, from native code.
+_HOST = (
+    "define i32 @many(ptr %call, ptr %words, i32 %n) {\nentry:\n"
+    + "".join(
+        f" %p{i} = getelementptr i64, ptr %words, i64 {i}\n {name} = load i64, ptr %p{i}\n"
+        for i, name in enumerate(_NAMES)
+    )
+    + f""" br label %loop
+loop:
+ %k = phi i32 [0, %entry], [%next, %loop]
+ %r = call i32 %call({", ".join(f"i64 {name}" for name in _NAMES)})
+ %next = add i32 %k, 1
+ %more = icmp ult i32 %next, %n
+ br i1 %more, label %loop, label %done
+done:
+ ret i32 %r
+}}
+"""
+)
 
 
 class LtError(RuntimeError):
@@ -163,3 +188,29 @@ class Product:
     def run(self, *args: int) -> None:
         """Start the product; arguments as of `arguments`."""
         self.lt.check("cublasLtMatmul", *self.arguments(*args))
+
+    def many(self, args: Sequence[object], calls: int) -> float:
+        """The host's microseconds a call, of so many from native code, with `arguments`'s."""
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_HOST), machine)
+        engine.finalize_object()
+        run = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, ctypes.c_uint)(
+            engine.get_function_address("many")
+        )
+        words = (c_uint64 * len(_NAMES))(*map(_word, args))
+        matmul = ctypes.cast(self.lt.lib.cublasLtMatmul, c_void_p)
+        start = time.perf_counter()
+        status = run(matmul, words, calls)
+        taken = 1e6 * (time.perf_counter() - start) / calls
+        if status:
+            raise LtError(f"cublasLtMatmul: status {status}")
+        return taken
+
+
+def _word(x: object) -> int:
+    """An argument's 8 bytes: what a pointer or a size holds, else an address."""
+    if isinstance(x, c_void_p | c_size_t):
+        return int(x.value or 0)
+    return ctypes.addressof(getattr(x, "_obj", x))  # byref keeps what it points to in _obj

@@ -1,7 +1,7 @@
 """What a launch, a graph's node, a loop's turn and a copied flag cost a native host function.
 
-python -m benchmarks.cuda.launches --dry --ptx DIR     # here: the PTX texts
-python -m benchmarks.cuda.launches --ptx DIR --out DIR # on the machine with the GPU
+python -m benchmarks.cuda --prepare DIR                 # anywhere: the PTX texts
+python -m benchmarks.cuda.launches --ptx DIR --out DIR  # on the machine with the GPU
 """
 
 from __future__ import annotations
@@ -12,100 +12,18 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from ctypes import byref, c_int, c_longlong, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import byref, c_float, c_int, c_longlong, c_size_t, c_uint, c_ulonglong, c_void_p
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 
-from benchmarks.cuda import texts
 from benchmarks.cuda.driver import Driver, Kernel
+from benchmarks.cuda.launching import HOST
 
-_SMALL = """
-declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
-declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
-define ptx_kernel void @small(ptr addrspace(1) %x) {
- BEGIN
- %t = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
- %c = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
- %m = mul i32 %c, 256
- %i = add i32 %m, %t
- %p = getelementptr float, ptr addrspace(1) %x, i32 %i
- %v = load float, ptr addrspace(1) %p
- %w = fadd float %v, 1.0
- store float %w, ptr addrspace(1) %p
- ret void
-}
-"""
-_WAITS = (
-    'call void asm sideeffect "griddepcontrol.launch_dependents;", ""()\n'
-    ' call void asm sideeffect "griddepcontrol.wait;", "~{memory}"()'
-)
-_TURN = """
-declare void @cudaGraphSetConditional(i64, i32)
-define ptx_kernel void @turn(i64 %handle, ptr addrspace(1) %left) {
- %n = load i32, ptr addrspace(1) %left
- %m = sub i32 %n, 1
- store i32 %m, ptr addrspace(1) %left
- %more = icmp sgt i32 %m, 0
- %go = zext i1 %more to i32
- call void @cudaGraphSetConditional(i64 %handle, i32 %go)
- ret void
-}
-"""
-_COUNT = """
-define ptx_kernel void @count(ptr addrspace(1) %left) {
- %n = load i32, ptr addrspace(1) %left
- %m = sub i32 %n, 1
- store i32 %m, ptr addrspace(1) %left
- ret void
-}
-"""
-# many(launch, kernel, grid, block, stream, params, n): n launches from native code.
-_HOST = """
-define i32 @many(ptr %launch, ptr %f, i32 %grid, i32 %block, ptr %stream, ptr %params, i32 %n) {
-entry:
- br label %loop
-loop:
- %k = phi i32 [0, %entry], [%next, %loop]
- %r = call i32 %launch(ptr %f, i32 %grid, i32 1, i32 1, i32 %block, i32 1, i32 1, i32 0,
-   ptr %stream, ptr %params, ptr null)
- %next = add i32 %k, 1
- %more = icmp ult i32 %next, %n
- br i1 %more, label %loop, label %done
-done:
- ret i32 %r
-}
-define i32 @many_ex(ptr %launch, ptr %config, ptr %f, ptr %params, i32 %n) {
-entry:
- br label %loop
-loop:
- %k = phi i32 [0, %entry], [%next, %loop]
- %r = call i32 %launch(ptr %config, ptr %f, ptr %params, ptr null)
- %next = add i32 %k, 1
- %more = icmp ult i32 %next, %n
- br i1 %more, label %loop, label %done
-done:
- ret i32 %r
-}
-"""
 GRID, BLOCK, NODES = 64, 256, 80
-
-
-def _empty(params: int) -> str:
-    listed = ", ".join(f"ptr addrspace(1) %p{i}" for i in range(params))
-    return f"define ptx_kernel void @empty{params}({listed}) {{\n ret void\n}}\n"
-
-
-def ptx_texts() -> dict[str, str]:
-    """By name: the PTX of this module's kernels."""
-    return {
-        "launch_small": texts.ptx(_SMALL.replace("BEGIN", "") + _COUNT),
-        "launch_waits": texts.ptx(_SMALL.replace("BEGIN", _WAITS)),
-        "launch_empty": texts.ptx("".join(map(_empty, (1, 3, 8, 16)))),
-        "launch_turn": texts.ptx(_TURN),
-    }
+HELD = 2_000_000  # nanoseconds: longer than the host takes for all launches of a measurement
 
 
 class _Config(ctypes.Structure):
@@ -157,16 +75,19 @@ class Launches:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
-        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_HOST), machine)
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(HOST), machine)
         self.engine.finalize_object()
-        many = self.engine.get_function_address("many")
-        self.many = ctypes.CFUNCTYPE(
-            c_int, c_void_p, c_void_p, c_uint, c_uint, c_void_p, c_void_p, c_uint
-        )(many)
-        many_ex = self.engine.get_function_address("many_ex")
-        self.many_ex = ctypes.CFUNCTYPE(c_int, *[c_void_p] * 4, c_uint)(many_ex)
+        self.many = self._native(
+            "many", c_void_p, c_void_p, c_uint, c_uint, c_void_p, c_void_p, c_uint
+        )
+        self.many_ex = self._native("many_ex", *[c_void_p] * 4, c_uint)
+        self.copied = self._native("copied", *[c_void_p] * 8, c_uint)
+        self.polled = self._native("polled", *[c_void_p] * 5, c_uint)
         self.memory = [driver.allocate(1 << 16) for _ in range(16)]
         self.params = (c_void_p * 16)(*(ctypes.addressof(m) for m in self.memory))
+
+    def _native(self, name: str, *types: Any) -> Callable[..., int]:
+        return ctypes.CFUNCTYPE(c_int, *types)(self.engine.get_function_address(name))
 
     def kernel(self, module: str, name: str) -> Kernel:
         """A kernel by its module's name and its own."""
@@ -200,6 +121,25 @@ class Launches:
         stream = int(self.stream.value or 0)
         return self.driver.microseconds(run, repeats=20, inner=inner, stream=stream)
 
+    def queued(self, run: Callable[[], None], repeats: int = 20) -> float:
+        """The device's microseconds of run if all of it is queued before its first kernel starts.
+
+        Otherwise kernels shorter than their launch take the time that the host's calls take.
+        """
+        check, start, end = self.driver.check, self.driver.event(), self.driver.event()
+        hold, elapsed, times = self.kernel("launch_hold", "hold"), c_float(), []
+        for _ in range(repeats):
+            self.driver.launch(
+                hold, [1], [1], [c_ulonglong(HELD)], stream=int(self.stream.value or 0)
+            )
+            check("cuEventRecord", start, self.stream)
+            run()
+            check("cuEventRecord", end, self.stream)
+            check("cuEventSynchronize", end)
+            check("cuEventElapsedTime_v2", byref(elapsed), start, end)
+            times.append(1e3 * elapsed.value)
+        return statistics.median(times)
+
     # ---- measurements
 
     def plain(self) -> dict[str, float]:
@@ -221,6 +161,9 @@ class Launches:
         found["80 small kernels: device, each"] = self.on_device(
             lambda _: self.launch(small, NODES)
         ) / NODES  # fmt: skip
+        found["80 small kernels, queued: device, each"] = self.queued(
+            lambda: self.launch(small, NODES)
+        ) / NODES  # fmt: skip
         found["by ctypes"] = self.on_host(
             lambda: self.driver.launch(
                 small, [GRID], [BLOCK], [self.memory[0]], stream=int(self.stream.value or 0)
@@ -239,23 +182,26 @@ class Launches:
             for count in (0, 1):
                 config.attributes, config.count = ctypes.addressof(attribute), count
 
-                def run(_: int, made: Kernel = made) -> None:
+                def run(made: Kernel = made) -> None:
                     status = self.many_ex(launch, ctypes.addressof(config), made.handle,
                                           self.params, NODES)  # fmt: skip
                     assert not status, status
 
                 if module == "launch_waits" or not count:
                     what = f"{module[7:]}, {'programmatic' if count else 'plain'}"
-                    found[f"{what}: device"] = self.on_device(run) / NODES
-                    found[f"{what}: host"] = self.on_host(lambda r=run: r(0)) / NODES
+                    found[f"{what}, queued: device"] = self.queued(run) / NODES
+                    found[f"{what}: host"] = self.on_host(run) / NODES
+                    _, graph, _ = self.capture(run)
+                    replay = partial(self.driver.check, "cuGraphLaunch", graph, self.stream)
+                    found[f"{what}, graph: device"] = self.queued(replay) / NODES
         return found
 
-    def capture(self, n: int) -> tuple[c_void_p, c_void_p, dict[str, float]]:
-        """A graph of n small kernels, its executable, and what making them took (milliseconds)."""
+    def capture(self, run: Callable[[], None]) -> tuple[c_void_p, c_void_p, dict[str, float]]:
+        """A graph of what run launches, its executable, and what they took (milliseconds)."""
         check, graph, made = self.driver.check, c_void_p(), c_void_p()
-        small, start = self.kernel("launch_small", "small"), time.perf_counter()
+        start = time.perf_counter()
         check("cuStreamBeginCapture_v2", self.stream, c_int(2))
-        self.launch(small, n)
+        run()
         check("cuStreamEndCapture", self.stream, byref(graph))
         captured = time.perf_counter()
         check("cuGraphInstantiateWithFlags", byref(made), graph, c_ulonglong(0))
@@ -272,8 +218,10 @@ class Launches:
     def graphs(self) -> dict[str, float]:
         """Graphs of 80 and 400 kernels: making, replaying and changing them."""
         check, found = self.driver.check, {}
+        small = self.kernel("launch_small", "small")
         for n in (NODES, 400):
-            graph, made, times = self.capture(n)
+            launches = partial(self.launch, small, n)
+            graph, made, times = self.capture(launches)
             found |= {f"{n}: {k}": v for k, v in times.items()}
 
             def replay(_: int = 0, made: c_void_p = made) -> None:
@@ -282,7 +230,7 @@ class Launches:
             found[f"{n}: host µs a replay"] = self.on_host(replay)
             found[f"{n}: device µs a node"] = self.on_device(replay) / n
             found[f"{n}: µs to change a node"] = self._change(graph, made)
-            again, _, _ = self.capture(n)
+            again, _, _ = self.capture(launches)
             info = (c_void_p * 8)()
             found[f"{n}: µs to update the whole"] = self.on_host(
                 partial(check, "cuGraphExecUpdate_v2", made, again, info)
@@ -305,7 +253,7 @@ class Launches:
     def loops(self) -> dict[str, float]:
         """Microseconds a turn: a graph's WHILE node, and a flag that is copied to the host."""
         turns = 1000
-        found = {"copied flag": self._copied(200)}
+        found = self._flags(200)
         made = self._while()
         left = self.memory[0]
 
@@ -335,18 +283,29 @@ class Launches:
         check("cuGraphInstantiateWithFlags", byref(made), graph, c_ulonglong(0))
         return made
 
-    def _copied(self, turns: int) -> float:
+    def _flags(self, turns: int) -> dict[str, float]:
+        """A turn's microseconds if native code copies the flag, and if it reads the device's."""
         check, pinned = self.driver.check, c_void_p()
         check("cuMemAllocHost_v2", byref(pinned), c_size_t(4))
-        made = self.kernel("launch_small", "count")
+        made, launch = self.kernel("launch_small", "count"), self.driver.address("cuLaunchKernel")
+        copy = self.driver.address("cuMemcpyDtoHAsync_v2")
+        wait = self.driver.address("cuStreamSynchronize")
+        on_host = (c_void_p * 1)(ctypes.addressof(pinned))
 
-        def run() -> None:
-            for _ in range(turns):
-                self.launch(made, 1, 1)
-                check("cuMemcpyDtoHAsync_v2", pinned, self.memory[0], c_size_t(4), self.stream)
-                self.synchronize()
+        def copied() -> None:
+            status = self.copied(launch, copy, wait, made.handle, self.stream, self.params, pinned,
+                                 self.memory[0], turns)  # fmt: skip
+            assert not status, status
 
-        return self.on_host(run, 5) / turns
+        def polled() -> None:
+            c_int.from_address(int(pinned.value or 0)).value = turns
+            status = self.polled(launch, made.handle, self.stream, on_host, pinned, turns)
+            assert not status, status
+
+        return {
+            "copied flag": self.on_host(copied, 5) / turns,
+            "flag in the host's memory, polled": self.on_host(polled, 5) / turns,
+        }
 
     def memory_calls(self) -> dict[str, float]:
         """Microseconds of the driver's calls beside launches."""
@@ -356,6 +315,11 @@ class Launches:
             "stream synchronize, idle": self.on_host(self.synchronize),
             "4 bytes to the host": self.on_host(lambda: self.driver.get(self.memory[0], [1], "i4")),
         }
+
+        memory_pool, all_of_it = c_void_p(), c_ulonglong(2**64 - 1)
+        check("cuDeviceGetDefaultMemPool", byref(memory_pool), c_int(self.driver.device))
+        # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: else each synchronization gives the memory back.
+        check("cuMemPoolSetAttribute", memory_pool, c_int(4), byref(all_of_it))
 
         def pool() -> None:
             check("cuMemAllocAsync", byref(pointer), c_size_t(1 << 20), self.stream)

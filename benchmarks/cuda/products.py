@@ -90,6 +90,17 @@ def microseconds(run: Callable[[], object], inner: int = 5, repeats: int = 7) ->
     return statistics.median(times)
 
 
+def replayed(run: Callable[[int], object], calls: int = 8) -> float:
+    """The device's median time of run(i), replayed by a graph: the host's calls don't count."""
+    run(0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(calls):
+            run(i)
+    return microseconds(graph.replay, 1) / calls
+
+
 def wide(x: Any, turned: bool) -> np.ndarray:
     """An operand in the CPU's highest precision, as its product reads it."""
     kind = torch.complex128 if x.is_complex() else torch.float64
@@ -133,18 +144,33 @@ def right(bench: Bench, s: Shape) -> float:
 
 
 def speeds(bench: Bench) -> dict[str, Any]:
-    """TFLOP/s of large products, beside PyTorch's where it has them."""
+    """TFLOP/s of large products, beside PyTorch's where it has them.
+
+    They take turns, since who comes first meets a cooler device with a higher clock.
+    """
     found: dict[str, Any] = {}
     for kind, size in TIMED:
         turned = kind.startswith(("float8", "int8"))
+        torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+        s = Shape(kind, size, size, size, 1, False, turned)
+        a, b, out = bench.operands(s)
+        runs: dict[str, Callable[[], object]] = {}
         for order in ("column", "row"):
-            s = Shape(kind, size, size, size, 1, False, turned, order)
-            found[f"{kind} {size} {order}"] = attempt(lambda s=s: speed(bench, s))
+            product = attempt(partial(bench.made, s._replace(order=order)))
+            if isinstance(product, str):
+                found[f"{kind} {size} {order}"] = product
+            else:
+                runs[order] = partial(bench.run, product, a, b, out)
         if not turned:
-            a, b, _ = bench.operands(Shape(kind, size, size, size))
-            torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
-            taken = attempt(lambda a=a, b=b: microseconds(lambda: a @ b))
-            found[f"{kind} {size} torch"] = flops(kind, size**3, taken)
+            runs["torch"] = partial(torch.matmul, a, b, out=out)
+        times: dict[str, list[Any]] = {name: [] for name in runs}
+        for _ in range(3):
+            for name, run in runs.items():
+                times[name].append(attempt(partial(microseconds, run)))
+        for name, taken in times.items():
+            good = [t for t in taken if not isinstance(t, str)]
+            middle = statistics.median(good) if good else taken[0]
+            found[f"{kind} {size} {name}"] = flops(kind, size**3, middle)
     return found
 
 
@@ -157,33 +183,43 @@ def flops(kind: str, products: int, taken: Any) -> Any:
     )
 
 
-def speed(bench: Bench, s: Shape) -> float:
-    """TFLOP/s of one product."""
-    a, b, out = bench.operands(s)
-    product = bench.made(s)
-    return flops(s.kind, s.m * s.n * s.k, microseconds(partial(bench.run, product, a, b, out)))
-
-
 def heuristics(bench: Bench) -> dict[str, Any]:
-    """By shape in bfloat16: the first proposal's time, the best of 8, PyTorch's (microseconds)."""
-    found: dict[str, Any] = {}
-    for m, n, k, batch in SHAPES:
-        s = Shape("bfloat16", m, n, k, batch)
-        a, b, out = bench.operands(s)
-        start = time.perf_counter()
-        product = bench.made(s, 8)
-        asked = 1e6 * (time.perf_counter() - start)
-        times = [
-            attempt(partial(microseconds, partial(bench.run, product, a, b, out, i)))
-            for i in range(len(product.found))
-        ]
-        good = [t for t in times if not isinstance(t, str)]
-        peer = microseconds(partial(torch.matmul, a, b))
-        found[f"{batch} x {m}x{n}x{k}"] = {
-            "first": times[0], "best": min(good), "torch": peer, "asking µs": asked,
-            "workspace": product.found[0].workspace,
-        }  # fmt: skip
-    return found
+    """By shape in bfloat16: what the first 8 proposals are worth."""
+    return {
+        f"{batch} x {m}x{n}x{k}": attempt(
+            partial(proposals, bench, Shape("bfloat16", m, n, k, batch))
+        )
+        for m, n, k, batch in SHAPES
+    }
+
+
+def proposals(bench: Bench, s: Shape) -> dict[str, Any]:
+    """The first proposal's time, the best of 8, PyTorch's (microseconds).
+
+    Replayed by graphs, and with operands in turns, so that they come from memory.
+    """
+    nbytes = 2 * s.batch * (s.m * s.k + s.k * s.n + s.m * s.n)
+    sets = [bench.operands(s) for _ in range(1 + min(7, (200 << 20) // nbytes))]
+    start = time.perf_counter()
+    product = bench.made(s, 8)
+    asked = 1e6 * (time.perf_counter() - start)
+
+    def ours(which: int, i: int) -> None:
+        bench.run(product, *sets[i % len(sets)], which)
+
+    def theirs(i: int) -> None:
+        a, b, out = sets[i % len(sets)]
+        torch.matmul(a, b, out=out)
+
+    times = [
+        attempt(partial(replayed, partial(ours, which))) for which in range(len(product.found))
+    ]
+    good = [t for t in times if not isinstance(t, str)]
+    return {
+        "first": times[0], "best": min(good, default=None),
+        "torch": attempt(partial(replayed, theirs)), "asking µs": asked,
+        "workspace": product.found[0].workspace,
+    }  # fmt: skip
 
 
 def gelu_erf(x: np.ndarray) -> np.ndarray:
@@ -217,7 +253,7 @@ def epilogue(bench: Bench, kind: str, name: str, order: str) -> dict[str, Any]:
         bias = bench.draw(kind, size)
         aux = bench.draw(kind, size, size)
         if "drelu" in name or "relu_aux" in name:
-            aux = torch.full((size, size), 0xA5, dtype=torch.uint8, device="cuda")  # bits
+            aux = torch.randint(0, 256, (size, size // 8), dtype=torch.uint8, device="cuda")  # bits
         uses_aux = "aux" in name or name.startswith(("drelu", "dgelu"))
         uses_bias = "bias" in name or "bgrad" in name
         product = bench.made(s, bias=bias.data_ptr() if uses_bias else 0,
@@ -229,6 +265,9 @@ def epilogue(bench: Bench, kind: str, name: str, order: str) -> dict[str, Any]:
         if size == 128:
             plain = wide(a, False) @ wide(b, False)
             result["errors"] = meanings(name, plain, out, bias_before, bias, kept, aux)
+            if name in ("bgrada", "bgradb"):
+                sums = {"A": wide(a, False).sum(1), "B": wide(b, False).sum(0)}
+                result["errors"] |= {f"sum of {x} over k": error(bias, y) for x, y in sums.items()}
         else:
             result["µs"] = microseconds(partial(bench.run, product, a, b, out))
             default = bench.made(s._replace(epilogue="default"))
@@ -252,18 +291,27 @@ def meanings(
             formulas = {n: plain * slope(f, z) for n, f in (("erf", gelu_erf), ("tanh", gelu_tanh))}
         elif "gelu" in name:
             formulas = {"erf": gelu_erf(x), "tanh": gelu_tanh(x)}
-        elif "relu" in name and "drelu" not in name:
+        elif "drelu" in name:
+            formulas = {"masked": plain * bits(aux_in)}
+        elif "relu" in name:
             formulas = {"relu": np.maximum(x, 0)}
         found |= {
             f"{where}{what}".strip() or "plain": error(out, y) for what, y in formulas.items()
         }
-        if "gelu_aux" in name:
+        if "relu_aux" in name:
+            found[f"aux {where}bits that differ"] = float((bits(aux_out) != (x > 0)).mean())
+        elif "gelu_aux" in name:
             found[f"aux {where}"] = error(aux_out, x)
-    if "bgrad" in name:
+    if name.endswith("bgrad"):
         got = wide(out, False)
         for axis in (0, 1):
             found[f"bgrad: sum of D over {axis}"] = error(bias_out, got.sum(axis))
     return found
+
+
+def bits(aux: Any) -> np.ndarray:
+    """ReLU's mask: a bit an element of the result, the first one the lowest of its byte."""
+    return np.unpackbits(aux.cpu().numpy(), axis=1, bitorder="little")
 
 
 def slope(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
@@ -293,6 +341,7 @@ def running(bench: Bench) -> dict[str, Any]:
     torch.cuda.synchronize()
     found["beta = 1: error"] = error(out, 2 * wide(first, False))
     found["captured: equal bits"] = attempt(lambda: captured(bench, product, a, b, out, first))
+    found["equal bits in a batch"] = attempt(partial(batched, bench))
     small = Shape("bfloat16", 64, 64, 64)
     x, y, z = bench.operands(small)
     p = bench.made(small)
@@ -303,12 +352,25 @@ def running(bench: Bench) -> dict[str, Any]:
         bench.lt.lib.cublasLtMatmul(*args)
     found["host µs a call, by ctypes"] = 1e6 * (time.perf_counter() - start) / 500
     torch.cuda.synchronize()
+    found["host µs a call, native"] = attempt(partial(p.many, args, 500))
+    torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(500):
         torch.matmul(x, y, out=z)
     found["host µs a call, torch.matmul"] = 1e6 * (time.perf_counter() - start) / 500
     torch.cuda.synchronize()
     return found
+
+
+def batched(bench: Bench) -> bool:
+    """Whether equal operands at 4 positions of a batch give equal bits."""
+    s = Shape("bfloat16", 512, 512, 512, 4)
+    a, b, out = bench.operands(s)
+    for x in (a, b):
+        x[1:] = x[:1]
+    bench.run(bench.made(s), a, b, out)
+    torch.cuda.synchronize()
+    return all(bool(torch.equal(out[i], out[0])) for i in range(1, 4))
 
 
 def captured(bench: Bench, product: Product, a: Any, b: Any, out: Any, wanted: Any) -> bool:
