@@ -30,6 +30,7 @@ LAYERS = [
         "random",
         "optim",
         "scipy",
+        "sparse",
         "image",
         "experimental",
         "ad_checkpoint",
@@ -46,6 +47,8 @@ LAYERS = [
     ["backends"],
     ["parallel", "sharding"],
     ["io"],
+    ["quantization", "recsys", "export"],
+    ["serve"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The packages inside of layers, from below: what is in none of a layer's may import all of them.
