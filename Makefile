@@ -1,5 +1,6 @@
 # make demo     train a small GPT on real text (ARGS="--steps 200" passes options on)
 # make test     lint, types and the whole test suite
+# make test-peers   tests against PyTorch, JAX, ONNX Runtime and others, in an environment of theirs
 # make lint     ruff and mypy alone
 # make bench    the same work on funcgrad, JAX, PyTorch and NumPy, side by side
 # make docs     HTML from docstrings and notebooks, into build/docs
@@ -9,13 +10,14 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+PEERS ?= .venv-peers
 JOBS ?= 2
 ARGS ?=
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test test-peers lint bench docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.examples
@@ -25,6 +27,11 @@ demo: $(VENV)/.examples
 test: lint
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 \
 	    $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 10 $(ARGS)
+
+test-peers:
+	$(MAKE) VENV=$(PEERS) $(PEERS)/.peers
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 \
+	    $(PEERS)/bin/python -m pytest -n $(JOBS) --dist worksteal --peers tests/peers $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check
@@ -39,7 +46,7 @@ docs: $(VENV)/.docs
 	$(BIN)/jupyter nbconvert --to html --execute --output-dir build/docs/notebooks notebooks/*.ipynb
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp per set of packages: what is installed already is not looked at again until pyproject.toml changes.
@@ -50,7 +57,7 @@ $(VENV)/.created:
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/.examples $(VENV)/.test $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: $(VENV)/.created pyproject.toml
+$(VENV)/.examples $(VENV)/.test $(VENV)/.peers $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: $(VENV)/.created pyproject.toml
 	@echo "Installing funcgrad[$*] into $(VENV)"
 	$(INSTALL) --editable '.[$*]'
 	@touch $@

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         dlpack,
         experimental,
         image,
+        interop,
         io,
         nn,
         optim,
@@ -121,7 +122,8 @@ __all__ = [
     "virtual_devices",
     # subpackages
     "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack",
-    "errors", "experimental", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops", "optim",
+    "errors", "experimental", "flatten_util", "image", "interop", "io", "lax", "nn", "numpy", "ops",
+    "optim",
     "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
     "typing",
 ]  # fmt: skip
@@ -131,9 +133,8 @@ __all__ = [
 # the modules that have them.
 _PACKAGES = (
     "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "experimental", "image",
-    "io", "nn",
-    "optim", "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree_util",
-    "typing",
+    "interop", "io", "nn", "optim", "parallel", "random", "scipy", "sharding", "stages",
+    "test_util", "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",
@@ -147,6 +148,10 @@ _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
     "num_threads": "backends.llvm.runtime.pool",
     "release_memory": "backends.llvm.runtime.memory",
     "set_num_threads": "backends.llvm.runtime.pool",
+    # Where opt_einsum looks for them: in the package that arrays' class is of.
+    "einsum": "numpy",
+    "tensordot": "numpy",
+    "transpose": "numpy",
 }
 
 

@@ -37,6 +37,14 @@ def pytest_addoption(parser):
         "--all-cuts", default="", metavar="K/N",
         help="ops on meshes: part K of N of all combinations of the operands' cuts",
     )  # fmt: skip
+    parser.addoption("--peers", action="store_true", help="collect tests/peers (make test-peers)")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Tests against large libraries run in an environment of their own."""
+    if collection_path.name == "peers" and not config.getoption("--peers"):
+        return True
+    return None
 
 
 def pytest_configure(config):

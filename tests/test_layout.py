@@ -32,6 +32,7 @@ LAYERS = [
         "scipy",
         "sparse",
         "image",
+        "interop",
         "experimental",
         "ad_checkpoint",
         "custom_batching",

@@ -20,7 +20,6 @@ MODULES = {name: functions for name, functions in TABLE.items() if name != "vers
 LEFT_OUT = {
     "out_sharding": "shardings are constraints, which with_sharding_constraint and jit give",
     "sharding": "see out_sharding",
-    "device": "device_put brings arrays to a device",
     "accuracy": "XLA's choice among implementations",
     "axis_index_groups": "an axis of a mesh can be split in two instead",
     "implementation": "XLA's or cuDNN's; there is one implementation here",

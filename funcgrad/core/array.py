@@ -128,15 +128,24 @@ class Array(ArrayMethods):
         view.flags.writeable = False
         return view
 
-    def __dlpack__(self, **kwargs: Any) -> object:
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
         value = self.value
-        if (kwargs.get("max_version") or (0, 0))[0] >= 1:
+        if (max_version or (0, 0))[0] >= 1:
             value = value.view()
             value.flags.writeable = False
         elif not value.flags.writeable:
             # Before its version 1, DLPack can't say that memory must not be written to.
             value = value.copy()
-        return value.__dlpack__(**kwargs)
+        return value.__dlpack__(
+            stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+        )
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.value.__dlpack_device__()

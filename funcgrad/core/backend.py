@@ -139,6 +139,7 @@ class Door(NamedTuple):
 # layers as they do imports.
 DOORS = {
     "spmd": Door("funcgrad.parallel.runtimes.spmd", "arrays and programs on meshes"),
+    "devices": Door("funcgrad.parallel", "where functions are told to make their results"),
     "eager": Door("funcgrad.backends.eager", "memory and kernels of large eager results"),
     "eager_calls": Door("funcgrad.backends.llvm.calls.eager", "the native code of eager calls"),
     "linalg": Door("funcgrad.scipy.linalg.updates", "what of lax.linalg is made of more than ops"),

@@ -98,7 +98,7 @@ def log1mexp(x: Any) -> Any:
 
     >>> from funcgrad import nn
     >>> print(nn.log1mexp(1.0))
-    -0.4586751
+    -0.458675...
     """
     x = _inexact(x)
     near = x < math.log(2)

@@ -18,6 +18,7 @@ importing this package gives arrays and tracers their operators and methods.
 - `ufuncs`: functions of elements with the methods of NumPy's ufuncs
 - `types`: constants, the array type, questions about dtypes
 - `methods`: the operators, methods and properties of arrays and tracers
+- `array_api`: which namespace arrays are of, and what it says of itself, by the array API standard
 - `_util`: what every function does first
 - `_known`: arguments whose values a function needs
 """
@@ -26,6 +27,9 @@ importing this package gives arrays and tracers their operators and methods.
 # fmt: off
 
 from funcgrad.numpy import fft, linalg, methods
+from funcgrad.numpy.array_api import (
+    __array_api_version__, __array_namespace_info__,
+)
 from funcgrad.numpy.elementwise.arithmetic import (
     abs, absolute, clip, divide, divmod, fabs, float_power, floor_divide, fmax, fmin, fmod,
     mod, positive, pow, power, reciprocal, remainder, sign,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core import context
+from funcgrad.core import backend, context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as _promote_avals
@@ -40,7 +40,7 @@ __all__ = [
     "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "check_callable",
     "convert", "default_float", "default_int", "documented", "dtype_or", "elementwise",
     "integer", "integers", "is_scalar", "keep_weak", "items_of", "mask_of", "need_plain",
-    "need_real", "need_scalar", "no_out", "scalar_as", "number", "numbers", "promote",
+    "need_real", "need_scalar", "no_out", "placed", "scalar_as", "number", "numbers", "promote",
     "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
 ]  # fmt: skip
 
@@ -443,3 +443,8 @@ def documented(function: Any, name: str, *paragraphs: str) -> Any:
     function.__module__ = "funcgrad.numpy"  # where it is found again, as by pickle
     function.__doc__ = "\n\n".join(map(inspect.cleandoc, paragraphs)) + "\n"
     return function
+
+
+def placed(x: Any, device: Any) -> Any:
+    """A function's result on the device, or cut by the sharding, that its `device=` asked for."""
+    return x if device is None else backend.door("devices").device_put(x, device)

@@ -24,6 +24,7 @@ from funcgrad.numpy._util import (
     dtype_or,
     integer,
     integers,
+    placed,
     promote_inexact,
 )
 from funcgrad.numpy.elementwise.arithmetic import true_divide
@@ -286,7 +287,7 @@ def _length(name: str, n: Any) -> int:
     return n
 
 
-def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None) -> Any:
+def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """The frequencies, in cycles per unit, of an `fft` of n samples at distance d.
 
     >>> fnp.fft.fftfreq(4)
@@ -294,17 +295,17 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None) -> Any:
     """
     n = _length("fftfreq", n)
     counts = np.concatenate([np.arange((n + 1) // 2), np.arange(-(n // 2), 0)])
-    return _frequencies("fftfreq", counts, n, d, dtype)
+    return placed(_frequencies("fftfreq", counts, n, d, dtype), device)
 
 
-def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None) -> Any:
+def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """The frequencies, in cycles per unit, of an `rfft` of n samples at distance d.
 
     >>> fnp.fft.rfftfreq(4)
     Array([0.  , 0.25, 0.5 ], dtype=float32)
     """
     n = _length("rfftfreq", n)
-    return _frequencies("rfftfreq", np.arange(n // 2 + 1), n, d, dtype)
+    return placed(_frequencies("rfftfreq", np.arange(n // 2 + 1), n, d, dtype), device)
 
 
 def fftshift(x: Any, axes: Any = None) -> Any:

@@ -13,7 +13,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.source import variable_holding
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import ShapeError
-from funcgrad.numpy import contraction
+from funcgrad.numpy import array_api, contraction
 from funcgrad.numpy._util import dtype_or
 from funcgrad.numpy.creation import creation, diagonals
 from funcgrad.numpy.elementwise import arithmetic, floats, functions, logic
@@ -186,6 +186,8 @@ _METHODS = {
     "__getitem__": index,
     "__setitem__": _setitem,
     "__iter__": _iterate,
+    "__array_namespace__": array_api.namespace_of,
+    "to_device": array_api.to_device,
     "at": property(IndexUpdateHelper),
     "T": property(shape.transpose),
     "mT": property(shape.matrix_transpose),

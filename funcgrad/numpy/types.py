@@ -123,7 +123,8 @@ def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
     >>> fnp.can_cast("int32", "float64"), fnp.can_cast("float64", "int32")
     (True, False)
     """
-    found = dtypes.canonical(from_.dtype if hasattr(from_, "dtype") else from_)
+    typed = hasattr(from_, "dtype") and not isinstance(from_, type)
+    found = dtypes.canonical(from_.dtype if typed else from_)
     try:
         return bool(np.can_cast(found, dtypes.canonical(to), casting))  # type: ignore[arg-type]
     except (TypeError, ValueError) as e:

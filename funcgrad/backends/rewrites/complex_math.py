@@ -150,7 +150,9 @@ def _log1p(x: Parts) -> Parts:
 def _expm1(x: Parts) -> Parts:
     half = fnp.sin(x.im / 2)
     re = fnp.expm1(x.re) * fnp.cos(x.im) - 2 * half * half
-    return Parts(re, fnp.where(x.im == 0, x.im, fnp.exp(x.re) * fnp.sin(x.im)))
+    im = fnp.where(x.im == 0, x.im, fnp.exp(x.re) * fnp.sin(x.im))
+    power, finite = _exp(x), fnp.isfinite(x.re) & fnp.isfinite(x.im)
+    return Parts(fnp.where(finite, re, power.re - 1), fnp.where(finite, im, power.im))
 
 
 def _sqrt(x: Parts) -> Parts:

@@ -32,6 +32,7 @@ from funcgrad.numpy._util import (
     is_scalar,
     need_plain,
     number,
+    placed,
     shape_of,
 )
 from funcgrad.ops import shape as ops_shape
@@ -46,14 +47,21 @@ _MOST_DIMS = 64  # NumPy's
 
 
 def array(
-    object: Any, dtype: Any = None, copy: bool | None = True, order: str = "K", ndmin: int = 0
+    object: Any,
+    dtype: Any = None,
+    copy: bool | None = True,
+    order: str = "K",
+    ndmin: int = 0,
+    *,
+    device: Any = None,
 ) -> Any:
     """An array of a number, of nested sequences of numbers and arrays, or of any array.
 
     Without `dtype`, Python's numbers take the default dtypes and arrays keep theirs; a sequence has
     the common dtype of its elements. `ndmin` prepends axes of size 1. `order` may only be "K", "A"
-    or "C". Raises ShapeError where nested sequences are ragged, OverflowError where an integer does
-    not fit the dtype, TypeError for what is no number.
+    or "C". `device`, of this and of all functions here that have it, is a device or a sharding for
+    the result, as `fg.device_put` takes it. Raises ShapeError where nested sequences are ragged,
+    OverflowError where an integer does not fit the dtype, TypeError for what is no number.
 
     >>> fnp.array([[1, 2], [3, 4]])
     Array([[1, 2],
@@ -65,7 +73,7 @@ def array(
     x = _from_object("array", object, _given(dtype), copy)
     if x.ndim < integer("ndmin", ndmin):
         x = ops_shape.reshape(x, (1,) * (ndmin - x.ndim) + x.shape)
-    return x
+    return placed(x, device)
 
 
 def _check_order(name: str, order: str) -> None:
@@ -76,7 +84,9 @@ def _check_order(name: str, order: str) -> None:
         )
 
 
-def asarray(a: Any, dtype: Any = None, order: str = "K", *, copy: bool | None = None) -> Any:
+def asarray(
+    a: Any, dtype: Any = None, order: str = "K", *, copy: bool | None = None, device: Any = None
+) -> Any:
     """`a` as an array: arrays of the right dtype as they are, all else as `array` makes it.
 
     numpy's arrays are copied, as they may change; with `copy=False` they are shared, and must not.
@@ -84,7 +94,7 @@ def asarray(a: Any, dtype: Any = None, order: str = "K", *, copy: bool | None = 
     >>> fnp.asarray((1.0, 2.0))
     Array([1., 2.], dtype=float32)
     """
-    return array(a, dtype, copy, order)
+    return array(a, dtype, copy, order, device=device)
 
 
 def _given(dtype: Any) -> np.dtype | None:
@@ -224,7 +234,7 @@ def copy(a: Any, order: str = "K") -> Any:
 
 
 @single
-def astype(x: Any, dtype: Any, /, *, copy: bool = False) -> Any:
+def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
     """`x` with its elements converted to `dtype` (None: the default float).
 
     Floats become integers towards zero, held within the integers' range; complex numbers become
@@ -235,10 +245,10 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False) -> Any:
     """
     x = as_array("astype", x, "x")
     out = ops_convert.convert_element_type(x, dtype_or(dtype, default_float()))
-    return ops_convert.copy(out) if copy and out is x else out
+    return placed(ops_convert.copy(out) if copy and out is x else out, device)
 
 
-def from_dlpack(x: Any, /, *, copy: bool | None = None) -> Any:
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
     """An array of another library's array by the DLPack protocol, sharing its memory if it can.
 
     >>> fnp.from_dlpack(np.arange(3.0))
@@ -246,7 +256,7 @@ def from_dlpack(x: Any, /, *, copy: bool | None = None) -> Any:
     """
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: x must have the method __dlpack__, got {x!r}")
-    return _from_numpy(np.from_dlpack(x), None, bool(copy))
+    return placed(_from_numpy(np.from_dlpack(x), None, bool(copy)), device)
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
@@ -279,7 +289,7 @@ def fromfunction(function: Callable, shape: Any, *, dtype: Any = float, **kwargs
 # ---- filled arrays
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """An array filled with a value (a scalar, or an array that broadcasts to `shape`).
 
     Without `dtype` it has that of the value.
@@ -292,35 +302,38 @@ def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
     value = _from_object("full", fill_value, _given(dtype), None)
     if value.shape and broadcast_shapes("full", value.shape, sizes) != sizes:
         raise ShapeError(f"full: fill_value of shape {value.shape} does not broadcast to {sizes}")
-    return broadcast_to(value, sizes)
+    return placed(broadcast_to(value, sizes), device)
 
 
-def zeros(shape: Any, dtype: Any = None) -> Any:
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """An array of zeros; of the default float without `dtype`.
 
     >>> fnp.zeros((2, 2))
     Array([[0., 0.],
            [0., 0.]], dtype=float32)
     """
-    return full_p(shape_of("zeros", shape), 0, dtype_or(dtype, default_float()))
+    out = full_p(shape_of("zeros", shape), 0, dtype_or(dtype, default_float()))
+    return placed(out, device)
 
 
-def ones(shape: Any, dtype: Any = None) -> Any:
+def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """An array of ones; of the default float without `dtype`.
 
     >>> fnp.ones(3, dtype=int)
     Array([1, 1, 1], dtype=int32)
     """
-    return full_p(shape_of("ones", shape), 1, dtype_or(dtype, default_float()))
+    out = full_p(shape_of("ones", shape), 1, dtype_or(dtype, default_float()))
+    return placed(out, device)
 
 
-def empty(shape: Any, dtype: Any = None) -> Any:
+def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """An array to be filled by updates: zeros, as arrays always have a value.
 
     >>> fnp.empty(2)
     Array([0., 0.], dtype=float32)
     """
-    return full_p(shape_of("empty", shape), 0, dtype_or(dtype, default_float()))
+    out = full_p(shape_of("empty", shape), 0, dtype_or(dtype, default_float()))
+    return placed(out, device)
 
 
 def _like(name: str, a: Any, dtype: Any, shape: Any) -> tuple[tuple[int, ...], np.dtype]:
@@ -331,32 +344,34 @@ def _like(name: str, a: Any, dtype: Any, shape: Any) -> tuple[tuple[int, ...], n
     return own if shape is None else shape_of(name, shape), dtype_or(dtype, a.dtype)
 
 
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
+def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """Zeros of the shape and dtype of `a`, unless others are given.
 
     >>> fnp.zeros_like(fnp.array([1, 2]))
     Array([0, 0], dtype=int32)
     """
-    return _weak_like(a, dtype, full_p(*_filled("zeros_like", a, 0, dtype, shape)))
+    filled = full_p(*_filled("zeros_like", a, 0, dtype, shape))
+    return placed(_weak_like(a, dtype, filled), device)
 
 
-def ones_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
+def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """Ones of the shape and dtype of `a`, unless others are given.
 
     >>> fnp.ones_like(fnp.array([1.5, 2.5]))
     Array([1., 1.], dtype=float32)
     """
-    return _weak_like(a, dtype, full_p(*_filled("ones_like", a, 1, dtype, shape)))
+    filled = full_p(*_filled("ones_like", a, 1, dtype, shape))
+    return placed(_weak_like(a, dtype, filled), device)
 
 
-def empty_like(prototype: Any, dtype: Any = None, shape: Any = None) -> Any:
+def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """Zeros of the shape and dtype of `prototype`, unless others are given; see `empty`.
 
     >>> fnp.empty_like(fnp.array([1.5, 2.5]))
     Array([0., 0.], dtype=float32)
     """
     filled = full_p(*_filled("empty_like", prototype, 0, dtype, shape))
-    return _weak_like(prototype, dtype, filled)
+    return placed(_weak_like(prototype, dtype, filled), device)
 
 
 def _weak_like(a: Any, dtype: Any, out: Any) -> Any:
@@ -370,16 +385,19 @@ def _filled(name: str, a: Any, value: int, dtype: Any, shape: Any) -> tuple:
     return sizes, value, dtype
 
 
-def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
+def full_like(
+    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None
+) -> Any:
     """`fill_value` in the shape and dtype of `a`, unless others are given.
 
     >>> fnp.full_like(fnp.array([1.5, 2.5]), 3)
     Array([3., 3.], dtype=float32)
     """
-    return _weak_like(a, dtype, full(*_filled("full_like", a, fill_value, dtype, shape)))
+    filled = full(*_filled("full_like", a, fill_value, dtype, shape))
+    return placed(_weak_like(a, dtype, filled), device)
 
 
-def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
+def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Any:
     """An N × M (by default N × N) matrix with ones on the k-th diagonal and zeros elsewhere.
 
     >>> fnp.eye(2)
@@ -391,7 +409,7 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
     """
     shape = shape_of("eye", (N, N if M is None else M))
     mask = compare.eq(*matrices.places(shape, integer("k", k)))
-    return convert(mask, dtype_or(dtype, default_float()))
+    return placed(convert(mask, dtype_or(dtype, default_float())), device)
 
 
 def identity(n: int, dtype: Any = None) -> Any:

@@ -26,6 +26,7 @@ from funcgrad.numpy._util import (
     dtype_or,
     integer,
     is_scalar,
+    placed,
     promote_inexact,
 )
 from funcgrad.numpy.elementwise.arithmetic import power
@@ -54,7 +55,9 @@ def _kind(value: Any) -> ShapedArray:
     return aval_of(value)
 
 
-def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Any:
+def arange(
+    start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None
+) -> Any:
     """The numbers start, start + step, … below stop (above it for a negative step).
 
     With one argument it is `stop`, and the numbers start at 0. The arguments are static; without
@@ -65,6 +68,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
     >>> fnp.arange(1.0, 2.0, 0.25)
     Array([1.  , 1.25, 1.5 , 1.75], dtype=float32)
     """
+    if device is not None:
+        return placed(arange(start, stop, step, dtype), device)
     if dtype is None and type(context.current().trace) is EvalTrace:
         # Mostly: Python's integers that the default dtype holds, as it then does all between them.
         kind = default_int()
@@ -118,6 +123,8 @@ def linspace(
     retstep: bool = False,
     dtype: Any = None,
     axis: int = 0,
+    *,
+    device: Any = None,
 ) -> Any:
     """`num` evenly spaced numbers from start to stop, which is the last one if `endpoint`.
 
@@ -129,6 +136,8 @@ def linspace(
     >>> fnp.linspace(0, 10, 4, endpoint=False, dtype=int)
     Array([0, 2, 5, 7], dtype=int32)
     """
+    if device is not None:
+        return placed(linspace(start, stop, num, endpoint, retstep, dtype, axis), device)
     num = integer("num", num)
     if num < 0:
         raise ValueError(f"linspace: num must not be negative, got {num}")

@@ -195,12 +195,12 @@ def _float_remainder(x: Any, y: Any) -> Any:
 @_float_remainder.defjvp
 def _float_remainder_jvp(primals: Any, tangents: Any) -> Any:
     (x, y), (tx, ty) = primals, tangents
-    # Where y is infinite the quotient is 0 or -1, and so is the derivative.
     return _float_remainder(x, y), arithmetic.sub(tx, arithmetic.mul(ty, _float_quotient(x, y)))
 
 
 def _float_quotient(x: Any, y: Any) -> Any:
-    """floor(x / y) of floats without the division's rounding error: of x - remainder, over y."""
+    """floor(x / y) of floats without the division's rounding error: of x - remainder, over y. Of
+    operands that are infinite, or where y is 0, it is x / y itself."""
     rest = arithmetic.rem(x, y)
     zero = np.zeros((), rest.dtype)
     quotient = arithmetic.div(arithmetic.sub(x, rest), y)
@@ -211,7 +211,8 @@ def _float_quotient(x: Any, y: Any) -> Any:
     plain = arithmetic.div(x, y)
     # A quotient of 0 has the sign of x / y.
     whole = select(compare.eq(whole, zero), arithmetic.mul(plain, 0), whole)
-    return select(compare.eq(y, zero), plain, whole)
+    finite = compare.bitwise_and(rounding.is_finite(x), rounding.is_finite(y))
+    return select(compare.bitwise_and(finite, compare.ne(y, zero)), whole, plain)
 
 
 def _integer_quotient(x: Any, y: Any) -> Any:
@@ -250,7 +251,7 @@ def floor_divide(x: Any, y: Any, /) -> Any:
 
     `x` and `y` promote to one dtype and broadcast to one shape, which the result has; bool becomes
     the default integer. Integers divided by 0 give -1 (the greatest value if unsigned), floats ±inf
-    or NaN.
+    or NaN. Where an operand is infinite it is x / y, as the array API has it: ±inf, ±0 or NaN.
 
     >>> fnp.floor_divide(fnp.array([7, -7]), 2)
     Array([ 3, -4], dtype=int32)

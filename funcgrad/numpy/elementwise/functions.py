@@ -212,7 +212,7 @@ cosh = _function(
     "cosh",
     "Elementwise hyperbolic cosine (eˣ + e⁻ˣ) / 2.",
     """>>> fnp.cosh(1.0)
-    Array(1.5430807, dtype=float32, weak_type=True)
+    Array(1.54308..., dtype=float32, weak_type=True)
     """,
 )
 tanh = _function(

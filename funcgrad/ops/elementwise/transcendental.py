@@ -63,9 +63,17 @@ exp2: Primitive = _function(
     """,
 )
 
+
+def _expm1_impl(xp: Any, x: Any) -> Any:
+    if x.dtype.kind != "c":
+        return xp.expm1(x)
+    # NumPy's gives NaN for most of what isn't finite, where exp has a value.
+    return xp.where(xp.isfinite(x), xp.expm1(x), xp.exp(x) - 1)
+
+
 expm1: Primitive = _function(
     "expm1",
-    lambda xp, x: xp.expm1(x),
+    _expm1_impl,
     lambda g, y, x: mul(g, add(y, 1.0)),
     """Elementwise eˣ - 1, exact also for small x.
 

@@ -147,14 +147,23 @@ def test_binary(name, dtype):
     x, y = (v.ravel() for v in np.meshgrid(EDGE.astype(dtype), EDGE.astype(dtype)))
     with np.errstate(all="ignore"):
         expected = getattr(np, name)(x, y)
+        if name == "floor_divide":  # of infinite operands as the array API has it
+            expected = np.where(np.isinf(x) | np.isinf(y), x / y, expected)
     for f in (getattr(fnp, name), jit(getattr(fnp, name), backend="numpy")):
         same(f(Array(x), Array(y)), expected, rtol=TOLERANCE[x.dtype], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["floor_divide", "remainder"])
-def test_signs_of_zeros_are_pythons(name):
+def test_quotients_of_infinities_are_the_array_apis():
+    x, y = np.array([INF, -INF, 2.0, -2.0, INF]), np.array([2.0, 2.0, -INF, INF, INF])
+    got = np.asarray(fnp.floor_divide(x, y))
+    np.testing.assert_array_equal(got, [INF, -INF, 0.0, 0.0, np.nan])
+    assert np.signbit(got[1:4]).all()
+
+
+@pytest.mark.parametrize(("name", "ends"), [("floor_divide", ()), ("remainder", (-INF, INF))])
+def test_signs_of_zeros_are_pythons(name, ends):
     values = np.array([-6.0, -1.0, -0.0, 0.0, 1.0, 6.0])
-    x, y = (v.ravel() for v in np.meshgrid(values, np.array([-INF, -3.0, 3.0, INF])))
+    x, y = (v.ravel() for v in np.meshgrid(values, np.array([-3.0, 3.0, *ends])))
     got, want = np.asarray(getattr(fnp, name)(x, y)), getattr(np, name)(x, y)
     assert np.signbit(got).tolist() == np.signbit(want).tolist()
 
