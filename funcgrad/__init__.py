@@ -15,13 +15,18 @@ from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.caches import clear_caches
 from funcgrad.core.settings import (
     check_tracer_leaks,
+    debug_infs,
     debug_nans,
     default_dtype,
     disable_jit,
     enable_x64,
     ensure_compile_time_eval,
+    explain_cache_misses,
+    log_compiles,
     named_call,
     named_scope,
+    numpy_dtype_promotion,
+    numpy_rank_promotion,
 )
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.callbacks import io_callback, pure_callback
@@ -111,9 +116,9 @@ __all__ = [
     "vmap",
     # the host, and looking inside
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
-    "debug_nans",
-    # dtypes
-    "default_dtype", "dtypes", "enable_x64",
+    "debug_infs", "debug_nans", "explain_cache_misses", "log_compiles",
+    # dtypes and shapes
+    "default_dtype", "dtypes", "enable_x64", "numpy_dtype_promotion", "numpy_rank_promotion",
     # many devices (more of them in funcgrad.parallel)
     "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
     "local_device_count", "local_devices", "make_array_from_callback",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,20 +28,36 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _FIELDS = (
-    "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "debug_nans",
-    "communicators",
+    "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "checks",
+    "communicators", "logs",
 )  # fmt: skip
 # What leaves the types of operations' results as they are.
-_NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit"})
+_NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit", "logs"})
 MOST_TYPES = 4096
+
+
+class Checks(NamedTuple):
+    """What operations are watched for. Where there are checks, calls go their longest way.
+
+    nans, infs: whether results with NaN, or infinities, of operands without them raise
+    ranks: "allow", "warn" or "raise", where arrays of different ranks broadcast
+    dtypes: "standard", or "strict" where arrays of different dtypes don't promote
+    """
+
+    nans: bool = False
+    infs: bool = False
+    ranks: str = "allow"
+    dtypes: str = "standard"
 
 
 class Context:
     """The current trace, named axes (name → size), default dtypes, name scopes and switches.
 
     manual: the mesh axes of the shard_maps around, where it is followed what varies over them
+    checks: what operations are watched for; None for nothing
     communicators: None, or the function from names of axes to the communicator over them through
         which collectives on plain arrays are done
+    logs: what is logged as warnings: "compiles", "misses" of caches
     types: the types of operations' results, remembered, as they depend on the settings here, and
         how they are evaluated
     """
@@ -55,15 +71,16 @@ class Context:
     int_dtype: np.dtype
     scopes: tuple[str, ...]
     disable_jit: bool
-    debug_nans: bool
+    checks: Checks | None
     communicators: Communicators | None
+    logs: frozenset[str]
     types: dict[tuple, Any]
     _static_key: tuple | None
 
     def __init__(
         self, trace: Trace, axes: dict[AxisName, int], manual: tuple[str, ...],
         float_dtype: np.dtype, int_dtype: np.dtype, scopes: tuple[str, ...], disable_jit: bool,
-        debug_nans: bool, communicators: Communicators | None,
+        checks: Checks | None, communicators: Communicators | None, logs: frozenset[str],
     ):  # fmt: skip
         self.trace = trace
         self.axes = axes
@@ -72,8 +89,9 @@ class Context:
         self.int_dtype = int_dtype
         self.scopes = scopes
         self.disable_jit = disable_jit
-        self.debug_nans = debug_nans
+        self.checks = checks
         self.communicators = communicators
+        self.logs = logs
         self.types = {}
         self._static_key = None
 
@@ -87,7 +105,7 @@ class Context:
     def with_trace(self, trace: Trace) -> Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
-                      self.disable_jit, self.debug_nans, self.communicators)  # fmt: skip
+                      self.disable_jit, self.checks, self.communicators, self.logs)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
 
@@ -134,13 +152,15 @@ class Context:
         if key is None:
             key = self._static_key = (
                 tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
-                self.debug_nans,
+                self.checks,
             )  # fmt: skip
         return key
 
 
 # core.array completes the root with the trace that evaluates.
-ROOT = Context(None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, False, None)  # type: ignore[arg-type]
+ROOT = Context(
+    None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None, frozenset(),  # type: ignore[arg-type]
+)  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get
 switch = variable.set
@@ -182,6 +202,12 @@ def under(inner: Context) -> Iterator[None]:
 def scoped(**changes: Any) -> AbstractContextManager[None]:
     """Run a block under a context with some fields changed."""
     return under(current().replace(**changes))
+
+
+def watches_values() -> bool:
+    """Whether results are looked at, for NaN or infinities."""
+    checks = current().checks
+    return checks is not None and (checks.nans or checks.infs)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -77,11 +77,11 @@ class EvalTrace(Trace):
             out = own(args, out) if prim.multiple else own(args, [out])[0]
         if prim.multiple:
             outs = [wrap(v, a) for v, a in zip(out, out_aval, strict=True)]
-            if ctx.debug_nans:
+            if ctx.checks:
                 check_finite(prim, values, outs)
             return outs
         result = wrap(out, out_aval)
-        if ctx.debug_nans:
+        if ctx.checks:
             check_finite(prim, values, [result])
         return result
 
@@ -121,24 +121,40 @@ def own(args: Values, outs: Sequence[PlainArray]) -> list:
     ]
 
 
-def has_nan(x: Value) -> bool:
-    """Whether an array (of a sharded one the part in this process) has an element that isn't a
-    number."""
+def _has(x: Value, wild: Callable) -> bool:
+    """Whether an array (of a sharded one the part in this process) has such an element."""
     value = x.buffer if isinstance(x, Array) else buffer_of(x)
     with np.errstate(all="ignore"), beside(value):
-        return dtypes.is_inexact(value.dtype) and bool((value != value).any())
+        return dtypes.is_inexact(value.dtype) and bool(wild(value).any())
+
+
+_WILD: dict[str, Callable] = {
+    "NaN": lambda x: x != x,
+    "inf": lambda x: abs(x) == np.inf,
+}
+
+
+def found_in(values: Sequence[Value]) -> str:
+    """Which of what is watched for the values have: "NaN", "inf" or nothing, ""."""
+    checks = context.current().checks or context.Checks()
+    wanted = {"NaN": checks.nans, "inf": checks.infs}
+    found = (name for name, wild in _WILD.items()
+             if wanted[name] and any(_has(x, wild) for x in values))  # fmt: skip
+    return next(found, "")
 
 
 def check_finite(
     prim: Primitive, values: list, outs: list, place: source.Source | None = None
 ) -> None:
-    """Raise where an op made a NaN out of operands that had none."""
-
-    if any(map(has_nan, outs)) and not any(map(has_nan, values)):
+    """Raise where an op made a NaN, or an infinity, out of operands that had none."""
+    found = found_in(outs)
+    if found and not any(_has(x, _WILD[found]) for x in values):
         place = place or source.current()
         where = f" at {place}: {place.text}" if place else ""
         avals = ", ".join(str(ShapedArray(v.shape, v.dtype)) for v in values)
-        raise NonFiniteError(f"{prim.name} produced NaN from operands ({avals}) without NaN{where}")
+        raise NonFiniteError(
+            f"{prim.name} produced {found} from operands ({avals}) without {found}{where}"
+        )
 
 
 context.ROOT.trace = EvalTrace(None)

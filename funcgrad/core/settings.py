@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.context import ROOT, current, scoped, set_root, under
+from funcgrad.core.context import ROOT, Checks, current, scoped, set_root, under
 from funcgrad.core.types import DTypeLike, Tree
 from funcgrad.errors import DTypeError
 
@@ -83,7 +83,100 @@ def debug_nans(enabled: bool = True) -> Iterator[None]:
     ...
     funcgrad.errors.NonFiniteError: log produced NaN ...
     """
-    with scoped(debug_nans=enabled):
+    with _checking(nans=enabled):
+        yield
+
+
+def _checking(**changes: object) -> AbstractContextManager[None]:
+    """A block in which operations are watched for more, or less."""
+    checks = (current().checks or Checks())._replace(**changes)  # type: ignore[arg-type]
+    return scoped(checks=None if checks == Checks() else checks)
+
+
+@contextmanager
+def debug_infs(enabled: bool = True) -> Iterator[None]:
+    """Within the block, an operation that makes an infinity of finite operands raises, naming the
+    operation and the line.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.debug_infs():
+    ...     fnp.log(0.0)
+    Traceback (most recent call last):
+    ...
+    funcgrad.errors.NonFiniteError: log produced inf from operands (f32[]) without inf ...
+    """
+    with _checking(infs=enabled):
+        yield
+
+
+def _choice(setting: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"{setting}: need one of {', '.join(map(repr, known))}, got {value!r}")
+    return value
+
+
+@contextmanager
+def numpy_rank_promotion(new_val: str) -> Iterator[None]:
+    """Within the block, functions of `funcgrad.numpy` broadcast arrays of different ranks
+    silently ("allow"), with a warning ("warn"), or not at all ("raise": ShapeError). Scalars
+    always broadcast.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.numpy_rank_promotion("raise"):
+    ...     fnp.ones((2, 3)) + fnp.ones(3)
+    Traceback (most recent call last):
+    ...
+    funcgrad.errors.ShapeError: add: shapes (2, 3) and (3,) have different ranks, which ...
+    """
+    with _checking(ranks=_choice("numpy_rank_promotion", new_val, ("allow", "warn", "raise"))):
+        yield
+
+
+@contextmanager
+def numpy_dtype_promotion(new_val: str) -> Iterator[None]:
+    """Within the block, functions of `funcgrad.numpy` promote arrays of different dtypes
+    ("standard"), or raise TypePromotionError ("strict"). Python's numbers take an array's dtype if
+    it has their kind.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.numpy_dtype_promotion("strict"):
+    ...     fnp.ones(3) + fnp.arange(3)
+    Traceback (most recent call last):
+    ...
+    funcgrad.errors.TypePromotionError: add: float32 and int32 don't promote where ...
+    """
+    with _checking(dtypes=_choice("numpy_dtype_promotion", new_val, ("standard", "strict"))):
+        yield
+
+
+def _logging(what: str, enabled: bool) -> AbstractContextManager[None]:
+    logs = current().logs
+    return scoped(logs=logs | {what} if enabled else logs - {what})
+
+
+@contextmanager
+def log_compiles(value: bool = True) -> Iterator[None]:
+    """Within the block, each compilation is a warning of the logger "funcgrad", with the types of
+    arguments and results and the seconds it took; else it is logged for debugging.
+
+    >>> import funcgrad as fg
+    >>> with fg.log_compiles():
+    ...     pass
+    """
+    with _logging("compiles", value):
+        yield
+
+
+@contextmanager
+def explain_cache_misses(value: bool = True) -> Iterator[None]:
+    """Within the block, each further program that `jit` traces of a function is a warning of the
+    logger "funcgrad", which says what differs from the call before.
+
+    >>> import funcgrad as fg
+    >>> with fg.explain_cache_misses():
+    ...     pass
+    """
+    with _logging("misses", value):
         yield
 
 

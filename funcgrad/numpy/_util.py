@@ -7,6 +7,7 @@ Operands that fit already are passed on untouched, so that eager calls cost what
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from funcgrad.core.eager.evaluated import combined, recipe2, remember_combined
 from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer
-from funcgrad.errors import DTypeError, ShapeError, within
+from funcgrad.errors import DTypeError, ShapeError, TypePromotionError, within
 from funcgrad.ops.arguments import (
     canonical_axes,
     canonical_axis,
@@ -47,6 +48,8 @@ __all__ = [
 asarray = np.asarray
 _SCALARS = frozenset({np.float32, np.float64, np.int32, np.int64, np.uint32, np.bool_})
 _NUMPY = _SCALARS | {np.ndarray}
+# What NumPy's functions give of Python's numbers: np.sqrt(2), np.mean([1, 2]), np.prod(x.shape).
+_WEAK = frozenset({np.float64, np.int64, np.complex128})
 
 # ---- one argument
 
@@ -227,17 +230,28 @@ def numbers(*arrays: Any) -> list[Any]:
     return [convert(x, default_int()) for x in arrays]
 
 
+def as_python(args: Sequence[Any]) -> Sequence[Any]:
+    """Arguments, among which NumPy's scalars of its default dtypes count as Python's numbers where
+    they are beside an array: so `x / np.sqrt(n)` has the dtype of x."""
+    if any(type(a) in _WEAK for a in args) and any(isinstance(a, Array | Tracer) for a in args):
+        return [a.item() if type(a) in _WEAK else a for a in args]
+    return args
+
+
 def _to_common(
     name: str, args: Sequence[Any], common: Callable[[list[ShapedArray]], tuple[np.dtype, bool]]
 ) -> list[Any]:
     """Arguments as arrays of the dtype, and weakness, that `common` says for their types."""
-    n = len(args)
+    n, args = len(args), as_python(args)
     plain = [is_scalar(a) for a in args]
     arrays = [a if s else as_array(name, a, _label(i, n))
               for i, (a, s) in enumerate(zip(args, plain, strict=True))]  # fmt: skip
     avals = [ShapedArray((), scalar_dtype(a), type(a) is not bool) if s else a.aval
              for a, s in zip(arrays, plain, strict=True)]  # fmt: skip
     dtype, weak = common(avals)
+    checks = context.current().checks
+    if checks is not None and checks.dtypes == "strict":
+        _need_one_dtype(name, avals, _promote_avals(avals)[0])
     out: list[Any] = []
     for i, (a, s, aval) in enumerate(zip(arrays, plain, avals, strict=True)):
         if s:
@@ -248,6 +262,19 @@ def _to_common(
         else:
             out.append(a)
     return out
+
+
+def _need_one_dtype(name: str, avals: list[ShapedArray], common: np.dtype) -> None:
+    """Raise where operands would be converted, but for numbers beside arrays of their kind."""
+    given = dict.fromkeys(a.dtype for a in avals if not a.weak_type)
+    if len(given) > 1 or (given and common not in given):
+        found = " and ".join(str(d) for d in dict.fromkeys([*given, *(a.dtype for a in avals)]))
+        raise TypePromotionError(
+            within(
+                f"{name}: {found} don't promote where numpy_dtype_promotion is 'strict'; convert "
+                "one with .astype(dtype)"
+            )
+        )
 
 
 def promote(name: str, *args: Any) -> list[Any]:
@@ -288,6 +315,9 @@ def broadcast_shapes(name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
 
     Raises ShapeError naming the function, the two arguments and the sizes that differ.
     """
+    checks = context.current().checks
+    if checks is not None and checks.ranks != "allow":
+        _watch_ranks(name, shapes, checks.ranks)
     ndim = max(map(len, shapes), default=0)
     out = [1] * ndim
     source = [0] * ndim
@@ -304,6 +334,16 @@ def broadcast_shapes(name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
                 )
             out[axis], source[axis] = n, i
     return tuple(out)
+
+
+def _watch_ranks(name: str, shapes: Sequence[Sequence[int]], how: str) -> None:
+    """Tell where operands of different ranks broadcast, which `numpy_rank_promotion` forbids."""
+    if len({len(s) for s in shapes if s}) > 1:
+        found = " and ".join(str(tuple(s)) for s in shapes)
+        told = f"{name}: shapes {found} have different ranks, which numpy_rank_promotion forbids"
+        if how == "raise":
+            raise ShapeError(f"{told}; write x[None] or fnp.expand_dims")
+        warnings.warn(told, stacklevel=4)
 
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
@@ -337,7 +377,7 @@ def align(name: str, arrays: list[Any]) -> list[Any]:
 def promote_and_broadcast(name: str, *args: Any) -> list[Any]:
     """Arguments as arrays of one dtype and one shape; scalars stay scalars, as ops take them."""
     if len(args) == 2:
-        x, y = (Array(asarray(a)) if type(a) in _SCALARS else a for a in args)
+        x, y = (Array(asarray(a)) if type(a) in _SCALARS else a for a in as_python(args))
         a = x.aval if type(x) is Array or isinstance(x, Tracer) else None
         b = y.aval if type(y) is Array or isinstance(y, Tracer) else None
         if a is None:
@@ -367,6 +407,8 @@ def quick(name: str, prim: Primitive, fun: Callable) -> Callable:
     general = recorded(fun, alone=True)
 
     def by_python(x: Any, y: Any, /) -> Any:
+        if type(x) in _WEAK or type(y) in _WEAK:
+            x, y = as_python((x, y))
         ctx = context.current()
         if ctx.trace is context.ROOT.trace:
             out = combined(prim, x, y)

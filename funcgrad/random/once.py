@@ -35,7 +35,7 @@ def traced_once(*static: int) -> Callable[[Callable], Callable]:
         @functools.wraps(fun)
         def call(*args: Any) -> Any:
             ctx = context.current()
-            if ctx.trace is not context.ROOT.trace or ctx.disable_jit or ctx.debug_nans:
+            if ctx.trace is not context.ROOT.trace or ctx.disable_jit or ctx.checks:
                 return fun(*args)
             if any(isinstance(x, Tracer) for x in tree.leaves(args)):
                 return fun(*args)

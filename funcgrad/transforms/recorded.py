@@ -49,7 +49,7 @@ def at_root() -> bool:
     """Whether nothing but evaluation goes on, of arrays in one piece."""
     ctx = context.current()
     return ctx.trace is context.ROOT.trace and not (
-        ctx.debug_nans or ctx.axes or ctx.manual or ctx.communicators
+        ctx.checks or ctx.axes or ctx.manual or ctx.communicators
     )
 
 
@@ -125,7 +125,7 @@ def _replayed(ctx: context.Context, fun: Callable, args: tuple, kwargs: dict) ->
         known = ctx.types.get(found)
     except TypeError:  # a static argument that has no hash
         return None
-    if not alive or not values or ctx.debug_nans:
+    if not alive or not values or ctx.checks:
         return None
     if type(known) is not Recording:
         known = _met(ctx, found, known, fun, args, kwargs)

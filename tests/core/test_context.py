@@ -12,6 +12,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.core import context
+from funcgrad.core.context import Checks
 from funcgrad.errors import DTypeError
 
 
@@ -55,6 +56,7 @@ import numpy as np
 import funcgrad as fg, funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core import context
+from funcgrad.core.context import Checks
 
 armed = False
 
@@ -250,7 +252,8 @@ def test_scopes_survive_a_gradient():
 
 def test_replace_and_static_key():
     ctx = context.current()
-    assert ctx.replace(debug_nans=True).debug_nans
-    assert ctx.replace(debug_nans=True).static_key() != ctx.static_key()
+    checks = Checks(nans=True)
+    assert ctx.replace(checks=checks).checks is checks
+    assert ctx.replace(checks=checks).static_key() != ctx.static_key()
     assert ctx.with_trace("t").trace == "t"
     assert ctx.with_trace("t").static_key() == ctx.static_key()

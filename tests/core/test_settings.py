@@ -7,7 +7,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.errors import DTypeError
+from funcgrad.errors import DTypeError, NonFiniteError, ShapeError, TypePromotionError
 
 
 @pytest.fixture
@@ -80,3 +80,70 @@ def test_dtypes_that_are_no_default(dtype):
     with pytest.raises(DTypeError, match="default_dtype: need a float or an integer dtype, got"):
         fg.default_dtype(dtype)
     assert floats() == {"float32"}
+
+
+@pytest.mark.parametrize("run", [lambda f: f, fg.jit], ids=["eager", "jit"])
+def test_infinities_are_found_beside_nans(run):
+    log = run(fnp.log)
+    with fg.debug_infs():
+        with pytest.raises(NonFiniteError, match="log produced inf from operands .* without inf"):
+            log(0.0)
+        assert np.isnan(log(-1.0))
+        assert np.isinf(log(np.float32(np.inf)))  # the operand has one
+        with fg.debug_nans(), pytest.raises(NonFiniteError, match="log produced NaN"):
+            log(-1.0)
+        with fg.debug_infs(False):
+            assert np.isinf(log(0.0))
+    assert np.isinf(log(0.0))
+
+
+@pytest.mark.parametrize("run", [lambda f: f, fg.jit, fg.vmap], ids=["eager", "jit", "vmap"])
+def test_ranks_that_differ(run):
+    x, y = fnp.ones((2, 2, 3)), fnp.ones((2, 3))
+    add, where = run(lambda x: x + y[0]), run(lambda x: fnp.where(x > 0, x, y[0]))
+    for _ in range(3):
+        add(x)
+    with fg.numpy_rank_promotion("raise"):
+        for f in (add, where):
+            with pytest.raises(ShapeError, match="have different ranks, which numpy_rank_promo"):
+                f(x)
+        assert run(lambda x: x + 1.0)(x).shape == x.shape
+        assert run(lambda x: x + x)(x).shape == x.shape
+    with fg.numpy_rank_promotion("warn"), pytest.warns(UserWarning, match="different ranks"):
+        add(x)
+    assert add(x).shape == x.shape
+
+
+@pytest.mark.parametrize("run", [lambda f: f, fg.jit, fg.vmap], ids=["eager", "jit", "vmap"])
+def test_dtypes_that_differ(run):
+    x, n = fnp.ones(3, "bfloat16"), fnp.arange(3)
+    add = run(lambda x, y: x + y)
+    for _ in range(3):
+        add(x, n)
+    with fg.numpy_dtype_promotion("strict"):
+        with pytest.raises(TypePromotionError, match="add: bfloat16 and int32 don't promote where"):
+            add(x, n)
+        with pytest.raises(TypePromotionError, match="int32 and float32 don't promote"):
+            run(lambda n: n * 2.5)(n)
+        assert run(lambda x: 2.5 * x)(x).dtype == x.dtype
+        assert run(lambda n: 2 * n)(n).dtype == n.dtype
+        assert add(x, x).dtype == x.dtype
+
+
+@pytest.mark.parametrize("setting", [fg.numpy_rank_promotion, fg.numpy_dtype_promotion])
+def test_values_that_no_setting_has(setting):
+    with pytest.raises(ValueError, match=f"{setting.__name__}: need one of .* got 'never'"):
+        setting("never").__enter__()
+
+
+def test_compilations_and_their_reasons_are_logged(caplog):
+    f = fg.jit(lambda x: x * 2)
+    with fg.log_compiles(), fg.explain_cache_misses():
+        f(fnp.ones(3))
+        f(fnp.ones(4))
+        f(fnp.ones(4))
+    f(fnp.ones(5))
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(told) == 3
+    assert told[0].startswith("compiled jit(<lambda>) of (f32[3]) → f32[3]: traced in ")
+    assert told[1].endswith("is traced again: argument x changed from float32[3] to float32[4]")

@@ -39,7 +39,7 @@ def evaluated2(prim: Primitive, x: Value, y: Value, params: dict) -> Array | Non
         known = ctx.types.get(key)
     except TypeError:  # a parameter that has no hash
         return None
-    if known is None or x._gone is not None or y._gone is not None or ctx.debug_nans:
+    if known is None or x._gone is not None or y._gone is not None or ctx.checks:
         return None
     aval, impl = known
     before = errors()
@@ -69,7 +69,7 @@ def evaluated1(
             known = ctx.types.get((prim, a.shape, a.dtype, x.weak_type))
     except TypeError:  # a parameter that has no hash
         return None
-    if known is None or x._gone is not None or ctx.debug_nans:
+    if known is None or x._gone is not None or ctx.checks:
         return None
     if next(counter) in MOMENTS:
         functions.consider()
@@ -99,7 +99,7 @@ def evaluated(prim: Primitive, args: tuple, params: dict) -> Array | None:
         known = ctx.types.get(tuple(key))
     except TypeError:  # a parameter that has no hash
         return None
-    if known is None or ctx.debug_nans or any(x._gone is not None for x in args):
+    if known is None or ctx.checks or any(x._gone is not None for x in args):
         return None
     aval, impl = known
     before = errors()
@@ -123,7 +123,7 @@ def combined(prim: Primitive, x: Value, y: Value) -> Array | None:
     Array and a number: None, unless `remember_combined` met operands of these types before. Under a
     transformation it is always None, since its trace is to apply the op."""
     ctx = current()
-    if ctx.trace is not ROOT.trace or ctx.debug_nans:
+    if ctx.trace is not ROOT.trace or ctx.checks:
         return None
     a: Any = None
     b: Any = None

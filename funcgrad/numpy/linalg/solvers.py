@@ -83,7 +83,7 @@ def _at_once(function: Callable, *arrays: Any) -> Array | None:
     now = context.current()
     if any(type(a) is not Array for a in arrays) or type(now.trace) is not EvalTrace:
         return None
-    if now.debug_nans:
+    if now.checks:
         return None
     try:
         with np.errstate(all="ignore"):

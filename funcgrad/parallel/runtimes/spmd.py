@@ -265,7 +265,7 @@ def evaluate(prim: Primitive, args: Sequence[Any], params: dict) -> Any:
     # An operation at a time is not worth compiling; programs are.
     using = DEFAULT if prim is jit_p or jaxpr_meshes(jaxpr) else "numpy"
     outs = executable(jaxpr, shardings, (False,) * len(args), prim.name, using)(args)
-    if context.current().debug_nans:
+    if context.watches_values():
         check_finite(prim, list(args), outs)
     return outs if prim.multiple else outs[0]
 

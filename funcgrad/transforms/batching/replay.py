@@ -139,7 +139,7 @@ class ReplayingBatchTrace(BatchTrace):
 
     def _applied(self, ctx: context.Context, rule: object, values: Values) -> Value | None:
         """The result by a rule; None where there is none, or it may not be used."""
-        if type(rule) is not BatchedRule or ctx.debug_nans:
+        if type(rule) is not BatchedRule or ctx.checks:
             return None
         for v in values:
             if v._gone is not None:

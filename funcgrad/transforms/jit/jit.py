@@ -17,7 +17,7 @@ from funcgrad.core.array import DeviceArray, device_among
 from funcgrad.core.buffers import compiler
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.display.tracebacks import hide_frames
-from funcgrad.core.evaluation import has_nan
+from funcgrad.core.evaluation import found_in
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
 from funcgrad.core.staging import stage
@@ -36,6 +36,7 @@ from funcgrad.transforms.arguments import (
 from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.jit.keys import difference, leaf_or_position, programs_of, type_key, typed
 from funcgrad.transforms.jit.stages import (
+    LOG,
     Lowered,
     Program,
     Traced,
@@ -260,7 +261,7 @@ class Jitted:
         return compiler(what, self._backend, device_among(what, operands))
 
     def _run(self, program: Program, operands: list, using: str) -> list:
-        checking = context.current().debug_nans
+        checking = context.watches_values()
         if checking and program.shardings is not None:
             # Op by op at once: another process may see a NaN where this one sees none.
             return ClosedJaxpr(program.jaxpr, ())(*operands)
@@ -269,7 +270,7 @@ class Jitted:
         if not checking:
             return call_donating(compiled, program, name, operands)
         outs = call_compiled(compiled, program, operands)
-        if any(map(has_nan, outs)):
+        if found_in(outs):
             # Run again op by op: the operation that made the NaN raises, naming its line.
             ClosedJaxpr(program.jaxpr, ())(*operands)
         delete_donated(program, name, operands)
@@ -280,7 +281,7 @@ class Jitted:
         times = self._learned.get(id(program), 0)
         if program.shardings is not None or times >= ENTRIES_PER_PROGRAM:
             return
-        if context.current().debug_nans:
+        if context.current().checks:
             return
         name = name_of(self._fun)
         example = backend.Call(
@@ -351,7 +352,7 @@ class Jitted:
         if not any(isinstance(c, Tracer) for c in program.consts):
             for old in self._programs.put(key, program):
                 self._learned.pop(id(old), None)
-            self._warn_of_retraces(key, program)
+            self._tell_of_retraces(key, program)
         return program
 
     def _trace(self, call: _Call) -> Program:
@@ -422,19 +423,24 @@ class Jitted:
 
         return wraps(self._fun, "static")(fun)
 
-    def _warn_of_retraces(self, last: tuple, program: Program) -> None:
-        if self._misses < RETRACES_BEFORE_WARNING or self._warned:
+    def _tell_of_retraces(self, last: tuple, program: Program) -> None:
+        many = self._misses >= RETRACES_BEFORE_WARNING and not self._warned
+        explained = self._misses > 1 and "misses" in context.current().logs
+        if not many and not explained:
             return
-        self._warned = True
         before = next(key for key in reversed(self._programs.keys()) if key is not last)
         names = program.names[len(program.consts) :]
-        warnings.warn(
-            f"jit({name_of(self._fun)}) has been traced {self._misses} times, each time "
-            f"compiled anew; between the last two calls "
-            f"{difference(before, last, names, self._fun)}. Pad to common "
-            "shapes, or pass changing Python values as arrays instead of static arguments.",
-            stacklevel=4,
-        )
+        changed = difference(before, last, names, self._fun)
+        if explained:
+            LOG.warning("jit(%s) is traced again: %s", name_of(self._fun), changed)
+        if many:
+            self._warned = True
+            warnings.warn(
+                f"jit({name_of(self._fun)}) has been traced {self._misses} times, each time "
+                f"compiled anew; between the last two calls {changed}. Pad to common "
+                "shapes, or pass changing Python values as arrays instead of static arguments.",
+                stacklevel=4,
+            )
 
     # ---- stages
 

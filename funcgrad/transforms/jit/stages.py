@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 
 from funcgrad import tree
-from funcgrad.core import backend
+from funcgrad.core import backend, context
 from funcgrad.core.array import Array, DeviceArray, device_among, settled, wrap
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.buffers import compiler
@@ -23,6 +25,8 @@ from funcgrad.transforms.arguments import avals_of
 from funcgrad.transforms.control.jit_primitive import executable
 from funcgrad.transforms.jit.make_jaxpr import struct
 from funcgrad.tree import PyTreeDef
+
+LOG = logging.getLogger("funcgrad")
 
 
 class Program(NamedTuple):
@@ -46,9 +50,17 @@ class Program(NamedTuple):
 
     def _executable(self, name: str, using: str, donating: bool) -> backend.Executable:
         donated = self.donated if donating else (False,) * len(self.donated)
+        start = time.perf_counter()
         if self.shardings is None:
-            return executable(self.jaxpr, donated, name, using)
-        return backend.spmd().executable(self.jaxpr, self.shardings, donated, name, using)
+            done = executable(self.jaxpr, donated, name, using)
+        else:
+            done = backend.spmd().executable(self.jaxpr, self.shardings, donated, name, using)
+        level = logging.WARNING if "compiles" in context.current().logs else logging.DEBUG
+        if LOG.isEnabledFor(level):
+            seconds = time.perf_counter() - start
+            LOG.log(level, "compiled jit(%s) of %s: traced in %.3f s, compiled in %.3f s",
+                    name, self.signature(), self.seconds, seconds)  # fmt: skip
+        return done
 
     def signature(self) -> str:
         """The types of arguments and results."""

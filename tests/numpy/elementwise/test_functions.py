@@ -283,7 +283,13 @@ def test_negative_power_of_integers():
         (fnp.array([1.0], "bfloat16"), 2.5, "bfloat16", False),
         (fnp.array([1.0], "float64"), 2.5, "float64", False),
         (fnp.array([1.0], "float16"), fnp.array([1], "int32"), "float16", False),
-        (fnp.array([1.0], "float32"), np.float64(1), "float64", False),
+        (fnp.array([1.0], "float32"), np.float64(1), "float32", False),
+        (np.float64(1), fnp.array([1.0], "bfloat16"), "bfloat16", False),
+        (fnp.array([1], "int8"), np.int64(1), "int8", False),
+        (fnp.array([1]), np.sqrt(2), "float32", True),
+        (fnp.array([1.0], "bfloat16"), np.float32(1), "float32", False),
+        (fnp.array([1.0], "float32"), np.array(1.0), "float64", False),
+        (np.float64(1), 2.0, "float64", False),
         (fnp.array([True]), 1, "int32", True),
         (fnp.array([1], "uint8"), fnp.array([1], "int8"), "int16", False),
         (1, 2.0, "float32", True),
@@ -535,3 +541,26 @@ def test_sums_of_complex_exponentials(name, rng):
     check_grad(f, x, y)
     assert f(np.complex64(-INF), np.complex64(1j)) == np.complex64(1j)
     assert f(np.complex64(-INF), np.complex64(-INF)).real == -INF
+
+
+NUMPYS_SCALARS = {
+    "divide": lambda x, s: x / s,
+    "reflected": lambda x, s: s * x,
+    "power": lambda x, s: x**s,
+    "maximum": lambda x, s: fnp.maximum(x, s),
+    "where": lambda x, s: fnp.where(x > 0, x, s),
+    "clip": lambda x, s: fnp.clip(x, -s, s),
+    "remainder": lambda x, s: x % s,
+}
+
+
+@pytest.mark.parametrize("name", NUMPYS_SCALARS)
+@pytest.mark.parametrize("transform", [lambda f: f, jit, vmap], ids=["eager", "jit", "vmap"])
+def test_numpys_scalars_count_as_pythons_beside_arrays(name, transform):
+    for x, s in [(fnp.arange(3.0, dtype="bfloat16"), np.sqrt(2)), (fnp.arange(3), np.int64(2))]:
+        f = transform(lambda x, s=s: NUMPYS_SCALARS[name](x, s))
+        want = NUMPYS_SCALARS[name](x, s.item())
+        same(f(x), np.asarray(want))
+    if name != "divide":  # which makes floats of integers
+        with pytest.raises(OverflowError, match="1000, which int8 can't hold"):
+            NUMPYS_SCALARS[name](fnp.ones(3, "int8"), np.int64(1000))

@@ -274,7 +274,7 @@ def test_python_numbers_take_the_dtype_of_what_they_meet():
         solve = lambda matvec, b: b / matvec(1.0)
         return lax.custom_linear_solve(lambda x: a * x, b, solve, symmetric=True)
 
-    four = np.float64(4)
+    four = np.array(4.0)
     for got, want in [
         (sqrt(four), 2.0),
         (fg.grad(sqrt)(four), 0.25),

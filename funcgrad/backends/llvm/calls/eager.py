@@ -157,7 +157,7 @@ class _Table:
         if Array not in kinds or not _CHANGING.isdisjoint(kinds):
             return
         ctx = context.current()
-        if ctx.trace is not context.ROOT.trace or ctx.debug_nans:
+        if ctx.trace is not context.ROOT.trace or ctx.checks:
             return
         key = (self, *kwargs, *[_type(x, self.of.numbers) for x in given])
         times = ctx.types.get(key, 0)
