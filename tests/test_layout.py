@@ -69,6 +69,7 @@ PACKAGES = {
     ],
     "parallel": [
         "communicators", "programs", "mapping", "partitioner", "runtimes", "launch", "attention",
+        "experts",
     ],
     "io": ["checkpoints"],
 }  # fmt: skip
