@@ -69,7 +69,8 @@ PACKAGES = {
         "llvm.matrix", "llvm.sort", "llvm.routines", "llvm.emit",
     ],
     "parallel": [
-        "communicators", "programs", "mapping", "partitioner", "runtimes", "launch",
+        "communicators", "programs", "mapping", "partitioner", "runtimes", "launch", "attention",
+        "experts",
     ],
     "io": ["checkpoints"],
 }  # fmt: skip

@@ -9,6 +9,8 @@
 - `arrays`: arrays onto meshes, and from one sharding to another
 - `recipes`: what other stacks build as wrappers of models, as trees of shardings
 - `communicators`: what joins devices: exchanges over memory and MPI, and who watches them
+- `attention`: attention of sequences that are cut: rings of keys, heads for places
+- `experts`: mixtures of experts, spread over devices
 - `programs`: per-device programs and passes over them
 - `mapping`: functions of parts: `shard_map`, and what varies from device to device
 - `partitioner`: from a program of whole arrays to the one that each device runs
@@ -36,6 +38,11 @@ from funcgrad.parallel.arrays import (
     reshard,
     with_sharding_constraint,
 )
+from funcgrad.parallel.attention.ring import ring_attention
+from funcgrad.parallel.attention.ulysses import hybrid_attention, ulysses_attention
+from funcgrad.parallel.attention.zigzag import unzigzag, zigzag
+from funcgrad.parallel.experts.moe import expert_mlp, moe
+from funcgrad.parallel.experts.routing import MoeStats, moe_bias_update
 from funcgrad.parallel.launch.hooks import install as _install
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.meshes import (
@@ -63,6 +70,8 @@ __all__ = [
     "device_put", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "reshard", "shard_map", "visualize_sharding",
     "with_sharding_constraint",
+    "MoeStats", "expert_mlp", "moe", "moe_bias_update",
+    "hybrid_attention", "ring_attention", "ulysses_attention", "unzigzag", "zigzag",
     "default_backend", "device_count", "devices", "local_device_count", "local_devices",
     "make_mesh", "process_count", "process_index", "process_indices", "virtual_devices",
 ]  # fmt: skip

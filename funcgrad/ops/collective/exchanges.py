@@ -134,8 +134,16 @@ def _permute_batch(ax: Any, args: Any, dims: Any, *, axis_name: tuple, perm: tup
     if len(axis_name) > 1:
         return _permuted_in_parts(ax, x, axis_name, perm), 0
     source = {to: fro for fro, to in perm}
-    nothing = _nothing(x)
-    rows = [_row(x, source[i]) if i in source else nothing for i in range(ax.size)]
+    rows, start = [], 0
+    for end in range(1, ax.size + 1):
+        # Lanes that come from neighbours are one slice: a ring's step has two.
+        if start in source:
+            if end < ax.size and source.get(end) == source[start] + end - start:
+                continue
+            rows.append(slice_in_dim(x, source[start], source[start] + end - start))
+        else:
+            rows.append(_nothing(x))
+        start = end
     return concatenate(rows, 0), 0
 
 

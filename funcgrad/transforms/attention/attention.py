@@ -89,6 +89,11 @@ def _cotangents(
     return formula.cotangents(q, k, v, ct, given_of(given), params, bias_too)
 
 
+def _backward_formula(q: Value, k: Value, v: Value, out: Value, stats: Value, ct: Value,
+                      *given: Value, bias_too: bool, **params: Param) -> list:  # fmt: skip
+    return formula.cotangents(q, k, v, ct, given_of(given), params, bias_too, (out, stats))
+
+
 def _of_bias(given: Values, values: Tangents) -> Tangent | None:
     """Of values that belong to the given operands, that of the bias; None without one."""
     bias = given_of(given).bias
@@ -340,7 +345,7 @@ attention_backward_p: Primitive = Primitive(
     transpose=_backward_transpose,
     batch=_backward_batch,
     dims=backward_dims,
-    formula=lambda q, k, v, out, stats, *rest, **params: _cotangents(q, k, v, *rest, **params),
+    formula=_backward_formula,
     multiple=True,
     passes=2,
     strided=True,

@@ -20,7 +20,7 @@ from funcgrad.ops.elementwise.compare import bitwise_and, eq, ge, lt
 from funcgrad.ops.elementwise.convert import convert_element_type, select, stop_gradient
 from funcgrad.ops.elementwise.transcendental import exp, log
 from funcgrad.ops.families import add
-from funcgrad.ops.indexing.windows_at import slice_in_dim
+from funcgrad.ops.indexing.windows_at import index_in_dim, slice_in_dim
 from funcgrad.ops.reduce import max_p
 from funcgrad.ops.shape import broadcast_in_dim, concatenate, iota, reshape
 from funcgrad.transforms.attention.operands import INT32, Given, wide_dtype
@@ -32,10 +32,13 @@ MOST_WEIGHTS, LEAST = 1 << 20, 32
 
 
 class Formula:
-    """Weights (batch, key head, query, group, key) of attention, for queries from `start` on."""
+    """Weights (batch, key head, query, group, key) of attention, for queries from `start` on.
+
+    stats: (batch, query, head, 2), what weights are normalized by, if not by their own sums.
+    """
 
     def __init__(self, q: Value, k: Value, v: Value, given: Given, scale: float, before: int | None,
-                 after: int | None, start: Value = 0):  # fmt: skip
+                 after: int | None, start: Value = 0, stats: Value | None = None):  # fmt: skip
         aval = aval_of(q)
         self.dtype, self.scale = wide_dtype(aval.dtype), scale
         self.b, self.t, self.n, self.h = aval.shape
@@ -43,7 +46,11 @@ class Formula:
         self.shape = (self.b, self.heads, self.t, self.n // self.heads, self.s)
         self.start, self.given = start, given
         self.q, self.k, self.v = self.grouped(q), self.wide(k), self.wide(v)
-        self.weights, self.top, self.log_sum = self._weights(self._allowed(before, after))
+        logits = self._logits(self._allowed(before, after))
+        if stats is None:
+            self.weights, self.top, self.log_sum = self._weights(logits)
+        else:
+            self.weights = self._weights_by(logits, stats)
 
     def wide(self, x: Value) -> Value:
         """Operands in the dtype that is computed in."""
@@ -124,14 +131,23 @@ class Formula:
             total = x if total is None else bitwise_and(total, x)
         return total
 
-    def _weights(self, allowed: Value | None) -> tuple[Value, Value, Value]:
-        """The weights, and what `stats_aval` says, as (batch, key head, query, group)."""
+    def _logits(self, allowed: Value | None) -> Value:
         logits = self.scaled(self.products(self.q, self.k))
         if self.given.bias is not None:
             logits = add(logits, self.of_pairs(self.given.bias))
-        least = full((), -np.inf, self.dtype)
         if allowed is not None:
-            logits = select(allowed, logits, broadcast_in_dim(least, self.shape, ()))
+            logits = select(allowed, logits, full(self.shape, -np.inf, self.dtype))
+        return logits
+
+    def _weights_by(self, logits: Value, stats: Value) -> Value:
+        stats = reshape(stats, (self.b, self.t, self.heads, self.n // self.heads, 2))
+        stats = transpose_p.bind(stats, permutation=(4, 0, 2, 1, 3))
+        top, log_sum = (self._along(index_in_dim(stats, i, 0, False)) for i in range(2))
+        return exp(sub(sub(logits, top), log_sum))
+
+    def _weights(self, logits: Value) -> tuple[Value, Value, Value]:
+        """The weights, and what `stats_aval` says, as (batch, key head, query, group)."""
+        least = full((), -np.inf, self.dtype)
         top = max_p.bind(stop_gradient(logits), axes=(4,))
         zero = full(self.shape[:4], 0, self.dtype)
         top = select(eq(top, least), zero, top)
@@ -162,10 +178,19 @@ class Formula:
             terms.append(self.mixed(self.less_mean(total), self.v))
         return self.by_query(terms[0] if len(terms) == 1 else add(*terms), dtype)
 
-    def cotangents(self, dtype: np.dtype, ct: Value) -> tuple[Value, Value, Value, Value]:
-        """Of query in its dtype, and of key, value and logits in that of sums."""
+    def cotangents(
+        self, dtype: np.dtype, ct: Value, out: Value | None = None
+    ) -> tuple[Value, Value, Value, Value]:
+        """Of query in its dtype, and of key, value and logits in that of sums. out: the result, if
+        it isn't that of these weights alone."""
         ct = self.grouped(ct)
-        logits = self.less_mean(self.products(ct, self.v))
+        products = self.products(ct, self.v)
+        if out is None:
+            logits = self.less_mean(products)
+        else:
+            mean = sum_p.bind(mul(ct, self.grouped(out)), axes=(4,))
+            mean = self._along(transpose_p.bind(mean, permutation=(0, 2, 1, 3)))
+            logits = mul(self.weights, sub(products, mean))
         ds = self.scaled(logits)
         dq = self.by_query(self.mixed(ds, self.k), dtype)
         return dq, self.shared(ds, self.q), self.shared(self.weights, ct), logits
@@ -197,17 +222,20 @@ def tangent(
     return _by_queries(some, k, [q, dq], given, (1,))[1][0]
 
 
-def cotangents(
-    q: Value, k: Value, v: Value, ct: Value, given: Given, params: dict, bias_too: bool
-) -> list:
-    """Of query, key and value, and of the bias where it is wanted too."""
+def cotangents(q: Value, k: Value, v: Value, ct: Value, given: Given, params: dict, bias_too: bool,
+               results: Values = ()) -> list:  # fmt: skip
+    """Of query, key and value, and of the bias where it is wanted too.
+
+    results: attention's, by which weights are normalized: those to the keys may be a part of all.
+    """
     dtype, shape = aval_of(q).dtype, aval_of(given.bias).shape if bias_too else ()
     # A bias that all queries share has a sum, another one rows.
     shared = bias_too and shape[2] == 1
 
-    def some(start: Value, q: Value, ct: Value, given: Given) -> tuple[list, list]:
-        formula = Formula(q, k, v, given, start=start, **params)
-        dq, dk, dv, logits = formula.cotangents(dtype, ct)
+    def some(start: Value, q: Value, ct: Value, *rest: Value) -> tuple[list, list]:
+        out, stats, given = rest if results else (None, None, *rest)
+        formula = Formula(q, k, v, given, start=start, stats=stats, **params)
+        dq, dk, dv, logits = formula.cotangents(dtype, ct, out)
         own = (*shape[:2], 1 if shared else formula.t, *shape[3:])
         db = [formula.to_pairs(logits, own)] if bias_too else []
         return ([dk, dv, *db], [dq]) if shared else ([dk, dv], [dq, *db])
@@ -215,7 +243,11 @@ def cotangents(
     types = [ShapedArray(s, wide_dtype(dtype)) for s in (*[aval_of(k).shape] * 2, shape)]
     sums = types if shared else types[:2]
     axes = (1, 2) if bias_too and not shared else (1,)
-    (dk, dv, *sums), (dq, *rows) = _by_queries(some, k, [q, ct], given, axes, sums)
+    queries = [q, ct]
+    if results:
+        out, stats = results
+        queries += [out, transpose_p.bind(stats, permutation=(0, 3, 1, 2))]
+    (dk, dv, *sums), (dq, *rows) = _by_queries(some, k, queries, given, axes, sums)
     return [dq, *(convert_element_type(x, dtype) for x in (dk, dv)), *sums, *rows]
 
 
