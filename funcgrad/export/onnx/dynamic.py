@@ -17,8 +17,8 @@ from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
 from funcgrad.core.ir import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx.dims import Dim, fitted
+from funcgrad.export.onnx.lowered import lowered
 from funcgrad.transforms.jit.make_jaxpr import make_jaxpr
-from funcgrad.transforms.passes.simplify import simplify
 
 # Sizes that programs have for no other reason, so that none is taken for one that follows.
 PRIMES = (19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67)
@@ -47,7 +47,7 @@ def traced_at_sizes(
         sized = _with_sizes(fun, args, kept, dynamic, point)
         closed, out_tree = make_jaxpr(fun, return_shape=True)(*sized)
         traces.append((closed, out_tree))
-    jaxprs = [simplify(closed.jaxpr) for closed, _ in traces]
+    jaxprs = [lowered(closed.jaxpr) for closed, _ in traces]
     try:
         same = _Unifier(points).program(jaxprs)
     except _Differs as e:

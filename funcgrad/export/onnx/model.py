@@ -11,24 +11,22 @@ from typing import Any
 import numpy as np
 
 from funcgrad import tree
-from funcgrad.backends.rewrites.complex_pairs import as_pairs
 from funcgrad.core.display.tracebacks import boundary
-from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx.dims import Dim
 from funcgrad.export.onnx.dynamic import traced_at_sizes
 from funcgrad.export.onnx.graph import Graph, Tensor, Untranslatable
 from funcgrad.export.onnx.kernels import held
+from funcgrad.export.onnx.lowered import lowered
 from funcgrad.export.onnx.store import stored
 from funcgrad.export.onnx.translate import Translator
 from funcgrad.transforms.arguments import name_of
 from funcgrad.transforms.jit.make_jaxpr import make_jaxpr
-from funcgrad.transforms.passes.simplify import simplify
 
 # The IR version that first had an opset, as old runtimes refuse newer files.
 IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 11, 25: 12}
-NEVER = 1 << 62  # multiplications from which a product of complex numbers is one of pairs
 
 
 def onnx_package() -> Any:
@@ -85,16 +83,15 @@ def to_onnx(
     for i in kept:
         if not 0 <= i < len(args):
             raise ExportError(f"to_onnx: stored_argnums {i} is none of the {len(args)} arguments")
-    inputs = [a for i, a in enumerate(args) if i not in kept]
     if dynamic:
         closed, out_tree = traced_at_sizes(fun, args, kept, dynamic)
     else:
-        closed, out_tree = make_jaxpr(fun, return_shape=True)(*args)
+        traced, out_tree = make_jaxpr(fun, return_shape=True)(*args)
+        closed = ClosedJaxpr(lowered(traced.jaxpr), traced.consts)
     values = _stored_values(args, kept, closed)
     names = input_names(closed)
     outputs = output_names(out_tree)
     model = written(onnx, closed, names, outputs, values, what, opset)
-    del inputs
     stored(onnx, model, Path(path))
 
 
@@ -145,7 +142,7 @@ def written(
 
     names: of all inputs, captured values among them; values: of inputs that are stored, by number
     """
-    jaxpr = _real(simplify(closed.jaxpr))
+    jaxpr = closed.jaxpr
     g, translator = Graph(onnx), Translator()
     n = len(closed.consts)
     known: dict[int, Any] = {i: np.asarray(c) for i, c in enumerate(closed.consts)}
@@ -182,10 +179,6 @@ def written(
     )  # fmt: skip
     used = {name for node in _all_nodes(graph) for name in node.input}
     return model, {k: v for k, v in g.initializers.items() if k in used}
-
-
-def _real(jaxpr: Jaxpr) -> Jaxpr:
-    return simplify(as_pairs(jaxpr, NEVER)) if jaxpr.has_complex else jaxpr
 
 
 def _as_pairs(value: np.ndarray) -> np.ndarray:

@@ -1,29 +1,23 @@
 """A program as an ONNX graph, equation by equation.
 
-Each primitive has a rule (`rules`), or is elementwise and written as its `impl` says (`scalars`),
-or is a formula of other primitives. What has none of these is noted, with the user's line, and the
+Each primitive has a rule (`rules`), or is elementwise and written as its `impl` says (`scalars`).
+What has neither is noted, with the user's line, and the
 walk goes on, so that one error tells all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from funcgrad.core import source
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal
-from funcgrad.core.primitive import Primitive
 from funcgrad.core.rewriting import called_program
-from funcgrad.core.staging import stage
-from funcgrad.errors import ExportError, FuncgradError
+from funcgrad.errors import ExportError
 from funcgrad.export.onnx.dynamic import SizeLiteral
 from funcgrad.export.onnx.graph import Graph, Tensor, Untranslatable, same_shape
 from funcgrad.export.onnx.kernels import HELD, ONNX_NAMES, held
 from funcgrad.export.onnx.rules import MOVES, RULES, WITH_PROGRAMS
 from funcgrad.export.onnx.scalars import elementwise
-from funcgrad.transforms.passes.simplify import simplify
 
 # What asks how wide a type is: types that are held in wider ones would give other results.
 _BY_WIDTH = frozenset(("clz", "mulhi", "nextafter", "population_count", "shift_right_logical"))
@@ -92,8 +86,6 @@ class Translator:
             if prim.name in _BY_WIDTH and narrow:
                 raise Untranslatable(f"{prim} of {narrow[0]}")
             return elementwise(g, prim, eqn.params, ins, [held(t) for t in types])
-        if prim.formula is not None:
-            return self.program(g, _formula(prim, eqn), ins)
         raise Untranslatable("ONNX has nothing like it")
 
     def _lacks(self, eqn: Eqn, why: str) -> None:
@@ -112,24 +104,6 @@ class Translator:
                 f"to_onnx: {what} can't be written in ONNX, as it has operations without a "
                 "translation:\n" + "\n".join(lines)
             )
-
-
-def _formula(prim: Primitive, eqn: Eqn) -> Jaxpr:
-    """The program of an op that is made of others."""
-
-    def call(*args: Any) -> Sequence[Any]:
-        assert prim.formula is not None
-        out = prim.formula(*args, **eqn.params)
-        return out if prim.multiple else [out]
-
-    try:
-        with source.unplaced():
-            jaxpr, consts = stage(call, [a.aval for a in eqn.ins], f"the formula of {prim}")
-    except FuncgradError as e:
-        raise Untranslatable(f"its formula has no such operands: {e}") from None
-    if consts:
-        raise Untranslatable("its formula captures arrays")
-    return simplify(jaxpr)
 
 
 def rounded(g: Graph, x: Tensor, dtype: np.dtype) -> Tensor:

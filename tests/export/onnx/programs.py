@@ -91,7 +91,7 @@ def convolutional():
 
 
 def convolutional_gradient():
-    grad = fg.grad(lambda p, x: fnp.sum(fnp.sin(cnn(p, x))))
+    grad = fg.grad(lambda p, x: fnp.sum(fnp.tanh(cnn(p, x) / 50)))
     return Program(grad, (CNN_PARAMS(), normal(3, 8, 8, 2, seed=3)))
 
 
