@@ -165,7 +165,9 @@ def _bits(g: Graph, x: Tensor) -> Tensor:
     denormal = g.compare("Less", e, g.constant(least, I8))
     unit = power(g.elementwise("Max", e, g.constant(least, I8)))
     # In two factors, as 2**1074 is none.
-    scaled = g.elementwise("Mul", g.elementwise("Div", size, unit), g.constant(2.0**mantissa_bits, F8))
+    scaled = g.elementwise(
+        "Mul", g.elementwise("Div", size, unit), g.constant(2.0**mantissa_bits, F8)
+    )
     mantissa = g.cast(scaled, I8)
     one = g.constant(1 << mantissa_bits, I8)
     field = g.elementwise("Sub", e, g.constant(least, I8))

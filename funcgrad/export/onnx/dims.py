@@ -151,9 +151,7 @@ def fitted(points: Sequence[Mapping[str, int]], values: Sequence[int]) -> int | 
 
 def _changes(name: str, points: Sequence[Mapping[str, int]]) -> int:
     """The point in which only this name differs from the first."""
-    return next(
-        i for i, p in enumerate(points) if [n for n in p if p[n] != points[0][n]] == [name]
-    )
+    return next(i for i, p in enumerate(points) if [n for n in p if p[n] != points[0][n]] == [name])
 
 
 def _affine(names: Sequence[str], points: Any, values: Sequence[int]) -> Formula | None:

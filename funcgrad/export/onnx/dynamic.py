@@ -63,7 +63,7 @@ def _with_sizes(
 ) -> list:
     """The arguments as types, with these sizes at the named axes."""
     closed = make_jaxpr(fun)(*args)
-    names = [n for n in (closed.jaxpr.names or ())[len(closed.consts) :]]
+    names = list((closed.jaxpr.names or ())[len(closed.consts) :])
     wanted: dict[str, dict[int, int]] = {}
     for size_name, places in dynamic.items():
         if not isinstance(places, Mapping):
@@ -88,7 +88,9 @@ def _with_sizes(
         shape = list(aval.shape)
         for axis, size in axes.items():
             if not -len(shape) <= axis < len(shape):
-                raise ExportError(f"to_onnx: dynamic: input {name} is {aval}, it has no axis {axis}")
+                raise ExportError(
+                    f"to_onnx: dynamic: input {name} is {aval}, it has no axis {axis}"
+                )
             shape[axis] = size
         out.append(ShapeDtypeStruct(tuple(shape), aval.dtype, weak_type=aval.weak_type))
     if wanted:
@@ -144,14 +146,16 @@ class _Unifier:
 
     @staticmethod
     def _numbered(jaxpr: Jaxpr) -> dict[Var, int]:
-        every = [*jaxpr.ins, *(v for e in jaxpr.eqns for v in e.outs)]
+        every: list[Any] = [*jaxpr.ins, *(v for e in jaxpr.eqns for v in e.outs)]
         return {v: i for i, v in enumerate(every)}
 
     def aval(self, avals: Sequence[ShapedArray]) -> ShapedArray:
         first = avals[0]
         if any(a.ndim != first.ndim or a.dtype != first.dtype for a in avals):
             raise _Differs("the types of its arrays depend on them")
-        shape = tuple(self.size(ns, "a shape") for ns in zip(*(a.shape for a in avals), strict=True))
+        shape = tuple(
+            self.size(ns, "a shape") for ns in zip(*(a.shape for a in avals), strict=True)
+        )
         return ShapedArray(shape, first.dtype, first.weak_type)
 
     def size(self, values: Sequence[int], where: Any) -> int:

@@ -72,7 +72,7 @@ class Graph:
         self.outer = outer
         self.root: Graph = self if outer is None else outer.root
         self.nodes: list[Any] = []
-        self.scope = "" if outer is None else outer.scope
+        self.scope: str = "" if outer is None else outer.scope
         if outer is None:
             self.initializers: dict[str, np.ndarray] = {}
             self.known: dict[Any, Tensor] = {}
@@ -226,10 +226,12 @@ class Graph:
         # The only computed size needs no computing, where there are elements.
         unknown = [i for i, n in enumerate(shape) if isinstance(n, Dim)]
         if len(unknown) == 1 and all(int(n) for n in shape):
-            target = self.constant([-1 if i in unknown else int(n) for i, n in enumerate(shape)], I8)
+            target = self.constant(
+                [-1 if i in unknown else int(n) for i, n in enumerate(shape)], I8
+            )
         else:
             target = self.sizes(shape)
-        attrs = {"allowzero": 1} if 0 in map(int, shape) else {}
+        attrs: dict[str, Any] = {"allowzero": 1} if 0 in map(int, shape) else {}
         return self.op("Reshape", x, target, shape=tuple(shape), data=[0], **attrs)
 
     def transpose(self, x: Tensor, order: Sequence[int]) -> Tensor:
@@ -272,7 +274,9 @@ class Graph:
         self, x: Tensor, pads: Sequence[tuple[int, int]], value: Tensor, shape: Shape
     ) -> Tensor:
         """x with a border of a value; pads are not negative."""
-        if not any(int(n) for pair in pads for n in pair) and is_static([n for p in pads for n in p]):
+        if not any(int(n) for pair in pads for n in pair) and is_static(
+            [n for p in pads for n in p]
+        ):
             return x
         amounts = self.sizes([a for a, _ in pads] + [b for _, b in pads])
         return self.op("Pad", x, amounts, value, shape=shape, data=[0, 2])
@@ -294,14 +298,10 @@ class Graph:
     def reduce(self, kind: str, x: Tensor, axes: Sequence[int], keep: bool = False) -> Tensor:
         """A reduction along axes by the op of this name."""
         axes = sorted(int(a) for a in axes)
-        shape = tuple(
-            1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes
-        )
+        shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
         if not axes:
             return x
-        return self.op(
-            kind, x, self.constant(axes, I8), keepdims=int(keep), shape=shape, data=[0]
-        )
+        return self.op(kind, x, self.constant(axes, I8), keepdims=int(keep), shape=shape, data=[0])
 
     def within(self, write: Callable[[Graph], None]) -> Graph:
         """A graph inside this one, written by a function."""

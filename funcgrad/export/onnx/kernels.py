@@ -35,12 +35,13 @@ HELD = {d: F4 for d in ONNX_NAMES if d.kind not in "biu" and d not in map(np.dty
     np.dtype(ml_dtypes.uint4): U1,
 }
 
-_FLOATS, _WIDE = "f2 f4 f8", "i4 i8 f2 f4 f8"
+_FLOATS = "f2 f4 f8"
 _NUMBERS = "i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8"
-_TRANSCENDENTAL = {k: "f2 f4" for k in ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Erf",
-                                        "Asinh", "Acosh", "Atanh", "Conv")}  # fmt: skip
+_ONLY_SINGLE = (
+    "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Erf", "Asinh", "Acosh", "Atanh", "Conv",
+)  # fmt: skip
 _KERNELS = {
-    **_TRANSCENDENTAL,
+    **dict.fromkeys(_ONLY_SINGLE, "f2 f4"),
     **dict.fromkeys(("Sqrt", "Exp", "Log", "Sin", "Cos", "Tanh", "Floor", "Ceil", "Round",
                      "Sigmoid", "Reciprocal", "IsNaN", "IsInf", "DFT"), _FLOATS),
     **dict.fromkeys(("Abs", "Sign", "Add", "Sub", "Mul", "Div", "Mod", "Less", "LessOrEqual",

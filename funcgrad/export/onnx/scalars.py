@@ -91,7 +91,7 @@ class Statements:
         body: Callable[..., Sequence[Operand]],
         starts: Sequence[Operand],
     ) -> list[Tensor]:
-        """Turns for as long as an element's test holds; elements that are done keep their values."""
+        """Turns for as long as an element's test holds; those that are done keep their values."""
         wide = self._spread(starts)
         shape = wide[0].shape
 
@@ -159,7 +159,9 @@ def looped(
     scalar = [inner.info(i_name, I8, ()), inner.info(go_name, BOOL, ())]
     ins = [*scalar, *(inner.info(c.name, c.dtype, c.shape) for c in carried)]
     outs = [inner.info(go, BOOL, ())]
-    outs += [inner.info(inner.alias(n), s.dtype, s.shape) for n, s in zip(nexts, starts, strict=True)]
+    outs += [
+        inner.info(inner.alias(n), s.dtype, s.shape) for n, s in zip(nexts, starts, strict=True)
+    ]
     outs += [inner.info(inner.alias(y), y.dtype, y.shape) for y in given_out]
     first = condition(graph, starts).name if condition else graph.constant(True).name
     count = "" if turns is None else turns.name

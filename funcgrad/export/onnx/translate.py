@@ -8,6 +8,7 @@ walk goes on, so that one error tells all.
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import numpy as np
 
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal
@@ -97,9 +98,7 @@ class Translator:
     def check(self, what: str) -> None:
         """Raise ExportError if something could not be written."""
         if self.lacks:
-            lines = [
-                f"  {name}{place}" for name, places in self.lacks.items() for place in places
-            ]
+            lines = [f"  {name}{place}" for name, places in self.lacks.items() for place in places]
             raise ExportError(
                 f"to_onnx: {what} can't be written in ONNX, as it has operations without a "
                 "translation:\n" + "\n".join(lines)

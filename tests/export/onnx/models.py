@@ -46,7 +46,10 @@ def row_model(row, case, dtype, path):
     results = make_jaxpr(fun)(*arrays(args)).out_avals
 
     def widened(*xs):
-        xs = [convert_element_type(x, k) if x.dtype != k else x for x, k in zip(xs, kinds)]
+        xs = [
+            convert_element_type(x, k) if x.dtype != k else x
+            for x, k in zip(xs, kinds, strict=True)
+        ]
         outs = fun(*xs)
         return [convert_element_type(o, wide(o.dtype)) for o in outs]
 
@@ -71,3 +74,34 @@ def compare(got, wanted, kinds, what, ulps):
         coarse = float(dtypes.finfo(kind).eps) / float(dtypes.finfo(w.dtype).eps)
         step = coarse if coarse > 1 and not dtypes.is_complex(kind) else 0
         assert_close(g, w, ulps + 2 * step, (ulps + 2 * step) * max(size, 1e-3), what)
+
+
+# Complex numbers are pairs of real ones, of which these ops are no formula.
+_NOT_OF_PAIRS = frozenset((
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "atan2", "pow", "ragged_dot", "ragged_outer",
+))  # fmt: skip
+# They ask how wide a type is, and 4 or 8 bits are held in wider ones.
+_BY_WIDTH = {
+    "clz": "int4 uint4", "mulhi": "int4 uint4", "population_count": "int4 uint4",
+    "shift_right_logical": "int4 uint4", "nextafter": "bfloat16 float8",
+}  # fmt: skip
+
+
+def lacks(row, dtype):
+    """Whether an op of a dtype has no translation."""
+    name, kind = row.prim.name, str(dtype)
+    if dtypes.is_complex(dtype) and name in _NOT_OF_PAIRS:
+        return True
+    if any(kind.startswith(k) for k in _BY_WIDTH.get(name, "").split()):
+        return True
+    if name == "bitcast_convert_type" and kind.startswith("float8"):
+        return True
+    return name in WITHOUT
+
+
+# What has no translation: linear algebra and calls of Python.
+WITHOUT = frozenset((
+    "cholesky", "column_order", "debug_callback", "eig", "eigh", "hessenberg", "io_callback", "lu",
+    "lu_pivots_to_permutation", "pullback", "pure_callback", "qr", "schur", "svd",
+    "triangular_solve", "tridiagonal",
+))  # fmt: skip

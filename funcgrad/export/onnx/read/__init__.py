@@ -3,7 +3,8 @@
 - `model`: `from_onnx`, which reads a file and gives a function over parameters
 - `graph`: graphs, run node by node; what is known while tracing (sizes, axes) stays NumPy's
 - `elementwise`, `shape`, `reductions`, `indexing`: plain operators
-- `layers`: convolutions, pools, norms, recurrent cells, attention
+- `layers`, `recurrent`: convolutions, pools, norms, attention; recurrent layers
+- `losses`: losses over classes
 - `control`: branches and loops
 - `quantized`: integers that stand for floats
 """

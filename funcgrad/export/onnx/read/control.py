@@ -42,9 +42,7 @@ def _if(node: Node, condition: Any, env: Mapping[str, Any]) -> Any:
 
 
 @_outer
-def _loop(
-    node: Node, turns: Any, go: Any, *carried: Any, env: Mapping[str, Any]
-) -> Any:
+def _loop(node: Node, turns: Any, go: Any, *carried: Any, env: Mapping[str, Any]) -> Any:
     body: GraphProgram = node.get("body")
     n = len(carried)
     if len(body.outs) > n + 1:
@@ -69,7 +67,8 @@ def _stacking_loop(
     body: GraphProgram, turns: Any, go: Any, carried: Sequence[Any], env: Mapping[str, Any]
 ) -> list[Any]:
     """A loop whose turns leave something, so that their number must be known."""
-    n, values, left = len(carried), list(carried), []
+    n, values = len(carried), list(carried)
+    left: list[list[Any]] = []
     on: Any = np.asarray(True) if go is None else go
     i = 0
     if turns is not None and not _is_known(turns):
@@ -80,8 +79,8 @@ def _stacking_loop(
     while turns is None or i < int(np.asarray(turns).reshape(())):
         if not _is_known(on):
             raise ExportError(
-                "from_onnx: a Loop whose turns' results are stacked ends by a condition that depends "
-                "on the model's inputs"
+                "from_onnx: a Loop whose turns' results are stacked ends by a condition that "
+                "depends on the model's inputs"
             )
         if not np.asarray(on).item():
             break

@@ -54,7 +54,7 @@ def _div(x: Any, y: Any) -> Any:
 
 
 def _mod(node: Node, x: Any, y: Any) -> Any:
-    return fnp.fmod(x, y) if node.get("fmod", 0) or dtypes.is_float(x.dtype) else fnp.mod(x, y)
+    return fnp.fmod(x, y) if node.get("fmod", 0) else fnp.mod(x, y)
 
 
 def _power(x: Any, y: Any) -> Any:
@@ -154,6 +154,10 @@ def _mean(node: Node, *xs: Any) -> Any:
     return _variadic(fnp.add)(node, *xs) / len(xs)
 
 
+def _bitcast(node: Node, x: Any) -> Any:
+    return lax.bitcast_convert_type(x, element_type(node.get("to")))
+
+
 def _swish(node: Node, x: Any) -> Any:
     return x * nn.sigmoid(node.get("alpha", 1.0) * x)
 
@@ -186,5 +190,5 @@ RULES: dict[str, Callable] = {
     "IsInf": _isinf, "LeakyRelu": _leaky_relu, "LogSoftmax": _log_softmax,
     "Max": _variadic(fnp.maximum), "Mean": _mean, "Min": _variadic(fnp.minimum), "Mod": _mod,
     "Selu": _selu, "Shrink": _shrink, "Softmax": _softmax, "Sum": _variadic(fnp.add),
-    "Swish": _swish, "ThresholdedRelu": _thresholded,
+    "BitCast": _bitcast, "Swish": _swish, "ThresholdedRelu": _thresholded,
 }  # fmt: skip

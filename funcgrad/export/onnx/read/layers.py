@@ -67,7 +67,10 @@ def _conv_transpose(node: Node, x: Any, w: Any, b: Any = None) -> Any:
     if wanted is not None:
         cut = []
         for n, s, r, m, want in zip(size, strides, reach, more, wanted[-rank:], strict=True):
-            total = max((n - 1) * s + m + r - want, 0)
+            total = (n - 1) * s + m + r - want
+            if total < 0:  # more than there is, behind
+                cut.append((0, total))
+                continue
             low = total // 2 if auto == "SAME_UPPER" else total - total // 2
             cut.append((low, total - low) if auto != "NOTSET" else (total // 2, total - total // 2))
     c, each = w.shape[:2]
@@ -140,7 +143,7 @@ def _places(node: Node, x: Any, geometry: tuple, shape: Sequence[int]) -> Any:
     numbers = np.pad(np.broadcast_to(images * math.prod(size) + places, x.shape), wide)
     best = at = None
     for offsets in np.ndindex(*kernel):
-        cut = tuple(
+        cut: Any = tuple(
             slice(o * d, o * d + (n - 1) * s + 1, s)
             for o, d, n, s in zip(offsets, holes, shape[2:], strides, strict=True)
         )
@@ -224,7 +227,7 @@ def _rms_norm(node: Node, x: Any, scale: Any) -> Any:
 
 
 def _group_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
-    n, c, *size = x.shape
+    n, _, *size = x.shape
     groups = node.get("num_groups")
     y = fnp.reshape(x, (n, groups, -1))
     y, _, _ = _standard(y, [2], node.get("epsilon", 1e-5))
@@ -363,6 +366,7 @@ def _attention(
 ) -> Any:  # fmt: skip
     flat = q.ndim == 3
     if flat:
+
         def heads(x: Any, n: int) -> Any:
             return fnp.swapaxes(fnp.reshape(x, (*x.shape[:2], n, -1)), 1, 2)
 
@@ -377,16 +381,17 @@ def _attention(
         k, v = fnp.repeat(k, groups, axis=1), fnp.repeat(v, groups, axis=1)
     root = math.sqrt(node.get("scale", 1 / math.sqrt(q.shape[-1])))
     scores = fnp.matmul(q * root, fnp.swapaxes(k, -1, -2) * root).astype(q.dtype)
-    taps = [scores]
     bias = _mask(node, q, k, mask, past, lengths)
     cap, when = node.get("softcap", 0.0), node.get("qk_matmul_output_mode", 0)
-    biased = scores if bias is None else scores + bias
-    capped = cap * fnp.tanh(biased / cap) if cap else biased
-    taps += [biased, capped]
+    capped = cap * fnp.tanh(scores / cap) if cap else scores
+    biased = capped if bias is None else capped + bias
     kind = node.get("softmax_precision")
-    wide = capped if kind is None else capped.astype(element_type(kind))
-    weights = nn.softmax(wide, axis=-1).astype(q.dtype)
-    taps.append(weights)
+    wide = biased if kind is None else biased.astype(element_type(kind))
+    # A row that may read nothing reads nothing.
+    some = fnp.max(wide, axis=-1, keepdims=True) > -np.inf
+    weights = nn.softmax(fnp.where(some, wide, 0), axis=-1)
+    weights = fnp.where(some, weights, 0).astype(q.dtype)
+    taps = [scores, capped, biased, weights]
     out = fnp.matmul(weights, v)
     if flat:
         out = fnp.swapaxes(out, 1, 2)
@@ -403,14 +408,16 @@ def _mask(node: Node, q: Any, k: Any, mask: Any, past: int, lengths: Any) -> Any
             pads = [(0, 0)] * (mask.ndim - 1) + [(0, columns - mask.shape[-1])]
             bias = fnp.pad(bias, pads, constant_values=-np.inf)
     places = fnp.arange(columns)
-    if node.get("is_causal", 0):
-        first = past if lengths is None else fnp.reshape(lengths - rows, (-1, 1, 1, 1))
-        allowed = places <= fnp.arange(rows)[:, None] + first
-        causal = fnp.where(allowed, 0, -np.inf).astype(q.dtype)
-        bias = causal if bias is None else bias + causal
+    first = past if lengths is None else fnp.reshape(lengths - rows, (-1, 1, 1, 1))
+    own = fnp.arange(rows)[:, None] + first
+    left, right = node.get("left_window_size", -1), node.get("right_window_size", -1)
+    right = 0 if node.get("is_causal", 0) else right
+    allowed = [places <= own + right] if right >= 0 else []
+    allowed += [places >= own - left] if left >= 0 else []
     if lengths is not None:
-        inside = places < fnp.reshape(lengths, (-1, 1, 1, 1))
-        more = fnp.where(inside, 0, -np.inf).astype(q.dtype)
+        allowed.append(places < fnp.reshape(lengths, (-1, 1, 1, 1)))
+    for ok in allowed:
+        more = fnp.where(ok, 0, -np.inf).astype(q.dtype)
         bias = more if bias is None else bias + more
     return bias
 

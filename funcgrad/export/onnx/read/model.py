@@ -20,6 +20,7 @@ from funcgrad.export.onnx.read import (
     elementwise,
     indexing,
     layers,
+    losses,
     quantized,
     recurrent,
     reductions,
@@ -34,6 +35,7 @@ RULES: dict[str, Rule] = {
     **indexing.RULES,
     **layers.RULES,
     **recurrent.RULES,
+    **losses.RULES,
     **control.RULES,
     **quantized.RULES,
 }
@@ -48,8 +50,8 @@ def from_onnx(path: str | os.PathLike) -> tuple[Callable, dict[str, Array]]:
     The floats among its weights are `params`, by name: what `grad` differentiates and an optimizer
     changes. Integers (shapes, axes, indices) are part of the function. Inputs are in the model's
     order, or given by name; f gives an array, or a tuple where the model has several outputs. It is
-    a function as any other: it differentiates, batches and compiles. Operators of opset 13 and later
-    are read, those in `funcgrad.export.onnx.read.model.RULES`.
+    a function as any other: it differentiates, batches and compiles. Operators of opset 13 and
+    later are read, those in `funcgrad.export.onnx.read.model.RULES`.
 
     Raises FormatError for what is no model, ExportError where it needs what can't be read.
 

@@ -54,9 +54,7 @@ def _layer(gates: int, states: int, default: Sequence[str], cell: Callable) -> C
         b = fnp.zeros((len(ways), 2 * gates * size), x.dtype) if b is None else b
         ys, lasts = [], []
         for d, backwards in enumerate(ways):
-            first = [
-                fnp.zeros((batch, size), x.dtype) if s is None else s[d] for s in starts
-            ]
+            first = [fnp.zeros((batch, size), x.dtype) if s is None else s[d] for s in starts]
             parameters = w[d], r[d], b[d], None if peepholes is None else peepholes[d]
             chosen = functions[d * each : (d + 1) * each]
             y, last = _run(node, cell, chosen, x, first, parameters, lengths, backwards)

@@ -46,7 +46,9 @@ def _extremum(name: str) -> Callable:
                 value = -np.inf if low else np.inf
             else:
                 value = np.iinfo(x.dtype).min if low else np.iinfo(x.dtype).max
-            shape = [1 if i in axis else n for i, n in enumerate(x.shape) if keepdims or i not in axis]
+            shape = [
+                1 if i in axis else n for i, n in enumerate(x.shape) if keepdims or i not in axis
+            ]
             return fnp.full(shape, value, x.dtype)
         return getattr(fnp, name)(x, axis=axis, keepdims=keepdims)
 
@@ -121,8 +123,9 @@ def _dft(node: Node, x: Any, length: Any = None, axis: Any = None) -> Any:
     given = node.get("axis", 1 if node.opset < 20 else -2)
     a = given if axis is None else int(known(axis, "axis").reshape(()))
     a = a % x.ndim
-    n = x.shape[a] if length is None else int(known(length, "the length").reshape(()))
     inverse, half = node.get("inverse", 0), node.get("onesided", 0)
+    n = 2 * (x.shape[a] - 1) if inverse and half else x.shape[a]
+    n = n if length is None else int(known(length, "the length").reshape(()))
     z = x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
     if half and inverse:
         return fnp.fft.irfft(z, n, axis=a)[..., None].astype(x.dtype)

@@ -92,9 +92,7 @@ def _split(node: Node, x: Any, split: Any = None) -> Any:
     return list(fnp.split(x, places, axis=axis))
 
 
-def _slice(
-    node: Node, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None
-) -> Any:
+def _slice(node: Node, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     first, last = integers(starts, "starts"), integers(ends, "ends")
     which = list(range(len(first))) if axes is None else integers(axes, "axes")
     by = [1] * len(first) if steps is None else integers(steps, "steps")
@@ -119,7 +117,9 @@ def _pad(node: Node, x: Any, pads: Any, value: Any = None, axes: Any = None) -> 
     config = [(0, 0)] * x.ndim
     for i, axis in enumerate(which):
         config[axis] = (amounts[i], amounts[half + i])
-    cut = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(config, x.shape, strict=True))
+    cut = tuple(
+        slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(config, x.shape, strict=True)
+    )
     x = x[cut]
     config = [(max(a, 0), max(b, 0)) for a, b in config]
     mode = node.get("mode", "constant")
@@ -130,14 +130,14 @@ def _pad(node: Node, x: Any, pads: Any, value: Any = None, axes: Any = None) -> 
 
 
 def _range(node: Node, start: Any, stop: Any, step: Any) -> Any:
-    ends = [known(v, "a range").reshape(()) for v in (start, stop, step)]
-    return np.arange(*ends, dtype=ends[0].dtype)
+    first, last, by = (known(v, "a range").reshape(()) for v in (start, stop, step))
+    return np.arange(first, last, by, dtype=first.dtype)  # type: ignore[call-overload]
 
 
 def _eye_like(node: Node, x: Any) -> Any:
     kind = node.get("dtype")
     dtype = x.dtype if kind is None else element_type(kind)
-    return fnp.eye(*x.shape, k=node.get("k", 0), dtype=dtype)
+    return fnp.eye(x.shape[0], x.shape[1], k=node.get("k", 0), dtype=dtype)
 
 
 def _trilu(node: Node, x: Any, k: Any = None) -> Any:
@@ -158,7 +158,8 @@ def _depth_to_space(node: Node, x: Any) -> Any:
 def _space_to_depth(node: Node, x: Any) -> Any:
     n, c, h, w = x.shape
     b = node.get("blocksize")
-    y = fnp.transpose(fnp.reshape(x, (n, c, h // b, b, w // b, b)), (0, 3, 5, 1, 2, 4))
+    order = (0, 1, 3, 5, 2, 4) if node.get("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    y = fnp.transpose(fnp.reshape(x, (n, c, h // b, b, w // b, b)), order)
     return fnp.reshape(y, (n, c * b * b, h // b, w // b))
 
 

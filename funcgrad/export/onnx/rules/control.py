@@ -83,8 +83,7 @@ def scan(g: Graph, eqn: Eqn, ins: Ins, program: Program) -> list[Tensor]:
     attrs = {k: v for k, v in attrs.items() if v != []}
     made = g.node("Scan", [s.name for s in starts], attrs, len(eqn.outs))
     return [
-        Tensor(g, n, held(v.aval.dtype), v.aval.shape)
-        for n, v in zip(made, eqn.outs, strict=True)
+        Tensor(g, n, held(v.aval.dtype), v.aval.shape) for n, v in zip(made, eqn.outs, strict=True)
     ]
 
 

@@ -6,7 +6,8 @@ chosen afterwards, or scattered to a row that is cut off.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -140,7 +141,7 @@ def _gathered(
 # ---- scatters
 
 
-def _scatter(reduction: str) -> object:
+def _scatter(reduction: str) -> Callable:
     def rule(g: Graph, eqn: Eqn, ins: Ins) -> list[Tensor]:
         (x, indices, updates), p = ins, eqn.params
         if 0 in map(int, (*x.shape, *updates.shape)):
@@ -198,7 +199,7 @@ def _scattered(
 
 
 def _combined(g: Graph, x: Tensor, vectors: Tensor, updates: Tensor, reduction: str) -> Tensor:
-    attrs = {} if reduction == "none" else {"reduction": reduction}
+    attrs: dict[str, Any] = {} if reduction == "none" else {"reduction": reduction}
     nan: Tensor | None = None
     if reduction in ("max", "min") and x.dtype.kind == "f":
         # Kernels compare, and so may lose NaN: they are put in afterwards.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -76,10 +77,10 @@ def convolution(g: Graph, eqn: Eqn, ins: Ins) -> list[Tensor]:
         split = g.reshape(x, (batch_groups, n // batch_groups, c, *size))
         order = (1, 0, 2, *range(3, x.rank + 1))
         x = g.reshape(g.transpose(split, order), (n // batch_groups, batch_groups * c, *size))
-    order = [numbers.out_spec.index(i) for i in range(x.rank)]
+    back = [numbers.out_spec.index(i) for i in range(x.rank)]
     wanted = tuple(eqn.outs[0].aval.shape[a] for a in numbers.out_spec)
     made = _convolved(g, x, w, groups, wanted, p)
-    return [g.cast(g.transpose(made, order), out)]
+    return [g.cast(g.transpose(made, back), out)]
 
 
 def _convolved(
@@ -95,7 +96,7 @@ def _convolved(
         x = padded(g, x, g.constant(0, x.dtype), [(0, 0, 0)] * 2 + config)
         pads = [(0, 0)] * len(pads)
     if plain:
-        attrs = {
+        attrs: dict[str, Any] = {
             "strides": strides, "dilations": holes, "group": groups,
             "pads": [int(a) for a, _ in pads] + [int(b) for _, b in pads],
             "kernel_shape": [int(n) for n in w.shape[2:]],
@@ -108,7 +109,7 @@ def _by_elements(
     g: Graph, x: Tensor, w: Tensor, groups: int, shape: tuple, strides: Axes, holes: Axes
 ) -> Tensor:
     """A convolution without padding: for each element of the kernel, what it meets times it."""
-    n, c, *size = x.shape
+    n, _, *size = x.shape
     o, i, *kernel = w.shape
     counts = [positions(s, dilated(k, d), t) for s, k, d, t in zip(size, kernel, holes, strides,
                                                                  strict=True)]  # fmt: skip

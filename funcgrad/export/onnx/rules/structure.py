@@ -117,7 +117,11 @@ def _far(g: Graph, x: Tensor, value: Tensor, config: Sequence[Sequence[int]]) ->
     """An array from which more is taken off at one side than there is: border first, then cut."""
     wide = [(max(a, 0), max(b, 0)) for a, b, _ in config]
     shape = tuple(n + a + b for n, (a, b) in zip(x.shape, wide, strict=True))
-    x = g.pad(x, wide, value, shape) if 0 not in map(int, x.shape) else g.broadcast(value, shape, ())
+    x = (
+        g.pad(x, wide, value, shape)
+        if 0 not in map(int, x.shape)
+        else g.broadcast(value, shape, ())
+    )
     for axis, (low, high, _) in enumerate(config):
         x = g.slice(x, axis, max(-low, 0), max(x.shape[axis] - max(-high, 0), max(-low, 0)))
     return x
