@@ -1,0 +1,63 @@
+"""The program that is translated: real, without calls, and with formulas in place of their ops.
+
+Complex numbers become pairs of real ones, and ops that are made of others (attention, products of
+ragged groups) what they are made of. This is done before traces of several sizes are compared, as
+formulas compute with sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from funcgrad.backends.rewrites.complex_pairs import as_pairs
+from funcgrad.core import source
+from funcgrad.core.ir import Eqn, Jaxpr
+from funcgrad.core.rewriting import Writer
+from funcgrad.core.staging import stage
+from funcgrad.errors import FuncgradError
+from funcgrad.export.onnx.rules import RULES
+from funcgrad.transforms.passes.simplify import simplify
+
+NEVER = 1 << 62  # multiplications from which a product of complex numbers is one of pairs
+
+
+def lowered(jaxpr: Jaxpr) -> Jaxpr:
+    """The program as it is translated."""
+    jaxpr = simplify(jaxpr)
+    if jaxpr.has_complex:
+        jaxpr = simplify(as_pairs(jaxpr, NEVER))
+    return simplify(_Formulas("a program for ONNX").write(jaxpr))
+
+
+class _Formulas(Writer):
+    """Ops that have no rule, but a formula, written as that."""
+
+    def within(self, jaxpr: Jaxpr) -> Jaxpr:
+        return _Formulas("a program for ONNX").write(jaxpr)
+
+    def equation(self, eqn: Eqn, ins: list) -> None:
+        found = None
+        if eqn.prim.formula is not None and eqn.prim not in RULES:
+            found = _formula(eqn)
+        if found is None:
+            self.keep(eqn, ins)
+        else:
+            self.inline(eqn, ins, found)
+
+
+def _formula(eqn: Eqn) -> Jaxpr | None:
+    """The program of an op that is made of others; None if it has none for these operands."""
+    prim = eqn.prim
+
+    def call(*args: Any) -> Sequence[Any]:
+        assert prim.formula is not None
+        out = prim.formula(*args, **eqn.params)
+        return out if prim.multiple else [out]
+
+    try:
+        with source.unplaced():
+            jaxpr, consts = stage(call, [a.aval for a in eqn.ins], f"the formula of {prim}")
+    except FuncgradError:
+        return None
+    return None if consts else jaxpr

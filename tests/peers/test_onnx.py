@@ -1,0 +1,65 @@
+"""Models that we write, run by ONNX Runtime: each op's samples in each dtype, and programs.
+
+ONNX Runtime is not what the tests install; `make test-peers` runs them where it is.
+"""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+import onnxruntime
+
+from funcgrad.errors import ExportError
+from funcgrad.export.onnx import to_onnx
+from tests.export.onnx.models import UNKNOWN, checked, compare, lacks, row_model
+from tests.export.onnx.programs import PROGRAMS
+from tests.op_checks import by_dtype
+
+onnxruntime.set_default_logger_severity(4)
+# Special functions go through many steps, each a kernel with an error of its own.
+ULPS = 256
+
+
+def run(path, inputs):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    return session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+@by_dtype()
+def test_ops_mean_the_same_in_onnx_runtime(row, dtype, tmp_path):
+    path = str(tmp_path / "op.onnx")
+    for i, case in enumerate(row.cases):
+        if dtype in UNKNOWN or str(row).removeprefix("convert to ") in map(str, UNKNOWN):
+            with pytest.raises(ExportError, match="no element type"):
+                row_model(row, case, dtype, path)
+            continue
+        if lacks(row, dtype):
+            with pytest.raises(ExportError, match="without a translation"):
+                row_model(row, case, dtype, path)
+            continue
+        given, wanted, kinds = row_model(row, case, dtype, path)
+        checked(path)
+        compare(run(path, given), wanted, kinds, f"{row} {dtype} case {i}", ULPS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_mean_the_same_in_onnx_runtime(name, tmp_path):
+    program = PROGRAMS[name]()
+    path = str(tmp_path / "program.onnx")
+    to_onnx(
+        program.fun, path, *program.args, stored_argnums=program.stored, dynamic=program.dynamic
+    )
+    checked(path)
+    for inputs in program.inputs():
+        wanted = program.results(*inputs)
+        got = run(path, program.flat(*inputs))
+        for g, w in zip(got, wanted, strict=True):
+            w = np.asarray(w)
+            scale = max(float(np.abs(w).max(initial=0)), 1e-6) if w.dtype.kind == "f" else 0
+            assert g.dtype == w.dtype
+            np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * scale, err_msg=name)
