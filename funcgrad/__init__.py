@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         random,
         scipy,
         sharding,
+        sparse,
         stages,
         test_util,
         tree_util,
@@ -122,8 +123,8 @@ __all__ = [
     # subpackages
     "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack",
     "errors", "experimental", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops", "optim",
-    "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
-    "typing",
+    "parallel", "random", "scipy", "sharding", "sparse", "stages", "test_util", "tree",
+    "tree_util", "typing",
 ]  # fmt: skip
 
 
@@ -132,8 +133,8 @@ __all__ = [
 _PACKAGES = (
     "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "experimental", "image",
     "io", "nn",
-    "optim", "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree_util",
-    "typing",
+    "optim", "parallel", "random", "scipy", "sharding", "sparse", "stages", "test_util",
+    "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",
