@@ -154,7 +154,7 @@ class ControlFlowError(ArgumentError):
 
 
 class SparseEfficiencyError(ArgumentError):
-    """An operation of sparse arrays whose result would be dense, or stored with much that is zero."""
+    """An operation of sparse arrays whose result would be dense, or stored with many zeros."""
 
 
 class OutOfBoundsError(_Named, IndexError, ValueError):

@@ -91,7 +91,7 @@ def rows_of(starts, ends, nse: int):
     """
     m, kind = aval_of(starts).shape[0], position_dtype(nse + 1)
     none = full((nse,), m, kind)
-    if not m:
+    if not m or not nse:
         return none
     ones = full((m,), 1, kind)
     begun = full((nse,), 0, kind)
@@ -109,6 +109,8 @@ def _column(x):
 
 def _lines(x, rows):
     """Rows of a matrix, zeros where there is none."""
+    if not aval_of(x).shape[0]:
+        return full((aval_of(rows).shape[0], aval_of(x).shape[1]), 0, aval_of(x).dtype)
     return gather(x, _column(rows), _ROWS_AT, (1, aval_of(x).shape[1]), mode="fill", fill_value=0)
 
 
@@ -121,6 +123,8 @@ def _each(x, columns):
 def _added(values, rows, count):
     """`count` sums of rows that belong together."""
     start = full((count, aval_of(values).shape[1]), 0, aval_of(values).dtype)
+    if not count:
+        return start
     return scatter_add(start, _column(rows), values, _ROWS_TO, mode="drop")
 
 
