@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         random,
         scipy,
         sharding,
+        sparse,
         stages,
         test_util,
         tree_util,

@@ -15,7 +15,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PUBLIC = (
     "numpy", "numpy.fft", "numpy.linalg", "lax", "lax.linalg", "nn", "random", "scipy.special",
     "scipy.fft", "image", "scipy.ndimage", "scipy.signal", "scipy.integrate",
-    "experimental.ode", "scipy.optimize", "scipy.interpolate",
+    "experimental.ode", "scipy.optimize", "scipy.interpolate", "sparse",
 )  # fmt: skip
 
 
@@ -151,6 +151,10 @@ class CustomRuleError(ArgumentError):
 
 class ControlFlowError(ArgumentError):
     """Branches, bodies or carries of a control-flow operation whose types do not agree."""
+
+
+class SparseEfficiencyError(ArgumentError):
+    """An operation of sparse arrays whose result would be dense, or stored with many zeros."""
 
 
 class OutOfBoundsError(_Named, IndexError, ValueError):

@@ -12,8 +12,10 @@ from tests.op_samples_grouped import GROUPED
 from tests.op_samples_index import INDEX
 from tests.op_samples_linalg import LINALG
 from tests.op_samples_programs import PROGRAMS
+from tests.op_samples_sparse import SPARSE
 from tests.op_samples_special import SPECIAL
 from tests.op_samples_structure import STRUCTURE
 
-ROWS = (*ELEMENTWISE, *SPECIAL, *STRUCTURE, *INDEX, *LINALG, *PROGRAMS, *ATTENTION, *GROUPED)
+ROWS = (*ELEMENTWISE, *SPECIAL, *STRUCTURE, *INDEX, *LINALG, *PROGRAMS, *ATTENTION, *GROUPED,
+        *SPARSE)  # fmt: skip
 PRIMITIVES = all_primitives()

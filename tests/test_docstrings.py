@@ -21,7 +21,7 @@ PUBLIC = [
     "optim", "parallel", "io.checkpoints", "random", "scipy", "scipy.cluster.vq", "scipy.fft",
     "scipy.integrate", "scipy.interpolate", "scipy.linalg", "scipy.ndimage", "scipy.optimize",
     "scipy.signal", "scipy.sparse.linalg", "scipy.spatial.transform", "scipy.special",
-    "scipy.stats", "sharding", "stages", "test_util",
+    "scipy.stats", "sharding", "sparse", "sparse.linalg", "stages", "test_util",
     "tree", "tree_util",
 ]  # fmt: skip
 NAMES = {

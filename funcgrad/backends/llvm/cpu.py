@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 
 from funcgrad.backends.late import Late, function, late
 from funcgrad.backends.lower.primitives import product_p
-from funcgrad.backends.target import Key, Limits, Rewrite, RowSums, Splits, Target, Turns, Writer
+from funcgrad.backends.target import (
+    Key,
+    Limits,
+    Rewrite,
+    RowSums,
+    Splits,
+    Target,
+    Turns,
+    Writer,
+    stay,
+)
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
 from funcgrad.ops.collective.exchanges import all_to_all_p, ppermute_p
 from funcgrad.ops.collective.reductions import (
@@ -26,6 +36,7 @@ from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.convolution.conv import conv_general_dilated_p
 from funcgrad.ops.convolution.pooling import select_and_scatter_add_p, window_sum_p
+from funcgrad.ops.csr import csr_matmul_p
 from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from funcgrad.ops.indexing.gather import scatter_add_p
 from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
@@ -104,6 +115,7 @@ REWRITES: dict[Key, Rewrite] = {
     dot_general_p: function("funcgrad.backends.rewrites.products.dot"),
     conv_general_dilated_p: function("funcgrad.backends.llvm.rewrites.convolution.convolve"),
     **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatter),
+    csr_matmul_p: stay,
     window_sum_p: function("funcgrad.backends.rewrites.scatters.window_spread"),
     select_and_scatter_add_p: function("funcgrad.backends.rewrites.scatters.window_scatter"),
     scan_p: function("funcgrad.backends.llvm.rewrites.scan_blocks.rewrite"),
@@ -144,6 +156,7 @@ WRITERS: dict[Key, Writer] = {
     "sum_rows": Writer(_rows, inlines=1),
     **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p, "running"), _sums),
     select_and_scatter_add_p: Writer(function("funcgrad.backends.llvm.kernels.selections.write")),
+    csr_matmul_p: Writer(function("funcgrad.backends.llvm.kernels.csr.product")),
     lu_p: Writer(function("funcgrad.backends.llvm.kernels.eliminations.lu")),
     cholesky_p: Writer(function("funcgrad.backends.llvm.kernels.eliminations.cholesky")),
     triangular_solve_p: Writer(

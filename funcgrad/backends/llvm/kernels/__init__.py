@@ -7,4 +7,5 @@
 - `selections`: values moved to the extrema of windows, as max pooling's gradient does
 - `selections_last`: the same where channels come last
 - `rows`: updates by row
+- `csr`: products of matrices of few entries, row by row
 """
