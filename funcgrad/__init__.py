@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         optim,
         parallel,
         random,
+        recsys,
         scipy,
         sharding,
         stages,
@@ -122,7 +123,7 @@ __all__ = [
     # subpackages
     "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack",
     "errors", "experimental", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops", "optim",
-    "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
+    "parallel", "random", "recsys", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
     "typing",
 ]  # fmt: skip
 
@@ -131,9 +132,8 @@ __all__ = [
 # the modules that have them.
 _PACKAGES = (
     "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "experimental", "image",
-    "io", "nn",
-    "optim", "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree_util",
-    "typing",
+    "io", "nn", "optim", "parallel", "random", "recsys", "scipy", "sharding", "stages", "test_util",
+    "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",
