@@ -5,11 +5,28 @@ annotation, and everything else a function.
 
 - `jagged`, `keyed`: bags of different sizes; ids of many features by name
 - `columns`: ids from columns of lists, as Apache Arrow keeps them
+- `tables`, `embedding`: tables, also of 8 bits, and their rows by ids, pooled or not
+- `rows`, `lookups`, `updates`: gradients of the rows that were read, and optimizers of these
 """
 
+from funcgrad.recsys.embedding import embedding, embedding_bag
 from funcgrad.recsys.jagged import JaggedTensor
 from funcgrad.recsys.keyed import KeyedJaggedTensor
+from funcgrad.recsys.lookups import value_and_sparse_grad
+from funcgrad.recsys.rows import IndexedRows
+from funcgrad.recsys.tables import QuantizedTable, quantize_rows
+from funcgrad.recsys.updates import (
+    SparseState,
+    adagrad,
+    apply_updates,
+    lazy_adam,
+    rowwise_adagrad,
+    sgd,
+)
 
 __all__ = [
     "JaggedTensor", "KeyedJaggedTensor",
+    "embedding", "embedding_bag", "QuantizedTable", "quantize_rows",
+    "IndexedRows", "value_and_sparse_grad",
+    "SparseState", "adagrad", "apply_updates", "lazy_adam", "rowwise_adagrad", "sgd",
 ]  # fmt: skip

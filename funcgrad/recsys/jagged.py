@@ -272,12 +272,12 @@ def lengths_of(where: str, offsets: Any) -> Any:
 
 def joined(where: str, bags: Iterable[Sequence], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
     """All values of lists, one after the other, and how many each has; integers must fit."""
-    bags = [np.asarray(bag) for bag in bags]
-    lengths = np.array([len(bag) if bag.ndim else -1 for bag in bags], "int32")
+    arrays = [np.asarray(bag) for bag in bags]
+    lengths = np.array([len(bag) if bag.ndim else -1 for bag in arrays], "int32")
     if (lengths < 0).any():
         i = int(np.argmax(lengths < 0))
-        raise ArgumentError(f"{where}: bag {i} must be a list, got {bags[i]}")
-    parts = [bag for bag in bags if len(bag)]
+        raise ArgumentError(f"{where}: bag {i} must be a list, got {arrays[i]}")
+    parts = [bag for bag in arrays if len(bag)]
     values = np.concatenate(parts) if parts else np.zeros(0, dtype)
     return as_dtype(where, values, dtype), lengths
 
