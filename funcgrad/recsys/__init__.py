@@ -7,13 +7,34 @@ annotation, and everything else a function.
 - `columns`: ids from columns of lists, as Apache Arrow keeps them
 - `tables`, `embedding`: tables, also of 8 bits, and their rows by ids, pooled or not
 - `rows`, `lookups`, `updates`: gradients of the rows that were read, and optimizers of these
+- `layouts`, `sharded`: tables cut over many devices, and lookups in them
 """
 
 from funcgrad.recsys.embedding import embedding, embedding_bag
 from funcgrad.recsys.jagged import JaggedTensor
 from funcgrad.recsys.keyed import KeyedJaggedTensor
+from funcgrad.recsys.layouts import (
+    Layout,
+    TableSharding,
+    column_wise,
+    data_parallel,
+    grid,
+    layout,
+    row_wise,
+    table_column_wise,
+    table_row_wise,
+    table_wise,
+)
 from funcgrad.recsys.lookups import value_and_sparse_grad
 from funcgrad.recsys.rows import IndexedRows
+from funcgrad.recsys.sharded import (
+    ShardedTables,
+    gather_tables,
+    partition_specs,
+    put,
+    shard_tables,
+    split_batch,
+)
 from funcgrad.recsys.tables import QuantizedTable, quantize_rows
 from funcgrad.recsys.updates import (
     SparseState,
@@ -28,5 +49,8 @@ __all__ = [
     "JaggedTensor", "KeyedJaggedTensor",
     "embedding", "embedding_bag", "QuantizedTable", "quantize_rows",
     "IndexedRows", "value_and_sparse_grad",
+    "Layout", "ShardedTables", "TableSharding", "column_wise", "data_parallel", "gather_tables",
+    "grid", "layout", "partition_specs", "put", "row_wise", "shard_tables", "split_batch",
+    "table_column_wise", "table_row_wise", "table_wise",
     "SparseState", "adagrad", "apply_updates", "lazy_adam", "rowwise_adagrad", "sgd",
 ]  # fmt: skip

@@ -9,11 +9,11 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DTypeError
-from funcgrad.ops.indexing.segment import segment_sum
 from funcgrad.recsys.jagged import JaggedTensor
 from funcgrad.recsys.keyed import KeyedJaggedTensor
-from funcgrad.recsys.lookups import Tapped
-from funcgrad.recsys.tables import as_table, check_ids, read_rows
+from funcgrad.recsys.lookups import Tapped, pooled, rows_of
+from funcgrad.recsys.sharded import ShardedTables, sharded_lookup
+from funcgrad.recsys.tables import as_table, check_ids
 
 POOLINGS = ("sum", "mean")
 
@@ -50,6 +50,8 @@ def embedding_bag(
     name = "recsys.embedding_bag"
     if isinstance(features, JaggedTensor):
         return _bag(f"{name}: features", tables, features, _pooling(name, pooling, None))
+    if isinstance(tables, ShardedTables):
+        return _sharded_bags(name, tables, features, pooling, table_of)
     named = _by_name(name, tables, features, table_of)
     return {
         key: _bag(f"{name}: feature {key!r}", table, x, _pooling(name, pooling, key))
@@ -75,6 +77,13 @@ def embedding(tables: Any, features: Any, *, table_of: Mapping[str, str] | None 
            [ 0.,  0.]], dtype=float32)
     """
     name = "recsys.embedding"
+    if isinstance(tables, ShardedTables):
+        named = _names(name, features, table_of)
+        rows = sharded_lookup(tables, named, pooling=False)
+        return {
+            k: JaggedTensor.tree_unflatten(None, (rows[k], x.lengths, x.weights))
+            for k, (_, x) in named.items()
+        }
     if isinstance(features, KeyedJaggedTensor):
         return {
             key: _sequences(f"{name}: feature {key!r}", table, x)
@@ -94,13 +103,34 @@ def _by_name(
             f"{name}: need tables by name with a KeyedJaggedTensor, or one table with a "
             f"JaggedTensor, got {type(tables).__name__} with {type(features).__name__}"
         )
-    for key, x in features.features().items():
-        table = key if table_of is None else table_of.get(key, key)
+    for key, (table, x) in _names(name, features, table_of).items():
         if table not in tables:
             raise ArgumentError(
                 f"{name}: feature {key!r} needs a table {table!r}, there are {sorted(tables)}"
             )
         yield key, tables[table], x
+
+
+def _names(
+    name: str, features: Any, table_of: Mapping[str, str] | None
+) -> dict[str, tuple[str, JaggedTensor]]:
+    """(its table's name, its ids) of each feature."""
+    if not isinstance(features, KeyedJaggedTensor):
+        raise ArgumentError(f"{name}: need a KeyedJaggedTensor, got {type(features).__name__}")
+    table_of = {} if table_of is None else table_of
+    return {key: (table_of.get(key, key), x) for key, x in features.features().items()}
+
+
+def _sharded_bags(
+    name: str, tables: ShardedTables, features: Any, pooling: Any, table_of: Any
+) -> dict[str, Any]:
+    """Pooled rows of tables on many devices; sums are divided where they have arrived."""
+    named = _names(name, features, table_of)
+    sums = sharded_lookup(tables, named, pooling=True)
+    for key, (_, x) in named.items():
+        if _pooling(name, pooling, key) == "mean":
+            sums[key] = sums[key] / fnp.maximum(x.lengths, 1).astype(sums[key].dtype)[:, None]
+    return sums
 
 
 def _pooling(name: str, pooling: str | Mapping[str, str], key: str | None) -> str:
@@ -126,18 +156,6 @@ def _bag(where: str, table: Any, x: JaggedTensor, pooling: str) -> Any:
     return pooled(table, x.values, bags, x.batch, factors)
 
 
-def pooled(table: Any, ids: Any, bags: Any, count: int, factors: Any = None) -> Any:
-    """(count, dim): rows times their factors, summed by the numbers of their bags, which don't
-    decrease within a feature; rows of bags that aren't there are left out."""
-    rows = read_rows(table.array if isinstance(table, Tapped) else table, ids)
-    if factors is not None:
-        rows = rows * factors[:, None]
-    out = segment_sum(rows, bags, count)
-    if isinstance(table, Tapped):
-        return table.recorded(out, ids, bags, factors)
-    return out
-
-
 def _sequences(where: str, table: Any, x: JaggedTensor) -> JaggedTensor:
     """The rows of one feature's ids."""
     table = _table(where, table, x.values)
@@ -145,7 +163,7 @@ def _sequences(where: str, table: Any, x: JaggedTensor) -> JaggedTensor:
     used = bags < x.batch
     check_ids(where, x.values, table.shape[0], used, bags)
     ids = fnp.where(used, x.values, fnp.asarray(table.shape[0], x.values.dtype))
-    rows = fnp.where(used[:, None], _rows(table, ids), 0)
+    rows = fnp.where(used[:, None], rows_of(table, ids), 0)
     return JaggedTensor.tree_unflatten(None, (rows, x.lengths, x.weights))
 
 
@@ -154,13 +172,7 @@ def _one_by_one(name: str, table: Any, ids: Any) -> Any:
     ids = fnp.asarray(ids)
     table = _table(name, table, ids)
     check_ids(f"{name}: features", ids, table.shape[0])
-    return _rows(table, ids.reshape(ids.size)).reshape(*ids.shape, table.shape[1])
-
-
-def _rows(table: Any, ids: Any) -> Any:
-    if isinstance(table, Tapped):
-        return table.recorded(read_rows(table.array, ids), ids)
-    return read_rows(table, ids)
+    return rows_of(table, ids.reshape(ids.size)).reshape(*ids.shape, table.shape[1])
 
 
 def _table(where: str, table: Any, ids: Any) -> Any:

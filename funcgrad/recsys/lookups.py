@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import funcgrad.numpy as fnp
 from funcgrad import lax, tree
+from funcgrad.core import context
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DifferentiationError
+from funcgrad.ops.indexing.segment import segment_sum
 from funcgrad.recsys.rows import IndexedRows
-from funcgrad.recsys.tables import QuantizedTable, as_table
+from funcgrad.recsys.tables import QuantizedTable, as_table, read_rows
 from funcgrad.transforms.derivatives.grad import value_and_grad
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
@@ -77,6 +79,25 @@ class Recorder:
         return out + self._zeros[place]
 
 
+def pooled(
+    table: Any, ids: Any, bags: Any, count: int, factors: Any = None, axes: Sequence[str] = ()
+) -> Any:
+    """(count, dim): rows times their factors, summed by the numbers of their bags; rows of bags
+    that aren't there are left out. axes: see `Tapped.recorded`."""
+    rows = read_rows(table.array if isinstance(table, Tapped) else table, ids)
+    if factors is not None:
+        rows = rows * factors[:, None]
+    out = segment_sum(rows, bags, count)
+    return table.recorded(out, ids, bags, factors, axes) if isinstance(table, Tapped) else out
+
+
+def rows_of(table: Any, ids: Any) -> Any:
+    """(n, dim): the rows of (n,) ids."""
+    if isinstance(table, Tapped):
+        return table.recorded(read_rows(table.array, ids), ids)
+    return read_rows(table, ids)
+
+
 def value_and_sparse_grad(
     fun: Callable, argnums: int | tuple[int, ...] = (), has_aux: bool = False
 ) -> Callable:
@@ -121,7 +142,10 @@ def value_and_sparse_grad(
 
         first = Recorder()
         eval_shape(lambda: run(first, *args)[0])
-        zeros = [fnp.zeros(t.shape, t.dtype) for t in first.types]
+        # On many devices lookups differ, and each device wants the cotangents of its own.
+        zeros = lax.pvary(
+            [fnp.zeros(t.shape, t.dtype) for t in first.types], context.current().manual
+        )
         out, grads = value_and_grad(taped, (0, *numbers), has_aux=True)(zeros, *args)
         value, (aux, lookups) = out
         found: list[list[IndexedRows]] = [[] for _ in leaves]
@@ -143,10 +167,24 @@ def _quantized(x: Any) -> bool:
 def _gradient(lookup: Lookup, ct: Any, shape: tuple[int, int], axes: tuple) -> IndexedRows:
     """The rows' cotangents, of that of what a lookup gave."""
     if lookup.bags is None:
-        return IndexedRows(lookup.ids, ct, shape[0])
+        return _summed_over(axes, IndexedRows(lookup.ids, ct, shape[0]))
     rows = ct.at[lookup.bags].get(mode="fill", fill_value=0)
     if lookup.factors is not None:
         rows = rows * lookup.factors[:, None]
     # What belongs to no bag is no row.
     ids = fnp.where(lookup.bags < ct.shape[0], lookup.ids, fnp.asarray(shape[0], lookup.ids.dtype))
-    return IndexedRows(ids, rows, shape[0])
+    return _summed_over(axes, IndexedRows(ids, rows, shape[0]))
+
+
+def _summed_over(axes: tuple[str, ...], g: IndexedRows) -> IndexedRows:
+    """The sum over mesh axes, by an all-reduce of all rows, which are few, and of how often each
+    was read: rows that no device read are none."""
+    if not axes:
+        return g
+    once = IndexedRows(g.indices, fnp.ones((*g.indices.shape, 1), g.rows.dtype), g.count)
+    dense = lax.psum(fnp.concatenate([g.to_dense(), once.to_dense()], axis=1), axes)
+    size = min(g.count, g.indices.shape[0] * lax.axis_size(axes))
+    (indices,) = fnp.nonzero(dense[:, -1] > 0, size=size, fill_value=g.count)
+    indices = indices.astype(g.indices.dtype)
+    rows = dense[:, :-1].at[indices].get(mode="fill", fill_value=0)
+    return IndexedRows(indices, rows, g.count)
