@@ -8,8 +8,10 @@ annotation, and everything else a function.
 - `tables`, `embedding`: tables, also of 8 bits, and their rows by ids, pooled or not
 - `rows`, `lookups`, `updates`: gradients of the rows that were read, and optimizers of these
 - `layouts`, `sharded`: tables cut over many devices, and lookups in them
+- `costs`, `plans`, `planner`: which cut is best for each table
 """
 
+from funcgrad.recsys.costs import Bandwidths, TableStats, measure_bandwidths
 from funcgrad.recsys.embedding import embedding, embedding_bag
 from funcgrad.recsys.jagged import JaggedTensor
 from funcgrad.recsys.keyed import KeyedJaggedTensor
@@ -26,6 +28,8 @@ from funcgrad.recsys.layouts import (
     table_wise,
 )
 from funcgrad.recsys.lookups import value_and_sparse_grad
+from funcgrad.recsys.planner import plan
+from funcgrad.recsys.plans import Plan, plan_from_json
 from funcgrad.recsys.rows import IndexedRows
 from funcgrad.recsys.sharded import (
     ShardedTables,
@@ -52,5 +56,6 @@ __all__ = [
     "Layout", "ShardedTables", "TableSharding", "column_wise", "data_parallel", "gather_tables",
     "grid", "layout", "partition_specs", "put", "row_wise", "shard_tables", "split_batch",
     "table_column_wise", "table_row_wise", "table_wise",
+    "Bandwidths", "Plan", "TableStats", "measure_bandwidths", "plan", "plan_from_json",
     "SparseState", "adagrad", "apply_updates", "lazy_adam", "rowwise_adagrad", "sgd",
 ]  # fmt: skip
