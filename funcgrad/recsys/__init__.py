@@ -9,8 +9,10 @@ annotation, and everything else a function.
 - `rows`, `lookups`, `updates`: gradients of the rows that were read, and optimizers of these
 - `layouts`, `sharded`: tables cut over many devices, and lookups in them
 - `costs`, `plans`, `planner`: which cut is best for each table
+- `metrics`: AUC, normalized entropy, NDCG, recall; `models`: DLRM and others
 """
 
+from funcgrad.recsys import models
 from funcgrad.recsys.costs import Bandwidths, TableStats, measure_bandwidths
 from funcgrad.recsys.embedding import embedding, embedding_bag
 from funcgrad.recsys.jagged import JaggedTensor
@@ -28,6 +30,13 @@ from funcgrad.recsys.layouts import (
     table_wise,
 )
 from funcgrad.recsys.lookups import value_and_sparse_grad
+from funcgrad.recsys.metrics import (
+    Metric,
+    ndcg_at,
+    normalized_entropy,
+    recall_at,
+    streaming_auc,
+)
 from funcgrad.recsys.planner import plan
 from funcgrad.recsys.plans import Plan, plan_from_json
 from funcgrad.recsys.rows import IndexedRows
@@ -57,5 +66,7 @@ __all__ = [
     "grid", "layout", "partition_specs", "put", "row_wise", "shard_tables", "split_batch",
     "table_column_wise", "table_row_wise", "table_wise",
     "Bandwidths", "Plan", "TableStats", "measure_bandwidths", "plan", "plan_from_json",
+    "Metric", "ndcg_at", "normalized_entropy", "recall_at", "streaming_auc",
+    "models",
     "SparseState", "adagrad", "apply_updates", "lazy_adam", "rowwise_adagrad", "sgd",
 ]  # fmt: skip
