@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         optim,
         parallel,
         random,
+        recsys,
         scipy,
         sharding,
         sparse,

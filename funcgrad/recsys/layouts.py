@@ -1,0 +1,343 @@
+"""Where the rows of tables lie: a sharding for each table, and the arrays that hold them.
+
+Each device of a mesh has one block of rows for each width of rows and way to exchange them, a
+*pool*; the blocks of all devices are one array, cut along its rows. A table is one or several
+shards (a part of its columns; on one device, or its rows over all or over those of a node), each at
+its place in a pool. So tables of any size lie on any device, and one exchange serves all of a pool.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from funcgrad import dtypes
+from funcgrad.core.sharding import Mesh
+from funcgrad.errors import ArgumentError, ShardingError
+
+KINDS = {
+    "data_parallel": "whole", "table_wise": "table", "column_wise": "table",
+    "table_column_wise": "table", "row_wise": "row", "table_row_wise": "node", "grid": "node",
+}  # fmt: skip
+OF_NODES = ("table_row_wise", "table_column_wise", "grid")
+
+
+@dataclass(frozen=True)
+class TableSharding:
+    """How a table is cut. kind: one of `KINDS`; places: the devices or nodes of its column blocks,
+    or None to have them chosen; columns: how many column blocks there are.
+
+    >>> from funcgrad import recsys
+    >>> recsys.TableSharding("column_wise", (0, 3), 2)
+    TableSharding(kind='column_wise', places=(0, 3), columns=2)
+    """
+
+    kind: str
+    places: tuple[int, ...] | None = None
+    columns: int = 1
+
+
+def data_parallel() -> TableSharding:
+    """A table that each device has whole; its gradients are summed over all devices.
+
+    >>> from funcgrad import recsys
+    >>> recsys.data_parallel().kind
+    'data_parallel'
+    """
+    return TableSharding("data_parallel")
+
+
+def table_wise(device: int | None = None) -> TableSharding:
+    """A table that lies on one device.
+
+    >>> from funcgrad import recsys
+    >>> recsys.table_wise(3).places
+    (3,)
+    """
+    return TableSharding("table_wise", None if device is None else (device,))
+
+
+def column_wise(columns: int = 2, devices: Sequence[int] | None = None) -> TableSharding:
+    """A table cut into blocks of columns, each of which lies on one device.
+
+    >>> from funcgrad import recsys
+    >>> recsys.column_wise(devices=[0, 2]).columns
+    2
+    """
+    return _columns("column_wise", columns, devices)
+
+
+def row_wise() -> TableSharding:
+    """A table cut into blocks of ⌈rows / devices⌉ rows over all devices; the last may have fewer.
+
+    >>> from funcgrad import recsys
+    >>> recsys.row_wise().kind
+    'row_wise'
+    """
+    return TableSharding("row_wise")
+
+
+def table_row_wise(node: int | None = None) -> TableSharding:
+    """A table on one node, its rows cut over the node's devices.
+
+    >>> from funcgrad import recsys
+    >>> recsys.table_row_wise(1).places
+    (1,)
+    """
+    return TableSharding("table_row_wise", None if node is None else (node,))
+
+
+def table_column_wise(columns: int = 2, devices: Sequence[int] | None = None) -> TableSharding:
+    """A table on one node, its columns cut over devices of the node.
+
+    >>> from funcgrad import recsys
+    >>> recsys.table_column_wise(devices=[2, 3]).places
+    (2, 3)
+    """
+    return _columns("table_column_wise", columns, devices)
+
+
+def grid(columns: int = 2, nodes: Sequence[int] | None = None) -> TableSharding:
+    """A table whose columns are cut over nodes, and its rows over the devices of each node.
+
+    >>> from funcgrad import recsys
+    >>> recsys.grid(nodes=[0, 1]).places
+    (0, 1)
+    """
+    return _columns("grid", columns, nodes)
+
+
+def _columns(kind: str, columns: int, places: Sequence[int] | None) -> TableSharding:
+    if places is None:
+        return TableSharding(kind, None, columns)
+    return TableSharding(kind, tuple(places), len(places))
+
+
+class Shard(NamedTuple):
+    """A part of a table: all rows of some columns. place: its device (node; -1 for all devices);
+    offset: where its rows begin in each block; block: how many rows of it a device has."""
+
+    table: str
+    rows: int
+    column: int
+    width: int
+    place: int
+    offset: int
+    block: int
+
+
+class Pool(NamedTuple):
+    """Shards of one width that are exchanged alike. rows: of the block that each device has."""
+
+    exchange: str
+    width: int
+    dtype: str
+    rows: int
+    shards: tuple[Shard, ...]
+
+
+class Spec(NamedTuple):
+    """A table's shape and dtype, and how it is cut."""
+
+    rows: int
+    dim: int
+    dtype: str
+    sharding: TableSharding
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where all tables lie on a mesh. Made by `layout`; hashable, and the same on all processes.
+
+    tables: (name, `Spec`) of each; pools: (name, `Pool`) of each array of rows.
+    """
+
+    mesh: Mesh
+    tables: tuple[tuple[str, Spec], ...]
+    pools: tuple[tuple[str, Pool], ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh's axes: that of devices, or of nodes and of the devices of each."""
+        return self.mesh.axis_names
+
+    def spec(self, table: str) -> Spec:
+        """A table's shape, dtype and sharding; ArgumentError where there is none of that name."""
+        found = dict(self.tables)
+        if table not in found:
+            raise ArgumentError(f"recsys: there is no table {table!r} among {sorted(found)}")
+        return found[table]
+
+    def pieces(self, pool: Pool, device: int) -> Iterator[tuple[Shard, slice, slice]]:
+        """What a device's block has: (shard, rows of the table, rows of the block)."""
+        local = self.mesh.axis_sizes[-1]
+        for shard in pool.shards:
+            if pool.exchange == "table":
+                part = 0 if shard.place == device else None
+            elif pool.exchange == "row":
+                part = device
+            else:
+                part = device % local if shard.place == device // local else None
+            if part is not None:
+                start = min(part * shard.block, shard.rows)
+                stop = min(start + shard.block, shard.rows)
+                if stop > start:
+                    at = slice(shard.offset, shard.offset + stop - start)
+                    yield shard, slice(start, stop), at
+
+    def bytes_per_device(self) -> list[int]:
+        """Of tables, on each device; without padding.
+
+        >>> from funcgrad import recsys
+        >>> mesh = fg.make_mesh(2, "device")
+        >>> recsys.layout({"ad": (3, 4)}, {"ad": recsys.row_wise()}, mesh).bytes_per_device()
+        [32, 16]
+        """
+        whole = sum(
+            s.rows * s.dim * np.dtype(s.dtype).itemsize
+            for _, s in self.tables
+            if s.sharding.kind == "data_parallel"
+        )
+        return [
+            whole + sum(
+                (rows.stop - rows.start) * pool.width * np.dtype(pool.dtype).itemsize
+                for _, pool in self.pools
+                for _, rows, _ in self.pieces(pool, device)
+            )
+            for device in range(self.mesh.size)
+        ]  # fmt: skip
+
+
+def layout(
+    tables: Mapping[str, Any], shardings: Mapping[str, TableSharding] | TableSharding, mesh: Mesh
+) -> Layout:
+    """Places for tables on a mesh of one axis (devices) or two (nodes, devices of each).
+
+    tables: arrays, or shapes (rows, dim), by name; shardings: by name, or one for all. Where a
+    sharding doesn't say on which device, it is the one with the fewest bytes so far, large tables
+    first. Raises ShardingError with the table's name for a sharding that doesn't fit.
+
+    >>> from funcgrad import recsys
+    >>> mesh = fg.make_mesh((2, 2), ("node", "device"))
+    >>> shapes = {"user": (1000, 16), "ad": (10, 16)}
+    >>> cuts = {"user": recsys.grid(), "ad": recsys.data_parallel()}
+    >>> recsys.layout(shapes, cuts, mesh).bytes_per_device()
+    [16640, 16640, 16640, 16640]
+    """
+    if len(mesh.axis_names) > 2:
+        raise ShardingError(f"recsys.layout: the mesh must have one axis or two, got {mesh}")
+    names = sorted(tables)
+    if isinstance(shardings, TableSharding):
+        shardings = dict.fromkeys(names, shardings)
+    if set(shardings) != set(names):
+        raise ShardingError(
+            f"recsys.layout: shardings are for {sorted(shardings)}, the tables are {names}"
+        )
+    specs = {k: _spec(k, tables[k], shardings[k], mesh) for k in names}
+    loads = [0] * mesh.size
+    for name in sorted(names, key=lambda k: -specs[k].rows * specs[k].dim):
+        specs[name] = _placed(name, specs[name], mesh, loads)
+    return Layout(mesh, tuple(specs.items()), _pools(specs, mesh))
+
+
+def _spec(name: str, table: Any, sharding: TableSharding, mesh: Mesh) -> Spec:
+    """What is known of a table; its sharding is checked."""
+    shape = tuple(getattr(table, "shape", table))
+    if len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ShardingError(f"recsys.layout: table {name!r} must be (rows, dim), got {shape}")
+    if not isinstance(sharding, TableSharding) or sharding.kind not in KINDS:
+        raise ShardingError(f"recsys.layout: table {name!r} has the sharding {sharding!r}")
+    if sharding.kind in OF_NODES and len(mesh.axis_names) != 2:
+        raise ShardingError(
+            f"recsys.layout: table {name!r}: {sharding.kind} needs a mesh of nodes and devices, "
+            f"got {mesh}"
+        )
+    count = mesh.axis_sizes[0] if KINDS[sharding.kind] == "node" else mesh.size
+    for place in sharding.places or ():
+        if not 0 <= place < count:
+            what = "nodes" if KINDS[sharding.kind] == "node" else "devices"
+            raise ShardingError(
+                f"recsys.layout: table {name!r} is put on {place}, but there are {count} {what}"
+            )
+    local = mesh.axis_sizes[-1]
+    if (
+        sharding.kind == "table_column_wise"
+        and len({p // local for p in sharding.places or ()}) > 1
+    ):
+        raise ShardingError(
+            f"recsys.layout: table {name!r}: devices {sharding.places} are not of one node"
+        )
+    if not 1 <= sharding.columns <= shape[1]:
+        raise ShardingError(
+            f"recsys.layout: table {name!r} has {shape[1]} columns, which can't be cut into "
+            f"{sharding.columns} blocks"
+        )
+    dtype = dtypes.canonical(getattr(table, "dtype", "float32"))
+    return Spec(*shape, dtype.name, sharding)
+
+
+def _placed(name: str, spec: Spec, mesh: Mesh, loads: list[int]) -> Spec:
+    """A sharding with all of its places, those not given being where the least lies."""
+    kind, places = spec.sharding.kind, spec.sharding.places
+    local = mesh.axis_sizes[-1]
+    nodes = [range(i, i + local) for i in range(0, mesh.size, local)]
+    size = spec.rows * spec.dim * np.dtype(spec.dtype).itemsize
+    if kind in ("data_parallel", "row_wise"):
+        for d in range(mesh.size):
+            loads[d] += size if kind == "data_parallel" else size // mesh.size
+        return spec
+    if KINDS[kind] == "node":
+        options: list[Sequence[int]] = list(nodes)
+    elif kind == "table_column_wise" and places is None:
+        options = [[d] for d in min(nodes, key=lambda node: sum(loads[d] for d in node))]
+    else:
+        options = [[d] for d in range(mesh.size)]
+    chosen = []
+    for block in range(spec.sharding.columns):
+        if places is not None:
+            at = places[block]
+            devices = options[at]
+        else:
+            free = [o for o in options if options.index(o) not in chosen] or options
+            devices = min(free, key=lambda o: sum(loads[d] for d in o))
+            at = options.index(devices)
+        chosen.append(at)
+        for d in devices:
+            loads[d] += size // spec.sharding.columns // len(devices)
+    if KINDS[kind] == "table":
+        chosen = [options[i][0] for i in chosen] if places is None else list(places)
+    return spec._replace(sharding=TableSharding(kind, tuple(chosen), len(chosen)))
+
+
+def _pools(specs: Mapping[str, Spec], mesh: Mesh) -> tuple[tuple[str, Pool], ...]:
+    """The pools of all shards; in each block a shard begins where the one before it ends."""
+    found: dict[tuple, list[Shard]] = {}
+    heights: dict[tuple, dict[int, int]] = {}
+    for name, spec in specs.items():
+        exchange = KINDS[spec.sharding.kind]
+        if exchange == "whole":
+            continue
+        among = {"table": 1, "row": mesh.size, "node": mesh.axis_sizes[-1]}[exchange]
+        block = math.ceil(spec.rows / among)
+        edges = [spec.dim * i // spec.sharding.columns for i in range(spec.sharding.columns + 1)]
+        places = spec.sharding.places or (-1,)
+        for place, a, b in zip(places, edges, edges[1:], strict=False):
+            key = (exchange, b - a, spec.dtype)
+            height = heights.setdefault(key, {})
+            offset = height.get(place, 0)
+            height[place] = offset + block
+            shard = Shard(name, spec.rows, a, b - a, place, offset, block)
+            found.setdefault(key, []).append(shard)
+    return tuple(
+        (
+            f"{exchange}_{width}_{dtype}",
+            Pool(
+                exchange, width, dtype, max(heights[exchange, width, dtype].values()), tuple(shards)
+            ),
+        )
+        for (exchange, width, dtype), shards in sorted(found.items())
+    )

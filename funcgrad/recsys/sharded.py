@@ -1,0 +1,369 @@
+"""Tables on many devices: putting them there, and lookups by exchanges of ids and of rows.
+
+Inside of `shard_map` each device has its part of the batch and its blocks of the pools. Ids go to
+the devices that have their rows (all-to-all); there they are looked up and pooled for all devices;
+the results come back: by all-to-all from tables on one device, by reduce-scatter where a table's
+rows are cut, as each device then has a part of each sum. Derivatives are those of the collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import funcgrad.numpy as fnp
+from funcgrad import lax, tree
+from funcgrad.core import context
+from funcgrad.core.sharding import Mesh, NamedSharding, P
+from funcgrad.errors import ArgumentError, ShardingError
+from funcgrad.parallel.arrays import make_array_from_callback, reshard
+from funcgrad.recsys.jagged import JaggedTensor
+from funcgrad.recsys.keyed import KeyedJaggedTensor
+from funcgrad.recsys.layouts import Layout, Pool, Shard
+from funcgrad.recsys.lookups import Tapped, pooled
+from funcgrad.recsys.tables import as_table
+
+
+@tree.register_pytree_node_class
+class ShardedTables:
+    """Tables on a mesh: the pools' arrays by name, tables that are whole, and their layout.
+
+    A tree of arrays, so that optimizers, donation and checkpoints take it as they do other tables.
+    In `shard_map` `embedding_bag` and `embedding` take it in place of tables by name.
+    """
+
+    pools: dict[str, Any]
+    whole: dict[str, Any]
+    layout: Layout
+
+    def __init__(self, pools: dict[str, Any], whole: dict[str, Any], layout: Layout):
+        self.pools, self.whole, self.layout = pools, whole, layout
+
+    def tree_flatten(self) -> tuple:
+        """For `tree`: both dictionaries."""
+        return (self.pools, self.whole), self.layout
+
+    def tree_flatten_with_keys(self) -> tuple:
+        """For `tree`: both dictionaries with their names."""
+        keys = map(tree.GetAttrKey, ("pools", "whole"))
+        return list(zip(keys, (self.pools, self.whole), strict=True)), self.layout
+
+    @classmethod
+    def tree_unflatten(cls, layout: Layout, children: Iterable) -> ShardedTables:
+        """For `tree`."""
+        pools, whole = children
+        return cls(pools, whole, layout)
+
+    def __repr__(self) -> str:
+        return f"ShardedTables({', '.join(k for k, _ in self.layout.tables)})"
+
+
+# ---- onto a mesh and back
+
+
+def shard_tables(tables: Mapping[str, Any], layout: Layout) -> ShardedTables:
+    """Tables by name, cut and put as a layout says.
+
+    Under a launcher each rank makes its own part, of tables that all of them have.
+
+    >>> from funcgrad import recsys
+    >>> tables = {"ad": fnp.arange(10.0).reshape(5, 2)}
+    >>> layout = recsys.layout(tables, recsys.row_wise(), fg.make_mesh(4, "device"))
+    >>> recsys.shard_tables(tables, layout).pools["row_2_float32"].sharding.spec
+    P('device')
+    """
+    for name, spec in layout.tables:
+        shape = getattr(tables.get(name), "shape", None)
+        if shape != (spec.rows, spec.dim):
+            raise ShardingError(
+                f"recsys.shard_tables: the layout has a table {name!r} of {(spec.rows, spec.dim)}, "
+                f"got {shape}"
+            )
+    arrays = {k: np.asarray(tables[k]) for k, _ in layout.tables}
+    cut = NamedSharding(layout.mesh, P(layout.axes))
+
+    def block(pool: Pool, index: tuple[slice, ...]) -> np.ndarray:
+        found = np.zeros((pool.rows, pool.width), pool.dtype)
+        for shard, rows, at in layout.pieces(pool, (index[0].start or 0) // pool.rows):
+            columns = slice(shard.column, shard.column + shard.width)
+            found[at] = arrays[shard.table][rows, columns]
+        return found
+
+    pools = {}
+    for name, pool in layout.pools:
+        shape = (pool.rows * layout.mesh.size, pool.width)
+        pools[name] = make_array_from_callback(shape, cut, partial(block, pool))
+    replicas = NamedSharding(layout.mesh, P())
+    whole = {
+        name: make_array_from_callback(arrays[name].shape, replicas, arrays[name].__getitem__)
+        for name, spec in layout.tables
+        if spec.sharding.kind == "data_parallel"
+    }
+    return ShardedTables(pools, whole, layout)
+
+
+def gather_tables(tables: ShardedTables) -> dict[str, np.ndarray]:
+    """Whole tables by name, on the host; of arrays (rows,) of optimizers' states, too.
+
+    Of column blocks' row-wise states, which differ, there is one column for each.
+
+    >>> from funcgrad import recsys
+    >>> tables = {"ad": np.arange(10.0, dtype="float32").reshape(5, 2)}
+    >>> layout = recsys.layout(tables, recsys.column_wise(), fg.make_mesh(2, "device"))
+    >>> np.array_equal(
+    ...     recsys.gather_tables(recsys.shard_tables(tables, layout))["ad"], tables["ad"]
+    ... )
+    True
+    """
+    layout = tables.layout
+    everywhere = NamedSharding(layout.mesh, P())
+    found = {k: np.asarray(reshard(x, everywhere)) for k, x in tables.whole.items()}
+    columns: dict[str, dict[int, np.ndarray]] = {}
+    for name, pool in layout.pools:
+        array = np.asarray(reshard(tables.pools[name], everywhere))
+        for device in range(layout.mesh.size):
+            block = array[device * pool.rows : (device + 1) * pool.rows]
+            for shard, rows, at in layout.pieces(pool, device):
+                parts = columns.setdefault(shard.table, {})
+                if shard.column not in parts:
+                    parts[shard.column] = np.zeros((shard.rows, *array.shape[1:]), array.dtype)
+                parts[shard.column][rows] = block[at]
+    for name, parts in columns.items():
+        blocks = [parts[c] for c in sorted(parts)]
+        join = np.concatenate if blocks[0].ndim == 2 else np.stack
+        found[name] = blocks[0] if len(blocks) == 1 else join(blocks, 1)
+    return {k: found[k] for k, _ in layout.tables}
+
+
+def partition_specs(x: Any) -> Any:
+    """The `PartitionSpec` of each leaf of a tree with sharded tables in it, as an argument or a
+    result of `shard_map`: pools are cut, all else is whole.
+
+    >>> from funcgrad import recsys
+    >>> layout = recsys.layout({"ad": (4, 2)}, recsys.row_wise(), fg.make_mesh(2, "device"))
+    >>> tables = recsys.shard_tables({"ad": fnp.ones((4, 2))}, layout)
+    >>> tree.leaves(recsys.partition_specs({"tables": tables, "bias": fnp.ones(2)}))
+    [P(), P('device')]
+    """
+
+    def spec(x: Any) -> Any:
+        if not isinstance(x, ShardedTables):
+            return P()
+        cut = P(x.layout.axes)
+        return ShardedTables(
+            tree.map(lambda _: cut, x.pools), tree.map(lambda _: P(), x.whole), x.layout
+        )
+
+    return tree.map(spec, x, is_leaf=lambda x: isinstance(x, ShardedTables))
+
+
+def put(x: Any, mesh: Mesh) -> Any:
+    """A tree with sharded tables in it (an optimizer's state) onto the mesh, as
+    `partition_specs` says.
+
+    >>> from funcgrad import recsys
+    >>> recsys.put({"step": fnp.zeros(())}, fg.make_mesh(2, "device"))["step"].sharding.spec
+    P()
+    """
+
+    def moved(x: Any, spec: P) -> Any:
+        x = np.asarray(x)
+        return make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda index: x[index])
+
+    return tree.map(moved, x, partition_specs(x))
+
+
+def split_batch(features: KeyedJaggedTensor, devices: int) -> KeyedJaggedTensor:
+    """A batch in equal parts for devices: each array has a leading axis of that size.
+
+    All parts have room for as many values as the whole batch may have on one device. In `shard_map`
+    each device then has a leading axis of size 1: `tree.map(lambda x: x[0], features)`.
+
+    >>> from funcgrad import recsys
+    >>> f = recsys.KeyedJaggedTensor.from_lists({"ad": [[1], [2, 3]]})
+    >>> recsys.split_batch(f, 2).values
+    Array([[1, 2, 3],
+           [2, 3, 3]], dtype=int32)
+    """
+    batch = features.batch
+    if batch % devices:
+        raise ArgumentError(
+            f"recsys.split_batch: a batch of {batch} can't be shared among {devices} devices"
+        )
+    each = batch // devices
+    parts = [features[i * each : (i + 1) * each] for i in range(devices)]
+    return tree.map(lambda *x: fnp.stack(x), *parts)
+
+
+# ---- lookups
+
+
+class _Entry(NamedTuple):
+    """A feature that reads a shard. slot: its number among those of the same place."""
+
+    key: str
+    shard: Shard
+    slot: int
+
+
+class _Ids(NamedTuple):
+    """A feature's (n,) ids, -1 for those that are no rows; the bag of each, `size` for padding."""
+
+    ids: Any
+    bags: Any
+    weights: Any
+    size: int
+
+
+def sharded_lookup(
+    tables: ShardedTables, features: Mapping[str, tuple[str, JaggedTensor]], pooling: bool
+) -> dict[str, Any]:
+    """Sums of rows by feature, (batch, dim); or without pooling the rows, (capacity, dim).
+
+    features: (table's name, ids) by name. Means are made of sums by the caller.
+    """
+    layout = tables.layout
+    _check_inside(layout)
+    ids = {k: _ids(x, layout.spec(t).rows, pooling) for k, (t, x) in features.items()}
+    columns: dict[str, dict[int, Any]] = {k: {} for k in features}
+    for key, (name, _) in features.items():
+        if name in tables.whole:
+            columns[key][0] = _whole(tables.whole[name], ids[key], layout)
+    for name, pool in layout.pools:
+        entries = _entries(pool, {k: t for k, (t, _) in features.items()})
+        if entries:
+            found = _exchanged(tables.pools[name], pool, layout, entries, ids)
+            for entry, x in zip(entries, found, strict=True):
+                columns[entry.key][entry.shard.column] = x
+    return {
+        k: fnp.concatenate([parts[c] for c in sorted(parts)], axis=1) if len(parts) > 1
+        else next(iter(parts.values()))
+        for k, parts in columns.items()
+    }  # fmt: skip
+
+
+def _check_inside(layout: Layout) -> None:
+    missing = [a for a in layout.axes if a not in context.current().axes]
+    if missing:
+        raise ShardingError(
+            f"recsys: sharded tables are looked up inside of shard_map over {layout.axes}, but "
+            f"{missing[0]!r} is no axis here; see funcgrad.shard_map"
+        )
+
+
+def _ids(x: JaggedTensor, rows: int, pooling: bool) -> _Ids:
+    bags = x.segments()
+    valid = (x.values >= 0) & (x.values < rows)
+    ids = fnp.where(valid, x.values, fnp.asarray(-1, x.values.dtype)).astype(fnp.int32)
+    if pooling:
+        return _Ids(ids, bags, x.weights, x.batch)
+    place = fnp.arange(x.capacity, dtype=bags.dtype)
+    own = fnp.where(bags < x.batch, place, fnp.asarray(x.capacity, bags.dtype))
+    return _Ids(ids, own, None, x.capacity)
+
+
+def _whole(table: Any, x: _Ids, layout: Layout) -> Any:
+    plain = table if isinstance(table, Tapped) else as_table("recsys: a table", table)
+    return pooled(plain, x.ids, x.bags, x.size, x.weights, layout.axes)
+
+
+def _entries(pool: Pool, tables: Mapping[str, str]) -> list[_Entry]:
+    """The features that read shards of a pool, one after the other."""
+    taken: dict[int, int] = {}
+    found = []
+    for key, table in tables.items():
+        for shard in pool.shards:
+            if shard.table == table:
+                slot = taken.get(shard.place, 0)
+                taken[shard.place] = slot + 1
+                found.append(_Entry(key, shard, slot))
+    return found
+
+
+def _exchanged(
+    table: Any, pool: Pool, layout: Layout, entries: Sequence[_Entry], ids: Mapping[str, _Ids]
+) -> list[Any]:
+    """(count, width) for each entry: ids to their rows' devices, and what is read there back."""
+    devices, axes = layout.mesh.size, layout.axes
+    slots = 1 + max(e.slot for e in entries)
+    count = max(x.size for x in ids.values())
+    rows, bags, weights = _outgoing(pool, layout, entries, ids, count, slots)
+    sent = lax.all_to_all(fnp.stack([rows, bags], axis=-1), axes, 0, 0, tiled=True)
+    if weights is not None:
+        weights = lax.all_to_all(weights, axes, 0, 0, tiled=True).reshape(-1)
+    room = slots * count
+    # Bags are numbered from device to device that they came from; what is none stays outside.
+    start = fnp.arange(devices, dtype=sent.dtype)[:, None] * room
+    local = sent[..., 1]
+    bag = fnp.where(local < room, local + start, fnp.asarray(devices * room, sent.dtype))
+    plain = table if isinstance(table, Tapped) else as_table("recsys: a pool", table)
+    out = pooled(plain, sent[..., 0].reshape(-1), bag.reshape(-1), devices * room, weights)
+    out = out.reshape(devices, slots, count, pool.width)
+    if pool.exchange == "row":
+        mine = lax.psum_scatter(out, axes, scatter_dimension=0)
+        found = [mine[e.slot] for e in entries]
+    elif pool.exchange == "node":
+        nodes, local_devices = layout.mesh.axis_sizes
+        out = out.reshape(nodes, local_devices, slots, count, pool.width)
+        summed = lax.psum_scatter(out, axes[1], scatter_dimension=1)
+        back = lax.all_to_all(summed, axes[0], 0, 0, tiled=True)
+        found = [back[e.shard.place, e.slot] for e in entries]
+    else:
+        back = lax.all_to_all(out, axes, 0, 0, tiled=True)
+        found = [back[e.shard.place, e.slot] for e in entries]
+    return [x[: ids[e.key].size] for e, x in zip(entries, found, strict=True)]
+
+
+def _outgoing(
+    pool: Pool,
+    layout: Layout,
+    entries: Sequence[_Entry],
+    ids: Mapping[str, _Ids],
+    count: int,
+    slots: int,
+) -> tuple[Any, Any, Any]:
+    """What goes to each device: (devices, n) rows of its block, bags, and weights or None.
+
+    A row of -1 is none, and reads as NaN; a bag of slots · count belongs to none.
+    """
+    none = fnp.asarray(slots * count, fnp.int32)
+    local = layout.mesh.axis_sizes[-1]
+    weighted = any(ids[e.key].weights is not None for e in entries)
+    parts: list[list[tuple]] = [[] for _ in range(layout.mesh.size)]
+    for entry in entries:
+        x, shard = ids[entry.key], entry.shard
+        bad = x.ids < 0
+        bags = fnp.where(x.bags < x.size, x.bags.astype(fnp.int32) + entry.slot * count, none)
+        rows = fnp.where(bad, -1, x.ids % shard.block + shard.offset)
+        weights = x.weights
+        if weighted and weights is None:
+            weights = fnp.ones(x.ids.shape, fnp.float32)
+        if pool.exchange == "table":
+            parts[shard.place].append((rows, bags, weights))
+            continue
+        # Whose block of rows it is; an id that is no row is told to the first.
+        owner = fnp.where(bad, 0, x.ids // shard.block)
+        first, among = (0, layout.mesh.size) if shard.place < 0 else (shard.place * local, local)
+        for i in range(among):
+            own = fnp.where(owner == i, bags, none)
+            parts[first + i].append((rows, own, weights))
+    return _blocks(parts, none, weighted)
+
+
+def _blocks(parts: list[list[tuple]], none: Any, weighted: bool) -> tuple[Any, Any, Any]:
+    """Blocks of one size for all devices, padded with bags that are none."""
+    size = max(sum(rows.shape[0] for rows, _, _ in part) for part in parts)
+
+    def filled(which: int, fill: Any, dtype: Any) -> Any:
+        rows = []
+        for part in parts:
+            own = [x[which] for x in part]
+            spare = size - sum(x.shape[0] for x in own)
+            rows.append(fnp.concatenate([*own, fnp.full(spare, fill, dtype)]))
+        return fnp.stack(rows)
+
+    weights = filled(2, 0, fnp.float32) if weighted else None
+    return filled(0, 0, fnp.int32), filled(1, none, fnp.int32), weights

@@ -1,0 +1,133 @@
+"""Embedding tables: arrays of rows, rows of 8 bits with a scale each, and how rows are read.
+
+Narrow rows are read as they are kept and computed with in float32. A row that isn't there is an
+error where ids are known; in compiled programs it is NaN, never another row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import funcgrad.numpy as fnp
+from funcgrad import dtypes, tree
+from funcgrad.core.trace import aval_of
+from funcgrad.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError
+from funcgrad.ops.indexing.plan import known
+
+
+@tree.register_pytree_node_class
+class QuantizedTable:
+    """Rows of 8-bit integers (rows, dim), and the scale (rows,) of each; for serving.
+
+    >>> from funcgrad import recsys
+    >>> table = recsys.quantize_rows(fnp.array([[0.5, -1.0], [0.0, 254.0]]))
+    >>> table.values, table.scales[1]
+    (Array([[  64, -127],
+            [   0,  127]], dtype=int8), Array(2., dtype=float32))
+    """
+
+    values: Any
+    scales: Any
+
+    def __init__(self, values: Any, scales: Any):
+        self.values, self.scales = fnp.asarray(values), fnp.asarray(scales)
+        if self.values.ndim != 2 or self.scales.shape != self.values.shape[:1]:
+            raise ShapeError(
+                "recsys.QuantizedTable: need values (rows, dim) and scales (rows,), got "
+                f"{aval_of(self.values)} and {aval_of(self.scales)}"
+            )
+        if not dtypes.is_integer(self.values.dtype):
+            raise DTypeError(
+                f"recsys.QuantizedTable: values must be integers, got {aval_of(self.values)}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, dim)."""
+        return self.values.shape
+
+    def tree_flatten(self) -> tuple:
+        """For `tree`: both arrays."""
+        return (self.values, self.scales), None
+
+    def tree_flatten_with_keys(self) -> tuple:
+        """For `tree`: both arrays with their names."""
+        keys = map(tree.GetAttrKey, ("values", "scales"))
+        return list(zip(keys, (self.values, self.scales), strict=True)), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> QuantizedTable:
+        """For `tree`: nothing is checked, as children may be anything."""
+        new = object.__new__(cls)
+        new.values, new.scales = children
+        return new
+
+
+def quantize_rows(table: Any) -> QuantizedTable:
+    """A table (rows, dim) in 8 bits, each row scaled so that its largest element is ±127.
+
+    An element is off by at most half of its row's scale.
+
+    >>> from funcgrad import recsys
+    >>> recsys.quantize_rows(fnp.array([[1.0, 2.0]])).values
+    Array([[ 64, 127]], dtype=int8)
+    """
+    if isinstance(table, QuantizedTable):
+        return table
+    wide = as_table("recsys.quantize_rows: table", fnp.asarray(table)).astype(fnp.float32)
+    scales = fnp.max(fnp.abs(wide), axis=1, initial=0.0) / 127
+    values = fnp.round(wide / fnp.where(scales > 0, scales, 1)[:, None])
+    return QuantizedTable(values.astype(fnp.int8), scales)
+
+
+def as_table(where: str, table: Any) -> Any:
+    """A table as it is looked up: a matrix of floats, or one in 8 bits."""
+    if isinstance(table, QuantizedTable):
+        return table
+    if not hasattr(table, "shape"):
+        raise ArgumentError(f"{where} must be an array (rows, dim), got {type(table).__name__}")
+    table = fnp.asarray(table)
+    if len(table.shape) != 2:
+        raise ShapeError(f"{where} must be (rows, dim), got {aval_of(table)}")
+    if not dtypes.is_float(table.dtype):
+        raise DTypeError(
+            f"{where} must be of floats (or a recsys.QuantizedTable), got {aval_of(table)}"
+        )
+    return table
+
+
+def read_rows(table: Any, ids: Any) -> Any:
+    """(…, dim): rows of a table, in float32 or wider; NaN where there is no such row."""
+    ids = from_zero(ids, table.shape[0])
+    if isinstance(table, QuantizedTable):
+        rows = table.values.at[ids].get(mode="fill", fill_value=0)
+        scales = table.scales.at[ids].get(mode="fill", fill_value=fnp.nan)
+        return rows.astype(scales.dtype) * scales[..., None]
+    rows = table.at[ids].get(mode="fill", fill_value=fnp.nan)
+    return rows.astype(fnp.float32) if rows.dtype.itemsize < 4 else rows
+
+
+def from_zero(ids: Any, rows: int) -> Any:
+    """Ids of which negative ones are no rows, where indexing would count them from the end."""
+    return fnp.where(ids < 0, fnp.asarray(rows, ids.dtype), ids)
+
+
+def check_ids(where: str, ids: Any, rows: int, used: Any = None, bags: Any = None) -> None:
+    """Known ids are rows of the table. used: which of them count; bags: the bag of each."""
+    value = known(ids)
+    if value is None:
+        return
+    bad = (value < 0) | (value >= rows)
+    if used is not None:
+        mask = known(used)
+        if mask is None:
+            return
+        bad &= mask
+    if bad.any():
+        at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+        place = f"position {at[0]}" if len(at) == 1 else f"position {tuple(map(int, at))}"
+        if bags is not None:
+            place += f" (bag {known(bags)[at]})"
+        raise OutOfBoundsError(f"{where}: id {value[at]} at {place} is none of {rows} rows")

@@ -1,0 +1,160 @@
+"""Lookups and training of cut tables: as of whole ones, by the collectives they should take."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import recsys, tree
+from funcgrad.errors import ArgumentError, ShardingError
+from funcgrad.parallel import P, shard_map
+from funcgrad.parallel.mapping.varying_programs import collectives
+from tests.recsys.sharded_steps import compare
+
+EACH = {"ad": recsys.row_wise(), "page": recsys.data_parallel(), "user": recsys.table_wise()}
+NODES = {"ad": recsys.grid(), "page": recsys.table_row_wise(), "user": recsys.table_column_wise()}
+LINE, GRID = (("device",), [(2,), (4,)]), (("node", "device"), [(2, 2), (2, 4)])
+CASES = {
+    "data parallel": ((4,), recsys.data_parallel(), "lazy_adam", "mean", True),
+    "table-wise": ((2,), recsys.table_wise(), "rowwise_adagrad", "sum", False),
+    "column-wise": ((4,), recsys.column_wise(), "adagrad", "mean", False),
+    "row-wise": ((4,), recsys.row_wise(), "rowwise_adagrad", "mean", True),
+    "three kinds": ((4,), EACH, "sgd", "sum", True),
+    "table-row-wise": ((2, 2), recsys.table_row_wise(), "rowwise_adagrad", "sum", True),
+    "table-column-wise": ((2, 2), recsys.table_column_wise(), "lazy_adam", "sum", False),
+    "grid": ((2, 2), recsys.grid(), "adagrad", "mean", True),
+    "kinds of nodes": ((2, 4), NODES, "sgd", "mean", False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_as_on_one_device(case):
+    shape, cuts, opt, pooling, weighted = CASES[case]
+    names = ("device",) if len(shape) == 1 else ("node", "device")
+    compare(shape, names, cuts, opt, pooling, weighted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2,), (4,), (2, 2), (2, 4)], ids=str)
+@pytest.mark.parametrize("kind", ["data_parallel", "table_wise", "column_wise", "row_wise",
+                                  "table_row_wise", "table_column_wise", "grid"])  # fmt: skip
+@pytest.mark.parametrize("opt", ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam"])
+def test_all_as_on_one_device(kind, shape, opt):
+    of_nodes = kind in ("table_row_wise", "table_column_wise", "grid")
+    by_columns = kind in ("column_wise", "table_column_wise", "grid")
+    if (of_nodes and len(shape) == 1) or (by_columns and opt == "rowwise_adagrad"):
+        pytest.skip("needs nodes, or keeps a sum for each block of columns")
+    names = ("device",) if len(shape) == 1 else ("node", "device")
+    for pooling, weighted in (("sum", True), ("mean", False)):
+        compare(shape, names, getattr(recsys, kind)(), opt, pooling, weighted)
+
+
+@pytest.mark.mpi
+def test_on_ranks(ranks):
+    for shape, cuts in (((4,), EACH), ((2, 2), NODES)):
+        names = ("device",) if len(shape) == 1 else ("node", "device")
+        ranks(4).run("tests.recsys.sharded_steps:compare", shape, names, cuts, "adagrad", "mean",
+                     True, 3)  # fmt: skip
+
+
+def setting(kind, shape, table=(10, 4)):
+    mesh = fg.make_mesh(shape, ("device",) if len(shape) == 1 else ("node", "device"))
+    rng = np.random.default_rng(0)
+    whole = {"ad": rng.normal(size=table).astype("float32")}
+    tables = recsys.shard_tables(whole, recsys.layout(whole, getattr(recsys, kind)(), mesh))
+    lists = [rng.integers(0, table[0], 3).tolist() for _ in range(8)]
+    return tables, recsys.KeyedJaggedTensor.from_lists({"ad": lists}), whole
+
+
+def mapped(f, tables, out):
+    """f(tables, features) on each device's part of a batch."""
+    layout = tables.layout
+    return shard_map(
+        lambda t, x: f(t, tree.map(lambda v: v[0], x)), mesh=layout.mesh,
+        in_specs=(recsys.partition_specs(tables), P(layout.axes)), out_specs=out,
+    )  # fmt: skip
+
+
+FORWARD = {
+    ("data_parallel", (4,)): [],
+    ("table_wise", (4,)): ["all_to_all"] * 2,
+    ("column_wise", (4,)): ["all_to_all"] * 2,
+    ("row_wise", (4,)): ["all_to_all", "psum_scatter"],
+    ("table_row_wise", (2, 2)): ["all_to_all"] * 2 + ["psum_scatter"],
+    ("table_column_wise", (2, 2)): ["all_to_all"] * 2,
+    ("grid", (2, 2)): ["all_to_all"] * 2 + ["psum_scatter"],
+}
+BACKWARD = {
+    "data_parallel": ["psum"], "table_wise": ["all_to_all"], "column_wise": ["all_to_all"],
+    "row_wise": ["all_gather"], "table_row_wise": ["all_to_all", "all_gather"],
+    "table_column_wise": ["all_to_all"], "grid": ["all_to_all", "all_gather"],
+}  # fmt: skip
+
+
+def count(f, *args):
+    found = [name.split()[0] for name in map(str, map(first_of, sums_of(f, *args)))]
+    return Counter(n.replace("_invariant", "") for n in found)
+
+
+def first_of(entry):
+    return entry[0] if isinstance(entry, tuple) else entry
+
+
+def sums_of(f, *args):
+    return list(collectives(fg.make_jaxpr(f)(*args).jaxpr))
+
+
+@pytest.mark.parametrize(("kind", "shape"), FORWARD, ids=str)
+def test_collectives(kind, shape):
+    tables, features, _ = setting(kind, shape)
+    axes, parts = tables.layout.axes, recsys.split_batch(features, 4)
+    forward = mapped(lambda t, x: recsys.embedding_bag(t, x)["ad"], tables, P(axes))
+    assert count(forward, tables, parts) == Counter(FORWARD[kind, shape])
+
+    def grads(t, x):
+        loss = lambda t: fnp.sum(recsys.embedding_bag(t, x)["ad"] ** 2)
+        return tree.map(
+            lambda g: fg.lax.pvary(g[None], axes), recsys.value_and_sparse_grad(loss)(t)[1]
+        )
+
+    both = count(mapped(grads, tables, P(axes)), tables, parts)
+    assert both == Counter(FORWARD[kind, shape] + BACKWARD[kind])
+
+
+@pytest.mark.parametrize(("kind", "shape"), FORWARD, ids=str)
+def test_rows_one_by_one(kind, shape):
+    tables, features, whole = setting(kind, shape)
+    axes = tables.layout.axes
+    rows = mapped(lambda t, x: recsys.embedding(t, x)["ad"].values[None], tables, P(axes))
+    out = np.asarray(rows(tables, recsys.split_batch(features, 4)))
+    for i in range(4):
+        ids = np.concatenate(features["ad"].to_lists()[2 * i : 2 * i + 2])
+        np.testing.assert_allclose(out[i, :6], whole["ad"][ids], rtol=1e-6)
+        assert (out[i, 6:] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["table_wise", "row_wise"])
+def test_ids_that_are_no_rows_are_nan(kind):
+    tables, _, whole = setting(kind, (2,))
+    lists = [[0, 1], [2, 10], [-1], [3]]
+    parts = recsys.split_batch(recsys.KeyedJaggedTensor.from_lists({"ad": lists}), 2)
+    bags = mapped(lambda t, x: recsys.embedding_bag(t, x)["ad"], tables, P("device"))
+    out = np.asarray(bags(tables, parts))
+    np.testing.assert_allclose(out[[0, 3]], [whole["ad"][[0, 1]].sum(0), whole["ad"][3]], rtol=1e-5)
+    assert np.isnan(out[1:3]).all()
+
+
+def test_refused():
+    tables, features, _ = setting("row_wise", (2,))
+    with pytest.raises(ShardingError, match="inside of shard_map over \\('device',\\)"):
+        recsys.embedding_bag(tables, features)
+    with pytest.raises(ArgumentError, match="need a KeyedJaggedTensor, got JaggedTensor"):
+        recsys.embedding(tables, features["ad"])
+    with pytest.raises(ArgumentError, match="batch of 8 can't be shared among 3"):
+        recsys.split_batch(features, 3)
+    with pytest.raises(ArgumentError, match="no table 'x' among"):
+        mapped(lambda t, x: recsys.embedding_bag(t, x, table_of={"ad": "x"}), tables, P("device"))(
+            tables, recsys.split_batch(features, 2)
+        )
