@@ -68,7 +68,7 @@ PACKAGES = {
         "llvm.matrix", "llvm.sort", "llvm.routines", "llvm.emit",
     ],
     "parallel": [
-        "communicators", "programs", "mapping", "partitioner", "runtimes", "launch",
+        "communicators", "programs", "mapping", "partitioner", "runtimes", "launch", "pipelines",
     ],
     "io": ["checkpoints"],
 }  # fmt: skip
