@@ -7,6 +7,7 @@
 
 - `meshes`: the devices there are, and meshes of them
 - `arrays`: arrays onto meshes, and from one sharding to another
+- `planning`: sizes of a mesh's axes for a model, on paper, and why
 - `pipelines`: layers over devices: a pipeline of stages through which microbatches flow
 - `recipes`: what other stacks build as wrappers of models, as trees of shardings
 - `communicators`: what joins devices: exchanges over memory and MPI, and who watches them
@@ -54,6 +55,7 @@ from funcgrad.parallel.meshes import (
 from funcgrad.parallel.partitioner.analysis import Analysis
 from funcgrad.parallel.pipelines.run import pipeline
 from funcgrad.parallel.pipelines.train import pipeline_value_and_grad
+from funcgrad.parallel.planning import Cluster, ModelShape, Plan, plan
 from funcgrad.parallel.recipes import by_path, fsdp, replicated
 from funcgrad.parallel.show import visualize_sharding
 
@@ -68,5 +70,5 @@ __all__ = [
     "with_sharding_constraint",
     "default_backend", "device_count", "devices", "local_device_count", "local_devices",
     "make_mesh", "process_count", "process_index", "process_indices", "virtual_devices",
-    "pipeline", "pipeline_value_and_grad",
+    "Cluster", "ModelShape", "Plan", "pipeline", "pipeline_value_and_grad", "plan",
 ]  # fmt: skip
