@@ -173,6 +173,11 @@ class CollectiveError(FuncgradError, RuntimeError):
     """A collective failed: ranks disagree, one is gone or late."""
 
 
+class ScheduleError(FuncgradError, ValueError):
+    """A pipeline's schedule lacks actions, has some twice, or waits for itself; the message names
+    the rank and the action."""
+
+
 class CheckpointError(FuncgradError, RuntimeError):
     """A checkpoint can't be written, is damaged, or holds something else than is asked for."""
 

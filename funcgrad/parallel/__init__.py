@@ -7,6 +7,9 @@
 
 - `meshes`: the devices there are, and meshes of them
 - `arrays`: arrays onto meshes, and from one sharding to another
+- `planning`: sizes of a mesh's axes for a model, on paper, and why
+- `pipelines`: layers over devices: a pipeline of stages through which microbatches flow
+- `steps`: gradients of several microbatches reduced once; steps between two exchanges
 - `recipes`: what other stacks build as wrappers of models, as trees of shardings
 - `communicators`: what joins devices: exchanges over memory and MPI, and who watches them
 - `attention`: attention of sequences that are cut: rings of keys, heads for places
@@ -58,8 +61,12 @@ from funcgrad.parallel.meshes import (
     virtual_devices,
 )
 from funcgrad.parallel.partitioner.analysis import Analysis
+from funcgrad.parallel.pipelines.run import pipeline
+from funcgrad.parallel.pipelines.train import pipeline_value_and_grad
+from funcgrad.parallel.planning import Cluster, ModelShape, Plan, plan
 from funcgrad.parallel.recipes import by_path, fsdp, replicated
 from funcgrad.parallel.show import visualize_sharding
+from funcgrad.parallel.steps import LocalState, LocalSteps, accumulate_gradients, local_steps
 
 _install()
 
@@ -74,4 +81,6 @@ __all__ = [
     "hybrid_attention", "ring_attention", "ulysses_attention", "unzigzag", "zigzag",
     "default_backend", "device_count", "devices", "local_device_count", "local_devices",
     "make_mesh", "process_count", "process_index", "process_indices", "virtual_devices",
+    "Cluster", "LocalState", "LocalSteps", "ModelShape", "Plan", "accumulate_gradients",
+    "local_steps", "pipeline", "pipeline_value_and_grad", "plan",
 ]  # fmt: skip

@@ -1,0 +1,108 @@
+"""What tests of pipelines run on ranks, and on virtual devices."""
+
+import functools
+
+import numpy as np
+
+import funcgrad as fg
+from funcgrad import tree
+from funcgrad.errors import ScheduleError
+from funcgrad.parallel import (
+    NamedSharding,
+    P,
+    device_put,
+    make_mesh,
+    pipeline_value_and_grad,
+)
+from funcgrad.parallel.pipelines import Schedule
+from tests.parallel.pipelines.models import (
+    embed,
+    entropy,
+    head,
+    language_loss,
+    layer,
+    params,
+    shared,
+    texts,
+)
+
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+STAGES, STEPS, GRID_STEPS, RATE = 8, 20, 3, 0.02
+IDS, WORDS = texts()
+WHOLE, ALONG = P(), P("pp")
+LAYOUTS = {
+    "fsdp": ({"w": P("pp", "x"), "b": P("pp", "x")}, P("x")),
+    "tp": ({"w": P("pp", None, "x"), "b": P("pp", "x")}, P()),
+}
+
+
+def descended(model, grads):
+    return tree.map(lambda p, g: p - RATE * g, model, grads)
+
+
+@functools.cache
+def losses_alone():
+    """The losses of a model that one device trains."""
+
+    @fg.jit
+    def step(model):
+        value, grads = fg.value_and_grad(language_loss)(model, IDS, WORDS)
+        return descended(model, grads), value
+
+    return run(step, (params(STAGES), shared()), STEPS)
+
+
+def run(step, model, steps):
+    found = []
+    for _ in range(steps):
+        model, value = step(model)
+        found.append(float(np.asarray(value)))
+    return found
+
+
+def losses(schedule, mesh, steps=STEPS, cuts=ALONG, batch=WHOLE):
+    """The losses of the model in a pipeline."""
+    f = pipeline_value_and_grad(
+        layer, entropy, mesh=mesh, microbatches=4, schedule=schedule, first=embed, last=head
+    )
+    ids, words = (device_put(x, NamedSharding(mesh, batch)) for x in (IDS, WORDS))
+    cut = lambda spec: NamedSharding(mesh, spec)
+    own = tree.map(cut, cuts) if isinstance(cuts, dict) else cut(cuts)
+    stages = params(STAGES)
+    own = own if isinstance(cuts, dict) else tree.map(lambda _: own, stages)
+    everywhere = tree.map(lambda _: cut(P()), shared())
+    model = device_put((stages, shared()), (own, everywhere))
+
+    @functools.partial(fg.jit, out_shardings=((own, everywhere), cut(P())))
+    def step(model):
+        value, grads = f(model, ids, words)
+        return descended(model, grads), value
+
+    return run(step, model, steps)
+
+
+def losses_of_all():
+    """The losses by schedules that have all kinds of actions and placements, on all ranks."""
+    mesh = make_mesh(4, "pp")
+    return {schedule: losses(schedule, mesh) for schedule in ("1f1b", "interleaved", "zb-v")}
+
+
+def losses_of_grids(steps=STEPS, layouts=LAYOUTS, schedule="1f1b"):
+    """The losses with stages that are cut over another axis."""
+    mesh = make_mesh((2, 2), ("pp", "x"))
+    return {k: losses(schedule, mesh, steps, *LAYOUTS[k]) for k in layouts}
+
+
+def deadlock():
+    """The error for a schedule whose ranks wait for each other."""
+    rows = [
+        [(k, stage, i) for k, i in [("F", 0), ("B", 0), ("F", 1), ("B", 1)]] for stage in range(4)
+    ]
+    rows[3] = rows[3][2:] + rows[3][:2]
+    try:
+        pipeline_value_and_grad(
+            layer, entropy, mesh=make_mesh(4, "pp"), microbatches=2, schedule=Schedule("mine", rows)
+        )(params(4), IDS, WORDS)
+    except ScheduleError as error:
+        return str(error)
+    return None
