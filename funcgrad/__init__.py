@@ -48,6 +48,7 @@ from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
 if TYPE_CHECKING:
     from funcgrad import (
         ad_checkpoint,
+        adapters,
         custom_batching,
         custom_derivatives,
         dlpack,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         tree_util,
         typing,
     )
+    from funcgrad.adapters import lora, lora_merge
     from funcgrad.backends.llvm.runtime.memory import memory_summary, release_memory
     from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
     from funcgrad.parallel import (
@@ -108,6 +110,8 @@ __all__ = [
     "checkpoint", "remat", "checkpoint_name", "checkpoint_policies",
     # batching
     "vmap",
+    # parameters: adapters, fewer bits
+    "lora", "lora_merge",
     # the host, and looking inside
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
     "debug_nans",
@@ -120,7 +124,7 @@ __all__ = [
     "process_count", "process_index", "process_indices", "reshard", "shard_map",
     "virtual_devices",
     # subpackages
-    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack",
+    "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
     "errors", "experimental", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops", "optim",
     "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
     "typing",
@@ -130,8 +134,8 @@ __all__ = [
 # Loaded when first asked for, so that `import funcgrad` stays quick: subpackages, and names with
 # the modules that have them.
 _PACKAGES = (
-    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "experimental", "image",
-    "io", "nn",
+    "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "experimental",
+    "image", "io", "nn",
     "optim", "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree_util",
     "typing",
 )  # fmt: skip
@@ -143,6 +147,8 @@ _PARALLEL = (
     "virtual_devices",
 )  # fmt: skip
 _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
+    "lora": "adapters",
+    "lora_merge": "adapters",
     "memory_summary": "backends.llvm.runtime.memory",
     "num_threads": "backends.llvm.runtime.pool",
     "release_memory": "backends.llvm.runtime.memory",

@@ -47,7 +47,7 @@ LAYERS = [
     ["backends"],
     ["parallel", "sharding"],
     ["io"],
-    ["quantization", "recsys", "export"],
+    ["adapters", "quantization", "recsys", "export"],
     ["serve"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

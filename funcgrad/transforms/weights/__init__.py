@@ -6,6 +6,7 @@ product with it is. `with_weights` follows each through the program to where it 
 - `applied`: `with_weights`, the function that takes weights where the other one takes arrays
 - `calls`: weights on their way into the programs of loops, branches, calls and custom rules
 - `follow`: a program's run on values and weights, and what of it can be followed
+- `leaves`: leaves of a tree of parameters by their names, and rules that choose some of them
 - `products`: uses: what is multiplied with a weight, and which of its axes are summed
 - `uses`: which leaves of a tree of parameters a function uses, where, and along which axes
 - `view`: a weight's axes as an operation sees them, after transposes and reshapes

@@ -13,32 +13,8 @@ from funcgrad.transforms.arguments import as_array, is_arraylike, name_of, wraps
 from funcgrad.transforms.jit.make_jaxpr import make_jaxpr
 from funcgrad.transforms.weights.calls import STAGED
 from funcgrad.transforms.weights.follow import Enter, Follow, Seen, Watcher
+from funcgrad.transforms.weights.leaves import named_leaves
 from funcgrad.transforms.weights.weight import Weight, is_weight
-
-
-def leaf_name(path: tree.KeyPath) -> str:
-    """A leaf's name, for rules and messages: its keys, with dots between.
-
-    >>> leaf_name((tree.DictKey("layers"), tree.SequenceKey(0), tree.DictKey("w")))
-    'layers.0.w'
-    """
-    return tree.keystr(path, simple=True, separator=".") or "params"
-
-
-def named_leaves(params: Tree) -> dict[str, Tree]:
-    """The leaves of a tree of parameters by their names; weights are leaves.
-
-    >>> list(named_leaves({"a": {"w": 1.0}, "b": [2.0]}))
-    ['a.w', 'b.0']
-    """
-    return {leaf_name(p): x for p, x in tree.leaves_with_path(params, is_leaf=is_weight)}
-
-
-def with_leaves(params: Tree, leaves: Mapping[str, Tree]) -> Tree:
-    """The tree with other leaves in place of those of these names."""
-    return tree.map_with_path(
-        lambda path, x: leaves.get(leaf_name(path), x), params, is_leaf=is_weight
-    )
 
 
 def of_arrays(f: Callable) -> Callable:

@@ -202,7 +202,7 @@ def _dynamic_slice(eqn: Eqn, seen: Seen, rest: list) -> Seen | None:
     return _cut(seen, [d for d, n in enumerate(sizes) if wanted[d] != n], piece)
 
 
-def _cut(seen: Seen, dims: Sequence[int], piece: Callable[[Value, int, int], Value]) -> Seen | None:
+def _cut(seen: Seen, dims: Sequence[int], piece: Callable[..., Value]) -> Seen | None:
     """A piece of a weight along the operation's axes; piece(array, axis, dim) → array."""
     for dim in dims:
         axis = seen.view.axis_of(dim)

@@ -12,8 +12,9 @@ from funcgrad.core.ir import Eqn
 from funcgrad.core.types import Tree, Value
 from funcgrad.errors import ArgumentError
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
-from funcgrad.transforms.weights.applied import named_leaves, with_weights
+from funcgrad.transforms.weights.applied import with_weights
 from funcgrad.transforms.weights.follow import Seen, Watcher
+from funcgrad.transforms.weights.leaves import named_leaves
 from funcgrad.transforms.weights.products import CONTRACTED, FREE, MIXED, Product, Rows
 from funcgrad.transforms.weights.weight import Dense, Weight, is_weight
 

@@ -10,8 +10,9 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, nn, tree
 from funcgrad.core.ir import sub_jaxprs
 from funcgrad.errors import ArgumentError
-from funcgrad.transforms.weights.applied import named_leaves, with_leaves, with_weights
+from funcgrad.transforms.weights.applied import with_weights
 from funcgrad.transforms.weights.calls import UNROLLED
+from funcgrad.transforms.weights.leaves import named_leaves, with_leaves
 from funcgrad.transforms.weights.uses import Strict, uses
 from funcgrad.transforms.weights.weight import Dense, Weight
 
