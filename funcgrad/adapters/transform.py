@@ -39,7 +39,7 @@ def lora(
 
     Before a step lf is f. A product with a weight W becomes x W + s (x A) B (Hu et al., *LoRA*,
     2021), where A is uniform on ±1/√n, of n inputs, and B zero (of lookups A zero and B normal),
-    and s is alpha/rank, or alpha/√rank for kind "rslora"; "dora" learns magnitudes, too (`Adapter`).
+    and s is alpha/rank, or alpha/√rank for kind "rslora"; "dora" learns magnitudes, too.
 
     A matrix's rows are its inputs, and what axes are in front of the last two are a stack of
     matrices. With `inputs`, arrays or shapes that f is called with, its program says which axes are
@@ -62,11 +62,11 @@ def lora(
     leaves = named_leaves(params)
     found = None if inputs is None else uses(f, params, *inputs)
     chosen = _chosen(leaves, rules, found)
-    adapters = {
-        name: _made(leaves[name], found[name] if found else None, random.fold_in(key, _hash(name)), rank,
-                    float(alpha), kind)
-        for name in chosen
-    }  # fmt: skip
+    adapters = {}
+    for name in chosen:
+        own = random.fold_in(key, zlib.crc32(name.encode()))
+        known = found[name] if found else None
+        adapters[name] = _made(leaves[name], known, own, rank, float(alpha), kind)
     watcher = Strict("lora", chosen if rules is not None else ())
     call = with_weights(f, watcher, what="lora")
 
@@ -100,10 +100,6 @@ def _check(rank: int, alpha: float, kind: str) -> None:
         raise ArgumentError(f"lora: alpha must be a finite number, got {alpha!r}")
     if kind not in KINDS:
         raise ArgumentError(f"lora: kind must be one of {', '.join(KINDS)}, got {kind!r}")
-
-
-def _hash(name: str) -> int:
-    return zlib.crc32(name.encode())
 
 
 def _is_matrix(x: Any) -> bool:

@@ -45,7 +45,7 @@ def language(p, ids):
 def network(p, x):
     h = lax.conv_general_dilated(x, p["k"], (1, 1), "SAME")
     return lax.conv_general_dilated(
-        nn.relu(h), p["last"], (2, 2), "SAME", dimension_numbers=("NCHW", "HWIO", "NCHW")
+        nn.relu(h), p["z"], (2, 2), "SAME", dimension_numbers=("NCHW", "HWIO", "NCHW")
     )
 
 
@@ -63,7 +63,7 @@ CASES = {
     "stacked": (stacked, {"layers": {"w": normal(4, 6, 6), "b": normal(4, 6)}}, "w$", (X,)),
     "heads": (heads, {"q": normal(6, 2, 4), "o": normal(2, 4, 6)}, "q|o", (X,)),
     "language": (language, {"emb": normal(7, 6)}, "emb", (IDS,)),
-    "network": (network, {"k": normal(4, 3, 3, 3), "last": normal(2, 2, 4, 5)}, "k|last", (IMAGES,)),
+    "network": (network, {"k": normal(4, 3, 3, 3), "z": normal(2, 2, 4, 5)}, "k|z", (IMAGES,)),
     "experts": (experts, {"w": normal(2, 6, 4)}, "w", (X,)),
     "pieces": (pieces, {"qkv": normal(6, 6), "stack": normal(2, 3, 3)}, "qkv|stack", (X,)),
 }  # fmt: skip
@@ -135,7 +135,7 @@ def test_gradients_are_those_of_the_sum(name):
 
 
 def test_gradients_of_dora_take_the_norm_as_constant():
-    f, lf, base, adapters, inputs = case("mlp", "dora")
+    _f, lf, base, adapters, inputs = case("mlp", "dora")
     adapters = disturbed(adapters, 0.1)
     loss = lambda a: fnp.sum(lf(base, a, *inputs) ** 2)
     got = fg.grad(loss)(adapters)
@@ -156,7 +156,7 @@ def test_gradients_of_dora_take_the_norm_as_constant():
 
 @pytest.mark.parametrize("name", ["mlp", "stacked", "heads", "language", "experts"])
 def test_no_gradient_of_a_base_weight_is_computed(name):
-    f, lf, base, adapters, inputs = case(name)
+    _f, lf, base, adapters, inputs = case(name)
     jaxpr = fg.make_jaxpr(fg.grad(lambda b, a: fnp.sum(lf(b, a, *inputs)), 1))(base, adapters)
     shapes = {tuple(x.shape) for x in tree.leaves(base) if x.ndim > 1}
     shapes |= {s[1:] for s in shapes if len(s) > 2} | {s[::-1] for s in shapes}
@@ -177,7 +177,7 @@ def test_shapes_of_factors():
     adapters = case("mlp")[3]
     assert (adapters["out"].a.shape, adapters["out"].b.shape) == ((5, 2), (2, 4))
     assert case("experts")[3]["w"].a.shape == (2, 6, 2)
-    assert case("network")[3]["last"].a.shape == (2, 2, 4, 2)
+    assert case("network")[3]["z"].a.shape == (2, 2, 4, 2)
 
 
 def test_the_start_of_factors():
@@ -196,7 +196,7 @@ def test_the_start_of_factors():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_adapters_learn(kind):
-    f, lf, base, adapters, inputs = case("stacked", kind)
+    _f, lf, base, adapters, inputs = case("stacked", kind)
     target = normal(3, 6) * 0.3
 
     @fg.jit
@@ -212,7 +212,7 @@ def test_adapters_learn(kind):
 
 
 def test_vmap_over_adapters():
-    f, lf, base, adapters, inputs = case("mlp")
+    _f, lf, base, adapters, inputs = case("mlp")
     several = [disturbed(adapters, s) for s in (0.1, 0.7)]
     both = tree.map(lambda *xs: fnp.stack(xs), *several)
     got = fg.vmap(lf, (None, 0, None))(base, both, *inputs)
@@ -276,7 +276,7 @@ def test_a_leaf_that_cannot_be_followed():
 
 
 def test_adapters_of_another_base():
-    f, lf, base, adapters, inputs = case("mlp")
+    _f, lf, base, adapters, inputs = case("mlp")
     with pytest.raises(TreeError, match=r"lora_merge: .* adapter of 'out', but the base has b, w"):
         fg.lora_merge({"w": base["w"], "b": base["b"]}, adapters)
     with pytest.raises(ShapeError, match=r"lora_merge: .* 'w' has factors of shapes \(6, 2\)"):

@@ -49,8 +49,13 @@ class Product:
         return self.eqn.prim is conv_general_dilated_p
 
     def roles(self) -> tuple[str, ...]:
-        """What becomes of each of the weight's axes; an empty text for those of size 1."""
+        """What becomes of each of the weight's axes; empty where nobody knows, of size 1."""
         found: list[str] = ["" for _ in self.view.shape]
+        ones = [i for i, n in enumerate(self.view.shape) if n == 1]
+        of_ones = [r for d, r in zip(self.view.dims, self.dim_roles(), strict=True) if not d]
+        if len(ones) == len(of_ones):  # no matter which is which
+            for i, role in zip(ones, of_ones, strict=True):
+                found[i] = role
         for dim, role in zip(self.view.dims, self.dim_roles(), strict=True):
             for part in dim:
                 before = found[part.axis]
