@@ -53,6 +53,7 @@ from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
 if TYPE_CHECKING:
     from funcgrad import (
         ad_checkpoint,
+        adapters,
         custom_batching,
         custom_derivatives,
         dlpack,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         tree_util,
         typing,
     )
+    from funcgrad.adapters import lora, lora_merge
     from funcgrad.backends.llvm.runtime.memory import memory_summary, release_memory
     from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
     from funcgrad.parallel import (
@@ -116,6 +118,8 @@ __all__ = [
     "checkpoint", "remat", "checkpoint_name", "checkpoint_policies",
     # batching
     "vmap",
+    # parameters: adapters, fewer bits
+    "lora", "lora_merge",
     # the host, and looking inside
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
     "debug_infs", "debug_nans", "explain_cache_misses", "log_compiles",
@@ -151,6 +155,8 @@ _PARALLEL = (
     "virtual_devices",
 )  # fmt: skip
 _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
+    "lora": "adapters",
+    "lora_merge": "adapters",
     "memory_summary": "backends.llvm.runtime.memory",
     "num_threads": "backends.llvm.runtime.pool",
     "release_memory": "backends.llvm.runtime.memory",

@@ -48,7 +48,7 @@ LAYERS = [
     ["backends"],
     ["parallel", "sharding"],
     ["io"],
-    ["quantization", "recsys", "export"],
+    ["adapters", "quantization", "recsys", "export"],
     ["serve"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
@@ -60,6 +60,7 @@ PACKAGES = {
     ],
     "transforms": [
         "passes", "autodiff", "batching", "control", "tape", "jit", "derivatives", "attention",
+        "weights",
     ],
     "numpy": ["elementwise", "manipulation", "creation", "reductions", "linalg"],
     "backends": [
