@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         shard_map,
         virtual_devices,
     )
+    from funcgrad.transforms.precision.autocast import autocast
 
 # JAX's other names.
 jacobian, remat, float0 = jacrev, checkpoint, dtypes.float0
@@ -113,6 +114,8 @@ __all__ = [
     "debug_nans",
     # dtypes
     "default_dtype", "dtypes", "enable_x64",
+    # mixed precision
+    "autocast",
     # many devices (more of them in funcgrad.parallel)
     "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
     "local_device_count", "local_devices", "make_array_from_callback",
@@ -143,6 +146,7 @@ _PARALLEL = (
     "virtual_devices",
 )  # fmt: skip
 _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
+    "autocast": "transforms.precision.autocast",
     "memory_summary": "backends.llvm.runtime.memory",
     "num_threads": "backends.llvm.runtime.pool",
     "release_memory": "backends.llvm.runtime.memory",

@@ -11,9 +11,13 @@ from tests.op_samples_elementwise import ELEMENTWISE
 from tests.op_samples_grouped import GROUPED
 from tests.op_samples_index import INDEX
 from tests.op_samples_linalg import LINALG
+from tests.op_samples_precision import PRECISION
 from tests.op_samples_programs import PROGRAMS
 from tests.op_samples_special import SPECIAL
 from tests.op_samples_structure import STRUCTURE
 
-ROWS = (*ELEMENTWISE, *SPECIAL, *STRUCTURE, *INDEX, *LINALG, *PROGRAMS, *ATTENTION, *GROUPED)
+ROWS = (
+    *ELEMENTWISE, *SPECIAL, *STRUCTURE, *INDEX, *LINALG, *PROGRAMS, *ATTENTION, *GROUPED,
+    *PRECISION,
+)  # fmt: skip
 PRIMITIVES = all_primitives()

@@ -59,6 +59,7 @@ PACKAGES = {
     ],
     "transforms": [
         "passes", "autodiff", "batching", "control", "tape", "jit", "derivatives", "attention",
+        "precision",
     ],
     "numpy": ["elementwise", "manipulation", "creation", "reductions", "linalg"],
     "backends": [
