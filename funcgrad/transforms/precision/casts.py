@@ -1,13 +1,14 @@
-"""Casts of what a loop closes over, made once for all turns.
+"""Casts made where they cost least: of what a loop closes over before it, once for all turns; of
+what devices gather before that, so that they send narrow values.
 
-A weight that each turn of a `scan` casts is cast before the loop instead. But the loop would then
-sum the weight's cotangents in the narrow dtype, turn by turn. So its body reads the copy through
-`narrowed`, which has the weight's derivatives: cotangents go to the wide weight, and are summed
-there. The copy itself (`cast_ahead`) has none.
+But then the loop would sum the value's cotangents in the narrow dtype, turn by turn, and so would
+the devices. So what reads the copy reads it through `narrowed`, which has the derivatives of the
+wide value: cotangents go there, and are summed there. The copy itself (`cast_ahead`) has none.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Cotangent, Operand, Tangent, Tangents, Value, Values
 from funcgrad.errors import DTypeError
 from funcgrad.ops.base import is_linear
+from funcgrad.ops.collective.reductions import all_gather_p
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from funcgrad.ops.families import FLAT, elementwise, unary
 from funcgrad.transforms.control.calls import call_eqn
@@ -73,21 +75,10 @@ narrowed_p: Primitive = elementwise(
 
 
 class _Cast(NamedTuple):
-    """A cast that a program makes of one of its inputs: which, the views of it that lead there, and
-    the `cast_ahead` at their end."""
+    """A cast that a program makes of one of its inputs: which, and the views of it in between."""
 
     position: int
-    eqns: tuple[Eqn, ...]
-
-    def of(self, atom: Atom, start: Atom) -> list[Eqn]:
-        """The same equations, of another operand in place of the input `start`."""
-        same: dict[Atom, Atom] = {start: atom}
-        eqns = []
-        for eqn in self.eqns:
-            out = Var(eqn.outs[0].aval)
-            eqns.append(eqn.replace(ins=tuple(same.get(a, a) for a in eqn.ins), outs=(out,)))
-            same[eqn.outs[0]] = out
-        return eqns
+    views: tuple[Eqn, ...]
 
 
 class _Lifted(NamedTuple):
@@ -98,13 +89,14 @@ class _Lifted(NamedTuple):
 
 
 def cast_once(jaxpr: Jaxpr, dtype: np.dtype) -> Jaxpr:
-    """The program whose loops are given what their turns would cast to `dtype`, cast once.
+    """The program whose loops are given what their turns would cast to `dtype`, cast once, and
+    whose devices gather what is cast already.
 
     >>> import funcgrad as fg
     >>> f = lambda w, x: lax.fori_loop(0, 9, lambda i, x: x + w.astype("bfloat16"), x)
     >>> jaxpr = fg.make_jaxpr(f)(fnp.ones(3), fnp.ones(3, "bfloat16")).jaxpr
-    >>> [eqn.prim.name for eqn in cast_once(jaxpr, np.dtype("bfloat16")).eqns]
-    ['cast_ahead', 'scan']
+    >>> [eqn.prim for eqn in cast_once(jaxpr, np.dtype("bfloat16")).eqns]
+    [cast_ahead, scan]
     """
     return _lifted(jaxpr, (False,) * len(jaxpr.ins), dtype).jaxpr
 
@@ -119,63 +111,87 @@ class _Pass:
     def __init__(self, jaxpr: Jaxpr, fixed: Sequence[bool], dtype: np.dtype):
         self.jaxpr = jaxpr
         self.dtype = dtype
-        # Inputs that are fixed, and views of them: the input's position, and the views' equations.
-        self.views: dict[Atom, tuple[int, tuple[Eqn, ...]]] = {
-            v: (i, ()) for i, (v, f) in enumerate(zip(jaxpr.ins, fixed, strict=True)) if f
+        # Fixed inputs and views of them: the input's position, and the views' equations.
+        self.fixed: dict[Atom, _Cast] = {
+            v: _Cast(i, ()) for i, (v, f) in enumerate(zip(jaxpr.ins, fixed, strict=True)) if f
         }
-        self.casts: dict[Var, _Cast] = {}  # by what stands for their results
-        self.copies: dict[Atom, Var] = {}  # by what is cast
+        # What is gathered and views of it: of what, and the equations.
+        self.gathered: dict[Atom, tuple[Atom, tuple[Eqn, ...]]] = {}
+        self.lifted: dict[Var, _Cast] = {}  # further inputs, and the casts that they are
+        self.copies: dict[Atom, Var] = {}
         self.eqns: list[Eqn] = []
 
     def run(self) -> _Lifted:
         for eqn in self.jaxpr.eqns:
             self.equation(eqn)
-        same = len(self.eqns) == len(self.jaxpr.eqns) and not self.casts
-        if same and all(a is b for a, b in zip(self.eqns, self.jaxpr.eqns, strict=True)):
-            return _Lifted(self.jaxpr, [])
-        names = None if self.casts else self.jaxpr.names
-        found = Jaxpr([*self.jaxpr.ins, *self.casts], self.eqns, self.jaxpr.outs, names)
-        return _Lifted(found, list(self.casts.values()))
+        old = self.jaxpr
+        if len(self.eqns) == len(old.eqns) and all(map(operator.is_, self.eqns, old.eqns)):
+            return _Lifted(old, [])
+        names = None if self.lifted else old.names
+        found = Jaxpr([*old.ins, *self.lifted], self.eqns, old.outs, names)
+        return _Lifted(found, list(self.lifted.values()))
 
     def equation(self, eqn: Eqn) -> None:
-        prim, source = eqn.prim, eqn.ins[0] if eqn.ins else None
+        """Write an equation, or what takes its place."""
+        self.eqns.append(self.rewritten(eqn) if eqn.ins else eqn)
+
+    def rewritten(self, eqn: Eqn) -> Eqn:
+        prim, source = eqn.prim, eqn.ins[0]
         if prim is convert_element_type_p and eqn.params["new_dtype"] == self.dtype:
-            if source in self.views:
-                copy = self.lift(eqn)
-                eqn = Eqn(narrowed_p, [source, copy], eqn.outs, {}, eqn.source, eqn.scopes)
-        elif prim.view is not None and source in self.views:
-            position, eqns = self.views[source]
-            self.views[eqn.outs[0]] = position, (*eqns, eqn)
-        elif prim is scan_p or prim is while_p:
-            eqn = self.loop(eqn)
-        elif prim is jit_p or prim is checkpoint_p:
-            eqn = self.call(eqn)
-        elif prim.programs is None:
-            eqn = with_programs(eqn, lambda j: cast_once(j, self.dtype))
-        self.eqns.append(eqn)
+            if source not in self.fixed and source not in self.gathered:
+                return eqn
+            ins = [source, self.copy(source)]
+            return Eqn(narrowed_p, ins, eqn.outs, {}, eqn.source, eqn.scopes)
+        if prim is scan_p or prim is while_p:
+            return self.loop(eqn)
+        if prim is jit_p or prim is checkpoint_p:
+            return self.call(eqn)
+        if prim is all_gather_p:
+            self.gathered[eqn.outs[0]] = source, (eqn,)
+        elif prim.view is not None and source in self.fixed:
+            position, views = self.fixed[source]
+            self.fixed[eqn.outs[0]] = _Cast(position, (*views, eqn))
+        elif prim.view is not None and source in self.gathered:
+            start, eqns = self.gathered[source]
+            self.gathered[eqn.outs[0]] = start, (*eqns, eqn)
+        return eqn if prim.call else self.within(eqn)
 
-    def lift(self, eqn: Eqn) -> Var:
-        """The further input that stands for a cast."""
-        source = eqn.ins[0]
-        if source not in self.copies:
-            position, eqns = self.views[source]
-            ahead = eqn.replace(prim=cast_ahead_p, params={"new_dtype": self.dtype})
-            copy = self.copies[source] = Var(eqn.outs[0].aval)
-            self.casts[copy] = _Cast(position, (*eqns, ahead))
-        return self.copies[source]
+    def within(self, eqn: Eqn) -> Eqn:
+        """An equation with this done in the programs that it holds."""
 
-    def cast(self, casts: Sequence[_Cast], starts: Sequence[Var], ins: Sequence[Atom]) -> list:
-        """Make the casts that a program lifted of its operands; lifted further, if these are."""
-        copies = []
-        for c in casts:
-            *views, ahead = c.of(ins[c.position], starts[c.position])
-            for eqn in views:
-                self.equation(eqn)
-            if ahead.ins[0] in self.views:
-                copies.append(self.lift(ahead))
+        def each(jaxpr: Jaxpr) -> Jaxpr:
+            return cast_once(jaxpr, self.dtype)
+
+        if eqn.prim.programs is None:
+            return with_programs(eqn, each)
+        return eqn.replace(params=eqn.prim.programs(each, **eqn.params))
+
+    def copy(self, atom: Atom) -> Var:
+        """The narrow copy of a value: a further input, or made here."""
+        if atom in self.copies:
+            return self.copies[atom]
+        if atom in self.gathered:
+            start, eqns = self.gathered[atom]
+            self.eqns += _replayed(eqns, self.copy(start))
+            copy = self.eqns[-1].outs[0]
+        else:
+            copy = Var(ShapedArray(atom.aval.shape, self.dtype))
+            if atom in self.fixed:
+                self.lifted[copy] = self.fixed[atom]
             else:
-                self.eqns.append(ahead)
-                copies.append(ahead.outs[0])
+                self.eqns.append(Eqn(cast_ahead_p, [atom], [copy], {"new_dtype": self.dtype}))
+        self.copies[atom] = copy
+        return copy
+
+    def made(self, casts: Sequence[_Cast], ins: Sequence[Atom]) -> list[Var]:
+        """Copies for a program that is called on these operands."""
+        copies = []
+        for position, views in casts:
+            atom = ins[position]
+            for eqn in _replayed(views, atom):
+                self.equation(eqn)
+                atom = eqn.outs[0]
+            copies.append(self.copy(atom))
         return copies
 
     def loop(self, eqn: Eqn) -> Eqn:
@@ -189,7 +205,7 @@ class _Pass:
         lifted, casts = _lifted(body, tuple(i < n for i in range(len(body.ins))), self.dtype)
         if lifted is body:
             return eqn
-        copies = self.cast(casts, body.ins, eqn.ins[first:])
+        copies = self.made(casts, eqn.ins[first:])
         own, more = lifted.ins[: len(body.ins)], lifted.ins[len(body.ins) :]
         # Captured values come first.
         inner = Jaxpr([*own[:n], *more, *own[n:]], lifted.eqns, lifted.outs)
@@ -202,8 +218,17 @@ class _Pass:
     def call(self, eqn: Eqn) -> Eqn:
         """A call whose program is given casts, which a loop around it makes once."""
         jaxpr = eqn.params["jaxpr"]
-        lifted, casts = _lifted(jaxpr, tuple(a in self.views for a in eqn.ins), self.dtype)
+        lifted, casts = _lifted(jaxpr, tuple(a in self.fixed for a in eqn.ins), self.dtype)
         if lifted is jaxpr:
             return eqn
-        copies = self.cast(casts, jaxpr.ins, eqn.ins)
-        return call_eqn(eqn, lifted, [*eqn.ins, *copies], eqn.outs)
+        return call_eqn(eqn, lifted, [*eqn.ins, *self.made(casts, eqn.ins)], eqn.outs)
+
+
+def _replayed(eqns: Sequence[Eqn], atom: Atom) -> list[Eqn]:
+    """A chain of equations, each of the one before, on another operand."""
+    found = []
+    for eqn in eqns:
+        out = Var(eqn.outs[0].aval.update(dtype=atom.aval.dtype))
+        found.append(eqn.replace(ins=(atom,), outs=(out,)))
+        atom = out
+    return found

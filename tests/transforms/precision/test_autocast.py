@@ -1,13 +1,15 @@
 """autocast: dtypes in programs and their derivatives, values against float64, gradients."""
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import dtypes, lax, nn
+from funcgrad import dtypes, lax, nn, optim, random
 from funcgrad.core.ir import sub_jaxprs
 from funcgrad.core.rewriting import called_program
 from funcgrad.parallel import P, make_mesh, shard_map
@@ -374,6 +376,41 @@ def test_a_linear_function_with_a_loop_can_be_transposed(rng):
     f = fg.autocast(lambda w: lax.scan(lambda c, _: (c + w @ x, None), fnp.zeros(4), None, 5)[0])
     (back,) = fg.linear_transpose(f, w)(fnp.ones(4))
     assert np.allclose(back, 5 * np.broadcast_to(np.asarray(x), (4, 4)), rtol=0.01)
+
+
+# ---- a model
+
+
+@pytest.fixture
+def gpt():
+    examples = str(Path(__file__).parents[3] / "examples")
+    sys.path.insert(0, examples)
+    import gpt
+
+    yield gpt
+    sys.path.remove(examples)
+
+
+def test_a_gpt_trains_as_in_float32(gpt):
+    cfg = gpt.Config(32, context=16, width=16, heads=2, layers=1)
+    codes = fnp.array(gpt.load_text()[0][:3000] % 32)
+    params, optimizer = gpt.init_params(random.key(0), cfg), optim.adam(1e-2)
+
+    def losses(loss):
+        @fg.jit
+        def step(state, key):
+            params, moments = state
+            value, grads = fg.value_and_grad(loss)(params, *gpt.batch_at(key, codes, 4, 16))
+            updates, moments = optimizer.update(grads, moments, params)
+            return (optim.apply_updates(params, updates), moments), value
+
+        start = params, optimizer.init(params)
+        return np.asarray(lax.scan(step, start, random.split(random.key(1), 12))[1])
+
+    wanted = losses(partial(gpt.loss_of, cfg=cfg))
+    got = losses(fg.autocast(partial(gpt.loss_of, cfg=cfg)))
+    assert wanted[-1] < wanted[0] - 0.4
+    assert np.abs(got - wanted).max() < 0.01
 
 
 # ---- rules and wrong arguments
