@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         shard_map,
         virtual_devices,
     )
+    from funcgrad.transforms.precision.autocast import autocast
 
 # JAX's other names.
 jacobian, remat, float0 = jacrev, checkpoint, dtypes.float0

@@ -43,6 +43,7 @@ NAMED = {
     "funcgrad.core.staging": {"formula_of"},
     "funcgrad.parallel.mapping.varying_programs": {"collectives"},  # for messages
     "funcgrad.parallel.runtimes.spmd": {"evaluate"},
+    "funcgrad.transforms.precision.policy": {"names"},  # that users write in rules
 }
 
 

@@ -15,6 +15,7 @@ programs, the tape of eager gradients, and what users call.
 - `host`: values on the host: waiting for them, and fetching them as NumPy arrays
 - `jit`: jit, its stages, and programs of functions to look at
 - `passes`: passes: from a program to one that computes the same
+- `precision`: programs in mixed precision
 - `recorded`: functions of the library that are written down once for each type of their operands
 - `tape`: reverse mode without `jit`: operations run at once and leave their rules on a tape
 - `weights`: functions of parameters, called with what isn't an array in a parameter's place

@@ -1,0 +1,7 @@
+"""Programs in mixed precision: products in a narrow dtype, what needs it in float32.
+
+- `autocast`: the transform: a function, evaluated under a policy
+- `casts`: casts of what a loop closes over, made once for all turns
+- `lists`: which ops are computed in which dtype
+- `policy`: the policy as a rule for equations: lists, a user's rules, explicit dtypes
+"""
