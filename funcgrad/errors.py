@@ -173,6 +173,14 @@ class CheckpointError(FuncgradError, RuntimeError):
     """A checkpoint can't be written, is damaged, or holds something else than is asked for."""
 
 
+class ExportError(ArgumentError):
+    """A function can't leave Python: something in it has no place in the file or library."""
+
+
+class FormatError(FuncgradError, ValueError):
+    """A file is damaged, or isn't what its format says."""
+
+
 class IRError(FuncgradError, TypeError):
     """A program does not typecheck: a fault in a transformation, never in a user's code."""
 

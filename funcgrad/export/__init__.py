@@ -1,0 +1,32 @@
+"""Functions that leave Python: programs in files, to load years later or on another machine.
+
+`export(fg.jit(f))(*args)` traces a function and gives an `Exported`: it can be called, transformed,
+and saved. The names are those of `jax.export`.
+
+>>> from funcgrad import export
+>>> f = export.export(fg.jit(lambda x: fnp.sum(x**2)))(fg.ShapeDtypeStruct((3,), "float32"))
+>>> fg.grad(export.deserialize(f.serialize()).call)(fnp.ones(3))
+Array([2., 2., 2.], dtype=float32)
+
+- `exported`: `export`, `Exported`, `load`, `deserialize`
+- `content`: what a file holds
+- `program`: programs as JSON
+- `tensors`: arrays as safetensors
+- `archive`: the file itself
+"""
+
+from funcgrad.export.exported import Exported, Sample, deserialize, export, load
+from funcgrad.export.program.trees import (
+    register_namedtuple_serialization,
+    register_pytree_node_serialization,
+)
+
+__all__ = [
+    "Exported",
+    "Sample",
+    "deserialize",
+    "export",
+    "load",
+    "register_namedtuple_serialization",
+    "register_pytree_node_serialization",
+]
