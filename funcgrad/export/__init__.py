@@ -10,6 +10,8 @@ Array([2., 2., 2.], dtype=float32)
 
 - `exported`: `export`, `Exported`, `load`, `deserialize`
 - `content`: what a file holds
+- `symbolic`: sizes with names
+- `unify`: one program of those for several sizes
 - `program`: programs as JSON
 - `tensors`: arrays as safetensors
 - `archive`: the file itself
@@ -20,13 +22,23 @@ from funcgrad.export.program.trees import (
     register_namedtuple_serialization,
     register_pytree_node_serialization,
 )
+from funcgrad.export.symbolic import (
+    SymbolicScope,
+    is_symbolic_dim,
+    symbolic_args_specs,
+    symbolic_shape,
+)
 
 __all__ = [
     "Exported",
     "Sample",
+    "SymbolicScope",
     "deserialize",
     "export",
+    "is_symbolic_dim",
     "load",
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",
+    "symbolic_args_specs",
+    "symbolic_shape",
 ]

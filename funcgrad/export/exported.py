@@ -15,21 +15,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad import dtypes, tree
-from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
+from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct, SymbolicSize
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.ir import ClosedJaxpr, eval_jaxpr
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.archive import pack, unpack
-from funcgrad.export.content import Content, Signature, content_of
+from funcgrad.export.content import Content, Signature, content_of, symbolic_content
 from funcgrad.export.program.trees import tree_from_json
 from funcgrad.export.tensors import tensors_from_bytes, tensors_to_bytes
 from funcgrad.transforms.arguments import as_array, avals_of
 from funcgrad.transforms.derivatives.grad import vjp
 from funcgrad.transforms.jit.jit import Jitted, jit
+from funcgrad.transforms.jit.stages import Traced
 
 PLATFORMS = ("cpu", "cuda")
+MOST_SIZES = 64  # of which programs are kept
 
 
 class Sample(NamedTuple):
@@ -49,9 +51,10 @@ def export(
     rule_order: how often the loaded function can be differentiated by the rules of `custom_jvp` and
         `custom_vjp` functions in it. Other operations can be as often as one likes.
 
-    Arguments are arrays or `ShapeDtypeStruct`s; their values don't matter. Arrays that f captured
-    go along. Raises ExportError, with the user's line, for what is Python code: callbacks, the
-    prints of `debug`, and checkpoint policies of one's own.
+    Arguments are arrays or `ShapeDtypeStruct`s; their values don't matter. Sizes may be symbols, as
+    `symbolic_shape` makes them: then a program is compiled for each size that is called. Arrays
+    that f captured go along. Raises ExportError, with the user's line, for what is Python code:
+    callbacks, the prints of `debug`, and checkpoint policies of one's own.
 
     >>> from funcgrad import export
     >>> f = export.export(fg.jit(lambda x: fnp.sin(x) * 2))(fg.ShapeDtypeStruct((3,), "float32"))
@@ -71,8 +74,14 @@ def export(
     if type(rule_order) is not int or rule_order < 0:
         raise ArgumentError(f"export.export: rule_order must be at least 0, got {rule_order!r}")
 
+    def write(traced: Traced) -> Content:
+        return content_of(traced, given, rule_order)
+
     def exported(*args: Any, **kwargs: Any) -> Exported:
-        return Exported(content_of(fun_jit.trace(*args, **kwargs), given, rule_order))
+        leaves = tree.leaves((args, kwargs))
+        if any(isinstance(n, SymbolicSize) for x in leaves for n in getattr(x, "shape", ())):
+            return Exported(symbolic_content(fun_jit.trace, args, kwargs, write))
+        return Exported(write(fun_jit.trace(*args, **kwargs)))
 
     return exported
 
@@ -99,6 +108,7 @@ class Exported:
         self.donated = signature.donated
         self.platforms = signature.platforms
         self.samples = tuple(samples)
+        self._sizes: dict[tuple, Exported] = {}
         n = self.in_tree.num_leaves, self.out_tree.num_leaves
         if n != (len(self.in_avals), len(self.out_avals)):
             raise FormatError(f"{self.fun_name}: structures of {n} leaves don't fit its types")
@@ -109,8 +119,44 @@ class Exported:
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
-        """The program with the arrays it captured."""
+        """The program with the arrays it captured; of symbolic sizes there is one a size
+        (`specialize`)."""
+        if self._content.is_symbolic:
+            symbols = ", ".join(f"{s}=…" for s in sorted(self._content.signature.symbols()))
+            raise ArgumentError(
+                f"{self.fun_name} was exported with symbolic sizes: specialize({symbols}) has a "
+                "program"
+            )
         return self._closed
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """What holds for symbolic sizes."""
+        return self._content.signature.constraints or ()
+
+    def specialize(self, **sizes: int) -> Exported:
+        """The function where the symbols have these values.
+
+        >>> from funcgrad import export
+        >>> x = fg.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
+        >>> export.export(fg.jit(lambda x: x @ x.T))(x).specialize(b=2)
+        Exported(<lambda>: (f32[2,3]) → f32[2,2])
+        """
+        return Exported(self._content.at(sizes))
+
+    def _of(self, avals: Sequence[ShapedArray]) -> Exported:
+        """The function for arguments of these types, one a size."""
+        if not self._content.is_symbolic:
+            self._check_types(avals)
+            return self
+        sizes = self._content.signature.sizes_of(avals)
+        key = tuple(sorted(sizes.items()))
+        found = self._sizes.get(key)
+        if found is None:
+            while len(self._sizes) >= MOST_SIZES:
+                self._sizes.pop(next(iter(self._sizes)))
+            found = self._sizes[key] = self.specialize(**sizes)
+        return found
 
     @property
     def in_shardings(self) -> tuple[NamedSharding | None, ...]:
@@ -142,8 +188,7 @@ class Exported:
                 what_a=f"what {self.fun_name} was exported for", what_b="this call",
             )  # fmt: skip
         leaves = [as_array(x) for x in leaves]
-        self._check_types(avals_of(leaves))
-        return self.out_tree.unflatten(self._compiled(*leaves))
+        return self.out_tree.unflatten(self._of(avals_of(leaves))._compiled(*leaves))
 
     @functools.cached_property
     def _compiled(self) -> Callable[..., list]:
@@ -216,7 +261,7 @@ class Exported:
             for j, x in enumerate(values)
         }
         entries = {
-            "program.json": self._content.to_bytes(len(taken)),
+            "program.json": self._content.to_bytes([self._sample_sizes(s) for s in taken]),
             "weights.safetensors": tensors_to_bytes(self._content.weights),
         }
         if taken:
@@ -245,6 +290,12 @@ class Exported:
         out = tree.leaves(self.call(*args))
         return Sample(tuple(map(_plain, tree.leaves((args, {})))), tuple(map(_plain, out)))
 
+    def _sample_sizes(self, sample: Sample) -> dict[str, int]:
+        """What the symbols are in a sample."""
+        if not self._content.is_symbolic:
+            return {}
+        return self._content.signature.sizes_of(avals_of(sample.args))
+
     def check_samples(self) -> float:
         """The largest difference of a result from what it was when it was saved, over all samples,
         relative to the largest magnitude in that result: 0 where all bits are the same. Processors
@@ -268,8 +319,10 @@ class Exported:
         return f"Exported({self.fun_name}: ({ins}) → {outs})"
 
     def _repr_html_(self) -> str:
-        closed = self.jaxpr
         facts = {"weights": f"{sum(w.nbytes for w in self._content.weights.values()):,} bytes"}
+        if self._content.is_symbolic:
+            return program_html(repr(self), facts, [])
+        closed = self.jaxpr
         return program_html(repr(self), facts, [("jaxpr", closed.jaxpr, len(closed.consts))])
 
 
@@ -317,29 +370,29 @@ def _exported(entries: Mapping[str, bytes]) -> Exported:
     types = Content.weight_types(found)
     weights = tensors_from_bytes(entries["weights.safetensors"], types)
     content = Content(signature, found["tables"], weights)
-    exported = Exported(content, _samples(entries, signature, found["samples"]))
     content.check()
-    return exported
+    return Exported(content, _samples(entries, content, found["samples"]))
 
 
-def _samples(entries: Mapping[str, bytes], signature: Signature, count: Any) -> list[Sample]:
+def _samples(entries: Mapping[str, bytes], content: Content, found: Any) -> list[Sample]:
     blob = entries.get("samples.safetensors")
-    if blob is None:
-        return []
-    if type(count) is not int or not 0 < count <= len(blob):
-        raise FormatError(f"there are {count!r} samples")
-    sides = {"in": signature.in_avals, "out": signature.out_avals}
+    if type(found) is not list or bool(found) != (blob is not None):
+        raise FormatError("the file's samples aren't those of its program")
+    sides = []
+    for sizes in found:
+        signature = content.at(sizes).signature if content.is_symbolic else content.signature
+        sides.append({"in": signature.in_avals, "out": signature.out_avals})
     types = {
         f"{i}/{part}/{j}": aval
-        for i in range(count)
-        for part, avals in sides.items()
+        for i, side in enumerate(sides)
+        for part, avals in side.items()
         for j, aval in enumerate(avals)
     }
-    arrays = tensors_from_bytes(blob, types)
+    arrays = tensors_from_bytes(blob, types) if blob is not None else {}
     return [
         Sample(*(tuple(arrays[f"{i}/{part}/{j}"] for j in range(len(avals)))
-                 for part, avals in sides.items()))
-        for i in range(count)
+                 for part, avals in side.items()))
+        for i, side in enumerate(sides)
     ]  # fmt: skip
 
 

@@ -141,7 +141,8 @@ def eqns(program):
         lambda p: p["tables"]["programs"][-1].update(out=[{"type": ["bool"], "bits": "07"}]),
         lambda p: p["tables"]["programs"][-1].update(out=[{"type": ["float32"], "bits": "zz"}]),
         lambda p: p.update(samples=10**9),
-        lambda p: p.update(samples=-1),
+        lambda p: p.update(samples=[]),
+        lambda p: p.update(samples=[{}] * 2),
     ],
 )
 def test_programs_that_are_none(change):

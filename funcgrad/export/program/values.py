@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.aval import ShapedArray
+from funcgrad.core.aval import ShapedArray, SymbolicSize
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.sharding import Mesh, NamedSharding, PartitionSpec
@@ -83,7 +83,8 @@ def type_to_json(aval: ShapedArray) -> list:
     ['float32', 2, 3]
     """
     name = "float0" if aval.dtype == dtypes.float0 else aval.dtype.name
-    return ["~" + name if aval.weak_type else name, *map(int, aval.shape)]
+    sizes = [{"dim": repr(n)} if isinstance(n, SymbolicSize) else int(n) for n in aval.shape]
+    return ["~" + name if aval.weak_type else name, *sizes]
 
 
 def type_from_json(found: Json) -> ShapedArray:
