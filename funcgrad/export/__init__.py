@@ -15,9 +15,11 @@ Array([2., 2., 2.], dtype=float32)
 - `program`: programs as JSON
 - `tensors`: arrays as safetensors
 - `archive`: the file itself
+- `native`: `aot`: functions as C libraries
 """
 
 from funcgrad.export.exported import Exported, Sample, deserialize, export, load
+from funcgrad.export.native.library import CLibrary, aot
 from funcgrad.export.program.trees import (
     register_namedtuple_serialization,
     register_pytree_node_serialization,
@@ -30,9 +32,11 @@ from funcgrad.export.symbolic import (
 )
 
 __all__ = [
+    "CLibrary",
     "Exported",
     "Sample",
     "SymbolicScope",
+    "aot",
     "deserialize",
     "export",
     "is_symbolic_dim",

@@ -130,6 +130,11 @@ class Exported:
         return self._closed
 
     @property
+    def arg_names(self) -> tuple[str, ...]:
+        """What the arguments are called in the function, flat: `params['w']`."""
+        return self._content.signature.names
+
+    @property
     def constraints(self) -> tuple[str, ...]:
         """What holds for symbolic sizes."""
         return self._content.signature.constraints or ()
