@@ -20,6 +20,7 @@ from funcgrad.export.tensors import tensors_to_bytes
 from funcgrad.ops.sharding import jaxpr_meshes
 
 _BLOCK = 64
+_LAPACK = {"gesdd": "svd", "geev": "eig"}  # routines, and the ops that call them
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def parts_of(exported: Exported) -> Parts:
         raise ExportError(f"export.aot of {name}: a C library runs on one device, not on a mesh")
     made = built(closed.jaxpr, (False,) * len(closed.jaxpr.ins), name)
     if made.host_steps:
-        ops = list(dict.fromkeys(step.prim.name for step in made.host_steps))
+        # An op on complex numbers is one around another.
+        ops = list(dict.fromkeys(s.params.get("prim", s.prim).name for s in made.host_steps))
         raise ExportError(
             f"export.aot of {name}: {', '.join(op + _place(closed.jaxpr, op) for op in ops)} would "
             "be computed by NumPy, which a C library hasn't"
@@ -69,7 +71,10 @@ def parts_of(exported: Exported) -> Parts:
     try:
         code = standalone(made)
     except CompileError as e:
-        raise ExportError(f"export.aot of {name}: {e}") from None
+        op = next((op for routine, op in _LAPACK.items() if routine in str(e)), "")
+        raise ExportError(
+            f"export.aot of {name}: {op}{_place(closed.jaxpr, op)} can't be in a C library: {e}"
+        ) from None
     arrays = {f"constant{i}": np.asarray(c) for i, c in enumerate(made.program.constants)}
     arrays |= {f"captured{i}": np.asarray(c.value) for i, c in enumerate(closed.consts)}
     weights = tensors_to_bytes(arrays)

@@ -1,7 +1,7 @@
 """Structures of pytrees as JSON, and back, and what registers classes for that.
 
 A file names a class by the name under which it was registered; nothing is imported to find it. The
-library's own states of optimizers and random keys are registered.
+library's own named tuples and random keys are registered.
 """
 
 from __future__ import annotations
@@ -14,12 +14,20 @@ from typing import Any, NamedTuple, TypeVar
 from funcgrad import optim, tree
 from funcgrad.errors import ArgumentError, ExportError, FormatError
 from funcgrad.export.program.values import Json, short
+from funcgrad.numpy.linalg import factors, solvers
+from funcgrad.numpy.manipulation import sets
 from funcgrad.random.keys import Key
 from funcgrad.tree import PyTreeDef
 from funcgrad.tree.kinds import kind_of
 
 _C = TypeVar("_C", bound=type)
 
+# Where the library's own named tuples are, by what their names begin with in files.
+_HOMES = {
+    "optim": vars(optim),
+    "numpy.linalg": {**vars(factors), **vars(solvers)},
+    "numpy": vars(sets),
+}
 _LEAF = "*"
 _KEYS = (str, int, bool, type(None))
 
@@ -118,9 +126,10 @@ def _add(name: str, entry: _Registered) -> None:
 @functools.cache
 def _table() -> dict[str, _Registered]:
     """All that is registered, beginning with what the library has."""
-    for name, cls in sorted(vars(optim).items()):
-        if isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields"):
-            _registered[f"optim.{name}"] = _named_tuple(cls)
+    for home, held in _HOMES.items():
+        for name, cls in sorted(held.items()):
+            if isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields"):
+                _registered.setdefault(f"{home}.{name}", _named_tuple(cls))
     _registered["random.Key"] = _Registered(
         Key, lambda impl: impl.encode(), lambda blob, xs: Key(xs[0], _generator(blob))
     )
