@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         custom_derivatives,
         dlpack,
         experimental,
+        export,
         image,
         interop,
         io,

@@ -160,6 +160,13 @@ def promote(avals: list[ShapedArray]) -> tuple[np.dtype, bool]:
     return kind_dtype(node), isinstance(node, dtypes.Kind)
 
 
+class SymbolicSize:
+    """The size of an axis that isn't known yet, in a `ShapeDtypeStruct`: see `funcgrad.export`.
+    What traces a function takes no such sizes."""
+
+    __slots__ = ()
+
+
 class ShapeDtypeStruct:
     """A shape and dtype (and sharding) in place of an array, for `eval_shape`, `make_jaxpr` and
     `jit(f).lower`.
@@ -180,7 +187,9 @@ class ShapeDtypeStruct:
         sharding: NamedSharding | None = None,
     ):
         try:
-            sizes = tuple(operator.index(n) for n in shape)
+            sizes: Any = tuple(
+                n if isinstance(n, SymbolicSize) else operator.index(n) for n in shape
+            )
         except TypeError:
             raise TypeError(
                 f"ShapeDtypeStruct: shape must be a sequence of integers, got {shape!r}"

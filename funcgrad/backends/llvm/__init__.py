@@ -16,6 +16,7 @@ Whole programs:
 - `executable`: compiled programs as callables
 - `saved`: whole programs on disk
 - `identity`: what a program is, as a digest
+- `standalone`: a program as objects for a linker
 
 Packages, in the order of their layers:
 

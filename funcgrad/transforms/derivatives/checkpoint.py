@@ -7,6 +7,7 @@ the rest is computed again (Griewank & Walther, "Evaluating Derivatives", chapte
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from funcgrad import tree
@@ -85,6 +86,32 @@ def checkpoint_name(x: Tree, name: str) -> Tree:
     return tree.map(lambda leaf: name_p.bind(leaf, name=name), x)
 
 
+@dataclass(frozen=True)
+class NamePolicy:
+    """Keeps values by the names that `checkpoint_name` marks them with: those "named" so, those
+    "named otherwise", or all that are "not named" so."""
+
+    kind: str
+    names: tuple[str, ...]
+
+    def __call__(self, prim: Primitive, *avals: Any, **params: Any) -> bool:
+        marked = prim is name_p
+        if self.kind == "named otherwise":
+            return marked and params["name"] not in self.names
+        return (marked and params["name"] in self.names) == (self.kind == "named")
+
+
+@dataclass(frozen=True)
+class EitherPolicy:
+    """Keeps what either of two policies keeps."""
+
+    first: Policy
+    second: Policy
+
+    def __call__(self, prim: Primitive, *avals: Any, **params: Any) -> bool:
+        return self.first(prim, *avals, **params) or self.second(prim, *avals, **params)
+
+
 class checkpoint_policies:
     """Which intermediate values `checkpoint` keeps; pass one as its `policy`.
 
@@ -119,17 +146,17 @@ class checkpoint_policies:
     @staticmethod
     def save_only_these_names(*names: str) -> Policy:
         """Keep values that `checkpoint_name` marked with one of these names."""
-        return lambda prim, *avals, **params: prim is name_p and params["name"] in names
+        return NamePolicy("named", names)
 
     @staticmethod
     def save_any_names_but_these(*names: str) -> Policy:
         """Keep values that `checkpoint_name` marked, but with these names."""
-        return lambda prim, *avals, **params: prim is name_p and params["name"] not in names
+        return NamePolicy("named otherwise", names)
 
     @staticmethod
     def save_anything_except_these_names(*names: str) -> Policy:
         """Keep all but values that `checkpoint_name` marked with one of these names."""
-        return lambda prim, *avals, **params: not (prim is name_p and params["name"] in names)
+        return NamePolicy("not named", names)
 
     @staticmethod
     def save_and_offload_only_these_names(
@@ -148,9 +175,7 @@ class checkpoint_policies:
     @staticmethod
     def save_from_both_policies(first: Policy, second: Policy) -> Policy:
         """Keep what either policy keeps."""
-        return lambda prim, *avals, **params: (
-            first(prim, *avals, **params) or second(prim, *avals, **params)
-        )
+        return EitherPolicy(first, second)
 
     checkpoint_dots = dots_saveable
     checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable

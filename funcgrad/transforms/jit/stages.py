@@ -145,7 +145,7 @@ class _Stage:
 
 
 class Traced(_Stage):
-    """A traced function: `.jaxpr`, `.out_info`, `.lower()`."""
+    """A traced function: `.jaxpr`, `.program`, `.out_info`, `.lower()`."""
 
     def __init__(self, program: Program, name: str, using: str):
         self._program = program
@@ -156,6 +156,16 @@ class Traced(_Stage):
     def jaxpr(self) -> ClosedJaxpr:
         """The program with the arrays it captured."""
         return ClosedJaxpr(self._program.jaxpr, self._program.consts)
+
+    @property
+    def program(self) -> Program:
+        """All that tracing gave: also structures, names and shardings, and what is donated."""
+        return self._program
+
+    @property
+    def fun_name(self) -> str:
+        """What the function is called."""
+        return self._name
 
     @property
     def out_info(self) -> Tree:

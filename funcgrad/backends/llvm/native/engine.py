@@ -155,6 +155,20 @@ class Engine:
         with self._lock:
             self._symbols.setdefault(name, make)
 
+    def meaning(self, name: str) -> int | Library | None:
+        """What a symbol is bound to, or provided as: an address, or a library that defines it.
+
+        >>> engine().bind("fg_meant", 4096)
+        >>> engine().meaning("fg_meant"), engine().meaning("fg_unheard_of")
+        (4096, None)
+        """
+        known = self._symbols.get(name)
+        if callable(known):
+            made = known()
+            now = self._symbols.get(name)  # what makes a function mostly binds its library
+            return now if isinstance(now, Library) else made
+        return known
+
     def compile(
         self,
         module: Source,

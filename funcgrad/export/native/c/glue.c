@@ -1,0 +1,211 @@
+/* What joins the compiled code of $name to its C interface, and stands for what code asks of the
+   process that it usually runs in: a loop over tasks, and memory for them. */
+
+#include "$name.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+#define HIDDEN __attribute__((visibility("hidden")))
+#define MAGIC UINT64_C(0x66756e6367726164)
+#define BLOCK 64
+
+enum { CONTEXT_MAGIC, CONTEXT_WEIGHTS, CONTEXT_USED };
+
+int32_t fg_program(const void *const *inputs, void *const *outputs, void *arena,
+                   const void *const *constants, void *callback, void *comms);
+
+/* ---- memory for tasks: a stack in the arena */
+
+typedef struct block {
+    struct block *below;
+    char *end;
+    int free;
+} block;
+
+static __thread struct {
+    char *begin, *end, *most;
+    block *top;
+    uint64_t wanted;
+    jmp_buf *out;
+} scratch;
+
+HIDDEN void *fg_scratch_take(int64_t bytes) {
+    char *at = scratch.top ? scratch.top->end : scratch.begin;
+    uint64_t need = BLOCK + ((uint64_t)bytes + BLOCK - 1) / BLOCK * BLOCK;
+    if (need > (uint64_t)(scratch.end - at)) {
+        scratch.wanted = (uint64_t)(at - scratch.begin) + need;
+        longjmp(*scratch.out, 1);
+    }
+    block *b = (block *)(void *)at;
+    b->below = scratch.top;
+    b->end = at + need;
+    b->free = 0;
+    scratch.top = b;
+    if (b->end > scratch.most) scratch.most = b->end;
+    return at + BLOCK;
+}
+
+HIDDEN void fg_scratch_give(void *data) {
+    ((block *)(void *)((char *)data - BLOCK))->free = 1;
+    while (scratch.top && scratch.top->free) scratch.top = scratch.top->below;
+}
+
+/* ---- loops over tasks, in the same parts as with several threads */
+
+HIDDEN int32_t fg_pool_limit = 0; /* threads beside the caller's */
+
+typedef void task(void *context, int64_t begin, int64_t end);
+
+HIDDEN void fg_parallel_for(task *run, void *context, int64_t n, int64_t grain) {
+    if (grain < 1) grain = 1;
+    for (int64_t i = 0; i < n; i += grain) run(context, i, n - i > grain ? i + grain : n);
+}
+
+HIDDEN void fg_parallel_asking(task *run, void *context, int64_t n, int64_t grain, void *words) {
+    (void)words;
+    fg_parallel_for(run, context, n, grain);
+}
+
+HIDDEN int32_t fg_poll(void *words) {
+    (void)words;
+    return 0;
+}
+
+/* ---- arrays */
+
+$tables
+
+static const struct {
+    uint64_t at; /* in the weights */
+} constants[] = {$constants}, captured[] = {$captured};
+
+#define NUM_CONSTANTS $num_constants
+#define NUM_CAPTURED $num_captured
+#define PROGRAM_ARENA $program_arena
+/* As variables, since compilers warn of loops to a constant 0. */
+static const size_t num_constants = NUM_CONSTANTS, num_captured = NUM_CAPTURED,
+                    num_inputs = ${guard}_NUM_INPUTS, num_outputs = ${guard}_NUM_OUTPUTS,
+                    program_arena = PROGRAM_ARENA;
+#define WEIGHTS_DIGEST UINT64_C($weights_digest)
+#define WEIGHTS_HEAD $weights_head
+
+$inside
+uint32_t ${name}_abi_version(void) { return ${guard}_ABI_VERSION; }
+
+const ${name}_tensor *${name}_input(size_t i) {
+    return i < num_inputs ? &inputs_table[i] : NULL;
+}
+
+const ${name}_tensor *${name}_output(size_t i) {
+    return i < num_outputs ? &outputs_table[i] : NULL;
+}
+
+/* ---- contexts */
+
+static ${name}_status fail(${name}_context *context, ${name}_status status, const char *text) {
+    snprintf(context->message, sizeof context->message, "$name: %s", text);
+    return status;
+}
+
+static int is_aligned(const void *pointer, size_t bytes) {
+    return pointer != NULL && (uintptr_t)pointer % bytes == 0;
+}
+
+/* FNV-1a of the beginning of the weights, which says what arrays are in them. */
+static uint64_t digest(const unsigned char *bytes, size_t n) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < n; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static int lacks_instructions(void) {
+    $features
+    return 0;
+}
+
+${name}_status ${name}_init(${name}_context *context, size_t context_bytes, const void *weights,
+                            size_t weights_bytes) {
+    if (context == NULL || context_bytes < sizeof *context) return ${name}_bad_argument;
+    memset(context, 0, sizeof *context);
+    if (lacks_instructions())
+        return fail(context, ${name}_bad_processor, "the processor lacks instructions of $cpu");
+    if (weights == NULL) {
+        weights = $default_weights;
+        weights_bytes = weights == NULL ? 0 : ${guard}_WEIGHTS_BYTES;
+    }
+    if (weights_bytes != ${guard}_WEIGHTS_BYTES || !is_aligned(weights, BLOCK) ||
+        digest(weights, WEIGHTS_HEAD) != WEIGHTS_DIGEST)
+        return fail(context, ${name}_bad_weights,
+                    "weights must be the file $name.safetensors, aligned to 64 bytes");
+    context->reserved[CONTEXT_MAGIC] = MAGIC;
+    context->reserved[CONTEXT_WEIGHTS] = (uint64_t)(uintptr_t)weights;
+    return ${name}_ok;
+}
+
+const char *${name}_message(const ${name}_context *context) {
+    return context == NULL ? "$name: the context is NULL" : context->message;
+}
+
+size_t ${name}_arena_used(const ${name}_context *context) {
+    return context == NULL ? 0 : (size_t)context->reserved[CONTEXT_USED];
+}
+
+/* ---- runs */
+
+static ${name}_status check(${name}_context *context, const void *const *inputs,
+                            void *const *outputs, const void *arena, size_t arena_bytes) {
+    char text[128];
+    if (inputs == NULL && num_inputs)
+        return fail(context, ${name}_bad_argument, "inputs is NULL");
+    if (outputs == NULL && num_outputs)
+        return fail(context, ${name}_bad_argument, "outputs is NULL");
+    for (size_t i = 0; i < num_inputs; i++)
+        if (!is_aligned(inputs[i], input_alignment[i])) {
+            snprintf(text, sizeof text, "input %d (%.64s) is NULL or not aligned to its dtype",
+                     (int)i, inputs_table[i].name);
+            return fail(context, ${name}_bad_argument, text);
+        }
+    for (size_t i = 0; i < num_outputs; i++)
+        if (!is_aligned(outputs[i], output_alignment[i])) {
+            snprintf(text, sizeof text, "output %d is NULL or not aligned to its dtype", (int)i);
+            return fail(context, ${name}_bad_argument, text);
+        }
+    if (PROGRAM_ARENA && !is_aligned(arena, BLOCK))
+        return fail(context, ${name}_bad_argument, "the arena is NULL or not aligned to 64 bytes");
+    if (arena_bytes < program_arena) {
+        snprintf(text, sizeof text, "the arena has %zu bytes, needed are %zu", arena_bytes,
+                 (size_t)${guard}_ARENA_BYTES);
+        return fail(context, ${name}_small_arena, text);
+    }
+    return ${name}_ok;
+}
+
+${name}_status ${name}_run(${name}_context *context, const void *const *inputs,
+                           void *const *outputs, void *arena, size_t arena_bytes) {
+    const void *places[NUM_CAPTURED + ${guard}_NUM_INPUTS + 1], *values[NUM_CONSTANTS + 1];
+    jmp_buf out;
+    if (context == NULL || context->reserved[CONTEXT_MAGIC] != MAGIC) return ${name}_bad_argument;
+    context->message[0] = 0;
+    ${name}_status status = check(context, inputs, outputs, arena, arena_bytes);
+    if (status != ${name}_ok) return status;
+    const char *weights = (const char *)(uintptr_t)context->reserved[CONTEXT_WEIGHTS];
+    for (size_t i = 0; i < num_captured; i++) places[i] = weights + captured[i].at;
+    for (size_t i = 0; i < num_constants; i++) values[i] = weights + constants[i].at;
+    for (size_t i = 0; i < num_inputs; i++) places[NUM_CAPTURED + i] = inputs[i];
+    scratch.begin = (char *)arena + (arena ? PROGRAM_ARENA : 0);
+    scratch.end = (char *)arena + (arena ? arena_bytes / BLOCK * BLOCK : 0);
+    scratch.most = scratch.begin;
+    scratch.top = NULL;
+    scratch.out = &out;
+    if (setjmp(out)) {
+        char text[128];
+        snprintf(text, sizeof text, "the arena is too small: it needs at least %zu bytes",
+                 (size_t)(PROGRAM_ARENA + scratch.wanted));
+        return fail(context, ${name}_small_arena, text);
+    }
+    fg_program(places, outputs, arena, values, NULL, NULL);
+    context->reserved[CONTEXT_USED] = PROGRAM_ARENA + (uint64_t)(scratch.most - scratch.begin);
+    return ${name}_ok;
+}

@@ -1,0 +1,75 @@
+"""How much memory the tasks of a library take: found by a run, in a process of its own.
+
+What tasks take depends on shapes, mostly; and on values where these choose what is run. A run that
+needs more than was found ends with a status that says how much.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from funcgrad.export.native.parts import Parts
+
+ROOM = 1 << 30
+UNKNOWN = 1 << 24  # bytes, where a run takes too long to be waited for
+_SECONDS = 60
+_LEAST = 256
+
+# Runs a library on the inputs in a file; prints the bytes that it used.
+_RUN = """
+import ctypes, mmap, sys
+path, name, file, weights, room, *sizes = sys.argv[1:]
+lib = ctypes.CDLL(path)
+cut = sizes.index("-")
+data = memoryview(bytearray(open(file, "rb").read()))
+ins, at = [], 0
+for n in map(int, sizes[:cut]):
+    ins.append(ctypes.create_string_buffer(n + 64))
+    start = ctypes.addressof(ins[-1]) + -ctypes.addressof(ins[-1]) % 64
+    ctypes.memmove(start, bytes(data[at:at + n]), n)
+    ins[-1].start, at = start, at + n
+outs = [ctypes.create_string_buffer(int(n) + 64) for n in sizes[cut + 1:]]
+kept = open(weights, "rb").read()
+held = mmap.mmap(-1, len(kept)); held.write(kept)
+arena = mmap.mmap(-1, int(room))
+where = lambda m: ctypes.addressof(ctypes.c_char.from_buffer(m))
+context = ctypes.create_string_buffer(4096)
+call = lambda what: getattr(lib, f"{name}_{what}")
+init, run, used = call("init"), call("run"), call("arena_used")
+init.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t]
+run.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_size_t]
+used.argtypes, used.restype = [ctypes.c_void_p], ctypes.c_size_t
+c = ctypes.addressof(context)
+assert init(c, 4096, where(held), len(kept)) == 0
+places = (ctypes.c_void_p * (len(ins) + 1))(*[b.start for b in ins])
+results = (ctypes.c_void_p * (len(outs) + 1))(
+    *[ctypes.addressof(b) + -ctypes.addressof(b) % 64 for b in outs])
+assert run(c, places, results, where(arena), int(room)) == 0
+print(used(c))
+"""
+
+
+def scratch_bytes(library: Path, name: str, weights: Path, parts: Parts,
+                  samples: Sequence[Sequence[np.ndarray]]) -> int:  # fmt: skip
+    """Bytes that tasks take: the most of these arguments, of zeros where there are none."""
+    given = samples or [[np.zeros(a.shape, a.dtype) for a in parts.ins]]
+    return max(_used(library, name, weights, parts, args) for args in given)
+
+
+def _used(library: Path, name: str, weights: Path, parts: Parts,
+          args: Sequence[np.ndarray]) -> int:  # fmt: skip
+    file = library.parent / "inputs.bin"
+    file.write_bytes(b"".join(np.ascontiguousarray(x).tobytes() for x in args))
+    sizes = [*(str(a.nbytes) for a in parts.ins), "-", *(str(a.nbytes) for a in parts.outs)]
+    command = [sys.executable, "-c", _RUN, str(library), name, str(file), str(weights),
+               str(parts.arena + ROOM), *sizes]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+        return UNKNOWN
+    return max(int(done.stdout) - parts.arena, _LEAST)

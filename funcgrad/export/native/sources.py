@@ -1,0 +1,124 @@
+"""The header and the C code of a library, from templates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from funcgrad.core.aval import ShapedArray
+from funcgrad.export.native.parts import Parts, alignment
+
+_TEMPLATES = Path(__file__).parent / "c"
+# Features of processors that C compilers know by these names, too.
+_CHECKED = (
+    "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "bmi", "bmi2", "fma", "gfni",
+    "vpclmulqdq", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512ifma",
+    "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512bitalg", "avx512vpopcntdq", "avx512bf16",
+)  # fmt: skip
+
+
+def sources(name: str, signature: str, parts: Parts, scratch: int, inside: bool) -> dict[str, str]:
+    """The texts of the header and of the C file, by their names.
+
+    scratch: bytes that tasks take beside the program's temporaries
+    inside: whether the library holds the weights
+    """
+    given = {
+        "name": name,
+        "guard": name.upper(),
+        "signature": _commented(signature),
+        "num_inputs": len(parts.ins),
+        "num_outputs": len(parts.outs),
+        "arena_bytes": parts.arena + scratch,
+        "program_arena": parts.arena,
+        "weights_bytes": len(parts.weights),
+        "weights_head": parts.head,
+        "weights_digest": hex(_digest(parts.weights[: parts.head])),
+        "weights_text": "NULL for those in the library, or the content of a file like it."
+        if inside
+        else f"the content of {name}.safetensors, such as a mapping of it.",
+        "constants": _numbers(parts.constants),
+        "captured": _numbers(parts.captured),
+        "num_constants": len(parts.constants),
+        "num_captured": len(parts.captured),
+        "tables": _tables(name, parts),
+        "inside": _inside(name) if inside else "",
+        "default_weights": f"{name}_weights" if inside else "NULL",
+        "features": _features(parts.features),
+        "cpu": parts.cpu,
+    }
+    return {f"{name}.h": _filled("header.h", given), f"{name}.c": _filled("glue.c", given)}
+
+
+def cmake(name: str, kind: str, file: str) -> str:
+    """What CMake's find_package reads."""
+    return _filled("config.cmake", {"name": name, "cmake_kind": kind.upper(), "file": file})
+
+
+def _filled(template: str, given: dict) -> str:
+    return Template((_TEMPLATES / template).read_text(encoding="utf-8")).substitute(given)
+
+
+def _commented(text: str) -> str:
+    return text.replace("*/", "* /").replace("→", "->")
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return ", ".join(f"{{{v}}}" for v in values) or "{0}"
+
+
+def _digest(data: bytes) -> int:
+    """FNV-1a, as the C code computes it."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 % (1 << 64)
+    return value
+
+
+def _tables(name: str, parts: Parts) -> str:
+    """The types of inputs and outputs, and how they are to lie."""
+    sides = (
+        ("input", parts.ins, parts.names),
+        ("output", parts.outs, [f"output{i}" for i in range(len(parts.outs))]),
+    )
+    lines = []
+    for side, avals, names in sides:
+        lines += [
+            f"static const int64_t {side}_dims{i}[] = {{{', '.join(map(str, a.shape)) or 0}}};"
+            for i, a in enumerate(avals)
+        ]
+        rows = [_row(side, i, a, n) for i, (a, n) in enumerate(zip(avals, names, strict=True))]
+        rows = rows or ["{0}"]
+        lines.append(f"static const {name}_tensor {side}s_table[] = {{")
+        lines += [f"    {row}," for row in rows]
+        aligned = ", ".join(map(str, alignment(avals))) or "1"
+        lines += ["};", f"static const size_t {side}_alignment[] = {{{aligned}}};"]
+    return "\n".join(lines)
+
+
+def _row(side: str, i: int, aval: ShapedArray, name: str) -> str:
+    quoted = "".join(c if c.isalnum() or c in "_[]'. " else "_" for c in name)
+    nbytes = aval.size * aval.dtype.itemsize
+    return f'{{"{quoted}", "{aval.dtype.name}", {aval.ndim}, {side}_dims{i}, {nbytes}}}'
+
+
+def _inside(name: str) -> str:
+    """The weights in the library, from the file beside."""
+    return f"""extern const unsigned char {name}_weights[] HIDDEN;
+__asm__(".section .rodata\\n"
+        ".balign 64\\n"
+        ".hidden {name}_weights\\n"
+        ".globl {name}_weights\\n"
+        "{name}_weights:\\n"
+        ".incbin \\"{name}.safetensors\\"\\n"
+        ".previous\\n");
+"""
+
+
+def _features(features: Sequence[str]) -> str:
+    known = [f for f in _CHECKED if f in features]
+    if not known:
+        return ""
+    checks = "\n    ".join(f'if (!__builtin_cpu_supports("{f}")) return 1;' for f in known)
+    return f"__builtin_cpu_init();\n    {checks}"

@@ -1,0 +1,9 @@
+"""Programs as JSON and back.
+
+- `vocabulary`: the operations that files name, and their versions
+- `values`: parameters of operations
+- `trees`: structures of pytrees
+- `rules`: derivative rules of a user's functions
+- `encode`: programs to JSON
+- `decode`: programs from JSON
+"""

@@ -1,0 +1,51 @@
+"""Files that stay: written once by `python -m tests.export.golden_files NAME`, read for ever.
+
+A file holds the first sample of each op in one function, with arguments and results. When an op's
+version changes, the older files are kept, and a new one is added.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import funcgrad as fg
+from funcgrad import export
+from tests.op_checks import arrays, function, operands, typical
+from tests.op_samples import ROWS
+
+FOLDER = Path(__file__).parent / "golden"
+PYTHON = ("pure_callback", "io_callback", "debug_callback")
+
+
+def rows():
+    """The rows that a file can hold and whose results are unique, each op once."""
+    chosen = {}
+    for row in ROWS:
+        if row.prim.name not in PYTHON and row.check is None:
+            chosen.setdefault(row.prim, row)
+    return list(chosen.values())
+
+
+def golden(chosen):
+    """The function of all samples, and its arguments."""
+    rng = np.random.default_rng(0)
+    cases = [(row, row.cases[0]) for row in chosen]
+    given = [arrays(operands(row, case, rng, typical(row))) for row, case in cases]
+    functions = [function(row, case) for row, case in cases]
+
+    def every_op(*args):
+        return [f(*xs) for f, xs in zip(functions, args, strict=True)]
+
+    return every_op, [list(xs) for xs in given]
+
+
+def main(name):
+    fun, args = golden(rows())
+    exported = export.export(fg.jit(fun), rule_order=1)(*args)
+    FOLDER.mkdir(exist_ok=True)
+    exported.save(FOLDER / f"{name}.fg", samples=[tuple(args)])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
