@@ -120,8 +120,8 @@ __all__ = [
     "checkpoint", "remat", "checkpoint_name", "checkpoint_policies",
     # batching
     "vmap",
-    # parameters: adapters, fewer bits
-    "lora", "lora_merge",
+    # numbers: mixed precision, adapters
+    "autocast", "lora", "lora_merge",
     # the host, and looking inside
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
     "debug_infs", "debug_nans", "explain_cache_misses", "log_compiles",
@@ -134,20 +134,19 @@ __all__ = [
     "process_count", "process_index", "process_indices", "reshard", "shard_map",
     "virtual_devices",
     # subpackages
-    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack",
-    "errors", "experimental", "flatten_util", "image", "interop", "io", "lax", "nn", "numpy", "ops",
-    "optim",
-    "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
-    "typing",
+    "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",
+    "experimental", "export", "flatten_util", "image", "interop", "io", "lax", "nn", "numpy",
+    "ops", "optim", "parallel", "random", "recsys", "scipy", "sharding", "sparse", "stages",
+    "test_util", "tree", "tree_util", "typing",
 ]  # fmt: skip
 
 
 # Loaded when first asked for, so that `import funcgrad` stays quick: subpackages, and names with
 # the modules that have them.
 _PACKAGES = (
-    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "experimental", "image",
-    "interop", "io", "nn", "optim", "parallel", "random", "scipy", "sharding", "stages",
-    "test_util", "tree_util", "typing",
+    "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
+    "experimental", "export", "image", "interop", "io", "nn", "optim", "parallel", "random",
+    "recsys", "scipy", "sharding", "sparse", "stages", "test_util", "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",
@@ -157,6 +156,7 @@ _PARALLEL = (
     "virtual_devices",
 )  # fmt: skip
 _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
+    "autocast": "transforms.precision.autocast",
     "lora": "adapters",
     "lora_merge": "adapters",
     "memory_summary": "backends.llvm.runtime.memory",

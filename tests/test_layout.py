@@ -60,7 +60,7 @@ PACKAGES = {
     ],
     "transforms": [
         "passes", "autodiff", "batching", "control", "tape", "jit", "derivatives", "attention",
-        "weights",
+        "weights", "precision",
     ],
     "numpy": ["elementwise", "manipulation", "creation", "reductions", "linalg"],
     "backends": [
@@ -71,7 +71,7 @@ PACKAGES = {
     ],
     "parallel": [
         "communicators", "programs", "mapping", "partitioner", "runtimes", "launch", "attention",
-        "experts",
+        "experts", "pipelines",
     ],
     "io": ["checkpoints"],
 }  # fmt: skip
