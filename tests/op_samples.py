@@ -11,11 +11,12 @@ from tests.op_samples_elementwise import ELEMENTWISE
 from tests.op_samples_grouped import GROUPED
 from tests.op_samples_index import INDEX
 from tests.op_samples_linalg import LINALG
+from tests.op_samples_precision import PRECISION
 from tests.op_samples_programs import PROGRAMS
 from tests.op_samples_sparse import SPARSE
 from tests.op_samples_special import SPECIAL
 from tests.op_samples_structure import STRUCTURE
 
 ROWS = (*ELEMENTWISE, *SPECIAL, *STRUCTURE, *INDEX, *LINALG, *PROGRAMS, *ATTENTION, *GROUPED,
-        *SPARSE)  # fmt: skip
+        *PRECISION, *SPARSE)  # fmt: skip
 PRIMITIVES = all_primitives()
