@@ -65,3 +65,17 @@ def test_a_checkpoint_of_another_run_is_refused(gpt, whole, tmp_path):
         gpt.main([*SMALL, "--out", str(whole), "--resume", "--width", "32", "--seed", "5"])
     with pytest.raises(SystemExit, match="has no checkpoint; start without it"):
         gpt.main([*SMALL, "--out", str(tmp_path), "--resume"])
+
+
+def test_pagerank_finds_what_one_device_finds(capsys):
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import pagerank
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    found = []
+    for devices in ("1", "3"):
+        pagerank.main(["--pages", "99", "--links", "3", "--devices", devices])
+        found.append(capsys.readouterr().out.splitlines()[1:])
+    assert found[0] == found[1]
+    assert found[0][0].startswith("page 0 has the rank 0.")

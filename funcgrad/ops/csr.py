@@ -72,9 +72,14 @@ def _impl(xp, data, indices, starts, ends, dense):
     n = dense.shape[1]
     wide = np.dtype(np.float32) if dtypes.is_float(dtype) and dtype.itemsize < 4 else dtype
     terms = data[at, None].astype(wide) * dense[columns].astype(wide)
+    out = xp.zeros((m, n), wide)
+    if xp is np and rows.size:
+        begun = np.flatnonzero(np.diff(rows, prepend=-1))  # rows ascend
+        out[rows[begun]] = np.add.reduceat(terms, begun, axis=0, dtype=wide)
+        return out.astype(dtype, copy=False)
     places = rows[:, None] * n + xp.arange(n)
     add_up = accumulate(lambda xp: xp.add)
-    return add_up(xp, xp.zeros(m * n, dtype), places.ravel(), terms.ravel()).reshape(m, n)
+    return add_up(xp, out.ravel(), places.ravel(), terms.ravel()).reshape(m, n).astype(dtype)
 
 
 # ---- of other ops

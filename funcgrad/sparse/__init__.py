@@ -12,7 +12,8 @@ go through `jit`, `vmap` and shardings as such. `sparsify` runs a function of de
 - `elementwise`: arithmetic that keeps zeros
 - `creation`: empty ones, diagonals, random ones
 - `methods`: operators and methods of the formats
-- `transform`: `sparsify`, an interpreter of programs
+- `rules`: what operations of programs are of sparse arrays
+- `transform`: `sparsify`, which interprets programs by these rules
 - `derivatives`: gradients with respect to what is stored
 - `linalg`: direct solutions
 - `display`: as HTML

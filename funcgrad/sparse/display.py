@@ -37,8 +37,8 @@ def _stored(x: BCOO | BCSR) -> np.ndarray:
     if hasattr(x, "indptr"):
         ends = np.asarray(x.indptr).reshape(-1, x.indptr.shape[-1])
         place = np.arange(x.nse)
-        rows = [np.searchsorted(e[1:], place, side="right") for e in ends]
-        rows = np.broadcast_to(np.stack(rows).reshape(*x.indptr.shape[:-1], -1), indices.shape)
+        found = np.stack([np.searchsorted(e[1:], place, side="right") for e in ends])
+        rows = np.broadcast_to(found.reshape(*x.indptr.shape[:-1], -1), indices.shape)
         indices = np.stack([rows, indices], axis=-1)
     flat = indices.reshape(-1, indices.shape[-1])
     sizes = x.shape[x.n_batch : x.n_batch + x.n_sparse]

@@ -106,7 +106,7 @@ def _of_one_dtype(name: str, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, A
     dtype = dtype if preferred is None else dtypes.canonical(preferred)
     if dtype == dtypes.BOOL:
         raise DTypeError(f"{name}: need numbers, got bools; convert with .astype(...)")
-    return tuple(x if x.dtype == dtype else as_type(x, dtype) for x in (lhs, rhs))  # type: ignore
+    return tuple(x if x.dtype == dtype else as_type(x, dtype) for x in (lhs, rhs))
 
 
 def as_type(x: Any, dtype: Any) -> Any:

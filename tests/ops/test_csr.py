@@ -1,0 +1,61 @@
+"""What is peculiar to products of matrices stored by rows: their kernel, and wrong operands."""
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.ops.csr import csr_matmul_p, rows_of
+
+
+def operands(rng, rows, columns, width, dtype="float32"):
+    counts = rng.integers(0, 12, rows)
+    ends = np.cumsum(counts).astype(np.int32)
+    indices = rng.integers(-1, columns + 1, ends[-1]).astype(np.int32)
+    data, dense = (rng.standard_normal(s).astype(dtype) for s in (len(indices), (columns, width)))
+    given = data, indices, ends - counts.astype(np.int32), ends, dense
+    return [fnp.array(x) for x in given]
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 64, 300])
+def test_compiled_as_it_means(width, rng):
+    given = operands(rng, 200, 50, width)
+    compiled = fg.jit(csr_matmul_p.bind)
+    np.testing.assert_allclose(compiled(*given), csr_matmul_p.bind(*given), rtol=1e-4, atol=1e-5)
+    assert "csr_matmul" in compiled.lower(*given).as_text("loops")
+
+
+def test_what_it_reads_may_be_computed_there(rng):
+    data, indices, starts, ends, dense = operands(rng, 20, 8, 3)
+    f = lambda data, dense: csr_matmul_p.bind(data * 2, indices, starts, ends, fnp.sin(dense)) + 1
+    np.testing.assert_allclose(fg.jit(f)(data, dense), f(data, dense), rtol=1e-5, atol=1e-5)
+
+
+def test_on_threads_as_on_one(rng):
+    given = operands(rng, 3000, 500, 1)
+    compiled, before = fg.jit(csr_matmul_p.bind), fg.num_threads()
+    try:
+        fg.set_num_threads(1)
+        one = np.asarray(compiled(*given))
+        fg.set_num_threads(3)
+        np.testing.assert_array_equal(compiled(*given), one)
+    finally:
+        fg.set_num_threads(before)
+
+
+def test_rows_of_entries():
+    starts, ends = fnp.array([0, 0, 2, 5]), fnp.array([0, 2, 3, 6])
+    assert rows_of(starts, ends, 7).tolist() == [1, 1, 2, 4, 4, 3, 4]
+    assert rows_of(starts[:0], ends[:0], 2).tolist() == [0, 0]
+    assert rows_of(starts, ends, 0).tolist() == []
+
+
+def test_wrong_operands():
+    data, indices, ends, dense = fnp.ones(2), fnp.array([0, 1]), fnp.array([2]), fnp.ones((2, 1))
+    with pytest.raises(ShapeError, match=r"csr_matmul: need data \(nse,\), indices \(nse,\)"):
+        csr_matmul_p.bind(data, indices, ends, ends, fnp.ones(2))
+    with pytest.raises(DTypeError, match="csr_matmul: indices must be integers"):
+        csr_matmul_p.bind(data, data, ends, ends, dense)
+    with pytest.raises(DTypeError, match="numbers of one dtype"):
+        csr_matmul_p.bind(data, indices, ends, ends, dense.astype("float64"))
