@@ -203,7 +203,8 @@ def split_batch(
         lengths = np.asarray(x.lengths).reshape(devices, batch // devices)
         ends = np.cumsum(lengths.sum(1))
         counts = lengths.sum(1)
-        room = x.capacity if given.get(key) is None else given[key]
+        room = given.get(key)
+        room = x.capacity if room is None else int(room)
         capacity_of(f"{where}: feature {key!r}: a part", int(counts.max(initial=0)), room)
         column = np.arange(room)
         place = np.where(column < counts[:, None], (ends - counts)[:, None] + column, x.capacity)
