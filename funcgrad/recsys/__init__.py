@@ -9,6 +9,7 @@ annotation, and everything else a function.
 - `rows`, `lookups`, `updates`: gradients of the rows that were read, and optimizers of these
 - `layouts`, `sharded`: tables cut over many devices, and lookups in them
 - `costs`, `plans`, `planner`: which cut is best for each table
+- `zch`: rows for raw ids, without collisions
 - `metrics`: AUC, normalized entropy, NDCG, recall; `models`: DLRM and others
 """
 
@@ -57,6 +58,15 @@ from funcgrad.recsys.updates import (
     rowwise_adagrad,
     sgd,
 )
+from funcgrad.recsys.zch import (
+    ZCHConfig,
+    ZCHState,
+    zch_check,
+    zch_init,
+    zch_put,
+    zch_rows,
+    zch_update,
+)
 
 __all__ = [
     "JaggedTensor", "KeyedJaggedTensor",
@@ -68,5 +78,6 @@ __all__ = [
     "Bandwidths", "Plan", "TableStats", "measure_bandwidths", "plan", "plan_from_json",
     "Metric", "ndcg_at", "normalized_entropy", "recall_at", "streaming_auc",
     "models",
+    "ZCHConfig", "ZCHState", "zch_check", "zch_init", "zch_put", "zch_rows", "zch_update",
     "SparseState", "adagrad", "apply_updates", "lazy_adam", "rowwise_adagrad", "sgd",
 ]  # fmt: skip

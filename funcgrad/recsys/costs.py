@@ -21,6 +21,7 @@ from funcgrad.recsys.layouts import KINDS, OF_NODES, TableSharding
 # What an optimizer keeps for each number of a table; of row-wise ones, for each row.
 OPTIMIZERS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": None, "lazy_adam": 2.0}
 ID_BYTES = 8  # a row and a bag, of 32 bits each
+LINE = 64  # bytes of a cache's line, which memory gives at once
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,11 @@ def _option(kind: str, columns: int, table: TableStats, job: Job) -> Option:
     width = table.dim / columns
     bags = job.batch * (1 if exchange == "whole" else job.devices)
     ids = bags * table.pooling / among
-    read = ids * width * itemsize
+    read = ids * max(width * itemsize, LINE)
     out = bags * width * 4
     arriving = 0 if exchange == "whole" else bags * table.pooling * ID_BYTES
-    local = (ids * ID_BYTES + read + out) / job.speed.memory
+    # Of each id that arrives, whoever's it is, its place is looked at.
+    local = (max(ids * ID_BYTES, arriving) + read + out) / job.speed.memory
     rows = math.ceil(table.rows / among)
     kept = rows * width * itemsize + rows * _state(job.optimizer, width) * 4
     seconds = 3 * local + _exchange(exchange, out, arriving, table, job)

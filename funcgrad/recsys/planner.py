@@ -222,7 +222,7 @@ class _Search:
 
     def best(self) -> tuple[dict[str, Choice], bool]:
         """The best plan found, and whether there is none better."""
-        kinds = [[k] for k in KINDS] if self.job.devices <= 64 else []
+        kinds = itertools.combinations_with_replacement(KINDS, 2 if self.job.devices <= 64 else 1)
         proposals = [self.proposal(), *map(self.proposal, kinds), self.smallest()]
         found = [self.improved(p) for p in proposals if p is not None]
         best = min(found, key=lambda c: self.loads(c)[0].max(), default=None)

@@ -20,7 +20,7 @@ from funcgrad.core import context
 from funcgrad.core.sharding import Mesh, NamedSharding, P
 from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.arrays import make_array_from_callback, reshard
-from funcgrad.recsys.jagged import JaggedTensor
+from funcgrad.recsys.jagged import JaggedTensor, capacity_of
 from funcgrad.recsys.keyed import KeyedJaggedTensor
 from funcgrad.recsys.layouts import Layout, Pool, Shard
 from funcgrad.recsys.lookups import Tapped, pooled
@@ -176,26 +176,50 @@ def put(x: Any, mesh: Mesh) -> Any:
     return tree.map(moved, x, partition_specs(x))
 
 
-def split_batch(features: KeyedJaggedTensor, devices: int) -> KeyedJaggedTensor:
-    """A batch in equal parts for devices: each array has a leading axis of that size.
+def split_batch(
+    features: KeyedJaggedTensor, devices: int, capacity: int | Mapping[str, int] | None = None
+) -> KeyedJaggedTensor:
+    """A batch in equal parts for devices, on the host: each array has a leading axis of that size.
 
-    All parts have room for as many values as the whole batch may have on one device. In `shard_map`
-    each device then has a leading axis of size 1: `tree.map(lambda x: x[0], features)`.
+    capacity: the room for each feature's values in a part, one number or by name; by default as
+    many as the whole batch has. In `shard_map` each device has a leading axis of size 1:
+    `tree.map(lambda x: x[0], features)`.
 
     >>> from funcgrad import recsys
     >>> f = recsys.KeyedJaggedTensor.from_lists({"ad": [[1], [2, 3]]})
-    >>> recsys.split_batch(f, 2).values
-    Array([[1, 2, 3],
-           [2, 3, 3]], dtype=int32)
+    >>> recsys.split_batch(f, 2, capacity=2).values
+    Array([[1, 0],
+           [2, 3]], dtype=int32)
     """
+    where = "recsys.split_batch"
     batch = features.batch
-    if batch % devices:
+    if batch % devices or any(n != batch for n in features.batches):
         raise ArgumentError(
-            f"recsys.split_batch: a batch of {batch} can't be shared among {devices} devices"
+            f"{where}: batches of {features.batches} can't be shared among {devices} devices"
         )
-    each = batch // devices
-    parts = [features[i * each : (i + 1) * each] for i in range(devices)]
-    return tree.map(lambda *x: fnp.stack(x), *parts)
+    given = capacity if isinstance(capacity, Mapping) else dict.fromkeys(features.keys, capacity)
+    parts, rooms = [], []
+    for key, x in features.features().items():
+        lengths = np.asarray(x.lengths).reshape(devices, batch // devices)
+        ends = np.cumsum(lengths.sum(1))
+        counts = lengths.sum(1)
+        room = given.get(key)
+        room = x.capacity if room is None else int(room)
+        capacity_of(f"{where}: feature {key!r}: a part", int(counts.max(initial=0)), room)
+        column = np.arange(room)
+        place = np.where(column < counts[:, None], (ends - counts)[:, None] + column, x.capacity)
+        moved = [
+            None if v is None else np.append(np.asarray(v), np.zeros(1, v.dtype))[place]
+            for v in (x.values, x.weights)
+        ]
+        parts.append((moved[0], lengths, moved[1]))
+        rooms.append(room)
+    joined = [
+        None if part[0] is None else fnp.asarray(np.concatenate(part, axis=1))
+        for part in zip(*parts, strict=True)
+    ]
+    static = (features.keys, tuple(rooms), (batch // devices,) * len(rooms))
+    return KeyedJaggedTensor.tree_unflatten(static, joined)
 
 
 # ---- lookups
