@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from funcgrad.backends.llvm.runtime.memory import memory_summary, release_memory
     from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
+    from funcgrad.optim.loss_scale import scaled_value_and_grad
     from funcgrad.parallel import (
         Device,
         NamedSharding,
@@ -115,7 +116,7 @@ __all__ = [
     # dtypes
     "default_dtype", "dtypes", "enable_x64",
     # mixed precision
-    "autocast",
+    "autocast", "scaled_value_and_grad",
     # many devices (more of them in funcgrad.parallel)
     "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
     "local_device_count", "local_devices", "make_array_from_callback",
@@ -149,6 +150,7 @@ _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
     "autocast": "transforms.precision.autocast",
     "memory_summary": "backends.llvm.runtime.memory",
     "num_threads": "backends.llvm.runtime.pool",
+    "scaled_value_and_grad": "optim.loss_scale",
     "release_memory": "backends.llvm.runtime.memory",
     "set_num_threads": "backends.llvm.runtime.pool",
 }
