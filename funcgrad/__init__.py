@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from funcgrad.adapters import lora, lora_merge
     from funcgrad.backends.llvm.runtime.memory import memory_summary, release_memory
     from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
+    from funcgrad.optim.loss_scale import scaled_value_and_grad
     from funcgrad.parallel import (
         Device,
         NamedSharding,
@@ -161,6 +162,7 @@ _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
     "lora_merge": "adapters",
     "memory_summary": "backends.llvm.runtime.memory",
     "num_threads": "backends.llvm.runtime.pool",
+    "scaled_value_and_grad": "optim.loss_scale",
     "release_memory": "backends.llvm.runtime.memory",
     "set_num_threads": "backends.llvm.runtime.pool",
     # Where opt_einsum looks for them: in the package that arrays' class is of.

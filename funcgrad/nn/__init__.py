@@ -29,6 +29,7 @@ from funcgrad.nn.activations import (
     tanh,
 )
 from funcgrad.nn.attention import dot_product_attention
+from funcgrad.nn.float8 import fp8_dot
 from funcgrad.nn.normalize import (
     log_softmax,
     logmeanexp,
@@ -49,6 +50,7 @@ __all__ = [
     "celu",
     "dot_product_attention",
     "elu",
+    "fp8_dot",
     "gelu",
     "get_scaled_dot_general_config",
     "glu",

@@ -141,7 +141,7 @@ def scaled_dot_general(
     lhs, rhs = fnp.asarray(lhs), fnp.asarray(rhs)
     ndims = lhs.ndim, rhs.ndim
     (lc, rc), (lb, rb) = canonical_numbers("scaled_dot_general", dimension_numbers, *ndims)
-    left, right = _Side(lhs, lc, lb), _Side(rhs, rc, rb)
+    left, right = Side(lhs, lc, lb), Side(rhs, rc, rb)
     if left.paired(lc, lb) != right.paired(rc, rb):
         raise ShapeError(
             f"scaled_dot_general: contracting and batch axes of lhs {aval_of(lhs)} and rhs "
@@ -153,7 +153,7 @@ def scaled_dot_general(
     return out.reshape(*left.batch_shape, *left.free_shape, *right.free_shape)
 
 
-class _Side:
+class Side:
     """An operand of a product, and how it becomes (batch, free, contracted)."""
 
     def __init__(self, x: Any, contracted: Sequence[int], batch: Sequence[int]):

@@ -5,6 +5,7 @@ maps, shards and saves like parameters do.
 
 - base, masking, conditions, accumulation, inject: what an optimizer is, and what is made of several
 - updates, moments, constraints, adaptive: the steps; schedules: their learning rates
+- loss_scale, rounding, eight_bit: for float16, for narrow parameters, for less memory
 - optimizers, further: chains of steps; quasi_newton, line_search: those that evaluate the function
 """
 
@@ -34,6 +35,7 @@ from funcgrad.optim.constraints import (
     keep_params_nonnegative, normalize_by_update_norm, scale_by_param_block_norm,
     scale_by_param_block_rms, scale_by_sign, scale_by_trust_ratio, zero_nans,
 )
+from funcgrad.optim.eight_bit import Adam8bitState, adam8bit, scale_by_adam8bit
 from funcgrad.optim.further import (
     adabelief, adadelta, adafactor, adamax, adamaxw, adan, amsgrad, lamb, lars, noisy_sgd, radam,
     sign_sgd, signum, yogi,
@@ -44,6 +46,7 @@ from funcgrad.optim.line_search import (
     BacktrackingLinesearchInfo, LinesearchState, ZoomLinesearchInfo,
     scale_by_backtracking_linesearch, scale_by_zoom_linesearch, tree_get, value_and_grad_from_state,
 )
+from funcgrad.optim.loss_scale import LossScale, select
 from funcgrad.optim.losses import (
     huber_loss, l2_loss, sigmoid_binary_cross_entropy, softmax_cross_entropy,
     softmax_cross_entropy_with_integer_labels, squared_error,
@@ -54,6 +57,9 @@ from funcgrad.optim.masking import (
 )
 from funcgrad.optim.moments import AdamState
 from funcgrad.optim.optimizers import adagrad, adam, adamw, lion, nadam, nadamw, rmsprop, sgd
+from funcgrad.optim.rounding import (
+    RoundedState, adamw_bf16, stochastic_round, stochastically_rounded,
+)
 from funcgrad.optim.schedules import (
     constant_schedule, cosine_decay_schedule, cosine_onecycle_schedule, exponential_decay,
     join_schedules, linear_onecycle_schedule, linear_schedule, piecewise_constant_schedule,
