@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         nn,
         optim,
         parallel,
+        quantization,
         random,
         scipy,
         sharding,
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
         shard_map,
         virtual_devices,
     )
+    from funcgrad.quantization import qat, quantize
 
 # JAX's other names.
 jacobian, remat, float0 = jacrev, checkpoint, dtypes.float0
@@ -111,7 +113,7 @@ __all__ = [
     # batching
     "vmap",
     # parameters: adapters, fewer bits
-    "lora", "lora_merge",
+    "lora", "lora_merge", "qat", "quantize",
     # the host, and looking inside
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
     "debug_nans",
@@ -126,8 +128,8 @@ __all__ = [
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
     "errors", "experimental", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops", "optim",
-    "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
-    "typing",
+    "parallel", "quantization", "random", "scipy", "sharding", "stages", "test_util", "tree",
+    "tree_util", "typing",
 ]  # fmt: skip
 
 
@@ -136,8 +138,8 @@ __all__ = [
 _PACKAGES = (
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "experimental",
     "image", "io", "nn",
-    "optim", "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree_util",
-    "typing",
+    "optim", "parallel", "quantization", "random", "scipy", "sharding", "stages", "test_util",
+    "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",
@@ -149,6 +151,8 @@ _PARALLEL = (
 _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
     "lora": "adapters",
     "lora_merge": "adapters",
+    "qat": "quantization",
+    "quantize": "quantization",
     "memory_summary": "backends.llvm.runtime.memory",
     "num_threads": "backends.llvm.runtime.pool",
     "release_memory": "backends.llvm.runtime.memory",

@@ -19,6 +19,7 @@ PUBLIC = [
     "custom_batching", "custom_derivatives", "debug", "dlpack", "dtypes",
     "experimental.checkify", "experimental.ode", "flatten_util", "image", "lax", "lax.linalg", "nn",
     "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
+    "quantization",
     "io.checkpoints", "random", "scipy", "scipy.cluster.vq", "scipy.fft",
     "scipy.integrate", "scipy.interpolate", "scipy.linalg", "scipy.ndimage", "scipy.optimize",
     "scipy.signal", "scipy.sparse.linalg", "scipy.spatial.transform", "scipy.special",
