@@ -109,6 +109,21 @@ class Product:
         broadcasts against the result of a product."""
         return self._placed(scale, 1 - self.side)
 
+    def over_x(self, scale: Value) -> Value:
+        """An array with the weight's axes, those that go to the result of size 1, as one that
+        broadcasts against the other operand of a product."""
+        x = self.view.arrange(scale)
+        contracted, batch = self.eqn.params["dimension_numbers"]
+        side = self.side
+        pairs = [*zip(batch[1 - side], batch[side], strict=True),
+                 *zip(contracted[1 - side], contracted[side], strict=True)]  # fmt: skip
+        own = [i for _, i in sorted(pairs)]
+        rest = [i for i in range(aval_of(x).ndim) if i not in own]
+        sizes = [1] * self.eqn.ins[1 - side].aval.ndim
+        for j, i in pairs:
+            sizes[j] = aval_of(x).shape[i]
+        return reshape(x, sizes, (*rest, *own))
+
     def _placed(self, x: Value, side: int) -> Value:
         contracted, batch = (pair[side] for pair in self.eqn.params["dimension_numbers"])
         shape = aval_of(x).shape

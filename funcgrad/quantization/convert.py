@@ -1,0 +1,273 @@
+"""`quantize`: a function whose parameters have fewer bits, these parameters, and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import funcgrad.numpy as fnp
+from funcgrad import dtypes, tree
+from funcgrad.errors import ArgumentError, DTypeError, ShapeError
+from funcgrad.quantization import formats
+from funcgrad.quantization.arrays import IntArray, QuantizedArray
+from funcgrad.quantization.calibration import Examples, batches, observe
+from funcgrad.quantization.configs import Config, Int8Static, configs_of, finite
+from funcgrad.quantization.fake import Fake
+from funcgrad.quantization.report import Report, Row, sqnr
+from funcgrad.transforms.weights.applied import with_weights
+from funcgrad.transforms.weights.leaves import named_leaves, select, with_leaves
+from funcgrad.transforms.weights.products import BATCH
+from funcgrad.transforms.weights.uses import LOOKUP, PRODUCT, Strict, Use, lost, uses
+from funcgrad.transforms.weights.weight import Weight
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is to become of a leaf: by which configuration, the axes that products sum over, how
+    many axes are a stack's; `named`: whether a rule asked for it; `multiplied`: whether there are
+    products to observe; reason: why it is left alone."""
+
+    config: Config
+    axes: tuple[int, ...] = (-2,)
+    stack: int = 0
+    named: bool = False
+    multiplied: bool = True
+    reason: str = ""
+
+
+def quantize(
+    f: Callable, params: Any, config: Any, calibration: Any = None
+) -> tuple[Callable, Any, Report]:
+    """f(params, *inputs) with parameters of fewer bits: (qf, qparams, report).
+
+    qf(qparams, *inputs) is called as f is; qparams is params with `QuantizedArray`s in place of
+    arrays; the report prints. config: `Int8Dynamic`, `Int8Static`, `WeightOnly`, `NF4`, `Float8`,
+    `MXFP4` of `fg.quantization`, or a dictionary from rules to such, of which the first that fits
+    holds. Rules are regular expressions, searched for in leaves' names.
+
+    calibration: inputs of some calls, [(x, …), …]. `Int8Static` and algorithms need them. With them
+    f's program says over which axes of a leaf products sum (shapes do); without, a matrix's rows
+    are its inputs, and axes in front of the last two are a stack of matrices. Without rules all
+    that may be quantized is, and the report says why the rest isn't.
+
+    Raises ArgumentError for rules that match nothing, leaves that are quantized already, and, of
+    those that a rule named, leaves that can't be followed or weren't seen in calibration;
+    DTypeError and ShapeError for named leaves that are no floats, or whose axis groups don't divide.
+
+    >>> f = lambda params, x: x @ params["w"] + params["b"]
+    >>> params = {"w": random.normal(random.key(0), (64, 32)), "b": fnp.zeros(32)}
+    >>> qf, qparams, report = fg.quantize(f, params, fg.quantization.WeightOnly(bits=4, group=32))
+    >>> print(report)
+    parameter  shape  bytes  after     SQNR
+    b          32       128    128           left alone: it has fewer than two axes
+    w          64×32  8,192  1,344  2... dB  IntArray, 5.25 bits
+    all               8,320  1,472           5.65 times smaller
+    >>> qf(qparams, fnp.ones((1, 64))).shape
+    (1, 32)
+    """
+    calls = None if calibration is None else batches("quantize", calibration)
+    choices = choose("quantize", f, params, config, calls[0] if calls else None)
+    leaves = named_leaves(params)
+    examples = _examples(f, params, choices, calls)
+    done, rows = {}, []
+    for name, w in leaves.items():
+        choice = choices.get(name)
+        if choice is not None and not choice.reason:
+            try:
+                done[name] = _quantized(name, w, choice, examples.get(name))
+            except (ShapeError, ArgumentError) as error:
+                if choice.named:
+                    raise type(error)(f"quantize: the parameter {name}: {error}") from None
+                choice = replace(choice, reason=str(error))
+        rows.append(_row(name, w, done.get(name), choice))
+    named = [n for n, c in choices.items() if c.named]
+    qf = with_weights(f, Strict("quantize", named), what="quantize")
+    return qf, with_leaves(params, done), Report(tuple(rows))
+
+
+def ranges_of(
+    what: str, f: Callable, params: Any, config: Any, calibration: Any
+) -> tuple[dict[str, Choice], dict[str, IntArray]]:
+    """What is to become of each leaf; and for static ranges the quantized array that has them."""
+    calls = batches(what, calibration)
+    choices = choose(what, f, params, config, calls[0])
+    leaves = named_leaves(params)
+    examples = _examples(f, params, choices, calls)
+    found: dict[str, Any] = {}
+    for name, choice in choices.items():
+        if not choice.reason and isinstance(choice.config, Int8Static):
+            found[name] = _quantized(name, leaves[name], choice, examples.get(name))
+    return choices, found
+
+
+def choose(
+    what: str, f: Callable, params: Any, config: Any, inputs: tuple | None
+) -> dict[str, Choice]:
+    """What is to become of each leaf that some configuration is for."""
+    leaves = named_leaves(params)
+    found = None if inputs is None else uses(f, params, *inputs)
+    choices: dict[str, Choice] = {}
+    for one in configs_of(what, config):
+        names = list(leaves) if one.rules is None else select(what, leaves, one.rules)
+        for name in names:
+            if name not in choices:
+                known = None if found is None else found[name]
+                choices[name] = _choice(what, name, leaves[name], one, known)
+    if all(c.reason for c in choices.values()):
+        reasons = "; ".join(f"{n}: {c.reason}" for n, c in list(choices.items())[:5])
+        raise ArgumentError(f"{what}: none of the parameters can be quantized ({reasons})")
+    return choices
+
+
+def _choice(what: str, name: str, w: Any, config: Config, found: Sequence[Use] | None) -> Choice:
+    named = config.rules is not None
+    if isinstance(w, Weight) and not isinstance(w, Fake):
+        raise ArgumentError(
+            f"{what}: the parameter {name} is quantized already, as {type(w).__name__}; "
+            "quantize the parameters that it came from"
+        )
+    shape, dtype = tuple(getattr(w, "shape", ())), getattr(w, "dtype", np.dtype(float))
+    reason = ""
+    if not dtypes.is_float(dtype):
+        if named:
+            raise DTypeError(
+                f"{what}: the parameter {name} must be an array of floats, got {dtype}"
+            )
+        reason = f"it is of {dtype}"
+    elif len(shape) < 2:
+        reason = "it has fewer than two axes"
+        if named:
+            raise ShapeError(f"{what}: the parameter {name} has shape {shape}: {reason}")
+    elif found is not None:
+        other = next((u for u in found if not u.followed), None)
+        if other is not None and named:
+            lost(what, name, other.kind, other.where)
+        if other is not None:
+            reason = f"it goes to {other.kind}{other.where}"
+        elif not found:
+            reason = "the function doesn't use it"
+            if named:
+                raise ArgumentError(f"{what}: calibration never saw the parameter {name}: {reason}")
+    if reason:
+        return Choice(config, named=named, reason=reason)
+    axes, stack = _axes(shape, found)
+    multiplied = found is None or any(u.kind == PRODUCT for u in found)
+    return Choice(config, axes, stack, named, multiplied)
+
+
+def _axes(shape: tuple[int, ...], found: Sequence[Use] | None) -> tuple[tuple[int, ...], int]:
+    """The axes that products sum over, and how many axes are a stack's."""
+    # A lookup goes along with whatever a product sums over.
+    ranked = sorted(found or (), key=lambda u: u.kind == LOOKUP)
+    for use in ranked:
+        if use.contracted:
+            n = len(shape) - len(use.roles)
+            batch = 0
+            while batch < len(use.roles) and use.roles[batch] in ("", BATCH):
+                batch += 1
+            return use.contracted, n + (batch if use.kind == PRODUCT else 0)
+    return (-2,), len(shape) - 2
+
+
+def _examples(
+    f: Callable, params: Any, choices: Mapping[str, Choice], calls: list | None
+) -> dict[str, Examples]:
+    """What was multiplied with leaves that need to know."""
+    leaves = named_leaves(params)
+    needed = {
+        n: c.stack
+        for n, c in choices.items()
+        if not c.reason
+        and c.multiplied
+        and not isinstance(leaves[n], Weight)
+        and (isinstance(c.config, Int8Static) or c.config.algorithm is not None)
+    }
+    if not needed:
+        return {}
+    if calls is None:
+        kinds = sorted({_needs(choices[n].config) for n in needed})
+        raise ArgumentError(
+            f"quantize: {', '.join(kinds)} needs calibration: inputs of some calls, [(x, …), …]"
+        )
+    if any(not hasattr(x, "__array__") for call in calls for x in tree.leaves(call)):
+        raise ArgumentError("quantize: calibration must have arrays here, not only shapes")
+    return observe(f, params, needed, calls)
+
+
+def _needs(config: Config) -> str:
+    made = config.algorithm
+    return type(config).__name__ if made is None else getattr(made, "__name__", type(made).__name__)
+
+
+def _quantized(name: str, w: Any, choice: Choice, seen: Examples | None) -> QuantizedArray:
+    if isinstance(w, Fake):
+        return w.encode()
+    if not finite(fnp.asarray(w)):
+        raise ArgumentError(f"the parameter {name} has infinities or NaNs")
+    config = choice.config
+    static = isinstance(config, Int8Static) and choice.multiplied
+    algorithm = config.algorithm if choice.multiplied else None
+    if seen is None and (static or algorithm is not None):
+        raise ArgumentError(
+            f"calibration never saw a product with the parameter {name} that could be observed"
+        )
+    if algorithm is not None and seen is not None:
+        found = _stacked(fnp.asarray(w), choice, seen, algorithm)
+    else:
+        found = config.encode(fnp.asarray(w), choice.axes)
+    if static and isinstance(found, IntArray) and found.x_scale is None and seen is not None:
+        found = with_ranges(found, config, choice, seen)
+    return found
+
+
+def with_ranges(found: IntArray, config: Any, choice: Choice, seen: Examples) -> IntArray:
+    """The array with what its products need to know of their inputs: a scale and a zero point."""
+    stack = found.shape[: choice.stack]
+    places = range(int(np.prod(stack)))
+    missing = [i for i in places if i not in seen.found]
+    if missing:
+        raise ArgumentError(
+            f"calibration never saw a product with matrix {missing[0]} of the stack"
+        )
+    divide = None if found.divide is None else np.asarray(found.divide, np.float32)
+    scales, zeros = [], []
+    for i in places:
+        rows = seen.found[i]
+        if divide is not None:
+            own = divide.reshape(len(places), -1)[i if divide.size > rows[0].shape[1] else 0]
+            rows = [x / own for x in rows]
+        low, high = (np.float32(x) for x in config.observer.range(rows))
+        scale, zero = formats.affine_scale(low, high, -128, 127)
+        scales.append(scale)
+        zeros.append(zero)
+    shape = (*stack, *[1] * (len(found.shape) - choice.stack))
+    scale, zero = (fnp.asarray(fnp.stack(x)).reshape(shape) for x in (scales, zeros))
+    return replace(found, x_scale=scale, x_zero=zero)
+
+
+def _stacked(w: Any, choice: Choice, seen: Examples, algorithm: Callable) -> Any:
+    """What an algorithm makes of each matrix of a stack."""
+    n, stack = choice.stack, w.shape[: choice.stack]
+    places = range(int(np.prod(stack)))
+    missing = [i for i in places if i not in seen.found]
+    if missing:
+        raise ArgumentError(
+            f"calibration never saw a product with matrix {missing[0]} of the stack"
+        )
+    flat = w.reshape(-1, *w.shape[n:])
+    each = [algorithm(flat[i], seen.rows(i), choice.axes, choice.config) for i in places]
+    return tree.map(lambda *xs: fnp.stack(xs).reshape(*stack, *xs[0].shape), *each)
+
+
+def _row(name: str, w: Any, found: Any, choice: Choice | None) -> Row:
+    before = sum(formats.nbytes(fnp.asarray(x)) for x in tree.leaves(w))
+    shape = tuple(getattr(w, "shape", ()))
+    if found is None:
+        reason = choice.reason if choice is not None else "no rule is for it"
+        return Row(name, shape, before, before, None, f"left alone: {reason}")
+    dense = w.dense() if isinstance(w, Weight) else w
+    what = f"{type(found).__name__}, {found.bits:.2f} bits"
+    return Row(name, shape, before, found.nbytes, sqnr(dense, found.dense()), what)

@@ -1,0 +1,155 @@
+"""Products with quantized arrays: integers against an oracle in int64, and what passes jit, loops,
+devices and files."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax, tree
+from funcgrad import quantization as q
+from funcgrad.core.ir import sub_jaxprs
+from funcgrad.io.checkpoints import load, save
+from funcgrad.transforms.weights.applied import with_weights
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return fnp.asarray(RNG.standard_normal(shape), "float32")
+
+
+def eqns(jaxpr):
+    for e in jaxpr.eqns:
+        yield e
+        for j in sub_jaxprs(e):
+            yield from eqns(j)
+
+
+@pytest.mark.parametrize("kind", ["random", "extremes"])
+@pytest.mark.parametrize("activations", ["dynamic", "static"])
+@pytest.mark.parametrize("zero", [-128, -37, 1, 127])
+def test_integer_products_against_int64(kind, activations, zero):
+    k = 1000
+    if kind == "extremes":
+        w = fnp.asarray(np.where(RNG.random((k, 5)) < 0.5, -1, 1), "float32")
+        x = fnp.asarray(np.where(RNG.random((3, k)) < 0.9, 1, -1), "float32")
+    else:
+        w, x = normal(k, 5), normal(3, k)
+    array = replace(q.quantize_int(w), activations=activations)
+    if activations == "static":
+        shape = (1, 1)
+        array = replace(
+            array, x_scale=fnp.full(shape, 0.01, "float32"), x_zero=fnp.full(shape, float(zero))
+        )
+    got = fg.jit(with_weights(lambda p, x: x @ p))(array, x)
+    codes, x64 = np.asarray(array.codes).astype(np.int64), np.asarray(x)
+    if activations == "static":
+        s = np.float32(0.01)
+        xq = np.clip(np.round(x64 / s) + np.float32(zero), -128, 127).astype(np.int64)
+        sums = (xq - zero) @ codes
+        want = sums.astype(np.float32) * (s * np.asarray(array.scale))
+    else:
+        s = np.abs(x64).max(1, keepdims=True) / np.float32(127)
+        sums = np.round(x64 / s).astype(np.int64) @ codes
+        want = sums.astype(np.float32) * (s * np.asarray(array.scale))
+    np.testing.assert_array_equal(got, want)
+
+
+PRODUCTS = {
+    "plain": ((16, 8), (-2,), lambda w, x: x @ w),
+    "left": ((8, 16), (-1,), lambda w, x: (w @ x.T).T),
+    "transposed": ((8, 16), (-1,), lambda w, x: x @ w.T),
+    "heads": ((16, 2, 4), (-3,), lambda w, x: fnp.einsum("bd,dhk->hbk", x, w)),
+    "of heads": ((2, 8, 4), (-3, -2), lambda w, x: x.reshape(5, 2, 8).transpose(1, 0, 2).swapaxes(
+        0, 1).reshape(5, 16) @ w.reshape(16, 4)),
+    "layer": ((3, 16, 8), (-2,), lambda w, x: x @ w[1]),
+    "scan": ((3, 16, 16), (-2,), lambda w, x: lax.scan(lambda h, w: (h @ w, None), x, w)[0]),
+    "experts": ((5, 16, 4), (-2,), lambda w, x: fnp.einsum("ed,edk->ek", x, w)),
+    "experts behind": ((16, 5, 4), (-3,), lambda w, x: fnp.einsum("ed,dek->ek", x, w)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_of_integers_wherever_the_axes_lie(name):
+    shape, axes, f = PRODUCTS[name]
+    w, x = normal(*shape), normal(5, 16)
+    array = replace(q.quantize_int(w, axes=axes), activations="dynamic")
+    run = with_weights(lambda p, x: f(p, x))
+    found = eqns(fg.make_jaxpr(run)(array, x).jaxpr)
+    products = [e for e in found if e.prim.name == "dot_general"]
+    assert products
+    assert all([a.aval.dtype for a in e.ins] == [np.int8, np.int8] for e in products)
+    assert all(e.outs[0].aval.dtype == np.int32 for e in products)
+    assert q.sqnr(f(array.dense(), x), run(array, x)) > 35
+    np.testing.assert_allclose(fg.jit(run)(array, x), run(array, x), rtol=1e-5, atol=1e-5)
+
+
+def test_scales_that_a_product_sums_over_make_it_dense():
+    w, x = normal(16, 16), normal(5, 16)
+    array = replace(q.quantize_int(w), activations="dynamic")
+    run = with_weights(lambda p, x: x @ p.T)
+    np.testing.assert_array_equal(run(array, x), x @ array.dense().T)
+
+
+KINDS = {
+    "int8": lambda w: replace(q.quantize_int(w), activations="dynamic"),
+    "int4": lambda w: q.quantize_int(w, 4, 32),
+    "int2": lambda w: q.quantize_int(w, 2, 64),
+    "nf4": lambda w: q.quantize_nf4(w),
+    "float8": lambda w: replace(q.quantize_float8(w), activations=True),
+    "mxfp4": lambda w: q.quantize_mxfp4(w),
+}
+
+
+def model(p, x):
+    h = lax.scan(lambda h, w: (fnp.tanh(h @ w), None), x, p["stack"])[0]
+    return h @ p["w"], p["rows"][np.array([1, 2, 1])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_pass_jit_loops_devices_and_files(kind, tmp_path):
+    dense = {"stack": normal(3, 64, 64) / 8, "w": normal(64, 5), "rows": normal(64, 8)}
+    params, x = tree.map(KINDS[kind], dense), normal(4, 64)
+    f = with_weights(model)
+    want = model(q.dequantize(params), x)
+    near = 20 if kind in ("int8", "float8") else 80
+    for a, b in zip(fg.jit(f)(params, x), want, strict=True):
+        assert q.sqnr(b, a) > near
+    assert fg.jit(f, donate_argnums=1)(params, x + 0)[0].shape == (4, 5)
+    put = fg.device_put(params)
+    save(tmp_path / "saved", params)
+    loaded = load(tmp_path / "saved", params)
+    for other in (put, loaded, tree.map(lambda x: x, params)):
+        assert tree.structure(other) == tree.structure(params)
+        tree.map(np.testing.assert_array_equal, other, params)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dtype_and_rows(kind):
+    w = normal(64, 64).astype("bfloat16")
+    array = KINDS[kind](w)
+    assert (array.dtype, array.dense().dtype) == ("bfloat16", "bfloat16")
+    rows = with_weights(lambda p, i: p[i])(array, np.array([[3, 1]]))
+    np.testing.assert_array_equal(rows, array.dense()[np.array([[3, 1]])])
+
+
+def test_a_weight_only_array_is_sliced_by_layer():
+    """The body of a loop reads the layer's codes: nothing dense of the whole stack is made."""
+    array = q.quantize_int(normal(3, 64, 64), 4, 32)
+    f = with_weights(lambda p, x: lax.scan(lambda h, w: (h @ w, None), x, p)[0])
+    jaxpr = fg.make_jaxpr(f)(array, normal(4, 64)).jaxpr
+    assert [e.prim.name for e in jaxpr.eqns] == ["scan"]
+    assert not [e for e in eqns(jaxpr) if e.outs[0].aval.shape == (3, 64, 64)]
+
+
+def test_bytes_of_all_parts():
+    w = normal(128, 64)
+    sizes = {k: f(w).nbytes for k, f in KINDS.items()}
+    assert sizes == {
+        "int8": 128 * 64 + 64 * 4, "int4": 128 * 32 + 4 * 64 * 5, "int2": 128 * 16 + 2 * 64 * 5,
+        "nf4": 128 * 32 + 2 * 64 + 4 + 4, "float8": 128 * 64 + 64 * 4,
+        "mxfp4": 128 * 32 + 4 * 64,
+    }  # fmt: skip
