@@ -7,6 +7,7 @@
 
 - `meshes`: the devices there are, and meshes of them
 - `arrays`: arrays onto meshes, and from one sharding to another
+- `products`: matrix products with their gather or scatter, round a ring
 - `recipes`: what other stacks build as wrappers of models, as trees of shardings
 - `communicators`: what joins devices: exchanges over memory and MPI, and who watches them
 - `attention`: attention of sequences that are cut: rings of keys, heads for places
@@ -58,6 +59,7 @@ from funcgrad.parallel.meshes import (
     virtual_devices,
 )
 from funcgrad.parallel.partitioner.analysis import Analysis
+from funcgrad.parallel.products import all_gather_matmul, matmul_reduce_scatter
 from funcgrad.parallel.recipes import by_path, fsdp, replicated
 from funcgrad.parallel.show import visualize_sharding
 
@@ -70,6 +72,7 @@ __all__ = [
     "device_put", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "reshard", "shard_map", "visualize_sharding",
     "with_sharding_constraint",
+    "all_gather_matmul", "matmul_reduce_scatter",
     "MoeStats", "expert_mlp", "moe", "moe_bias_update",
     "hybrid_attention", "ring_attention", "ulysses_attention", "unzigzag", "zigzag",
     "default_backend", "device_count", "devices", "local_device_count", "local_devices",
