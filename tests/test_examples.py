@@ -65,3 +65,12 @@ def test_a_checkpoint_of_another_run_is_refused(gpt, whole, tmp_path):
         gpt.main([*SMALL, "--out", str(whole), "--resume", "--width", "32", "--seed", "5"])
     with pytest.raises(SystemExit, match="has no checkpoint; start without it"):
         gpt.main([*SMALL, "--out", str(tmp_path), "--resume"])
+
+
+def test_long_context_learns_on_cut_texts(gpt, tmp_path, capsys):
+    import long_context
+
+    last = long_context.main(["--steps", "25", "--context", "64", "--out", str(tmp_path)])
+    first = float(capsys.readouterr().out.split("loss ")[1].split()[0])
+    assert last < first - 1
+    assert (tmp_path / "long_context.png").read_bytes().startswith(b"\x89PNG")
