@@ -77,6 +77,7 @@ __all__ = [
     "device_put", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "reshard", "shard_map", "visualize_sharding",
     "with_sharding_constraint",
+    "all_gather_matmul", "matmul_reduce_scatter",
     "MoeStats", "expert_mlp", "moe", "moe_bias_update",
     "hybrid_attention", "ring_attention", "ulysses_attention", "unzigzag", "zigzag",
     "default_backend", "device_count", "devices", "local_device_count", "local_devices",
