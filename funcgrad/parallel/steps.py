@@ -22,7 +22,7 @@ from funcgrad.errors import DTypeError, ShapeError, ShardingError, TreeError
 from funcgrad.optim.base import GradientTransformation, apply_updates
 from funcgrad.parallel.arrays import with_sharding_constraint
 from funcgrad.parallel.mapping.shard_map import shard_map
-from funcgrad.parallel.pipelines.layout import split
+from funcgrad.parallel.pipelines.layout import into_microbatches
 from funcgrad.transforms.arguments import name_of
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
@@ -56,7 +56,7 @@ def accumulate_gradients(fun: Callable, microbatches: int) -> Callable:
 
     @boundary
     def accumulated(params: Any, *batch: Any) -> Any:
-        rows = split(what, "batch", batch, microbatches)
+        rows = into_microbatches(what, "batch", batch, microbatches)
         types = eval_shape(fun, params, *tree.map(lambda x: x[0], rows))
         start = tree.map_with_path(lambda path, t: _zero_sum(what, path, t), types)
 

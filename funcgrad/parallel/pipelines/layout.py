@@ -13,6 +13,7 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import lax, tree
+from funcgrad.core import context
 from funcgrad.core.sharding import Mesh
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ScheduleError, ShapeError, ShardingError, TreeError
@@ -100,6 +101,10 @@ def lay_out(
         raise TypeError(f"{what}: mesh must be a Mesh, got {mesh!r}")
     if axis not in mesh.axis_names:
         raise ShardingError(f"{what}: axis={axis!r} is no axis of {mesh}")
+    if axis in context.current().manual:
+        raise ShardingError(
+            f"{what}: axis={axis!r} is that of a shard_map around it; call it outside of that"
+        )
     if type(microbatches) is not int or microbatches < 1:
         raise ScheduleError(
             f"{what}: microbatches must be an integer ≥ 1, got microbatches={microbatches!r}"
@@ -146,7 +151,7 @@ def _rows(what: str, params: Any) -> int:
 # ---- batches
 
 
-def split(what: str, name: str, batch: Any, microbatches: int) -> Any:
+def into_microbatches(what: str, name: str, batch: Any, microbatches: int) -> Any:
     """A batch as microbatches, along a new first axis: row i is of microbatch i % microbatches."""
 
     def cut(path: Any, leaf: Any) -> Any:
@@ -167,8 +172,8 @@ def split(what: str, name: str, batch: Any, microbatches: int) -> Any:
     return tree.map_with_path(cut, batch)
 
 
-def joined(microbatches: Any) -> Any:
-    """The inverse of `split`."""
+def from_microbatches(microbatches: Any) -> Any:
+    """The inverse of `into_microbatches`."""
 
     def join(x: Any) -> Any:
         rows = fnp.moveaxis(x, 0, 1)

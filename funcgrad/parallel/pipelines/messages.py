@@ -18,7 +18,7 @@ def slots(types: Sequence[ShapedArray], n: int) -> list:
     return [fnp.zeros((n + 1, *t.shape), t.dtype) for t in types]
 
 
-def put(rooms: Sequence[Any], values: Sequence[Any], slot: Any) -> list:
+def stored(rooms: Sequence[Any], values: Sequence[Any], slot: Any) -> list:
     """The slots with values in one of them."""
     return [
         lax.dynamic_update_index_in_dim(room, value.astype(room.dtype), slot, 0)
@@ -26,7 +26,7 @@ def put(rooms: Sequence[Any], values: Sequence[Any], slot: Any) -> list:
     ]
 
 
-def get(rooms: Sequence[Any], slot: Any) -> list:
+def waiting(rooms: Sequence[Any], slot: Any) -> list:
     """The values in a slot."""
     return [lax.dynamic_index_in_dim(room, slot, keepdims=False) for room in rooms]
 
@@ -38,7 +38,7 @@ def exchanged(
     for route, pairs in enumerate(ticks.routes):
         here = all(source == target for source, target in pairs)
         came = sent if here else [lax.ppermute(x, axis, list(pairs)) for x in sent]
-        inbox = put(inbox, came, row.arrive[route])
+        inbox = stored(inbox, came, row.arrive[route])
     return inbox
 
 

@@ -19,8 +19,14 @@ from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.sharding import Mesh, P
 from funcgrad.core.trace import aval_of
 from funcgrad.parallel.mapping.shard_map import shard_map
-from funcgrad.parallel.pipelines.layout import Layout, check_stage, joined, lay_out, split
-from funcgrad.parallel.pipelines.messages import exchanged, get, mine, rows_of, slots
+from funcgrad.parallel.pipelines.layout import (
+    Layout,
+    check_stage,
+    from_microbatches,
+    into_microbatches,
+    lay_out,
+)
+from funcgrad.parallel.pipelines.messages import exchanged, mine, rows_of, slots, waiting
 from funcgrad.parallel.pipelines.schedules import Schedule
 from funcgrad.parallel.pipelines.ticks import FORWARD, Row, Ticks, make_ticks
 
@@ -64,9 +70,11 @@ def pipeline(
 
     Huang et al., GPipe, 2019.
     """
+    if not callable(stage):
+        raise TypeError(f"pipeline: stage must be a function, got {stage!r}")
     layout = lay_out("pipeline", params, mesh, axis, microbatches, schedule)
     ticks = make_ticks(layout.schedule.forwards())
-    batch = split("pipeline", "x", x, microbatches)
+    batch = into_microbatches("pipeline", "x", x, microbatches)
 
     def body(weights: Any, batch: Any, rows: Row) -> Any:
         return _forward(layout, ticks, stage, weights, batch, mine(rows))
@@ -74,7 +82,7 @@ def pipeline(
     mapped = shard_map(
         body, mesh=mesh, in_specs=(P(axis), P(), P(axis)), out_specs=P(), axis_names={axis}
     )
-    return joined(mapped(layout.arranged(params), batch, rows_of(ticks)))
+    return from_microbatches(mapped(layout.arranged(params), batch, rows_of(ticks)))
 
 
 def _forward(
@@ -87,7 +95,7 @@ def _forward(
     apply = layout.stage(stage)
 
     def work(inbox: list, row: Row) -> list:
-        given, came = get(inputs, row.microbatch), get(inbox, row.read)
+        given, came = waiting(inputs, row.microbatch), waiting(inbox, row.read)
         here = [fnp.where(row.first > 0, g, c) for g, c in zip(given, came, strict=True)]
         activations = batch_tree.unflatten(here)
         own = weights_tree.unflatten(layout.chunk(leaves, row.chunk))

@@ -100,6 +100,11 @@ class Schedule:
                 found.setdefault(stage, rank)
         return found
 
+    @cached_property
+    def actions(self) -> frozenset[Action]:
+        """The actions of all ranks."""
+        return frozenset(a for row in self.rows for a in row)
+
     def forwards(self) -> Schedule:
         """The schedule of the forward passes alone, in the same order."""
         rows = [[a for a in row if a.kind == "F"] for row in self.rows]

@@ -166,14 +166,7 @@ def needs(schedule: Schedule, action: Action) -> list[Action]:
 def _backward(schedule: Schedule, stage: int, i: int) -> Action:
     """The action that makes the cotangent of a stage's input."""
     whole = Action("B", stage, i)
-    return whole if whole in _actions(schedule) else Action("I", stage, i)
-
-
-def _actions(schedule: Schedule) -> frozenset[Action]:
-    found = schedule.__dict__.get("_actions")
-    if found is None:
-        found = schedule.__dict__["_actions"] = frozenset(a for row in schedule.rows for a in row)
-    return found
+    return whole if whole in schedule.actions else Action("I", stage, i)
 
 
 def _deadlock(schedule: Schedule, at: list[int], ends: dict[Action, float]) -> ScheduleError:
@@ -211,7 +204,7 @@ def check_whole(schedule: Schedule) -> None:
             refuse(rank, f"has {counts}: all must have as many")
         for stage in stages:
             for i in range(schedule.microbatches):
-                fault = _fault(_actions(schedule), stage, i)
+                fault = _fault(schedule.actions, stage, i)
                 if fault:
                     refuse(rank, fault)
 

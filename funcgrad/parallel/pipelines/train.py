@@ -23,8 +23,8 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError, TreeError
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.pipelines.derivatives import Passes, differentiable, passes
-from funcgrad.parallel.pipelines.layout import Layout, check_stage, lay_out, split
-from funcgrad.parallel.pipelines.messages import exchanged, get, mine, put, rows_of, slots
+from funcgrad.parallel.pipelines.layout import Layout, check_stage, into_microbatches, lay_out
+from funcgrad.parallel.pipelines.messages import exchanged, mine, rows_of, slots, stored, waiting
 from funcgrad.parallel.pipelines.schedules import Schedule
 from funcgrad.parallel.pipelines.ticks import Row, Ticks, make_ticks
 from funcgrad.transforms.arguments import name_of
@@ -87,7 +87,7 @@ def pipeline_value_and_grad(
         _check_floats("shared params", shared)
         ticks = make_ticks(layout.schedule)
         given = (("x", x), ("targets", targets))
-        batches = [split(_WHAT, name, batch, microbatches) for name, batch in given]
+        batches = [into_microbatches(_WHAT, name, batch, microbatches) for name, batch in given]
 
         def body(weights: Any, shared: Any, x: Any, targets: Any, rows: Row) -> Any:
             model = _Model(layout, ticks, stage, loss, first, last, weights, shared, x, targets)
@@ -237,18 +237,18 @@ class _Model:
         head = self.head
 
         def begin() -> list:
-            x = get(self.x, row.microbatch)
+            x = waiting(self.x, row.microbatch)
             if head is None:
                 return x
             outs = eval_jaxpr(head.forward, *head.fixed, *self.shared, *x)
             return outs[: len(self.types)]
 
-        return lax.cond(row.first > 0, begin, lambda: get(state.inbox, row.read))
+        return lax.cond(row.first > 0, begin, lambda: waiting(state.inbox, row.read))
 
     def end(self, state: _State, row: Row, result: list) -> tuple[list, list, Any]:
         """The loss: its derivative by the last stage's result, and the sums."""
         p, n = self.tail, len(self.types)
-        targets = get(self.targets, row.microbatch)
+        targets = waiting(self.targets, row.microbatch)
         value, *saved = eval_jaxpr(p.forward, *p.fixed, *self.shared, *result, *targets)
         part = fnp.full((), 1 / self.layout.schedule.microbatches, value.dtype)
         total = state.loss + (value * part).astype(state.loss.dtype)
@@ -266,13 +266,13 @@ class _Model:
 
     def cotangents(self, state: _State, row: Row) -> list:
         """The cotangents of a stage's results, as they came."""
-        came = get(state.inbox, row.read)
+        came = waiting(state.inbox, row.read)
         return [c for c, varies in zip(came, self.stage.results_vary, strict=True) if varies]
 
     def backward(self, state: _State, row: Row) -> _Done:
         """B: cotangents of a stage's weights and inputs."""
         p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
-        saved = get(state.saved, row.saved)
+        saved = waiting(state.saved, row.saved)
         cts = eval_jaxpr(p.backward, *p.fixed, *own, *saved, *self.cotangents(state, row))
         weights, inputs = cts[: len(own)], cts[len(own) :]
         grads = self.layout.added(state.grads, row.chunk, weights)
@@ -281,7 +281,7 @@ class _Model:
     def inputs(self, state: _State, row: Row) -> _Done:
         """I: cotangents of a stage's inputs, and what comes with them."""
         p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
-        saved = get(state.saved, row.saved)
+        saved = waiting(state.saved, row.saved)
         outs = eval_jaxpr(p.inputs_half, *p.fixed, *own, *saved, *self.cotangents(state, row))
         n, n_kept = p.late.count(False), len(p.kept)
         soon, inputs, kept = outs[:n], outs[n : len(outs) - n_kept], outs[len(outs) - n_kept :]
@@ -291,7 +291,7 @@ class _Model:
     def weights_half(self, state: _State, row: Row) -> _Done:
         """W: cotangents of the other weights."""
         p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
-        saved, kept = get(state.saved, row.saved), get(state.kept, row.kept)
+        saved, kept = waiting(state.saved, row.saved), waiting(state.kept, row.kept)
         late = eval_jaxpr(p.weights_half, *p.fixed, *own, *saved, *kept)
         return self.idle(state, row)._replace(grads=self.with_some(state, row, late, late=True))
 
@@ -311,7 +311,7 @@ class _Model:
             return done
 
         def begin() -> list:
-            x = get(self.x, row.microbatch)
+            x = waiting(self.x, row.microbatch)
             outs = eval_jaxpr(head.forward, *head.fixed, *self.shared, *x)
             cts = [c for c, v in zip(done.message, head.results_vary, strict=True) if v]
             saved = outs[len(self.types) :]
@@ -339,8 +339,8 @@ class _Model:
             branches = [lambda k=k: actions[k](state, row) for k in used]
             done = lax.switch(fnp.take(number, row.kind), branches)
             inbox = exchanged(state.inbox, done.message, self.ticks, row, self.layout.axis)
-            saved = put(state.saved, done.saved, row.save)
-            kept = put(state.kept, done.kept, row.keep)
+            saved = stored(state.saved, done.saved, row.save)
+            kept = stored(state.kept, done.kept, row.keep)
             return _State(inbox, saved, kept, done.grads, done.shared, done.loss), None
 
         end, _ = lax.scan(tick, start, rows)

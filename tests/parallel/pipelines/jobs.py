@@ -84,7 +84,7 @@ def losses(schedule, mesh, steps=STEPS, cuts=ALONG, batch=WHOLE):
 def losses_of_all():
     """The losses by schedules that have all kinds of actions and placements, on all ranks."""
     mesh = make_mesh(4, "pp")
-    return {schedule: losses(schedule, mesh) for schedule in ("1f1b", "interleaved", "zb-v")}
+    return {schedule: losses(schedule, mesh) for schedule in ("1f1b", "zb-v")}
 
 
 def losses_of_grids(steps=STEPS, layouts=LAYOUTS, schedule="1f1b"):

@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.errors import ScheduleError, ShapeError, ShardingError, TreeError
-from funcgrad.parallel import NamedSharding, P, device_put, make_mesh, pipeline
+from funcgrad.parallel import NamedSharding, P, device_put, make_mesh, pipeline, shard_map
 from funcgrad.parallel.mapping.varying_programs import collectives
 from funcgrad.parallel.pipelines import gpipe, one_f_one_b
 from tests.parallel.pipelines.models import batch, close, in_a_row, layer, params
@@ -146,6 +146,19 @@ def test_bad_arguments(case):
 def test_bad_params(p, kind, words):
     with pytest.raises(kind, match=words):
         piped()(p, X)
+
+
+def test_other_things_that_are_refused():
+    with pytest.raises(TypeError, match="pipeline: stage must be a function, got 5"):
+        piped(5)(params(2), X)
+    inside = shard_map(
+        lambda x: piped()(params(2), x), mesh=LINE, in_specs=P("pp"), out_specs=P("pp")
+    )
+    with pytest.raises(ShardingError, match="pipeline: axis='pp' is that of a shard_map around it"):
+        inside(X)
+    meeting = lambda w, h: h + fg.lax.psum(w["b"], "pp")
+    with pytest.raises(ShardingError, match="devices take different ways"):
+        piped(meeting)(params(2), X)
 
 
 def test_stages_that_no_schedule_has():

@@ -160,6 +160,16 @@ def test_loss_without_derivative():
     close((value, grads), (np.mean(TARGETS), tree.map(np.zeros_like, params(2))))
 
 
+def test_vmap():
+    many = np.stack([X, X + 1])
+    f = trained(microbatches=2)
+    got = fg.jit(fg.vmap(f, (None, 0, None)))(params(2), many, TARGETS)
+    want = fg.vmap(
+        lambda x: fg.value_and_grad(lambda p: squares(in_a_row(p, x), TARGETS))(params(2))
+    )
+    close(got, want(many), 1e-4)
+
+
 def test_gradients_of_gradients():
     """The whole is differentiable, as any function."""
     f = trained(microbatches=2)
@@ -198,6 +208,8 @@ def test_no_functions():
 
 
 def test_bad_targets_and_params():
+    with pytest.raises(TreeError, match="^pipeline_value_and_grad: targets has no leaves"):
+        trained()(params(2), X, None)
     with pytest.raises(ShapeError, match=r"targets of shape \(6, 6\) can't be cut"):
         trained()(params(2), X, TARGETS[:6])
     with pytest.raises(DTypeError, match=r"params\['n'\] is i32\[2\]: only floats have gradients"):
