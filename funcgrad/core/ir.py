@@ -298,10 +298,10 @@ def typecheck(jaxpr: Jaxpr) -> None:
     for eqn in jaxpr.eqns:
         for a in eqn.ins:
             check_use(a, eqn)
-        # The body of a shard_map knows the mesh axes that it is cut over.
-        axes = {a: eqn.params["mesh"].shape[a] for a in eqn.params.get("manual", ())}
-        with context.scoped(axes={**context.current().axes, **axes}):
-            for sub in sub_jaxprs(eqn):
+        for sub in sub_jaxprs(eqn):
+            # The body of a shard_map knows the mesh axes that it is cut over.
+            axes = {a: eqn.params["mesh"].shape[a] for a in eqn.params.get("manual", ())}
+            with context.scoped(axes={**context.current().axes, **axes}):
                 typecheck(sub)
         got = eqn.prim.abstract(*(a.aval for a in eqn.ins), **eqn.params)
         got = got if eqn.prim.multiple else [got]

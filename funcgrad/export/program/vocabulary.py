@@ -53,6 +53,7 @@ def is_known(prim: Primitive) -> bool:
     return primitives().get(prim.name) is prim
 
 
+@functools.cache
 def op_named(text: str) -> tuple[Primitive, int]:
     """The op that a file names, and in which version; FormatError where there is none."""
     name, _, digits = text.partition("@")
