@@ -16,9 +16,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "ad_checkpoint", "custom_batching", "custom_derivatives", "debug", "dlpack", "dtypes",
-    "experimental.checkify", "experimental.ode", "flatten_util", "image", "lax", "lax.linalg", "nn",
+    "experimental.checkify", "experimental.ode", "export.onnx", "flatten_util", "image", "lax", "lax.linalg", "nn",
     "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
-    "io.checkpoints", "random", "scipy", "scipy.cluster.vq", "scipy.fft",
+    "io", "io.checkpoints", "io.weights", "random", "scipy", "scipy.cluster.vq", "scipy.fft",
     "scipy.integrate", "scipy.interpolate", "scipy.linalg", "scipy.ndimage", "scipy.optimize",
     "scipy.signal", "scipy.sparse.linalg", "scipy.spatial.transform", "scipy.special",
     "scipy.stats", "sharding", "stages", "test_util",
