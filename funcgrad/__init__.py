@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         shard_map,
         virtual_devices,
     )
+    from funcgrad.quantization import qat, quantize
     from funcgrad.transforms.precision.autocast import autocast
 
 # JAX's other names.
@@ -122,8 +123,8 @@ __all__ = [
     "checkpoint", "remat", "checkpoint_name", "checkpoint_policies",
     # batching
     "vmap",
-    # numbers: mixed precision, adapters
-    "autocast", "lora", "lora_merge",
+    # numbers: mixed precision, adapters, fewer bits
+    "autocast", "lora", "lora_merge", "qat", "quantize", "scaled_value_and_grad",
     # the host, and looking inside
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
     "debug_infs", "debug_nans", "explain_cache_misses", "log_compiles",
@@ -138,8 +139,8 @@ __all__ = [
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",
     "experimental", "export", "flatten_util", "image", "interop", "io", "lax", "nn", "numpy",
-    "ops", "optim", "parallel", "random", "recsys", "scipy", "sharding", "sparse", "stages",
-    "test_util", "tree", "tree_util", "typing",
+    "ops", "optim", "parallel", "quantization", "random", "recsys", "scipy", "sharding",
+    "sparse", "stages", "test_util", "tree", "tree_util", "typing",
 ]  # fmt: skip
 
 
@@ -147,8 +148,9 @@ __all__ = [
 # the modules that have them.
 _PACKAGES = (
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
-    "experimental", "export", "image", "interop", "io", "nn", "optim", "parallel", "random",
-    "recsys", "scipy", "sharding", "sparse", "stages", "test_util", "tree_util", "typing",
+    "experimental", "export", "image", "interop", "io", "nn", "optim", "parallel",
+    "quantization", "random", "recsys", "scipy", "sharding", "sparse", "stages", "test_util",
+    "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",

@@ -16,13 +16,14 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "debug", "dlpack",
-    "dtypes", "experimental.checkify", "experimental.ode", "export", "flatten_util", "image",
-    "interop", "io.checkpoints", "lax", "lax.linalg", "nn", "nn.initializers", "numpy",
-    "numpy.fft", "numpy.linalg", "ops", "optim", "parallel", "parallel.pipelines", "random",
-    "recsys", "recsys.models", "scipy", "scipy.cluster.vq", "scipy.fft", "scipy.integrate",
-    "scipy.interpolate", "scipy.linalg", "scipy.ndimage", "scipy.optimize", "scipy.signal",
-    "scipy.sparse.linalg", "scipy.spatial.transform", "scipy.special", "scipy.stats",
-    "sharding", "sparse", "sparse.linalg", "stages", "test_util", "tree", "tree_util",
+    "dtypes", "experimental.checkify", "experimental.ode", "export", "export.onnx",
+    "flatten_util", "image", "interop", "io", "io.checkpoints", "io.weights", "lax",
+    "lax.linalg", "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim",
+    "parallel", "parallel.pipelines", "quantization", "random", "recsys", "recsys.models",
+    "scipy", "scipy.cluster.vq", "scipy.fft", "scipy.integrate", "scipy.interpolate",
+    "scipy.linalg", "scipy.ndimage", "scipy.optimize", "scipy.signal", "scipy.sparse.linalg",
+    "scipy.spatial.transform", "scipy.special", "scipy.stats", "sharding", "sparse",
+    "sparse.linalg", "stages", "test_util", "tree", "tree_util",
 ]  # fmt: skip
 NAMES = {
     "fg": "", "fnp": "numpy", "lax": "lax", "nn": "nn", "optim": "optim", "random": "random",

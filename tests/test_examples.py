@@ -79,3 +79,12 @@ def test_pagerank_finds_what_one_device_finds(capsys):
         found.append(capsys.readouterr().out.splitlines()[1:])
     assert found[0] == found[1]
     assert found[0][0].startswith("page 0 has the rank 0.")
+
+
+def test_long_context_learns_on_cut_texts(gpt, tmp_path, capsys):
+    import long_context
+
+    last = long_context.main(["--steps", "25", "--context", "64", "--out", str(tmp_path)])
+    first = float(capsys.readouterr().out.split("loss ")[1].split()[0])
+    assert last < first - 1
+    assert (tmp_path / "long_context.png").read_bytes().startswith(b"\x89PNG")

@@ -12,6 +12,7 @@
 - `steps`: gradients of several microbatches reduced once; steps between two exchanges
 - `recipes`: what other stacks build as wrappers of models, as trees of shardings
 - `communicators`: what joins devices: exchanges over memory and MPI, and who watches them
+- `products`: matrix products with their gather or scatter, round a ring
 - `attention`: attention of sequences that are cut: rings of keys, heads for places
 - `experts`: mixtures of experts, spread over devices
 - `programs`: per-device programs and passes over them
@@ -64,6 +65,7 @@ from funcgrad.parallel.partitioner.analysis import Analysis
 from funcgrad.parallel.pipelines.run import pipeline
 from funcgrad.parallel.pipelines.train import pipeline_value_and_grad
 from funcgrad.parallel.planning import Cluster, ModelShape, Plan, plan
+from funcgrad.parallel.products import all_gather_matmul, matmul_reduce_scatter
 from funcgrad.parallel.recipes import by_path, fsdp, replicated
 from funcgrad.parallel.show import visualize_sharding
 from funcgrad.parallel.steps import LocalState, LocalSteps, accumulate_gradients, local_steps
