@@ -55,7 +55,7 @@ def quantize(
 
     Raises ArgumentError for rules that match nothing, leaves that are quantized already, and, of
     those that a rule named, leaves that can't be followed or weren't seen in calibration;
-    DTypeError and ShapeError for named leaves that are no floats, or whose axis groups don't divide.
+    DTypeError and ShapeError for named leaves that are no floats, or that groups don't divide.
 
     >>> f = lambda params, x: x @ params["w"] + params["b"]
     >>> params = {"w": random.normal(random.key(0), (64, 32)), "b": fnp.zeros(32)}
