@@ -43,6 +43,7 @@ from funcgrad.recsys.plans import Plan, plan_from_json
 from funcgrad.recsys.rows import IndexedRows
 from funcgrad.recsys.sharded import (
     ShardedTables,
+    average_replicas,
     gather_tables,
     partition_specs,
     put,
@@ -72,8 +73,9 @@ __all__ = [
     "JaggedTensor", "KeyedJaggedTensor",
     "embedding", "embedding_bag", "QuantizedTable", "quantize_rows",
     "IndexedRows", "value_and_sparse_grad",
-    "Layout", "ShardedTables", "TableSharding", "column_wise", "data_parallel", "gather_tables",
-    "grid", "layout", "partition_specs", "put", "row_wise", "shard_tables", "split_batch",
+    "Layout", "ShardedTables", "TableSharding", "average_replicas", "column_wise",
+    "data_parallel", "gather_tables", "grid", "layout", "partition_specs", "put", "row_wise",
+    "shard_tables", "split_batch",
     "table_column_wise", "table_row_wise", "table_wise",
     "Bandwidths", "Plan", "TableStats", "measure_bandwidths", "plan", "plan_from_json",
     "Metric", "ndcg_at", "normalized_entropy", "recall_at", "streaming_auc",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.sharding import Mesh
+from funcgrad.core.sharding import AbstractMesh, Mesh
 from funcgrad.errors import ArgumentError, ShardingError
 
 KINDS = {
@@ -153,17 +153,39 @@ class Spec(NamedTuple):
 class Layout:
     """Where all tables lie on a mesh. Made by `layout`; hashable, and the same on all processes.
 
-    tables: (name, `Spec`) of each; pools: (name, `Pool`) of each array of rows.
+    mesh: the devices that share a set of tables; tables: (name, `Spec`) of each; pools: (name,
+    `Pool`) of each array of rows; world: all devices, in several such groups where one of their
+    axes, `replica`, counts these.
     """
 
     mesh: Mesh
     tables: tuple[tuple[str, Spec], ...]
     pools: tuple[tuple[str, Pool], ...]
+    world: Mesh
+    replica: str | None = None
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The mesh's axes: that of devices, or of nodes and of the devices of each."""
         return self.mesh.axis_names
+
+    @property
+    def replicas(self) -> int:
+        """How many groups of devices have all tables."""
+        return self.world.size // self.mesh.size
+
+    def member(self, device: int) -> int:
+        """Which one of its group a device of the world is.
+
+        >>> from funcgrad import recsys
+        >>> mesh = fg.make_mesh((2, 2), ("device", "replica"))
+        >>> layout = recsys.layout({"ad": (3, 4)}, recsys.row_wise(), mesh, replica="replica")
+        >>> [layout.member(i) for i in range(4)]
+        [0, 0, 1, 1]
+        """
+        place = np.unravel_index(device, self.world.axis_sizes)
+        own = [i for a, i in zip(self.world.axis_names, place, strict=True) if a != self.replica]
+        return int(np.ravel_multi_index(own, self.mesh.axis_sizes))
 
     def spec(self, table: str) -> Spec:
         """A table's shape, dtype and sharding; ArgumentError where there is none of that name."""
@@ -213,9 +235,15 @@ class Layout:
 
 
 def layout(
-    tables: Mapping[str, Any], shardings: Mapping[str, TableSharding] | TableSharding, mesh: Mesh
+    tables: Mapping[str, Any],
+    shardings: Mapping[str, TableSharding] | TableSharding,
+    mesh: Mesh,
+    replica: str | None = None,
 ) -> Layout:
     """Places for tables on a mesh of one axis (devices) or two (nodes, devices of each).
+
+    replica: a further axis of the mesh, along which all tables are repeated; each copy is trained
+    on its part of the batch, and now and then they are averaged (`average_replicas`).
 
     tables: arrays, or shapes (rows, dim), by name; shardings: by name, or one for all. Where a
     sharding doesn't say on which device, it is the one with the fewest bytes so far, large tables
@@ -228,6 +256,9 @@ def layout(
     >>> recsys.layout(shapes, cuts, mesh).bytes_per_device()
     [16640, 16640, 16640, 16640]
     """
+    world = mesh
+    if replica is not None:
+        mesh = _without(mesh, replica)
     if len(mesh.axis_names) > 2:
         raise ShardingError(f"recsys.layout: the mesh must have one axis or two, got {mesh}")
     names = sorted(tables)
@@ -241,7 +272,17 @@ def layout(
     loads = [0] * mesh.size
     for name in sorted(names, key=lambda k: -specs[k].rows * specs[k].dim):
         specs[name] = _placed(name, specs[name], mesh, loads)
-    return Layout(mesh, tuple(specs.items()), _pools(specs, mesh))
+    return Layout(mesh, tuple(specs.items()), _pools(specs, mesh), world, replica)
+
+
+def _without(mesh: Mesh, replica: str) -> Mesh:
+    """One group of a mesh's devices, by its axes alone."""
+    sizes = {a: n for a, n in mesh.shape.items() if a != replica}
+    if len(sizes) == len(mesh.axis_names) or not sizes:
+        raise ShardingError(
+            f"recsys.layout: replica must be one of several axes of {mesh}, got {replica!r}"
+        )
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes))
 
 
 def _spec(name: str, table: Any, sharding: TableSharding, mesh: Mesh) -> Spec:

@@ -39,14 +39,21 @@ class Tapped:
         self.shape, self.dtype = array.shape, array.dtype
 
     def recorded(
-        self, out: Any, ids: Any, bags: Any = None, factors: Any = None, axes: Sequence[str] = ()
+        self,
+        out: Any,
+        ids: Any,
+        bags: Any = None,
+        factors: Any = None,
+        axes: Sequence[str] = (),
+        scale: int = 1,
     ) -> Any:
         """What a lookup gives, with the zero added by which the function is differentiated.
 
-        axes: mesh axes over which the table is whole, so that its gradient is the sum over them.
+        axes: mesh axes over which the table is whole, so that its gradient is the sum over them;
+        scale: what the gradient is multiplied with.
         """
         factors = None if factors is None else lax.stop_gradient(factors)
-        return self._recorder.record(self, out, Lookup(ids, bags, factors), tuple(axes))
+        return self._recorder.record(self, out, Lookup(ids, bags, factors), (tuple(axes), scale))
 
     @property
     def number(self) -> int:
@@ -61,15 +68,15 @@ class Recorder:
         self._zeros = zeros
         self.types: list[ShapeDtypeStruct] = []
         self.lookups: list[Lookup] = []
-        self.tables: list[tuple[int, tuple[str, ...]]] = []
+        self.tables: list[tuple[int, tuple[str, ...], int]] = []
 
-    def record(self, table: Tapped, out: Any, lookup: Lookup, axes: tuple[str, ...]) -> Any:
+    def record(self, table: Tapped, out: Any, lookup: Lookup, how: tuple) -> Any:
         """Keep a lookup, and add its zero to what it gave."""
         aval = aval_of(out)
         place = len(self.types)
         self.types.append(ShapeDtypeStruct(aval.shape, aval.dtype))
         self.lookups.append(lookup)
-        self.tables.append((table.number, axes))
+        self.tables.append((table.number, *how))
         if self._zeros is None:
             return out
         if place >= len(self._zeros) or self._zeros[place].shape != aval.shape:
@@ -80,15 +87,23 @@ class Recorder:
 
 
 def pooled(
-    table: Any, ids: Any, bags: Any, count: int, factors: Any = None, axes: Sequence[str] = ()
+    table: Any,
+    ids: Any,
+    bags: Any,
+    count: int,
+    factors: Any = None,
+    axes: Sequence[str] = (),
+    scale: int = 1,
 ) -> Any:
     """(count, dim): rows times their factors, summed by the numbers of their bags; rows of bags
-    that aren't there are left out. axes: see `Tapped.recorded`."""
+    that aren't there are left out. axes, scale: see `Tapped.recorded`."""
     rows = read_rows(table.array if isinstance(table, Tapped) else table, ids)
     if factors is not None:
         rows = rows * factors[:, None]
     out = segment_sum(rows, bags, count)
-    return table.recorded(out, ids, bags, factors, axes) if isinstance(table, Tapped) else out
+    if isinstance(table, Tapped):
+        return table.recorded(out, ids, bags, factors, axes, scale)
+    return out
 
 
 def rows_of(table: Any, ids: Any) -> Any:
@@ -148,12 +163,7 @@ def value_and_sparse_grad(
         )
         out, grads = value_and_grad(taped, (0, *numbers), has_aux=True)(zeros, *args)
         value, (aux, lookups) = out
-        found: list[list[IndexedRows]] = [[] for _ in leaves]
-        for (table, axes), lookup, ct in zip(first.tables, lookups, grads[0], strict=True):
-            found[table].append(_gradient(lookup, ct, leaves[table].shape, axes))
-        sparse = structure.unflatten(
-            [IndexedRows.concat(f, x.shape) for f, x in zip(found, leaves, strict=True)]
-        )
+        sparse = structure.unflatten(_by_table(first.tables, lookups, grads[0], leaves))
         dense = grads[1] if isinstance(argnums, int) else grads[1:]
         return (value, aux) if has_aux else value, (sparse, dense) if numbers else sparse
 
@@ -162,6 +172,17 @@ def value_and_sparse_grad(
 
 def _quantized(x: Any) -> bool:
     return isinstance(x, QuantizedTable)
+
+
+def _by_table(
+    tables: Sequence[tuple], lookups: Sequence[Lookup], cts: Sequence[Any], leaves: Sequence[Any]
+) -> list[IndexedRows]:
+    """The gradient of each table, of the cotangents of all lookups."""
+    found: list[list[IndexedRows]] = [[] for _ in leaves]
+    for (table, axes, scale), lookup, ct in zip(tables, lookups, cts, strict=True):
+        ct = ct * scale if scale > 1 else ct
+        found[table].append(_gradient(lookup, ct, leaves[table].shape, axes))
+    return [IndexedRows.concat(f, x.shape) for f, x in zip(found, leaves, strict=True)]
 
 
 def _gradient(lookup: Lookup, ct: Any, shape: tuple[int, int], axes: tuple) -> IndexedRows:

@@ -83,20 +83,21 @@ def shard_tables(tables: Mapping[str, Any], layout: Layout) -> ShardedTables:
                 f"got {shape}"
             )
     arrays = {k: np.asarray(tables[k]) for k, _ in layout.tables}
-    cut = NamedSharding(layout.mesh, P(layout.axes))
+    cut = NamedSharding(layout.world, P(layout.world.axis_names))
 
     def block(pool: Pool, index: tuple[slice, ...]) -> np.ndarray:
         found = np.zeros((pool.rows, pool.width), pool.dtype)
-        for shard, rows, at in layout.pieces(pool, (index[0].start or 0) // pool.rows):
+        device = layout.member((index[0].start or 0) // pool.rows)
+        for shard, rows, at in layout.pieces(pool, device):
             columns = slice(shard.column, shard.column + shard.width)
             found[at] = arrays[shard.table][rows, columns]
         return found
 
     pools = {}
     for name, pool in layout.pools:
-        shape = (pool.rows * layout.mesh.size, pool.width)
+        shape = (pool.rows * layout.world.size, pool.width)
         pools[name] = make_array_from_callback(shape, cut, partial(block, pool))
-    replicas = NamedSharding(layout.mesh, P())
+    replicas = NamedSharding(layout.world, P())
     whole = {
         name: make_array_from_callback(arrays[name].shape, replicas, arrays[name].__getitem__)
         for name, spec in layout.tables
@@ -106,7 +107,8 @@ def shard_tables(tables: Mapping[str, Any], layout: Layout) -> ShardedTables:
 
 
 def gather_tables(tables: ShardedTables) -> dict[str, np.ndarray]:
-    """Whole tables by name, on the host; of arrays (rows,) of optimizers' states, too.
+    """Whole tables by name, on the host; of arrays (rows,) of optimizers' states, too. Of replicas
+    it is the last one.
 
     Of column blocks' row-wise states, which differ, there is one column for each.
 
@@ -119,14 +121,14 @@ def gather_tables(tables: ShardedTables) -> dict[str, np.ndarray]:
     True
     """
     layout = tables.layout
-    everywhere = NamedSharding(layout.mesh, P())
+    everywhere = NamedSharding(layout.world, P())
     found = {k: np.asarray(reshard(x, everywhere)) for k, x in tables.whole.items()}
     columns: dict[str, dict[int, np.ndarray]] = {}
     for name, pool in layout.pools:
         array = np.asarray(reshard(tables.pools[name], everywhere))
-        for device in range(layout.mesh.size):
+        for device in range(layout.world.size):
             block = array[device * pool.rows : (device + 1) * pool.rows]
-            for shard, rows, at in layout.pieces(pool, device):
+            for shard, rows, at in layout.pieces(pool, layout.member(device)):
                 parts = columns.setdefault(shard.table, {})
                 if shard.column not in parts:
                     parts[shard.column] = np.zeros((shard.rows, *array.shape[1:]), array.dtype)
@@ -152,7 +154,7 @@ def partition_specs(x: Any) -> Any:
     def spec(x: Any) -> Any:
         if not isinstance(x, ShardedTables):
             return P()
-        cut = P(x.layout.axes)
+        cut = P(x.layout.world.axis_names)
         return ShardedTables(
             tree.map(lambda _: cut, x.pools), tree.map(lambda _: P(), x.whole), x.layout
         )
@@ -222,6 +224,45 @@ def split_batch(
     return KeyedJaggedTensor.tree_unflatten(static, joined)
 
 
+def average_replicas(x: Any, step: Any = 0, every: int = 1) -> Any:
+    """Sharded tables, and those in an optimizer's state, averaged over replicas, inside of
+    `shard_map`; where `every` divides step + 1, else as they are.
+
+    The loss is the mean over all devices. Each replica takes the step of its own part of the batch:
+    with plain gradient descent and every = 1 that is the same as to average gradients.
+
+    >>> from funcgrad import recsys
+    >>> mesh = fg.make_mesh((1, 2), ("device", "replica"))
+    >>> layout = recsys.layout({"ad": (2, 1)}, recsys.row_wise(), mesh, replica="replica")
+    >>> tables = recsys.shard_tables({"ad": np.ones((2, 1), "float32")}, layout)
+    >>> specs = recsys.partition_specs(tables)
+    >>> f = fg.shard_map(
+    ...     lambda t: recsys.average_replicas(tree.map(lambda x: x * lax.axis_index("replica"), t)),
+    ...     mesh=mesh,
+    ...     in_specs=(specs,),
+    ...     out_specs=specs,
+    ... )
+    >>> recsys.gather_tables(f(tables))["ad"].tolist()
+    [[0.5], [0.5]]
+    """
+    if every < 1:
+        raise ArgumentError(f"recsys.average_replicas: every must be 1 or more, got {every}")
+
+    def mean(x: Any) -> Any:
+        if not isinstance(x, ShardedTables) or x.layout.replica is None:
+            return x
+        axis = x.layout.replica
+        pools = {k: lax.pvary(lax.pmean(v, axis), axis) for k, v in x.pools.items()}
+        return ShardedTables(pools, x.whole, x.layout)
+
+    def averaged(x: Any) -> Any:
+        return tree.map(mean, x, is_leaf=lambda x: isinstance(x, ShardedTables))
+
+    if every == 1:
+        return averaged(x)
+    return lax.cond((step + 1) % every == 0, averaged, lambda x: x, x)
+
+
 # ---- lookups
 
 
@@ -270,10 +311,11 @@ def sharded_lookup(
 
 
 def _check_inside(layout: Layout) -> None:
-    missing = [a for a in layout.axes if a not in context.current().axes]
+    missing = [a for a in layout.world.axis_names if a not in context.current().axes]
     if missing:
         raise ShardingError(
-            f"recsys: sharded tables are looked up inside of shard_map over {layout.axes}, but "
+            f"recsys: sharded tables are looked up inside of shard_map over "
+            f"{layout.world.axis_names}, but "
             f"{missing[0]!r} is no axis here; see funcgrad.shard_map"
         )
 
@@ -291,7 +333,7 @@ def _ids(x: JaggedTensor, rows: int, pooling: bool) -> _Ids:
 
 def _whole(table: Any, x: _Ids, layout: Layout) -> Any:
     plain = table if isinstance(table, Tapped) else as_table("recsys: a table", table)
-    return pooled(plain, x.ids, x.bags, x.size, x.weights, layout.axes)
+    return pooled(plain, x.ids, x.bags, x.size, x.weights, layout.world.axis_names)
 
 
 def _entries(pool: Pool, tables: Mapping[str, str]) -> list[_Entry]:
@@ -324,7 +366,14 @@ def _exchanged(
     local = sent[..., 1]
     bag = fnp.where(local < room, local + start, fnp.asarray(devices * room, sent.dtype))
     plain = table if isinstance(table, Tapped) else as_table("recsys: a pool", table)
-    out = pooled(plain, sent[..., 0].reshape(-1), bag.reshape(-1), devices * room, weights)
+    out = pooled(
+        plain,
+        sent[..., 0].reshape(-1),
+        bag.reshape(-1),
+        devices * room,
+        weights,
+        scale=layout.replicas,
+    )
     out = out.reshape(devices, slots, count, pool.width)
     if pool.exchange == "row":
         mine = lax.psum_scatter(out, axes, scatter_dimension=0)

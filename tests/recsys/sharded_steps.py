@@ -110,3 +110,26 @@ def compare(shape, names, shardings, opt, pooling, weighted, steps=5):
         np.testing.assert_allclose(there, x, rtol=1e-4, atol=1e-5, err_msg=k)
     for k, x in want.items():
         np.testing.assert_allclose(got[k], x, rtol=1e-3, atol=1e-4, err_msg=k)
+
+
+def replica_steps(shardings, every, steps):
+    """Tables on two replicas of two devices after some steps, averaged every few."""
+    mesh = fg.make_mesh((2, 2), ("device", "replica"))
+    layout = recsys.layout(SIZES, shardings, mesh, replica="replica")
+    opt, axes = recsys.sgd(0.1), mesh.axis_names
+    tables = recsys.shard_tables(tables_of(), layout)
+
+    def body(tables, step, features, w):
+        features = tree.map(lambda x: x[0], features)
+        f = recsys.value_and_sparse_grad(partial(loss_of, pooling="sum", axes=axes), has_aux=True)
+        _, grads = f(tables, features, w)
+        tables, _ = update(opt, tables, recsys.SparseState(step, {}), grads)
+        return recsys.average_replicas(tables, step, every)
+
+    specs = recsys.partition_specs(tables)
+    mapped = fg.jit(shard_map(
+        body, mesh=mesh, in_specs=(specs, P(), P(axes), P()), out_specs=specs
+    ))  # fmt: skip
+    for i, (_, features, w) in enumerate(batches(4, steps, False)):
+        tables = mapped(tables, fnp.asarray(i), features, w)
+    return tables
