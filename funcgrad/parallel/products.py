@@ -64,7 +64,7 @@ def matmul_reduce_scatter(x: Any, w: Any, axis: AxisName) -> Any:
     ... )  # fmt: skip
     >>> product(fnp.ones((2, 4)), fnp.ones((4, 3)))
     ShardedArray([[4., 4., 4.],
-                  [4., 4., 4.]], dtype=float32, P('tp', None) on Mesh('tp': 2))
+                  [4., 4., 4.]], dtype=float32, P('tp') on Mesh('tp': 2))
     """
     name = "matmul_reduce_scatter"
     n, x, w = _checked(name, x, w, axis)

@@ -14,7 +14,7 @@ import funcgrad.numpy as fnp
 
 
 class Bins(NamedTuple):
-    """Where choices go. token: int32 (bins, size), the choice in each place; there: bool (bins,
+    """Where choices go. choice: int32 (bins, size), the one in each place; there: bool (bins,
     size), whether there is one; place: int32 (choices,), the place of each; kept: bool (choices,),
     whether it has one; counts: int32 (bins,), how many wanted to be in each."""
 
@@ -31,8 +31,8 @@ def bins_of(key: Any, order: Any, bins: int, size: int) -> Bins:
     >>> from funcgrad.parallel.experts.dispatch import bins_of
     >>> key = fnp.array([1, 0, 1, 1])
     >>> found = bins_of(key, fnp.argsort(key), 2, 2)
-    >>> found.kept, found.counts
-    (Array([ True,  True,  True, False]), Array([1, 3], dtype=int32))
+    >>> found.kept.tolist(), found.counts.tolist()
+    ([True, True, True, False], [1, 3])
     """
     counts = fnp.bincount(key, length=bins).astype(np.int32)
     starts = fnp.cumsum(counts) - counts

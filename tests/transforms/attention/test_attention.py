@@ -292,3 +292,21 @@ def test_windows_beyond_all_places(side, size):
     f = lambda x: at.attention(x, x, x, scale=0.4, **{side: size})
     np.testing.assert_allclose(f(q), wanted, rtol=1e-6)
     np.testing.assert_allclose(fg.jit(f)(q), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [1, 1 << 20], ids=["blocks", "whole"])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_backward_of_a_part_of_the_keys(name, weights, rng, monkeypatch):
+    """The results that backward is given may be those of more keys than it sees: the formula
+    means what the op does."""
+    monkeypatch.setattr(formula, "MOST_WEIGHTS", weights)
+    before, after = WINDOWS[name] or (None, None)
+    params = {"scale": 0.4, "before": before, "after": after}
+    q, k, v = operands(rng, queries=70, keys=40)
+    ct, bias = random_like(rng, q), rng.normal(size=(2, 4, 70, 20))
+    out, stats = at.attention_p.impl(np, q, k, v, **{**params, "before": None, "after": None})
+    given = q, k[:, :20], v[:, :20], out, stats, ct, bias
+    wanted = at.attention_backward_p.impl(np, *given, bias_too=True, **params)
+    got = at.attention_backward_p.formula(*given, bias_too=True, **params)
+    for g, w in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-12)
