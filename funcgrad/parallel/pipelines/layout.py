@@ -115,7 +115,7 @@ def lay_out(
             f"{what}: the first axis of params counts {rows} stages, which {ranks} ranks of the "
             f"mesh axis {axis!r} can't share evenly: {mesh}"
         )
-    chunks = {"interleaved": rows // ranks, "zb-v": 2}.get(str(schedule), 1)
+    chunks = rows // ranks if schedule == "interleaved" else 1
     found = make_schedule(schedule, ranks, microbatches, chunks)
     if rows % found.stages:
         raise ShapeError(

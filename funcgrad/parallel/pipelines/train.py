@@ -199,6 +199,8 @@ class _Model:
             return tree.leaves(got)
 
         self.stage = passes(go, own, types, name_of(stage))
+        # Whole backward passes leave nothing for W.
+        self.kept = self.stage.kept if ticks.kept else ()
 
         def end(*flat: Any) -> list:
             shared, activations, targets = _unflattened(
@@ -215,7 +217,7 @@ class _Model:
     def idle(self, state: _State, row: Row) -> _Done:
         """Nothing is done."""
         return _Done(
-            _zeros(self.types), _zeros(self.stage.saved), _zeros(self.stage.kept),
+            _zeros(self.types), _zeros(self.stage.saved), _zeros(self.kept),
             state.grads, state.shared, state.loss,
         )  # fmt: skip
 
@@ -327,7 +329,7 @@ class _Model:
         loss = self.tail.forward.outs[0].aval.dtype
         start = _State(
             slots(self.types, self.ticks.messages), slots(self.stage.saved, self.ticks.saved),
-            slots(self.stage.kept, self.ticks.kept), _sums(self.weights), _sums(self.shared),
+            slots(self.kept, self.ticks.kept), _sums(self.weights), _sums(self.shared),
             fnp.zeros((), _wide(loss)),
         )  # fmt: skip
         actions = [self.idle, self.forward, self.backward, self.inputs, self.weights_half]
