@@ -141,8 +141,8 @@ class _Unifier:
             }
             outs = [bound(vs) for vs in zip(*(e.outs for e in same), strict=True)]
             eqns.append(Eqn(eqn.prim, operands, outs, params, eqn.source, eqn.scopes))
-        outs = [atom(a, "the result") for a in zip(*(t.outs for t in traces), strict=True)]
-        return Jaxpr(ins, eqns, outs, first.names)
+        results = [atom(a, "the result") for a in zip(*(t.outs for t in traces), strict=True)]
+        return Jaxpr(ins, eqns, results, first.names)
 
     @staticmethod
     def _numbered(jaxpr: Jaxpr) -> dict[Var, int]:

@@ -27,6 +27,7 @@ def _of(kind: str) -> Any:
     def function(g: Graph, *args: Any) -> Tensor:
         return g.elementwise(kind, *args)
 
+    function.__doc__ = f"The op {kind}."
     return function
 
 

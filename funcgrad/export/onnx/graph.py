@@ -100,7 +100,9 @@ class Graph:
             return self.root.known[key]
         chosen = self.unique(name or f"constant_{len(self.root.initializers)}")
         self.root.initializers[chosen] = array
-        made = Tensor(self.root, chosen, array.dtype, array.shape, constant=array)
+        # What has a name is kept as it is: nothing is computed from it beforehand.
+        known = None if name else array
+        made = Tensor(self.root, chosen, array.dtype, array.shape, constant=known)
         if key and not name:
             self.root.known[key] = made
         return made

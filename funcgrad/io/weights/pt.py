@@ -64,9 +64,13 @@ def load_pt(path: str | os.PathLike) -> Any:
     def storage(told: Any) -> _Storage:
         kind, of, key, _, n = told if type(told) is tuple and len(told) == 5 else (None,) * 5
         dtype = getattr(of, "meaning", None)
-        known = isinstance(dtype, np.dtype) and isinstance(key, str) and type(n) is int
-        if kind != "storage" or not known:
+        if not (isinstance(dtype, np.dtype) and isinstance(key, str) and isinstance(n, int)):
+            kind = None
+        if kind != "storage":
             raise FormatError("its pickle refers to something that is no storage")
+        assert isinstance(dtype, np.dtype)
+        assert isinstance(key, str)
+        assert isinstance(n, int)
         if key not in storages:
             name = f"{root}data/{key}"
             if name not in entries:
