@@ -20,7 +20,7 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.rewriting import with_programs
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Cotangent, Operand, Tangent, Tangents, Value, Values
-from funcgrad.errors import DTypeError
+from funcgrad.errors import ShapeError
 from funcgrad.ops.base import is_linear
 from funcgrad.ops.collective.reductions import all_gather_p
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
@@ -36,7 +36,7 @@ from funcgrad.transforms.derivatives.checkpoint import checkpoint_p
 
 def _abstract(x: ShapedArray, copy: ShapedArray) -> ShapedArray:
     if x.shape != copy.shape:
-        raise DTypeError(f"narrowed: need a value and its copy in another dtype, got {x}, {copy}")
+        raise ShapeError(f"narrowed: need a value and a copy of its shape, got {x}, {copy}")
     return copy
 
 
