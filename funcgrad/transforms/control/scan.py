@@ -359,20 +359,34 @@ def _transpose(ct: Cotangents, *args: Operand, jaxpr: Jaxpr, length: int, revers
         *choose(y_avals, ys_nz),
     ]  # fmt: skip
     key = ("scan_transpose", tuple(linear), tuple(ys_nz))
-    backward = jaxpr.derive(key, lambda: stage_closed(body, avals, "a transposed scan"))
+    backward, grows = jaxpr.derive(
+        key, lambda: _growing(stage_closed(body, avals, "a transposed scan"), n_kc, n_acc)
+    )
+    sums = choose(acc_avals, grows)
     outs = scan_p.bind(
-        *known_consts, *(zeros(a) for a in acc_avals), *map(instantiate, ct_carry),
+        *known_consts, *map(zeros, sums), *map(instantiate, ct_carry),
         *known_xs, *choose(ct_ys, ys_nz),
         jaxpr=backward, length=length, reverse=not reverse, unroll=unroll,
-        n_consts=n_kc, n_carry=n_acc + n_carry,
+        n_consts=n_kc, n_carry=len(sums) + n_carry,
     )  # fmt: skip
-    acc, ck, cx = split_list(outs, n_acc, n_carry)
-    acc_it, cx_it = iter(acc), iter(cx)
+    acc, ck, cx = split_list(outs, len(sums), n_carry)
+    acc_it, cx_it = iter(with_zeros(acc, grows, acc_avals)), iter(cx)
     return [
         *(next(acc_it) if m else None for m in const_l),
         *(c if m else None for c, m in zip(ck, init_l, strict=True)),
         *(next(cx_it) if m else None for m in xs_l),
     ]
+
+
+def _growing(backward: Jaxpr, n_consts: int, n_sums: int) -> tuple[Jaxpr, list[bool]]:
+    """A transposed body without the cotangents of captured values to which no turn adds, and which
+    of these are left."""
+    _, sums, _ = split_list(backward.ins, n_consts, n_sums)
+    grows = [a is not b for a, b in zip(sums, backward.outs, strict=False)]
+    idle = set(drop(sums, grows))
+    ins = [v for v in backward.ins if v not in idle]
+    outs = [*choose(backward.outs[:n_sums], grows), *backward.outs[n_sums:]]
+    return Jaxpr(ins, backward.eqns, outs), grows
 
 
 def _dce(used: Sequence[bool], eqn: Eqn) -> Eqn:

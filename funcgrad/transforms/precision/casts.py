@@ -3,7 +3,7 @@ what devices gather before that, so that they send narrow values.
 
 But then the loop would sum the value's cotangents in the narrow dtype, turn by turn, and so would
 the devices. So what reads the copy reads it through `narrowed`, which has the derivatives of the
-wide value: cotangents go there, and are summed there. The copy itself (`cast_ahead`) has none.
+wide value: cotangents go there, and are summed there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.rewriting import with_programs
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Cotangent, Operand, Tangent, Tangents, Value, Values
-from funcgrad.errors import DTypeError
+from funcgrad.errors import ShapeError
 from funcgrad.ops.base import is_linear
 from funcgrad.ops.collective.reductions import all_gather_p
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
-from funcgrad.ops.families import FLAT, elementwise, unary
+from funcgrad.ops.families import elementwise
 from funcgrad.transforms.control.calls import call_eqn
 from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.control.scan import scan_p
@@ -36,12 +36,13 @@ from funcgrad.transforms.derivatives.checkpoint import checkpoint_p
 
 def _abstract(x: ShapedArray, copy: ShapedArray) -> ShapedArray:
     if x.shape != copy.shape:
-        raise DTypeError(f"narrowed: need a value and its copy in another dtype, got {x}, {copy}")
+        raise ShapeError(f"narrowed: need a value and a copy of its shape, got {x}, {copy}")
     return copy
 
 
 def _jvp(primals: Values, tangents: Tangents) -> tuple[Value, Tangent]:
     # The copy as it is: a loop's backward pass then reads the one copy, and keeps none a turn.
+    # (Derivatives of a higher order go through it: they are right, and summed in its dtype.)
     copy, t = primals[1], tangents[0]
     if type(t) is Zero:
         return copy, Zero(aval_of(copy).tangent())
@@ -52,15 +53,6 @@ def _transpose(ct: Cotangent, x: Operand, copy: Operand) -> list:
     return [convert_element_type(ct, x.aval.dtype) if is_linear(x) else None, None]
 
 
-cast_ahead_p: Primitive = unary(
-    "cast_ahead",
-    impl=lambda xp, x, *, new_dtype: x.astype(new_dtype),
-    jvp=FLAT,
-    transpose=lambda ct, x, *, new_dtype: Zero(x.aval),
-    abstract=lambda x, *, new_dtype: ShapedArray(x.shape, new_dtype),
-    simplify=lambda eqn, made_by: eqn.replace(prim=convert_element_type_p),
-    doc="",
-)
 narrowed_p: Primitive = elementwise(
     "narrowed",
     impl=lambda xp, x, copy: copy,
@@ -96,7 +88,7 @@ def cast_once(jaxpr: Jaxpr, dtype: np.dtype) -> Jaxpr:
     >>> f = lambda w, x: lax.fori_loop(0, 9, lambda i, x: x + w.astype("bfloat16"), x)
     >>> jaxpr = fg.make_jaxpr(f)(fnp.ones(3), fnp.ones(3, "bfloat16")).jaxpr
     >>> [eqn.prim for eqn in cast_once(jaxpr, np.dtype("bfloat16")).eqns]
-    [cast_ahead, scan]
+    [convert_element_type, scan]
     """
     return _lifted(jaxpr, (False,) * len(jaxpr.ins), dtype).jaxpr
 
@@ -179,7 +171,8 @@ class _Pass:
             if atom in self.fixed:
                 self.lifted[copy] = self.fixed[atom]
             else:
-                self.eqns.append(Eqn(cast_ahead_p, [atom], [copy], {"new_dtype": self.dtype}))
+                params = {"new_dtype": self.dtype}
+                self.eqns.append(Eqn(convert_element_type_p, [atom], [copy], params))
         self.copies[atom] = copy
         return copy
 

@@ -320,3 +320,17 @@ def test_arguments_of_wrong_kinds():
         lax.scan(lambda c, x: (c, x), "x", X)
     with pytest.raises(TypeError, match="associative_scan: the first argument"):
         lax.associative_scan(None, X)
+
+
+def test_cotangents_that_no_turn_adds_to_are_not_carried():
+    def f(w, x):
+        turn = lambda c, _: (c * lax.stop_gradient(w) + x, None)
+        return fnp.sum(lax.scan(turn, x, None, length=3)[0])
+
+    w, x = fnp.full(2, 0.5), fnp.ones(2)
+    gradients = fg.grad(f, (0, 1))
+    loops = [e for e in fg.make_jaxpr(gradients)(w, x).jaxpr.eqns if e.prim.name == "scan"]
+    assert loops[-1].params["n_carry"] == 2  # of x, and of the carry
+    dw, dx = gradients(w, x)
+    assert dw.tolist() == [0, 0]
+    assert dx.tolist() == [1.875, 1.875]

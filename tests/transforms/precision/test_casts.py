@@ -8,7 +8,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import dtypes, lax
-from funcgrad.errors import DTypeError
+from funcgrad.errors import ShapeError
 from funcgrad.parallel import NamedSharding, P, make_mesh, shard_map
 from funcgrad.transforms.passes.simplify import simplify
 from funcgrad.transforms.precision.casts import cast_once, narrowed_p
@@ -49,7 +49,7 @@ def test_a_narrowed_value_has_the_derivatives_of_the_wide_one():
     y, t = fg.jvp(f, (x,), (x * 0.5,))
     assert (y.dtype, t.dtype) == (BF16, BF16)
     assert fg.grad(lambda x: fnp.sum(f(x).astype("float32")))(x).tolist() == [1, 1, 1]
-    with pytest.raises(DTypeError, match="narrowed: need a value and its copy"):
+    with pytest.raises(ShapeError, match="narrowed: need a value and a copy of its shape"):
         narrowed_p.bind(x, fnp.ones(2))
 
 
