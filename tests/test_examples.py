@@ -67,6 +67,7 @@ def test_a_checkpoint_of_another_run_is_refused(gpt, whole, tmp_path):
         gpt.main([*SMALL, "--out", str(tmp_path), "--resume"])
 
 
+@pytest.mark.slow
 def test_long_context_learns_on_cut_texts(gpt, tmp_path, capsys):
     import long_context
 
