@@ -153,9 +153,11 @@ def local_steps(
             *carry, results = step(*carry, batch)
             return tuple(carry), results
 
-        start = (params, tree.map(lambda x: x[0], inner))
+        # Parameters are a group's own from here on: their gradients aren't summed over groups.
+        own = tree.map(lambda x: lax.pvary(x, axis), params)
+        start = (own, tree.map(lambda x: x[0], inner))
         (there, inner), results = lax.scan(turn, start, batches)
-        back = tree.map(lambda a, b: lax.pmean(a - b, axis), params, there)
+        back = tree.map(lambda a, b: lax.pmean(a - b, axis), own, there)
         results = tree.map(lambda x: lax.pmean(x, axis), results)
         return back, tree.map(lambda x: x[None], inner), results
 

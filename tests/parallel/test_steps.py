@@ -176,6 +176,28 @@ def test_local_steps_by_hand(outer):
     assert all(x.shape[0] == 2 for x in tree.leaves(state.inner))
 
 
+def test_local_steps_without_a_state():
+    """Gradients of parameters that all groups begin with are each group's own."""
+
+    def step(w, inner, rows):
+        value, slope = FULL(w, *rows)
+        return tree.map(lambda p, g: p - 0.1 * g, w, slope), inner, value
+
+    batches = ROUND[0], ROUND[1].astype(np.float32)
+    local = local_steps(step, optim.sgd(1.0), mesh=GROUPS, axis="group")
+    state, losses = fg.jit(local.update)(local.init(W, ()), batches)
+    ends, each = [], []
+    for g in range(2):
+        w, found = W, []
+        for i in range(3):
+            w, _, value = step(w, (), [np.split(b[i], 2)[g] for b in batches])
+            found.append(value)
+        ends.append(w)
+        each.append(found)
+    close(losses, np.mean(each, 0), 1e-5)
+    close(state.params, tree.map(lambda a, b: (a + b) / 2, *ends), 1e-5)
+
+
 def test_local_steps_exchange_parameters_once():
     batches = ROUND[0], ROUND[1].astype(np.float32)
     local = local_steps(inner_step, optim.sgd(1.0), mesh=GROUPS, axis="group")

@@ -128,6 +128,7 @@ def _halves(whole: Jaxpr, n_fixed: int, n_saved: int, n_weights: int) -> _Halves
         [n_fixed <= i < there for i in range(n)],
     )
     parts = partial_eval_jaxpr(double, [i >= n for i in range(len(double.ins))])
+    assert not any(parts.out_unknown[n_weights:]), "inputs' cotangents read no copies"
     # What the second half reads of the first: what that computes, and cotangents given to it.
     sent = sorted({f for f in parts.forwarded if f is not None and f >= there})
     n_computed = sum(f is None for f in parts.forwarded)

@@ -69,7 +69,7 @@ def pipeline_value_and_grad(
     >>> w, x = fnp.ones((2, 3, 3)) / 3, fnp.ones((8, 3))
     >>> value, grads = fg.jit(f)(w, x, fnp.zeros((8, 3)))
     >>> value, grads.shape
-    (ShardedArray(0.411..., dtype=float32, P() on Mesh('pp': 2)), (2, 3, 3))
+    (ShardedArray(0.412..., dtype=float32, P() on Mesh('pp': 2)), (2, 3, 3))
 
     Narayanan et al., PipeDream-2BW and Megatron-LM, 2021; Qi et al., Zero Bubble Pipeline
     Parallelism, 2023.
