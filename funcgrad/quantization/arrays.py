@@ -243,7 +243,7 @@ class Float8Array(QuantizedArray):
         return tuple(self.codes.shape)
 
     def dense(self) -> Any:
-        return (self.codes.astype("float32") * self.scale).astype(self.to)
+        return (formats.from_float8(self.codes) * self.scale).astype(self.to)
 
     def _narrow(self, use: Product) -> bool:
         shared = all(

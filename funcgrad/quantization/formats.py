@@ -226,6 +226,17 @@ def to_float8(x: Any, dtype: Any) -> Any:
     return fnp.clip(x, -top, top).astype(dtype)
 
 
+def from_float8(x: Any) -> Any:
+    """float8 numbers in float32. They are looked up by their bits: compilers put that into the loop
+    that reads them, where a conversion would be one of the whole array.
+
+    >>> from_float8(fnp.array([448.0, -0.3125], "float8_e4m3fn"))
+    Array([ 4.480e+02, -3.125e-01], dtype=float32)
+    """
+    table = np.arange(256, dtype=np.uint8).view(x.dtype).astype(np.float32)
+    return from_table(lax.bitcast_convert_type(x, "uint8"), table)
+
+
 def to_e2m1(x: Any) -> Any:
     """The code of the nearest number of ±0, 0.5, 1, 1.5, 2, 3, 4, 6: the sign in bit 3, ties to the
     even code.
