@@ -132,12 +132,13 @@ def limits(bits: int, symmetric: bool) -> tuple[int, int]:
 
 
 def positive(scale: Any) -> Any:
-    """A scale, 1 where it is 0 (or so small that its inverse isn't finite): there is only 0.
+    """A scale, 1 where it is 0 (or so small that its inverse isn't finite): there is only 0. NaN
+    stays, so that what is scaled by it is NaN.
 
     >>> positive(fnp.array([0.0, 2.0]))
     Array([1., 2.], dtype=float32)
     """
-    return fnp.where(scale > np.float32(1e-38), scale, np.float32(1))
+    return fnp.where(scale <= np.float32(1e-38), np.float32(1), scale)
 
 
 def symmetric_scale(x: Any, bits: int, axes: Sequence[int]) -> Any:
