@@ -96,6 +96,14 @@ def load_adapters(
 
     Ranks, alpha and kind are the file's. Raises CheckpointError where the folder has no such files,
     lacks a leaf's factors, has others than `like`, or has them in shapes that don't fit.
+
+    >>> import tempfile
+    >>> f = lambda params, x: x @ params["proj"]
+    >>> _, _, like = fg.lora(f, {"proj": fnp.ones((4, 3))}, "proj", random.key(0), rank=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_adapters(folder, like)
+    ...     load_adapters(folder, like)["proj"].rank
+    2
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file

@@ -12,7 +12,7 @@ from funcgrad import dtypes, random
 from funcgrad.adapters.adapter import Adapted, Adapter, factor_shapes, norm_of
 from funcgrad.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from funcgrad.transforms.weights.applied import with_weights
-from funcgrad.transforms.weights.leaves import listed, named_leaves, select, with_leaves
+from funcgrad.transforms.weights.leaves import listed, matching, named_leaves, with_leaves
 from funcgrad.transforms.weights.products import BATCH
 from funcgrad.transforms.weights.uses import LOOKUP, Strict, Use, lost, uses
 from funcgrad.transforms.weights.weight import Weight
@@ -118,7 +118,7 @@ def _chosen(
                 f"lora: none of the parameters {listed(leaves)} is a matrix that f multiplies with"
             )
         return fits
-    chosen = select("lora", leaves, rules)
+    chosen = matching("lora", leaves, rules)
     for name in chosen:
         x = leaves[name]
         if not _is_matrix(x):

@@ -132,7 +132,6 @@ class IntArray(QuantizedArray):
             axes = tuple(i for i, n in enumerate(self.scale.shape) if n != self.shape[i])
             sums = fnp.sum(self.codes.astype("int32"), axis=axes, keepdims=True)
             y = y - use.over_result(zero.astype("int32") * sums)
-            return y.astype("float32") * (x_scale * use.over_result(self.scale))
         scale = use.x_over_result(x_scale) * use.over_result(self.scale)
         return y.astype("float32") * scale
 
@@ -142,7 +141,10 @@ class IntArray(QuantizedArray):
         x = x if self.divide is None else x / use.over_x(self.divide)
         if self.activations == "static":
             scale, zero = self.x_scale.reshape(-1)[0], self.x_zero.reshape(-1)[0]
-            return formats.to_codes(x, scale, zero, -128, 127), scale, zero
+            codes = formats.to_codes(x, scale, zero, -128, 127)
+            # No code says NaN: the scale of its row does.
+            unknown = fnp.any(fnp.isnan(x), axis=use.x_axes(), keepdims=True)
+            return codes, fnp.where(unknown, np.float32(np.nan), scale), zero
         scale = formats.symmetric_scale(x, 8, use.x_axes())
         return formats.to_codes(x, scale, np.float32(0), -127, 127), scale, np.float32(0)
 
@@ -212,6 +214,9 @@ class NF4Array(QuantizedArray):
         x = formats.from_table(codes, formats.NF4_TABLE) * scale
         return formats.join_groups(x, self.axis).astype(self.to)
 
+    def stacked(self) -> bool:
+        return super().stacked() and (self.second is None or self.second.ndim > 1)
+
     def simple(self) -> NF4Array:
         """The array with its scales in float32."""
         return replace(self, scale=self.scales(), second=None, mean=None)
@@ -243,7 +248,7 @@ class Float8Array(QuantizedArray):
         return tuple(self.codes.shape)
 
     def dense(self) -> Any:
-        return (self.codes.astype("float32") * self.scale).astype(self.to)
+        return (formats.from_float8(self.codes) * self.scale).astype(self.to)
 
     def _narrow(self, use: Product) -> bool:
         shared = all(

@@ -18,7 +18,7 @@ from funcgrad.quantization.configs import Config, Int8Static, configs_of, finite
 from funcgrad.quantization.fake import Fake
 from funcgrad.quantization.report import Report, Row, sqnr
 from funcgrad.transforms.weights.applied import with_weights
-from funcgrad.transforms.weights.leaves import named_leaves, select, with_leaves
+from funcgrad.transforms.weights.leaves import matching, named_leaves, with_leaves
 from funcgrad.transforms.weights.products import BATCH
 from funcgrad.transforms.weights.uses import LOOKUP, PRODUCT, Strict, Use, lost, uses
 from funcgrad.transforms.weights.weight import Weight
@@ -111,7 +111,7 @@ def choose(
     found = None if inputs is None else uses(f, params, *inputs)
     choices: dict[str, Choice] = {}
     for one in configs_of(what, config):
-        names = list(leaves) if one.rules is None else select(what, leaves, one.rules)
+        names = list(leaves) if one.rules is None else matching(what, leaves, one.rules)
         for name in names:
             if name not in choices:
                 known = None if found is None else found[name]

@@ -132,12 +132,13 @@ def limits(bits: int, symmetric: bool) -> tuple[int, int]:
 
 
 def positive(scale: Any) -> Any:
-    """A scale, 1 where it is 0 (or so small that its inverse isn't finite): there is only 0.
+    """A scale, 1 where it is 0 (or so small that its inverse isn't finite): there is only 0. NaN
+    stays, so that what is scaled by it is NaN.
 
     >>> positive(fnp.array([0.0, 2.0]))
     Array([1., 2.], dtype=float32)
     """
-    return fnp.where(scale > np.float32(1e-38), scale, np.float32(1))
+    return fnp.where(scale <= np.float32(1e-38), np.float32(1), scale)
 
 
 def symmetric_scale(x: Any, bits: int, axes: Sequence[int]) -> Any:
@@ -224,6 +225,17 @@ def to_float8(x: Any, dtype: Any) -> Any:
     """
     top = float(dtypes.finfo(dtype).max)
     return fnp.clip(x, -top, top).astype(dtype)
+
+
+def from_float8(x: Any) -> Any:
+    """float8 numbers in float32. They are looked up by their bits: compilers put that into the loop
+    that reads them, where a conversion would be one of the whole array.
+
+    >>> from_float8(fnp.array([448.0, -0.3125], "float8_e4m3fn"))
+    Array([ 4.480e+02, -3.125e-01], dtype=float32)
+    """
+    table = np.arange(256, dtype=np.uint8).view(x.dtype).astype(np.float32)
+    return from_table(lax.bitcast_convert_type(x, "uint8"), table)
 
 
 def to_e2m1(x: Any) -> Any:

@@ -112,11 +112,12 @@ class Entropy(Observer):
 
 
 def _histogram(seen: Sequence[np.ndarray], bins: int) -> tuple[np.ndarray, np.ndarray]:
-    ends = min(float(x.min()) for x in seen), max(float(x.max()) for x in seen)
-    ends = ends if ends[1] > ends[0] else (ends[0], ends[0] + 1e-12 + abs(ends[0]) * 1e-6)
+    low, high = min(float(x.min()) for x in seen), max(float(x.max()) for x in seen)
+    if high - low <= 1e-6 * max(abs(low), abs(high)):  # bins need a width
+        high = low + max(abs(low), 1.0) * 1e-3
     counts = np.zeros(bins)
     for x in seen:
-        found, edges = np.histogram(x, bins, ends)
+        found, edges = np.histogram(x.astype(np.float64), bins, (low, high))
         counts += found
     return counts, edges
 

@@ -87,6 +87,28 @@ def test_products_are_of_integers_wherever_the_axes_lie(name):
     np.testing.assert_allclose(fg.jit(run)(array, x), run(array, x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("activations", ["", "dynamic", "static"])
+def test_vmap_over_inputs(activations):
+    w, x = normal(16, 4), normal(3, 5, 16)
+    array = replace(q.quantize_int(w), activations=activations)
+    if activations == "static":
+        array = replace(array, x_scale=fnp.full((1, 1), 0.03), x_zero=fnp.full((1, 1), 3.0))
+    run = with_weights(lambda p, x: x @ p)
+    got = fg.vmap(run, (None, 0))(array, x)
+    want = fnp.stack([run(array, row) for row in x])
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("activations", ["dynamic", "static"])
+def test_what_is_not_a_number_stays_so(activations):
+    array = replace(q.quantize_int(normal(16, 4)), activations=activations)
+    if activations == "static":
+        array = replace(array, x_scale=fnp.full((1, 1), 0.03), x_zero=fnp.full((1, 1), 3.0))
+    y = with_weights(lambda p, x: x @ p)(array, normal(3, 16).at[1, 2].set(np.nan))
+    np.testing.assert_array_equal(fnp.isnan(y).all(1), [False, True, False])
+    assert bool(fnp.isfinite(y[0]).all())
+
+
 def test_scales_that_a_product_sums_over_make_it_dense():
     w, x = normal(16, 16), normal(5, 16)
     array = replace(q.quantize_int(w), activations="dynamic")

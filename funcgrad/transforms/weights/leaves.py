@@ -36,10 +36,10 @@ def with_leaves(params: Tree, leaves: Mapping[str, Tree]) -> Tree:
     )
 
 
-def select(what: str, leaves: Iterable[str], rules: str | Sequence[str]) -> list[str]:
+def matching(what: str, leaves: Iterable[str], rules: str | Sequence[str]) -> list[str]:
     """The names of leaves in which one of the regular expressions is found.
 
-    >>> select("lora", ["a.w", "b"], "w$")
+    >>> matching("lora", ["a.w", "b"], "w$")
     ['a.w']
     """
     leaves = list(leaves)
