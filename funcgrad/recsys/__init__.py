@@ -9,12 +9,13 @@ annotation, and everything else a function.
 - `rows`, `lookups`, `updates`: gradients of the rows that were read, and optimizers of these
 - `layouts`, `sharded`: tables cut over many devices, and lookups in them
 - `costs`, `plans`, `planner`: which cut is best for each table
-- `zch`: rows for raw ids, without collisions
+- `zch`, `disk`: rows for raw ids, without collisions; tables in files
 - `metrics`: AUC, normalized entropy, NDCG, recall; `models`: DLRM and others
 """
 
 from funcgrad.recsys import models
 from funcgrad.recsys.costs import Bandwidths, TableStats, measure_bandwidths
+from funcgrad.recsys.disk import DiskTable, create_disk_table
 from funcgrad.recsys.embedding import embedding, embedding_bag
 from funcgrad.recsys.jagged import JaggedTensor
 from funcgrad.recsys.keyed import KeyedJaggedTensor
@@ -80,6 +81,7 @@ __all__ = [
     "Bandwidths", "Plan", "TableStats", "measure_bandwidths", "plan", "plan_from_json",
     "Metric", "ndcg_at", "normalized_entropy", "recall_at", "streaming_auc",
     "models",
+    "DiskTable", "create_disk_table",
     "ZCHConfig", "ZCHState", "zch_check", "zch_init", "zch_put", "zch_rows", "zch_update",
     "SparseState", "adagrad", "apply_updates", "lazy_adam", "rowwise_adagrad", "sgd",
 ]  # fmt: skip

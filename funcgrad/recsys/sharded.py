@@ -323,7 +323,7 @@ def _check_inside(layout: Layout) -> None:
 def _ids(x: JaggedTensor, rows: int, pooling: bool) -> _Ids:
     bags = x.segments()
     valid = (x.values >= 0) & (x.values < rows)
-    ids = fnp.where(valid, x.values, fnp.asarray(-1, x.values.dtype)).astype(fnp.int32)
+    ids = fnp.where(valid, x.values, fnp.asarray(-1, x.values.dtype))
     if pooling:
         return _Ids(ids, bags, x.weights, x.batch)
     place = fnp.arange(x.capacity, dtype=bags.dtype)
@@ -410,7 +410,7 @@ def _outgoing(
         x, shard = ids[entry.key], entry.shard
         bad = x.ids < 0
         bags = fnp.where(x.bags < x.size, x.bags.astype(fnp.int32) + entry.slot * count, none)
-        rows = fnp.where(bad, -1, x.ids % shard.block + shard.offset)
+        rows = fnp.where(bad, -1, x.ids % shard.block + shard.offset).astype(fnp.int32)
         weights = x.weights
         if weighted and weights is None:
             weights = fnp.ones(x.ids.shape, fnp.float32)

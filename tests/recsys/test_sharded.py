@@ -136,6 +136,19 @@ def test_rows_one_by_one(kind, shape):
 
 
 @pytest.mark.parametrize("kind", ["table_wise", "row_wise"])
+def test_wide_ids(kind):
+    tables, features, whole = setting(kind, (2,))
+    wide = recsys.KeyedJaggedTensor.from_lists(
+        {"ad": [*features["ad"].to_lists()[:7], [3 + 2**32]]}, dtype="int64"
+    )
+    bags = mapped(lambda t, x: recsys.embedding_bag(t, x)["ad"], tables, P("device"))
+    out = np.asarray(bags(tables, recsys.split_batch(wide, 2)))
+    want = [whole["ad"][ids].sum(0) for ids in wide["ad"].to_lists()[:7]]
+    np.testing.assert_allclose(out[:7], want, rtol=1e-5)
+    assert np.isnan(out[7]).all()
+
+
+@pytest.mark.parametrize("kind", ["table_wise", "row_wise"])
 def test_ids_that_are_no_rows_are_nan(kind):
     tables, _, whole = setting(kind, (2,))
     lists = [[0, 1], [2, 10], [-1], [3]]
