@@ -147,7 +147,10 @@ class Exported:
         >>> export.export(fg.jit(lambda x: x @ x.T))(x).specialize(b=2)
         Exported(<lambda>: (f32[2,3]) → f32[2,2])
         """
-        return Exported(self._content.at(sizes))
+        content = self._content.at(sizes)
+        want = content.signature.in_avals
+        kept = [s for s in self.samples if all(map(ShapedArray.matches, avals_of(s.args), want))]
+        return Exported(content, kept)
 
     def _of(self, avals: Sequence[ShapedArray]) -> Exported:
         """The function for arguments of these types, one a size."""

@@ -91,6 +91,30 @@ def test_a_shared_library_needs_libc_alone(tmp_path):
     assert all(n.startswith(("libc.", "libm.", "ld-linux")) for n in needed), needed
 
 
+@pytest.mark.parametrize("target", ["generic", "x86-64-v3"])
+def test_libraries_for_other_processors(tmp_path, target):
+    e = export.export(fg.jit(network))(X)
+    try:
+        library = export.aot(e, tmp_path / "lib", name="net", target=target)
+    except ExportError as error:  # a processor that doesn't reach the level
+        if "this processor" not in str(error):
+            raise
+        pytest.skip(f"{target} can't be run here")
+    (found,) = outputs(built(tmp_path, library), [X], e.out_avals)
+    for g, w in zip(found, fg.tree.leaves(e.call(X)), strict=True):
+        np.testing.assert_allclose(g.astype("float32"), np.asarray(w).astype("float32"), rtol=2e-3)
+    symbols = subprocess.run(["objdump", "-d", library.library], capture_output=True, text=True,
+                             check=True).stdout  # fmt: skip
+    assert "%zmm" not in symbols
+    assert ("%ymm" in symbols) == (target == "x86-64-v3")
+
+
+def test_refusals_of_other_processes_are_errors_here(tmp_path):
+    e = export.export(fg.jit(lambda x: fnp.linalg.eig(x)[0]))(X[:8, :8])
+    with pytest.raises(ExportError, match=r"for generic: .*eig at test_library.py:\d+"):
+        export.aot(e, tmp_path, name="net", target="generic")
+
+
 def loop(n, x):
     return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, fnp.sin(s[1]) + x), (0, x))[1]
 
