@@ -89,6 +89,10 @@ def test_a_shared_library_needs_libc_alone(tmp_path):
                           check=True)  # fmt: skip
     needed = re.findall(r"NEEDED.*\[(.*)\]", told.stdout)
     assert all(n.startswith(("libc.", "libm.", "ld-linux")) for n in needed), needed
+    shown = subprocess.run(["nm", "-D", "--undefined-only", library.library], capture_output=True,
+                           text=True, check=True).stdout  # fmt: skip
+    called = set(re.findall(r" U (\w+)", shown))
+    assert not called & {"malloc", "calloc", "realloc", "posix_memalign", "mmap", "abort", "exit"}
 
 
 @pytest.mark.parametrize("target", ["generic", "x86-64-v3"])
