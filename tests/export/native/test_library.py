@@ -269,6 +269,23 @@ def test_the_header_is_c99_and_cxx(tmp_path, library):
                         "-fsyntax-only", "-x", language, str(made.header)], check=True)  # fmt: skip
 
 
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+@pytest.mark.parametrize("kind", ["shared", "static"])
+def test_cmake_finds_a_library(tmp_path, kind):
+    library = export.aot(export.export(fg.jit(fnp.sin))(X), tmp_path / "lib", name="net", kind=kind)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.12)\nproject(test C)\n"
+        f"find_package(net REQUIRED PATHS {library.header.parent} NO_DEFAULT_PATH)\n"
+        "find_package(Threads REQUIRED)\n"
+        f"add_executable(main {MAIN})\n"
+        "target_link_libraries(main net::net Threads::Threads)\n"
+    )
+    for command in (["cmake", "-S", ".", "-B", "."], ["cmake", "--build", "."]):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (found,) = outputs(tmp_path / "main", [X], [fg.eval_shape(fnp.sin, X).aval])
+    np.testing.assert_array_equal(found[0], fg.jit(fnp.sin)(X))
+
+
 # ---- refusals
 
 
