@@ -9,7 +9,9 @@ and saved. The names are those of `jax.export`.
 Array([2., 2., 2.], dtype=float32)
 
 - `exported`: `export`, `Exported`, `load`, `deserialize`
+- `tracing`: from a traced function to what its file holds
 - `content`: what a file holds
+- `signature`: what is known without the programs
 - `symbolic`: sizes with names
 - `unify`: one program of those for several sizes
 - `program`: programs as JSON

@@ -22,9 +22,11 @@ from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.archive import pack, unpack
-from funcgrad.export.content import Content, Signature, content_of, symbolic_content
+from funcgrad.export.content import Content
 from funcgrad.export.program.trees import tree_from_json
+from funcgrad.export.signature import Signature
 from funcgrad.export.tensors import tensors_from_bytes, tensors_to_bytes
+from funcgrad.export.tracing import content_of, symbolic_content
 from funcgrad.transforms.arguments import as_array, avals_of
 from funcgrad.transforms.derivatives.grad import vjp
 from funcgrad.transforms.jit.jit import Jitted, jit
@@ -147,7 +149,10 @@ class Exported:
         >>> export.export(fg.jit(lambda x: x @ x.T))(x).specialize(b=2)
         Exported(<lambda>: (f32[2,3]) → f32[2,2])
         """
-        return Exported(self._content.at(sizes))
+        content = self._content.at(sizes)
+        want = content.signature.in_avals
+        kept = [s for s in self.samples if all(map(ShapedArray.matches, avals_of(s.args), want))]
+        return Exported(content, kept)
 
     def _of(self, avals: Sequence[ShapedArray]) -> Exported:
         """The function for arguments of these types, one a size."""

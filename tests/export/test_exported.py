@@ -60,6 +60,14 @@ def test_exported_says_what_it_is():
     assert "dot_general" in g._repr_html_()
 
 
+def test_equal_arrays_are_in_the_file_once():
+    w = np.ones((64, 64), "float32")
+    f = fg.jit(lambda x: fnp.tanh(fnp.tanh(x @ w) @ w) @ w)
+    e = export.export(f)(w)
+    assert len(e.serialize()) < 1.3 * w.nbytes
+    same(export.deserialize(e.serialize()).call(w), f(w))
+
+
 def test_captured_arrays_go_along():
     g = loaded(lambda x: model(PARAMS, x), X)
     same(g.call(X), fg.jit(lambda x: model(PARAMS, x))(X))

@@ -87,6 +87,12 @@ def test_exported_gradients_hold_both_rules():
     np.testing.assert_allclose(got, fg.grad(tangent, 1)(0.5, 1.0), rtol=1e-6)
 
 
+def test_exported_tangents_run_without_rules():
+    tangent = lambda x, t: fg.jvp(lambda x: vjp_rule(x, 2.0), (x,), (t,))[1]
+    g = loaded(tangent, 0.5, 1.0, order=0)
+    np.testing.assert_allclose(g(0.5, 1.0), tangent(0.5, 1.0), rtol=1e-6)
+
+
 def test_an_order_beyond_is_an_error():
     f = loaded(jvp_rule, 0.5, 2.0, order=1)
     assert np.isfinite(fg.grad(f)(0.5, 2.0))

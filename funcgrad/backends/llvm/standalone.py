@@ -36,7 +36,7 @@ def standalone(built: Built) -> Standalone:
     Raises CompileError for code that calls what only this process has, such as NumPy's LAPACK.
     """
     target = engine()
-    left: list[Library] = [built.library, *built.kernels]
+    left: list[Library] = [built.library]  # which uses those of kernels
     found: dict[Library, bytes] = {}
     while left:
         library = left.pop()

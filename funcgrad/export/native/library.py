@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from funcgrad.errors import ArgumentError
+from funcgrad.backends.llvm.native.target import LEVELS
+from funcgrad.errors import ArgumentError, ExportError
 from funcgrad.export.exported import Exported
 from funcgrad.export.native import toolchain
 from funcgrad.export.native.measure import scratch_bytes
 from funcgrad.export.native.parts import Parts, parts_of
 from funcgrad.export.native.sources import cmake, sources
 
+TARGETS = ("host", "generic", *LEVELS)
 _FILES = {"shared": "lib{}.so", "static": "lib{}.a", "object": "{}.o"}
 _FUNCTIONS = ("abi_version", "input", "output", "init", "run", "arena_used", "message")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -45,7 +50,8 @@ def aot(
     """Write a function as a C library: a C99 header, the library, its weights, a file for CMake.
 
     name: how files and symbols begin, by default the function's name
-    target: "host", this processor (or the level of x86-64 that FUNCGRAD_TARGET names)
+    target: "host", this processor; "generic", all of its architecture; or a level of x86-64 that it
+        reaches, such as "x86-64-v3"
     kind: "shared", "static" or "object"
     weights: "inside" of the library, or "beside": the program then maps the file and gives it to
         `<name>_init`
@@ -71,13 +77,15 @@ def aot(
     for what, given, known in (
         ("kind", kind, tuple(_FILES)),
         ("weights", weights, ("inside", "beside")),
-        ("target", target, ("host",)),
+        ("target", target, TARGETS),
     ):
         if given not in known:
             raise ArgumentError(f"export.aot: {what} must be one of {known}, got {given!r}")
-    parts = parts_of(exported)
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
+    if target != (os.environ.get("FUNCGRAD_TARGET") or "host"):
+        return elsewhere(exported, to, target, {"name": name, "kind": kind, "weights": weights})
+    parts = parts_of(exported)
     weights_file = to / f"{name}.safetensors"
     weights_file.write_bytes(parts.weights)
     signature = f"{exported!r}"
@@ -96,6 +104,35 @@ def aot(
         text = cmake(name, kind, library.name)
         (to / f"{name}Config.cmake").write_text(text, encoding="utf-8")
     return CLibrary(header, library, weights_file, parts.arena + scratch)
+
+
+# Code is planned for one target a process.
+_ELSEWHERE = """
+import json, sys
+from funcgrad import errors, export
+path, folder, target, options = sys.argv[1:]
+try:
+    made = export.aot(export.load(path), folder, target=target, **json.loads(options))
+except (errors.ExportError, ValueError) as e:
+    raise SystemExit(str(e))
+print(json.dumps([str(made.header), str(made.library), str(made.weights), made.arena_bytes]))
+"""
+
+
+def elsewhere(exported: Exported, folder: Path, target: str, options: dict[str, str]) -> CLibrary:
+    """The library that a process for another target makes."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = os.path.join(temporary, "exported.fg")
+        exported.save(path)
+        done = subprocess.run(
+            [sys.executable, "-c", _ELSEWHERE, path, str(folder), target, json.dumps(options)],
+            env=os.environ | {"FUNCGRAD_TARGET": target, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    if done.returncode:
+        raise ExportError(f"export.aot for {target}: {done.stderr.strip()[-2000:]}")
+    header, library, weights, arena = json.loads(done.stdout.splitlines()[-1])
+    return CLibrary(Path(header), Path(library), Path(weights), arena)
 
 
 @dataclass(frozen=True)

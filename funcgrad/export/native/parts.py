@@ -76,7 +76,10 @@ def parts_of(exported: Exported) -> Parts:
             f"export.aot of {name}: {op}{_place(closed.jaxpr, op)} can't be in a C library: {e}"
         ) from None
     arrays = {f"constant{i}": np.asarray(c) for i, c in enumerate(made.program.constants)}
-    arrays |= {f"captured{i}": np.asarray(c.value) for i, c in enumerate(closed.consts)}
+    numbers: dict[int, int] = {}  # of captured arrays, some of which are several inputs
+    for c in closed.consts:
+        i = numbers.setdefault(id(c), len(numbers))
+        arrays[f"captured{i}"] = np.asarray(c.value)
     weights = tensors_to_bytes(arrays)
     places, head = _places(weights)
     return Parts(
@@ -89,7 +92,7 @@ def parts_of(exported: Exported) -> Parts:
         weights=weights,
         head=head,
         constants=tuple(places[f"constant{i}"] for i in range(len(made.program.constants))),
-        captured=tuple(places[f"captured{i}"] for i in range(len(closed.consts))),
+        captured=tuple(places[f"captured{numbers[id(c)]}"] for c in closed.consts),
         arena=-(-made.program.arena_bytes // _BLOCK) * _BLOCK,
     )
 

@@ -7,6 +7,7 @@ to another one is the same.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ class Encoder:
         self._meshes: list[dict] = []
         self._numbers: dict[Any, int] = {}  # of what was written
         self._names: dict[int, str] = {}
+        self._contents: dict[tuple, str] = {}
         self._held: list[Any] = []  # so that no id becomes another object's
 
     def tables(self) -> dict[str, list]:
@@ -82,14 +84,18 @@ class Encoder:
         return self._interned(self._meshes, {"axes": axes, "abstract": mesh.is_abstract})
 
     def weight(self, array: Any) -> str:
-        """The name of an array."""
+        """The name of an array, the same for equal ones."""
         if id(array) not in self._names:
             held = array.value if type(array) is Array else np.asarray(array)
             if held.dtype not in dtypes.CANONICAL:
                 raise ExportError(f"export of {self.name}: {array!r} is no array for a file")
             self._held.append(array)
-            self._names[id(array)] = name = f"w{len(self._names)}"
-            self.weights[name] = held
+            # Functions that NumPy's arrays are given to hold a copy at each use.
+            data = np.ascontiguousarray(held).tobytes()
+            content = held.dtype.name, held.shape, hashlib.sha256(data).digest()
+            name = self._contents.setdefault(content, f"w{len(self.weights)}")
+            self._names[id(array)] = name
+            self.weights.setdefault(name, held)
         return self._names[id(array)]
 
     def _interned(self, table: list, found: Json) -> int:

@@ -89,6 +89,34 @@ def test_a_shared_library_needs_libc_alone(tmp_path):
                           check=True)  # fmt: skip
     needed = re.findall(r"NEEDED.*\[(.*)\]", told.stdout)
     assert all(n.startswith(("libc.", "libm.", "ld-linux")) for n in needed), needed
+    shown = subprocess.run(["nm", "-D", "--undefined-only", library.library], capture_output=True,
+                           text=True, check=True).stdout  # fmt: skip
+    called = set(re.findall(r" U (\w+)", shown))
+    assert not called & {"malloc", "calloc", "realloc", "posix_memalign", "mmap", "abort", "exit"}
+
+
+@pytest.mark.parametrize("target", ["generic", "x86-64-v3"])
+def test_libraries_for_other_processors(tmp_path, target):
+    e = export.export(fg.jit(network))(X)
+    try:
+        library = export.aot(e, tmp_path / "lib", name="net", target=target)
+    except ExportError as error:  # a processor that doesn't reach the level
+        if "this processor" not in str(error):
+            raise
+        pytest.skip(f"{target} can't be run here")
+    (found,) = outputs(built(tmp_path, library), [X], e.out_avals)
+    for g, w in zip(found, fg.tree.leaves(e.call(X)), strict=True):
+        np.testing.assert_allclose(g.astype("float32"), np.asarray(w).astype("float32"), rtol=2e-3)
+    symbols = subprocess.run(["objdump", "-d", library.library], capture_output=True, text=True,
+                             check=True).stdout  # fmt: skip
+    assert "%zmm" not in symbols
+    assert ("%ymm" in symbols) == (target == "x86-64-v3")
+
+
+def test_refusals_of_other_processes_are_errors_here(tmp_path):
+    e = export.export(fg.jit(lambda x: fnp.linalg.eig(x)[0]))(X[:8, :8])
+    with pytest.raises(ExportError, match=r"for generic: .*eig at test_library.py:\d+"):
+        export.aot(e, tmp_path, name="net", target="generic")
 
 
 def loop(n, x):
@@ -239,6 +267,23 @@ def test_the_header_is_c99_and_cxx(tmp_path, library):
         std = "-std=c99" if language == "c" else "-std=c++11"
         subprocess.run([compiler, std, "-Wall", "-Wextra", "-Wpedantic", "-Werror",
                         "-fsyntax-only", "-x", language, str(made.header)], check=True)  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+@pytest.mark.parametrize("kind", ["shared", "static"])
+def test_cmake_finds_a_library(tmp_path, kind):
+    library = export.aot(export.export(fg.jit(fnp.sin))(X), tmp_path / "lib", name="net", kind=kind)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.12)\nproject(test C)\n"
+        f"find_package(net REQUIRED PATHS {library.header.parent} NO_DEFAULT_PATH)\n"
+        "find_package(Threads REQUIRED)\n"
+        f"add_executable(main {MAIN})\n"
+        "target_link_libraries(main net::net Threads::Threads)\n"
+    )
+    for command in (["cmake", "-S", ".", "-B", "."], ["cmake", "--build", "."]):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (found,) = outputs(tmp_path / "main", [X], [fg.eval_shape(fnp.sin, X).aval])
+    np.testing.assert_array_equal(found[0], fg.jit(fnp.sin)(X))
 
 
 # ---- refusals

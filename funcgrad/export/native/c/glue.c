@@ -87,7 +87,7 @@ static const struct {
 /* As variables, since compilers warn of loops to a constant 0. */
 static const size_t num_constants = NUM_CONSTANTS, num_captured = NUM_CAPTURED,
                     num_inputs = ${guard}_NUM_INPUTS, num_outputs = ${guard}_NUM_OUTPUTS,
-                    program_arena = PROGRAM_ARENA;
+                    program_arena = PROGRAM_ARENA, needed_arena = ${guard}_ARENA_BYTES;
 #define WEIGHTS_DIGEST UINT64_C($weights_digest)
 #define WEIGHTS_HEAD $weights_head
 
@@ -172,11 +172,11 @@ static ${name}_status check(${name}_context *context, const void *const *inputs,
             snprintf(text, sizeof text, "output %d is NULL or not aligned to its dtype", (int)i);
             return fail(context, ${name}_bad_argument, text);
         }
-    if (PROGRAM_ARENA && !is_aligned(arena, BLOCK))
+    if (needed_arena && !is_aligned(arena, BLOCK))
         return fail(context, ${name}_bad_argument, "the arena is NULL or not aligned to 64 bytes");
     if (arena_bytes < program_arena) {
         snprintf(text, sizeof text, "the arena has %zu bytes, needed are %zu", arena_bytes,
-                 (size_t)${guard}_ARENA_BYTES);
+                 needed_arena);
         return fail(context, ${name}_small_arena, text);
     }
     return ${name}_ok;
