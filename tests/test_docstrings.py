@@ -21,7 +21,7 @@ PUBLIC = [
     "io", "io.checkpoints", "io.weights", "random", "scipy", "scipy.cluster.vq", "scipy.fft",
     "scipy.integrate", "scipy.interpolate", "scipy.linalg", "scipy.ndimage", "scipy.optimize",
     "scipy.signal", "scipy.sparse.linalg", "scipy.spatial.transform", "scipy.special",
-    "scipy.stats", "sharding", "stages", "test_util",
+    "scipy.stats", "serve", "sharding", "stages", "test_util",
     "tree", "tree_util",
 ]  # fmt: skip
 NAMES = {
