@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         custom_derivatives,
         dlpack,
         experimental,
+        export,
         image,
         io,
         nn,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         parallel,
         random,
         scipy,
+        serve,
         sharding,
         stages,
         test_util,
@@ -121,8 +123,10 @@ __all__ = [
     "virtual_devices",
     # subpackages
     "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack",
-    "errors", "experimental", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops", "optim",
-    "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree", "tree_util",
+    "errors", "experimental", "export", "flatten_util", "image", "io", "lax", "nn", "numpy", "ops",
+    "optim",
+    "parallel", "random", "scipy", "serve", "sharding", "stages", "test_util", "tree",
+    "tree_util",
     "typing",
 ]  # fmt: skip
 
@@ -130,9 +134,9 @@ __all__ = [
 # Loaded when first asked for, so that `import funcgrad` stays quick: subpackages, and names with
 # the modules that have them.
 _PACKAGES = (
-    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "experimental", "image",
-    "io", "nn",
-    "optim", "parallel", "random", "scipy", "sharding", "stages", "test_util", "tree_util",
+    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "experimental",
+    "export", "image", "io", "nn",
+    "optim", "parallel", "random", "scipy", "serve", "sharding", "stages", "test_util", "tree_util",
     "typing",
 )  # fmt: skip
 _PARALLEL = (
