@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         random,
         recsys,
         scipy,
+        serve,
         sharding,
         sparse,
         stages,

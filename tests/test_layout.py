@@ -82,7 +82,7 @@ OWN_PARTS = ("funcgrad", "funcgrad.scipy")  # import their subpackages when aske
 # Users without these can still import funcgrad, and those who have them don't wait for them.
 LATE_PACKAGES = [
     "IPython", "cupy", "jax", "llvmlite", "matplotlib", "mpi4py", "onnx", "safetensors", "scipy",
-    "torch",
+    "torch", "uvicorn",
 ]  # fmt: skip
 FORBIDDEN_CALLS = {"eval", "exec", "pickle.load", "pickle.loads", "pickle.Unpickler"}
 MAX_LINES = 550

@@ -206,6 +206,9 @@ def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: np.dtype | None) ->
 
 
 def _outer_formula(x: Value, y: Value, sizes: Value, *, dtype: np.dtype | None) -> Value:
+    made = _outer_abstract(aval_of(x), aval_of(y), aval_of(sizes), dtype=dtype)
+    if not made.size:
+        return full(made.shape, 0, made.dtype)
     blocks, out_dtype = _Blocks(x, sizes), dtype or aval_of(x).dtype
     sums = accumulator(aval_of(x).dtype, aval_of(y).dtype, out_dtype)
     if dtypes.is_integer(out_dtype):

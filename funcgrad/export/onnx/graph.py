@@ -74,7 +74,8 @@ class Graph:
         self.nodes: list[Any] = []
         self.scope: str = "" if outer is None else outer.scope
         if outer is None:
-            self.initializers: dict[str, np.ndarray] = {}
+            self.initializers: dict[str, np.ndarray] = {}  # the weights
+            self.constants: dict[str, np.ndarray] = {}  # the program's own numbers
             self.known: dict[Any, Tensor] = {}
             self.taken: dict[str, int] = {}
             self.named_sizes: dict[str, tuple[str, int]] = {}
@@ -98,8 +99,8 @@ class Graph:
         key = (array.dtype, array.shape, array.tobytes()) if array.nbytes < 4096 else None
         if key and not name and key in self.root.known:
             return self.root.known[key]
-        chosen = self.unique(name or f"constant_{len(self.root.initializers)}")
-        self.root.initializers[chosen] = array
+        chosen = self.unique(name or "constant")
+        (self.root.initializers if name else self.root.constants)[chosen] = array
         # What has a name is kept as it is: nothing is computed from it beforehand.
         known = None if name else array
         made = Tensor(self.root, chosen, array.dtype, array.shape, constant=known)

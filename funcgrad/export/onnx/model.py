@@ -20,7 +20,7 @@ from funcgrad.export.onnx.dynamic import traced_at_sizes
 from funcgrad.export.onnx.graph import Graph, Tensor, Untranslatable
 from funcgrad.export.onnx.kernels import held
 from funcgrad.export.onnx.lowered import lowered
-from funcgrad.export.onnx.store import stored
+from funcgrad.export.onnx.store import stored, tensor
 from funcgrad.export.onnx.translate import Translator
 from funcgrad.transforms.arguments import name_of
 from funcgrad.transforms.jit.make_jaxpr import make_jaxpr
@@ -172,7 +172,12 @@ def written(
         x = g.cast(x, atom.aval.dtype, saturate=False)
         g.nodes.append(onnx.helper.make_node("Identity", [x.name], [name], name=f"{name}_"))
         outs.append(g.info(name, atom.aval.dtype, atom.aval.shape))
-    graph = onnx.helper.make_graph(_pruned(g.nodes, outputs), what, infos, outs)
+    # Numbers of the program are nodes, so that who reads the model takes none for a weight.
+    constants = [
+        onnx.helper.make_node("Constant", [], [name], name=name, value=tensor(onnx, name, array))
+        for name, array in g.constants.items()
+    ]
+    graph = onnx.helper.make_graph(_pruned([*constants, *g.nodes], outputs), what, infos, outs)
     model = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", opset)], producer_name="funcgrad",
         ir_version=IR_VERSIONS[opset],

@@ -21,7 +21,10 @@ from funcgrad.export.onnx.rules import MOVES, RULES, WITH_PROGRAMS
 from funcgrad.export.onnx.scalars import elementwise
 
 # What asks how wide a type is: types that are held in wider ones would give other results.
-_BY_WIDTH = frozenset(("clz", "mulhi", "nextafter", "population_count", "shift_right_logical"))
+_BY_WIDTH = frozenset((
+    "clz", "mulhi", "nextafter", "population_count", "shift_right_arithmetic",
+    "shift_right_logical",
+))  # fmt: skip
 
 
 class Translator:

@@ -12,6 +12,7 @@ from funcgrad import lax
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx import store, to_onnx
 from funcgrad.export.onnx.rules import RULES, WITH_PROGRAMS
+from funcgrad.transforms import grouped
 from tests.export.onnx.models import UNKNOWN, WITHOUT, checked, compare, lacks, row_model
 from tests.export.onnx.programs import PROGRAMS
 from tests.op_checks import by_row, typical
@@ -182,3 +183,11 @@ def test_divisions_that_trap_do_not(tmp_path):
     to_onnx(f, path, x, y)
     for g, w in zip(run(path, [np.asarray(x), np.asarray(y)]), f(x, y), strict=True):
         np.testing.assert_array_equal(g, np.asarray(w))
+
+
+def test_formulas_of_no_groups_are_empty():
+    made = grouped.ragged_outer_p.formula
+    types = [fg.ShapeDtypeStruct(s, d) for s, d in (((1, 4, 2), "float32"), ((1, 4, 3), "float32"),
+                                                    ((1, 0), "int32"))]  # fmt: skip
+    out = fg.eval_shape(lambda *xs: made(*xs, dtype=None), *types)
+    assert out.size == 0

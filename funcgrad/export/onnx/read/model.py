@@ -50,7 +50,8 @@ def from_onnx(path: str | os.PathLike) -> tuple[Callable, dict[str, Array]]:
     The floats among its weights are `params`, by name: what `grad` differentiates and an optimizer
     changes. Integers (shapes, axes, indices) are part of the function. Inputs are in the model's
     order, or given by name; f gives an array, or a tuple where the model has several outputs. It is
-    a function as any other: it differentiates, batches and compiles. Operators of opset 13 and
+    a function as any other: it differentiates, batches and compiles. `f.signature` lists its
+    inputs' names, dtypes and shapes (-1: any size). Operators of opset 13 and
     later are read, those in `funcgrad.export.onnx.read.model.RULES`.
 
     Raises FormatError for what is no model, ExportError where it needs what can't be read.
@@ -94,9 +95,21 @@ def from_onnx(path: str | os.PathLike) -> tuple[Callable, dict[str, Array]]:
         outs = [Array(x) if isinstance(x, np.ndarray) else x for x in outs]
         return outs[0] if len(outs) == 1 else tuple(outs)
 
+    types = [_typed(onnx, i) for i in proto.graph.input if i.name in names]
+    model.signature = types  # type: ignore[attr-defined]
     model.__name__ = Path(path).stem
     model.__doc__ = f"The model {Path(path).name}: f(params, {', '.join(names)})."
     return model, params
+
+
+def _typed(onnx: Any, info: Any) -> tuple[str, np.dtype, tuple[int, ...]]:
+    """An input's name, dtype, and shape, -1 where a size is any."""
+    kind = info.type.tensor_type
+    name = onnx.TensorProto.DataType.Name(kind.elem_type)
+    if name not in TYPES:
+        raise ExportError(f"from_onnx: the input {info.name} is of type {name}")
+    shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim)
+    return info.name, TYPES[name], shape
 
 
 def _as_array(x: Any) -> Any:

@@ -191,30 +191,48 @@ def _scattered(
     updates = g.transpose(updates, [*w.outer, *(numbers[0][inner.index(d)] for d in kept)])
     many = product(places)
     flat = g.reshape(updates, (many, *(x.shape[d] for d in still)))
-    vectors = g.reshape(place, (many, 1))
-    out = _combined(g, source, vectors, flat, reduction)
+    # Dropped ones all meet in the row behind the last.
+    unique = p["unique_indices"] and not drop
+    out = _combined(g, source, place, flat, reduction, unique)
     out = g.slice(out, 0, 0, rows) if drop else out
     out = g.reshape(out, tuple(x.shape[d] for d in order))
     return g.transpose(out, [order.index(d) for d in range(x.rank)])
 
 
-def _combined(g: Graph, x: Tensor, vectors: Tensor, updates: Tensor, reduction: str) -> Tensor:
-    attrs: dict[str, Any] = {} if reduction == "none" else {"reduction": reduction}
+def _combined(
+    g: Graph, x: Tensor, place: Tensor, updates: Tensor, reduction: str, unique: bool
+) -> Tensor:
+    """Rows of x, at these places, combined with updates."""
+    if x.dtype == np.bool_ and reduction != "none":
+        raise Untranslatable("a scatter that combines booleans")
     nan: Tensor | None = None
     if reduction in ("max", "min") and x.dtype.kind == "f":
         # Kernels compare, and so may lose NaN: they are put in afterwards.
         bad = g.elementwise("IsNaN", updates, dtype=np.dtype(bool))
         count = g.cast(bad, np.dtype("i4"))
         none = g.full(x.shape, 0, count.dtype)
-        nan = g.op("ScatterND", none, vectors, count, shape=x.shape, data=[0, 2], reduction="add")
+        nan = _put(g, none, place, count, "add", unique)
         already = g.elementwise("IsNaN", x, dtype=np.dtype(bool))
         nan = g.elementwise("Or", already, g.compare("Greater", nan, g.constant(0, nan.dtype)))
         low = g.constant(-np.inf if reduction == "max" else np.inf, x.dtype)
         updates = g.where(bad, low, updates)
-    if x.dtype == np.bool_ and reduction != "none":
-        raise Untranslatable("a scatter that combines booleans")
-    out = g.op("ScatterND", x, vectors, updates, shape=x.shape, data=[0, 2], **attrs)
+    out = _put(g, x, place, updates, reduction, unique)
     return out if nan is None else g.where(nan, g.constant(np.nan, x.dtype), out)
+
+
+def _put(
+    g: Graph, x: Tensor, place: Tensor, updates: Tensor, reduction: str, unique: bool
+) -> Tensor:
+    attrs: dict[str, Any] = {} if reduction == "none" else {"reduction": reduction}
+    many = updates.shape[0]
+    if unique:
+        vectors = g.reshape(place, (many, 1))
+        return g.op("ScatterND", x, vectors, updates, shape=x.shape, data=[0, 2], **attrs)
+    # Of places that meet, ScatterND's threads would lose some; this one goes through them in order.
+    thin = g.reshape(place, (many,) + (1,) * (updates.rank - 1))
+    each = g.broadcast_small(thin, updates.shape)
+    ins = (x, each, updates)
+    return g.op("ScatterElements", *ins, axis=0, shape=x.shape, data=[0, 2], **attrs)
 
 
 # ---- windows at scalars

@@ -1,0 +1,176 @@
+"""The ASGI application: routes, limits, errors.
+
+It needs no framework: a server of the protocol (uvicorn, granian) calls it with each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import weakref
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from funcgrad.errors import FuncgradError
+from funcgrad.serve.batching import Batcher, Batching
+from funcgrad.serve.metrics import Metrics
+from funcgrad.serve.models import Model, Repository
+from funcgrad.serve.protocol import Request, RequestError, response
+
+Receive = Callable[[], Awaitable[dict]]
+Send = Callable[[dict], Awaitable[None]]
+HEADER = b"inference-header-content-length"
+
+
+class App:
+    """Models as an ASGI application by the Open Inference Protocol, version 2.
+
+    max_body: bytes of a request; body_timeout: seconds for a client to send it; token: what
+    requests but those for health must bring, as `Authorization: Bearer …`; threads: how many
+    batches are computed at a time
+
+    >>> from funcgrad.serve import App, Model, Repository
+    >>> app = App(Repository([Model("double", lambda x: 2 * x, {"x": ("float32", (-1,))})]))
+    >>> app.models.names()
+    ['double']
+    """
+
+    def __init__(
+        self, models: Repository, batching: Batching | None = None, *, max_body: int = 64 << 20,
+        body_timeout: float = 30.0, token: str | None = None, threads: int = 1,
+    ):  # fmt: skip
+        self.models = models
+        self.batching = batching or Batching()
+        self.max_body, self.body_timeout, self.token = max_body, body_timeout, token
+        self.metrics = Metrics()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="funcgrad-serve")
+        # A model that is replaced finishes what waits for it, and is gone with its queue.
+        self._batchers: weakref.WeakKeyDictionary[Model, Batcher] = weakref.WeakKeyDictionary()
+
+    async def __call__(self, scope: dict, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        headers: list[tuple[bytes, bytes]] = []
+        try:
+            status, body, headers = await self._answer(scope, receive)
+        except RequestError as e:
+            status, body = e.status, json.dumps({"error": str(e)}).encode()
+            self.metrics.add("inference_failure", 1, reason=e.reason)
+        except Exception as e:
+            status, body = 500, json.dumps({"error": f"{type(e).__name__}: {e}"}).encode()
+            self.metrics.add("inference_failure", 1, reason="internal")
+        kinds = {k for k, _ in headers}
+        if b"content-type" not in kinds:
+            headers.append((b"content-type", b"application/json"))
+        headers.append((b"content-length", str(len(body)).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: dict, receive: Receive) -> tuple[int, bytes, list]:
+        parts = [p for p in scope["path"].split("/") if p]
+        method = scope["method"]
+        if parts[:2] == ["v2", "health"] and len(parts) == 3 and parts[2] in ("live", "ready"):
+            return 200, b"{}", []
+        self._check_token(scope)
+        if parts == ["metrics"] and method == "GET":
+            kind = b"text/plain; version=0.0.4"
+            return 200, self.metrics.text().encode(), [(b"content-type", kind)]
+        if parts == ["v2"] and method == "GET":
+            told = {"name": "funcgrad", "version": "2", "extensions": ["binary_tensor_data"]}
+            return 200, json.dumps(told).encode(), []
+        if parts[:2] == ["v2", "models"] and len(parts) >= 3:
+            return await self._model(parts[2:], method, scope, receive)
+        if parts[:2] == ["v2", "repository"]:
+            return await self._repository(parts[2:], method)
+        raise RequestError(f"there is nothing at {scope['path']}", 404, "not_found")
+
+    async def _model(
+        self, parts: list[str], method: str, scope: dict, receive: Receive
+    ) -> tuple[int, bytes, list]:
+        name, version, rest = parts[0], None, parts[1:]
+        if rest[:1] == ["versions"] and len(rest) > 1:
+            version, rest = rest[1], rest[2:]
+        model = self.models.get(name, version)
+        if not rest and method == "GET":
+            return 200, json.dumps(model.described(self.models.versions(name))).encode(), []
+        if rest == ["ready"] and method == "GET":
+            return 200, b"{}", []
+        if rest == ["infer"] and method == "POST":
+            return await self._infer(model, scope, receive)
+        raise RequestError(f"there is no {method} {scope['path']}", 404, "not_found")
+
+    async def _repository(self, parts: list[str], method: str) -> tuple[int, bytes, list]:
+        if parts == ["index"] and method == "POST":
+            told = [
+                {"name": n, "version": v, "state": "READY"}
+                for n in self.models.names() for v in self.models.versions(n)
+            ]  # fmt: skip
+            return 200, json.dumps(told).encode(), []
+        if parts[:1] == ["models"] and parts[2:] == ["load"] and method == "POST":
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(None, self.models.reload, parts[1])
+            except (FuncgradError, OSError) as e:
+                raise RequestError(f"{parts[1]} is served as before: {e}", 400, "load") from None
+            return 200, b"{}", []
+        raise RequestError("a repository has index and models/…/load", 404, "not_found")
+
+    async def _infer(self, model: Model, scope: dict, receive: Receive) -> tuple[int, bytes, list]:
+        headers = dict(scope["headers"])
+        try:
+            body = await asyncio.wait_for(self._body(headers, receive), self.body_timeout)
+        except TimeoutError:
+            raise RequestError("the request's body didn't come in time", 408, "slow") from None
+        length = headers.get(HEADER)
+        if length is not None and not length.isdigit():
+            raise RequestError(f"{HEADER.decode()} is {length!r}")
+        request = Request(body, None if length is None else int(length))
+        priority = request.parameters.get("priority", 0)
+        if type(priority) is not int:
+            raise RequestError(f"a priority is an integer, got {priority!r}")
+        values = model.arguments(request.inputs)
+        if model not in self._batchers:
+            self._batchers[model] = Batcher(model, self.batching, self.metrics, self._pool)
+        outs = await self._batchers[model].infer(values, priority)
+        text, head = response(model.name, model.version, request, outs)
+        self.metrics.add("inference_success", 1, model=model.name, version=model.version)
+        if head is None:
+            return 200, text, []
+        kind = (b"content-type", b"application/octet-stream")
+        return 200, text, [(HEADER, str(head).encode()), kind]
+
+    async def _body(self, headers: dict, receive: Receive) -> bytes:
+        parts, size = [], 0
+        told = headers.get(b"content-length", b"0")
+        size_told = int(told) if told.isdigit() else 0
+        if size_told > self.max_body:
+            raise RequestError(f"{size_told} bytes are more than {self.max_body}", 413, "too_large")
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise RequestError("the client has gone", 499, "cancelled")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self.max_body:
+                raise RequestError(f"more than {self.max_body} bytes", 413, "too_large")
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    def _check_token(self, scope: dict) -> None:
+        if self.token is None:
+            return
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
+            raise RequestError("a token is needed", 401, "token")
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,174 @@
+"""Requests that wait together run together.
+
+A model's requests stand in one queue, in the order of their priority. When the model is free it
+takes what waits, up to the largest batch; a delay lets it wait a little for more. What doesn't fit
+in the queue is refused at once, so that a flood is no delay for those that are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from funcgrad.serve.metrics import Metrics
+from funcgrad.serve.models import Model
+from funcgrad.serve.protocol import RequestError
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How requests are put together.
+
+    max_batch_size: elements of the first axis that run together (a larger request runs alone);
+    max_delay: seconds that a request may wait for others; max_queue: requests that may wait;
+    timeout: seconds after which a request that still waits is given up
+
+    >>> from funcgrad.serve import Batching
+    >>> Batching(max_batch_size=8).max_delay
+    0.0
+    """
+
+    max_batch_size: int = 32
+    max_delay: float = 0.0
+    max_queue: int = 256
+    timeout: float = 30.0
+
+
+class _Waiting:
+    def __init__(self, values: Sequence[np.ndarray], size: int, result: asyncio.Future):
+        self.values, self.size, self.result = values, size, result
+        self.since = time.monotonic()
+
+
+class Batcher:
+    """The queue of one model, and what empties it. It belongs to one event loop."""
+
+    def __init__(self, model: Model, how: Batching, metrics: Metrics, pool: ThreadPoolExecutor):
+        self.model, self.how, self.metrics, self.pool = model, how, metrics, pool
+        self._queue: list[tuple[int, int, _Waiting]] = []
+        self._numbers = itertools.count()
+        self._more = asyncio.Event()
+        self._labels = {"model": model.name, "version": model.version}
+        self._worker: asyncio.Task | None = None
+
+    async def infer(self, values: Sequence[np.ndarray], priority: int = 0) -> dict[str, Any]:
+        """The results for a request's inputs; lower priorities go first."""
+        if len(self._queue) >= self.how.max_queue:
+            raise RequestError(
+                f"the queue of {self.model.name} is full with {self.how.max_queue} requests",
+                503, "queue_full",
+            )  # fmt: skip
+        result = asyncio.get_running_loop().create_future()
+        size = int(values[0].shape[0]) if self.model.is_batched else 1
+        waiting = _Waiting(values, size, result)
+        heapq.heappush(self._queue, (priority, next(self._numbers), waiting))
+        self.metrics.add("inference_pending", 1, **self._labels)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        self._more.set()
+        try:
+            return await asyncio.wait_for(asyncio.shield(result), self.how.timeout)
+        except TimeoutError:
+            raise RequestError(
+                f"{self.model.name} didn't answer within {self.how.timeout} s", 503, "timeout"
+            ) from None
+        finally:
+            result.cancel()  # of a client that has gone: it is dropped from the queue
+
+    async def _work(self) -> None:
+        """Run batches until nothing waits."""
+        while self._queue:
+            await self._gathered()
+            batch = self._batch()
+            if batch:
+                await self._run(batch)
+
+    async def _gathered(self) -> None:
+        """Wait until a batch is full, or its first request has waited long enough."""
+        if not self.model.is_batched or self.how.max_delay <= 0:
+            # What arrives in this turn of the loop belongs to the batch, too.
+            await asyncio.sleep(0)
+            return
+        first = min(w.since for _, _, w in self._queue)
+        while sum(w.size for _, _, w in self._queue) < self.how.max_batch_size:
+            left = first + self.how.max_delay - time.monotonic()
+            if left <= 0:
+                return
+            self._more.clear()
+            try:
+                await asyncio.wait_for(self._more.wait(), left)
+            except TimeoutError:
+                return
+
+    def _batch(self) -> list[_Waiting]:
+        """The next requests that run together, without those that nobody waits for."""
+        batch: list[_Waiting] = []
+        total = 0
+        while self._queue:
+            waiting = self._queue[0][2]
+            if not waiting.result.done():
+                full = total + waiting.size > self.how.max_batch_size
+                alike = not batch or _fit(batch[0], waiting)
+                if batch and (full or not alike or not self.model.is_batched):
+                    break
+                batch.append(waiting)
+                total += waiting.size
+            heapq.heappop(self._queue)
+            self.metrics.add("inference_pending", -1, **self._labels)
+        return batch
+
+    async def _run(self, batch: list[_Waiting]) -> None:
+        start = time.monotonic()
+        for waiting in batch:
+            self.metrics.observe("queue_seconds", start - waiting.since, **self._labels)
+        loop = asyncio.get_running_loop()
+        try:
+            outs = await loop.run_in_executor(self.pool, together, self.model, batch)
+        except Exception as e:
+            for waiting in batch:
+                if not waiting.result.done():
+                    waiting.result.set_exception(
+                        RequestError(f"{self.model.name} failed: {e}", 500, "model")
+                    )
+            return
+        self.metrics.observe("compute_seconds", time.monotonic() - start, **self._labels)
+        self.metrics.add("inference_exec_count", 1, **self._labels)
+        self.metrics.add("inference_count", sum(w.size for w in batch), **self._labels)
+        for waiting, out in zip(batch, outs, strict=True):
+            if not waiting.result.done():
+                waiting.result.set_result(out)
+
+
+def _fit(a: _Waiting, b: _Waiting) -> bool:
+    """Whether requests have the same types but for the first axis."""
+    return all(x.shape[1:] == y.shape[1:] for x, y in zip(a.values, b.values, strict=True))
+
+
+def together(model: Model, batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
+    """The results of each request of a batch. Batches are filled up to a power of two, so that the
+    model is compiled for few sizes."""
+    if not model.is_batched:
+        return [model.run(w.values) for w in batch]
+    total = sum(w.size for w in batch)
+    size = 1 << max(total - 1, 0).bit_length()
+    columns = []
+    for i in range(len(model.inputs)):
+        parts = [w.values[i] for w in batch]
+        if size > total:
+            shape = (size - total, *parts[0].shape[1:])
+            parts.append(np.zeros(shape, parts[0].dtype))
+        columns.append(np.concatenate(parts) if len(parts) > 1 else parts[0])
+    outs = model.run(columns)
+    found, at = [], 0
+    for w in batch:
+        found.append({name: x[at : at + w.size] for name, x in outs.items()})
+        at += w.size
+    return found

@@ -1,0 +1,205 @@
+"""What is served: functions of named, typed inputs; and repositories, by name and version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from funcgrad import tree
+from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.errors import ArgumentError, FormatError
+from funcgrad.export.onnx import from_onnx
+from funcgrad.export.onnx.model import dotted
+from funcgrad.serve.protocol import NAMES, RequestError
+from funcgrad.transforms.jit.jit import jit
+from funcgrad.transforms.jit.make_jaxpr import eval_shape
+
+ANY = -1
+
+
+class Spec(NamedTuple):
+    """A tensor's name, dtype, and shape, -1 where a size is any."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    def described(self) -> dict[str, Any]:
+        """As the protocol says it."""
+        return {"name": self.name, "datatype": NAMES[self.dtype], "shape": list(self.shape)}
+
+    def check(self, value: np.ndarray) -> None:
+        """Raise RequestError unless an array is of this type."""
+        fits = len(value.shape) == len(self.shape) and all(
+            w in (ANY, n) for n, w in zip(value.shape, self.shape, strict=True)
+        )
+        if value.dtype != self.dtype or not fits:
+            raise RequestError(
+                f"the input {self.name!r} must be {NAMES[self.dtype]} of shape {list(self.shape)}, "
+                f"got {NAMES[value.dtype]} of shape {list(value.shape)}"
+            )
+
+
+class Model:
+    """A function that is served.
+
+    fun(*inputs) gives an array or a tree of them; inputs: {name: (dtype, shape)} in the order of
+    its arguments, with -1 for the axis 0 of batches. It is compiled for each size that it meets.
+    Raises ArgumentError where the types are none that the protocol has, or the function doesn't
+    take them.
+
+    >>> from funcgrad.serve import Model
+    >>> double = Model("double", lambda x: {"y": 2 * x}, {"x": ("float32", (-1, 3))})
+    >>> double.outputs, double.is_batched
+    ([Spec(name='output.y', dtype=dtype('float32'), shape=(-1, 3))], True)
+    >>> double.run([np.ones((2, 3), "float32")])["output.y"].shape
+    (2, 3)
+    """
+
+    def __init__(
+        self, name: str, fun: Callable, inputs: Mapping[str, tuple[Any, Sequence[int]]],
+        version: str = "1",
+    ):  # fmt: skip
+        self.name, self.version = name, version
+        self.inputs = [Spec(k, np.dtype(d), tuple(s)) for k, (d, s) in inputs.items()]
+        self._fun = jit(fun)
+        first, second = (self._outputs(fun, n) for n in (2, 3))
+        self.outputs = [
+            Spec(a, d, tuple(n if n == m else ANY for n, m in zip(s, t, strict=True)))
+            for (a, d, s), (_, _, t) in zip(first, second, strict=True)
+        ]
+        for spec in (*self.inputs, *self.outputs):
+            if spec.dtype not in NAMES:
+                raise ArgumentError(
+                    f"Model: {name}: {spec.name} is {spec.dtype}, which the protocol doesn't have"
+                )
+        every = [*self.inputs, *self.outputs]
+        self.is_batched = all(s.shape and s.shape[0] == ANY for s in every)
+
+    def _outputs(self, fun: Callable, size: int) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
+        given = [
+            ShapeDtypeStruct(tuple(size if n == ANY else n for n in s.shape), s.dtype)
+            for s in self.inputs
+        ]
+        found = tree.flatten_with_path(eval_shape(fun, *given))[0]
+        return [(dotted(f"output{tree.keystr(p)}"), x.dtype, x.shape) for p, x in found]
+
+    def described(self, versions: Sequence[str]) -> dict[str, Any]:
+        """As the protocol says it."""
+        return {
+            "name": self.name, "versions": list(versions), "platform": "funcgrad",
+            "inputs": [s.described() for s in self.inputs],
+            "outputs": [s.described() for s in self.outputs],
+        }  # fmt: skip
+
+    def arguments(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The inputs of a request in order, checked."""
+        names = [s.name for s in self.inputs]
+        if set(given) != set(names):
+            raise RequestError(f"{self.name} needs the inputs {names}, got {sorted(given)}")
+        for spec in self.inputs:
+            spec.check(given[spec.name])
+        values = [given[n] for n in names]
+        if self.is_batched and len({v.shape[0] for v in values}) > 1:
+            raise RequestError(f"the inputs of {self.name} differ in their first axis")
+        return values
+
+    def run(self, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """The results by name."""
+        outs = tree.leaves(self._fun(*values))
+        return {s.name: np.asarray(x) for s, x in zip(self.outputs, outs, strict=True)}
+
+    def warm_up(self, sizes: Sequence[int] = (1,)) -> None:
+        """Compile for batches of these sizes, on zeros."""
+        for n in sizes:
+            self.run([np.zeros([n if m == ANY else m for m in s.shape], s.dtype)
+                      for s in self.inputs])  # fmt: skip
+
+
+def load_model(path: str | Path, name: str | None = None, version: str = "1") -> Model:
+    """The model in a file: an ONNX model, by its suffix.
+
+    >>> from funcgrad.serve import load_model
+    >>> load_model("model.bin")
+    Traceback (most recent call last):
+      ...
+    funcgrad.errors.FormatError: load_model: model.bin is no .onnx file
+    """
+    path = Path(path)
+    if path.suffix != ".onnx":
+        raise FormatError(f"load_model: {path} is no .onnx file")
+    f, params = from_onnx(path)
+    inputs = {n: (d, s) for n, d, s in f.signature}  # type: ignore[attr-defined]
+    return Model(name or path.stem, lambda *xs: f(params, *xs), inputs, version)
+
+
+class Repository:
+    """Models by name and version; a new one takes the place of an old one between two requests.
+
+    >>> from funcgrad.serve import Model, Repository
+    >>> models = Repository([Model("double", lambda x: 2 * x, {"x": ("float32", (-1,))})])
+    >>> models.get("double").version
+    '1'
+    """
+
+    def __init__(self, models: Sequence[Model] = ()):
+        self._models: dict[str, dict[str, Model]] = {}
+        self._lock = threading.Lock()
+        self.paths: dict[str, Path] = {}
+        for model in models:
+            self.put(model)
+
+    def put(self, model: Model) -> None:
+        """Serve a model from now on, in place of one of the same name and version."""
+        with self._lock:
+            versions = {**self._models.get(model.name, {}), model.version: model}
+            self._models = {**self._models, model.name: versions}
+
+    def load(self, path: str | Path) -> None:
+        """Serve a file, or all in a folder: `folder/name.onnx`, or `folder/name/version/*.onnx`.
+
+        All are read, and warmed up, before the first is served: what fails leaves the others.
+        """
+        path = Path(path)
+        found: list[tuple[Path, str, str]] = []
+        if path.is_file():
+            found.append((path, path.stem, "1"))
+        else:
+            found += [(p, p.stem, "1") for p in sorted(path.glob("*.onnx"))]
+            found += [(p, p.parts[-3], p.parts[-2]) for p in sorted(path.glob("*/*/*.onnx"))]
+        if not found:
+            raise FormatError(f"there are no models in {path}")
+        made = [load_model(p, name, version) for p, name, version in found]
+        for model in made:
+            model.warm_up()
+        for model, (file, name, _) in zip(made, found, strict=True):
+            self.put(model)
+            self.paths[name] = file
+
+    def reload(self, name: str) -> None:
+        """Read a model's file again, and serve what it has now."""
+        if name not in self.paths:
+            raise RequestError(f"there is no file of a model {name!r}", 404, "not_found")
+        model = load_model(self.paths[name], name, self.versions(name)[-1])
+        model.warm_up()
+        self.put(model)
+
+    def names(self) -> list[str]:
+        """The models' names."""
+        return sorted(self._models)
+
+    def versions(self, name: str) -> list[str]:
+        """A model's versions, the latest one last."""
+        return sorted(self._models.get(name, ()), key=lambda v: (len(v), v))
+
+    def get(self, name: str, version: str | None = None) -> Model:
+        """A model, of a version or of the latest."""
+        versions = self.versions(name)
+        if not versions or version not in (None, *versions):
+            what = f"version {version} of the model {name!r}" if versions else f"model {name!r}"
+            raise RequestError(f"there is no {what}; there are {self.names()}", 404, "not_found")
+        return self._models[name][version or versions[-1]]
