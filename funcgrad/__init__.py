@@ -140,8 +140,8 @@ __all__ = [
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",
     "experimental", "export", "flatten_util", "image", "interop", "io", "lax", "nn", "numpy",
-    "ops", "optim", "parallel", "quantization", "random", "recsys", "scipy", "sharding",
-    "sparse", "stages", "test_util", "tree", "tree_util", "typing",
+    "ops", "optim", "parallel", "quantization", "random", "recsys", "scipy", "serve",
+    "sharding", "sparse", "stages", "test_util", "tree", "tree_util", "typing",
 ]  # fmt: skip
 
 
@@ -150,8 +150,8 @@ __all__ = [
 _PACKAGES = (
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
     "experimental", "export", "image", "interop", "io", "nn", "optim", "parallel",
-    "quantization", "random", "recsys", "scipy", "sharding", "sparse", "stages", "test_util",
-    "tree_util", "typing",
+    "quantization", "random", "recsys", "scipy", "serve", "sharding", "sparse", "stages",
+    "test_util", "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",

@@ -22,7 +22,7 @@ PUBLIC = [
     "parallel", "parallel.pipelines", "quantization", "random", "recsys", "recsys.models",
     "scipy", "scipy.cluster.vq", "scipy.fft", "scipy.integrate", "scipy.interpolate",
     "scipy.linalg", "scipy.ndimage", "scipy.optimize", "scipy.signal", "scipy.sparse.linalg",
-    "scipy.spatial.transform", "scipy.special", "scipy.stats", "sharding", "sparse",
+    "scipy.spatial.transform", "scipy.special", "scipy.stats", "serve", "sharding", "sparse",
     "sparse.linalg", "stages", "test_util", "tree", "tree_util",
 ]  # fmt: skip
 NAMES = {

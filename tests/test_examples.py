@@ -81,6 +81,7 @@ def test_pagerank_finds_what_one_device_finds(capsys):
     assert found[0][0].startswith("page 0 has the rank 0.")
 
 
+@pytest.mark.slow
 def test_long_context_learns_on_cut_texts(gpt, tmp_path, capsys):
     import long_context
 
