@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -96,6 +97,12 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in SOURCES}
 
 
+@cache
+def syntax(module: str) -> ast.Module:
+    """What a module is to the parser; most tests here ask for it."""
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
 def rank(module: str) -> int:
     """The layer of a module by its first part; a part that no layer names is an error."""
     part = module.split(".")[1] if "." in module else "__init__"
@@ -139,9 +146,10 @@ def targets(node: ast.Import | ast.ImportFrom, module: str, modules=MODULES) -> 
     return [name for name in names if name.split(".")[0] == "funcgrad"]
 
 
+@cache
 def imports(module: str) -> list[tuple[str, int, int]]:
     """(imported module, line, functions around it) for each import of the package in a module."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = syntax(module)
     return [
         (name, node.lineno, depth)
         for node, depth in import_nodes(tree)
@@ -149,10 +157,11 @@ def imports(module: str) -> list[tuple[str, int, int]]:
     ]
 
 
-def calls(path: Path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node.lineno
+@cache
+def calls(module: str) -> list[tuple[str, int]]:
+    """(function, line) for each call in a module."""
+    nodes = ast.walk(syntax(module))
+    return [(ast.unparse(n.func), n.lineno) for n in nodes if isinstance(n, ast.Call)]
 
 
 def by_module(test):
@@ -180,7 +189,7 @@ def package_rank(module: str) -> int:
 def test_packages_only_import_those_below(module):
     """Imports for type checkers count."""
     own, layer = package_rank(module), module.split(".")[1:2]
-    nodes = ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+    nodes = ast.walk(syntax(module))
     found = {name for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)
              for name in targets(n, module) if name.split(".")[1:2] == layer}  # fmt: skip
     above = sorted(name for name in found if package_rank(name) > own >= 0)
@@ -205,7 +214,7 @@ def named_late(tree: ast.AST) -> list[tuple[str, int]]:
 
 def holds(module: str, name: str) -> bool:
     """Whether a module has something of a name."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = syntax(module)
     return any(
         name == getattr(node, "name", None)
         or any(name == getattr(t, "id", None) for t in getattr(node, "targets", ()))
@@ -227,7 +236,7 @@ def test_what_is_named_in_strings_exists_and_is_not_above(module):
     own, layer = package_rank(module), module.split(".")[1:2]
     doors = {door.module for door in DOORS.values()} if module == LOADS_BACKENDS else set()
     wrong = []
-    for name, line in named_late(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for name, line in named_late(syntax(module)):
         found = module_of(name)
         if found is None:
             wrong.append(f"line {line}: there is no {name}")
@@ -273,7 +282,7 @@ def test_only_one_module_imports_by_name(module):
     if rank(module) >= RANK["backends"] or module in (*OWN_PARTS, LOADS_BACKENDS, IMPORTS):
         return
     names = ("import_module", "importlib.import_module", "fork.import_module", "__import__")
-    found = [f"line {line}" for name, line in calls(MODULES[module]) if name in names]
+    found = [f"line {line}" for name, line in calls(module) if name in names]
     assert not found, f"{module} imports by name at {found}: only {LOADS_BACKENDS} does"
 
 
@@ -296,7 +305,7 @@ def test_imports_of_the_package_exist(module):
 
 @by_module
 def test_module_has_a_docstring(module):
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = syntax(module)
     doc = ast.get_docstring(tree)
     assert doc, f"{module} needs a docstring that gives its idea"
     idea = doc.partition("\n- `")[0]  # a package's docstring goes on with a map of its files
@@ -327,9 +336,7 @@ def test_no_folder_is_a_heap():
 
 @by_module
 def test_nothing_evaluates_text_or_loads_pickles(module):
-    found = [
-        f"line {line}: {name}" for name, line in calls(MODULES[module]) if name in FORBIDDEN_CALLS
-    ]
+    found = [f"line {line}: {name}" for name, line in calls(module) if name in FORBIDDEN_CALLS]
     assert not found, f"{module} runs what it reads: {found}"
 
 
@@ -359,7 +366,7 @@ def untyped(tree: ast.AST):
 @pytest.mark.parametrize("module", [m for m in sorted(MODULES) if f"{m}.".startswith(TYPED)])
 def test_annotations_say_what_is_meant(module):
     """What Python's types can't say has a name in `core.types`."""
-    found = list(untyped(ast.parse(MODULES[module].read_text(encoding="utf-8"))))
+    found = list(untyped(syntax(module)))
     assert not found, f"{module} has Any, or no annotation, at {found}"
 
 

@@ -1,0 +1,31 @@
+"""NumPy's scalars of its default dtypes beside arrays: they count as Python's numbers."""
+
+import numpy as np
+import pytest
+
+import funcgrad.numpy as fnp
+from funcgrad.transforms.batching.vmap import vmap
+from funcgrad.transforms.jit.jit import jit
+from tests.numpy.compare import same
+
+NUMPYS_SCALARS = {
+    "divide": lambda x, s: x / s,
+    "reflected": lambda x, s: s * x,
+    "power": lambda x, s: x**s,
+    "maximum": lambda x, s: fnp.maximum(x, s),
+    "where": lambda x, s: fnp.where(x > 0, x, s),
+    "clip": lambda x, s: fnp.clip(x, -s, s),
+    "remainder": lambda x, s: x % s,
+}
+
+
+@pytest.mark.parametrize("name", NUMPYS_SCALARS)
+@pytest.mark.parametrize("transform", [lambda f: f, jit, vmap], ids=["eager", "jit", "vmap"])
+def test_numpys_scalars_count_as_pythons_beside_arrays(name, transform):
+    for x, s in [(fnp.arange(3.0, dtype="bfloat16"), np.sqrt(2)), (fnp.arange(3), np.int64(2))]:
+        f = transform(lambda x, s=s: NUMPYS_SCALARS[name](x, s))
+        want = NUMPYS_SCALARS[name](x, s.item())
+        same(f(x), np.asarray(want))
+    if name != "divide":  # which makes floats of integers
+        with pytest.raises(OverflowError, match="1000, which int8 can't hold"):
+            NUMPYS_SCALARS[name](fnp.ones(3, "int8"), np.int64(1000))
