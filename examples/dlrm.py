@@ -71,6 +71,7 @@ class PlantedClicks:
 
 def parts_of(batch: Batch, devices: int) -> tuple:
     """Numbers, ids and labels of a batch; the ids of each device apart."""
+    recsys.check_features(batch.ids, ROWS)
     ids = recsys.split_batch(batch.ids, devices, capacity=len(batch.labels) // devices)
     return batch.dense, ids, batch.labels
 

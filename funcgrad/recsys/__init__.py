@@ -16,7 +16,7 @@ annotation, and everything else a function.
 from funcgrad.recsys import models
 from funcgrad.recsys.costs import Bandwidths, TableStats, measure_bandwidths
 from funcgrad.recsys.disk import DiskTable, create_disk_table
-from funcgrad.recsys.embedding import embedding, embedding_bag
+from funcgrad.recsys.embedding import check_features, embedding, embedding_bag
 from funcgrad.recsys.jagged import JaggedTensor
 from funcgrad.recsys.keyed import KeyedJaggedTensor
 from funcgrad.recsys.layouts import (
@@ -72,7 +72,7 @@ from funcgrad.recsys.zch import (
 
 __all__ = [
     "JaggedTensor", "KeyedJaggedTensor",
-    "embedding", "embedding_bag", "QuantizedTable", "quantize_rows",
+    "check_features", "embedding", "embedding_bag", "QuantizedTable", "quantize_rows",
     "IndexedRows", "value_and_sparse_grad",
     "Layout", "ShardedTables", "TableSharding", "average_replicas", "column_wise",
     "data_parallel", "gather_tables", "grid", "layout", "partition_specs", "put", "row_wise",

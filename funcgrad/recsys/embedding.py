@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.trace import aval_of
@@ -92,6 +94,32 @@ def embedding(tables: Any, features: Any, *, table_of: Mapping[str, str] | None 
     if isinstance(features, JaggedTensor):
         return _sequences(f"{name}: features", tables, features)
     return _one_by_one(name, tables, features)
+
+
+def check_features(
+    features: KeyedJaggedTensor, rows: Mapping[str, int], table_of: Mapping[str, str] | None = None
+) -> None:
+    """Raise OutOfBoundsError, with feature, position and bag, for an id that is no row.
+
+    For where batches are made: in compiled programs and on many devices nobody can be told of such
+    an id, and its bag is NaN. rows: how many each table has, by its name.
+
+    >>> from funcgrad import recsys
+    >>> features = recsys.KeyedJaggedTensor.from_lists({"ad": [[0], [5]]})
+    >>> recsys.check_features(features, {"ad": 5})
+    Traceback (most recent call last):
+    funcgrad.errors.OutOfBoundsError: ... feature 'ad': id 5 at position 1 (bag 1) is none of 5 ...
+    """
+    name = "recsys.check_features"
+    for key, (table, x) in _names(name, features, table_of).items():
+        if table not in rows:
+            raise ArgumentError(
+                f"{name}: feature {key!r} needs a table {table!r}, there are {sorted(rows)}"
+            )
+        lengths = np.asarray(x.lengths)
+        bags = np.repeat(np.arange(x.batch), lengths)
+        ids = np.asarray(x.values)[: len(bags)]
+        check_ids(f"{name}: feature {key!r}", ids, rows[table], bags=bags)
 
 
 def _by_name(

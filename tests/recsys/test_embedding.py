@@ -135,6 +135,11 @@ def test_ids_that_are_no_rows(rng):
         for table in (tables["ad"], recsys.quantize_rows(tables["ad"])):
             out = fg.jit(recsys.embedding_bag)({"ad": table}, kjt)["ad"]
             np.testing.assert_allclose(out, [[1, 1], [np.nan] * 2], rtol=1e-6)
+        with pytest.raises(OutOfBoundsError, match=words):
+            recsys.check_features(kjt, {"ad": 3})
+        recsys.check_features(kjt[:1], {"ad": 3})
+    with pytest.raises(ArgumentError, match="feature 'ad' needs a table 'x'"):
+        recsys.check_features(kjt, {"ad": 3}, {"ad": "x"})
     # Padding may be anything.
     padded = KeyedJaggedTensor(["ad"], [1, -7, 99], [1], capacities=[3])
     np.testing.assert_array_equal(recsys.embedding_bag(tables, padded)["ad"], [[1, 1]])
