@@ -16,7 +16,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "ad_checkpoint", "custom_batching", "custom_derivatives", "debug", "dlpack", "dtypes",
-    "experimental.checkify", "experimental.ode", "export.onnx", "flatten_util", "image", "lax", "lax.linalg", "nn",
+    "experimental.checkify", "experimental.ode", "export.onnx",
+    "flatten_util", "image", "lax", "lax.linalg", "nn",
     "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim", "parallel",
     "io", "io.checkpoints", "io.weights", "random", "scipy", "scipy.cluster.vq", "scipy.fft",
     "scipy.integrate", "scipy.interpolate", "scipy.linalg", "scipy.ndimage", "scipy.optimize",
