@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")  # what generates the cases takes a minute
 
 from funcgrad import dtypes
 from funcgrad.errors import ExportError

@@ -105,7 +105,7 @@ def from_onnx(path: str | os.PathLike) -> tuple[Callable, dict[str, Array]]:
 def _typed(onnx: Any, info: Any) -> tuple[str, np.dtype, tuple[int, ...]]:
     """An input's name, dtype, and shape, -1 where a size is any."""
     kind = info.type.tensor_type
-    name = onnx.TensorProto.DataType.Name(kind.elem_type)
+    name = _type_name(onnx, kind.elem_type)
     if name not in TYPES:
         raise ExportError(f"from_onnx: the input {info.name} is of type {name}")
     shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim)
@@ -180,9 +180,17 @@ def _attribute(onnx: Any, attribute: Any, opset: int, folder: Path) -> Any:
 TYPES = {name: dtype for dtype, name in ONNX_NAMES.items()}
 
 
+def _type_name(onnx: Any, number: int) -> str:
+    """The name of an element type's number."""
+    try:
+        return onnx.TensorProto.DataType.Name(number)
+    except ValueError:
+        raise FormatError(f"from_onnx: the element type {number} is none of ONNX's") from None
+
+
 def array_of(onnx: Any, tensor: Any, folder: Path) -> np.ndarray:
     """The array of a tensor's message; its bytes may be in a file beside the model."""
-    name = onnx.TensorProto.DataType.Name(tensor.data_type)
+    name = _type_name(onnx, tensor.data_type)
     if name not in TYPES and not name.startswith("COMPLEX"):
         raise ExportError(f"from_onnx: the tensor {tensor.name} is of type {name}")
     try:
