@@ -12,6 +12,7 @@ import numpy as np
 from funcgrad import tree
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.errors import ArgumentError, FormatError
+from funcgrad.export.exported import load
 from funcgrad.export.onnx import from_onnx
 from funcgrad.export.onnx.model import dotted
 from funcgrad.serve.protocol import NAMES, RequestError
@@ -120,21 +121,44 @@ class Model:
                       for s in self.inputs])  # fmt: skip
 
 
+SUFFIXES = (".fg", ".onnx")
+
+
 def load_model(path: str | Path, name: str | None = None, version: str = "1") -> Model:
-    """The model in a file: an ONNX model, by its suffix.
+    """The model in a file, by its suffix: `.fg`, as `Exported.save` writes it, or `.onnx`.
+
+    The inputs of an exported function have the names of its arguments; of sizes with names, any
+    is taken.
 
     >>> from funcgrad.serve import load_model
     >>> load_model("model.bin")
     Traceback (most recent call last):
       ...
-    funcgrad.errors.FormatError: load_model: model.bin is no .onnx file
+    funcgrad.errors.FormatError: load_model: model.bin is no .fg or .onnx file
     """
     path = Path(path)
-    if path.suffix != ".onnx":
-        raise FormatError(f"load_model: {path} is no .onnx file")
+    if path.suffix not in SUFFIXES:
+        raise FormatError(f"load_model: {path} is no {' or '.join(SUFFIXES)} file")
+    if path.suffix == ".fg":
+        return _exported(path, name or path.stem, version)
     f, params = from_onnx(path)
     inputs = {n: (d, s) for n, d, s in f.signature}  # type: ignore[attr-defined]
     return Model(name or path.stem, lambda *xs: f(params, *xs), inputs, version)
+
+
+def _exported(path: Path, name: str, version: str) -> Model:
+    """The model of an exported function, whose arguments' leaves are the inputs."""
+    exported = load(path)
+    inputs = {
+        dotted(arg): (a.dtype, [n if isinstance(n, int) else ANY for n in a.shape])
+        for arg, a in zip(exported.arg_names, exported.in_avals, strict=True)
+    }
+
+    def fun(*leaves: Any) -> Any:
+        args, kwargs = exported.in_tree.unflatten(leaves)
+        return exported.call(*args, **kwargs)
+
+    return Model(name, fun, inputs, version)
 
 
 class Repository:
@@ -160,7 +184,8 @@ class Repository:
             self._models = {**self._models, model.name: versions}
 
     def load(self, path: str | Path) -> None:
-        """Serve a file, or all in a folder: `folder/name.onnx`, or `folder/name/version/*.onnx`.
+        """Serve a file, or all in a folder: `folder/name.onnx`, or `folder/name/version/*.onnx`,
+        and `.fg` likewise.
 
         All are read, and warmed up, before the first is served: what fails leaves the others.
         """
@@ -169,8 +194,10 @@ class Repository:
         if path.is_file():
             found.append((path, path.stem, "1"))
         else:
-            found += [(p, p.stem, "1") for p in sorted(path.glob("*.onnx"))]
-            found += [(p, p.parts[-3], p.parts[-2]) for p in sorted(path.glob("*/*/*.onnx"))]
+            for suffix in SUFFIXES:
+                found += [(p, p.stem, "1") for p in sorted(path.glob(f"*{suffix}"))]
+                versions = sorted(path.glob(f"*/*/*{suffix}"))
+                found += [(p, p.parts[-3], p.parts[-2]) for p in versions]
         if not found:
             raise FormatError(f"there are no models in {path}")
         made = [load_model(p, name, version) for p, name, version in found]

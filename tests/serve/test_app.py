@@ -9,6 +9,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad import export
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.onnx import to_onnx
 from funcgrad.serve import App, Batching, Model, Repository, load_model
@@ -260,6 +261,18 @@ def test_a_folder_of_models(tmp_path):
     np.testing.assert_allclose(got["output"], X @ W * 2, rtol=1e-5)
 
 
+def test_exported_functions_are_models(tmp_path):
+    rows = fg.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
+    f = export.export(fg.jit(lambda x: {"y": x @ W, "sum": x.sum(1)}))(rows)
+    f.save(tmp_path / "linear.fg")
+    models = Repository()
+    models.load(tmp_path)
+    assert models.get("linear").is_batched
+    got = results(post(App(models), request(x=X), infer_path("linear"))[2])
+    np.testing.assert_allclose(got["output.y"], X @ W, rtol=1e-5)
+    np.testing.assert_allclose(got["output.sum"], X.sum(1), rtol=1e-5)
+
+
 def test_a_swap_has_no_error_and_a_failed_one_keeps_the_old(tmp_path):
     path = written(tmp_path / "linear.onnx", 1)
     models = Repository()
@@ -292,7 +305,7 @@ def test_a_swap_has_no_error_and_a_failed_one_keeps_the_old(tmp_path):
 
 
 def test_what_is_no_model(tmp_path):
-    with pytest.raises(FormatError, match=r"is no \.onnx file"):
+    with pytest.raises(FormatError, match=r"is no \.fg or \.onnx file"):
         load_model(tmp_path / "a.pkl")
     with pytest.raises(FormatError, match="there are no models"):
         Repository().load(tmp_path)

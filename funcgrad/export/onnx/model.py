@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from funcgrad import tree
+from funcgrad.core.aval import ShapeDtypeStruct, SymbolicSize
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
 from funcgrad.errors import ExportError
+from funcgrad.export.exported import Exported
 from funcgrad.export.onnx.dims import Dim
 from funcgrad.export.onnx.dynamic import traced_at_sizes
 from funcgrad.export.onnx.graph import Graph, Tensor, Untranslatable
@@ -42,14 +45,14 @@ def onnx_package() -> Any:
 
 @boundary
 def to_onnx(
-    fun: Callable,
+    fun: Callable | Exported,
     path: str | os.PathLike,
     *args: Any,
     opset: int = 21,
     dynamic: Mapping[str, Any] | None = None,
     stored_argnums: int | Sequence[int] = (),
 ) -> None:
-    """Write `fun(*args)` as an ONNX model.
+    """Write `fun(*args)` as an ONNX model; of an `Exported`, for the types it was exported for.
 
     args: arrays, or `ShapeDtypeStruct`s in their place, in pytrees. The leaves are the model's
         inputs, named by their paths ("x", "params.layers.0.w"); results are "output", or
@@ -78,6 +81,8 @@ def to_onnx(
         raise ExportError(
             f"to_onnx: opset must be from {min(IR_VERSIONS)} to {max(IR_VERSIONS)}, got {opset}"
         )
+    if isinstance(fun, Exported):
+        fun, args = _function_of(fun, args)
     what = name_of(fun)
     kept = (stored_argnums,) if isinstance(stored_argnums, int) else tuple(stored_argnums)
     for i in kept:
@@ -93,6 +98,30 @@ def to_onnx(
     outputs = output_names(out_tree)
     model = written(onnx, closed, names, outputs, values, what, opset)
     stored(onnx, model, Path(path))
+
+
+def _function_of(exported: Exported, args: tuple) -> tuple[Callable, tuple]:
+    """The function of an `Exported`, and arguments: those given, else of its types."""
+    if not args:
+        if any(isinstance(n, SymbolicSize) for a in exported.in_avals for n in a.shape):
+            raise ExportError(
+                f"to_onnx: {exported.fun_name} was exported with symbolic sizes: give arguments, "
+                "and axes of any size by dynamic="
+            )
+        structs = [ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals]
+        args, kwargs = exported.in_tree.unflatten(structs)
+        if kwargs:
+            raise ExportError(f"to_onnx: {exported.fun_name} has named arguments: {[*kwargs]}")
+
+    def fun(*given: Any) -> Any:
+        return exported.call(*given)
+
+    fun.__name__ = exported.fun_name
+    names = list(dict.fromkeys(re.split(r"[.\[]", name)[0] for name in exported.arg_names))
+    if len(names) == len(args):  # each argument has leaves, by which its name is known
+        named = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        fun.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    return fun, args
 
 
 def _stored_values(args: Sequence[Any], kept: Sequence[int], closed: ClosedJaxpr) -> dict:

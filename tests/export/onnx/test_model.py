@@ -8,7 +8,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import lax
+from funcgrad import export, lax
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx import store, to_onnx
 from funcgrad.export.onnx.rules import RULES, WITH_PROGRAMS
@@ -78,6 +78,21 @@ def test_inputs_and_results_are_named_by_their_paths(tmp_path):
     assert [i.name for i in graph.input] == ["x"]
     assert sorted(o.name for o in graph.output) == ["output.size.0", "output.y"]
     assert "p.w" in {i.name for i in graph.initializer}
+
+
+def test_exported_functions_are_written(tmp_path):
+    path, w = str(tmp_path / "m.onnx"), np.ones((3, 2), "float32")
+    exported = export.export(fg.jit(lambda p, x: x @ p["w"]))({"w": w}, fnp.ones((4, 3)))
+    to_onnx(exported, path)
+    assert [i.name for i in onnx.load(path).graph.input] == ["p.w", "x"]
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    np.testing.assert_allclose(run(path, [w, x])[0], x @ w)
+    size = fg.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
+    symbolic = export.export(fg.jit(lambda x: x @ w))(size)
+    with pytest.raises(ExportError, match="symbolic sizes: give arguments, and axes of any size"):
+        to_onnx(symbolic, path)
+    to_onnx(symbolic, path, x, dynamic={"b": {"x": 0}})
+    np.testing.assert_allclose(run(path, [x[:2]])[0], x[:2] @ w)
 
 
 def test_sizes_that_follow_are_computed(tmp_path):
