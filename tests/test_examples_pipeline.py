@@ -19,7 +19,7 @@ def example():
 
 
 def test_schedules_have_the_losses_of_no_pipeline(example, capsys):
-    losses = example.main([*SMALL, "--schedule", "none"])
+    losses = example.main([*SMALL, "--schedule", "none", "--devices", "2"])
     found = example.main([*SMALL, "--schedule", "zb-h1", "--devices", "2"])
     assert found == pytest.approx(losses, rel=1e-4)
     assert "rank 1: .  F0 I0 F1 I1 W0 W1" in capsys.readouterr().out

@@ -41,9 +41,14 @@ NAMED = {
     "funcgrad.core.display.jaxpr_text": {"eqn_text"},
     "funcgrad.core.evaluation": {"_evaluate"},  # for a message
     "funcgrad.core.staging": {"formula_of"},
+    "funcgrad.export.native.parts": {"_place"},  # for a message
+    "funcgrad.export.program.decode": {"_equation"},  # files know ops by their names
+    "funcgrad.export.program.encode": {"_params"},
+    "funcgrad.export.program.vocabulary": {"is_known"},
     "funcgrad.parallel.mapping.varying_programs": {"collectives"},  # for messages
     "funcgrad.parallel.runtimes.spmd": {"evaluate"},
     "funcgrad.transforms.precision.policy": {"names"},  # that users write in rules
+    "funcgrad.transforms.weights.uses": {"lost"},  # for a message
 }
 
 

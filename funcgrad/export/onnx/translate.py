@@ -19,11 +19,12 @@ from funcgrad.export.onnx.graph import Graph, Tensor, Untranslatable, same_shape
 from funcgrad.export.onnx.kernels import HELD, ONNX_NAMES, held
 from funcgrad.export.onnx.rules import MOVES, RULES, WITH_PROGRAMS
 from funcgrad.export.onnx.scalars import elementwise
+from funcgrad.ops.elementwise import arithmetic, compare, rounding
 
 # What asks how wide a type is: types that are held in wider ones would give other results.
 _BY_WIDTH = frozenset((
-    "clz", "mulhi", "nextafter", "population_count", "shift_right_arithmetic",
-    "shift_right_logical",
+    arithmetic.mulhi, compare.clz, compare.population_count, compare.shift_right_arithmetic,
+    compare.shift_right_logical, rounding.nextafter,
 ))  # fmt: skip
 
 
@@ -87,7 +88,7 @@ class Translator:
         types = [v.aval.dtype for v in eqn.outs]
         if prim.elementwise and not any(callable(p) for p in eqn.params.values()):
             narrow = [a.aval.dtype for a in eqn.ins if a.aval.dtype in HELD]
-            if prim.name in _BY_WIDTH and narrow:
+            if prim in _BY_WIDTH and narrow:
                 raise Untranslatable(f"{prim} of {narrow[0]}")
             return elementwise(g, prim, eqn.params, ins, [held(t) for t in types])
         raise Untranslatable("ONNX has nothing like it")

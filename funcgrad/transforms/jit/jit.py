@@ -476,7 +476,7 @@ class Jitted:
     def cache_info(self) -> CacheInfo:
         """Hits, misses and number of programs, as of `functools.lru_cache`.
 
-        >>> f = fg.jit(fnp.sin)
+        >>> f = fg.jit(lambda x: fnp.sin(x))
         >>> _ = f(1.0), f(2.0), f(fnp.ones(3))
         >>> f.cache_info()
         CacheInfo(hits=1, misses=2, currsize=2)
