@@ -134,9 +134,11 @@ def _added(values, rows, count):
 
 
 def _formula(data, indices, starts, ends, dense):
-    rows = rows_of(starts, ends, aval_of(data).shape[0])
+    rows, dtype = rows_of(starts, ends, aval_of(data).shape[0]), aval_of(data).dtype
+    if dtypes.is_float(dtype) and dtype.itemsize < 4:
+        data, dense = (convert_element_type(x, np.float32) for x in (data, dense))
     values = mul(_each(data, aval_of(dense).shape[1]), _lines(dense, indices))
-    return _added(values, rows, aval_of(starts).shape[0])
+    return convert_element_type(_added(values, rows, aval_of(starts).shape[0]), dtype)
 
 
 # ---- rules

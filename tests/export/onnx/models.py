@@ -78,8 +78,9 @@ def compare(got, wanted, kinds, what, ulps):
 
 # Complex numbers are pairs of real ones, of which these ops are no formula.
 _NOT_OF_PAIRS = frozenset((
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "atan2", "pow", "ragged_dot", "ragged_outer",
-    "exp2", "max", "min", "scatter_mul", "reduce_prod", "reduce_max", "reduce_min", "cumprod",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "atan2", "csr_matmul", "pow", "ragged_dot",
+    "ragged_outer", "exp2", "max", "min", "scatter_mul", "reduce_prod", "reduce_max", "reduce_min",
+    "cumprod",
 ))  # fmt: skip
 # They ask how wide a type is, and 4 or 8 bits are held in wider ones.
 _BY_WIDTH = {
