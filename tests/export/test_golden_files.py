@@ -23,4 +23,4 @@ def test_each_op_is_in_a_file():
     loaded = [export.load(path) for path in FILES]
     texts = "\n".join(repr(f.jaxpr) for f in loaded)
     absent = [r.prim.name for r in rows() if r.staged and f" {r.prim.name}" not in texts]
-    assert not absent, f"python -m tests.export.golden_files, for {absent}"
+    assert not absent, f"python -m tests.export.golden_files NAME, for {absent}"
