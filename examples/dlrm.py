@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from gpt import resume
 from tqdm import tqdm
 
 import funcgrad as fg
@@ -188,20 +189,6 @@ def top_ads(tables, params, user: Batch, cfg, k: int = 5) -> tuple[np.ndarray, n
 
 
 # ---- the run
-
-
-def resume(checkpoints: Checkpointer, like, run: dict):
-    """The last saved state, and the losses so far."""
-    if checkpoints.latest() is None:
-        raise SystemExit(f"--resume: {checkpoints.folder} has no checkpoint; start without it")
-    saved = checkpoints.contents().metadata
-    was = saved["run"]
-    changed = [f"{k} {was.get(k)} (now {v})" for k, v in run.items() if was.get(k) != v]
-    if changed:
-        raise SystemExit(
-            f"--resume: {checkpoints.folder} is of another run, with {', '.join(changed)}"
-        )
-    return checkpoints.restore(like), saved["losses"]
 
 
 def train(args, step, state, losses: list[float], clicks: PlantedClicks, mesh, save) -> Any:

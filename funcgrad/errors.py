@@ -162,7 +162,7 @@ class OutOfBoundsError(_Named, IndexError, ValueError):
 
 
 class NonFiniteError(FuncgradError, FloatingPointError):
-    """A NaN appeared while `debug_nans` was on."""
+    """A NaN appeared while `debug_nans` was on, or an infinity while `debug_infs` was."""
 
 
 class ShardingError(FuncgradError, ValueError):

@@ -43,7 +43,6 @@ NAMED = {
     "funcgrad.core.staging": {"formula_of"},
     "funcgrad.export.native.parts": {"_place"},  # for a message
     "funcgrad.export.program.decode": {"_equation"},  # files know ops by their names
-    "funcgrad.export.program.encode": {"_params"},
     "funcgrad.export.program.vocabulary": {"is_known"},
     "funcgrad.parallel.mapping.varying_programs": {"collectives"},  # for messages
     "funcgrad.parallel.runtimes.spmd": {"evaluate"},

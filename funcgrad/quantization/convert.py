@@ -53,9 +53,10 @@ def quantize(
     are its inputs, and axes in front of the last two are a stack of matrices. Without rules all
     that may be quantized is, and the report says why the rest isn't.
 
-    Raises ArgumentError for rules that match nothing, leaves that are quantized already, and, of
-    those that a rule named, leaves that can't be followed or weren't seen in calibration;
-    DTypeError and ShapeError for named leaves that are no floats, or that groups don't divide.
+    Raises ArgumentError for rules that match nothing, leaves that are quantized already, where no
+    leaf can be quantized, and, of those that a rule named, leaves that can't be followed or weren't
+    seen in calibration; DTypeError and ShapeError for named leaves that are no floats, or that
+    groups don't divide.
 
     >>> f = lambda params, x: x @ params["w"] + params["b"]
     >>> params = {"w": random.normal(random.key(0), (64, 32)), "b": fnp.zeros(32)}
@@ -69,7 +70,7 @@ def quantize(
     (1, 32)
     """
     calls = None if calibration is None else batches("quantize", calibration)
-    choices = choose("quantize", f, params, config, calls[0] if calls else None)
+    choices = choices_of("quantize", f, params, config, calls[0] if calls else None)
     leaves = named_leaves(params)
     examples = _examples(f, params, choices, calls)
     done, rows = {}, []
@@ -81,8 +82,9 @@ def quantize(
             except (ShapeError, ArgumentError) as error:
                 if choice.named:
                     raise type(error)(f"quantize: the parameter {name}: {error}") from None
-                choice = replace(choice, reason=str(error))
+                choice = choices[name] = replace(choice, reason=str(error))
         rows.append(_row(name, w, done.get(name), choice))
+    _need_some("quantize", choices)
     named = [n for n, c in choices.items() if c.named]
     qf = with_weights(f, Strict("quantize", named), what="quantize")
     return qf, with_leaves(params, done), Report(tuple(rows))
@@ -93,7 +95,7 @@ def ranges_of(
 ) -> tuple[dict[str, Choice], dict[str, IntArray]]:
     """What is to become of each leaf; and for static ranges the quantized array that has them."""
     calls = batches(what, calibration)
-    choices = choose(what, f, params, config, calls[0])
+    choices = choices_of(what, f, params, config, calls[0])
     leaves = named_leaves(params)
     examples = _examples(f, params, choices, calls)
     found: dict[str, Any] = {}
@@ -103,7 +105,7 @@ def ranges_of(
     return choices, found
 
 
-def choose(
+def choices_of(
     what: str, f: Callable, params: Any, config: Any, inputs: tuple | None
 ) -> dict[str, Choice]:
     """What is to become of each leaf that some configuration is for."""
@@ -116,10 +118,15 @@ def choose(
             if name not in choices:
                 known = None if found is None else found[name]
                 choices[name] = _choice(what, name, leaves[name], one, known)
+    _need_some(what, choices)
+    return choices
+
+
+def _need_some(what: str, choices: dict[str, Choice]) -> None:
+    """Raise where all leaves are left alone."""
     if all(c.reason for c in choices.values()):
         reasons = "; ".join(f"{n}: {c.reason}" for n, c in list(choices.items())[:5])
         raise ArgumentError(f"{what}: none of the parameters can be quantized ({reasons})")
-    return choices
 
 
 def _choice(what: str, name: str, w: Any, config: Config, found: Sequence[Use] | None) -> Choice:

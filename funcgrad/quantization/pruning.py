@@ -18,7 +18,7 @@ from funcgrad import tree
 from funcgrad.core.array import raw
 from funcgrad.errors import ArgumentError, ShapeError
 from funcgrad.quantization.configs import Config
-from funcgrad.quantization.convert import choose
+from funcgrad.quantization.convert import choices_of
 from funcgrad.transforms.derivatives.custom import custom_vjp
 from funcgrad.transforms.weights.applied import with_weights
 from funcgrad.transforms.weights.leaves import named_leaves, with_leaves
@@ -136,7 +136,7 @@ def prune(
     >>> pf(pparams, fnp.ones(8))
     Array([4., 4.], dtype=float32)
     """
-    choices = choose("prune", f, params, _Every(rules=rules), inputs)
+    choices = choices_of("prune", f, params, _Every(rules=rules), inputs)
     leaves = named_leaves(params)
     pruned = {}
     for name, choice in choices.items():

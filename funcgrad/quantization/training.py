@@ -14,7 +14,7 @@ from funcgrad.errors import ArgumentError
 from funcgrad.quantization import formats
 from funcgrad.quantization.arrays import IntArray
 from funcgrad.quantization.configs import Int8Dynamic, Int8Static, WeightOnly
-from funcgrad.quantization.convert import choose, ranges_of
+from funcgrad.quantization.convert import choices_of, ranges_of
 from funcgrad.quantization.fake import Fake
 from funcgrad.transforms.arguments import wraps
 from funcgrad.transforms.weights.applied import of_arrays, with_weights
@@ -43,7 +43,7 @@ def qat(f: Callable, config: Any) -> Callable:
 
     @wraps(plain, "qat")
     def call(params: Any, *inputs: Any, **named: Any) -> Any:
-        choices = choose("qat", plain, params, config, inputs)
+        choices = choices_of("qat", plain, params, config, inputs)
         leaves = named_leaves(params)
         fakes = {}
         for name, choice in choices.items():

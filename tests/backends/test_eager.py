@@ -12,6 +12,7 @@ from funcgrad.backends.eager import exact, kernel
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.eager import large
 from funcgrad.core.process import fork
+from funcgrad.transforms.precision.casts import narrowed_p
 from tests.backends.llvm.calls.test_eager import (
     by_python,
     check_same,
@@ -115,6 +116,8 @@ def test_what_is_exact_gives_the_same_bits(row, dtype):
     case = row.cases[0]
     typical = [np.asarray(x) for x in case.make(rng, dtype)]
     odd = special_operands(dtype, len(case.args), [a.dtype for a in case.args])
+    if row.prim is narrowed_p:  # whose row gives it one operand twice
+        typical, odd = typical * 2, odd * 2
     for operands in (typical, odd) if dtype in row.special else (typical,):
         avals = [ShapedArray(x.shape, x.dtype) for x in operands]
         out = row.prim.abstract(*avals, **case.params)

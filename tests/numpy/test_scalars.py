@@ -19,6 +19,24 @@ NUMPYS_SCALARS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "dtype", "weak"),
+    [
+        (fnp.array([1.0], "float32"), np.float64(1), "float32", False),
+        (np.float64(1), fnp.array([1.0], "bfloat16"), "bfloat16", False),
+        (fnp.array([1], "int8"), np.int64(1), "int8", False),
+        (fnp.array([1]), np.sqrt(2), "float32", True),
+    ],
+)
+def test_promotion(x, y, dtype, weak):
+    for out in (fnp.add(x, y), fnp.multiply(y, x), jit(lambda: fnp.add(x, y))()):
+        assert (out.dtype.name, out.weak_type) == (dtype, weak)
+
+
+def test_arguments_of_jit_are_arrays():
+    assert jit(fnp.add)(fnp.ones(1), np.float64(1)).dtype == np.float64
+
+
 @pytest.mark.parametrize("name", NUMPYS_SCALARS)
 @pytest.mark.parametrize("transform", [lambda f: f, jit, vmap], ids=["eager", "jit", "vmap"])
 def test_numpys_scalars_count_as_pythons_beside_arrays(name, transform):

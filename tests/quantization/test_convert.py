@@ -177,3 +177,8 @@ def test_unfit_groups_are_left_alone_where_no_rule_asked():
     )
     assert isinstance(qparams["w"], q.NF4Array)
     assert "groups of 64 don't divide" in report.left_alone["v"]
+
+
+def test_where_nothing_is_quantized_it_says_why():
+    with pytest.raises(ArgumentError, match="none of the parameters can be quantized .w: .*divide"):
+        fg.quantize(lambda p, x: x @ p["w"], {"w": normal(64, 6)}, q.WeightOnly(bits=4, group=48))

@@ -15,6 +15,7 @@ from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, typecheck
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.sharding import AbstractMesh, Mesh
 from funcgrad.core.source import Source
 from funcgrad.core.staging import Constant
@@ -29,6 +30,13 @@ from funcgrad.export.program.values import (
 )
 from funcgrad.export.program.vocabulary import op_named, upgraded
 from funcgrad.parallel.meshes import make_mesh
+from funcgrad.transforms.control.custom_call import (
+    custom_jvp_call_p,
+    custom_vjp_call_p,
+    custom_vjp_tangent_p,
+)
+from funcgrad.transforms.control.custom_vmap import custom_vmap_call_p
+from funcgrad.transforms.derivatives.checkpoint import checkpoint_p
 
 _MOST_DEVICES = 1 << 16
 
@@ -107,7 +115,7 @@ class Decoder:
         prim, version = op_named(text if isinstance(text, str) else "")
         ins = [self._atom(a, variables) for a in _list(found, "in")]
         outs = [Var(self.type(t)) for t in _list(found, "out")]
-        special = _SPECIAL.get(prim.name)
+        special = _SPECIAL.get(prim)
         given = found.get("params", {})
         if special is None:
             params = {str(name): self.value(x) for name, x in given.items()}
@@ -154,12 +162,12 @@ class Decoder:
         return {name: read.get(name, self.value)(x) for name, x in p.items()}
 
 
-_SPECIAL: dict[str, Callable[[Decoder, Json, list, list], dict]] = {
-    "custom_jvp_call": Decoder._jvp_call,
-    "custom_vjp_call": Decoder._vjp_call,
-    "custom_vjp_tangent": Decoder._vjp_tangent,
-    "custom_vmap_call": Decoder._vmap_call,
-    "checkpoint": Decoder._checkpoint,
+_SPECIAL: dict[Primitive, Callable[[Decoder, Json, list, list], dict]] = {
+    custom_jvp_call_p: Decoder._jvp_call,
+    custom_vjp_call_p: Decoder._vjp_call,
+    custom_vjp_tangent_p: Decoder._vjp_tangent,
+    custom_vmap_call_p: Decoder._vmap_call,
+    checkpoint_p: Decoder._checkpoint,
 }
 
 

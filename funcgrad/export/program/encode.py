@@ -19,19 +19,27 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.sharding import Mesh
 from funcgrad.core.source import Source
 from funcgrad.errors import ExportError
 from funcgrad.export.program import rules
 from funcgrad.export.program.values import Json, Unknown, scalar_to_json, to_json, type_to_json
 from funcgrad.export.program.vocabulary import is_known, op_name
+from funcgrad.transforms.control.custom_call import (
+    custom_jvp_call_p,
+    custom_vjp_call_p,
+    custom_vjp_tangent_p,
+)
+from funcgrad.transforms.control.custom_vmap import custom_vmap_call_p
+from funcgrad.transforms.derivatives.checkpoint import checkpoint_p
 
 # Ops whose parameters hold rules: how these are written.
-_SPECIAL: dict[str, Callable[[Eqn, rules.RuleTables], Json]] = {
-    "custom_jvp_call": rules.jvp_call_to_json,
-    "custom_vjp_call": rules.vjp_call_to_json,
-    "custom_vjp_tangent": rules.vjp_tangent_to_json,
-    "custom_vmap_call": rules.vmap_call_to_json,
+_SPECIAL: dict[Primitive, Callable[[Eqn, rules.RuleTables], Json]] = {
+    custom_jvp_call_p: rules.jvp_call_to_json,
+    custom_vjp_call_p: rules.vjp_call_to_json,
+    custom_vjp_tangent_p: rules.vjp_tangent_to_json,
+    custom_vmap_call_p: rules.vmap_call_to_json,
 }
 
 
@@ -137,13 +145,13 @@ class Encoder:
         return found
 
     def _params(self, eqn: Eqn) -> dict[str, Json]:
-        special = _SPECIAL.get(eqn.prim.name)
+        special = _SPECIAL.get(eqn.prim)
         if special is not None:
             return special(eqn, self)
         found = {}
         for name, x in eqn.params.items():
             try:
-                policy = (eqn.prim.name, name) == ("checkpoint", "policy")
+                policy = eqn.prim is checkpoint_p and name == "policy"
                 found[name] = rules.policy_to_json(x) if policy else to_json(x, self)
             except Unknown:
                 what = f"the Python function {x!r}" if callable(x) else f"a {type(x).__name__}"
