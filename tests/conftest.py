@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import zlib
+from collections import defaultdict
 from pathlib import Path
 
 import hypothesis
@@ -32,7 +33,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="run the tests that take minutes too")
+    parser.addoption("--slow", action="store_true", help="the tests that take minutes, too")
     parser.addoption(
         "--all-cuts", default="", metavar="K/N",
         help="ops on meshes: part K of N of all combinations of the operands' cuts",
@@ -84,7 +85,25 @@ def missing_mpi() -> str | None:
     return None
 
 
+def sampled(items) -> set[str]:
+    """The rows to leave out of tests marked sampled(k): of each all but one in k, by their names,
+    so that they are the same on every run and all values of all parameters come up."""
+    rows = defaultdict(list)
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            rows[item.nodeid.partition("[")[0], mark.args[0]].append(item.nodeid)
+    left = set()
+    for (_, k), names in rows.items():
+        names.sort(key=lambda name: zlib.crc32(name.encode()))
+        left.update(names[-(-len(names) // k) :])
+    return left
+
+
 def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--slow") and not any("[" in arg for arg in config.args):
+        left = sampled(items)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
+        items[:] = [item for item in items if item.nodeid not in left]
     missing = {"gpu": missing_gpu(), "mpi": missing_mpi()}
     if not config.getoption("--slow"):
         missing["slow"] = "takes minutes: run with --slow"

@@ -73,6 +73,40 @@ def _lengthened(x: Any, n: int) -> Any:
     return fnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, n)]) if n else x
 
 
+def _signals(name: str, x: Any, y: Any, axis: Any) -> tuple[list[Any], tuple[int, ...], int]:
+    """x, or x and y, of one floating or complex dtype; their shape without the axis; the axis."""
+    given = [("x", x), *([] if y is None else [("y", y)])]
+    signals = [as_array(name, value, which) for which, value in given]
+    axis = canonical_axis(name, axis, signals[0].ndim)
+    if signals[0].ndim != signals[-1].ndim:
+        raise ShapeError(f"{name}: x and y must have the same rank, got {signals[0].aval} and "
+                         f"{signals[1].aval}")  # fmt: skip
+    signals = promote_inexact(name, *signals)
+    try:
+        outer = fnp.broadcast_shapes(*[s.shape[:axis] + s.shape[axis + 1 :] for s in signals])
+    except ValueError as e:
+        raise ShapeError(f"{name}: x and y cannot be broadcast together: {e}") from e
+    return signals, outer, axis
+
+
+def _extended(
+    name: str, signals: list[Any], n: int, step: int, boundary: Any, padded: bool
+) -> list[Any]:
+    """Signals along their last axes, of one length, with boundaries, and in whole segments."""
+    longest = max(s.shape[-1] for s in signals)
+    signals = [_lengthened(s, longest - s.shape[-1]) for s in signals]
+    if boundary is not None:
+        how: Any = _BOUNDARIES[boundary]
+        ends = [(0, 0)] * (signals[0].ndim - 1) + [(n // 2, n // 2)]
+        if boundary in ("even", "odd") and n // 2 > longest - 1:
+            raise ArgumentError(f"{name}: half a segment ({n // 2}) is no shorter than the signal")
+        signals = [fnp.pad(s, ends, **how) for s in signals]
+    if padded:
+        more = (-(signals[0].shape[-1] - n) % step) % n
+        signals = [_lengthened(s, more) for s in signals]
+    return signals
+
+
 def _spectra(
     name: str, x: Any, y: Any, fs: Any, window: Any, nperseg: Any, noverlap: Any, nfft: Any,
     detrend: Any, return_onesided: bool, scaling: str, axis: Any, mode: str = "psd",
@@ -85,27 +119,15 @@ def _spectra(
         )
     if scaling not in ("density", "spectrum"):
         raise ArgumentError(f"{name}: unknown scaling: {scaling!r}; it is density or spectrum")
-    pair = y is not None
-    signals = [as_array(name, x, "x"), *([as_array(name, y, "y")] if pair else [])]
-    axis = canonical_axis(name, axis, signals[0].ndim)
-    if pair and signals[0].ndim != signals[1].ndim:
-        raise ShapeError(f"{name}: x and y must have the same rank, got {signals[0].aval} and "
-                         f"{signals[1].aval}")  # fmt: skip
-    signals = promote_inexact(name, *signals)
+    signals, outer, axis = _signals(name, x, y, axis)
+    pair = len(signals) == 2
     real = dtypes.real_part(signals[0].dtype)
-    if pair:
-        rest = [s.shape[:axis] + s.shape[axis + 1 :] for s in signals]
-        try:
-            outer = fnp.broadcast_shapes(*rest)
-        except ValueError as e:
-            raise ShapeError(f"{name}: x and y cannot be broadcast together: {e}") from e
     win, n = _window(name, window, nperseg, signals[0].shape[axis], signals[0].dtype)
     overlap = n // 2 if noverlap is None else integer("noverlap", noverlap)
     size = n if nfft is None else integer("nfft", nfft)
     if not all(s.size for s in signals):
         last = min(s.shape[axis] for s in signals)
-        shape = (*outer[:axis], last, *outer[axis:]) if pair else signals[0].shape
-        empty = fnp.zeros(shape, real)
+        empty = fnp.zeros((*outer[:axis], last, *outer[axis:]), real)
         return empty, empty, empty.astype(dtypes.to_complex(real))
     if size < n:
         raise ArgumentError(
@@ -115,17 +137,7 @@ def _spectra(
         raise ArgumentError(f"{name}: noverlap must be less than nperseg, got {overlap}, {n}")
     step = n - overlap
     signals = [fnp.moveaxis(s, axis, -1) for s in signals]
-    longest = max(s.shape[-1] for s in signals)
-    signals = [_lengthened(s, longest - s.shape[-1]) for s in signals]
-    if boundary is not None:
-        how: Any = _BOUNDARIES[boundary]
-        ends = [(0, 0)] * (signals[0].ndim - 1) + [(n // 2, n // 2)]
-        if boundary in ("even", "odd") and n // 2 > longest - 1:
-            raise ArgumentError(f"{name}: half a segment ({n // 2}) is no shorter than the signal")
-        signals = [fnp.pad(s, ends, **how) for s in signals]
-    if padded:
-        more = (-(signals[0].shape[-1] - n) % step) % n
-        signals = [_lengthened(s, more) for s in signals]
+    signals = _extended(name, signals, n, step, boundary, padded)
     twosided = not return_onesided
     if return_onesided and any(dtypes.is_complex(s.dtype) for s in signals):
         twosided = True
