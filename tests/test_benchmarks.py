@@ -31,6 +31,7 @@ def ours():
     return Functional("funcgrad")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("key", KEYS)
 def test_case(key, ours):
     case = find(key, "tiny")

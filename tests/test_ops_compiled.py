@@ -59,6 +59,7 @@ def test_jit(row, dtype, rng):
         check_jit(row, cases, [operands(row, c, rng, dtype) for c in cases])
 
 
+@pytest.mark.sampled(2)
 @by_special_dtype
 def test_jit_at_special_values(row, dtype):
     cases = distinct_params(row)
@@ -72,6 +73,7 @@ def backwards(x):
     return transpose_p.bind(flipped, permutation=tuple(reversed(range(ndim))))
 
 
+@pytest.mark.sampled(2)
 @by_row([row for row in ROWS if row.cases_for("jit") and not row.axis])
 def test_jit_of_strided_operands(row, rng):
     cases = [c for c in row.cases_for("jit") if c.args]
@@ -154,6 +156,7 @@ def repeated(x):
 ODD = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-42]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("odd", ODD)
 @by_row([row for row in (*STRUCTURE, *INDEX) if F32 in row.dtypes and row.cases_for("jit")])
 def test_jit_with_odd_values(row, odd, rng):

@@ -270,7 +270,7 @@ def check_seed(check, seed):
 
 
 MAKERS = {check_integers: integer_program, check_narrow: narrow_program}
-COUNT = 2 * settings().max_examples
+COUNT = settings().max_examples
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -108,6 +108,7 @@ def test_compiled_code_on_several_threads(compiled, monkeypatch):
     assert not wrong
 
 
+@pytest.mark.sampled(2)
 @by_dtype([row for row in ROWS if row.prim.elementwise and not row.prim.multiple])
 def test_what_is_exact_gives_the_same_bits(row, dtype):
     """Every operation that says so, derived from what it computes, on odd numbers and typical ones;

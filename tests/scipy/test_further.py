@@ -58,6 +58,7 @@ def _quiet():
         yield
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", UNARY)
 def test_values(name, jit):

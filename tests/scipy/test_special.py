@@ -163,6 +163,7 @@ PAIRS = ("gammainc", "gammaincc", "xlogy", "xlog1py", "rel_entr", "kl_div", "zet
 EVERYWHERE = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(PAIRS, 2), "betainc": 3}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", EVERYWHERE)

@@ -38,6 +38,7 @@ def check(step):
     assert rows == math.prod((c.images, *c.places)[i] for i in w.rows)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_fields_of_convolutions_and_their_gradients(case):
     x, w, conv = sample(case)

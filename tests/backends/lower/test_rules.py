@@ -127,6 +127,7 @@ def test_positions(prim):
         check(lambda x, params=params: [prim.bind(x, **params)], x)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("prim", [argmax_p, argmin_p], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8", "int32", "bool"])
 def test_positions_beside_each_other(prim, dtype):

@@ -6,6 +6,7 @@ What a new backend begins with: another name, and the same rows.
 from functools import partial
 
 import numpy as np
+import pytest
 
 from funcgrad.transforms.jit.jit import jit
 from tests.op_checks import (
@@ -25,6 +26,7 @@ compiled = partial(jit, backend="plain")
 JIT = [row for row in ROWS if row.cases_for("jit")]
 
 
+@pytest.mark.sampled(2)
 @by_dtype(JIT)
 def test_jit(row, dtype, rng):
     cases = row.cases_for("jit")

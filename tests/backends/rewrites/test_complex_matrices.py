@@ -18,6 +18,7 @@ def numbers(rng, *shape):
     return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(np.complex64)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=5)))
 @pytest.mark.parametrize(("lead", "n", "columns"), [((), 1, 1), ((), 40, 3), ((2, 3), 5, 4)])
 def test_triangular_solve(lead, n, columns, flags, rng):

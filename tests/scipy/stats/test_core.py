@@ -73,6 +73,7 @@ def inside(name, shapes):
     return getattr(sp, name).ppf([0.03, 0.2, 0.41, 0.6, 0.85, 0.97], *shapes)
 
 
+@pytest.mark.sampled(3)
 @by_case
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 def test_values(name, shapes, jit):
@@ -95,6 +96,7 @@ def test_values(name, shapes, jit):
         )
 
 
+@pytest.mark.sampled(3)
 @by_case
 def test_values_in_float32(name, shapes):
     """The float64 function at the same points, an ulp of the point being part of the deal."""
@@ -116,6 +118,7 @@ def test_values_in_float32(name, shapes):
         assert same.all(), (method, x[~same], got[~same], want[~same])
 
 
+@pytest.mark.sampled(3)
 @by_case
 def test_quantiles(name, shapes):
     ours = getattr(stats, name)
@@ -139,6 +142,7 @@ def test_quantiles(name, shapes):
             assert (np.abs(back - q) <= 1e-11 * q + 8 * near + 4e-16).all(), (method, back, q)
 
 
+@pytest.mark.sampled(3)
 @by_case
 def test_quantiles_in_float32(name, shapes):
     ours, q = getattr(stats, name), np.array([0.0, 0.1, 0.6, 0.9], np.float32)
@@ -151,6 +155,7 @@ def test_quantiles_in_float32(name, shapes):
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.sampled(3)
 @by_case
 def test_debugging_finds_no_nan(name, shapes):
     """Inside of the support no step of a computation is NaN."""
@@ -172,6 +177,7 @@ def test_moments(name, shapes):
             np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-8, err_msg=method)
 
 
+@pytest.mark.sampled(3)
 @by_case
 def test_location_and_scale(name, shapes):
     ours, theirs, x = getattr(stats, name), getattr(sp, name), inside(name, shapes)
@@ -197,6 +203,7 @@ def slope(f, x, most=INF):
     return (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "shapes"), CONTINUOUS)
 def test_derivatives(name, shapes):
     """Of first and second order in x, the tails' being the density; zero beyond the support."""
@@ -234,6 +241,7 @@ def test_derivatives(name, shapes):
 NO_DERIVATIVE = {"t": (0,), "f": (0, 1), "beta": (0, 1)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "shapes"), [c for c in CONTINUOUS if c[1] and INF not in c[1]])
 def test_derivatives_in_parameters(name, shapes):
     ours, x = getattr(stats, name), inside(name, shapes)
@@ -303,6 +311,7 @@ def test_digits_are_kept_in_tails_and_for_large_parameters(call, want):
     np.testing.assert_allclose(call(), want, rtol=2e-6)
 
 
+@pytest.mark.sampled(3)
 @by_case
 def test_vmap_and_broadcasting(name, shapes):
     ours = getattr(stats, name)

@@ -35,6 +35,7 @@ def data(name):
     return np.abs(A) + 0.1 if name in POSITIVE else A
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize(("name", "kwargs"), NAMED)
 def test_statistics(name, kwargs, axis):

@@ -116,6 +116,7 @@ SHAPES = [((5,), (5,)), ((), ()), ((2, 3), (2, 3)), ((0, 3), (0, 3)), ((1,), (1,
           ((5000,), (5000,)), ((40000,), (40000,))]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function", BINARY, ids=lambda f: f.__name__)
 def test_functions_of_two_arrays(function, dtype):
@@ -424,7 +425,7 @@ def test_threads():
 
     def work(k):
         try:
-            for _ in range(20):
+            for _ in range(4):
                 for x in arrays[k::2] + arrays:
                     np.testing.assert_array_equal(x + x, 2 * x._value)
                     np.testing.assert_array_equal(fnp.sum(x), x._value.sum())

@@ -93,6 +93,7 @@ BODIES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [4096, 5003])
 @pytest.mark.parametrize("name", BODIES)

@@ -51,6 +51,7 @@ def halves(np, x):
     return np.maximum(np.concatenate([x[..., k:], np.minimum(x[..., :k], 3)], axis=-1), x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("f", [spread, padded, joined, turned, halves])
 def test_results(f, shape, threads):

@@ -83,6 +83,7 @@ def dtypes_of(name):
     return FLOATS + INTEGERS + ([] if name in NO_BOOL else [BOOL])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [n for n in OPS if n not in OTHER])
 def test_scalar_op(name):
     for dtype in dtypes_of(name):

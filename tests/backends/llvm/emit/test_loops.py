@@ -121,6 +121,7 @@ def log_sums(m, n, axis, dtype=F64):
     return kernel([x, o], [points], write)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 8, 9, 10, 12, 15, 16, 17, 20, 31])
 @pytest.mark.parametrize("make", [softmax, log_sums])

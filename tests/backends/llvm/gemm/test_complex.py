@@ -20,6 +20,7 @@ SIZES = [
 LAYOUTS = ("plain", "transposed", "strided", "reversed")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_sizes_and_layouts(size, dtype):
@@ -96,6 +97,7 @@ def test_empty(dtype):
             assert (gemm(a, b, c.copy(), add=True) == 3j).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell", "znver4", "sapphirerapids"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_other_targets(dtype, cpu):

@@ -61,6 +61,7 @@ def check(c, a, b, before=0.0):
     assert (error <= allowed + 1e-7).all(), (error - allowed).max()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_sizes_and_dtypes(size, dtype):
@@ -228,6 +229,7 @@ def test_slices_whose_rows_are_pages_apart(size, threads):
     assert (frame[:, 5 + n :] == 7).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [np.dtype(t) for t in ("float32", "float64", "int8")] + [BF16])
 @pytest.mark.parametrize("size", [(1003, 301, 531), (260, 1100, 2100), (263, 70, 6)])
 def test_operands_packed_by_several_threads(size, dtype):
@@ -322,6 +324,7 @@ def engine_for(cpu):
     return engine(Target(host.triple, cpu, "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell", "znver4", "sapphirerapids"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8"])
 def test_other_targets(dtype, cpu):

@@ -60,6 +60,7 @@ def check(c, a, b, before=0.0):
     assert (abs(c - (wide[0] @ wide[1] + before)) <= (acc * (a.shape[1] + 2) + eps) * size).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.dtype(t) for t in ("float32", "float64", "int32", "int8")])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_any_layout_and_number_of_threads(size, dtype):
@@ -112,6 +113,7 @@ def test_what_is_not_a_number_stays_in_its_row_and_column(size):
         np.testing.assert_array_equal(np.isinf(c), np.isinf(expected))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int8"])
 def test_other_targets(dtype, cpu):

@@ -32,6 +32,7 @@ def definite(rng, shape, dtype):
     return (x @ np.swapaxes(x, -1, -2) + shape[-1] * np.eye(shape[-1])).astype(dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_lu(shape, dtype, rng):
@@ -74,6 +75,7 @@ def test_cholesky_reads_the_lower_triangle(shape, rng):
     agree(lambda x: lax.linalg.cholesky(x, symmetrize_input=False), x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=4)))
 @pytest.mark.parametrize("shape", [(4, 4), (18, 6, 6)])
 def test_triangular_solve(flags, shape, rng):

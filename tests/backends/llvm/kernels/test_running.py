@@ -25,6 +25,7 @@ def along(how, reverse):
     return lambda x: getattr(lax, how)(x, axis=x.ndim - 1, reverse=reverse)
 
 
+@pytest.mark.sampled(2)
 @HOW
 @BOTH
 @pytest.mark.parametrize("shape", SHAPES)
@@ -34,6 +35,7 @@ def test_rows_side_by_side(how, reverse, shape, rng):
     as_eager(along(how, reverse), x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("how", "reverse"), [("cumsum", False), ("cumprod", True), ("cummin", True)]
 )

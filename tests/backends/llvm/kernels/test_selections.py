@@ -66,6 +66,7 @@ def test_interpreted(case):
     assert bool(hosts(program)) == (case == "no window")
 
 
+@pytest.mark.sampled(3)
 @cases
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("greatest", [True, False])

@@ -209,6 +209,7 @@ def factors(a, full):
     return q.astype(dtype), r.astype(dtype)
 
 
+@pytest.mark.sampled(2)
 @dtypes
 @pytest.mark.parametrize(
     "shape",

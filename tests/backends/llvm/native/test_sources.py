@@ -107,6 +107,7 @@ WRITERS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("generic", [False, True], ids=["host", "generic"])
 @pytest.mark.parametrize("which", range(len(WRITERS)))
 def test_keys_know_all_that_code_is_written_by(which, generic, monkeypatch):

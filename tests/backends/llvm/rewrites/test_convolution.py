@@ -103,6 +103,7 @@ def test_gradients_interpreted(case):
     assert not hosts(check(lambda x, w: gradients(conv, x, w), x, w))
 
 
+@pytest.mark.sampled(3)
 @cases
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_compiled(case, dtype):

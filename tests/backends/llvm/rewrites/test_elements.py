@@ -30,6 +30,7 @@ def steps(planned):
     return hosts(planned).count("scatter_elements")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["drop", "clip"])
 @pytest.mark.parametrize("how", ["add", "set"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "int16", "uint64"])

@@ -47,6 +47,7 @@ def near(got, exact, dtype):
     np.testing.assert_allclose(got, exact, rtol=0, atol=TOLERANCE[dtype] * abs(exact).max())
 
 
+@pytest.mark.sampled(3)
 @dtypes
 @kinds
 @pytest.mark.parametrize(

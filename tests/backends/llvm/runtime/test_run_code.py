@@ -21,6 +21,7 @@ def run(*args):
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ENDLESS)
 def test_interrupts_end_what_has_no_end(name):
     run("endless", name)

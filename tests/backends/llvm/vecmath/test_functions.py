@@ -147,6 +147,7 @@ def check(got, want, bound):
     assert error <= bound, f"{error:.2f} ulp"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", UNARY)
 def test_float_functions(name, rng):
     oracle, bound, _ = UNARY[name]

@@ -70,6 +70,7 @@ def sums(shape, y, x):
     return out
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SIZES, ids=str)

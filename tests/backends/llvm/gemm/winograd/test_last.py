@@ -68,6 +68,7 @@ def run(step, shape, w, x, cpu="host"):
     return out.transpose(0, 3, 1, 2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", MORE, ids=str)
