@@ -185,6 +185,7 @@ def test_transforms(method, antialias, n, rng):
     np.testing.assert_allclose(image.resize(x, (2, n), method, antialias), x @ m.T, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["linear", "cubic", "lanczos3"])
 @pytest.mark.parametrize("antialias", [False, True])
 def test_gradients_of_scale_and_translation(method, antialias, rng):

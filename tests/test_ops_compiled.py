@@ -52,6 +52,7 @@ def check_jit(row, cases, all_args, through=lambda x: x, jit=jit):
             row.close(g, w, shown, row.jit_ulps, row.jit_atol)
 
 
+@pytest.mark.sampled(2)
 @by_dtype()
 def test_jit(row, dtype, rng):
     cases = row.cases_for("jit")
@@ -87,6 +88,7 @@ def test_jit_of_strided_operands(row, rng):
     check_jit(row, cases, [[spaced(x) for x in args] for args in all_args])
 
 
+@pytest.mark.sampled(2)
 @by_row([row for row in ROWS if row.order and row.cases_for("grad") and row.cases_for("jit")])
 def test_jit_of_gradients(row, rng):
     check_gradients(row, rng)

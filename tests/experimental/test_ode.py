@@ -55,6 +55,7 @@ def test_values_are_scipys(case):
     np.testing.assert_allclose(odeint(f, y, t, *args), want, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_derivatives_of_both_orders(case, rng):
     f, y, t, args = CASES[case]

@@ -103,6 +103,7 @@ def test_values(name, jit, rng):
     np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives(name, rng):
     """Those of the product with lhs masked for each group, to second order."""
@@ -126,6 +127,7 @@ def test_derivatives(name, rng):
             np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("mapped", ["lhs", "rhs", "sizes", "all"])
 def test_vmap(name, mapped, rng):

@@ -35,11 +35,13 @@ def test_there_are_many():
     assert {"add", "sub", "mul", "div", "max", "pow", "eq", "nextafter", "atan2"} <= set(SEVERAL)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_axes_of_size_1_are_as_long_as_the_others(name):
     prim = SEVERAL[name]
     n = operand_count(prim)
-    for shapes in itertools.product([(2, 3), (1, 3), (2, 1), (1, 1), ()], repeat=n):
+    each = [(2, 3), (1, 3), (2, 1), (1, 1), ()] if n == 2 else [(2, 3), (2, 1), ()]
+    for shapes in itertools.product(each, repeat=n):
         args = [np.resize(X, s) for s in shapes]
         whole = np.broadcast_shapes(*shapes)
         want = np.asarray(prim(*(np.broadcast_to(a, whole) for a in args)))

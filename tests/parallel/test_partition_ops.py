@@ -125,6 +125,7 @@ def how_many(request, few):
     return MANY if request.config.getoption("--slow") else few
 
 
+@pytest.mark.sampled(2)
 @by_row(ROWS)
 def test_values(row, request):
     for k, case in enumerate(row.cases_for("dims")):

@@ -53,6 +53,7 @@ def sampler(name):
     return lambda key, shape, dtype=None: function(key, *args, shape=shape, dtype=dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_continuous(name):
     drawn = fg.jit(lambda k: sampler(name)(k, (N,)))(random.key(1))

@@ -177,6 +177,7 @@ def check(g, value, jacobian):
     close(fg.jvp(g, (X,), (ct,))[1], jacobian(X) @ ct)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("outer", TRANSFORMS)
 @pytest.mark.parametrize("inner", TRANSFORMS)
 def test_pairs(inner, outer):
@@ -242,6 +243,7 @@ def test_triples(triple):
 SECOND = ["jit", "vmap", "checkpoint", "custom_vjp", "custom_jvp", "scan body", "cond", "map"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pair", [*itertools.product(SECOND, SECOND)], ids=" ".join)
 def test_second_order(pair):
     outer, inner = pair

@@ -47,6 +47,7 @@ def test_strided_operands(row, rng):
     check_jit(row, cases, args, backwards, jit=compiled)
 
 
+@pytest.mark.sampled(2)
 @by_row([row for row in JIT if row.order and row.cases_for("grad")])
 def test_gradients(row, rng):
     check_gradients(row, rng, compiled)

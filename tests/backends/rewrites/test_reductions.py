@@ -8,6 +8,7 @@ from funcgrad.ops.base import sum_p
 from tests.backends.checks import check, integers
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(1 << 17,), (1 << 12, 40), (3, 1 << 15), (7, 9001)])
 def test_large_reductions_are_split(shape):
     x = integers(*shape, dtype="float32")

@@ -143,6 +143,7 @@ def attended(q):
 SPD = X[:, :8] @ X[:, :8].T + 8 * np.eye(8, dtype="float32")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fun", "args"),
     [

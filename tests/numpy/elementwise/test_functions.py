@@ -440,6 +440,7 @@ POWERS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("way", POWERS)
 @pytest.mark.parametrize("y", EXPONENTS)

@@ -206,6 +206,7 @@ ROWS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [F32, F64], ids=["float32", "float64"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_accuracy(row, dtype):

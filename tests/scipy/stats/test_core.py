@@ -267,6 +267,7 @@ def test_derivatives_in_parameters(name, shapes):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=tol, err_msg=method)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "shapes"), [("gamma", (2.5,)), ("beta", (2.0, 5.0)), ("t", (3.5,)), ("f", (3.0, 9.0))]
 )

@@ -78,6 +78,7 @@ WRAPPERS = {
 }
 
 
+@pytest.mark.sampled(3)
 @rules
 @pytest.mark.parametrize("inner", WRAPPERS)
 @pytest.mark.parametrize("outer", WRAPPERS)

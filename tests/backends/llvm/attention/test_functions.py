@@ -211,6 +211,7 @@ def check(got, wanted, dtype):
         np.testing.assert_allclose(g, w, rtol=TOLERANCE[dtype], atol=tolerance, err_msg=name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shapes(dtype, shape):

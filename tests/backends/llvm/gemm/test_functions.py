@@ -246,6 +246,7 @@ def test_operands_packed_by_several_threads(size, dtype):
         check(results[0], a, b)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
 @pytest.mark.parametrize(
     "size",

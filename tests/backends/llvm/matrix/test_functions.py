@@ -334,6 +334,7 @@ def decomposed(a, lower=True):
     return w
 
 
+@pytest.mark.sampled(2)
 @dtypes
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 97, 150])
 def test_eigh(n, dtype, rng):
@@ -458,6 +459,7 @@ def test_other_dtypes_and_nothing_are_the_hosts(rng):
     np.testing.assert_allclose(np.asarray(w), np.linalg.eigvalsh(hermitian), atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @dtypes
 @pytest.mark.parametrize("what", ["lu", "cholesky", "qr_blocks", "solve", "eigh"])
 def test_any_processor(what, dtype, rng):

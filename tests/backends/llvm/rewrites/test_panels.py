@@ -43,6 +43,7 @@ def inside(program):
     return [s for x in loops for s in walk(x.body) if isinstance(s, GemmStep)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", MULTIPLY)
 def test_any_order(how):
     c, w = floats(9, 160), floats(160, 160) / np.float32(160)

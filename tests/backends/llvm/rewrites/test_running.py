@@ -28,6 +28,7 @@ def test_planned(op, shape, reverse, monkeypatch):
     assert (len(planned.steps) > 2) == cut
 
 
+@pytest.mark.sampled(2)
 @BOTH
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8"])
 @pytest.mark.parametrize("op", ["cumsum", "cummax", "cummin", "cumprod"])

@@ -39,6 +39,7 @@ def products(f, *args):
     return [s for s in steps if isinstance(s, GemmStep)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES)
 def test_results(case, dtype, threads):

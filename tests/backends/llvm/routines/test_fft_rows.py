@@ -146,6 +146,7 @@ def test_tiny_and_huge_prime_lengths_and_no_rows_are_the_hosts(shape, rng):
     np.testing.assert_allclose(np.asarray(got), np.fft.rfft(x), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.sampled(2)
 @dtypes
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("kind", ["FFT", "RFFT", "IRFFT"])
