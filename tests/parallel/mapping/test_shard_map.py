@@ -129,6 +129,7 @@ def test_some_axes_alone():
     close(fg.jit(fg.grad(lambda x: fnp.sum(g(x) ** 2)))(x), 2 * np.tile(want, (2, 1)) * np.cos(X))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cut", [P("i"), P(None, "i"), P(("j", "i")), P("j", "i")], ids=str)
 @pytest.mark.parametrize("names", [{"i"}, {"i", "j"}], ids=["i", "i, j"])
 def test_operands_cut_over_axes_that_no_spec_names(cut, names):

@@ -284,6 +284,7 @@ def random_case(seed):
     return f, mesh, [*cuts, rng.choice([cuts[0], None])], x, y
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("start", range(0, 60, 10))
 def test_random_programs(start, request):
     more = 30 if request.config.getoption("--slow") else 1

@@ -71,6 +71,7 @@ def test_added_updates_of_a_cut_batch_are_summed():
 # ---- windows of one element
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P("x", "y"), P(("y", "x"))])
 @pytest.mark.parametrize("dtype", ["int32", "int8", "uint8", "int64", "uint64"])
 def test_a_row_of_a_cut_axis(spec, dtype):
