@@ -1,0 +1,91 @@
+"""A GPU as what programs are planned for: its `Target`.
+
+Constants are first guesses by an H200 (docs/cuda.md). None depends on the GPU at hand, so that
+results don't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from funcgrad.backends.late import function, late
+from funcgrad.backends.lower.primitives import product_p
+from funcgrad.backends.target import Key, Limits, Rewrite, Splits, Target, Writer, stay
+from funcgrad.core.ir import Atom, Eqn, Jaxpr
+from funcgrad.ops.contract import dot_general_p
+from funcgrad.ops.convolution.pooling import window_sum_p
+from funcgrad.ops.csr import csr_matmul_p
+from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
+
+complex_pairs, products = late("funcgrad.backends.rewrites", "complex_pairs", "products")
+
+LIMITS = Limits(
+    lanes=4,
+    tasks=16,  # fewer rows, of one kernel, would leave a GPU to one launch after the other
+    cheap=12,
+    chain_cost=220,
+    chain_arrays=12,
+    # Computing is free as long as memory is waited for.
+    again_cost=40,
+    again_bytes=1 << 20,
+    small=2048,
+    row=1 << 16,
+    kernel_cost=900,
+    kernel_arrays=20,
+    tries=3,
+    merged=4,
+    picked=16,
+    pieces=12,
+    picks=4,
+    pick_row=128,
+    pick_width=8,
+    columns=128,
+    tiny=64,
+    joined=1 << 18,
+    splits=Splits(
+        least=1 << 15, few=132, part=1 << 12, most=528, tall=1 << 18, rows=528, wide=1 << 13
+    ),
+    swapped_bytes=1 << 14,
+    swapped_eqns=100,
+    scalars=4,
+    scalar_terms=16,
+    scalar_cost=64,
+)
+
+
+def _prepare(jaxpr: Jaxpr) -> Jaxpr:
+    return complex_pairs.as_pairs(jaxpr, LIMITS.tiny) if jaxpr.has_complex else jaxpr
+
+
+def _turned(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
+    has = any(e.prim is product_p for e in eqns)
+    return products.absorb_transposes(eqns, outs) if has else eqns
+
+
+_loop = Writer(function("funcgrad.backends.drafts.scalar_loops.scalar_loop"))
+
+REWRITES: dict[Key, Rewrite] = {
+    csr_matmul_p: stay,
+    dot_general_p: function("funcgrad.backends.rewrites.products.dot"),
+    window_sum_p: function("funcgrad.backends.rewrites.scatters.window_spread"),
+}
+
+CUDA = Target(
+    "cuda",
+    alignment=256,
+    limits=LIMITS,
+    prepare=_prepare,
+    rewrites=REWRITES,
+    reduction=function("funcgrad.backends.rewrites.reductions.reduction"),
+    passes=(_turned,),
+    writers={
+        dynamic_update_slice_p: Writer(
+            function("funcgrad.backends.kernels.updates.dynamic_update_slice"), inlines=1
+        ),
+        scan_p: _loop,
+        while_p: _loop,
+    },
+    steps={"product": function("funcgrad.backends.drafts.steps.product")},
+)
