@@ -21,5 +21,7 @@ Running them:
 
 - `nvptx`: to PTX, and what ptxas says of it
 - `simulate`: on the CPU
-- `executable`: whole programs
+- `executable`: whole programs, simulated
+- `device`: the driver's library by ctypes
+- `device_program`: whole programs on a GPU
 """

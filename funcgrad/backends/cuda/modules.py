@@ -39,6 +39,11 @@ class Launch(Record, eq=False):
     shared: tuple[tuple[str, int], ...]
 
     @property
+    def args(self) -> int:
+        """How many buffers it gets."""
+        return len(self.kernel.params) + (self.plan.workspace > 0)
+
+    @property
     def workspace(self) -> int:
         """Bytes that the kernel gets as its last buffer, if any."""
         teams = self.plan.grid * (self.plan.block // self.plan.team)
@@ -104,12 +109,11 @@ def _plain_name(name: str, number: int) -> str:
 def _run(launch: Launch) -> str:
     """The function that runs a launch in the simulator."""
     name, plan = launch.name, launch.plan
-    count = len(launch.kernel.params) + (plan.workspace > 0)
     lines = [f"define internal void @thread_{name}(ptr %buffers) {{"]
-    for i in range(count):
+    for i in range(launch.args):
         lines.append(f"  %a{i} = getelementptr ptr, ptr %buffers, i64 {i}")
         lines.append(f"  %p{i} = load ptr, ptr %a{i}")
-    passed = ", ".join(f"ptr %p{i}" for i in range(count))
+    passed = ", ".join(f"ptr %p{i}" for i in range(launch.args))
     lines += [f"  call void @{name}({passed})", "  ret void", "}", ""]
     lines.append(f"define i32 @run_{name}(ptr %buffers, ptr %order) {{")
     # What nothing wrote in shared memory is NaN: slots between warps are written before all else.
