@@ -17,6 +17,8 @@ Writing kernels:
 - `rows`: a warp or a block a point
 - `modules`: kernels as one module, and their launches
 
+- `products`: matrix products as cuBLASLt's calls
+
 Running them:
 
 - `nvptx`: to PTX, and what ptxas says of it

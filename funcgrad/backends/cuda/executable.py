@@ -16,11 +16,12 @@ import numpy as np
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.modules import Launch, kernels
 from funcgrad.backends.cuda.nvptx import ptx
+from funcgrad.backends.cuda.products import Operand, Product, products
 from funcgrad.backends.cuda.simulate import Simulator
 from funcgrad.backends.plain import Planned
 from funcgrad.backends.plain.interpret import Machine, run
 from funcgrad.backends.plan import plan
-from funcgrad.backends.program import KernelStep, Program
+from funcgrad.backends.program import GemmStep, KernelStep, Program
 from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.passes.simplify import simplify
 
@@ -46,6 +47,25 @@ class Simulated(Machine):
             for ref, b in zip(s.args, s.kernel.params, strict=True)
         ]
         self.simulator.launch(launch, [a.ctypes.data for a in arrays])
+
+    def gemm(self, s: GemmStep) -> None:
+        calls = products(s)
+        if calls is None:
+            super().gemm(s)
+        for call in calls or ():
+            self.product(call)
+
+    def product(self, p: Product) -> None:
+        """A product, of nothing but what cuBLASLt would get."""
+
+        def matrices(x: Operand, dtype: np.dtype, rows: int, columns: int) -> np.ndarray:
+            shape = (columns, rows) if x.turned else (rows, columns)
+            found = self.strided(x.ref, dtype, (p.count, *shape), (x.batch, 1, x.leading))
+            return found.swapaxes(1, 2) if x.turned else found
+
+        first = matrices(p.first, p.dtype, p.m, p.k).astype(p.compute)
+        second = matrices(p.second, p.dtype, p.k, p.n).astype(p.compute)
+        matrices(p.result, p.out, p.m, p.n)[...] = first @ second
 
 
 class SimulatedProgram(Planned):
