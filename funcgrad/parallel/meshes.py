@@ -17,7 +17,7 @@ from funcgrad.backends.late import Late
 from funcgrad.core.sharding import Device, Mesh
 from funcgrad.errors import ShardingError
 
-cuda = Late("funcgrad.backends.cuda.device")
+cuda = Late("funcgrad.backends.cuda.memory")
 
 # What launchers tell a process of the job: (its number, the number of processes). Slurm also tells
 # processes that it starts without MPI of a step's size.
@@ -92,7 +92,7 @@ def devices(backend: str | None = None) -> tuple[Device, ...]:
     1
     """
     if backend in ("cuda", "gpu"):
-        return tuple(Device(i, process_index(), "cuda") for i in range(cuda.count()))
+        return cuda.devices(process_index())
     if backend not in (None, "cpu"):
         raise ValueError(f"devices: backend must be 'cpu', 'cuda' or 'gpu', got {backend!r}")
     job = launched()

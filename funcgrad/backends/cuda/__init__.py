@@ -25,5 +25,6 @@ Running them:
 - `simulate`: on the CPU
 - `executable`: whole programs, simulated
 - `device`: the driver's library by ctypes
+- `memory`: arrays on a GPU
 - `device_program`: whole programs on a GPU
 """

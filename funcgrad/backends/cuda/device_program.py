@@ -16,6 +16,7 @@ import numpy as np
 from funcgrad.backends.cuda.device import CudaError, Driver, missing
 from funcgrad.backends.cuda.executable import SimulatedProgram
 from funcgrad.backends.cuda.machine import CUDA
+from funcgrad.backends.cuda.memory import DeviceBuffer
 from funcgrad.backends.cuda.modules import Kernels, Launch
 from funcgrad.backends.cuda.nvptx import ptx
 from funcgrad.backends.plain.interpret import Machine, run
@@ -116,7 +117,8 @@ class OnDevice(Machine):
 
 
 class DeviceProgram(SimulatedProgram):
-    """A program that runs on a GPU, on NumPy's arrays, which are copied there and back."""
+    """A program that runs on a GPU. Results of NumPy's arrays are NumPy's, all others stay there;
+    inside, both go by the host so far."""
 
     def __init__(
         self, program: Program, driver: Driver,
@@ -126,10 +128,18 @@ class DeviceProgram(SimulatedProgram):
         self.driver = driver
         self.loaded = Loaded(self.kernels, driver)
 
-    def __call__(self, values: Sequence[Any], began: list | None = None) -> list[np.ndarray]:
+    def __call__(self, values: Sequence[Any], began: list | None = None) -> list[Any]:
         if began is not None:
             began.append(self)
         self.driver.enter()
+        near = [v.get() if type(v) is DeviceBuffer else v for v in values]
+        results = self.on_host(near)
+        if any(type(v) is DeviceBuffer for v in values):
+            return [DeviceBuffer(self.driver, y) for y in results]
+        return results
+
+    def on_host(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results of arrays of the host."""
         machines: list[OnDevice] = []
 
         def machine(*args: Any) -> OnDevice:
