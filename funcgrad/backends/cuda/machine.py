@@ -7,19 +7,29 @@ results don't.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from funcgrad.backends.late import function, late
+from funcgrad.backends.late import Late, function, late
 from funcgrad.backends.lower.primitives import product_p
 from funcgrad.backends.target import Key, Limits, Rewrite, Splits, Target, Writer, stay
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.convolution.pooling import window_sum_p
 from funcgrad.ops.csr import csr_matmul_p
+from funcgrad.ops.indexing.gather import scatter_add_p
+from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
 from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
 from funcgrad.transforms.control.scan import scan_p
 from funcgrad.transforms.control.while_loop import while_p
 
+updates = Late("funcgrad.backends.kernels.updates")
 complex_pairs, products = late("funcgrad.backends.rewrites", "complex_pairs", "products")
+
+if TYPE_CHECKING:
+    from funcgrad.backends.kernels.cluster import Written
+    from funcgrad.backends.kernels.special import SpecialKernel
+
+FEW_UPDATES = 256
 
 LIMITS = Limits(
     lanes=4,
@@ -64,6 +74,14 @@ def _turned(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
     return products.absorb_transposes(eqns, outs) if has else eqns
 
 
+def _scatter(kernel: SpecialKernel, eqn: Eqn) -> Written | None:
+    # Windows that may meet are written in order, by one team: a few of them, so that bits don't
+    # vary; for many the host's order is quicker.
+    few = eqn.ins[1].aval.size <= FEW_UPDATES
+    return updates.scatter(kernel, eqn) if eqn.params["unique_indices"] or few else None
+
+
+_scatters = Writer(_scatter, inlines=2)
 _loop = Writer(function("funcgrad.backends.drafts.scalar_loops.scalar_loop"))
 
 REWRITES: dict[Key, Rewrite] = {
@@ -84,6 +102,8 @@ CUDA = Target(
         dynamic_update_slice_p: Writer(
             function("funcgrad.backends.kernels.updates.dynamic_update_slice"), inlines=1
         ),
+        **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatters),
+        **dict.fromkeys((scatter_min_p, scatter_max_p), _scatters),
         scan_p: _loop,
         while_p: _loop,
     },

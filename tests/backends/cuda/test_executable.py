@@ -59,6 +59,18 @@ def test_gradients_of_a_layer():
         np.testing.assert_allclose(g, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("unique", [True, False])
+def test_scattered_updates(unique):
+    def f(x, i, u):
+        return x.at[i].add(u, unique_indices=unique)
+
+    x, u = numbers(20, 64), numbers(4, 64)
+    i = np.array([3, 4 if unique else 3, 7, 19])
+    program = planned(f, x, i, u)
+    assert [launch.plan.kind for launch in program.kernels.launches]
+    np.testing.assert_array_equal(program([x, i, u])[0], fg.jit(f)(x, i, u))
+
+
 def test_a_donated_array_is_written_over():
     def double(x):
         return x * 2

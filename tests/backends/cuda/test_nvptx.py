@@ -7,6 +7,8 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.backends.cuda import nvptx
 from tests.backends.cuda.simulated import layer_norm, numbers, planned, softmax
+from tests.op_checks import by_row, distinct_params, function, operands, typical
+from tests.op_samples import ROWS
 
 needs_ptxas = pytest.mark.skipif(
     not nvptx.has_ptxas(), reason="no ptxas on PATH (CUDA's assembler)"
@@ -40,6 +42,21 @@ def test_standard_kernels_assemble(arch):
             assert use.spills == 0, (name, use)
             assert use.stack <= 192 * (name == "sin"), (name, use)
             assert use.registers <= most, (name, use)
+
+
+@needs_ptxas
+@pytest.mark.slow
+@by_row([row for row in ROWS if row.cases_for("jit")])
+def test_kernels_of_all_ops_assemble(row, rng):
+    for case in distinct_params(row):
+        args = operands(row, case, rng, typical(row))
+        program = planned(function(row, case), *args)
+        for arch in ("sm_80", "sm_90", "sm_100") if program.kernels.launches else ():
+            found = nvptx.assembled(nvptx.ptx(program.kernels.device_text, arch), arch)
+            for use in found.values():
+                assert use.spills == 0
+                assert use.stack <= 192
+                assert use.registers <= 128
 
 
 @needs_ptxas
