@@ -15,6 +15,7 @@ Writing kernels:
 - `remainders`: `fmod` in exact steps
 - `points`: a thread a point, or a column
 - `rows`: a warp or a block a point
+- `running`: sums, products and extremes so far
 - `modules`: kernels as one module, and their launches
 
 - `products`: matrix products as cuBLASLt's calls

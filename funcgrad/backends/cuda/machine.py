@@ -16,6 +16,7 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.convolution.pooling import window_sum_p
 from funcgrad.ops.csr import csr_matmul_p
+from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from funcgrad.ops.indexing.gather import scatter_add_p
 from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
 from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
@@ -82,6 +83,7 @@ def _scatter(kernel: SpecialKernel, eqn: Eqn) -> Written | None:
 
 
 _scatters = Writer(_scatter, inlines=2)
+_running = Writer(function("funcgrad.backends.cuda.running.write"))
 _loop = Writer(function("funcgrad.backends.drafts.scalar_loops.scalar_loop"))
 
 REWRITES: dict[Key, Rewrite] = {
@@ -104,6 +106,7 @@ CUDA = Target(
         ),
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatters),
         **dict.fromkeys((scatter_min_p, scatter_max_p), _scatters),
+        **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p), _running),
         scan_p: _loop,
         while_p: _loop,
     },
