@@ -14,11 +14,14 @@ from funcgrad.backends.cuda import words
 from funcgrad.backends.cuda.points import Columns, Points
 from funcgrad.backends.cuda.rows import Rows
 from funcgrad.backends.cuda.schedule import Schedule, schedule
-from funcgrad.backends.loops.ir import Kernel
+from funcgrad.backends.loops.ir import Kernel, Loop
+from funcgrad.backends.loops.ir import walk as walk_body
 from funcgrad.backends.program import KernelStep, Program, walk
 from funcgrad.core.record import Record
+from funcgrad.errors import CompileError
 
 BASE = 16  # bytes to which arrays are aligned, at least
+MOST = 1 << 31
 TRIPLE = "nvptx64-nvidia-cuda"
 LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
 _WRITERS: dict[str, type[Points | Rows]] = {"points": Points, "columns": Columns, "rows": Rows}
@@ -75,12 +78,16 @@ class Kernels(Record, eq=False):
 
 
 def kernels(program: Program) -> Kernels:
-    """A program's kernels as a module."""
+    """A program's kernels as a module.
+
+    Raises CompileError for one of more points, or of a longer loop, than 32 bits count.
+    """
     launches, functions, needed = [], [], {}
     for i, (kernel, aligned) in enumerate(_alignments(program).items()):
         if not kernel.points:
             continue
         plan, name = schedule(kernel), _plain_name(kernel.name, i)
+        _check_counts(kernel, plan)
         writer = _WRITERS[plan.kind](kernel, name, aligned)
         text = writer.run(plan)
         functions.append(text)
@@ -90,6 +97,16 @@ def kernels(program: Program) -> Kernels:
     text = "\n\n".join([*functions, *needed.values()]) + "\n"
     text = _WEAK.sub("internal", _NAME.sub(lambda m: "@" + m[1].replace(".", "_"), text))
     return Kernels(tuple(launches), text)
+
+
+def _check_counts(kernel: Kernel, plan: Schedule) -> None:
+    loops = [s.size for s in walk_body(kernel.body) if isinstance(s, Loop)]
+    most = max([plan.grid * plan.block * plan.vector, *loops])
+    if most >= MOST:
+        raise CompileError(
+            f"backend 'cuda': kernel {kernel.name} counts to {most}; kernels count to {MOST - 1} "
+            "so far: cut its arrays"
+        )
 
 
 def _alignments(program: Program) -> dict[Kernel, list[int]]:

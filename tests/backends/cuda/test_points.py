@@ -9,6 +9,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.backends.cuda.nvptx import ptx
+from funcgrad.errors import CompileError
 from tests.backends.cuda.simulated import numbers, planned, simulated
 
 
@@ -56,3 +57,8 @@ def test_columns_keep_their_totals_in_registers():
     assert launch.plan.grid * launch.plan.block >= 300
     assert "local" not in ptx(program.kernels.device_text)
     np.testing.assert_allclose(program([numbers(50, 300)])[0], numbers(50, 300).sum(0), rtol=1e-5)
+
+
+def test_more_points_than_32_bits_count():
+    with pytest.raises(CompileError, match="backend 'cuda': kernel .* counts to .*cut its arrays"):
+        planned(lambda x: x + 1, fg.ShapeDtypeStruct((1 << 32,), "float32"))
