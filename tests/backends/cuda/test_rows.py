@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import funcgrad.numpy as fnp
 from funcgrad.backends.cuda import modules, simulate
 from funcgrad.backends.cuda.rows import Rows, identity
 from tests.backends.cuda.simulated import layer_norm, numbers, planned, softmax
@@ -19,6 +20,26 @@ def test_all_orders_give_the_same_bits(f, n):
     np.testing.assert_allclose(first, f(x), rtol=2e-5, atol=2e-5)
     for y in others:
         np.testing.assert_array_equal(y, first)
+
+
+def kept(x):
+    """Two passes over what the first keeps of a row."""
+    y = fnp.tanh(x * 1.5)
+    z = fnp.exp(y - y.mean(-1, keepdims=True)) * y
+    return z / z.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("n", "place"), [(100, "shared"), (2000, "shared"), (12500, "workspace")])
+def test_rows_are_kept_where_there_is_room(n, place):
+    x = numbers(20, n)
+    programs = [planned(kept, x, seed=seed) for seed in (None, 1)]
+    (launch, *_) = programs[0].kernels.launches
+    if place == "shared":
+        assert any(name.endswith("shared") for name, _ in launch.shared)
+    assert (launch.workspace > 0) == (place == "workspace")
+    first, second = (p([x])[0] for p in programs)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, kept(x), rtol=1e-4, atol=1e-6)
 
 
 def results(monkeypatch, writer, f, x):
