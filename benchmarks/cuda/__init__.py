@@ -1,5 +1,7 @@
 """What an NVIDIA GPU does with the programs that a backend would give it, measured without one.
 
+`first` alone asks the backend itself: the half hour that comes first on a GPU.
+
 `python -m benchmarks.cuda --out DIR` runs each measurement in a process of its own, so that one
 that ends badly leaves the others alone, and writes a JSON file of each. docs/cuda.md says what was
 found, and what it decides.

@@ -23,4 +23,5 @@ Backends:
 - `numpy_eval`: the trivial one, which defines what is right
 - `plain`: planned programs, interpreted
 - `llvm`: machine code for this processor
+- `cuda`: NVIDIA's GPUs, simulated and assembled so far
 """

@@ -145,6 +145,7 @@ DOORS = {
     "linalg": Door("funcgrad.scipy.linalg.updates", "what of lax.linalg is made of more than ops"),
     "numpy": Door("funcgrad.backends.numpy_eval", "a backend: ops one by one"),
     "plain": Door("funcgrad.backends.plain", "a backend: planned programs, interpreted"),
+    "cuda": Door("funcgrad.backends.cuda.device_program", "a backend: programs on NVIDIA's GPUs"),
     "llvm": Door("funcgrad.backends.llvm", "the backend that is taken: machine code"),
 }
 
@@ -182,7 +183,7 @@ def _behind(name: str) -> Backend:
 
 
 _BACKENDS: dict[str, Callable[[], Backend]] = {
-    name: partial(_behind, name) for name in ("numpy", "llvm", "plain")
+    name: partial(_behind, name) for name in ("numpy", "llvm", "plain", "cuda")
 }
 
 

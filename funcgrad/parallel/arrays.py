@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import tree
+from funcgrad.backends.late import Late
 from funcgrad.core import context
 from funcgrad.core.array import Array, on_device, raw
 from funcgrad.core.aval import ShapedArray
@@ -21,20 +22,26 @@ from funcgrad.parallel.meshes import process_index
 from funcgrad.parallel.runtimes.spmd import put, runtime
 from funcgrad.transforms.arguments import as_array
 
+cuda = Late("funcgrad.backends.cuda.memory")
+
 
 def device_put(x: Any, device: Any = None) -> Any:
     """x (a pytree) on devices: cut over a mesh by a `NamedSharding`, or whole, on a `Device`; where
     `device` is None, as it is.
 
-    device: a sharding or a device, or a pytree of these whose structure is a prefix of x's
-    Raises ShardingError where a mesh axis doesn't divide the array's. Under a transformation it
-    says how the value is to be cut, as `with_sharding_constraint` does.
+    device: a sharding or a device, or a pytree of these whose structure is a prefix of x's; a text
+        names a device: "cpu", "cuda:0"
+    Raises ShardingError where a mesh axis doesn't divide the array's, and CudaError, which says
+    what is missing, for a GPU that isn't there. Under a transformation it says how the value is to
+    be cut, as `with_sharding_constraint` does.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> mesh = fg.make_mesh((2,), "data")
     >>> fg.device_put(fnp.arange(4), fg.NamedSharding(mesh, fg.P("data")))
     ShardedArray([0, 1, 2, 3], dtype=int32, P('data') on Mesh('data': 2))
     """
+    if isinstance(device, str):
+        device = cuda.device_named("device_put", device)
     return _map("device_put", _put, x, device)
 
 

@@ -13,8 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.late import Late
 from funcgrad.core.sharding import Device, Mesh
 from funcgrad.errors import ShardingError
+
+cuda = Late("funcgrad.backends.cuda.memory")
 
 # What launchers tell a process of the job: (its number, the number of processes). Slurm also tells
 # processes that it starts without MPI of a step's size.
@@ -77,13 +80,21 @@ def virtual_devices(n: int) -> tuple[Device, ...]:
     return tuple(Device(i) for i in range(n))
 
 
-def devices() -> tuple[Device, ...]:
+def devices(backend: str | None = None) -> tuple[Device, ...]:
     """The devices of the job: one a rank under an MPI launcher, else one virtual device.
+
+    backend: "cpu", which stands for these; "cuda" or "gpu" for this machine's GPUs, of which there
+        are none without a driver
+    Raises ValueError for another one.
 
     >>> import funcgrad as fg
     >>> len(fg.devices())
     1
     """
+    if backend in ("cuda", "gpu"):
+        return cuda.devices(process_index())
+    if backend not in (None, "cpu"):
+        raise ValueError(f"devices: backend must be 'cpu', 'cuda' or 'gpu', got {backend!r}")
     job = launched()
     if job is None:
         return virtual_devices(1)

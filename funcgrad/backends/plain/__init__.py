@@ -33,7 +33,7 @@ PLAIN = Target(
 class Planned:
     """A planned program, to be interpreted."""
 
-    texts = ("loops",)
+    texts: tuple[str, ...] = ("loops",)
 
     def __init__(self, program: Program, communicators: Callable[[tuple], Any] | None = None):
         self.program = program

@@ -43,26 +43,30 @@ def run(
     program: Program,
     values: Sequence[np.ndarray],
     communicators: Callable[[tuple], Any] | None = None,
+    machine: Callable[..., Machine] | None = None,
 ) -> list[np.ndarray]:
     """The results of a program on arrays of its inputs' types; donated ones are copied first.
 
     communicators: gives the communicator over named axes, for programs that exchange
+    machine: makes what runs the steps of a program on arrays for its inputs and outputs
     """
     ins = [np.array(v, dtype=a.dtype, order="C") for v, a in zip(values, program.ins, strict=True)]
     outs = [
         ins[program.aliases[i]] if i in program.aliases else np.empty(a.shape, a.dtype)
         for i, a in enumerate(program.outs)
     ]
-    machine = _Machine(program, ins, outs)
+    runs = (machine or Machine)(program, ins, outs)
     if program.comms:
         assert communicators is not None, program.comms
-        machine.comms = [communicators(c.axes) for c in program.comms]
+        runs.comms = [communicators(c.axes) for c in program.comms]
     with context.scoped(communicators=communicators):
-        machine.run(program.steps)
+        runs.run(program.steps)
     return outs
 
 
-class _Machine:
+class Machine:
+    """Runs a program's steps on memory that stands for what its refs name."""
+
     def __init__(self, program: Program, ins: list[np.ndarray], outs: list[np.ndarray]):
         self.bands: dict[int, np.ndarray] = {}  # by the number of their loop
         self.spaces: dict[str, Any] = {
@@ -88,8 +92,9 @@ class _Machine:
         return self.memory(view.ref, aval.nbytes).view(aval.dtype).reshape(aval.shape)
 
     def run(self, steps: Sequence[Step]) -> None:
+        """Run steps in order."""
         for step in steps:
-            _RUN[type(step)](self, step)
+            getattr(self, _RUN[type(step)])(step)
 
     def kernel(self, s: KernelStep) -> None:
         arrays = [
@@ -230,15 +235,15 @@ def _bytes(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1).view(BYTE)
 
 
-_RUN: dict[type, Any] = {
-    KernelStep: _Machine.kernel,
-    GemmStep: _Machine.gemm,
-    AttentionStep: _Machine.attention,
-    HostStep: _Machine.host,
-    ExchangeStep: _Machine.exchange,
-    LaneStep: _Machine.lane,
-    CopyStep: _Machine.copy,
-    CondStep: _Machine.cond,
-    LoopStep: _Machine.loop,
-    WhileStep: _Machine.while_,
+_RUN: dict[type, str] = {
+    KernelStep: "kernel",
+    GemmStep: "gemm",
+    AttentionStep: "attention",
+    HostStep: "host",
+    ExchangeStep: "exchange",
+    LaneStep: "lane",
+    CopyStep: "copy",
+    CondStep: "cond",
+    LoopStep: "loop",
+    WhileStep: "while_",
 }

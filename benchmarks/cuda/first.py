@@ -1,0 +1,132 @@
+"""The first half hour of the backend on a GPU: what is there, then bits, then times, line by line.
+
+python -m benchmarks.cuda.first [--out FILE]     # on a machine with NVIDIA's driver alone
+
+Each part stands for itself: one that fails says so, and the next one begins. Nothing here has run
+on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax
+from funcgrad.backends.cuda import device
+from funcgrad.backends.cuda.device_program import Loaded
+from funcgrad.backends.cuda.executable import SimulatedProgram
+from funcgrad.backends.cuda.machine import CUDA
+from funcgrad.backends.plan import plan
+from funcgrad.transforms.passes.simplify import simplify
+
+BYTES = 1 << 28
+
+
+def softmax(x):
+    """A row's kernel of several passes."""
+    e = fnp.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    """Normally distributed float32."""
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+PROGRAMS = {
+    "exp": (fnp.exp, True),
+    "tanh": (fnp.tanh, True),
+    "erf": (lax.erf, True),
+    "sin of large angles": (lambda x: fnp.sin(x * 1e6), True),
+    "remainder": (lambda x: fnp.remainder(x, 0.3), True),
+    "rows": (softmax, False),
+    "columns": (lambda x: x.sum(0), False),
+    "loop": (lambda x: lax.fori_loop(0, 3, lambda i, v: softmax(v) + v, x), False),
+}
+
+
+def what_is_there() -> Iterator[dict]:
+    """The driver, the device."""
+    lacks = device.missing()
+    if lacks:
+        raise SystemExit(f"first: {lacks}")
+    yield {"arch": device.Driver().arch, "devices": device.count()}
+
+
+def results() -> Iterator[dict]:
+    """Programs beside the CPU's: equal bits where they are promised."""
+    x = numbers(333, 1024)
+    for name, (f, equal) in PROGRAMS.items():
+        got = np.asarray(fg.jit(f, backend="cuda")(x))
+        want = np.asarray(fg.jit(f)(x))
+        same = bool(np.array_equal(got, want, equal_nan=True))
+        off = float(np.nanmax(np.abs(got - want)))
+        yield {"program": name, "equal": same, "must be": equal, "most off": off}
+
+
+def times() -> Iterator[dict]:
+    """Kernels on memory of the device: microseconds, and bytes a second of reads and writes."""
+    driver = device.Driver()
+    for name, rows, width in (
+        ("exp", BYTES >> 12, 1024), ("rows", BYTES >> 12, 1024), ("rows", BYTES >> 14, 4096),
+        ("columns", BYTES >> 12, 1024), ("exp", 1, 1024),
+    ):  # fmt: skip
+        f, _ = PROGRAMS[name]
+        aval = fg.ShapeDtypeStruct((rows, width), "float32")
+        made = fg.make_jaxpr(f)(aval)
+        program = SimulatedProgram(plan(simplify(made.jaxpr), [False], "timed", CUDA))
+        begun = time.perf_counter()
+        loaded = Loaded(program.kernels, driver)
+        linking = time.perf_counter() - begun
+        for launch, function in loaded.launches.values():
+            found = _microseconds(driver, launch, function)
+            moved = sum(b.size * b.dtype.itemsize for b in launch.kernel.params)
+            yield {"kernel": launch.name, "shape": [rows, width], "link ms": 1e3 * linking,
+                   "us": found, "TB/s": moved / found / 1e6}  # fmt: skip
+
+
+def _microseconds(driver: device.Driver, launch, function: int, inner: int = 20) -> float:
+    """The median time of a launch, of runs of some of them, by the host's clock."""
+    buffers = [driver.allocate(b.size * b.dtype.itemsize) for b in launch.kernel.params]
+    buffers += [driver.allocate(launch.workspace)] if launch.workspace else []
+    found = []
+    for _ in range(9):
+        driver.synchronize()
+        begun = time.perf_counter()
+        for _ in range(inner):
+            driver.launch(function, launch.plan.grid, launch.plan.block, buffers)
+        driver.synchronize()
+        found.append(1e6 * (time.perf_counter() - begun) / inner)
+    for address in buffers:
+        driver.free(address)
+    return statistics.median(found)
+
+
+def main() -> None:
+    """Run all parts; each line is a JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("first.jsonl"))
+    out = parser.parse_args().out
+    parts: list[Callable[[], Iterator[dict]]] = [what_is_there, results, times]
+    with out.open("a") as file:
+        for part in parts:
+            try:
+                for line in part():
+                    print(line, flush=True)
+                    print(json.dumps(line), file=file, flush=True)
+            except Exception:  # the next part may still work
+                print(json.dumps({part.__name__: traceback.format_exc()}), file=file, flush=True)
+                traceback.print_exc()
+
+
+if __name__ == "__main__":
+    main()

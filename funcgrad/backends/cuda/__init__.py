@@ -1,0 +1,31 @@
+"""The CUDA backend: the planner's kernels as LLVM text, for NVIDIA's GPUs and for their simulator.
+
+No kernel of it has run on a GPU yet: they are assembled, and simulated on the CPU. docs/cuda.md
+says what hardware said, and what it has still to say.
+
+What programs are planned for, and how kernels run:
+
+- `machine`: a GPU as a `Target`
+- `schedule`: which threads take which points, and how many there are
+
+Writing kernels:
+
+- `words`: the hardware's words, twice: a GPU's, and the simulator's
+- `writer`: statements of a thread
+- `remainders`: `fmod` in exact steps
+- `points`: a thread a point, or a column
+- `rows`: a warp or a block a point
+- `running`: sums, products and extremes so far
+- `modules`: kernels as one module, and their launches
+
+- `products`: matrix products as cuBLASLt's calls
+
+Running them:
+
+- `nvptx`: to PTX, and what ptxas says of it
+- `simulate`: on the CPU
+- `executable`: whole programs, simulated
+- `device`: the driver's library by ctypes
+- `memory`: arrays on a GPU
+- `device_program`: whole programs on a GPU
+"""

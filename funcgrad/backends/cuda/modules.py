@@ -1,0 +1,142 @@
+"""Kernels as one module's text, and how each is launched.
+
+A module has each kernel's function, what they call, and the hardware's words. For a GPU, names have
+no dots, as PTX's can't, and nothing is weak, so that what no kernel calls goes. For the simulator
+address spaces go.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from funcgrad.backends.cuda import words
+from funcgrad.backends.cuda.points import Columns, Points
+from funcgrad.backends.cuda.rows import Rows
+from funcgrad.backends.cuda.schedule import Schedule, schedule
+from funcgrad.backends.loops.ir import Kernel, Loop
+from funcgrad.backends.loops.ir import walk as walk_body
+from funcgrad.backends.program import KernelStep, Program, walk
+from funcgrad.core.record import Record
+from funcgrad.errors import CompileError
+
+BASE = 16  # bytes to which arrays are aligned, at least
+MOST = 1 << 31
+TRIPLE = "nvptx64-nvidia-cuda"
+LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+_WRITERS: dict[str, type[Points | Rows]] = {"points": Points, "columns": Columns, "rows": Rows}
+_NAME = re.compile(r'@"?(?!llvm\.)([\w.]+)"?')
+_WEAK = re.compile(r"\b(weak_odr|linkonce_odr|weak|linkonce)( hidden)?\b")
+_SHARED = re.compile(r"^(@\w+) = internal addrspace\(3\) global \[(\d+) x i8\]", re.MULTILINE)
+
+
+class Launch(Record, eq=False):
+    """A kernel of a module: what a launch needs to know beside the buffers' addresses.
+
+    shared: its pieces of shared memory, their names and bytes
+    """
+
+    kernel: Kernel
+    name: str
+    plan: Schedule
+    shared: tuple[tuple[str, int], ...]
+
+    @property
+    def args(self) -> int:
+        """How many buffers it gets."""
+        return len(self.kernel.params) + (self.plan.workspace > 0)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that the kernel gets as its last buffer, if any."""
+        teams = self.plan.grid * (self.plan.block // self.plan.team)
+        return teams * (-(-self.plan.workspace // 8) * 8)
+
+
+class Kernels(Record, eq=False):
+    """The launches of some kernels, and the text of the module that has these.
+
+    text: of kernels and what they call, without the hardware's words
+    """
+
+    launches: tuple[Launch, ...]
+    text: str
+
+    @property
+    def device_text(self) -> str:
+        """The module for a GPU."""
+        head = f'target triple = "{TRIPLE}"\ntarget datalayout = "{LAYOUT}"\n'
+        return head + words.DEVICE + self.text
+
+    @property
+    def host_text(self) -> str:
+        """The module for the simulator: `run_{name}(buffers, order)` runs a launch, and gives how
+        many accesses were out of range."""
+        text = re.sub(r" addrspace\([13]\)", "", self.text).replace("ptx_kernel ", "internal ")
+        runs = [_run(launch) for launch in self.launches]
+        return "\n".join([words.SIMULATOR, text, *runs])
+
+
+def kernels(program: Program) -> Kernels:
+    """A program's kernels as a module.
+
+    Raises CompileError for one of more points, or of a longer loop, than 32 bits count.
+    """
+    launches, functions, needed = [], [], {}
+    for i, (kernel, aligned) in enumerate(_alignments(program).items()):
+        if not kernel.points:
+            continue
+        plan, name = schedule(kernel), _plain_name(kernel.name, i)
+        _check_counts(kernel, plan)
+        writer = _WRITERS[plan.kind](kernel, name, aligned)
+        text = writer.run(plan)
+        functions.append(text)
+        needed.update(writer.module.needed)
+        shared = tuple((n, int(size)) for n, size in _SHARED.findall(text))
+        launches.append(Launch(kernel, name, plan, shared))
+    text = "\n\n".join([*functions, *needed.values()]) + "\n"
+    text = _WEAK.sub("internal", _NAME.sub(lambda m: "@" + m[1].replace(".", "_"), text))
+    return Kernels(tuple(launches), text)
+
+
+def _check_counts(kernel: Kernel, plan: Schedule) -> None:
+    loops = [s.size for s in walk_body(kernel.body) if isinstance(s, Loop)]
+    most = max([plan.grid * plan.block * plan.vector, *loops])
+    if most >= MOST:
+        raise CompileError(
+            f"backend 'cuda': kernel {kernel.name} counts to {most}; kernels count to {MOST - 1} "
+            "so far: cut its arrays"
+        )
+
+
+def _alignments(program: Program) -> dict[Kernel, list[int]]:
+    """Of each kernel its parameters' alignment, the least of all steps that run it."""
+    found: dict[Kernel, list[int]] = {}
+    for s in walk(program.steps):
+        if isinstance(s, KernelStep):
+            here = [math.gcd(BASE, r.offset, *(n for _, n in r.strides)) for r in s.args]
+            found[s.kernel] = [*map(min, here, found.get(s.kernel, here))]
+    return found
+
+
+def _plain_name(name: str, number: int) -> str:
+    return f"k{number}_{re.sub(r'[^a-zA-Z0-9]+', '_', name)[:40]}"
+
+
+def _run(launch: Launch) -> str:
+    """The function that runs a launch in the simulator."""
+    name, plan = launch.name, launch.plan
+    lines = [f"define internal void @thread_{name}(ptr %buffers) {{"]
+    for i in range(launch.args):
+        lines.append(f"  %a{i} = getelementptr ptr, ptr %buffers, i64 {i}")
+        lines.append(f"  %p{i} = load ptr, ptr %a{i}")
+    passed = ", ".join(f"ptr %p{i}" for i in range(launch.args))
+    lines += [f"  call void @{name}({passed})", "  ret void", "}", ""]
+    lines.append(f"define i32 @run_{name}(ptr %buffers, ptr %order) {{")
+    # What nothing wrote in shared memory is NaN: slots between warps are written before all else.
+    shared, nbytes = launch.shared[-1] if launch.shared else ("null", 0)
+    lines.append(
+        f"  %faults = call i32 @fg_run(ptr @thread_{name}, ptr %buffers, i32 {plan.grid}, "
+        f"i32 {plan.block}, ptr %order, i1 {str(plan.waits).lower()}, ptr {shared}, i64 {nbytes})"
+    )
+    return "\n".join([*lines, "  ret i32 %faults", "}"])
