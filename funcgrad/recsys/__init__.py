@@ -7,7 +7,8 @@ annotation, and everything else a function.
 - `columns`: ids from columns of lists, as Apache Arrow keeps them
 - `tables`, `embedding`: tables, also of 8 bits, and their rows by ids, pooled or not
 - `rows`, `lookups`, `updates`: gradients of the rows that were read, and optimizers of these
-- `layouts`, `sharded`: tables cut over many devices, and lookups in them
+- `layouts`, `sharded`: tables cut over many devices, and lookups in them; `exchange`, `wire`: ids
+  and sums on their way between devices
 - `costs`, `plans`, `planner`: which cut is best for each table
 - `zch`, `disk`: rows for raw ids, without collisions; tables in files
 - `metrics`: AUC, normalized entropy, NDCG, recall; `models`: DLRM and others
@@ -45,6 +46,7 @@ from funcgrad.recsys.rows import IndexedRows
 from funcgrad.recsys.sharded import (
     ShardedTables,
     average_replicas,
+    check_exchange,
     gather_tables,
     partition_specs,
     put,
@@ -74,7 +76,8 @@ __all__ = [
     "JaggedTensor", "KeyedJaggedTensor",
     "check_features", "embedding", "embedding_bag", "QuantizedTable", "quantize_rows",
     "IndexedRows", "value_and_sparse_grad",
-    "Layout", "ShardedTables", "TableSharding", "average_replicas", "column_wise",
+    "Layout", "ShardedTables", "TableSharding", "average_replicas", "check_exchange",
+    "column_wise",
     "data_parallel", "gather_tables", "grid", "layout", "partition_specs", "put", "row_wise",
     "shard_tables", "split_batch",
     "table_column_wise", "table_row_wise", "table_wise",
