@@ -19,7 +19,7 @@ from funcgrad.errors import ArgumentError
 from funcgrad.recsys.layouts import KINDS, OF_NODES, TableSharding
 
 # What an optimizer keeps for each number of a table; of row-wise ones, for each row.
-OPTIMIZERS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": None, "lazy_adam": 2.0}
+OPTIMIZERS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": None, "lazy_adam": 2.0, "lamb": 2.0}
 ID_BYTES = 8  # a row and a bag, of 32 bits each
 LINE = 64  # bytes of a cache's line, which memory gives at once
 

@@ -15,7 +15,8 @@ from funcgrad.ops.indexing.plan import known
 from funcgrad.recsys.jagged import JaggedTensor
 from funcgrad.recsys.keyed import KeyedJaggedTensor
 from funcgrad.recsys.lookups import Tapped, pooled, rows_of
-from funcgrad.recsys.sharded import ShardedTables, sharded_lookup
+from funcgrad.recsys.remote import ArrivedIds, sharded_lookup
+from funcgrad.recsys.sharded import ShardedTables
 from funcgrad.recsys.tables import as_table, check_ids
 
 POOLINGS = ("sum", "mean")
@@ -154,8 +155,11 @@ def _sharded_bags(
     name: str, tables: ShardedTables, features: Any, pooling: Any, table_of: Any
 ) -> dict[str, Any]:
     """Pooled rows of tables on many devices; sums are divided where they have arrived."""
-    named = _names(name, features, table_of)
-    sums = sharded_lookup(tables, named, pooling=True)
+    if isinstance(features, ArrivedIds):
+        named, arrived = features.named, features.pools
+    else:
+        named, arrived = _names(name, features, table_of), None
+    sums = sharded_lookup(tables, named, pooling=True, arrived=arrived)
     for key, (_, x) in named.items():
         if _pooling(name, pooling, key) == "mean":
             sums[key] = _mean(sums[key], x.lengths)

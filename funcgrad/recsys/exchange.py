@@ -68,35 +68,62 @@ def room_of(layout: Layout, pool: Pool, capacity: int) -> int:
     return min(capacity, math.ceil(layout.room * capacity / among))
 
 
-def exchanged(
-    table: Any, pool: Pool, layout: Layout, entries: Sequence[Entry], ids: Mapping[str, Ids]
-) -> list[Any]:
-    """(size, width) for each entry: sums of its bags' rows."""
-    devices, axes = layout.mesh.size, layout.axes
-    slots = 1 + max(e.slot for e in entries)
-    count = max(ids[e.key].size for e in entries)
-    rooms = [0] * slots
-    for e in entries:
-        room = room_of(layout, pool, ids[e.key].ids.shape[0])
-        rooms[e.slot] = max(rooms[e.slot], room)
+class Arrived(NamedTuple):
+    """What came to a device for one pool: (devices, n) lengths and ids side by side, weights or
+    None; and, of the device's own bags, which are lost, for each entry."""
+
+    ids: Any
+    weights: Any
+    lost: list[Any]
+
+
+def send(pool: Pool, layout: Layout, entries: Sequence[Entry], ids: Mapping[str, Ids]) -> Arrived:
+    """Ids on their way to the devices that have their rows."""
+    rooms, count = _sizes(pool, layout, entries, ids)
     sent, lost = _outgoing(pool, layout, entries, ids, rooms, count)
-    came = lax.all_to_all(fnp.concatenate(sent[:2], axis=1), axes, 0, 0, tiled=True)
+    came = lax.all_to_all(fnp.concatenate(sent[:2], axis=1), layout.axes, 0, 0, tiled=True)
     weights = sent[2]
     if weights is not None:
-        weights = lax.all_to_all(weights, axes, 0, 0, tiled=True).reshape(-1)
-    lengths = came[:, : slots * count].reshape(devices, slots, count)
+        weights = lax.all_to_all(weights, layout.axes, 0, 0, tiled=True)
+    return Arrived(came, weights, lost)
+
+
+def look_up(
+    table: Any,
+    pool: Pool,
+    layout: Layout,
+    entries: Sequence[Entry],
+    ids: Mapping[str, Ids],
+    arrived: Arrived,
+) -> list[Any]:
+    """(size, width) for each entry: sums of its bags' rows, which are read where ids arrived."""
+    devices = layout.mesh.size
+    rooms, count = _sizes(pool, layout, entries, ids)
+    slots, weights = len(rooms), arrived.weights
+    lengths = arrived.ids[:, : slots * count].reshape(devices, slots, count)
     out = pooled(
         table if isinstance(table, Tapped) else as_table("recsys: a pool", table),
-        came[:, slots * count :].reshape(-1), _bounds(lengths, rooms), weights,
-        scale=layout.replicas,
+        arrived.ids[:, slots * count :].reshape(-1), _bounds(lengths, rooms),
+        None if weights is None else weights.reshape(-1), scale=layout.replicas,
     )  # fmt: skip
     back = _returned(out.reshape(devices, slots, count, pool.width), pool, layout)
     found = []
-    for e, none in zip(entries, lost, strict=True):
+    for e, none in zip(entries, arrived.lost, strict=True):
         x = back[e.slot] if pool.exchange == "row" else back[e.shard.place, e.slot]
         x = x[: ids[e.key].size]
         found.append(fnp.where(none[:, None], fnp.asarray(fnp.nan, x.dtype), x))
     return found
+
+
+def _sizes(
+    pool: Pool, layout: Layout, entries: Sequence[Entry], ids: Mapping[str, Ids]
+) -> tuple[list[int], int]:
+    """For how many ids there is room in each slot, and for how many bags in all of them."""
+    rooms = [0] * (1 + max(e.slot for e in entries))
+    for e in entries:
+        room = room_of(layout, pool, ids[e.key].ids.shape[0])
+        rooms[e.slot] = max(rooms[e.slot], room)
+    return rooms, max(ids[e.key].size for e in entries)
 
 
 def _bounds(lengths: Any, rooms: Sequence[int]) -> tuple[Any, Any]:

@@ -1,9 +1,7 @@
-"""Tables on many devices: putting them there, and lookups by exchanges of ids and of rows.
+"""Tables on many devices: putting them there, taking them back, and averages of replicas.
 
-Inside of `shard_map` each device has its part of the batch and its blocks of the pools. Ids go to
-the devices that have their rows (all-to-all); there they are looked up and pooled for all devices;
-the results come back: by all-to-all from tables on one device, by reduce-scatter where a table's
-rows are cut, as each device then has a part of each sum. Derivatives are those of the collectives.
+Each device has its blocks of the layout's pools; the blocks of all devices are one array, cut along
+its rows, so that optimizers, donation and checkpoints take a tree of such arrays.
 """
 
 from __future__ import annotations
@@ -16,16 +14,12 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import lax, tree
-from funcgrad.core import context
 from funcgrad.core.sharding import Mesh, NamedSharding, P
 from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.arrays import make_array_from_callback, reshard
-from funcgrad.recsys.exchange import Ids, entries_of, exchanged, room_of
-from funcgrad.recsys.jagged import JaggedTensor, capacity_of
+from funcgrad.recsys.jagged import capacity_of
 from funcgrad.recsys.keyed import KeyedJaggedTensor
 from funcgrad.recsys.layouts import Layout, Pool
-from funcgrad.recsys.lookups import Tapped, pooled
-from funcgrad.recsys.tables import as_table
 
 
 @tree.register_pytree_node_class
@@ -262,99 +256,3 @@ def average_replicas(x: Any, step: Any = 0, every: int = 1) -> Any:
     if every == 1:
         return averaged(x)
     return lax.cond((step + 1) % every == 0, averaged, lambda x: x, x)
-
-
-def check_exchange(
-    layout: Layout, features: KeyedJaggedTensor, table_of: Mapping[str, str] | None = None
-) -> None:
-    """Raise ArgumentError, with feature and devices, for a batch whose ids don't find room.
-
-    features: a whole batch in parts, as `split_batch` gives it, on the host. Where a layout has no
-    `room`, there is room for all. In a compiled program the bags of such ids are NaN.
-
-    >>> from funcgrad import recsys
-    >>> mesh = fg.make_mesh(2, "device")
-    >>> layout = recsys.layout({"ad": (8, 2)}, recsys.row_wise(), mesh, room=1.0)
-    >>> f = recsys.KeyedJaggedTensor.from_lists({"ad": [[0, 1, 2], [7, 0, 5]]})
-    >>> recsys.check_exchange(layout, recsys.split_batch(f, 2, capacity=4))
-    Traceback (most recent call last):
-    funcgrad.errors.ArgumentError: ...: feature 'ad': device 0 has 3 ids for device 0, but room for
-    2 (of 4 values, room=1.0)
-    """
-    where, table_of = "recsys.check_exchange", table_of or {}
-    parts = features.values.shape[0]
-    for _, pool in layout.pools:
-        if pool.exchange == "table":
-            continue
-        for entry in entries_of(pool, {k: table_of.get(k, k) for k in features.keys}):
-            for device in range(parts):
-                x = tree.map(lambda v, i=device: v[i], features)[entry.key]
-                ids = np.asarray(x.values)[: int(np.asarray(x.lengths).sum())]
-                ids = ids[(ids >= 0) & (ids < entry.shard.rows)]
-                room = room_of(layout, pool, x.capacity)
-                counts = np.bincount(ids // entry.shard.block, minlength=1)
-                if counts.max(initial=0) > room:
-                    raise ArgumentError(
-                        f"{where}: feature {entry.key!r}: device {device} has {counts.max()} ids "
-                        f"for device {int(counts.argmax())}, but room for {room} (of {x.capacity} "
-                        f"values, room={layout.room})"
-                    )
-
-
-# ---- lookups
-
-
-def sharded_lookup(
-    tables: ShardedTables, features: Mapping[str, tuple[str, JaggedTensor]], pooling: bool
-) -> dict[str, Any]:
-    """Sums of rows by feature, (batch, dim); or without pooling the rows, (capacity, dim).
-
-    features: (table's name, ids) by name. Means are made of sums by the caller.
-    """
-    layout = tables.layout
-    _check_inside(layout)
-    ids = {k: _ids(x, layout.spec(t).rows, pooling) for k, (t, x) in features.items()}
-    columns: dict[str, dict[int, Any]] = {k: {} for k in features}
-    for key, (name, _) in features.items():
-        if name in tables.whole:
-            columns[key][0] = _whole(tables.whole[name], ids[key], layout)
-    for name, pool in layout.pools:
-        entries = entries_of(pool, {k: t for k, (t, _) in features.items()})
-        if entries:
-            found = exchanged(tables.pools[name], pool, layout, entries, ids)
-            for entry, x in zip(entries, found, strict=True):
-                columns[entry.key][entry.shard.column] = x
-    return {
-        k: fnp.concatenate([parts[c] for c in sorted(parts)], axis=1) if len(parts) > 1
-        else next(iter(parts.values()))
-        for k, parts in columns.items()
-    }  # fmt: skip
-
-
-def _check_inside(layout: Layout) -> None:
-    missing = [a for a in layout.world.axis_names if a not in context.current().axes]
-    if missing:
-        raise ShardingError(
-            f"recsys: sharded tables are looked up inside of shard_map over "
-            f"{layout.world.axis_names}, but "
-            f"{missing[0]!r} is no axis here; see funcgrad.shard_map"
-        )
-
-
-def _ids(x: JaggedTensor, rows: int, pooling: bool) -> Ids:
-    bags = x.segments()
-    valid = (x.values >= 0) & (x.values < rows)
-    ids = fnp.where(valid, x.values, fnp.asarray(-1, x.values.dtype))
-    if pooling:
-        return Ids(ids, bags, x.lengths, x.weights, x.batch)
-    place = fnp.arange(x.capacity, dtype=bags.dtype)
-    used = bags < x.batch
-    own = fnp.where(used, place, fnp.asarray(x.capacity, bags.dtype))
-    return Ids(ids, own, used.astype("int32"), None, x.capacity)
-
-
-def _whole(table: Any, x: Ids, layout: Layout) -> Any:
-    plain = table if isinstance(table, Tapped) else as_table("recsys: a table", table)
-    ends = fnp.cumsum(x.lengths, dtype="int32")
-    bounds = ends - x.lengths.astype("int32"), ends
-    return pooled(plain, x.ids, bounds, x.weights, layout.world.axis_names)

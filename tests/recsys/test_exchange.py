@@ -101,3 +101,30 @@ def test_refused():
         setting("row_wise", wire="int8")
     with pytest.raises(ShardingError, match="room must be more than 0, got -1"):
         setting("row_wise", room=-1)
+
+
+def test_ids_travel_during_the_step_before():
+    layout, tables, _, whole = setting("row_wise")
+    specs, cut = recsys.partition_specs(tables), P("device")
+    own = lambda x: tree.map(lambda v: v[0], x)
+
+    def body(tables, arrived, batch, following):
+        out = recsys.embedding_bag(tables, arrived, "mean")["ad"]
+        return tables, recsys.exchange_ids(layout, own(following)), out
+
+    step = fg.jit(shard_map(
+        body, mesh=layout.mesh, in_specs=(specs, cut, cut, cut), out_specs=(specs, cut, cut)
+    ))  # fmt: skip
+    start = fg.jit(shard_map(
+        lambda x: recsys.exchange_ids(layout, own(x)), mesh=layout.mesh, in_specs=cut, out_specs=cut
+    ))  # fmt: skip
+    lists = [LISTS, LISTS[::-1], LISTS[1:] + LISTS[:1]]
+    batches = [
+        recsys.split_batch(recsys.KeyedJaggedTensor.from_lists({"ad": x}), 4, capacity=8)
+        for x in lists
+    ]
+    found = [np.asarray(out) for _, out in recsys.overlapped(step, start, tables, batches)]
+    for out, ids in zip(found, lists, strict=True):
+        want = [whole[i].mean(0) if i else np.zeros(4) for i in ids]
+        np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
+    assert list(recsys.overlapped(step, start, tables, [])) == []
