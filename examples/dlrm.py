@@ -5,20 +5,25 @@
     mpiexec -n 4 python examples/dlrm.py     # the same on four processes
 
 The clicks are made up: 13 numbers and 26 ids each, as in Criteo's data, and labels drawn from a
-planted signal that is known here, so that there is an AUC that no model can pass. The tables lie
-on four devices (virtual ones, where no launcher gives processes). The run ends with the AUC of
+planted signal that is known here, so that there is an AUC that no model can pass. They are written
+to Parquet files first, and read from these beside the steps (needs pyarrow and tqdm). The tables
+lie on four devices (virtual ones, where no launcher gives processes). The run ends with the AUC of
 held-out clicks, the best ads for one user, and a checkpoint (a folder of safetensors files).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from gpt import resume
 from tqdm import tqdm
 
@@ -68,6 +73,54 @@ class PlantedClicks:
         labels = rng.random(size) < 1 / (1 + np.exp(-logits))
         features = recsys.KeyedJaggedTensor.from_columns(ids)
         return Batch(dense, features, labels.astype("float32"), logits)
+
+
+class ClickFiles:
+    """The same from Parquet files, of which each has some batches, a row group for each."""
+
+    PER_FILE = 100
+    NUMBERS = tuple(f"I{i + 1}" for i in range(DENSE))
+
+    def __init__(self, folder: Path, clicks: PlantedClicks, size: int):
+        self.folder, self.clicks, self.size = folder / f"{clicks.seed}-{size}", clicks, size
+        self._open: tuple[Path, Any] = (Path(), None)
+
+    def write(self, part: int, batches: int) -> None:
+        """Make the files of a part that aren't there; one process does, the others wait for it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for first in range(0, batches, self.PER_FILE):
+            path = self._path(part, first)
+            while not path.exists():
+                if parallel.process_index() == 0:
+                    new = path.with_suffix(".new")
+                    tables = (self._table(part, first + i) for i in range(self.PER_FILE))
+                    start = next(tables)
+                    with pq.ParquetWriter(new, start.schema) as file:
+                        file.write_table(start)
+                        for table in tables:
+                            file.write_table(table)
+                    os.replace(new, path)
+                else:
+                    time.sleep(0.05)
+
+    def batch(self, part: int, number: int) -> Batch:
+        """A batch by its number, of training (part 0) or held out (1)."""
+        path = self._path(part, number)
+        if self._open[0] != path:
+            self._open = path, pq.ParquetFile(path)
+        read = self._open[1].read_row_group(number % self.PER_FILE)
+        ids = recsys.KeyedJaggedTensor.from_columns(read, list(ROWS))
+        dense = np.stack([read[k].to_numpy() for k in self.NUMBERS], axis=1)
+        return Batch(dense, ids, read["label"].to_numpy(), read["logit"].to_numpy())
+
+    def _path(self, part: int, number: int) -> Path:
+        return self.folder / f"{('train', 'held_out')[part]}-{number // self.PER_FILE:04}.parquet"
+
+    def _table(self, part: int, number: int) -> pa.Table:
+        made = self.clicks.batch(part, number, self.size)
+        columns = {k: np.asarray(x.values) for k, x in made.ids.features().items()}
+        columns |= dict(zip(self.NUMBERS, made.dense.T.copy(), strict=True))
+        return pa.table({"label": made.labels, "logit": made.logits, **columns})
 
 
 def parts_of(batch: Batch, devices: int) -> tuple:
@@ -147,7 +200,7 @@ def make_step(cfg, layout: recsys.Layout, optimizers, state):
     return fg.jit(mapped, donate_argnums=0)
 
 
-def evaluate(state, cfg, layout: recsys.Layout, clicks: PlantedClicks, args) -> tuple:
+def evaluate(state, cfg, layout: recsys.Layout, clicks: ClickFiles, args) -> tuple:
     """The AUC and the normalized entropy of held-out clicks, and the AUC of their true logits."""
     metrics = (recsys.streaming_auc(), recsys.normalized_entropy())
     axes, best = layout.axes, recsys.streaming_auc()
@@ -161,7 +214,7 @@ def evaluate(state, cfg, layout: recsys.Layout, clicks: PlantedClicks, args) -> 
     update = fg.jit(fg.shard_map(sums, mesh=layout.mesh, in_specs=cut, out_specs=fg.P()))
     found, limit = None, best.init()
     for n in range(args.held_out):
-        batch = clicks.batch(1, n, args.batch)
+        batch = clicks.batch(1, n)
         more = tree.map(
             np.asarray, update(*given, *placed(parts_of(batch, layout.mesh.size), layout.mesh))
         )
@@ -191,12 +244,12 @@ def top_ads(tables, params, user: Batch, cfg, k: int = 5) -> tuple[np.ndarray, n
 # ---- the run
 
 
-def train(args, step, state, losses: list[float], clicks: PlantedClicks, mesh, save) -> Any:
+def train(args, step, state, losses: list[float], clicks: ClickFiles, mesh, save) -> Any:
     """The steps that are left, under a progress bar; `save(n, state)` after some of them."""
     begin, end = int(state["step"]), min(args.steps, args.stop_at or args.steps)
 
     def make(n: int) -> tuple:
-        return parts_of(clicks.batch(0, n, args.batch), mesh.size)
+        return parts_of(clicks.batch(0, n), mesh.size)
 
     batches = ahead(make, iter(range(begin, end)))
     quiet = parallel.process_index() != 0
@@ -228,6 +281,7 @@ def parse_args(arguments: list[str] | None) -> argparse.Namespace:
         "--devices", type=int, default=4, help="virtual devices, where no launcher gives processes"
     )
     parser.add_argument("--out", type=Path, default=Path("examples/out/dlrm"))
+    parser.add_argument("--data", type=Path, help="folder of Parquet files; OUT/clicks by default")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     return parser.parse_args(arguments)
 
@@ -236,7 +290,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Plan, train, evaluate, save, serve."""
     args = parse_args(arguments)
     say = print if parallel.process_index() == 0 else lambda *_: None
-    clicks = PlantedClicks(args.seed)
+    planted = PlantedClicks(args.seed)
+    clicks = ClickFiles(args.data or args.out / "clicks", planted, args.batch)
+    for part, batches in enumerate((args.steps, args.held_out)):
+        clicks.write(part, batches)
     cfg = models.DLRMConfig(tuple(ROWS), DENSE, args.dim, cross_layers=args.cross_layers)
     devices = parallel.process_count() if parallel.process_count() > 1 else args.devices
     shapes = {k: (n, cfg.dim) for k, n in ROWS.items()}
@@ -264,7 +321,7 @@ def main(arguments: list[str] | None = None) -> None:
     tables = recsys.gather_tables(state["tables"])
     small = {k: recsys.quantize_rows(t) for k, t in tables.items()}
     params = tree.map(np.asarray, state["params"])
-    ads, chances = top_ads(small, params, clicks.batch(1, 0, 1), cfg)
+    ads, chances = top_ads(small, params, planted.batch(1, 0, 1), cfg)
     shown = ", ".join(f"{i} ({p:.0%})" for i, p in zip(ads, chances, strict=True))
     say(f"best ads of a user, from tables of 8 bits: {shown}")
     say(f"--- wrote {checkpoints.folder}")

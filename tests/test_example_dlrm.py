@@ -13,6 +13,7 @@ from funcgrad import recsys
 from funcgrad.io.checkpoints import checkpoint
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+pytest.importorskip("pyarrow")
 SMALL = ["--steps", "40", "--batch", "256", "--dim", "4", "--held-out", "4", "--save-every", "15"]
 
 
@@ -61,6 +62,20 @@ def test_a_checkpoint_of_another_run_is_refused(dlrm, whole, tmp_path):
         dlrm.main([*SMALL, "--out", str(whole), "--resume", "--dim", "8"])
     with pytest.raises(SystemExit, match="has no checkpoint; start without it"):
         dlrm.main([*SMALL, "--out", str(tmp_path), "--resume"])
+
+
+def test_files_hold_what_was_made(dlrm, tmp_path):
+    planted = dlrm.PlantedClicks(3)
+    files = dlrm.ClickFiles(tmp_path, planted, 8)
+    files.PER_FILE = 2
+    files.write(0, 3)
+    assert sorted(p.name for p in files.folder.iterdir()) == [
+        "train-0000.parquet", "train-0001.parquet",
+    ]  # fmt: skip
+    for n in (0, 3, 1):
+        got, want = files.batch(0, n), planted.batch(0, n, 8)
+        for a, b in zip(fg.tree.leaves(got), fg.tree.leaves(want), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_the_best_ads_are_the_best_scores(dlrm):

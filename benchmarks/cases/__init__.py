@@ -25,6 +25,7 @@ MODULES = (
     "loops",
     "derivatives",
     "indexing",
+    "recsys",
     "sorting",
     "randomness",
     "linalg",

@@ -52,12 +52,18 @@ def _abstract(data, indices, starts, ends, dense):
     for name, x in (("indices", indices), ("starts", starts), ("ends", ends)):
         if not dtypes.is_integer(x.dtype):
             raise DTypeError(f"csr_matmul: {name} must be integers, got {x}")
-    if data.dtype != dense.dtype or data.dtype == dtypes.BOOL:
+    if data.dtype == dtypes.BOOL or not (data.dtype == dense.dtype or _narrower(dense, data)):
         raise DTypeError(
-            f"csr_matmul: data and the dense matrix must be numbers of one dtype, got {data} and "
-            f"{dense}; convert with .astype(...)"
+            "csr_matmul: data and the dense matrix must be numbers of one dtype, or the dense ones "
+            f"narrower than floats of data, got {data} and {dense}; convert with .astype(...)"
         )
     return ShapedArray((starts.shape[0], dense.shape[1]), data.dtype)
+
+
+def _narrower(dense, data) -> bool:
+    """Whether numbers are read as they are kept, and computed with as floats of `data`."""
+    both = dtypes.is_float(data.dtype) and dense.dtype.itemsize < data.dtype.itemsize
+    return both and (dtypes.is_float(dense.dtype) or dtypes.is_integer(dense.dtype))
 
 
 def _impl(xp, data, indices, starts, ends, dense):
@@ -135,8 +141,8 @@ def _added(values, rows, count):
 
 def _formula(data, indices, starts, ends, dense):
     rows, dtype = rows_of(starts, ends, aval_of(data).shape[0]), aval_of(data).dtype
-    if dtypes.is_float(dtype) and dtype.itemsize < 4:
-        data, dense = (convert_element_type(x, np.float32) for x in (data, dense))
+    wide = np.float32 if dtypes.is_float(dtype) and dtype.itemsize < 4 else dtype
+    data, dense = (convert_element_type(x, wide) for x in (data, dense))
     values = mul(_each(data, aval_of(dense).shape[1]), _lines(dense, indices))
     return convert_element_type(_added(values, rows, aval_of(starts).shape[0]), dtype)
 
@@ -162,10 +168,12 @@ def _transpose(ct, data, indices, starts, ends, dense):
     lines = _lines(ct, rows)
     if is_linear(data):
         factor("csr_matmul", dense)
-        sampled = sum_p.bind(mul(lines, _lines(dense, indices)), axes=(1,))
+        dense = convert_element_type(_lines(dense, indices), aval_of(ct).dtype)
+        sampled = sum_p.bind(mul(lines, dense), axes=(1,))
         return [sampled, None, None, None, None]
     values = mul(_each(data, aval_of(ct).shape[1]), lines)
-    return [None, None, None, None, _added(values, indices, dense.aval.shape[0])]
+    total = _added(values, indices, dense.aval.shape[0])
+    return [None, None, None, None, convert_element_type(total, dense.aval.dtype)]
 
 
 def _batch(axis, args, dims):
@@ -207,7 +215,8 @@ def _below(x, most, step, outside):
 
 
 # data (nse,), indices (nse,), starts (m,), ends (m,), dense (k, n) → (m, n). Entries whose columns
-# lie outside 0 … k - 1 are none. Narrow floats are summed in float32.
+# lie outside 0 … k - 1 are none. Narrow floats are summed in float32; a dense matrix may be of
+# narrower numbers than data.
 csr_matmul_p: Primitive = Primitive(
     name="csr_matmul",
     abstract=_abstract,

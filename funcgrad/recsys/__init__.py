@@ -7,7 +7,8 @@ annotation, and everything else a function.
 - `columns`: ids from columns of lists, as Apache Arrow keeps them
 - `tables`, `embedding`: tables, also of 8 bits, and their rows by ids, pooled or not
 - `rows`, `lookups`, `updates`: gradients of the rows that were read, and optimizers of these
-- `layouts`, `sharded`: tables cut over many devices, and lookups in them
+- `layouts`, `sharded`: tables cut over many devices
+- `remote`, `exchange`, `wire`: lookups in them; ids and sums on their way between devices
 - `costs`, `plans`, `planner`: which cut is best for each table
 - `zch`, `disk`: rows for raw ids, without collisions; tables in files
 - `metrics`: AUC, normalized entropy, NDCG, recall; `models`: DLRM and others
@@ -41,6 +42,7 @@ from funcgrad.recsys.metrics import (
 )
 from funcgrad.recsys.planner import plan
 from funcgrad.recsys.plans import Plan, plan_from_json
+from funcgrad.recsys.remote import ArrivedIds, check_exchange, exchange_ids, overlapped
 from funcgrad.recsys.rows import IndexedRows
 from funcgrad.recsys.sharded import (
     ShardedTables,
@@ -56,6 +58,7 @@ from funcgrad.recsys.updates import (
     SparseState,
     adagrad,
     apply_updates,
+    lamb,
     lazy_adam,
     rowwise_adagrad,
     sgd,
@@ -78,10 +81,11 @@ __all__ = [
     "data_parallel", "gather_tables", "grid", "layout", "partition_specs", "put", "row_wise",
     "shard_tables", "split_batch",
     "table_column_wise", "table_row_wise", "table_wise",
+    "ArrivedIds", "check_exchange", "exchange_ids", "overlapped",
     "Bandwidths", "Plan", "TableStats", "measure_bandwidths", "plan", "plan_from_json",
     "Metric", "ndcg_at", "normalized_entropy", "recall_at", "streaming_auc",
     "models",
     "DiskTable", "create_disk_table",
     "ZCHConfig", "ZCHState", "zch_check", "zch_init", "zch_put", "zch_rows", "zch_update",
-    "SparseState", "adagrad", "apply_updates", "lazy_adam", "rowwise_adagrad", "sgd",
+    "SparseState", "adagrad", "apply_updates", "lamb", "lazy_adam", "rowwise_adagrad", "sgd",
 ]  # fmt: skip

@@ -7,6 +7,8 @@ exchanged goes over links. The formulas are those of TorchRec's planner (Ivchenk
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,29 +21,35 @@ from funcgrad.errors import ArgumentError
 from funcgrad.recsys.layouts import KINDS, OF_NODES, TableSharding
 
 # What an optimizer keeps for each number of a table; of row-wise ones, for each row.
-OPTIMIZERS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": None, "lazy_adam": 2.0}
-ID_BYTES = 8  # a row and a bag, of 32 bits each
+OPTIMIZERS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": None, "lazy_adam": 2.0, "lamb": 2.0}
+# How a table is trained: by the rows that were read; by gradients of its shape; or by those rows in
+# a cache of a part of them, with all rows in a file.
+KERNELS = ("fused", "dense", "cached")
+ID_BYTES = 4  # of an id, and of how many a bag has
 LINE = 64  # bytes of a cache's line, which memory gives at once
 
 
 @dataclass(frozen=True)
 class TableStats:
     """A table and how it is used: its shape, how many ids a bag has on average, and its dtype.
+    cache: which part of its rows a cache holds, where it has the kernel "cached".
 
     >>> from funcgrad import recsys
     >>> recsys.TableStats(1000, 16, pooling=20.0)
-    TableStats(rows=1000, dim=16, pooling=20.0, dtype='float32')
+    TableStats(rows=1000, dim=16, pooling=20.0, dtype='float32', cache=0.2)
     """
 
     rows: int
     dim: int
     pooling: float = 1.0
     dtype: str = "float32"
+    cache: float = 0.2
 
 
 @dataclass(frozen=True)
 class Bandwidths:
-    """Bytes a second: of memory, of a link between devices (of a node), of one between nodes.
+    """Bytes a second: of memory, of a link between devices (of a node), of one between nodes, and
+    of files.
 
     >>> from funcgrad import recsys
     >>> recsys.Bandwidths(link=1e9).memory
@@ -51,12 +59,14 @@ class Bandwidths:
     memory: float = 10e9
     link: float = 2e9
     between_nodes: float = 1e9
+    disk: float = 0.5e9
 
 
 def measure_bandwidths(megabytes: int = 64) -> Bandwidths:
     """Of this machine, where devices are virtual ones or ranks: reading random rows, and copies.
 
-    Links are taken to copy twice, into shared memory and out of it.
+    Links are taken to copy twice, into shared memory and out of it; a file for temporary ones is
+    written, to the medium.
 
     >>> from funcgrad import recsys
     >>> recsys.measure_bandwidths(1).memory > 0
@@ -68,7 +78,16 @@ def measure_bandwidths(megabytes: int = 64) -> Bandwidths:
     read = _seconds(lambda: table.take(ids, axis=0))
     copied = _seconds(table.copy)
     link = table.nbytes / copied / 2
-    return Bandwidths(2 * table.nbytes / read, link, link)
+    with tempfile.TemporaryFile() as file:
+
+        def written() -> None:
+            file.seek(0)
+            file.write(table.data)
+            file.flush()
+            os.fsync(file.fileno())
+
+        disk = table.nbytes / _seconds(written)
+    return Bandwidths(2 * table.nbytes / read, link, link, disk)
 
 
 def _seconds(f: Any) -> float:
@@ -103,7 +122,8 @@ class Option:
     """A way to cut a table, and what it costs each place that has a block of it.
 
     unit: what a block is put on: "device", "node" or "all"; same_node: whether all blocks must be
-    on devices of one node; seconds and bytes: of each device that takes part in a block.
+    on devices of one node; seconds and bytes: of each device that takes part in a block; kernel:
+    one of `KERNELS`.
     """
 
     kind: str
@@ -112,22 +132,37 @@ class Option:
     same_node: bool
     seconds: float
     bytes: float
+    kernel: str = "fused"
 
     def sharding(self, places: Sequence[int]) -> TableSharding:
         """As the annotation that it stands for."""
         return TableSharding(self.kind, tuple(places) or None, self.columns)
 
 
-def options(name: str, table: TableStats, job: Job, allowed: Sequence[str]) -> list[Option]:
-    """The ways to cut a table on the devices of a job."""
+def options(
+    name: str,
+    table: TableStats,
+    job: Job,
+    allowed: Sequence[str],
+    kernels: Sequence[str] = KERNELS[:1],
+) -> list[Option]:
+    """The ways to cut and to train a table on the devices of a job."""
     found = []
+    for kernel in kernels:
+        if kernel not in KERNELS:
+            raise ArgumentError(
+                f"recsys.plan: table {name!r}: kernels must be of {KERNELS}, got {kernel!r}"
+            )
     for kind in allowed:
         if kind not in KINDS:
             raise ArgumentError(f"recsys.plan: table {name!r}: there is no sharding {kind!r}")
         if kind in OF_NODES and job.nodes == 1:
             continue
         for columns in _columns(kind, table, job):
-            found.append(_option(kind, columns, table, job))
+            for kernel in kernels:
+                # Dense gradients can be summed over devices, but aren't exchanged by rows.
+                if kernel != "dense" or KINDS[kind] == "whole":
+                    found.append(_option(kind, columns, table, job, kernel))
     if not found:
         raise ArgumentError(
             f"recsys.plan: table {name!r} may be {list(allowed)}, none of which fits "
@@ -148,7 +183,7 @@ def _columns(kind: str, table: TableStats, job: Job) -> Iterator[int]:
         n *= 2
 
 
-def _option(kind: str, columns: int, table: TableStats, job: Job) -> Option:
+def _option(kind: str, columns: int, table: TableStats, job: Job, kernel: str) -> Option:
     """The cost of one of a table's blocks, to each of its devices."""
     exchange = KINDS[kind]
     among = {"whole": 1, "table": 1, "row": job.devices, "node": job.local}[exchange]
@@ -158,16 +193,31 @@ def _option(kind: str, columns: int, table: TableStats, job: Job) -> Option:
     ids = bags * table.pooling / among
     read = ids * max(width * itemsize, LINE)
     out = bags * width * 4
-    arriving = 0 if exchange == "whole" else bags * table.pooling * ID_BYTES
+    arriving = 0 if exchange == "whole" else bags * (table.pooling + 1) * ID_BYTES
     # Of each id that arrives, whoever's it is, its place is looked at.
     local = (max(ids * ID_BYTES, arriving) + read + out) / job.speed.memory
     rows = math.ceil(table.rows / among)
     kept = rows * width * itemsize + rows * _state(job.optimizer, width) * 4
     seconds = 3 * local + _exchange(exchange, out, arriving, table, job)
+    if kernel == "dense":
+        # The gradient is begun and read, the table and its state are read and written.
+        size = rows * width * 4
+        states = rows * _state(job.optimizer, width) * 4
+        seconds += (4 * size + 2 * states) / job.speed.memory
+        kept += size
+    elif kernel == "cached":
+        # Rows come in and go out with their state, where the cache hasn't got them.
+        row = width * itemsize + _state(job.optimizer, width) * 4
+        seconds += 2 * ids * (1 - _hits(table)) * row / job.speed.disk
+        kept *= table.cache
     unit = {"whole": "all", "row": "all", "table": "device", "node": "node"}[exchange]
-    return Option(
-        kind, columns, unit, kind == "table_column_wise", seconds, kept + 2 * out + arriving
-    )
+    taken = kept + 2 * out + arriving
+    return Option(kind, columns, unit, kind == "table_column_wise", seconds, taken, kernel)
+
+
+def _hits(table: TableStats) -> float:
+    """The part of ids whose rows a cache of the most frequent ones has, by Zipf's law."""
+    return math.log1p(table.cache * table.rows) / math.log1p(table.rows)
 
 
 def _state(optimizer: str, width: float) -> float:
@@ -202,6 +252,7 @@ def as_stats(name: str, table: Any) -> TableStats:
             raise ArgumentError(f"recsys.plan: table {name!r} must be (rows, dim), got {shape}")
         dtype = str(getattr(table, "dtype", "float32"))
         stats = TableStats(*shape, dtype=dtype)
-    if min(stats.rows, stats.dim) < 1 or stats.pooling < 0:
+    bad = min(stats.rows, stats.dim) < 1 or stats.pooling < 0
+    if bad or not 0 < stats.cache <= 1:
         raise ArgumentError(f"recsys.plan: table {name!r} has {stats}")
     return stats

@@ -21,7 +21,7 @@ from funcgrad import dtypes
 from funcgrad.errors import ArgumentError, CheckpointError, OutOfBoundsError
 from funcgrad.transforms.jit.jit import jit
 
-_DESCRIPTION, _JOURNAL = "table.json", "journal.npz"
+_DESCRIPTION, _JOURNAL, _STATE = "table.json", "journal.npz", "state.npz"
 
 
 def create_disk_table(
@@ -61,7 +61,8 @@ def create_disk_table(
                 made[start:stop] = np.asarray(begin[name](start, stop))
         made.flush()
     shapes = {k: list(v) for k, v in columns.items()}
-    _written(base / _DESCRIPTION, json.dumps({"rows": rows, "columns": shapes}).encode())
+    text = json.dumps({"rows": rows, "columns": shapes}).encode()
+    _write(base / _DESCRIPTION, lambda file: file.write(text))
 
 
 class DiskTable:
@@ -178,20 +179,28 @@ class DiskTable:
                 out[name][places >= 0] = np.asarray(x)[places[places >= 0]]
         return out
 
-    def save(self) -> None:
-        """Make what is there what will be there after a crash."""
+    def save(self, state: Mapping[str, Any] | None = None) -> None:
+        """Make what is there what will be there after a crash.
+
+        state: arrays by name that belong with the rows (a step's number, a hash's state, dense
+        parameters): they are saved with them or not at all, and `state` gives them again.
+        """
         changed = np.union1d(np.flatnonzero(self._moved), self._ids[self._ids >= 0])
         arrays: dict[str, Any] = {"ids": changed}
         arrays |= {f"column_{k}": v for k, v in self.read(changed).items()}
-        path = self.folder / f"{_JOURNAL}.new"
-        with path.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path, self.folder / _JOURNAL)
-        _sync_folder(self.folder)
+        arrays |= {f"state_{k}": np.asarray(v) for k, v in (state or {}).items()}
+        _write(self.folder / _JOURNAL, lambda file: np.savez(file, **arrays))
         self._recover()
         self._moved[:] = False
+
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        """What was last saved with the rows; nothing before that."""
+        path = self.folder / _STATE
+        if not path.exists():
+            return {}
+        with np.load(path, allow_pickle=False) as kept:
+            return dict(kept.items())
 
     def _recover(self) -> None:
         """Put what a finished journal has into the first file; to do so twice changes nothing."""
@@ -202,7 +211,11 @@ class DiskTable:
             for name, saved in self._saved.items():
                 saved[journal["ids"]] = journal[f"column_{name}"]
                 saved.flush()
+            begin = len("state_")
+            state = {k[begin:]: journal[k] for k in journal.files if k.startswith("state_")}
+        _write(self.folder / _STATE, lambda file: np.savez(file, **state))
         path.unlink()
+        _sync_folder(self.folder)
 
     def _checked(self, what: str, ids: Any) -> np.ndarray:
         ids = np.asarray(ids)
@@ -224,11 +237,11 @@ def _put(x: Any, places: Any, rows: Any) -> Any:
     return x.at[places].set(rows, unique_indices=True)
 
 
-def _written(path: Path, text: bytes) -> None:
+def _write(path: Path, write: Callable[[Any], Any]) -> None:
     """A file that is there whole or not at all."""
     new = path.with_name(f"{path.name}.new")
     with new.open("wb") as file:
-        file.write(text)
+        write(file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)

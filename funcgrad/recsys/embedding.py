@@ -11,10 +11,12 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DTypeError
+from funcgrad.ops.indexing.plan import known
 from funcgrad.recsys.jagged import JaggedTensor
 from funcgrad.recsys.keyed import KeyedJaggedTensor
 from funcgrad.recsys.lookups import Tapped, pooled, rows_of
-from funcgrad.recsys.sharded import ShardedTables, sharded_lookup
+from funcgrad.recsys.remote import ArrivedIds, sharded_lookup
+from funcgrad.recsys.sharded import ShardedTables
 from funcgrad.recsys.tables import as_table, check_ids
 
 POOLINGS = ("sum", "mean")
@@ -153,11 +155,14 @@ def _sharded_bags(
     name: str, tables: ShardedTables, features: Any, pooling: Any, table_of: Any
 ) -> dict[str, Any]:
     """Pooled rows of tables on many devices; sums are divided where they have arrived."""
-    named = _names(name, features, table_of)
-    sums = sharded_lookup(tables, named, pooling=True)
+    if isinstance(features, ArrivedIds):
+        named, arrived = features.named, features.pools
+    else:
+        named, arrived = _names(name, features, table_of), None
+    sums = sharded_lookup(tables, named, pooling=True, arrived=arrived)
     for key, (_, x) in named.items():
         if _pooling(name, pooling, key) == "mean":
-            sums[key] = sums[key] / fnp.maximum(x.lengths, 1).astype(sums[key].dtype)[:, None]
+            sums[key] = _mean(sums[key], x.lengths)
     return sums
 
 
@@ -174,14 +179,17 @@ def _pooling(name: str, pooling: str | Mapping[str, str], key: str | None) -> st
 def _bag(where: str, table: Any, x: JaggedTensor, pooling: str) -> Any:
     """Pooled rows (batch, dim) of one feature."""
     table = _table(where, table, x.values)
-    bags = x.segments()
-    check_ids(where, x.values, table.shape[0], bags < x.batch, bags)
-    factors = x.weights
-    if pooling == "mean":
-        shares = 1 / fnp.maximum(x.lengths, 1).astype(fnp.float32)
-        shares = shares.at[bags].get(mode="fill", fill_value=0)
-        factors = shares if factors is None else factors * shares
-    return pooled(table, x.values, bags, x.batch, factors)
+    if known(x.values) is not None:
+        bags = x.segments()
+        check_ids(where, x.values, table.shape[0], bags < x.batch, bags)
+    ends = fnp.cumsum(x.lengths, dtype=x.lengths.dtype)
+    sums = pooled(table, x.values, (ends - x.lengths, ends), x.weights)
+    return _mean(sums, x.lengths) if pooling == "mean" else sums
+
+
+def _mean(sums: Any, lengths: Any) -> Any:
+    """Sums (batch, dim) of bags divided by how many rows they have."""
+    return sums / fnp.maximum(lengths, 1).astype(sums.dtype)[:, None]
 
 
 def _sequences(where: str, table: Any, x: JaggedTensor) -> JaggedTensor:

@@ -23,6 +23,7 @@ KINDS = {
     "data_parallel": "whole", "table_wise": "table", "column_wise": "table",
     "table_column_wise": "table", "row_wise": "row", "table_row_wise": "node", "grid": "node",
 }  # fmt: skip
+WIRES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 OF_NODES = ("table_row_wise", "table_column_wise", "grid")
 
 
@@ -155,7 +156,7 @@ class Layout:
 
     mesh: the devices that share a set of tables; tables: (name, `Spec`) of each; pools: (name,
     `Pool`) of each array of rows; world: all devices, in several such groups where one of their
-    axes, `replica`, counts these.
+    axes, `replica`, counts these. room, wire: see `layout`.
     """
 
     mesh: Mesh
@@ -163,6 +164,8 @@ class Layout:
     pools: tuple[tuple[str, Pool], ...]
     world: Mesh
     replica: str | None = None
+    room: float | None = None
+    wire: str | None = None
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -239,11 +242,18 @@ def layout(
     shardings: Mapping[str, TableSharding] | TableSharding,
     mesh: Mesh,
     replica: str | None = None,
+    *,
+    room: float | None = None,
+    wire: str | None = None,
 ) -> Layout:
     """Places for tables on a mesh of one axis (devices) or two (nodes, devices of each).
 
     replica: a further axis of the mesh, along which all tables are repeated; each copy is trained
     on its part of the batch, and now and then they are averaged (`average_replicas`).
+    room: of a table whose rows are cut, each device is sent at most so many times its even share of
+    a feature's ids (see `check_exchange`); None: there is room for all. wire: the dtype that sums
+    and their cotangents have on their way between devices: "bfloat16", "float16", or one of 8 bits,
+    "float8_e4m3fn" or "float8_e5m2"; None: their own.
 
     tables: arrays, or shapes (rows, dim), by name; shardings: by name, or one for all. Where a
     sharding doesn't say on which device, it is the one with the fewest bytes so far, large tables
@@ -257,6 +267,10 @@ def layout(
     [16640, 16640, 16640, 16640]
     """
     world = mesh
+    if room is not None and not room > 0:
+        raise ShardingError(f"recsys.layout: room must be more than 0, got {room}")
+    if wire is not None and wire not in WIRES:
+        raise ShardingError(f"recsys.layout: wire must be one of {WIRES}, got {wire!r}")
     if replica is not None:
         mesh = _without(mesh, replica)
     if len(mesh.axis_names) > 2:
@@ -272,7 +286,7 @@ def layout(
     loads = [0] * mesh.size
     for name in sorted(names, key=lambda k: -specs[k].rows * specs[k].dim):
         specs[name] = _placed(name, specs[name], mesh, loads)
-    return Layout(mesh, tuple(specs.items()), _pools(specs, mesh), world, replica)
+    return Layout(mesh, tuple(specs.items()), _pools(specs, mesh), world, replica, room, wire)
 
 
 def _without(mesh: Mesh, replica: str) -> Mesh:

@@ -16,9 +16,10 @@ from funcgrad.core import context
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DifferentiationError
-from funcgrad.ops.indexing.segment import segment_sum
+from funcgrad.ops.csr import csr_matmul_p
+from funcgrad.ops.csr import rows_of as bags_of
 from funcgrad.recsys.rows import IndexedRows
-from funcgrad.recsys.tables import QuantizedTable, as_table, read_rows
+from funcgrad.recsys.tables import QuantizedTable, as_table, from_zero, read_rows
 from funcgrad.transforms.derivatives.grad import value_and_grad
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
@@ -89,21 +90,41 @@ class Recorder:
 def pooled(
     table: Any,
     ids: Any,
-    bags: Any,
-    count: int,
+    bounds: tuple[Any, Any],
     factors: Any = None,
     axes: Sequence[str] = (),
     scale: int = 1,
 ) -> Any:
-    """(count, dim): rows times their factors, summed by the numbers of their bags; rows of bags
-    that aren't there are left out. axes, scale: see `Tapped.recorded`."""
-    rows = read_rows(table.array if isinstance(table, Tapped) else table, ids)
-    if factors is not None:
-        rows = rows * factors[:, None]
-    out = segment_sum(rows, bags, count)
+    """(count, dim): rows times their factors, summed bag by bag; NaN for bags with an id that is no
+    row. bounds: where each bag begins and ends, ascending; axes, scale: see `Tapped.recorded`.
+
+    A product of a sparse matrix, a row a bag, with the table: narrow rows are read as they are.
+    """
+    array = table.array if isinstance(table, Tapped) else table
+    starts, ends = bounds
+    data = _data(array, ids, factors)
+    rows = array.values if isinstance(array, QuantizedTable) else array
+    out = csr_matmul_p.bind(data, ids, starts, ends, rows)
+    bad = fnp.cumsum((ids < 0) | (ids >= array.shape[0]), dtype="int32")
+    before = fnp.concatenate([fnp.zeros(1, "int32"), bad])
+    missing = before.at[ends].get(mode="clip") > before.at[starts].get(mode="clip")
+    out = fnp.where(missing[:, None], fnp.asarray(fnp.nan, out.dtype), out)
     if isinstance(table, Tapped):
+        bags = bags_of(starts, ends, ids.shape[0])
         return table.recorded(out, ids, bags, factors, axes, scale)
     return out
+
+
+def _data(array: Any, ids: Any, factors: Any) -> Any:
+    """What the row of each id is multiplied with, in the dtype of the sums."""
+    if isinstance(array, QuantizedTable):
+        scales = array.scales.at[from_zero(ids, array.shape[0])].get(mode="fill", fill_value=0)
+        factors = scales if factors is None else factors * scales
+        return factors.astype(fnp.result_type(factors.dtype, fnp.float32))
+    dtype = array.dtype if array.dtype.itemsize >= 4 else fnp.float32
+    if factors is None:
+        return fnp.ones(ids.shape, dtype)
+    return factors.astype(fnp.result_type(dtype, factors.dtype))
 
 
 def rows_of(table: Any, ids: Any) -> Any:

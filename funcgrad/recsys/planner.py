@@ -16,7 +16,7 @@ import numpy as np
 
 from funcgrad.core.sharding import Mesh
 from funcgrad.errors import ArgumentError
-from funcgrad.recsys.costs import OPTIMIZERS, Bandwidths, Job, Option, as_stats, options
+from funcgrad.recsys.costs import KERNELS, OPTIMIZERS, Bandwidths, Job, Option, as_stats, options
 from funcgrad.recsys.layouts import KINDS
 from funcgrad.recsys.plans import Plan
 
@@ -33,6 +33,7 @@ def plan(
     optimizer: str = "rowwise_adagrad",
     bandwidths: Bandwidths | None = None,
     allowed: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    kernels: Mapping[str, Sequence[str]] | Sequence[str] = ("fused",),
 ) -> Plan:
     """Shardings for tables so that no device takes more than its memory and the slowest is fast.
 
@@ -40,7 +41,10 @@ def plan(
     each), or a mesh; memory: bytes of a device for tables, the optimizer's state and what is
     exchanged; batch: bags a device has in a step; optimizer: the name of that of the tables;
     bandwidths: of the machine (see `measure_bandwidths`), plain ones by default; allowed: the
-    kinds of shardings that tables may have, for all or by name (those not named may have any).
+    kinds of shardings that tables may have, for all or by name (those not named may have any);
+    kernels: how tables may be trained, likewise: "fused", by rows that were read
+    (`value_and_sparse_grad`); "dense", by gradients as of other parameters, of tables that are
+    whole on each device; "cached", with rows in a file (`DiskTable`).
 
     Raises ArgumentError for tables that don't fit into the memory, with the least that they need.
 
@@ -51,22 +55,24 @@ def plan(
     """
     job = _job(devices, batch, optimizer, bandwidths or Bandwidths())
     stats = {k: as_stats(k, t) for k, t in tables.items()}
-    if isinstance(allowed, Mapping):
-        for name in allowed:
+    for what, given in (("allowed", allowed), ("kernels", kernels)):
+        for name in given if isinstance(given, Mapping) else ():
             if name not in stats:
                 raise ArgumentError(
-                    f"recsys.plan: allowed names {name!r}, the tables are {list(stats)}"
+                    f"recsys.plan: {what} names {name!r}, the tables are {list(stats)}"
                 )
     ways = {}
     for name, table in stats.items():
         kinds = allowed.get(name) if isinstance(allowed, Mapping) else allowed
-        ways[name] = options(name, table, job, list(KINDS) if kinds is None else kinds)
+        how = kernels.get(name, KERNELS) if isinstance(kernels, Mapping) else kernels
+        ways[name] = options(name, table, job, list(KINDS) if kinds is None else kinds, how)
     search = _Search(job, float(memory), ways)
     chosen, exact = search.best()
     seconds, taken = search.loads(chosen)
     shardings = {k: chosen[k][0].sharding(chosen[k][1]) for k in stats}
     each = tuple(seconds.tolist()), tuple(taken.tolist())
-    return Plan(shardings, (job.nodes, job.local), float(memory), *each, exact)
+    trained = {k: chosen[k][0].kernel for k in stats}
+    return Plan(shardings, (job.nodes, job.local), float(memory), *each, exact, trained)
 
 
 def _job(devices: Any, batch: int, optimizer: str, speed: Bandwidths) -> Job:

@@ -11,7 +11,7 @@ from typing import Any
 from funcgrad.errors import ArgumentError
 from funcgrad.recsys.layouts import TableSharding
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Plan:
 
     devices: (nodes, devices of each); memory: bytes that a device may take; seconds, bytes: of a
     step and of memory, as predicted for each device; exact: whether no plan can be better, by
-    the same prediction.
+    the same prediction; kernels: by table, how it is trained (see `plan`).
     """
 
     shardings: Mapping[str, TableSharding]
@@ -29,6 +29,7 @@ class Plan:
     seconds: tuple[float, ...]
     bytes: tuple[float, ...]
     exact: bool
+    kernels: Mapping[str, str]
 
     @property
     def step(self) -> float:
@@ -51,7 +52,7 @@ class Plan:
             {
                 "version": VERSION, "shardings": shardings, "devices": self.devices,
                 "memory": self.memory, "seconds": self.seconds, "bytes": self.bytes,
-                "exact": self.exact,
+                "exact": self.exact, "kernels": self.kernels,
             },
             indent=1,
         )  # fmt: skip
@@ -63,7 +64,8 @@ class Plan:
         lines = [f"{nodes} × {local} devices, {self.step * 1e3:.3f} ms a step{best}"]
         for name, s in self.shardings.items():
             places = "" if s.places is None else f" on {', '.join(map(str, s.places))}"
-            lines.append(f"  {name:<16} {s.kind}{places}")
+            kernel = "" if self.kernels[name] == "fused" else f", {self.kernels[name]}"
+            lines.append(f"  {name:<16} {s.kind}{places}{kernel}")
         for i, (t, b) in enumerate(zip(self.seconds[:16], self.bytes[:16], strict=True)):
             lines.append(f"  device {i:<9} {t * 1e3:9.3f} ms {b / 1e6:12.3f} MB")
         if len(self.seconds) > 16:
@@ -85,7 +87,8 @@ class Plan:
                 f'fill="#f58518"><title>{t * 1e3:.3f} ms</title></rect>'
             )
         rows = "".join(
-            f"<tr><td>{html.escape(k)}</td><td>{s.kind}</td><td>{s.places or ''}</td></tr>"
+            f"<tr><td>{html.escape(k)}</td><td>{s.kind}</td><td>{s.places or ''}</td>"
+            f"<td>{html.escape(self.kernels[k])}</td></tr>"
             for k, s in self.shardings.items()
         )
         height = 20 * len(bars) + 4
@@ -93,7 +96,7 @@ class Plan:
             f"<div><b>bytes (of {self.memory / 1e6:.1f} MB) and time of each device</b>, "
             f"{self.step * 1e3:.3f} ms a step<br>"
             f'<svg width="540" height="{height}">{"".join(bars)}</svg>'
-            f"<table><tr><th>table</th><th>sharding</th><th>on</th></tr>{rows}</table></div>"
+            f"<table><tr><th>table</th><th>sharding</th><th>on</th><th>kernel</th></tr>{rows}</table></div>"
         )
 
 
@@ -118,6 +121,7 @@ def plan_from_json(text: str) -> Plan:
             {k: _sharding(s) for k, s in read["shardings"].items()},
             tuple(read["devices"]), float(read["memory"]), tuple(read["seconds"]),
             tuple(read["bytes"]), bool(read["exact"]),
+            {k: str(read["kernels"][k]) for k in read["shardings"]},
         )  # fmt: skip
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArgumentError(f"{where}: {error!r}") from None

@@ -1,30 +1,25 @@
-"""Tables on many devices: putting them there, and lookups by exchanges of ids and of rows.
+"""Tables on many devices: putting them there, taking them back, and averages of replicas.
 
-Inside of `shard_map` each device has its part of the batch and its blocks of the pools. Ids go to
-the devices that have their rows (all-to-all); there they are looked up and pooled for all devices;
-the results come back: by all-to-all from tables on one device, by reduce-scatter where a table's
-rows are cut, as each device then has a part of each sum. Derivatives are those of the collectives.
+Each device has its blocks of the layout's pools; the blocks of all devices are one array, cut along
+its rows, so that optimizers, donation and checkpoints take a tree of such arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import lax, tree
-from funcgrad.core import context
 from funcgrad.core.sharding import Mesh, NamedSharding, P
 from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.arrays import make_array_from_callback, reshard
-from funcgrad.recsys.jagged import JaggedTensor, capacity_of
+from funcgrad.recsys.jagged import capacity_of
 from funcgrad.recsys.keyed import KeyedJaggedTensor
-from funcgrad.recsys.layouts import Layout, Pool, Shard
-from funcgrad.recsys.lookups import Tapped, pooled
-from funcgrad.recsys.tables import as_table
+from funcgrad.recsys.layouts import Layout, Pool
 
 
 @tree.register_pytree_node_class
@@ -261,182 +256,3 @@ def average_replicas(x: Any, step: Any = 0, every: int = 1) -> Any:
     if every == 1:
         return averaged(x)
     return lax.cond((step + 1) % every == 0, averaged, lambda x: x, x)
-
-
-# ---- lookups
-
-
-class _Entry(NamedTuple):
-    """A feature that reads a shard. slot: its number among those of the same place."""
-
-    key: str
-    shard: Shard
-    slot: int
-
-
-class _Ids(NamedTuple):
-    """A feature's (n,) ids, -1 for those that are no rows; the bag of each, `size` for padding."""
-
-    ids: Any
-    bags: Any
-    weights: Any
-    size: int
-
-
-def sharded_lookup(
-    tables: ShardedTables, features: Mapping[str, tuple[str, JaggedTensor]], pooling: bool
-) -> dict[str, Any]:
-    """Sums of rows by feature, (batch, dim); or without pooling the rows, (capacity, dim).
-
-    features: (table's name, ids) by name. Means are made of sums by the caller.
-    """
-    layout = tables.layout
-    _check_inside(layout)
-    ids = {k: _ids(x, layout.spec(t).rows, pooling) for k, (t, x) in features.items()}
-    columns: dict[str, dict[int, Any]] = {k: {} for k in features}
-    for key, (name, _) in features.items():
-        if name in tables.whole:
-            columns[key][0] = _whole(tables.whole[name], ids[key], layout)
-    for name, pool in layout.pools:
-        entries = _entries(pool, {k: t for k, (t, _) in features.items()})
-        if entries:
-            found = _exchanged(tables.pools[name], pool, layout, entries, ids)
-            for entry, x in zip(entries, found, strict=True):
-                columns[entry.key][entry.shard.column] = x
-    return {
-        k: fnp.concatenate([parts[c] for c in sorted(parts)], axis=1) if len(parts) > 1
-        else next(iter(parts.values()))
-        for k, parts in columns.items()
-    }  # fmt: skip
-
-
-def _check_inside(layout: Layout) -> None:
-    missing = [a for a in layout.world.axis_names if a not in context.current().axes]
-    if missing:
-        raise ShardingError(
-            f"recsys: sharded tables are looked up inside of shard_map over "
-            f"{layout.world.axis_names}, but "
-            f"{missing[0]!r} is no axis here; see funcgrad.shard_map"
-        )
-
-
-def _ids(x: JaggedTensor, rows: int, pooling: bool) -> _Ids:
-    bags = x.segments()
-    valid = (x.values >= 0) & (x.values < rows)
-    ids = fnp.where(valid, x.values, fnp.asarray(-1, x.values.dtype))
-    if pooling:
-        return _Ids(ids, bags, x.weights, x.batch)
-    place = fnp.arange(x.capacity, dtype=bags.dtype)
-    own = fnp.where(bags < x.batch, place, fnp.asarray(x.capacity, bags.dtype))
-    return _Ids(ids, own, None, x.capacity)
-
-
-def _whole(table: Any, x: _Ids, layout: Layout) -> Any:
-    plain = table if isinstance(table, Tapped) else as_table("recsys: a table", table)
-    return pooled(plain, x.ids, x.bags, x.size, x.weights, layout.world.axis_names)
-
-
-def _entries(pool: Pool, tables: Mapping[str, str]) -> list[_Entry]:
-    """The features that read shards of a pool, one after the other."""
-    taken: dict[int, int] = {}
-    found = []
-    for key, table in tables.items():
-        for shard in pool.shards:
-            if shard.table == table:
-                slot = taken.get(shard.place, 0)
-                taken[shard.place] = slot + 1
-                found.append(_Entry(key, shard, slot))
-    return found
-
-
-def _exchanged(
-    table: Any, pool: Pool, layout: Layout, entries: Sequence[_Entry], ids: Mapping[str, _Ids]
-) -> list[Any]:
-    """(count, width) for each entry: ids to their rows' devices, and what is read there back."""
-    devices, axes = layout.mesh.size, layout.axes
-    slots = 1 + max(e.slot for e in entries)
-    count = max(x.size for x in ids.values())
-    rows, bags, weights = _outgoing(pool, layout, entries, ids, count, slots)
-    sent = lax.all_to_all(fnp.stack([rows, bags], axis=-1), axes, 0, 0, tiled=True)
-    if weights is not None:
-        weights = lax.all_to_all(weights, axes, 0, 0, tiled=True).reshape(-1)
-    room = slots * count
-    # Bags are numbered from device to device that they came from; what is none stays outside.
-    start = fnp.arange(devices, dtype=sent.dtype)[:, None] * room
-    local = sent[..., 1]
-    bag = fnp.where(local < room, local + start, fnp.asarray(devices * room, sent.dtype))
-    plain = table if isinstance(table, Tapped) else as_table("recsys: a pool", table)
-    out = pooled(
-        plain,
-        sent[..., 0].reshape(-1),
-        bag.reshape(-1),
-        devices * room,
-        weights,
-        scale=layout.replicas,
-    )
-    out = out.reshape(devices, slots, count, pool.width)
-    if pool.exchange == "row":
-        mine = lax.psum_scatter(out, axes, scatter_dimension=0)
-        found = [mine[e.slot] for e in entries]
-    elif pool.exchange == "node":
-        nodes, local_devices = layout.mesh.axis_sizes
-        out = out.reshape(nodes, local_devices, slots, count, pool.width)
-        summed = lax.psum_scatter(out, axes[1], scatter_dimension=1)
-        back = lax.all_to_all(summed, axes[0], 0, 0, tiled=True)
-        found = [back[e.shard.place, e.slot] for e in entries]
-    else:
-        back = lax.all_to_all(out, axes, 0, 0, tiled=True)
-        found = [back[e.shard.place, e.slot] for e in entries]
-    return [x[: ids[e.key].size] for e, x in zip(entries, found, strict=True)]
-
-
-def _outgoing(
-    pool: Pool,
-    layout: Layout,
-    entries: Sequence[_Entry],
-    ids: Mapping[str, _Ids],
-    count: int,
-    slots: int,
-) -> tuple[Any, Any, Any]:
-    """What goes to each device: (devices, n) rows of its block, bags, and weights or None.
-
-    A row of -1 is none, and reads as NaN; a bag of slots · count belongs to none.
-    """
-    none = fnp.asarray(slots * count, fnp.int32)
-    local = layout.mesh.axis_sizes[-1]
-    weighted = any(ids[e.key].weights is not None for e in entries)
-    parts: list[list[tuple]] = [[] for _ in range(layout.mesh.size)]
-    for entry in entries:
-        x, shard = ids[entry.key], entry.shard
-        bad = x.ids < 0
-        bags = fnp.where(x.bags < x.size, x.bags.astype(fnp.int32) + entry.slot * count, none)
-        rows = fnp.where(bad, -1, x.ids % shard.block + shard.offset).astype(fnp.int32)
-        weights = x.weights
-        if weighted and weights is None:
-            weights = fnp.ones(x.ids.shape, fnp.float32)
-        if pool.exchange == "table":
-            parts[shard.place].append((rows, bags, weights))
-            continue
-        # Whose block of rows it is; an id that is no row is told to the first.
-        owner = fnp.where(bad, 0, x.ids // shard.block)
-        first, among = (0, layout.mesh.size) if shard.place < 0 else (shard.place * local, local)
-        for i in range(among):
-            own = fnp.where(owner == i, bags, none)
-            parts[first + i].append((rows, own, weights))
-    return _blocks(parts, none, weighted)
-
-
-def _blocks(parts: list[list[tuple]], none: Any, weighted: bool) -> tuple[Any, Any, Any]:
-    """Blocks of one size for all devices, padded with bags that are none."""
-    size = max(sum(rows.shape[0] for rows, _, _ in part) for part in parts)
-
-    def filled(which: int, fill: Any, dtype: Any) -> Any:
-        rows = []
-        for part in parts:
-            own = [x[which] for x in part]
-            spare = size - sum(x.shape[0] for x in own)
-            rows.append(fnp.concatenate([*own, fnp.full(spare, fill, dtype)]))
-        return fnp.stack(rows)
-
-    weights = filled(2, 0, fnp.float32) if weighted else None
-    return filled(0, 0, fnp.int32), filled(1, none, fnp.int32), weights

@@ -4,7 +4,7 @@ They are transformations of gradients as in `optim`, whose leaves are `IndexedRo
 summed first; all other rows, and what is kept of them, stay as they are, to the bit. With tables
 and state donated, a step takes as long for a million rows as for a thousand. Adagrad: Duchi et al.,
 2011; row-wise Adagrad: Gupta et al., "Training recommendation systems at scale", 2020; Adam: Kingma
-and Ba, 2015, lazy as in TensorFlow Addons.
+and Ba, 2015, lazy as in TensorFlow Addons; LAMB: You et al., 2020.
 """
 
 from __future__ import annotations
@@ -119,14 +119,53 @@ def lazy_adam(
     """
 
     def step(g: Any, kept: dict, lr: Any, count: Any) -> tuple[Any, dict]:
-        m = b1 * kept["mu"] + (1 - b1) * g
-        v = b2 * kept["nu"] + (1 - b2) * g * g
-        t = (count + 1).astype(g.dtype)
-        unbiased = fnp.sqrt(v / (1 - b2**t)) + eps
-        return -lr * (m / (1 - b1**t)) / unbiased, {"mu": m, "nu": v}
+        u, moments = _adam(g, kept, count, (b1, b2, eps))
+        return -lr * u, moments
 
     slots = dict.fromkeys(("mu", "nu"), lambda w: fnp.zeros(w.shape, wide(w)))
     return _rowwise("recsys.lazy_adam", learning_rate, slots, step, decoupled=weight_decay)
+
+
+def lamb(
+    learning_rate: LearningRate,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> GradientTransformation:
+    """LAMB on the rows that were read, each with a trust ratio of its own, as FBGEMM's.
+
+    u = m̂ / (√v̂ + eps) + weight_decay · w with the moments of `lazy_adam`, w -= lr · ‖w‖ / ‖u‖ · u;
+    the ratio is 1 where one of the norms is 0. See `sgd`.
+
+    >>> from funcgrad import recsys
+    >>> opt, table = recsys.lamb(0.1), fnp.full((2, 1), 4.0)
+    >>> updates, _ = opt.update(recsys.IndexedRows([1], [[3.0]], 2), opt.init(table), table)
+    >>> print(f"{recsys.apply_updates(table, updates)[1, 0]:.4f}")
+    3.6000
+    """
+
+    def step(g: Any, kept: dict, lr: Any, count: Any) -> tuple[Any, dict]:
+        old = kept["weights"]
+        u, moments = _adam(g, kept, count, (b1, b2, eps))
+        u = u + weight_decay * old
+        norms = [fnp.sqrt(fnp.sum(x * x, axis=1)) for x in (old, u)]
+        whole = (norms[0] > 0) & (norms[1] > 0)
+        ratio = fnp.where(whole, norms[0] / fnp.where(whole, norms[1], 1), 1)
+        return -lr * ratio[:, None] * u, moments
+
+    slots = dict.fromkeys(("mu", "nu"), lambda w: fnp.zeros(w.shape, wide(w)))
+    return _rowwise("recsys.lamb", learning_rate, slots, step, weights=True)
+
+
+def _adam(g: Any, kept: dict, count: Any, how: tuple[float, float, float]) -> tuple[Any, dict]:
+    """Adam's step of rows, without a learning rate, and the moments. how: b1, b2, eps."""
+    b1, b2, eps = how
+    m = b1 * kept["mu"] + (1 - b1) * g
+    v = b2 * kept["nu"] + (1 - b2) * g * g
+    t = (count + 1).astype(g.dtype)
+    unbiased = fnp.sqrt(v / (1 - b2**t)) + eps
+    return (m / (1 - b1**t)) / unbiased, {"mu": m, "nu": v}
 
 
 def apply_updates(tables: Any, updates: Any) -> Any:
@@ -157,10 +196,12 @@ def _rowwise(
     step: Callable,
     l2: float = 0.0,
     decoupled: float = 0.0,
+    weights: bool = False,
 ) -> GradientTransformation:
     """An optimizer of a step(gradients, kept, lr, count) of rows that gives (updates, kept).
 
-    slots: what is kept for a table at first, by name
+    slots: what is kept for a table at first, by name; weights: whether the step reads the rows
+    themselves, as kept["weights"]
     """
 
     def init(tables: Any) -> SparseState:
@@ -183,9 +224,11 @@ def _rowwise(
             g = g.summed()
             at = g.indices
             rows = g.rows.astype(wide(w))
-            old = _rows(w, at) if l2 or decoupled else 0.0
+            old = _rows(w, at) if l2 or decoupled or weights else 0.0
             rows = rows + l2 * old if l2 else rows
             now = {k: _rows(v[i], at) for k, v in kept.items()}
+            if weights:
+                now["weights"] = old
             delta, then = step(rows, now, lr, state.count)
             delta = delta - lr * decoupled * old if decoupled else delta
             deltas.append(IndexedRows(at, delta, g.count, True))

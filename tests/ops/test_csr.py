@@ -26,6 +26,30 @@ def test_compiled_as_it_means(width, rng):
     assert "csr_matmul" in compiled.lower(*given).as_text("loops")
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+def test_narrow_rows_are_read_as_they_are(dtype, rng):
+    data, *places, dense = operands(rng, 40, 9, 5)
+    narrow = (dense * 9).astype(dtype)
+    want = csr_matmul_p.bind(data, *places, narrow.astype("float32"))
+    compiled = fg.jit(csr_matmul_p.bind)
+    for f in (csr_matmul_p.bind, compiled):
+        out = f(data, *places, narrow)
+        assert out.dtype == np.float32
+        np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-4)
+    assert "csr_matmul" in compiled.lower(data, *places, narrow).as_text("loops")
+
+
+def test_derivative_of_narrow_rows(rng):
+    data, *places, dense = operands(rng, 6, 9, 5)
+    loss = lambda data, dense: fnp.sum(csr_matmul_p.bind(data, *places, dense) ** 2)
+    narrow = dense.astype("bfloat16")
+    got = fg.jit(fg.grad(loss, (0, 1)))(data, narrow)
+    want = fg.grad(loss, (0, 1))(data, narrow.astype("float32"))
+    assert [g.dtype.name for g in got] == ["float32", "bfloat16"]
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g.astype("float32"), w, rtol=2e-2, atol=2e-2)
+
+
 def test_what_it_reads_may_be_computed_there(rng):
     data, indices, starts, ends, dense = operands(rng, 20, 8, 3)
     f = lambda data, dense: csr_matmul_p.bind(data * 2, indices, starts, ends, fnp.sin(dense)) + 1

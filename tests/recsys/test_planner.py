@@ -124,6 +124,25 @@ def test_as_text_and_picture():
 def test_measured():
     found = recsys.measure_bandwidths(1)
     assert min(found.memory, found.link, found.between_nodes) > 1e6
+    assert found.disk > 0
+
+
+def test_kernels():
+    tables = {"small": recsys.TableStats(4, 8, 20.0), "large": recsys.TableStats(10**6, 16, 20.0)}
+    every = {"memory": 20e6, "batch": 512, "kernels": ("fused", "dense", "cached")}
+    found = recsys.plan(tables, 1, **every)
+    assert found.kernels["large"] == "cached"  # 68 MB don't fit
+    assert max(found.bytes) <= 20e6
+    assert "cached" in str(found)
+    assert recsys.plan_from_json(found.to_json()) == found
+    with pytest.raises(ArgumentError, match="no plan was found"):
+        recsys.plan(tables, 1, memory=20e6)
+    roomy = recsys.plan(tables, 1, memory=1e9, kernels=("fused", "dense", "cached"))
+    assert set(roomy.kernels.values()) == {"fused"}
+    dense = recsys.plan(tables, 1, memory=1e9, kernels={"small": ["dense"], "large": ["fused"]})
+    assert dense.kernels == {"small": "dense", "large": "fused"}
+    assert dense.shardings["small"].kind == "data_parallel"
+    assert dense.step > roomy.step
 
 
 @pytest.mark.parametrize(
@@ -138,8 +157,10 @@ def test_measured():
         (lambda: recsys.plan({"a": (3, 3)}, 2, memory=1e9, allowed=["x"]), "no sharding 'x'"),
         (lambda: recsys.plan({"a": (3, 3)}, 2, memory=1e9, allowed=["grid"]), "none of which fits"),
         (lambda: recsys.plan({"a": (3, 3)}, 2, memory=1e9, allowed={"b": []}), "allowed names 'b'"),
+        (lambda: recsys.plan({"a": (3, 3)}, 2, memory=1e9, kernels=["x"]), "kernels must be of"),
+        (lambda: recsys.plan({"a": (3, 3)}, 2, memory=1e9, kernels={"b": []}), "kernels names 'b'"),
         (lambda: recsys.plan_from_json("no"), "the text is no plan"),
-        (lambda: recsys.plan_from_json('{"version": 1}'), "KeyError"),
+        (lambda: recsys.plan_from_json('{"version": 2}'), "KeyError"),
     ],
 )
 def test_refused(call, words):

@@ -17,6 +17,7 @@ OPTIMIZERS = {
     "adagrad": (recsys.adagrad, {"initial": 0.1}),
     "rowwise_adagrad": (recsys.rowwise_adagrad, {}),
     "lazy_adam": (recsys.lazy_adam, {}),
+    "lamb": (recsys.lamb, {}),
 }
 
 
@@ -27,7 +28,7 @@ def by_loop(name, w, state, ids, rows, t, decay, initial=0.0):
         total[i] = total.get(i, 0) + g.astype("float64")
     for i, g in total.items():
         old = w[i].copy()
-        if name != "lazy_adam":
+        if name not in ("lazy_adam", "lamb"):
             g = g + decay * old
         if name == "sgd":
             w[i] -= LR * g
@@ -39,7 +40,9 @@ def by_loop(name, w, state, ids, rows, t, decay, initial=0.0):
             m, v = state.get(i, (0, 0))
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
             state[i] = m, v
-            w[i] -= LR * (m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8) + decay * old)
+            u = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8) + decay * old
+            trust = np.linalg.norm(old) / np.linalg.norm(u) if name == "lamb" else 1.0
+            w[i] -= LR * trust * u
 
 
 @pytest.mark.parametrize("decay", [0.0, DECAY])
