@@ -19,6 +19,7 @@ from funcgrad.errors import ShardingError
 from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.parallel.partitioner import nested
 from funcgrad.parallel.partitioner.factors import Assignment, Factors, choose, factors_of, restrict
+from funcgrad.parallel.partitioner.localize import RULES
 from funcgrad.parallel.partitioner.nested import OUTSIDE, Slot
 from funcgrad.parallel.partitioner.reshard import Layout, Sizes, cost, used_axes
 
@@ -209,14 +210,18 @@ class Propagation:
         seen = [(names, c) for names, a in values if any(c := self.cuts_of(a))]
         if not seen:
             return {}
+        found = [(f, axes) for names, cuts in seen for f, axes in zip(names, cuts, strict=True)]
+        pairs = factors.follows.items()
+        seen += [((g,), (axes,)) for f, g in pairs for name, axes in found if name == f and axes]
         seen += [
             ((f,), (axes,))
             for f in factors.instead
-            for names, cuts in list(seen)
-            for name, axes in zip(names, cuts, strict=True)
-            if axes and name not in factors.sizes
+            for name, axes in found
+            if axes and (name not in factors.sizes or any(name in pair for pair in pairs))
         ]
         of_operand = cost_of or self._cost_of
+        rule = RULES.get(eqn.prim)
+        sends = rule.sends if rule else None
 
         def total(assigned: Assignment) -> float:
             partial = frozenset(factors.contracted_axes(assigned))
@@ -224,6 +229,9 @@ class Propagation:
                 of_operand(a, restrict(names, assigned))
                 for names, a in zip(factors.ins, eqn.ins, strict=True)
             )
+            if sends is not None:
+                avals = [a.aval for a in eqn.ins]
+                bytes_in += sends(avals, eqn.params, assigned, self.sizes)
             return bytes_in + sum(
                 self._cost_out(v, Layout(restrict(names, assigned), partial))
                 for names, v in zip(factors.outs, eqn.outs, strict=True)
