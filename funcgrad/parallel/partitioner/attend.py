@@ -74,7 +74,7 @@ def backward_dims(
     then has its own part of their cotangents.
 
     >>> x, stats = ShapedArray((2, 8, 1, 5), "float32"), ShapedArray((2, 1, 2, 8), "float32")
-    >>> backward_dims(x, x, x, x, stats, x, bias_too=False, scale=1, before=None, after=None)[-37:]
+    >>> backward_dims(x, x, x, x, stats, x, bias_too=False, scale=1, before=None, after=None)[-31:]
     '-> b t n h!, b t n h!, b t n h!'
     """
     a = _axes(q, k, given_of(given), params)
