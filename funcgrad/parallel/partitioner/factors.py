@@ -45,6 +45,12 @@ class Factors:
             axes = axes[:-1]
         return axes
 
+    def of_result(self, cuts: Cuts, sizes: Sizes) -> Assignment:
+        """The assignment that gives the one result these cuts, as far as one can."""
+        pairs = zip(self.outs[0], cuts, strict=True)
+        found = {f: self.fitting(f, axes, sizes) for f, axes in pairs}
+        return {f: axes for f, axes in found.items() if axes}
+
     def contracted_axes(self, assigned: Assignment) -> Names:
         """The mesh axes over which results are still to be combined."""
         return tuple(a for f in sorted(self.contracted) for a in assigned.get(f, ()))
