@@ -1,6 +1,6 @@
 """Pairs and triples of layouts on eight devices: losses and gradients are those of one device."""
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -8,9 +8,10 @@ import pytest
 import funcgrad as fg
 from funcgrad import tree
 from funcgrad.core.ir import interpret
-from funcgrad.parallel import AbstractMesh
+from funcgrad.io.checkpoints import load, save
+from funcgrad.parallel import AbstractMesh, NamedSharding, device_put, make_mesh
 from funcgrad.parallel.partitioner.partition import partition
-from tests.parallel.language_models import Model, init
+from tests.parallel.language_models import Model, init, specs
 from tests.parallel.partitioned import checked, counts, run, traced
 
 # What the mesh has; sp cuts activations along the sequence over tp.
@@ -65,6 +66,27 @@ def test_equals_one_device(kind, axes, sp):
     assert counts(program)
     for got, want in zip(run(program, values), wanted(kind), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-5)
+
+
+LAYOUTS = [{"fsdp": 2, "tp": 2, "pp": 2}, {"fsdp": 4, "tp": 2}, {"tp": 4, "ep": 2}, {"pp": 2}]
+
+
+def test_checkpoints_load_on_other_layouts(tmp_path):
+    """What one layout saved, all others load, cut as they cut it."""
+    params = init("moe")[0]
+    cuts = []
+    for axes in LAYOUTS:
+        mesh = make_mesh(tuple(axes.values()), tuple(axes))
+        cuts.append(tree.map(partial(NamedSharding, mesh), specs("moe", mesh.axis_names)))
+    for i, cut in enumerate(cuts):
+        other = cuts[i - 1]
+        save(tmp_path / str(i), tree.map(device_put, params, cut))
+        like = tree.map(lambda x, s: fg.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), params,
+                        other)  # fmt: skip
+        found = load(tmp_path / str(i), like)
+        for x, want, s in zip(*map(tree.leaves, (found, params, other)), strict=True):
+            assert x.sharding == s
+            np.testing.assert_array_equal(np.asarray(x), want)
 
 
 @pytest.mark.mpi
