@@ -137,6 +137,13 @@ def test_exchanges_and_memory_up_to_64_devices():
     assert back[0].temporary_bytes == back[1].temporary_bytes
 
 
+@pytest.mark.parametrize("devices", [4096, 16384])
+def test_bytes_of_a_ring_on_paper(devices):
+    found = lowered(devices)
+    own = 64 * 4 * 8 * 4  # bytes of a device's keys
+    assert found.collectives == {("permute", ("cp",)): (devices - 1, 2 * (devices - 1) * own)}
+
+
 def test_bytes_decide():
     # Of three parts 7/8 leave a device, or 14 parts go round.
     assert set(lowered(8, "auto", 8, 8).counts) == {"all_to_all"}
