@@ -71,7 +71,7 @@ PACKAGES = {
         "llvm.matrix", "llvm.sort", "llvm.routines", "llvm.emit",
     ],
     "parallel": [
-        "communicators", "programs", "mapping", "partitioner", "runtimes", "launch", "attention",
+        "communicators", "programs", "mapping", "attention", "partitioner", "runtimes", "launch",
         "experts", "pipelines",
     ],
     "io": ["checkpoints"],

@@ -44,6 +44,7 @@ from funcgrad.parallel.arrays import (
 )
 from funcgrad.parallel.attention.ring import ring_attention
 from funcgrad.parallel.attention.ulysses import hybrid_attention, ulysses_attention
+from funcgrad.parallel.attention.ways import sequence_attention
 from funcgrad.parallel.attention.zigzag import unzigzag, zigzag
 from funcgrad.parallel.experts.moe import expert_mlp, moe
 from funcgrad.parallel.experts.routing import MoeStats, moe_bias_update
@@ -81,7 +82,8 @@ __all__ = [
     "with_sharding_constraint",
     "all_gather_matmul", "matmul_reduce_scatter",
     "MoeStats", "expert_mlp", "moe", "moe_bias_update",
-    "hybrid_attention", "ring_attention", "ulysses_attention", "unzigzag", "zigzag",
+    "hybrid_attention", "ring_attention", "sequence_attention", "ulysses_attention",
+    "unzigzag", "zigzag",
     "default_backend", "device_count", "devices", "local_device_count", "local_devices",
     "make_mesh", "process_count", "process_index", "process_indices", "virtual_devices",
     "Cluster", "LocalState", "LocalSteps", "ModelShape", "Plan", "accumulate_gradients",

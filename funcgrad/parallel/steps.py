@@ -131,13 +131,8 @@ def local_steps(
     Douillard et al., DiLoCo, 2023.
     """
     what = f"local_steps of {name_of(step)}"
-    if not callable(step):
-        raise TypeError(f"local_steps: the first argument must be a function, got {step!r}")
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"{what}: mesh must be a Mesh, got {mesh!r}")
-    if axis not in mesh.axis_names:
-        raise ShardingError(f"{what}: axis={axis!r} is no axis of {mesh}")
-    groups = mesh.shape[axis]
+    groups = _groups(what, step, mesh, axis)
+    body = _of_a_group(step, axis)
 
     def init(params: Any, inner: Any) -> LocalState:
         cut = NamedSharding(mesh, P(axis))
@@ -147,19 +142,6 @@ def local_steps(
             return with_sharding_constraint(fnp.broadcast_to(x, (groups, *aval.shape)), cut)
 
         return LocalState(params, tree.map(each, inner), outer.init(params))
-
-    def body(params: Any, inner: Any, batches: Any) -> Any:
-        def turn(carry: tuple, batch: Any) -> tuple:
-            *carry, results = step(*carry, batch)
-            return tuple(carry), results
-
-        # Parameters are a group's own from here on: their gradients aren't summed over groups.
-        own = tree.map(lambda x: lax.pvary(x, axis), params)
-        start = (own, tree.map(lambda x: x[0], inner))
-        (there, inner), results = lax.scan(turn, start, batches)
-        back = tree.map(lambda a, b: lax.pmean(a - b, axis), own, there)
-        results = tree.map(lambda x: lax.pmean(x, axis), results)
-        return back, tree.map(lambda x: x[None], inner), results
 
     @boundary
     def update(state: LocalState, batches: Any) -> tuple[LocalState, Any]:
@@ -176,6 +158,36 @@ def local_steps(
         return LocalState(apply_updates(state.params, updates), inner, outer_state), results
 
     return LocalSteps(init, update)
+
+
+def _groups(what: str, step: Any, mesh: Any, axis: str) -> int:
+    """The number of groups."""
+    if not callable(step):
+        raise TypeError(f"local_steps: the first argument must be a function, got {step!r}")
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"{what}: mesh must be a Mesh, got {mesh!r}")
+    if axis not in mesh.axis_names:
+        raise ShardingError(f"{what}: axis={axis!r} is no axis of {mesh}")
+    return mesh.shape[axis]
+
+
+def _of_a_group(step: Callable, axis: str) -> Callable:
+    """A group's steps, and the mean of how far groups went back."""
+
+    def body(params: Any, inner: Any, batches: Any) -> Any:
+        def turn(carry: tuple, batch: Any) -> tuple:
+            *carry, results = step(*carry, batch)
+            return tuple(carry), results
+
+        # Parameters are a group's own from here on: their gradients aren't summed over groups.
+        own = tree.map(lambda x: lax.pvary(x, axis), params)
+        start = (own, tree.map(lambda x: x[0], inner))
+        (there, inner), results = lax.scan(turn, start, batches)
+        back = tree.map(lambda a, b: lax.pmean(a - b, axis), own, there)
+        results = tree.map(lambda x: lax.pmean(x, axis), results)
+        return back, tree.map(lambda x: x[None], inner), results
+
+    return body
 
 
 def _check_batches(what: str, batches: Any, groups: int) -> None:

@@ -6,5 +6,6 @@
 - `ring`: keys and values go from device to device: `ring_attention`
 - `rotation`: arrays that go round a ring of devices, and the sums that follow them
 - `ulysses`: heads are exchanged for places: `ulysses_attention`, and both: `hybrid_attention`
+- `ways`: how `jit` does attention of sequences that are cut: `sequence_attention`
 - `zigzag`: an order of a sequence that gives each device the same work under a causal mask
 """

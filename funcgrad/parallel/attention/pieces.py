@@ -50,12 +50,14 @@ class Piece(NamedTuple):
 @dataclass(frozen=True)
 class Ring:
     """A ring of devices, and which keys a query sees: those from `before` places before it to
-    `after` places after it (None: all). zigzag: device i has the parts i and 2n - 1 - i of 2n."""
+    `after` places after it (None: all). zigzag: device i has the parts i and 2n - 1 - i of 2n.
+    gathers: all keys are fetched at once, in place of going round."""
 
     axis: AxisName
     before: int | None = None
     after: int | None = None
     zigzag: bool = False
+    gathers: bool = False
 
     @property
     def parts(self) -> int:
@@ -64,7 +66,10 @@ class Ring:
 
     def turns(self, length: int) -> list[int]:
         """The turns at which some device sees keys, each device having `length` of them."""
-        n = lax.axis_size(self.axis)
+        return self.turns_of(lax.axis_size(self.axis), length)
+
+    def turns_of(self, n: int, length: int) -> list[int]:
+        """The same on a ring of n devices, wherever it is asked."""
         if self.zigzag:
             return list(range(1, n))
         seen = [self._window(d, length) is not None for d in range(-n, n)]

@@ -26,7 +26,7 @@ from funcgrad.parallel.attention.blocks import (
     block_cotangents,
 )
 from funcgrad.parallel.attention.pieces import Piece, Ring
-from funcgrad.parallel.attention.rotation import around
+from funcgrad.parallel.attention.rotation import around, gathered
 from funcgrad.transforms.attention.operands import wide_dtype
 from funcgrad.transforms.derivatives.custom import custom_vjp
 
@@ -95,7 +95,7 @@ def attend(name: str, axis: AxisName, a: Arguments, zigzag: bool) -> Any:
     ring = Ring(axis, a.before, a.after, zigzag and a.after == 0)
     if not a.query.size:
         return fnp.zeros_like(a.query)
-    out, stats = _ring(ring, a.scale, a.query, a.key, a.value, a.bias, a.mask)
+    out, stats = _ring(ring, a.scale, a.query, a.key, a.value, (), a.bias, a.mask)
     if a.mask is None:
         return out
     # As in nn.dot_product_attention, who sees no key has no weights to go by.
@@ -108,9 +108,19 @@ def attend(name: str, axis: AxisName, a: Arguments, zigzag: bool) -> Any:
 # ---- both directions
 
 
-def _plain(ring: Ring, scale: float, q: Any, k: Any, v: Any, bias: Any, mask: Any) -> tuple:
-    """The mixed values and statistics of all keys, as those of one block."""
-    pairs, queries = _Pairs(ring, k, bias, mask), _parts(ring, q, 1)
+def mixed(
+    ring: Ring, scale: float, q: Any, k: Any, v: Any, lengths: tuple, bias: Any, mask: Any
+) -> tuple:
+    """The mixed values and statistics of all keys, as those of one block. lengths: how many queries
+    and keys of whole sequences count, or none; they don't go with a zigzag order.
+
+    >>> from funcgrad.parallel.attention.pieces import Ring
+    >>> from funcgrad.parallel.attention.ring import mixed
+    >>> part = lambda x: mixed(Ring("i"), 0.5, x, x, x, (), None, None)[0]
+    >>> fg.vmap(part, axis_name="i")(fnp.ones((2, 1, 3, 1, 4))).shape
+    (2, 1, 3, 1, 4)
+    """
+    pairs, queries = _Pairs(ring, q, k, lengths, bias, mask), _parts(ring, q, 1)
 
     def turn(number: Any, states: list, kv: Any) -> tuple[list, tuple]:
         states, keys = list(states), _parts(ring, kv, 2)
@@ -121,28 +131,47 @@ def _plain(ring: Ring, scale: float, q: Any, k: Any, v: Any, bias: Any, mask: An
         return states, ()
 
     start, turns = [Running.none(x) for x in queries], ring.turns(k.shape[1])
-    states, _ = around(ring.axis, turns, turn, start, fnp.stack([k, v]), ring.alike)
+    states, _ = _go(ring)(ring.axis, turns, turn, start, fnp.stack([k, v]), ring.alike)
     outs, stats = zip(*(s.result(q.dtype) for s in states), strict=True)
     return fnp.concatenate(outs, 1), fnp.concatenate(stats, 3)
 
 
 def _forward(ring: Ring, scale: float, *operands: Any) -> tuple:
-    results = _plain(ring, scale, *operands)
+    results = mixed(ring, scale, *operands)
     return results, (operands, results)
 
 
 def _backward(ring: Ring, scale: float, residuals: tuple, cts: tuple) -> tuple:
     """Statistics have no cotangents: nothing is made of them that has a derivative."""
-    (q, k, v, bias, mask), (out, stats) = residuals
-    pairs, queries, dtype = _Pairs(ring, k, bias, mask), _parts(ring, q, 1), wide_dtype(q.dtype)
-    results = [_parts(ring, x, axis) for x, axis in ((out, 1), (stats, 3), (cts[0], 1))]
+    operands, (out, stats) = residuals
+    dq, dk, dv, db = cotangents(ring, scale, operands, Results(out, stats, cts[0]))
+    return dq, dk, dv, None, db, None
+
+
+def cotangents(ring: Ring, scale: float, operands: tuple, results: Results) -> tuple:
+    """Of query, key, value and bias (None without one), of operands as of `mixed` and what came of
+    them.
+
+    >>> from funcgrad.parallel.attention.pieces import Ring
+    >>> from funcgrad.parallel.attention.ring import Results, cotangents, mixed
+    >>> def part(x):
+    ...     operands = x, x, x, (), None, None
+    ...     results = Results(*mixed(Ring("i"), 0.5, *operands), x)
+    ...     return cotangents(Ring("i"), 0.5, operands, results)[1]
+    >>> fg.vmap(part, axis_name="i")(fnp.ones((2, 1, 3, 1, 4))).shape
+    (2, 1, 3, 1, 4)
+    """
+    q, k, v, lengths, bias, mask = operands
+    dtype = wide_dtype(q.dtype)
+    pairs, queries = _Pairs(ring, q, k, lengths, bias, mask), _parts(ring, q, 1)
+    known = [_parts(ring, x, axis) for x, axis in zip(results, (1, 3, 1), strict=True)]
 
     def turn(number: Any, carry: tuple, kv: Any) -> tuple[tuple, Any]:
         (dq, db), keys = map(list, carry), _parts(ring, kv, 2)
         dkv = [fnp.zeros(x.shape, dtype) for x in keys]
         for piece in ring.pieces(number, k.shape[1]):
             x = pairs.operands(number, piece, queries, keys)
-            y = Results(*(piece.queries.of(parts) for parts in results))
+            y = Results(*(piece.queries.of(parts) for parts in known))
             of_q, of_k, of_v, *of_bias = block_cotangents(scale, piece.window, x, y)
             for i, there in piece.queries.each():
                 dq[i] = dq[i] + _only(there, of_q.astype(dtype))
@@ -153,12 +182,16 @@ def _backward(ring: Ring, scale: float, residuals: tuple, cts: tuple) -> tuple:
 
     start = [fnp.zeros(x.shape, dtype) for x in queries], pairs.zeros()
     turns, kv = ring.turns(k.shape[1]), fnp.stack([k, v])
-    (dq, db), dkv = around(ring.axis, turns, turn, start, kv, ring.alike)
+    (dq, db), dkv = _go(ring)(ring.axis, turns, turn, start, kv, ring.alike)
     dk, dv = dkv.astype(k.dtype)
-    return fnp.concatenate(dq, 1).astype(q.dtype), dk, dv, pairs.joined(db), None
+    return fnp.concatenate(dq, 1).astype(q.dtype), dk, dv, pairs.joined(db)
 
 
-_ring = custom_vjp(_plain, nondiff_argnums=(0, 1))
+def _go(ring: Ring) -> Any:
+    return gathered if ring.gathers else around
+
+
+_ring = custom_vjp(mixed, nondiff_argnums=(0, 1))
 _ring.defvjp(_forward, _backward)
 
 
@@ -175,22 +208,31 @@ def _parts(ring: Ring, x: Any, axis: int) -> list:
 
 
 class _Pairs:
-    """The bias and the mask of a device's queries, and of which keys a turn reads them."""
+    """What says which pairs count: lengths of whole sequences, the bias and the mask of a device's
+    queries, and of which keys a turn reads them."""
 
-    def __init__(self, ring: Ring, key: Any, bias: Any, mask: Any):
+    def __init__(self, ring: Ring, query: Any, key: Any, lengths: tuple, bias: Any, mask: Any):
         self.ring = ring
-        self.length = key.shape[1]
-        self.bias, self.mask = bias, mask
+        self.queries, self.length = query.shape[1], key.shape[1]
+        self.lengths, self.bias, self.mask = lengths, bias, mask
 
     def operands(self, turn: Any, piece: Piece, queries: list, keys: list) -> Operands:
         """What a piece reads at a turn."""
         q, (k, v) = piece.queries.of(queries), piece.keys.of(keys)
-        lengths: tuple = ()
-        if piece.there is not True:  # no key counts
-            seen = fnp.where(piece.there, k.shape[1], 0).astype(np.int32)
-            lengths = tuple(fnp.broadcast_to(n, q.shape[:1]) for n in (np.int32(q.shape[1]), seen))
         bias, mask = (self._columns(turn, piece, x) for x in (self.bias, self.mask))
-        return Operands(q, k, v, lengths, bias, mask)
+        return Operands(q, k, v, self._counting(turn, piece, q, k), bias, mask)
+
+    def _counting(self, turn: Any, piece: Piece, q: Any, k: Any) -> tuple:
+        """How many of a piece's queries and keys count; nothing where all do."""
+        if piece.there is True and not self.lengths:
+            return ()
+        own, keys = np.int32(q.shape[1]), np.int32(k.shape[1])
+        if self.lengths:
+            first = lax.axis_index(self.ring.axis) * self.queries
+            own = fnp.clip(self.lengths[0] - first, 0, own)
+            keys = fnp.clip(self.lengths[1] - self._start(turn, piece), 0, keys)
+        seen = fnp.where(piece.there, keys, 0)
+        return tuple(fnp.broadcast_to(fnp.astype(n, np.int32), q.shape[:1]) for n in (own, seen))
 
     def _start(self, turn: Any, piece: Piece) -> Any:
         """The first of a piece's keys, among those of all devices."""

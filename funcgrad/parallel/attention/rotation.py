@@ -7,6 +7,7 @@ devices add up about travelling arrays follows one turn behind, and comes home i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def around(
     state = (carry, arrays, sums)
     if alike and len(rest) > 3:
         state = turn(1, 1, 1, state)
-        middle = np.arange(2, rest[-1], dtype=np.int32)
+        middle = lax.iota(np.int32, rest[-1] - 2) + 2
         state, _ = lax.scan(lambda state, j: (turn(j, 1, 1, state), None), state, middle)
         at, rest = rest[-2], rest[-1:]
     for i, number in enumerate(rest):
@@ -71,3 +72,41 @@ def around(
         at = number
     carry, _, sums = state
     return carry, tree.map(fnp.add, home, shift(sums, axis, -at))
+
+
+def gathered(
+    axis: AxisName, turns: Sequence[int], step: Step, carry: Any, arrays: Any, alike: bool = False
+) -> Any:
+    """As `around`, of arrays that are cut along their third axis, which each device gathers whole
+    at once; of sums, what devices added is put together in the end.
+
+    >>> from funcgrad.parallel.attention.rotation import gathered
+    >>> total = lambda x: gathered("i", [1, 2], lambda turn, c, x: (c + x, x), 0.0, x)
+    >>> x = fnp.array([1.0, 2.0, 3.0]).reshape(3, 1, 1, 1)
+    >>> carry, sums = fg.vmap(total, axis_name="i")(x)
+    >>> carry.ravel(), sums.ravel()
+    (Array([6., 6., 6.], dtype=float32), Array([3., 6., 9.], dtype=float32))
+    """
+    size, n, own = arrays.shape[2], lax.axis_size(axis), lax.axis_index(axis)
+    whole = lax.all_gather(arrays, axis, axis=2, tiled=True)
+
+    def put(total: Any, x: Any, start: Any) -> Any:
+        return lax.dynamic_update_slice_in_dim(total, x, start, 2)
+
+    def turn(state: tuple, number: Any) -> tuple:
+        carry, totals = state
+        start = (own - number) % n * size
+        carry, more = step(number, carry, lax.dynamic_slice_in_dim(whole, start, size, 2))
+        return (carry, tree.map(lambda t, x: put(t, x, start), totals, more)), None
+
+    carry, home = step(0, carry, arrays)
+    empty = tree.map(lambda x: fnp.zeros((*x.shape[:2], n * size, *x.shape[3:]), x.dtype), home)
+    state = carry, tree.map(lambda t, x: put(t, x, own * size), empty, home)
+    if alike and len(turns) > 3:
+        state, _ = lax.scan(turn, state, lax.iota(np.int32, len(turns)) + 1)
+    else:
+        for number in turns:
+            state, _ = turn(state, number)
+    carry, totals = state
+    own_part = partial(lax.psum_scatter, axis_name=axis, scatter_dimension=2, tiled=True)
+    return carry, tree.map(own_part, totals)

@@ -1,6 +1,7 @@
 """From a program of whole arrays to the one that each device runs on its parts.
 
 - `analysis`: what a per-device program costs, on paper
+- `attend`: attention on blocks: rings of keys where the sequence is cut, by bytes
 - `bodies`: loops, branches and shard_map on parts
 - `edges`: ops that take rows of a cut axis or put rows together, on runs of rows (`windows`)
 - `factors`: what of an equation may be cut: its factors, and the choice of mesh axes for them

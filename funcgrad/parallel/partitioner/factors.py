@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, product
 
 from funcgrad import dtypes
@@ -27,7 +27,8 @@ MOST_CHOICES = 4096
 @dataclass(frozen=True)
 class Factors:
     """The factors of one equation: the names of each operand's and result's axes, the sizes of
-    those that may be cut, and how contracted ones are combined; instead: as in `localize.Rule`."""
+    those that may be cut, and how contracted ones are combined; instead, follows: as in
+    `localize.Rule`."""
 
     ins: tuple[Names, ...]
     outs: tuple[Names, ...]
@@ -35,6 +36,7 @@ class Factors:
     contracted: frozenset[str]
     reduction: str
     instead: tuple[str, ...] = ()
+    follows: Mapping[str, str] = field(default_factory=dict)
 
     def fitting(self, factor: str, axes: Names, sizes: Sizes) -> Names:
         """The leading mesh axes that a factor can be cut over."""
@@ -42,6 +44,12 @@ class Factors:
         while axes and not (n and n % extent(axes, sizes) == 0):
             axes = axes[:-1]
         return axes
+
+    def of_result(self, cuts: Cuts, sizes: Sizes) -> Assignment:
+        """The assignment that gives the one result these cuts, as far as one can."""
+        pairs = zip(self.outs[0], cuts, strict=True)
+        found = {f: self.fitting(f, axes, sizes) for f, axes in pairs}
+        return {f: axes for f, axes in found.items() if axes}
 
     def contracted_axes(self, assigned: Assignment) -> Names:
         """The mesh axes over which results are still to be combined."""
@@ -69,15 +77,16 @@ def factors_of(eqn: Eqn) -> Factors | None:
         for f, n in zip(names, value.aval.shape, strict=True):
             if f != "." and f not in dims.whole:
                 sizes[f] = math.gcd(sizes.get(f, n), n)
-    contracted = frozenset(f for f in sizes if f not in kept)
+    follows = rule.follows if rule else {}
+    contracted = frozenset(f for f in sizes if f not in kept and f not in follows)
     # A product of booleans says whether there is a pair.
     logical = dims.reduction == "sum" and eqn.outs[0].aval.dtype == dtypes.BOOL
     reduction = "or" if logical else dims.reduction
     if contracted and not _combines(reduction, eqn):
-        sizes = {f: n for f, n in sizes.items() if f in kept}
+        sizes = {f: n for f, n in sizes.items() if f in kept or f in follows}
         contracted = frozenset()
     instead = rule.instead if rule else ()
-    return Factors(ins, dims.outs, sizes, contracted, reduction, instead)
+    return Factors(ins, dims.outs, sizes, contracted, reduction, instead, follows)
 
 
 def _combines(reduction: str, eqn: Eqn) -> bool:
@@ -110,13 +119,15 @@ def choose(
                 wish = wishes.setdefault(f, [])
                 if fits not in wish:
                     wish.append(fits)
+    wishes = {f: w for f, w in wishes.items() if factors.follows.get(f, f) in wishes}
     longest = {f: max(w, key=len) for f, w in wishes.items()}
     used = [a for axes in longest.values() for a in axes]
     if len(used) == len(set(used)) and all(len(w) == 1 for w in wishes.values()):
         return longest
     disputed = _disputed(wishes, longest)
     settled = {f: axes for f, axes in longest.items() if f not in disputed}
-    return _cheapest(settled, {f: wishes[f] for f in wishes if f in disputed}, sizes, cost)
+    open_ = {f: wishes[f] for f in wishes if f in disputed}
+    return _cheapest(settled, open_, factors.follows, sizes, cost)
 
 
 def _disputed(wishes: Mapping[str, Sequence[Names]], longest: Assignment) -> set[str]:
@@ -135,6 +146,7 @@ def _disputed(wishes: Mapping[str, Sequence[Names]], longest: Assignment) -> set
 def _cheapest(
     settled: Assignment,
     wishes: Mapping[str, Sequence[Names]],
+    follows: Mapping[str, str],
     sizes: Sizes,
     cost: Callable[[Assignment], float],
 ) -> Assignment:
@@ -147,10 +159,12 @@ def _cheapest(
         options.append([*parts, ()])
     best, best_key = settled, (1.0, 0.0)
     for chosen in islice(product(*options), MOST_CHOICES):
-        used = [a for axes in chosen for a in axes]
-        if len(set(used)) < len(used):
+        found = {f: axes for f, axes in zip(wishes, chosen, strict=True) if axes}
+        used = [a for f, axes in found.items() if f not in follows for a in axes]
+        astray = any(f in found and found[f] != found.get(g) for f, g in follows.items())
+        if astray or len(set(used)) < len(used):
             continue
-        assigned = settled | {f: axes for f, axes in zip(wishes, chosen, strict=True) if axes}
+        assigned = settled | found
         parts_of_work = -float(extent(used, sizes))
         if parts_of_work > best_key[0]:
             continue

@@ -8,8 +8,8 @@ begin at the block's offset, lookups (`lookups`), collectives inside of shard_ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,13 +37,12 @@ from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_
 from funcgrad.ops.indexing.windows_at import dynamic_slice_p, dynamic_update_slice_p
 from funcgrad.ops.shape import iota_p, reshape_p
 from funcgrad.ops.slicing import pad_p, slice_p
-from funcgrad.parallel.partitioner import lookups, shift
+from funcgrad.parallel.partitioner import attend, lookups, shift
 from funcgrad.parallel.partitioner.site import Shape, Site
 from funcgrad.transforms.attention.attention import (
     attention_backward_p,
     attention_p,
     attention_tangent_p,
-    backward_dims,
 )
 
 
@@ -54,14 +53,19 @@ class Rule:
     emit(site, *blocks) → the op's result on blocks
     dims: an axis mapping in place of the op's own, for what `emit` makes possible
     partial: operands of which contracted factors need but one device's value (a sum's first term)
-    instead: factors to cut in place of whole ones that operands are cut in, so that the work
-        stays shared
+    instead: factors to cut in place of whole ones that operands are cut in, and of followed ones,
+        so that the work stays shared
+    follows: factors that may be cut where another one is, over the same mesh axes, which share the
+        work once
+    sends(types of operands, parameters, assignment, sizes) → the bytes that the op itself sends
     """
 
     emit: Callable[..., Any]
     dims: Callable[..., Dims | str] | None = None
     partial: tuple[int, ...] = ()
     instead: tuple[str, ...] = ()
+    follows: Mapping[str, str] = field(default_factory=dict)
+    sends: Callable[..., float] | None = None
 
 
 def emit(site: Site, values: Sequence[Any]) -> list:
@@ -181,29 +185,22 @@ _COLLECTIVES = {
 }
 
 # Heads (or texts) where texts are cut: each device then has whole texts of its heads.
-_ATTENTION = Rule(_as_is, instead=("n", "b"))
-
-
-def _attention_backward(site: Site, *xs: Any) -> Any:
-    """Devices that share a bias have parts of the sum of its cotangents."""
-    dq, dk, dv, *rest = site.bind(*xs)
-    if rest:
-        mapping = dims_.parse(_attention_dims(*site.ins, **site.params))
-        parts = [f for f in ("b", "n") if f not in mapping.outs[3]]
-        axes = tuple(a for f in parts for a in site.assigned.get(f, ()))
-        rest = [psum_p.bind(x, axis_name=axes) if axes else x for x in rest]
-    return [dq, dk, dv, *rest]
-
-
-def _attention_dims(*avals: ShapedArray, **params: Any) -> str:
-    return backward_dims(*avals, whole=False, **params)
-
+_INSTEAD = ("n", "b")
 
 RULES: dict[Primitive, Rule] = {
     **_COLLECTIVES,
     reshape_p: Rule(_as_is, _reshape_dims),
-    **dict.fromkeys((attention_p, attention_tangent_p), _ATTENTION),
-    attention_backward_p: Rule(_attention_backward, _attention_dims, instead=("n", "b")),
+    attention_p: Rule(
+        attend.attend, attend.dims, instead=_INSTEAD, follows={"s": "t"}, sends=attend.sends
+    ),
+    attention_tangent_p: Rule(_as_is, instead=_INSTEAD),
+    attention_backward_p: Rule(
+        attend.attend_backward,
+        attend.backward_dims,
+        instead=_INSTEAD,
+        follows={"s": "t"},
+        sends=attend.backward_sends,
+    ),
     iota_p: Rule(_iota, _iota_dims),
     pad_p: Rule(_as_is, _pad_dims),
     shift.shift_p: Rule(shift.shift_block),

@@ -253,16 +253,18 @@ class Partitioner:
         return [h for h in held if not h.partial] if held else [self.resting(atom)]
 
     def _later(self, i: int, eqn: Eqn, factors: Factors) -> None:
-        """Make a broadcast or a count where and as it is wanted."""
+        """Make a broadcast, a count or what widens an input where and as it is wanted."""
 
         def make(cuts: Cuts) -> Any:
-            assigned = {f: c for f, c in zip(factors.outs[0], cuts, strict=True) if c}
+            assigned = factors.of_result(cuts, self.sizes)
             values = self._operands(eqn, factors, assigned)
-            return self._emit(eqn, factors, assigned, values)[0]
+            made = Layout(restrict(factors.outs[0], assigned))
+            (x,) = self._emit(eqn, factors, assigned, values)
+            return reshard.apply(x, made, Layout(cuts), self.sizes)
 
         held = Held(eqn.outs[0].aval, {})
         held.make, held.maker = make, i
-        held.zeros = bool(eqn.ins) and _is_zero(eqn.ins[0])
+        held.zeros = len(eqn.ins) == 1 and _is_zero(eqn.ins[0])
         self.env[eqn.outs[0]] = held
 
     def _apply(self, i: int, eqn: Eqn, factors: Factors) -> None:

@@ -15,13 +15,19 @@ from typing import Any
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.sharding import Cuts, Mesh, NamedSharding
 from funcgrad.core.views import repeats, spread
+from funcgrad.dtypes import BOOL
 from funcgrad.errors import ShardingError
+from funcgrad.ops.indexing.gather import gather_p
+from funcgrad.ops.shape import reshape_p
 from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.parallel.partitioner import nested
 from funcgrad.parallel.partitioner.factors import Assignment, Factors, choose, factors_of, restrict
+from funcgrad.parallel.partitioner.localize import RULES
 from funcgrad.parallel.partitioner.nested import OUTSIDE, Slot
 from funcgrad.parallel.partitioner.reshard import Layout, Sizes, cost, used_axes
 
+# Bytes of an element, as which what is made of narrower inputs is counted: it may be widened later.
+WIDE = 4
 CostOf = Callable[[Atom, Cuts], float]
 
 
@@ -43,6 +49,8 @@ class Propagation:
         self.regather: set[Var] = set()
         self.factors: list[Factors | None] = []
         self.remade: set[int] = set()
+        # The inputs that each input is made of, and what is made element by element of some.
+        self.sources: dict[Var, frozenset[Var]] = {v: frozenset((v,)) for v in jaxpr.ins}
         self.inner: dict[int, tuple[Propagation, ...]] = {}
         self.ties: dict[int, list[nested.Tie]] = {}
         self.users: dict[Var, list[int]] = {}
@@ -65,7 +73,8 @@ class Propagation:
                 self.inner[i] = tuple(Propagation(b, self.mesh, left) for b in inner)
                 self.ties[i] = nested.ties(eqn)
             self.factors.append(factors := None if inner else factors_of(eqn))
-            if factors is not None and _is_remade(eqn, factors):
+            widens = factors is not None and self._widens(eqn, factors)
+            if factors is not None and (widens or _is_remade(eqn, factors)):
                 self.remade.add(i)
             for a in eqn.ins:
                 if isinstance(a, Var):
@@ -79,6 +88,23 @@ class Propagation:
         for a in self.jaxpr.outs:
             if isinstance(a, Var):
                 self.uses[a] = self.uses.get(a, 0) + 1
+
+    def _widens(self, eqn: Eqn, factors: Factors) -> bool:
+        """Whether a result is made, element by element, of inputs of narrower dtypes and their
+        scales, as weights are of quantized ones: then these are sent in its place."""
+        rule = eqn.prim in RULES and eqn.prim not in (reshape_p, gather_p)
+        if eqn.prim.effect or rule or len(eqn.outs) != 1 or not eqn.ins:
+            return False
+        names = {f for own in factors.ins for f in own} - {"."}
+        if not factors.sizes.keys() >= names or any(
+            isinstance(a, Var) and a not in self.sources for a in eqn.ins
+        ):
+            return False
+        made_of = frozenset[Var]().union(*(self.sources[a] for a in eqn.ins if isinstance(a, Var)))
+        (out,) = eqn.outs
+        self.sources[out] = made_of
+        narrow = any(v.aval.dtype.itemsize == 1 and v.aval.dtype != BOOL for v in made_of)
+        return narrow and sum(v.aval.nbytes for v in made_of) < WIDE * out.aval.size
 
     def _constrain(self, eqn: Eqn) -> None:
         sharding: NamedSharding = eqn.params["sharding"]
@@ -209,14 +235,18 @@ class Propagation:
         seen = [(names, c) for names, a in values if any(c := self.cuts_of(a))]
         if not seen:
             return {}
+        found = [(f, axes) for names, cuts in seen for f, axes in zip(names, cuts, strict=True)]
+        pairs = factors.follows.items()
+        seen += [((g,), (axes,)) for f, g in pairs for name, axes in found if name == f and axes]
         seen += [
             ((f,), (axes,))
             for f in factors.instead
-            for names, cuts in list(seen)
-            for name, axes in zip(names, cuts, strict=True)
-            if axes and name not in factors.sizes
+            for name, axes in found
+            if axes and (name not in factors.sizes or any(name in pair for pair in pairs))
         ]
         of_operand = cost_of or self._cost_of
+        rule = RULES.get(eqn.prim)
+        sends = rule.sends if rule else None
 
         def total(assigned: Assignment) -> float:
             partial = frozenset(factors.contracted_axes(assigned))
@@ -224,6 +254,9 @@ class Propagation:
                 of_operand(a, restrict(names, assigned))
                 for names, a in zip(factors.ins, eqn.ins, strict=True)
             )
+            if sends is not None:
+                avals = [a.aval for a in eqn.ins]
+                bytes_in += sends(avals, eqn.params, assigned, self.sizes)
             return bytes_in + sum(
                 self._cost_out(v, Layout(restrict(names, assigned), partial))
                 for names, v in zip(factors.outs, eqn.outs, strict=True)
@@ -247,7 +280,7 @@ class Propagation:
         operand into the layout that it needs."""
         eqn, factors = self.jaxpr.eqns[i], self.factors[i]
         assert factors is not None
-        assigned = dict(zip(factors.outs[0], cuts, strict=True))
+        assigned = factors.of_result(cuts, self.sizes)
         return sum(
             cost_of(a, restrict(names, assigned))
             for names, a in zip(factors.ins, eqn.ins, strict=True)

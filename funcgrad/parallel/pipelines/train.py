@@ -42,13 +42,15 @@ def pipeline_value_and_grad(
     schedule: str | Schedule = "1f1b",
     first: Callable | None = None,
     last: Callable | None = None,
+    has_aux: bool = False,
 ) -> Callable:
     """The function of (params, x, targets) that gives the loss of a pipeline and its gradient with
     respect to params, computed as the schedule says: so many activations are kept as it keeps.
 
     stage, mesh, axis, microbatches, schedule: as of `pipeline`
     loss: loss(result, targets) of a microbatch's result of the last stage and its targets; a
-        scalar. What is given back is the mean over microbatches.
+        scalar. What is given back is the mean over microbatches. has_aux: it gives a pair with a
+        pytree of floats, and so does the function: (value, their means over microbatches)
     first: first(shared, x) → activations, which is done before the first stage (an embedding)
     last: last(shared, activations) → result, which is done after the last one (a head)
 
@@ -77,7 +79,10 @@ def pipeline_value_and_grad(
     for name, fun in (("stage", stage), ("loss", loss)):
         if not callable(fun):
             raise TypeError(f"{_WHAT}: {name} must be a function, got {fun!r}")
-    pair = first is not None or last is not None
+    pair, functions = (
+        first is not None or last is not None,
+        _Functions(stage, loss, first, last, has_aux),
+    )
 
     @boundary
     def value_and_grad(params: Any, x: Any, targets: Any) -> tuple[Any, Any]:
@@ -85,26 +90,42 @@ def pipeline_value_and_grad(
         layout = lay_out(_WHAT, own, mesh, axis, microbatches, schedule)
         _check_floats("params of stages" if pair else "params", own)
         _check_floats("shared params", shared)
-        ticks = make_ticks(layout.schedule)
         given = (("x", x), ("targets", targets))
         batches = [into_microbatches(_WHAT, name, batch, microbatches) for name, batch in given]
-
-        def body(weights: Any, shared: Any, x: Any, targets: Any, rows: Row) -> Any:
-            model = _Model(layout, ticks, stage, loss, first, last, weights, shared, x, targets)
-            return model.run(mine(rows))
-
-        mapped = shard_map(
-            body,
-            mesh=mesh,
-            in_specs=(P(axis), P(), P(), P(), P(axis)),
-            out_specs=(P(), P(axis), P()),
-            axis_names={axis},
-        )
-        value, grads, more = mapped(layout.arranged(own), shared, *batches, rows_of(ticks))
+        value, grads, more = _on_ranks(functions, layout, mesh, own, shared, batches)
         grads = layout.restored(grads)
         return value, (grads, more) if pair else grads
 
     return value_and_grad
+
+
+class _Functions(NamedTuple):
+    """What the user gave; first and last may be None."""
+
+    stage: Callable
+    loss: Callable
+    first: Callable | None
+    last: Callable | None
+    has_aux: bool
+
+
+def _on_ranks(
+    functions: _Functions, layout: Layout, mesh: Mesh, own: Any, shared: Any, batches: Sequence[Any]
+) -> tuple[Any, Any, Any]:
+    """The loss and the gradients of the stages, as they are laid out, and of what is shared."""
+    ticks, axis = make_ticks(layout.schedule), layout.axis
+
+    def body(weights: Any, shared: Any, x: Any, targets: Any, rows: Row) -> Any:
+        return _Model(layout, ticks, functions, weights, shared, x, targets).run(mine(rows))
+
+    mapped = shard_map(
+        body,
+        mesh=mesh,
+        in_specs=(P(axis), P(), P(), P(), P(axis)),
+        out_specs=(P(), P(axis), P()),
+        axis_names={axis},
+    )
+    return mapped(layout.arranged(own), shared, *batches, rows_of(ticks))
 
 
 def _parts(params: Any) -> tuple[Any, Any]:
@@ -165,11 +186,11 @@ class _Model:
     """A rank's part: its arguments as leaves, and programs for what is done with them."""
 
     def __init__(
-        self, layout: Layout, ticks: Ticks, stage: Callable, loss: Callable,
-        first: Callable | None, last: Callable | None,
+        self, layout: Layout, ticks: Ticks, functions: _Functions,
         weights: Any, shared: Any, x: Any, targets: Any,
     ):  # fmt: skip
         self.layout, self.ticks = layout, ticks
+        stage, loss, first, last, self.has_aux = functions
         self.weights, self.weights_tree = tree.flatten(weights)
         self.shared, self.shared_tree = tree.flatten(shared)
         self.x, x_tree = tree.flatten(x)
@@ -207,10 +228,14 @@ class _Model:
                 flat, self.shared_tree, activations_tree, targets_tree
             )
             result = activations if last is None else last(shared, activations)
-            return [_checked_loss(loss, loss(result, targets))]
+            value, aux = _loss_and_aux(loss, loss(result, targets), self.has_aux)
+            leaves, self.aux_tree = tree.flatten(aux)
+            return [value, *map(lax.stop_gradient, leaves)]
 
         target_types = [_row(v) for v in self.targets]
         self.tail = passes(end, common, [*types, *target_types], name_of(loss))
+        # What the mean over microbatches is taken of: the loss, and what comes with it.
+        self.ends = [v.aval for v in self.tail.forward.outs[: 1 + self.aux_tree.num_leaves]]
 
     # ---- actions
 
@@ -247,15 +272,20 @@ class _Model:
 
         return lax.cond(row.first > 0, begin, lambda: waiting(state.inbox, row.read))
 
-    def end(self, state: _State, row: Row, result: list) -> tuple[list, list, Any]:
+    def end(self, state: _State, row: Row, result: list) -> tuple[list, list, list]:
         """The loss: its derivative by the last stage's result, and the sums."""
         p, n = self.tail, len(self.types)
         targets = waiting(self.targets, row.microbatch)
-        value, *saved = eval_jaxpr(p.forward, *p.fixed, *self.shared, *result, *targets)
-        part = fnp.full((), 1 / self.layout.schedule.microbatches, value.dtype)
-        total = state.loss + (value * part).astype(state.loss.dtype)
+        outs = eval_jaxpr(p.forward, *p.fixed, *self.shared, *result, *targets)
+        ends, saved = outs[: len(self.ends)], outs[len(self.ends) :]
+        share = 1 / self.layout.schedule.microbatches
+        total = [
+            s + (x * fnp.full((), share, x.dtype)).astype(s.dtype)
+            for s, x in zip(state.loss, ends, strict=True)
+        ]
         if not p.results_vary[0]:
             return _zeros(self.types), state.shared, total
+        part = fnp.full((), share, ends[0].dtype)
         cts = eval_jaxpr(p.backward, *p.fixed, *self.shared, *saved, part)
         shared, cts = cts[: len(self.shared)], cts[len(self.shared) :]
         return self.as_message(cts[:n]), _plus(state.shared, shared), total
@@ -326,11 +356,10 @@ class _Model:
 
     def run(self, rows: Row) -> tuple[Any, Any, Any]:
         """The loss, the gradients of this rank's weights, and those of what is shared."""
-        loss = self.tail.forward.outs[0].aval.dtype
         start = _State(
             slots(self.types, self.ticks.messages), slots(self.stage.saved, self.ticks.saved),
             slots(self.kept, self.ticks.kept), _sums(self.weights), _sums(self.shared),
-            fnp.zeros((), _wide(loss)),
+            [fnp.zeros(t.shape, _wide(t.dtype)) for t in self.ends],
         )  # fmt: skip
         actions = [self.idle, self.forward, self.backward, self.inputs, self.weights_half]
         used = sorted({*map(int, np.unique(self.ticks.table.kind)), 0})
@@ -350,7 +379,11 @@ class _Model:
         grads = [g.astype(w.dtype) for g, w in zip(end.grads, self.weights, strict=True)]
         shared = [lax.psum(g, axis).astype(s.dtype)
                   for g, s in zip(end.shared, self.shared, strict=True)]  # fmt: skip
-        value = lax.psum(end.loss, axis).astype(loss)
+        value, *aux = (
+            lax.psum(x, axis).astype(t.dtype) for x, t in zip(end.loss, self.ends, strict=True)
+        )
+        if self.has_aux:
+            value = value, self.aux_tree.unflatten(aux)
         return value, self.weights_tree.unflatten(grads), self.shared_tree.unflatten(shared)
 
 
@@ -371,6 +404,25 @@ def _unflattened(flat: Sequence[Any], *structures: Any) -> list:
 
 def _plus(sums: Sequence[Any], more: Sequence[Any]) -> list:
     return [s + m.astype(s.dtype) for s, m in zip(sums, more, strict=True)]
+
+
+def _loss_and_aux(loss: Callable, found: Any, has_aux: bool) -> tuple[Any, Any]:
+    """A checked loss, and what comes with it."""
+    if not has_aux:
+        return _checked_loss(loss, found), ()
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise TypeError(
+            f"{_WHAT}: with has_aux, {name_of(loss)} must return a pair (loss, aux), got "
+            f"{type(found).__name__}"
+        )
+    value, aux = found
+    for path, leaf in tree.leaves_with_path(aux):
+        if not differentiable(aval_of(leaf)):
+            raise DTypeError(
+                f"{_WHAT}: aux{tree.keystr(path)} of {name_of(loss)} is {aval_of(leaf)}: only "
+                "floats have a mean over microbatches"
+            )
+    return _checked_loss(loss, value), tree.map(fnp.asarray, aux)
 
 
 def _checked_loss(loss: Callable, value: Any) -> Any:

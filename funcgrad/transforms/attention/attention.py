@@ -279,16 +279,9 @@ def _tangent_dims(q: ShapedArray, k: ShapedArray, v: ShapedArray, out: ShapedArr
     return f"{x}, {y}, {y}, {x}, {z}, {x}, {y}, {y}{rest} -> {x}"
 
 
-def backward_dims(q: ShapedArray, k: ShapedArray, v: ShapedArray, out: ShapedArray,
-                  stats: ShapedArray, ct: ShapedArray, *given: ShapedArray, bias_too: bool,
-                  whole: bool = True, **params: Param) -> str:  # fmt: skip
-    """The axes of `attention_backward`. whole: no device has a part of the sum of the bias's
-    cotangents over batches or heads.
-
-    >>> x, stats = ShapedArray((2, 3, 4, 5), np.dtype("f4")), ShapedArray((2, 4, 2, 3), np.float32)
-    >>> backward_dims(x, x, x, x, stats, x, bias_too=False, scale=1, before=None, after=None)[:20]
-    'b t! n h!, b s! n h!'
-    """
+def _backward_dims(q: ShapedArray, k: ShapedArray, v: ShapedArray, out: ShapedArray,
+                   stats: ShapedArray, ct: ShapedArray, *given: ShapedArray, bias_too: bool,
+                   **params: Param) -> str:  # fmt: skip
     x, y, z, bias, rest = _axes(q, k, given_of(given), params)
     text = f"{x}, {y}, {y}, {x}, {z}, {x}{rest} -> {x}, {y}, {y}"
     text += f", {bias}" if bias_too else ""
@@ -296,7 +289,7 @@ def backward_dims(q: ShapedArray, k: ShapedArray, v: ShapedArray, out: ShapedArr
     parts = {"t"}
     if y.split()[2] == ".":
         parts.add("n")
-    if bias_too and whole:
+    if bias_too:
         parts |= {"b", "n"} - set(bias.split())
     return " ".join(_whole(f, parts) for f in text.split(" "))
 
@@ -344,7 +337,7 @@ attention_backward_p: Primitive = Primitive(
     jvp=_backward_jvp,
     transpose=_backward_transpose,
     batch=_backward_batch,
-    dims=backward_dims,
+    dims=_backward_dims,
     formula=_backward_formula,
     multiple=True,
     passes=2,

@@ -9,10 +9,12 @@ from funcgrad.parallel import (
     NamedSharding,
     P,
     all_gather_matmul,
+    device_put,
     make_mesh,
     moe,
     reshard,
     ring_attention,
+    sequence_attention,
     shard_map,
     ulysses_attention,
     zigzag,
@@ -78,4 +80,21 @@ def exchanges():
     product = shard_map(lambda x, w: all_gather_matmul(x, w, "i"), mesh=mesh,
                         in_specs=(P("i"), P(None, "i")), out_specs=P(None, "i"))  # fmt: skip
     compare("product", product(x, w), x @ w)
+    return wrong
+
+
+def annotated():
+    """Attention of arrays that are cut along the sequence, as `jit` does it, each way."""
+    rng, wrong = np.random.default_rng(0), []
+    xs = [rng.normal(size=(1, 192, n, 8)).astype("float32") for n in (4, 4, 4)]
+    cut = NamedSharding(make_mesh(4, "cp"), P(None, "cp"))
+    value = lambda *xs: fnp.sum(fnp.sin(nn.dot_product_attention(*xs, is_causal=True)))
+    both = lambda *xs: fg.value_and_grad(value, (0, 1, 2))(*xs)
+    wanted = fg.tree.leaves(fg.jit(both)(*xs))
+    for way in ("ring", "heads", "gather"):
+        with sequence_attention(way):
+            got = fg.tree.leaves(fg.jit(both)(*(device_put(x, cut) for x in xs)))
+        for i, (g, w) in enumerate(zip(got, wanted, strict=True)):
+            if not np.allclose(whole(g, cut.mesh), w, rtol=1e-4, atol=1e-4):
+                wrong.append((way, i))
     return wrong

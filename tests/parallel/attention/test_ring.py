@@ -232,7 +232,7 @@ def test_zigzag_halves_the_work():
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("job", ["rings", "exchanges"])
+@pytest.mark.parametrize("job", ["rings", "exchanges", "annotated"])
 def test_on_ranks(job, ranks):
     assert ranks(4).run(f"tests.parallel.attention.jobs:{job}") == [[]] * 4
 

@@ -1,5 +1,7 @@
 """`pipeline_value_and_grad`: losses and gradients of one device, by every schedule."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -214,3 +216,27 @@ def test_bad_targets_and_params():
         trained()(params(2), X, TARGETS[:6])
     with pytest.raises(DTypeError, match=r"params\['n'\] is i32\[2\]: only floats have gradients"):
         trained()({**params(2), "n": np.arange(2, dtype=np.int32)}, X, TARGETS)
+
+
+# ---- what comes with the loss
+
+
+def test_aux():
+    """Means over microbatches, beside the value and the gradient without it."""
+    mesh = make_mesh(2, "pp")
+    w, x = fnp.ones((2, 3, 3)) / 3, fnp.arange(24.0).reshape(8, 3) / 24
+    stage = lambda w, h: fnp.tanh(h @ w)
+    loss = lambda y, t: fnp.mean((y - t) ** 2)
+    more = lambda y, t: (loss(y, t), {"top": fnp.mean(y, 0), "error": fnp.mean(abs(y - t))})
+    both = partial(pipeline_value_and_grad, stage, mesh=mesh, microbatches=4)
+    (value, aux), grads = fg.jit(both(more, has_aux=True))(w, x, x)
+    want, want_grads = fg.jit(both(loss))(w, x, x)
+    assert float(value) == float(want)
+    np.testing.assert_array_equal(grads, want_grads)
+    y = stage(w[1], stage(w[0], x))
+    np.testing.assert_allclose(aux["top"], fnp.mean(y, 0), rtol=1e-5)
+    np.testing.assert_allclose(aux["error"], fnp.mean(abs(y - x)), rtol=1e-5)
+    with pytest.raises(TypeError, match=r"has_aux, .* must return a pair \(loss, aux\), got"):
+        both(loss, has_aux=True)(w, x, x)
+    with pytest.raises(DTypeError, match=r"aux\['n'\] .* only floats have a mean"):
+        both(lambda y, t: (loss(y, t), {"n": fnp.int32(1)}), has_aux=True)(w, x, x)

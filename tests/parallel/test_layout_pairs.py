@@ -1,0 +1,94 @@
+"""Pairs and triples of layouts on eight devices: losses and gradients are those of one device."""
+
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+from funcgrad import tree
+from funcgrad.core.ir import interpret
+from funcgrad.io.checkpoints import load, save
+from funcgrad.parallel import AbstractMesh, NamedSharding, device_put, make_mesh
+from funcgrad.parallel.partitioner.partition import partition
+from tests.parallel.language_models import Model, init, specs
+from tests.parallel.partitioned import checked, counts, run, traced
+
+# What the mesh has; sp cuts activations along the sequence over tp.
+PAIRS = [
+    ("gpt", {"fsdp": 4, "tp": 2}, ""),
+    ("gpt", {"fsdp": 2, "tp": 4}, "sp"),
+    ("gpt", {"fsdp": 2, "cp": 4}, ""),
+    ("gpt", {"fsdp": 4, "pp": 2}, ""),
+    ("gpt", {"tp": 4, "cp": 2}, ""),
+    ("gpt", {"tp": 2, "cp": 4}, "sp"),
+    ("gpt", {"tp": 4, "pp": 2}, ""),
+    ("gpt", {"tp": 4, "pp": 2}, "sp"),
+    ("gpt", {"cp": 4, "pp": 2}, ""),
+    ("moe", {"fsdp": 2, "ep": 4}, ""),
+    ("moe", {"tp": 2, "ep": 4}, ""),
+    ("moe", {"tp": 2, "ep": 4}, "sp"),
+    ("moe", {"cp": 4, "ep": 2}, ""),
+    ("moe", {"pp": 2, "ep": 4}, ""),
+    ("llama", {"fsdp": 4, "tp": 2}, "sp"),
+    ("llama", {"fsdp": 2, "cp": 4}, ""),
+    ("llama", {"cp": 4, "pp": 2}, ""),
+    ("llama", {"fsdp": 2, "tp": 2, "cp": 2}, ""),
+    ("gpt", {"fsdp": 2, "tp": 2, "pp": 2}, "sp"),
+    ("llama", {"cp": 2, "tp": 2, "pp": 2}, ""),
+    ("moe", {"fsdp": 2, "ep": 2, "pp": 2}, ""),
+]
+
+
+def both(model):
+    return lambda *xs: tree.leaves(fg.value_and_grad(model.loss)(*xs))
+
+
+@cache
+def wanted(kind):
+    """On one device."""
+    args = init(kind)
+    leaves, structure = tree.flatten(args)
+    jaxpr, values = traced(lambda *xs: both(Model(kind))(*structure.unflatten(xs)), leaves)
+    return interpret(jaxpr, np, *(np.asarray(v) for v in values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "axes", "sp"), PAIRS, ids=lambda x: "-".join(x) if isinstance(x, dict) else x
+)
+def test_equals_one_device(kind, axes, sp):
+    mesh = AbstractMesh(tuple(axes.values()), tuple(axes))
+    model = Model(kind, mesh, bool(sp))
+    leaves, structure = tree.flatten(init(kind))
+    jaxpr, values = traced(lambda *xs: both(model)(*structure.unflatten(xs)), leaves)
+    cuts = [None] * (len(values) - len(leaves)) + tree.leaves(model.shardings())
+    program = checked(partition(jaxpr, mesh, cuts))
+    assert counts(program)
+    for got, want in zip(run(program, values), wanted(kind), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-5)
+
+
+LAYOUTS = [{"fsdp": 2, "tp": 2, "pp": 2}, {"fsdp": 4, "tp": 2}, {"tp": 4, "ep": 2}, {"pp": 2}]
+
+
+def test_checkpoints_load_on_other_layouts(tmp_path):
+    """What one layout saved, all others load, cut as they cut it."""
+    params = init("moe")[0]
+    cuts = []
+    for axes in LAYOUTS:
+        mesh = make_mesh(tuple(axes.values()), tuple(axes))
+        cuts.append(tree.map(partial(NamedSharding, mesh), specs("moe", mesh.axis_names)))
+    for i, cut in enumerate(cuts):
+        other = cuts[i - 1]
+        save(tmp_path / str(i), tree.map(device_put, params, cut))
+        like = tree.map(lambda x, s: fg.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), params,
+                        other)  # fmt: skip
+        found = load(tmp_path / str(i), like)
+        for x, want, s in zip(*map(tree.leaves, (found, params, other)), strict=True):
+            assert x.sharding == s
+            np.testing.assert_array_equal(np.asarray(x), want)
+
+
+@pytest.mark.mpi
+def test_on_ranks(ranks):
+    assert ranks(4).run("tests.parallel.jobs_layouts:pairs") == [[]] * 4
