@@ -192,6 +192,8 @@ DTYPES = {
     "to_inexact_dtype": lambda d: fg_dtypes.to_inexact(np.dtype(d), np.dtype("float32")),
     "to_complex_dtype": lambda d: fg_dtypes.to_complex(np.dtype(d)),
     "bool_": np.bool_,
+    "default_uint_dtype": lambda: np.dtype(np.uint32),
+    "safe_to_cast": lambda a, b: fnp.promote_types(a, b) == np.dtype(b),
 }  # fmt: skip
 
 DLPACK = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32",
