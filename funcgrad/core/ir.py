@@ -76,6 +76,21 @@ class Eqn:
         self.source = source
         self.scopes = scopes
 
+    @property
+    def primitive(self) -> Primitive:
+        """The op, under JAX's name; `invars` and `outvars` likewise."""
+        return self.prim
+
+    @property
+    def invars(self) -> list[Atom]:
+        """The operands."""
+        return list(self.ins)
+
+    @property
+    def outvars(self) -> list[Var]:
+        """The results."""
+        return list(self.outs)
+
     def replace(self, **changes: Any) -> Eqn:
         """A copy with some fields changed."""
         return Eqn(*(changes.get(f, getattr(self, f)) for f in _EQN_FIELDS))
@@ -105,6 +120,16 @@ class Jaxpr:
         self.names = tuple(names) if names is not None else None
         # What transformations derived from this program, so that each is derived once.
         self.cache: dict[Hashable, Any] = {}
+
+    @property
+    def invars(self) -> list[Var]:
+        """The inputs, under JAX's name; `outvars` likewise."""
+        return list(self.ins)
+
+    @property
+    def outvars(self) -> list[Atom]:
+        """The results."""
+        return list(self.outs)
 
     @property
     def in_avals(self) -> list[ShapedArray]:

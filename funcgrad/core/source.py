@@ -82,6 +82,15 @@ def user_frame() -> FrameType | None:
     return None
 
 
+def called_within(*layers: str) -> bool:
+    """Whether this package calls what runs, from another of its layers than these."""
+    below = tuple(_PACKAGE + layer + os.sep for layer in layers)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(below):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_PACKAGE)
+
+
 _inside: set[str] = set()  # the files of this package, as far as they were met
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from funcgrad.core.array import Array
 from funcgrad.core.aval import scalar_dtype
 from funcgrad.core.trace import aval_of
+from funcgrad.dtypes import canonical
 from funcgrad.errors import ShapeError
 from funcgrad.ops.arguments import canonical_axis, integer, integers, items_of
 from funcgrad.ops.base import broadcast_p
@@ -60,12 +61,16 @@ def empty(shape: Sequence[int], dtype: Any) -> Any:
 
 
 def dtype(x: Any) -> np.dtype:
-    """The dtype of an array or a scalar.
+    """The dtype of an array or a scalar, or that which a dtype, its name or its type means.
 
     >>> lax.dtype(1.0)
     dtype('float32')
+    >>> lax.dtype("int8"), lax.dtype(float)
+    (dtype('int8'), dtype('float32'))
     """
-    return aval_of(x).dtype
+    if isinstance(x, type) and x in (bool, int, float, complex):
+        return scalar_dtype(x())
+    return canonical(x) if isinstance(x, type | str | np.dtype) else aval_of(x).dtype
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:

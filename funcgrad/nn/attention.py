@@ -31,6 +31,7 @@ def dot_product_attention(
     query_seq_lengths: Any = None,
     key_value_seq_lengths: Any = None,
     local_window_size: int | tuple[int, int] | None = None,
+    implementation: str | None = None,
 ) -> Any:
     """softmax(query·keyᵀ·scale + bias)·value for each head.
 
@@ -39,6 +40,7 @@ def dot_product_attention(
     a pair out. scale: 1/√H by default. is_causal: query t sees keys s ≤ t.
     *_seq_lengths: int (B,), the tokens that count; local_window_size: how many keys to the left and
     right a query sees. Softmax is computed in float32 for lower-precision inputs. Result: as query.
+    implementation: None or JAX's "xla", which are the same here.
 
     As in JAX, a query that sees no key gets the mean of all values, one beyond its sequence's
     length gets 0. NaN and infinities of keys that a query doesn't see don't reach it, those of
@@ -53,6 +55,10 @@ def dot_product_attention(
     >>> nn.dot_product_attention(x, x, x, is_causal=True).shape
     (1, 2, 1, 4)
     """
+    if implementation not in (None, "xla"):
+        raise ValueError(
+            f"dot_product_attention: implementation must be None or 'xla', got {implementation!r}"
+        )
     query, key, value = fnp.asarray(query), fnp.asarray(key), fnp.asarray(value)
     batched = query.ndim == 4
     if not batched:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 import funcgrad.numpy as fnp
-from funcgrad import random
+from funcgrad import dtypes, random
 from funcgrad.core.context import current
 
 Initializer = Callable[..., Any]
@@ -129,7 +131,8 @@ def variance_scaling(
     """Weights of variance scale / n, with n the "fan_in", "fan_out", "fan_avg" or
     "fan_geo_avg" (the geometric mean) of the shape.
 
-    distribution: "truncated_normal", "normal" or "uniform".
+    distribution: "truncated_normal", "normal" or "uniform"; complex weights are uniform in a disk,
+    or have an absolute value of at most two standard deviations.
 
     >>> from funcgrad import nn, random
     >>> init = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
@@ -149,6 +152,12 @@ def variance_scaling(
         if mode not in fans:
             raise ValueError(f"variance_scaling: mode must be one of {list(fans)}, got {mode!r}")
         variance = scale / max(fans[mode], 1.0)
+        if (
+            distribution != "normal"
+            and dtype is not None
+            and dtypes.is_complex(dtypes.canonical(dtype))
+        ):
+            return _complex(key, shape, dtypes.canonical(dtype), distribution, variance)
         if distribution == "truncated_normal":
             # Cutting at two standard deviations leaves a variance of 0.7737.
             stddev = math.sqrt(variance) / 0.87962566103423978
@@ -157,12 +166,31 @@ def variance_scaling(
             return _scaled(random.normal(key, shape, dtype), math.sqrt(variance))
         if distribution == "uniform":
             return _scaled(random.uniform(key, shape, dtype, -1), math.sqrt(3 * variance))
-        raise ValueError(
-            "variance_scaling: distribution must be truncated_normal, normal or uniform, got "
-            f"{distribution!r}"
-        )
+        raise ValueError(_UNKNOWN.format(distribution))
 
     return init
+
+
+_UNKNOWN = "variance_scaling: distribution must be truncated_normal, normal or uniform, got {!r}"
+
+
+def _complex(
+    key: Any, shape: Sequence[int], dtype: np.dtype, distribution: str, variance: float
+) -> Any:
+    """Complex numbers of a variance and of all angles: uniform in a disk, or normal with an
+    absolute value that is cut at two standard deviations."""
+    absolute, angle = random.split(key)
+    part = dtypes.real_part(dtype)
+    r = random.uniform(absolute, shape, part)
+    if distribution == "truncated_normal":
+        # Cutting leaves a standard deviation of 0.9531.
+        r = fnp.sqrt(-fnp.log(1 - (1 - math.exp(-4)) * r)) / 0.95311164380491208
+    elif distribution == "uniform":
+        r = fnp.sqrt(2 * r)
+    else:
+        raise ValueError(_UNKNOWN.format(distribution))
+    turn = fnp.exp(2j * math.pi * random.uniform(angle, shape, part).astype(dtype))
+    return (math.sqrt(variance) * r * turn).astype(dtype)
 
 
 def _variant(name: str, scale: float, mode: str, distribution: str, source: str) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.context import current
@@ -209,9 +211,9 @@ def standardize(
 
 @recorded
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
-    """A vector with 1 at index x and 0 elsewhere, for each integer in x, along a new `axis`.
+    """A vector with 1 at index x and 0 elsewhere, for each number in x, along a new `axis`.
 
-    Indices outside [0, num_classes) give zeros.
+    Numbers that aren't whole, and those outside [0, num_classes), give zeros.
 
     >>> from funcgrad import nn
     >>> print(nn.one_hot(fnp.array([0, 2]), 3))
@@ -219,11 +221,13 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
      [0. 0. 1.]]
     """
     x = fnp.asarray(x)
-    if not dtypes.is_integer(x.dtype):
-        raise DTypeError(f"nn.one_hot: the indices must be integers, got {x.dtype.name}")
     dtype = current().float_dtype if dtype is None else dtype
     num_classes = integer("num_classes", num_classes)
     kind = position_dtype(num_classes)  # which holds the numbers of all classes
+    if dtypes.is_float(x.dtype):
+        kind = np.dtype(np.float32)
+    elif not dtypes.is_integer(x.dtype):
+        raise DTypeError(f"nn.one_hot: x must hold real numbers, got {x.dtype.name}")
     x = x.astype(kind) if x.dtype.itemsize < kind.itemsize else x
     classes = fnp.arange(num_classes, dtype=x.dtype)
     hot = (x[..., None] == classes).astype(dtype)

@@ -21,8 +21,9 @@ from funcgrad.core.aval import promote as _promote_avals
 from funcgrad.core.eager.evaluated import combined, recipe2, remember_combined
 from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.source import called_within
 from funcgrad.core.trace import Tracer
-from funcgrad.errors import DTypeError, ShapeError, TypePromotionError, within
+from funcgrad.errors import DTypeError, ShapeError, TypePromotionError, asked, within
 from funcgrad.ops.arguments import (
     canonical_axes,
     canonical_axis,
@@ -250,7 +251,7 @@ def _to_common(
              for a, s in zip(arrays, plain, strict=True)]  # fmt: skip
     dtype, weak = common(avals)
     checks = context.current().checks
-    if checks is not None and checks.dtypes == "strict":
+    if checks is not None and checks.dtypes == "strict" and _is_users(name):
         _need_one_dtype(name, avals, _promote_avals(avals)[0])
     out: list[Any] = []
     for i, (a, s, aval) in enumerate(zip(arrays, plain, avals, strict=True)):
@@ -262,6 +263,12 @@ def _to_common(
         else:
             out.append(a)
     return out
+
+
+def _is_users(name: str) -> bool:
+    """Whether the user's code calls this function; what the library's own functions do with what
+    they made is no matter of users' settings."""
+    return asked() in ("", f"{name}: ") and not called_within("core", "ops", "transforms", "numpy")
 
 
 def _need_one_dtype(name: str, avals: list[ShapedArray], common: np.dtype) -> None:
@@ -316,7 +323,7 @@ def broadcast_shapes(name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
     Raises ShapeError naming the function, the two arguments and the sizes that differ.
     """
     checks = context.current().checks
-    if checks is not None and checks.ranks != "allow":
+    if checks is not None and checks.ranks != "allow" and _is_users(name):
         _watch_ranks(name, shapes, checks.ranks)
     ndim = max(map(len, shapes), default=0)
     out = [1] * ndim

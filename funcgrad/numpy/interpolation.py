@@ -24,7 +24,8 @@ def interp(
     """The values at x of the function that is linear between the points (xp, fp).
 
     `xp` and `fp` are vectors, `xp` increasing. Below and above the points the result is `left` and
-    `right`, by default the first and last of `fp`; with `period` the points repeat instead.
+    `right`, by default the first and last of `fp`, or on the outermost lines for "extrapolate";
+    with `period` the points repeat instead.
     Derivatives exist in all of x, xp and fp.
 
     >>> xp, fp = fnp.array([0.0, 1.0, 2.0]), fnp.array([1.0, 3.0, 2.0])
@@ -43,11 +44,13 @@ def interp(
     fp = convert(fp, dtype)
     if period is not None:
         return _between(*_repeated(x, xp, fp, period))
-    ends = [index(fp, i) if v is None else as_dtype("interp", v, dtype, name)
-            for i, v, name in ((0, left, "left"), (-1, right, "right"))]  # fmt: skip
     inside = _between(x, xp, fp) if xp.size > 1 else full(x.shape, index(fp, 0))
     below, above = compare.lt(x, index(xp, 0)), compare.gt(x, index(xp, -1))
-    return select(below, ends[0], select(above, ends[1], inside))
+    for outside, i, v, name in ((above, -1, right, "right"), (below, 0, left, "left")):
+        if not (isinstance(v, str) and v == "extrapolate"):
+            end = index(fp, i) if v is None else as_dtype("interp", v, dtype, name)
+            inside = select(outside, end, inside)
+    return inside
 
 
 def _between(x: Any, xp: Any, fp: Any) -> Any:

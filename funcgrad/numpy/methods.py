@@ -138,6 +138,14 @@ def _iterate(self: Any) -> Any:
     return (self[i] for i in range(self.shape[0]))
 
 
+def _contains(self: Any, value: Any) -> Any:
+    if len(self.shape) != 1:
+        raise ShapeError(f"in: the array searched must have one axis, got {self.aval}")
+    if np.ndim(value):
+        raise ShapeError(f"in: the value looked for must be a number, got {value!r}")
+    return bool(reductions.any(logic.equal(self, value)))
+
+
 # ---- methods and properties
 
 
@@ -186,6 +194,7 @@ _METHODS = {
     "__getitem__": index,
     "__setitem__": _setitem,
     "__iter__": _iterate,
+    "__contains__": _contains,
     "__array_namespace__": array_api.namespace_of,
     "to_device": array_api.to_device,
     "at": property(IndexUpdateHelper),

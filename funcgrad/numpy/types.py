@@ -13,6 +13,7 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as promote_avals
 from funcgrad.core.methods import ArrayMethods
+from funcgrad.core.settings import numpy_rank_promotion
 from funcgrad.errors import within
 from funcgrad.numpy._util import as_array, axes_of, is_scalar, shape_of
 from funcgrad.numpy._util import broadcast_shapes as _broadcast_shapes
@@ -140,6 +141,8 @@ def iscomplexobj(x: Any) -> bool:
     >>> fnp.iscomplexobj(1j)
     True
     """
+    if isinstance(x, list | tuple):
+        return any(map(iscomplexobj, x))
     return dtypes.is_complex(np.dtype(getattr(x, "dtype", None) or np.asarray(x).dtype))
 
 
@@ -196,7 +199,8 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     (2, 3)
     """
     sizes = [shape_of("broadcast_shapes", s) for s in shapes]
-    return _broadcast_shapes("broadcast_shapes", *sizes)
+    with numpy_rank_promotion("allow"):  # shapes alone promote nothing
+        return _broadcast_shapes("broadcast_shapes", *sizes)
 
 
 def iterable(y: Any) -> bool:

@@ -130,6 +130,16 @@ def test_dtypes_that_differ(run):
         assert add(x, x).dtype == x.dtype
 
 
+def test_settings_are_of_the_users_own_operations():
+    init = fg.nn.initializers.normal(fnp.array([1.0, 2.0]))
+    with fg.numpy_rank_promotion("raise"), fg.numpy_dtype_promotion("strict"):
+        assert fg.nn.one_hot(fnp.array([0, 2]), 3).shape == (2, 3)
+        assert init(fg.random.key(0), (3, 2)).shape == (3, 2)
+        assert fnp.broadcast_shapes((2, 1), (3,)) == (2, 3)
+        with pytest.raises(ShapeError, match="where: shapes .* have different ranks"):
+            fnp.where(True, fnp.ones((2, 3)), fnp.ones(3))
+
+
 @pytest.mark.parametrize("setting", [fg.numpy_rank_promotion, fg.numpy_dtype_promotion])
 def test_values_that_no_setting_has(setting):
     with pytest.raises(ValueError, match=f"{setting.__name__}: need one of .* got 'never'"):

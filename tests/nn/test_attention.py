@@ -205,3 +205,10 @@ def test_bias_and_mask_that_do_not_fit():
         nn.dot_product_attention(x, x, x, bias=fnp.zeros((3, 1, 4, 4)))
     with pytest.raises(errors.DTypeError, match="bias must be of real numbers, got complex64"):
         nn.dot_product_attention(x, x, x, bias=fnp.zeros((4, 4), "complex64"))
+
+
+def test_implementations_of_jax():
+    x = fnp.ones((1, 2, 1, 4))
+    assert nn.dot_product_attention(x, x, x, implementation="xla").shape == x.shape
+    with pytest.raises(ValueError, match="implementation must be None or 'xla', got 'cudnn'"):
+        nn.dot_product_attention(x, x, x, implementation="cudnn")

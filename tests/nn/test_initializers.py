@@ -132,3 +132,13 @@ def test_delta_orthogonal(shape):
     for bad in ((2, 2), (3, 3, 2)):
         with pytest.raises(ValueError, match="delta_orthogonal: need a shape"):
             init.delta_orthogonal()(KEY, bad)
+
+
+@pytest.mark.parametrize("make", [init.he_uniform, init.he_normal], ids=["disk", "cut"])
+def test_complex_weights(make):
+    x = np.asarray(make(dtype="complex64")(KEY, (200, 200)))
+    assert x.dtype == np.complex64
+    assert x.var() * 100 == pytest.approx(1, rel=0.05)
+    assert abs(x.mean()) < 0.01
+    most = {init.he_uniform: np.sqrt(2) * 0.1, init.he_normal: 2 * 0.1 / 0.9531}[make]
+    assert 0.95 * most < np.abs(x).max() < 1.0001 * most

@@ -163,8 +163,10 @@ def test_one_hot_dtypes():
     assert nn.one_hot(np.array([200], "uint8"), 300, dtype="int8")[0, 200] == 1
     assert nn.one_hot(2, 3, dtype=bool).tolist() == [False, False, True]
     assert float(fnp.sum(nn.one_hot(np.array([-1], "int8"), 300))) == 0
-    with pytest.raises(errors.DTypeError, match="integers, got float32"):
-        nn.one_hot(fnp.ones(2), 3)
+    x = fnp.array([1.0, 0.5, 256.0], "bfloat16")
+    assert nn.one_hot(x, 300).sum(axis=1).tolist() == [1, 0, 1]
+    with pytest.raises(errors.DTypeError, match="x must hold real numbers, got complex64"):
+        nn.one_hot(fnp.ones(2, "complex64"), 3)
 
 
 @pytest.mark.parametrize(

@@ -179,3 +179,10 @@ def test_files():
     found = fnp.load(file)
     same([found["x"], found["arr_0"]], [X, T])
     assert fnp.fromiter((i for i in range(9)), float, count=2).tolist() == [0, 1]
+
+
+def test_interp_extrapolates():
+    x, xp, fp = np.array([-1.0, 0.5, 4.0]), np.array([0.0, 1.0, 2.0]), np.array([0.0, 2.0, 3.0])
+    assert fnp.interp(x, xp, fp, "extrapolate", "extrapolate").tolist() == [-2, 1, 5]
+    assert fnp.interp(x, xp, fp, left="extrapolate").tolist() == [-2, 1, 3]
+    assert fnp.interp(x, xp, fp, 7.0, "extrapolate").tolist() == [7, 1, 5]

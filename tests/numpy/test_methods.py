@@ -264,3 +264,13 @@ def test_objects_that_say_which_array_they_are():
         for got, want in zip(run(fnp.array(x)), wants, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-6)
     assert grad(lambda v: fnp.sum(fnp.square(Wrapped(v))))(fnp.array(x)).tolist() == [2, 4, 6]
+
+
+def test_membership():
+    x = fnp.arange(4)
+    assert 3 in x
+    assert 5 not in x
+    with pytest.raises(ShapeError, match="the array searched must have one axis, got i32"):
+        1 in fnp.ones((2, 2), int)  # noqa: B015
+    with pytest.raises(ShapeError, match="the value looked for must be a number"):
+        x in x  # noqa: B015

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import funcgrad.numpy as fnp
-from funcgrad import dtypes
+from funcgrad import dtypes, lax
 from funcgrad.core.settings import default_dtype
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.transforms.jit.jit import jit
 
 
 def test_can_cast():
@@ -172,3 +173,17 @@ def test_texts_by_options():
         assert fnp.array_str(a, **options) == np.array_str(x, **options)
         assert fnp.array_repr(a, **options) != fnp.array_repr(a)
     assert fnp.array_repr(a) == repr(a)
+
+
+def test_lists_are_asked_for_kinds_and_equality():
+    assert jit(lambda x: [fnp.iscomplexobj([1.0, x])] and x)(1j) == 1j
+    assert fnp.iscomplexobj([1.0, 1j])
+    assert not fnp.iscomplexobj([1.0, 2])
+    assert fnp.array_equal([1, 2], fnp.array([1, 2]))
+    assert not fnp.array_equiv([1, 2], (1, 3))
+
+
+def test_dtypes_of_types_and_names():
+    assert [lax.dtype(x) for x in (float, "int8", np.int64, 1j, fnp.ones(2, "bfloat16"))] == [
+        np.dtype(d) for d in (np.float32, np.int8, np.int64, np.complex64, dtypes.bfloat16)
+    ]

@@ -396,6 +396,11 @@ def _all(x: Any) -> Any:
     return reduce.reduce_and(x, range(x.ndim))
 
 
+def _listed(x: Any) -> Any:
+    """Lists as arrays: whether two are equal is asked of results, which may be written down."""
+    return np.asarray(x) if isinstance(x, list | tuple) else x
+
+
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     """Whether two arrays have one shape and equal elements, as a bool scalar.
 
@@ -404,7 +409,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     >>> fnp.array_equal(fnp.array([1, 2]), fnp.array([1, 2]))
     Array(True, dtype=bool)
     """
-    a1, a2 = promote("array_equal", a1, a2)
+    a1, a2 = promote("array_equal", _listed(a1), _listed(a2))
     if a1.shape != a2.shape:
         return full((), False, bool)
     return _all(_same(a1, a2, equal_nan))
@@ -423,7 +428,7 @@ def array_equiv(a1: Any, a2: Any) -> Any:
     >>> fnp.array_equiv(fnp.array([1, 1]), 1)
     Array(True, dtype=bool)
     """
-    a1, a2 = promote("array_equiv", a1, a2)
+    a1, a2 = promote("array_equiv", _listed(a1), _listed(a2))
     try:
         shape = broadcast_shapes("array_equiv", a1.shape, a2.shape)
     except ShapeError:

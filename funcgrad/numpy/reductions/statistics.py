@@ -9,6 +9,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.array import Array
+from funcgrad.core.aval import promote as promote_avals
 from funcgrad.core.trace import is_known
 from funcgrad.errors import DTypeError, ShapeError, within
 from funcgrad.numpy._known import concrete
@@ -105,7 +106,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
             raise ValueError(within(f"{name}: {e}")) from None
     if _is_sequence(bins):
         edges = as_array(name, np.asarray(bins) if isinstance(bins, list | tuple) else bins)
-        return promote_inexact(name, edges, a)[0]
+        return convert(edges, dtypes.to_inexact(promote_avals([edges.aval, a.aval])[0], a.dtype))
     count = integer("bins", bins)
     if count < 1:
         raise ValueError(f"{name}: bins must be positive, got {bins}")

@@ -117,10 +117,13 @@ class _Choice(NamedTuple):
 
     @staticmethod
     def of(
-        fun: Callable, nums: int | Iterable[int], names: str | Iterable[str], what: str
+        fun: Callable,
+        nums: int | Iterable[int] | None,
+        names: str | Iterable[str] | None,
+        what: str,
     ) -> _Choice:
-        nums = {nums} if isinstance(nums, int) else set(nums)
-        names = {names} if isinstance(names, str) else set(names)
+        nums = {nums} if isinstance(nums, int) else set(nums or ())
+        names = {names} if isinstance(names, str) else set(names or ())
         try:
             parameters = list(inspect.signature(fun).parameters.values())
         except (TypeError, ValueError):

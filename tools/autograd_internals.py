@@ -1,0 +1,220 @@
+"""What HIPS autograd's tests use of autograd, of our functions: gradients in float64 of functions
+of numbers, arrays and containers, with autograd's names and arguments.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from standin import Missing
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad.core.array import Array
+from funcgrad.core.trace import Tracer
+from funcgrad.flatten_util import ravel_pytree
+from funcgrad.test_util import check_grads as check_all
+
+fg.default_dtype("float64")
+TOLERANCE = 2e-6
+
+
+def _selected(fun: Callable, argnum: Any, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
+    """A function of the selected arguments alone, and these."""
+    places = argnum if isinstance(argnum, tuple | list) else (argnum,)
+
+    def of_them(*chosen: Any) -> Any:
+        whole = list(args)
+        for i, x in zip(places, chosen, strict=True):
+            whole[i] = x
+        return fun(*whole, **kwargs)
+
+    return of_them, tuple(_inexact(args[i]) for i in places)
+
+
+def _inexact(x: Any) -> Any:
+    return fg.tree.map(lambda v: float(v) if isinstance(v, int) else v, x)
+
+
+def _operator(make: Callable[[Callable, Any], Any]) -> Callable:
+    """An operator on functions of one argument, as autograd
+    gives it: `operator(fun, argnum)(*args)`; several arguments count as a tuple."""
+
+    def operator(fun: Callable, argnum: Any = 0, *more: Any, **options: Any) -> Callable:
+        @functools.wraps(fun)
+        def applied(*args: Any, **kwargs: Any) -> Any:
+            of_them, chosen = _selected(fun, argnum, args, kwargs)
+            if isinstance(argnum, tuple | list):
+                return make(lambda xs: of_them(*xs), chosen, *more, **options)
+            return make(of_them, chosen[0], *more, **options)
+
+        return applied
+
+    return operator
+
+
+def _ones(y: Any) -> Any:
+    return fg.tree.map(fnp.ones_like, y)
+
+
+def make_vjp(fun: Callable, x: Any) -> tuple[Callable, Any]:
+    y, back = fg.vjp(fun, x)
+    if not fnp.issubdtype(fnp.result_type(*fg.tree.leaves(y)), np.inexact):  # of a comparison
+        return lambda v: fg.tree.map(fnp.zeros_like, x), y
+    return lambda v: back(fg.tree.map(lambda g, p: fnp.asarray(g, fnp.result_type(p)), v, y))[0], y
+
+
+def make_jvp(fun: Callable, x: Any) -> Callable:
+    return lambda v: fg.jvp(fun, (x,), (fg.tree.map(fnp.asarray, v),))
+
+
+def _grad(fun: Callable, x: Any) -> Any:
+    back, y = make_vjp(fun, x)
+    if np.size(y) != 1:
+        raise TypeError("Grad only applies to real scalar-output functions.")
+    return back(_ones(y))
+
+
+def _value_and_grad(fun: Callable, x: Any) -> tuple[Any, Any]:
+    back, y = make_vjp(fun, x)
+    if np.size(y) != 1:
+        raise TypeError("value_and_grad only applies to real scalar-output functions.")
+    return y, back(_ones(y))
+
+
+def _elementwise(fun: Callable, x: Any) -> Any:
+    back, y = make_vjp(fun, x)
+    return back(_ones(y))
+
+
+def _grad_and_aux(fun: Callable, x: Any) -> tuple[Any, Any]:
+    _, back, aux = fg.vjp(fun, x, has_aux=True)
+    return back(1.0)[0], aux
+
+
+def _jacobian(fun: Callable, x: Any) -> Any:
+    return fg.jacrev(fun)(x)
+
+
+def hessian_tensor_product(fun: Callable, argnum: int = 0) -> Callable:
+    def product(*args: Any, **kwargs: Any) -> Any:
+        *rest, tensor = args
+        return fnp.tensordot(grad(fun, argnum)(*rest, **kwargs), tensor, np.ndim(tensor))
+
+    return grad(product, argnum)
+
+
+def tensor_jacobian_product(fun: Callable, argnum: int = 0) -> Callable:
+    def product(*args: Any, **kwargs: Any) -> Any:
+        *rest, tensor = args
+        return fnp.tensordot(tensor, fun(*rest, **kwargs), np.ndim(tensor))
+
+    return jacobian(product, argnum)
+
+
+def _hvp(fun: Callable, x: Any) -> tuple[Callable, Any]:
+    return make_vjp(grad(fun), x)
+
+
+def make_ggnvp(f: Callable, g: Callable | None = None, f_argnum: int = 0) -> Callable:
+    g = g or (lambda x: 1.0 / 2 * fnp.sum(x**2, axis=-1))
+
+    def of_one(fun: Callable, x: Any) -> Callable:
+        back, y = make_vjp(fun, x)
+        hvp, _ = _hvp(g, y)
+        return lambda v: back(hvp(make_jvp(fun, x)(v)[1]))
+
+    return _operator(of_one)(f, f_argnum)
+
+
+grad, value_and_grad, elementwise_grad, grad_and_aux, jacobian = map(
+    _operator, (_grad, _value_and_grad, _elementwise, _grad_and_aux, _jacobian)
+)
+
+
+def grad_named(fun: Callable, argname: str) -> Callable:
+    return grad(fun, list(inspect.signature(fun).parameters).index(argname))
+
+
+def multigrad_dict(fun: Callable) -> Callable:
+    names = list(inspect.signature(fun).parameters)
+
+    def gradients(*args: Any, **kwargs: Any) -> dict:
+        bound = inspect.signature(fun).bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = {n: bound.arguments[n] for n in names}
+        return collections.OrderedDict(
+            (n, fg.grad(lambda x, n=n: fun(**{**values, n: x}))(_inexact(values[n]))) for n in names
+        )
+
+    return gradients
+
+
+def check_grads(fun: Callable, argnum: Any = 0, modes: Any = None, order: int = 2) -> Callable:
+    def check(*args: Any, **kwargs: Any) -> None:
+        of_them, chosen = _selected(fun, argnum, args, kwargs)
+        check_all(of_them, chosen, order, modes or ("fwd", "rev"), atol=1e-4, rtol=1e-4)
+
+    return check
+
+
+def combo_check(fun: Callable, *args: Any, **options: Any) -> Callable:
+    def check(*choices: Any, **keywords: Any) -> None:
+        named = [[(k, v) for v in vs] for k, vs in keywords.items()]
+        for given in itertools.product(*choices):
+            for chosen in itertools.product(*named):
+                check_grads(fun, *args, **options)(*given, **dict(chosen))
+
+    return check
+
+
+def scalar_close(a: Any, b: Any) -> bool:
+    return bool(abs(a - b) < TOLERANCE or abs(a - b) / abs(a + b) < TOLERANCE)
+
+
+def check_equivalent(x: Any, y: Any) -> None:
+    fg.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6, 1e-6), x, y)
+
+
+def ag_isinstance(x: Any, kind: Any) -> bool:
+    return isinstance(x, kind) or (isinstance(x, Array | Tracer) and kind in (float, np.ndarray))
+
+
+OPERATORS = {
+    "grad": grad, "value_and_grad": value_and_grad, "elementwise_grad": elementwise_grad,
+    "grad_and_aux": grad_and_aux, "jacobian": jacobian, "grad_named": grad_named,
+    "hessian": _operator(lambda fun, x: fg.hessian(fun)(x)), "multigrad_dict": multigrad_dict,
+    "deriv": _operator(lambda fun, x: fg.jvp(fun, (x,), (_ones(x),))[1]),
+    "holomorphic_grad": _operator(lambda fun, x: fg.grad(lambda z: fnp.real(fun(z)))(x)),
+    "make_vjp": _operator(make_vjp), "make_jvp": _operator(make_jvp), "make_hvp": _operator(_hvp),
+    "make_jvp_reversemode": _operator(make_jvp), "make_ggnvp": make_ggnvp,
+    "hessian_tensor_product": hessian_tensor_product,
+    "hessian_vector_product": hessian_tensor_product,
+    "tensor_jacobian_product": tensor_jacobian_product,
+    "vector_jacobian_product": tensor_jacobian_product, "checkpoint": fg.checkpoint,
+    "isinstance": ag_isinstance, "tuple": tuple, "list": list, "dict": dict,
+}  # fmt: skip
+OWN: dict[str, Mapping[str, Any]] = {
+    "autograd": OPERATORS,
+    "autograd.builtins": OPERATORS,
+    "autograd.core": {"make_vjp": make_vjp, "make_jvp": make_jvp},
+    "autograd.numpy.random": {n: getattr(np.random, n) for n in dir(np.random) if n[0] != "_"},
+    "autograd.test_util": {
+        "check_grads": check_grads, "combo_check": combo_check, "scalar_close": scalar_close,
+        "check_equivalent": check_equivalent,
+    },
+    "autograd.tracer": {"isbox": lambda x: isinstance(x, Tracer)},
+    "autograd.wrap_util": {"unary_to_nary": _operator},
+    "autograd.misc": {"const_graph": fg.jit, "flatten": ravel_pytree},
+    "autograd.util": {"quick_grad_check": Missing("autograd.util.quick_grad_check")},
+}  # fmt: skip
+
+
+def own_names(module: str) -> Mapping[str, Any]:
+    return OWN.get(module, {})

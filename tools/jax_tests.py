@@ -1,0 +1,201 @@
+"""JAX's own tests, and HIPS autograd's, run on funcgrad from a checkout of theirs.
+
+    python tools/jax_tests.py run CHECKOUT RESULTS            # JAX's tests, on funcgrad
+    python tools/jax_tests.py run CHECKOUT RESULTS --peer     # on the JAX that is installed
+    python tools/jax_tests.py page RESULTS > docs/jax_tests.md
+
+`--suite autograd` takes a checkout of autograd. It needs pytest, absl-py and pytest-timeout. Each
+file runs by itself, and has a line of JSON for each test in RESULTS; imports are renamed by
+`standin.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+# Files of JAX's about what is not JAX's public interface on processors: internals, GPUs, TPUs,
+# Pallas, XLA's texts, formats of exported programs, several processes, examples.
+LEFT_OUT = re.compile(
+    "gpu|tpu|mosaic|pallas|cudnn|magma|mock|export|shape_poly|cache|distributed|colocated|logging"
+    "|profil|monitoring|pgle|backend|bridge|mlir|hlo|xla|metadata|notebook|roofline|layout|hijax"
+    "|stateful|traceback|source|filecheck|custom_partition|jax_to_ir|jaxpr|deprecation|docum|ffi"
+    "|memories|pmap|pjit|lazy|package|version|wheel|garbage|pretty|config_test|callback_test|debug"
+    "|optimizers|stax|rnn|fused|pytorch|multi|hypothesis|sparse_|sparsify|state_test|string|harness"
+    "|util_test|scheduling|control_deps|async|shard_alike|error_check|transfer|warnings|extend|aot"
+    "|ragged|clear|jax_jit|numerics|name_stack|mesh_utils|heap|hardware|key_reuse|linalg_sharding"
+)
+ENVIRONMENT = {
+    "JAX_NUM_GENERATED_CASES": "1",
+    "JAX_SKIP_SLOW_TESTS": "1",
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+}
+REASONS = {
+    "values": r"Not equal to tolerance|Arrays are not equal|Mismatched|not close",
+    "internals of JAX": r"(_src|interpreters|\.core|extend|export|pallas|mosaic)\b.* is not there",
+    "names that are not there": r"is not there",
+    "keywords that are not there": r"unexpected keyword argument",
+    "other words in an error": r"does not match|not found in",
+    "an error that isn't raised": r"not raised",
+    "texts and objects of XLA's compiler": r"compiler_ir|'(Lowered|Compiled|Executable|Jitted)'",
+    "shapes or dtypes": r"dtype|ShapeError|shapes",
+    "too slow here": r"Timeout",
+}
+
+
+class Result(NamedTuple):
+    """How one test went: "passed", "failed", "skipped" or "not collected", and its last words."""
+
+    outcome: str
+    text: str
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run each file of tests by itself, as long as it may take."""
+    checkout, tests = args.checkout.resolve(), args.checkout.resolve() / "tests"
+    pattern = "test_*.py" if args.suite == "autograd" else "*_test.py"
+    files = [tests / f"{name}.py" for name in args.files] or sorted(tests.glob(pattern))
+    library = args.suite if args.peer else "funcgrad"
+    folder = args.results.resolve() / args.suite / library
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if args.suite == "jax" and not args.files and LEFT_OUT.search(file.stem):
+            continue
+        results = folder / f"{file.stem}.jsonl"
+        results.unlink(missing_ok=True)
+        names = {
+            "EVERY": args.every,
+            "LIBRARY": library,
+            "FOR": args.suite,
+            "CHECKOUT": checkout,
+            "RESULTS": results,
+        }
+        env = {**ENVIRONMENT, **os.environ, **{f"STANDIN_{k}": str(v) for k, v in names.items()}}
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools")])
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "standin"]
+        command += ["-c", os.devnull, "-p", "no:cacheprovider"]
+        command += [f"--timeout={args.test_seconds}", str(file)]
+        try:
+            done = subprocess.run(
+                command, cwd=tests, env=env, timeout=args.seconds, capture_output=True, text=True
+            )
+            last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+        except subprocess.TimeoutExpired:
+            last = f"stopped after {args.seconds} s"
+        print(f"{file.stem}: {last}", flush=True)
+
+
+def read(file: Path) -> dict[str, Result]:
+    """The tests of one file by name; a test of several parts failed if one did."""
+    found: dict[str, Result] = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        row = json.loads(line)
+        name = re.sub("0x[0-9a-f]+", "0x", row["test"].split("/")[-1])
+        if name not in found or row["outcome"] != "passed":
+            found[name] = Result(row["outcome"], row["text"])
+    return found
+
+
+def wanted(ours: dict[str, Result], theirs: dict[str, Result]) -> list[str]:
+    """The tests that count: those that the library itself passes, if that is known."""
+    if theirs:
+        return [name for name, r in theirs.items() if r.outcome == "passed"]
+    return [name for name, r in ours.items() if r.outcome != "skipped"]
+
+
+def last_words(result: Result) -> str:
+    """What a failure says: the first line of an AssertionError, the last one of others."""
+    lines = [line[1:].strip() for line in result.text.splitlines() if line.startswith("E ")]
+    if not lines:
+        return result.text.strip().splitlines()[-1] if result.text.strip() else result.outcome
+    return lines[0] if "AssertionError" in lines[0] and len(lines) > 1 else lines[-1]
+
+
+def reason(result: Result) -> str:
+    """Of which kind a failure is."""
+    said = "\n".join(line for line in result.text.splitlines() if line.startswith("E "))
+    found = (kind for kind, words in REASONS.items() if re.search(words, said or result.text))
+    return next(found, "other")
+
+
+def compare(results: Path, suite: str) -> tuple[dict[str, tuple[int, int]], dict[str, list]]:
+    """By file: how many tests pass of how many; by kind of failure: (test, last words)."""
+    table, failed = {}, collections.defaultdict(list)
+    for file in sorted((results / suite / "funcgrad").glob("*.jsonl")):
+        ours, theirs = read(file), read(results / suite / suite / file.name)
+        names = wanted(ours, theirs)
+        passed = 0
+        for name in names:
+            result = ours.get(name, Result("not collected", ""))
+            if result.outcome == "passed":
+                passed += 1
+            else:
+                failed[reason(result)].append((name, last_words(result)))
+        table[file.stem] = passed, len(names)
+    return table, failed
+
+
+def page(results: Path) -> str:
+    """The page of what passes, and why what fails does."""
+    lines = [
+        "# Tests of JAX and of autograd",
+        "",
+        "Made by `tools/jax_tests.py`, which runs JAX's public tests, and HIPS autograd's, on",
+        "funcgrad under JAX's names. What counts are the tests that JAX itself passes, where it",
+        "was run beside, else all that aren't skipped.",
+    ]
+    for suite in ("jax", "autograd"):
+        table, failed = compare(results, suite)
+        if not table:
+            continue
+        passed, total = (sum(column) for column in zip(*table.values(), strict=True))
+        lines += ["", f"## {'JAX' if suite == 'jax' else 'HIPS autograd'}", ""]
+        lines += [f"{passed} of {total} pass ({100 * passed / max(total, 1):.1f} %).", ""]
+        lines += ["| File | Passed | Of |", "|---|---|---|"]
+        lines += [f"| `{name}` | {ok} | {of} |" for name, (ok, of) in table.items()]
+        lines += ["", "| What fails | Tests | Such as |", "|---|---|---|"]
+        for kind, rows in sorted(failed.items(), key=lambda item: -len(item[1])):
+            common = collections.Counter(re.sub(r"\d+", "N", words) for _, words in rows)
+            shown = "; ".join(_cell(words) for words, _ in common.most_common(3))
+            lines.append(f"| {kind} | {len(rows)} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(words: str) -> str:
+    words = words.replace("|", "\\|").replace("`", "'")
+    words = re.sub(r"/\S*/", "", words)  # no places of this machine
+    return f"`{words[:100]}`"
+
+
+def main() -> None:
+    """Read the command line, and do what it says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("checkout", type=Path)
+    running.add_argument("results", type=Path)
+    running.add_argument("--suite", choices=["jax", "autograd"], default="jax")
+    running.add_argument("--peer", action="store_true", help="the library itself, not funcgrad")
+    running.add_argument("--files", nargs="*", default=[], help="names of files, without .py")
+    running.add_argument("--every", type=int, default=1, help="each so manieth test alone")
+    running.add_argument("--seconds", type=int, default=1800, help="for a file")
+    running.add_argument("--test-seconds", type=int, default=60, help="for a test")
+    commands.add_parser("page").add_argument("results", type=Path)
+    args = parser.parse_args()
+    if args.command == "run":
+        run(args)
+    else:
+        sys.stdout.write(page(args.results))
+
+
+if __name__ == "__main__":
+    main()
