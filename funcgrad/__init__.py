@@ -13,6 +13,7 @@ from funcgrad import debug, dtypes, errors, flatten_util, lax, numpy, ops, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.caches import clear_caches
+from funcgrad.core.refs import Ref
 from funcgrad.core.settings import (
     check_tracer_leaks,
     debug_infs,
@@ -49,6 +50,7 @@ from funcgrad.transforms.derivatives.jacobian import hessian, jacfwd, jacrev
 from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
+from funcgrad.transforms.refs import empty_ref, free_ref, freeze, new_ref
 
 if TYPE_CHECKING:
     from funcgrad import (
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         quantization,
         random,
         recsys,
+        ref,
         scipy,
         serve,
         sharding,
@@ -113,6 +116,8 @@ __all__ = [
     # arrays and what is known of them
     "Array", "ShapeDtypeStruct", "block_until_ready", "device_get", "effects_barrier", "float0",
     "typeof",
+    # mutable arrays
+    "Ref", "new_ref", "empty_ref", "freeze", "free_ref",
     # compilation
     "jit", "clear_caches", "make_jaxpr", "eval_shape", "disable_jit", "ensure_compile_time_eval",
     "named_call", "named_scope",
@@ -140,8 +145,8 @@ __all__ = [
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",
     "experimental", "export", "flatten_util", "image", "interop", "io", "lax", "nn", "numpy",
-    "ops", "optim", "parallel", "quantization", "random", "recsys", "scipy", "serve",
-    "sharding", "sparse", "stages", "test_util", "tree", "tree_util", "typing",
+    "ops", "optim", "parallel", "quantization", "random", "recsys", "ref", "scipy",
+    "serve", "sharding", "sparse", "stages", "test_util", "tree", "tree_util", "typing",
 ]  # fmt: skip
 
 
@@ -150,7 +155,7 @@ __all__ = [
 _PACKAGES = (
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
     "experimental", "export", "image", "interop", "io", "nn", "optim", "parallel",
-    "quantization", "random", "recsys", "scipy", "serve", "sharding", "sparse", "stages",
+    "quantization", "random", "recsys", "ref", "scipy", "serve", "sharding", "sparse", "stages",
     "test_util", "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
