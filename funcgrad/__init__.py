@@ -28,6 +28,7 @@ from funcgrad.core.settings import (
     named_scope,
     numpy_dtype_promotion,
     numpy_rank_promotion,
+    set_mesh,
 )
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.callbacks import io_callback, pure_callback
@@ -140,7 +141,7 @@ __all__ = [
     "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
     "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
-    "process_count", "process_index", "process_indices", "reshard", "shard_map",
+    "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
     "virtual_devices",
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",

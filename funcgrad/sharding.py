@@ -12,11 +12,12 @@ from funcgrad.core.sharding import (
     PartitionSpec,
     SingleDeviceSharding,
 )
+from funcgrad.core.settings import get_abstract_mesh, get_mesh, set_mesh
 from funcgrad.parallel.arrays import reshard
 
 __all__ = [
     "AbstractMesh", "Mesh", "NamedSharding", "PartitionSpec", "Sharding", "SingleDeviceSharding",
-    "reshard",
+    "get_abstract_mesh", "get_mesh", "reshard", "set_mesh",
 ]  # fmt: skip
 
 Sharding = NamedSharding | SingleDeviceSharding

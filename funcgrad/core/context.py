@@ -23,13 +23,14 @@ from funcgrad.core.types import AxisName, Communicators
 if TYPE_CHECKING:
     from funcgrad.core.aval import ShapedArray
     from funcgrad.core.primitive import Primitive
+    from funcgrad.core.sharding import Mesh
     from funcgrad.core.trace import Trace
 
 _T = TypeVar("_T")
 
 _FIELDS = (
     "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "checks",
-    "communicators", "logs",
+    "communicators", "logs", "mesh",
 )  # fmt: skip
 # What leaves the types of operations' results as they are.
 _NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit", "logs"})
@@ -58,6 +59,7 @@ class Context:
     communicators: None, or the function from names of axes to the communicator over them through
         which collectives on plain arrays are done
     logs: what is logged as warnings: "compiles", "misses" of caches
+    mesh: what specs are of that are given without one; None where none is set
     types: the types of operations' results, remembered, as they depend on the settings here, and
         how they are evaluated
     """
@@ -74,6 +76,7 @@ class Context:
     checks: Checks | None
     communicators: Communicators | None
     logs: frozenset[str]
+    mesh: Mesh | None
     types: dict[tuple, Any]
     _static_key: tuple | None
 
@@ -81,6 +84,7 @@ class Context:
         self, trace: Trace, axes: dict[AxisName, int], manual: tuple[str, ...],
         float_dtype: np.dtype, int_dtype: np.dtype, scopes: tuple[str, ...], disable_jit: bool,
         checks: Checks | None, communicators: Communicators | None, logs: frozenset[str],
+        mesh: Mesh | None,
     ):  # fmt: skip
         self.trace = trace
         self.axes = axes
@@ -92,6 +96,7 @@ class Context:
         self.checks = checks
         self.communicators = communicators
         self.logs = logs
+        self.mesh = mesh
         self.types = {}
         self._static_key = None
 
@@ -105,7 +110,7 @@ class Context:
     def with_trace(self, trace: Trace) -> Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
-                      self.disable_jit, self.checks, self.communicators, self.logs)  # fmt: skip
+                      self.disable_jit, self.checks, self.communicators, self.logs, self.mesh)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
 
@@ -152,14 +157,14 @@ class Context:
         if key is None:
             key = self._static_key = (
                 tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
-                self.checks,
+                self.checks, self.mesh,
             )  # fmt: skip
         return key
 
 
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
-    None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None, frozenset(),  # type: ignore[arg-type]
+    None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None, frozenset(), None,  # type: ignore[arg-type]
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get
