@@ -5,6 +5,7 @@
 True
 """
 
+from funcgrad.core.settings import get_abstract_mesh, get_mesh, set_mesh
 from funcgrad.core.sharding import (
     AbstractMesh,
     Mesh,
@@ -12,7 +13,6 @@ from funcgrad.core.sharding import (
     PartitionSpec,
     SingleDeviceSharding,
 )
-from funcgrad.core.settings import get_abstract_mesh, get_mesh, set_mesh
 from funcgrad.parallel.arrays import reshard
 
 __all__ = [

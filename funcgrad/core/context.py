@@ -110,7 +110,8 @@ class Context:
     def with_trace(self, trace: Trace) -> Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
-                      self.disable_jit, self.checks, self.communicators, self.logs, self.mesh)  # fmt: skip
+                      self.disable_jit, self.checks, self.communicators, self.logs,
+                      self.mesh)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
 

@@ -75,8 +75,9 @@ def jaxpr_meshes(jaxpr: Jaxpr) -> frozenset[Mesh]:
 
 
 def constrain(what: str, x: Any, shardings: Any) -> Any:
-    """x (a pytree of traced values) with constraints: a `NamedSharding`, or a pytree of them (None
-    says nothing; of specs the context's mesh) whose structure is a prefix of x's. `what` names the shardings in errors."""
+    """x (a pytree of traced values) with constraints: a `NamedSharding`, or a pytree of them whose
+    structure is a prefix of x's (None says nothing; specs are of the context's mesh). `what` names
+    the shardings in errors."""
     leaves, treedef = tree.flatten(x)
     each = check_shardings(what, x, shardings)
     return treedef.unflatten(

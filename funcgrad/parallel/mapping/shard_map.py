@@ -49,9 +49,9 @@ def shard_map(
     in_specs: how arguments are cut, a `PartitionSpec` or a pytree of them whose structure is a
     prefix of the tuple of arguments; what a spec doesn't name, each device gets whole. out_specs
     likewise: how the devices' results are put together; what a spec doesn't name must be the same
-    on all devices. mesh: by default that of the context (`set_mesh`), or of the arguments. axis_names: the mesh axes over which f
-    sees parts and may use collectives (all by default); over the others, arrays stay whole for f
-    and the compiler cuts them. Works as a decorator, too.
+    on all devices. mesh: by default that of the context (`set_mesh`), or of the arguments.
+    axis_names: the mesh axes over which f sees parts and may use collectives (all by default);
+    over the others, arrays stay whole for f and the compiler cuts them. Works as a decorator, too.
 
     With check_vma, results that may differ between devices, though their spec says they don't, are
     an error while tracing; without it, the user vouches for it.
