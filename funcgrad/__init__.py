@@ -13,6 +13,7 @@ from funcgrad import debug, dtypes, errors, flatten_util, lax, numpy, ops, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.caches import clear_caches
+from funcgrad.core.refs import Ref
 from funcgrad.core.settings import (
     check_tracer_leaks,
     debug_infs,
@@ -27,6 +28,7 @@ from funcgrad.core.settings import (
     named_scope,
     numpy_dtype_promotion,
     numpy_rank_promotion,
+    set_mesh,
 )
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.callbacks import io_callback, pure_callback
@@ -49,6 +51,7 @@ from funcgrad.transforms.derivatives.jacobian import hessian, jacfwd, jacrev
 from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
+from funcgrad.transforms.refs import empty_ref, free_ref, freeze, new_ref
 
 if TYPE_CHECKING:
     from funcgrad import (
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
         quantization,
         random,
         recsys,
+        ref,
         scipy,
         serve,
         sharding,
@@ -113,6 +117,8 @@ __all__ = [
     # arrays and what is known of them
     "Array", "ShapeDtypeStruct", "block_until_ready", "device_get", "effects_barrier", "float0",
     "typeof",
+    # mutable arrays
+    "Ref", "new_ref", "empty_ref", "freeze", "free_ref",
     # compilation
     "jit", "clear_caches", "make_jaxpr", "eval_shape", "disable_jit", "ensure_compile_time_eval",
     "named_call", "named_scope",
@@ -135,13 +141,13 @@ __all__ = [
     "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
     "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
-    "process_count", "process_index", "process_indices", "reshard", "shard_map",
+    "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
     "virtual_devices",
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",
     "experimental", "export", "flatten_util", "image", "interop", "io", "lax", "nn", "numpy",
-    "ops", "optim", "parallel", "quantization", "random", "recsys", "scipy", "serve",
-    "sharding", "sparse", "stages", "test_util", "tree", "tree_util", "typing",
+    "ops", "optim", "parallel", "quantization", "random", "recsys", "ref", "scipy",
+    "serve", "sharding", "sparse", "stages", "test_util", "tree", "tree_util", "typing",
 ]  # fmt: skip
 
 
@@ -150,7 +156,7 @@ __all__ = [
 _PACKAGES = (
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
     "experimental", "export", "image", "interop", "io", "nn", "optim", "parallel",
-    "quantization", "random", "recsys", "scipy", "serve", "sharding", "sparse", "stages",
+    "quantization", "random", "recsys", "ref", "scipy", "serve", "sharding", "sparse", "stages",
     "test_util", "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (

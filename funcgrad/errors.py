@@ -153,6 +153,11 @@ class ControlFlowError(ArgumentError):
     """Branches, bodies or carries of a control-flow operation whose types do not agree."""
 
 
+class RefError(ArgumentError):
+    """A mutable array that is returned, given twice, used where it isn't known, or written with
+    what it can't hold."""
+
+
 class SparseEfficiencyError(ArgumentError):
     """An operation of sparse arrays whose result would be dense, or stored with many zeros."""
 

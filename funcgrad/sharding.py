@@ -5,6 +5,7 @@
 True
 """
 
+from funcgrad.core.settings import get_abstract_mesh, get_mesh, set_mesh
 from funcgrad.core.sharding import (
     AbstractMesh,
     Mesh,
@@ -16,7 +17,7 @@ from funcgrad.parallel.arrays import reshard
 
 __all__ = [
     "AbstractMesh", "Mesh", "NamedSharding", "PartitionSpec", "Sharding", "SingleDeviceSharding",
-    "reshard",
+    "get_abstract_mesh", "get_mesh", "reshard", "set_mesh",
 ]  # fmt: skip
 
 Sharding = NamedSharding | SingleDeviceSharding

@@ -39,6 +39,7 @@ LAYERS = [
         "custom_batching",
         "custom_derivatives",
         "dlpack",
+        "ref",
         "stages",
         "test_util",
         "typing",

@@ -22,6 +22,7 @@ at is in packages of its own.
 - `primitive`: primitives: the vocabulary of programs
 - `process`: care of the process
 - `record`: classes of named values that cost nothing to define
+- `refs`: mutable arrays: what a `Ref` is, and how programs see those from outside of them
 - `rewriting`: rewriting programs: what each transform of programs needs beside its rules
 - `settings`: what users set for the length of a block
 - `sharded`: arrays that are cut over the devices of a mesh

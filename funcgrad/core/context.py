@@ -23,13 +23,14 @@ from funcgrad.core.types import AxisName, Communicators
 if TYPE_CHECKING:
     from funcgrad.core.aval import ShapedArray
     from funcgrad.core.primitive import Primitive
+    from funcgrad.core.sharding import Mesh
     from funcgrad.core.trace import Trace
 
 _T = TypeVar("_T")
 
 _FIELDS = (
     "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "checks",
-    "communicators", "logs", "sequences",
+    "communicators", "logs", "sequences", "mesh",
 )  # fmt: skip
 # What leaves the types of operations' results as they are.
 _NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit", "logs"})
@@ -59,6 +60,7 @@ class Context:
         which collectives on plain arrays are done
     logs: what is logged as warnings: "compiles", "misses" of caches
     sequences: how attention of sequences that are cut over devices is done; "auto": as suits it
+    mesh: what specs are of that are given without one; None where none is set
     types: the types of operations' results, remembered, as they depend on the settings here, and
         how they are evaluated
     """
@@ -76,6 +78,7 @@ class Context:
     communicators: Communicators | None
     logs: frozenset[str]
     sequences: str
+    mesh: Mesh | None
     types: dict[tuple, Any]
     _static_key: tuple | None
 
@@ -83,7 +86,7 @@ class Context:
         self, trace: Trace, axes: dict[AxisName, int], manual: tuple[str, ...],
         float_dtype: np.dtype, int_dtype: np.dtype, scopes: tuple[str, ...], disable_jit: bool,
         checks: Checks | None, communicators: Communicators | None, logs: frozenset[str],
-        sequences: str,
+        sequences: str, mesh: Mesh | None,
     ):  # fmt: skip
         self.trace = trace
         self.axes = axes
@@ -96,6 +99,7 @@ class Context:
         self.communicators = communicators
         self.logs = logs
         self.sequences = sequences
+        self.mesh = mesh
         self.types = {}
         self._static_key = None
 
@@ -110,7 +114,7 @@ class Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
                       self.disable_jit, self.checks, self.communicators, self.logs,
-                      self.sequences)  # fmt: skip
+                      self.sequences, self.mesh)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
 
@@ -157,7 +161,7 @@ class Context:
         if key is None:
             key = self._static_key = (
                 tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
-                self.checks, self.sequences,
+                self.checks, self.sequences, self.mesh,
             )  # fmt: skip
         return key
 
@@ -165,7 +169,7 @@ class Context:
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
     None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None,  # type: ignore[arg-type]
-    frozenset(), "auto",
+    frozenset(), "auto", None,
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get

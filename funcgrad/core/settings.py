@@ -11,41 +11,22 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core.context import ROOT, Checks, current, scoped, set_root, under
+from funcgrad.core.sharding import AbstractMesh, Mesh
 from funcgrad.core.types import DTypeLike, Tree
 from funcgrad.errors import DTypeError
 
 _F = TypeVar("_F", bound=Callable)
 
 
-class default_dtype:
-    """What Python scalars and creation functions take as their dtype: in a `with` block, in a
-    function that this decorates, or, called alone, from then on in the whole process.
+class _Setting:
+    """Changes of the context: in a `with` block, in a function that this decorates, or, called
+    alone, from then on in the whole process."""
 
-    A float dtype sets the default of floats (and complex numbers accordingly), an integer dtype
-    that of integers. Explicit dtypes are honoured always, whatever the default. A block that sets
-    one hides the process's until it ends.
-
-    >>> import funcgrad as fg, funcgrad.numpy as fnp
-    >>> with fg.default_dtype("float64"):
-    ...     print(fnp.zeros(2).dtype)
-    float64
-    >>> _ = fg.default_dtype("float64")
-    >>> fnp.zeros(2).dtype
-    dtype('float64')
-    >>> _ = fg.default_dtype("float32")
-    """
-
-    def __init__(self, dtype: DTypeLike):
-        found = dtypes.canonical(dtype)
-        if dtypes.is_float(found):
-            self._change = {"float_dtype": found}
-        elif dtypes.is_integer(found):
-            self._change = {"int_dtype": found}
-        else:
-            raise DTypeError(f"default_dtype: need a float or an integer dtype, got {found}")
-        self._before: dict | None = {name: getattr(ROOT, name) for name in self._change}
+    def __init__(self, **change: object):
+        self._change = change
+        self._before: dict | None = {name: getattr(ROOT, name) for name in change}
         self._scopes: list[AbstractContextManager[None]] = []
-        set_root(**self._change)
+        set_root(**change)
 
     def _only_scoped(self) -> None:
         if self._before is not None:
@@ -70,6 +51,74 @@ class default_dtype:
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._scopes.pop().__exit__(*error)
+
+
+class default_dtype(_Setting):
+    """What Python scalars and creation functions take as their dtype: in a `with` block, in a
+    function that this decorates, or, called alone, from then on in the whole process.
+
+    A float dtype sets the default of floats (and complex numbers accordingly), an integer dtype
+    that of integers. Explicit dtypes are honoured always, whatever the default. A block that sets
+    one hides the process's until it ends.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.default_dtype("float64"):
+    ...     print(fnp.zeros(2).dtype)
+    float64
+    >>> _ = fg.default_dtype("float64")
+    >>> fnp.zeros(2).dtype
+    dtype('float64')
+    >>> _ = fg.default_dtype("float32")
+    """
+
+    def __init__(self, dtype: DTypeLike):
+        found = dtypes.canonical(dtype)
+        if dtypes.is_float(found):
+            super().__init__(float_dtype=found)
+        elif dtypes.is_integer(found):
+            super().__init__(int_dtype=found)
+        else:
+            raise DTypeError(f"default_dtype: need a float or an integer dtype, got {found}")
+
+
+class set_mesh(_Setting):
+    """The mesh that specs are of which are given without one: in a `with` block, in a function that
+    this decorates, or, called alone, from then on in the whole process. None: no mesh.
+
+    `device_put(x, P(...))`, `with_sharding_constraint`, `reshard` and `jit(in_shardings=P(...))`
+    read it, and `shard_map` without mesh=.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.set_mesh(fg.make_mesh((2,), "data")):
+    ...     fg.device_put(fnp.arange(4), fg.P("data"))
+    ShardedArray([0, 1, 2, 3], dtype=int32, P('data') on Mesh('data': 2))
+    """
+
+    def __init__(self, mesh: Mesh | None):
+        if mesh is not None and not isinstance(mesh, Mesh):
+            raise TypeError(f"set_mesh: mesh must be a Mesh or None, got {mesh!r} of {type(mesh)}")
+        super().__init__(mesh=mesh)
+
+
+def get_mesh() -> Mesh:
+    """The mesh of the context, which `set_mesh` sets; one without axes where there is none.
+
+    >>> with fg.set_mesh(fg.make_mesh((2,), "data")):
+    ...     fg.sharding.get_mesh()
+    Mesh('data': 2)
+    """
+    return current().mesh or AbstractMesh((), ())
+
+
+def get_abstract_mesh() -> AbstractMesh:
+    """The axes of the context's mesh and their sizes, without devices.
+
+    >>> with fg.set_mesh(fg.make_mesh((2,), "data")):
+    ...     fg.sharding.get_abstract_mesh()
+    AbstractMesh('data': 2)
+    """
+    mesh = get_mesh()
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names)
 
 
 @contextmanager

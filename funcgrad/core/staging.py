@@ -15,8 +15,10 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal
 from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.refs import Cell, Ref, settled
 from funcgrad.core.trace import CustomCall, Trace, Tracer, aval_of, leak_error
 from funcgrad.core.types import Result, Value, Values
+from funcgrad.errors import RefError
 
 
 class JaxprTracer(Tracer):
@@ -51,12 +53,20 @@ class JaxprTrace(Trace):
         self.args: list[Var] = []
         self.eqns: list[Eqn] = []
         self.consts: dict[int, tuple[Value, Value, Var]] = {}
+        self.cells: dict[int, Cell] = {}
 
     def new_arg(self, aval: ShapedArray) -> JaxprTracer:
         """Add an input."""
         var = Var(aval)
         self.args.append(var)
         return JaxprTracer(self, var)
+
+    def cell_of(self, ref: Ref) -> Cell:
+        cell = self.cells.get(id(ref))
+        if cell is None:
+            first = JaxprTracer(self, Var(ref.inner_aval), source.current())
+            cell = self.cells[id(ref)] = Cell(ref, self, first)
+        return cell
 
     def atom(self, value: Value) -> Atom:
         """The variable or literal that stands for a value in this program."""
@@ -102,10 +112,16 @@ class JaxprTrace(Trace):
         return [n for n, v in zip(names, self.args, strict=False) if v in needed]
 
     def finish(self, outs: Values) -> tuple[Jaxpr, list]:
-        """The program with these outputs, captured values first, and those values."""
-        out_atoms = [self.atom(o) for o in outs]
+        """The program with these outputs, captured values first, and those values: of mutable
+        arrays from outside themselves. Where these were written, what they hold comes last."""
+        cells = list(self.cells.values())
+        written = [cell.value for cell in cells if cell.written]
+        out_atoms = [self.atom(o) for o in (*outs, *written)]
         values = [held for _, held, _ in self.consts.values()]
         variables = [var for _, _, var in self.consts.values()]
+        if cells:
+            values += [cell.ref for cell in cells]
+            variables += [cell.first._var for cell in cells]
         names = None
         if self.names is not None and len(self.names) == len(self.args):
             names = [*("captured" for _ in variables), *self.names]
@@ -132,14 +148,37 @@ def stage(
     """Write down `fun`, a function of flat arguments to a flat list of results.
 
     Returns the program, whose first inputs are the values `fun` captured, and those values. Those
-    in `held` are the first of all, captured or not, and may be of a trace that has ended.
+    in `held` are the first of all, captured or not, and may be of a trace that has ended. `fun`
+    may read mutable arrays from outside, but not write to them.
+    """
+    jaxpr, captured, written = stage_with_refs(fun, avals, what, names, held)
+    if written:
+        raise RefError(
+            f"{what} writes to a Ref of {written[0].inner_aval} from outside of it: there a "
+            "function must be pure. Return the value, and write it after the call"
+        )
+    return jaxpr, settled(captured)
+
+
+def stage_with_refs(
+    fun: Callable[..., Values],
+    avals: Sequence[ShapedArray],
+    what: str = "a traced function",
+    names: Sequence[str] | None = None,
+    held: Sequence[Tracer] = (),
+) -> tuple[Jaxpr, list, list[Ref]]:
+    """As `stage`, of a function that may write to mutable arrays from outside.
+
+    Those it touches are the last of what it captured, themselves and not what they hold. Third are
+    those it writes to: what they hold then are the program's last results.
     """
     trace, before = JaxprTrace(what, names), context.current()
     trace.consts = {id(x): (x, x, Var(x.aval)) for x in held}
     try:
         context.switch(before.with_trace(trace))
         tracers = [trace.new_arg(a) for a in avals]
-        return trace.finish(list(fun(*tracers)))
+        jaxpr, captured = trace.finish(list(fun(*tracers)))
+        return jaxpr, captured, [cell.ref for cell in trace.cells.values() if cell.written]
     finally:
         context.switch(before)
         trace.end()
@@ -150,9 +189,17 @@ def stage_closed(
 ) -> Jaxpr:
     """Write down a function as a program with these inputs alone: for transformations of programs.
 
-    Arrays that it captures (custom derivative rules may) become constants of the program.
+    Arrays that it captures (custom derivative rules may) become constants of the program, which may
+    be kept: so it may not touch mutable arrays from outside.
     """
-    jaxpr, captured = stage(fun, avals, what)
+    jaxpr, captured, _ = stage_with_refs(fun, avals, what)
+    refs = [c for c in captured if type(c) is Ref]
+    if refs:
+        raise RefError(
+            f"a custom rule touches a Ref of {refs[0].inner_aval} from outside of {what}, which is "
+            "made once for all calls: apply jit to the whole (jit(grad(f)), not grad(jit(f))), or "
+            "pass what the Ref holds as an argument"
+        )
     assert not any(isinstance(c, Tracer) for c in captured), f"{what} captured {captured}"
     return with_constants(jaxpr, captured)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,11 +28,16 @@ from funcgrad.errors import (
     asked,
 )
 
+if TYPE_CHECKING:
+    from funcgrad.core.refs import Cell, Ref
+
 
 class Trace:
     """One active transformation; `parent` gets the operations of its rules."""
 
     what = "a transformation"
+    # Of a trace that writes a program, the cells of mutable arrays from outside (see `refs`).
+    cells: dict[int, Cell] | None = None
 
     def __init__(self, parent: Trace | None):
         self.parent = parent
@@ -61,6 +66,14 @@ class Trace:
     ) -> Value | None:
         """As `ready1`, of two operands, one of which may be a number."""
         return None
+
+    def owns_value(self, x: Value) -> bool:
+        """Whether a value means something only under this trace."""
+        return isinstance(x, Tracer) and x._trace is self
+
+    def cell_of(self, ref: Ref) -> Cell:
+        """The cell of a mutable array from outside, where this trace writes a program."""
+        raise NotImplementedError
 
     def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Value | None:
         """The result of a function of the library that this trace knows as one operation (see

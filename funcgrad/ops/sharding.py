@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from funcgrad import tree
+from funcgrad.core import context
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, sub_jaxprs
@@ -74,8 +75,9 @@ def jaxpr_meshes(jaxpr: Jaxpr) -> frozenset[Mesh]:
 
 
 def constrain(what: str, x: Any, shardings: Any) -> Any:
-    """x (a pytree of traced values) with constraints: a `NamedSharding`, or a pytree of them (None
-    says nothing) whose structure is a prefix of x's. `what` names the shardings in errors."""
+    """x (a pytree of traced values) with constraints: a `NamedSharding`, or a pytree of them whose
+    structure is a prefix of x's (None says nothing; specs are of the context's mesh). `what` names
+    the shardings in errors."""
     leaves, treedef = tree.flatten(x)
     each = check_shardings(what, x, shardings)
     return treedef.unflatten(
@@ -88,16 +90,19 @@ def constrain(what: str, x: Any, shardings: Any) -> Any:
 
 def check_shardings(what: str, x: Any, shardings: Any) -> list:
     """A sharding (or None) for each leaf of x, from a prefix of its tree; each fits its leaf."""
-    if isinstance(shardings, NamedSharding | SingleDeviceSharding | Device | None):
+    if isinstance(shardings, NamedSharding | SingleDeviceSharding | Device | PartitionSpec | None):
         each = [shardings] * len(tree.leaves(x))
     else:
         each = tree.flatten_axes(f"the shardings of {what}", tree.structure(x), shardings)
+    mesh = context.current().mesh
+    if mesh is not None:
+        each = [NamedSharding(mesh, s) if isinstance(s, PartitionSpec) else s for s in each]
     for (path, leaf), s in zip(tree.leaves_with_path(x), each, strict=True):
         if isinstance(s, NamedSharding):
             s.cuts(aval_of(leaf).shape, f"{what}: the array{tree.keystr(path)}")
         elif not isinstance(s, SingleDeviceSharding | Device | None):
             raise TypeError(
                 f"{what}: a sharding must be a NamedSharding (a spec with its mesh), got {s!r}; "
-                "write NamedSharding(mesh, P(...))"
+                "write NamedSharding(mesh, P(...)), or set the mesh, with set_mesh(mesh)"
             )
     return each

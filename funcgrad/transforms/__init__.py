@@ -17,6 +17,7 @@ programs, the tape of eager gradients, and what users call.
 - `passes`: passes: from a program to one that computes the same
 - `precision`: programs in mixed precision
 - `recorded`: functions of the library that are written down once for each type of their operands
+- `refs`: mutable arrays: made, among arguments, and programs that touch them as ones with a state
 - `tape`: reverse mode without `jit`: operations run at once and leave their rules on a tape
 - `weights`: functions of parameters, called with what isn't an array in a parameter's place
 """

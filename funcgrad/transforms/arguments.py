@@ -12,9 +12,10 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array, DeviceArray, raw
 from funcgrad.core.buffers import memory_of
+from funcgrad.core.refs import Ref
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree, Value, Values
-from funcgrad.errors import within
+from funcgrad.errors import RefError, within
 from funcgrad.tree import PyTreeDef
 
 _F = TypeVar("_F", bound=Callable)
@@ -143,6 +144,11 @@ def flatten_outputs(what: str, fun: Callable, out: Tree) -> tuple[list, PyTreeDe
     leaves, treedef = tree.flatten(out)
     if not all(map(is_arraylike, leaves)):
         for path, leaf in tree.leaves_with_path(out):
+            if type(leaf) is Ref:
+                raise RefError(
+                    f"{what} of {name_of(fun)}: the result{tree.keystr(path)} is a Ref of "
+                    f"{leaf.inner_aval}; a Ref can't be returned, return its value, ref[...]"
+                )
             if not is_arraylike(leaf):
                 raise TypeError(
                     f"{what} of {name_of(fun)}: the result{tree.keystr(path)} must be an array or "

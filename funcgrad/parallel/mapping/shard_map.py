@@ -49,9 +49,9 @@ def shard_map(
     in_specs: how arguments are cut, a `PartitionSpec` or a pytree of them whose structure is a
     prefix of the tuple of arguments; what a spec doesn't name, each device gets whole. out_specs
     likewise: how the devices' results are put together; what a spec doesn't name must be the same
-    on all devices. mesh: by default that of the arguments. axis_names: the mesh axes over which f
-    sees parts and may use collectives (all by default); over the others, arrays stay whole for f
-    and the compiler cuts them. Works as a decorator, too.
+    on all devices. mesh: by default that of the context (`set_mesh`), or of the arguments.
+    axis_names: the mesh axes over which f sees parts and may use collectives (all by default);
+    over the others, arrays stay whole for f and the compiler cuts them. Works as a decorator, too.
 
     With check_vma, results that may differ between devices, though their spec says they don't, are
     an error while tracing; without it, the user vouches for it.
@@ -84,7 +84,7 @@ def shard_map(
     def mapped(*args: Any) -> Any:
         check_leaves("shard_map", f, args, {})
         leaves, in_tree = tree.flatten((args, {}))
-        here = mesh if mesh is not None else _mesh_of(f, leaves)
+        here = mesh or context.current().mesh or _mesh_of(f, leaves)
         types = tuple((a.shape, a.dtype, a.weak_type) for a in avals_of(leaves))
         key = (here, in_tree, types, context.current().static_key())
         program = programs.get(key)

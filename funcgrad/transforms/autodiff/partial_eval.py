@@ -48,6 +48,9 @@ class LinearTrace(Trace):
         """Whether a value is recorded rather than known."""
         return type(x) is JaxprTracer and x._trace is self.tape
 
+    def owns_value(self, x: Value) -> bool:
+        return self.is_unknown(x)
+
     def process(self, prim: Primitive, args: tuple, params: dict) -> Result:
         assert self.parent is not None
         tape = self.tape

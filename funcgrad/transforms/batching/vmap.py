@@ -8,6 +8,7 @@ from typing import Any
 from funcgrad import tree
 from funcgrad.core.array import Array
 from funcgrad.core.display.tracebacks import boundary
+from funcgrad.core.refs import check_distinct
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import AxisName, BatchDims, Prefix, Tree, Value, Values
 from funcgrad.errors import BatchingError
@@ -23,6 +24,7 @@ from funcgrad.transforms.arguments import (
 )
 from funcgrad.transforms.batching.batching import batch_flat
 from funcgrad.transforms.batching.trace import BatchAxis
+from funcgrad.transforms.refs import Lending, refs_among
 
 
 def vmap(
@@ -72,9 +74,19 @@ def vmap(
         else:
             axes = tree.flatten_axes("vmap in_axes", tree.structure(args), in_axes)
             axes += [0] * (len(leaves) - len(axes))
+        lent = Lending(flat, [i for i in refs_among(leaves) if axes[i] is not None])
+        given = leaves
+        if lent.positions:
+            refs = [leaves[i] for i in lent.positions]
+            names = leaf_names(fun, args, kwargs)
+            check_distinct(f"vmap of {name_of(fun)}", refs, [names[i] for i in lent.positions])
+            leaves = [x.read() if i in lent.positions else x for i, x in enumerate(leaves)]
         dims = _normalized(fun, args, kwargs, leaves, axes)
         size = _mapped_size(fun, args, kwargs, leaves, dims, axis_size)
-        outs, out_dims = batch_flat(flat, BatchAxis(axis_name, size, spmd), leaves, dims)
+        axis = BatchAxis(axis_name, size, spmd)
+        outs, out_dims = batch_flat(lent if lent.positions else flat, axis, leaves, dims)
+        for i in reversed(lent.written):
+            given[i].write(_place(fun, outs.pop(), out_dims.pop(), dims[i], size))
         if type(out_axes) is int:
             wanted = [out_axes] * len(outs)
         else:

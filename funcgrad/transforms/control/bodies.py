@@ -11,12 +11,13 @@ from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, promote
 from funcgrad.core.ir import Jaxpr, Var, eval_jaxpr
-from funcgrad.core.staging import stage
+from funcgrad.core.staging import stage, stage_with_refs
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree, Value
 from funcgrad.errors import ControlFlowError, IRError
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from funcgrad.transforms.arguments import FlatFunction, name_of
+from funcgrad.transforms.refs import Body
 from funcgrad.tree import PyTreeDef
 
 _T = TypeVar("_T")
@@ -24,11 +25,12 @@ _T = TypeVar("_T")
 
 def stage_body(
     what: str, fun: Callable, in_tree: PyTreeDef, avals: Sequence[ShapedArray], role: str
-) -> tuple[Jaxpr, list, PyTreeDef]:
-    """The program of a body, the values it captured (its first inputs), its result's structure."""
+) -> Body:
+    """The program of a body."""
     flat = FlatFunction(f"{what} {role}", fun, in_tree)
-    jaxpr, consts = stage(flat, avals, f"the {role} {name_of(fun)} of {what}")
-    return jaxpr, consts, flat.out_tree
+    place = f"the {role} {name_of(fun)} of {what}"
+    jaxpr, consts, written = stage_with_refs(flat, avals, place)
+    return Body(jaxpr, consts, flat.out_tree, written)
 
 
 def as_type(x: Value, aval: ShapedArray) -> Value:

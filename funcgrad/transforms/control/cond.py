@@ -47,6 +47,7 @@ from funcgrad.transforms.batching.batching import batch_jaxpr
 from funcgrad.transforms.batching.trace import BatchAxis, axis_names
 from funcgrad.transforms.control.bodies import cast_outputs, check_pred, choose, drop, stage_body
 from funcgrad.transforms.control.custom_call import JVPCall
+from funcgrad.transforms.refs import closing_over, union
 
 _NONE = object()
 
@@ -121,23 +122,28 @@ def switch(
 
 
 def _branches(what: str, index: Value, funs: Sequence[Callable], operands: tuple) -> Tree:
+    operands, funs = closing_over(what, operands, *funs)
     check_leaves(what, funs[-1], operands, {})
     leaves, in_tree = tree.flatten((operands, {}))
     avals = [aval_of(x) for x in leaves]
-    staged = [stage_body(what, f, in_tree, avals, "branch") for f in funs]
+    bodies = [stage_body(what, f, in_tree, avals, "branch") for f in funs]
     # Users give cond the branch for true first.
-    order = [*zip(funs, staged, strict=True)][:: -1 if what == "cond" else 1]
-    out_tree = order[0][1][2]
-    for f, (_, _, other) in order:
-        if other != out_tree:
+    order = [*zip(funs, bodies, strict=True)][:: -1 if what == "cond" else 1]
+    out_tree = order[0][1].out_tree
+    for f, body in order:
+        if body.out_tree != out_tree:
             raise ControlFlowError(
                 f"{what}: all branches must return one structure, but {name_of(order[0][0])} "
-                f"returns {out_tree} and {name_of(f)} returns {other}"
+                f"returns {out_tree} and {name_of(f)} returns {body.out_tree}"
             )
-    out_avals = _join(what, funs, [jaxpr.out_avals for jaxpr, _, _ in staged])
-    all_consts = [c for _, consts, _ in staged for c in consts]
+    # Mutable arrays that any branch writes to are operands and results of all.
+    state, n_out = union(*bodies), out_tree.num_leaves
+    staged = [body.with_state(state, len(leaves), n_out) for body in bodies]
+    leaves = [*leaves, *(ref.read() for ref in state)]
+    out_avals = _join(what, funs, [jaxpr.out_avals for jaxpr, _ in staged])
+    all_consts = [c for _, consts in staged for c in consts]
     branches, start = [], 0
-    for jaxpr, consts, _ in staged:
+    for jaxpr, consts in staged:
         n = len(consts)
         before = [aval_of(c) for c in all_consts[:start]]
         after = [aval_of(c) for c in all_consts[start + n :]]
@@ -147,7 +153,9 @@ def _branches(what: str, index: Value, funs: Sequence[Callable], operands: tuple
         branches.append(cast_outputs(Jaxpr(ins, jaxpr.eqns, jaxpr.outs), out_avals))
         start += n
     outs = cond_p.bind(index, *all_consts, *leaves, branches=tuple(branches))
-    return out_tree.unflatten(outs)
+    for ref, value in zip(state, outs[n_out:], strict=True):
+        ref.write(value)
+    return out_tree.unflatten(outs[:n_out])
 
 
 def _join(what: str, funs: Sequence[Callable], outs: list[list[ShapedArray]]) -> list[ShapedArray]:

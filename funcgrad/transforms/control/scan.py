@@ -18,6 +18,7 @@ from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import Eqn, Jaxpr, Var, call_types, interpret
 from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.refs import Ref, check_distinct
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import (
@@ -54,6 +55,7 @@ from funcgrad.transforms.control.bodies import (
     split_list,
     stage_body,
 )
+from funcgrad.transforms.refs import refs_among
 from funcgrad.tree import PyTreeDef
 
 
@@ -79,6 +81,9 @@ def scan(
     """
     if not callable(f):
         raise TypeError(f"scan: the first argument must be a function, got {f!r}")
+    refs = refs_among(tree.leaves(xs))
+    if refs:
+        return _over_refs(f, init, xs, refs, length, reverse, unroll)
     check_leaves("scan", f, (init, xs), {})
     xs_leaves, xs_tree = tree.flatten(xs)
     n = _length(f, xs, xs_leaves, length)
@@ -90,22 +95,49 @@ def scan(
     in_tree = tree.structure(((init, xs), {}))
     avals = [aval_of(x) for x in init_leaves]
     while True:
-        jaxpr, consts, out_tree = stage_body("scan", f, in_tree, [*avals, *x_avals], "body")
-        carry_tree, y_tree = _split_result(f, out_tree)
+        body = stage_body("scan", f, in_tree, [*avals, *x_avals], "body")
+        carry_tree, y_tree = _split_result(f, body.out_tree)
         n_carry = carry_tree.num_leaves
-        outs = jaxpr.out_avals[:n_carry]
+        outs = body.out_avals[:n_carry]
         joined = join_carry("scan", init_tree, avals, carry_tree, outs, init)
         if joined == avals:
             break
         avals = joined
+    # Mutable arrays that the body writes to are carried, too.
+    jaxpr, consts = body.with_state(body.written, n_carry, n_carry)
     jaxpr = cast_outputs(jaxpr, [*avals, *jaxpr.out_avals[n_carry:]])
     carried = [as_type(x, a) for x, a in zip(init_leaves, avals, strict=True)]
+    carried += [ref.read() for ref in body.written]
     steps = n if unroll is True else max(integer("unroll", unroll), 1)
     results = scan_p.bind(
         *consts, *carried, *xs_leaves, jaxpr=jaxpr, length=n, reverse=bool(reverse),
-        unroll=steps, n_consts=len(consts), n_carry=n_carry,
+        unroll=steps, n_consts=len(consts), n_carry=len(carried),
     )  # fmt: skip
-    return init_tree.unflatten(results[:n_carry]), y_tree.unflatten(results[n_carry:])
+    for ref, value in zip(body.written, results[n_carry:], strict=False):
+        ref.write(value)
+    return init_tree.unflatten(results[:n_carry]), y_tree.unflatten(results[len(carried) :])
+
+
+def _over_refs(f: Callable, init: Tree, xs: Tree, places: Sequence[int], *rest: Any) -> tuple:
+    """A scan over the rows of mutable arrays, which the body may write to."""
+    leaves, treedef = tree.flatten(xs)
+    refs = [leaves[i] for i in places]
+    check_distinct("scan", refs, [f"xs (leaf {i})" for i in places])
+
+    def body(carry: Tree, rows: list) -> tuple:
+        given = list(rows)
+        lent = [Ref(given[i], lent=True) for i in places]
+        for i, ref in zip(places, lent, strict=True):
+            given[i] = ref
+        result = f(carry, treedef.unflatten(given))
+        _split_result(f, tree.structure(result))
+        return result[0], (result[1], [ref.read() for ref in lent])
+
+    rows = [x.read() if type(x) is Ref else x for x in leaves]
+    carry, (ys, last) = scan(body, init, rows, *rest)
+    for ref, value in zip(refs, last, strict=True):
+        ref.write(value)
+    return carry, ys
 
 
 def _length(f: Callable, xs: Tree, leaves: Values, length: int | None) -> int:

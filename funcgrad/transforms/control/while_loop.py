@@ -93,18 +93,30 @@ def while_loop(
     in_tree = tree.structure(((init_val,), {}))
     avals = [aval_of(x) for x in leaves]
     while True:
-        body, body_consts, out_tree = stage_body("while_loop", body_fun, in_tree, avals, "body")
-        joined = join_carry("while_loop", carry_tree, avals, out_tree, body.out_avals, init_val)
+        turn = stage_body("while_loop", body_fun, in_tree, avals, "body")
+        joined = join_carry(
+            "while_loop", carry_tree, avals, turn.out_tree, turn.out_avals, init_val
+        )
         if joined == avals:
             break
         avals = joined
-    body = cast_outputs(body, avals)
-    test, cond_consts, test_tree = stage_body("while_loop", cond_fun, in_tree, avals, "condition")
-    if test_tree != tree.structure(0):
+    ask = stage_body("while_loop", cond_fun, in_tree, avals, "condition")
+    if ask.out_tree != tree.structure(0):
         raise ControlFlowError(
             f"while_loop: the condition {name_of(cond_fun)} must return one boolean, got "
-            f"{test_tree}"
+            f"{ask.out_tree}"
         )
+    if ask.written:
+        raise ControlFlowError(
+            f"while_loop: the condition {name_of(cond_fun)} writes to a Ref of "
+            f"{ask.written[0].inner_aval}; only the body may"
+        )
+    # Mutable arrays that the body writes to are carried, too.
+    state, n = turn.written, len(avals)
+    body, body_consts = turn.with_state(state, n, n)
+    body = cast_outputs(body, [*avals, *body.out_avals[n:]])
+    test, cond_consts = ask.with_state(state, n, 1)
+    test = Jaxpr(test.ins, test.eqns, test.outs[:1])
     pred = check_pred("while_loop", test.outs[0], f"the result of {name_of(cond_fun)}")
     if pred.dtype != dtypes.BOOL:
         raise ControlFlowError(
@@ -112,9 +124,12 @@ def while_loop(
         )
     outs = while_p.bind(
         *cond_consts, *body_consts, *(as_type(x, a) for x, a in zip(leaves, avals, strict=True)),
+        *(ref.read() for ref in state),
         cond_jaxpr=test, body_jaxpr=body, n_cond=len(cond_consts), n_body=len(body_consts),
     )  # fmt: skip
-    return carry_tree.unflatten(outs)
+    for ref, value in zip(state, outs[n:], strict=True):
+        ref.write(value)
+    return carry_tree.unflatten(outs[:n])
 
 
 def _run_in_python(

@@ -31,6 +31,7 @@ from funcgrad.transforms.arguments import (
 from funcgrad.transforms.control.bodies import as_type
 from funcgrad.transforms.control.custom_call import JVPCall, VJPCall
 from funcgrad.transforms.derivatives.captured import captured_by, with_captured
+from funcgrad.transforms.refs import hidden, shown
 from funcgrad.tree import PyTreeDef
 
 
@@ -322,10 +323,13 @@ class custom_vjp(_Custom):
                 f"{name_of(self._fun)}.defvjp(fwd, bwd)"
             )
         fixed, dynamic = self._split(self._resolve(args, kwargs))
+        given, dynamic = dynamic, hidden(dynamic)
+        show = (lambda a: a) if dynamic is given else shown
         check_leaves("custom_vjp", self._fun, dynamic, {})
         leaves, in_tree = tree.flatten((dynamic, {}))
-        flat = FlatFunction("custom_vjp", lambda *a: self._fun(*self._join(fixed, a)), in_tree)
-        state: dict[str, Any] = {}
+        fun = lambda *a: self._fun(*self._join(fixed, show(a)))  # noqa: E731
+        flat = FlatFunction("custom_vjp", fun, in_tree)
+        state: dict[str, Any] = {"show": show}
         fwd = _fwd_rule(self, fixed, in_tree, flat, state)
         bwd = _bwd_rule(self, fixed, dynamic, flat, state)
         call = VJPCall(name_of(self._fun), flat, fwd, bwd, self._jvp)
@@ -343,15 +347,16 @@ def _fwd_rule(
             given = [CustomVJPPrimal(p, v) for p, v in zip(primals, perturbed, strict=True)]
         assert custom._fwd is not None
         with source.unplaced():
-            result = custom._fwd(*custom._join(fixed, in_tree.unflatten(given)[0]))
+            args = state["show"](in_tree.unflatten(given)[0])
+            result = custom._fwd(*custom._join(fixed, args))
         if not (isinstance(result, tuple | list) and len(result) == 2):
             raise CustomRuleError(
                 f"the forward rule of {name} must return a pair (result, residuals), got {result!r}"
             )
         outs, flat.out_tree = flatten_outputs("the forward rule", custom._fun, result[0])
-        residuals, state["residual_tree"] = flatten_outputs(
-            "the forward rule", custom._fun, result[1]
-        )
+        # Refs among the arguments may be residuals, too: they are what both rules share.
+        kept = result[1] if state["show"] is not shown else hidden(result[1])
+        residuals, state["residual_tree"] = flatten_outputs("the forward rule", custom._fun, kept)
         return outs, residuals
 
     return fwd
@@ -379,14 +384,13 @@ def _bwd_rule(
 
     def bwd(residuals: Values, cts: Cotangents) -> list:
         if custom._symbolic_zeros:
-            shown = [SymbolicZero(c.aval) if type(c) is Zero else c for c in cts]
+            varying = [SymbolicZero(c.aval) if type(c) is Zero else c for c in cts]
         else:
-            shown = [instantiate(c) for c in cts]
+            varying = [instantiate(c) for c in cts]
         assert custom._bwd is not None
         with source.unplaced():
-            result = custom._bwd(
-                *fixed, state["residual_tree"].unflatten(residuals), flat.unflatten(shown)
-            )
+            kept = state["show"](state["residual_tree"].unflatten(residuals))
+            result = custom._bwd(*fixed, kept, flat.unflatten(varying))
         if not isinstance(result, tuple | list) or len(result) != len(dynamic):
             raise CustomRuleError(
                 f"the backward rule of {name} must return a tuple of {len(dynamic)} cotangents, "

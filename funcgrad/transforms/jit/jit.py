@@ -20,15 +20,15 @@ from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.evaluation import found_in
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
-from funcgrad.core.staging import stage
+from funcgrad.core.refs import Ref
+from funcgrad.core.staging import stage_with_refs
 from funcgrad.core.trace import Tracer
-from funcgrad.core.types import Prefix, Tree, Values
-from funcgrad.errors import ArgumentError
+from funcgrad.core.types import Prefix, Tree, Value, Values
+from funcgrad.errors import ArgumentError, RefError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import (
     FlatFunction,
     as_array,
-    avals_of,
     check_leaves,
     name_of,
     wraps,
@@ -46,6 +46,7 @@ from funcgrad.transforms.jit.stages import (
     gone_reasons,
     sharding_of,
 )
+from funcgrad.transforms.refs import Lending, State, aval_or_inner, refs_among, state_of
 from funcgrad.tree import PyTreeDef
 
 RETRACES_BEFORE_WARNING = 16
@@ -181,6 +182,11 @@ _all: WeakSet[Jitted] = WeakSet()
 _lock = fork.lock()
 
 
+def _is_traced(x: Value) -> bool:
+    """Whether a captured value belongs to a transformation that will end."""
+    return isinstance(x, Tracer) or (type(x) is Ref and x.home is not context.ROOT.trace)
+
+
 @caches.forgotten_by
 def _forget() -> None:
     with _lock:
@@ -246,15 +252,30 @@ class Jitted:
         program = self._program(call)
         leaves = call.leaves
         operands = [*program.consts, *leaves] if program.consts else leaves
+        if program.state is not None:
+            return self._call_with_state(program, program.state, operands)
         if ctx.trace is context.ROOT.trace and not any(isinstance(x, Tracer) for x in operands):
             using = self._using(operands)
             self._learn(call, program, using)
             outs = self._run(program, operands, using)
         else:
-            # Donation inside another transformation is that transformation's matter.
-            outs = jit_p.bind(*operands, jaxpr=program.jaxpr, name=name_of(self._fun),
-                              donated=(False,) * len(operands), backend=self._backend)  # fmt: skip
+            outs = self._bind(program, operands)
         return program.out_tree.unflatten(outs)
+
+    def _bind(self, program: Program, operands: list) -> list:
+        """The results as a transformation around sees them, whose matter donation then is."""
+        return jit_p.bind(*operands, jaxpr=program.jaxpr, name=name_of(self._fun),
+                          donated=(False,) * len(operands), backend=self._backend)  # fmt: skip
+
+    def _call_with_state(self, program: Program, state: State, given: list) -> Tree:
+        """A call that reads and writes mutable arrays."""
+        operands = state.operands(f"jit({name_of(self._fun)})", given, program.names)
+        root = context.current().trace is context.ROOT.trace
+        if root and not any(isinstance(x, Tracer) for x in operands):
+            outs = self._run(program, operands, self._using(operands))
+        else:
+            outs = self._bind(program, operands)
+        return program.out_tree.unflatten(state.put_back(given, outs))
 
     def _using(self, operands: Values) -> str:
         """The backend that runs a program on these operands, where they are."""
@@ -341,6 +362,8 @@ class Jitted:
     def _program(self, call: _Call) -> Program:
         try:
             types = tuple([type_key(x) for x in call.leaves])
+        except RefError:  # a mutable array that is no more
+            raise
         except TypeError:
             check_leaves("jit", self._fun, call.args, call.kwargs)
             raise
@@ -352,7 +375,7 @@ class Jitted:
         self._misses += 1
         program = self._trace(call)
         # A program that captured a tracer is good for this call only.
-        if not any(isinstance(c, Tracer) for c in program.consts):
+        if not any(map(_is_traced, program.consts)):
             for old in self._programs.put(key, program):
                 self._learned.pop(id(old), None)
             self._tell_of_retraces(key, program)
@@ -362,9 +385,12 @@ class Jitted:
         fun = self._fun
         names = list(self._leaf_names(call))
         flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
-        avals, start = avals_of(call.leaves), time.perf_counter()
-        jaxpr, consts = stage(flat, avals, f"jit({name_of(fun)})", names)
+        places = refs_among(call.leaves)
+        lent = Lending(flat, places) if places else None
+        avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter()
+        jaxpr, consts, written = stage_with_refs(lent or flat, avals, f"jit({name_of(fun)})", names)
         seconds = time.perf_counter() - start
+        state = state_of(consts, call.leaves, lent, written)
         donated = self._donated_mask(call)
         cut = tuple(map(sharding_of, [*consts, *call.leaves]))
         return Program(
@@ -376,6 +402,7 @@ class Jitted:
             ["captured"] * len(consts) + names,
             cut if any(cut) or jaxpr_meshes(jaxpr) else None,
             seconds,
+            state if state.touched else None,
         )
 
     def _with_shardings(self, fun: Callable) -> Callable:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from funcgrad.core import caches
 from funcgrad.core.array import Array
 from funcgrad.core.process import fork
+from funcgrad.core.refs import Ref
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Value
@@ -60,6 +61,8 @@ def type_key(x: Value) -> tuple:
     if type(x) is ShardedArray:
         aval = x.aval
         return (aval.shape, aval.dtype, aval.weak_type, x.sharding)
+    if type(x) is Ref:
+        return (*type_key(x.read()), Ref)
     aval = aval_of(x)
     cut = sharding_of(x)
     if cut is not None:

@@ -9,12 +9,12 @@ from funcgrad import tree
 from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import ClosedJaxpr
-from funcgrad.core.staging import stage
+from funcgrad.core.refs import AbstractRef, Ref, settled
+from funcgrad.core.staging import stage_with_refs
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree, Value
 from funcgrad.transforms.arguments import (
     FlatFunction,
-    avals_of,
     check_leaves,
     is_arraylike,
     leaf_names,
@@ -22,6 +22,7 @@ from funcgrad.transforms.arguments import (
     split_static,
     wraps,
 )
+from funcgrad.transforms.refs import Lending, aval_or_inner, refs_among
 
 
 def make_jaxpr(
@@ -30,7 +31,8 @@ def make_jaxpr(
     """The function that gives the program of `fun` for arguments of the given types.
 
     static_argnums: positional arguments that are passed as they are. return_shape: give also the
-    result as a tree of `ShapeDtypeStruct`.
+    result as a tree of `ShapeDtypeStruct`. Mutable arrays are inputs by what they hold; what they
+    hold in the end, where the function writes to them, comes after its results.
 
     >>> import funcgrad as fg
     >>> fg.make_jaxpr(lambda x: x * 2)(1.0)
@@ -43,15 +45,21 @@ def make_jaxpr(
     @boundary
     def maker(*args: Any, **kwargs: Any) -> ClosedJaxpr | tuple[ClosedJaxpr, Tree]:
         call, dynamic, fixed = split_static("make_jaxpr", fun, static_argnums, args)
-        check_leaves("make_jaxpr", fun, args, kwargs, fixed)
         leaves, in_tree = tree.flatten((dynamic, kwargs))
         names = leaf_names(fun, args, kwargs, fixed)
         flat = FlatFunction("make_jaxpr", call, in_tree)
-        jaxpr, consts = stage(flat, avals_of(leaves), f"make_jaxpr({name_of(fun)})", names)
-        closed = ClosedJaxpr(jaxpr, consts)
+        places = refs_among(leaves)
+        if not places:
+            check_leaves("make_jaxpr", fun, args, kwargs, fixed)
+        lending = Lending(flat, places)
+        avals = [aval_or_inner(x) for x in leaves]
+        what = f"make_jaxpr({name_of(fun)})"
+        jaxpr, consts, _ = stage_with_refs(lending, avals, what, names)
+        closed = ClosedJaxpr(jaxpr, settled(consts))
         if not return_shape:
             return closed
-        return closed, flat.unflatten([struct(a) for a in jaxpr.out_avals])
+        outs = jaxpr.out_avals[: flat.out_tree.num_leaves]
+        return closed, flat.unflatten([struct(a) for a in outs])
 
     return maker
 
@@ -66,20 +74,17 @@ def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Tree:
     >>> fg.eval_shape(fnp.sum, fnp.ones((1000, 1000)))
     ShapeDtypeStruct(shape=(), dtype=float32)
     """
-    check_leaves("eval_shape", fun, args, kwargs)
-    leaves, in_tree = tree.flatten((args, kwargs))
-    flat = FlatFunction("eval_shape", fun, in_tree)
-    names = leaf_names(fun, args, kwargs)
-    jaxpr, _ = stage(flat, avals_of(leaves), f"eval_shape({name_of(fun)})", names)
-    return flat.unflatten([struct(a) for a in jaxpr.out_avals])
+    return make_jaxpr(fun, return_shape=True)(*args, **kwargs)[1]
 
 
-def typeof(x: Value) -> ShapedArray:
-    """The type of an array or a number, traced or not: its shape and dtype.
+def typeof(x: Value | Ref) -> ShapedArray | AbstractRef:
+    """The type of an array, a mutable array or a number, traced or not: its shape and dtype.
 
     >>> fg.typeof(fnp.ones((2, 3)))
     f32[2,3]
     """
+    if type(x) is Ref:
+        return AbstractRef(x.inner_aval)
     if not is_arraylike(x):
         raise TypeError(f"typeof: x must be an array or a number, got {x!r} of {type(x)}")
     return aval_of(x)

@@ -21,9 +21,9 @@ from funcgrad.core.ir import ClosedJaxpr, Jaxpr
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
-from funcgrad.transforms.arguments import avals_of
 from funcgrad.transforms.control.jit_primitive import executable
 from funcgrad.transforms.jit.make_jaxpr import struct
+from funcgrad.transforms.refs import State, aval_or_inner
 from funcgrad.tree import PyTreeDef
 
 LOG = logging.getLogger("funcgrad")
@@ -32,7 +32,7 @@ LOG = logging.getLogger("funcgrad")
 class Program(NamedTuple):
     """What tracing gives: the program, the arrays it captured, the structures of dynamic arguments
     and result, which inputs are donated and how they are called, how inputs are cut (None for a
-    program that knows of no mesh), and how long tracing took."""
+    program that knows of no mesh), how long tracing took, and which operands are mutable arrays."""
 
     jaxpr: Jaxpr
     consts: list
@@ -42,6 +42,7 @@ class Program(NamedTuple):
     names: list[str]
     shardings: tuple[NamedSharding | None, ...] | None
     seconds: float
+    state: State | None = None
 
     def executable(self, name: str, using: str, donating: bool = True) -> backend.Executable:
         """The compiled program: for a mesh where its inputs or annotations name one."""
@@ -174,7 +175,9 @@ class Traced(_Stage):
         >>> fg.jit(lambda x: {"norm": fnp.sqrt(x @ x)}).trace(fnp.ones(3)).out_info
         {'norm': ShapeDtypeStruct(shape=(), dtype=float32)}
         """
-        return self._program.out_tree.unflatten([struct(a) for a in self._program.jaxpr.out_avals])
+        out_tree = self._program.out_tree
+        avals = self._program.jaxpr.out_avals[: out_tree.num_leaves]
+        return out_tree.unflatten([struct(a) for a in avals])
 
     def lower(self) -> Lowered:
         """The program lowered for the backend."""
@@ -268,15 +271,19 @@ class Compiled(_Stage):
                 what_a=f"what {self._name} was compiled for", what_b="this call",
             )  # fmt: skip
         want = p.jaxpr.in_avals[len(p.consts) :]
-        got = avals_of(leaves)
+        got = [aval_or_inner(x) for x in leaves]
         if len(got) != len(want) or any(not g.matches(w) for g, w in zip(got, want, strict=True)):
             raise TypeError(f"the compiled {self._name} takes arguments of types {want}, got {got}")
         if p.shardings is not None or any(map(sharding_of, leaves)):
             leaves = self._cut(leaves)
-        operands = [*p.consts, *leaves]
+        given = operands = [*p.consts, *leaves]
+        if p.state is not None:
+            operands = p.state.operands(f"the compiled {self._name}", given, p.names)
         if DeviceArray in map(type, operands):
             self._check_device(operands)
         outs = call_donating(self._executable, p, self._name, operands)
+        if p.state is not None:
+            outs = p.state.put_back(given, outs)
         return p.out_tree.unflatten(outs)
 
     def _check_device(self, operands: Values) -> None:
