@@ -32,10 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         uvicorn = fork.import_module("uvicorn")
     except ImportError:
         sys.exit("the server needs uvicorn: pip install 'funcgrad[serve]'")
-    models = Repository()
+    batching = Batching(args.max_batch_size, args.max_delay, args.max_queue, args.timeout)
+    models = Repository(sizes=batching.sizes)
     for path in args.models:
         models.load(path)
-    batching = Batching(args.max_batch_size, args.max_delay, args.max_queue, args.timeout)
     # A token is no argument, as others see those.
     app = App(models, batching, max_body=args.max_body, token=os.environ.get("FUNCGRAD_TOKEN"))
     uvicorn.run(

@@ -122,7 +122,8 @@ class App:
     async def _infer(self, model: Model, scope: dict, receive: Receive) -> tuple[int, bytes, list]:
         headers = dict(scope["headers"])
         try:
-            body = await asyncio.wait_for(self._body(headers, receive), self.body_timeout)
+            async with asyncio.timeout(self.body_timeout):
+                body = await self._body(headers, receive)
         except TimeoutError:
             raise RequestError("the request's body didn't come in time", 408, "slow") from None
         length = headers.get(HEADER)
@@ -133,9 +134,11 @@ class App:
         if type(priority) is not int:
             raise RequestError(f"a priority is an integer, got {priority!r}")
         values = model.arguments(request.inputs)
-        if model not in self._batchers:
-            self._batchers[model] = Batcher(model, self.batching, self.metrics, self._pool)
-        outs = await self._batchers[model].infer(values, priority)
+        batcher = self._batchers.get(model)
+        if batcher is None:
+            batcher = Batcher(model, self.batching, self.metrics, self._pool)
+            self._batchers[model] = batcher
+        outs = await batcher.infer(values, priority)
         text, head = response(model.name, model.version, request, outs)
         self.metrics.add("inference_success", 1, model=model.name, version=model.version)
         if head is None:

@@ -116,7 +116,7 @@ class Model:
 
     def warm_up(self, sizes: Sequence[int] = (1,)) -> None:
         """Compile for batches of these sizes, on zeros."""
-        for n in sizes:
+        for n in sizes if self.is_batched else (1,):
             self.run([np.zeros([n if m == ANY else m for m in s.shape], s.dtype)
                       for s in self.inputs])  # fmt: skip
 
@@ -164,13 +164,16 @@ def _exported(path: Path, name: str, version: str) -> Model:
 class Repository:
     """Models by name and version; a new one takes the place of an old one between two requests.
 
+    sizes: of batches that those from files are compiled for before they are served
+
     >>> from funcgrad.serve import Model, Repository
     >>> models = Repository([Model("double", lambda x: 2 * x, {"x": ("float32", (-1,))})])
     >>> models.get("double").version
     '1'
     """
 
-    def __init__(self, models: Sequence[Model] = ()):
+    def __init__(self, models: Sequence[Model] = (), sizes: Sequence[int] = (1,)):
+        self.sizes = sizes
         self._models: dict[str, dict[str, Model]] = {}
         self._lock = threading.Lock()
         self.paths: dict[str, Path] = {}
@@ -202,7 +205,7 @@ class Repository:
             raise FormatError(f"there are no models in {path}")
         made = [load_model(p, name, version) for p, name, version in found]
         for model in made:
-            model.warm_up()
+            model.warm_up(self.sizes)
         for model, (file, name, _) in zip(made, found, strict=True):
             self.put(model)
             self.paths[name] = file
@@ -212,7 +215,7 @@ class Repository:
         if name not in self.paths:
             raise RequestError(f"there is no file of a model {name!r}", 404, "not_found")
         model = load_model(self.paths[name], name, self.versions(name)[-1])
-        model.warm_up()
+        model.warm_up(self.sizes)
         self.put(model)
 
     def names(self) -> list[str]:
