@@ -9,17 +9,30 @@ import asyncio
 import hmac
 import json
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from funcgrad.errors import FuncgradError
 from funcgrad.serve.batching import Batcher, Batching
+from funcgrad.serve.decoding import Decoder
+from funcgrad.serve.generation import Generator
 from funcgrad.serve.metrics import Metrics
-from funcgrad.serve.models import Model, Repository
-from funcgrad.serve.protocol import Request, RequestError, response
+from funcgrad.serve.models import Model, Repository, Served
+from funcgrad.serve.protocol import Request, RequestError, priority_in, response
+from funcgrad.serve.streams import (
+    begun,
+    collected,
+    events,
+    generated,
+    generation_request,
+    sent_in_parts,
+    unless_gone,
+)
 
 Receive = Callable[[], Awaitable[dict]]
 Send = Callable[[dict], Awaitable[None]]
+# Status, body or its parts as they come, and headers.
+Answer = tuple[int, bytes | AsyncGenerator[bytes, None], list[tuple[bytes, bytes]]]
 HEADER = b"inference-header-content-length"
 
 
@@ -47,6 +60,7 @@ class App:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="funcgrad-serve")
         # A model that is replaced finishes what waits for it, and is gone with its queue.
         self._batchers: weakref.WeakKeyDictionary[Model, Batcher] = weakref.WeakKeyDictionary()
+        self._decoders: weakref.WeakKeyDictionary[Generator, Decoder] = weakref.WeakKeyDictionary()
 
     async def __call__(self, scope: dict, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -55,6 +69,7 @@ class App:
         if scope["type"] != "http":
             return
         headers: list[tuple[bytes, bytes]] = []
+        body: bytes | AsyncGenerator[bytes, None]
         try:
             status, body, headers = await self._answer(scope, receive)
         except RequestError as e:
@@ -66,11 +81,15 @@ class App:
         kinds = {k for k, _ in headers}
         if b"content-type" not in kinds:
             headers.append((b"content-type", b"application/json"))
+        if not isinstance(body, bytes):
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await sent_in_parts(body, receive, send)
+            return
         headers.append((b"content-length", str(len(body)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: dict, receive: Receive) -> tuple[int, bytes, list]:
+    async def _answer(self, scope: dict, receive: Receive) -> Answer:
         parts = [p for p in scope["path"].split("/") if p]
         method = scope["method"]
         if parts[:2] == ["v2", "health"] and len(parts) == 3 and parts[2] in ("live", "ready"):
@@ -88,9 +107,7 @@ class App:
             return await self._repository(parts[2:], method)
         raise RequestError(f"there is nothing at {scope['path']}", 404, "not_found")
 
-    async def _model(
-        self, parts: list[str], method: str, scope: dict, receive: Receive
-    ) -> tuple[int, bytes, list]:
+    async def _model(self, parts: list[str], method: str, scope: dict, receive: Receive) -> Answer:
         name, version, rest = parts[0], None, parts[1:]
         if rest[:1] == ["versions"] and len(rest) > 1:
             version, rest = rest[1], rest[2:]
@@ -101,9 +118,11 @@ class App:
             return 200, b"{}", []
         if rest == ["infer"] and method == "POST":
             return await self._infer(model, scope, receive)
+        if rest in (["generate"], ["generate_stream"]) and method == "POST":
+            return await self._generate(model, rest == ["generate_stream"], scope, receive)
         raise RequestError(f"there is no {method} {scope['path']}", 404, "not_found")
 
-    async def _repository(self, parts: list[str], method: str) -> tuple[int, bytes, list]:
+    async def _repository(self, parts: list[str], method: str) -> Answer:
         if parts == ["index"] and method == "POST":
             told = [
                 {"name": n, "version": v, "state": "READY"}
@@ -119,20 +138,16 @@ class App:
             return 200, b"{}", []
         raise RequestError("a repository has index and models/…/load", 404, "not_found")
 
-    async def _infer(self, model: Model, scope: dict, receive: Receive) -> tuple[int, bytes, list]:
+    async def _infer(self, model: Served, scope: dict, receive: Receive) -> Answer:
+        if not isinstance(model, Model):
+            raise RequestError(f"{model.name} generates: ask generate or generate_stream")
         headers = dict(scope["headers"])
-        try:
-            async with asyncio.timeout(self.body_timeout):
-                body = await self._body(headers, receive)
-        except TimeoutError:
-            raise RequestError("the request's body didn't come in time", 408, "slow") from None
+        body = await self._body(headers, receive)
         length = headers.get(HEADER)
         if length is not None and not length.isdigit():
             raise RequestError(f"{HEADER.decode()} is {length!r}")
         request = Request(body, None if length is None else int(length))
-        priority = request.parameters.get("priority", 0)
-        if type(priority) is not int:
-            raise RequestError(f"a priority is an integer, got {priority!r}")
+        priority = priority_in(request.parameters)
         values = model.arguments(request.inputs)
         batcher = self._batchers.get(model)
         if batcher is None:
@@ -146,7 +161,36 @@ class App:
         kind = (b"content-type", b"application/octet-stream")
         return 200, text, [(HEADER, str(head).encode()), kind]
 
+    async def _generate(
+        self, model: Served, is_stream: bool, scope: dict, receive: Receive
+    ) -> Answer:
+        if not isinstance(model, Generator):
+            raise RequestError(f"{model.name} doesn't generate: ask infer")
+        body = await self._body(dict(scope["headers"]), receive)
+        prompt, options, priority = generation_request(model, body)
+        decoder = self._decoders.get(model)
+        if decoder is None:
+            decoder = Decoder(model, self.batching, self.metrics, self._pool)
+            self._decoders[model] = decoder
+        tokens = decoder.generate(prompt, options, priority)
+        if is_stream:
+            # The first token is there before the status says that all is well.
+            parts = await begun(events(model, tokens))
+            kinds = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+            self.metrics.add("inference_success", 1, model=model.name, version=model.version)
+            return 200, parts, kinds
+        found = await unless_gone(collected(tokens), receive)
+        self.metrics.add("inference_success", 1, model=model.name, version=model.version)
+        return 200, json.dumps(generated(model, found)).encode(), []
+
     async def _body(self, headers: dict, receive: Receive) -> bytes:
+        try:
+            async with asyncio.timeout(self.body_timeout):
+                return await self._whole_body(headers, receive)
+        except TimeoutError:
+            raise RequestError("the request's body didn't come in time", 408, "slow") from None
+
+    async def _whole_body(self, headers: dict, receive: Receive) -> bytes:
         parts, size = [], 0
         told = headers.get(b"content-length", b"0")
         size_told = int(told) if told.isdigit() else 0
