@@ -41,7 +41,8 @@ class App:
 
     max_body: bytes of a request; body_timeout: seconds for a client to send it; token: what
     requests but those for health must bring, as `Authorization: Bearer …`; threads: how many
-    batches are computed at a time
+    batches are computed at a time; reload: reads a model's file again, in place of
+    `models.reload`
 
     >>> from funcgrad.serve import App, Model, Repository
     >>> app = App(Repository([Model("double", lambda x: 2 * x, {"x": ("float32", (-1,))})]))
@@ -52,15 +53,20 @@ class App:
     def __init__(
         self, models: Repository, batching: Batching | None = None, *, max_body: int = 64 << 20,
         body_timeout: float = 30.0, token: str | None = None, threads: int = 1,
+        reload: Callable[[str], Awaitable[None]] | None = None,
     ):  # fmt: skip
         self.models = models
         self.batching = batching or Batching()
         self.max_body, self.body_timeout, self.token = max_body, body_timeout, token
+        self.reload = reload or self._reload
         self.metrics = Metrics()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="funcgrad-serve")
         # A model that is replaced finishes what waits for it, and is gone with its queue.
         self._batchers: weakref.WeakKeyDictionary[Model, Batcher] = weakref.WeakKeyDictionary()
         self._decoders: weakref.WeakKeyDictionary[Generator, Decoder] = weakref.WeakKeyDictionary()
+
+    async def _reload(self, name: str) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.models.reload, name)
 
     async def __call__(self, scope: dict, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -130,9 +136,8 @@ class App:
             ]  # fmt: skip
             return 200, json.dumps(told).encode(), []
         if parts[:1] == ["models"] and parts[2:] == ["load"] and method == "POST":
-            loop = asyncio.get_running_loop()
             try:
-                await loop.run_in_executor(None, self.models.reload, parts[1])
+                await self.reload(parts[1])
             except (FuncgradError, OSError) as e:
                 raise RequestError(f"{parts[1]} is served as before: {e}", 400, "load") from None
             return 200, b"{}", []

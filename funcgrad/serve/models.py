@@ -169,7 +169,8 @@ def _exported(path: Path, name: str, version: str) -> Model:
 class Repository:
     """Models by name and version; a new one takes the place of an old one between two requests.
 
-    sizes: of batches that those from files are compiled for before they are served
+    sizes: of batches that those from files are compiled for before they are served;
+        without any they are compiled when they are asked
 
     >>> from funcgrad.serve import Model, Repository
     >>> models = Repository([Model("double", lambda x: 2 * x, {"x": ("float32", (-1,))})])
@@ -214,19 +215,35 @@ class Repository:
         if not found:
             raise FormatError(f"there are no models in {path}")
         made = [load_model(p, name, version) for p, name, version in found]
-        for model in made:
-            model.warm_up(self.sizes)
+        self._warm_up(made)
         for model, (file, name, _) in zip(made, found, strict=True):
             self.put(model)
             self.paths[name] = file
 
-    def reload(self, name: str) -> None:
-        """Read a model's file again, and serve what it has now."""
+    def path_of(self, name: str) -> Path:
+        """Where a model was read."""
         if name not in self.paths:
             raise RequestError(f"there is no file of a model {name!r}", 404, "not_found")
-        model = load_model(self.paths[name], name, self.versions(name)[-1])
-        model.warm_up(self.sizes)
-        self.put(model)
+        return self.paths[name]
+
+    def read_again(self, name: str) -> Served:
+        """A model as its file is now, compiled, and not yet served."""
+        model = load_model(self.path_of(name), name, self.versions(name)[-1])
+        self._warm_up([model])
+        return model
+
+    def reload(self, name: str) -> None:
+        """Read a model's file again, and serve what it has now."""
+        self.put(self.read_again(name))
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        """Compile all for batches of these sizes, and what is read later, too."""
+        self.sizes = sizes
+        self._warm_up([m for versions in self._models.values() for m in versions.values()])
+
+    def _warm_up(self, models: Sequence[Served]) -> None:
+        for model in models if self.sizes else ():
+            model.warm_up(self.sizes)
 
     def names(self) -> list[str]:
         """The models' names."""
