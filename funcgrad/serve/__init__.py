@@ -8,6 +8,7 @@
 - `protocol`: tensors in requests and responses, as JSON or as bytes
 - `app`: the ASGI application: routes, limits, errors
 - `metrics`: counters and histograms, as Prometheus reads them
+- `pages`: the page at /, whose files are in the folder `page`
 - `workers`: several processes that serve the same models
 - `__main__`: `python -m funcgrad.serve folder-or-file --port 8000`
 

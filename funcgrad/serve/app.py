@@ -18,6 +18,7 @@ from funcgrad.serve.decoding import Decoder
 from funcgrad.serve.generation import Generator
 from funcgrad.serve.metrics import Metrics
 from funcgrad.serve.models import Model, Repository, Served
+from funcgrad.serve.pages import page
 from funcgrad.serve.protocol import Request, RequestError, priority_in, response
 from funcgrad.serve.streams import (
     begun,
@@ -100,6 +101,8 @@ class App:
         method = scope["method"]
         if parts[:2] == ["v2", "health"] and len(parts) == 3 and parts[2] in ("live", "ready"):
             return 200, b"{}", []
+        if method == "GET" and (shown := page(scope["path"])):
+            return 200, *shown
         self._check_token(scope)
         if parts == ["metrics"] and method == "GET":
             kind = b"text/plain; version=0.0.4"
