@@ -3,23 +3,53 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import socket
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from funcgrad.core.process import fork
 from funcgrad.serve.app import App
 from funcgrad.serve.batching import Batching
 from funcgrad.serve.models import Repository
+from funcgrad.serve.workers import Supervisor, Worker
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Load the models, then serve them until the process is told to end."""
+    args = parse_args(arguments)
+    try:
+        uvicorn = fork.import_module("uvicorn")
+    except ImportError:
+        sys.exit("the server needs uvicorn: pip install 'funcgrad[serve]'")
+    batching = Batching(args.max_batch_size, args.max_delay, args.max_queue, args.timeout)
+    models = Repository(sizes=batching.sizes if args.processes == 1 else ())
+    for path in args.models:
+        models.load(path)
+    if args.processes == 1:
+        app = application(models, batching, args)
+        uvicorn.run(app, host=args.host, port=args.port, **told(args))
+        return
+    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
+    listening = socket.create_server((args.host, args.port), family=family, backlog=1024)
+
+    def work(models: Repository, channel: socket.socket) -> None:
+        models.warm_up(batching.sizes)
+        asyncio.run(worked(uvicorn, listening, models, channel, batching, args))
+
+    sys.exit(Supervisor(models, work, args.processes).run())
+
+
+def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, or other arguments."""
     how = Batching()
     parser = argparse.ArgumentParser(prog="python -m funcgrad.serve", description=main.__doc__)
     parser.add_argument("models", nargs="+", help="files, or folders of them")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--processes", type=int, default=1, help="that share the weights")
     parser.add_argument("--max-batch-size", type=int, default=how.max_batch_size)
     parser.add_argument("--max-delay", type=float, default=how.max_delay, help="seconds")
     parser.add_argument("--max-queue", type=int, default=how.max_queue, help="requests")
@@ -28,20 +58,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--certificate", help="a file: TLS, with --key")
     parser.add_argument("--key", help="the certificate's key")
     args = parser.parse_args(arguments)
-    try:
-        uvicorn = fork.import_module("uvicorn")
-    except ImportError:
-        sys.exit("the server needs uvicorn: pip install 'funcgrad[serve]'")
-    models = Repository()
-    for path in args.models:
-        models.load(path)
-    batching = Batching(args.max_batch_size, args.max_delay, args.max_queue, args.timeout)
+    if args.processes < 1 or (args.processes > 1 and not hasattr(os, "fork")):
+        parser.error(f"--processes {args.processes}: one at least, and one where there is no fork")
+    return args
+
+
+def application(models: Repository, batching: Batching, args: argparse.Namespace) -> App:
+    """What the arguments ask for."""
     # A token is no argument, as others see those.
-    app = App(models, batching, max_body=args.max_body, token=os.environ.get("FUNCGRAD_TOKEN"))
-    uvicorn.run(
-        app, host=args.host, port=args.port, log_level="warning", ssl_certfile=args.certificate,
-        ssl_keyfile=args.key,
-    )  # fmt: skip
+    return App(models, batching, max_body=args.max_body, token=os.environ.get("FUNCGRAD_TOKEN"))
+
+
+def told(args: argparse.Namespace) -> dict:
+    """What uvicorn is told."""
+    return {
+        "log_level": "warning", "access_log": False, "timeout_graceful_shutdown": 30,
+        "ssl_certfile": args.certificate, "ssl_keyfile": args.key,
+    }  # fmt: skip
+
+
+async def worked(
+    uvicorn: ModuleType, listening: socket.socket, models: Repository, channel: socket.socket,
+    batching: Batching, args: argparse.Namespace,
+) -> None:  # fmt: skip
+    """Serve in a worker until it is told to end."""
+    app = application(models, batching, args)
+    worker = Worker(channel, models)
+    app.reload = worker.reload
+    server = uvicorn.Server(uvicorn.Config(app, **told(args)))
+    doing = asyncio.create_task(worker.run(lambda: server.started))
+    await server.serve(sockets=[listening])
+    doing.cancel()
 
 
 if __name__ == "__main__":

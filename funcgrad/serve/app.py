@@ -9,17 +9,31 @@ import asyncio
 import hmac
 import json
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from funcgrad.errors import FuncgradError
 from funcgrad.serve.batching import Batcher, Batching
+from funcgrad.serve.decoding import Decoder
+from funcgrad.serve.generation import Generator
 from funcgrad.serve.metrics import Metrics
-from funcgrad.serve.models import Model, Repository
-from funcgrad.serve.protocol import Request, RequestError, response
+from funcgrad.serve.models import Model, Repository, Served
+from funcgrad.serve.pages import page
+from funcgrad.serve.protocol import Request, RequestError, priority_in, response
+from funcgrad.serve.streams import (
+    begun,
+    collected,
+    events,
+    generated,
+    generation_request,
+    sent_in_parts,
+    unless_gone,
+)
 
 Receive = Callable[[], Awaitable[dict]]
 Send = Callable[[dict], Awaitable[None]]
+# Status, body or its parts as they come, and headers.
+Answer = tuple[int, bytes | AsyncGenerator[bytes, None], list[tuple[bytes, bytes]]]
 HEADER = b"inference-header-content-length"
 
 
@@ -28,7 +42,8 @@ class App:
 
     max_body: bytes of a request; body_timeout: seconds for a client to send it; token: what
     requests but those for health must bring, as `Authorization: Bearer …`; threads: how many
-    batches are computed at a time
+    batches are computed at a time; reload: reads a model's file again, in place of
+    `models.reload`
 
     >>> from funcgrad.serve import App, Model, Repository
     >>> app = App(Repository([Model("double", lambda x: 2 * x, {"x": ("float32", (-1,))})]))
@@ -39,14 +54,20 @@ class App:
     def __init__(
         self, models: Repository, batching: Batching | None = None, *, max_body: int = 64 << 20,
         body_timeout: float = 30.0, token: str | None = None, threads: int = 1,
+        reload: Callable[[str], Awaitable[None]] | None = None,
     ):  # fmt: skip
         self.models = models
         self.batching = batching or Batching()
         self.max_body, self.body_timeout, self.token = max_body, body_timeout, token
+        self.reload = reload or self._reload
         self.metrics = Metrics()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="funcgrad-serve")
         # A model that is replaced finishes what waits for it, and is gone with its queue.
         self._batchers: weakref.WeakKeyDictionary[Model, Batcher] = weakref.WeakKeyDictionary()
+        self._decoders: weakref.WeakKeyDictionary[Generator, Decoder] = weakref.WeakKeyDictionary()
+
+    async def _reload(self, name: str) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.models.reload, name)
 
     async def __call__(self, scope: dict, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -55,6 +76,7 @@ class App:
         if scope["type"] != "http":
             return
         headers: list[tuple[bytes, bytes]] = []
+        body: bytes | AsyncGenerator[bytes, None]
         try:
             status, body, headers = await self._answer(scope, receive)
         except RequestError as e:
@@ -66,15 +88,21 @@ class App:
         kinds = {k for k, _ in headers}
         if b"content-type" not in kinds:
             headers.append((b"content-type", b"application/json"))
+        if not isinstance(body, bytes):
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await sent_in_parts(body, receive, send)
+            return
         headers.append((b"content-length", str(len(body)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: dict, receive: Receive) -> tuple[int, bytes, list]:
+    async def _answer(self, scope: dict, receive: Receive) -> Answer:
         parts = [p for p in scope["path"].split("/") if p]
         method = scope["method"]
         if parts[:2] == ["v2", "health"] and len(parts) == 3 and parts[2] in ("live", "ready"):
             return 200, b"{}", []
+        if method == "GET" and (shown := page(scope["path"])):
+            return 200, *shown
         self._check_token(scope)
         if parts == ["metrics"] and method == "GET":
             kind = b"text/plain; version=0.0.4"
@@ -88,9 +116,7 @@ class App:
             return await self._repository(parts[2:], method)
         raise RequestError(f"there is nothing at {scope['path']}", 404, "not_found")
 
-    async def _model(
-        self, parts: list[str], method: str, scope: dict, receive: Receive
-    ) -> tuple[int, bytes, list]:
+    async def _model(self, parts: list[str], method: str, scope: dict, receive: Receive) -> Answer:
         name, version, rest = parts[0], None, parts[1:]
         if rest[:1] == ["versions"] and len(rest) > 1:
             version, rest = rest[1], rest[2:]
@@ -101,9 +127,11 @@ class App:
             return 200, b"{}", []
         if rest == ["infer"] and method == "POST":
             return await self._infer(model, scope, receive)
+        if rest in (["generate"], ["generate_stream"]) and method == "POST":
+            return await self._generate(model, rest == ["generate_stream"], scope, receive)
         raise RequestError(f"there is no {method} {scope['path']}", 404, "not_found")
 
-    async def _repository(self, parts: list[str], method: str) -> tuple[int, bytes, list]:
+    async def _repository(self, parts: list[str], method: str) -> Answer:
         if parts == ["index"] and method == "POST":
             told = [
                 {"name": n, "version": v, "state": "READY"}
@@ -111,31 +139,29 @@ class App:
             ]  # fmt: skip
             return 200, json.dumps(told).encode(), []
         if parts[:1] == ["models"] and parts[2:] == ["load"] and method == "POST":
-            loop = asyncio.get_running_loop()
             try:
-                await loop.run_in_executor(None, self.models.reload, parts[1])
+                await self.reload(parts[1])
             except (FuncgradError, OSError) as e:
                 raise RequestError(f"{parts[1]} is served as before: {e}", 400, "load") from None
             return 200, b"{}", []
         raise RequestError("a repository has index and models/…/load", 404, "not_found")
 
-    async def _infer(self, model: Model, scope: dict, receive: Receive) -> tuple[int, bytes, list]:
+    async def _infer(self, model: Served, scope: dict, receive: Receive) -> Answer:
+        if not isinstance(model, Model):
+            raise RequestError(f"{model.name} generates: ask generate or generate_stream")
         headers = dict(scope["headers"])
-        try:
-            body = await asyncio.wait_for(self._body(headers, receive), self.body_timeout)
-        except TimeoutError:
-            raise RequestError("the request's body didn't come in time", 408, "slow") from None
+        body = await self._body(headers, receive)
         length = headers.get(HEADER)
         if length is not None and not length.isdigit():
             raise RequestError(f"{HEADER.decode()} is {length!r}")
         request = Request(body, None if length is None else int(length))
-        priority = request.parameters.get("priority", 0)
-        if type(priority) is not int:
-            raise RequestError(f"a priority is an integer, got {priority!r}")
+        priority = priority_in(request.parameters)
         values = model.arguments(request.inputs)
-        if model not in self._batchers:
-            self._batchers[model] = Batcher(model, self.batching, self.metrics, self._pool)
-        outs = await self._batchers[model].infer(values, priority)
+        batcher = self._batchers.get(model)
+        if batcher is None:
+            batcher = Batcher(model, self.batching, self.metrics, self._pool)
+            self._batchers[model] = batcher
+        outs = await batcher.infer(values, priority)
         text, head = response(model.name, model.version, request, outs)
         self.metrics.add("inference_success", 1, model=model.name, version=model.version)
         if head is None:
@@ -143,7 +169,36 @@ class App:
         kind = (b"content-type", b"application/octet-stream")
         return 200, text, [(HEADER, str(head).encode()), kind]
 
+    async def _generate(
+        self, model: Served, is_stream: bool, scope: dict, receive: Receive
+    ) -> Answer:
+        if not isinstance(model, Generator):
+            raise RequestError(f"{model.name} doesn't generate: ask infer")
+        body = await self._body(dict(scope["headers"]), receive)
+        prompt, options, priority = generation_request(model, body)
+        decoder = self._decoders.get(model)
+        if decoder is None:
+            decoder = Decoder(model, self.batching, self.metrics, self._pool)
+            self._decoders[model] = decoder
+        tokens = decoder.generate(prompt, options, priority)
+        if is_stream:
+            # The first token is there before the status says that all is well.
+            parts = await begun(events(model, tokens))
+            kinds = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+            self.metrics.add("inference_success", 1, model=model.name, version=model.version)
+            return 200, parts, kinds
+        found = await unless_gone(collected(tokens), receive)
+        self.metrics.add("inference_success", 1, model=model.name, version=model.version)
+        return 200, json.dumps(generated(model, found)).encode(), []
+
     async def _body(self, headers: dict, receive: Receive) -> bytes:
+        try:
+            async with asyncio.timeout(self.body_timeout):
+                return await self._whole_body(headers, receive)
+        except TimeoutError:
+            raise RequestError("the request's body didn't come in time", 408, "slow") from None
+
+    async def _whole_body(self, headers: dict, receive: Receive) -> bytes:
         parts, size = [], 0
         told = headers.get(b"content-length", b"0")
         size_told = int(told) if told.isdigit() else 0

@@ -22,6 +22,9 @@ from funcgrad.serve.metrics import Metrics
 from funcgrad.serve.models import Model
 from funcgrad.serve.protocol import RequestError
 
+# Seconds. To a thread and back takes as long: what takes less runs between two turns of the loop.
+QUICK = 0.0003
+
 
 @dataclass(frozen=True)
 class Batching:
@@ -41,6 +44,11 @@ class Batching:
     max_queue: int = 256
     timeout: float = 30.0
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of batches that models are compiled for: powers of two."""
+        return tuple(1 << i for i in range((self.max_batch_size - 1).bit_length() + 1))
+
 
 class _Waiting:
     def __init__(self, values: Sequence[np.ndarray], size: int, result: asyncio.Future):
@@ -58,6 +66,7 @@ class Batcher:
         self._more = asyncio.Event()
         self._labels = {"model": model.name, "version": model.version}
         self._worker: asyncio.Task | None = None
+        self._took = QUICK  # seconds, of the last batch
 
     async def infer(self, values: Sequence[np.ndarray], priority: int = 0) -> dict[str, Any]:
         """The results for a request's inputs; lower priorities go first."""
@@ -66,16 +75,18 @@ class Batcher:
                 f"the queue of {self.model.name} is full with {self.how.max_queue} requests",
                 503, "queue_full",
             )  # fmt: skip
-        result = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        result = loop.create_future()
         size = int(values[0].shape[0]) if self.model.is_batched else 1
         waiting = _Waiting(values, size, result)
         heapq.heappush(self._queue, (priority, next(self._numbers), waiting))
         self.metrics.add("inference_pending", 1, **self._labels)
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
+            self._worker = loop.create_task(self._work())
         self._more.set()
         try:
-            return await asyncio.wait_for(asyncio.shield(result), self.how.timeout)
+            async with asyncio.timeout(self.how.timeout):
+                return await result
         except TimeoutError:
             raise RequestError(
                 f"{self.model.name} didn't answer within {self.how.timeout} s", 503, "timeout"
@@ -129,9 +140,12 @@ class Batcher:
         start = time.monotonic()
         for waiting in batch:
             self.metrics.observe("queue_seconds", start - waiting.since, **self._labels)
-        loop = asyncio.get_running_loop()
         try:
-            outs = await loop.run_in_executor(self.pool, together, self.model, batch)
+            if self._took < QUICK:
+                outs = together(self.model, batch)
+            else:
+                loop = asyncio.get_running_loop()
+                outs = await loop.run_in_executor(self.pool, together, self.model, batch)
         except Exception as e:
             for waiting in batch:
                 if not waiting.result.done():
@@ -139,7 +153,8 @@ class Batcher:
                         RequestError(f"{self.model.name} failed: {e}", 500, "model")
                     )
             return
-        self.metrics.observe("compute_seconds", time.monotonic() - start, **self._labels)
+        self._took = time.monotonic() - start
+        self.metrics.observe("compute_seconds", self._took, **self._labels)
         self.metrics.add("inference_exec_count", 1, **self._labels)
         self.metrics.add("inference_count", sum(w.size for w in batch), **self._labels)
         for waiting, out in zip(batch, outs, strict=True):

@@ -12,6 +12,8 @@ _HELP = {
     "inference_count": ("counter", "Elements of batches that were computed."),
     "inference_exec_count": ("counter", "Batches that were computed."),
     "inference_pending": ("gauge", "Requests that wait."),
+    "generated_tokens": ("counter", "Tokens that were generated."),
+    "slots_used": ("gauge", "Sequences that are being generated."),
     "queue_seconds": ("histogram", "How long requests waited."),
     "compute_seconds": ("histogram", "How long batches took."),
 }
@@ -27,6 +29,10 @@ class Metrics:
     def add(self, name: str, amount: float = 1, **labels: str) -> None:
         """Count something."""
         self.values[name][tuple(labels.items())] += amount
+
+    def set(self, name: str, amount: float, **labels: str) -> None:
+        """Say how much there is of something."""
+        self.values[name][tuple(labels.items())] = amount
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
         """Enter a duration."""

@@ -15,6 +15,7 @@ from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.exported import load
 from funcgrad.export.onnx import from_onnx
 from funcgrad.export.onnx.model import dotted
+from funcgrad.serve.generation import MANIFEST, Generator, load_generator
 from funcgrad.serve.protocol import NAMES, RequestError
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
@@ -116,16 +117,18 @@ class Model:
 
     def warm_up(self, sizes: Sequence[int] = (1,)) -> None:
         """Compile for batches of these sizes, on zeros."""
-        for n in sizes:
+        for n in sizes if self.is_batched else (1,):
             self.run([np.zeros([n if m == ANY else m for m in s.shape], s.dtype)
                       for s in self.inputs])  # fmt: skip
 
 
+Served = Model | Generator
 SUFFIXES = (".fg", ".onnx")
 
 
-def load_model(path: str | Path, name: str | None = None, version: str = "1") -> Model:
-    """The model in a file, by its suffix: `.fg`, as `Exported.save` writes it, or `.onnx`.
+def load_model(path: str | Path, name: str | None = None, version: str = "1") -> Served:
+    """The model in a file, by its suffix: `.fg`, as `Exported.save` writes it, or `.onnx`; or the
+    `Generator` in a folder, as `save_generator` writes it.
 
     The inputs of an exported function have the names of its arguments; of sizes with names, any
     is taken.
@@ -137,6 +140,8 @@ def load_model(path: str | Path, name: str | None = None, version: str = "1") ->
     funcgrad.errors.FormatError: load_model: model.bin is no .fg or .onnx file
     """
     path = Path(path)
+    if (path / MANIFEST).is_file():
+        return load_generator(path, name or path.name, version)
     if path.suffix not in SUFFIXES:
         raise FormatError(f"load_model: {path} is no {' or '.join(SUFFIXES)} file")
     if path.suffix == ".fg":
@@ -164,20 +169,24 @@ def _exported(path: Path, name: str, version: str) -> Model:
 class Repository:
     """Models by name and version; a new one takes the place of an old one between two requests.
 
+    sizes: of batches that those from files are compiled for before they are served;
+        without any they are compiled when they are asked
+
     >>> from funcgrad.serve import Model, Repository
     >>> models = Repository([Model("double", lambda x: 2 * x, {"x": ("float32", (-1,))})])
     >>> models.get("double").version
     '1'
     """
 
-    def __init__(self, models: Sequence[Model] = ()):
-        self._models: dict[str, dict[str, Model]] = {}
+    def __init__(self, models: Sequence[Served] = (), sizes: Sequence[int] = (1,)):
+        self.sizes = sizes
+        self._models: dict[str, dict[str, Served]] = {}
         self._lock = threading.Lock()
         self.paths: dict[str, Path] = {}
         for model in models:
             self.put(model)
 
-    def put(self, model: Model) -> None:
+    def put(self, model: Served) -> None:
         """Serve a model from now on, in place of one of the same name and version."""
         with self._lock:
             versions = {**self._models.get(model.name, {}), model.version: model}
@@ -185,35 +194,56 @@ class Repository:
 
     def load(self, path: str | Path) -> None:
         """Serve a file, or all in a folder: `folder/name.onnx`, or `folder/name/version/*.onnx`,
-        and `.fg` likewise.
+        and `.fg` likewise; or folders that `save_generator` wrote,
+        `folder/name` or `folder/name/version`.
 
         All are read, and warmed up, before the first is served: what fails leaves the others.
         """
         path = Path(path)
         found: list[tuple[Path, str, str]] = []
-        if path.is_file():
-            found.append((path, path.stem, "1"))
+        if path.is_file() or (path / MANIFEST).is_file():
+            found.append((path, path.stem if path.is_file() else path.name, "1"))
         else:
             for suffix in SUFFIXES:
                 found += [(p, p.stem, "1") for p in sorted(path.glob(f"*{suffix}"))]
                 versions = sorted(path.glob(f"*/*/*{suffix}"))
                 found += [(p, p.parts[-3], p.parts[-2]) for p in versions]
+            generators = [p.parent for p in sorted(path.glob(f"*/{MANIFEST}"))]
+            found += [(p, p.name, "1") for p in generators]
+            generators = [p.parent for p in sorted(path.glob(f"*/*/{MANIFEST}"))]
+            found += [(p, p.parts[-2], p.parts[-1]) for p in generators]
         if not found:
             raise FormatError(f"there are no models in {path}")
         made = [load_model(p, name, version) for p, name, version in found]
-        for model in made:
-            model.warm_up()
+        self._warm_up(made)
         for model, (file, name, _) in zip(made, found, strict=True):
             self.put(model)
             self.paths[name] = file
 
-    def reload(self, name: str) -> None:
-        """Read a model's file again, and serve what it has now."""
+    def path_of(self, name: str) -> Path:
+        """Where a model was read."""
         if name not in self.paths:
             raise RequestError(f"there is no file of a model {name!r}", 404, "not_found")
-        model = load_model(self.paths[name], name, self.versions(name)[-1])
-        model.warm_up()
-        self.put(model)
+        return self.paths[name]
+
+    def read_again(self, name: str) -> Served:
+        """A model as its file is now, compiled, and not yet served."""
+        model = load_model(self.path_of(name), name, self.versions(name)[-1])
+        self._warm_up([model])
+        return model
+
+    def reload(self, name: str) -> None:
+        """Read a model's file again, and serve what it has now."""
+        self.put(self.read_again(name))
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        """Compile all for batches of these sizes, and what is read later, too."""
+        self.sizes = sizes
+        self._warm_up([m for versions in self._models.values() for m in versions.values()])
+
+    def _warm_up(self, models: Sequence[Served]) -> None:
+        for model in models if self.sizes else ():
+            model.warm_up(self.sizes)
 
     def names(self) -> list[str]:
         """The models' names."""
@@ -223,7 +253,7 @@ class Repository:
         """A model's versions, the latest one last."""
         return sorted(self._models.get(name, ()), key=lambda v: (len(v), v))
 
-    def get(self, name: str, version: str | None = None) -> Model:
+    def get(self, name: str, version: str | None = None) -> Served:
         """A model, of a version or of the latest."""
         versions = self.versions(name)
         if not versions or version not in (None, *versions):

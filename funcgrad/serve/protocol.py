@@ -62,6 +62,14 @@ class Request:
                         for o in wanted}  # fmt: skip
 
 
+def priority_in(parameters: Mapping[str, Any]) -> int:
+    """A request's priority; lower ones go first."""
+    priority = parameters.get("priority", 0)
+    if type(priority) is not int:
+        raise RequestError(f"a priority is an integer, got {priority!r}")
+    return priority
+
+
 def _dictionary(value: Any, what: str) -> dict[str, Any]:
     if value is None:
         return {}

@@ -312,3 +312,13 @@ def test_what_is_no_model(tmp_path):
     with pytest.raises(ArgumentError, match="which the protocol doesn't have"):
         Model("c", lambda x: x, {"x": ("complex64", (2,))})
     assert fg.Array is not None
+
+
+def test_sizes_of_batches_are_compiled_first(tmp_path):
+    assert Batching(max_batch_size=1).sizes == (1,)
+    assert Batching(max_batch_size=9).sizes == (1, 2, 4, 8, 16)
+    models, seen = Repository(sizes=Batching(max_batch_size=4).sizes), []
+    model = load_model(written(tmp_path / "linear.onnx", 1))
+    model.run = lambda values: seen.append(len(values[0]))
+    model.warm_up(models.sizes)
+    assert seen == [1, 2, 4]
