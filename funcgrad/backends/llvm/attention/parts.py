@@ -34,7 +34,6 @@ from funcgrad.backends.llvm.native.code import (
 )
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.vecmath.exp import EXP2
-from funcgrad.core.record import replace
 
 # Arrays of batch, place, head and feature, with a stride in elements for each of these axes.
 AXES = ("batch", "place", "head", "feature")
@@ -71,7 +70,7 @@ class Attention(Functions):
         super().__init__()
         self.module, self.fmt, self.target = module, fmt, target
         # Weights are in the accumulator's type: no pairs of narrower ones.
-        self.tile = replace(Tile.of(target, fmt), pairs="")
+        self.tile = Tile.of(target, fmt).plain()
         self.rows, self.cols, self.lanes = self.tile.rows, self.tile.cols, self.tile.lanes
         self.acc, self.width = fmt.acc, fmt.acc_bytes
         self.vec = ir.VectorType(fmt.acc, self.lanes)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from funcgrad.backends.llvm.gemm.pack import I32, Format, Tile, vector_of, widen
+from funcgrad.backends.llvm.gemm.pack import BIAS, I32, Format, Tile, constant, vector_of, widen
 from funcgrad.backends.llvm.gemm.registers import Registers
 from funcgrad.backends.llvm.native.code import BYTE, I64, PTR, Code, Int, Variable, zero_of
 from funcgrad.backends.llvm.native.target import Target
@@ -161,6 +161,9 @@ class Kernels(Registers):
         a and b; also(kk) writes what else is done with each, before its products."""
         k, a, b, c, c_rs, c_cs, m, n, add = args
         tile, acc = self.tile, self._accumulators(code, rows, vectors)
+        # 128 · the sums of b's columns, which a's bias adds to each row.
+        columns = self._accumulators(code, 1, vectors)[0] if tile.biased else []
+        bias = constant(ir.VectorType(I32, tile.lanes), BIAS)
         kind = I32 if tile.pairs else self.fmt.acc
         vec = vector_of(kind, tile.lanes)
 
@@ -176,6 +179,8 @@ class Kernels(Registers):
                 code.load(code.at(pb, v * tile.lanes, kind), vec, self.fmt.acc_align)
                 for v in range(vectors)
             ]
+            if columns:
+                self._pair_products(code, columns, bias, bv)
             if fetches:
                 for v in range(vectors):
                     soon = code.at(pb, steps[1] * SOON + v * tile.lanes, kind)
@@ -199,6 +204,9 @@ class Kernels(Registers):
         few = few if also is None else code.i64(0)
         with code.range(few, k) as kk:
             step(kk)
+        for row in acc if columns else []:
+            for slot, column in zip(row, columns, strict=True):
+                slot.set(code.b.sub(slot.get(), column.get()))
         self.store_tile(code, acc, c, c_rs, c_cs, m, n, add)
         code.ret()
 

@@ -2,9 +2,9 @@
 
 A panel of width W holds k rows of W elements, the order in which the micro-kernel reads them
 (Goto & van de Geijn 2008): W rows of A, or W columns of B. Elements are converted to the
-accumulator's type on the way, or two of neighbouring k become one of 32 bits, where an instruction
-multiplies and adds such pairs. A panel that the matrix does not fill is filled with zeros. Complex
-numbers stay as they lie, elements of two numbers each.
+accumulator's type on the way, or those of two or four neighbouring k become one of 32 bits, where
+an instruction multiplies and adds such pairs or fours. A panel that the matrix does not fill is
+filled with zeros. Complex numbers stay as they lie, elements of two numbers each.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Tile(Record):
     kc: int
     masks: bool  # masked loads and stores are cheap
     fma: bool
-    pairs: str = ""  # the instruction for pairs of k, if panels hold pairs
+    pairs: str = ""  # the instruction for pairs or fours of k, if panels hold such
+    along: int = 1  # elements of k in one of a panel
     sums: int = 1  # registers for a vector of C; two if it is complex
 
     @property
@@ -103,7 +104,7 @@ class Tile(Record):
 
     def depth(self, k: Int) -> Int:
         """The rows of a panel for k."""
-        return k.ceil_div(2) if self.pairs else k
+        return k.ceil_div(self.along) if self.pairs else k
 
     @staticmethod
     def of(target: Target, fmt: Format) -> Tile:
@@ -111,7 +112,25 @@ class Tile(Record):
         tile, pairs = Tile._plain(target, fmt), pair_instruction(target, fmt)
         if fmt.is_complex:
             return replace(tile, rows=tile.rows // 2, sums=2)
-        return replace(tile, kc=2 * tile.kc, pairs=pairs) if pairs else tile
+        if "vpdpbusd" in pairs:
+            # Registers are left for the sums of B's columns.
+            rows = 12 if tile.many_registers else 5
+            return replace(tile, rows=rows, kc=4 * tile.kc, pairs=pairs, along=4)
+        return replace(tile, kc=2 * tile.kc, pairs=pairs, along=2) if pairs else tile
+
+    @property
+    def unit(self) -> int:
+        """What parts of k are multiples of."""
+        return max(2, self.along)
+
+    def plain(self) -> Tile:
+        """The tile with panels of single elements."""
+        return replace(self, pairs="", along=1)
+
+    @property
+    def biased(self) -> bool:
+        """Whether the elements of A are unsigned, 128 more than they are."""
+        return self.along == 4
 
     @staticmethod
     def _plain(target: Target, fmt: Format) -> Tile:
@@ -131,7 +150,8 @@ def pair_instruction(target: Target, fmt: Format) -> str:
     """The intrinsic that adds products of pairs to lanes of 32 bits, "" if there is none.
 
     Pairs of bfloat16 are summed in float32, numbers below the least normal one taken as 0, where
-    that is quicker than to widen them. Those of int8 are pairs of int16, and their sums exact.
+    that is quicker than to widen them. Those of int8 are pairs of int16, whose sums are exact, or
+    fours of bytes where an instruction is exact, too: AVX2's (`vpmaddubsw`) saturates at 16 bits.
 
     >>> pair_instruction(Target("x86_64-unknown-linux-gnu", "x86-64", ""), FORMATS["int8"])
     'sse2.pmadd.wd'
@@ -142,9 +162,11 @@ def pair_instruction(target: Target, fmt: Format) -> str:
     if fmt.name != "int8" or not target.triple.startswith("x86_64"):
         return ""
     if wide:
-        known = {"avx512vnni": "avx512.vpdpwssd.512", "avx512bw": "avx512.pmaddw.d.512"}
+        known = {"avx512vnni": "avx512.vpdpbusd.512", "avx512bw": "avx512.pmaddw.d.512"}
         return next((name for feature, name in known.items() if target.has(feature)), "")
     if target.vector_bits == 256:
+        if target.has("avxvnni"):
+            return "avx512.vpdpbusd.256"
         return "avx2.pmadd.wd" if target.has("avx2") else ""
     return "sse2.pmadd.wd"
 
@@ -204,6 +226,9 @@ def narrow(code: Code, fmt: Format, x: ir.Value) -> ir.Value:
     return b.trunc(b.or_(half, sign), of_shape(x, I16))
 
 
+BIAS = -(1 << 31) | 0x808080  # of four bytes: their signs turned are 128 added to each
+
+
 def pack_function(
     module: ir.Module, name: str, width: int, tile: Tile, fmt: Format, target: Target,
     public: bool = False,
@@ -229,7 +254,8 @@ def pack_function(
 class Packer:
     """Writes the ways to pack, for operands at `src` with strides sw and sk.
 
-    With pairs, k elements of a row become half as many, kk counts them in the source.
+    With pairs or fours, k elements of a row become a half or a quarter as many, kk counts them in
+    the source.
     """
 
     def __init__(self, code: Code, width: int, tile: Tile, fmt: Format, target: Target):
@@ -239,8 +265,9 @@ class Packer:
         self.masks = tile.masks and (fmt.bytes >= 4 or target.has("avx512bw"))
         self.dst, self.src, self.count, self.k, self.sw, self.sk, self.step = code.args
         self.vec = vector_of(fmt.storage, lanes)
-        self.pairs = bool(tile.pairs)
-        self.along = 2 if self.pairs else 1  # elements of k in one of a panel
+        self.along = tile.along
+        self.pairs = self.along > 1
+        self.biased = tile.biased and width == tile.rows
         # The last group may reach into the next row, which is written later, or, when groups
         # go downwards, over what the group before it then corrects.
         self.groups = list(reversed(range(-(-width // lanes))))
@@ -274,25 +301,34 @@ class Packer:
         return self.code.at(self.src, w * self.sw + kk * self.sk, self.fmt.storage)
 
     def _row_of(self, kk: Int) -> Int:
-        return kk // 2 if self.pairs else kk
+        return kk // self.along if self.pairs else kk
 
     def _put(self, value: ir.Value, w: Any, kk: Int) -> None:
         where = self.code.at(self.dst, self._row_of(kk) * self.width + w, self.fmt.acc)
         self.code.store(value, where, self.fmt.acc_align)
 
     def _packed(self, kk: Int, read: Callable[[Int], ir.Value]) -> ir.Value:
-        """What a panel holds for row kk of the source, and with pairs the next: read(k) reads."""
+        """What a panel holds for row kk of the source, and with pairs or fours those after it:
+        read(k) reads."""
         if not self.pairs:
             return widen(self.code, self.fmt, self.target, read(kk))
-        b, more = self.code.b, kk + 1 < self.k
-        low, high = read(kk), read(more.select(kk + 1, kk))
-        high = more.pick(high, zero_of(high.type))
-        wide = [b.zext(self._halves(x), of_shape(x, I32)) for x in (low, high)]
-        return b.or_(wide[0], b.shl(wide[1], _const(low, I32, 16)))
+        b, first = self.code.b, read(kk)
+        found = b.zext(self._part(first), of_shape(first, I32))
+        for i in range(1, self.along):
+            more = kk + i < self.k
+            x = read(more.select(kk + i, kk))
+            x = b.zext(self._part(more.pick(x, zero_of(x.type))), found.type)
+            found = b.or_(found, b.shl(x, _const(first, I32, 32 // self.along * i)))
+        return self._signed(found)
 
-    def _halves(self, x: ir.Value) -> ir.Value:
-        """Elements as one of two in a pair."""
-        return self.code.b.sext(x, of_shape(x, I16)) if self.fmt.storage != I16 else x
+    def _part(self, x: ir.Value) -> ir.Value:
+        """Elements as one of two in a pair, or of four."""
+        bits = ir.IntType(32 // self.along)
+        return x if self.fmt.storage == bits else self.code.b.sext(x, of_shape(x, bits))
+
+    def _signed(self, x: ir.Value) -> ir.Value:
+        """Pairs or fours as the instruction takes those of this operand."""
+        return self.code.b.xor(x, _const(x, I32, BIAS)) if self.biased else x
 
     def contiguous_rows(self) -> None:
         """sw = 1: rows of all panels together are contiguous in the source, and read at once."""
@@ -371,7 +407,7 @@ class Packer:
             code.prefetch(code.at(p, self.ahead(), self.fmt.storage))
             x = self._line_of(p, mask, vec)
             if self.pairs:
-                x = code.b.bitcast(self._halves(x), ir.VectorType(I32, self.lanes))
+                x = self._signed(code.b.bitcast(self._part(x), ir.VectorType(I32, self.lanes)))
             else:
                 x = widen(code, self.fmt, self.target, x)
             rows.append(inside.pick(x, zero_of(x.type)))

@@ -140,8 +140,9 @@ class Packed:
             with code.when(rounds):
                 sums.set(code.call(self.parts.take, mt * nt * self.fmt.acc_bytes))
         own = code.variable(PTR, pb)
-        own_depth = min(tile.kc, OWN_DEPTH * (2 if tile.pairs else 1))
-        kc = prepacked.select(equal_parts(k, tile.kc, 2), equal_parts(k, own_depth, 2))
+        own_depth = min(tile.kc, OWN_DEPTH * tile.along)
+        depths = (equal_parts(k, most, tile.unit) for most in (tile.kc, own_depth))
+        kc = prepacked.select(*depths)
         own_step = self.parts.panel_elements(tile.cols, kc)
         with code.when(~prepacked):
             size = own_step * (nt // tile.cols) * self.fmt.acc_bytes
@@ -228,7 +229,7 @@ class Packed:
         m, n, k, room = job["m"], job["n"], job["k"], self.parts.panel_elements
         mo = equal_parts(m, BLOCK_ROWS, tile.rows)
         no = equal_parts(n, BLOCK_COLS, tile.cols)
-        ko = equal_parts(k, 2 * tile.kc, 2)
+        ko = equal_parts(k, 2 * tile.kc, tile.unit)
         # What is contiguous along panels is read in one go by packing all of it.
         in_rows = job["b_cs"].eq(1) & job["b_cols"].eq(0)
         several = (m > OWN_ROWS // tile.rows * tile.rows) | in_rows

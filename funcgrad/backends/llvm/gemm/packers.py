@@ -14,7 +14,6 @@ from funcgrad.backends.llvm.gemm.pack import FORMATS, Format, Tile, pack_functio
 from funcgrad.backends.llvm.native.code import I64, PTR, VOID, declare
 from funcgrad.backends.llvm.native.engine import Engine, Library
 from funcgrad.backends.llvm.native.sources import generator
-from funcgrad.core.record import replace
 
 
 def packer(module: ir.Module, width: int, tile: Tile, fmt: Format) -> ir.Function:
@@ -30,14 +29,15 @@ def provide_packers(target: Engine, dtype: str) -> None:
     """Let modules that declare packers of a format find them."""
     fmt = FORMATS[dtype]
     own = Tile.of(target.target, fmt)
-    for tile in {own, replace(own, pairs="")}:
+    for tile in {own, own.plain()}:
         for width in (tile.rows, tile.cols):
             make = partial(_library, target, width, tile, fmt)
             target.provide(_symbol(width, tile, fmt), make)
 
 
 def _symbol(width: int, tile: Tile, fmt: Format) -> str:
-    return f"fg_pack_{fmt.name}_{width}{'_pairs' * bool(tile.pairs)}"
+    kinds = {1: "", 2: "_pairs", 4: "_biased" if width == tile.rows else "_fours"}
+    return f"fg_pack_{fmt.name}_{width}{kinds[tile.along]}"
 
 
 def _library(target: Engine, width: int, tile: Tile, fmt: Format) -> Library:

@@ -111,8 +111,12 @@ class Registers(Functions):
     def _pair_products(
         self, code: Code, acc: list[Variable], x: ir.Value, bv: list[ir.Value]
     ) -> None:
-        """Both products of each lane's pair are added to its sum."""
+        """The products of each lane's pair, or four, are added to its sum."""
         name, b = self.tile.pairs, code.b
+        if self.tile.along == 4:
+            for slot, y in zip(acc, bv, strict=True):
+                slot.set(self.fours(code, slot.get(), x, y))
+            return
         half = BFLOAT if self.fmt.acc == F32 else ir.IntType(16)
         kind = ir.VectorType(half, 2 * self.tile.lanes)
         adds = "pmadd" not in name
@@ -124,6 +128,11 @@ class Registers(Functions):
                 slot.set(b.call(f, [slot.get(), *pair]))
             else:
                 slot.set(b.add(slot.get(), b.call(f, pair)))
+
+    def fours(self, code: Code, z: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+        """The sums z with the products of four unsigned bytes of x and four signed ones of y."""
+        kind = ir.FunctionType(self.vec, [self.vec] * 3)
+        return code.b.call(declare(self.module, f"llvm.x86.{self.tile.pairs}", kind), [z, x, y])
 
     def _multiply_add(self, code: Code, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         if self.fmt.acc == I32:

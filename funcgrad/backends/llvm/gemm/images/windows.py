@@ -94,7 +94,7 @@ class Windows:
             call[name] = given[name]
         tile, m, n, k = self.tile, call["m"], call["n"], call["k"]
         a_panels, panels = m.ceil_div(tile.rows), n.ceil_div(tile.cols)
-        kc = equal_parts(k, tile.kc, 2)
+        kc = equal_parts(k, tile.kc, tile.unit)
         most = (code.i64(TILE_ELEMENTS // tile.cols) // kc).max(1)
         tiles = panels.ceil_div(most)
         call["kc"], call["tiles"], call["panels"] = kc, tiles, panels.ceil_div(tiles)
