@@ -7,6 +7,7 @@
 - `streams`: their requests, and results as server-sent events
 - `protocol`: tensors in requests and responses, as JSON or as bytes
 - `app`: the ASGI application: routes, limits, errors
+- `log`: a line for each request
 - `metrics`: counters and histograms, as Prometheus reads them
 - `pages`: the page at /, whose files are in the folder `page`
 - `workers`: several processes that serve the same models

@@ -13,6 +13,7 @@ from types import ModuleType
 from funcgrad.core.process import fork
 from funcgrad.serve.app import App
 from funcgrad.serve.batching import Batching
+from funcgrad.serve.log import writer
 from funcgrad.serve.models import Repository
 from funcgrad.serve.workers import Supervisor, Worker
 
@@ -55,6 +56,8 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-queue", type=int, default=how.max_queue, help="requests")
     parser.add_argument("--timeout", type=float, default=how.timeout, help="seconds")
     parser.add_argument("--max-body", type=int, default=64 << 20, help="bytes")
+    parser.add_argument("--log-format", choices=("none", "text", "json"), default="none")
+    parser.add_argument("--body-timeout", type=float, default=30.0, help="seconds")
     parser.add_argument("--certificate", help="a file: TLS, with --key")
     parser.add_argument("--key", help="the certificate's key")
     args = parser.parse_args(arguments)
@@ -66,7 +69,10 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
 def application(models: Repository, batching: Batching, args: argparse.Namespace) -> App:
     """What the arguments ask for."""
     # A token is no argument, as others see those.
-    return App(models, batching, max_body=args.max_body, token=os.environ.get("FUNCGRAD_TOKEN"))
+    return App(
+        models, batching, max_body=args.max_body, body_timeout=args.body_timeout,
+        token=os.environ.get("FUNCGRAD_TOKEN"), log=writer(args.log_format),
+    )  # fmt: skip
 
 
 def told(args: argparse.Namespace) -> dict:

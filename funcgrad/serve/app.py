@@ -16,6 +16,7 @@ from funcgrad.errors import FuncgradError
 from funcgrad.serve.batching import Batcher, Batching
 from funcgrad.serve.decoding import Decoder
 from funcgrad.serve.generation import Generator
+from funcgrad.serve.log import Entry
 from funcgrad.serve.metrics import Metrics
 from funcgrad.serve.models import Model, Repository, Served
 from funcgrad.serve.pages import page
@@ -43,7 +44,7 @@ class App:
     max_body: bytes of a request; body_timeout: seconds for a client to send it; token: what
     requests but those for health must bring, as `Authorization: Bearer …`; threads: how many
     batches are computed at a time; reload: reads a model's file again, in place of
-    `models.reload`
+    `models.reload`; log: is given a dictionary for each request that was answered
 
     >>> from funcgrad.serve import App, Model, Repository
     >>> app = App(Repository([Model("double", lambda x: 2 * x, {"x": ("float32", (-1,))})]))
@@ -55,11 +56,12 @@ class App:
         self, models: Repository, batching: Batching | None = None, *, max_body: int = 64 << 20,
         body_timeout: float = 30.0, token: str | None = None, threads: int = 1,
         reload: Callable[[str], Awaitable[None]] | None = None,
+        log: Callable[[dict], None] | None = None,
     ):  # fmt: skip
         self.models = models
         self.batching = batching or Batching()
         self.max_body, self.body_timeout, self.token = max_body, body_timeout, token
-        self.reload = reload or self._reload
+        self.reload, self.log = reload or self._reload, log
         self.metrics = Metrics()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="funcgrad-serve")
         # A model that is replaced finishes what waits for it, and is gone with its queue.
@@ -77,6 +79,8 @@ class App:
             return
         headers: list[tuple[bytes, bytes]] = []
         body: bytes | AsyncGenerator[bytes, None]
+        entry = Entry(scope["method"], scope["path"])
+        scope = {**scope, "funcgrad": entry}
         try:
             status, body, headers = await self._answer(scope, receive)
         except RequestError as e:
@@ -85,16 +89,23 @@ class App:
         except Exception as e:
             status, body = 500, json.dumps({"error": f"{type(e).__name__}: {e}"}).encode()
             self.metrics.add("inference_failure", 1, reason="internal")
+        headers.append((b"x-request-id", entry.id.encode()))
         kinds = {k for k, _ in headers}
         if b"content-type" not in kinds:
             headers.append((b"content-type", b"application/json"))
         if not isinstance(body, bytes):
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await sent_in_parts(body, receive, send)
+            self._log(entry, status)
             return
         headers.append((b"content-length", str(len(body)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+        self._log(entry, status)
+
+    def _log(self, entry: Entry, status: int) -> None:
+        if self.log is not None:
+            self.log(entry.told(status))
 
     async def _answer(self, scope: dict, receive: Receive) -> Answer:
         parts = [p for p in scope["path"].split("/") if p]
@@ -121,6 +132,8 @@ class App:
         if rest[:1] == ["versions"] and len(rest) > 1:
             version, rest = rest[1], rest[2:]
         model = self.models.get(name, version)
+        entry: Entry = scope["funcgrad"]
+        entry.model, entry.version = name, model.version
         if not rest and method == "GET":
             return 200, json.dumps(model.described(self.models.versions(name))).encode(), []
         if rest == ["ready"] and method == "GET":
@@ -155,13 +168,15 @@ class App:
         if length is not None and not length.isdigit():
             raise RequestError(f"{HEADER.decode()} is {length!r}")
         request = Request(body, None if length is None else int(length))
+        entry: Entry = scope["funcgrad"]
+        entry.named(request.id)
         priority = priority_in(request.parameters)
         values = model.arguments(request.inputs)
         batcher = self._batchers.get(model)
         if batcher is None:
             batcher = Batcher(model, self.batching, self.metrics, self._pool)
             self._batchers[model] = batcher
-        outs = await batcher.infer(values, priority)
+        outs = await batcher.infer(values, priority, entry)
         text, head = response(model.name, model.version, request, outs)
         self.metrics.add("inference_success", 1, model=model.name, version=model.version)
         if head is None:
@@ -175,7 +190,8 @@ class App:
         if not isinstance(model, Generator):
             raise RequestError(f"{model.name} doesn't generate: ask infer")
         body = await self._body(dict(scope["headers"]), receive)
-        prompt, options, priority = generation_request(model, body)
+        prompt, options, priority, name = generation_request(model, body)
+        scope["funcgrad"].named(name)
         decoder = self._decoders.get(model)
         if decoder is None:
             decoder = Decoder(model, self.batching, self.metrics, self._pool)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.serve.log import Entry
 from funcgrad.serve.metrics import Metrics
 from funcgrad.serve.models import Model
 from funcgrad.serve.protocol import RequestError
@@ -51,8 +52,10 @@ class Batching:
 
 
 class _Waiting:
-    def __init__(self, values: Sequence[np.ndarray], size: int, result: asyncio.Future):
-        self.values, self.size, self.result = values, size, result
+    def __init__(
+        self, values: Sequence[np.ndarray], size: int, result: asyncio.Future, entry: Entry | None
+    ):
+        self.values, self.size, self.result, self.entry = values, size, result, entry
         self.since = time.monotonic()
 
 
@@ -68,8 +71,11 @@ class Batcher:
         self._worker: asyncio.Task | None = None
         self._took = QUICK  # seconds, of the last batch
 
-    async def infer(self, values: Sequence[np.ndarray], priority: int = 0) -> dict[str, Any]:
-        """The results for a request's inputs; lower priorities go first."""
+    async def infer(
+        self, values: Sequence[np.ndarray], priority: int = 0, entry: Entry | None = None
+    ) -> dict[str, Any]:
+        """The results for a request's inputs; lower priorities go first. The entry of the log is
+        told what became of it."""
         if len(self._queue) >= self.how.max_queue:
             raise RequestError(
                 f"the queue of {self.model.name} is full with {self.how.max_queue} requests",
@@ -78,7 +84,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         result = loop.create_future()
         size = int(values[0].shape[0]) if self.model.is_batched else 1
-        waiting = _Waiting(values, size, result)
+        waiting = _Waiting(values, size, result, entry)
         heapq.heappush(self._queue, (priority, next(self._numbers), waiting))
         self.metrics.add("inference_pending", 1, **self._labels)
         if self._worker is None or self._worker.done():
@@ -155,8 +161,12 @@ class Batcher:
             return
         self._took = time.monotonic() - start
         self.metrics.observe("compute_seconds", self._took, **self._labels)
+        total = sum(w.size for w in batch)
+        for waiting in batch:
+            if waiting.entry is not None:
+                waiting.entry.ran(total, start - waiting.since, self._took)
         self.metrics.add("inference_exec_count", 1, **self._labels)
-        self.metrics.add("inference_count", sum(w.size for w in batch), **self._labels)
+        self.metrics.add("inference_count", total, **self._labels)
         for waiting, out in zip(batch, outs, strict=True):
             if not waiting.result.done():
                 waiting.result.set_result(out)

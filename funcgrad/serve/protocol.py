@@ -20,6 +20,7 @@ DATATYPES: dict[str, np.dtype] = {
     "FP16": np.dtype("f2"), "FP32": np.dtype("f4"), "FP64": np.dtype("f8"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }  # fmt: skip
+MAX_ID = 200
 NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 
 
@@ -44,7 +45,7 @@ class Request:
             raise RequestError(f"the request is no JSON: {e}") from None
         if not isinstance(told, dict) or not isinstance(told.get("inputs"), list):
             raise RequestError("the request needs a list of inputs")
-        self.id = told.get("id", "")
+        self.id = id_in(told)
         self.parameters = _dictionary(told.get("parameters"), "parameters")
         self.inputs: dict[str, np.ndarray] = {}
         rest = memoryview(body)[length:]
@@ -60,6 +61,14 @@ class Request:
             raise RequestError("outputs must be a list of dictionaries")
         self.outputs = {o.get("name"): _dictionary(o.get("parameters"), "parameters")
                         for o in wanted}  # fmt: skip
+
+
+def id_in(told: Mapping[str, Any]) -> str:
+    """A request's own id, empty where it has none."""
+    found = told.get("id", "")
+    if not isinstance(found, str) or len(found) > MAX_ID:
+        raise RequestError(f"an id is a string of {MAX_ID} characters at most")
+    return found
 
 
 def priority_in(parameters: Mapping[str, Any]) -> int:

@@ -12,14 +12,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from typing import Any
 
 from funcgrad.serve.generation import Generator, Options
-from funcgrad.serve.protocol import RequestError, priority_in
+from funcgrad.serve.protocol import RequestError, id_in, priority_in
 
 Receive = Callable[[], Awaitable[dict]]
 Send = Callable[[dict], Awaitable[None]]
 
 
-def generation_request(model: Generator, body: bytes) -> tuple[list[int], Options, int]:
-    """The prompt's tokens, the options, and the priority of a request."""
+def generation_request(model: Generator, body: bytes) -> tuple[list[int], Options, int, str]:
+    """The prompt's tokens, the options, the priority and the id of a request."""
     try:
         told = json.loads(body)
     except (ValueError, RecursionError) as e:
@@ -39,7 +39,7 @@ def generation_request(model: Generator, body: bytes) -> tuple[list[int], Option
             f"{len(prompt)} tokens and {options.max_tokens} more don't fit in the "
             f"{model.context} of {model.name}"
         )
-    return prompt, options, priority_in(given)
+    return prompt, options, priority_in(given), id_in(told)
 
 
 def _text(model: Generator, text: Any) -> list[int]:
