@@ -42,6 +42,7 @@ from funcgrad.core import caches, context
 from funcgrad.core.display.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.process import fork
+from funcgrad.errors import CompileError
 from funcgrad.transforms.passes.simplify import simplify
 
 host_run = Late("funcgrad.backends.llvm.host_run")
@@ -111,7 +112,7 @@ class Built:
             natives, compiled, own = cache.compile(
                 program.kernels(), work, not repeats, set(_often(program.steps))
             )
-            if program.arena_bytes:
+            if program.arena_bytes and cache.engine.target.runs_here:
                 work.add(lambda: memory.allocator())
 
             def links() -> dict[str, Library]:
@@ -137,6 +138,9 @@ class Built:
 
     def executable(self) -> Executable:
         """The program as a callable."""
+        target = engine().target
+        if not target.runs_here:
+            raise CompileError(f"FUNCGRAD_TARGET is {target.triple}, whose code can't be run here")
         back = bool(self.host_steps)
         return Executable(self.facts(), self.library, self.stages(), lambda: self, back)
 

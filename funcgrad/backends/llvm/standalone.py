@@ -6,6 +6,7 @@ questions for signals, which whoever links it has to provide.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from funcgrad.backends.late import Late
@@ -19,6 +20,10 @@ RUNTIME = (
     "fg_parallel_for", "fg_parallel_asking", "fg_pool_limit", "fg_poll", "fg_scratch_take",
     "fg_scratch_give",
 )  # fmt: skip
+# Names of generated code, and the beginning of what is seen outside of its module.
+_OURS = re.compile(r"(?<![\w.])fg_")
+_SEEN = re.compile(r"^(define (?:external )?|@[\w.\"]+ = (?=global |constant ))", re.MULTILINE)
+_LINKAGES = ("internal ", "private ", "weak", "linkonce", "available", "hidden ")
 # How names begin that only a Python process has.
 _OF_PYTHON = ("fg_", "Py", "_Py")
 
@@ -30,8 +35,8 @@ class Standalone(NamedTuple):
     features: tuple[str, ...]
 
 
-def standalone(built: Built) -> Standalone:
-    """The objects of a program.
+def standalone(built: Built, prefix: str) -> Standalone:
+    """The objects of a program, whose names begin with `prefix` in place of "fg_" and are hidden.
 
     Raises CompileError for code that calls what only this process has, such as NumPy's LAPACK.
     """
@@ -41,19 +46,35 @@ def standalone(built: Built) -> Standalone:
     while left:
         library = left.pop()
         if library not in found:
-            found[library], called = _object(target, library)
+            found[library], called = _object(target, library, prefix)
             left += [*library.uses, *_meant(target, called)]
     features = target.target.features.split(",")
     return Standalone(list(found.values()), tuple(f[1:] for f in features if f.startswith("+")))
 
 
-def _object(target: Engine, library: Library) -> tuple[bytes, list[str]]:
+def _object(target: Engine, library: Library, prefix: str) -> tuple[bytes, list[str]]:
     """A library's object, and what it takes from others."""
+    text = _SEEN.sub(_hidden, _OURS.sub(prefix, library.source))
+    for name in HALF_CALLS:  # which each library has that needs them
+        seen = rf"^define (?:external )?hidden (?=.*@\"?{name}\b)"
+        text = re.sub(seen, "define weak hidden ", text, flags=re.MULTILINE)
     code, (_, called) = compiler.compiled(
-        target.target, library.source, library.level, lambda m: (m.code(), m.symbols())
+        target.target, text, library.level, lambda m: (m.code(), m.symbols())
     )
-    halves = [name for name in HALF_CALLS if name.encode() in code]
+    called = ["fg_" + name[len(prefix) :] if name.startswith(prefix) else name for name in called]
+    halves = [name for name in HALF_CALLS if name.encode() in code] if _own_halves(target) else []
     return code, [name for name in called if not name.startswith("llvm.")] + halves
+
+
+def _hidden(beginning: re.Match) -> str:
+    """The beginning of a definition that no other library sees."""
+    rest = beginning.string[beginning.end() : beginning.end() + 12]
+    return beginning[0] if rest.startswith(_LINKAGES) else f"{beginning[0]}hidden "
+
+
+def _own_halves(target: Engine) -> bool:
+    """Whether conversions of float16 are ours, and not of the C compiler's runtime library."""
+    return target.target.runs_here or target.target.triple.startswith("x86_64-unknown-linux")
 
 
 def _meant(target: Engine, called: list[str]) -> list[Library]:

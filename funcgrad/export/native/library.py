@@ -8,19 +8,20 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from funcgrad.backends.llvm.native.target import LEVELS
+from funcgrad.backends.llvm.native.foreign import FOREIGN
+from funcgrad.backends.llvm.native.target import LEVELS, Target
 from funcgrad.errors import ArgumentError, ExportError
 from funcgrad.export.exported import Exported
-from funcgrad.export.native import toolchain
-from funcgrad.export.native.measure import scratch_bytes
+from funcgrad.export.native.measure import LEAST, scratch_bytes
 from funcgrad.export.native.parts import Parts, parts_of
 from funcgrad.export.native.sources import cmake, sources
+from funcgrad.export.native.toolchain import Toolchain, toolchain
 
-TARGETS = ("host", "generic", *LEVELS)
-_FILES = {"shared": "lib{}.so", "static": "lib{}.a", "object": "{}.o"}
+TARGETS = ("host", "generic", *LEVELS, *FOREIGN)
+_KINDS = ("shared", "static", "object")
 _FUNCTIONS = ("abi_version", "input", "output", "init", "run", "arena_used", "message")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
@@ -75,7 +76,7 @@ def aot(
     if not _NAME.fullmatch(name):
         raise ArgumentError(f"export.aot: {name!r} can't begin names in C: give name=")
     for what, given, known in (
-        ("kind", kind, tuple(_FILES)),
+        ("kind", kind, _KINDS),
         ("weights", weights, ("inside", "beside")),
         ("target", target, TARGETS),
     ):
@@ -83,21 +84,47 @@ def aot(
             raise ArgumentError(f"export.aot: {what} must be one of {known}, got {given!r}")
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
-    if target != (os.environ.get("FUNCGRAD_TARGET") or "host"):
-        return elsewhere(exported, to, target, {"name": name, "kind": kind, "weights": weights})
-    parts = parts_of(exported)
+    options = Options(name, kind, weights)
+    asked = os.environ.get("FUNCGRAD_TARGET") or "host"
+    if target in FOREIGN or target in LEVELS:
+        toolchain(target).file(kind, name)  # before anything is compiled
+        return _elsewhere(exported, to, _reached(target), options)
+    if target != asked:
+        return _elsewhere(exported, to, target, options)
+    return write(exported, to, target, options)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `aot` was asked for.
+
+    scratch: bytes that tasks are given where they can't be measured; -1: they are
+    """
+
+    name: str
+    kind: str
+    weights: str
+    scratch: int = -1
+
+
+def write(exported: Exported, to: Path, target: str, options: Options) -> CLibrary:
+    """The library, for the target that this process compiles for."""
+    name, kind = options.name, options.kind
+    tools = toolchain(target)
+    file = tools.file(kind, name)
+    parts = parts_of(exported, f"{name}_fg_")
     weights_file = to / f"{name}.safetensors"
     weights_file.write_bytes(parts.weights)
-    signature = f"{exported!r}"
+    inside = options.weights == "inside"
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        build = _Build(name, signature, parts, weights == "inside", to, work)
-        scratch = 0
-        if parts.takes_scratch:
+        build = _Build(name, f"{exported!r}", parts, inside, to, work, tools)
+        scratch = max(options.scratch, 0)
+        if options.scratch < 0 and parts.takes_scratch:
             library = build.linked(0, "shared", work / f"lib{name}.so")
             samples = [sample.args for sample in exported.samples]
             scratch = scratch_bytes(library, name, weights_file, parts, samples)
-        library = build.linked(scratch, kind, to / _FILES[kind].format(name))
+        library = build.linked(scratch, kind, to / file)
         header = to / f"{name}.h"
         header.write_text((work / f"{name}.h").read_text(encoding="utf-8"), encoding="utf-8")
     if kind != "object":
@@ -106,26 +133,39 @@ def aot(
     return CLibrary(header, library, weights_file, parts.arena + scratch)
 
 
+def _reached(target: str) -> str:
+    """A level of x86-64 as one that runs here, or else as another processor."""
+    try:
+        return target if Target.named(target) else target
+    except ValueError:
+        return f"{target}-linux"
+
+
 # Code is planned for one target a process.
 _ELSEWHERE = """
-import json, sys
+import json, pathlib, sys
 from funcgrad import errors, export
+from funcgrad.export.native import library
 path, folder, target, options = sys.argv[1:]
 try:
-    made = export.aot(export.load(path), folder, target=target, **json.loads(options))
+    asked = library.Options(*json.loads(options))
+    made = library.write(export.load(path), pathlib.Path(folder), target, asked)
 except (errors.ExportError, ValueError) as e:
     raise SystemExit(str(e))
 print(json.dumps([str(made.header), str(made.library), str(made.weights), made.arena_bytes]))
 """
 
 
-def elsewhere(exported: Exported, folder: Path, target: str, options: dict[str, str]) -> CLibrary:
+def _elsewhere(exported: Exported, folder: Path, target: str, options: Options) -> CLibrary:
     """The library that a process for another target makes."""
+    if not Target.named(target).runs_here:
+        options = replace(options, scratch=_scratch_here(exported))
     with tempfile.TemporaryDirectory() as temporary:
         path = os.path.join(temporary, "exported.fg")
         exported.save(path)
         done = subprocess.run(
-            [sys.executable, "-c", _ELSEWHERE, path, str(folder), target, json.dumps(options)],
+            [sys.executable, "-c", _ELSEWHERE, path, str(folder), target,
+             json.dumps(astuple(options))],
             env=os.environ | {"FUNCGRAD_TARGET": target, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -133,6 +173,15 @@ def elsewhere(exported: Exported, folder: Path, target: str, options: dict[str, 
         raise ExportError(f"export.aot for {target}: {done.stderr.strip()[-2000:]}")
     header, library, weights, arena = json.loads(done.stdout.splitlines()[-1])
     return CLibrary(Path(header), Path(library), Path(weights), arena)
+
+
+def _scratch_here(exported: Exported) -> int:
+    """Bytes for the tasks of another processor, whose code can't be run: twice what they take on
+    this one, and at least some."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = write(exported, Path(folder), "host", Options("net", "shared", "beside"))
+        measured = made.arena_bytes - parts_of(exported, "net_fg_").arena
+    return max(2 * measured, LEAST)
 
 
 @dataclass(frozen=True)
@@ -145,6 +194,7 @@ class _Build:
     inside: bool
     folder: Path
     work: Path
+    tools: Toolchain
 
     def linked(self, scratch: int, kind: str, to: Path) -> Path:
         """The library, whose runs take so much memory beside the program's."""
@@ -152,17 +202,11 @@ class _Build:
         for file, text in texts.items():
             (self.work / file).write_text(text, encoding="utf-8")
         objects = [f"{self.name}.glue.o"]
-        include = self.folder.resolve()
-        toolchain.compile_glue(self.work, f"{self.name}.c", objects[0], include)
+        include, to = self.folder.resolve(), to.resolve()
+        self.tools.compile(self.work, f"{self.name}.c", objects[0], include)
         for i, code in enumerate(self.parts.objects):
             objects.append(f"{self.name}.{i}.o")
             (self.work / objects[-1]).write_bytes(code)
-        public, to = [f"{self.name}_{f}" for f in _FUNCTIONS], to.resolve()
-        if kind == "shared":
-            toolchain.link_shared(self.work, objects, public, to)
-        else:
-            whole = to if kind == "object" else self.work / f"{self.name}.o"
-            toolchain.link_object(self.work, objects, public, whole)
-            if kind == "static":
-                toolchain.archive(self.work, whole, to)
+        public = [f"{self.name}_{f}" for f in _FUNCTIONS]
+        self.tools.link(self.work, kind, objects, public, to)
         return to

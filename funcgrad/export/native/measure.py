@@ -18,7 +18,7 @@ from funcgrad.export.native.parts import Parts
 ROOM = 1 << 30
 UNKNOWN = 1 << 24  # bytes, where a run takes too long to be waited for
 _SECONDS = 60
-_LEAST = 256
+LEAST = 1 << 12
 
 # Runs a library on the inputs in a file; prints the bytes that it used.
 _RUN = """
@@ -72,4 +72,4 @@ def _used(library: Path, name: str, weights: Path, parts: Parts,
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
         return UNKNOWN
-    return max(int(done.stdout) - parts.arena, _LEAST)
+    return max(int(done.stdout) - parts.arena, LEAST)

@@ -51,8 +51,8 @@ class Parts:
         return any(b"fg_scratch_take" in o for o in self.objects)
 
 
-def parts_of(exported: Exported) -> Parts:
-    """The parts of a function.
+def parts_of(exported: Exported, prefix: str) -> Parts:
+    """The parts of a function, the names of whose code have a prefix.
 
     Raises ExportError for what only a Python process can do: steps that NumPy computes, by the name
     of the operation and the user's line, and programs of several devices.
@@ -69,7 +69,7 @@ def parts_of(exported: Exported) -> Parts:
             "be computed by NumPy, which a C library hasn't"
         )
     try:
-        code = standalone(made)
+        code = standalone(made, prefix)
     except CompileError as e:
         op = next((op for routine, op in _LAPACK.items() if routine in str(e)), "")
         raise ExportError(

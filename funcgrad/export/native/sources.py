@@ -105,15 +105,7 @@ def _row(side: str, i: int, aval: ShapedArray, name: str) -> str:
 
 def _inside(name: str) -> str:
     """The weights in the library, from the file beside."""
-    return f"""extern const unsigned char {name}_weights[] HIDDEN;
-__asm__(".section .rodata\\n"
-        ".balign 64\\n"
-        ".hidden {name}_weights\\n"
-        ".globl {name}_weights\\n"
-        "{name}_weights:\\n"
-        ".incbin \\"{name}.safetensors\\"\\n"
-        ".previous\\n");
-"""
+    return _filled("inside.c", {"name": name})
 
 
 def _features(features: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ from funcgrad.backends.llvm.calls.direct_layout import (
     numpy_function,
     offset,
 )
-from funcgrad.backends.llvm.native.engine import engine
+from funcgrad.backends.llvm.native.engine import here
 from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.runtime.memory import allocator
 from funcgrad.core import context
@@ -283,7 +283,7 @@ def _is_known(calls: int) -> bool:
     if _method is not None or _failed:
         return True
     if calls < PATIENCE:
-        return engine().compiled(_key(), _LEVEL)
+        return here().compiled(_key(), _LEVEL)
     if not next(_begun):
         fork.beside(available)
     return False
@@ -311,7 +311,7 @@ def _module() -> Any:
 
 
 def _load() -> MethodDef:
-    target = engine()
+    target = here()
     target.provide("fg_memory_take", lambda: allocator().take)
     target.provide("fg_memory_give", lambda: allocator().give)
     library = target.compile(_module, _LEVEL, _key())

@@ -34,7 +34,7 @@ from funcgrad.backends.llvm.calls.direct_layout import (
 )
 from funcgrad.backends.llvm.calls.direct_words import HEAD
 from funcgrad.backends.llvm.calls.eager_probe import Loop, check_layout, loop, probe
-from funcgrad.backends.llvm.native.engine import engine
+from funcgrad.backends.llvm.native.engine import here
 from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.native.target import needs_llvm
 from funcgrad.core import caches, context
@@ -99,7 +99,7 @@ def _key() -> str:
 
 def _is_on_disk() -> bool:
     """Whether the code is there, which is found out without loading LLVM."""
-    return not needs_llvm() and engine().compiled(_key(), _LEVEL)
+    return not needs_llvm() and here().compiled(_key(), _LEVEL)
 
 
 def _module() -> Any:
@@ -112,7 +112,7 @@ def _load() -> MethodDef:
         with together.Together() as work:
             work.add(libllvm.load)
             source = str(_module())
-    library = engine().compile(source, _LEVEL, _key())
+    library = here().compile(source, _LEVEL, _key())
     slots = array_slots()
     check_layouts()
     check_layout()

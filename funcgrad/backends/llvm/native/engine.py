@@ -113,6 +113,22 @@ class _Code:
         self.symbols, self.uses, self.size, self.from_disk = symbols, uses, size, from_disk
 
 
+class _Nowhere(dict):
+    """The symbols of code that isn't linked: a place that nobody may call, for each."""
+
+    def __missing__(self, name: str) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+def _written(links: Links | None) -> _Code:
+    """Code for another processor, which `standalone` compiles: what it calls is known."""
+    found = links() if callable(links) else links or {}
+    return _Code(_Nowhere(), set(found.values()), 0, False)
+
+
 class Engine:
     """Compiles modules for one target; shared by all threads. See `engine`.
 
@@ -199,6 +215,8 @@ class Engine:
         name = self._name(_text(module) if key is None else key, level, key is None)
 
         def build() -> Library:
+            if not self.target.runs_here:
+                return self._library(_written(links), level, name)
             code = self._found(name, links or {}) or self._compiled(
                 module, level, name, links or {}
             )
@@ -390,6 +408,16 @@ def engine(target: Target | None = None) -> Engine:
         if target not in _engines:
             _engines[target] = Engine(target)
         return _engines[target]
+
+
+def here() -> Engine:
+    """The engine of the code that this process itself runs, whatever programs are compiled for.
+
+    >>> here() is engine()
+    True
+    """
+    target = default_target()
+    return engine(target if target.runs_here else Target.host())
 
 
 def _text(module: Source | None) -> str:

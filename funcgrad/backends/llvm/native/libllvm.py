@@ -21,6 +21,8 @@ from funcgrad.core.process import fork
 # context's, the pipeline's last), one too many does no harm.
 _FUNCTIONS = {
     "InitializeNativeTarget": "i", "InitializeNativeAsmPrinter": "i", "GetVersionInfo": "i",
+    "InitializeAllTargetInfos": "-", "InitializeAllTargets": "-", "InitializeAllTargetMCs": "-",
+    "InitializeAllAsmPrinters": "-",
     "GetProcessTriple": "-o", "GetHostCPUName": "-o", "GetHostCPUFeatures": "io",
     "GetTargetFromTriple": "pso", "CreateTargetMachine": "ppsssissiis",
     "DisposeTargetMachine": "-p", "CreateTargetMachineData": "pp", "DisposeTargetData": "-p",
@@ -152,12 +154,19 @@ class Machine:
 
     def __init__(self, triple: str, cpu: str, features: str, optimize: int):
         lib, error = _lib(), _Text()
-        target = lib.GetTargetFromTriple(triple.encode(), error)
+        target = lib.GetTargetFromTriple(triple.encode(), _Text())
+        if not target:  # another architecture than this process's
+            for what in ("TargetInfos", "Targets", "TargetMCs", "AsmPrinters"):
+                getattr(lib, f"InitializeAll{what}")()
+            target = lib.GetTargetFromTriple(triple.encode(), error)
         if not target:
             raise RuntimeError(error.take())
         texts = triple.encode(), cpu.encode(), features.encode()
+        # (LLVM would pass floats in registers for integers.)
+        abi = b"lp64d" if triple.startswith("riscv64") else b""
+        relocation = b"static" if triple.startswith("wasm") else b"pic"
         self._as_parameter_ = lib.CreateTargetMachine(
-            target, *texts, optimize, b"pic", b"small", 0, 0, b""
+            target, *texts, optimize, relocation, b"small", 0, 0, abi
         )
         if not self._as_parameter_:
             raise RuntimeError(f"LLVM has no code generator for {triple}, {cpu}")

@@ -16,6 +16,8 @@ from llvmlite.utils import get_library_name
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.native import objects
 from funcgrad.backends.llvm.native.caches import FIXED, Caches, host_sizes
+from funcgrad.backends.llvm.native.foreign import FOREIGN
+from funcgrad.backends.llvm.native.foreign import named as foreign
 from funcgrad.core.record import Record, replace
 
 libllvm = Late("funcgrad.backends.llvm.native.libllvm")
@@ -34,12 +36,17 @@ NO_SHORT = ",-avx512vl"
 # Bytes that one program may hope for of a third cache that dozens of cores share.
 MESH_BYTES = 1 << 25
 
+# What is kept on disk of a target.
+_KEPT = ("triple", "cpu", "features", "runs_here")
+
 # What tells processors apart in the system's description of one.
 _CPU_FACTS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 
 
 class Target(Record):
     """What code is generated for: an LLVM triple, a cpu name, a feature string, sizes of caches.
+
+    runs_here: whether this process may run the code
 
     >>> Target.host().generic().features
     ''
@@ -49,6 +56,7 @@ class Target(Record):
     cpu: str
     features: str
     caches: Caches = FIXED
+    runs_here: bool = True
 
     @staticmethod
     def host() -> Target:
@@ -66,7 +74,8 @@ class Target(Record):
 
     @staticmethod
     def named(name: str) -> Target:
-        """A target by name: "host", "generic", or a level of x86-64 such as "x86-64-v3".
+        """A target by name: "host", "generic", a level of x86-64 such as "x86-64-v3", or one whose
+        code is written alone, such as "aarch64-linux" (`foreign`) or "x86-64-v3-linux".
 
         All but the host have caches of fixed sizes (`Caches.fixed`).
 
@@ -76,18 +85,21 @@ class Target(Record):
         >>> Target.named("generic") == Target.host().generic()
         True
         """
+        if name in FOREIGN:
+            return _with_caches(Target(*foreign(name), runs_here=False), name)
+        if name.removesuffix("-linux") in LEVELS and name.endswith("-linux"):
+            triple, level = foreign("x86-64-linux")[0], name.removesuffix("-linux")
+            features = _sound(dict.fromkeys(_features_of(level), True))
+            return _with_caches(Target(triple, level, features, runs_here=False), name)
         host = Target.host()
         if name in ("host", "generic"):
             return host if name == "host" else host.generic()
         if name not in LEVELS or not host.triple.startswith("x86_64"):
             known = ["host", "generic", *(LEVELS if host.triple.startswith("x86_64") else ())]
+            known += FOREIGN
             raise ValueError(f"FUNCGRAD_TARGET must be one of {', '.join(known)}, got {name!r}")
         _, _, features = libllvm.host()
-        wanted: dict[str, bool] = {}
-        for level, added in LEVELS.items():
-            wanted.update(dict.fromkeys(added, True))
-            if level == name:
-                break
+        wanted = dict.fromkeys(_features_of(name), True)
         if lacking := [feature for feature in wanted if not features.get(feature)]:
             raise ValueError(
                 f"FUNCGRAD_TARGET={name}: this processor ({host.cpu}) has no {', '.join(lacking)}"
@@ -179,7 +191,7 @@ def default_target() -> Target:
         return _with_caches(Target(**kept[0]), name)
     target = Target.named(name)
     if key:
-        objects.save(key, {f: getattr(target, f) for f in ("triple", "cpu", "features")}, b"")
+        objects.save(key, {f: getattr(target, f) for f in _KEPT}, b"")
     return target
 
 
@@ -224,6 +236,12 @@ def library_path() -> str:
     True
     """
     return os.path.join(os.path.dirname(llvmlite.__file__), "binding", get_library_name())
+
+
+def _features_of(level: str) -> list[str]:
+    """What a level of x86-64 has."""
+    levels = list(LEVELS)
+    return [f for each in levels[: levels.index(level) + 1] for f in LEVELS[each]]
 
 
 def _with_caches(target: Target, name: str) -> Target:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from funcgrad.backends.llvm.native.engine import engine
+from funcgrad.backends.llvm.native.engine import here
 from funcgrad.backends.llvm.runtime import memory_code, scratch
 from funcgrad.core.display.array_html import size_text
 from funcgrad.core.display.jaxpr_html import page
@@ -33,7 +33,7 @@ class _Allocator(Handler):
     """The native allocator, as NumPy takes it."""
 
     def __init__(self) -> None:
-        library = engine().compile(memory_code.IR, level=0)
+        library = here().compile(memory_code.IR, level=0)
         names = ("malloc", "zeros", "resize", "give")
         functions = [library.address(f"fg_memory_{n}") for n in names]
         self.numbers = {

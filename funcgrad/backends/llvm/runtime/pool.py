@@ -18,7 +18,7 @@ import os
 import time
 from string import Template
 
-from funcgrad.backends.llvm.native.engine import Engine, engine
+from funcgrad.backends.llvm.native.engine import Engine, here
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.runtime import run_code
 from funcgrad.core.process import fork
@@ -362,8 +362,8 @@ class _Pool:
     """The compiled loop and its state in memory, which a forked child resets."""
 
     def __init__(self) -> None:
-        run_code.bind(engine())
-        self.library = engine().compile(_ir(engine().target), level=0)
+        run_code.bind(here())
+        self.library = here().compile(_ir(here().target), level=0)
         self.address = self.library.address(NAME)
         self.state = self.library.address("fg_pool")
         self.spins = 0
@@ -441,7 +441,7 @@ def bind(target: Engine) -> None:
 
     The last is an i32 in memory: the number of threads, less the caller's.
 
-    >>> bind(engine())
+    >>> bind(here())
     """
     target.provide(NAME, parallel_for_address)
     target.provide(ASKING, lambda: _the_pool().library.address(ASKING))

@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from funcgrad.backends.llvm.native.engine import Engine, Library, engine
+from funcgrad.backends.llvm.native.engine import Engine, Library, here
 from funcgrad.core.process import fork
 from funcgrad.errors import CompileError
 
@@ -280,7 +280,7 @@ def released(function: int, a: int, b: int) -> int:
 def bind(target: Engine) -> None:
     """Let modules that *target* compiles call fg_poll, fg_signals and fg_call_back.
 
-    >>> bind(engine())
+    >>> bind(here())
     """
     for name in ("fg_poll", "fg_signals", "fg_call_back"):
         target.provide(name, partial(address, name))
@@ -299,7 +299,7 @@ def address(name: str) -> int:
 def _library() -> Library:
     global _made
     if _made is None:
-        _made = engine().compile(_RUN, level=0)
+        _made = here().compile(_RUN, level=0)
         _set_main_thread()
     return _made
 

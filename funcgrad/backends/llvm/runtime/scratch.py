@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 from functools import partial
 
-from funcgrad.backends.llvm.native.engine import Engine, engine
+from funcgrad.backends.llvm.native.engine import Engine, here
 
 _HUGE_PAGE = 1 << 21
 _MADV_HUGEPAGE = 14
@@ -133,7 +133,7 @@ done:
 def bind(target: Engine) -> None:
     """Let modules that *target* compiles call fg_scratch_take and fg_scratch_give.
 
-    >>> bind(engine())
+    >>> bind(here())
     """
     for name in ("fg_scratch_take", "fg_scratch_give"):
         target.provide(name, partial(_address, name))
@@ -149,4 +149,4 @@ def release() -> int:
 
 
 def _address(name: str) -> int:
-    return engine().compile(_IR, level=0).address(name)
+    return here().compile(_IR, level=0).address(name)

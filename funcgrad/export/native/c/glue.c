@@ -1,13 +1,44 @@
 /* What joins the compiled code of $name to its C interface, and stands for what code asks of the
    process that it usually runs in: a loop over tasks, and memory for them. */
 
+#if defined(__GNUC__) && !defined(_WIN32)
+#pragma GCC visibility push(default)
 #include "$name.h"
+#pragma GCC visibility pop
+#else
+#include "$name.h"
+#endif
 
+#ifndef __wasm__
 #include <setjmp.h>
+#endif
 #include <stdio.h>
 #include <string.h>
 
+/* Names of compiled code, and of what it calls. */
+#define fg_program ${name}_fg_program
+#define fg_scratch_take ${name}_fg_scratch_take
+#define fg_scratch_give ${name}_fg_scratch_give
+#define fg_pool_limit ${name}_fg_pool_limit
+#define fg_parallel_for ${name}_fg_parallel_for
+#define fg_parallel_asking ${name}_fg_parallel_asking
+#define fg_poll ${name}_fg_poll
+
+#ifdef _WIN32
+#define HIDDEN
+#else
 #define HIDDEN __attribute__((visibility("hidden")))
+#endif
+/* WebAssembly has no longjmp: what would be a status there is a trap, an exception in JavaScript. */
+#ifdef __wasm__
+typedef int place;
+#define RETURNED_TO(where) (where = 0)
+#define RETURN_TO(where) __builtin_trap()
+#else
+typedef jmp_buf place;
+#define RETURNED_TO(where) setjmp(where)
+#define RETURN_TO(where) longjmp(where, 1)
+#endif
 #define MAGIC UINT64_C(0x66756e6367726164)
 #define BLOCK 64
 
@@ -28,7 +59,7 @@ static __thread struct {
     char *begin, *end, *most;
     block *top;
     uint64_t wanted;
-    jmp_buf *out;
+    place *out;
 } scratch;
 
 HIDDEN void *fg_scratch_take(int64_t bytes) {
@@ -36,7 +67,7 @@ HIDDEN void *fg_scratch_take(int64_t bytes) {
     uint64_t need = BLOCK + ((uint64_t)bytes + BLOCK - 1) / BLOCK * BLOCK;
     if (need > (uint64_t)(scratch.end - at)) {
         scratch.wanted = (uint64_t)(at - scratch.begin) + need;
-        longjmp(*scratch.out, 1);
+        RETURN_TO(*scratch.out);
     }
     block *b = (block *)(void *)at;
     b->below = scratch.top;
@@ -157,9 +188,9 @@ size_t ${name}_arena_used(const ${name}_context *context) {
 static ${name}_status check(${name}_context *context, const void *const *inputs,
                             void *const *outputs, const void *arena, size_t arena_bytes) {
     char text[128];
-    if (inputs == NULL && num_inputs)
+    if (inputs == NULL && num_inputs > 0)
         return fail(context, ${name}_bad_argument, "inputs is NULL");
-    if (outputs == NULL && num_outputs)
+    if (outputs == NULL && num_outputs > 0)
         return fail(context, ${name}_bad_argument, "outputs is NULL");
     for (size_t i = 0; i < num_inputs; i++)
         if (!is_aligned(inputs[i], input_alignment[i])) {
@@ -185,7 +216,7 @@ static ${name}_status check(${name}_context *context, const void *const *inputs,
 ${name}_status ${name}_run(${name}_context *context, const void *const *inputs,
                            void *const *outputs, void *arena, size_t arena_bytes) {
     const void *places[NUM_CAPTURED + ${guard}_NUM_INPUTS + 1], *values[NUM_CONSTANTS + 1];
-    jmp_buf out;
+    place out;
     if (context == NULL || context->reserved[CONTEXT_MAGIC] != MAGIC) return ${name}_bad_argument;
     context->message[0] = 0;
     ${name}_status status = check(context, inputs, outputs, arena, arena_bytes);
@@ -199,7 +230,7 @@ ${name}_status ${name}_run(${name}_context *context, const void *const *inputs,
     scratch.most = scratch.begin;
     scratch.top = NULL;
     scratch.out = &out;
-    if (setjmp(out)) {
+    if (RETURNED_TO(out)) {
         char text[128];
         snprintf(text, sizeof text, "the arena is too small: it needs at least %zu bytes",
                  (size_t)(PROGRAM_ARENA + scratch.wanted));
