@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 _FIELDS = (
     "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "checks",
-    "communicators", "logs", "mesh",
+    "communicators", "logs", "mesh", "exact",
 )  # fmt: skip
 # What leaves the types of operations' results as they are.
 _NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit", "logs"})
@@ -60,6 +60,7 @@ class Context:
         which collectives on plain arrays are done
     logs: what is logged as warnings: "compiles", "misses" of caches
     mesh: what specs are of that are given without one; None where none is set
+    exact: whether products that don't say how exact they are to be are as exact as can be
     types: the types of operations' results, remembered, as they depend on the settings here, and
         how they are evaluated
     """
@@ -77,6 +78,7 @@ class Context:
     communicators: Communicators | None
     logs: frozenset[str]
     mesh: Mesh | None
+    exact: bool
     types: dict[tuple, Any]
     _static_key: tuple | None
 
@@ -84,7 +86,7 @@ class Context:
         self, trace: Trace, axes: dict[AxisName, int], manual: tuple[str, ...],
         float_dtype: np.dtype, int_dtype: np.dtype, scopes: tuple[str, ...], disable_jit: bool,
         checks: Checks | None, communicators: Communicators | None, logs: frozenset[str],
-        mesh: Mesh | None,
+        mesh: Mesh | None, exact: bool,
     ):  # fmt: skip
         self.trace = trace
         self.axes = axes
@@ -97,6 +99,7 @@ class Context:
         self.communicators = communicators
         self.logs = logs
         self.mesh = mesh
+        self.exact = exact
         self.types = {}
         self._static_key = None
 
@@ -111,7 +114,7 @@ class Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
                       self.disable_jit, self.checks, self.communicators, self.logs,
-                      self.mesh)  # fmt: skip
+                      self.mesh, self.exact)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
 
@@ -158,14 +161,14 @@ class Context:
         if key is None:
             key = self._static_key = (
                 tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
-                self.checks, self.mesh,
+                self.checks, self.mesh, self.exact,
             )  # fmt: skip
         return key
 
 
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
-    None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None, frozenset(), None,  # type: ignore[arg-type]
+    None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None, frozenset(), None, False,  # type: ignore[arg-type]
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get
