@@ -30,6 +30,7 @@ from funcgrad.core.settings import (
     numpy_rank_promotion,
     set_mesh,
 )
+from funcgrad.ops.precision import default_matmul_precision
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.callbacks import io_callback, pure_callback
 from funcgrad.transforms.derivatives.checkpoint import (
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
         make_array_from_process_local_data,
         make_array_from_single_device_arrays,
         make_mesh,
+        print_environment_info,
         process_count,
         process_index,
         process_indices,
@@ -134,9 +136,9 @@ __all__ = [
     "autocast", "lora", "lora_merge", "qat", "quantize", "scaled_value_and_grad",
     # the host, and looking inside
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
-    "debug_infs", "debug_nans", "explain_cache_misses", "log_compiles",
+    "debug_infs", "debug_nans", "explain_cache_misses", "log_compiles", "print_environment_info",
     # dtypes and shapes
-    "default_dtype", "dtypes", "enable_x64", "numpy_dtype_promotion", "numpy_rank_promotion",
+    "default_dtype", "default_matmul_precision", "dtypes", "enable_x64", "numpy_dtype_promotion", "numpy_rank_promotion",
     # many devices (more of them in funcgrad.parallel)
     "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
     "local_device_count", "local_devices", "make_array_from_callback",
@@ -163,8 +165,8 @@ _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",
     "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
-    "process_count", "process_index", "process_indices", "reshard", "shard_map",
-    "virtual_devices",
+    "print_environment_info", "process_count", "process_index", "process_indices", "reshard",
+    "shard_map", "virtual_devices",
 )  # fmt: skip
 _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
     "autocast": "transforms.precision.autocast",

@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 _FIELDS = (
     "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "checks",
-    "communicators", "logs", "sequences", "mesh",
+    "communicators", "logs", "sequences", "mesh", "exact",
 )  # fmt: skip
 # What leaves the types of operations' results as they are.
 _NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit", "logs"})
@@ -61,6 +61,7 @@ class Context:
     logs: what is logged as warnings: "compiles", "misses" of caches
     sequences: how attention of sequences that are cut over devices is done; "auto": as suits it
     mesh: what specs are of that are given without one; None where none is set
+    exact: whether products that don't say how exact they are to be are as exact as can be
     types: the types of operations' results, remembered, as they depend on the settings here, and
         how they are evaluated
     """
@@ -79,6 +80,7 @@ class Context:
     logs: frozenset[str]
     sequences: str
     mesh: Mesh | None
+    exact: bool
     types: dict[tuple, Any]
     _static_key: tuple | None
 
@@ -86,7 +88,7 @@ class Context:
         self, trace: Trace, axes: dict[AxisName, int], manual: tuple[str, ...],
         float_dtype: np.dtype, int_dtype: np.dtype, scopes: tuple[str, ...], disable_jit: bool,
         checks: Checks | None, communicators: Communicators | None, logs: frozenset[str],
-        sequences: str, mesh: Mesh | None,
+        sequences: str, mesh: Mesh | None, exact: bool,
     ):  # fmt: skip
         self.trace = trace
         self.axes = axes
@@ -100,6 +102,7 @@ class Context:
         self.logs = logs
         self.sequences = sequences
         self.mesh = mesh
+        self.exact = exact
         self.types = {}
         self._static_key = None
 
@@ -114,7 +117,7 @@ class Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
                       self.disable_jit, self.checks, self.communicators, self.logs,
-                      self.sequences, self.mesh)  # fmt: skip
+                      self.sequences, self.mesh, self.exact)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
 
@@ -161,7 +164,7 @@ class Context:
         if key is None:
             key = self._static_key = (
                 tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
-                self.checks, self.sequences, self.mesh,
+                self.checks, self.sequences, self.mesh, self.exact,
             )  # fmt: skip
         return key
 
@@ -169,7 +172,7 @@ class Context:
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
     None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None,  # type: ignore[arg-type]
-    frozenset(), "auto", None,
+    frozenset(), "auto", None, False,
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get

@@ -18,7 +18,7 @@ from funcgrad.errors import DTypeError
 _F = TypeVar("_F", bound=Callable)
 
 
-class _Setting:
+class Setting:
     """Changes of the context: in a `with` block, in a function that this decorates, or, called
     alone, from then on in the whole process."""
 
@@ -53,7 +53,7 @@ class _Setting:
         return self._scopes.pop().__exit__(*error)
 
 
-class default_dtype(_Setting):
+class default_dtype(Setting):
     """What Python scalars and creation functions take as their dtype: in a `with` block, in a
     function that this decorates, or, called alone, from then on in the whole process.
 
@@ -81,7 +81,7 @@ class default_dtype(_Setting):
             raise DTypeError(f"default_dtype: need a float or an integer dtype, got {found}")
 
 
-class set_mesh(_Setting):
+class set_mesh(Setting):
     """The mesh that specs are of which are given without one: in a `with` block, in a function that
     this decorates, or, called alone, from then on in the whole process. None: no mesh.
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from funcgrad.core import context
+from funcgrad.core.settings import Setting
+
 
 class Precision(enum.Enum):
     """How exact products are. Their sums are never formed in fewer bits than the operands have.
@@ -28,7 +31,8 @@ _NAMES = {
 
 
 def is_highest(name: str, precision: Any) -> bool:
-    """Whether a function's argument asks for HIGHEST: a `Precision`, its name, None, or a pair.
+    """Whether a function's argument asks for HIGHEST: a `Precision`, its name, or a pair; None asks
+    for what `default_matmul_precision` says.
 
     Raises ValueError for anything else.
 
@@ -38,7 +42,9 @@ def is_highest(name: str, precision: Any) -> bool:
     if isinstance(precision, tuple | list) and len(precision) == 2:
         both = [is_highest(name, p) for p in precision]
         return any(both)
-    if precision is None or isinstance(precision, Precision):
+    if precision is None:
+        return context.current().exact
+    if isinstance(precision, Precision):
         return precision is Precision.HIGHEST
     if isinstance(precision, str) and precision in _NAMES:
         return _NAMES[precision] is Precision.HIGHEST
@@ -46,3 +52,28 @@ def is_highest(name: str, precision: Any) -> bool:
         f"{name}: precision must be None, a lax.Precision, one of {', '.join(_NAMES)}, or a pair "
         f"of these, got {precision!r}"
     )
+
+
+class default_matmul_precision(Setting):
+    """What `precision` means where a product or convolution doesn't say it: in a `with` block, in
+    a function that this decorates, or, called alone, from then on in the whole process.
+
+    precision: None or one of JAX's names. On this processor matrix products keep all bits of their
+    operands at each of them; "highest" and "float32" ask convolutions for sums of products, see
+    `lax.Precision`.
+
+    >>> with fg.default_matmul_precision("highest"):
+    ...     y = lax.conv(fnp.ones((1, 1, 4, 4)), fnp.ones((1, 1, 3, 3)), (1, 1), "VALID")
+    >>> float(y[0, 0, 0, 0])
+    9.0
+    """
+
+    def __init__(self, precision: str | None):
+        if precision is not None and not isinstance(precision, str):
+            raise ValueError(
+                f"default_matmul_precision: precision must be None or one of {', '.join(_NAMES)}, "
+                f"got {precision!r}"
+            )
+        super().__init__(
+            exact=precision is not None and is_highest("default_matmul_precision", precision)
+        )

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+import platform
+import sys
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -155,6 +158,33 @@ def process_indices() -> list[int]:
     [0]
     """
     return list(range(process_count()))
+
+
+def print_environment_info(return_string: bool = False) -> str | None:
+    """Print what a report of a problem needs: versions, the system and the devices.
+
+    return_string: give the text instead.
+
+    >>> fg.print_environment_info(return_string=True).splitlines()[0]
+    'funcgrad: ...'
+    """
+    versions = "\n".join(f"{name}: {_version(name)}" for name in ("funcgrad", "numpy", "llvmlite"))
+    text = (
+        f"{versions}\npython: {sys.version}\n"
+        f"device info: {default_backend()}, {device_count()} devices, {local_device_count()} local\n"
+        f"process_count: {process_count()}\nplatform: {platform.uname()}"
+    )
+    if return_string:
+        return text
+    print(text)
+    return None
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed as a package"
 
 
 def make_mesh(

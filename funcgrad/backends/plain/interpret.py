@@ -88,6 +88,7 @@ class Machine:
         return space[at : at + nbytes]
 
     def array(self, view: View) -> np.ndarray:
+        """The array that a view shows."""
         aval = view.aval
         return self.memory(view.ref, aval.nbytes).view(aval.dtype).reshape(aval.shape)
 
@@ -97,6 +98,7 @@ class Machine:
             getattr(self, _RUN[type(step)])(step)
 
     def kernel(self, s: KernelStep) -> None:
+        """Run loops."""
         arrays = [
             self.memory(ref, b.size * b.dtype.itemsize).view(b.dtype)
             for ref, b in zip(s.args, s.kernel.params, strict=True)
@@ -104,6 +106,7 @@ class Machine:
         loops_interpret.run(s.kernel, arrays)
 
     def gemm(self, s: GemmStep) -> None:
+        """Multiply matrices."""
         sizes, frame = [n for n, *_ in s.batch], s.frame
 
         def memory(ref: Ref, dtype: np.dtype, operand: int | None) -> np.ndarray:
@@ -143,6 +146,7 @@ class Machine:
         c[...] = np.matmul(a.astype(s.out), b.astype(s.out))
 
     def attention(self, s: AttentionStep) -> None:
+        """Attend, or compute the cotangents of attention."""
         n, wide = s.sizes, wide_dtype(s.dtype)
         queries = (n.batch, n.queries, n.heads, n.features)
         keys = (n.batch, n.keys, n.key_heads, n.features)
@@ -195,11 +199,13 @@ class Machine:
         return np.lib.stride_tricks.as_strided(flat, shape, steps)
 
     def host(self, s: HostStep) -> None:
+        """Compute an operation by its rule `impl`."""
         out = s.prim.impl(np, *(self.array(v) for v in s.ins), **s.params)
         for view, value in zip(s.outs, out if s.prim.multiple else [out], strict=True):
             self.array(view)[...] = np.asarray(value).astype(view.aval.dtype)
 
     def exchange(self, s: ExchangeStep) -> None:
+        """Do a collective."""
         before, after = s.blocks
         nbytes = s.count * s.dtype.itemsize
         source = self.memory(s.source, before * nbytes).view(s.dtype)
@@ -209,21 +215,26 @@ class Machine:
         self.memory(s.to, after * nbytes).view(s.dtype)[...] = out.reshape(-1)
 
     def lane(self, s: LaneStep) -> None:
+        """Run the steps of a lane beside the others: here in order."""
         self.memory(s.to, 4).view(np.int32)[0] = self.comms[s.comm].rank
 
     def copy(self, s: CopyStep) -> None:
+        """Copy bytes."""
         self.memory(s.to, s.nbytes)[...] = self.memory(s.source, s.nbytes).copy()
 
     def cond(self, s: CondStep) -> None:
+        """Run the branch that is chosen."""
         self.run(s.branches[int(self.memory(s.index, 4).view(np.int32)[0])])
 
     def loop(self, s: LoopStep) -> None:
+        """Run steps so many times."""
         for i in range(s.length):
             self.counters[s.number] = i
             self.bands[s.number] = np.full(s.band, 0xCB, BYTE)
             self.run(s.body)
 
     def while_(self, s: WhileStep) -> None:
+        """Run steps while their condition holds."""
         while True:
             self.run(s.test)
             if not self.memory(s.condition, 1)[0]:

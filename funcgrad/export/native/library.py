@@ -18,7 +18,7 @@ from funcgrad.export.exported import Exported
 from funcgrad.export.native.measure import LEAST, scratch_bytes
 from funcgrad.export.native.parts import Parts, parts_of
 from funcgrad.export.native.sources import cmake, sources
-from funcgrad.export.native.toolchain import Toolchain, toolchain
+from funcgrad.export.native.toolchain import Toolchain, file_of, toolchain
 
 TARGETS = ("host", "generic", *LEVELS, *FOREIGN)
 _KINDS = ("shared", "static", "object")
@@ -85,9 +85,10 @@ def aot(
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
     options = Options(name, kind, weights)
+    file_of(target, kind, name)
     asked = os.environ.get("FUNCGRAD_TARGET") or "host"
     if target in FOREIGN or target in LEVELS:
-        toolchain(target).file(kind, name)  # before anything is compiled
+        toolchain(target)  # there is one, before anything is compiled
         return _elsewhere(exported, to, _reached(target), options)
     if target != asked:
         return _elsewhere(exported, to, target, options)
@@ -111,7 +112,7 @@ def write(exported: Exported, to: Path, target: str, options: Options) -> CLibra
     """The library, for the target that this process compiles for."""
     name, kind = options.name, options.kind
     tools = toolchain(target)
-    file = tools.file(kind, name)
+    file = file_of(target, kind, name)
     parts = parts_of(exported, f"{name}_fg_")
     weights_file = to / f"{name}.safetensors"
     weights_file.write_bytes(parts.weights)

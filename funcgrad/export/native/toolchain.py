@@ -49,13 +49,6 @@ class Toolchain:
     cc: tuple[str, ...]
     ar: tuple[str, ...]
 
-    def file(self, kind: str, name: str) -> str:
-        """What a library is called. Raises ExportError for a kind that the system lacks."""
-        if kind not in _FILES[self.system]:
-            raise ExportError(f"export.aot: there is no kind={kind!r} for {self.system}; "
-                              f"there are {', '.join(_FILES[self.system])}")  # fmt: skip
-        return _FILES[self.system][kind].format(name)
-
     def compile(self, folder: Path, source: str, to: str, include: Path) -> None:
         """The object of a C file; weights are found in the folder `include`."""
         pic = () if self.system in ("windows", "wasm") else ("-fPIC",)
@@ -86,6 +79,15 @@ class Toolchain:
 
     def _libm(self) -> list[str]:
         return [] if self.system in ("windows", "macos") else ["-lm"]
+
+
+def file_of(target: str, kind: str, name: str) -> str:
+    """What a library for a target is called. Raises ExportError for a kind that its system lacks."""
+    system = _TARGETS[target][0] if target in _TARGETS else _system()
+    if kind not in _FILES[system]:
+        raise ExportError(f"export.aot: there is no kind={kind!r} for {system}; "
+                          f"there are {', '.join(_FILES[system])}")  # fmt: skip
+    return _FILES[system][kind].format(name)
 
 
 def toolchain(target: str) -> Toolchain:
