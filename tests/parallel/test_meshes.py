@@ -80,3 +80,10 @@ def test_meshes_that_cannot_be(shape, devices, words):
 def test_no_devices():
     with pytest.raises(ValueError, match="at least 1"):
         virtual_devices(0)
+
+
+def test_what_a_report_of_a_problem_needs(capsys):
+    text = fg.print_environment_info(return_string=True)
+    assert fg.print_environment_info() is None
+    assert capsys.readouterr().out == f"{text}\n"
+    assert all(f"\n{what}: " in f"\n{text}" for what in ("funcgrad", "numpy", "python", "platform"))

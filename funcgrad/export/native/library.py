@@ -137,9 +137,10 @@ def write(exported: Exported, to: Path, target: str, options: Options) -> CLibra
 def _reached(target: str) -> str:
     """A level of x86-64 as one that runs here, or else as another processor."""
     try:
-        return target if Target.named(target) else target
+        Target.named(target)
     except ValueError:
         return f"{target}-linux"
+    return target
 
 
 # Code is planned for one target a process.

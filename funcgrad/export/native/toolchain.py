@@ -82,7 +82,7 @@ class Toolchain:
 
 
 def file_of(target: str, kind: str, name: str) -> str:
-    """What a library for a target is called. Raises ExportError for a kind that its system lacks."""
+    """A library's name. Raises ExportError for a kind that the target's system lacks."""
     system = _TARGETS[target][0] if target in _TARGETS else _system()
     if kind not in _FILES[system]:
         raise ExportError(f"export.aot: there is no kind={kind!r} for {system}; "

@@ -41,9 +41,7 @@ def laid_out(x, layout):
         y = np.zeros((*x.shape[:-2], x.shape[-2] * 2, x.shape[-1] * 3), x.dtype)[..., ::2, ::3]
         y[...] = x
         return y
-    if layout == "reversed":
-        return x[..., ::-1, ::-1].copy()[..., ::-1, ::-1]
-    return x
+    return x[..., ::-1, ::-1].copy()[..., ::-1, ::-1] if layout == "reversed" else x
 
 
 def check(c, a, b, before=0.0):
@@ -246,7 +244,6 @@ def test_operands_packed_by_several_threads(size, dtype):
         check(results[0], a, b)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
 @pytest.mark.parametrize(
     "size",
@@ -325,7 +322,6 @@ def engine_for(cpu):
     return engine(Target(host.triple, cpu, "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell", "znver4", "sapphirerapids"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8"])
 def test_other_targets(dtype, cpu):
