@@ -168,7 +168,8 @@ class Context:
 
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
-    None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None, frozenset(), None, False,  # type: ignore[arg-type]
+    None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None,  # type: ignore[arg-type]
+    frozenset(), None, False,
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get

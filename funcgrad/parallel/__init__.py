@@ -56,6 +56,7 @@ from funcgrad.parallel.meshes import (
     local_device_count,
     local_devices,
     make_mesh,
+    print_environment_info,
     process_count,
     process_index,
     process_indices,
@@ -83,7 +84,8 @@ __all__ = [
     "MoeStats", "expert_mlp", "moe", "moe_bias_update",
     "hybrid_attention", "ring_attention", "ulysses_attention", "unzigzag", "zigzag",
     "default_backend", "device_count", "devices", "local_device_count", "local_devices",
-    "make_mesh", "process_count", "process_index", "process_indices", "virtual_devices",
+    "make_mesh", "print_environment_info", "process_count", "process_index", "process_indices",
+    "virtual_devices",
     "Cluster", "LocalState", "LocalSteps", "ModelShape", "Plan", "accumulate_gradients",
     "local_steps", "pipeline", "pipeline_value_and_grad", "plan",
 ]  # fmt: skip
