@@ -168,8 +168,7 @@ class Context:
 
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
-    None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None,  # type: ignore[arg-type]
-    frozenset(), None, False,
+    None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None, frozenset(), None, False,  # type: ignore[arg-type]
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get
