@@ -138,8 +138,8 @@ __all__ = [
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
     "debug_infs", "debug_nans", "explain_cache_misses", "log_compiles", "print_environment_info",
     # dtypes and shapes
-    "default_dtype", "default_matmul_precision", "dtypes", "enable_x64", "numpy_dtype_promotion",
-    "numpy_rank_promotion",
+    "default_dtype", "default_matmul_precision", "dtypes", "enable_x64",
+    "numpy_dtype_promotion", "numpy_rank_promotion",
     # many devices (more of them in funcgrad.parallel)
     "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
     "local_device_count", "local_devices", "make_array_from_callback",

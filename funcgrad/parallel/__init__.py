@@ -57,9 +57,9 @@ from funcgrad.parallel.meshes import (
     local_device_count,
     local_devices,
     make_mesh,
+    print_environment_info,
     process_count,
     process_index,
-    print_environment_info,
     process_indices,
     virtual_devices,
 )

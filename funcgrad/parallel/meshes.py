@@ -171,8 +171,8 @@ def print_environment_info(return_string: bool = False) -> str | None:
     versions = "\n".join(f"{name}: {_version(name)}" for name in ("funcgrad", "numpy", "llvmlite"))
     text = (
         f"{versions}\npython: {sys.version}\n"
-        f"device info: {default_backend()}, {device_count()} devices"
-        f", {local_device_count()} local\n"
+        f"device info: {default_backend()}, {device_count()} devices, "
+        f"{local_device_count()} local\n"
         f"process_count: {process_count()}\nplatform: {platform.uname()}"
     )
     if return_string:

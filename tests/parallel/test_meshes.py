@@ -77,6 +77,15 @@ def test_meshes_that_cannot_be(shape, devices, words):
         make_mesh(shape, names, devices=virtual_devices(devices))
 
 
+def test_environment(capsys):
+    text = fg.print_environment_info(return_string=True)
+    assert [line.partition(":")[0] for line in text.splitlines()[:4]] == [
+        "funcgrad", "numpy", "llvmlite", "python",
+    ]  # fmt: skip
+    assert fg.print_environment_info() is None
+    assert capsys.readouterr().out == text + "\n"
+
+
 def test_no_devices():
     with pytest.raises(ValueError, match="at least 1"):
         virtual_devices(0)
