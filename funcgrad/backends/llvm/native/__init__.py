@@ -4,6 +4,7 @@ What it is for:
 
 - `target`: the host's processor, or a named level of it
 - `caches`: the sizes of its caches
+- `foreign`: other processors, whose code is written alone
 
 Making it:
 
