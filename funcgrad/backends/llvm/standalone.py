@@ -74,7 +74,8 @@ def _hidden(beginning: re.Match) -> str:
 
 def _own_halves(target: Engine) -> bool:
     """Whether conversions of float16 are ours, and not of the C compiler's runtime library."""
-    return target.target.runs_here or target.target.triple.startswith("x86_64-unknown-linux")
+    linux = ("x86_64-unknown-linux", "riscv64")  # elsewhere they have other names, or no weak ones
+    return target.target.runs_here or target.target.triple.startswith(linux)
 
 
 def _meant(target: Engine, called: list[str]) -> list[Library]:

@@ -51,19 +51,21 @@ def aot(
     """Write a function as a C library: a C99 header, the library, its weights, a file for CMake.
 
     name: how files and symbols begin, by default the function's name
-    target: "host", this processor; "generic", all of its architecture; or a level of x86-64 that it
-        reaches, such as "x86-64-v3"
+    target: "host", this processor; "generic", all of its architecture; a level of x86-64 such as
+        "x86-64-v3"; or another processor and system: one of `TARGETS`, such as "aarch64-linux"
     kind: "shared", "static" or "object"
     weights: "inside" of the library, or "beside": the program then maps the file and gives it to
         `<name>_init`
 
-    The code is that of `jit`, so that results are the same, to the bit. A run allocates no memory:
-    the caller gives an arena, whose size the header has. What tasks take of it is found by a run on
-    the samples of `exported`, or else on zeros; a run that needs more gives a status. One thread
-    computes a run; several may run at a time.
+    For this processor the code is that of `jit`, so that results are the same, to the bit. A run
+    allocates no memory: the caller gives an arena, whose size the header has. What tasks take of it
+    is found by a run on the samples of `exported`, or else on zeros (twice that for processors that
+    it can't be found for); a run that needs more gives a status. One thread computes a run; several
+    may run at a time.
 
-    Raises ExportError for what only Python can do, which is named with the user's line, and where
-    there is no C compiler; ArgumentError for symbolic sizes (`specialize` them).
+    Raises ExportError for what only Python can do, which is named with the user's line, for a kind
+    that a system lacks, and where there is no C compiler for the target; ArgumentError for symbolic
+    sizes (`specialize` them).
 
     >>> import tempfile
     >>> from funcgrad import export

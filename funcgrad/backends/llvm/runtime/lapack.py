@@ -23,7 +23,7 @@ def bind(target: Engine) -> None:
     """Let modules that *target* compiles call `ROUTINES`, as far as they are there.
 
     >>> from funcgrad.backends.llvm.native.engine import engine
-    >>> bind(here())
+    >>> bind(engine())
     """
     for name in ROUTINES:
         target.provide(symbol(name), partial(_address, name))
