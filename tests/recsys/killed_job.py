@@ -20,7 +20,7 @@ import funcgrad.numpy as fnp
 from funcgrad import optim, recsys, tree
 from funcgrad.recsys import models
 
-STEPS, EVERY, BATCH, DIM, ROWS = 60, 5, 32, 4, 96
+STEPS, EVERY, BATCH, DIM, ROWS = 200, 5, 32, 4, 96
 HASH = recsys.ZCHConfig(ROWS, buckets=8)
 MODEL = models.DLRMConfig(("user", "ad"), 3, DIM, bottom=(8,), top=(8,))
 TABLES, DENSE = recsys.rowwise_adagrad(0.1), optim.sgd(0.1)
@@ -90,6 +90,10 @@ def run(folder, kills):
             leaves = {str(i): v for i, v in enumerate(tree.leaves(state))}
             table.save({"step": n + 1, **leaves})
         strike(folder, kills)
+    # A blow that is still to fall falls now.
+    for timer in threading.enumerate():
+        if isinstance(timer, threading.Timer):
+            timer.join()
     finish(folder, table, state)
 
 
@@ -100,7 +104,7 @@ def strike(folder, kills):
     if done < kills and not any(isinstance(t, threading.Timer) for t in threading.enumerate()):
         with marks.open("ab") as file:
             file.write(b".")
-        die = threading.Timer(chance.uniform(0, 0.2), os.kill, (os.getpid(), signal.SIGKILL))
+        die = threading.Timer(chance.uniform(0, 0.02), os.kill, (os.getpid(), signal.SIGKILL))
         die.start()
 
 
