@@ -1,0 +1,163 @@
+"""Rings, pipelines, experts and deep models against what they could take at best.
+
+    python -m benchmarks.sequences     # ratios, each of two measurements in turn
+
+A ring of two ranks of one thread against attention of the whole on two threads; a pipeline of four
+stages on two ranks against its schedule's ideal; an expert layer's grouped products against one
+product of the same arithmetic; the first call of 48 scanned layers against that of 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import funcgrad as fg
+import funcgrad.numpy as fnp
+from funcgrad import lax, nn
+from funcgrad.parallel import (
+    NamedSharding,
+    P,
+    make_mesh,
+    pipeline_value_and_grad,
+    process_count,
+    process_index,
+    sequence_attention,
+)
+from funcgrad.parallel.pipelines import make_schedule, simulate
+from funcgrad.parallel.supervise import mpiexec
+
+ROOT = Path(__file__).parent.parent
+STAGES, MICROBATCHES = 4, 8
+
+
+def normal(*shape: int) -> np.ndarray:
+    """Small numbers, the same on all ranks."""
+    return (np.random.default_rng(0).normal(size=shape) / 8).astype(np.float32)
+
+
+def best(run: Callable[[], Any], turns: int = 5) -> float:
+    """Seconds of the quickest of some calls, after a first one."""
+    fg.block_until_ready(run())
+    times = []
+    for _ in range(turns):
+        started = time.perf_counter()
+        fg.block_until_ready(run())
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+# ---- on ranks, or on one process
+
+
+def ring(length: int) -> float:
+    """Attention of a sequence and its gradient, cut over the ranks there are."""
+    x = fnp.array(normal(1, length, 8, 64))
+    if process_count() > 1:
+        x = fg.device_put(x, NamedSharding(make_mesh(-1, "cp"), P(None, "cp")))
+    attend = fg.jit(fg.grad(lambda x: fnp.sum(nn.dot_product_attention(x, x, x) ** 2)))
+    with sequence_attention("ring"):
+        return best(lambda: attend(x))
+
+
+def pipeline(width: int) -> float:
+    """A step of four stages on two ranks; without ranks, all stages one after the other."""
+    w, x = fnp.array(normal(STAGES, width, width)), fnp.array(normal(MICROBATCHES * 64, width))
+
+    def stage(w: Any, h: Any) -> Any:
+        return fnp.tanh(h @ w)
+
+    def loss(y: Any, t: Any) -> Any:
+        return fnp.mean((y - t) ** 2)
+
+    def alone(w: Any, x: Any, t: Any) -> Any:
+        return loss(lax.scan(lambda h, w: (stage(w, h), None), x, w)[0], t)
+
+    if process_count() > 1:
+        mesh = make_mesh(-1, "pp")
+        step = pipeline_value_and_grad(stage, loss, mesh=mesh, microbatches=MICROBATCHES)
+        w = fg.device_put(w, NamedSharding(mesh, P("pp")))
+    else:
+        step = fg.value_and_grad(alone)
+    run = fg.jit(step)
+    return best(lambda: run(w, x, x))
+
+
+def elsewhere(subject: str, size: int, ranks: int, threads: int) -> float:
+    """A subject's seconds in a job of its own."""
+    start = [mpiexec(), "-n", str(ranks)] if ranks > 1 else []
+    command = [*start, sys.executable, "-m", "benchmarks.sequences", "--inside", subject]
+    env = os.environ | {"FUNCGRAD_NUM_THREADS": str(threads)}
+    done = subprocess.run([*command, "--size", str(size)], env=env, cwd=ROOT, capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    return float(done.stdout.split()[-1])
+
+
+# ---- here
+
+
+def grouped(rows: int = 2048, width: int = 512, experts: int = 8) -> float:
+    """Products of rows that are grouped by expert, beside one product: its share of the speed."""
+    x, w = fnp.array(normal(rows, width)), fnp.array(normal(experts, width, width))
+    sizes = fnp.full(experts, rows // experts, "int32")
+    many, one = fg.jit(lax.ragged_dot), fg.jit(fnp.matmul)
+    return best(lambda: one(x, w[0]), 20) / best(lambda: many(x, w, sizes), 20)
+
+
+def deep() -> float:
+    """The first call of 48 scanned layers beside that of 4."""
+
+    def loss(w: Any, x: Any) -> Any:
+        return fnp.mean(lax.scan(lambda h, w: (nn.gelu(h @ w), None), x, w)[0] ** 2)
+
+    def first(layers: int) -> float:
+        w, x = fnp.array(normal(layers, 64, 64)), fnp.array(normal(32, 64))
+        step = fg.jit(fg.grad(loss))
+        fg.clear_caches()
+        started = time.perf_counter()
+        step.lower(w, x).compile()
+        return time.perf_counter() - started
+
+    first(3)
+    return first(48) / first(4)
+
+
+def main() -> None:
+    """Measure in turn, and print ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--inside", choices=["ring", "pipeline"], help="measure here: seconds")
+    parser.add_argument("--size", type=int, default=0)
+    args = parser.parse_args()
+    if args.inside:
+        seconds = {"ring": ring, "pipeline": pipeline}[args.inside](args.size)
+        if process_index() == 0:
+            print(seconds)
+        return
+    rings, pipes = [], []
+    # Two ranks share the work; what the schedule leaves idle comes on top.
+    timeline = simulate(make_schedule("1f1b", ranks=2, microbatches=MICROBATCHES))
+    busy = 1 - max(timeline.idle) / timeline.length
+    for _ in range(args.rounds):
+        rings.append(elsewhere("ring", args.length, 2, 1) / elsewhere("ring", args.length, 1, 2))
+        alone = elsewhere("pipeline", args.width, 1, 1)
+        pipes.append(elsewhere("pipeline", args.width, 2, 1) / (alone / 2 / busy))
+    print(f"a ring of two ranks: {statistics.median(rings):.2f} × one process of two threads")
+    print(f"a pipeline's step: {statistics.median(pipes):.2f} × the schedule's ideal")
+    print(f"grouped products: {grouped():.2f} of one product's speed")
+    print(f"the first call of 48 layers: {deep():.2f} × that of 4")
+
+
+if __name__ == "__main__":
+    main()
