@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 
 import funcgrad.numpy as fnp
-from funcgrad import dtypes, tree
+from funcgrad import dtypes, lax, tree
 from funcgrad.quantization import formats
 from funcgrad.transforms.weights.products import CONTRACTED, MIXED, Product, Rows
 from funcgrad.transforms.weights.weight import Cut, Weight
+
+# With so few rows and so large a weight, sums of its rows are quicker than a matrix product; what
+# codes of 8 bits stand for is then computed as they are read.
+FEW_ROWS, LARGE = 8, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,13 @@ class QuantizedArray(Weight):
     def rounded_input(self, use: Product, x: Any) -> tuple[Any, Any] | None:
         """What a product takes x for, and where that is by rounding alone; None if x stays."""
         return None
+
+    def product(self, use: Product, x: Any) -> Any:
+        rows = use.rows_of_x(x, FEW_ROWS)
+        if rows is None or len(self.shape) != 2 or int(np.prod(self.shape)) < LARGE:
+            return super().product(use, x)
+        pieces, axis = rows
+        return lax.concatenate([super(QuantizedArray, self).product(use, p) for p in pieces], axis)
 
     def stacked(self) -> bool:
         ndim = len(self.shape)

@@ -112,8 +112,9 @@ def unpack(packed: Any, bits: int, axis: int) -> Any:
     if bits == 8:
         return packed
     axis += packed.ndim
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    shifts = shifts.reshape(-1, *[1] * (packed.ndim - 1 - axis))
+    per = (8 // bits, *[1] * (packed.ndim - 1 - axis))
+    # Of the places in a byte, which compilers know where they write them out.
+    shifts = lax.broadcasted_iota("uint8", per, 0) * np.uint8(bits)
     digits = (fnp.expand_dims(packed, axis + 1) >> shifts) & np.uint8(2**bits - 1)
     return digits.reshape(*packed.shape[:axis], -1, *packed.shape[axis + 1 :])
 

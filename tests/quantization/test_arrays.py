@@ -1,6 +1,7 @@
 """Products with quantized arrays: integers against an oracle in int64, and what passes jit, loops,
 devices and files."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -175,3 +176,26 @@ def test_bytes_of_all_parts():
         "nf4": 128 * 32 + 2 * 64 + 4 + 4, "float8": 128 * 64 + 64 * 4,
         "mxfp4": 128 * 32 + 4 * 64,
     }  # fmt: skip
+
+
+FEW = {
+    "int8": lambda w: q.quantize_int(w),
+    "int4": lambda w: q.quantize_int(w, 4, 128),
+    "nf4": lambda w: q.quantize_nf4(w),
+    "mxfp4": lambda w: q.quantize_mxfp4(w),
+}
+
+
+@pytest.mark.parametrize("make", FEW.values(), ids=FEW)
+def test_few_rows_times_a_large_weight(make):
+    array, x = make(normal(2048, 2048)), normal(1, 3, 2048)
+    run = fg.jit(with_weights(lambda p, x: x @ p))
+    np.testing.assert_allclose(run(array, x), x @ array.dense(), rtol=1e-4, atol=1e-4)
+    if array.codes.dtype == np.int8:
+        arena = re.search(r"arena (\d+) bytes", run.lower(array, x).as_text("loops"))
+        assert int(arena[1]) < 1 << 21  # the dense array has 1 << 24
+    turned = with_weights(lambda p, x: p.T @ x[0].T)
+    np.testing.assert_allclose(turned(array, x), run(array, x)[0].T, rtol=1e-4, atol=1e-4)
+    grads = fg.grad(lambda x: (with_weights(lambda p, x: x @ p)(array, x) ** 2).sum())(x)
+    want = fg.grad(lambda x: ((x @ array.dense()) ** 2).sum())(x)
+    np.testing.assert_allclose(grads, want, rtol=1e-3, atol=1e-2)

@@ -277,9 +277,11 @@ def wrapped(index: Any, size: int, dtype: np.dtype) -> Any:
         value = value + size if value < 0 else value
         limits = dtypes.iinfo(dtype)
         return np.asarray(min(max(value, int(limits.min)), int(limits.max)), dtype)
-    if aval_of(index).dtype != dtype:
+    own = aval_of(index).dtype
+    if own != dtype:
         index = convert_element_type(index, dtype)
-    if not dtypes.is_signed(dtype):
+    # Of narrower ones without a sign none becomes negative.
+    if not dtypes.is_signed(dtype) or (not dtypes.is_signed(own) and own.itemsize < dtype.itemsize):
         return index
     length = np.asarray(size, dtype)
     return select_n(lt(index, np.zeros((), dtype)), index, add(index, length))

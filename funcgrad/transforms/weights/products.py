@@ -19,6 +19,7 @@ from funcgrad.ops.base import transpose_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.convolution.conv import conv_general_dilated_p
 from funcgrad.ops.indexing.gather import gather_p
+from funcgrad.ops.indexing.windows_at import slice_in_dim
 from funcgrad.ops.shape import reshape
 from funcgrad.transforms.weights.view import Part, View
 
@@ -123,6 +124,22 @@ class Product:
         for j, i in pairs:
             sizes[j] = aval_of(x).shape[i]
         return reshape(x, sizes, (*rest, *own))
+
+    def rows_of_x(self, x: Value, most: int) -> tuple[list[Value], int] | None:
+        """The other operand in pieces of one row, and the result's axis along which theirs lie;
+        None where it has one, more than so many, or rows along several axes."""
+        if self.is_convolution:
+            return None
+        contracted, batch = (pair[1 - self.side] for pair in self.eqn.params["dimension_numbers"])
+        shape = aval_of(x).shape
+        free = [i for i in range(len(shape)) if i not in (*contracted, *batch)]
+        long = [i for i in free if shape[i] != 1]
+        alone = all(shape[i] == 1 for i in batch)
+        if not alone or len(long) != 1 or not 0 < shape[long[0]] <= most:
+            return None
+        pieces = [slice_in_dim(x, i, i + 1, axis=long[0]) for i in range(shape[long[0]])]
+        before = self.eqn.outs[0].aval.ndim - len(free) if self.side == 0 else len(batch)
+        return pieces, before + free.index(long[0])
 
     def _placed(self, x: Value, side: int) -> Value:
         contracted, batch = (pair[side] for pair in self.eqn.params["dimension_numbers"])

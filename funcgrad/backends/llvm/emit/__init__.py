@@ -28,6 +28,7 @@ What makes them faster:
 - `stage`: tiles read in long strides are transposed first
 - `transpose`: in registers
 - `stream`: large results are written past the caches
+- `tables`: numbers from short tables, in registers
 - `ahead`: rows that a later turn reads are asked for in time
 - `half_calls`: conversions of float16 for processors that lack them
 """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from funcgrad.backends.late import late
-from funcgrad.backends.llvm.emit import ops
+from funcgrad.backends.llvm.emit import ops, tables
 from funcgrad.backends.llvm.emit.edges import Edges, folded, guarded_load, guarded_store
 from funcgrad.backends.llvm.emit.facts import chained, indices_first, reassociable
 from funcgrad.backends.llvm.emit.levels import write_levels
@@ -99,7 +99,7 @@ class Emitter:
         self.kernel = kernel
         self.plan = plan
         self.ranges = ranges
-        self.vector_bits = target.vector_bits
+        self.target, self.vector_bits = target, target.vector_bits
         # Whether passes over rows ask for the next ones: such rows are pages, or parts of them.
         self.asks_for_rows = not target.follows_strides
         self.module = Definitions()
@@ -119,6 +119,7 @@ class Emitter:
         # How often loops turn, by their axes.
         self.sizes = {v.axis: v.size for v in plan.levels}
         self.sizes |= {s.axis: s.size for s in walk(kernel.body) if isinstance(s, Loop)}
+        self.axes = frozenset([*self.sizes, *(a.value for a in kernel.axes)])
         # Stores past the caches by their ids, where those of the line in hand go, if there was one.
         self.streams = streams(kernel, target.stream_bytes)
         self.redirected: dict[int, tuple[str, str]] = {}
@@ -240,6 +241,11 @@ class Emitter:
         return guarded_load(self, s, self._load)
 
     def _load(self, s: Load) -> str:
+        if tables.from_table(s, self.axes, self.target):
+            tables.define(self.module, self.target)
+            at = self.f.let(f"trunc i64 {self._index(s.index)} to i32")
+            table = f"ptr {self.base[s.buffer]}, i32 {at}"
+            return self.f.let(f"call float @{tables.NAME}({table}){self._group(s.buffer)}")
         kind = memory_type(s.buffer.dtype)
         place = stage.staged(self, s) if s in self.staged else self.address(s.buffer, s.index)
         how = self._align(s.buffer) + self._group(s.buffer)
