@@ -268,7 +268,8 @@ def _to_common(
 def _is_users(name: str) -> bool:
     """Whether the user's code calls this function; what the library's own functions do with what
     they made is no matter of users' settings."""
-    return asked() in ("", f"{name}: ") and not called_within("core", "ops", "transforms", "numpy")
+    below = "core", "ops", "transforms", "numpy", "backends"
+    return asked() in ("", f"{name}: ") and not called_within(*below)
 
 
 def _need_one_dtype(name: str, avals: list[ShapedArray], common: np.dtype) -> None:

@@ -3,7 +3,6 @@
 What it is for:
 
 - `target`: the host's processor, or a named level of it
-- `foreign`: processors that code is only written for
 - `caches`: the sizes of its caches
 - `foreign`: other processors, whose code is written alone
 
