@@ -93,6 +93,8 @@ class Propagation:
         """Whether a result is made, element by element, of inputs of narrower dtypes and their
         scales, as weights are of quantized ones: then these are sent in its place."""
         rule = eqn.prim in RULES and eqn.prim not in (reshape_p, gather_p)
+        if not eqn.ins and not eqn.prim.effect:  # counts: each device makes its own
+            self.sources.update(dict.fromkeys(eqn.outs, frozenset()))
         if eqn.prim.effect or rule or len(eqn.outs) != 1 or not eqn.ins:
             return False
         names = {f for own in factors.ins for f in own} - {"."}
