@@ -132,6 +132,7 @@ def smooth_rows():
     return [row for row in ROWS if row.order and row.cases_for("grad")]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [F64, C128], ids=str)
 @by_row(smooth_rows())
 def test_derivatives(row, dtype, rng):
@@ -196,6 +197,7 @@ def check_lanes(row, got, lanes, what):
             assert_close(lane, w, max(row.jit_ulps, 8), max(row.jit_atol, 8), what)
 
 
+@pytest.mark.sampled(4)
 @by_row(batched_rows())
 def test_vmap(row, rng):
     dtype = typical(row)

@@ -52,7 +52,7 @@ def check_jit(row, cases, all_args, through=lambda x: x, jit=jit):
             row.close(g, w, shown, row.jit_ulps, row.jit_atol)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @by_dtype()
 def test_jit(row, dtype, rng):
     cases = row.cases_for("jit")
@@ -60,7 +60,7 @@ def test_jit(row, dtype, rng):
         check_jit(row, cases, [operands(row, c, rng, dtype) for c in cases])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @by_special_dtype
 def test_jit_at_special_values(row, dtype):
     cases = distinct_params(row)
@@ -74,7 +74,7 @@ def backwards(x):
     return transpose_p.bind(flipped, permutation=tuple(reversed(range(ndim))))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @by_row([row for row in ROWS if row.cases_for("jit") and not row.axis])
 def test_jit_of_strided_operands(row, rng):
     cases = [c for c in row.cases_for("jit") if c.args]
@@ -88,7 +88,7 @@ def test_jit_of_strided_operands(row, rng):
     check_jit(row, cases, [[spaced(x) for x in args] for args in all_args])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @by_row([row for row in ROWS if row.order and row.cases_for("grad") and row.cases_for("jit")])
 def test_jit_of_gradients(row, rng):
     check_gradients(row, rng)
@@ -121,6 +121,7 @@ def check_gradients(row, rng, jit=jit):
             assert_close(g, w, 512, 64 * size, f"gradient of {row}")
 
 
+@pytest.mark.sampled(4)
 @by_row([row for row in batched_rows() if row.cases_for("jit")])
 def test_jit_of_vmap(row, rng):
     check_vmap(row, rng)
@@ -158,7 +159,7 @@ def repeated(x):
 ODD = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-42]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("odd", ODD)
 @by_row([row for row in (*STRUCTURE, *INDEX) if F32 in row.dtypes and row.cases_for("jit")])
 def test_jit_with_odd_values(row, odd, rng):
@@ -172,6 +173,7 @@ def test_jit_with_odd_values(row, odd, rng):
         check_jit(row, cases, all_args)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @by_dtype([row for row in ROWS if not row.axis])
 def test_jit_of_each_case_alone(row, dtype, rng):

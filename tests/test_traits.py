@@ -26,7 +26,7 @@ from funcgrad.transforms.passes.simplify import simplify
 from tests.op_checks import by_row
 from tests.op_samples import ROWS
 from tests.op_samples_base import F32
-from tests.test_layout import MODULES
+from tests.test_layout import MODULES, of_each
 
 # ---- nobody asks for names
 
@@ -75,7 +75,7 @@ def name_reads(node, function=""):
         yield from name_reads(child, inner)
 
 
-@pytest.mark.parametrize("module", sorted(m for m in MODULES if not m.startswith("funcgrad.ops")))
+@of_each(sorted(m for m in MODULES if not m.startswith("funcgrad.ops")))
 def test_nobody_asks_for_names(module):
     found = name_reads(ast.parse(Path(MODULES[module]).read_text(encoding="utf-8")))
     asked = [f"line {n}" for function, n in found if function not in NAMED.get(module, ())]
@@ -231,7 +231,7 @@ OPS = {
     "reduction": (lambda x: total_p.bind(x, axes=(2,)), lambda x: x.sum(2)),
     "contraction": (lambda x: rows_p.bind(x, x + 1), lambda x: (x * (x + 1)).sum(-1)),
 }
-of_each = pytest.mark.parametrize(("op", "meaning"), OPS.values(), ids=OPS)
+of_each_op = pytest.mark.parametrize(("op", "meaning"), OPS.values(), ids=OPS)
 
 
 def numbers(*shape, dtype=np.float32):
@@ -247,7 +247,7 @@ def close(got, want):
     np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=2e-5, atol=2e-5)
 
 
-@of_each
+@of_each_op
 def test_its_meaning_eagerly_and_compiled(op, meaning):
     x = numbers(4, 5, 6)
     close(op(fnp.array(x)), meaning(x))
@@ -255,14 +255,14 @@ def test_its_meaning_eagerly_and_compiled(op, meaning):
     close(fg.jit(lambda x: fnp.tanh(op(x * 2) + 1))(x), np.tanh(meaning(x * 2) + 1))
 
 
-@of_each
+@of_each_op
 def test_it_is_fused_with_its_neighbours(op, meaning):
     text = fg.jit(lambda x: fnp.tanh(op(x * 2) + 1)).lower(numbers(4, 5, 6)).as_text("loops")
     assert text.count("\nkernel ") == 1, text
     assert " host " not in text
 
 
-@of_each
+@of_each_op
 def test_equal_equations_are_one(op, meaning):
     closed = fg.make_jaxpr(lambda x: op(x) + op(x))(numbers(4, 5, 6))
     assert len(simplify(closed.jaxpr).eqns) < len(closed.jaxpr.eqns)
@@ -275,7 +275,7 @@ def test_what_an_op_says_it_may_be_simplified_to():
     assert simplify(closed.jaxpr).outs == closed.jaxpr.ins
 
 
-@of_each
+@of_each_op
 @pytest.mark.parametrize("wrapped", [lambda f: f, fg.checkpoint], ids=["plain", "checkpoint"])
 def test_derivatives_to_second_order(op, meaning, wrapped):
     """On the tape, under jit, forwards and backwards; against finite differences in float64."""
@@ -292,7 +292,7 @@ def test_derivatives_to_second_order(op, meaning, wrapped):
         close(second(x), fg.jit(second)(x))
 
 
-@of_each
+@of_each_op
 @pytest.mark.parametrize("axis", [0, 1, 3])
 def test_vmap(op, meaning, axis):
     x = numbers(3, 3, 5, 3)
@@ -301,7 +301,7 @@ def test_vmap(op, meaning, axis):
     close(fg.jit(fg.vmap(fg.grad(model(op))))(x), np.stack([fg.grad(model(op))(y) for y in x]))
 
 
-@of_each
+@of_each_op
 @pytest.mark.parametrize("spec", [P("data"), P(None, "data"), P(None, None, "data")], ids=str)
 def test_partitioned(op, meaning, spec):
     mesh = make_mesh((2,), "data")
@@ -312,7 +312,7 @@ def test_partitioned(op, meaning, spec):
     close(op(cut), meaning(x))
 
 
-@of_each
+@of_each_op
 def test_in_shard_map(op, meaning):
     mesh = make_mesh((2,), "data")
     x = numbers(4, 5, 6)
@@ -383,7 +383,7 @@ def test_views_take_no_memory(small_is_large):
     assert np.shares_memory(np.asarray(flip_p.bind(x)), np.asarray(x))
 
 
-@of_each
+@of_each_op
 def test_large_programs_with_it_are_compiled(op, meaning, monkeypatch):
     monkeypatch.setattr(large, "LARGE", 8)
     jaxpr = simplify(fg.make_jaxpr(lambda x: fnp.tanh(op(x) * 2))(numbers(4, 5, 6)).jaxpr)

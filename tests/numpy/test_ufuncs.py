@@ -94,7 +94,7 @@ def test_calls_are_those_of_the_functions():
         fnp.add(x)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [*BINARY, *OURS])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_reductions(name, shape, rng):
@@ -110,7 +110,7 @@ def test_reductions(name, shape, rng):
               lambda x, m: g.reduce(x, axis, where=m, **o), x, mask)  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [*BINARY, *OURS])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_accumulations_and_slices(name, shape, rng):

@@ -84,6 +84,7 @@ def collectives(text):
     return Counter(re.findall(rf"= ({kinds})\[", text))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_losses_are_those_of_one_device(settings, reference, layout):
     losses, state = settings(layout).losses()

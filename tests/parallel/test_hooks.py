@@ -26,7 +26,7 @@ def job(rank, where, how, limit=60):
     )  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(18)
 @pytest.mark.mpi
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["raise", "exit", "vanish", "return", "sleep"])

@@ -53,6 +53,7 @@ def wanted(kind):
     return interpret(jaxpr, np, *(np.asarray(v) for v in values))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("kind", "axes", "sp"), PAIRS, ids=lambda x: "-".join(x) if isinstance(x, dict) else x
 )

@@ -125,7 +125,7 @@ def how_many(request, few):
     return MANY if request.config.getoption("--slow") else few
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @by_row(ROWS)
 def test_values(row, request):
     for k, case in enumerate(row.cases_for("dims")):
@@ -134,7 +134,7 @@ def test_values(row, request):
         check(function(row, case), args, row, rng, how_many(request, 2))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @by_row(batched_rows())
 def test_values_of_batches(row, request):
     """With an axis more, that devices can share."""
@@ -151,7 +151,7 @@ def test_values_of_batches(row, request):
         check(vmap(function(row, case), tuple(axes)), args, row, rng, how_many(request, 2))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @by_row([row for row in batched_rows() if row.order and row.cases_for("grad")])
 def test_gradients(row, request):
     dtype = next((d for d in (F32, F64) if d in row.dtypes), None)

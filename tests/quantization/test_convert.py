@@ -34,6 +34,7 @@ def model(p, ids):
     return fnp.einsum("bhk,hkd->bd", h, p["o"]) @ p["emb"].T
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("config", "least"),
     [

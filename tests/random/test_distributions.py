@@ -53,7 +53,7 @@ def sampler(name):
     return lambda key, shape, dtype=None: function(key, *args, shape=shape, dtype=dtype)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_continuous(name):
     drawn = fg.jit(lambda k: sampler(name)(k, (N,)))(random.key(1))
@@ -230,6 +230,7 @@ def test_vectors():
     assert np.mean(m > 0.5) == pytest.approx(0.5, abs=0.04)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", VMAPPED)
 def test_vmap_and_jit(name):
     keys = random.split(random.key(11), 5)

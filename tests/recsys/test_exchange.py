@@ -68,6 +68,7 @@ def test_less_is_sent():
     assert "int32[4,4]" in shapes[1.0][0].replace("i32", "int32")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("wire", "digits"), [("bfloat16", 1e-2), ("float8_e4m3fn", 0.1)])
 def test_coded_sums(kind, wire, digits):

@@ -71,6 +71,7 @@ def test_six_tables_on_four_devices(rng):
     assert found.step <= single.step * (1 + 1e-9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", range(20))
 def test_memory_is_kept(rng, case):
     tables = random_tables(rng, int(rng.integers(1, 20)))

@@ -29,6 +29,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 def test_as_on_one_device(case):
     shape, cuts, opt, pooling, weighted = CASES[case]
@@ -123,6 +124,7 @@ def test_collectives(kind, shape):
     assert both == Counter(FORWARD[kind, shape] + BACKWARD[kind])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "shape"), FORWARD, ids=str)
 def test_rows_one_by_one(kind, shape):
     tables, features, whole = setting(kind, shape)

@@ -45,6 +45,7 @@ def by_loop(name, w, state, ids, rows, t, decay, initial=0.0):
             w[i] -= LR * trust * u
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("decay", [0.0, DECAY])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("compiled", [False, True])

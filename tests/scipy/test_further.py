@@ -58,7 +58,7 @@ def _quiet():
         yield
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", UNARY)
 def test_values(name, jit):
@@ -78,6 +78,7 @@ def slope(f, x):
     return (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", UNARY)
 def test_derivatives(name):
     ours, _, points, _ = UNARY[name]

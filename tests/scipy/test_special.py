@@ -61,6 +61,7 @@ def slope(f, x, h=1e-5):
     return (8 * (f(x + h) - f(x - h)) - (f(x + 2 * h) - f(x - 2 * h))) / (12 * h)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", UNARY)
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 def test_unary(name, jit):

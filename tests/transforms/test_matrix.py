@@ -177,7 +177,7 @@ def check(g, value, jacobian):
     close(fg.jvp(g, (X,), (ct,))[1], jacobian(X) @ ct)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("outer", TRANSFORMS)
 @pytest.mark.parametrize("inner", TRANSFORMS)
 def test_pairs(inner, outer):
@@ -222,6 +222,7 @@ def parts(text):
     return names
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("triple", TRIPLES)
 def test_triples(triple):
     f, value, jacobian = FUNCTIONS["layer"]
@@ -243,7 +244,7 @@ def test_triples(triple):
 SECOND = ["jit", "vmap", "checkpoint", "custom_vjp", "custom_jvp", "scan body", "cond", "map"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("pair", [*itertools.product(SECOND, SECOND)], ids=" ".join)
 def test_second_order(pair):
     outer, inner = pair

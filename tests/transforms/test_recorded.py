@@ -154,7 +154,7 @@ def small_is_large(monkeypatch):
         yield
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.usefixtures("small_is_large")
 @pytest.mark.parametrize("fun", LARGE_FUNCTIONS.values(), ids=LARGE_FUNCTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

@@ -14,6 +14,7 @@ from tests.test_ops_compiled import check_jit
 JIT = [row for row in ROWS if row.cases_for("jit")]
 
 
+@pytest.mark.sampled(3)
 @by_row(JIT)
 def test_ops(row, rng):
     cases = row.cases_for("jit")

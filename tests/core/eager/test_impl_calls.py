@@ -39,6 +39,7 @@ def check_bits(fun, args):
         assert got.tobytes() == np.asarray(want).tobytes()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "row", [r for r in ROWS if not r.axis and not r.prim.effect and r.staged], ids=str
 )

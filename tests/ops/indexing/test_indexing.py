@@ -134,6 +134,7 @@ def numpy_update(x, idx, y, op):
 OPS = ["set", "add", "subtract", "mul", "divide", "min", "max", "power"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("idx", INDICES, ids=text)
 @pytest.mark.parametrize("op", OPS)
 def test_updates(idx, op, rng):

@@ -74,6 +74,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("build", [lambda **o: partial(moe, axis=None, **o), spread])
 def test_dropless_is_the_dense_sum(build, options, rng):

@@ -19,6 +19,7 @@ def piped(stage=layer, mesh=LINE, microbatches=4, **options):
     return lambda p, x: pipeline(stage, p, x, mesh=mesh, microbatches=microbatches, **options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("stages", "ranks", "microbatches", "schedule"),
     [

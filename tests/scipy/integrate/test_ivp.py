@@ -20,6 +20,7 @@ def turning(t, y, rate=1.0):
     return [y[1] * rate, -y[0] * rate]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("method", "near"), METHODS.items())
 @pytest.mark.parametrize("end", [2.0, -2.0])
 def test_values(method, near, end):

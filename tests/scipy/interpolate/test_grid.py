@@ -9,6 +9,7 @@ import funcgrad.numpy as fnp
 from funcgrad.scipy.interpolate import RegularGridInterpolator
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spaces", [((0.0, 10.0, 10),), ((-15.0, 20.0, 12), (3.0, 4.0, 24))])
 @pytest.mark.parametrize("method", ["linear", "nearest"])
 @pytest.mark.parametrize("fill", [np.nan, 2.0, None])

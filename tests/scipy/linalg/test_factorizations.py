@@ -121,6 +121,7 @@ def test_eigh_tridiagonal(kind, rng):
         check_derivatives(fun, [d, e], rng, tol=1e-4)
 
 
+@pytest.mark.sampled(3)
 @WIDE
 @SHAPES
 @pytest.mark.parametrize("side", ["left", "right"])

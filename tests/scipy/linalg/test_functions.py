@@ -13,6 +13,7 @@ from tests.scipy.linalg.test_condensed import KINDS, WIDE, draw, near
 from tests.scipy.linalg.test_factorizations import positive
 
 
+@pytest.mark.sampled(2)
 @KINDS
 @pytest.mark.parametrize("size", [0.01, 1.0, 8.0])
 def test_expm(kind, size, rng):

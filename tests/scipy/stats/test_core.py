@@ -73,7 +73,7 @@ def inside(name, shapes):
     return getattr(sp, name).ppf([0.03, 0.2, 0.41, 0.6, 0.85, 0.97], *shapes)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @by_case
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 def test_values(name, shapes, jit):
@@ -118,7 +118,7 @@ def test_values_in_float32(name, shapes):
         assert same.all(), (method, x[~same], got[~same], want[~same])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @by_case
 def test_quantiles(name, shapes):
     ours = getattr(stats, name)
@@ -142,7 +142,7 @@ def test_quantiles(name, shapes):
             assert (np.abs(back - q) <= 1e-11 * q + 8 * near + 4e-16).all(), (method, back, q)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @by_case
 def test_quantiles_in_float32(name, shapes):
     ours, q = getattr(stats, name), np.array([0.0, 0.1, 0.6, 0.9], np.float32)
@@ -203,7 +203,7 @@ def slope(f, x, most=INF):
     return (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "shapes"), CONTINUOUS)
 def test_derivatives(name, shapes):
     """Of first and second order in x, the tails' being the density; zero beyond the support."""
@@ -241,7 +241,7 @@ def test_derivatives(name, shapes):
 NO_DERIVATIVE = {"t": (0,), "f": (0, 1), "beta": (0, 1)}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "shapes"), [c for c in CONTINUOUS if c[1] and INF not in c[1]])
 def test_derivatives_in_parameters(name, shapes):
     ours, x = getattr(stats, name), inside(name, shapes)

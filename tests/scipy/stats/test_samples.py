@@ -35,7 +35,7 @@ def data(name):
     return np.abs(A) + 0.1 if name in POSITIVE else A
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize(("name", "kwargs"), NAMED)
 def test_statistics(name, kwargs, axis):
@@ -83,6 +83,7 @@ def test_mode(a, axis):
         np.testing.assert_array_equal(got.count, want.count)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("method", ["average", "min", "max", "dense", "ordinal"])
 @pytest.mark.parametrize("a", [SMALL, HOLES, np.zeros((0, 3)), A[0]])
@@ -106,6 +107,7 @@ TESTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alternative", ["two-sided", "less", "greater"])
 @pytest.mark.parametrize("name", TESTS)
 def test_tests(name, alternative):

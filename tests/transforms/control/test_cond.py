@@ -251,7 +251,7 @@ def _nested(f, x, w):
 CONTROL = {"cond": (_cond, 1), "switch": (_switch, 2), "while": (_while, 1), "nested": (_nested, 1)}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("control", CONTROL)
 @pytest.mark.parametrize("name", SINGULAR)
 def test_what_a_lane_does_not_take_has_no_derivative(name, control):

@@ -302,7 +302,7 @@ LARGE_FUNCTIONS = FUNCTIONS | {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("small_is_large")
 @pytest.mark.parametrize("fun", LARGE_FUNCTIONS.values(), ids=LARGE_FUNCTIONS)
 @pytest.mark.parametrize("shape", [(4, 6), (33, 10)])

@@ -211,7 +211,7 @@ def check(got, wanted, dtype):
         np.testing.assert_allclose(g, w, rtol=TOLERANCE[dtype], atol=tolerance, err_msg=name)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shapes(dtype, shape):
@@ -245,6 +245,7 @@ def test_queries_that_are_packed_with_each_block(shape):
     check(*both(shape, "float32"), "float32")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bias_and_mask(dtype, name):

@@ -87,7 +87,7 @@ TWO = "add multiply divide power maximum minimum floor_divide remainder arctan2 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-40, 3e4, -7e4, 1e30, 0.5, 2.0, -0.3]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int32", "uint16", "int64"])
 @pytest.mark.parametrize("name", [*ONE.split(), *TWO.split()])
 def test_bits_are_those_of_long_kernels(name, dtype, rng):

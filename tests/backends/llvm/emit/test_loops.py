@@ -149,6 +149,7 @@ def test_elements_of_short_rows_are_gathered_where_nothing_is_written():
     assert schedule(sums(1000, 10, 1, F32), vector_bits=512).block is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("m", "n"), SHAPES)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("make", [softmax, sums, cumsum, argmax])

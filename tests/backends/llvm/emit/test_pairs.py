@@ -36,6 +36,7 @@ def text_of(fun, *arrays):
     return "".join(texts)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n", [1 << 20, (1 << 20) - 2, (1 << 20) + 1])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -47,6 +47,7 @@ def llvm(fun, *arrays):
     return Built(program(fun, *arrays)[2]).as_text("llvm")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements(all_stream, threads, dtype, count):

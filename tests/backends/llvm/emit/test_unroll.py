@@ -133,7 +133,7 @@ def test_gradients_of_pieces(n):
         np.testing.assert_allclose(np.asarray(fg.jit(g)(x)), np.asarray(g(x)), rtol=2e-5, atol=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool"])
 @pytest.mark.parametrize(("n", "parts"), [(1, 3), (2001, 3), (32_768, 5), (1_400_001, 3)])
 def test_rows_of_what_is_interleaved(n, parts, dtype, threads):

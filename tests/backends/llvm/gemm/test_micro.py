@@ -48,6 +48,7 @@ class Places:
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)(ctypes.addressof(call))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "complex64"])
 def test_kernels_that_are_called(dtype, threads, monkeypatch):
@@ -99,6 +100,7 @@ def test_kernels_of_other_processors(cpu):
     assert has
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("l1", [1 << 15, 3 << 14])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 def test_few_columns(dtype, l1):

@@ -60,7 +60,7 @@ def check(c, a, b, before=0.0):
     assert (abs(c - (wide[0] @ wide[1] + before)) <= (acc * (a.shape[1] + 2) + eps) * size).all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [np.dtype(t) for t in ("float32", "float64", "int32", "int8")])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_any_layout_and_number_of_threads(size, dtype):

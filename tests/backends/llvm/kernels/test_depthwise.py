@@ -78,7 +78,7 @@ def test_gradients_interpreted():
     assert len(written(lambda x, w: gradients(conv, x, w), x, w)) == 3
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @cases
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_compiled(case, dtype):

@@ -32,7 +32,7 @@ def definite(rng, shape, dtype):
     return (x @ np.swapaxes(x, -1, -2) + shape[-1] * np.eye(shape[-1])).astype(dtype)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_lu(shape, dtype, rng):
@@ -50,6 +50,7 @@ def test_lu_of_singular_matrices_and_ties(values, rng):
         agree(lax.linalg.lu, x, tol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s[-1] == s[-2]])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_cholesky(shape, dtype, rng):
@@ -75,7 +76,7 @@ def test_cholesky_reads_the_lower_triangle(shape, rng):
     agree(lambda x: lax.linalg.cholesky(x, symmetrize_input=False), x)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=4)))
 @pytest.mark.parametrize("shape", [(4, 4), (18, 6, 6)])
 def test_triangular_solve(flags, shape, rng):

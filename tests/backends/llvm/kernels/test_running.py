@@ -25,7 +25,7 @@ def along(how, reverse):
     return lambda x: getattr(lax, how)(x, axis=x.ndim - 1, reverse=reverse)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @HOW
 @BOTH
 @pytest.mark.parametrize("shape", SHAPES)
@@ -35,7 +35,7 @@ def test_rows_side_by_side(how, reverse, shape, rng):
     as_eager(along(how, reverse), x)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("how", "reverse"), [("cumsum", False), ("cumprod", True), ("cummin", True)]
 )
@@ -73,6 +73,7 @@ def test_of_what_is_computed_and_in_place(rng):
     np.testing.assert_array_equal(np.asarray(given(fnp.asarray(x))), np.cumsum(x, 1))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [*dtypes.SIGNED, *dtypes.UNSIGNED, *dtypes.FLOATS], ids=str)
 @pytest.mark.parametrize("how", ["cumsum", "cumprod"])
 def test_take_no_memory_beside_the_result(how, dtype):

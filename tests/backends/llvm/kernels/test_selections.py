@@ -66,7 +66,7 @@ def test_interpreted(case):
     assert bool(hosts(program)) == (case == "no window")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @cases
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("greatest", [True, False])
@@ -96,6 +96,7 @@ WHOLE = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("greatest", [True, False])
 @pytest.mark.parametrize("whole", WHOLE)

@@ -39,6 +39,7 @@ def triangle(rng, n, lower, dtype, lead=()):
     return (np.tril(a) if lower else np.triu(a)).astype(dtype)
 
 
+@pytest.mark.sampled(3)
 @dtypes
 @pytest.mark.parametrize(("n", "threads"), [(33, 1), (64, 1), (100, 3), (257, 1), (257, 2)])
 def test_cholesky(n, threads, dtype, rng):
@@ -54,6 +55,7 @@ def test_cholesky(n, threads, dtype, rng):
     assert not got[:, *np.triu_indices(n, 1)].any()
 
 
+@pytest.mark.sampled(4)
 @dtypes
 @pytest.mark.parametrize(
     "shape",
@@ -94,6 +96,7 @@ def test_lu_of_what_has_no_inverse(dtype, rng):
             np.testing.assert_array_equal(np.sort(got[2]), np.arange(64))
 
 
+@pytest.mark.sampled(2)
 @dtypes
 @pytest.mark.parametrize(("n", "columns"), [(33, 1), (70, 5), (257, 70)])
 def test_triangular_solve(n, columns, dtype, rng):
@@ -171,6 +174,7 @@ def test_batches_and_gradients(dtype, rng):
     near(np.asarray(inverse), np.linalg.inv(full[0]).T, dtype)
 
 
+@pytest.mark.sampled(4)
 @dtypes
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (3, 5), (2, 32, 32), (40, 90), (96, 17)])
 @pytest.mark.parametrize("full", [False, True])
@@ -334,7 +338,7 @@ def decomposed(a, lower=True):
     return w
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @dtypes
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 97, 150])
 def test_eigh(n, dtype, rng):

@@ -24,6 +24,7 @@ def on_numpy(a):
     return [np.asarray(x) for x in lax.linalg.lu(np.asarray(a))]
 
 
+@pytest.mark.sampled(3)
 @dtypes
 @pytest.mark.parametrize(
     "shape",

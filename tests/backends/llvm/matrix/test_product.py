@@ -28,6 +28,7 @@ def strides(x):
     return [s // x.itemsize for s in x.strides]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("m", [0, 1, 7, 8, 16, 17, 33])
 @pytest.mark.parametrize("n", [0, 1, 5, 16, 31, 32, 40, 100])

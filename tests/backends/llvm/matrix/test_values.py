@@ -26,6 +26,7 @@ def run(x, options):
     return [np.asarray(v) for v in fg.jit(fun)(x)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @ways
 @pytest.mark.parametrize(
@@ -53,6 +54,7 @@ def test_singular_values(shape, options, dtype, rng):
         np.testing.assert_allclose(got, wanted, atol=100 * tolerance)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(1, 1), (8, 8), (40, 40), (2, 3, 5, 5), (2, 130, 130)])
 def test_eigenvalues(shape, dtype, rng):

@@ -107,7 +107,7 @@ def threads(request):
     set_num_threads(before)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

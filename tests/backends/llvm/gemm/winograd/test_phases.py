@@ -93,6 +93,7 @@ def threads():
     set_num_threads(before)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cpu", ["host", "x86-64", "haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
