@@ -43,6 +43,7 @@ def test_kills_leave_no_trace(tmp_path, request):
     assert not traces.left()
 
 
+@pytest.mark.slow
 def test_a_killed_stage_of_a_pipeline(tmp_path):
     """Two stages, each cut over two ranks."""
     traces = Traces()
