@@ -29,6 +29,10 @@ from funcgrad.core.settings import (
     numpy_dtype_promotion,
     numpy_rank_promotion,
     set_mesh,
+    transfer_guard,
+    transfer_guard_device_to_device,
+    transfer_guard_device_to_host,
+    transfer_guard_host_to_device,
 )
 from funcgrad.ops.precision import default_matmul_precision
 from funcgrad.transforms.batching.vmap import vmap
@@ -52,6 +56,7 @@ from funcgrad.transforms.derivatives.jacobian import hessian, jacfwd, jacrev
 from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
+from funcgrad.transforms.key_reuse import debug_key_reuse
 from funcgrad.transforms.refs import empty_ref, free_ref, freeze, new_ref
 
 if TYPE_CHECKING:
@@ -91,9 +96,11 @@ if TYPE_CHECKING:
         NamedSharding,
         P,
         default_backend,
+        default_device,
         device_count,
         device_put,
         devices,
+        live_arrays,
         local_device_count,
         local_devices,
         make_array_from_callback,
@@ -136,13 +143,16 @@ __all__ = [
     "autocast", "lora", "lora_merge", "qat", "quantize", "scaled_value_and_grad",
     # the host, and looking inside
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
-    "debug_infs", "debug_nans", "explain_cache_misses", "log_compiles", "print_environment_info",
+    "debug_infs", "debug_key_reuse", "debug_nans", "explain_cache_misses", "log_compiles",
+    "print_environment_info", "transfer_guard", "transfer_guard_device_to_device",
+    "transfer_guard_device_to_host", "transfer_guard_host_to_device",
     # dtypes and shapes
     "default_dtype", "default_matmul_precision", "dtypes", "enable_x64",
     "numpy_dtype_promotion", "numpy_rank_promotion",
     # many devices (more of them in funcgrad.parallel)
-    "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
-    "local_device_count", "local_devices", "make_array_from_callback",
+    "Device", "P", "NamedSharding", "default_backend", "default_device", "device_count",
+    "device_put", "devices", "live_arrays", "local_device_count", "local_devices",
+    "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
     "virtual_devices",
@@ -163,8 +173,9 @@ _PACKAGES = (
     "test_util", "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
-    "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",
-    "local_device_count", "local_devices", "make_array_from_callback",
+    "Device", "NamedSharding", "P", "default_backend", "default_device", "device_count",
+    "device_put", "devices", "live_arrays", "local_device_count", "local_devices",
+    "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "print_environment_info", "process_count", "process_index", "process_indices", "reshard",
     "shard_map", "virtual_devices",

@@ -30,6 +30,7 @@ at is in packages of its own.
 - `source`: where in the user's code an operation stands: the line errors and printed programs name
 - `staging`: staging: run a Python function on tracers and write down the program it performs
 - `trace`: traces and tracers: how a transform sees the operations of a running Python function
+- `transfers`: borders that values cross: from NumPy into arrays, out of them, between devices
 - `types`: names for what Python's types can't say of values, pytrees and parameters
 - `views`: where the elements of a view come from
 """

@@ -52,8 +52,10 @@ from funcgrad.parallel.launch.hooks import install as _install
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.meshes import (
     default_backend,
+    default_device,
     device_count,
     devices,
+    live_arrays,
     local_device_count,
     local_devices,
     make_mesh,
@@ -85,9 +87,9 @@ __all__ = [
     "MoeStats", "expert_mlp", "moe", "moe_bias_update",
     "hybrid_attention", "ring_attention", "sequence_attention", "ulysses_attention",
     "unzigzag", "zigzag",
-    "default_backend", "device_count", "devices", "local_device_count", "local_devices",
-    "make_mesh", "print_environment_info", "process_count", "process_index", "process_indices",
-    "virtual_devices",
+    "default_backend", "default_device", "device_count", "devices", "live_arrays",
+    "local_device_count", "local_devices", "make_mesh", "print_environment_info", "process_count",
+    "process_index", "process_indices", "virtual_devices",
     "Cluster", "LocalState", "LocalSteps", "ModelShape", "Plan", "accumulate_gradients",
     "local_steps", "pipeline", "pipeline_value_and_grad", "plan",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ program. Under an MPI launcher each rank is a device, and every rank runs the sa
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import platform
@@ -17,6 +18,9 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.late import Late
+from funcgrad.core.array import Array
+from funcgrad.core.buffers import memory_on
+from funcgrad.core.settings import Setting
 from funcgrad.core.sharding import Device, Mesh
 from funcgrad.errors import ShardingError
 
@@ -102,6 +106,51 @@ def devices(backend: str | None = None) -> tuple[Device, ...]:
     if job is None:
         return virtual_devices(1)
     return tuple(Device(i, i, "rank") for i in range(job[1]))
+
+
+class default_device(Setting):
+    """Where arrays are made of which nothing says where: in a `with` block, in a function that this
+    decorates, or, called alone, from then on in the whole process. None: on the host.
+
+    device: a `Device`, its sharding, or a text: "cpu", "cuda", "cuda:1". Functions that make arrays
+    put them there, and operations and compiled functions none of whose operands is an array run
+    there; results of arrays stay where these are.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.default_device("cpu"):
+    ...     fnp.zeros(2).device.platform
+    'cpu'
+    """
+
+    def __init__(self, device: Any):
+        if isinstance(device, str):
+            device = cuda.device_named("default_device", "cuda" if device == "gpu" else device)
+        device = getattr(device, "device", device)
+        if device is not None and not isinstance(device, Device):
+            raise TypeError(
+                f"default_device: device must be a Device, its name or None, got {device!r}"
+            )
+        away = None if device is None else memory_on(device)
+        super().__init__(device=None if away is None else device)
+
+
+def live_arrays(platform: str | None = None) -> list[Array]:
+    """All arrays of this process that something still refers to and that weren't deleted.
+
+    platform: only those on such devices, "cpu" or "cuda"
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> x = fnp.ones(3)
+    >>> any(y is x for y in fg.live_arrays()), fg.live_arrays("cuda")
+    (True, [])
+    """
+    if platform is not None and not isinstance(platform, str):
+        raise TypeError(f"live_arrays: platform must be a text or None, got {platform!r}")
+    found = [x for x in gc.get_objects() if issubclass(type(x), Array) and not x.is_deleted()]
+    if platform is None:
+        return found
+    named = "cuda" if platform == "gpu" else platform
+    return [x for x in found if named in {d.platform for d in x.devices()}]
 
 
 def default_backend() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from funcgrad import tree
+from funcgrad.core.transfers import explicitly
 from funcgrad.core.types import Tree
 from funcgrad.transforms.arguments import is_arraylike
 
@@ -30,7 +31,8 @@ def device_get(x: Tree) -> Tree:
     >>> fg.device_get({"y": fnp.ones(2), "name": "a"})
     {'name': 'a', 'y': array([1., 1.], dtype=float32)}
     """
-    return tree.map(lambda leaf: np.asarray(leaf) if is_arraylike(leaf) else leaf, x)
+    with explicitly():
+        return tree.map(lambda leaf: np.asarray(leaf) if is_arraylike(leaf) else leaf, x)
 
 
 def effects_barrier() -> None:

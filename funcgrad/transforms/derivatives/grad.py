@@ -26,6 +26,7 @@ from funcgrad.transforms.arguments import (
     is_arraylike,
     leaf_names,
     name_of,
+    note_leaves,
     parameter_names,
     wraps,
 )
@@ -378,6 +379,7 @@ def _positions(
 
 def _check_inputs(what: str, fun: Callable, args: tuple, chosen: Sequence[int], leaves: Values,
                   holomorphic: bool, allow_int: bool) -> None:  # fmt: skip
+    note_leaves(leaves)
     for i, leaf in enumerate(leaves):
         if type(leaf) is Array and leaf.aval.dtype.kind == "f" and not holomorphic:
             continue

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from funcgrad import tree
 from funcgrad.core import backend, caches, context
-from funcgrad.core.array import DeviceArray, device_among
+from funcgrad.core.array import Array, DeviceArray, device_among
 from funcgrad.core.buffers import compiler
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.display.tracebacks import hide_frames
@@ -45,6 +45,7 @@ from funcgrad.transforms.jit.stages import (
     delete_donated,
     gone_reasons,
     sharding_of,
+    watch_call,
 )
 from funcgrad.transforms.refs import Lending, State, aval_or_inner, refs_among, state_of
 from funcgrad.tree import PyTreeDef
@@ -279,12 +280,17 @@ class Jitted:
 
     def _using(self, operands: Values) -> str:
         """The backend that runs a program on these operands, where they are."""
-        if DeviceArray not in map(type, operands):
-            return self._backend
         what = f"jit({name_of(self._fun)})"
-        return compiler(what, self._backend, device_among(what, operands))
+        if DeviceArray in map(type, operands):
+            return compiler(what, self._backend, device_among(what, operands))
+        ctx = context.current()
+        if ctx.device is not None and not any(isinstance(x, Array) for x in operands):
+            return compiler(what, self._backend, ctx.device)
+        return self._backend
 
     def _run(self, program: Program, operands: list, using: str) -> list:
+        if context.current().checks is not None:
+            watch_call(program, name_of(self._fun), operands)
         checking = context.watches_values()
         if checking and program.shardings is not None:
             # Op by op at once: another process may see a NaN where this one sees none.

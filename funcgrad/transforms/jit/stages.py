@@ -19,9 +19,10 @@ from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
 from funcgrad.core.ir import ClosedJaxpr, Jaxpr
 from funcgrad.core.sharding import NamedSharding
+from funcgrad.core.transfers import crosses
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
-from funcgrad.transforms.control.jit_primitive import executable
+from funcgrad.transforms.control.jit_primitive import executable, jit_p
 from funcgrad.transforms.jit.make_jaxpr import struct
 from funcgrad.transforms.refs import State, aval_or_inner
 from funcgrad.tree import PyTreeDef
@@ -119,6 +120,21 @@ def gone_reasons(program: Program, name: str) -> list[str | None]:
         f"argument {argument} was donated to jit({name})" if donated else None
         for donated, argument in zip(program.donated, program.names, strict=True)
     ]
+
+
+def watch_call(program: Program, name: str, operands: Values) -> None:
+    """Tell who watches of a call: of arrays that come from NumPy or from another device, and of
+    random keys."""
+    checks = context.current().checks
+    assert checks is not None
+    away = DeviceArray in map(type, operands)
+    for x, aval in zip(operands, program.jaxpr.in_avals, strict=True):
+        if type(x) is np.ndarray:
+            crosses("host_to_device", aval)
+        elif type(x) is Array and away:
+            crosses("device_to_device", aval)
+    if checks.keys is not None:
+        checks.keys.watch(jit_p, operands, {"jaxpr": program.jaxpr, "name": f"jit({name})"})
 
 
 def sharding_of(x: Value) -> NamedSharding | None:
