@@ -53,7 +53,7 @@ from funcgrad.transforms.derivatives.grad import (
     vjp,
 )
 from funcgrad.transforms.derivatives.jacobian import hessian, jacfwd, jacrev
-from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier
+from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier, live_arrays
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
 from funcgrad.transforms.key_reuse import debug_key_reuse
@@ -71,9 +71,11 @@ if TYPE_CHECKING:
         image,
         interop,
         io,
+        monitoring,
         nn,
         optim,
         parallel,
+        profiler,
         quantization,
         random,
         recsys,
@@ -100,7 +102,6 @@ if TYPE_CHECKING:
         device_count,
         device_put,
         devices,
-        live_arrays,
         local_device_count,
         local_devices,
         make_array_from_callback,
@@ -125,7 +126,7 @@ checking_leaks = check_tracer_leaks
 __all__ = [
     # arrays and what is known of them
     "Array", "ShapeDtypeStruct", "block_until_ready", "device_get", "effects_barrier", "float0",
-    "typeof",
+    "live_arrays", "typeof",
     # mutable arrays
     "Ref", "new_ref", "empty_ref", "freeze", "free_ref",
     # compilation
@@ -151,16 +152,16 @@ __all__ = [
     "numpy_dtype_promotion", "numpy_rank_promotion",
     # many devices (more of them in funcgrad.parallel)
     "Device", "P", "NamedSharding", "default_backend", "default_device", "device_count",
-    "device_put", "devices", "live_arrays", "local_device_count", "local_devices",
-    "make_array_from_callback",
+    "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
     "virtual_devices",
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",
-    "experimental", "export", "flatten_util", "image", "interop", "io", "lax", "nn", "numpy",
-    "ops", "optim", "parallel", "quantization", "random", "recsys", "ref", "scipy",
-    "serve", "sharding", "sparse", "stages", "test_util", "tree", "tree_util", "typing",
+    "experimental", "export", "flatten_util", "image", "interop", "io", "lax", "monitoring",
+    "nn", "numpy", "ops", "optim", "parallel", "profiler", "quantization", "random", "recsys",
+    "ref", "scipy", "serve", "sharding", "sparse", "stages", "test_util", "tree", "tree_util",
+    "typing",
 ]  # fmt: skip
 
 
@@ -168,14 +169,13 @@ __all__ = [
 # the modules that have them.
 _PACKAGES = (
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
-    "experimental", "export", "image", "interop", "io", "nn", "optim", "parallel",
-    "quantization", "random", "recsys", "ref", "scipy", "serve", "sharding", "sparse", "stages",
-    "test_util", "tree_util", "typing",
+    "experimental", "export", "image", "interop", "io", "monitoring", "nn", "optim",
+    "parallel", "profiler", "quantization", "random", "recsys", "ref", "scipy", "serve",
+    "sharding", "sparse", "stages", "test_util", "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "default_device", "device_count",
-    "device_put", "devices", "live_arrays", "local_device_count", "local_devices",
-    "make_array_from_callback",
+    "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "print_environment_info", "process_count", "process_index", "process_indices", "reshard",
     "shard_map", "virtual_devices",

@@ -34,6 +34,8 @@ LAYERS = [
         "sparse",
         "image",
         "interop",
+        "monitoring",
+        "profiler",
         "experimental",
         "ad_checkpoint",
         "custom_batching",

@@ -6,7 +6,6 @@ program. Under an MPI launcher each rank is a device, and every rank runs the sa
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import platform
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.late import Late
-from funcgrad.core.array import Array
 from funcgrad.core.buffers import memory_on
 from funcgrad.core.settings import Setting
 from funcgrad.core.sharding import Device, Mesh
@@ -132,25 +130,6 @@ class default_device(Setting):
             )
         away = None if device is None else memory_on(device)
         super().__init__(device=None if away is None else device)
-
-
-def live_arrays(platform: str | None = None) -> list[Array]:
-    """All arrays of this process that something still refers to and that weren't deleted.
-
-    platform: only those on such devices, "cpu" or "cuda"
-
-    >>> import funcgrad as fg, funcgrad.numpy as fnp
-    >>> x = fnp.ones(3)
-    >>> any(y is x for y in fg.live_arrays()), fg.live_arrays("cuda")
-    (True, [])
-    """
-    if platform is not None and not isinstance(platform, str):
-        raise TypeError(f"live_arrays: platform must be a text or None, got {platform!r}")
-    found = [x for x in gc.get_objects() if issubclass(type(x), Array) and not x.is_deleted()]
-    if platform is None:
-        return found
-    named = "cuda" if platform == "gpu" else platform
-    return [x for x in found if named in {d.platform for d in x.devices()}]
 
 
 def default_backend() -> str:

@@ -21,6 +21,7 @@ from funcgrad.core.evaluation import found_in
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
 from funcgrad.core.refs import Ref
+from funcgrad.core.spans import record, recordings
 from funcgrad.core.staging import stage_with_refs
 from funcgrad.core.trace import Tracer
 from funcgrad.core.types import Prefix, Tree, Value, Values
@@ -45,6 +46,7 @@ from funcgrad.transforms.jit.stages import (
     delete_donated,
     gone_reasons,
     sharding_of,
+    tell_of,
     watch_call,
 )
 from funcgrad.transforms.refs import Lending, State, aval_or_inner, refs_among, state_of
@@ -233,6 +235,7 @@ class Jitted:
         return _jitted, (self._fun, self._static, self._donated, shardings, self._backend)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tree:
+        began = time.perf_counter_ns() if recordings else 0
         try:
             out = self._direct(args, kwargs)
             if out is NotImplemented:
@@ -240,6 +243,9 @@ class Jitted:
         except Exception as e:
             hide_frames(e)
             raise
+        finally:
+            if began:
+                record(f"jit({name_of(self._fun)})", "call", began)
         self._hits += 1
         return out
 
@@ -393,9 +399,11 @@ class Jitted:
         flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
         places = refs_among(call.leaves)
         lent = Lending(flat, places) if places else None
-        avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter()
+        avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter_ns()
         jaxpr, consts, written = stage_with_refs(lent or flat, avals, f"jit({name_of(fun)})", names)
-        seconds = time.perf_counter() - start
+        seconds = (time.perf_counter_ns() - start) / 1e9
+        tell_of("jaxpr_trace_duration", name_of(fun), seconds)
+        record(f"trace {name_of(fun)}", "compile", start, what=f"{len(jaxpr.eqns)} operations")
         state = state_of(consts, call.leaves, lent, written)
         donated = self._donated_mask(call)
         cut = tuple(map(sharding_of, [*consts, *call.leaves]))

@@ -17,8 +17,10 @@ from funcgrad.core.buffers import compiler
 from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
+from funcgrad.core.events import record_event_duration_secs
 from funcgrad.core.ir import ClosedJaxpr, Jaxpr
 from funcgrad.core.sharding import NamedSharding
+from funcgrad.core.spans import record, record_stages, recordings
 from funcgrad.core.transfers import crosses
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
@@ -52,14 +54,18 @@ class Program(NamedTuple):
 
     def _executable(self, name: str, using: str, donating: bool) -> backend.Executable:
         donated = self.donated if donating else (False,) * len(self.donated)
-        start = time.perf_counter()
+        start = time.perf_counter_ns()
         if self.shardings is None:
             done = executable(self.jaxpr, donated, name, using)
         else:
             done = backend.spmd().executable(self.jaxpr, self.shardings, donated, name, using)
+        seconds = (time.perf_counter_ns() - start) / 1e9
+        tell_of("backend_compile_duration", name, seconds)
+        if recordings:
+            record_stages(start, done.compile_stages())
+            record(f"compile {name}", "compile", start, signature=self.signature())
         level = logging.WARNING if "compiles" in context.current().logs else logging.DEBUG
         if LOG.isEnabledFor(level):
-            seconds = time.perf_counter() - start
             LOG.log(level, "compiled jit(%s) of %s: traced in %.3f s, compiled in %.3f s",
                     name, self.signature(), self.seconds, seconds)  # fmt: skip
         return done
@@ -120,6 +126,11 @@ def gone_reasons(program: Program, name: str) -> list[str | None]:
         f"argument {argument} was donated to jit({name})" if donated else None
         for donated, argument in zip(program.donated, program.names, strict=True)
     ]
+
+
+def tell_of(what: str, name: str, seconds: float) -> None:
+    """Tell who listens how long a stage of compiling a function took."""
+    record_event_duration_secs(f"/funcgrad/core/compile/{what}", seconds, fun_name=name)
 
 
 def watch_call(program: Program, name: str, operands: Values) -> None:
