@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         dlpack,
         experimental,
         export,
+        extend,
         image,
         interop,
         io,
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
         make_array_from_process_local_data,
         make_array_from_single_device_arrays,
         make_mesh,
+        pmap,
         print_environment_info,
         process_count,
         process_index,
@@ -154,14 +156,14 @@ __all__ = [
     "Device", "P", "NamedSharding", "default_backend", "default_device", "device_count",
     "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
-    "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
+    "pmap", "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
     "virtual_devices",
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",
-    "experimental", "export", "flatten_util", "image", "interop", "io", "lax", "monitoring",
-    "nn", "numpy", "ops", "optim", "parallel", "profiler", "quantization", "random", "recsys",
-    "ref", "scipy", "serve", "sharding", "sparse", "stages", "test_util", "tree", "tree_util",
-    "typing",
+    "experimental", "export", "extend", "flatten_util", "image", "interop", "io", "lax",
+    "monitoring", "nn", "numpy", "ops", "optim", "parallel", "profiler", "quantization",
+    "random", "recsys", "ref", "scipy", "serve", "sharding", "sparse", "stages", "test_util",
+    "tree", "tree_util", "typing",
 ]  # fmt: skip
 
 
@@ -169,7 +171,7 @@ __all__ = [
 # the modules that have them.
 _PACKAGES = (
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
-    "experimental", "export", "image", "interop", "io", "monitoring", "nn", "optim",
+    "experimental", "export", "extend", "image", "interop", "io", "monitoring", "nn", "optim",
     "parallel", "profiler", "quantization", "random", "recsys", "ref", "scipy", "serve",
     "sharding", "sparse", "stages", "test_util", "tree_util", "typing",
 )  # fmt: skip
@@ -177,8 +179,8 @@ _PARALLEL = (
     "Device", "NamedSharding", "P", "default_backend", "default_device", "device_count",
     "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
-    "print_environment_info", "process_count", "process_index", "process_indices", "reshard",
-    "shard_map", "virtual_devices",
+    "pmap", "print_environment_info", "process_count", "process_index", "process_indices",
+    "reshard", "shard_map", "virtual_devices",
 )  # fmt: skip
 _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
     "autocast": "transforms.precision.autocast",

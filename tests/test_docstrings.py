@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "debug", "dlpack",
     "dtypes", "experimental.checkify", "experimental.ode", "export", "export.onnx",
-    "flatten_util", "image", "interop", "io", "io.checkpoints", "io.weights", "lax",
+    "extend.core", "flatten_util", "image", "interop", "io", "io.checkpoints", "io.weights", "lax",
     "lax.linalg", "monitoring", "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg",
     "ops", "optim", "parallel", "parallel.pipelines", "profiler", "quantization", "random",
     "recsys", "recsys.models", "ref",

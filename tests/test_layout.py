@@ -37,6 +37,7 @@ LAYERS = [
         "monitoring",
         "profiler",
         "experimental",
+        "extend",
         "ad_checkpoint",
         "custom_batching",
         "custom_derivatives",
