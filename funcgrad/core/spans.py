@@ -15,11 +15,14 @@ MOST_SPANS = 1_000_000  # some 200 MB of text, which viewers still open
 
 
 class Span(NamedTuple):
-    """What one thread did from one time to another, in nanoseconds of `perf_counter_ns`."""
+    """What one thread did from one time to another, in nanoseconds of `perf_counter_ns`.
+
+    A thread is known by its identity, which a later one may have again, and its name.
+    """
 
     name: str
     category: str
-    thread: int
+    thread: tuple[int, str]
     start: int
     end: int
     labels: dict
@@ -31,7 +34,6 @@ class Recording:
     def __init__(self) -> None:
         self.began = perf_counter_ns()
         self.spans: list[Span] = []
-        self.threads: dict[int, str] = {}
         self.dropped = 0
 
     def add(self, name: str, category: str, start: int, end: int, labels: dict) -> None:
@@ -39,9 +41,7 @@ class Recording:
         if len(self.spans) >= MOST_SPANS:
             self.dropped += 1
             return
-        thread = threading.get_ident()
-        if thread not in self.threads:
-            self.threads[thread] = threading.current_thread().name
+        thread = threading.get_ident(), threading.current_thread().name
         self.spans.append(Span(name, category, thread, start, end, labels))
 
 

@@ -182,12 +182,10 @@ def chrome_trace(recording: Recording) -> dict:
     """A recording in Chrome's trace format: times in microseconds from its beginning. Threads have
     numbers of their own; a span that holds others comes before them."""
     process = os.getpid()
-    numbers = {thread: i for i, thread in enumerate(recording.threads, 1)}
+    threads = dict.fromkeys(span.thread for span in recording.spans)
+    numbers = {thread: i for i, thread in enumerate(threads, 1)}
     events: list[dict] = [_named("process_name", process, 0, f"funcgrad {process}")]
-    events += [
-        _named("thread_name", process, numbers[thread], name)
-        for thread, name in recording.threads.items()
-    ]
+    events += [_named("thread_name", process, i, name) for (_, name), i in numbers.items()]
     for span in sorted(recording.spans, key=lambda s: (s.thread, s.start, -s.end)):
         events.append({
             "ph": "X", "name": span.name, "cat": span.category, "pid": process,

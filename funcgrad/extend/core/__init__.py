@@ -26,7 +26,7 @@ from funcgrad.core.trace import Tracer
 from funcgrad.core.types import DTypeLike, Params, Value
 from funcgrad.errors import ConcretizationError, JaxprTypeError
 from funcgrad.extend.core import primitives
-from funcgrad.transforms.arguments import is_arraylike as valid_jaxtype
+from funcgrad.transforms.arguments import is_arraylike
 
 __all__ = [
     "ClosedJaxpr", "Jaxpr", "JaxprEqn", "JaxprTypeError", "Literal", "Primitive", "Var",
@@ -38,6 +38,16 @@ __all__ = [
 # The types of values that are arrays, or become some, but for tracers.
 array_types = frozenset({Array, np.ndarray, *(d.type for d in dtypes.CANONICAL)})
 no_effects: frozenset = frozenset()
+
+
+def valid_jaxtype(arg: Any) -> bool:
+    """Whether a value is an array or may become one.
+
+    >>> from funcgrad.extend import core
+    >>> core.valid_jaxtype(1.0), core.valid_jaxtype("a")
+    (True, False)
+    """
+    return is_arraylike(arg)
 
 
 def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr) -> Callable[..., list]:

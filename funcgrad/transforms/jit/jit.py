@@ -20,11 +20,10 @@ from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.evaluation import found_in
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
-from funcgrad.core.refs import Ref
 from funcgrad.core.spans import record, recordings
 from funcgrad.core.staging import stage_with_refs
 from funcgrad.core.trace import Tracer
-from funcgrad.core.types import Prefix, Tree, Value, Values
+from funcgrad.core.types import Prefix, Tree, Values
 from funcgrad.errors import ArgumentError, RefError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import (
@@ -44,9 +43,11 @@ from funcgrad.transforms.jit.stages import (
     call_compiled,
     call_donating,
     delete_donated,
+    goes_alone,
     gone_reasons,
+    is_traced,
     sharding_of,
-    tell_of,
+    told_of_trace,
     watch_call,
 )
 from funcgrad.transforms.refs import Lending, State, aval_or_inner, refs_among, state_of
@@ -185,11 +186,6 @@ _all: WeakSet[Jitted] = WeakSet()
 _lock = fork.lock()
 
 
-def _is_traced(x: Value) -> bool:
-    """Whether a captured value belongs to a transformation that will end."""
-    return isinstance(x, Tracer) or (type(x) is Ref and x.home is not context.ROOT.trace)
-
-
 @caches.forgotten_by
 def _forget() -> None:
     with _lock:
@@ -254,9 +250,10 @@ class Jitted:
         ctx = context.current()
         call = self._sort(args, kwargs)
         if ctx.disable_jit:
-            dynamic, named = call.in_tree.unflatten(map(as_array, call.leaves))
-            return self._with_static(call)(*dynamic, **named)
+            return self._by_itself(call, map(as_array, call.leaves))
         program = self._program(call)
+        if ctx.trace is not context.ROOT.trace and not goes_alone(program):
+            return self._by_itself(call, call.leaves)
         leaves = call.leaves
         operands = [*program.consts, *leaves] if program.consts else leaves
         if program.state is not None:
@@ -268,6 +265,11 @@ class Jitted:
         else:
             outs = self._bind(program, operands)
         return program.out_tree.unflatten(outs)
+
+    def _by_itself(self, call: _Call, leaves: Iterable) -> Tree:
+        """What the function gives without being compiled as a unit."""
+        dynamic, named = call.in_tree.unflatten(leaves)
+        return self._with_static(call)(*dynamic, **named)
 
     def _bind(self, program: Program, operands: list) -> list:
         """The results as a transformation around sees them, whose matter donation then is."""
@@ -387,7 +389,7 @@ class Jitted:
         self._misses += 1
         program = self._trace(call)
         # A program that captured a tracer is good for this call only.
-        if not any(map(_is_traced, program.consts)):
+        if not any(map(is_traced, program.consts)):
             for old in self._programs.put(key, program):
                 self._learned.pop(id(old), None)
             self._tell_of_retraces(key, program)
@@ -401,9 +403,7 @@ class Jitted:
         lent = Lending(flat, places) if places else None
         avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter_ns()
         jaxpr, consts, written = stage_with_refs(lent or flat, avals, f"jit({name_of(fun)})", names)
-        seconds = (time.perf_counter_ns() - start) / 1e9
-        tell_of("jaxpr_trace_duration", name_of(fun), seconds)
-        record(f"trace {name_of(fun)}", "compile", start, what=f"{len(jaxpr.eqns)} operations")
+        seconds = told_of_trace(name_of(fun), start, jaxpr)
         state = state_of(consts, call.leaves, lent, written)
         donated = self._donated_mask(call)
         cut = tuple(map(sharding_of, [*consts, *call.leaves]))

@@ -19,11 +19,15 @@ from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
 from funcgrad.core.events import record_event_duration_secs
 from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.refs import Ref
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.spans import record, record_stages, recordings
+from funcgrad.core.staging import only_staging
+from funcgrad.core.trace import Tracer
 from funcgrad.core.transfers import crosses
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
+from funcgrad.transforms.control.custom_call import rules_share_refs
 from funcgrad.transforms.control.jit_primitive import executable, jit_p
 from funcgrad.transforms.jit.make_jaxpr import struct
 from funcgrad.transforms.refs import State, aval_or_inner
@@ -48,19 +52,23 @@ class Program(NamedTuple):
     state: State | None = None
 
     def executable(self, name: str, using: str, donating: bool = True) -> backend.Executable:
-        """The compiled program: for a mesh where its inputs or annotations name one."""
+        """The compiled program: for a mesh where its inputs or annotations name one. It may write
+        to donated inputs, and to what Refs hold that it writes to, where it sees who else has it.
+        """
         key = ("called", using, donating)
         return self.jaxpr.derive(key, lambda: self._executable(name, using, donating))
 
     def _executable(self, name: str, using: str, donating: bool) -> backend.Executable:
         donated = self.donated if donating else (False,) * len(self.donated)
+        state = self.state if self.shardings is None and using == backend.DEFAULT else None
+        if donating and state and not self.jaxpr.has_effects:  # which fail more often than sums
+            donated = tuple(d or i in state.written for i, d in enumerate(donated))
         start = time.perf_counter_ns()
         if self.shardings is None:
             done = executable(self.jaxpr, donated, name, using)
         else:
             done = backend.spmd().executable(self.jaxpr, self.shardings, donated, name, using)
-        seconds = (time.perf_counter_ns() - start) / 1e9
-        tell_of("backend_compile_duration", name, seconds)
+        seconds = _tell_of("backend_compile_duration", name, start)
         if recordings:
             record_stages(start, done.compile_stages())
             record(f"compile {name}", "compile", start, signature=self.signature())
@@ -102,15 +110,20 @@ def call_donating(
     compiled: backend.Executable, program: Program, name: str, operands: Values
 ) -> list:
     """As `call_compiled`. Donated arrays are gone once the program has begun, also where it fails
-    or is interrupted: nobody knows what is in their memory."""
-    if True not in program.donated:
+    or is interrupted: nobody knows what is in their memory. So is then what Refs hold."""
+    if True not in program.donated and program.state is None:
         return call_compiled(compiled, program, operands)
     began: list = []
+    done = False
     try:
-        return call_compiled(compiled, program, operands, began)
+        outs = call_compiled(compiled, program, operands, began)
+        done = True
+        return outs
     finally:
         if began:
             delete_donated(program, name, operands)
+            for i in program.state.written if program.state and not done else ():
+                operands[i].delete(f"jit({name}), which wrote to its Ref, failed or was stopped")
 
 
 def delete_donated(program: Program, name: str, operands: Values) -> None:
@@ -128,9 +141,28 @@ def gone_reasons(program: Program, name: str) -> list[str | None]:
     ]
 
 
-def tell_of(what: str, name: str, seconds: float) -> None:
-    """Tell who listens how long a stage of compiling a function took."""
+def _tell_of(what: str, name: str, start: int) -> float:
+    """Tell who listens how long a stage of compiling a function took; the seconds."""
+    seconds = (time.perf_counter_ns() - start) / 1e9
     record_event_duration_secs(f"/funcgrad/core/compile/{what}", seconds, fun_name=name)
+    return seconds
+
+
+def told_of_trace(name: str, start: int, jaxpr: Jaxpr) -> float:
+    """The seconds since a function began to be traced, after who listens was told."""
+    record(f"trace {name}", "compile", start, what=f"{len(jaxpr.eqns)} operations")
+    return _tell_of("jaxpr_trace_duration", name, start)
+
+
+def is_traced(x: Value) -> bool:
+    """Whether a captured value belongs to a transformation that will end."""
+    return isinstance(x, Tracer) or (type(x) is Ref and x.home is not context.ROOT.trace)
+
+
+def goes_alone(program: Program) -> bool:
+    """Whether the transformations that run can have a program as it is: there are no mutable arrays
+    that rules of derivatives touch, whose programs are made once for all calls."""
+    return only_staging() or not rules_share_refs(program.jaxpr)
 
 
 def watch_call(program: Program, name: str, operands: Values) -> None:
