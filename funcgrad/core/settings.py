@@ -357,7 +357,7 @@ def transfer_guard_device_to_host(guard_level: str) -> Iterator[None]:
     ...     float(fnp.ones(()))
     Traceback (most recent call last):
     ...
-    funcgrad.errors.TransferError: transfer_guard: f32[] is read by Python or NumPy (device to host)
+    funcgrad.errors.TransferError: transfer_guard: f32[] is read by Python or NumPy (device to...
     """
     with _guarding("transfer_guard_device_to_host", guard_level, "device_to_host"):
         yield

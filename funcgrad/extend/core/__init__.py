@@ -55,7 +55,7 @@ def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr) -> Callable[..., list]:
 
     >>> from funcgrad.extend import core
     >>> closed = fg.make_jaxpr(lambda x: fnp.sin(x) ** 2)(1.0)
-    >>> core.jaxpr_as_fun(closed)(0.0)
+    >>> core.jaxpr_as_fun(closed)(fnp.float32(0))
     [Array(0., dtype=float32)]
     """
     if not isinstance(closed_jaxpr, ClosedJaxpr):
