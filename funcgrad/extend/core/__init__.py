@@ -18,9 +18,8 @@ from funcgrad import dtypes
 from funcgrad.core.array import Array, raw
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.context import current
-from funcgrad.core.ir import Atom, ClosedJaxpr, Jaxpr, Literal, Var, sub_jaxprs
+from funcgrad.core.ir import Atom, ClosedJaxpr, Jaxpr, Literal, Var, sub_jaxprs, typecheck
 from funcgrad.core.ir import Eqn as JaxprEqn
-from funcgrad.core.ir import typecheck as check_jaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer
 from funcgrad.core.types import DTypeLike, Params, Value
@@ -48,6 +47,16 @@ def valid_jaxtype(arg: Any) -> bool:
     (True, False)
     """
     return is_arraylike(arg)
+
+
+def check_jaxpr(jaxpr: Jaxpr) -> None:
+    """Check that a program's variables are bound once and before use, and that types are those that
+    its ops give. Raises JaxprTypeError.
+
+    >>> from funcgrad.extend import core
+    >>> core.check_jaxpr(fg.make_jaxpr(lambda x: x * 2)(1.0).jaxpr)
+    """
+    typecheck(jaxpr)
 
 
 def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr) -> Callable[..., list]:
