@@ -243,6 +243,12 @@ def watches_values() -> bool:
     return checks is not None and (checks.nans or checks.infs)
 
 
+def keys_unwatched() -> AbstractContextManager[None]:
+    """A block in which nobody is told of random keys that are used, as of these it was told."""
+    checks = (current().checks or Checks())._replace(keys=None)
+    return scoped(checks=None if checks == Checks() else checks)
+
+
 @contextmanager
 def named_axis(name: AxisName, size: int) -> Iterator[None]:
     """Run a block in which collectives know the axis `name`."""

@@ -20,6 +20,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.context import keys_unwatched
 from funcgrad.core.display.array_html import bits_html
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
@@ -41,7 +42,7 @@ from funcgrad.ops.random import threefry2x32_p
 from funcgrad.ops.reduce import reduce_and, reduce_or
 from funcgrad.ops.shape import broadcast_in_dim, broadcasted_iota, expand_dims, reshape
 from funcgrad.ops.slicing import concatenate
-from funcgrad.transforms.key_reuse import copied, unwatched, used, watching
+from funcgrad.transforms.key_reuse import copied, used, watching
 from funcgrad.transforms.recorded import recorded
 
 _THREEFRY, _RBG, _UNSAFE = "threefry2x32", "rbg", "unsafe_rbg"
@@ -271,7 +272,7 @@ def sampler(draw: Callable[..., Any]) -> Callable[..., Any]:
         if not args or not watching():
             return draw(*args, **kwargs)
         marked = _used(what, args[0])
-        with unwatched():  # what it draws from the key by others is its own affair
+        with keys_unwatched():  # what it draws from the key by others is its own affair
             return draw(marked, *args[1:], **kwargs)
 
     return checked

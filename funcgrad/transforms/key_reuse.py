@@ -21,6 +21,8 @@ from funcgrad.core.primitive import Primitive
 from funcgrad.core.types import Params, Value
 from funcgrad.errors import KeyReuseError
 from funcgrad.ops.barrier import name_p
+from funcgrad.ops.base import transpose_p
+from funcgrad.ops.shape import reshape_p
 from funcgrad.transforms.control.cond import cond_p
 from funcgrad.transforms.control.scan import scan_p
 from funcgrad.transforms.control.while_loop import while_p
@@ -65,16 +67,6 @@ def watching() -> bool:
     """Whether somebody looks for keys that are used twice."""
     checks = context.current().checks
     return checks is not None and checks.keys is not None
-
-
-@contextmanager
-def unwatched() -> Iterator[None]:
-    """A block in which uses don't count: those of a sampler's own, which belong to its call."""
-    checks = context.current().checks
-    assert checks is not None
-    rest = checks._replace(keys=None)
-    with context.scoped(checks=None if rest == context.Checks() else rest):
-        yield
 
 
 class KeyWatch:
@@ -161,6 +153,13 @@ class _Uses:
 
     def __init__(self) -> None:
         self.masks: dict[Var, Mask] = {}
+        self.moved: dict[Var, Var] = {}  # what holds the same keys in another order
+
+    def source(self, var: Var) -> Var:
+        """The first variable that holds the same keys."""
+        while var in self.moved:
+            var = self.moved[var]
+        return var
 
     def of(self, atoms: Sequence[Var | Literal]) -> list[Mask]:
         """Which keys of some variables were used."""
@@ -169,9 +168,13 @@ class _Uses:
     def add(self, eqn: Eqn) -> None:
         """Note what an equation uses."""
         mark = eqn.params.get("name")
+        if eqn.prim in (reshape_p, transpose_p) and type(eqn.ins[0]) is Var:
+            self.moved[eqn.outs[0]] = eqn.ins[0]
         for a, new in zip(eqn.ins, uses(eqn.prim, eqn.params, _typed(eqn)), strict=True):
             if not np.any(new) or type(a) is not Var:
                 continue
+            if np.all(new):
+                a = self.source(a)
             before = self.masks.get(a, False)
             if np.any(np.logical_and(before, new)):
                 raise _reused(mark.who if type(mark) is Use else str(eqn.prim), eqn.source)

@@ -6,9 +6,10 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, random
-from funcgrad.errors import KeyReuseError
+from funcgrad.errors import KeyReuseError, NonFiniteError
 
 KEY = lambda: random.key(0)
+shots = fg.pmap(lambda key: random.normal(key))
 draw = fg.jit(lambda key: random.normal(key))
 
 
@@ -68,6 +69,7 @@ TWICE = {
     "rows": rows(lambda keys: random.normal(keys[0])),
     "a branch": lambda: fg.jit(lambda k: branches(k) + random.normal(k))(KEY()),
     "vmap": lambda: [fg.vmap(random.normal)(k := random.split(KEY())), fg.vmap(random.normal)(k)],
+    "pmap": lambda: [shots(k := random.split(KEY())), shots(k)],
     "grad": lambda: fg.grad(lambda x, k: x * random.normal(k) * random.normal(k))(1.0, KEY()),
 }
 ONCE = {
@@ -108,6 +110,13 @@ def test_messages_name_who_and_where():
     assert "random.clone(key)" in str(error.value)
     with fg.debug_key_reuse(), pytest.raises(KeyReuseError, match=r"a call of jit\(<lambda>\)"):
         TWICE["two calls"]()
+
+
+def test_beside_other_checks():
+    with fg.debug_key_reuse(), fg.debug_nans(), fg.transfer_guard("disallow"):
+        draw(KEY())
+        with pytest.raises(NonFiniteError, match="div produced NaN"):
+            fg.jit(lambda k: random.normal(k) * 0 / 0)(KEY())
 
 
 def test_bits_stay_and_blocks_nest():

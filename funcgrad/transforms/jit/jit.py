@@ -18,7 +18,6 @@ from funcgrad.core.buffers import compiler
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.evaluation import found_in
-from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
 from funcgrad.core.spans import record, recordings
 from funcgrad.core.staging import stage_with_refs
@@ -46,6 +45,7 @@ from funcgrad.transforms.jit.stages import (
     goes_alone,
     gone_reasons,
     is_traced,
+    op_by_op,
     sharding_of,
     told_of_trace,
     watch_call,
@@ -302,7 +302,7 @@ class Jitted:
         checking = context.watches_values()
         if checking and program.shardings is not None:
             # Op by op at once: another process may see a NaN where this one sees none.
-            return ClosedJaxpr(program.jaxpr, ())(*operands)
+            return op_by_op(program, operands)
         name = name_of(self._fun)
         compiled = program.executable(name, using, donating=not checking)
         if not checking:
@@ -310,7 +310,7 @@ class Jitted:
         outs = call_compiled(compiled, program, operands)
         if found_in(outs):
             # Run again op by op: the operation that made the NaN raises, naming its line.
-            ClosedJaxpr(program.jaxpr, ())(*operands)
+            op_by_op(program, operands)
         delete_donated(program, name, operands)
         return outs
 

@@ -18,7 +18,7 @@ from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
 from funcgrad.core.events import record_event_duration_secs
-from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.ir import ClosedJaxpr, Jaxpr, eval_jaxpr
 from funcgrad.core.refs import Ref
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.spans import record, record_stages, recordings
@@ -163,6 +163,13 @@ def goes_alone(program: Program) -> bool:
     """Whether the transformations that run can have a program as it is: there are no mutable arrays
     that rules of derivatives touch, whose programs are made once for all calls."""
     return only_staging() or not rules_share_refs(program.jaxpr)
+
+
+def op_by_op(program: Program, operands: Values) -> list:
+    """The results of a call, after `watch_call`, without compiled code: what watches operations
+    finds the one that it looks for."""
+    with context.keys_unwatched():
+        return eval_jaxpr(program.jaxpr, *operands)
 
 
 def watch_call(program: Program, name: str, operands: Values) -> None:
