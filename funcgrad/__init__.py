@@ -29,6 +29,10 @@ from funcgrad.core.settings import (
     numpy_dtype_promotion,
     numpy_rank_promotion,
     set_mesh,
+    transfer_guard,
+    transfer_guard_device_to_device,
+    transfer_guard_device_to_host,
+    transfer_guard_host_to_device,
 )
 from funcgrad.ops.precision import default_matmul_precision
 from funcgrad.transforms.batching.vmap import vmap
@@ -49,9 +53,10 @@ from funcgrad.transforms.derivatives.grad import (
     vjp,
 )
 from funcgrad.transforms.derivatives.jacobian import hessian, jacfwd, jacrev
-from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier
+from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier, live_arrays
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
+from funcgrad.transforms.key_reuse import debug_key_reuse
 from funcgrad.transforms.refs import empty_ref, free_ref, freeze, new_ref
 
 if TYPE_CHECKING:
@@ -63,12 +68,15 @@ if TYPE_CHECKING:
         dlpack,
         experimental,
         export,
+        extend,
         image,
         interop,
         io,
+        monitoring,
         nn,
         optim,
         parallel,
+        profiler,
         quantization,
         random,
         recsys,
@@ -91,6 +99,7 @@ if TYPE_CHECKING:
         NamedSharding,
         P,
         default_backend,
+        default_device,
         device_count,
         device_put,
         devices,
@@ -100,6 +109,7 @@ if TYPE_CHECKING:
         make_array_from_process_local_data,
         make_array_from_single_device_arrays,
         make_mesh,
+        pmap,
         print_environment_info,
         process_count,
         process_index,
@@ -118,7 +128,7 @@ checking_leaks = check_tracer_leaks
 __all__ = [
     # arrays and what is known of them
     "Array", "ShapeDtypeStruct", "block_until_ready", "device_get", "effects_barrier", "float0",
-    "typeof",
+    "live_arrays", "typeof",
     # mutable arrays
     "Ref", "new_ref", "empty_ref", "freeze", "free_ref",
     # compilation
@@ -136,21 +146,24 @@ __all__ = [
     "autocast", "lora", "lora_merge", "qat", "quantize", "scaled_value_and_grad",
     # the host, and looking inside
     "pure_callback", "io_callback", "check_tracer_leaks", "checking_leaks", "debug",
-    "debug_infs", "debug_nans", "explain_cache_misses", "log_compiles", "print_environment_info",
+    "debug_infs", "debug_key_reuse", "debug_nans", "explain_cache_misses", "log_compiles",
+    "print_environment_info", "transfer_guard", "transfer_guard_device_to_device",
+    "transfer_guard_device_to_host", "transfer_guard_host_to_device",
     # dtypes and shapes
     "default_dtype", "default_matmul_precision", "dtypes", "enable_x64",
     "numpy_dtype_promotion", "numpy_rank_promotion",
     # many devices (more of them in funcgrad.parallel)
-    "Device", "P", "NamedSharding", "default_backend", "device_count", "device_put", "devices",
-    "local_device_count", "local_devices", "make_array_from_callback",
+    "Device", "P", "NamedSharding", "default_backend", "default_device", "device_count",
+    "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
-    "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
+    "pmap", "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
     "virtual_devices",
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",
-    "experimental", "export", "flatten_util", "image", "interop", "io", "lax", "nn", "numpy",
-    "ops", "optim", "parallel", "quantization", "random", "recsys", "ref", "scipy",
-    "serve", "sharding", "sparse", "stages", "test_util", "tree", "tree_util", "typing",
+    "experimental", "export", "extend", "flatten_util", "image", "interop", "io", "lax",
+    "monitoring", "nn", "numpy", "ops", "optim", "parallel", "profiler", "quantization",
+    "random", "recsys", "ref", "scipy", "serve", "sharding", "sparse", "stages", "test_util",
+    "tree", "tree_util", "typing",
 ]  # fmt: skip
 
 
@@ -158,16 +171,16 @@ __all__ = [
 # the modules that have them.
 _PACKAGES = (
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack",
-    "experimental", "export", "image", "interop", "io", "nn", "optim", "parallel",
-    "quantization", "random", "recsys", "ref", "scipy", "serve", "sharding", "sparse", "stages",
-    "test_util", "tree_util", "typing",
+    "experimental", "export", "extend", "image", "interop", "io", "monitoring", "nn", "optim",
+    "parallel", "profiler", "quantization", "random", "recsys", "ref", "scipy", "serve",
+    "sharding", "sparse", "stages", "test_util", "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
-    "Device", "NamedSharding", "P", "default_backend", "device_count", "device_put", "devices",
-    "local_device_count", "local_devices", "make_array_from_callback",
+    "Device", "NamedSharding", "P", "default_backend", "default_device", "device_count",
+    "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
-    "print_environment_info", "process_count", "process_index", "process_indices", "reshard",
-    "shard_map", "virtual_devices",
+    "pmap", "print_environment_info", "process_count", "process_index", "process_indices",
+    "reshard", "shard_map", "virtual_devices",
 )  # fmt: skip
 _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
     "autocast": "transforms.precision.autocast",

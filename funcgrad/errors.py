@@ -166,6 +166,15 @@ class OutOfBoundsError(_Named, IndexError, ValueError):
     """An index lies outside its axis."""
 
 
+class TransferError(FuncgradError, RuntimeError):
+    """A value went from NumPy to an array, out of one, or to another device, where
+    `transfer_guard` forbids it."""
+
+
+class KeyReuseError(FuncgradError, RuntimeError):
+    """A random key was used twice while `debug_key_reuse` was on."""
+
+
 class NonFiniteError(FuncgradError, FloatingPointError):
     """A NaN appeared while `debug_nans` was on, or an infinity while `debug_infs` was."""
 

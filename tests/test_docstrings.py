@@ -17,9 +17,10 @@ PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "debug", "dlpack",
     "dtypes", "experimental.checkify", "experimental.ode", "export", "export.onnx",
-    "flatten_util", "image", "interop", "io", "io.checkpoints", "io.weights", "lax",
-    "lax.linalg", "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops", "optim",
-    "parallel", "parallel.pipelines", "quantization", "random", "recsys", "recsys.models", "ref",
+    "extend.core", "flatten_util", "image", "interop", "io", "io.checkpoints", "io.weights", "lax",
+    "lax.linalg", "monitoring", "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg",
+    "ops", "optim", "parallel", "parallel.pipelines", "profiler", "quantization", "random",
+    "recsys", "recsys.models", "ref",
     "scipy", "scipy.cluster.vq", "scipy.fft", "scipy.integrate", "scipy.interpolate",
     "scipy.linalg", "scipy.ndimage", "scipy.optimize", "scipy.signal", "scipy.sparse.linalg",
     "scipy.spatial.transform", "scipy.special", "scipy.stats", "serve", "sharding", "sparse",

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.buffers import Memory, beside, buffer_of, memory_of, memory_on, on_host
 from funcgrad.core.display.array_html import array_html
 from funcgrad.core.methods import ArrayMethods, fact
 from funcgrad.core.sharding import Device, NamedSharding, Shard, SingleDeviceSharding
 from funcgrad.core.trace import Tracer, captured_error, leak_error
+from funcgrad.core.transfers import crosses, handed_out
 from funcgrad.core.types import DTypeLike, PlainArray, Scalar, Value, Values
 from funcgrad.errors import DonatedBufferError, ShardingError, asked
 
@@ -116,8 +118,14 @@ class Array(ArrayMethods):
         """The array itself: its value is known."""
         return self
 
+    def _read(self) -> np.ndarray:
+        """The values, for Python or NumPy."""
+        if context.current().checks is not None:
+            handed_out(self.aval)
+        return self.value
+
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
-        value = self.value
+        value = self._read()
         if dtype is not None and value.dtype != dtype:
             if copy is False:
                 raise ValueError(f"an array of {value.dtype} is no {dtype} without a copy")
@@ -154,19 +162,19 @@ class Array(ArrayMethods):
         return len(self.value)
 
     def __bool__(self) -> bool:
-        return bool(self.value)
+        return bool(self._read())
 
     def __int__(self) -> int:
-        return int(self.value)
+        return int(self._read())
 
     def __index__(self) -> int:
-        return self.value.__index__()
+        return self._read().__index__()
 
     def __float__(self) -> float:
-        return float(self.value)
+        return float(self._read())
 
     def __complex__(self) -> complex:
-        return complex(self.value)
+        return complex(self._read())
 
     def __iter__(self) -> Iterator[Array]:
         if not self._value.ndim:
@@ -174,19 +182,20 @@ class Array(ArrayMethods):
         return (Array(np.asarray(row), self.weak_type) for row in self.value)
 
     def __format__(self, spec: str) -> str:
-        return format(self.value[()] if not self._value.ndim else self.value, spec)
+        value = self._read()
+        return format(value if value.ndim else value[()], spec)
 
     def item(self, *args: int) -> Scalar:
         """The element (of a one-element array, or at an index) as a Python scalar."""
-        return self.value.item(*args)
+        return self._read().item(*args)
 
     def tolist(self) -> Scalar | list:
         """The elements as nested Python lists."""
-        return self.value.tolist()
+        return self._read().tolist()
 
     def tobytes(self) -> bytes:
         """The elements' bytes in C order."""
-        return self.value.tobytes()
+        return self._read().tobytes()
 
     def __copy__(self) -> Array:
         return self
@@ -206,7 +215,7 @@ class Array(ArrayMethods):
         return f"Array({body}{empty}, dtype={self._value.dtype.name}{weak})"
 
     def __str__(self) -> str:
-        return str(self.value)
+        return str(self._read())
 
     def _repr_html_(self) -> str:
         return array_html(self.value, self.aval)
@@ -243,7 +252,7 @@ class DeviceArray(Array):
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError(f"an array on {self.device} is none of NumPy's without a copy")
-        return self.value.astype(dtype or self.dtype, copy=False)
+        return self._read().astype(dtype or self.dtype, copy=False)
 
     def __dlpack__(self, **kwargs: Any) -> object:
         return self.buffer.__dlpack__(**kwargs)
@@ -273,10 +282,11 @@ def on_device(x: Array, device: Device) -> Array:
     Array([1., 1.], dtype=float32)
     """
     memory = memory_on(device)
-    if memory is None:
-        return x if type(x) is Array else Array(x.value, x.weak_type)
-    if type(x) is DeviceArray and x.device == device:
+    if type(x) is Array if memory is None else type(x) is DeviceArray and x.device == device:
         return x
+    crosses("device_to_device", x.aval)
+    if memory is None:
+        return Array(x.value, x.weak_type)
     held = x.buffer if type(x) is DeviceArray and x.memory is memory else x.value
     return DeviceArray(memory.put(held, device), x.weak_type)
 

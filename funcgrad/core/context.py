@@ -12,25 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from funcgrad.core import caches
 from funcgrad.core.eager.large import implementation
-from funcgrad.core.types import AxisName, Communicators
+from funcgrad.core.types import AxisName, Communicators, Params
 
 if TYPE_CHECKING:
     from funcgrad.core.aval import ShapedArray
     from funcgrad.core.primitive import Primitive
-    from funcgrad.core.sharding import Mesh
+    from funcgrad.core.sharding import Device, Mesh
     from funcgrad.core.trace import Trace
+    from funcgrad.core.transfers import Transfers
 
 _T = TypeVar("_T")
 
 _FIELDS = (
     "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "checks",
-    "communicators", "logs", "sequences", "mesh", "exact",
+    "communicators", "logs", "sequences", "mesh", "exact", "device",
 )  # fmt: skip
 # What leaves the types of operations' results as they are.
 _NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit", "logs"})
@@ -43,12 +44,28 @@ class Checks(NamedTuple):
     nans, infs: whether results with NaN, or infinities, of operands without them raise
     ranks: "allow", "warn" or "raise", where arrays of different ranks broadcast
     dtypes: "standard", or "strict" where arrays of different dtypes don't promote
+    transfers: what is done about values that go from NumPy to arrays and back; None: nothing
+    keys: who is told of the random keys that are used; None: nobody
     """
 
     nans: bool = False
     infs: bool = False
     ranks: str = "allow"
     dtypes: str = "standard"
+    transfers: Transfers | None = None
+    keys: Watcher | None = None
+
+    def of_programs(self) -> Checks | None:
+        """What of them changes programs as they are traced; None for nothing."""
+        changing = self._replace(transfers=None)
+        return None if changing == Checks() else changing
+
+
+class Watcher(Protocol):
+    """Who looks at operations that are evaluated."""
+
+    def watch(self, prim: Primitive, values: Sequence, params: Params) -> None:
+        """Be told of one, before; it may raise."""
 
 
 class Context:
@@ -62,6 +79,7 @@ class Context:
     sequences: how attention of sequences that are cut over devices is done; "auto": as suits it
     mesh: what specs are of that are given without one; None where none is set
     exact: whether products that don't say how exact they are to be are as exact as can be
+    device: where arrays are made of which nothing says where; None: on the host
     types: the types of operations' results, remembered, as they depend on the settings here, and
         how they are evaluated
     """
@@ -81,6 +99,7 @@ class Context:
     sequences: str
     mesh: Mesh | None
     exact: bool
+    device: Device | None
     types: dict[tuple, Any]
     _static_key: tuple | None
 
@@ -88,7 +107,7 @@ class Context:
         self, trace: Trace, axes: dict[AxisName, int], manual: tuple[str, ...],
         float_dtype: np.dtype, int_dtype: np.dtype, scopes: tuple[str, ...], disable_jit: bool,
         checks: Checks | None, communicators: Communicators | None, logs: frozenset[str],
-        sequences: str, mesh: Mesh | None, exact: bool,
+        sequences: str, mesh: Mesh | None, exact: bool, device: Device | None,
     ):  # fmt: skip
         self.trace = trace
         self.axes = axes
@@ -103,6 +122,7 @@ class Context:
         self.sequences = sequences
         self.mesh = mesh
         self.exact = exact
+        self.device = device
         self.types = {}
         self._static_key = None
 
@@ -117,7 +137,7 @@ class Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
                       self.disable_jit, self.checks, self.communicators, self.logs,
-                      self.sequences, self.mesh, self.exact)  # fmt: skip
+                      self.sequences, self.mesh, self.exact, self.device)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
 
@@ -164,7 +184,7 @@ class Context:
         if key is None:
             key = self._static_key = (
                 tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
-                self.checks, self.sequences, self.mesh, self.exact,
+                self.checks and self.checks.of_programs(), self.sequences, self.mesh, self.exact,
             )  # fmt: skip
         return key
 
@@ -172,7 +192,7 @@ class Context:
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
     None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None,  # type: ignore[arg-type]
-    frozenset(), "auto", None, False,
+    frozenset(), "auto", None, False, None,
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get
@@ -221,6 +241,12 @@ def watches_values() -> bool:
     """Whether results are looked at, for NaN or infinities."""
     checks = current().checks
     return checks is not None and (checks.nans or checks.infs)
+
+
+def keys_unwatched() -> AbstractContextManager[None]:
+    """A block in which nobody is told of random keys that are used, as of these it was told."""
+    checks = (current().checks or Checks())._replace(keys=None)
+    return scoped(checks=None if checks == Checks() else checks)
 
 
 @contextmanager

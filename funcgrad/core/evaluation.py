@@ -19,12 +19,13 @@ from funcgrad.core.array import (
 )
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import spmd
-from funcgrad.core.buffers import beside, buffer_of, memory_of
+from funcgrad.core.buffers import beside, buffer_of, memory_of, memory_on
 from funcgrad.core.eager.evaluated import evaluated, evaluated1, evaluated2
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.sharding import Device
 from funcgrad.core.trace import Trace
+from funcgrad.core.transfers import taken_in
 from funcgrad.core.types import Params, PlainArray, Result, Value, Values
 from funcgrad.errors import NonFiniteError, ShardingError
 
@@ -54,12 +55,16 @@ class EvalTrace(Trace):
             if any(map(is_distributed, args)):
                 return spmd().evaluate(prim, args, params)
             device = device_among(prim.name, args)
+        ctx = context.current()
+        if ctx.device is not None and not any(isinstance(a, Array) for a in args):
+            device = ctx.device
+        if ctx.checks is not None:
+            _watch(ctx.checks, prim, args, params)
         values = [raw(a) if device is None else _moved(a, device) for a in args]
         avals = [
             a.aval if isinstance(a, Array) else ShapedArray(v.shape, v.dtype, _is_weak(a))
             for a, v in zip(args, values, strict=True)
         ]
-        ctx = context.current()
         if prim.multiple:
             out_aval = prim.abstract(*avals, **params)
         else:
@@ -86,20 +91,32 @@ class EvalTrace(Trace):
         return result
 
 
+def _watch(checks: context.Checks, prim: Primitive, args: tuple, params: dict) -> None:
+    """Tell of the arrays of NumPy's and the random keys among an operation's operands."""
+    for a in args:
+        if type(a) is np.ndarray:
+            taken_in(a, ShapedArray(a.shape, a.dtype))
+    if checks.keys is not None:
+        checks.keys.watch(prim, args, params)
+
+
 def _moved(x: Value, device: Device) -> PlainArray:
     """The buffer of an operand on a device, where what is on the host is copied to."""
-    return x.buffer if type(x) is DeviceArray else on_device(Array(raw(x)), device).buffer
+    if isinstance(x, Array):
+        return x.buffer if type(x) is DeviceArray else on_device(x, device).buffer
+    return memory_on(device).put(raw(x), device)  # type: ignore[union-attr]
 
 
 def _run_on(device: Device, prim: Primitive, values: Values, params: Params) -> Result:
-    """What an op's `impl` makes of buffers on a device, there."""
-    xp = memory_of(values[0]).namespace(values[0])  # type: ignore[union-attr]
+    """What an op's `impl` makes of buffers on a device, there; of none, what it makes of itself."""
+    known = values or [_moved(0, device)]
+    xp = memory_of(known[0]).namespace(known[0])  # type: ignore[union-attr]
     if xp is None:
         raise ShardingError(
             f"{prim.name}: arrays on {device} have no functions, so operations on them don't run "
-            f"one by one: {type(values[0])} has no __array_namespace__. Use jit"
+            f"one by one: {type(known[0])} has no __array_namespace__. Use jit"
         )
-    with beside(values[0]):
+    with beside(known[0]):
         return prim.impl(xp, *values, **params)
 
 

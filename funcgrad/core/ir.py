@@ -48,6 +48,11 @@ class Literal:
         self.value = value
         self.aval = aval
 
+    @property
+    def val(self) -> np.ndarray:
+        """The value, under JAX's name."""
+        return self.value
+
     def __repr__(self) -> str:
         return f"Literal({self.value.item()}:{self.aval})"
 
@@ -132,6 +137,11 @@ class Jaxpr:
         return list(self.outs)
 
     @property
+    def constvars(self) -> list[Var]:
+        """None: what a program captured are its first inputs. JAX keeps them apart."""
+        return []
+
+    @property
     def in_avals(self) -> list[ShapedArray]:
         """The types of the inputs, captured values among them.
 
@@ -213,6 +223,11 @@ class ClosedJaxpr:
         (b:f32[] = sin a, b:f32[] = mul a 2.0:f32[])
         """
         return self.jaxpr.eqns
+
+    @property
+    def literals(self) -> list[Value]:
+        """The captured values, under JAX's name."""
+        return list(self.consts)
 
     def __call__(self, *args: Value) -> list:
         """Evaluate on flat arguments."""

@@ -163,6 +163,11 @@ class Primitive:
         args, params = self.prepare(*args, **params)
         return context.current().trace.process(self, args, params)
 
+    @property
+    def multiple_results(self) -> bool:
+        """Whether there is a list of results, under JAX's name."""
+        return self.multiple
+
     def bind(self, *args: Value, **params: Param) -> Result:
         """Apply the op to operands that are already as the rules want them."""
         return context.current().trace.process(self, args, params)

@@ -8,6 +8,7 @@ cell of a program. So programs stay pure, and no transformation of them knows of
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,6 +42,14 @@ class Cell:
     def written(self) -> bool:
         """Whether there is another value than at first."""
         return self.value is not self.first
+
+
+def _holders(cell: Cell) -> int:
+    """How many hold a cell's value, beside its `first`."""
+    return sys.getrefcount(cell.value) - (cell.first is cell.value)
+
+
+_ALONE = _holders(Cell(None, None, object()))  # type: ignore[arg-type]
 
 
 class AbstractRef:
@@ -150,6 +159,15 @@ class Ref:
         """The whole value."""
         return self.cell().value
 
+    def lend(self) -> Value:
+        """The whole value, for a program that writes to its memory unless another array has it, as
+        one has where somebody else holds the value."""
+        cell = self.cell()
+        if type(cell.value) is Array and _holders(cell) > _ALONE:
+            x = cell.value
+            return Array(x.value, x.weak_type, x.aval)
+        return cell.value
+
     def write(self, value: Value) -> None:
         """Set the whole value, which has the Ref's type."""
         cell = self.cell()
@@ -160,6 +178,8 @@ class Ref:
             assert trace.parent is not None
             trace = trace.parent
         cell.value = value
+        if cell is self._cell and not self._lent:
+            cell.first = None  # nobody asks, and it is memory
 
     def end(self, why: str) -> Value:
         """The last value; using the Ref from now on raises."""
@@ -206,6 +226,17 @@ class Ref:
         """
         self.write(self.read().at[idx].add(self.converted(x)))
 
+    @property
+    def at(self) -> _At:
+        """Parts of it that are read and written like a Ref: `ref.at[i]`.
+
+        >>> row = fg.new_ref(fnp.zeros((2, 3))).at[1]
+        >>> row[0] = 5.0
+        >>> row[...]
+        Array([5., 0., 0.], dtype=float32)
+        """
+        return _At(self)
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a Ref without axes")
@@ -247,6 +278,45 @@ class Ref:
 
     def _made(self) -> str:
         return f" (at {self._source}: {self._source.text})" if self._source else ""
+
+
+class RefView:
+    """A part of a mutable array: `view[...]` reads it, `view[...] = x` writes it there."""
+
+    __slots__ = ("_index", "_of")
+
+    def __init__(self, of: Ref | RefView, index: Index | tuple[Index, ...]):
+        self._of = of
+        self._index = index
+
+    @property
+    def at(self) -> _At:
+        """Parts of the part."""
+        return _At(self)
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Value:
+        value = self._of[self._index]
+        return value if _is_whole(index) else value[index]
+
+    def __setitem__(self, index: Index | tuple[Index, ...], value: Value) -> None:
+        if not _is_whole(index):
+            value = self._of[self._index].at[index].set(value)
+        self._of[self._index] = value
+
+    def __repr__(self) -> str:
+        return f"{self._of!r}.at[{self._index!r}]"
+
+
+class _At:
+    """What `ref.at` is, before it is indexed."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: Ref | RefView):
+        self._of = of
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> RefView:
+        return RefView(self._of, index)
 
 
 def _is_whole(index: object) -> bool:

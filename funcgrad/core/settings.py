@@ -12,6 +12,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.context import ROOT, Checks, current, scoped, set_root, under
 from funcgrad.core.sharding import AbstractMesh, Mesh
+from funcgrad.core.transfers import LEVELS, Transfers
 from funcgrad.core.types import DTypeLike, Tree
 from funcgrad.errors import DTypeError
 
@@ -301,6 +302,77 @@ def check_tracer_leaks(enabled: bool = True) -> Iterator[None]:
     ...     pass
     """
     yield
+
+
+@contextmanager
+def _guarding(what: str, level: str, *directions: str) -> Iterator[None]:
+    _choice(what, level, LEVELS)
+    held = (current().checks or Checks()).transfers or Transfers()
+    changed = Transfers(**(held._asdict() | dict.fromkeys(directions, level)))
+    with _checking(transfers=None if changed == Transfers() else changed):
+        yield
+
+
+@contextmanager
+def transfer_guard(guard_level: str) -> Iterator[None]:
+    """Within the block, values that go from NumPy into arrays, out of arrays or from one device to
+    another are let through ("allow"), logged as warnings of the logger "funcgrad" ("log"), or
+    raise TransferError ("disallow"), unless they were asked for: by `device_put`, `device_get`,
+    `reshard`. Those, too, are logged by "log_explicit", and raise by "disallow_explicit".
+
+    A CPU's arrays, whose memory is NumPy's, count as a device's: so a loop that would copy on a GPU
+    is found on any machine. Python's numbers are no transfers, other than JAX's, nor is `repr`.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp, numpy as np
+    >>> x = fnp.ones(3)
+    >>> with fg.transfer_guard("disallow"):
+    ...     y = x + fg.device_put(np.ones(3, "float32"))
+    ...     x + np.ones(3, "float32")
+    Traceback (most recent call last):
+    ...
+    funcgrad.errors.TransferError: transfer_guard: f32[3] goes into an array (host to device)...
+    """
+    directions = ("host_to_device", "device_to_host", "device_to_device")
+    with _guarding("transfer_guard", guard_level, *directions):
+        yield
+
+
+@contextmanager
+def transfer_guard_host_to_device(guard_level: str) -> Iterator[None]:
+    """As `transfer_guard`, of NumPy's arrays that become operands.
+
+    >>> with fg.transfer_guard_host_to_device("disallow"):
+    ...     np.asarray(fnp.ones(2))
+    array([1., 1.], dtype=float32)
+    """
+    with _guarding("transfer_guard_host_to_device", guard_level, "host_to_device"):
+        yield
+
+
+@contextmanager
+def transfer_guard_device_to_host(guard_level: str) -> Iterator[None]:
+    """As `transfer_guard`, of arrays that Python or NumPy reads: `float(x)`, `np.asarray(x)`.
+
+    >>> with fg.transfer_guard_device_to_host("disallow"):
+    ...     float(fnp.ones(()))
+    Traceback (most recent call last):
+    ...
+    funcgrad.errors.TransferError: transfer_guard: f32[] is read by Python or NumPy (device to...
+    """
+    with _guarding("transfer_guard_device_to_host", guard_level, "device_to_host"):
+        yield
+
+
+@contextmanager
+def transfer_guard_device_to_device(guard_level: str) -> Iterator[None]:
+    """As `transfer_guard`, of arrays that go to another device, or are cut over several.
+
+    >>> with fg.transfer_guard_device_to_device("disallow"):
+    ...     fnp.ones(2) + 1
+    Array([2., 2.], dtype=float32)
+    """
+    with _guarding("transfer_guard_device_to_device", guard_level, "device_to_device"):
+        yield
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
 import sys
@@ -89,6 +90,26 @@ def called_within(*layers: str) -> bool:
     while frame is not None and frame.f_code.co_filename.startswith(below):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def is_argument(value: object) -> bool:
+    """Whether the user's code called this package with this very object, or in a list or a tuple.
+
+    >>> is_argument(1)
+    False
+    """
+    frame: FrameType | None = sys._getframe(1)
+    called = None
+    while frame is not None and _is_inside(frame.f_code.co_filename):
+        called, frame = frame, frame.f_back
+    if called is None or frame is None:
+        return False
+    code = called.f_code
+    n = code.co_argcount + code.co_kwonlyargcount
+    n += sum(bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
+    scope = called.f_locals
+    given = [scope[name] for name in code.co_varnames[:n] if name in scope]
+    return any(_path_to(value, x, "argument") is not None for x in given)
 
 
 _inside: set[str] = set()  # the files of this package, as far as they were met

@@ -138,6 +138,20 @@ def is_reached(x: Tracer, trace: Trace | None) -> bool:
     return x._trace.live
 
 
+def only_staging() -> bool:
+    """Whether no transformation runs but those that write programs down.
+
+    >>> only_staging()
+    True
+    """
+    trace: Trace | None = context.current().trace
+    while trace is not context.ROOT.trace:
+        if type(trace) is not JaxprTrace:
+            return False
+        trace = trace.parent
+    return True
+
+
 def stage(
     fun: Callable[..., Values],
     avals: Sequence[ShapedArray],

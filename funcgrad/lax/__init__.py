@@ -185,6 +185,7 @@ from funcgrad.transforms.derivatives.implicit import custom_linear_solve, custom
 from funcgrad.transforms.control.parallel_scan import associative_scan, map
 from funcgrad.transforms.control.repeated import scatter_apply
 from funcgrad.lax.scaled import scaled_dot
+from funcgrad.lax import primitives
 from funcgrad.lax.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from funcgrad.transforms.control.scan import scan
 from funcgrad.transforms.control.while_loop import fori_loop, while_loop
@@ -194,6 +195,8 @@ from funcgrad.transforms.jit.composite import composite, platform_dependent
 def __getattr__(name: str) -> object:
     """An op's primitive by JAX's name: `sin_p` is `sin` itself, `scan_p` what `scan` binds."""
     if name.endswith("_p"):
+        if name in primitives.__all__:
+            return getattr(primitives, name)
         own = globals().get(name.removesuffix("_p"))
         homes = [m for key, m in list(sys.modules.items()) if key.startswith("funcgrad.")]
         for found in (own, *(vars(m).get(name) for m in homes if hasattr(m, "__dict__"))):

@@ -23,6 +23,7 @@ from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.source import called_within
 from funcgrad.core.trace import Tracer
+from funcgrad.core.transfers import taken_in
 from funcgrad.errors import DTypeError, ShapeError, TypePromotionError, asked, within
 from funcgrad.ops.arguments import (
     canonical_axes,
@@ -41,9 +42,9 @@ __all__ = [
     "align", "applied", "as_array", "as_dtype", "axes_of", "binary", "broadcast",
     "broadcast_shapes", "broadcast_to", "canonical_axes", "canonical_axis", "check_callable",
     "convert", "default_float", "default_int", "documented", "dtype_or", "elementwise",
-    "integer", "integers", "is_scalar", "keep_weak", "items_of", "mask_of", "need_plain",
-    "need_real", "need_scalar", "no_out", "placed", "scalar_as", "number", "numbers", "promote",
-    "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
+    "integer", "integers", "is_scalar", "keep_weak", "items_of", "made", "made_on", "mask_of",
+    "need_plain", "need_real", "need_scalar", "no_out", "placed", "scalar_as", "number", "numbers",
+    "promote", "promote_and_broadcast", "promote_inexact", "quick", "shape_of",
 ]  # fmt: skip
 
 asarray = np.asarray
@@ -72,6 +73,7 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
     if isinstance(x, np.ndarray | np.generic):
         if type(x) is not np.ndarray or x.dtype.names is not None:
             need_plain(name, x)
+        taken_in(x, ShapedArray(x.shape, x.dtype))
         # Whoever holds a writeable array may write to it later.
         return Array(np.array(x, dtypes.canonical(x.dtype), copy=x.flags.writeable or None))
     if hasattr(x, "__jax_array__"):
@@ -493,6 +495,20 @@ def documented(function: Any, name: str, *paragraphs: str) -> Any:
     function.__module__ = "funcgrad.numpy"  # where it is found again, as by pickle
     function.__doc__ = "\n\n".join(map(inspect.cleandoc, paragraphs)) + "\n"
     return function
+
+
+def made(make: Callable[[], Any], device: Any) -> Any:
+    """What `make` gives, as `made_on` the device or the default one; for functions that know which
+    of them there is."""
+    where = context.current().device if device is None else device
+    with context.scoped(device=None):
+        return placed(make(), where)
+
+
+def made_on(x: Any, device: Any) -> Any:
+    """What a function made of no arrays, on the device that its `device=` asked for, else on the
+    default one."""
+    return placed(x, context.current().device if device is None else device)
 
 
 def placed(x: Any, device: Any) -> Any:

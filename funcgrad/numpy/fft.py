@@ -24,7 +24,7 @@ from funcgrad.numpy._util import (
     dtype_or,
     integer,
     integers,
-    placed,
+    made_on,
     promote_inexact,
 )
 from funcgrad.numpy.elementwise.arithmetic import true_divide
@@ -295,7 +295,7 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
     """
     n = _length("fftfreq", n)
     counts = np.concatenate([np.arange((n + 1) // 2), np.arange(-(n // 2), 0)])
-    return placed(_frequencies("fftfreq", counts, n, d, dtype), device)
+    return made_on(_frequencies("fftfreq", counts, n, d, dtype), device)
 
 
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
@@ -305,7 +305,7 @@ def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> 
     Array([0.  , 0.25, 0.5 ], dtype=float32)
     """
     n = _length("rfftfreq", n)
-    return placed(_frequencies("rfftfreq", np.arange(n // 2 + 1), n, d, dtype), device)
+    return made_on(_frequencies("rfftfreq", np.arange(n // 2 + 1), n, d, dtype), device)
 
 
 def fftshift(x: Any, axes: Any = None) -> Any:

@@ -49,9 +49,11 @@ from funcgrad.parallel.attention.zigzag import unzigzag, zigzag
 from funcgrad.parallel.experts.moe import expert_mlp, moe
 from funcgrad.parallel.experts.routing import MoeStats, moe_bias_update
 from funcgrad.parallel.launch.hooks import install as _install
+from funcgrad.parallel.mapping.pmap import pmap
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.meshes import (
     default_backend,
+    default_device,
     device_count,
     devices,
     local_device_count,
@@ -79,15 +81,15 @@ __all__ = [
     "ShardedArray",
     "by_path", "fsdp", "replicated",
     "device_put", "make_array_from_callback", "make_array_from_process_local_data",
-    "make_array_from_single_device_arrays", "reshard", "shard_map", "visualize_sharding",
+    "make_array_from_single_device_arrays", "pmap", "reshard", "shard_map", "visualize_sharding",
     "with_sharding_constraint",
     "all_gather_matmul", "matmul_reduce_scatter",
     "MoeStats", "expert_mlp", "moe", "moe_bias_update",
     "hybrid_attention", "ring_attention", "sequence_attention", "ulysses_attention",
     "unzigzag", "zigzag",
-    "default_backend", "device_count", "devices", "local_device_count", "local_devices",
-    "make_mesh", "print_environment_info", "process_count", "process_index", "process_indices",
-    "virtual_devices",
+    "default_backend", "default_device", "device_count", "devices",
+    "local_device_count", "local_devices", "make_mesh", "print_environment_info", "process_count",
+    "process_index", "process_indices", "virtual_devices",
     "Cluster", "LocalState", "LocalSteps", "ModelShape", "Plan", "accumulate_gradients",
     "local_steps", "pipeline", "pipeline_value_and_grad", "plan",
 ]  # fmt: skip

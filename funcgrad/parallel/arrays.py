@@ -16,6 +16,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.trace import Tracer, aval_of
+from funcgrad.core.transfers import explicitly
 from funcgrad.errors import ShapeError, ShardingError
 from funcgrad.ops.sharding import check_shardings, sharding_constraint_p
 from funcgrad.parallel.meshes import process_index
@@ -42,7 +43,8 @@ def device_put(x: Any, device: Any = None) -> Any:
     """
     if isinstance(device, str):
         device = cuda.device_named("device_put", device)
-    return _map("device_put", _put, x, device)
+    with explicitly():
+        return _map("device_put", _put, x, device)
 
 
 def reshard(x: Any, sharding: Any) -> Any:
@@ -55,7 +57,8 @@ def reshard(x: Any, sharding: Any) -> Any:
     >>> reshard(x, fg.NamedSharding(mesh, fg.P())).is_fully_replicated
     True
     """
-    return _map("reshard", _put, x, sharding)
+    with explicitly():
+        return _map("reshard", _put, x, sharding)
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:

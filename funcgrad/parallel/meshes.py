@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.late import Late
+from funcgrad.core.buffers import memory_on
+from funcgrad.core.settings import Setting
 from funcgrad.core.sharding import Device, Mesh
 from funcgrad.errors import ShardingError
 
@@ -102,6 +104,32 @@ def devices(backend: str | None = None) -> tuple[Device, ...]:
     if job is None:
         return virtual_devices(1)
     return tuple(Device(i, i, "rank") for i in range(job[1]))
+
+
+class default_device(Setting):
+    """Where arrays are made of which nothing says where: in a `with` block, in a function that this
+    decorates, or, called alone, from then on in the whole process. None: on the host.
+
+    device: a `Device`, its sharding, or a text: "cpu", "cuda", "cuda:1". Functions that make arrays
+    put them there, and operations and compiled functions none of whose operands is an array run
+    there; results of arrays stay where these are.
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> with fg.default_device("cpu"):
+    ...     fnp.zeros(2).device.platform
+    'cpu'
+    """
+
+    def __init__(self, device: Any):
+        if isinstance(device, str):
+            device = cuda.device_named("default_device", "cuda" if device == "gpu" else device)
+        device = getattr(device, "device", device)
+        if device is not None and not isinstance(device, Device):
+            raise TypeError(
+                f"default_device: device must be a Device, its name or None, got {device!r}"
+            )
+        away = None if device is None else memory_on(device)
+        super().__init__(device=None if away is None else device)
 
 
 def default_backend() -> str:

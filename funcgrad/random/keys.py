@@ -20,6 +20,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.context import keys_unwatched
 from funcgrad.core.display.array_html import bits_html
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
@@ -41,10 +42,12 @@ from funcgrad.ops.random import threefry2x32_p
 from funcgrad.ops.reduce import reduce_and, reduce_or
 from funcgrad.ops.shape import broadcast_in_dim, broadcasted_iota, expand_dims, reshape
 from funcgrad.ops.slicing import concatenate
+from funcgrad.transforms.key_reuse import copied, used, watching
 from funcgrad.transforms.recorded import recorded
 
 _THREEFRY, _RBG, _UNSAFE = "threefry2x32", "rbg", "unsafe_rbg"
 _TAGS = {_THREEFRY: "fry", _RBG: "rbg", _UNSAFE: "urbg"}
+_STATIC = (int, np.integer, slice, type(Ellipsis), type(None))  # what a part of an index may be
 _COUNTS = {_THREEFRY: 2, _RBG: 4, _UNSAFE: 4}  # of a key's words
 
 
@@ -167,6 +170,8 @@ class Key:
         if not self.ndim:
             raise ShapeError(f"a single random key can't be indexed, got {idx!r}; split it first")
         idx = idx if isinstance(idx, tuple) else (idx,)
+        if watching() and all(isinstance(i, _STATIC) for i in idx):
+            self = _used(f"keys[{', '.join(map(str, idx))}]", self, idx)
         if not any(i is Ellipsis for i in idx):
             idx = (*idx, Ellipsis)
         return Key(index(self.data, (*idx, slice(None))), self.impl)
@@ -179,8 +184,9 @@ class Key:
     def __iter__(self) -> Iterator[Key]:
         if not self.ndim:
             raise TypeError("a single random key can't be unpacked; use random.split(key, n)")
-        each = (index_in_dim(self.data, i, 0, keepdims=False) for i in range(len(self)))
-        return (Key(words, self.impl) for words in each)
+        keys = _used("iteration over keys", self) if watching() else self
+        each = (index_in_dim(keys.data, i, 0, keepdims=False) for i in range(len(keys)))
+        return (Key(words, keys.impl) for words in each)
 
     def __repr__(self) -> str:
         impl = "" if self.impl == _THREEFRY else f", impl={self.impl!r}"
@@ -263,9 +269,23 @@ def sampler(draw: Callable[..., Any]) -> Callable[..., Any]:
                 kwargs["shape"] = shape_of(what, kwargs["shape"])
         elif len(args) > place and not (optional and args[place] is None):
             args = (*args[:place], shape_of(what, args[place]), *args[place + 1 :])
-        return draw(*args, **kwargs)
+        if not args or not watching():
+            return draw(*args, **kwargs)
+        marked = _used(what, args[0])
+        with keys_unwatched():  # what it draws from the key by others is its own affair
+            return draw(marked, *args[1:], **kwargs)
 
     return checked
+
+
+def _used(what: str, key: Any, chosen: Any = None) -> Any:
+    """A key, or keys, marked as used by a function: all of them, or those at an index."""
+    data = key.data if isinstance(key, Key) else key
+    if chosen is None:
+        return _like(key, used(what, data))
+    mask = np.zeros(key.shape, bool)
+    mask[chosen] = True
+    return _like(key, used(what, data, mask))
 
 
 def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Key:
@@ -390,6 +410,8 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     Key(Array([1797259609, 2579123966], dtype=uint32))
     """
     data = check_key("random.split", key)
+    if watching():
+        data = _used("random.split", data)
     return _like(key, _split(data, shape_of("random.split", num, "num")))
 
 
@@ -453,7 +475,10 @@ def clone(key: Any) -> Any:
     >>> random.clone(random.key(0)).shape
     ()
     """
-    return key
+    if not watching():
+        return key
+    data = key.data if isinstance(key, Key) else key
+    return _like(key, copied(data))
 
 
 @sampler

@@ -12,8 +12,9 @@ programs, the tape of eager gradients, and what users call.
 - `derivatives`: derivatives of users' functions, whole Jacobians, rules of their own, and what to
   keep
 - `grouped`: products of groups of rows as two ops, which go through each group's rows by blocks
-- `host`: values on the host: waiting for them, and fetching them as NumPy arrays
+- `host`: values on the host: waiting for them, fetching them, and which there are
 - `jit`: jit, its stages, and programs of functions to look at
+- `key_reuse`: random keys that are used twice
 - `passes`: passes: from a program to one that computes the same
 - `precision`: programs in mixed precision
 - `recorded`: functions of the library that are written down once for each type of their operands

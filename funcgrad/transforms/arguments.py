@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from funcgrad import dtypes, tree
+from funcgrad.core import context
 from funcgrad.core.array import Array, DeviceArray, raw
 from funcgrad.core.buffers import memory_of
 from funcgrad.core.refs import Ref
 from funcgrad.core.trace import aval_of
+from funcgrad.core.transfers import crosses, taken_in
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import RefError, within
 from funcgrad.tree import PyTreeDef
@@ -116,6 +118,8 @@ def as_array(x: Value) -> Value:
         return DeviceArray(x)
     if not is_arraylike(x) or getattr(x, "dtype", None) == dtypes.float0:
         return x
+    if type(x) is np.ndarray:
+        taken_in(x, aval_of(x))
     return Array(np.array(raw(x)), aval_of(x).weak_type)
 
 
@@ -129,6 +133,7 @@ def check_leaves(
     """Raise where a leaf of the arguments, but at positions `fixed`, is no array, naming it."""
     leaves, _ = tree.flatten((tuple(a for i, a in enumerate(args) if i not in fixed), kwargs))
     if all(map(is_arraylike, leaves)):
+        note_leaves(leaves)
         return
     for name, leaf in zip(leaf_names(fun, args, kwargs, fixed), leaves, strict=True):
         if not is_arraylike(leaf):
@@ -137,6 +142,14 @@ def check_leaves(
             )
             message += f"{leaf!r} of {type(leaf)}; pass it as a static argument, or close over it"
             raise TypeError(within(message))
+
+
+def note_leaves(leaves: Values) -> None:
+    """Tell who guards transfers of arguments that come from NumPy."""
+    if context.current().checks is not None:
+        for x in leaves:
+            if type(x) is np.ndarray:
+                crosses("host_to_device", aval_of(x))
 
 
 def flatten_outputs(what: str, fun: Callable, out: Tree) -> tuple[list, PyTreeDef]:

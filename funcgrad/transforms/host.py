@@ -1,10 +1,14 @@
-"""Values on the host: waiting for them, and fetching them as NumPy arrays."""
+"""Values on the host: waiting for them, fetching them as NumPy arrays, and which there are."""
 
 from __future__ import annotations
+
+import gc
 
 import numpy as np
 
 from funcgrad import tree
+from funcgrad.core.array import Array
+from funcgrad.core.transfers import explicitly
 from funcgrad.core.types import Tree
 from funcgrad.transforms.arguments import is_arraylike
 
@@ -30,7 +34,8 @@ def device_get(x: Tree) -> Tree:
     >>> fg.device_get({"y": fnp.ones(2), "name": "a"})
     {'name': 'a', 'y': array([1., 1.], dtype=float32)}
     """
-    return tree.map(lambda leaf: np.asarray(leaf) if is_arraylike(leaf) else leaf, x)
+    with explicitly():
+        return tree.map(lambda leaf: np.asarray(leaf) if is_arraylike(leaf) else leaf, x)
 
 
 def effects_barrier() -> None:
@@ -39,3 +44,22 @@ def effects_barrier() -> None:
     >>> import funcgrad as fg
     >>> fg.effects_barrier()
     """
+
+
+def live_arrays(platform: str | None = None) -> list[Array]:
+    """All arrays of this process that something still refers to and that weren't deleted.
+
+    platform: only those on such devices, "cpu" or "cuda"
+
+    >>> import funcgrad as fg, funcgrad.numpy as fnp
+    >>> x = fnp.ones(3)
+    >>> any(y is x for y in fg.live_arrays()), fg.live_arrays("cuda")
+    (True, [])
+    """
+    if platform is not None and not isinstance(platform, str):
+        raise TypeError(f"live_arrays: platform must be a text or None, got {platform!r}")
+    found = [x for x in gc.get_objects() if issubclass(type(x), Array) and not x.is_deleted()]
+    if platform is None:
+        return found
+    named = "cuda" if platform == "gpu" else platform
+    return [x for x in found if named in {d.platform for d in x.devices()}]

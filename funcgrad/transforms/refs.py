@@ -157,7 +157,9 @@ class State(NamedTuple):
         """Operands with what Refs hold in their places."""
         refs = [given[i] for i in self.touched]
         check_distinct(what, refs, [names[i] for i in self.touched])
-        return settled(given)
+        lent = {i: given[i].lend() for i in self.written}
+        return [lent[i] if i in lent else x.read() if type(x) is Ref else x
+                for i, x in enumerate(given)]  # fmt: skip
 
     def put_back(self, given: list, outs: list) -> list:
         """A program's own results, after what it wrote is in the Refs."""

@@ -384,3 +384,123 @@ def test_making_refs():
     data[0] = 5.0
     assert (ref.dtype, float(ref[0])) == (np.float64, 1.0)
     assert fg.empty_ref(fg.ShapeDtypeStruct((2,), "int32"))[...].tolist() == [0, 0]
+
+
+# ---- memory, and derivatives into Refs
+
+LARGE = 1 << 20
+
+
+@fg.jit
+def set_one(ref, i, x):
+    ref[i] = x
+
+
+def test_a_program_writes_where_a_ref_holds_its_value():
+    ref = fg.new_ref(fnp.zeros(LARGE))
+    set_one(ref, 0, 1.0)
+    memory = ref[...].value.ctypes.data
+    for i in range(1, 4):
+        set_one(ref, i, 1.0)
+        assert ref[...].value.ctypes.data == memory
+    assert float(fnp.sum(ref[...])) == 4.0
+
+
+@pytest.mark.parametrize("hold", ["array", "numpy", "view", "another Ref", "operand"])
+def test_what_others_hold_stays(hold):
+    ref = fg.new_ref(fnp.zeros(LARGE))
+    set_one(ref, 0, 1.0)
+    other = fg.new_ref(ref[...]) if hold == "another Ref" else None
+    held = {
+        "array": lambda: ref[...],
+        "numpy": lambda: np.asarray(ref[...]),
+        "view": lambda: ref[...][:8],
+        "another Ref": lambda: other,
+        "operand": lambda: [ref[...]],
+    }[hold]()
+    if hold == "operand":
+        old = fg.jit(lambda ref, x: ref.__setitem__(0, 5.0) or x[0] + ref[0])(ref, *held)
+        assert float(old) == 6.0
+        held = held[0]
+    set_one(ref, 0, 7.0)
+    set_one(ref, 1, 7.0)
+    assert ref[...][:3].tolist() == [7.0, 7.0, 0.0]
+    assert held[:3].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_refs_that_change_places_and_old_values_as_results():
+    a, b = fg.new_ref(fnp.zeros(LARGE)), fg.new_ref(fnp.ones(LARGE))
+
+    @fg.jit
+    def swap(a, b):
+        old = a[...]
+        a[...], b[...] = b[...], old
+        return old
+
+    for i in range(3):
+        old = swap(a, b)
+        assert (float(old[5]), float(a[5]), float(b[5])) == (i % 2, (i + 1) % 2, i % 2)
+
+
+@fg.custom_vjp
+def watched(x, ref):
+    return x
+
+
+watched.defvjp(
+    lambda x, ref: (x, ref),
+    lambda ref, ct: (ref.__setitem__(..., ct), (ct, None))[1],
+)
+
+
+@pytest.mark.parametrize("form", ["captured", "argument", "twice"])
+def test_rules_write_to_refs_under_grad_of_jit(form):
+    ref = fg.new_ref(fnp.float32(0))
+    f = lambda x, ref: fnp.sin(watched(x * 2, ref))
+    if form == "captured":
+        got = fg.grad(fg.jit(lambda x: f(x, ref)))(1.0)
+    elif form == "argument":
+        got = fg.grad(fg.jit(f))(1.0, ref)
+    else:
+        got = fg.jit(fg.grad(fg.jit(fg.jit(f))))(1.0, ref)
+    np.testing.assert_allclose(ref[...], np.cos(2.0), rtol=1e-6)
+    np.testing.assert_allclose(got, 2 * np.cos(2.0), rtol=1e-6)
+
+
+def test_cotangents_are_added_to_refs():
+    x, y = fnp.arange(3.0), {"a": fnp.ones(3), "b": fnp.float32(2)}
+    f = lambda x, y: fnp.sum(x * y["a"]) * y["b"]
+    total, part = fg.new_ref(fnp.ones(3)), fg.new_ref(fnp.float32(0))
+
+    @fg.jit
+    def step(x, y, total, part):
+        _, f_vjp = fg.vjp(f, x, y)
+        return f_vjp.with_refs(total, {"a": None, "b": part})(1.0)
+
+    first, second = step(x, y, total, part)
+    assert first is None
+    assert second["b"] is None
+    np.testing.assert_allclose(second["a"], x * 2)
+    step(x, y, total, part)
+    np.testing.assert_allclose(total[...], 1 + 2 * 2 * np.ones(3))
+    np.testing.assert_allclose(part[...], 6.0)
+    _, f_vjp = fg.vjp(f, x, y)
+    assert fg.tree.structure(f_vjp) == fg.tree.structure(fg.tree.map(lambda a: a, f_vjp))
+    with pytest.raises(TypeError, match="with_refs: need an entry a primal, 2, got 1"):
+        f_vjp.with_refs(total)
+    with pytest.raises(RefError, match=r"a Ref of f32\[3\] can't hold the cotangent of .* f32\[\]"):
+        f_vjp.with_refs(None, {"a": None, "b": total})
+    with pytest.raises(RefError, match="with_refs: ref must be a Ref, got 3"):
+        f_vjp.with_refs(3, None)
+
+
+def test_parts():
+    ref = fg.new_ref(fnp.zeros((2, 3)))
+    row = ref.at[1]
+    row[...] = fnp.arange(3.0)
+    row.at[1:][0] = 9.0
+    assert ref[...].tolist() == [[0.0, 0.0, 0.0], [0.0, 9.0, 2.0]]
+    assert row[2] == 2.0
+    assert repr(fg.new_ref(1).at[...]) == "Ref(1, dtype=int32).at[Ellipsis]"
+    fg.jit(lambda ref: ref.at[0].__setitem__(..., 4.0))(ref)
+    assert ref[0].tolist() == [4.0] * 3

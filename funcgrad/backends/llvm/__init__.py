@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ from funcgrad.backends.llvm.native.caches import host_sizes
 from funcgrad.backends.llvm.native.sources import linking
 from funcgrad.backends.llvm.native.target import needs_llvm
 from funcgrad.core import context
+from funcgrad.core.events import record_event, record_event_duration_secs
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.process import fork
 
@@ -67,6 +69,9 @@ _saved = Late("funcgrad.backends.llvm.saved")
 _together = Late("funcgrad.backends.llvm.native.together")
 
 
+_CACHE = "/funcgrad/compilation_cache"
+
+
 class LLVMBackend:
     """The compiler for this processor."""
 
@@ -77,7 +82,7 @@ class LLVMBackend:
         if needs_llvm():
             _builder()
         key = _saved.key(jaxpr, donated)
-        found = _saved.load(key, jaxpr, name, _parts(jaxpr, donated, name)) if key else None
+        found = _kept(key, jaxpr, donated, name) if key else None
         if found is None:
             found = _builder().build(jaxpr, donated, name)
             if key:
@@ -88,6 +93,18 @@ class LLVMBackend:
         """A fast function of (args, kwargs): the result of a call that is like one of the entries,
         NotImplemented for others."""
         return _direct.caller(entries)
+
+
+def _kept(key: str, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executable | None:
+    """The program that is on disk under a key, if one is."""
+    start = time.perf_counter()
+    found = _saved.load(key, jaxpr, name, _parts(jaxpr, donated, name))
+    record_event(f"{_CACHE}/compile_requests_use_cache")
+    record_event(f"{_CACHE}/{'cache_misses' if found is None else 'cache_hits'}")
+    if found is not None:
+        seconds = time.perf_counter() - start
+        record_event_duration_secs(f"{_CACHE}/cache_retrieval_time_sec", seconds)
+    return found
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from funcgrad.core.buffers import memory_of
 from funcgrad.core.eager.aligned import copied
 from funcgrad.core.eager.single import single
 from funcgrad.core.trace import Tracer
+from funcgrad.core.transfers import taken_in
 from funcgrad.errors import ArgumentError, ShapeError
 from funcgrad.numpy._util import (
     as_array,
@@ -30,6 +31,7 @@ from funcgrad.numpy._util import (
     dtype_or,
     integer,
     is_scalar,
+    made_on,
     need_plain,
     number,
     placed,
@@ -73,7 +75,8 @@ def array(
     x = _from_object("array", object, _given(dtype), copy)
     if x.ndim < integer("ndmin", ndmin):
         x = ops_shape.reshape(x, (1,) * (ndmin - x.ndim) + x.shape)
-    return placed(x, device)
+    # Arrays stay where they are, as long as nothing is said.
+    return (placed if isinstance(object, Array | Tracer) else made_on)(x, device)
 
 
 def _check_order(name: str, order: str) -> None:
@@ -138,6 +141,7 @@ def _from_numpy(value: Any, dtype: np.dtype | None, copy: bool | None) -> Any:
     if value.dtype == dtypes.float0:
         return value
     need_plain("array", value)
+    taken_in(value, ShapedArray(value.shape, value.dtype))
     dtype = dtypes.canonical(value.dtype) if dtype is None else dtype
     if dtypes.is_float(value.dtype) and dtypes.is_integer(dtype):
         # numpy's own cast of NaN and of what is out of range differs between machines.
@@ -256,7 +260,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: x must have the method __dlpack__, got {x!r}")
-    return placed(_from_numpy(np.from_dlpack(x), None, bool(copy)), device)
+    return made_on(_from_numpy(np.from_dlpack(x), None, bool(copy)), device)
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
@@ -302,7 +306,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
     value = _from_object("full", fill_value, _given(dtype), None)
     if value.shape and broadcast_shapes("full", value.shape, sizes) != sizes:
         raise ShapeError(f"full: fill_value of shape {value.shape} does not broadcast to {sizes}")
-    return placed(broadcast_to(value, sizes), device)
+    return made_on(broadcast_to(value, sizes), device)
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
@@ -313,7 +317,7 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
            [0., 0.]], dtype=float32)
     """
     out = full_p(shape_of("zeros", shape), 0, dtype_or(dtype, default_float()))
-    return placed(out, device)
+    return made_on(out, device)
 
 
 def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
@@ -323,7 +327,7 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     Array([1, 1, 1], dtype=int32)
     """
     out = full_p(shape_of("ones", shape), 1, dtype_or(dtype, default_float()))
-    return placed(out, device)
+    return made_on(out, device)
 
 
 def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
@@ -333,7 +337,7 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     Array([0., 0.], dtype=float32)
     """
     out = full_p(shape_of("empty", shape), 0, dtype_or(dtype, default_float()))
-    return placed(out, device)
+    return made_on(out, device)
 
 
 def _like(name: str, a: Any, dtype: Any, shape: Any) -> tuple[tuple[int, ...], np.dtype]:
@@ -409,7 +413,7 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None, *, device: Any = N
     """
     shape = shape_of("eye", (N, N if M is None else M))
     mask = compare.eq(*matrices.places(shape, integer("k", k)))
-    return placed(convert(mask, dtype_or(dtype, default_float())), device)
+    return made_on(convert(mask, dtype_or(dtype, default_float())), device)
 
 
 def identity(n: int, dtype: Any = None) -> Any:

@@ -26,7 +26,7 @@ from funcgrad.numpy._util import (
     dtype_or,
     integer,
     is_scalar,
-    placed,
+    made,
     promote_inexact,
 )
 from funcgrad.numpy.elementwise.arithmetic import power
@@ -68,8 +68,8 @@ def arange(
     >>> fnp.arange(1.0, 2.0, 0.25)
     Array([1.  , 1.25, 1.5 , 1.75], dtype=float32)
     """
-    if device is not None:
-        return placed(arange(start, stop, step, dtype), device)
+    if device is not None or context.current().device is not None:
+        return made(lambda: arange(start, stop, step, dtype), device)
     if dtype is None and type(context.current().trace) is EvalTrace:
         # Mostly: Python's integers that the default dtype holds, as it then does all between them.
         kind = default_int()
@@ -136,8 +136,8 @@ def linspace(
     >>> fnp.linspace(0, 10, 4, endpoint=False, dtype=int)
     Array([0, 2, 5, 7], dtype=int32)
     """
-    if device is not None:
-        return placed(linspace(start, stop, num, endpoint, retstep, dtype, axis), device)
+    if device is not None or context.current().device is not None:
+        return made(lambda: linspace(start, stop, num, endpoint, retstep, dtype, axis), device)
     num = integer("num", num)
     if num < 0:
         raise ValueError(f"linspace: num must not be negative, got {num}")

@@ -1,5 +1,6 @@
 """Functions of parts: `shard_map`, and what varies from device to device.
 
+- `pmap`: pmap: one lane of a batch for each device
 - `primitive`: the `shard_map` primitive
 - `shard_map`: shard_map: a function of the parts of arrays that each device of a mesh holds
 - `varying`: over which mesh axes the values of a per-device program vary, and what derivatives need

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from funcgrad.core import caches, context
-from funcgrad.core.array import device_among, wrap
+from funcgrad.core.array import Array, device_among, wrap
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import DEFAULT, Executable
 from funcgrad.core.buffers import Buffer, on_host
@@ -31,6 +31,7 @@ from funcgrad.core.sharding import (
     Shard,
 )
 from funcgrad.core.trace import aval_of
+from funcgrad.core.transfers import crosses
 from funcgrad.errors import ShardingError
 from funcgrad.ops.sharding import jaxpr_meshes
 from funcgrad.parallel.partitioner.analysis import Analysis, analyse
@@ -169,6 +170,9 @@ class SpmdExecutable:
                 f"{mesh}; bring them there with device_put"
             )
         put = self.runtime.put
+        for x in operands if context.current().checks is not None else ():
+            if type(x) is Array:
+                crosses("device_to_device", x.aval)
         kept = [
             x.buffer if type(x) is ShardedArray else put(x, s)
             for x, s in zip(operands, self._in, strict=True)

@@ -20,6 +20,7 @@ from funcgrad.transforms.arguments import (
     is_arraylike,
     leaf_names,
     name_of,
+    note_leaves,
     wraps,
 )
 from funcgrad.transforms.batching.batching import batch_flat
@@ -101,6 +102,7 @@ def vmap(
 def _normalized(
     fun: Callable, args: tuple, kwargs: dict, leaves: Values, axes: Sequence[int | None]
 ) -> list[int | None]:
+    note_leaves(leaves)
     dims: list[int | None] = []
     for i, (leaf, axis) in enumerate(zip(leaves, axes, strict=True)):
         if axis is None or (type(axis) is int and not axis and type(leaf) is Array and leaf.ndim):

@@ -13,7 +13,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.aval import Linear, ShapedArray, Zero, with_zeros
-from funcgrad.core.ir import Jaxpr, call_types, eval_jaxpr, interpret
+from funcgrad.core.ir import Jaxpr, call_types, eval_jaxpr, interpret, sub_jaxprs
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.rewriting import Each
 from funcgrad.core.staging import JaxprTrace, stage, with_constants
@@ -114,10 +114,15 @@ class VJPCall:
     """A call of a `custom_vjp` function.
 
     fwd(primals, perturbed) → (results, residuals); bwd(residuals, cotangents) → a cotangent or Zero
-    for each primal. forward: whether forward mode may differentiate `fun` itself.
+    for each primal. forward: whether forward mode may differentiate `fun` itself. refs: whether
+    mutable arrays are among the user's arguments, which the rules then share.
     """
 
-    def __init__(self, name: str, fun: Flat, fwd: Callable, bwd: Callable, forward: bool = True):
+    def __init__(
+        self, name: str, fun: Flat, fwd: Callable, bwd: Callable, forward: bool = True,
+        refs: bool = False,
+    ):  # fmt: skip
+        self.refs = refs
         self.name = name
         self.fun = fun
         self.fwd = fwd
@@ -158,7 +163,7 @@ class VJPCall:
             return flat[:count], flat[count:]
 
         bwd = batched_bwd(self.bwd, axis, dims)
-        return VJPCall(self.name, mapped(self.fun, axis, dims), fwd, bwd, self.forward)
+        return VJPCall(self.name, mapped(self.fun, axis, dims), fwd, bwd, self.forward, self.refs)
 
     def rewritten(self, each: Each) -> VJPCall:
         """The same call, the programs of function and rules rewritten."""
@@ -167,7 +172,7 @@ class VJPCall:
             return through(each, lambda *args: self.fwd(args, perturbed))(*primals)
 
         fun, bwd = through(each, self.fun), through(each, self.bwd)
-        return VJPCall(self.name, fun, fwd, bwd, self.forward)
+        return VJPCall(self.name, fun, fwd, bwd, self.forward, self.refs)
 
     def stage(self, trace: JaxprTrace, args: Values) -> list:
         """Record the call as an equation."""
@@ -376,6 +381,19 @@ def _staged_call(name: str) -> Primitive:
         call=True,
     )
     return made
+
+
+def rules_share_refs(jaxpr: Jaxpr) -> bool:
+    """Whether a program calls a function with rules of its own to which mutable arrays were given:
+    of such a program there are no derivatives apart from who holds these."""
+    return jaxpr.derive("rules share refs", lambda: _share_refs(jaxpr))
+
+
+def _share_refs(jaxpr: Jaxpr) -> bool:
+    calls = (eqn.params.get("call") for eqn in jaxpr.eqns)
+    return any(getattr(call, "refs", False) for call in calls) or any(
+        rules_share_refs(inner) for eqn in jaxpr.eqns for inner in sub_jaxprs(eqn)
+    )
 
 
 custom_jvp_call_p = _staged_call("custom_jvp_call")

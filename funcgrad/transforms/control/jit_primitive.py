@@ -42,7 +42,8 @@ def _impl(xp: ArrayModule, *values: PlainArray, jaxpr: Jaxpr, name: str, donated
         backend = compiler(f"jit({name})", backend, memory.device(values[0]))
     elif checking:
         # Op by op, so that the operation that makes a NaN is found.
-        return [raw(x) for x in eval_jaxpr(jaxpr, *values)]
+        with context.keys_unwatched():
+            return [raw(x) for x in eval_jaxpr(jaxpr, *values)]
     if jaxpr_meshes(jaxpr):
         return spmd().run_global(jaxpr, values, name, backend)
     return executable(jaxpr, (False,) * len(values), name, backend)(values)

@@ -173,4 +173,4 @@ def _vjp_call(
         found = run(back, [*residuals[:at], *given], residuals[at:])
         return [*found, *(Zero(c.aval.tangent()) for c in captured)]
 
-    return VJPCall(call.name, fun, fwd, bwd, call.forward)
+    return VJPCall(call.name, fun, fwd, bwd, call.forward, call.refs)

@@ -332,7 +332,7 @@ class custom_vjp(_Custom):
         state: dict[str, Any] = {"show": show}
         fwd = _fwd_rule(self, fixed, in_tree, flat, state)
         bwd = _bwd_rule(self, fixed, dynamic, flat, state)
-        call = VJPCall(name_of(self._fun), flat, fwd, bwd, self._jvp)
+        call = VJPCall(name_of(self._fun), flat, fwd, bwd, self._jvp, show is shown)
         return flat.unflatten(self._apply(call, leaves, fixed, self._fwd, self._bwd))
 
 

@@ -16,7 +16,7 @@ from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Cotangents, Tangent, Tree, Value, Values
-from funcgrad.errors import DifferentiationError
+from funcgrad.errors import DifferentiationError, RefError
 from funcgrad.ops.base import instantiate
 from funcgrad.transforms.arguments import (
     FlatFunction,
@@ -26,6 +26,7 @@ from funcgrad.transforms.arguments import (
     is_arraylike,
     leaf_names,
     name_of,
+    note_leaves,
     parameter_names,
     wraps,
 )
@@ -35,6 +36,7 @@ from funcgrad.transforms.autodiff.transpose import backward_pass
 from funcgrad.transforms.control.bodies import as_type, as_weak_as
 from funcgrad.transforms.derivatives.pullback import pull_back_later
 from funcgrad.transforms.recorded import at_root
+from funcgrad.transforms.refs import check_ref
 from funcgrad.transforms.tape.tape import linearize_at_root
 from funcgrad.tree import PyTreeDef
 
@@ -176,9 +178,55 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     pull = Pullback(
         in_tree, flat.out_tree, avals_of(leaves), avals_of(outs), lin._replace(residuals=[])
     )
-    f_vjp = tree.Partial(pull, lin.residuals)
+    f_vjp = VJP(pull, lin.residuals)
     value = flat.unflatten(outs)
     return (value, f_vjp, flat.aux) if has_aux else (value, f_vjp)
+
+
+class VJP(tree.Partial):
+    """What `vjp` returns: a function from a cotangent to those of the primals, and a pytree of its
+    residuals."""
+
+    def with_refs(self, *refs: Any) -> Callable[..., tuple]:
+        """The function that adds cotangents to mutable arrays: for each primal a pytree of them
+        (None: the cotangent is returned), whose structure is a prefix of the primal's. In the place
+        of those that were added its result has None.
+
+        >>> total = fg.new_ref(1.0)
+        >>> _, f_vjp = fg.vjp(lambda x, y: x * y, 3.0, 4.0)
+        >>> f_vjp.with_refs(total, None)(1.0)
+        (None, Array(3., dtype=float32, weak_type=True))
+        >>> total[...]
+        Array(5., dtype=float32)
+        """
+        pull: Pullback = self.func  # type: ignore[assignment]
+        primals = pull.in_tree.unflatten(pull.avals)[0]
+        if len(refs) != len(primals):
+            raise TypeError(f"with_refs: need an entry a primal, {len(primals)}, got {len(refs)}")
+        into = tree.flatten_axes("with_refs", tree.structure(primals), refs)
+        for ref, aval in zip(into, pull.avals, strict=True):
+            if ref is not None:
+                check_ref("with_refs", ref)
+                if (ref.shape, ref.dtype) != (aval.shape, aval.dtype):
+                    raise RefError(
+                        f"with_refs: a Ref of {ref.inner_aval} can't hold the cotangent of a "
+                        f"primal that is {aval}"
+                    )
+
+        def pull_into(*cotangents: Any) -> tuple:
+            leaves = tree.leaves(self(*cotangents))
+            for ref, leaf in zip(into, leaves, strict=True):
+                if ref is not None:
+                    ref[...] += leaf
+            rest = [x if ref is None else None for ref, x in zip(into, leaves, strict=True)]
+            return pull.in_tree.unflatten(rest)[0]
+
+        return pull_into
+
+
+tree.register_pytree_node(
+    VJP, lambda f: ((f.args, f.keywords), f.func), lambda func, xs: VJP(func, *xs[0], **xs[1])
+)
 
 
 class Pullback(_LinearFunction):
@@ -378,6 +426,7 @@ def _positions(
 
 def _check_inputs(what: str, fun: Callable, args: tuple, chosen: Sequence[int], leaves: Values,
                   holomorphic: bool, allow_int: bool) -> None:  # fmt: skip
+    note_leaves(leaves)
     for i, leaf in enumerate(leaves):
         if type(leaf) is Array and leaf.aval.dtype.kind == "f" and not holomorphic:
             continue

@@ -13,17 +13,16 @@ from weakref import WeakSet
 
 from funcgrad import tree
 from funcgrad.core import backend, caches, context
-from funcgrad.core.array import DeviceArray, device_among
+from funcgrad.core.array import Array, DeviceArray, device_among
 from funcgrad.core.buffers import compiler
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.evaluation import found_in
-from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
-from funcgrad.core.refs import Ref
+from funcgrad.core.spans import record, recordings
 from funcgrad.core.staging import stage_with_refs
 from funcgrad.core.trace import Tracer
-from funcgrad.core.types import Prefix, Tree, Value, Values
+from funcgrad.core.types import Prefix, Tree, Values
 from funcgrad.errors import ArgumentError, RefError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import (
@@ -43,8 +42,13 @@ from funcgrad.transforms.jit.stages import (
     call_compiled,
     call_donating,
     delete_donated,
+    goes_alone,
     gone_reasons,
+    is_traced,
+    op_by_op,
     sharding_of,
+    told_of_trace,
+    watch_call,
 )
 from funcgrad.transforms.refs import Lending, State, aval_or_inner, refs_among, state_of
 from funcgrad.tree import PyTreeDef
@@ -182,11 +186,6 @@ _all: WeakSet[Jitted] = WeakSet()
 _lock = fork.lock()
 
 
-def _is_traced(x: Value) -> bool:
-    """Whether a captured value belongs to a transformation that will end."""
-    return isinstance(x, Tracer) or (type(x) is Ref and x.home is not context.ROOT.trace)
-
-
 @caches.forgotten_by
 def _forget() -> None:
     with _lock:
@@ -232,6 +231,7 @@ class Jitted:
         return _jitted, (self._fun, self._static, self._donated, shardings, self._backend)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tree:
+        began = time.perf_counter_ns() if recordings else 0
         try:
             out = self._direct(args, kwargs)
             if out is NotImplemented:
@@ -239,6 +239,9 @@ class Jitted:
         except Exception as e:
             hide_frames(e)
             raise
+        finally:
+            if began:
+                record(f"jit({name_of(self._fun)})", "call", began)
         self._hits += 1
         return out
 
@@ -247,9 +250,10 @@ class Jitted:
         ctx = context.current()
         call = self._sort(args, kwargs)
         if ctx.disable_jit:
-            dynamic, named = call.in_tree.unflatten(map(as_array, call.leaves))
-            return self._with_static(call)(*dynamic, **named)
+            return self._by_itself(call, map(as_array, call.leaves))
         program = self._program(call)
+        if ctx.trace is not context.ROOT.trace and not goes_alone(program):
+            return self._by_itself(call, call.leaves)
         leaves = call.leaves
         operands = [*program.consts, *leaves] if program.consts else leaves
         if program.state is not None:
@@ -261,6 +265,11 @@ class Jitted:
         else:
             outs = self._bind(program, operands)
         return program.out_tree.unflatten(outs)
+
+    def _by_itself(self, call: _Call, leaves: Iterable) -> Tree:
+        """What the function gives without being compiled as a unit."""
+        dynamic, named = call.in_tree.unflatten(leaves)
+        return self._with_static(call)(*dynamic, **named)
 
     def _bind(self, program: Program, operands: list) -> list:
         """The results as a transformation around sees them, whose matter donation then is."""
@@ -279,16 +288,21 @@ class Jitted:
 
     def _using(self, operands: Values) -> str:
         """The backend that runs a program on these operands, where they are."""
-        if DeviceArray not in map(type, operands):
-            return self._backend
         what = f"jit({name_of(self._fun)})"
-        return compiler(what, self._backend, device_among(what, operands))
+        if DeviceArray in map(type, operands):
+            return compiler(what, self._backend, device_among(what, operands))
+        ctx = context.current()
+        if ctx.device is not None and not any(isinstance(x, Array) for x in operands):
+            return compiler(what, self._backend, ctx.device)
+        return self._backend
 
     def _run(self, program: Program, operands: list, using: str) -> list:
+        if context.current().checks is not None:
+            watch_call(program, name_of(self._fun), operands)
         checking = context.watches_values()
         if checking and program.shardings is not None:
             # Op by op at once: another process may see a NaN where this one sees none.
-            return ClosedJaxpr(program.jaxpr, ())(*operands)
+            return op_by_op(program, operands)
         name = name_of(self._fun)
         compiled = program.executable(name, using, donating=not checking)
         if not checking:
@@ -296,7 +310,7 @@ class Jitted:
         outs = call_compiled(compiled, program, operands)
         if found_in(outs):
             # Run again op by op: the operation that made the NaN raises, naming its line.
-            ClosedJaxpr(program.jaxpr, ())(*operands)
+            op_by_op(program, operands)
         delete_donated(program, name, operands)
         return outs
 
@@ -375,7 +389,7 @@ class Jitted:
         self._misses += 1
         program = self._trace(call)
         # A program that captured a tracer is good for this call only.
-        if not any(map(_is_traced, program.consts)):
+        if not any(map(is_traced, program.consts)):
             for old in self._programs.put(key, program):
                 self._learned.pop(id(old), None)
             self._tell_of_retraces(key, program)
@@ -387,9 +401,9 @@ class Jitted:
         flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
         places = refs_among(call.leaves)
         lent = Lending(flat, places) if places else None
-        avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter()
+        avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter_ns()
         jaxpr, consts, written = stage_with_refs(lent or flat, avals, f"jit({name_of(fun)})", names)
-        seconds = time.perf_counter() - start
+        seconds = told_of_trace(name_of(fun), start, jaxpr)
         state = state_of(consts, call.leaves, lent, written)
         donated = self._donated_mask(call)
         cut = tuple(map(sharding_of, [*consts, *call.leaves]))

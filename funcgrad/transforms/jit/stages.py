@@ -17,11 +17,18 @@ from funcgrad.core.buffers import compiler
 from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
-from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.events import record_event_duration_secs
+from funcgrad.core.ir import ClosedJaxpr, Jaxpr, eval_jaxpr
+from funcgrad.core.refs import Ref
 from funcgrad.core.sharding import NamedSharding
+from funcgrad.core.spans import record, record_stages, recordings
+from funcgrad.core.staging import only_staging
+from funcgrad.core.trace import Tracer
+from funcgrad.core.transfers import crosses
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
-from funcgrad.transforms.control.jit_primitive import executable
+from funcgrad.transforms.control.custom_call import rules_share_refs
+from funcgrad.transforms.control.jit_primitive import executable, jit_p
 from funcgrad.transforms.jit.make_jaxpr import struct
 from funcgrad.transforms.refs import State, aval_or_inner
 from funcgrad.tree import PyTreeDef
@@ -45,20 +52,28 @@ class Program(NamedTuple):
     state: State | None = None
 
     def executable(self, name: str, using: str, donating: bool = True) -> backend.Executable:
-        """The compiled program: for a mesh where its inputs or annotations name one."""
+        """The compiled program: for a mesh where its inputs or annotations name one. It may write
+        to donated inputs, and to what Refs hold that it writes to, where it sees who else has it.
+        """
         key = ("called", using, donating)
         return self.jaxpr.derive(key, lambda: self._executable(name, using, donating))
 
     def _executable(self, name: str, using: str, donating: bool) -> backend.Executable:
         donated = self.donated if donating else (False,) * len(self.donated)
-        start = time.perf_counter()
+        state = self.state if self.shardings is None and using == backend.DEFAULT else None
+        if donating and state and not self.jaxpr.has_effects:  # which fail more often than sums
+            donated = tuple(d or i in state.written for i, d in enumerate(donated))
+        start = time.perf_counter_ns()
         if self.shardings is None:
             done = executable(self.jaxpr, donated, name, using)
         else:
             done = backend.spmd().executable(self.jaxpr, self.shardings, donated, name, using)
+        seconds = _tell_of("backend_compile_duration", name, start)
+        if recordings:
+            record_stages(start, done.compile_stages())
+            record(f"compile {name}", "compile", start, signature=self.signature())
         level = logging.WARNING if "compiles" in context.current().logs else logging.DEBUG
         if LOG.isEnabledFor(level):
-            seconds = time.perf_counter() - start
             LOG.log(level, "compiled jit(%s) of %s: traced in %.3f s, compiled in %.3f s",
                     name, self.signature(), self.seconds, seconds)  # fmt: skip
         return done
@@ -95,15 +110,20 @@ def call_donating(
     compiled: backend.Executable, program: Program, name: str, operands: Values
 ) -> list:
     """As `call_compiled`. Donated arrays are gone once the program has begun, also where it fails
-    or is interrupted: nobody knows what is in their memory."""
-    if True not in program.donated:
+    or is interrupted: nobody knows what is in their memory. So is then what Refs hold."""
+    if True not in program.donated and program.state is None:
         return call_compiled(compiled, program, operands)
     began: list = []
+    done = False
     try:
-        return call_compiled(compiled, program, operands, began)
+        outs = call_compiled(compiled, program, operands, began)
+        done = True
+        return outs
     finally:
         if began:
             delete_donated(program, name, operands)
+            for i in program.state.written if program.state and not done else ():
+                operands[i].delete(f"jit({name}), which wrote to its Ref, failed or was stopped")
 
 
 def delete_donated(program: Program, name: str, operands: Values) -> None:
@@ -119,6 +139,52 @@ def gone_reasons(program: Program, name: str) -> list[str | None]:
         f"argument {argument} was donated to jit({name})" if donated else None
         for donated, argument in zip(program.donated, program.names, strict=True)
     ]
+
+
+def _tell_of(what: str, name: str, start: int) -> float:
+    """Tell who listens how long a stage of compiling a function took; the seconds."""
+    seconds = (time.perf_counter_ns() - start) / 1e9
+    record_event_duration_secs(f"/funcgrad/core/compile/{what}", seconds, fun_name=name)
+    return seconds
+
+
+def told_of_trace(name: str, start: int, jaxpr: Jaxpr) -> float:
+    """The seconds since a function began to be traced, after who listens was told."""
+    record(f"trace {name}", "compile", start, what=f"{len(jaxpr.eqns)} operations")
+    return _tell_of("jaxpr_trace_duration", name, start)
+
+
+def is_traced(x: Value) -> bool:
+    """Whether a captured value belongs to a transformation that will end."""
+    return isinstance(x, Tracer) or (type(x) is Ref and x.home is not context.ROOT.trace)
+
+
+def goes_alone(program: Program) -> bool:
+    """Whether the transformations that run can have a program as it is: there are no mutable arrays
+    that rules of derivatives touch, whose programs are made once for all calls."""
+    return only_staging() or not rules_share_refs(program.jaxpr)
+
+
+def op_by_op(program: Program, operands: Values) -> list:
+    """The results of a call, after `watch_call`, without compiled code: what watches operations
+    finds the one that it looks for."""
+    with context.keys_unwatched():
+        return eval_jaxpr(program.jaxpr, *operands)
+
+
+def watch_call(program: Program, name: str, operands: Values) -> None:
+    """Tell who watches of a call: of arrays that come from NumPy or from another device, and of
+    random keys."""
+    checks = context.current().checks
+    assert checks is not None
+    away = DeviceArray in map(type, operands)
+    for x, aval in zip(operands, program.jaxpr.in_avals, strict=True):
+        if type(x) is np.ndarray:
+            crosses("host_to_device", aval)
+        elif type(x) is Array and away:
+            crosses("device_to_device", aval)
+    if checks.keys is not None:
+        checks.keys.watch(jit_p, operands, {"jaxpr": program.jaxpr, "name": f"jit({name})"})
 
 
 def sharding_of(x: Value) -> NamedSharding | None:

@@ -190,7 +190,7 @@ def _with_vjp(call: VJPCall, fun: Callable, dense: Callable) -> VJPCall:
             for m, x in zip(floats, primals, strict=True)
         ]
 
-    return VJPCall(call.name, fun, fwd, bwd, call.forward)
+    return VJPCall(call.name, fun, fwd, bwd, call.forward, call.refs)
 
 
 # ---- performed at once
