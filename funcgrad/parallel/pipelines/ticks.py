@@ -22,13 +22,15 @@ _CODES = {"F": FORWARD, "B": BACKWARD, "I": INPUTS, "W": WEIGHTS}
 class Row(NamedTuple):
     """What a rank does in a tick, or the columns of all of that.
 
-    kind: of the action. chunk: which of the rank's stages. microbatch: which one. first, last:
-    whether the stage is the pipeline's first or last. read: the slot of the message that it needs.
-    save: where F puts its residuals; saved: where others find them. keep, kept: the same of what I
-    leaves for W. arrive: for each of the routes the slot of the message that comes by it.
+    kind: of the action. stage: of the pipeline; chunk: which of the rank's. microbatch: which one.
+    first, last: whether the stage is the pipeline's first or last. read: the slot of the message
+    that it needs. save: where F puts its residuals; saved: where others find them. keep, kept: the
+    same of what I leaves for W. arrive: for each of the routes the slot of the message that comes
+    by it.
     """
 
     kind: np.ndarray
+    stage: np.ndarray
     chunk: np.ndarray
     microbatch: np.ndarray
     first: np.ndarray
@@ -100,10 +102,11 @@ class _Tables:
 
     def ticks(self) -> Ticks:
         """All of the tables."""
-        kind, chunk, microbatch, first, last = (self.empty() for _ in range(5))
+        kind, number, chunk, microbatch, first, last = (self.empty() for _ in range(6))
         for action, t in self.when.items():
             stage, rank = action.stage, self.schedule.where[action.stage]
             kind[t, rank] = _CODES[action.kind]
+            number[t, rank] = stage
             chunk[t, rank] = self.schedule.placement[rank].index(stage)
             microbatch[t, rank] = action.microbatch
             first[t, rank] = stage == 0
@@ -111,7 +114,8 @@ class _Tables:
         messages, read, arrive, routes = self.messages()
         n_saved, save, saved = self.held("F", "BIW")
         n_kept, keep, kept = self.held("I", "W")
-        table = Row(kind, chunk, microbatch, first, last, read, save, saved, keep, kept, arrive)
+        where = (kind, number, chunk, microbatch, first, last)
+        table = Row(*where, read, save, saved, keep, kept, arrive)
         return Ticks(table, messages, n_saved, n_kept, routes)
 
     def empty(self, *more: int, fill: int = 0) -> np.ndarray:

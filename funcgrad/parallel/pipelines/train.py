@@ -23,17 +23,27 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError, TreeError
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.pipelines.derivatives import Passes, differentiable, passes
-from funcgrad.parallel.pipelines.layout import Layout, check_stage, into_microbatches, lay_out
+from funcgrad.parallel.pipelines.layout import Layout, into_microbatches
 from funcgrad.parallel.pipelines.messages import exchanged, mine, rows_of, slots, stored, waiting
 from funcgrad.parallel.pipelines.schedules import Schedule
+from funcgrad.parallel.pipelines.stages import (
+    Kind,
+    Stages,
+    checked_stages,
+    laid_out,
+    packed_params,
+    stages_of,
+    unpacked_params,
+)
 from funcgrad.parallel.pipelines.ticks import Row, Ticks, make_ticks
 from funcgrad.transforms.arguments import name_of
+from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
 _WHAT = "pipeline_value_and_grad"
 
 
 def pipeline_value_and_grad(
-    stage: Callable,
+    stage: Stages,
     loss: Callable,
     *,
     mesh: Mesh,
@@ -47,7 +57,8 @@ def pipeline_value_and_grad(
     """The function of (params, x, targets) that gives the loss of a pipeline and its gradient with
     respect to params, computed as the schedule says: so many activations are kept as it keeps.
 
-    stage, mesh, axis, microbatches, schedule: as of `pipeline`
+    stage, mesh, axis, microbatches, schedule: as of `pipeline`; where stages are a list, gradients
+        have the form in which params are given
     loss: loss(result, targets) of a microbatch's result of the last stage and its targets; a
         scalar. What is given back is the mean over microbatches. has_aux: it gives a pair with a
         pytree of floats, and so does the function: (value, their means over microbatches)
@@ -76,9 +87,9 @@ def pipeline_value_and_grad(
     Narayanan et al., PipeDream-2BW and Megatron-LM, 2021; Qi et al., Zero Bubble Pipeline
     Parallelism, 2023.
     """
-    for name, fun in (("stage", stage), ("loss", loss)):
-        if not callable(fun):
-            raise TypeError(f"{_WHAT}: {name} must be a function, got {fun!r}")
+    checked_stages(_WHAT, stage)
+    if not callable(loss):
+        raise TypeError(f"{_WHAT}: loss must be a function, got {loss!r}")
     pair, functions = (
         first is not None or last is not None,
         _Functions(stage, loss, first, last, has_aux),
@@ -86,14 +97,15 @@ def pipeline_value_and_grad(
 
     @boundary
     def value_and_grad(params: Any, x: Any, targets: Any) -> tuple[Any, Any]:
-        own, shared = _parts(params) if pair else (params, ())
-        layout = lay_out(_WHAT, own, mesh, axis, microbatches, schedule)
+        given, shared = _parts(params) if pair else (params, ())
+        own = packed_params(_WHAT, stage, given)
+        layout = laid_out(_WHAT, stage, own, mesh, axis, microbatches, schedule)
         _check_floats("params of stages" if pair else "params", own)
         _check_floats("shared params", shared)
-        given = (("x", x), ("targets", targets))
-        batches = [into_microbatches(_WHAT, name, batch, microbatches) for name, batch in given]
+        both = (("x", x), ("targets", targets))
+        batches = [into_microbatches(_WHAT, name, batch, microbatches) for name, batch in both]
         value, grads, more = _on_ranks(functions, layout, mesh, own, shared, batches)
-        grads = layout.restored(grads)
+        grads = unpacked_params(given, layout.restored(grads))
         return value, (grads, more) if pair else grads
 
     return value_and_grad
@@ -102,7 +114,7 @@ def pipeline_value_and_grad(
 class _Functions(NamedTuple):
     """What the user gave; first and last may be None."""
 
-    stage: Callable
+    stage: Stages
     loss: Callable
     first: Callable | None
     last: Callable | None
@@ -198,36 +210,31 @@ class _Model:
         x_types = [_row(v) for v in self.x]
         own = [aval_of(w).strong() for w in layout.chunk(self.weights, np.int32(0))]
         common = [aval_of(s).strong() for s in self.shared]
+        takes = Kind(x_tree, x_types)
+        if first is not None:
+            given = [kind.placeholder for kind in (Kind(self.shared_tree, common), takes)]
+            takes = Kind.of(eval_shape(first, *given))
+        self.stages = stages_of(_WHAT, layout, stage, weights, Kind(self.weights_tree, own), takes)
+        self.types = types = self.stages.types
         self.head: Passes | None = None
-        types, found = x_types, x_tree
         if first is not None:
 
             def embed(*flat: Any) -> list:
-                nonlocal found
                 out = first(*_unflattened(flat, self.shared_tree, x_tree))
-                leaves, found = tree.flatten(out)
-                return leaves
+                return self.stages.enter(tree.leaves(out))
 
             self.head = passes(embed, common, x_types, name_of(first))
-            types = [v.aval.strong() for v in self.head.forward.outs[: found.num_leaves]]
-        self.types = types
-        apply, activations_tree = layout.stage(stage), found
-
-        def go(*flat: Any) -> list:
-            own, activations = _unflattened(flat, self.weights_tree, activations_tree)
-            got = apply(own, activations)
-            check_stage(_WHAT, stage, got, activations)
-            return tree.leaves(got)
-
-        self.stage = passes(go, own, types, name_of(stage))
+        self.stage = self.stages.passes()
         # Whole backward passes leave nothing for W.
         self.kept = self.stage.kept if ticks.kept else ()
 
         def end(*flat: Any) -> list:
-            shared, activations, targets = _unflattened(
-                flat, self.shared_tree, activations_tree, targets_tree
+            n = len(common) + len(types)
+            shared, targets = _unflattened(
+                [*flat[: len(common)], *flat[n:]], self.shared_tree, targets_tree
             )
-            result = activations if last is None else last(shared, activations)
+            result = self.stages.result(flat[len(common) : n])
+            result = result if last is None else last(shared, result)
             value, aux = _loss_and_aux(loss, loss(result, targets), self.has_aux)
             leaves, self.aux_tree = tree.flatten(aux)
             return [value, *map(lax.stop_gradient, leaves)]
@@ -248,7 +255,7 @@ class _Model:
 
     def forward(self, state: _State, row: Row) -> _Done:
         """F: a stage's result, or for the last stage the derivative of the loss by it."""
-        p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
+        p, own = self.stage, self.own(row)
         outs = eval_jaxpr(p.forward, *p.fixed, *own, *self.activations(state, row))
         result, saved = outs[: len(self.types)], outs[len(self.types) :]
         message, shared, loss = lax.cond(
@@ -259,6 +266,11 @@ class _Model:
         nothing = self.idle(state, row)
         return nothing._replace(message=message, saved=saved, shared=shared, loss=loss)
 
+    def own(self, row: Row) -> list:
+        """The weights of the stage whose turn it is; before them its number, if it counts."""
+        number = [row.stage] if self.stages.numbered else []
+        return [*number, *self.layout.chunk(self.weights, row.chunk)]
+
     def activations(self, state: _State, row: Row) -> list:
         """What a stage takes: a message, or for the first stage the batch."""
         head = self.head
@@ -266,7 +278,7 @@ class _Model:
         def begin() -> list:
             x = waiting(self.x, row.microbatch)
             if head is None:
-                return x
+                return self.stages.enter(x)
             outs = eval_jaxpr(head.forward, *head.fixed, *self.shared, *x)
             return outs[: len(self.types)]
 
@@ -303,16 +315,17 @@ class _Model:
 
     def backward(self, state: _State, row: Row) -> _Done:
         """B: cotangents of a stage's weights and inputs."""
-        p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
+        p, own = self.stage, self.own(row)
         saved = waiting(state.saved, row.saved)
         cts = eval_jaxpr(p.backward, *p.fixed, *own, *saved, *self.cotangents(state, row))
-        weights, inputs = cts[: len(own)], cts[len(own) :]
+        n = len(self.weights)
+        weights, inputs = cts[:n], cts[n:]
         grads = self.layout.added(state.grads, row.chunk, weights)
         return self.sent_back(state, row, inputs)._replace(grads=grads)
 
     def inputs(self, state: _State, row: Row) -> _Done:
         """I: cotangents of a stage's inputs, and what comes with them."""
-        p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
+        p, own = self.stage, self.own(row)
         saved = waiting(state.saved, row.saved)
         outs = eval_jaxpr(p.inputs_half, *p.fixed, *own, *saved, *self.cotangents(state, row))
         n, n_kept = p.late.count(False), len(p.kept)
@@ -322,7 +335,7 @@ class _Model:
 
     def weights_half(self, state: _State, row: Row) -> _Done:
         """W: cotangents of the other weights."""
-        p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
+        p, own = self.stage, self.own(row)
         saved, kept = waiting(state.saved, row.saved), waiting(state.kept, row.kept)
         late = eval_jaxpr(p.weights_half, *p.fixed, *own, *saved, *kept)
         return self.idle(state, row)._replace(grads=self.with_some(state, row, late, late=True))

@@ -15,6 +15,7 @@ from funcgrad.parallel import (
     pipeline_value_and_grad,
 )
 from funcgrad.parallel.pipelines import Schedule
+from tests.parallel.pipelines import unlike
 from tests.parallel.pipelines.models import (
     embed,
     entropy,
@@ -106,3 +107,15 @@ def deadlock():
     except ScheduleError as error:
         return str(error)
     return None
+
+
+def unlike_stages():
+    """A loss and its gradient by four stages that have nothing in common, one of them without
+    weights."""
+    first, second, last = unlike.params()
+    stages = [unlike.embed, unlike.widened, lambda p, h: h, unlike.head]
+    f = pipeline_value_and_grad(stages, entropy, mesh=make_mesh(4, "pp"), microbatches=4)
+    value, grads = fg.jit(f, out_shardings=NamedSharding(make_mesh(4, "pp"), P()))(
+        [first, second, None, last], unlike.IDS, unlike.TARGETS
+    )
+    return tree.map(np.asarray, (value, [*grads[:2], grads[3]]))
