@@ -19,7 +19,7 @@ from funcgrad.core.sharding import Mesh, P
 from funcgrad.core.trace import aval_of
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.pipelines.layout import Layout, from_microbatches, into_microbatches
-from funcgrad.parallel.pipelines.messages import exchanged, mine, rows_of, slots, waiting
+from funcgrad.parallel.pipelines.messages import by_mail, exchanged, mine, rows_of, slots, waiting
 from funcgrad.parallel.pipelines.schedules import Schedule
 from funcgrad.parallel.pipelines.stages import (
     Kind,
@@ -78,7 +78,7 @@ def pipeline(
     checked_stages("pipeline", stage)
     params = packed_params("pipeline", stage, params)
     layout = laid_out("pipeline", stage, params, mesh, axis, microbatches, schedule)
-    ticks = make_ticks(layout.schedule.forwards())
+    ticks = make_ticks(layout.schedule.forwards(), by_mail(mesh))
     batch = into_microbatches("pipeline", "x", x, microbatches)
 
     def body(weights: Any, batch: Any, rows: Row) -> Any:

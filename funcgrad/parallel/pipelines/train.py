@@ -9,6 +9,7 @@ message to itself; so nothing of the head is kept, and B is the same for all sta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,15 @@ from funcgrad.errors import DTypeError, ShapeError, TreeError
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.pipelines.derivatives import Passes, differentiable, passes
 from funcgrad.parallel.pipelines.layout import Layout, into_microbatches
-from funcgrad.parallel.pipelines.messages import exchanged, mine, rows_of, slots, stored, waiting
+from funcgrad.parallel.pipelines.messages import (
+    by_mail,
+    exchanged,
+    mine,
+    rows_of,
+    slots,
+    stored,
+    waiting,
+)
 from funcgrad.parallel.pipelines.schedules import Schedule
 from funcgrad.parallel.pipelines.stages import (
     Kind,
@@ -125,7 +134,7 @@ def _on_ranks(
     functions: _Functions, layout: Layout, mesh: Mesh, own: Any, shared: Any, batches: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
     """The loss and the gradients of the stages, as they are laid out, and of what is shared."""
-    ticks, axis = make_ticks(layout.schedule), layout.axis
+    ticks, axis = make_ticks(layout.schedule, by_mail(mesh)), layout.axis
 
     def body(weights: Any, shared: Any, x: Any, targets: Any, rows: Row) -> Any:
         return _Model(layout, ticks, functions, weights, shared, x, targets).run(mine(rows))
@@ -169,15 +178,8 @@ class _State(NamedTuple):
     loss: Any
 
 
-class _Done(NamedTuple):
-    """What an action gives: a message, residuals, what W needs, and the sums with its part."""
-
-    message: list
-    saved: list
-    kept: list
-    grads: list
-    shared: list
-    loss: Any
+# What an action gives: a message, and the state with its part.
+_Done = tuple[list, _State]
 
 
 def _zeros(types: Sequence[ShapedArray]) -> list:
@@ -248,10 +250,7 @@ class _Model:
 
     def idle(self, state: _State, row: Row) -> _Done:
         """Nothing is done."""
-        return _Done(
-            _zeros(self.types), _zeros(self.stage.saved), _zeros(self.kept),
-            state.grads, state.shared, state.loss,
-        )  # fmt: skip
+        return _zeros(self.types), state
 
     def forward(self, state: _State, row: Row) -> _Done:
         """F: a stage's result, or for the last stage the derivative of the loss by it."""
@@ -263,8 +262,8 @@ class _Model:
             lambda: self.end(state, row, result),
             lambda: (result, state.shared, state.loss),
         )
-        nothing = self.idle(state, row)
-        return nothing._replace(message=message, saved=saved, shared=shared, loss=loss)
+        rooms = stored(state.saved, saved, row.save)
+        return message, state._replace(saved=rooms, shared=shared, loss=loss)
 
     def own(self, row: Row) -> list:
         """The weights of the stage whose turn it is; before them its number, if it counts."""
@@ -321,7 +320,7 @@ class _Model:
         n = len(self.weights)
         weights, inputs = cts[:n], cts[n:]
         grads = self.layout.added(state.grads, row.chunk, weights)
-        return self.sent_back(state, row, inputs)._replace(grads=grads)
+        return self.sent_back(state._replace(grads=grads), row, inputs)
 
     def inputs(self, state: _State, row: Row) -> _Done:
         """I: cotangents of a stage's inputs, and what comes with them."""
@@ -331,14 +330,16 @@ class _Model:
         n, n_kept = p.late.count(False), len(p.kept)
         soon, inputs, kept = outs[:n], outs[n : len(outs) - n_kept], outs[len(outs) - n_kept :]
         grads = self.with_some(state, row, soon, late=False)
-        return self.sent_back(state, row, inputs)._replace(grads=grads, kept=kept)
+        rooms = stored(state.kept, kept, row.keep)
+        return self.sent_back(state._replace(grads=grads, kept=rooms), row, inputs)
 
     def weights_half(self, state: _State, row: Row) -> _Done:
         """W: cotangents of the other weights."""
         p, own = self.stage, self.own(row)
         saved, kept = waiting(state.saved, row.saved), waiting(state.kept, row.kept)
         late = eval_jaxpr(p.weights_half, *p.fixed, *own, *saved, *kept)
-        return self.idle(state, row)._replace(grads=self.with_some(state, row, late, late=True))
+        grads = self.with_some(state, row, late, late=True)
+        return _zeros(self.types), state._replace(grads=grads)
 
     def with_some(self, state: _State, row: Row, cts: Sequence[Any], late: bool) -> list:
         """The sums of gradients with cotangents of some weights, the late ones or the others."""
@@ -351,19 +352,20 @@ class _Model:
 
     def sent_back(self, state: _State, row: Row, inputs: Sequence[Any]) -> _Done:
         """Cotangents of a stage's inputs to the stage before, or to what is before the first."""
-        done, head = self.idle(state, row)._replace(message=self.as_message(inputs)), self.head
+        message, head = self.as_message(inputs), self.head
         if head is None:
-            return done
+            return message, state
 
         def begin() -> list:
             x = waiting(self.x, row.microbatch)
             outs = eval_jaxpr(head.forward, *head.fixed, *self.shared, *x)
-            cts = [c for c, v in zip(done.message, head.results_vary, strict=True) if v]
+            cts = [c for c, v in zip(message, head.results_vary, strict=True) if v]
             saved = outs[len(self.types) :]
             back = eval_jaxpr(head.backward, *head.fixed, *self.shared, *saved, *cts)
             return _plus(state.shared, back[: len(self.shared)])
 
-        return done._replace(shared=lax.cond(row.first > 0, begin, lambda: state.shared))
+        shared = lax.cond(row.first > 0, begin, lambda: state.shared)
+        return message, state._replace(shared=shared)
 
     # ---- all of it
 
@@ -380,12 +382,15 @@ class _Model:
         number[used] = range(len(used))
 
         def tick(state: _State, row: Row) -> tuple[_State, None]:
-            branches = [lambda k=k: actions[k](state, row) for k in used]
-            done = lax.switch(fnp.take(number, row.kind), branches)
-            inbox = exchanged(state.inbox, done.message, self.ticks, row, self.layout.axis)
-            saved = stored(state.saved, done.saved, row.save)
-            kept = stored(state.kept, done.kept, row.keep)
-            return _State(inbox, saved, kept, done.grads, done.shared, done.loss), None
+            def branch(k: int) -> tuple:
+                message, done = actions[k](state, row)
+                return message, done[1:]
+
+            message, done = lax.switch(
+                fnp.take(number, row.kind), [partial(branch, k) for k in used]
+            )
+            inbox = exchanged(state.inbox, message, self.ticks, row, self.layout.axis)
+            return _State(inbox, *done), None
 
         end, _ = lax.scan(tick, start, rows)
         axis = self.layout.axis
