@@ -66,6 +66,26 @@ def test_each_way_gives_the_whole(way, case, rng):
     assert {k for k in kinds.values() if k in found} == {kinds[way]}
 
 
+@pytest.mark.parametrize("case", ["causal", "window", "lengths"])
+def test_zigzag_gives_the_whole(case, rng):
+    """Halves of blocks are exchanged before and after where all queries see what is before them;
+    elsewhere it is the ring."""
+    fun = lambda *xs: both(*xs, **CASES[case])
+    with sequence_attention("zigzag"):
+        found = counts(same(fun, operands(rng, 8, 2), [CUT] * 3))
+    with sequence_attention("ring"):
+        ring = counts(same(fun, operands(rng, 8, 2), [CUT] * 3))
+    # Of query, key, value, result and statistics; back, of six operands and three cotangents.
+    more = 2 * (3 + 2 + 6 + 3) if case == "causal" else 0
+    assert found["ppermute"] == ring["ppermute"] + more
+
+
+def test_zigzag_over_two_axes(rng):
+    mesh = AbstractMesh((2, 4), ("a", "b"))
+    with sequence_attention("zigzag"):
+        same(lambda *xs: both(*xs, is_causal=True), operands(rng), [((), ("a", "b"))] * 3, mesh)
+
+
 @pytest.mark.parametrize("key_heads", [1, 2])
 @pytest.mark.parametrize("way", WAYS)
 def test_grouped_heads_by_bytes(key_heads, way, rng):
