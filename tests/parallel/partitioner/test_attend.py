@@ -175,6 +175,24 @@ def test_bytes_decide():
     assert set(lowered(8, "heads", 4, 4).counts) == {"permute"}
 
 
+def test_heads_over_one_axis_and_a_ring_over_another(rng):
+    """As `hybrid_attention`: where there are fewer heads than devices, by bytes."""
+    mesh = AbstractMesh((4, 2), ("far", "near"))
+    cut = [((), ("far", "near"))] * 3
+    fun = lambda *xs: both(*xs, is_causal=True)
+    found = counts(same(fun, operands(rng, 2, 2), cut, mesh))
+    assert {"ppermute", "all_to_all"} <= set(found)
+    sharding = NamedSharding(mesh, P(None, ("far", "near")))
+    x = fg.ShapeDtypeStruct((1, 64 * 8, 2, 8), "float32", sharding=sharding)
+    on_paper = fg.jit(nn.dot_product_attention).lower(x, x, x).device_analysis()
+    assert set(on_paper.collectives) == {("permute", ("far",)), ("all_to_all", ("near",))}
+    assert on_paper.counts["permute"] == 3
+    # Heads for all devices are exchanged at once.
+    x = fg.ShapeDtypeStruct((1, 64 * 8, 8, 8), "float32", sharding=sharding)
+    on_paper = fg.jit(nn.dot_product_attention).lower(x, x, x).device_analysis()
+    assert set(on_paper.collectives) == {("all_to_all", ("far", "near"))}
+
+
 def test_layers_in_a_loop(rng):
     """In a loop's body, and in the body of its gradient."""
     ws, x = rng.normal(size=(2, 3, 16, 16)) / 4, rng.normal(size=(1, LENGTH, 16))
