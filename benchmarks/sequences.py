@@ -3,8 +3,10 @@
     python -m benchmarks.sequences     # ratios, each of two measurements in turn
 
 A ring of two ranks of one thread against attention of the whole on two threads; a pipeline of four
-stages on two ranks against its schedule's ideal; an expert layer's grouped products against one
-product of the same arithmetic; the first call of 48 scanned layers against that of 4.
+stages on two ranks against its schedule's ideal; the same of actions that only sleep, so that other
+work on the machine hardly matters: what sending costs, and the share of time in which ranks wait;
+an expert layer's grouped products against one product of the same arithmetic; the first call of 48
+scanned layers against that of 4.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from funcgrad.parallel.supervise import mpiexec
 
 ROOT = Path(__file__).parent.parent
 STAGES, MICROBATCHES = 4, 8
+UNIT = 50  # milliseconds
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -92,6 +95,31 @@ def pipeline(width: int) -> float:
     return best(lambda: run(w, x, x))
 
 
+def waits(milliseconds: int) -> float:
+    """A step of a stage a rank whose forward passes sleep so long, and backward passes twice."""
+    unit = milliseconds / 1000
+
+    def slept(x: Any, seconds: float) -> Any:
+        def wait(value: Any) -> Any:
+            time.sleep(seconds)
+            return value
+
+        return fg.pure_callback(wait, fg.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    @fg.custom_vjp
+    def sleeping(h: Any) -> Any:
+        return slept(h, unit)
+
+    sleeping.defvjp(lambda h: (slept(h, unit), None), lambda _, ct: (slept(ct, 2 * unit),))
+    mesh = make_mesh(-1, "pp")
+    step = pipeline_value_and_grad(
+        lambda w, h: sleeping(h) * w, lambda y, t: fnp.mean((y - t) ** 2), mesh=mesh,
+        microbatches=MICROBATCHES,
+    )  # fmt: skip
+    run, w, x = fg.jit(step), normal(mesh.shape["pp"], 4), normal(MICROBATCHES, 4)
+    return best(lambda: run(w, x, x))
+
+
 def elsewhere(subject: str, size: int, ranks: int, threads: int) -> float:
     """A subject's seconds in a job of its own."""
     start = [mpiexec(), "-n", str(ranks)] if ranks > 1 else []
@@ -137,11 +165,13 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--inside", choices=["ring", "pipeline"], help="measure here: seconds")
+    parser.add_argument(
+        "--inside", choices=["ring", "pipeline", "waits"], help="measure here: seconds"
+    )
     parser.add_argument("--size", type=int, default=0)
     args = parser.parse_args()
     if args.inside:
-        seconds = {"ring": ring, "pipeline": pipeline}[args.inside](args.size)
+        seconds = {"ring": ring, "pipeline": pipeline, "waits": waits}[args.inside](args.size)
         if process_index() == 0:
             print(seconds)
         return
@@ -153,8 +183,12 @@ def main() -> None:
         rings.append(elsewhere("ring", args.length, 2, 1) / elsewhere("ring", args.length, 1, 2))
         alone = elsewhere("pipeline", args.width, 1, 1)
         pipes.append(elsewhere("pipeline", args.width, 2, 1) / (alone / 2 / busy))
+    slept = elsewhere("waits", UNIT, 2, 1) * 1000 / UNIT
+    idle, formula = 1 - (timeline.length - max(timeline.idle)) / slept, 1 - busy
     print(f"a ring of two ranks: {statistics.median(rings):.2f} × one process of two threads")
     print(f"a pipeline's step: {statistics.median(pipes):.2f} × the schedule's ideal")
+    print(f"one of sleeping actions: {slept / timeline.length:.3f} × the ideal; "
+          f"waiting for {idle:.3f} of it, {formula:.3f} by the formula")  # fmt: skip
     print(f"grouped products: {grouped():.2f} of one product's speed")
     print(f"the first call of 48 layers: {deep():.2f} × that of 4")
 

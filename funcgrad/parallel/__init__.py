@@ -66,6 +66,7 @@ from funcgrad.parallel.meshes import (
     virtual_devices,
 )
 from funcgrad.parallel.partitioner.analysis import Analysis
+from funcgrad.parallel.pipelines.packing import PackedStages, pack_stages
 from funcgrad.parallel.pipelines.run import pipeline
 from funcgrad.parallel.pipelines.train import pipeline_value_and_grad
 from funcgrad.parallel.planning import Cluster, ModelShape, Plan, plan
@@ -90,6 +91,7 @@ __all__ = [
     "default_backend", "default_device", "device_count", "devices",
     "local_device_count", "local_devices", "make_mesh", "print_environment_info", "process_count",
     "process_index", "process_indices", "virtual_devices",
-    "Cluster", "LocalState", "LocalSteps", "ModelShape", "Plan", "accumulate_gradients",
-    "local_steps", "pipeline", "pipeline_value_and_grad", "plan",
+    "Cluster", "LocalState", "LocalSteps", "ModelShape", "PackedStages", "Plan",
+    "accumulate_gradients", "local_steps", "pack_stages", "pipeline", "pipeline_value_and_grad",
+    "plan",
 ]  # fmt: skip

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad.backends.program import CopyStep, GemmStep, LoopStep, walk
+import funcgrad.numpy as fnp
+from funcgrad import lax
+from funcgrad.backends.program import CondStep, CopyStep, GemmStep, LoopStep, walk
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
@@ -325,6 +327,53 @@ def arithmetic_less(x, y):
     from funcgrad.ops.elementwise.compare import lt
 
     return lt.bind(x, y)
+
+
+def test_branches_that_pass_a_value_on_copy_nothing():
+    """A value that a loop carries through branches stays where it is, and is changed in place."""
+
+    def turn(x, row):
+        k, y = row
+        branches = [lambda: x, lambda: x + y, lambda: fnp.tanh(x) @ x, lambda: fnp.flip(x)]
+        return lax.switch(k, branches), None
+
+    f = lambda x, ks, ys: lax.scan(turn, x, (ks, ys))[0]
+    x, ys = np.eye(64, dtype=np.float32) / 2, np.linspace(0, 1, 320, dtype=np.float32)
+    ks = np.array([0, 1, 2, 3, 1], np.int32)
+    args = x, ks, ys.reshape(5, 64)
+    np.testing.assert_allclose(fg.jit(f)(*args), f(*args), rtol=1e-5)
+    steps = program(lambda *args: [f(*args)], *args)[2].steps
+    conds = [s for loop in steps if isinstance(loop, LoopStep) for s in loop.body]
+    conds = [s for s in [*conds, *steps] if isinstance(s, CondStep)]
+    assert conds
+    for cond in conds:
+        unchanged, added, *_ = cond.branches
+        assert not unchanged
+        assert not any(isinstance(s, CopyStep) for s in added)
+
+
+def test_branches_keep_what_is_read_later():
+    """What others read, or what two results begin as, isn't overwritten."""
+
+    def f(k, x):
+        y = x * 2
+        a, b = lax.switch(
+            k, [lambda: (y, y), lambda: (y + 1, y), lambda: (fnp.flip(y), y[::2][0] + y)]
+        )
+        return a, b, y
+
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for k in range(3):
+        for got, want in zip(fg.jit(f)(np.int32(k), x), f(np.int32(k), x), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+    def passed(k, x):
+        y, z = fnp.sin(x), fnp.cos(x)
+        return lax.switch(k, [lambda: (y, z), lambda: (z, y), lambda: (z + y, y)])
+
+    for k in range(3):
+        for got, want in zip(fg.jit(passed)(np.int32(k), x), passed(np.int32(k), x), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])

@@ -17,6 +17,7 @@ from funcgrad.parallel import (
     make_mesh,
     pipeline_value_and_grad,
 )
+from tests.parallel import jobs_steps
 from tests.parallel.pipelines.models import batch, close, in_a_row, layer, params, squares
 
 LINE = make_mesh(4, "data")
@@ -196,6 +197,15 @@ def test_local_steps_without_a_state():
         each.append(found)
     close(losses, np.mean(each, 0), 1e-5)
     close(state.params, tree.map(lambda a, b: (a + b) / 2, *ends), 1e-5)
+
+
+@pytest.mark.mpi
+def test_accumulation_clipping_and_means_in_groups(ranks):
+    """On virtual devices and on ranks."""
+    want = jobs_steps.by_hand()
+    close(jobs_steps.trained(GROUPS), want, 1e-5)
+    for found in ranks(4).run("tests.parallel.jobs_steps:on_ranks"):
+        close(found, want, 1e-5)
 
 
 def test_local_steps_exchange_parameters_once():

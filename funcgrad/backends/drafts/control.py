@@ -15,7 +15,7 @@ import numpy as np
 from funcgrad.backends.drafts.tensors import Block, Row, Tensor, moved
 from funcgrad.backends.program import CondStep, CopyStep, LoopStep, Step, WhileStep
 from funcgrad.backends.target import Limits
-from funcgrad.core.ir import Atom, Eqn, Jaxpr
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
 from funcgrad.transforms.control.cond import cond_p
 from funcgrad.transforms.control.scan import scan_p
@@ -28,15 +28,35 @@ INT32 = np.dtype(np.int32)
 
 
 def _cond(d: BlockDrafter, eqn: Eqn) -> bool:
-    """Branches that write their results to the same places."""
+    """Branches that write their results to the same places; where one of them passes an operand on,
+    the result begins as that, and has its memory if nobody else reads it."""
     index, *ops = (d.tensor(a) for a in eqn.ins)
     if index.aval.dtype != INT32:
         return False
     outs = [d.tensor(v) for v in eqn.outs]
-    blocks = [d.drafter.block(b, ops, outs) for b in eqn.params["branches"]]
-    d.add([index, *ops], outs, lambda inner: [CondStep(index.place, tuple(inner))],
-          blocks=blocks)  # fmt: skip
+    begins = {t: outs[k] for t, k in _passed_on(d, eqn, ops).items()}
+    given = [begins.get(t, t) for t in ops]
+    blocks = [d.drafter.block(b, given, outs) for b in eqn.params["branches"]]
+    d.add(list(dict.fromkeys([index, *ops])), outs,
+          lambda inner: [CondStep(index.place, tuple(inner))],
+          starts=[(to, t) for t, to in begins.items()], blocks=blocks)  # fmt: skip
     return True
+
+
+def _passed_on(d: BlockDrafter, eqn: Eqn, ops: Sequence[Tensor]) -> dict[Tensor, int]:
+    """Operands of a cond that a branch gives as a result, if nothing else reads them: which one."""
+    found: dict[Tensor, int] = {}
+    for branch in eqn.params["branches"]:
+        given = dict(zip(branch.ins, ops, strict=True))
+        for k, a in enumerate(branch.outs):
+            t = given.get(a) if isinstance(a, Var) else None
+            if t is not None and t not in found and k not in found.values():
+                found[t] = k
+    read = {d.tensor(a) for e in d.jaxpr.eqns if e is not eqn for a in e.ins if a in d.tensors}
+    read |= {d.tensor(a) for a in d.jaxpr.outs if a in d.tensors}
+    # A program's inputs and constants have addresses already; rows and parts belong to others.
+    own = {t for t in found if type(t) is Tensor and t.ref is None and t not in read}
+    return {t: k for t, k in found.items() if t in own}
 
 
 def _while(d: BlockDrafter, eqn: Eqn) -> bool:

@@ -7,10 +7,11 @@ late one (Brandon et al., "Striped Attention", 2023; "zigzag" in later implement
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import funcgrad.numpy as fnp
-from funcgrad import tree
+from funcgrad import lax, tree
+from funcgrad.core.types import AxisName
 from funcgrad.errors import ArgumentError, ShapeError
 
 
@@ -62,3 +63,46 @@ def _reordered(name: str, x: Any, devices: int, axis: int, order: Callable) -> A
         )
     front = fnp.moveaxis(x, axis, 0)
     return fnp.moveaxis(order(front).reshape(front.shape), 0, axis)
+
+
+class Dealt(NamedTuple):
+    """Blocks of a sequence in its own order, dealt out as zigzag has them, and back: each device's
+    halves go where they belong, all first ones at once, then all second ones."""
+
+    axis: AxisName
+    firsts: tuple[tuple[int, int], ...]
+    seconds: tuple[tuple[int, int], ...]
+
+    def put(self, x: Any, axis: int) -> Any:
+        """A device's block, for that of the zigzag order."""
+        first, second = fnp.split(x, 2, axis)
+        first, second = (
+            lax.ppermute(half, self.axis, pairs)
+            for half, pairs in ((first, self.firsts), (second, self.seconds))
+        )
+        return fnp.concatenate(self._swapped(first, second), axis)
+
+    def back(self, x: Any, axis: int) -> Any:
+        """The inverse of `put`."""
+        halves = self._swapped(*fnp.split(x, 2, axis))
+        both = (tuple((b, a) for a, b in pairs) for pairs in (self.firsts, self.seconds))
+        halves = [lax.ppermute(h, self.axis, p) for h, p in zip(halves, both, strict=True)]
+        return fnp.concatenate(halves, axis)
+
+    def _swapped(self, first: Any, second: Any) -> list:
+        """Of a device with an even number the first half is the early one, of others the second."""
+        even = lax.axis_index(self.axis) % 2 == 0
+        return [fnp.where(even, first, second), fnp.where(even, second, first)]
+
+
+def dealt(axis: AxisName) -> Dealt:
+    """How blocks of a sequence that is cut over a mesh axis are dealt out.
+
+    >>> from funcgrad.parallel.attention.zigzag import dealt
+    >>> deal = lambda x: dealt("i").put(x, 0)
+    >>> fg.vmap(deal, axis_name="i")(fnp.arange(8).reshape(2, 4)).tolist()
+    [[0, 1, 6, 7], [2, 3, 4, 5]]
+    """
+    n = lax.axis_size(axis)
+    to = [part if part < n else 2 * n - 1 - part for part in range(2 * n)]
+    return Dealt(axis, tuple(enumerate(to[::2])), tuple(enumerate(to[1::2])))

@@ -3,6 +3,7 @@
 - `communicator`: communicators: what joins devices
 - `flight_recorder`: the flight recorder
 - `fold`: native sums, maxima and minima of several arrays, element by element
+- `mail`: messages between two ranks, for which nobody else waits
 - `mpi`: communicators over MPI: shared memory inside a node, MPI between nodes
 - `mpi_native`: native exchanges through MPI, whose functions are called by address
 - `native`: what native communicators have in common

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from funcgrad.parallel.communicators.native import (
@@ -44,6 +44,25 @@ class State(NamedTuple):
     inside: bool
     ended: bool
     last: Event | None
+
+
+@contextmanager
+def written(own: int, number: int, what: str) -> Iterator[None]:
+    """Write into the record at an address that its rank waits for something of `WAITS`."""
+
+    def words(offset: int, count: int) -> Any:
+        return (ctypes.c_int64 * count).from_address(own + 8 * offset)
+
+    head = words(0, len(RECORD))
+    place = HEAD_WORDS + head[0] % RING * EVENT_WORDS
+    kind = what_word(BARRIER + WAITS.index(what), 0, 0)
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    words(place, len(EVENT))[:] = [number, 0, kind, 0, now]
+    head[1], head[0] = 1, head[0] + 1
+    try:
+        yield
+    finally:
+        head[1] = 0
 
 
 class Records:
@@ -91,19 +110,9 @@ class Records:
         total = self.words(at, 0, 1)[0]
         return [self.event(at, i + 1) for i in range(max(0, total - RING), total)]
 
-    @contextmanager
-    def waiting(self, number: int, what: str) -> Iterator[None]:
+    def waiting(self, number: int, what: str) -> AbstractContextManager[None]:
         """Write down that this rank waits for something that isn't an exchange."""
-        head = self.words(self.own, 0, len(RECORD))
-        place = HEAD_WORDS + head[0] % RING * EVENT_WORDS
-        kind = what_word(BARRIER + WAITS.index(what), 0, 0)
-        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        self.words(self.own, place, len(EVENT))[:] = [number, 0, kind, 0, now]
-        head[1], head[0] = 1, head[0] + 1
-        try:
-            yield
-        finally:
-            head[1] = 0
+        return written(self.own, number, what)
 
     def end(self) -> None:
         """Write down that this rank has ended."""

@@ -146,7 +146,7 @@ class MpiCommunicator(NativeCommunicator):
         types, ops = (ctypes.c_int64 * len(known))(*known), (ctypes.c_int64 * 3)()
         ops[:] = [handle(op) for op in (module.SUM, module.MAX, module.MIN)]
         self._tables = types, ops
-        self._comm = comm
+        self.ranks = comm
         super().__init__(
             comm.Get_rank(), comm.Get_size(), _functions(),
             comm=handle(comm), byte=handle(module.BYTE), in_place=int(module.IN_PLACE),

@@ -52,7 +52,7 @@ RECORD_BYTES = 8 * (HEAD_WORDS + RING * EVENT_WORDS)
 
 
 # What ranks wait for beside exchanges, by the number of their kind.
-WAITS = ("barrier", "making a communicator", "agreeing on a value")
+WAITS = ("barrier", "making a communicator", "agreeing on a value", "a message")
 
 
 def what_word(kind: int, op: int, dtype: int) -> int:
@@ -202,6 +202,8 @@ class NativeCommunicator(Communicator[np.ndarray]):
 
     def __init__(self, rank: int, size: int, functions: Sequence[int], **words: int):
         self.rank, self.size = rank, size
+        # Queues of messages, made when the first one is sent (`mail`).
+        self.mail: dict[Any, Any] = {}
         self._context = (ctypes.c_int64 * len(CONTEXT))()
         self._functions = list(functions)
         named = dict(zip(KINDS, functions, strict=False))

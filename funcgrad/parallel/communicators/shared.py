@@ -25,7 +25,7 @@ from funcgrad.parallel.communicators.native import (
     source_key,
     what_text,
 )
-from funcgrad.parallel.communicators.shared_native import LINE, LINE_WORDS, LINES, ODD
+from funcgrad.parallel.communicators.shared_native import ABORT, LINE, LINE_WORDS, LINES, ODD
 
 # Half a slot: what a rank offers at a time. Large ones mean few waits, which are what costs where
 # cores are busy; among many ranks they are smaller, as all of them are read.
@@ -101,6 +101,7 @@ class SharedCommunicator(NativeCommunicator):
     """
 
     def __init__(self, ranks: Starter, slot_bytes: int | None = None):
+        self.ranks = ranks
         rank, size = ranks.rank, ranks.size
         slot_bytes = slot_bytes or (SLOT_BYTES if size <= MANY else MANYS_SLOT_BYTES)
         slots = -(-(LINES + size * LINE) // PAGE) * PAGE
@@ -117,6 +118,11 @@ class SharedCommunicator(NativeCommunicator):
         self.set_words(
             spins=CROWDED_SPINS if crowded else SPINS, yields=CROWDED_YIELDS if crowded else YIELDS
         )
+
+    @property
+    def aborted(self) -> bool:
+        """Whether a rank has failed, after which nothing is exchanged."""
+        return ctypes.c_int32.from_address(self.word("head") + ABORT).value != 0
 
     def reason(self, status: int) -> str:
         """Why an exchange failed."""

@@ -105,7 +105,7 @@ def _extremum(p: Pass, eqn: Eqn) -> None:
 def _exchange(p: Pass, eqn: Eqn) -> None:
     """Gathers, scatters and permutations: the operand must vary over the axes, the result does."""
     axes = p.of(eqn.ins[0]) | (frozenset(eqn.params["axis_name"]) & p.manual)
-    p.vary(eqn, [axes], [p.widen(eqn.ins[0], axes)])
+    p.vary(eqn, [axes], [p.widen(eqn.ins[0], axes), *map(p.read, eqn.ins[1:])])
 
 
 def _axis_index(p: Pass, eqn: Eqn) -> None:

@@ -2,13 +2,15 @@
 
 Heads and texts are cut as they are. Where the sequence is cut, keys go round a ring of the devices
 or are gathered (`attention.ring`), or places are exchanged for heads, which is a change of layout
-before and after; whichever sends less, unless `sequence_attention` says otherwise.
+before and after; whichever sends less, unless `sequence_attention` says otherwise: also that blocks
+are dealt out for the ring (`attention.zigzag`), so that devices share the work of a causal mask.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from funcgrad.core import context
@@ -17,6 +19,7 @@ from funcgrad.ops.collective.reductions import psum_p
 from funcgrad.parallel.attention.blocks import Results
 from funcgrad.parallel.attention.pieces import Ring
 from funcgrad.parallel.attention.ring import cotangents, mixed
+from funcgrad.parallel.attention.zigzag import dealt
 from funcgrad.parallel.partitioner.reshard import Sizes, extent, moved
 from funcgrad.parallel.partitioner.site import Site
 from funcgrad.transforms.attention.operands import Given, given_of, wide_dtype
@@ -91,8 +94,14 @@ def attend(site: Site, q: Any, k: Any, v: Any, *rest: Any) -> Any:
     ring = _ring(site.params, site.assigned, site.sizes)
     if ring is None or k.shape[1] == site.ins[1].shape[1]:
         return site.bind(q, k, v, *rest)
-    given = given_of(rest)
-    return mixed(ring, site.params["scale"], q, k, v, given.lengths, given.bias, given.mask)
+    given, scale = given_of(rest), site.params["scale"]
+    if _is_shared(ring, q, k, given):
+        order = dealt(ring.axis)
+        turned = replace(ring, zigzag=True)
+        q, k, v = (order.put(x, 1) for x in (q, k, v))
+        out, stats = mixed(turned, scale, q, k, v, (), None, None)
+        return order.back(out, 1), order.back(stats, 3)
+    return mixed(ring, scale, q, k, v, given.lengths, given.bias, given.mask)
 
 
 def attend_backward(site: Site, *xs: Any) -> list:
@@ -102,14 +111,33 @@ def attend_backward(site: Site, *xs: Any) -> list:
     if ring is None:
         found = list(site.bind(*xs))
     else:
-        (q, k, v, out, stats, ct), given = xs[:6], given_of(xs[6:])
-        operands = q, k, v, given.lengths, given.bias, given.mask
-        found = list(cotangents(ring, site.params["scale"], operands, Results(out, stats, ct)))
+        found = _ring_cotangents(ring, site.params["scale"], xs[:6], given_of(xs[6:]))
         found = found[: 3 + site.params["bias_too"]]
     return [
         psum_p.bind(x, axis_name=axes) if axes else x
         for x, axes in zip(found, _due(site.ins, site.params, site.assigned), strict=True)
     ]
+
+
+def _ring_cotangents(ring: Ring, scale: float, xs: Sequence[Any], given: Given) -> list:
+    """Those of a ring: of query, key, value and bias."""
+    q, k, v, out, stats, ct = xs
+    if not _is_shared(ring, q, k, given):
+        operands = q, k, v, given.lengths, given.bias, given.mask
+        return list(cotangents(ring, scale, operands, Results(out, stats, ct)))
+    order = dealt(ring.axis)
+    q, k, v, out, ct = (order.put(x, 1) for x in (q, k, v, out, ct))
+    results = Results(out, order.put(stats, 3), ct)
+    turned = replace(ring, zigzag=True)
+    found = cotangents(turned, scale, (q, k, v, (), None, None), results)
+    return [*(order.back(x, 1) for x in found[:3]), None]
+
+
+def _is_shared(ring: Ring, q: Any, k: Any, given: Given) -> bool:
+    """Whether blocks are dealt out so that a causal mask leaves all devices the same work."""
+    causal = ring.after == 0 and ring.before is None
+    alike = q.shape[1] == k.shape[1] and q.shape[1] % 2 == 0
+    return context.current().sequences == "zigzag" and causal and alike and not given.operands
 
 
 def _ring(params: Mapping[str, Any], assigned: Assigned, sizes: Sizes) -> Ring | None:
@@ -150,7 +178,9 @@ def sends(
     if ring is None or key not in assigned:
         return total
     turns, size = _turns(ring, ins, assigned, sizes)
-    return total + turns * size * ins[1].dtype.itemsize
+    return (
+        total + turns * size * ins[1].dtype.itemsize + _dealing(ring, ins, (2, 2), assigned, sizes)
+    )
 
 
 def backward_sends(
@@ -169,6 +199,7 @@ def backward_sends(
     if ring is not None:
         turns, size = _turns(ring, ins, assigned, sizes)
         total += turns * size * (ins[1].dtype.itemsize + wide_dtype(ins[1].dtype).itemsize)
+        total += _dealing(ring, ins, (4, 4), assigned, sizes)
     cuts = math.prod(extent(assigned.get(f, ()), sizes) for f in ("b", "t"))
     for x, axes in zip(ins[1:3], _due(ins, params, assigned)[1:3], strict=True):
         total += moved("all_reduce", x.nbytes / cuts, extent(axes, sizes))
@@ -178,6 +209,17 @@ def backward_sends(
 def _unwanted(ring: Ring | None) -> float:
     way = context.current().sequences
     return 0.0 if way == "auto" or (way == "heads") == (ring is None) else NOT_WANTED
+
+
+def _dealing(
+    ring: Ring, ins: Sequence[ShapedArray], times: tuple[int, int], assigned: Assigned, sizes: Sizes
+) -> float:
+    """The bytes in which blocks are dealt out and come back: so many of queries', and of keys'."""
+    q, k = ins[:2]
+    if context.current().sequences != "zigzag" or (ring.before, ring.after) != (None, 0):
+        return 0.0
+    parts = math.prod(extent(axes, sizes) for axes in assigned.values())
+    return (times[0] * q.nbytes + times[1] * k.nbytes) / parts
 
 
 def _turns(

@@ -240,11 +240,13 @@ class Propagation:
         found = [(f, axes) for names, cuts in seen for f, axes in zip(names, cuts, strict=True)]
         pairs = factors.follows.items()
         seen += [((g,), (axes,)) for f, g in pairs for name, axes in found if name == f and axes]
+        # Instead of an axis that is cut over several mesh axes, others over all or one of them.
         seen += [
-            ((f,), (axes,))
+            ((f,), (some,))
             for f in factors.instead
             for name, axes in found
             if axes and (name not in factors.sizes or any(name in pair for pair in pairs))
+            for some in dict.fromkeys([axes, *((a,) for a in axes)])
         ]
         of_operand = cost_of or self._cost_of
         rule = RULES.get(eqn.prim)

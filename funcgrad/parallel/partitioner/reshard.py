@@ -88,6 +88,14 @@ def steps(have: Layout, want: Layout) -> tuple[Step, ...]:
         n = len(cuts[d])
         return want.cuts[d][n] if len(want.cuts[d]) > n and want.cuts[d][:n] == cuts[d] else None
 
+    def movable(d: int, e: int) -> tuple[str, ...]:
+        """The last mesh axes of dimension d that dimension e is to be cut over next, as many as can
+        go at once."""
+        n, own = len(cuts[e]), cuts[d]
+        tails = (own[k:] for k in range(len(own)) if want.cuts[d][: k + 1] != own[: k + 1])
+        fits = (t for t in tails if want.cuts[e][: n + len(t)] == cuts[e] + t)
+        return next(fits, ())
+
     def cut_further(kind: Kind, may: Any) -> None:
         for d in range(len(cuts)):
             while (a := next_axis(d)) is not None and may(a):
@@ -109,15 +117,16 @@ def steps(have: Layout, want: Layout) -> tuple[Step, ...]:
         wrong = [d for d in range(len(cuts)) if cuts[d] != want.cuts[d][: len(cuts[d])]]
         if not wrong:
             break
-        moves = [(d, e) for d in wrong for e in range(len(cuts)) if next_axis(e) == cuts[d][-1]]
-        d, to = moves[0] if moves else (wrong[0], None)
-        a = cuts[d][-1]
-        cuts[d] = cuts[d][:-1]
-        if to is None:
-            found.append(Step("all_gather", (a,), d))
-        else:
-            found.append(Step("all_to_all", (a,), d, to))
-            cuts[to] += (a,)
+        moves = [(d, e) for d in wrong for e in range(len(cuts)) if movable(d, e)]
+        if not moves:
+            d = wrong[0]
+            found.append(Step("all_gather", cuts[d][-1:], d))
+            cuts[d] = cuts[d][:-1]
+            continue
+        d, to = moves[0]
+        axes = movable(d, to)
+        found.append(Step("all_to_all", axes, d, to))
+        cuts[d], cuts[to] = cuts[d][: -len(axes)], cuts[to] + axes
     if masked := tuple(sorted(want.partial - have.partial)):
         found.append(Step("first", masked))
     return tuple(found)

@@ -10,6 +10,9 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.sharding import Mesh
+from funcgrad.parallel.communicators.mail import Route
+from funcgrad.parallel.pipelines.mail import mail_p
 from funcgrad.parallel.pipelines.ticks import Row, Ticks
 
 
@@ -36,10 +39,32 @@ def exchanged(
 ) -> Sequence[Any]:
     """The messages that wait, after what ranks have sent in a tick has arrived."""
     for route, pairs in enumerate(ticks.routes):
-        here = all(source == target for source, target in pairs)
-        came = sent if here else [lax.ppermute(x, axis, list(pairs)) for x in sent]
+        if all(source == target for source, target in pairs):
+            came = sent
+        elif ticks.flying[route]:
+            came = _mailed(sent, pairs, ticks.flying[route], route, row, axis)
+        else:
+            came = [lax.ppermute(x, axis, list(pairs)) for x in sent]
         inbox = stored(inbox, came, row.arrive[route])
     return inbox
+
+
+def _mailed(
+    sent: Sequence[Any], pairs: tuple, flying: int, route: int, row: Row, axis: str
+) -> list:
+    """What a rank gets by mail."""
+    n = len(sent)
+    return [
+        mail_p.bind(
+            x, row.mail[route], axis_name=(axis,), route=Route(pairs, flying, route * n + i)
+        )
+        for i, x in enumerate(map(fnp.asarray, sent))
+    ]
+
+
+def by_mail(mesh: Mesh) -> bool:
+    """Whether a mesh's devices are ranks of a job, which send each other mail."""
+    return mesh.devices is not None and all(d.kind == "rank" for d in mesh.devices.flat)
 
 
 def rows_of(ticks: Ticks) -> Row:

@@ -8,7 +8,6 @@ pass. `pipeline_value_and_grad` runs a schedule as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,21 +18,24 @@ from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.sharding import Mesh, P
 from funcgrad.core.trace import aval_of
 from funcgrad.parallel.mapping.shard_map import shard_map
-from funcgrad.parallel.pipelines.layout import (
-    Layout,
-    check_stage,
-    from_microbatches,
-    into_microbatches,
-    lay_out,
-)
-from funcgrad.parallel.pipelines.messages import exchanged, mine, rows_of, slots, waiting
+from funcgrad.parallel.pipelines.layout import Layout, from_microbatches, into_microbatches
+from funcgrad.parallel.pipelines.messages import by_mail, exchanged, mine, rows_of, slots, waiting
 from funcgrad.parallel.pipelines.schedules import Schedule
+from funcgrad.parallel.pipelines.stages import (
+    Kind,
+    Stages,
+    checked_stages,
+    laid_out,
+    packed_params,
+    stages_of,
+)
 from funcgrad.parallel.pipelines.ticks import FORWARD, Row, Ticks, make_ticks
+from funcgrad.transforms.batching.vmap import vmap
 
 
 @boundary
 def pipeline(
-    stage: Callable,
+    stage: Stages,
     params: Any,
     x: Any,
     *,
@@ -44,10 +46,13 @@ def pipeline(
 ) -> Any:
     """All stages applied to x, one after the other, each on its rank of a mesh axis.
 
-    stage: stage(stage_params, activations) → activations of the same types; pytrees of arrays
+    stage: stage(stage_params, activations) → activations of the same types; pytrees of arrays. Or
+        a list of such functions, one for each stage of the schedule, which may give something else
+        than they take.
     params: the parameters of all stages, a pytree whose leaves' first axis counts them. Where there
         are more stages than ranks, a rank has neighbours, or for "interleaved" and "zb-v" those
-        that the schedule gives it.
+        that the schedule gives it. For a list of stages, a list of pytrees of any shapes, or what
+        `pack_stages` makes of it, so that a rank has its own stages' alone.
     x: a batch: a pytree of arrays whose first axis is cut into `microbatches`
     schedule: the order of forward passes, and which stages a rank has; see `make_schedule`
     mesh, axis: other axes of the mesh are free for what a stage does: parameters and x may be cut
@@ -70,10 +75,10 @@ def pipeline(
 
     Huang et al., GPipe, 2019.
     """
-    if not callable(stage):
-        raise TypeError(f"pipeline: stage must be a function, got {stage!r}")
-    layout = lay_out("pipeline", params, mesh, axis, microbatches, schedule)
-    ticks = make_ticks(layout.schedule.forwards())
+    checked_stages("pipeline", stage)
+    params = packed_params("pipeline", stage, params)
+    layout = laid_out("pipeline", stage, params, mesh, axis, microbatches, schedule)
+    ticks = make_ticks(layout.schedule.forwards(), by_mail(mesh))
     batch = into_microbatches("pipeline", "x", x, microbatches)
 
     def body(weights: Any, batch: Any, rows: Row) -> Any:
@@ -86,22 +91,21 @@ def pipeline(
 
 
 def _forward(
-    layout: Layout, ticks: Ticks, stage: Callable, weights: Any, batch: Any, rows: Row
+    layout: Layout, ticks: Ticks, stage: Stages, weights: Any, batch: Any, rows: Row
 ) -> Any:
     """A rank's part: the last stage's results of all microbatches, on all ranks."""
     leaves, weights_tree = tree.flatten(weights)
     inputs, batch_tree = tree.flatten(batch)
-    types = [aval_of(b).update(shape=aval_of(b).shape[1:]).strong() for b in inputs]
-    apply = layout.stage(stage)
+    own = Kind(weights_tree, [aval_of(w) for w in layout.chunk(leaves, np.int32(0))])
+    takes = Kind(batch_tree, [aval_of(b).update(shape=aval_of(b).shape[1:]) for b in inputs])
+    stages = stages_of("pipeline", layout, stage, weights, own, takes)
+    types = stages.types
 
     def work(inbox: list, row: Row) -> list:
-        given, came = waiting(inputs, row.microbatch), waiting(inbox, row.read)
+        given, came = stages.enter(waiting(inputs, row.microbatch)), waiting(inbox, row.read)
         here = [fnp.where(row.first > 0, g, c) for g, c in zip(given, came, strict=True)]
-        activations = batch_tree.unflatten(here)
-        own = weights_tree.unflatten(layout.chunk(leaves, row.chunk))
-        got = apply(own, activations)
-        check_stage("pipeline", stage, got, activations)
-        return tree.leaves(got)
+        number = [row.stage] if stages.numbered else []
+        return stages.apply(*number, *layout.chunk(leaves, row.chunk), *here)
 
     def tick(inbox: list, row: Row) -> tuple:
         nothing = [fnp.zeros(t.shape, t.dtype) for t in types]
@@ -109,7 +113,8 @@ def _forward(
         return exchanged(inbox, made, ticks, row, layout.axis), made
 
     _, made = lax.scan(tick, slots(types, ticks.messages), rows)
-    return batch_tree.unflatten(_of_last(layout, ticks, made))
+    ends = _of_last(layout, ticks, made)
+    return vmap(stages.result)(ends)
 
 
 def _of_last(layout: Layout, ticks: Ticks, made: list) -> list:

@@ -1,13 +1,15 @@
 """A schedule as tables of integers, by which all ranks run one program.
 
 A tick is the time of one action. In a tick each rank does its action, and then messages go by: an
-action's result to the rank that needs it, by one permutation for each distance between ranks. Where
-values wait, they have slots, given out here as registers are; what isn't needed goes to a slot that
-nobody reads, the last one.
+action's result to the rank that needs it, on one route for each distance between ranks. By mail a
+message is got as late as can be: right before it is needed, if those that follow it are needed
+later. Where values wait, they have slots, given out here as registers are; what isn't needed goes
+to a slot that nobody reads, the last one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,13 +24,15 @@ _CODES = {"F": FORWARD, "B": BACKWARD, "I": INPUTS, "W": WEIGHTS}
 class Row(NamedTuple):
     """What a rank does in a tick, or the columns of all of that.
 
-    kind: of the action. chunk: which of the rank's stages. microbatch: which one. first, last:
-    whether the stage is the pipeline's first or last. read: the slot of the message that it needs.
-    save: where F puts its residuals; saved: where others find them. keep, kept: the same of what I
-    leaves for W. arrive: for each of the routes the slot of the message that comes by it.
+    kind: of the action. stage: of the pipeline; chunk: which of the rank's. microbatch: which one.
+    first, last: whether the stage is the pipeline's first or last. read: the slot of the message
+    that it needs. save: where F puts its residuals; saved: where others find them. keep, kept: the
+    same of what I leaves for W. arrive: for each of the routes the slot of the message that comes
+    by it. mail: for each of them whom the rank sends to, and from whom it gets a message, or -1.
     """
 
     kind: np.ndarray
+    stage: np.ndarray
     chunk: np.ndarray
     microbatch: np.ndarray
     first: np.ndarray
@@ -39,17 +43,20 @@ class Row(NamedTuple):
     keep: np.ndarray
     kept: np.ndarray
     arrive: np.ndarray
+    mail: np.ndarray
 
 
 class Ticks(NamedTuple):
-    """The tables, of shape (ticks, ranks), `arrive` with an axis more; how many slots there are for
-    messages, residuals, and what I keeps; and for each route its pairs of ranks."""
+    """The tables, of shape (ticks, ranks), `arrive` and `mail` with more axes; how many slots there
+    are for messages, residuals, and what I keeps; for each route its pairs of ranks, and, if it is
+    one of mail, how many messages are on their way at a time (else 0)."""
 
     table: Row
     messages: int
     saved: int
     kept: int
     routes: tuple[tuple[tuple[int, int], ...], ...]
+    flying: tuple[int, ...]
 
 
 class _Slots:
@@ -68,7 +75,7 @@ class _Slots:
         return len(self.until) - 1
 
 
-def make_ticks(schedule: Schedule) -> Ticks:
+def make_ticks(schedule: Schedule, by_mail: bool = False) -> Ticks:
     """The tables of a schedule that was checked, of all its actions or of forward passes alone.
 
     >>> from funcgrad.parallel.pipelines import gpipe
@@ -79,40 +86,44 @@ def make_ticks(schedule: Schedule) -> Ticks:
     """
     timeline = run(schedule, Costs(backward=1.0))
     when = {s.action: round(s.start) for row in timeline.rows for s in row}
-    return _Tables(schedule, when, round(timeline.length)).ticks()
+    return _Tables(schedule, when, round(timeline.length), by_mail).ticks()
 
 
 class _Message(NamedTuple):
-    """A result on its way: when and from which rank it is sent, where and when it is needed."""
+    """A result on its way: when and from which rank it is sent, where and when it is needed, and
+    the tick at whose end it is got."""
 
     sent: int
     source: int
     target: int
     needed: int
+    got: int
 
 
 class _Tables:
-    def __init__(self, schedule: Schedule, when: dict[Action, int], length: int):
-        self.schedule = schedule
+    def __init__(self, schedule: Schedule, when: dict[Action, int], length: int, by_mail: bool):
+        self.schedule, self.by_mail = schedule, by_mail
         self.when = when
         self.shape = (length, schedule.ranks)
         self.trains = any(a.kind != "F" for a in when)
 
     def ticks(self) -> Ticks:
         """All of the tables."""
-        kind, chunk, microbatch, first, last = (self.empty() for _ in range(5))
+        kind, number, chunk, microbatch, first, last = (self.empty() for _ in range(6))
         for action, t in self.when.items():
             stage, rank = action.stage, self.schedule.where[action.stage]
             kind[t, rank] = _CODES[action.kind]
+            number[t, rank] = stage
             chunk[t, rank] = self.schedule.placement[rank].index(stage)
             microbatch[t, rank] = action.microbatch
             first[t, rank] = stage == 0
             last[t, rank] = stage == self.schedule.stages - 1
-        messages, read, arrive, routes = self.messages()
+        messages, read, arrive, mail, routes, flying = self.messages()
         n_saved, save, saved = self.held("F", "BIW")
         n_kept, keep, kept = self.held("I", "W")
-        table = Row(kind, chunk, microbatch, first, last, read, save, saved, keep, kept, arrive)
-        return Ticks(table, messages, n_saved, n_kept, routes)
+        where = (kind, number, chunk, microbatch, first, last)
+        table = Row(*where, read, save, saved, keep, kept, arrive, mail)
+        return Ticks(table, messages, n_saved, n_kept, routes, flying)
 
     def empty(self, *more: int, fill: int = 0) -> np.ndarray:
         """A table without entries."""
@@ -124,7 +135,7 @@ class _Tables:
         return sorted(t for t in found if t is not None)
 
     def sent(self) -> list[_Message]:
-        """All messages, by the tick in which they are sent."""
+        """All messages, by the tick at whose end they are got."""
         found = []
         for (kind, stage, i), t in self.when.items():
             at_end = stage + 1 == self.schedule.stages
@@ -137,25 +148,32 @@ class _Tables:
                 to = stage - 1
                 needed = self.there("BI", to, i)
             where = self.schedule.where
-            found.append(_Message(t, where[stage], where[to], needed[0]))
-        return sorted(found)
+            found.append(_Message(t, where[stage], where[to], needed[0], t))
+        if self.by_mail:
+            found = _late(found)
+        return sorted(found, key=lambda m: (m.got, m.sent, m.source))
 
-    def messages(self) -> tuple[int, np.ndarray, np.ndarray, tuple]:
+    def messages(self) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, tuple, tuple]:
         """How many slots there are for messages; which slot each action reads; where those go that
-        arrive; and the routes, one for each distance."""
+        arrive; who sends and gets; the routes, one for each distance; how many are on their way."""
         sent, ranks = self.sent(), self.schedule.ranks
         distances = sorted({(m.target - m.source) % ranks for m in sent})
         pairs: list[set] = [set() for _ in distances]
         slots = [_Slots() for _ in range(ranks)]
         read, arrive = self.empty(fill=-1), self.empty(len(distances), fill=-1)
+        mail = self.empty(len(distances), 2, fill=-1)
         for m in sent:
             route = distances.index((m.target - m.source) % ranks)
             pairs[route].add((m.source, m.target))
-            slot = slots[m.target].take(m.sent, m.needed)
-            arrive[m.sent, m.target, route] = read[m.needed, m.target] = slot
+            slot = slots[m.target].take(m.got, m.needed)
+            arrive[m.got, m.target, route] = read[m.needed, m.target] = slot
+            if m.source != m.target:
+                mail[m.sent, m.source, route, 0] = m.target
+                mail[m.got, m.target, route, 1] = m.source
         n = max(len(s.until) for s in slots)
         read[read < 0] = arrive[arrive < 0] = n
-        return n, read, arrive, tuple(tuple(sorted(p)) for p in pairs)
+        flying = tuple(max(_flying(sent, p) for p in some) if self.by_mail else 0 for some in pairs)
+        return n, read, arrive, mail, tuple(tuple(sorted(p)) for p in pairs), flying
 
     def held(self, begin: str, end: str) -> tuple[int, np.ndarray, np.ndarray]:
         """How many slots there are for what an action leaves for later ones of the same stage and
@@ -172,3 +190,23 @@ class _Tables:
         n = max(len(s.until) for s in slots)
         put[put < 0] = get[get < 0] = n
         return n, put, get
+
+
+def _late(messages: Sequence[_Message]) -> list[_Message]:
+    """Messages that are got as late as can be: between two ranks in the order in which they are
+    sent, one a tick, and each before the action that needs it. To itself a rank sends nothing."""
+    due: dict[tuple[int, int], int] = {}
+    found = []
+    for m in sorted(messages, reverse=True):
+        if m.source != m.target:
+            pair = (m.source, m.target)
+            due[pair] = got = min(due.get(pair, m.needed), m.needed) - 1
+            m = m._replace(got=got)
+        found.append(m)
+    return found
+
+
+def _flying(messages: Sequence[_Message], pair: tuple[int, int]) -> int:
+    """The most messages that are on their way from one rank to another at a time."""
+    own = [m for m in messages if (m.source, m.target) == pair and m.source != m.target]
+    return max((sum(o.sent <= m.sent <= o.got for o in own) for m in own), default=0)

@@ -9,6 +9,7 @@ message to itself; so nothing of the head is kept, and B is the same for all sta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,17 +24,35 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError, TreeError
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.pipelines.derivatives import Passes, differentiable, passes
-from funcgrad.parallel.pipelines.layout import Layout, check_stage, into_microbatches, lay_out
-from funcgrad.parallel.pipelines.messages import exchanged, mine, rows_of, slots, stored, waiting
+from funcgrad.parallel.pipelines.layout import Layout, into_microbatches
+from funcgrad.parallel.pipelines.messages import (
+    by_mail,
+    exchanged,
+    mine,
+    rows_of,
+    slots,
+    stored,
+    waiting,
+)
 from funcgrad.parallel.pipelines.schedules import Schedule
+from funcgrad.parallel.pipelines.stages import (
+    Kind,
+    Stages,
+    checked_stages,
+    laid_out,
+    packed_params,
+    stages_of,
+    unpacked_params,
+)
 from funcgrad.parallel.pipelines.ticks import Row, Ticks, make_ticks
 from funcgrad.transforms.arguments import name_of
+from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
 _WHAT = "pipeline_value_and_grad"
 
 
 def pipeline_value_and_grad(
-    stage: Callable,
+    stage: Stages,
     loss: Callable,
     *,
     mesh: Mesh,
@@ -47,7 +66,8 @@ def pipeline_value_and_grad(
     """The function of (params, x, targets) that gives the loss of a pipeline and its gradient with
     respect to params, computed as the schedule says: so many activations are kept as it keeps.
 
-    stage, mesh, axis, microbatches, schedule: as of `pipeline`
+    stage, mesh, axis, microbatches, schedule: as of `pipeline`; where stages are a list, gradients
+        have the form in which params are given
     loss: loss(result, targets) of a microbatch's result of the last stage and its targets; a
         scalar. What is given back is the mean over microbatches. has_aux: it gives a pair with a
         pytree of floats, and so does the function: (value, their means over microbatches)
@@ -76,9 +96,9 @@ def pipeline_value_and_grad(
     Narayanan et al., PipeDream-2BW and Megatron-LM, 2021; Qi et al., Zero Bubble Pipeline
     Parallelism, 2023.
     """
-    for name, fun in (("stage", stage), ("loss", loss)):
-        if not callable(fun):
-            raise TypeError(f"{_WHAT}: {name} must be a function, got {fun!r}")
+    checked_stages(_WHAT, stage)
+    if not callable(loss):
+        raise TypeError(f"{_WHAT}: loss must be a function, got {loss!r}")
     pair, functions = (
         first is not None or last is not None,
         _Functions(stage, loss, first, last, has_aux),
@@ -86,14 +106,15 @@ def pipeline_value_and_grad(
 
     @boundary
     def value_and_grad(params: Any, x: Any, targets: Any) -> tuple[Any, Any]:
-        own, shared = _parts(params) if pair else (params, ())
-        layout = lay_out(_WHAT, own, mesh, axis, microbatches, schedule)
+        given, shared = _parts(params) if pair else (params, ())
+        own = packed_params(_WHAT, stage, given)
+        layout = laid_out(_WHAT, stage, own, mesh, axis, microbatches, schedule)
         _check_floats("params of stages" if pair else "params", own)
         _check_floats("shared params", shared)
-        given = (("x", x), ("targets", targets))
-        batches = [into_microbatches(_WHAT, name, batch, microbatches) for name, batch in given]
+        both = (("x", x), ("targets", targets))
+        batches = [into_microbatches(_WHAT, name, batch, microbatches) for name, batch in both]
         value, grads, more = _on_ranks(functions, layout, mesh, own, shared, batches)
-        grads = layout.restored(grads)
+        grads = unpacked_params(given, layout.restored(grads))
         return value, (grads, more) if pair else grads
 
     return value_and_grad
@@ -102,7 +123,7 @@ def pipeline_value_and_grad(
 class _Functions(NamedTuple):
     """What the user gave; first and last may be None."""
 
-    stage: Callable
+    stage: Stages
     loss: Callable
     first: Callable | None
     last: Callable | None
@@ -113,7 +134,7 @@ def _on_ranks(
     functions: _Functions, layout: Layout, mesh: Mesh, own: Any, shared: Any, batches: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
     """The loss and the gradients of the stages, as they are laid out, and of what is shared."""
-    ticks, axis = make_ticks(layout.schedule), layout.axis
+    ticks, axis = make_ticks(layout.schedule, by_mail(mesh)), layout.axis
 
     def body(weights: Any, shared: Any, x: Any, targets: Any, rows: Row) -> Any:
         return _Model(layout, ticks, functions, weights, shared, x, targets).run(mine(rows))
@@ -157,15 +178,8 @@ class _State(NamedTuple):
     loss: Any
 
 
-class _Done(NamedTuple):
-    """What an action gives: a message, residuals, what W needs, and the sums with its part."""
-
-    message: list
-    saved: list
-    kept: list
-    grads: list
-    shared: list
-    loss: Any
+# What an action gives: a message, and the state with its part.
+_Done = tuple[list, _State]
 
 
 def _zeros(types: Sequence[ShapedArray]) -> list:
@@ -198,36 +212,31 @@ class _Model:
         x_types = [_row(v) for v in self.x]
         own = [aval_of(w).strong() for w in layout.chunk(self.weights, np.int32(0))]
         common = [aval_of(s).strong() for s in self.shared]
+        takes = Kind(x_tree, x_types)
+        if first is not None:
+            given = [kind.placeholder for kind in (Kind(self.shared_tree, common), takes)]
+            takes = Kind.of(eval_shape(first, *given))
+        self.stages = stages_of(_WHAT, layout, stage, weights, Kind(self.weights_tree, own), takes)
+        self.types = types = self.stages.types
         self.head: Passes | None = None
-        types, found = x_types, x_tree
         if first is not None:
 
             def embed(*flat: Any) -> list:
-                nonlocal found
                 out = first(*_unflattened(flat, self.shared_tree, x_tree))
-                leaves, found = tree.flatten(out)
-                return leaves
+                return self.stages.enter(tree.leaves(out))
 
             self.head = passes(embed, common, x_types, name_of(first))
-            types = [v.aval.strong() for v in self.head.forward.outs[: found.num_leaves]]
-        self.types = types
-        apply, activations_tree = layout.stage(stage), found
-
-        def go(*flat: Any) -> list:
-            own, activations = _unflattened(flat, self.weights_tree, activations_tree)
-            got = apply(own, activations)
-            check_stage(_WHAT, stage, got, activations)
-            return tree.leaves(got)
-
-        self.stage = passes(go, own, types, name_of(stage))
+        self.stage = self.stages.passes()
         # Whole backward passes leave nothing for W.
         self.kept = self.stage.kept if ticks.kept else ()
 
         def end(*flat: Any) -> list:
-            shared, activations, targets = _unflattened(
-                flat, self.shared_tree, activations_tree, targets_tree
+            n = len(common) + len(types)
+            shared, targets = _unflattened(
+                [*flat[: len(common)], *flat[n:]], self.shared_tree, targets_tree
             )
-            result = activations if last is None else last(shared, activations)
+            result = self.stages.result(flat[len(common) : n])
+            result = result if last is None else last(shared, result)
             value, aux = _loss_and_aux(loss, loss(result, targets), self.has_aux)
             leaves, self.aux_tree = tree.flatten(aux)
             return [value, *map(lax.stop_gradient, leaves)]
@@ -241,14 +250,11 @@ class _Model:
 
     def idle(self, state: _State, row: Row) -> _Done:
         """Nothing is done."""
-        return _Done(
-            _zeros(self.types), _zeros(self.stage.saved), _zeros(self.kept),
-            state.grads, state.shared, state.loss,
-        )  # fmt: skip
+        return _zeros(self.types), state
 
     def forward(self, state: _State, row: Row) -> _Done:
         """F: a stage's result, or for the last stage the derivative of the loss by it."""
-        p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
+        p, own = self.stage, self.own(row)
         outs = eval_jaxpr(p.forward, *p.fixed, *own, *self.activations(state, row))
         result, saved = outs[: len(self.types)], outs[len(self.types) :]
         message, shared, loss = lax.cond(
@@ -256,8 +262,13 @@ class _Model:
             lambda: self.end(state, row, result),
             lambda: (result, state.shared, state.loss),
         )
-        nothing = self.idle(state, row)
-        return nothing._replace(message=message, saved=saved, shared=shared, loss=loss)
+        rooms = stored(state.saved, saved, row.save)
+        return message, state._replace(saved=rooms, shared=shared, loss=loss)
+
+    def own(self, row: Row) -> list:
+        """The weights of the stage whose turn it is; before them its number, if it counts."""
+        number = [row.stage] if self.stages.numbered else []
+        return [*number, *self.layout.chunk(self.weights, row.chunk)]
 
     def activations(self, state: _State, row: Row) -> list:
         """What a stage takes: a message, or for the first stage the batch."""
@@ -266,7 +277,7 @@ class _Model:
         def begin() -> list:
             x = waiting(self.x, row.microbatch)
             if head is None:
-                return x
+                return self.stages.enter(x)
             outs = eval_jaxpr(head.forward, *head.fixed, *self.shared, *x)
             return outs[: len(self.types)]
 
@@ -303,29 +314,32 @@ class _Model:
 
     def backward(self, state: _State, row: Row) -> _Done:
         """B: cotangents of a stage's weights and inputs."""
-        p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
+        p, own = self.stage, self.own(row)
         saved = waiting(state.saved, row.saved)
         cts = eval_jaxpr(p.backward, *p.fixed, *own, *saved, *self.cotangents(state, row))
-        weights, inputs = cts[: len(own)], cts[len(own) :]
+        n = len(self.weights)
+        weights, inputs = cts[:n], cts[n:]
         grads = self.layout.added(state.grads, row.chunk, weights)
-        return self.sent_back(state, row, inputs)._replace(grads=grads)
+        return self.sent_back(state._replace(grads=grads), row, inputs)
 
     def inputs(self, state: _State, row: Row) -> _Done:
         """I: cotangents of a stage's inputs, and what comes with them."""
-        p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
+        p, own = self.stage, self.own(row)
         saved = waiting(state.saved, row.saved)
         outs = eval_jaxpr(p.inputs_half, *p.fixed, *own, *saved, *self.cotangents(state, row))
         n, n_kept = p.late.count(False), len(p.kept)
         soon, inputs, kept = outs[:n], outs[n : len(outs) - n_kept], outs[len(outs) - n_kept :]
         grads = self.with_some(state, row, soon, late=False)
-        return self.sent_back(state, row, inputs)._replace(grads=grads, kept=kept)
+        rooms = stored(state.kept, kept, row.keep)
+        return self.sent_back(state._replace(grads=grads, kept=rooms), row, inputs)
 
     def weights_half(self, state: _State, row: Row) -> _Done:
         """W: cotangents of the other weights."""
-        p, own = self.stage, self.layout.chunk(self.weights, row.chunk)
+        p, own = self.stage, self.own(row)
         saved, kept = waiting(state.saved, row.saved), waiting(state.kept, row.kept)
         late = eval_jaxpr(p.weights_half, *p.fixed, *own, *saved, *kept)
-        return self.idle(state, row)._replace(grads=self.with_some(state, row, late, late=True))
+        grads = self.with_some(state, row, late, late=True)
+        return _zeros(self.types), state._replace(grads=grads)
 
     def with_some(self, state: _State, row: Row, cts: Sequence[Any], late: bool) -> list:
         """The sums of gradients with cotangents of some weights, the late ones or the others."""
@@ -338,19 +352,20 @@ class _Model:
 
     def sent_back(self, state: _State, row: Row, inputs: Sequence[Any]) -> _Done:
         """Cotangents of a stage's inputs to the stage before, or to what is before the first."""
-        done, head = self.idle(state, row)._replace(message=self.as_message(inputs)), self.head
+        message, head = self.as_message(inputs), self.head
         if head is None:
-            return done
+            return message, state
 
         def begin() -> list:
             x = waiting(self.x, row.microbatch)
             outs = eval_jaxpr(head.forward, *head.fixed, *self.shared, *x)
-            cts = [c for c, v in zip(done.message, head.results_vary, strict=True) if v]
+            cts = [c for c, v in zip(message, head.results_vary, strict=True) if v]
             saved = outs[len(self.types) :]
             back = eval_jaxpr(head.backward, *head.fixed, *self.shared, *saved, *cts)
             return _plus(state.shared, back[: len(self.shared)])
 
-        return done._replace(shared=lax.cond(row.first > 0, begin, lambda: state.shared))
+        shared = lax.cond(row.first > 0, begin, lambda: state.shared)
+        return message, state._replace(shared=shared)
 
     # ---- all of it
 
@@ -367,12 +382,15 @@ class _Model:
         number[used] = range(len(used))
 
         def tick(state: _State, row: Row) -> tuple[_State, None]:
-            branches = [lambda k=k: actions[k](state, row) for k in used]
-            done = lax.switch(fnp.take(number, row.kind), branches)
-            inbox = exchanged(state.inbox, done.message, self.ticks, row, self.layout.axis)
-            saved = stored(state.saved, done.saved, row.save)
-            kept = stored(state.kept, done.kept, row.keep)
-            return _State(inbox, saved, kept, done.grads, done.shared, done.loss), None
+            def branch(k: int) -> tuple:
+                message, done = actions[k](state, row)
+                return message, done[1:]
+
+            message, done = lax.switch(
+                fnp.take(number, row.kind), [partial(branch, k) for k in used]
+            )
+            inbox = exchanged(state.inbox, message, self.ticks, row, self.layout.axis)
+            return _State(inbox, *done), None
 
         end, _ = lax.scan(tick, start, rows)
         axis = self.layout.axis

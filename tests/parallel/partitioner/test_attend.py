@@ -66,6 +66,26 @@ def test_each_way_gives_the_whole(way, case, rng):
     assert {k for k in kinds.values() if k in found} == {kinds[way]}
 
 
+@pytest.mark.parametrize("case", ["causal", "window", "lengths"])
+def test_zigzag_gives_the_whole(case, rng):
+    """Halves of blocks are exchanged before and after where all queries see what is before them;
+    elsewhere it is the ring."""
+    fun = lambda *xs: both(*xs, **CASES[case])
+    with sequence_attention("zigzag"):
+        found = counts(same(fun, operands(rng, 8, 2), [CUT] * 3))
+    with sequence_attention("ring"):
+        ring = counts(same(fun, operands(rng, 8, 2), [CUT] * 3))
+    # Of query, key, value, result and statistics; back, of six operands and three cotangents.
+    more = 2 * (3 + 2 + 6 + 3) if case == "causal" else 0
+    assert found["ppermute"] == ring["ppermute"] + more
+
+
+def test_zigzag_over_two_axes(rng):
+    mesh = AbstractMesh((2, 4), ("a", "b"))
+    with sequence_attention("zigzag"):
+        same(lambda *xs: both(*xs, is_causal=True), operands(rng), [((), ("a", "b"))] * 3, mesh)
+
+
 @pytest.mark.parametrize("key_heads", [1, 2])
 @pytest.mark.parametrize("way", WAYS)
 def test_grouped_heads_by_bytes(key_heads, way, rng):
@@ -153,6 +173,24 @@ def test_bytes_decide():
     assert set(lowered(8, "gather").counts) == {"all_gather"}
     # Where a way is impossible, another one is taken.
     assert set(lowered(8, "heads", 4, 4).counts) == {"permute"}
+
+
+def test_heads_over_one_axis_and_a_ring_over_another(rng):
+    """As `hybrid_attention`: where there are fewer heads than devices, by bytes."""
+    mesh = AbstractMesh((4, 2), ("far", "near"))
+    cut = [((), ("far", "near"))] * 3
+    fun = lambda *xs: both(*xs, is_causal=True)
+    found = counts(same(fun, operands(rng, 2, 2), cut, mesh))
+    assert {"ppermute", "all_to_all"} <= set(found)
+    sharding = NamedSharding(mesh, P(None, ("far", "near")))
+    x = fg.ShapeDtypeStruct((1, 64 * 8, 2, 8), "float32", sharding=sharding)
+    on_paper = fg.jit(nn.dot_product_attention).lower(x, x, x).device_analysis()
+    assert set(on_paper.collectives) == {("permute", ("far",)), ("all_to_all", ("near",))}
+    assert on_paper.counts["permute"] == 3
+    # Heads for all devices are exchanged at once.
+    x = fg.ShapeDtypeStruct((1, 64 * 8, 8, 8), "float32", sharding=sharding)
+    on_paper = fg.jit(nn.dot_product_attention).lower(x, x, x).device_analysis()
+    assert set(on_paper.collectives) == {("all_to_all", ("far", "near"))}
 
 
 def test_layers_in_a_loop(rng):

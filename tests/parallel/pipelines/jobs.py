@@ -12,9 +12,13 @@ from funcgrad.parallel import (
     P,
     device_put,
     make_mesh,
+    moe,
     pipeline_value_and_grad,
+    ring_attention,
+    shard_map,
 )
 from funcgrad.parallel.pipelines import Schedule
+from tests.parallel.pipelines import unlike
 from tests.parallel.pipelines.models import (
     embed,
     entropy,
@@ -106,3 +110,50 @@ def deadlock():
     except ScheduleError as error:
         return str(error)
     return None
+
+
+def unlike_stages():
+    """A loss and its gradient by four stages that have nothing in common, one of them without
+    weights."""
+    first, second, last = unlike.params()
+    stages = [unlike.embed, unlike.widened, lambda p, h: h, unlike.head]
+    f = pipeline_value_and_grad(stages, entropy, mesh=make_mesh(4, "pp"), microbatches=4)
+    value, grads = fg.jit(f, out_shardings=NamedSharding(make_mesh(4, "pp"), P()))(
+        [first, second, None, last], unlike.IDS, unlike.TARGETS
+    )
+    return tree.map(np.asarray, (value, [*grads[:2], grads[3]]))
+
+
+def refused():
+    """The errors for what can't be, each of which all ranks must raise and go on."""
+    mesh, x = make_mesh(4, "pp"), np.ones((8, 6), np.float32)
+    trained = functools.partial(pipeline_value_and_grad, layer, lambda y, t: fg.numpy.mean(y - t))
+    whole = NamedSharding(mesh, P())
+    router, experts = np.ones((6, 4)), {"up": np.ones((4, 6, 6)), "down": np.ones((4, 6, 6))}
+
+    def mixture(**options):
+        f = functools.partial(moe, top_k=1, **options)
+        specs = {"in_specs": (P("pp"), P(), P("pp")), "out_specs": (P("pp"), P())}
+        return lambda: shard_map(f, mesh=mesh, **specs)(x, router, experts)
+
+    cases = {
+        "stages": lambda: trained(mesh=mesh, microbatches=4)(params(6), x, x),
+        "microbatches": lambda: trained(mesh=mesh, microbatches=3)(params(4), x, x),
+        "list": lambda: pipeline_value_and_grad([layer] * 3, entropy, mesh=mesh, microbatches=4)(
+            [params(1)] * 3, x, x
+        ),
+        "axis": mixture(axis="ep"),
+        "capacity": mixture(axis="pp", capacity_factor=0),
+        "ring": lambda: shard_map(
+            lambda x: ring_attention(x, x, x, axis="cp"), mesh=mesh, in_specs=P(), out_specs=P()
+        )(np.ones((4, 2, 2), np.float32)),
+    }
+    found = {}
+    for name, case in cases.items():
+        try:
+            case()
+        except Exception as error:
+            found[name] = type(error).__name__, str(error)
+    # All are still together.
+    total = fg.jit(lambda x: x + 1, out_shardings=whole)(np.ones(3))
+    return found, float(np.asarray(total).sum())

@@ -25,9 +25,9 @@ FAR = Schedule(
 class Played:
     """A run of the tables, in which values are names."""
 
-    def __init__(self, schedule):
+    def __init__(self, schedule, by_mail=False):
         self.schedule = schedule
-        self.ticks = make_ticks(schedule)
+        self.ticks = make_ticks(schedule, by_mail)
         n = schedule.ranks
         self.inbox = [[None] * (self.ticks.messages + 1) for _ in range(n)]
         self.saved = [[None] * (self.ticks.saved + 1) for _ in range(n)]
@@ -44,6 +44,55 @@ class Played:
                 for rank, message in came.items():
                     self.inbox[rank][table.arrive[t, rank, route]] = message
         return self.done
+
+    def run_by_mail(self, rng):
+        """Each rank by itself, in any order: who finds a queue full or empty waits."""
+        length, n = self.ticks.table.kind.shape
+        queues = {pair: [] for pairs in self.ticks.routes for pair in pairs}
+        at, parts = [0] * n, [None] * n
+        while left := [r for r in range(n) if at[r] < length]:
+            moved = [r for r in rng.permutation(left) if self.step(at[r], r, parts, queues)]
+            assert moved, "all ranks wait"
+            for r in moved:
+                at[r] += parts[r] is None
+        assert not any(queues.values())
+        return self.done
+
+    def step(self, t, rank, parts, queues):
+        """Do what a rank can: its action, or one more of its messages. Whether it did anything."""
+        if parts[rank] is None:
+            message = self.act(t, rank)
+            parts[rank] = self.errands(t, rank, message, queues)
+        before = len(parts[rank])
+        while parts[rank] and parts[rank][0]():
+            parts[rank].pop(0)
+        done = before - len(parts[rank])
+        parts[rank] = parts[rank] or None
+        return done or parts[rank] is None
+
+    def errands(self, t, rank, message, queues):
+        found = []
+        for route in range(len(self.ticks.routes)):
+            slot, room = self.ticks.table.arrive[t, rank, route], self.ticks.flying[route]
+            to, source = self.ticks.table.mail[t, rank, route]
+
+            def put(to=to, room=room):
+                queue = queues[rank, to]
+                return len(queue) < room and not queue.append(message)
+
+            def get(source=source, slot=slot):
+                queue = queues[source, rank]
+                if queue:
+                    self.inbox[rank][slot] = queue.pop(0)
+                    return True
+                return False
+
+            if not room:
+                assert (to, source) == (-1, -1)
+                found.append(lambda slot=slot: self.inbox[rank].__setitem__(slot, message) or True)
+            else:
+                found += [put] * int(to >= 0) + [get] * int(source >= 0)
+        return found
 
     def act(self, t, rank):
         cell = {k: v[t, rank] for k, v in self.ticks.table._asdict().items()}
@@ -75,6 +124,24 @@ class Played:
 def test_each_action_finds_what_it_needs(schedule):
     done = Played(schedule).run()
     assert sorted(done) == sorted(a for row in schedule.rows for a in row)
+
+
+@pytest.mark.parametrize("schedule", [*SCHEDULES, FAR], ids=repr)
+def test_by_mail_ranks_run_by_themselves(schedule):
+    """In any order, with queues of as many messages as are on their way in ticks."""
+    for seed in range(3):
+        done = Played(schedule, by_mail=True).run_by_mail(np.random.default_rng(seed))
+        assert sorted(done) == sorted(a for row in schedule.rows for a in row)
+
+
+def test_mail_is_got_right_before_it_is_needed():
+    """In 1F1B the last rank's second forward pass comes after its first backward pass, when the
+    message has been there for a while."""
+    table = make_ticks(make_schedule("1f1b", 2, 2), by_mail=True).table
+    sent = np.argwhere(table.mail[:, 0, 1, 0] >= 0)[:, 0]
+    got = np.argwhere(table.mail[:, 1, 1, 1] >= 0)[:, 0]
+    assert sent.tolist() == [0, 1]
+    assert (table.kind[got + 1, 1] == 1).all()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)

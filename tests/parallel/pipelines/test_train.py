@@ -115,6 +115,25 @@ def test_bad_tables_are_refused_on_ranks(ranks):
         assert "schedule 'mine' deadlocks: rank 0 waits with B0 of stage 0" in message
 
 
+REFUSED = {
+    "stages": ("ShapeError", "params counts 6 stages, which 4 ranks of the mesh axis 'pp' can't"),
+    "microbatches": ("ShapeError", "x of shape (8, 6) can't be cut into microbatches=3 of equal"),
+    "list": ("ShapeError", "counts 3 stages, which 4 ranks of the mesh axis 'pp' can't share"),
+    "axis": ("ShardingError", "moe: axis='ep' must name a mesh axis of the shard_map around it"),
+    "capacity": ("ArgumentError", "moe: capacity_factor must be positive, or None to drop nothing"),
+    "ring": ("ShardingError", "ring_attention: axis='cp' must name a mesh axis of the shard_map"),
+}
+
+
+def test_what_is_refused_is_refused_on_all_ranks(ranks):
+    for found, total in ranks(4).run(f"{JOBS}:refused"):
+        assert total == 6
+        assert found.keys() == REFUSED.keys()
+        for name, (kind, words) in REFUSED.items():
+            assert found[name][0] == kind
+            assert words in found[name][1]
+
+
 @pytest.mark.parametrize("layout", ["fsdp", "tp"])
 def test_inside_of_a_stage(layout):
     close(jobs.losses_of_grids(jobs.GRID_STEPS, [layout])[layout], jobs.losses_alone()[:3], 1e-5)
