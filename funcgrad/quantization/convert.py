@@ -20,7 +20,7 @@ from funcgrad.quantization.report import Report, Row, sqnr
 from funcgrad.transforms.weights.applied import with_weights
 from funcgrad.transforms.weights.leaves import matching, named_leaves, with_leaves
 from funcgrad.transforms.weights.products import BATCH
-from funcgrad.transforms.weights.uses import LOOKUP, PRODUCT, Strict, Use, lost, uses
+from funcgrad.transforms.weights.uses import CONVOLUTION, LOOKUP, PRODUCT, Strict, Use, lost, uses
 from funcgrad.transforms.weights.weight import Weight
 
 
@@ -28,14 +28,26 @@ from funcgrad.transforms.weights.weight import Weight
 class Choice:
     """What is to become of a leaf: by which configuration, the axes that products sum over, how
     many axes are a stack's; `named`: whether a rule asked for it; `multiplied`: whether there are
-    products to observe; reason: why it is left alone."""
+    products or convolutions to observe; `by_rows`: whether there are products and nothing else but
+    lookups, so that an algorithm may choose codes; reason: why it is left alone."""
 
     config: Config
     axes: tuple[int, ...] = (-2,)
     stack: int = 0
     named: bool = False
     multiplied: bool = True
+    by_rows: bool = True
     reason: str = ""
+
+    @property
+    def static(self) -> bool:
+        """Whether its products need a range."""
+        return isinstance(self.config, Int8Static) and self.multiplied
+
+    @property
+    def algorithm(self) -> Callable | None:
+        """What chooses its codes, if not the configuration alone."""
+        return self.config.algorithm if self.by_rows else None
 
 
 def quantize(
@@ -161,8 +173,11 @@ def _choice(what: str, name: str, w: Any, config: Config, found: Sequence[Use] |
     if reason:
         return Choice(config, named=named, reason=reason)
     axes, stack = _axes(shape, found)
-    multiplied = found is None or any(u.kind == PRODUCT for u in found)
-    return Choice(config, axes, stack, named, multiplied)
+    kinds = {PRODUCT} if found is None else {u.kind for u in found}
+    multiplied = bool(kinds & {PRODUCT, CONVOLUTION})
+    return Choice(
+        config, axes, stack, named, multiplied, PRODUCT in kinds and CONVOLUTION not in kinds
+    )
 
 
 def _axes(shape: tuple[int, ...], found: Sequence[Use] | None) -> tuple[tuple[int, ...], int]:
@@ -188,9 +203,8 @@ def _examples(
         n: c.stack
         for n, c in choices.items()
         if not c.reason
-        and c.multiplied
         and not isinstance(leaves[n], Weight)
-        and (isinstance(c.config, Int8Static) or c.config.algorithm is not None)
+        and (c.static or c.algorithm is not None)
     }
     if not needed:
         return {}
@@ -214,9 +228,7 @@ def _quantized(name: str, w: Any, choice: Choice, seen: Examples | None) -> Quan
         return w.encode()
     if not finite(fnp.asarray(w)):
         raise ArgumentError(f"the parameter {name} has infinities or NaNs")
-    config = choice.config
-    static = isinstance(config, Int8Static) and choice.multiplied
-    algorithm = config.algorithm if choice.multiplied else None
+    config, static, algorithm = choice.config, choice.static, choice.algorithm
     if seen is None and (static or algorithm is not None):
         raise ArgumentError(
             f"calibration never saw a product with the parameter {name} that could be observed"
