@@ -55,7 +55,7 @@ from funcgrad.quantization.pruning import (
     sparsity_at,
 )
 from funcgrad.quantization.report import Report, Row, sqnr
-from funcgrad.quantization.training import prepare, qat
+from funcgrad.quantization.training import prepare, qat, update_ranges
 
 __all__ = [
     "AWQ", "compress_2_4", "Config", "dequantize", "EMA", "Entropy", "expand_2_4", "Fake",
@@ -64,5 +64,5 @@ __all__ = [
     "Observer", "Percentile", "prepare", "prune", "Pruned", "qat", "quantize",
     "quantize_float8", "quantize_int", "quantize_keys", "quantize_mxfp4", "quantize_nf4",
     "quantize_values", "QuantizedArray", "Report", "Row", "SmoothQuant", "sparsity_at",
-    "sqnr", "WeightOnly",
+    "sqnr", "update_ranges", "WeightOnly",
 ]  # fmt: skip
