@@ -65,7 +65,8 @@ def to_numpy(value: Any) -> np.ndarray:
 
 
 class Namespace:
-    """What a case's text is written with: `np`, `lax`, `nn`, `random`, `tree`, the transforms."""
+    """What a case's text is written with: `np`, `lax`, `nn`, `random`, `sparse`, `tree`, the
+    transforms."""
 
     def __init__(self, **parts: Any):
         self.__dict__.update(parts)
@@ -83,6 +84,8 @@ class Functional:
             name: importlib.import_module(f"{library}.{name}")
             for name in ("numpy", "lax", "nn", "random")
         }
+        of_jax = "jax.experimental" if library == "jax" else library
+        parts["sparse"] = importlib.import_module(f"{of_jax}.sparse")
         transforms = {name: getattr(self._module, name) for name in TRANSFORMS}
         self.namespace = Namespace(
             np=parts.pop("numpy"), tree=self._module.tree, **parts, **transforms

@@ -16,6 +16,7 @@ MODULES = (
     "transposes",
     "gemm",
     "conv",
+    "few_bits",
     "attention",
     "training",
     "gpt",

@@ -23,6 +23,7 @@ from funcgrad.errors import CheckpointError
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
+_BASES = "funcgrad.bases"  # in the file's metadata, of which PEFT takes no notice
 
 # The name of a module, of a leaf's name and the place in its stack (() where it is none).
 Naming = Callable[[str, tuple[int, ...]], str]
@@ -85,7 +86,8 @@ def save_adapters(
     }  # fmt: skip
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    bases = {leaf: a.base for leaf, a in adapters.items() if a.base}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", _BASES: json.dumps(bases)})
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
@@ -94,8 +96,9 @@ def load_adapters(
 ) -> dict[str, Adapter]:
     """Adapters from a folder of PEFT's, for the leaves and along the axes of those in `like`.
 
-    Ranks, alpha and kind are the file's. Raises CheckpointError where the folder has no such files,
-    lacks a leaf's factors, has others than `like`, or has them in shapes that don't fit.
+    Ranks, alpha and kind are the file's, and so is the base's fingerprint, if it has one. Raises
+    CheckpointError where the folder has no such files, lacks a leaf's factors, has others than
+    `like`, or has them in shapes that don't fit.
 
     >>> import tempfile
     >>> f = lambda params, x: x @ params["proj"]
@@ -105,13 +108,14 @@ def load_adapters(
     ...     load_adapters(folder, like)["proj"].rank
     2
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors import SafetensorError, safe_open
 
     folder = Path(folder)
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        tensors = load_file(folder / WEIGHTS)
+        with safe_open(folder / WEIGHTS, "numpy") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            bases = json.loads((file.metadata() or {}).get(_BASES, "{}"))
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(
             f"load_adapters: {folder} has no adapters to read: {error}"
@@ -131,7 +135,8 @@ def load_adapters(
                 )
             used |= {prefix + k for k in wanted}
             pieces.append([tensors[prefix + k] for k in wanted])
-        loaded[leaf] = _joined(leaf, adapter, pieces, alpha, kind)
+        base = str(bases.get(leaf, adapter.base)) if isinstance(bases, dict) else adapter.base
+        loaded[leaf] = replace(_joined(leaf, adapter, pieces, alpha, kind), base=base)
     rest = sorted(set(tensors) - used)
     if rest:
         raise CheckpointError(

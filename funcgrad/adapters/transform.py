@@ -9,7 +9,7 @@ from typing import Any
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes, random
-from funcgrad.adapters.adapter import Adapted, Adapter, factor_shapes, norm_of
+from funcgrad.adapters.adapter import Adapted, Adapter, factor_shapes, fingerprint, norm_of
 from funcgrad.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from funcgrad.transforms.weights.applied import with_weights
 from funcgrad.transforms.weights.leaves import listed, matching, named_leaves, with_leaves
@@ -77,12 +77,15 @@ def lora(
     return adapted, params, adapters
 
 
-def lora_merge(base: Any, adapters: Mapping[str, Adapter]) -> Any:
+def lora_merge(base: Any, adapters: Mapping[str, Adapter], *, of_another_base: bool = False) -> Any:
     """The parameters of f that do what base and adapters do: each adapter's weight is W + s·AB.
 
     In float32 products with it agree to rounding; narrower weights lose small updates, so keep the
-    base and the adapters. Quantized weights become arrays. Raises TreeError where an adapter is of
-    no leaf of the base, ShapeError where it is of a leaf of another shape.
+    base and the adapters. Quantized weights become arrays. of_another_base: add adapters up with
+    weights that they weren't made for, too, such as those that the base was quantized from.
+
+    Raises TreeError where an adapter is of no leaf of the base, or was made for other weights than
+    the leaf's, and ShapeError where it is of a leaf of another shape.
 
     >>> params = {"w": fnp.ones((2, 2))}
     >>> lf, base, adapters = fg.lora(lambda p, x: x @ p["w"], params, "w", random.key(0), rank=1)
@@ -90,6 +93,14 @@ def lora_merge(base: Any, adapters: Mapping[str, Adapter]) -> Any:
     (2, 2)
     """
     joined = named_leaves(_joined("lora_merge", base, adapters))
+    for name, adapter in () if of_another_base else adapters.items():
+        found = fingerprint(joined[name].base)
+        if found and adapter.base and found != adapter.base:
+            raise TreeError(
+                f"lora_merge: the adapter of {name!r} was made for other weights (fingerprint "
+                f"{adapter.base}) than the base has ({found}): it is one of another base; give "
+                "the base that lora gave, or of_another_base=True"
+            )
     return with_leaves(base, {name: joined[name].dense() for name in adapters})
 
 
@@ -162,7 +173,7 @@ def _made(
         norm = norm_of(w.dense() if isinstance(w, Weight) else fnp.asarray(w), ins)
         sizes = [n for i, n in zip(range(-len(shape), 0), shape, strict=True) if i not in ins]
         magnitude = norm.reshape(sizes)
-    return Adapter(a, b, magnitude, ins, outs, alpha, kind, lookup)
+    return Adapter(a, b, magnitude, ins, outs, alpha, kind, lookup, fingerprint(w))
 
 
 def _joined(what: str, base: Any, adapters: Mapping[str, Adapter]) -> Any:

@@ -8,6 +8,7 @@
 - `convert`: `quantize`: a function of quantized parameters, these, and a report
 - `encode`: arrays as quantized arrays
 - `fake`: weights that act as quantized ones, to train by
+- `folding`: norms by kept statistics as part of the weights before them
 - `formats`: number formats: from floats to codes and back, exactly
 - `observers`: ranges of numbers from examples
 - `pruning`: weights of which two in four are left, or the largest, and training with these
@@ -42,6 +43,7 @@ from funcgrad.quantization.encode import (
     quantize_nf4,
 )
 from funcgrad.quantization.fake import Fake
+from funcgrad.quantization.folding import fold_norms
 from funcgrad.quantization.observers import EMA, Entropy, Histogram, MinMax, Observer, Percentile
 from funcgrad.quantization.pruning import (
     Pruned,
@@ -53,14 +55,14 @@ from funcgrad.quantization.pruning import (
     sparsity_at,
 )
 from funcgrad.quantization.report import Report, Row, sqnr
-from funcgrad.quantization.training import prepare, qat
+from funcgrad.quantization.training import prepare, qat, update_ranges
 
 __all__ = [
     "AWQ", "compress_2_4", "Config", "dequantize", "EMA", "Entropy", "expand_2_4", "Fake",
-    "Float8", "Float8Array", "GPTQ", "Histogram", "HQQ", "Int8Dynamic", "Int8Static",
+    "Float8", "Float8Array", "fold_norms", "GPTQ", "Histogram", "HQQ", "Int8Dynamic", "Int8Static",
     "IntArray", "mask_2_4", "mask_magnitude", "MinMax", "MXArray", "MXFP4", "NF4", "NF4Array",
     "Observer", "Percentile", "prepare", "prune", "Pruned", "qat", "quantize",
     "quantize_float8", "quantize_int", "quantize_keys", "quantize_mxfp4", "quantize_nf4",
     "quantize_values", "QuantizedArray", "Report", "Row", "SmoothQuant", "sparsity_at",
-    "sqnr", "WeightOnly",
+    "sqnr", "update_ranges", "WeightOnly",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ packed along the axis that products sum over, scales have an element for each gr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -22,6 +23,8 @@ from funcgrad.transforms.weights.weight import Cut, Weight
 # With so few rows and so large a weight, sums of its rows are quicker than a matrix product; what
 # codes of 8 bits stand for is then computed as they are read.
 FEW_ROWS, LARGE = 8, 1 << 22
+# int32 holds the sum of so many products of a code less its zero point, and a weight's code.
+MOST_SUMMED = (2**31 - 1) // (255 * 127)
 
 
 @dataclass(frozen=True)
@@ -137,12 +140,13 @@ class IntArray(QuantizedArray):
         if not self.on_integers(use):
             return super().product(use, x)
         q, x_scale, zero = self._input_codes(use, x)
-        codes = use.view.arrange(self.codes)
-        y = use.bind(q.astype("int8"), codes, preferred_element_type=np.dtype("int32"))
+        q, codes, to = q.astype("int8"), use.view.arrange(self.codes), np.dtype("int32")
         if self.activations == "static":
-            axes = tuple(i for i, n in enumerate(self.scale.shape) if n != self.shape[i])
-            sums = fnp.sum(self.codes.astype("int32"), axis=axes, keepdims=True)
-            y = y - use.over_result(zero.astype("int32") * sums)
+            y = use.bind_padded(q, codes, zero.astype("int8"), preferred_element_type=to)
+            sums = fnp.sum(self.codes.astype(to), axis=use.axes(CONTRACTED), keepdims=True)
+            y = y - use.over_result(zero.astype(to) * sums)
+        else:
+            y = use.bind(q, codes, preferred_element_type=to)
         scale = use.x_over_result(x_scale) * use.over_result(self.scale)
         return y.astype("float32") * scale
 
@@ -173,16 +177,19 @@ class IntArray(QuantizedArray):
     def on_integers(self, use: Product) -> bool:
         """Whether a product can be one of integers: each scale must be of one result, and a static
         range of one weight."""
-        if not self.activations or use.is_convolution or self.width != 8 or self.group:
+        if not self.activations or self.width != 8 or self.group:
+            return False
+        if use.is_convolution and (use.of_several_images or self.divide is not None):
             return False
         roles = use.roles()
+        summed = math.prod(self.shape[i] for i in use.axes(CONTRACTED, MIXED))
         shared = all(
             self.scale.shape[i] == 1 or role not in (CONTRACTED, MIXED)
             for i, role in enumerate(roles)
         )
-        known = self.x_scale is not None and self.x_scale.size == 1
+        known = self.x_scale is not None and self.x_scale.size == 1 and MIXED not in roles
         one = self.activations != "static" or known
-        return self.zero is None and shared and one
+        return self.zero is None and shared and one and summed <= MOST_SUMMED
 
 
 @tree.register_dataclass

@@ -58,7 +58,7 @@ class _Placed(Weight):
 
 class Examples:
     """What was multiplied with the weights of a leaf: by place in the stack, a list of (rows, what
-    is summed), in float32."""
+    is summed), or of a convolution's images, in float32."""
 
     def __init__(self) -> None:
         self.found: dict[int, list[np.ndarray]] = {}
@@ -79,7 +79,12 @@ class _Collector(Watcher):
         self.found: dict[str, Examples] = {}
 
     def product(self, seen: Seen, use: Product, x: Any) -> None:
-        if not isinstance(seen.weight, _Placed) or use.is_convolution or use.axes("batch"):
+        if not isinstance(seen.weight, _Placed) or use.axes("batch"):
+            return
+        places = np.asarray(raw(seen.weight.place))
+        if use.is_convolution:
+            images = np.asarray(raw(fnp.asarray(x)), np.float32)
+            self.found.setdefault(seen.name, Examples()).add(places, images)
             return
         spelling = use.spelling(fnp.asarray(x))
         parts = sorted(spelling.parts.items(), key=lambda item: (item[0].axis, -item[0].stride))
@@ -88,7 +93,6 @@ class _Collector(Watcher):
         order = [spelling.x.index(c) for c in (*others, *summed)]
         rows = np.asarray(raw(fnp.asarray(x)), np.float32).reshape(spelling.shape).transpose(order)
         n = int(np.prod([p.size for p, c in spelling.parts.items() if c in summed]))
-        places = np.asarray(raw(seen.weight.place))
         self.found.setdefault(seen.name, Examples()).add(places, rows.reshape(-1, n))
 
 

@@ -35,8 +35,8 @@ class Config:
 
 @dataclass(frozen=True)
 class Int8Dynamic(Config):
-    """int8 weights, a scale for each result, and int8 inputs of products, a scale for each row,
-    found as they come. Products are int8 × int8 → int32."""
+    """int8 weights, a scale for each result, and int8 inputs of products, a scale for each row (of
+    convolutions for each image), found as they come. Products are int8 × int8 → int32."""
 
     def encode(self, w: Any, axes: tuple[int, ...]) -> QuantizedArray:
         return replace(encode.quantize_int(w, 8, 0, axes), activations="dynamic")

@@ -16,11 +16,12 @@ from funcgrad.quantization.arrays import IntArray, QuantizedArray
 from funcgrad.quantization.calibration import Examples, batches, observe
 from funcgrad.quantization.configs import Config, Int8Static, configs_of, finite
 from funcgrad.quantization.fake import Fake
+from funcgrad.quantization.observers import Observer
 from funcgrad.quantization.report import Report, Row, sqnr
 from funcgrad.transforms.weights.applied import with_weights
 from funcgrad.transforms.weights.leaves import matching, named_leaves, with_leaves
 from funcgrad.transforms.weights.products import BATCH
-from funcgrad.transforms.weights.uses import LOOKUP, PRODUCT, Strict, Use, lost, uses
+from funcgrad.transforms.weights.uses import CONVOLUTION, LOOKUP, PRODUCT, Strict, Use, lost, uses
 from funcgrad.transforms.weights.weight import Weight
 
 
@@ -28,14 +29,26 @@ from funcgrad.transforms.weights.weight import Weight
 class Choice:
     """What is to become of a leaf: by which configuration, the axes that products sum over, how
     many axes are a stack's; `named`: whether a rule asked for it; `multiplied`: whether there are
-    products to observe; reason: why it is left alone."""
+    products or convolutions to observe; `by_rows`: whether there are products and nothing else but
+    lookups, so that an algorithm may choose codes; reason: why it is left alone."""
 
     config: Config
     axes: tuple[int, ...] = (-2,)
     stack: int = 0
     named: bool = False
     multiplied: bool = True
+    by_rows: bool = True
     reason: str = ""
+
+    @property
+    def static(self) -> bool:
+        """Whether its products need a range."""
+        return isinstance(self.config, Int8Static) and self.multiplied
+
+    @property
+    def algorithm(self) -> Callable | None:
+        """What chooses its codes, if not the configuration alone."""
+        return self.config.algorithm if self.by_rows else None
 
 
 def quantize(
@@ -92,16 +105,17 @@ def quantize(
 
 def ranges_of(
     what: str, f: Callable, params: Any, config: Any, calibration: Any
-) -> tuple[dict[str, Choice], dict[str, IntArray]]:
-    """What is to become of each leaf; and for static ranges the quantized array that has them."""
+) -> tuple[dict[str, Choice], dict[str, tuple]]:
+    """What is to become of each leaf; and for static ranges their ends."""
     calls = batches(what, calibration)
     choices = choices_of(what, f, params, config, calls[0])
     leaves = named_leaves(params)
     examples = _examples(f, params, choices, calls)
-    found: dict[str, Any] = {}
-    for name, choice in choices.items():
-        if not choice.reason and isinstance(choice.config, Int8Static):
-            found[name] = _quantized(name, leaves[name], choice, examples.get(name))
+    found = {
+        n: range_of(n, leaves[n].shape, c.stack, c.config.observer, examples.get(n))  # type: ignore[attr-defined]
+        for n, c in choices.items()
+        if not c.reason and c.static and not isinstance(leaves[n], Fake)
+    }
     return choices, found
 
 
@@ -161,8 +175,11 @@ def _choice(what: str, name: str, w: Any, config: Config, found: Sequence[Use] |
     if reason:
         return Choice(config, named=named, reason=reason)
     axes, stack = _axes(shape, found)
-    multiplied = found is None or any(u.kind == PRODUCT for u in found)
-    return Choice(config, axes, stack, named, multiplied)
+    kinds = {PRODUCT} if found is None else {u.kind for u in found}
+    multiplied = bool(kinds & {PRODUCT, CONVOLUTION})
+    return Choice(
+        config, axes, stack, named, multiplied, PRODUCT in kinds and CONVOLUTION not in kinds
+    )
 
 
 def _axes(shape: tuple[int, ...], found: Sequence[Use] | None) -> tuple[tuple[int, ...], int]:
@@ -188,9 +205,8 @@ def _examples(
         n: c.stack
         for n, c in choices.items()
         if not c.reason
-        and c.multiplied
         and not isinstance(leaves[n], Weight)
-        and (isinstance(c.config, Int8Static) or c.config.algorithm is not None)
+        and (c.static or c.algorithm is not None)
     }
     if not needed:
         return {}
@@ -214,58 +230,61 @@ def _quantized(name: str, w: Any, choice: Choice, seen: Examples | None) -> Quan
         return w.encode()
     if not finite(fnp.asarray(w)):
         raise ArgumentError(f"the parameter {name} has infinities or NaNs")
-    config = choice.config
-    static = isinstance(config, Int8Static) and choice.multiplied
-    algorithm = config.algorithm if choice.multiplied else None
-    if seen is None and (static or algorithm is not None):
-        raise ArgumentError(
-            f"calibration never saw a product with the parameter {name} that could be observed"
-        )
-    if algorithm is not None and seen is not None:
-        found = _stacked(fnp.asarray(w), choice, seen, algorithm)
-    else:
+    config, static, algorithm = choice.config, choice.static, choice.algorithm
+    if algorithm is None:
         found = config.encode(fnp.asarray(w), choice.axes)
-    if static and isinstance(found, IntArray) and found.x_scale is None and seen is not None:
-        found = with_ranges(found, config, choice, seen)
+    else:
+        found = _stacked(name, fnp.asarray(w), choice, seen, algorithm)
+    if static and isinstance(found, IntArray) and found.x_scale is None:
+        assert isinstance(config, Int8Static)
+        low, high = range_of(name, found.shape, choice.stack, config.observer, seen, found.divide)
+        scale, zero = formats.affine_scale(low, high, -128, 127)
+        found = replace(found, x_scale=scale, x_zero=zero)
     return found
 
 
-def with_ranges(found: IntArray, config: Any, choice: Choice, seen: Examples) -> IntArray:
-    """The array with what its products need to know of their inputs: a scale and a zero point."""
-    stack = found.shape[: choice.stack]
-    places = range(int(np.prod(stack)))
-    missing = [i for i in places if i not in seen.found]
-    if missing:
-        raise ArgumentError(
-            f"calibration never saw a product with matrix {missing[0]} of the stack"
-        )
-    divide = None if found.divide is None else np.asarray(found.divide, np.float32)
-    scales, zeros = [], []
-    for i in places:
-        rows = seen.found[i]
+def range_of(
+    name: str,
+    shape: tuple[int, ...],
+    n_stack: int,
+    observer: Observer,
+    seen: Examples | None,
+    divide: Any = None,
+) -> tuple[Any, Any]:
+    """Both ends of the range of what a leaf of this shape is multiplied with, divided before: an
+    array each, with an element for each matrix of its stack."""
+    stack = shape[:n_stack]
+    places = _places(name, stack, seen)
+    ends = []
+    for i, rows in places.items():
         if divide is not None:
-            own = divide.reshape(len(places), -1)[i if divide.size > rows[0].shape[1] else 0]
-            rows = [x / own for x in rows]
-        low, high = (np.float32(x) for x in config.observer.range(rows))
-        scale, zero = formats.affine_scale(low, high, -128, 127)
-        scales.append(scale)
-        zeros.append(zero)
-    shape = (*stack, *[1] * (len(found.shape) - choice.stack))
-    scale, zero = (fnp.asarray(fnp.stack(x)).reshape(shape) for x in (scales, zeros))
-    return replace(found, x_scale=scale, x_zero=zero)
+            own = np.asarray(divide, np.float32).reshape(len(places), -1)
+            rows = [x / own[i if divide.size > rows[0].shape[1] else 0] for x in rows]
+        ends.append(observer.range(rows))
+    sizes = (*stack, *(1,) * (len(shape) - n_stack))
+    low, high = (fnp.asarray(x.reshape(sizes)) for x in np.asarray(ends, np.float32).T)
+    return low, high
 
 
-def _stacked(w: Any, choice: Choice, seen: Examples, algorithm: Callable) -> Any:
+def _places(name: str, stack: tuple[int, ...], seen: Examples | None) -> dict[int, list]:
+    """What each matrix of a stack was multiplied with."""
+    if seen is None:
+        raise ArgumentError(
+            f"calibration never saw a product with the parameter {name} that could be observed"
+        )
+    for i in range(int(np.prod(stack))):
+        if i not in seen.found:
+            raise ArgumentError(f"calibration never saw a product with matrix {i} of the stack")
+    return seen.found
+
+
+def _stacked(name: str, w: Any, choice: Choice, seen: Examples | None, algorithm: Callable) -> Any:
     """What an algorithm makes of each matrix of a stack."""
     n, stack = choice.stack, w.shape[: choice.stack]
-    places = range(int(np.prod(stack)))
-    missing = [i for i in places if i not in seen.found]
-    if missing:
-        raise ArgumentError(
-            f"calibration never saw a product with matrix {missing[0]} of the stack"
-        )
+    _places(name, stack, seen)
+    assert seen is not None
     flat = w.reshape(-1, *w.shape[n:])
-    each = [algorithm(flat[i], seen.rows(i), choice.axes, choice.config) for i in places]
+    each = [algorithm(flat[i], seen.rows(i), choice.axes, choice.config) for i in range(len(flat))]
     return tree.map(lambda *xs: fnp.stack(xs).reshape(*stack, *xs[0].shape), *each)
 
 

@@ -48,12 +48,12 @@ _damped.defvjp(lambda x, factor: (x, factor), lambda factor, g: (g * factor, Non
 @dataclass(frozen=True)
 class Fake(Weight):
     """A weight in training. w: the array; step: learned scales, or None for those that the
-    configuration takes of w; x_scale, x_zero: the range of a static product's input."""
+    configuration takes of w; x_low, x_high: the range of a static product's input."""
 
     w: Any
     step: Any = None
-    x_scale: Any = None
-    x_zero: Any = None
+    x_low: Any = None
+    x_high: Any = None
     config: Config = field(default_factory=WeightOnly, metadata={"static": True})
     axes: tuple[int, ...] = tree.static(default=(-2,))
 
@@ -83,9 +83,10 @@ class Fake(Weight):
             if not isinstance(self.config, WeightOnly):
                 kind = "static" if isinstance(self.config, Int8Static) else "dynamic"
                 found = replace(found, activations=kind)
-        if isinstance(found, IntArray) and self.x_scale is not None:
-            x_scale, x_zero = map(lax.stop_gradient, (self.x_scale, self.x_zero))
-            found = replace(found, x_scale=x_scale, x_zero=x_zero)
+        if isinstance(found, IntArray) and self.x_low is not None:
+            low, high = map(lax.stop_gradient, (self.x_low, self.x_high))
+            scale, zero = formats.affine_scale(low, high, -128, 127)
+            found = replace(found, x_scale=scale, x_zero=zero)
         return found
 
     def dense(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +14,9 @@ import funcgrad.numpy as fnp
 from funcgrad.errors import ArgumentError
 from funcgrad.quantization import formats
 from funcgrad.quantization.arrays import IntArray
+from funcgrad.quantization.calibration import observe
 from funcgrad.quantization.configs import Int8Dynamic, Int8Static, WeightOnly
-from funcgrad.quantization.convert import choices_of, ranges_of
+from funcgrad.quantization.convert import choices_of, range_of, ranges_of
 from funcgrad.quantization.fake import Fake
 from funcgrad.transforms.arguments import wraps
 from funcgrad.transforms.weights.applied import of_arrays, with_weights
@@ -86,9 +88,54 @@ def prepare(f: Callable, params: Any, config: Any, calibration: Any, learned: bo
         if learned:
             fake = replace(fake, step=_first_step(name, fake))
         if name in ranges:
-            fake = replace(fake, x_scale=ranges[name].x_scale, x_zero=ranges[name].x_zero)
+            low, high = ranges[name]
+            fake = replace(fake, x_low=low, x_high=high)
         fakes[name] = fake
     return with_leaves(params, fakes)
+
+
+def update_ranges(f: Callable, params: Any, *inputs: Any, rate: float = 0.01) -> Any:
+    """Parameters of `prepare` whose static ranges moved towards what f(params, *inputs) multiplies
+    with them, as far as `rate` says: averages of each call's ends, where they are updated between
+    steps of training. Ranges that aren't are frozen. Not for functions that are traced.
+
+    Raises ArgumentError for parameters without static ranges, and a rate outside of (0, 1].
+
+    >>> f = lambda params, x: x @ params["w"]
+    >>> params, x = {"w": fnp.ones((8, 4))}, fnp.ones((2, 8))
+    >>> prepared = fg.quantization.prepare(f, params, fg.quantization.Int8Static(), [(x,)])
+    >>> fg.quantization.update_ranges(f, prepared, 3 * x, rate=0.5)["w"].x_high
+    Array([[2.]], dtype=float32)
+    """
+    if not 0 < rate <= 1:
+        raise ArgumentError(f"update_ranges: rate must be in (0, 1], got {rate}")
+    leaves = named_leaves(params)
+    fakes = {n: x for n, x in leaves.items() if isinstance(x, Fake) and x.x_low is not None}
+    if not fakes:
+        raise ArgumentError(
+            "update_ranges: none of the parameters has a static range; give it parameters of "
+            "quantization.prepare with Int8Static"
+        )
+    stacks = {name: _n_stack(fake) for name, fake in fakes.items()}
+    plain = with_leaves(params, {n: x.dense() for n, x in leaves.items() if isinstance(x, Fake)})
+    examples = observe(of_arrays(f), plain, stacks, [inputs])
+    moved = {}
+    for name, fake in fakes.items():
+        assert isinstance(fake.config, Int8Static)
+        ends = range_of(name, fake.shape, stacks[name], fake.config.observer, examples.get(name))
+        low, high = (
+            old + np.float32(rate) * (new - old)
+            for old, new in zip((fake.x_low, fake.x_high), ends, strict=True)
+        )
+        moved[name] = replace(fake, x_low=low, x_high=high)
+    return with_leaves(params, moved)
+
+
+def _n_stack(fake: Fake) -> int:
+    """How many axes in front have a range for each element."""
+    n = len(fake.shape) + min(fake.axes)
+    sizes = zip(fake.x_low.shape[:n], fake.shape, strict=False)
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], sizes)))
 
 
 def _first_step(name: str, fake: Fake) -> Any:

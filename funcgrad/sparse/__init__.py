@@ -46,6 +46,7 @@ from funcgrad.sparse.products import (
     bcoo_dot_general,
     bcoo_dot_general_sampled,
     bcsr_dot_general,
+    bcsr_dot_general_sampled,
 )
 from funcgrad.sparse.structure import (
     bcoo_broadcast_in_dim,
@@ -74,7 +75,8 @@ __all__ = [
     "bcoo_dynamic_slice", "bcoo_eliminate_zeros", "bcoo_extract", "bcoo_multiply_dense",
     "bcoo_multiply_sparse", "bcoo_reduce_sum", "bcoo_reshape", "bcoo_rev", "bcoo_slice",
     "bcoo_sort_indices", "bcoo_squeeze", "bcoo_sum_duplicates", "bcoo_todense", "bcoo_transpose",
-    "bcoo_update_layout", "bcsr_dot_general", "bcsr_extract", "bcsr_sum_duplicates", "bcsr_todense",
+    "bcoo_update_layout", "bcsr_dot_general", "bcsr_dot_general_sampled", "bcsr_extract",
+    "bcsr_sum_duplicates", "bcsr_todense",
     # solutions
     "linalg",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DTypeError, ShapeError, SparseEfficiencyError
 from funcgrad.ops.base import position_dtype
 from funcgrad.ops.contract import canonical_numbers
-from funcgrad.ops.csr import csr_matmul_p
+from funcgrad.ops.csr import csr_matmul_p, rows_of
 from funcgrad.sparse.arrays import BCOO, BCSR, JAXSparse, is_sparse, known
 from funcgrad.sparse.compressed import bcsr_to_bcoo
 from funcgrad.sparse.layout import (
@@ -463,6 +463,33 @@ def bcsr_dot_general(
         return out.reshape(out.shape[0], *x.shape[1:])
 
     return over_batches(one, n, lhs.data, lhs.indices, lhs.indptr, x)
+
+
+def bcsr_dot_general_sampled(
+    A: Any, B: Any, indices: Any, indptr: Any, *, dimension_numbers: Any
+) -> Any:
+    """The elements of a product at the places of a `BCSR`: its data, (*batch, nse); see
+    `bcoo_dot_general_sampled`. Padding is zero.
+
+    >>> from funcgrad import sparse
+    >>> A, B, numbers = fnp.arange(4.0).reshape(2, 2), fnp.eye(2), (([1], [0]), ([], []))
+    >>> m = sparse.eye(2, sparse_format="bcsr")
+    >>> sparse.bcsr_dot_general_sampled(A, B, m.indices, m.indptr, dimension_numbers=numbers)
+    Array([0., 3.], dtype=float32)
+    """
+    columns, ends = fnp.asarray(indices), fnp.asarray(indptr)
+    if columns.ndim != ends.ndim or not ends.ndim or not dtypes.is_integer(ends.dtype):
+        raise ShapeError(
+            "bcsr_dot_general_sampled: need indices (*batch, nse) and integers indptr (*batch, "
+            f"rows + 1), got {columns.aval} and {ends.aval}"
+        )
+
+    def one(columns: Any, ends: Any) -> Any:
+        rows = rows_of(ends[:-1], ends[1:], columns.shape[0])
+        return fnp.stack([rows.astype(columns.dtype), columns], -1)
+
+    places = over_batches(one, columns.ndim - 1, columns, ends)
+    return bcoo_dot_general_sampled(A, B, places, dimension_numbers=dimension_numbers)
 
 
 def densified(what: str, mat: JAXSparse, instead: str) -> SparseEfficiencyError:

@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn, optim, random, tree
-from funcgrad.adapters import Adapter
+from funcgrad.adapters import Adapter, load_adapters, save_adapters
 from funcgrad.core.ir import sub_jaxprs
 from funcgrad.errors import ArgumentError, DTypeError, ShapeError, TreeError
 
@@ -287,3 +287,33 @@ def test_adapters_of_another_base():
         lf(base, {"w": base["w"]}, *inputs)
     with pytest.raises(TreeError, match="must be a dictionary"):
         lf(base, [1], *inputs)
+
+
+def test_adapters_know_their_base(tmp_path):
+    f, x = lambda p, x: x @ p["w"], fnp.ones((2, 8))
+    params, other = ({"w": random.normal(random.key(i), (8, 4))} for i in range(2))
+    _, base, adapters = fg.lora(f, params, "w", random.key(0), rank=2)
+    assert fg.lora_merge(base, adapters)["w"].shape == (8, 4)
+    words = (
+        "lora_merge: the adapter of 'w' was made for other weights .*: it is one of another base"
+    )
+    for wrong in (other, {"w": params["w"].at[7, 3].add(1.0)}):
+        with pytest.raises(TreeError, match=words):
+            fg.lora_merge(wrong, adapters)
+    save_adapters(tmp_path, adapters)
+    like = fg.lora(f, other, "w", random.key(0), rank=2)[2]
+    with pytest.raises(TreeError, match=words):
+        fg.lora_merge(other, load_adapters(tmp_path, like))
+    # Those of a quantized base, added to what it came from.
+    qf, qparams, _ = fg.quantize(f, params, fg.quantization.WeightOnly(8))
+    lf, base, adapters = fg.lora(qf, qparams, "w", random.key(0), rank=2)
+    assert fg.lora_merge(base, adapters)["w"].shape == (8, 4)
+    with pytest.raises(TreeError, match=words):
+        fg.lora_merge(params, adapters)
+    merged = fg.lora_merge(params, adapters, of_another_base=True)
+    np.testing.assert_allclose(f(merged, x), lf(base, adapters, x), rtol=0.05, atol=0.05)
+    # Where weights aren't known, nothing is said of them.
+    found = fg.jit(lambda p: fg.lora(f, p, "w", random.key(0), rank=2)[2])(params)
+    assert found["w"].base == ""
+    assert fg.lora_merge(other, found)["w"].shape == (8, 4)
+    assert fg.jit(fg.lora_merge)(other, adapters)["w"].shape == (8, 4)

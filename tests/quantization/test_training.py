@@ -161,3 +161,23 @@ def test_what_is_refused():
     with pytest.raises(ArgumentError, match="qat: the parameter w is quantized already"):
         fg.qat(f, q.WeightOnly())({"w": q.quantize_int(params["w"])}, x)
     assert tree.structure(fg.qat(f, q.WeightOnly())(params, x)) == tree.structure(x)
+
+
+def test_ranges_move_until_they_are_frozen():
+    config, params = q.Int8Static(), {k: PARAMS[k] for k in ("emb", "layers", "out")}
+    prepared = q.prepare(model, params, {"layers.w|out": config}, [(IDS,)])
+    wide = tree.map(lambda x: x, prepared) | {"emb": 4 * params["emb"]}
+    moved = q.update_ranges(model, wide, IDS, rate=0.25)
+    far = q.prepare(model, params | {"emb": wide["emb"]}, {"layers.w|out": config}, [(IDS,)])
+    for name, found in (("layers.w", moved["layers"]["w"]), ("out", moved["out"])):
+        old, new = ((p["layers"]["w"] if name != "out" else p["out"]) for p in (prepared, far))
+        np.testing.assert_allclose(found.x_high, 0.75 * old.x_high + 0.25 * new.x_high, rtol=0.02)
+        assert found.x_low.shape == old.x_low.shape
+        np.testing.assert_array_equal(found.w, old.w)
+    fake = fg.qat(model, {"layers.w|out": config})
+    qf, qparams, _ = fg.quantize(model, moved, {"layers.w|out": config}, [(IDS,)])
+    np.testing.assert_array_equal(fake(moved, IDS), qf(qparams, IDS))
+    with pytest.raises(ArgumentError, match=r"update_ranges: rate must be in \(0, 1\], got 0"):
+        q.update_ranges(model, moved, IDS, rate=0)
+    with pytest.raises(ArgumentError, match="none of the parameters has a static range"):
+        q.update_ranges(model, PARAMS, IDS)

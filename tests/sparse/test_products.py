@@ -241,6 +241,35 @@ def test_sampled(rng):
     assert_same(got[:2], np.asarray(a3 @ b3)[[1, 0], [0, 3], [1, 4]])
 
 
+def test_sampled_by_rows(rng):
+    a, b = rng.standard_normal((5, 3)).astype("f4"), rng.standard_normal((3, 6)).astype("f4")
+    mask = rng.random((5, 6)) < 0.4
+    mask[2] = False
+    m = sparse.BCSR.fromdense(fnp.asarray(mask, "float32"), nse=int(mask.sum()) + 3)
+    numbers = (([1], [0]), ([], []))
+
+    def sampled(a, b):
+        return sparse.bcsr_dot_general_sampled(a, b, m.indices, m.indptr, dimension_numbers=numbers)
+
+    want = np.append((a @ b)[mask], [0, 0, 0])
+    assert_same(sampled(a, b), want)
+    assert_same(fg.jit(sampled)(a, b), want)
+    check_grads(sampled, (a, b), order=2)
+    # The gradient with respect to a product's values is such a product.
+    x = rng.standard_normal((6, 3)).astype("f4")
+    product = lambda data: sparse.BCSR((data, m.indices, m.indptr), shape=(5, 6)) @ x
+    got = fg.grad(lambda data: fnp.sum(product(data) * a))(m.data)
+    assert_same(got, sampled(a, x.T))
+    batched = sparse.bcsr_dot_general_sampled(
+        fnp.stack([a, 2 * a]), fnp.stack([b, b]), fnp.stack([m.indices] * 2),
+        fnp.stack([m.indptr] * 2), dimension_numbers=(([2], [1]), ([0], [0])),
+    )  # fmt: skip
+    assert_same(batched, np.stack([want, 2 * want]))
+    for at, words in (((m.indices[None], m.indptr), "need indices"), ((m.indices, m.data), "need")):
+        with pytest.raises(ShapeError, match=f"bcsr_dot_general_sampled: {words}"):
+            sparse.bcsr_dot_general_sampled(a, b, *at, dimension_numbers=numbers)
+
+
 def test_bad_operands(rng):
     mat = sparse.eye(3)
     with pytest.raises(ShapeError, match="last axis of a .3, 3. has size 3.*b .4,. has 4"):

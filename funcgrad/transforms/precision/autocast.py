@@ -25,6 +25,7 @@ from funcgrad.transforms.arguments import (
     wraps,
 )
 from funcgrad.transforms.precision.casts import cast_once
+from funcgrad.transforms.precision.kept import keep_narrow
 from funcgrad.transforms.precision.policy import WIDE, Policy, Rules
 
 
@@ -92,4 +93,6 @@ def autocast_jaxpr(jaxpr: Jaxpr, policy: Policy) -> Jaxpr:
     policy.check(jaxpr)
     if policy.compute == WIDE:
         return jaxpr
-    return cast_once(rewrite(jaxpr, policy), policy.compute)
+    narrow = cast_once(rewrite(jaxpr, policy), policy.compute)
+    # float16 has too small a range for factors.
+    return keep_narrow(narrow, policy.compute) if policy.compute.name == "bfloat16" else narrow

@@ -7,6 +7,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.types import Tree
 from funcgrad.transforms.arguments import as_array, is_arraylike, name_of, wraps
@@ -45,28 +46,11 @@ def with_weights(
 
     @wraps(plain, what)
     def call(params: Tree, *inputs: Any, **named: Any) -> Tree:
-        leaves, structure = tree.flatten(params, is_leaf=is_weight)
-        names = list(named_leaves(params))
-        rest, rest_structure = tree.flatten((inputs, named))
-        places = [i for i, x in enumerate(rest) if is_arraylike(x)]
-
-        def fun(arrays: list, traced: list) -> Tree:
-            given = [*rest]
-            for i, x in zip(places, traced, strict=True):
-                given[i] = x
-            own, by_name = rest_structure.unflatten(given)
-            return plain(structure.unflatten(arrays), *own, **by_name)
-
-        fun.__name__ = name_of(plain)
-        shapes = [
-            ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, Weight) else as_array(x)
-            for x in leaves
-        ]
-        values = [as_array(rest[i]) for i in places]
-        closed, result = make_jaxpr(fun, return_shape=True)(shapes, values)
+        leaves = tree.leaves(params, is_leaf=is_weight)
+        closed, result, values = traced(plain, params, inputs, named)
         start = [
             Seen.whole(x, name) if isinstance(x, Weight) else as_array(x)
-            for x, name in zip(leaves, names, strict=True)
+            for x, name in zip(leaves, named_leaves(params), strict=True)
         ]
         follow = Follow(watcher, programs)
         outs = follow.run(closed.jaxpr, [*closed.consts, *start, *values])
@@ -74,3 +58,36 @@ def with_weights(
 
     call.of_arrays = plain  # type: ignore[attr-defined]
     return call
+
+
+def traced(
+    f: Callable, params: Tree, inputs: tuple, named: Mapping[str, Tree]
+) -> tuple[ClosedJaxpr, Tree, list]:
+    """The program of f(params, *inputs, **named) in arrays of params' shapes, the result's types,
+    and those of the inputs that are the program's, after the leaves of params. Shapes will do.
+
+    >>> import funcgrad as fg
+    >>> traced(lambda params, x, of: x if of == "x" else params, 1.0, (2.0, "x"), {})[0]
+    { lambda ; a:f32[] b:f32[] . let
+      in (b,) }
+    """
+    leaves, structure = tree.flatten(params, is_leaf=is_weight)
+    rest, rest_structure = tree.flatten((inputs, dict(named)))
+    places = [i for i, x in enumerate(rest) if is_arraylike(x)]
+
+    def fun(arrays: list, given: list) -> Tree:
+        every = [*rest]
+        for i, x in zip(places, given, strict=True):
+            every[i] = x
+        own, by_name = rest_structure.unflatten(every)
+        return f(structure.unflatten(arrays), *own, **by_name)
+
+    fun.__name__ = name_of(f)
+
+    def known(x: Tree) -> Tree:
+        whole = not isinstance(x, Weight | ShapeDtypeStruct)
+        return as_array(x) if whole else ShapeDtypeStruct(x.shape, x.dtype)
+
+    values = [known(rest[i]) for i in places]
+    closed, result = make_jaxpr(fun, return_shape=True)([known(x) for x in leaves], values)
+    return closed, result, values

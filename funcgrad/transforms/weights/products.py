@@ -21,6 +21,7 @@ from funcgrad.ops.convolution.conv import conv_general_dilated_p
 from funcgrad.ops.indexing.gather import gather_p
 from funcgrad.ops.indexing.windows_at import slice_in_dim
 from funcgrad.ops.shape import reshape
+from funcgrad.ops.slicing import pad
 from funcgrad.transforms.weights.view import Part, View
 
 CONTRACTED, BATCH, FREE, MIXED = "contracted", "batch", "free", "mixed"
@@ -48,6 +49,11 @@ class Product:
     def is_convolution(self) -> bool:
         """Whether it is a convolution, with the weight as its kernel."""
         return self.eqn.prim is conv_general_dilated_p
+
+    @property
+    def of_several_images(self) -> bool:
+        """Whether it is a convolution whose results are of several images."""
+        return self.is_convolution and self.eqn.params["batch_group_count"] > 1
 
     def roles(self) -> tuple[str, ...]:
         """What becomes of each of the weight's axes; empty where nobody knows, of size 1."""
@@ -83,6 +89,21 @@ class Product:
         ins = (w, x) if self.side == 0 else (x, w)
         return self.eqn.prim.bind(*ins, **{**self.eqn.params, **params})
 
+    def bind_padded(self, x: Value, w: Value, zero: Value, **params: Param) -> Value:
+        """`bind` where an element `zero` of x stands for 0: a convolution reads it outside of its
+        images and between their elements, too."""
+        if not self.is_convolution:
+            return self.bind(x, w, **params)
+        own = self.eqn.params
+        _, _, *places = own["dimension_numbers"].lhs_spec
+        config = [(0, 0, 0)] * aval_of(x).ndim
+        for axis, (low, high), step in zip(
+            places, own["padding"], own["lhs_dilation"], strict=True
+        ):
+            config[axis] = low, high, step - 1
+        plain = {"padding": ((0, 0),) * len(places), "lhs_dilation": (1,) * len(places)}
+        return self.bind(pad(x, zero, config), w, **plain, **params)
+
     def operand(self, dense: Value) -> Value:
         """The operand that the equation has, of an array of the weight's shape."""
         return self.view.convert(self.view.arrange(dense))
@@ -107,7 +128,12 @@ class Product:
 
     def x_over_result(self, scale: Value) -> Value:
         """An array with the other operand's axes, those that are summed of size 1, as one that
-        broadcasts against the result of a product."""
+        broadcasts against the result. A convolution's may differ by image."""
+        if self.is_convolution:
+            numbers = self.eqn.params["dimension_numbers"]
+            sizes = [1] * aval_of(scale).ndim
+            sizes[numbers.out_spec[0]] = aval_of(scale).size
+            return reshape(scale, sizes)
         return self._placed(scale, 1 - self.side)
 
     def over_x(self, scale: Value) -> Value:
