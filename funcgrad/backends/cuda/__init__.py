@@ -18,7 +18,11 @@ Writing kernels:
 - `running`: sums, products and extremes so far
 - `modules`: kernels as one module, and their launches
 
-- `products`: matrix products as cuBLASLt's calls
+Products:
+
+- `products`: as cuBLASLt's calls, which are data
+- `cublaslt`: its library by ctypes: descriptors, algorithms
+- `gemms`: those it doesn't take, as kernels
 
 Running them:
 
@@ -26,6 +30,12 @@ Running them:
 - `simulate`: on the CPU
 - `executable`: whole programs, simulated
 - `device`: the driver's library by ctypes
+- `pool`: a device's memory
+- `cubins`: kernels assembled, kept on disk, loaded
+- `gpu`: a device as programs use it
 - `memory`: arrays on a GPU
+- `host`: a program's native function
+- `loaded`: that function with what it calls
+- `graphs`: programs captured and replayed
 - `device_program`: whole programs on a GPU
 """

@@ -1,4 +1,4 @@
-"""Arrays on a GPU: memory of the driver's, freed as its last reference goes.
+"""Arrays on a GPU: memory of its pool, given back as its last reference goes.
 
 There are no eager functions on them yet: they go into programs, and come out of them.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from contextlib import suppress
-from weakref import finalize
 
 import numpy as np
 
-from funcgrad.backends.cuda.device import CudaError, Driver, count, missing
+from funcgrad.backends.cuda.device import CudaError, count, missing
+from funcgrad.backends.cuda.gpu import Gpu, first
+from funcgrad.backends.cuda.pool import Block
 from funcgrad.core.buffers import Memory, register_memory
 from funcgrad.core.sharding import Device
 
@@ -20,14 +22,30 @@ _NAMED = re.compile(r"(?:cuda|gpu)(?::(\d+))?")
 
 
 class DeviceBuffer:
-    """Contiguous memory of a device, that knows its shape and dtype."""
+    """Contiguous memory of a device, that knows its shape and dtype.
 
-    def __init__(self, driver: Driver, value: np.ndarray):
-        self.driver = driver
-        self.shape, self.dtype = value.shape, value.dtype
-        self.address = driver.allocate(value.nbytes)
-        finalize(self, driver.free, self.address).atexit = False
-        driver.put(self.address, np.ascontiguousarray(value))
+    block: the memory, which another buffer may share to which this one was donated
+    """
+
+    def __init__(self, gpu: Gpu, block: Block, shape: tuple[int, ...], dtype: np.dtype):
+        self.gpu = gpu
+        self.block = block
+        self.shape, self.dtype = shape, dtype
+
+    @classmethod
+    def of(cls, gpu: Gpu, value: np.ndarray) -> DeviceBuffer:
+        """A copy of an array of the host.
+
+        Raises OutOfDeviceMemory if there is no room.
+        """
+        made = cls(gpu, gpu.take(value.nbytes), value.shape, value.dtype)
+        gpu.driver.put(made.address, np.ascontiguousarray(value))
+        return made
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return self.block.address
 
     @property
     def ndim(self) -> int:
@@ -52,9 +70,18 @@ class DeviceBuffer:
     def get(self) -> np.ndarray:
         """A copy on the host."""
         found = np.empty(self.shape, self.dtype)
-        self.driver.enter()
-        self.driver.get(found, self.address)
+        self.gpu.driver.enter()
+        self.gpu.driver.get(found, self.address)
         return found
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """The memory, as other libraries of this process take it, in version 3."""
+        dtype = np.dtype(f"V{self.itemsize}") if self.dtype.kind == "V" else self.dtype
+        return {
+            "shape": self.shape, "typestr": dtype.str, "data": (self.address, False),
+            "version": 3, "strides": None, "stream": self.gpu.driver.stream.value or 1,
+        }  # fmt: skip
 
 
 class CudaMemory(Memory):
@@ -62,23 +89,23 @@ class CudaMemory(Memory):
 
     kind, buffer, backends = "cuda", DeviceBuffer, ("cuda",)
 
-    def __init__(self) -> None:
-        self.driver: Driver | None = None
+    def __init__(self, find: Callable[[], Gpu] = first):
+        self.find = find
 
     def device(self, buffer: DeviceBuffer) -> Device:
-        return Device(buffer.driver.number, kind="cuda")
+        return Device(buffer.gpu.driver.number, kind="cuda")
 
     def put(self, value: np.ndarray | DeviceBuffer, device: Device) -> DeviceBuffer:
         if device.id:
             raise CudaError(f"device_put: {device}: programs run on the first GPU alone so far")
-        if self.driver is None:
-            self.driver = Driver()
-        self.driver.enter()
+        gpu = self.find()
+        gpu.driver.enter()
         held = value.get() if isinstance(value, DeviceBuffer) else value
-        return DeviceBuffer(self.driver, held)
+        return DeviceBuffer.of(gpu, held)
 
     def wait(self, buffer: DeviceBuffer) -> None:
-        buffer.driver.synchronize()
+        buffer.gpu.driver.enter()
+        buffer.gpu.driver.synchronize()
 
 
 def devices(process: int = 0) -> tuple[Device, ...]:

@@ -7,26 +7,24 @@ import pytest
 
 import funcgrad as fg
 from funcgrad.backends.cuda import memory
-from funcgrad.backends.cuda.device import CudaError, Driver
+from funcgrad.backends.cuda.device import CudaError
 from funcgrad.backends.cuda.device_program import CudaBackend
 from funcgrad.core import backend, buffers
 from funcgrad.core.sharding import Device
 from funcgrad.errors import ShardingError
 from tests.backends.cuda.simulated import numbers, softmax
-from tests.backends.cuda.test_device_program import fake, library, on_fake  # noqa: F401
+from tests.backends.cuda.stand_in import on_fake
 
 HERE = Device(0, kind="cuda")
 
 
 @pytest.fixture
-def there(monkeypatch, fake, library):  # noqa: F811
+def there(monkeypatch, fake, gpu):
     """A memory and a backend of the stand-in, during a test."""
     for module, name in ((buffers, "_by_type"), (buffers, "_by_kind"), (backend, "_BACKENDS")):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
-    made = memory.CudaMemory()
-    made.driver = Driver(library=library)
-    buffers.register_memory(made)
-    backend._BACKENDS["cuda"] = lambda: CudaBackend(lambda: Driver(library=library))
+    buffers.register_memory(memory.CudaMemory(lambda: gpu))
+    backend._BACKENDS["cuda"] = lambda: CudaBackend(lambda: gpu)
     yield fake
     gc.collect()
 
@@ -34,7 +32,6 @@ def there(monkeypatch, fake, library):  # noqa: F811
 def test_there_and_back(there):
     x = fg.device_put(numbers(3, 5), HERE)
     assert x.device == HERE
-    assert there.fake_live() == 1
     np.testing.assert_array_equal(x, numbers(3, 5))
     np.testing.assert_array_equal(fg.device_put(x, Device(0)), numbers(3, 5))
     with pytest.raises(ShardingError, match="add: arrays on Device.*cuda.* have no functions"):
@@ -43,13 +40,13 @@ def test_there_and_back(there):
         fg.device_put(x, Device(1, kind="cuda"))
 
 
-def test_results_stay_where_operands_are(there, library):  # noqa: F811
+def test_results_stay_where_operands_are(there, gpu):
     x = numbers(9, 50)
-    launched = on_fake(softmax, there, library, x)  # which says what launches do
-    y = fg.jit(softmax)(fg.device_put(x, HERE))
+    launched = on_fake(softmax, there, gpu, x)  # which says what launches do
+    y = fg.jit(lambda x: softmax(x))(fg.device_put(x, HERE))  # which no cache keeps
     assert y.device == HERE
     np.testing.assert_allclose(y, softmax(x), rtol=2e-5)
-    assert launched.loaded.launches
+    assert launched.loaded.functions.handles
 
 
 def test_devices_by_name():
