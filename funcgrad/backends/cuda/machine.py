@@ -14,12 +14,19 @@ from funcgrad.backends.lower.primitives import product_p
 from funcgrad.backends.target import Key, Limits, Rewrite, Splits, Target, Writer, stay
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
 from funcgrad.ops.contract import dot_general_p
-from funcgrad.ops.convolution.pooling import window_sum_p
+from funcgrad.ops.convolution.conv import conv_general_dilated_p
+from funcgrad.ops.convolution.pooling import (
+    select_and_gather_add_p,
+    select_and_scatter_add_p,
+    window_sum_p,
+)
 from funcgrad.ops.csr import csr_matmul_p
 from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from funcgrad.ops.indexing.gather import scatter_add_p
 from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
 from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
+from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
+from funcgrad.ops.sort import sort_p, top_k_p
 from funcgrad.transforms.control.scan import scan_p
 from funcgrad.transforms.control.while_loop import while_p
 
@@ -84,10 +91,13 @@ def _scatter(kernel: SpecialKernel, eqn: Eqn) -> Written | None:
 
 _scatters = Writer(_scatter, inlines=2)
 _running = Writer(function("funcgrad.backends.cuda.running.write"))
+_windows, _sorts = "funcgrad.backends.cuda.windows", "funcgrad.backends.cuda.sorts"
+_small = "funcgrad.backends.llvm.kernels.eliminations"
 _loop = Writer(function("funcgrad.backends.drafts.scalar_loops.scalar_loop"))
 
 REWRITES: dict[Key, Rewrite] = {
     csr_matmul_p: stay,
+    select_and_scatter_add_p: function("funcgrad.backends.rewrites.scatters.window_scatter"),
     dot_general_p: function("funcgrad.backends.rewrites.products.dot"),
     window_sum_p: function("funcgrad.backends.rewrites.scatters.window_spread"),
 }
@@ -107,6 +117,15 @@ CUDA = Target(
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatters),
         **dict.fromkeys((scatter_min_p, scatter_max_p), _scatters),
         **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p), _running),
+        csr_matmul_p: Writer(function("funcgrad.backends.llvm.kernels.csr.product")),
+        lu_p: Writer(function(f"{_small}.lu")),
+        cholesky_p: Writer(function(f"{_small}.cholesky")),
+        triangular_solve_p: Writer(function(f"{_small}.triangular_solve")),
+        conv_general_dilated_p: Writer(function(f"{_windows}.convolution")),
+        select_and_gather_add_p: Writer(function(f"{_windows}.gather")),
+        select_and_scatter_add_p: Writer(function(f"{_windows}.scatter")),
+        sort_p: Writer(function(f"{_sorts}.sort")),
+        top_k_p: Writer(function(f"{_sorts}.top")),
         scan_p: _loop,
         while_p: _loop,
     },
