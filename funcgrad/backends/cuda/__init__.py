@@ -16,6 +16,8 @@ Writing kernels:
 - `points`: a thread a point, or a column
 - `rows`: a warp or a block a point
 - `running`: sums, products and extremes so far
+- `windows`: convolutions, and the gradients of pooling
+- `sorts`: sorts, and the k greatest
 - `modules`: kernels as one module, and their launches
 
 Products:
@@ -34,6 +36,7 @@ Running them:
 - `cubins`: kernels assembled, kept on disk, loaded
 - `gpu`: a device as programs use it
 - `memory`: arrays on a GPU
+- `interchange`: their memory for other libraries
 - `host`: a program's native function
 - `loaded`: that function with what it calls
 - `graphs`: programs captured and replayed

@@ -14,6 +14,7 @@ import numpy as np
 
 from funcgrad.backends.cuda.device import CudaError, count, missing
 from funcgrad.backends.cuda.gpu import Gpu, first
+from funcgrad.backends.cuda.interchange import CUDA, capsule
 from funcgrad.backends.cuda.pool import Block
 from funcgrad.core.buffers import Memory, register_memory
 from funcgrad.core.sharding import Device
@@ -74,6 +75,18 @@ class DeviceBuffer:
         self.gpu.driver.get(found, self.address)
         return found
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self.gpu.driver.number
+
+    def __dlpack__(self, *, stream: int | None = None, **how: object) -> object:
+        """The memory as DLPack's capsule, ready for a stream of the receiver's (-1: as it is)."""
+        if how.get("copy"):
+            raise BufferError("DLPack: no copies are made: copy the array first")
+        if stream != -1:  # all else than an event would wait for
+            self.gpu.driver.enter()
+            self.gpu.driver.synchronize()
+        return capsule(self, self.gpu.driver.number)
+
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
         """The memory, as other libraries of this process take it, in version 3."""
@@ -118,6 +131,24 @@ def devices(process: int = 0) -> tuple[Device, ...]:
     if found:
         _register()
     return found
+
+
+def memory_summary() -> str:
+    """What the memory of this machine's first GPU is taken for: a line a number.
+
+    Raises CudaError, which says what is missing, if there is none.
+
+    >>> print(memory_summary())  # doctest: +SKIP
+    in use          12,582,912 bytes
+    kept             2,097,152
+    peak            14,680,064
+    """
+    if lacks := missing():
+        raise CudaError(f"memory_summary: {lacks}")
+    sizes = first().pool.summary()
+    return "\n".join(
+        f"{name:<10} {n:>15,}{' bytes' * (name == 'in use')}" for name, n in sizes.items()
+    )
 
 
 def device_named(what: str, name: str) -> Device:

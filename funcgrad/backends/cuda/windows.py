@@ -63,7 +63,7 @@ def convolution(k: SpecialKernel, eqn: Eqn) -> Written | None:
         return [b.op("add", sums, total, b.op("multiply", sums, left, right))]
 
     total: Sequence[Operand] = [Const(0, sums)]
-    if math.prod((*taps, i)):
+    if all((*taps, i)):
         total = b.nest([*taps, i], term, total)
     out = k.params.write(eqn.outs[0])
     b.store(out, b.flatten(at, aval.shape), b.convert(total[0], out.dtype))
@@ -85,7 +85,8 @@ def _in_operand(
 
     axes: strides and dilation of windows, padding, dilation and size of the operand, for each
     """
-    spots, conditions = [], []
+    spots: list[Index] = []
+    conditions: list[Operand | None] = []
     for (stride, dilation, (low, _), hole, size), place, t in zip(axes, places, tap, strict=True):
         at = add_indices(scale_index(place, stride, -low), scale_index(t, dilation))
         if hole > 1:
@@ -144,7 +145,7 @@ def _kinds(eqn: Eqn) -> tuple[Atom, Atom] | None:
     kinds = {moved.aval.dtype, x.aval.dtype}
     taps = math.prod(eqn.params["window_dimensions"])
     fits = taps <= MOST_TAPS and not kinds - LOOP_DTYPES and BOOL not in kinds
-    return (moved, x) if fits and math.prod(x.aval.shape) else None
+    return (moved, x) if fits and x.aval.size else None
 
 
 def gather(k: SpecialKernel, eqn: Eqn) -> Written | None:
@@ -191,7 +192,8 @@ def _window_at(
     b: Builder, s: _Selection, at: Sequence[Index], tap: Sequence[Index]
 ) -> tuple[list[Index], Operand | None]:
     """The window whose element of this number an element of the operand is, if there is one."""
-    found, conditions = [], []
+    found: list[Index] = []
+    conditions: list[Operand | None] = []
     for (stride, dilation, (low, _), hole, _), i, t, count in zip(
         s.axes, at, tap, s.counts, strict=True
     ):

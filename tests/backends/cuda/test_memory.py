@@ -1,12 +1,13 @@
 """Arrays on a GPU, by the stand-in of its driver: there, back, through programs, freed."""
 
+import ctypes
 import gc
 
 import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad.backends.cuda import memory
+from funcgrad.backends.cuda import interchange, memory
 from funcgrad.backends.cuda.device import CudaError
 from funcgrad.backends.cuda.device_program import CudaBackend
 from funcgrad.core import backend, buffers
@@ -62,3 +63,43 @@ def test_without_a_gpu():
     assert fg.devices("cuda") == ()
     with pytest.raises(CudaError, match="device_put: 'cuda:0': (no NVIDIA driver|.*no GPU)"):
         fg.device_put(1.0, "cuda:0")
+
+
+def test_other_libraries_see_the_memory(there, gpu):
+    x = fg.device_put(numbers(3, 5), HERE)
+    seen = x.__cuda_array_interface__
+    assert (seen["shape"], seen["typestr"], seen["version"]) == ((3, 5), "<f4", 3)
+    assert seen["data"] == (x.buffer.address, False)
+    assert seen["stream"] == gpu.driver.stream.value
+    assert x.__dlpack_device__() == (2, 0)
+
+
+def test_capsules_keep_memory_until_they_are_taken_or_dropped(there, gpu):
+    x = fg.device_put(numbers(3, 5), HERE)
+    capsule = x.__dlpack__()
+    assert "dltensor" in repr(capsule)
+    del x
+    assert gpu.pool.summary()["in use"]
+    del capsule
+    assert not gpu.pool.summary()["in use"]
+    y = fg.device_put(np.zeros(2, "float8_e5m2"), HERE)
+    with pytest.raises(BufferError, match="DLPack has no float8_e5m2"):
+        y.__dlpack__()
+
+
+def test_a_capsule_that_is_taken_is_the_takers(there, gpu):
+    x = fg.device_put(numbers(3, 5), HERE)
+    capsule = x.__dlpack__(stream=-1)
+    api = ctypes.pythonapi
+    at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", api)
+    )(capsule, b"dltensor")
+    rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+    rename(("PyCapsule_SetName", api))(capsule, b"used_dltensor")
+    tensor = interchange._Tensor.from_address(at)
+    assert [tensor.shape[i] for i in range(tensor.ndim)] == [3, 5]
+    assert (tensor.data, tensor.code, tensor.bits) == (x.buffer.address, 2, 32)
+    del x, capsule
+    assert gpu.pool.summary()["in use"]
+    interchange._DELETER(tensor.deleter)(tensor)
+    assert not gpu.pool.summary()["in use"]
