@@ -18,6 +18,7 @@ Writing kernels:
 - `running`: sums, products and extremes so far
 - `windows`: convolutions, and the gradients of pooling
 - `sorts`: sorts, and the k greatest
+- `scatters`: many scattered updates, row by row
 - `modules`: kernels as one module, and their launches
 
 Products:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from funcgrad.backends.kernels.cluster import Written
     from funcgrad.backends.kernels.special import SpecialKernel
 
-FEW_UPDATES = 256
+FEW_UPDATES = 256  # that one team writes, window after window
 
 LIMITS = replace(
     machines.LIMITS,
@@ -52,13 +52,15 @@ LIMITS = replace(
 
 def _scatter(kernel: SpecialKernel, eqn: Eqn) -> Written | None:
     # Windows that may meet are written in order, by one team: a few of them, so that bits don't
-    # vary; for many the host's order is quicker.
+    # vary. Of many that aren't rows the host's order is quicker.
     few = eqn.ins[1].aval.size <= FEW_UPDATES
     return updates.scatter(kernel, eqn) if eqn.params["unique_indices"] or few else None
 
 
 _scatters = Writer(_scatter, inlines=2)
 _running = Writer(function("funcgrad.backends.cuda.running.write"))
+_ordered = function("funcgrad.backends.cuda.scatters.rewrite")
+_rows = function("funcgrad.backends.llvm.kernels.rows.rows")
 _windows, _sorts = "funcgrad.backends.cuda.windows", "funcgrad.backends.cuda.sorts"
 _small = "funcgrad.backends.llvm.kernels.eliminations"
 
@@ -67,7 +69,10 @@ CUDA = Target(
     alignment=256,
     limits=LIMITS,
     prepare=machines.pairs(LIMITS),
-    rewrites=machines.REWRITES,
+    rewrites={
+        **machines.REWRITES,
+        **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _ordered),
+    },
     reduction=machines.reduction,
     passes=(machines.turned,),
     writers={
@@ -75,6 +80,9 @@ CUDA = Target(
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatters),
         **dict.fromkeys((scatter_min_p, scatter_max_p), _scatters),
         **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p), _running),
+        "row_order": Writer(function("funcgrad.backends.cuda.scatters.order")),
+        "update_rows": Writer(_rows, inlines=2),
+        "sum_rows": Writer(_rows, inlines=1),
         csr_matmul_p: Writer(function("funcgrad.backends.llvm.kernels.csr.product")),
         lu_p: Writer(function(f"{_small}.lu")),
         cholesky_p: Writer(function(f"{_small}.cholesky")),

@@ -9,7 +9,8 @@ would leave a GPU to few teams: they are the host's.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from funcgrad.core.ir import Atom, Eqn
 
 BOOL, INT32, FLOAT32 = np.dtype(bool), np.dtype(np.int32), np.dtype(np.float32)
 MOST = 1 << 16
+Key = Callable[[Index], Operand]
 
 
 def sort(k: SpecialKernel, eqn: Eqn) -> Written | None:
@@ -30,14 +32,18 @@ def sort(k: SpecialKernel, eqn: Eqn) -> Written | None:
     if not _fits(xs, shape, axis):
         return None
     lines = [k.outer(n) for i, n in enumerate(shape) if i != axis]
-    line = _Line(k, xs[: eqn.params["num_keys"]], lines, axis, descending=False)
+
+    def at(place: Index) -> list[Index]:
+        return [*lines[:axis], place, *lines[axis:]]
+
+    keys = xs[: eqn.params["num_keys"]]
+    line = Line(k, [partial(_element, k, x, at) for x in keys], _kinds(keys), shape[axis])
     numbers = line.sorted()
     outs = [k.params.write(v) for v in eqn.outs]
 
-    def write(at: list[Index]) -> None:
-        place = line.at(at[0])
-        source = line.at(line.number(numbers, at[0]))
-        flat = k.builder.flatten(place, shape)
+    def write(place: list[Index]) -> None:
+        source = at(line.number(numbers, place[0]))
+        flat = k.builder.flatten(at(place[0]), shape)
         for x, out in zip(xs, outs, strict=True):
             k.builder.store(out, flat, k.element(x, source))
 
@@ -53,18 +59,29 @@ def top(k: SpecialKernel, eqn: Eqn) -> Written | None:
     if not count or not _fits([x], shape, axis):
         return None
     lines = [k.outer(n) for n in shape[:-1]]
-    line = _Line(k, [x], lines, axis, descending=True)
+    element = partial(_element, k, x, lambda place: [*lines, place])
+    line = Line(k, [element], _kinds([x]), shape[axis], descending=True)
     numbers = line.sorted()
     values, places = (k.params.write(v) for v in eqn.outs)
 
     def write(at: list[Index]) -> None:
         flat = b.flatten([*lines, at[0]], (*shape[:-1], count))
         number = line.number(numbers, at[0])
-        b.store(values, flat, k.element(x, line.at(number)))
+        b.store(values, flat, element(number))
         b.store(places, flat, b.integer(number, places.dtype))
 
     b.nest([count], write, parallel=True)
     return k.done(eqn)
+
+
+def _element(
+    k: SpecialKernel, x: Atom, at: Callable[[Index], list[Index]], place: Index
+) -> Operand:
+    return k.element(x, at(place))
+
+
+def _kinds(xs: Sequence[Atom]) -> list[np.dtype]:
+    return [x.aval.dtype for x in xs]
 
 
 def _fits(xs: Sequence[Atom], shape: tuple[int, ...], axis: int) -> bool:
@@ -72,28 +89,23 @@ def _fits(xs: Sequence[Atom], shape: tuple[int, ...], axis: int) -> bool:
     return not kinds - LOOP_DTYPES and shape[axis] <= MOST and math.prod(shape) > 0
 
 
-class _Line:
-    """A line that is sorted by its keys.
+class Line:
+    """A line that is sorted by its keys, each the function of an element's place.
 
+    held: the keys, in their order when it is sorted
     length: that of the network: a power of two; what is behind the line's end is greatest
     """
 
     def __init__(
-        self, k: SpecialKernel, keys: Sequence[Atom], lines: Sequence[Index], axis: int,
-        *, descending: bool,
+        self, k: SpecialKernel, keys: Sequence[Key], kinds: Sequence[np.dtype], size: int,
+        *, descending: bool = False,
     ):  # fmt: skip
         self.k, self.b, self.keys = k, k.builder, keys
-        self.lines, self.axis, self.descending = lines, axis, descending
-        self.size = keys[0].aval.shape[axis]
-        self.length = 1 << (self.size - 1).bit_length()
-        kinds = [x.aval.dtype for x in keys]
-        self.held = [
-            k.params.local(FLOAT32 if d in HALVES else d, self.length) for d in kinds
-        ]  # fmt: skip
-
-    def at(self, place: Index) -> list[Index]:
-        """The indices of an element of the line."""
-        return [*self.lines[: self.axis], place, *self.lines[self.axis :]]
+        self.descending = descending
+        self.size = size
+        self.length = 1 << (size - 1).bit_length()
+        wide = [FLOAT32 if d in HALVES else d for d in kinds]
+        self.held = [k.params.local(d, self.length) for d in wide]
 
     def number(self, numbers: Buffer, place: Index) -> Index:
         """Which element comes at a place."""
@@ -106,9 +118,8 @@ class _Line:
         def fill(at: list[Index]) -> None:
             b.store(numbers, at[0], b.integer(at[0], INT32))
             with b.guarded(b.compare("less", at[0], self.size)):
-                for x, room in zip(self.keys, self.held, strict=True):
-                    value = self.k.element(x, self.at(at[0]))
-                    b.store(room, at[0], b.convert(value, room.dtype))
+                for key, room in zip(self.keys, self.held, strict=True):
+                    b.store(room, at[0], b.convert(key(at[0]), room.dtype))
 
         b.nest([self.length], fill, parallel=True)
         bits = self.length.bit_length() - 1
