@@ -8,6 +8,16 @@ from funcgrad.backends.late import function, late
 from funcgrad.backends.lower.primitives import product_p
 from funcgrad.backends.target import Key, Limits, Rewrite, Writer, stay
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
+from funcgrad.ops.collective.exchanges import all_to_all_p, ppermute_p
+from funcgrad.ops.collective.reductions import (
+    all_gather_p,
+    axis_index_p,
+    pmax_p,
+    pmin_p,
+    psum_p,
+    psum_scatter_p,
+)
+from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.convolution.pooling import select_and_scatter_add_p, window_sum_p
 from funcgrad.ops.csr import csr_matmul_p
@@ -46,6 +56,12 @@ REWRITES: dict[Key, Rewrite] = {
     window_sum_p: function("funcgrad.backends.rewrites.scatters.window_spread"),
     select_and_scatter_add_p: function("funcgrad.backends.rewrites.scatters.window_scatter"),
 }
+
+COLLECTIVES: dict[Key, Rewrite] = dict.fromkeys(
+    (psum_p, psum_invariant_p, pvary_p, assume_invariant_p, pmax_p, pmin_p, all_gather_p,
+     psum_scatter_p, all_to_all_p, ppermute_p, axis_index_p),
+    function("funcgrad.backends.rewrites.exchanges.rewrite"),
+)  # fmt: skip
 
 _loop = Writer(function("funcgrad.backends.drafts.scalar_loops.scalar_loop"))
 WRITERS: dict[Key, Writer] = {

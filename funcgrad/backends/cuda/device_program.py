@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,23 @@ class DeviceProgram(SimulatedProgram):
             program, communicators, is_call=lambda s: has_library and bool(products(s))
         )
         self.gpu = gpu
-        self.loaded = Loaded(self.program, self.kernels, gpu)
-        self.graphs = Graphs(self.loaded)
-        gpu.holders.add(self.graphs)
         # A product's descriptor, and a graph's memory, are one call's at a time.
         self._lock = threading.RLock()
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The program on the device, loaded when it is first wanted."""
+        comms = []
+        if self.program.comms and self.communicators is not None:
+            comms = [self.communicators(c.axes) for c in self.program.comms]
+        return Loaded(self.program, self.kernels, self.gpu, comms)
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        """The program's graphs."""
+        made = Graphs(self.loaded)
+        self.gpu.holders.add(made)
+        return made
 
     def __call__(self, values: Sequence[Any], began: list | None = None) -> list[Any]:
         if began is not None:

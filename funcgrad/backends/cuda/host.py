@@ -13,13 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from funcgrad.backends.cuda.modules import Launch
 from funcgrad.backends.cuda.products import Product, products
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit.text import Definitions, Function
 from funcgrad.backends.program import (
     CondStep,
     CopyStep,
+    ExchangeStep,
     GemmStep,
     HostStep,
     KernelStep,
+    LaneStep,
     LoopStep,
     Program,
     Ref,
@@ -29,10 +32,14 @@ from funcgrad.backends.program import (
 
 # The table's first words: functions of the driver and of cuBLASLt, what calls Python, the stream,
 # the host's memory for a flag, the bytes of the memory for work.
-LAUNCH, COPY, TO_HOST, WAIT, PRODUCT, SET, CALL_BACK, STREAM, FLAG, WORK_BYTES = range(10)
-FIRST = 10
+LAUNCH, COPY, TO_HOST, WAIT, SET_WORD, PRODUCT, SET, CALL_BACK = range(8)
+STREAM, FLAG, WORK_BYTES = range(8, 11)
+FIRST = 11
+COMM_WORDS = 2
+EXCHANGE = 1 << 16  # in `Host.names`, what a communicator's number begins at
 PRODUCT_WORDS = 8  # of each product, as `cublaslt.Call.words` has them
 NAME = "fg_host"
+exchanges = Late("funcgrad.backends.rewrites.exchanges")
 _BIAS, _AUX = 8, 11  # attributes of a product
 
 
@@ -40,16 +47,22 @@ class Host:
     """A program's host function, and what its table holds after the first words.
 
     text: of its module
-    kernels: the names of kernels, in the order of the table; products: those after them
+    kernels: the names of kernels, in the order of the table; each communicator has two words after
+        them, its rank and its native context; then come the products
+    native: whether communicators exchange what is on the device
     called: the steps that Python runs, in the order of their numbers
     names: of each call that may fail its number in the table, and what a user knows it by
     waits: whether it waits for the device, or calls Python, so that no graph can be made of it
     """
 
-    def __init__(self, program: Program, launches: Mapping[int, Launch]):
+    def __init__(
+        self, program: Program, launches: Mapping[int, Launch], *, native: bool = False
+    ):  # fmt: skip
         self.products: list[Product] = []
+        self.comms = len(program.comms)
         self.product_numbers: dict[tuple, int] = {}
-        self.called: list[HostStep] = []
+        self.called: list[HostStep | ExchangeStep] = []
+        self.native = native
         self.names: list[tuple[int, str]] = []
         self.waits = False
         self.launches = launches
@@ -100,10 +113,13 @@ class Host:
 
     def checked(self, what: str, function: int, args: Sequence[str]) -> None:
         """Call a function of the table; return if it fails."""
+        called = self.word("table", function, "ptr")
+        self.check(function, what, self.f.let(f"call i32 {called}({', '.join(args)})"))
+
+    def check(self, function: int, what: str, status: str) -> None:
+        """Return if a status isn't 0."""
         f, number = self.f, len(self.names)
         self.names.append((function, what))
-        called = self.word("table", function, "ptr")
-        status = f.let(f"call i32 {called}({', '.join(args)})")
         failed, stop, after = f.let(f"icmp ne i32 {status}, 0"), f.name("stop"), f.name("after")
         f.do(f"br i1 {failed}, label %{stop}, label %{after}")
         f.start(stop)
@@ -126,7 +142,11 @@ class Host:
             elif isinstance(s, GemmStep):
                 self.gemm(s)
             elif isinstance(s, HostStep):
-                self.call_back(s)
+                self.call_back(s.prim.name, s, [v.ref for v in (*s.ins, *s.outs)])
+            elif isinstance(s, ExchangeStep):
+                self.exchange(s)
+            elif isinstance(s, LaneStep):
+                self.lane(s)
             elif isinstance(s, CopyStep):
                 self.copy(s)
             elif isinstance(s, CondStep):
@@ -165,7 +185,7 @@ class Host:
         number = self.product_numbers.setdefault(p.key, len(self.products))
         if number == len(self.products):
             self.products.append(p)
-        first = FIRST + len(self.kernels) + PRODUCT_WORDS * number
+        first = FIRST + len(self.kernels) + COMM_WORDS * self.comms + PRODUCT_WORDS * number
         words = [f"ptr {self.word('table', first + i, 'ptr')}" for i in range(PRODUCT_WORDS)]
         handle, desc, alpha, x, y, beta, z, algorithm = words
         what = f"a product {p.m}x{p.n}x{p.k}"
@@ -178,16 +198,15 @@ class Host:
         rest = [algorithm, *(f"i64 {w}" for w in work), self.stream]
         self.checked(what, PRODUCT, [handle, desc, alpha, a, x, b, y, beta, c, z, c, z, *rest])
 
-    def call_back(self, s: HostStep) -> None:
+    def call_back(self, what: str, s: HostStep | ExchangeStep, refs: Sequence[Ref]) -> None:
         """A step that Python runs, given its arrays' addresses."""
         f, number, self.waits = self.f, len(self.called), True
-        refs = [v.ref for v in (*s.ins, *s.outs)]
         self.called.append(s)
         views = f.alloca("i64", max(len(refs), 1))
         for i, ref in enumerate(refs):
             at = f.let(f"getelementptr i64, ptr {views}, i64 {i}")
             f.do(f"store i64 {self.address(ref)}, ptr {at}")
-        self.checked(s.prim.name, CALL_BACK, [f"i64 {number}", f"ptr {views}"])
+        self.checked(what, CALL_BACK, [f"i64 {number}", f"ptr {views}"])
 
     def copy(self, s: CopyStep) -> None:
         """A copy on the device."""
@@ -195,6 +214,50 @@ class Host:
             to, source = self.address(s.to), self.address(s.source)
             args = [f"i64 {to}", f"i64 {source}", f"i64 {s.nbytes}", self.stream]
             self.checked("a copy", COPY, args)
+
+    # ---- other devices
+
+    def comm(self, number: int, word: int, kind: str) -> str:
+        """A word of a communicator."""
+        return self.word("table", FIRST + len(self.kernels) + COMM_WORDS * number + word, kind)
+
+    def lane(self, s: LaneStep) -> None:
+        """The rank, as an int32 on the device."""
+        rank = self.f.let(f"trunc i64 {self.comm(s.comm, 0, 'i64')} to i32")
+        args = [f"i64 {self.address(s.to)}", f"i32 {rank}", "i64 1", self.stream]
+        self.checked("axis_index", SET_WORD, args)
+
+    def exchange(self, s: ExchangeStep) -> None:
+        """What a communicator does with the device's memory, or Python by the host's."""
+        if not self.native:
+            self.call_back(s.kind, s, [s.source, s.to])
+            return
+        f = self.f
+        known = {
+            "kind": exchanges.KINDS.index(s.kind), "op": exchanges.OPS.index(s.op),
+            "dtype": exchanges.DTYPES.index(s.dtype), "width": s.dtype.itemsize,
+            "count": s.count, "source": self.address(s.source), "to": self.address(s.to),
+            "perm": f"ptrtoint (ptr {self.permutation(s)} to i64)" if s.perm else 0,
+        }  # fmt: skip
+        place = f.alloca("i64", len(exchanges.DESCRIPTOR))
+        for i, name in enumerate(exchanges.DESCRIPTOR):
+            at = f.let(f"getelementptr i64, ptr {place}, i64 {i}")
+            f.do(f"store i64 {known[name]}, ptr {at}")
+        context = self.comm(s.comm, 1, "ptr")
+        at = f.let(f"getelementptr ptr, ptr {context}, i64 {exchanges.KINDS.index(s.kind)}")
+        function = f.let(f"load ptr, ptr {at}")
+        self.check(
+            EXCHANGE + s.comm, f"{s.kind} of {s.dtype.name}[{s.count}]",
+            f.let(f"call i32 {function}(ptr {context}, ptr {place})"),
+        )  # fmt: skip
+
+    def permutation(self, s: ExchangeStep) -> str:
+        """For each rank whom it sends to and whom it receives from, in read-only memory."""
+        to, source = dict(s.perm), {b: a for a, b in s.perm}
+        words = [w for i in range(s.size) for w in (to.get(i, -1), source.get(i, -1))]
+        values, name = ", ".join(f"i64 {w}" for w in words), f"@perm{len(self.names)}"
+        self.f.module.needed[name] = f"{name} = private constant [{len(words)} x i64] [{values}]"
+        return name
 
     # ---- control
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
+from typing import Any
 from weakref import finalize, ref
 
 import numpy as np
@@ -19,7 +20,8 @@ from funcgrad.backends.cuda.device import CudaError, Driver
 from funcgrad.backends.cuda.gpu import Gpu
 from funcgrad.backends.cuda.modules import Kernels
 from funcgrad.backends.llvm.native.engine import engine
-from funcgrad.backends.program import HostStep, Program
+from funcgrad.backends.program import ExchangeStep, HostStep, Program
+from funcgrad.backends.rewrites import exchanges
 
 _CALL_BACK = ctypes.CFUNCTYPE(c_int, ctypes.c_int64, ctypes.POINTER(c_uint64))
 _RUN = ctypes.CFUNCTYPE(c_uint64, c_void_p, c_void_p)
@@ -33,11 +35,16 @@ class Loaded:
     kept: the memory of its constants
     """
 
-    def __init__(self, program: Program, kernels: Kernels, gpu: Gpu):
+    def __init__(
+        self, program: Program, kernels: Kernels, gpu: Gpu, comms: Sequence[Any] = ()
+    ):  # fmt: skip
         self.gpu = gpu
+        self.comms = comms
         self.name = program.name
         self.functions = Functions(kernels.launches, gpu.driver)
-        self.host = host.Host(program, {id(x.kernel): x for x in kernels.launches})
+        launches = {id(x.kernel): x for x in kernels.launches}
+        native = bool(comms) and all(c.buffer is not np.ndarray for c in comms)
+        self.host = host.Host(program, launches, native=native)
         self.calls = [gpu.lt.bind(p) for p in self.host.products]
         self.kept = [gpu.take(x.nbytes) for x in program.constants]
         for block, value in zip(self.kept, program.constants, strict=True):
@@ -76,6 +83,10 @@ class Loaded:
         if failed:
             function, name = self.host.names[failed >> 32]
             what, status = f"{self.name}: {name}", failed & 0xFFFFFFFF
+            if function >= host.EXCHANGE:
+                comm = self.comms[function - host.EXCHANGE]
+                comm.failed(status)
+                raise comm.failure(what)
             if function in (host.PRODUCT, host.SET):
                 raise CudaError(f"{what}: {self.gpu.lt.status(status)}")
             raise self.gpu.driver.error(what, status)
@@ -86,6 +97,7 @@ class Loaded:
         names = {
             host.LAUNCH: "cuLaunchKernel", host.COPY: "cuMemcpyDtoDAsync_v2",
             host.TO_HOST: "cuMemcpyDtoHAsync_v2", host.WAIT: "cuStreamSynchronize",
+            host.SET_WORD: "cuMemsetD32Async",
         }  # fmt: skip
         for at, name in names.items():
             words[at] = driver.address_of(name)
@@ -97,6 +109,8 @@ class Loaded:
         words[host.FLAG] = self._flag.place.value or 0
         words[host.WORK_BYTES] = library
         words += [self.functions.handles[name] for name in self.host.kernels]
+        for comm in self.comms:
+            words += [comm.rank, comm.address if self.host.native else 0]
         words += [word for call in self.calls for word in call.words]
         return (c_uint64 * len(words))(*words)
 
@@ -111,8 +125,11 @@ class Loaded:
             return RAISED
         return 0
 
-    def _step(self, s: HostStep, addresses: Sequence[int]) -> None:
+    def _step(self, s: HostStep | ExchangeStep, addresses: Sequence[int]) -> None:
         driver, ins = self.gpu.driver, []
+        if isinstance(s, ExchangeStep):
+            self._exchange(s, addresses)
+            return
         for i, view in enumerate(s.ins):
             ins.append(np.empty(view.aval.shape, view.aval.dtype))
             driver.get(ins[-1], addresses[i])
@@ -121,6 +138,15 @@ class Loaded:
         for i, (view, value) in enumerate(zip(s.outs, results, strict=True), len(ins)):
             held = np.asarray(value).astype(view.aval.dtype)
             driver.put(addresses[i], np.ascontiguousarray(held))
+
+    def _exchange(self, s: ExchangeStep, addresses: Sequence[int]) -> None:
+        before, _ = s.blocks
+        source = np.empty(before * s.count, s.dtype)
+        self.gpu.driver.get(source, addresses[0])
+        if s.kind in ("reduce_scatter", "all_to_all"):
+            source = source.reshape(before, s.count)
+        out = exchanges.exchange_arrays(self.comms[s.comm], s.kind, s.op, s.perm, source)
+        self.gpu.driver.put(addresses[1], np.ascontiguousarray(out))
 
 
 def _called(loaded: Loaded | None, number: int, addresses: Sequence[int]) -> int:

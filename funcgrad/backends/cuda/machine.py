@@ -71,6 +71,7 @@ CUDA = Target(
     prepare=machines.pairs(LIMITS),
     rewrites={
         **machines.REWRITES,
+        **machines.COLLECTIVES,
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _ordered),
     },
     reduction=machines.reduction,
@@ -93,5 +94,8 @@ CUDA = Target(
         sort_p: Writer(function(f"{_sorts}.sort")),
         top_k_p: Writer(function(f"{_sorts}.top")),
     },
-    steps={"product": function("funcgrad.backends.drafts.steps.product")},
+    steps={
+        name: function(f"funcgrad.backends.drafts.steps.{name}")
+        for name in ("product", "exchange", "lane")
+    },
 )

@@ -22,16 +22,6 @@ from funcgrad.backends.target import (
 )
 from funcgrad.core.ir import Atom, Eqn
 from funcgrad.core.record import replace
-from funcgrad.ops.collective.exchanges import all_to_all_p, ppermute_p
-from funcgrad.ops.collective.reductions import (
-    all_gather_p,
-    axis_index_p,
-    pmax_p,
-    pmin_p,
-    psum_p,
-    psum_scatter_p,
-)
-from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
 from funcgrad.ops.convolution.conv import conv_general_dilated_p
 from funcgrad.ops.convolution.pooling import select_and_scatter_add_p
 from funcgrad.ops.csr import csr_matmul_p
@@ -77,21 +67,18 @@ LIMITS = replace(
 )
 
 
-_collective = function("funcgrad.backends.rewrites.exchanges.rewrite")
 _scatter = function("funcgrad.backends.llvm.rewrites.scatters.rewrite")
 _attention = function("funcgrad.backends.llvm.drafts.attention.rewrite")
 _running = function("funcgrad.backends.llvm.rewrites.running.running")
 
 REWRITES: dict[Key, Rewrite] = {
     **machines.REWRITES,
+    **machines.COLLECTIVES,
     **dict.fromkeys(("attention", "attention_backward"), _attention),
     conv_general_dilated_p: function("funcgrad.backends.llvm.rewrites.convolution.convolve"),
     **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatter),
     scan_p: function("funcgrad.backends.llvm.rewrites.scan_blocks.rewrite"),
     **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p), _running),
-    **dict.fromkeys((psum_p, psum_invariant_p, pvary_p, assume_invariant_p), _collective),
-    **dict.fromkeys((pmax_p, pmin_p, all_gather_p, psum_scatter_p, all_to_all_p), _collective),
-    **dict.fromkeys((ppermute_p, axis_index_p), _collective),
 }
 
 

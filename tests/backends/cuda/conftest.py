@@ -10,16 +10,18 @@ import pytest
 from funcgrad.backends.cuda.device import Driver
 from funcgrad.backends.cuda.gpu import Gpu
 
-FAKES = ("fake_cuda.c", "fake_cublaslt.c")
+FAKES = ("fake_cuda.c", "fake_cublaslt.c", "fake_nccl.c")
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
-    """A library that is the driver's and cuBLASLt at once."""
+    """A library that is the driver's, cuBLASLt and NCCL at once."""
     path = tmp_path_factory.mktemp("fake") / "libcuda_fake.so"
     sources = [Path(__file__).with_name(name) for name in FAKES]
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-O1", "-o", path, *sources, "-lm"], check=True, text=True
+        ["gcc", "-shared", "-fPIC", "-O1", "-o", path, *sources, "-lm", "-lpthread"],
+        check=True,
+        text=True,
     )
     return str(path)
 
@@ -34,11 +36,12 @@ def fake(library, tmp_path, monkeypatch):
     yield lib
 
     def left():
-        return [lib.fake_live(), lib.fake_modules(), lib.fake_graphs(), lib.lt_alive()]
+        memory = lib.fake_live(), lib.fake_modules(), lib.fake_graphs()
+        return [*memory, lib.lt_alive(), lib.nccl_alive()]
 
     if any(left()):
         gc.collect()
-    assert left() == [0, 0, 0, 0]
+    assert left() == [0] * 5
 
 
 @pytest.fixture

@@ -153,6 +153,23 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstre
   return sticky ? sticky : fake_do(s, copy, &c, sizeof c);
 }
 
+typedef struct { CUdeviceptr to; unsigned value; size_t n; int width; } fill_t;
+static int fill_with(void *data) {
+  fill_t *f = data;
+  if (!holds(f->to, f->n * f->width)) return ILLEGAL_ADDRESS;
+  if (f->width == 1) memset((void *)f->to, f->value, f->n);
+  else for (size_t i = 0; i < f->n; i++) ((unsigned *)f->to)[i] = f->value;
+  return OK;
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n, CUstream s) {
+  fill_t f = {to, value, n, 1};
+  return sticky ? sticky : fake_do(s, fill_with, &f, sizeof f);
+}
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t n, CUstream s) {
+  fill_t f = {to, value, n, 4};
+  return sticky ? sticky : fake_do(s, fill_with, &f, sizeof f);
+}
+
 // ---- modules
 
 CUresult cuLinkCreate_v2(unsigned n, int *options, void **values, void **state) {
