@@ -1,10 +1,8 @@
 """Programs through the driver's functions, on a stand-in whose launches the simulator runs.
 
 The functions have the driver's signatures, so that layouts of arguments, lifetimes and errors are
-those that a GPU's driver would see. Tests marked `gpu` ask a real one.
+those that a GPU's driver would see.
 """
-
-from functools import partial
 
 import numpy as np
 import pytest
@@ -19,9 +17,6 @@ from funcgrad.backends.cuda.memory import DeviceBuffer
 from funcgrad.transforms.jit.jit import jit
 from tests.backends.cuda.simulated import layer_norm, numbers, softmax
 from tests.backends.cuda.stand_in import on_fake
-from tests.op_checks import by_row, operands
-from tests.op_samples import ROWS
-from tests.test_ops_compiled import check_jit
 
 
 def mixed(x):
@@ -129,12 +124,3 @@ def test_without_a_gpu():
     assert fg.devices("cuda") == ()
     with pytest.raises(CudaError, match=r"backend 'cuda': (no NVIDIA driver|.*no GPU)"):
         jit(lambda x: x + 1, backend="cuda")(1.0)
-
-
-@pytest.mark.gpu
-@by_row([row for row in ROWS if row.cases_for("jit")])
-def test_ops_on_a_gpu(row, rng):
-    cases = row.cases_for("jit")
-    for dtype in row.dtypes:
-        args = [operands(row, c, rng, dtype) for c in cases]
-        check_jit(row, cases, args, jit=partial(jit, backend="cuda"))
