@@ -15,17 +15,13 @@ Writing kernels:
 - `remainders`: `fmod` in exact steps
 - `points`: a thread a point, or a column
 - `rows`: a warp or a block a point
-- `running`: sums, products and extremes so far
-- `windows`: convolutions, and the gradients of pooling
-- `sorts`: sorts, and the k greatest
-- `scatters`: many scattered updates, row by row
 - `modules`: kernels as one module, and their launches
+- `kernels`: those of single ops
 
 Products:
 
 - `products`: as cuBLASLt's calls, which are data
 - `cublaslt`: its library by ctypes: descriptors, algorithms
-- `gemms`: those it doesn't take, as kernels
 
 Running them:
 

@@ -44,6 +44,8 @@ class DeviceProgram(SimulatedProgram):
         self.gpu = gpu
         # A product's descriptor, and a graph's memory, are one call's at a time.
         self._lock = threading.RLock()
+        if communicators is not None or not self.program.comms:
+            _ = self.loaded  # when it is compiled, not at its first call
 
     @cached_property
     def loaded(self) -> Loaded:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.cuda.gemms import with_kernels
+from funcgrad.backends.cuda.kernels.gemms import with_kernels
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.modules import Launch, kernels
 from funcgrad.backends.cuda.nvptx import ptx

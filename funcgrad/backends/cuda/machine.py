@@ -58,10 +58,10 @@ def _scatter(kernel: SpecialKernel, eqn: Eqn) -> Written | None:
 
 
 _scatters = Writer(_scatter, inlines=2)
-_running = Writer(function("funcgrad.backends.cuda.running.write"))
-_ordered = function("funcgrad.backends.cuda.scatters.rewrite")
+_running = Writer(function("funcgrad.backends.cuda.kernels.running.write"))
+_ordered = function("funcgrad.backends.cuda.kernels.scatters.rewrite")
 _rows = function("funcgrad.backends.llvm.kernels.rows.rows")
-_windows, _sorts = "funcgrad.backends.cuda.windows", "funcgrad.backends.cuda.sorts"
+_windows, _sorts = "funcgrad.backends.cuda.kernels.windows", "funcgrad.backends.cuda.kernels.sorts"
 _small = "funcgrad.backends.llvm.kernels.eliminations"
 
 CUDA = Target(
@@ -72,6 +72,7 @@ CUDA = Target(
     rewrites={
         **machines.REWRITES,
         **machines.COLLECTIVES,
+        "attention": function("funcgrad.backends.cuda.kernels.attention.rewrite"),
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _ordered),
     },
     reduction=machines.reduction,
@@ -81,7 +82,7 @@ CUDA = Target(
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatters),
         **dict.fromkeys((scatter_min_p, scatter_max_p), _scatters),
         **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p), _running),
-        "row_order": Writer(function("funcgrad.backends.cuda.scatters.order")),
+        "row_order": Writer(function("funcgrad.backends.cuda.kernels.scatters.order")),
         "update_rows": Writer(_rows, inlines=2),
         "sum_rows": Writer(_rows, inlines=1),
         csr_matmul_p: Writer(function("funcgrad.backends.llvm.kernels.csr.product")),
@@ -95,7 +96,12 @@ CUDA = Target(
         top_k_p: Writer(function(f"{_sorts}.top")),
     },
     steps={
-        name: function(f"funcgrad.backends.drafts.steps.{name}")
-        for name in ("product", "exchange", "lane")
+        name: function(f"funcgrad.backends.drafts.steps.{step}")
+        for name, step in (
+            ("product", "product"),
+            ("exchange", "exchange"),
+            ("lane", "lane"),
+            ("attention", "attend"),
+        )
     },
 )

@@ -13,6 +13,8 @@ import re
 from collections.abc import Sequence
 
 from funcgrad.backends.cuda import words
+from funcgrad.backends.cuda.kernels import mma
+from funcgrad.backends.cuda.kernels.attention import Attention, AttentionKernel
 from funcgrad.backends.cuda.points import Columns, Points
 from funcgrad.backends.cuda.rows import Rows
 from funcgrad.backends.cuda.schedule import Schedule, schedule
@@ -40,6 +42,7 @@ class Launch(Record, eq=False):
     name: after what it computes, and its text: kernels of one name are equal
     needed: the texts of what it calls, by name
     shared: its pieces of shared memory, their names and bytes
+    words: the hardware's words that it needs beside `words`, a GPU's and the simulator's
     """
 
     kernel: Kernel
@@ -48,6 +51,7 @@ class Launch(Record, eq=False):
     text: str
     needed: dict[str, str]
     shared: tuple[tuple[str, int], ...]
+    words: tuple[str, str] = ("", "")
 
     @property
     def args(self) -> int:
@@ -87,7 +91,8 @@ class Kernels(Record, eq=False):
         many accesses were out of range."""
         text = re.sub(r" addrspace\([13]\)", "", self.text).replace("ptx_kernel ", "internal ")
         runs = [_run(launch) for launch in _distinct(self.launches)]
-        return "\n".join([words.SIMULATOR, text, *runs])
+        more = dict.fromkeys(launch.words[1] for launch in self.launches)
+        return "\n".join([words.SIMULATOR, *more, text, *runs])
 
 
 def kernels(program: Program) -> Kernels:
@@ -99,14 +104,20 @@ def kernels(program: Program) -> Kernels:
     for kernel, aligned in _alignments(program).items():
         if not kernel.points:
             continue
-        plan = schedule(kernel)
+        writer: Points | Rows | Attention
+        more = ("", "")
+        if isinstance(kernel, AttentionKernel):
+            plan, writer = kernel.plan, Attention(kernel, _NAMELESS)
+            more = mma.DEVICE, mma.SIMULATOR
+        else:
+            plan = schedule(kernel)
+            writer = _WRITERS[plan.kind](kernel, _NAMELESS, aligned)
         _check_counts(kernel, plan)
-        writer = _WRITERS[plan.kind](kernel, _NAMELESS, aligned)
         text = writer.run(plan)
         name = _plain_name(kernel.name, digest(text)[:8])
         text = text.replace(_NAMELESS, name)
         shared = tuple((n, int(size)) for n, size in _SHARED.findall(text))
-        launches.append(Launch(kernel, name, plan, text, writer.module.needed, shared))
+        launches.append(Launch(kernel, name, plan, text, writer.module.needed, shared, more))
     return Kernels(tuple(launches))
 
 
@@ -123,7 +134,8 @@ def _text(launches: Sequence[Launch]) -> str:
 
 def _for_device(launches: Sequence[Launch]) -> str:
     head = f'target triple = "{TRIPLE}"\ntarget datalayout = "{LAYOUT}"\n'
-    return head + words.DEVICE + _text(launches)
+    more = dict.fromkeys(launch.words[0] for launch in launches)
+    return head + words.DEVICE + "".join(more) + _text(launches)
 
 
 def _check_counts(kernel: Kernel, plan: Schedule) -> None:

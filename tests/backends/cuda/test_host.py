@@ -5,8 +5,8 @@ import numpy as np
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.cuda.gemms import with_kernels
 from funcgrad.backends.cuda.host import FIRST, PRODUCT_WORDS, Host
+from funcgrad.backends.cuda.kernels.gemms import with_kernels
 from funcgrad.backends.cuda.modules import kernels
 from funcgrad.backends.cuda.products import products
 from tests.backends.cuda.simulated import numbers, program_of, softmax

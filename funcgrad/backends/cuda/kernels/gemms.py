@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from funcgrad.backends.cuda.kernels import attention
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.loops.ir import Axis, Buffer, Const, Index, Kernel, Operand
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.program import (
+    AttentionStep,
     CondStep,
     GemmStep,
     KernelStep,
@@ -31,12 +33,15 @@ _Axes = Sequence[tuple[int, int]]  # sizes and strides
 
 
 def with_kernels(program: Program, is_call: Callable[[GemmStep], bool]) -> Program:
-    """The program whose products are kernels, but for those that a library is called for."""
+    """The program whose products are kernels, but for those that a library is called for; so is
+    attention."""
     made: dict[tuple, Kernel] = {}
 
     def one(s: Step) -> Step:
         if isinstance(s, GemmStep):
             return s if is_call(s) else kernel_step(s, made)
+        if isinstance(s, AttentionStep):
+            return attention.kernel_step(s)
         if isinstance(s, CondStep):
             return replace(s, branches=tuple(map(all_of, s.branches)))
         if isinstance(s, LoopStep):

@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.cuda.sorts import MOST
+from funcgrad.backends.cuda.kernels.sorts import MOST
 from tests.backends.cuda.simulated import numbers, planned
 
 

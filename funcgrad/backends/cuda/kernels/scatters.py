@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.cuda.kernels.sorts import MOST, Line
 from funcgrad.backends.cuda.machine import FEW_UPDATES
-from funcgrad.backends.cuda.sorts import MOST, Line
 from funcgrad.backends.kernels.cluster import Written
 from funcgrad.backends.kernels.special import SpecialKernel
 from funcgrad.backends.llvm.rewrites import rows

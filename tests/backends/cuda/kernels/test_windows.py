@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.cuda.windows import MOST_TAPS
+from funcgrad.backends.cuda.kernels.windows import MOST_TAPS
 from funcgrad.backends.program import HostStep, walk
 from tests.backends.cuda.simulated import numbers, planned
 
