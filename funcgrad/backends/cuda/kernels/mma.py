@@ -7,6 +7,7 @@ compute what theirs are of all. `fg_exp2`, `fg_log2` are approximate on a GPU.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from funcgrad.backends.llvm.emit.text import Function
@@ -110,30 +111,29 @@ _NARROW = {
 }
 
 
-def _simulated(kind: str) -> str:
-    return f"""
-define internal float @fg_wide_{kind}(i32 %word, i32 %odd) {{
+_SIMULATED = """
+define internal float @fg_wide_KIND(i32 %word, i32 %odd) {
   %shift = shl i32 %odd, 4
   %moved = lshr i32 %word, %shift
   %bits = and i32 %moved, 65535
-{_WIDE[kind]}
+WIDE
   ret float %value
-}}
+}
 
-define internal i32 @fg_narrow_{kind}(float %x) {{
-{_NARROW[kind]}
+define internal i32 @fg_narrow_KIND(float %x) {
+NARROW
   ret i32 %r
-}}
+}
 
-define internal i32 @fg_pack_{kind}(float %low, float %high) {{
-  %l = call i32 @fg_narrow_{kind}(float %low)
-  %h = call i32 @fg_narrow_{kind}(float %high)
+define internal i32 @fg_pack_KIND(float %low, float %high) {
+  %l = call i32 @fg_narrow_KIND(float %low)
+  %h = call i32 @fg_narrow_KIND(float %high)
   %u = shl i32 %h, 16
   %r = or i32 %u, %l
   ret i32 %r
-}}
+}
 
-define internal float @fg_sum_{kind}(float %start, i32 %row, i32 %column) {{
+define internal float @fg_sum_KIND(float %start, i32 %row, i32 %column) {
 entry:
   %t = load volatile i32, ptr @fg_thread_now
   %warp = and i32 %t, -32
@@ -157,7 +157,7 @@ turn:
   %ia = add i32 %ia0, %ra
   %pa = getelementptr i32, ptr @fg_fragments, i32 %ia
   %wa = load volatile i32, ptr %pa
-  %a = call float @fg_wide_{kind}(i32 %wa, i32 %odd)
+  %a = call float @fg_wide_KIND(i32 %wa, i32 %odd)
   %lb = add i32 %lc, %p
   %tb = add i32 %warp, %lb
   %ib0 = mul i32 %tb, 6
@@ -165,7 +165,7 @@ turn:
   %ib = add i32 %ib1, %k8
   %pb = getelementptr i32, ptr @fg_fragments, i32 %ib
   %wb = load volatile i32, ptr %pb
-  %b = call float @fg_wide_{kind}(i32 %wb, i32 %odd)
+  %b = call float @fg_wide_KIND(i32 %wb, i32 %odd)
   %product = fmul float %a, %b
   %more = fadd float %total, %product
   %next = add i32 %k, 1
@@ -173,12 +173,12 @@ turn:
   br i1 %go, label %turn, label %done
 done:
   ret float %more
-}}
+}
 
-define internal {_FLOATS} @fg_mma_{kind}({_params()}) noinline {{
+define internal FLOATS @fg_mma_KIND(PARAMS) noinline {
   %t = load volatile i32, ptr @fg_thread_now
   %first = mul i32 %t, 6
-{_stores()}
+STORES
   call void @fg_sync()
   %lane = and i32 %t, 31
   %row = lshr i32 %lane, 2
@@ -186,18 +186,26 @@ define internal {_FLOATS} @fg_mma_{kind}({_params()}) noinline {{
   %p = and i32 %lane, 3
   %column = shl i32 %p, 1
   %beside = add i32 %column, 1
-  %c0 = call float @fg_sum_{kind}(float %x6, i32 %row, i32 %column)
-  %c1 = call float @fg_sum_{kind}(float %x7, i32 %row, i32 %beside)
-  %c2 = call float @fg_sum_{kind}(float %x8, i32 %below, i32 %column)
-  %c3 = call float @fg_sum_{kind}(float %x9, i32 %below, i32 %beside)
+  %c0 = call float @fg_sum_KIND(float %x6, i32 %row, i32 %column)
+  %c1 = call float @fg_sum_KIND(float %x7, i32 %row, i32 %beside)
+  %c2 = call float @fg_sum_KIND(float %x8, i32 %below, i32 %column)
+  %c3 = call float @fg_sum_KIND(float %x9, i32 %below, i32 %beside)
   call void @fg_sync()
-  %r0 = insertvalue {_FLOATS} undef, float %c0, 0
-  %r1 = insertvalue {_FLOATS} %r0, float %c1, 1
-  %r2 = insertvalue {_FLOATS} %r1, float %c2, 2
-  %r3 = insertvalue {_FLOATS} %r2, float %c3, 3
-  ret {_FLOATS} %r3
-}}
+  %r0 = insertvalue FLOATS undef, float %c0, 0
+  %r1 = insertvalue FLOATS %r0, float %c1, 1
+  %r2 = insertvalue FLOATS %r1, float %c2, 2
+  %r3 = insertvalue FLOATS %r2, float %c3, 3
+  ret FLOATS %r3
+}
 """
+
+
+def _simulated(kind: str) -> str:
+    words = {
+        "KIND": kind, "WIDE": _WIDE[kind], "NARROW": _NARROW[kind], "FLOATS": _FLOATS,
+        "PARAMS": _params(), "STORES": _stores(),
+    }  # fmt: skip
+    return re.sub("|".join(words), lambda m: words[m[0]], _SIMULATED)
 
 
 def _stores() -> str:
