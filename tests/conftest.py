@@ -1,6 +1,5 @@
 """What every test starts from: fixed random numbers, caches of its own, hardware that is there."""
 
-import ctypes
 import importlib.util
 import os
 import random
@@ -15,6 +14,7 @@ import hypothesis
 import numpy as np
 import pytest
 
+from funcgrad.backends.cuda.device import missing as missing_gpu
 from funcgrad.core import context
 from tests.parallel.ranks import Pools, missing
 
@@ -61,18 +61,11 @@ def pytest_configure(config):
     os.environ["IPYTHONDIR"] = str(Path(home.name, "ipython"))
 
 
-def missing_gpu() -> str | None:
-    """Why tests marked gpu can't run here, or None."""
+def missing_cupy() -> str | None:
+    """Why tests marked cupy can't run here, or None."""
     if importlib.util.find_spec("cupy") is None:
-        return "CuPy is not installed (pip install funcgrad[cuda])"
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "no NVIDIA driver (libcuda.so.1) on this machine"
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
-        return "the NVIDIA driver finds no GPU"
-    return None
+        return "CuPy is not installed (pip install cupy-cuda13x)"
+    return missing_gpu()
 
 
 def missing_mpi() -> str | None:
@@ -104,7 +97,7 @@ def pytest_collection_modifyitems(config, items):
         left = sampled(items)
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
         items[:] = [item for item in items if item.nodeid not in left]
-    missing = {"gpu": missing_gpu(), "mpi": missing_mpi()}
+    missing = {"gpu": missing_gpu(), "cupy": missing_cupy(), "mpi": missing_mpi()}
     if not config.getoption("--slow"):
         missing["slow"] = "takes minutes: run with --slow"
     for item in items:

@@ -22,7 +22,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.backends.cuda import device
-from funcgrad.backends.cuda.device_program import Loaded
+from funcgrad.backends.cuda.cubins import Functions
 from funcgrad.backends.cuda.executable import SimulatedProgram
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.plan import plan
@@ -85,10 +85,10 @@ def times() -> Iterator[dict]:
         made = fg.make_jaxpr(f)(aval)
         program = SimulatedProgram(plan(simplify(made.jaxpr), [False], "timed", CUDA))
         begun = time.perf_counter()
-        loaded = Loaded(program.kernels, driver)
+        functions = Functions(program.kernels.launches, driver)
         linking = time.perf_counter() - begun
-        for launch, function in loaded.launches.values():
-            found = _microseconds(driver, launch, function)
+        for launch in program.kernels.launches:
+            found = _microseconds(driver, launch, functions.handles[launch.name])
             moved = sum(b.size * b.dtype.itemsize for b in launch.kernel.params)
             yield {"kernel": launch.name, "shape": [rows, width], "link ms": 1e3 * linking,
                    "us": found, "TB/s": moved / found / 1e6}  # fmt: skip

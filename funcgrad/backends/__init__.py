@@ -3,6 +3,7 @@
 The face of the layer:
 
 - `target`: what programs are planned for, which all of these ask
+- `machines`: what targets of machine code have in common
 - `plan`: from a jaxpr to a planned program: every tensor gets an address
 - `program`: planned programs: steps on memory, for a backend to emit
 - `measure`: what they do: operations, bytes, exchanges

@@ -260,6 +260,10 @@ class DeviceArray(Array):
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.buffer.__dlpack_device__()
 
+    @property
+    def __cuda_array_interface__(self) -> object:
+        return self.buffer.__cuda_array_interface__
+
     def __len__(self) -> int:
         if not self.ndim:
             raise TypeError("len() of a 0-d array")

@@ -28,6 +28,9 @@ ALLOWED = {
         "DEEP": "how deep Python goes through equations",
         "MOST_FRAMED": "the axes that a step's frame has",
     },
+    "machines.py": {
+        "LIMITS": "what a kernel had better not exceed on any", "WRITERS": "positions",
+    },
     "rewrites/complex_pairs.py": {"MOVES": "positions, and the two parts of a number"},
     "rewrites/exchanges.py": {
         "RANK": "words of native code", "SIZE": "words of native code", "REWRITES": "positions",

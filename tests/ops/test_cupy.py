@@ -55,7 +55,10 @@ class Place:
         return x.get()
 
 
-@pytest.fixture(params=["stand-in", pytest.param("cupy", marks=pytest.mark.gpu)])
+CUPY = pytest.param("cupy", marks=[pytest.mark.gpu, pytest.mark.cupy])
+
+
+@pytest.fixture(params=["stand-in", CUPY])
 def place(request):
     if request.param == "stand-in":
         return Place(elsewhere.namespace, elsewhere.Away, flushes=False)

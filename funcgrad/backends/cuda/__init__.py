@@ -15,10 +15,13 @@ Writing kernels:
 - `remainders`: `fmod` in exact steps
 - `points`: a thread a point, or a column
 - `rows`: a warp or a block a point
-- `running`: sums, products and extremes so far
 - `modules`: kernels as one module, and their launches
+- `kernels`: those of single ops
 
-- `products`: matrix products as cuBLASLt's calls
+Products:
+
+- `products`: as cuBLASLt's calls, which are data
+- `cublaslt`: its library by ctypes: descriptors, algorithms
 
 Running them:
 
@@ -26,6 +29,13 @@ Running them:
 - `simulate`: on the CPU
 - `executable`: whole programs, simulated
 - `device`: the driver's library by ctypes
+- `pool`: a device's memory
+- `cubins`: kernels assembled, kept on disk, loaded
+- `gpu`: a device as programs use it
 - `memory`: arrays on a GPU
+- `interchange`: their memory for other libraries
+- `host`: a program's native function
+- `loaded`: that function with what it calls
+- `graphs`: programs captured and replayed
 - `device_program`: whole programs on a GPU
 """

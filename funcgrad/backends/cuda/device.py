@@ -1,14 +1,17 @@
-"""The CUDA driver's library by ctypes: a device's context, memory, modules and launches.
+"""The CUDA driver's library by ctypes: a device's context and stream, memory, modules and launches.
 
 No more than libcuda is needed: the driver assembles PTX itself. Each call's status is read, and an
-error is raised by its name. What fails asynchronously is told by `synchronize`.
+error is raised by its name. What fails asynchronously is told by whatever waits next, which names
+the programs that were started since the last time. All work goes to one stream, in order.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from weakref import finalize
 
 import numpy as np
 
@@ -17,6 +20,11 @@ from funcgrad.errors import FuncgradError
 LIBRARY = "libcuda.so.1"
 LEAST_DRIVER = 12000  # takes PTX 8.0, as CUDA 12.0 does
 _MAJOR, _MINOR = 75, 76  # of CUdevice_attribute: the compute capability's
+_PTX, _ERROR_LOG, _ERROR_SIZE = 1, 5, 6  # of CUjitInputType and CUjit_option
+OUT_OF_MEMORY = 2
+# After these no call of the process succeeds any more: illegal accesses and instructions, launches
+# that failed or took too long, errors of the hardware.
+_LOST = {46, 214, 220, 700, 702, 709, *range(714, 721)}
 
 
 class CudaError(FuncgradError, RuntimeError):
@@ -29,13 +37,25 @@ class CudaError(FuncgradError, RuntimeError):
     """
 
 
+class OutOfDeviceMemory(CudaError, MemoryError):
+    """A GPU's memory doesn't suffice.
+
+    >>> issubclass(OutOfDeviceMemory, MemoryError)
+    True
+    """
+
+
 class Driver:
-    """One device, by its primary context, which other libraries share."""
+    """One device, by its primary context, which other libraries share.
+
+    started: the programs that were started since all was known to be well
+    """
 
     def __init__(self, number: int = 0, library: str = LIBRARY):
         self.lib = _library(library)
         self.number = number
-        self._context = c_void_p()
+        self.started: deque[str] = deque(maxlen=8)
+        self._context, self.stream = c_void_p(), c_void_p()
         handle, version, major, minor = c_int(), c_int(), c_int(), c_int()
         self.call("cuDriverGetVersion", byref(version))
         if version.value < LEAST_DRIVER:
@@ -47,8 +67,12 @@ class Driver:
         for value, which in ((major, _MAJOR), (minor, _MINOR)):
             self.call("cuDeviceGetAttribute", byref(value), c_int(which), handle)
         self.arch = f"sm_{major.value}{minor.value}"
+        self.version = version.value
         self.call("cuDevicePrimaryCtxRetain", byref(self._context), handle)
+        finalize(self, _leave, self.lib, self._context, self.stream, handle).atexit = False
         self.enter()
+        # Not one that ignores the default stream, by which other libraries share memory.
+        self.call("cuStreamCreate", byref(self.stream), c_uint(0))
 
     def enter(self) -> None:
         """Let the calling thread use this device."""
@@ -57,13 +81,27 @@ class Driver:
     def call(self, name: str, *args: object) -> None:
         """Call a function of the driver.
 
-        Raises CudaError with the error's name if it fails.
+        Raises CudaError with the error's name if it fails, OutOfDeviceMemory if memory is short.
         """
-        status = getattr(self.lib, name)(*args)
-        if status:
-            text = c_char_p()
-            self.lib.cuGetErrorName(c_int(status), byref(text))
-            raise CudaError(f"{name}: {text.value.decode() if text.value else status}")
+        if status := getattr(self.lib, name)(*args):
+            raise self.error(name, status)
+
+    def error(self, what: str, status: int) -> CudaError:
+        """The error of a status that a call gave."""
+        text = c_char_p()
+        self.lib.cuGetErrorName(c_int(status), byref(text))
+        said = f"{what}: {text.value.decode() if text.value else status}"
+        if status == OUT_OF_MEMORY:
+            return OutOfDeviceMemory(said)
+        if status in _LOST:
+            since = ", ".join(dict.fromkeys(self.started))
+            said += f", of a program since the GPU was waited for ({since})" if since else ""
+            said += "; this process can't use the GPU any more"
+        return CudaError(said)
+
+    def address_of(self, name: str) -> int:
+        """Where a function of the driver is, for native code."""
+        return int(ctypes.cast(getattr(self.lib, name), c_void_p).value or 0)
 
     # ---- memory
 
@@ -81,20 +119,43 @@ class Driver:
         """Copy a contiguous array's bytes to the device."""
         if array.nbytes:
             source = c_void_p(array.ctypes.data)
-            self.call("cuMemcpyHtoD_v2", c_void_p(address), source, c_size_t(array.nbytes))
+            # The driver has its own copy of what isn't locked memory when this returns.
+            self.call("cuMemcpyHtoDAsync_v2", c_void_p(address), source, c_size_t(array.nbytes),
+                      self.stream)  # fmt: skip
 
     def get(self, array: np.ndarray, address: int) -> None:
         """Copy bytes of the device, when what was launched is done, to a contiguous array."""
         if array.nbytes:
             to = c_void_p(array.ctypes.data)
-            self.call("cuMemcpyDtoH_v2", to, c_void_p(address), c_size_t(array.nbytes))
+            self.call("cuMemcpyDtoHAsync_v2", to, c_void_p(address), c_size_t(array.nbytes),
+                      self.stream)  # fmt: skip
+        self.synchronize()
 
     # ---- kernels
 
-    def load(self, ptx: str) -> int:
-        """A module of some PTX, which the driver assembles; freed by `unload`."""
+    def link(self, ptx: str) -> bytes:
+        """PTX as a cubin for this device, by the driver's assembler."""
+        said = ctypes.create_string_buffer(1 << 13)
+        names, values = (c_int * 2)(_ERROR_LOG, _ERROR_SIZE), (c_void_p * 2)()
+        values[0], values[1] = ctypes.addressof(said), len(said)
+        state, image, size = c_void_p(), c_void_p(), c_size_t()
+        text = ptx.encode() + b"\0"
+        self.call("cuLinkCreate_v2", c_uint(2), names, values, byref(state))
+        try:
+            status = self.lib.cuLinkAddData_v2(
+                state, c_int(_PTX), text, c_size_t(len(text)), b"kernel", c_uint(0), None, None
+            ) or self.lib.cuLinkComplete(state, byref(image), byref(size))
+            if status:
+                words = said.value.decode(errors="replace").strip()
+                raise CudaError(f"{self.error('assembling PTX', status)}: {words[:2000]}")
+            return ctypes.string_at(image, size.value)
+        finally:
+            self.lib.cuLinkDestroy(state)
+
+    def load(self, image: bytes) -> int:
+        """A module of a cubin; freed by `unload`."""
         module = c_void_p()
-        self.call("cuModuleLoadData", byref(module), ptx.encode() + b"\0")
+        self.call("cuModuleLoadData", byref(module), image)
         return int(module.value or 0)
 
     def unload(self, module: int) -> None:
@@ -115,12 +176,21 @@ class Driver:
         one = c_uint(1)
         self.call(
             "cuLaunchKernel", c_void_p(function), c_uint(grid), one, one, c_uint(block), one, one,
-            c_uint(0), c_void_p(), slots, c_void_p(),
+            c_uint(0), self.stream, slots, c_void_p(),
         )  # fmt: skip
 
     def synchronize(self) -> None:
         """Wait for all that was started; errors of kernels are told here."""
-        self.call("cuCtxSynchronize")
+        self.call("cuStreamSynchronize", self.stream)
+        self.started.clear()
+
+
+def _leave(lib: ctypes.CDLL, context: c_void_p, stream: c_void_p, device: c_int) -> None:
+    if context:
+        lib.cuCtxSetCurrent(context)
+        if stream:
+            lib.cuStreamDestroy_v2(stream)
+        lib.cuDevicePrimaryCtxRelease_v2(device)
 
 
 def missing(library: str = LIBRARY) -> str | None:

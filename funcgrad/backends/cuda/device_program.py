@@ -1,189 +1,156 @@
-"""Programs on a GPU: kernels by the driver's library, everything else on the host so far.
+"""Programs on a GPU: arguments put there, memory taken, the host function started or replayed.
 
-A program's memory exists twice. Launches work on the device's; a step of the host (a product, a
-sort, a branch's flag) on the other, and what is newer is copied when the other side is wanted. That
-is right, and slow: libraries on the device's own memory come next.
+Where an argument is on the device, results stay there, and the call returns while the device still
+works. Arguments of NumPy's alone are copied there, and the results copied back.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 
-from funcgrad.backends.cuda.device import CudaError, Driver, missing
+from funcgrad.backends.cuda.device import CudaError, OutOfDeviceMemory, missing
 from funcgrad.backends.cuda.executable import SimulatedProgram
+from funcgrad.backends.cuda.gpu import Gpu, first
+from funcgrad.backends.cuda.graphs import Graphs
+from funcgrad.backends.cuda.loaded import Loaded
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.memory import DeviceBuffer
-from funcgrad.backends.cuda.modules import Kernels, Launch
-from funcgrad.backends.cuda.nvptx import ptx
-from funcgrad.backends.plain.interpret import Machine, run
+from funcgrad.backends.cuda.products import products
 from funcgrad.backends.plan import plan
-from funcgrad.backends.program import KernelStep, Program, Ref
+from funcgrad.backends.program import GemmStep, Program
+from funcgrad.core import context
+from funcgrad.core.backend import MemoryAnalysis
 from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.passes.simplify import simplify
 
-Key = tuple[str, int]  # a space of refs, and a number
-
-
-class Loaded:
-    """Kernels as a module of a device."""
-
-    def __init__(self, kernels: Kernels, driver: Driver):
-        self.driver = driver
-        self.launches: dict[int, tuple[Launch, int]] = {}
-        if kernels.launches:
-            module = driver.load(ptx(kernels.device_text, driver.arch))
-            finalize(self, driver.unload, module).atexit = False
-            for launch in kernels.launches:
-                function = driver.function(module, launch.name)
-                self.launches[id(launch.kernel)] = launch, function
-
-
-class OnDevice(Machine):
-    """Runs a program's kernels on a device, and its other steps on the host."""
-
-    def __init__(
-        self, loaded: Loaded, program: Program, ins: list[np.ndarray], outs: list[np.ndarray]
-    ):
-        super().__init__(program, ins, outs)
-        self.loaded, self.driver = loaded, loaded.driver
-        self.addresses: dict[Key, int] = {}
-        self.arrays: dict[Key, np.ndarray] = {}
-        self.same: dict[Key, Key] = {}  # donated inputs and the results that take their place
-        for space in ("input", "output", "constant", "arena"):
-            for number, array in enumerate(self.spaces[space]):
-                i = program.aliases.get(number) if space == "output" else None
-                if i is None:
-                    self.arrays[space, number] = array
-                else:
-                    self.same[space, number] = "input", i
-        self.work: list[int] = []
-        self.newer = "host"
-
-    def memory(self, ref: Ref, nbytes: int) -> np.ndarray:
-        self.on_host()
-        return super().memory(ref, nbytes)
-
-    def strided(self, ref: Ref, dtype: np.dtype, shape: tuple, strides: tuple) -> np.ndarray:
-        self.on_host()
-        return super().strided(ref, dtype, shape, strides)
-
-    def gemm(self, s: Any) -> None:
-        self.on_host()
-        super().gemm(s)
-
-    def kernel(self, s: KernelStep) -> None:
-        found = self.loaded.launches.get(id(s.kernel))
-        if found is None:  # which has no points
-            return
-        launch, function = found
-        self.on_device()
-        buffers = [self.address(ref) for ref in s.args]
-        if launch.workspace:
-            self.work.append(self.driver.allocate(launch.workspace))
-            buffers.append(self.work[-1])
-        self.driver.launch(function, launch.plan.grid, launch.plan.block, buffers)
-
-    def address(self, ref: Ref) -> int:
-        """Where a ref is on the device."""
-        at = ref.offset + sum(self.counters[n] * s for n, s in ref.strides)
-        key: Key = ref.space, ref.number
-        return self.addresses[self.same.get(key, key)] + at
-
-    def on_device(self) -> None:
-        """Let the device's memory be what is true."""
-        if self.newer == "host":
-            for key, array in self.arrays.items():
-                if key not in self.addresses:
-                    self.addresses[key] = self.driver.allocate(array.nbytes)
-                self.driver.put(self.addresses[key], array)
-            self.newer = "device"
-
-    def on_host(self) -> None:
-        """Let the host's memory be what is true."""
-        if self.newer == "device":
-            self.driver.synchronize()
-            for key, array in self.arrays.items():
-                self.driver.get(array, self.addresses[key])
-            self.newer = "host"
-
-    def free(self) -> None:
-        """Give the device's memory back."""
-        for address in (*self.addresses.values(), *self.work):
-            self.driver.free(address)
+_LARGEST = 3  # arrays that an error names
 
 
 class DeviceProgram(SimulatedProgram):
-    """A program that runs on a GPU. Results of NumPy's arrays are NumPy's, all others stay there;
-    inside, both go by the host so far."""
+    """A program that runs on a GPU."""
 
     def __init__(
-        self, program: Program, driver: Driver,
-        communicators: Callable[[tuple], Any] | None = None,
-    ):  # fmt: skip
-        super().__init__(program, communicators)
-        self.driver = driver
-        self.loaded = Loaded(self.kernels, driver)
+        self, program: Program, gpu: Gpu, communicators: Callable[[tuple], Any] | None = None
+    ):
+        has_library = gpu.blas is not None
+        super().__init__(
+            program, communicators, is_call=lambda s: has_library and bool(products(s))
+        )
+        self.gpu = gpu
+        # A product's descriptor, and a graph's memory, are one call's at a time.
+        self._lock = threading.RLock()
+        if communicators is not None or not self.program.comms:
+            _ = self.loaded  # when it is compiled, not at its first call
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The program on the device, loaded when it is first wanted."""
+        comms = []
+        if self.program.comms and self.communicators is not None:
+            comms = [self.communicators(c.axes) for c in self.program.comms]
+        return Loaded(self.program, self.kernels, self.gpu, comms)
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        """The program's graphs."""
+        made = Graphs(self.loaded)
+        self.gpu.holders.add(made)
+        return made
 
     def __call__(self, values: Sequence[Any], began: list | None = None) -> list[Any]:
         if began is not None:
             began.append(self)
-        self.driver.enter()
-        near = [v.get() if type(v) is DeviceBuffer else v for v in values]
-        results = self.on_host(near)
-        if any(type(v) is DeviceBuffer for v in values):
-            return [DeviceBuffer(self.driver, y) for y in results]
-        return results
-
-    def on_host(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results of arrays of the host."""
-        machines: list[OnDevice] = []
-
-        def machine(*args: Any) -> OnDevice:
-            machines.append(OnDevice(self.loaded, *args))
-            return machines[-1]
-
+        self.gpu.driver.enter()
+        stay = any(type(v) is DeviceBuffer for v in values)
         try:
-            with np.errstate(all="ignore"):
-                results = run(self.program, values, self.communicators, machine)
-            machines[0].on_host()
-            return results
-        finally:
-            for used in machines:
-                used.free()
+            results = self._run(values)
+        except OutOfDeviceMemory as error:
+            raise OutOfDeviceMemory(self._too_large(str(error))) from None
+        return results if stay else [y.get() for y in results]
+
+    def _run(self, values: Sequence[Any]) -> list[DeviceBuffer]:
+        p = self.program
+        donated = set(p.aliases.values())
+        ins = [self._input(v, i in donated, values) for i, v in enumerate(values)]
+        outs = []
+        for o, aval in enumerate(p.outs):
+            shared = ins[p.aliases[o]].block if o in p.aliases else self.gpu.take(aval.nbytes)
+            outs.append(DeviceBuffer(self.gpu, shared, aval.shape, aval.dtype))
+        external = [x.address for x in (*ins, *outs)]
+        sizes = (p.arena_bytes, self.loaded.work)
+        with self._lock, context.scoped(communicators=self.communicators):
+            if not self.graphs.run(external, sizes):
+                temporary = [self.gpu.take(n) for n in sizes]
+                with np.errstate(all="ignore"):
+                    self.loaded.run([*external, *(block.address for block in temporary)])
+        return outs
+
+    def _input(self, value: Any, donated: bool, values: Sequence[Any]) -> DeviceBuffer:
+        """An argument on the device; a copy if it will be written to, and others have it too."""
+        if type(value) is not DeviceBuffer:
+            return DeviceBuffer.of(self.gpu, np.asarray(value))
+        twice = donated and sum(v is value for v in values) > 1
+        return DeviceBuffer.of(self.gpu, value.get()) if twice else value
+
+    def _too_large(self, error: str) -> str:
+        """What an error says that a program's memory is too much for the device."""
+        p, used = self.program, self.gpu.pool.summary()
+        inner = MemoryAnalysis({}, p.peak)
+        largest = [
+            *((a.nbytes, f"argument {i}, {a}") for i, a in enumerate(p.ins)),
+            *((a.nbytes, f"result {i}, {a}") for i, a in enumerate(p.outs)),
+            *((n, f"{kind} at {place}" if place else kind) for n, kind, place in inner.peak),
+        ]
+        largest.sort(key=lambda x: -x[0])
+        listed = "; ".join(f"{what} ({n:,} bytes)" for n, what in largest[:_LARGEST])
+        return (
+            f"{p.name}: the GPU's memory doesn't suffice ({error}): temporaries take "
+            f"{p.arena_bytes:,} bytes, arrays in use {used['in use']:,}. Largest: {listed}"
+        )
 
     def bind(self, communicators: Callable[[tuple], Any]) -> DeviceProgram:
-        return DeviceProgram(self.program, self.driver, communicators)
+        return DeviceProgram(self.program, self.gpu, communicators)
+
+
+def _is_call(s: GemmStep) -> bool:
+    return bool(products(s))
+
+
+def _is_kernel(s: GemmStep) -> bool:
+    return False
 
 
 class CudaBackend:
-    """Compiles programs for a GPU and runs them there."""
+    """Compiles programs for a GPU and runs them there.
+
+    find: gives the GPU, when it is first wanted
+    """
 
     name = "cuda"
 
-    def __init__(self, driver: Callable[[], Driver] = Driver):
-        self._make = driver
-        self._driver: Driver | None = None
+    def __init__(self, find: Callable[[], Gpu] | None = None):
+        self._find = find
 
     @property
-    def driver(self) -> Driver:
+    def gpu(self) -> Gpu:
         """The device.
 
         Raises CudaError, which says what is missing, if there is none.
         """
-        if self._driver is None:
-            lacks = missing() if self._make is Driver else None
-            if lacks:
-                raise CudaError(f"backend 'cuda': {lacks}")
-            self._driver = self._make()
-        return self._driver
+        if self._find is not None:
+            return self._find()
+        if lacks := missing():
+            raise CudaError(f"backend 'cuda': {lacks}")
+        return first()
 
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> DeviceProgram:
         """The program for a GPU."""
-        return DeviceProgram(plan(simplify(jaxpr), donated, name, CUDA), self.driver)
+        return DeviceProgram(plan(simplify(jaxpr), donated, name, CUDA), self.gpu)
 
     def caller(self, entries: Sequence[Any]) -> Callable[[tuple, dict], Any]:
         """There are no fast calls."""

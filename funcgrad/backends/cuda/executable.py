@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.cuda.kernels.gemms import with_kernels
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.modules import Launch, kernels
 from funcgrad.backends.cuda.nvptx import ptx
@@ -49,10 +50,7 @@ class Simulated(Machine):
         self.simulator.launch(launch, [a.ctypes.data for a in arrays])
 
     def gemm(self, s: GemmStep) -> None:
-        calls = products(s)
-        if calls is None:
-            super().gemm(s)
-        for call in calls or ():
+        for call in products(s) or ():
             self.product(call)
 
     def product(self, p: Product) -> None:
@@ -69,7 +67,10 @@ class Simulated(Machine):
 
 
 class SimulatedProgram(Planned):
-    """A program whose kernels are a GPU's, run on this processor."""
+    """A program whose kernels are a GPU's, run on this processor.
+
+    is_call: which products a library computes; the others are kernels
+    """
 
     texts: tuple[str, ...] = ("loops", "llvm", "ptx")
 
@@ -78,9 +79,10 @@ class SimulatedProgram(Planned):
         program: Program,
         communicators: Callable[[tuple], Any] | None = None,
         seed: int | None = 0,
+        is_call: Callable[[GemmStep], bool] = lambda s: bool(products(s)),
     ):
-        super().__init__(program, communicators)
-        self.kernels = kernels(program)
+        super().__init__(with_kernels(program, is_call), communicators)
+        self.kernels = kernels(self.program)
         self.seed = seed
         self._simulator: Simulator | None = None
 

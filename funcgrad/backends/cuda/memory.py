@@ -1,4 +1,4 @@
-"""Arrays on a GPU: memory of the driver's, freed as its last reference goes.
+"""Arrays on a GPU: memory of its pool, given back as its last reference goes.
 
 There are no eager functions on them yet: they go into programs, and come out of them.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from contextlib import suppress
-from weakref import finalize
 
 import numpy as np
 
-from funcgrad.backends.cuda.device import CudaError, Driver, count, missing
+from funcgrad.backends.cuda.device import CudaError, count, missing
+from funcgrad.backends.cuda.gpu import Gpu, first
+from funcgrad.backends.cuda.interchange import CUDA, capsule
+from funcgrad.backends.cuda.pool import Block
 from funcgrad.core.buffers import Memory, register_memory
 from funcgrad.core.sharding import Device
 
@@ -20,14 +23,30 @@ _NAMED = re.compile(r"(?:cuda|gpu)(?::(\d+))?")
 
 
 class DeviceBuffer:
-    """Contiguous memory of a device, that knows its shape and dtype."""
+    """Contiguous memory of a device, that knows its shape and dtype.
 
-    def __init__(self, driver: Driver, value: np.ndarray):
-        self.driver = driver
-        self.shape, self.dtype = value.shape, value.dtype
-        self.address = driver.allocate(value.nbytes)
-        finalize(self, driver.free, self.address).atexit = False
-        driver.put(self.address, np.ascontiguousarray(value))
+    block: the memory, which another buffer may share to which this one was donated
+    """
+
+    def __init__(self, gpu: Gpu, block: Block, shape: tuple[int, ...], dtype: np.dtype):
+        self.gpu = gpu
+        self.block = block
+        self.shape, self.dtype = shape, dtype
+
+    @classmethod
+    def of(cls, gpu: Gpu, value: np.ndarray) -> DeviceBuffer:
+        """A copy of an array of the host.
+
+        Raises OutOfDeviceMemory if there is no room.
+        """
+        made = cls(gpu, gpu.take(value.nbytes), value.shape, value.dtype)
+        gpu.driver.put(made.address, np.ascontiguousarray(value))
+        return made
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return self.block.address
 
     @property
     def ndim(self) -> int:
@@ -52,9 +71,30 @@ class DeviceBuffer:
     def get(self) -> np.ndarray:
         """A copy on the host."""
         found = np.empty(self.shape, self.dtype)
-        self.driver.enter()
-        self.driver.get(found, self.address)
+        self.gpu.driver.enter()
+        self.gpu.driver.get(found, self.address)
         return found
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self.gpu.driver.number
+
+    def __dlpack__(self, *, stream: int | None = None, **how: object) -> object:
+        """The memory as DLPack's capsule, ready for a stream of the receiver's (-1: as it is)."""
+        if how.get("copy"):
+            raise BufferError("DLPack: no copies are made: copy the array first")
+        if stream != -1:  # all else than an event would wait for
+            self.gpu.driver.enter()
+            self.gpu.driver.synchronize()
+        return capsule(self, self.gpu.driver.number)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """The memory, as other libraries of this process take it, in version 3."""
+        dtype = np.dtype(f"V{self.itemsize}") if self.dtype.kind == "V" else self.dtype
+        return {
+            "shape": self.shape, "typestr": dtype.str, "data": (self.address, False),
+            "version": 3, "strides": None, "stream": self.gpu.driver.stream.value or 1,
+        }  # fmt: skip
 
 
 class CudaMemory(Memory):
@@ -62,23 +102,23 @@ class CudaMemory(Memory):
 
     kind, buffer, backends = "cuda", DeviceBuffer, ("cuda",)
 
-    def __init__(self) -> None:
-        self.driver: Driver | None = None
+    def __init__(self, find: Callable[[], Gpu] = first):
+        self.find = find
 
     def device(self, buffer: DeviceBuffer) -> Device:
-        return Device(buffer.driver.number, kind="cuda")
+        return Device(buffer.gpu.driver.number, kind="cuda")
 
     def put(self, value: np.ndarray | DeviceBuffer, device: Device) -> DeviceBuffer:
         if device.id:
             raise CudaError(f"device_put: {device}: programs run on the first GPU alone so far")
-        if self.driver is None:
-            self.driver = Driver()
-        self.driver.enter()
+        gpu = self.find()
+        gpu.driver.enter()
         held = value.get() if isinstance(value, DeviceBuffer) else value
-        return DeviceBuffer(self.driver, held)
+        return DeviceBuffer.of(gpu, held)
 
     def wait(self, buffer: DeviceBuffer) -> None:
-        buffer.driver.synchronize()
+        buffer.gpu.driver.enter()
+        buffer.gpu.driver.synchronize()
 
 
 def devices(process: int = 0) -> tuple[Device, ...]:
@@ -91,6 +131,24 @@ def devices(process: int = 0) -> tuple[Device, ...]:
     if found:
         _register()
     return found
+
+
+def memory_summary() -> str:
+    """What the memory of this machine's first GPU is taken for: a line a number.
+
+    Raises CudaError, which says what is missing, if there is none.
+
+    >>> print(memory_summary())  # doctest: +SKIP
+    in use          12,582,912 bytes
+    kept             2,097,152
+    peak            14,680,064
+    """
+    if lacks := missing():
+        raise CudaError(f"memory_summary: {lacks}")
+    sizes = first().pool.summary()
+    return "\n".join(
+        f"{name:<10} {n:>15,}{' bytes' * (name == 'in use')}" for name, n in sizes.items()
+    )
 
 
 def device_named(what: str, name: str) -> Device:

@@ -1,19 +1,24 @@
-"""Kernels as one module's text, and how each is launched.
+"""Kernels as modules' texts, and how each is launched.
 
-A module has each kernel's function, what they call, and the hardware's words. For a GPU, names have
-no dots, as PTX's can't, and nothing is weak, so that what no kernel calls goes. For the simulator
-address spaces go.
+For a GPU each kernel has a module of its own, with what it calls and the hardware's words, so that
+equal kernels of several programs are assembled once, and many at the same time. Its names have no
+dots, as PTX's can't, and nothing is weak, so that what no kernel calls goes. For the simulator all
+are one module, without address spaces.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from funcgrad.backends.cuda import words
+from funcgrad.backends.cuda.kernels import mma
+from funcgrad.backends.cuda.kernels.attention import Attention, AttentionKernel
 from funcgrad.backends.cuda.points import Columns, Points
 from funcgrad.backends.cuda.rows import Rows
 from funcgrad.backends.cuda.schedule import Schedule, schedule
+from funcgrad.backends.llvm.native.objects import digest
 from funcgrad.backends.loops.ir import Kernel, Loop
 from funcgrad.backends.loops.ir import walk as walk_body
 from funcgrad.backends.program import KernelStep, Program, walk
@@ -22,6 +27,7 @@ from funcgrad.errors import CompileError
 
 BASE = 16  # bytes to which arrays are aligned, at least
 MOST = 1 << 31
+_NAMELESS = "fg_kernel_"  # in texts from which names are made
 TRIPLE = "nvptx64-nvidia-cuda"
 LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
 _WRITERS: dict[str, type[Points | Rows]] = {"points": Points, "columns": Columns, "rows": Rows}
@@ -31,15 +37,21 @@ _SHARED = re.compile(r"^(@\w+) = internal addrspace\(3\) global \[(\d+) x i8\]",
 
 
 class Launch(Record, eq=False):
-    """A kernel of a module: what a launch needs to know beside the buffers' addresses.
+    """A kernel: its text, and what a launch needs to know beside the buffers' addresses.
 
+    name: after what it computes, and its text: kernels of one name are equal
+    needed: the texts of what it calls, by name
     shared: its pieces of shared memory, their names and bytes
+    words: the hardware's words that it needs beside `words`, a GPU's and the simulator's
     """
 
     kernel: Kernel
     name: str
     plan: Schedule
+    text: str
+    needed: dict[str, str]
     shared: tuple[tuple[str, int], ...]
+    words: tuple[str, str] = ("", "")
 
     @property
     def args(self) -> int:
@@ -52,51 +64,78 @@ class Launch(Record, eq=False):
         teams = self.plan.grid * (self.plan.block // self.plan.team)
         return teams * (-(-self.plan.workspace // 8) * 8)
 
+    @property
+    def device_text(self) -> str:
+        """The module for a GPU that has this kernel alone."""
+        return _for_device([self])
+
 
 class Kernels(Record, eq=False):
-    """The launches of some kernels, and the text of the module that has these.
-
-    text: of kernels and what they call, without the hardware's words
-    """
+    """The launches of a program's kernels."""
 
     launches: tuple[Launch, ...]
-    text: str
+
+    @property
+    def text(self) -> str:
+        """The kernels and what they call, without the hardware's words."""
+        return _text(self.launches)
 
     @property
     def device_text(self) -> str:
-        """The module for a GPU."""
-        head = f'target triple = "{TRIPLE}"\ntarget datalayout = "{LAYOUT}"\n'
-        return head + words.DEVICE + self.text
+        """One module for a GPU that has all of them."""
+        return _for_device(self.launches)
 
     @property
     def host_text(self) -> str:
         """The module for the simulator: `run_{name}(buffers, order)` runs a launch, and gives how
         many accesses were out of range."""
         text = re.sub(r" addrspace\([13]\)", "", self.text).replace("ptx_kernel ", "internal ")
-        runs = [_run(launch) for launch in self.launches]
-        return "\n".join([words.SIMULATOR, text, *runs])
+        runs = [_run(launch) for launch in _distinct(self.launches)]
+        more = dict.fromkeys(launch.words[1] for launch in self.launches)
+        return "\n".join([words.SIMULATOR, *more, text, *runs])
 
 
 def kernels(program: Program) -> Kernels:
-    """A program's kernels as a module.
+    """A program's kernels.
 
     Raises CompileError for one of more points, or of a longer loop, than 32 bits count.
     """
-    launches, functions, needed = [], [], {}
-    for i, (kernel, aligned) in enumerate(_alignments(program).items()):
+    launches = []
+    for kernel, aligned in _alignments(program).items():
         if not kernel.points:
             continue
-        plan, name = schedule(kernel), _plain_name(kernel.name, i)
+        writer: Points | Rows | Attention
+        more = ("", "")
+        if isinstance(kernel, AttentionKernel):
+            plan, writer = kernel.plan, Attention(kernel, _NAMELESS)
+            more = mma.DEVICE, mma.SIMULATOR
+        else:
+            plan = schedule(kernel)
+            writer = _WRITERS[plan.kind](kernel, _NAMELESS, aligned)
         _check_counts(kernel, plan)
-        writer = _WRITERS[plan.kind](kernel, name, aligned)
         text = writer.run(plan)
-        functions.append(text)
-        needed.update(writer.module.needed)
+        name = _plain_name(kernel.name, digest(text)[:8])
+        text = text.replace(_NAMELESS, name)
         shared = tuple((n, int(size)) for n, size in _SHARED.findall(text))
-        launches.append(Launch(kernel, name, plan, shared))
-    text = "\n\n".join([*functions, *needed.values()]) + "\n"
-    text = _WEAK.sub("internal", _NAME.sub(lambda m: "@" + m[1].replace(".", "_"), text))
-    return Kernels(tuple(launches), text)
+        launches.append(Launch(kernel, name, plan, text, writer.module.needed, shared, more))
+    return Kernels(tuple(launches))
+
+
+def _distinct(launches: Sequence[Launch]) -> list[Launch]:
+    return list({launch.name: launch for launch in launches}.values())
+
+
+def _text(launches: Sequence[Launch]) -> str:
+    some = _distinct(launches)
+    needed = {name: text for launch in some for name, text in launch.needed.items()}
+    text = "\n\n".join([*(launch.text for launch in some), *needed.values()]) + "\n"
+    return _WEAK.sub("internal", _NAME.sub(lambda m: "@" + m[1].replace(".", "_"), text))
+
+
+def _for_device(launches: Sequence[Launch]) -> str:
+    head = f'target triple = "{TRIPLE}"\ntarget datalayout = "{LAYOUT}"\n'
+    more = dict.fromkeys(launch.words[0] for launch in launches)
+    return head + words.DEVICE + "".join(more) + _text(launches)
 
 
 def _check_counts(kernel: Kernel, plan: Schedule) -> None:
@@ -119,8 +158,8 @@ def _alignments(program: Program) -> dict[Kernel, list[int]]:
     return found
 
 
-def _plain_name(name: str, number: int) -> str:
-    return f"k{number}_{re.sub(r'[^a-zA-Z0-9]+', '_', name)[:40]}"
+def _plain_name(name: str, number: str) -> str:
+    return f"{re.sub(r'[^a-zA-Z0-9]+', '_', name)[:40]}_{number}"
 
 
 def _run(launch: Launch) -> str:

@@ -17,8 +17,8 @@ from funcgrad.backends.late import Late
 
 llvm = Late("llvmlite.binding")
 
-# The PTX version that each architecture asks for at least.
-_FEATURES = {"sm_80": "+ptx80", "sm_90": "+ptx80", "sm_100": "+ptx86"}
+# From which architecture on which PTX version is the least that it asks for.
+_VERSIONS = ((120, "+ptx87"), (100, "+ptx86"), (0, "+ptx80"))
 
 
 class Usage(NamedTuple):
@@ -32,12 +32,13 @@ class Usage(NamedTuple):
 
 def ptx(text: str, arch: str = "sm_90") -> str:
     """The PTX of a module's text, optimized."""
+    features = next(v for least, v in _VERSIONS if int(arch.removeprefix("sm_")) >= least)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     module = llvm.parse_assembly(text)
     module.verify()
     machine = llvm.Target.from_triple(TRIPLE).create_target_machine(
-        cpu=arch, features=_FEATURES[arch], opt=3
+        cpu=arch, features=features, opt=3
     )
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     passes.getModulePassManager().run(module, passes)

@@ -12,6 +12,7 @@ from itertools import product
 
 import numpy as np
 
+from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.program import GemmStep, Ref
 from funcgrad.core.record import Record, replace
 
@@ -31,7 +32,11 @@ class Operand(Record):
 class Product(Record):
     """result (m, n) = first (m, k) · second (k, n), `count` times, summed in `out` or wider.
 
-    compute: the dtype of sums: float32 for narrow floats
+    compute: the dtype of sums: float32 for narrow floats, else that of the operands
+    epilogue: what is done to the result: "none", or of "relu", "gelu" (its tanh formula), "aux" and
+        "bias" some, in this order
+    bias: one element, of the result's dtype, for each of its rows
+    aux: where the activation's argument is written (of "gelu"; of "relu" a bit each, its sign)
     """
 
     dtype: np.dtype
@@ -44,6 +49,17 @@ class Product(Record):
     first: Operand
     second: Operand
     result: Operand
+    epilogue: str = "none"
+    bias: Ref | None = None
+    aux: Operand | None = None
+
+    @property
+    def key(self) -> tuple:
+        """What products have in common that are the same but for where their operands are."""
+        operands = (self.first, self.second, self.result, *([self.aux] if self.aux else []))
+        layouts = tuple((x.leading, x.batch, x.turned) for x in operands)
+        kinds = (self.dtype, self.out, self.compute, self.epilogue, self.bias is None)
+        return (*kinds, self.m, self.n, self.k, self.count, *layouts, *self.alignments)
 
     @property
     def alignments(self) -> tuple[int, ...]:
@@ -58,8 +74,8 @@ class Product(Record):
 
 def products(s: GemmStep) -> list[Product] | None:
     """The calls that a step is; None if cuBLASLt has no such matrices: without a stride of 1,
-    windows of images, complex or integer ones, or without terms."""
-    if s.axes is not None or s.frame is not None or s.k == 0 or s.dtype.kind not in "fV":
+    of windows, of integers, or without terms."""
+    if s.axes is not None or s.frame is not None or s.k == 0 or s.dtype.kind not in "fVc":
         return None
     a = _column_order(s.m, s.k, s.a_strides)
     b = _column_order(s.k, s.n, s.b_strides)
@@ -79,7 +95,7 @@ def products(s: GemmStep) -> list[Product] | None:
         # The result's rows are in order: its transpose is what is computed, of both turned.
         first, second = (replace(x, turned=not x.turned) for x in (second, first))
         result, m, n = replace(result, turned=False), s.n, s.m
-    compute = np.dtype(np.float64 if s.dtype == np.float64 else np.float32)
+    compute = np.dtype(np.float32) if s.dtype in HALVES else s.dtype
     whole = Product(s.dtype, s.out, compute, m, n, s.k, inner[0], first, second, result)
     swapped = c[1]
     return [_moved(whole, at, s, swapped) for at in _places(outer)]

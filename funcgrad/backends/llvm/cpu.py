@@ -9,126 +9,77 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from funcgrad.backends import machines
 from funcgrad.backends.late import Late, function, late
-from funcgrad.backends.lower.primitives import product_p
 from funcgrad.backends.target import (
     Key,
-    Limits,
     Rewrite,
     RowSums,
     Splits,
     Target,
     Turns,
     Writer,
-    stay,
 )
-from funcgrad.core.ir import Atom, Eqn, Jaxpr
-from funcgrad.ops.collective.exchanges import all_to_all_p, ppermute_p
-from funcgrad.ops.collective.reductions import (
-    all_gather_p,
-    axis_index_p,
-    pmax_p,
-    pmin_p,
-    psum_p,
-    psum_scatter_p,
-)
-from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p, pvary_p
-from funcgrad.ops.contract import dot_general_p
+from funcgrad.core.ir import Atom, Eqn
+from funcgrad.core.record import replace
 from funcgrad.ops.convolution.conv import conv_general_dilated_p
-from funcgrad.ops.convolution.pooling import select_and_scatter_add_p, window_sum_p
+from funcgrad.ops.convolution.pooling import select_and_scatter_add_p
 from funcgrad.ops.csr import csr_matmul_p
 from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from funcgrad.ops.indexing.gather import scatter_add_p
 from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
-from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
 from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
 from funcgrad.ops.sort import sort_p
 from funcgrad.transforms.control.scan import scan_p
-from funcgrad.transforms.control.while_loop import while_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.drafts.drafter import BlockDrafter
     from funcgrad.backends.program import GemmStep
 
-complex_pairs = Late("funcgrad.backends.rewrites.complex_pairs")
-attention_joint, products = late("funcgrad.backends.rewrites", "attention_joint", "products")
+attention_joint = Late("funcgrad.backends.rewrites.attention_joint")
 attention = Late("funcgrad.backends.llvm.drafts.attention")
 shuffles, tiles = late("funcgrad.backends.llvm.rewrites", "shuffles", "tiles")
 steps = Late("funcgrad.backends.drafts.steps")
 
-LIMITS = Limits(
+LIMITS = replace(
+    machines.LIMITS,
     # Vectors of 16 elements, or whole numbers of theirs, and the columns of a register tile.
     lanes=16,
     tasks=8,
     cheap=6,
-    chain_cost=220,
-    chain_arrays=12,
     # Memory takes longer; smaller arrays are in a core's cache when they are read again.
     again_cost=32,
-    again_bytes=1 << 20,
-    small=2048,
     row=1 << 18,
-    kernel_cost=900,
-    kernel_arrays=20,
-    tries=3,
-    merged=4,
-    picked=16,
     # A row's sums stay in the first cache; fewer terms are in it anyway.
     row_sums=RowSums(least=1 << 16, narrow=128, wide=1 << 12, most=4, blocks=32, rows=8),
-    pieces=12,
-    picks=4,
-    pick_row=128,
-    pick_width=8,
     columns=64,
     together=((8, 8), (32, 4)),
     beside=64,
     points=1024,
     # Fewer multiplications don't repay a call.
     tiny=512,
-    joined=1 << 18,
     window=8,
     # Of tall ones, a part's totals, one a column, stay in the first cache while rows stream by.
     splits=Splits(least=1 << 15, few=8, part=1 << 12, most=64, tall=1 << 22, rows=32, wide=1 << 13),
     # What has more rows a turn is large as it is; many rows gain less than memory costs that no
     # cache holds.
     turns=Turns(rows=256, nbytes=1 << 26, few=16, cached=1 << 23),
-    swapped_bytes=1 << 14,
-    swapped_eqns=100,
-    scalars=4,
-    scalar_terms=16,
-    scalar_cost=64,
 )
 
 
-def _prepare(jaxpr: Jaxpr) -> Jaxpr:
-    return complex_pairs.as_pairs(jaxpr, LIMITS.tiny) if jaxpr.has_complex else jaxpr
-
-
-_collective = function("funcgrad.backends.rewrites.exchanges.rewrite")
-_reduction = function("funcgrad.backends.rewrites.reductions.reduction")
 _scatter = function("funcgrad.backends.llvm.rewrites.scatters.rewrite")
 _attention = function("funcgrad.backends.llvm.drafts.attention.rewrite")
 _running = function("funcgrad.backends.llvm.rewrites.running.running")
 
 REWRITES: dict[Key, Rewrite] = {
+    **machines.REWRITES,
+    **machines.COLLECTIVES,
     **dict.fromkeys(("attention", "attention_backward"), _attention),
-    dot_general_p: function("funcgrad.backends.rewrites.products.dot"),
     conv_general_dilated_p: function("funcgrad.backends.llvm.rewrites.convolution.convolve"),
     **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatter),
-    csr_matmul_p: stay,
-    window_sum_p: function("funcgrad.backends.rewrites.scatters.window_spread"),
-    select_and_scatter_add_p: function("funcgrad.backends.rewrites.scatters.window_scatter"),
     scan_p: function("funcgrad.backends.llvm.rewrites.scan_blocks.rewrite"),
     **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p), _running),
-    **dict.fromkeys((psum_p, psum_invariant_p, pvary_p, assume_invariant_p), _collective),
-    **dict.fromkeys((pmax_p, pmin_p, all_gather_p, psum_scatter_p, all_to_all_p), _collective),
-    **dict.fromkeys((ppermute_p, axis_index_p), _collective),
 }
-
-
-def _turned(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
-    has = any(e.prim is product_p for e in eqns)
-    return products.absorb_transposes(eqns, outs) if has else eqns
 
 
 def _both_passes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
@@ -144,14 +95,11 @@ def _shuffled(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
 _scatters = Writer(function("funcgrad.backends.kernels.updates.scatter"), inlines=2)
 _rows = function("funcgrad.backends.llvm.kernels.rows.rows")
 _sums = Writer(function("funcgrad.backends.llvm.kernels.running.write"))
-_loop = Writer(function("funcgrad.backends.drafts.scalar_loops.scalar_loop"))
 
 WRITERS: dict[Key, Writer] = {
+    **machines.WRITERS,
     **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatters),
     **dict.fromkeys((scatter_min_p, scatter_max_p), _scatters),
-    dynamic_update_slice_p: Writer(
-        function("funcgrad.backends.kernels.updates.dynamic_update_slice"), inlines=1
-    ),
     "update_rows": Writer(_rows, inlines=2),
     "sum_rows": Writer(_rows, inlines=1),
     **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p, "running"), _sums),
@@ -162,8 +110,6 @@ WRITERS: dict[Key, Writer] = {
     triangular_solve_p: Writer(
         function("funcgrad.backends.llvm.kernels.eliminations.triangular_solve")
     ),
-    scan_p: _loop,
-    while_p: _loop,
     "channels": Writer(function("funcgrad.backends.llvm.kernels.depthwise.write")),
     "channels_last": Writer(function("funcgrad.backends.llvm.kernels.depthwise_last.write")),
 }
@@ -183,10 +129,10 @@ CPU = Target(
     "cpu",
     alignment=64,
     limits=LIMITS,
-    prepare=_prepare,
+    prepare=machines.pairs(LIMITS),
     rewrites=REWRITES,
-    reduction=_reduction,
-    passes=(_shuffled, _turned, _both_passes),
+    reduction=machines.reduction,
+    passes=(_shuffled, machines.turned, _both_passes),
     writers=WRITERS,
     steps={
         "product": _product,

@@ -7,6 +7,8 @@
 - `mpi`: communicators over MPI: shared memory inside a node, MPI between nodes
 - `mpi_native`: native exchanges through MPI, whose functions are called by address
 - `native`: what native communicators have in common
+- `nccl`: communicators over NVIDIA's NCCL: a rank a GPU
+- `nccl_native`: native exchanges through NCCL
 - `shared`: communicators of one node: ranks that share memory
 - `shared_native`: native exchanges through memory that the ranks of a node share
 - `watchdog`: A thread that ends a job in which ranks wait for each other without end

@@ -18,11 +18,16 @@ register_backend(NAME, lambda: BACKEND)
 simulated = partial(jit, backend=NAME)
 
 
-def planned(f, *args, seed=0, donated=None):
-    """A function's program for a GPU, to be simulated."""
+def program_of(f, *args, donated=None):
+    """A function's program for a GPU."""
     jaxpr = simplify(fg.make_jaxpr(f)(*args).jaxpr)
     given = donated or [False] * len(jaxpr.ins)
-    return SimulatedProgram(plan(jaxpr, given, f.__name__, CUDA), seed=seed)
+    return plan(jaxpr, given, f.__name__, CUDA)
+
+
+def planned(f, *args, seed=0, donated=None):
+    """Such a program, to be simulated."""
+    return SimulatedProgram(program_of(f, *args, donated=donated), seed=seed)
 
 
 def softmax(x):

@@ -1,12 +1,8 @@
 """Programs through the driver's functions, on a stand-in whose launches the simulator runs.
 
 The functions have the driver's signatures, so that layouts of arguments, lifetimes and errors are
-those that a GPU's driver would see. Tests marked `gpu` ask a real one.
+those that a GPU's driver would see.
 """
-
-import ctypes
-import subprocess
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,53 +11,12 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.backends.cuda import device
-from funcgrad.backends.cuda.device import CudaError, Driver
-from funcgrad.backends.cuda.device_program import DeviceProgram
+from funcgrad.backends.cuda.device import CudaError, Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.memory import DeviceBuffer
 from funcgrad.transforms.jit.jit import jit
-from tests.backends.cuda.simulated import layer_norm, numbers, planned, softmax
-from tests.op_checks import by_row, operands
-from tests.op_samples import ROWS
-from tests.test_ops_compiled import check_jit
-
-START = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint, ctypes.POINTER(ctypes.c_void_p)
-)
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    path = tmp_path_factory.mktemp("fake") / "libcuda_fake.so"
-    source = __file__.replace("test_device_program.py", "fake_cuda.c")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", path, source], check=True)
-    return str(path)
-
-
-@pytest.fixture
-def fake(library):
-    lib = ctypes.CDLL(library)
-    lib.fake_set.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_size_t]
-    lib.fake_set(13000, 1, 1 << 30)
-    yield lib
-    assert lib.fake_live() == 0  # all memory was given back
-
-
-def on_fake(f, fake, library, *args):
-    """A function's program on the stand-in, its launches run by the simulator."""
-    simulation = planned(f, *args)
-    launches = {launch.name: launch for launch in simulation.kernels.launches}
-
-    @START
-    def start(name, grid, block, params):
-        launch = launches[name.decode()]
-        assert (grid, block) == (launch.plan.grid, launch.plan.block)
-        slots = [ctypes.c_void_p.from_address(params[i]).value for i in range(launch.args)]
-        simulation.simulator.launch(launch, slots)
-        return 0
-
-    fake.fake_start(start)
-    program = DeviceProgram(simulation.program, Driver(library=library))
-    program.start = start  # which lives as long
-    return program
+from tests.backends.cuda.simulated import layer_norm, numbers, softmax
+from tests.backends.cuda.stand_in import on_fake
 
 
 def mixed(x):
@@ -70,29 +25,92 @@ def mixed(x):
     return lax.while_loop(lambda v: v.sum() < 40, lambda v: layer_norm(v) ** 2 + v, y)
 
 
-@pytest.mark.parametrize("f", [softmax, mixed, lambda x: fnp.cumsum(x * 2, 0)])
-def test_programs(f, fake, library):
+def branches(x):
+    """A scan, a branch, an array of the program's own."""
+    total, rows = lax.scan(lambda c, r: (c + r, softmax(c * r)), x[0], x)
+    return lax.cond(total[0] > 3, lambda v: v + 1, lambda v: v - rows[0], total)
+
+
+@pytest.mark.parametrize("f", [softmax, mixed, branches, lambda x: fnp.cumsum(x * 2, 0)])
+def test_programs(f, fake, gpu):
     x = numbers(9, 50)
-    program = on_fake(f, fake, library, x)
-    for _ in range(2):
+    program = on_fake(f, fake, gpu, x)
+    for _ in range(3):
         np.testing.assert_allclose(program([x])[0], fg.jit(f)(x), rtol=3e-5, atol=1e-6)
-    assert fake.fake_modules() == 1
-    del program
-    assert fake.fake_modules() == 0
+    assert fake.fake_modules() == len(program.loaded.functions.handles)
 
 
-def test_errors_have_their_names(fake, library):
-    program = on_fake(softmax, fake, library, numbers(9, 50))
+def test_without_a_library_products_are_kernels(fake, library):
+    gpu = Gpu(Driver(library=library), None)
+    x = numbers(9, 50)
+    program = on_fake(lambda x: softmax(x @ x.T), fake, gpu, x)
+    np.testing.assert_allclose(program([x])[0], softmax(x @ x.T), rtol=3e-5, atol=1e-6)
+    assert "product" in program.as_text("loops")
+
+
+def test_results_on_the_device_and_donation(fake, gpu):
+    x = numbers(64, 8)
+    program = on_fake(lambda x: x * 2, fake, gpu, x, donated=[True])
+    given = DeviceBuffer.of(gpu, x)
+    (y,) = program([given])
+    assert (type(y), y.block) == (DeviceBuffer, given.block)
+    np.testing.assert_array_equal(y.get(), x * 2)
+    np.testing.assert_array_equal(program([x])[0], x * 2)
+
+
+def test_memory_that_is_short_is_told_with_the_largest_arrays(fake, gpu):
+    x = numbers(9, 50)
+    program = on_fake(lambda x: softmax(x @ x.T).sum(), fake, gpu, x)
     fake.fake_set(13000, 1, 100)
-    with pytest.raises(CudaError, match="cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY"):
-        program([numbers(9, 50)])
+    said = r"memory doesn't suffice \(cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY\): .*argument 0"
+    with pytest.raises(OutOfDeviceMemory, match=said):
+        program([x])
     fake.fake_set(13000, 1, 1 << 30)
-    fake.fake_break()
-    with pytest.raises(CudaError, match="CUDA_ERROR_LAUNCH_FAILED"):
+    assert np.isfinite(program([x])[0])  # it was an error of that call alone
+
+
+def test_what_is_kept_to_be_quick_is_given_up_for_who_needs_it(fake, gpu):
+    x = numbers(64, 64)
+    program = on_fake(lambda x: softmax(x @ x.T) @ x, fake, gpu, x)
+    for _ in range(3):
+        want = program([x])[0]
+    assert program.graphs.temporary
+    fake.fake_set(13000, 1, 2 << 20)
+    large = gpu.take(2 << 20)
+    assert not program.graphs.temporary
+    fake.fake_set(13000, 1, 3 << 20)
+    np.testing.assert_array_equal(program([x])[0], want)
+    assert large.size == 2 << 20
+
+
+def test_a_broken_device_is_told_with_the_programs(fake, gpu):
+    program = on_fake(softmax, fake, gpu, numbers(9, 50))
+    fake.fake_break(719)
+    with pytest.raises(CudaError, match="CUDA_ERROR_LAUNCH_FAILED.*can't use the GPU any more"):
         program([numbers(9, 50)])
+    fake.fake_break(0)
+    (y,) = program([DeviceBuffer.of(gpu, numbers(9, 50))])
+    fake.fake_break(719)  # the launch itself went well
+    with pytest.raises(CudaError, match=r"of a program since the GPU was waited for \(softmax\)"):
+        y.get()
+    fake.fake_break(0)
 
 
-def test_what_is_missing(fake, library, monkeypatch):
+def test_exceptions_of_the_host_pass_native_code(fake, gpu):
+    def refuse(x):
+        raise KeyError("no")
+
+    def f(x):
+        return fg.pure_callback(refuse, fg.ShapeDtypeStruct((3,), "float32"), x) + 1
+
+    program = on_fake(f, fake, gpu, numbers(3))
+    with pytest.raises(KeyError, match="no"):
+        program([numbers(3)])
+    with pytest.raises(KeyError, match="no"):
+        program([numbers(3)])
+
+
+def test_what_is_missing(fake, library):
     assert device.missing("libnothing.so") == "no NVIDIA driver (libnothing.so) on this machine"
     fake.fake_set(13000, 0, 1)
     assert device.missing(library) == "the NVIDIA driver finds no GPU"
@@ -106,12 +124,3 @@ def test_without_a_gpu():
     assert fg.devices("cuda") == ()
     with pytest.raises(CudaError, match=r"backend 'cuda': (no NVIDIA driver|.*no GPU)"):
         jit(lambda x: x + 1, backend="cuda")(1.0)
-
-
-@pytest.mark.gpu
-@by_row([row for row in ROWS if row.cases_for("jit")])
-def test_ops_on_a_gpu(row, rng):
-    cases = row.cases_for("jit")
-    for dtype in row.dtypes:
-        args = [operands(row, c, rng, dtype) for c in cases]
-        check_jit(row, cases, args, jit=partial(jit, backend="cuda"))

@@ -1,32 +1,31 @@
 """Arrays on a GPU, by the stand-in of its driver: there, back, through programs, freed."""
 
+import ctypes
 import gc
 
 import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad.backends.cuda import memory
-from funcgrad.backends.cuda.device import CudaError, Driver
+from funcgrad.backends.cuda import interchange, memory
+from funcgrad.backends.cuda.device import CudaError
 from funcgrad.backends.cuda.device_program import CudaBackend
 from funcgrad.core import backend, buffers
 from funcgrad.core.sharding import Device
 from funcgrad.errors import ShardingError
 from tests.backends.cuda.simulated import numbers, softmax
-from tests.backends.cuda.test_device_program import fake, library, on_fake  # noqa: F401
+from tests.backends.cuda.stand_in import on_fake
 
 HERE = Device(0, kind="cuda")
 
 
 @pytest.fixture
-def there(monkeypatch, fake, library):  # noqa: F811
+def there(monkeypatch, fake, gpu):
     """A memory and a backend of the stand-in, during a test."""
     for module, name in ((buffers, "_by_type"), (buffers, "_by_kind"), (backend, "_BACKENDS")):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
-    made = memory.CudaMemory()
-    made.driver = Driver(library=library)
-    buffers.register_memory(made)
-    backend._BACKENDS["cuda"] = lambda: CudaBackend(lambda: Driver(library=library))
+    buffers.register_memory(memory.CudaMemory(lambda: gpu))
+    backend._BACKENDS["cuda"] = lambda: CudaBackend(lambda: gpu)
     yield fake
     gc.collect()
 
@@ -34,7 +33,6 @@ def there(monkeypatch, fake, library):  # noqa: F811
 def test_there_and_back(there):
     x = fg.device_put(numbers(3, 5), HERE)
     assert x.device == HERE
-    assert there.fake_live() == 1
     np.testing.assert_array_equal(x, numbers(3, 5))
     np.testing.assert_array_equal(fg.device_put(x, Device(0)), numbers(3, 5))
     with pytest.raises(ShardingError, match="add: arrays on Device.*cuda.* have no functions"):
@@ -43,13 +41,13 @@ def test_there_and_back(there):
         fg.device_put(x, Device(1, kind="cuda"))
 
 
-def test_results_stay_where_operands_are(there, library):  # noqa: F811
+def test_results_stay_where_operands_are(there, gpu):
     x = numbers(9, 50)
-    launched = on_fake(softmax, there, library, x)  # which says what launches do
-    y = fg.jit(softmax)(fg.device_put(x, HERE))
+    launched = on_fake(softmax, there, gpu, x)  # which says what launches do
+    y = fg.jit(lambda x: softmax(x))(fg.device_put(x, HERE))  # which no cache keeps
     assert y.device == HERE
     np.testing.assert_allclose(y, softmax(x), rtol=2e-5)
-    assert launched.loaded.launches
+    assert launched.loaded.functions.handles
 
 
 def test_devices_by_name():
@@ -65,3 +63,43 @@ def test_without_a_gpu():
     assert fg.devices("cuda") == ()
     with pytest.raises(CudaError, match="device_put: 'cuda:0': (no NVIDIA driver|.*no GPU)"):
         fg.device_put(1.0, "cuda:0")
+
+
+def test_other_libraries_see_the_memory(there, gpu):
+    x = fg.device_put(numbers(3, 5), HERE)
+    seen = x.__cuda_array_interface__
+    assert (seen["shape"], seen["typestr"], seen["version"]) == ((3, 5), "<f4", 3)
+    assert seen["data"] == (x.buffer.address, False)
+    assert seen["stream"] == gpu.driver.stream.value
+    assert x.__dlpack_device__() == (2, 0)
+
+
+def test_capsules_keep_memory_until_they_are_taken_or_dropped(there, gpu):
+    x = fg.device_put(numbers(3, 5), HERE)
+    capsule = x.__dlpack__()
+    assert "dltensor" in repr(capsule)
+    del x
+    assert gpu.pool.summary()["in use"]
+    del capsule
+    assert not gpu.pool.summary()["in use"]
+    y = fg.device_put(np.zeros(2, "float8_e5m2"), HERE)
+    with pytest.raises(BufferError, match="DLPack has no float8_e5m2"):
+        y.__dlpack__()
+
+
+def test_a_capsule_that_is_taken_is_the_takers(there, gpu):
+    x = fg.device_put(numbers(3, 5), HERE)
+    capsule = x.__dlpack__(stream=-1)
+    api = ctypes.pythonapi
+    at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", api)
+    )(capsule, b"dltensor")
+    rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+    rename(("PyCapsule_SetName", api))(capsule, b"used_dltensor")
+    tensor = interchange._Tensor.from_address(at)
+    assert [tensor.shape[i] for i in range(tensor.ndim)] == [3, 5]
+    assert (tensor.data, tensor.code, tensor.bits) == (x.buffer.address, 2, 32)
+    del x, capsule
+    assert gpu.pool.summary()["in use"]
+    interchange._DELETER(tensor.deleter)(tensor)
+    assert not gpu.pool.summary()["in use"]

@@ -69,3 +69,9 @@ def test_nothing_is_approximate():
     text = nvptx.ptx(planned(softmax, np.ones((4, 64), np.float32)).kernels.device_text)
     assert ".approx" not in text
     assert ".ftz" not in text
+
+
+def test_other_architectures():
+    text = planned(lambda x: x + 1, np.ones(8, np.float32)).kernels.device_text
+    for arch in ("sm_86", "sm_89", "sm_120"):
+        assert f".target {arch}" in nvptx.ptx(text, arch)

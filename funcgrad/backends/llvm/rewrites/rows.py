@@ -30,7 +30,7 @@ LEAST, MOST, LARGE = 64, 1 << 13, 1 << 23
 # How many rows there may be for each update, as each has its count; and how many updates for each
 # row: where they are more, their order costs more than to come back to rows does.
 SPARSE, DENSE = 64, 8
-_HOW = {scatter_add_p: "add", scatter_mul_p: "multiply"}
+HOW = {scatter_add_p: "add", scatter_mul_p: "multiply"}
 
 
 def _order(xp, positions, *, rows):
@@ -80,12 +80,12 @@ def row_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     flat: the flattener of `normalize`, to which equations are added
     """
     x, indices, updates = ins
-    how, p = _HOW.get(eqn.prim), eqn.params
+    how, p = HOW.get(eqn.prim), eqn.params
     numbers, aval, n = p["dimension_numbers"], x.aval, math.prod(indices.aval.shape[:-1])
     depth = len(numbers.scatter_dims_to_operand_dims)
     if how is None or aval.dtype not in LOOP_DTYPES or aval.dtype == BOOL or p["unique_indices"]:
         return None
-    if not _are_rows(numbers, aval.shape, indices.aval.ndim - 1, updates.aval.shape):
+    if not are_rows(numbers, aval.shape, indices.aval.ndim - 1, updates.aval.shape):
         return None
     rows, width = math.prod(aval.shape[:depth]), math.prod(aval.shape[depth:])
     fresh = how == "add" and x in flat.zeros
@@ -94,6 +94,19 @@ def row_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         return None
     if rows > SPARSE * n or n > DENSE * rows:
         return None
+    return in_rows(flat, eqn, ins, fresh=fresh)
+
+
+def in_rows(flat: Any, eqn: Eqn, ins: list[Atom], *, fresh: bool) -> Atom | None:
+    """A scatter of whole rows, row by row; None for indices that have no positions.
+
+    fresh: whether it adds to zeros
+    """
+    x, indices, updates = ins
+    how, p, aval = HOW[eqn.prim], eqn.params, x.aval
+    numbers, n = p["dimension_numbers"], math.prod(indices.aval.shape[:-1])
+    depth = len(numbers.scatter_dims_to_operand_dims)
+    rows = math.prod(aval.shape[:depth])
     clips = GatherScatterMode.from_any(p["mode"]) is GatherScatterMode.CLIP
     positions = positions_of(flat, indices, aval.shape[:depth], numbers, clips)
     if positions is None:
@@ -106,7 +119,7 @@ def row_scatter(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     return flat.add(update_rows_p, [x, order, updates], aval.strong(), **rest)
 
 
-def _are_rows(numbers: Any, shape: tuple[int, ...], counts: int, updates: tuple[int, ...]) -> bool:
+def are_rows(numbers: Any, shape: tuple[int, ...], counts: int, updates: tuple[int, ...]) -> bool:
     """Whether positions are in the first axes, and windows are all of the others, in order."""
     lead = tuple(range(len(numbers.scatter_dims_to_operand_dims)))
     if numbers.operand_batching_dims or tuple(numbers.inserted_window_dims) != lead:

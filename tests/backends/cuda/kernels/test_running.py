@@ -1,4 +1,4 @@
-"""Running sums and extremes: a thread a line, the CPU's bits, no kernel for a few long lines."""
+"""Running sums and extremes: a thread a line, the CPU's bits; a block where lines are few."""
 
 import numpy as np
 import pytest
@@ -24,6 +24,15 @@ def test_lines(axis, reverse):
         np.testing.assert_array_equal(got, want)
 
 
-def test_a_few_long_lines_are_no_kernels():
-    assert not planned(lambda x: lax.cumsum(x, axis=0), numbers(5000)).kernels.launches
-    assert planned(lambda x: lax.cumsum(x, axis=0), numbers(5000, 128)).kernels.launches
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_few_long_lines_are_cut(reverse):
+    def f(x):
+        return [op(x, axis=0, reverse=reverse) for op in (lax.cumsum, lax.cummax)]
+
+    x = numbers(9001, 2)
+    programs = [planned(f, x, seed=seed) for seed in (None, 1)]
+    assert {launch.plan.kind for launch in programs[0].kernels.launches} == {"rows"}
+    first, second = (p([x]) for p in programs)
+    for got, again, want in zip(first, second, fg.jit(f)(x), strict=True):
+        np.testing.assert_array_equal(got, again)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)

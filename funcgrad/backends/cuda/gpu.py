@@ -1,0 +1,59 @@
+"""A GPU as programs use it: its driver, its memory, its cuBLASLt if there is one."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from typing import Protocol
+from weakref import WeakSet
+
+from funcgrad.backends.cuda import cublaslt
+from funcgrad.backends.cuda.device import Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.pool import Block, Pool
+
+
+class Holder(Protocol):
+    """Who keeps memory only to be quicker."""
+
+    def clear(self) -> None:
+        """Give it up."""
+
+
+class Gpu:
+    """One device.
+
+    blas: where cuBLASLt is; None without it, and products are kernels
+    holders: who gives memory up where it is short
+    """
+
+    def __init__(self, driver: Driver, blas: str | None):
+        self.driver = driver
+        self.pool = Pool(driver)
+        self.blas = blas
+        self.holders: WeakSet[Holder] = WeakSet()
+
+    @cached_property
+    def lt(self) -> cublaslt.Lt:
+        """The library of products, loaded when it is first wanted."""
+        self.driver.enter()
+        return cublaslt.Lt(self.blas)
+
+    def take(self, nbytes: int) -> Block:
+        """Memory of the device.
+
+        Raises OutOfDeviceMemory if there is no room, even without what is kept to be quicker.
+        """
+        try:
+            return self.pool.take(nbytes)
+        except OutOfDeviceMemory:
+            for holder in list(self.holders):
+                holder.clear()
+        return self.pool.take(nbytes)
+
+
+@cache
+def first() -> Gpu:
+    """This machine's first GPU, which arrays and programs share.
+
+    Raises CudaError, which says what is missing, if there is none.
+    """
+    return Gpu(Driver(), cublaslt.found())

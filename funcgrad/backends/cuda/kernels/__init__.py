@@ -1,0 +1,10 @@
+"""Kernels of single ops on a GPU: in the loop language, or for tensor cores.
+
+- `running`: sums, products and extremes so far
+- `windows`: convolutions, and the gradients of pooling
+- `sorts`: sorts, and the k greatest
+- `scatters`: many scattered updates, row by row
+- `gemms`: products that no library takes
+- `attention`: its forward pass on tensor cores
+- `mma`: the words of tensor cores
+"""

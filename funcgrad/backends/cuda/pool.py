@@ -1,0 +1,110 @@
+"""A device's memory, kept for the next who asks: the driver's own calls take longer than a kernel.
+
+Blocks have one of eight sizes an octave. A block that is given back goes to the next who wants its
+size, even while what was started still works on it, as all work is in order of one stream. Where
+the driver has no more, what is kept is given back to it first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from weakref import finalize
+
+from funcgrad.backends.cuda.device import Driver, OutOfDeviceMemory
+
+LEAST = 512
+
+
+class Block:
+    """Memory of a device, given back with its last reference."""
+
+    def __init__(self, pool: Pool, address: int, size: int):
+        self.pool = pool
+        self.address = address
+        self.size = size
+        # Finalizers may run within anything: this one only notes what the next `take` finds.
+        finalize(self, pool.returned.append, (address, size)).atexit = False
+
+
+class Pool:
+    """The memory of a driver's device.
+
+    in_use, kept: bytes that someone holds, and that no one does; peak: the most in use so far
+    """
+
+    def __init__(self, driver: Driver):
+        self.driver = driver
+        self.returned: deque[tuple[int, int]] = deque()
+        self.in_use = self.kept = self.peak = 0
+        self._free: dict[int, list[int]] = defaultdict(list)
+        self._lock = threading.RLock()
+        finalize(self, _end, driver, self.returned, self._free).atexit = False
+
+    def take(self, nbytes: int) -> Block:
+        """A block of so many bytes, at least.
+
+        Raises OutOfDeviceMemory if the device has none.
+        """
+        size = rounded(nbytes)
+        with self._lock:
+            self._collect()
+            if self._free[size]:
+                address = self._free[size].pop()
+                self.kept -= size
+            else:
+                address = self._allocate(size)
+            self.in_use += size
+            self.peak = max(self.peak, self.in_use)
+            return Block(self, address, size)
+
+    def release(self) -> None:
+        """Give what no one holds back to the driver."""
+        with self._lock:
+            self._collect()
+            self.driver.enter()
+            for addresses in self._free.values():
+                while addresses:
+                    self.driver.free(addresses.pop())
+            self.kept = 0
+
+    def summary(self) -> dict[str, int]:
+        """Bytes in use, kept for the next who asks, and the most in use so far."""
+        with self._lock:
+            self._collect()
+            return {"in use": self.in_use, "kept": self.kept, "peak": self.peak}
+
+    def _allocate(self, size: int) -> int:
+        self.driver.enter()
+        try:
+            return self.driver.allocate(size)
+        except OutOfDeviceMemory:
+            if not self.kept:
+                raise
+        self.release()
+        return self.driver.allocate(size)
+
+    def _collect(self) -> None:
+        while self.returned:
+            address, size = self.returned.popleft()
+            self._free[size].append(address)
+            self.in_use -= size
+            self.kept += size
+
+
+def _end(driver: Driver, returned: deque[tuple[int, int]], free: dict[int, list[int]]) -> None:
+    driver.enter()
+    for address in (*(a for a, _ in returned), *(a for some in free.values() for a in some)):
+        driver.free(address)
+
+
+def rounded(nbytes: int) -> int:
+    """The size of the block that holds so many bytes: an eighth more at most, or 512.
+
+    >>> rounded(1), rounded(4096), rounded(4097)
+    (512, 4096, 4608)
+    """
+    if nbytes <= LEAST:
+        return LEAST
+    step = max(LEAST, 1 << ((nbytes - 1).bit_length() - 4))
+    return -(-nbytes // step) * step

@@ -1,0 +1,114 @@
+"""cuBLASLt's calls on a stand-in of its signatures: layouts, epilogues, alignments, errors."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+import funcgrad.numpy as fnp
+from funcgrad.backends.cuda import cublaslt
+from funcgrad.backends.cuda.device import CudaError
+from funcgrad.backends.cuda.memory import DeviceBuffer
+from funcgrad.backends.cuda.products import Operand, Product
+from funcgrad.backends.program import Ref
+from funcgrad.core.record import replace
+from tests.backends.cuda.simulated import numbers
+from tests.backends.cuda.stand_in import on_fake
+from tests.backends.cuda.test_products import CASES
+
+TOLERANCES = {
+    "float32": 1e-5, "float64": 1e-13, "bfloat16": 2e-2, "float16": 2e-3, "complex64": 1e-5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("name", ["rows", "heads", "turned result"])
+def test_programs(name, dtype, fake, gpu):
+    f, left, right = CASES[name]
+    a, b = (np.asarray(fnp.asarray(numbers(*shape)).astype(dtype)) for shape in (left, right))
+    program = on_fake(f, fake, gpu, a, b)
+    wide = [x.astype("complex128" if dtype == "complex64" else "float64") for x in (a, b)]
+    want, tolerance = np.asarray(f(*wide)), TOLERANCES[dtype]
+    got = program([a, b])[0].astype(want.dtype)
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=10 * tolerance)
+    assert program.loaded.calls
+
+
+def call(gpu, p, buffers):
+    """Run a product on buffers for first, second and result."""
+    made = gpu.lt.bind(p)
+    handle, desc, alpha, x, y, beta, z, algorithm = (ctypes.c_void_p(w) for w in made.words)
+    a, b, c = (ctypes.c_void_p(buffer.address) for buffer in buffers)
+    for which, place in ((8, p.bias), (11, p.aux)):
+        if place is not None:
+            address = ctypes.c_uint64(place if isinstance(place, int) else place.leading)
+            gpu.lt.call("cublasLtMatmulDescSetAttribute", desc, ctypes.c_int(which),
+                        ctypes.byref(address), ctypes.c_size_t(8))  # fmt: skip
+    work = gpu.take(made.workspace)
+    gpu.lt.call("cublasLtMatmul", handle, desc, alpha, a, x, b, y, beta, c, z, c, z, algorithm,
+                ctypes.c_void_p(work.address), ctypes.c_size_t(made.workspace),
+                gpu.driver.stream)  # fmt: skip
+
+
+def product(dtype="float32", m=6, n=4, k=5, **more):
+    kind, at = np.dtype(dtype), Ref("arena")
+    return Product(kind, kind, kind, m, n, k, 1, Operand(at, m, 0), Operand(at, k, 0),
+                   Operand(at, m, 0), **more)  # fmt: skip
+
+
+@pytest.mark.parametrize("epilogue", ["none", "bias", "relu", "relu bias", "gelu", "gelu bias"])
+def test_epilogues(epilogue, fake, gpu):
+    a, b, bias = numbers(5, 6), numbers(4, 5), numbers(6)  # rows here are columns there
+    first, second, added = (DeviceBuffer.of(gpu, x) for x in (a, b, bias))
+    result = DeviceBuffer.of(gpu, np.zeros((4, 6), np.float32))
+    more = {"bias": added.address} if "bias" in epilogue else {}
+    call(gpu, product(epilogue=epilogue, **more), (first, second, result))
+    want = b @ a + (bias if "bias" in epilogue else 0)
+    if "relu" in epilogue:
+        want = np.maximum(want, 0)
+    if "gelu" in epilogue:
+        want = 0.5 * want * (1 + np.tanh(np.sqrt(2 / np.pi) * (want + 0.044715 * want**3)))
+    np.testing.assert_allclose(result.get(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_alignments_are_told(fake, gpu):
+    gpu.lt.bind(product())
+    least = (ctypes.c_uint32 * 4)()
+    fake.lt_least(least)
+    assert list(least) == [256] * 4
+    shifted = Operand(Ref("arena", offset=8), 6, 0)
+    gpu.lt.bind(replace(product(), first=shifted))
+    fake.lt_least(least)
+    assert list(least) == [8, 256, 256, 256]
+
+
+def test_errors_have_the_statuses_names(fake, gpu):
+    with pytest.raises(CudaError, match="LayoutCreate: CUBLAS_STATUS_INVALID_VALUE"):
+        gpu.lt.bind(short())
+    fake.lt_refuse(15)
+    with pytest.raises(CudaError, match="AlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED"):
+        gpu.lt.bind(product())
+    fake.lt_refuse(77)
+    with pytest.raises(CudaError, match="AlgoGetHeuristic: status 77"):
+        gpu.lt.bind(product())
+    fake.lt_refuse(0)
+
+
+def short():
+    """A product whose first matrix has columns that would overlap."""
+    return replace(product(), first=Operand(Ref("arena"), 2, 0))
+
+
+def test_a_call_that_fails_names_program_and_product(fake, gpu):
+    a, b = numbers(5, 7), numbers(7, 9)
+    program = on_fake(lambda a, b: a @ b, fake, gpu, a, b)
+    fake.lt_fail(13)
+    with pytest.raises(CudaError, match="a product 9x5x7: CUBLAS_STATUS_EXECUTION_FAILED"):
+        program([a, b])
+    fake.lt_fail(0)
+    np.testing.assert_allclose(program([a, b])[0], a @ b, rtol=1e-5)
+
+
+def test_without_the_library():
+    with pytest.raises(CudaError, match=r"no cuBLASLt \(libnothing.so\) on this machine"):
+        cublaslt.Lt("libnothing.so")

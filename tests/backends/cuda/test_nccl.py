@@ -1,0 +1,148 @@
+"""NCCL's communicators on a stand-in of its signatures, its ranks threads of this process."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import funcgrad as fg
+from funcgrad import lax
+from funcgrad.backends.cuda.device import CudaError
+from funcgrad.backends.cuda.device_program import DeviceProgram
+from funcgrad.backends.cuda.machine import CUDA
+from funcgrad.backends.cuda.memory import DeviceBuffer
+from funcgrad.backends.plan import plan
+from funcgrad.core import context
+from funcgrad.errors import CollectiveError, ShapeError
+from funcgrad.parallel.communicators.nccl import Nccl, NcclCommunicator, identifier_by_file, over
+from funcgrad.transforms.passes.simplify import simplify
+from tests.backends.cuda.simulated import numbers
+from tests.backends.cuda.stand_in import launches_of
+
+RANKS = 3
+
+
+@pytest.fixture
+def together(gpu, library):
+    """together(f): f of each rank's communicator, in a thread each; all results."""
+    nccl = Nccl(library)
+
+    def run(f, size=RANKS):
+        name, results, errors = nccl.unique_id(), [None] * size, []
+
+        def rank(r):
+            try:
+                results[r] = f(NcclCommunicator(nccl, gpu, r, size, name))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=rank, args=(r,), daemon=True) for r in range(size)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(60)
+        if errors:
+            raise errors[0]
+        return results
+
+    return run
+
+
+def given(rank, *shape, dtype="float32"):
+    return (10 * numbers(*shape)).astype(dtype) + np.dtype(dtype).type(rank)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "complex64"])
+def test_sums(dtype, gpu, together):
+    def f(comm):
+        x = DeviceBuffer.of(gpu, given(comm.rank, RANKS, 4, dtype=dtype))
+        return comm.all_reduce(x).get(), comm.reduce_scatter(x).get()
+
+    want = sum(given(r, RANKS, 4, dtype=dtype) for r in range(RANKS)).astype(dtype)
+    for r, (whole, row) in enumerate(together(f)):
+        np.testing.assert_allclose(whole, want, rtol=1e-5)
+        np.testing.assert_allclose(row, want[r], rtol=1e-5)
+
+
+def test_extremes_and_moves(gpu, together):
+    def f(comm):
+        x = DeviceBuffer.of(gpu, given(comm.rank, RANKS, 4, dtype="float16"))
+        y = DeviceBuffer.of(gpu, given(comm.rank, 4))
+        comm.barrier()
+        moved = comm.permute(x, [(0, 1), (1, 2)])
+        return (comm.all_reduce(y, "max").get(), comm.all_gather(x).get(),
+                comm.all_to_all(x).get(), moved.get())  # fmt: skip
+
+    every = np.stack([given(r, RANKS, 4, dtype="float16") for r in range(RANKS)])
+    for r, (most, gathered, turned, moved) in enumerate(together(f)):
+        np.testing.assert_array_equal(most, given(RANKS - 1, 4))
+        np.testing.assert_array_equal(gathered, every)
+        np.testing.assert_array_equal(turned, every[:, r])
+        np.testing.assert_array_equal(moved, every[r - 1] if r else 0 * every[0])
+
+
+def test_programs(fake, gpu, together):
+    """A compiled program exchanges the device's memory by the library, called from native code."""
+
+    def f(x):
+        total = lax.psum(x * 2, "i") + lax.axis_index("i")
+        return total, lax.ppermute(x, "i", [(0, 1), (1, 2), (2, 0)]), lax.all_gather(x, "i")
+
+    with context.scoped(axes={"i": RANKS}):
+        jaxpr = simplify(fg.make_jaxpr(f)(given(0, 5)).jaxpr)
+        planned = plan(jaxpr, [False], "f", CUDA)
+    first = DeviceProgram(planned, gpu)
+    start = launches_of(fake, first)
+    one = threading.Lock()
+
+    def run(comm):
+        with one:  # the stand-in compiles in one thread at a time
+            program = first.bind(lambda axes: comm)
+            assert not program.loaded.waits
+        return program([given(comm.rank, 5)])
+
+    every = np.stack([given(r, 5) for r in range(RANKS)])
+    for r, (total, moved, gathered) in enumerate(together(run)):
+        np.testing.assert_allclose(total, 2 * every.sum(0) + r, rtol=1e-5)
+        np.testing.assert_array_equal(moved, every[r - 1])
+        np.testing.assert_array_equal(gathered, every)
+    assert start
+
+
+def test_errors(fake, gpu, together):
+    def sums_of_shorts(comm):
+        comm.all_reduce(DeviceBuffer.of(gpu, np.ones(3, np.int16)))
+
+    with pytest.raises(
+        CollectiveError, match=r"all_reduce of int16\[3\] failed on rank 0: NCCL has no"
+    ):
+        together(sums_of_shorts, 1)
+    with pytest.raises(ShapeError, match="all_to_all among 1 ranks needs an array with 1 rows"):
+        together(lambda c: c.all_to_all(DeviceBuffer.of(gpu, np.ones(3, np.int16))), 1)
+    fake.nccl_refuse(4)
+    with pytest.raises(CollectiveError, match="failed on rank 0: invalid argument"):
+        together(lambda c: c.barrier(), 1)
+    fake.nccl_refuse(0)
+    nccl = Nccl(gpu.blas)
+    with pytest.raises(CudaError, match="ncclCommInitRank: invalid argument"):
+        NcclCommunicator(nccl, gpu, 7, 3, nccl.unique_id())
+
+
+def test_ranks_that_the_host_joins(gpu, library):
+    class Host:
+        rank, size = 0, 1
+
+        def all_gather(self, x):
+            return x[None]
+
+    comm = over(Host(), gpu, Nccl(library))
+    np.testing.assert_array_equal(
+        comm.all_reduce(DeviceBuffer.of(gpu, numbers(3))).get(), numbers(3)
+    )
+
+
+def test_an_identifier_by_a_file(tmp_path):
+    path = tmp_path / "id"
+    with pytest.raises(CollectiveError, match=r"no rank has written NCCL's identifier to .*id"):
+        identifier_by_file(path, None, 0.01)
+    assert identifier_by_file(path, b"x" * 128) == b"x" * 128 == identifier_by_file(path, None)
