@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from funcgrad.errors import ArgumentError, ExportError
 from funcgrad.export.exported import Exported
 from funcgrad.export.native.measure import LEAST, scratch_bytes
 from funcgrad.export.native.parts import Parts, parts_of
-from funcgrad.export.native.sources import cmake, sources
+from funcgrad.export.native.sources import for_builds, sources
 from funcgrad.export.native.toolchain import Toolchain, file_of, toolchain
 
 TARGETS = ("host", "generic", *LEVELS, *FOREIGN)
@@ -28,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 @dataclass(frozen=True)
 class CLibrary:
-    """What `aot` wrote.
+    """What `aot` wrote. Beside the C header is one for C++, which ends in .hpp.
 
     arena_bytes: memory that a run needs
     """
@@ -48,7 +49,8 @@ def aot(
     kind: str = "shared",
     weights: str = "inside",
 ) -> CLibrary:
-    """Write a function as a C library: a C99 header, the library, its weights, a file for CMake.
+    """Write a function as a C library: headers for C99 and C++17, the library, its weights, files
+    for CMake and pkg-config.
 
     name: how files and symbols begin, by default the function's name
     target: "host", this processor; "generic", all of its architecture; a level of x86-64 such as
@@ -128,12 +130,12 @@ def write(exported: Exported, to: Path, target: str, options: Options) -> CLibra
             samples = [sample.args for sample in exported.samples]
             scratch = scratch_bytes(library, name, weights_file, parts, samples)
         library = build.linked(scratch, kind, to / file)
-        header = to / f"{name}.h"
-        header.write_text((work / f"{name}.h").read_text(encoding="utf-8"), encoding="utf-8")
+        for header in (f"{name}.h", f"{name}.hpp"):
+            shutil.copyfile(work / header, to / header)
     if kind != "object":
-        text = cmake(name, kind, library.name)
-        (to / f"{name}Config.cmake").write_text(text, encoding="utf-8")
-    return CLibrary(header, library, weights_file, parts.arena + scratch)
+        for path, text in for_builds(name, kind, library.name, f"{exported!r}").items():
+            (to / path).write_text(text, encoding="utf-8")
+    return CLibrary(to / f"{name}.h", library, weights_file, parts.arena + scratch)
 
 
 def _reached(target: str) -> str:

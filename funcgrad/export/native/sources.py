@@ -1,4 +1,4 @@
-"""The header and the C code of a library, from templates."""
+"""The headers and the C code of a library, from templates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHECKED = (
 
 
 def sources(name: str, signature: str, parts: Parts, scratch: int, inside: bool) -> dict[str, str]:
-    """The texts of the header and of the C file, by their names.
+    """The texts of the headers and of the C file, by their names.
 
     scratch: bytes that tasks take beside the program's temporaries
     inside: whether the library holds the weights
@@ -48,12 +48,19 @@ def sources(name: str, signature: str, parts: Parts, scratch: int, inside: bool)
         "features": _features(parts.features),
         "cpu": parts.cpu,
     }
-    return {f"{name}.h": _filled("header.h", given), f"{name}.c": _filled("glue.c", given)}
+    templates = {"h": "header.h", "hpp": "header.hpp", "c": "glue.c"}
+    return {f"{name}.{end}": _filled(template, given) for end, template in templates.items()}
 
 
-def cmake(name: str, kind: str, file: str) -> str:
-    """What CMake's find_package reads."""
-    return _filled("config.cmake", {"name": name, "cmake_kind": kind.upper(), "file": file})
+def for_builds(name: str, kind: str, file: str, signature: str) -> dict[str, str]:
+    """What CMake's find_package and pkg-config read, by their names."""
+    link = f"-L${{pcfiledir}} -l{name}" if kind == "shared" else f"${{pcfiledir}}/{file} -lm"
+    given = {
+        "name": name, "cmake_kind": kind.upper(), "file": file, "libs": link,
+        "signature": _commented(signature),
+    }  # fmt: skip
+    templates = {f"{name}Config.cmake": "config.cmake", f"{name}.pc": "package.pc"}
+    return {path: _filled(template, given) for path, template in templates.items()}
 
 
 def _filled(template: str, given: dict) -> str:
