@@ -23,7 +23,9 @@ from funcgrad.export.native.toolchain import Toolchain, file_of, toolchain
 
 TARGETS = ("host", "generic", *LEVELS, *FOREIGN)
 _KINDS = ("shared", "static", "object")
-_FUNCTIONS = ("abi_version", "input", "output", "init", "run", "arena_used", "message")
+_FUNCTIONS = (
+    "abi_version", "arena_bytes", "input", "output", "init", "run", "arena_used", "message",
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 

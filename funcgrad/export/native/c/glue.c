@@ -125,6 +125,8 @@ static const size_t num_constants = NUM_CONSTANTS, num_captured = NUM_CAPTURED,
 $inside
 uint32_t ${name}_abi_version(void) { return ${guard}_ABI_VERSION; }
 
+size_t ${name}_arena_bytes(void) { return needed_arena; }
+
 const ${name}_tensor *${name}_input(size_t i) {
     return i < num_inputs ? &inputs_table[i] : NULL;
 }

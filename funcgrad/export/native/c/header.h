@@ -45,7 +45,11 @@ typedef struct ${name}_context {
     char message[192];
 } ${name}_context;
 
+/* What is added to this interface doesn't change its number. */
 uint32_t ${name}_abi_version(void);
+
+/* What ${guard}_ARENA_BYTES is in the library, which may be made later than this header. */
+size_t ${name}_arena_bytes(void);
 
 /* The i-th input or output; NULL if there is none. */
 const ${name}_tensor *${name}_input(size_t i);

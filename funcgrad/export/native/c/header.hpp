@@ -53,7 +53,7 @@ class ${name}_function {
 public:
     // weights: $weights_text They have to outlive the function.
     explicit ${name}_function(const void *weights = nullptr, std::size_t weights_bytes = 0)
-        : context_(new ${name}_context), arena_(allocated(${guard}_ARENA_BYTES)) {
+        : context_(new ${name}_context), arena_(allocated(${name}_arena_bytes())) {
         check(${name}_init(context_.get(), sizeof *context_, weights, weights_bytes));
         for (std::size_t i = 0; i < ${guard}_NUM_INPUTS + std::size_t{0}; ++i)
             inputs_.push_back(allocated(${name}_input(i)->bytes));
@@ -66,7 +66,7 @@ public:
     // Compute the outputs from the inputs.
     void run() {
         check(${name}_run(context_.get(), input_places_.data(), output_places_.data(),
-                          arena_.get(), ${guard}_ARENA_BYTES));
+                          arena_.get(), ${name}_arena_bytes()));
     }
 
     // An input or output, by its number or name. T is the type of its dtype: float of "float32",
