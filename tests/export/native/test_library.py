@@ -179,11 +179,6 @@ def test_a_step_of_training(tmp_path):
     check(tmp_path, step, W, optimizer.init(W), X)
 
 
-def test_under_sanitizers(tmp_path):
-    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    check(tmp_path, network, X, threads=4, kind="static", weights="beside", flags=flags)
-
-
 # ---- faults
 
 
