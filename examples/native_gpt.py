@@ -1,9 +1,12 @@
-"""The GPT that gpt.py trained as a C library, which programs in C, C++ and Rust run.
+"""The GPT that gpt.py trained as a C library, which programs in C, C++, Rust and a web page run.
 
     python examples/gpt.py && python examples/native_gpt.py && cd examples/out/native
     cc -O2 -I. ../../native/gpt.c libgpt.so -Wl,-rpath,. -o gpt && ./gpt 7 400
     c++ -std=c++17 -O2 -I. ../../native/gpt.cpp libgpt.so -Wl,-rpath,. -o gpt && ./gpt 7 400
     rustc -O ../../native/gpt.rs -L. -lgpt -C link-arg=-Wl,-rpath,. && ./gpt 7 400
+
+    pip install ziglang && python examples/native_gpt.py --target wasm32
+    python -m http.server -d examples/out/web        # and open localhost:8000
 
 The function takes a character and gives the next one. It keeps what it has seen in a cache of keys
 and values, which goes in and comes out. The same seed gives the same text, in each language.
@@ -12,6 +15,7 @@ and values, which goes in and comes out. The same seed gives the same text, in e
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 
 import gpt
@@ -49,6 +53,14 @@ def save(folder, params, cfg: gpt.Config, alphabet: str, **options) -> export.CL
     return export.aot(export.export(fg.jit(step))(*types), folder, name="gpt", **options)
 
 
+def save_web(folder: Path, params, cfg: gpt.Config, alphabet: str) -> export.CLibrary:
+    """Write a web page that runs the model."""
+    made = save(folder, params, cfg, alphabet, target="wasm32", weights="beside")
+    for file in (Path(__file__).parent / "web").iterdir():
+        shutil.copyfile(file, folder / file.name)
+    return made
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Read the last checkpoint, write the library."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -56,8 +68,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--target", default="host", help="see export.aot")
     args = parser.parse_args(arguments)
     params, cfg = serve_gpt.trained(args.out)
-    made = save(args.out / "native", params, cfg, gpt.load_text()[2], target=args.target)
-    print(f"wrote {made.library}, {made.library.stat().st_size / 1e3:.0f} kB with its weights")
+    model = params, cfg, gpt.load_text()[2]
+    if args.target == "wasm32":
+        made = save_web(args.out / "web", *model)
+    else:
+        made = save(args.out / "native", *model, target=args.target)
+    print(f"wrote {made.library}, {made.library.stat().st_size / 1e3:.0f} kB")
 
 
 if __name__ == "__main__":

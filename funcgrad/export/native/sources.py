@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 
 from funcgrad.core.aval import ShapedArray
-from funcgrad.export.native.parts import Parts, alignment
+from funcgrad.export.native.parts import Parts, alignment, arena_of
 
 _TEMPLATES = Path(__file__).parent / "c"
 # Features of processors that C compilers know by these names, too.
@@ -38,15 +38,15 @@ def sources(name: str, signature: str, parts: Parts, scratch: int, inside: bool)
         "weights_text": "NULL for those in the library, or the content of a file like it."
         if inside
         else f"the content of {name}.safetensors, such as a mapping of it.",
-        "constants": _numbers(parts.constants),
+        "codes": _codes(parts),
         "captured": _numbers(parts.captured),
-        "num_constants": len(parts.constants),
+        "most_constants": max(len(c) for level in parts.levels for c in level.constants),
         "num_captured": len(parts.captured),
         "tables": _tables(name, parts),
         "inside": _inside(name) if inside else "",
         "default_weights": f"{name}_weights" if inside else "NULL",
-        "features": _features(parts.features),
-        "cpu": parts.cpu,
+        "cpu": parts.levels[0].codes[0].cpu,
+        "level_names": ", ".join(f'"{level.name}"' for level in parts.levels),
     }
     templates = {"h": "header.h", "hpp": "header.hpp", "c": "glue.c"}
     return {f"{name}.{end}": _filled(template, given) for end, template in templates.items()}
@@ -63,6 +63,13 @@ def for_builds(name: str, kind: str, file: str, signature: str) -> dict[str, str
     return {path: _filled(template, given) for path, template in templates.items()}
 
 
+def module(name: str, signature: str, inside: bool) -> str:
+    """The JavaScript module of a library for WebAssembly."""
+    url = "null" if inside else f'"{name}.safetensors"'
+    given = {"name": name, "signature": _commented(signature), "weights_url": url}
+    return _filled("module.mjs", given)
+
+
 def _filled(template: str, given: dict) -> str:
     return Template((_TEMPLATES / template).read_text(encoding="utf-8")).substitute(given)
 
@@ -72,7 +79,7 @@ def _commented(text: str) -> str:
 
 
 def _numbers(values: Sequence[int]) -> str:
-    return ", ".join(f"{{{v}}}" for v in values) or "{0}"
+    return ", ".join(map(str, values)) or "0"
 
 
 def _digest(data: bytes) -> int:
@@ -115,9 +122,26 @@ def _inside(name: str) -> str:
     return _filled("inside.c", {"name": name})
 
 
-def _features(features: Sequence[str]) -> str:
+def _codes(parts: Parts) -> str:
+    """The code of each level of processors."""
+    lines, rows = [], []
+    for i, level in enumerate(parts.levels):
+        code, constants = level.codes[0], level.constants[0]
+        lines += [
+            f"program {code.prefix}program;",
+            f"static const size_t constants{i}[] = {{{_numbers(constants)}}};",
+            f"static int lacks{i}(void) {{",
+            *_checks(level.features),
+            "    return 0;",
+            "}",
+        ]
+        rows.append(f'    {{"{level.name}", lacks{i}, {{{code.prefix}program, {arena_of(code)}, '
+                    f"{len(constants)}, constants{i}}}}},")  # fmt: skip
+    return "\n".join([*lines, "static const struct level levels[] = {", *rows, "};"])
+
+
+def _checks(features: Sequence[str]) -> list[str]:
+    """What tells a processor that lacks features."""
     known = [f for f in _CHECKED if f in features]
-    if not known:
-        return ""
-    checks = "\n    ".join(f'if (!__builtin_cpu_supports("{f}")) return 1;' for f in known)
-    return f"__builtin_cpu_init();\n    {checks}"
+    checks = [f'    if (!__builtin_cpu_supports("{f}")) return 1;' for f in known]
+    return ["    __builtin_cpu_init();", *checks] if known else []

@@ -60,6 +60,12 @@ const ${name}_tensor *${name}_output(size_t i);
 ${name}_status ${name}_init(${name}_context *context, size_t context_bytes, const void *weights,
                             size_t weights_bytes);
 
+/* The level of processors whose code runs: the highest in the library that this one reaches. */
+const char *${name}_level(const ${name}_context *context);
+
+/* Choose another: $level_names. */
+${name}_status ${name}_set_level(${name}_context *context, const char *name);
+
 /* Compute all outputs. Outputs may not overlap inputs, weights, or the arena. */
 ${name}_status ${name}_run(${name}_context *context, const void *const *inputs,
                            void *const *outputs, void *arena, size_t arena_bytes);
