@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -33,21 +33,27 @@ _LAPACK = {"gesdd": "svd", "geev": "eig"}  # routines, and the ops that call the
 
 
 class Piece(NamedTuple):
-    """What is compiled by itself: how the names of its code begin, and what named sizes are."""
+    """What is compiled by itself.
+
+    prefix: how the names of its code begin
+    rows: how many it computes of those that a size counts; 0: no size has a name
+    """
 
     prefix: str
-    sizes: Mapping[str, int]
+    rows: int
 
 
 @dataclass(frozen=True)
 class Code:
     """A program for one processor.
 
+    prefix, rows: of its `Piece`
     constants: arrays that it reads beside those that the function captured
     arena: bytes of temporaries, without what its tasks take beside
     """
 
     prefix: str
+    rows: int
     objects: Sequence[bytes]
     features: Sequence[str]
     cpu: str
@@ -57,7 +63,7 @@ class Code:
 
 def codes_of(exported: Exported, pieces: Sequence[Piece], runtime: str,
              target: str) -> list[Code]:  # fmt: skip
-    """The code of a function for a target, for each of some sizes.
+    """The code of a function's pieces for a target.
 
     runtime: how the names of functions begin that code calls and whoever links it has to provide
 
@@ -69,7 +75,7 @@ def codes_of(exported: Exported, pieces: Sequence[Piece], runtime: str,
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         exported.save(folder / "exported.fg")
-        asked = {"pieces": [[p.prefix, dict(p.sizes)] for p in pieces], "runtime": runtime}
+        asked = {"pieces": pieces, "runtime": runtime}
         (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-c", _ELSEWHERE, temporary],
@@ -78,7 +84,7 @@ def codes_of(exported: Exported, pieces: Sequence[Piece], runtime: str,
         )  # fmt: skip
         if done.returncode:
             raise ExportError(f"export.aot for {target}: {done.stderr.strip()[-2000:]}")
-        return [_read(folder / str(i), piece.prefix) for i, piece in enumerate(pieces)]
+        return [_read(folder / str(i), piece) for i, piece in enumerate(pieces)]
 
 
 _ELSEWHERE = """
@@ -96,8 +102,8 @@ def answer(folder: Path) -> None:
     """Compile what a file in a folder asks for, for this process's target, into the folder."""
     asked = json.loads((folder / "asked.json").read_text(encoding="utf-8"))
     exported = load(folder / "exported.fg")
-    for i, (prefix, sizes) in enumerate(asked["pieces"]):
-        _write(_code_of(exported, Piece(prefix, sizes), asked["runtime"]), folder / str(i))
+    for i, piece in enumerate(asked["pieces"]):
+        _write(_code_of(exported, Piece(*piece), asked["runtime"]), folder / str(i))
 
 
 def _write(code: Code, folder: Path) -> None:
@@ -112,12 +118,13 @@ def _write(code: Code, folder: Path) -> None:
         (folder / f"{i}.o").write_bytes(data)
 
 
-def _read(folder: Path, prefix: str) -> Code:
+def _read(folder: Path, piece: Piece) -> Code:
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     types = {str(i): type_from_json(t) for i, t in enumerate(facts["types"])}
     arrays = tensors_from_bytes((folder / "constants.safetensors").read_bytes(), types)
     return Code(
-        prefix=prefix,
+        prefix=piece.prefix,
+        rows=piece.rows,
         objects=[(folder / f"{i}.o").read_bytes() for i in range(facts["objects"])],
         features=facts["features"],
         cpu=facts["cpu"],
@@ -133,7 +140,7 @@ def runs_here(target: str) -> bool:
 
 def _code_of(exported: Exported, piece: Piece, runtime: str) -> Code:
     """The code for this process's target."""
-    at = exported.specialize(**piece.sizes) if piece.sizes else exported
+    at = exported.rows(piece.rows) if piece.rows else exported
     name, closed = exported.fun_name, at.jaxpr
     if jaxpr_meshes(closed.jaxpr):
         raise ExportError(f"export.aot of {name}: a C library runs on one device, not on a mesh")
@@ -153,7 +160,7 @@ def _code_of(exported: Exported, piece: Piece, runtime: str) -> Code:
             f"export.aot of {name}: {op}{_place(closed.jaxpr, op)} can't be in a C library: {e}"
         ) from None
     constants = [np.asarray(c) for c in made.program.constants]
-    return Code(piece.prefix, code.objects, code.features, default_target().cpu, constants,
+    return Code(*piece, code.objects, code.features, default_target().cpu, constants,
                 made.program.arena_bytes)  # fmt: skip
 
 

@@ -12,18 +12,20 @@ from pathlib import Path
 
 from funcgrad.backends.llvm.native.foreign import FOREIGN
 from funcgrad.backends.llvm.native.target import LEVELS, Target
-from funcgrad.errors import ArgumentError
+from funcgrad.errors import ArgumentError, ExportError
 from funcgrad.export.exported import Exported
 from funcgrad.export.native.codes import Code, Piece, codes_of, runs_here
 from funcgrad.export.native.measure import LEAST, scratch_bytes
 from funcgrad.export.native.parts import Parts, parts_of
 from funcgrad.export.native.sources import for_builds, module, sources
 from funcgrad.export.native.toolchain import Toolchain, file_of, toolchain
+from funcgrad.export.rows import BLOCKS
 
 TARGETS = ("host", "generic", *LEVELS, *FOREIGN)
 _KINDS = ("shared", "static", "object")
 _FUNCTIONS = (
-    "abi_version", "arena_bytes", "input", "output", "init", "level", "set_level", "run",
+    "abi_version", "arena_bytes", "input", "output", "init", "level", "set_level",
+    "set_size", "run",
     "arena_used", "message",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -70,9 +72,13 @@ def aot(
     it can't be found for); a run that needs more gives a status. One thread computes a run; several
     may run at a time.
 
+    A symbolic size may count rows that are independent of each other (`Exported.row_size`): such a
+    library has code for 64, 8 and 1 of them, which computes any number, and `<name>_set_size` says
+    how many.
+
     Raises ExportError for what only Python can do, which is named with the user's line, for a kind
-    that a system lacks, and where there is no C compiler for the target; ArgumentError for symbolic
-    sizes (`specialize` them).
+    that a system lacks, where there is no C compiler for the target, and for other symbolic sizes
+    (`specialize` them).
 
     >>> import tempfile
     >>> from funcgrad import export
@@ -91,6 +97,8 @@ def aot(
     ):
         if given not in known:
             raise ArgumentError(f"export.aot: {what} must be one of {known}, got {given!r}")
+    if exported.is_symbolic:
+        _check_rows(exported)
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
     file = file_of(targets[0], kind, name)
@@ -106,12 +114,22 @@ def aot(
         for header in (f"{name}.h", f"{name}.hpp"):
             shutil.copyfile(work / header, to / header)
     if library.suffix == ".wasm":
-        text = module(name, f"{exported!r}", weights == "inside")
+        text = module(name, f"{exported!r}", parts.size, weights == "inside")
         (to / f"{name}.mjs").write_text(text, encoding="utf-8")
     elif kind != "object":
         for path, text in for_builds(name, kind, library.name, f"{exported!r}").items():
             (to / path).write_text(text, encoding="utf-8")
     return CLibrary(to / f"{name}.h", library, weights_file, parts.arena + scratch)
+
+
+def _check_rows(exported: Exported) -> None:
+    try:
+        exported.rows(1)
+    except ExportError as e:
+        raise ExportError(
+            f"export.aot of {exported.fun_name}: {e}; a library for all sizes needs rows that are "
+            "independent of each other: specialize(…) fixes the sizes"
+        ) from None
 
 
 def targets_of(target: str) -> list[str]:
@@ -134,10 +152,12 @@ def targets_of(target: str) -> list[str]:
 def _codes(exported: Exported, name: str, targets: Sequence[str]) -> dict[str, list[Code]]:
     """The code for each target."""
     runtime = f"{name}_fg_"
+    rows = BLOCKS if exported.is_symbolic else (0,)
     return {
-        target: codes_of(exported, [Piece(f"{runtime}{i}_", {})], runtime, _reached(target))
+        target: codes_of(exported, [Piece(f"{runtime}{i}_{n}_", n) for n in rows], runtime,
+                         _reached(target))
         for i, target in enumerate(targets)
-    }
+    }  # fmt: skip
 
 
 def _reached(target: str) -> str:

@@ -23,7 +23,7 @@ LEAST = 1 << 12
 # Runs a library on the inputs in a file; prints the bytes that it used.
 _RUN = """
 import ctypes, mmap, sys
-path, name, file, weights, room, levels, *sizes = sys.argv[1:]
+path, name, file, weights, room, levels, counted, rows, *sizes = sys.argv[1:]
 lib = ctypes.CDLL(path)
 cut = sizes.index("-")
 data = memoryview(bytearray(open(file, "rb").read()))
@@ -45,11 +45,14 @@ init.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_siz
 run.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_size_t]
 used.argtypes, used.restype = [ctypes.c_void_p], ctypes.c_size_t
 set_level.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+set_size = call("set_size")
+set_size.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
 c = ctypes.addressof(context)
 assert init(c, 4096, where(held), len(kept)) == 0
 places = (ctypes.c_void_p * (len(ins) + 1))(*[b.start for b in ins])
 results = (ctypes.c_void_p * (len(outs) + 1))(
     *[ctypes.addressof(b) + -ctypes.addressof(b) % 64 for b in outs])
+assert not counted or set_size(c, counted.encode(), int(rows)) == 0
 most = 0
 for level in levels.split():
     assert set_level(c, level.encode()) == 0
@@ -63,7 +66,13 @@ def scratch_bytes(library: Path, name: str, weights: Path, parts: Parts, levels:
                   samples: Sequence[Sequence[np.ndarray]]) -> int:  # fmt: skip
     """Bytes that tasks take: the most of these arguments, of zeros where there are none, and of
     these levels of processors."""
-    given = samples or [[np.zeros(a.shape, a.dtype) for a in parts.ins]]
+    given = list(samples)
+    if parts.size or not samples:  # with rows for the code of each number of them
+        rows = sum(code.rows for code in parts.levels[0].codes)
+        given.append([
+            np.zeros((rows, *a.shape[1:]) if counted else a.shape, a.dtype)
+            for a, counted in zip(parts.ins, parts.in_rows, strict=True)
+        ])  # fmt: skip
     return max(_used(library, name, weights, parts, levels, args) for args in given)
 
 
@@ -71,9 +80,14 @@ def _used(library: Path, name: str, weights: Path, parts: Parts, levels: Sequenc
           args: Sequence[np.ndarray]) -> int:  # fmt: skip
     file = library.parent / "inputs.bin"
     file.write_bytes(b"".join(np.ascontiguousarray(x).tobytes() for x in args))
-    sizes = [*(str(a.nbytes) for a in parts.ins), "-", *(str(a.nbytes) for a in parts.outs)]
-    command = [sys.executable, "-c", _RUN, str(library), name, str(file), str(weights),
-               str(parts.arena + ROOM), " ".join(levels), *sizes]  # fmt: skip
+    rows = next((len(x) for x, counted in zip(args, parts.in_rows, strict=True) if counted), 1)
+    results = [
+        a.nbytes * (rows if counted else 1)
+        for a, counted in zip(parts.outs, parts.out_rows, strict=True)
+    ]
+    sizes = [*(str(x.nbytes) for x in args), "-", *map(str, results)]
+    facts = [name, file, weights, parts.arena + ROOM, " ".join(levels), parts.size, rows]
+    command = [sys.executable, "-c", _RUN, str(library), *map(str, facts), *sizes]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError):

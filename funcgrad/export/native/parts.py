@@ -12,6 +12,8 @@ import numpy as np
 from funcgrad.core.aval import ShapedArray
 from funcgrad.export.exported import Exported
 from funcgrad.export.native.codes import Code
+from funcgrad.export.rows import has_rows
+from funcgrad.export.symbolic import SymbolicScope
 from funcgrad.export.tensors import tensors_to_bytes
 
 _BLOCK = 64
@@ -39,7 +41,10 @@ class Level:
 class Parts:
     """What a library is made of.
 
-    ins, outs, names: of arguments and results
+    names, ins, outs: of arguments and results; of what has rows, one
+    size: what counts the rows; "" for a function whose sizes have no names
+    in_rows, out_rows: which have rows
+    constraints: pairs of texts, of what holds for the size, and of the same in C, for `size`
     weights: a safetensors file with all constants and captured arrays
     head: bytes of it that say what it holds
     captured: where captured arrays begin in it
@@ -49,6 +54,10 @@ class Parts:
     names: tuple[str, ...]
     ins: tuple[ShapedArray, ...]
     outs: tuple[ShapedArray, ...]
+    size: str
+    in_rows: tuple[bool, ...]
+    out_rows: tuple[bool, ...]
+    constraints: Sequence[tuple[str, str]]
     weights: bytes
     head: int
     captured: tuple[int, ...]
@@ -69,8 +78,7 @@ class Parts:
 def parts_of(exported: Exported, codes: dict[str, list[Code]]) -> Parts:
     """The parts of a function's library.
 
-    exported: the function at any sizes
-    codes: for each target
+    codes: for each target, from the most rows to one
     """
     arrays: dict[str, np.ndarray] = {}
     known: dict[tuple, str] = {}
@@ -78,7 +86,8 @@ def parts_of(exported: Exported, codes: dict[str, list[Code]]) -> Parts:
         for c in code.constants:
             if known.setdefault(_key(c), f"constant{len(known)}") not in arrays:
                 arrays[known[_key(c)]] = c
-    consts = exported.jaxpr.consts
+    one = exported.rows(1) if exported.row_size else exported
+    consts = one.jaxpr.consts
     numbers: dict[int, int] = {}  # of captured arrays, some of which are several inputs
     for c in consts:
         i = numbers.setdefault(id(c), len(numbers))
@@ -91,13 +100,26 @@ def parts_of(exported: Exported, codes: dict[str, list[Code]]) -> Parts:
     ]
     return Parts(
         names=exported.arg_names,
-        ins=tuple(exported.in_avals),
-        outs=tuple(exported.out_avals),
+        ins=tuple(one.in_avals),
+        outs=tuple(one.out_avals),
+        size=exported.row_size or "",
+        in_rows=tuple(map(has_rows, exported.in_avals)),
+        out_rows=tuple(map(has_rows, exported.out_avals)),
+        constraints=_constraints(exported),
         weights=weights,
         head=head,
         captured=tuple(places[f"captured{numbers[id(c)]}"] for c in consts),
         levels=levels,
     )
+
+
+def _constraints(exported: Exported) -> list[tuple[str, str]]:
+    scope, known = SymbolicScope(exported.constraints), {exported.row_size}
+    return [
+        (text, f"{left} {sign} {right}".replace(str(exported.row_size), "size"))
+        for text, (left, sign, right) in zip(scope.constraints, scope.parsed, strict=True)
+        if left.symbols | right.symbols <= known
+    ]
 
 
 def arena_of(code: Code) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 
 from funcgrad.core.aval import ShapedArray
-from funcgrad.export.native.parts import Parts, alignment, arena_of
+from funcgrad.export.native.parts import Parts, alignment
 
 _TEMPLATES = Path(__file__).parent / "c"
 # Features of processors that C compilers know by these names, too.
@@ -46,6 +46,10 @@ def sources(name: str, signature: str, parts: Parts, scratch: int, inside: bool)
         "inside": _inside(name) if inside else "",
         "default_weights": f"{name}_weights" if inside else "NULL",
         "cpu": parts.levels[0].codes[0].cpu,
+        "num_sizes": int(bool(parts.size)),
+        "size_name": parts.size,
+        "size_checks": "\n    ".join(_size_check(name, *each) for each in parts.constraints),
+        "blocks": len(parts.levels[0].codes),
         "level_names": ", ".join(f'"{level.name}"' for level in parts.levels),
     }
     templates = {"h": "header.h", "hpp": "header.hpp", "c": "glue.c"}
@@ -63,10 +67,11 @@ def for_builds(name: str, kind: str, file: str, signature: str) -> dict[str, str
     return {path: _filled(template, given) for path, template in templates.items()}
 
 
-def module(name: str, signature: str, inside: bool) -> str:
+def module(name: str, signature: str, size: str, inside: bool) -> str:
     """The JavaScript module of a library for WebAssembly."""
     url = "null" if inside else f'"{name}.safetensors"'
-    given = {"name": name, "signature": _commented(signature), "weights_url": url}
+    given = {"name": name, "signature": _commented(signature), "weights_url": url,
+             "size_name": f'"{size}"' if size else "null"}  # fmt: skip
     return _filled("module.mjs", given)
 
 
@@ -93,21 +98,25 @@ def _digest(data: bytes) -> int:
 def _tables(name: str, parts: Parts) -> str:
     """The types of inputs and outputs, and how they are to lie."""
     sides = (
-        ("input", parts.ins, parts.names),
-        ("output", parts.outs, [f"output{i}" for i in range(len(parts.outs))]),
+        ("input", parts.ins, parts.names, parts.in_rows),
+        ("output", parts.outs, [f"output{i}" for i in range(len(parts.outs))], parts.out_rows),
     )
     lines = []
-    for side, avals, names in sides:
-        lines += [
-            f"static const int64_t {side}_dims{i}[] = {{{', '.join(map(str, a.shape)) or 0}}};"
-            for i, a in enumerate(avals)
-        ]
+    for side, avals, names, in_rows in sides:
+        for i, (a, counted) in enumerate(zip(avals, in_rows, strict=True)):
+            dims = (-1, *a.shape[1:]) if counted else a.shape
+            lines.append(f"static const int64_t {side}_dims{i}[] = {{{_numbers(dims)}}};")
         rows = [_row(side, i, a, n) for i, (a, n) in enumerate(zip(avals, names, strict=True))]
         rows = rows or ["{0}"]
         lines.append(f"static const {name}_tensor {side}s_table[] = {{")
         lines += [f"    {row}," for row in rows]
         aligned = ", ".join(map(str, alignment(avals))) or "1"
-        lines += ["};", f"static const size_t {side}_alignment[] = {{{aligned}}};"]
+        steps = [a.nbytes * counted for a, counted in zip(avals, in_rows, strict=True)]
+        lines += [
+            "};",
+            f"static const size_t {side}_alignment[] = {{{aligned}}};",
+            f"static const size_t {side}_step[] = {{{_numbers(steps)}}};",
+        ]
     return "\n".join(lines)
 
 
@@ -126,18 +135,23 @@ def _codes(parts: Parts) -> str:
     """The code of each level of processors."""
     lines, rows = [], []
     for i, level in enumerate(parts.levels):
-        code, constants = level.codes[0], level.constants[0]
-        lines += [
-            f"program {code.prefix}program;",
-            f"static const size_t constants{i}[] = {{{_numbers(constants)}}};",
-            f"static int lacks{i}(void) {{",
-            *_checks(level.features),
-            "    return 0;",
-            "}",
-        ]
-        rows.append(f'    {{"{level.name}", lacks{i}, {{{code.prefix}program, {arena_of(code)}, '
-                    f"{len(constants)}, constants{i}}}}},")  # fmt: skip
+        lines += [f"static int lacks{i}(void) {{", *_checks(level.features), "    return 0;", "}"]
+        codes = []
+        for code, constants in zip(level.codes, level.constants, strict=True):
+            places = f"{code.prefix}constants"
+            lines += [
+                f"program {code.prefix}program;",
+                f"static const size_t {places}[] = {{{_numbers(constants)}}};",
+            ]
+            count = code.rows or 1
+            codes.append(f"{{{code.prefix}program, {count}, {len(constants)}, {places}}}")
+        rows.append(f'    {{"{level.name}", lacks{i}, {{{", ".join(codes)}}}}},')
     return "\n".join([*lines, "static const struct level levels[] = {", *rows, "};"])
+
+
+def _size_check(name: str, text: str, in_c: str) -> str:
+    fails = f'return fail(context, {name}_bad_argument, "the size has to be: {text}");'
+    return f"if (!({in_c})) {fails}"
 
 
 def _checks(features: Sequence[str]) -> list[str]:

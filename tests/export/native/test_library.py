@@ -303,9 +303,6 @@ def test_wrong_arguments(tmp_path):
         export.aot(e, tmp_path, kind="dll")
     with pytest.raises(ArgumentError, match="target must be one of"):
         export.aot(e, tmp_path, target="z80")
-    x = fg.ShapeDtypeStruct(export.symbolic_shape("b"), "float32")
-    with pytest.raises(ArgumentError, match="specialize"):
-        export.aot(export.export(fg.jit(fnp.sin))(x), tmp_path)
 
 
 def test_without_a_compiler(tmp_path, monkeypatch):

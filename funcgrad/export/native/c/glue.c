@@ -41,7 +41,7 @@ typedef jmp_buf place;
 #define MAGIC UINT64_C(0x66756e6367726164)
 #define BLOCK 64
 
-enum { CONTEXT_MAGIC, CONTEXT_WEIGHTS, CONTEXT_USED, CONTEXT_LEVEL };
+enum { CONTEXT_MAGIC, CONTEXT_WEIGHTS, CONTEXT_USED, CONTEXT_LEVEL, CONTEXT_ROWS };
 
 typedef int32_t program(const void *const *inputs, void *const *outputs, void *arena,
                         const void *const *constants, void *callback, void *comms);
@@ -107,18 +107,19 @@ HIDDEN int32_t fg_poll(void *words) {
 
 $tables
 
-/* ---- code, for each level of processors; and where the arrays that it reads begin in the weights */
+/* ---- code, for each level of processors, for so many rows at a time, from the most to one; and
+   where the arrays that it reads begin in the weights */
 
 struct code {
     program *run;
-    size_t arena, num_constants;
+    size_t rows, num_constants;
     const size_t *constants;
 };
 
 struct level {
     const char *name;
     int (*lacks)(void); /* whether the processor lacks instructions */
-    struct code code;
+    struct code codes[$blocks];
 };
 
 $codes
@@ -132,6 +133,7 @@ static const size_t captured[] = {$captured};
 static const size_t num_captured = NUM_CAPTURED, num_inputs = ${guard}_NUM_INPUTS,
                     num_outputs = ${guard}_NUM_OUTPUTS, program_arena = $program_arena,
                     needed_arena = ${guard}_ARENA_BYTES;
+static const char size_name[] = "$size_name"; /* of what counts rows, or empty */
 #define WEIGHTS_DIGEST UINT64_C($weights_digest)
 #define WEIGHTS_HEAD $weights_head
 
@@ -185,6 +187,7 @@ ${name}_status ${name}_init(${name}_context *context, size_t context_bytes, cons
     context->reserved[CONTEXT_MAGIC] = MAGIC;
     context->reserved[CONTEXT_WEIGHTS] = (uint64_t)(uintptr_t)weights;
     context->reserved[CONTEXT_LEVEL] = level - 1;
+    context->reserved[CONTEXT_ROWS] = !*size_name;
     return ${name}_ok;
 }
 
@@ -219,9 +222,22 @@ size_t ${name}_arena_used(const ${name}_context *context) {
 
 /* ---- runs */
 
+${name}_status ${name}_set_size(${name}_context *context, const char *name, int64_t size) {
+    if (!is_ready(context)) return ${name}_bad_argument;
+    if (name == NULL || !*size_name || strcmp(name, size_name) != 0)
+        return fail(context, ${name}_bad_argument, "there is no size of the name");
+    if (size < 1 || size >= INT64_C(1) << 40)
+        return fail(context, ${name}_bad_argument, "the size has to be at least 1");
+    $size_checks
+    context->reserved[CONTEXT_ROWS] = (uint64_t)size;
+    return ${name}_ok;
+}
+
 static ${name}_status check(${name}_context *context, const void *const *inputs,
                             void *const *outputs, const void *arena, size_t arena_bytes) {
     char text[128];
+    if (context->reserved[CONTEXT_ROWS] == 0)
+        return fail(context, ${name}_bad_argument, "${name}_set_size has to say what a size is");
     if (inputs == NULL && num_inputs > 0)
         return fail(context, ${name}_bad_argument, "inputs is NULL");
     if (outputs == NULL && num_outputs > 0)
@@ -247,13 +263,29 @@ static ${name}_status check(${name}_context *context, const void *const *inputs,
     return ${name}_ok;
 }
 
+/* Compute some rows, from a first one on. */
 static void compute(const struct code *code, const char *weights, const void *const *inputs,
-                    void *const *outputs, void *arena) {
+                    void *const *outputs, void *arena, size_t row) {
     const void *places[NUM_CAPTURED + ${guard}_NUM_INPUTS + 1], *constants[MOST_CONSTANTS + 1];
+    void *results[${guard}_NUM_OUTPUTS + 1];
     for (size_t i = 0; i < num_captured; i++) places[i] = weights + captured[i];
     for (size_t i = 0; i < code->num_constants; i++) constants[i] = weights + code->constants[i];
-    for (size_t i = 0; i < num_inputs; i++) places[num_captured + i] = inputs[i];
-    code->run(places, outputs, arena, constants, NULL, NULL);
+    for (size_t i = 0; i < num_inputs; i++)
+        places[num_captured + i] = (const char *)inputs[i] + row * input_step[i];
+    for (size_t i = 0; i < num_outputs; i++)
+        results[i] = (char *)outputs[i] + row * output_step[i];
+    code->run(places, results, arena, constants, NULL, NULL);
+}
+
+static void compute_all(const ${name}_context *context, const void *const *inputs,
+                        void *const *outputs, void *arena) {
+    const struct code *code = levels[context->reserved[CONTEXT_LEVEL]].codes;
+    const char *weights = (const char *)(uintptr_t)context->reserved[CONTEXT_WEIGHTS];
+    size_t rows = (size_t)context->reserved[CONTEXT_ROWS];
+    for (size_t row = 0; row < rows; row += code->rows) {
+        while (code->rows > rows - row) code++;
+        compute(code, weights, inputs, outputs, arena, row);
+    }
 }
 
 ${name}_status ${name}_run(${name}_context *context, const void *const *inputs,
@@ -274,8 +306,7 @@ ${name}_status ${name}_run(${name}_context *context, const void *const *inputs,
                  (size_t)(program_arena + scratch.wanted));
         return fail(context, ${name}_small_arena, text);
     }
-    compute(&levels[context->reserved[CONTEXT_LEVEL]].code,
-            (const char *)(uintptr_t)context->reserved[CONTEXT_WEIGHTS], inputs, outputs, arena);
+    compute_all(context, inputs, outputs, arena);
     context->reserved[CONTEXT_USED] = program_arena + (uint64_t)(scratch.most - scratch.begin);
     return ${name}_ok;
 }

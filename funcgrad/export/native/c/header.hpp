@@ -48,19 +48,21 @@ private:
 };
 
 // The function with memory of its own for inputs, outputs and temporaries: one thread's. It moves,
-// and isn't copied. Only the constructor allocates.
+// and isn't copied. Only the constructor and set_size allocate.
 class ${name}_function {
 public:
     // weights: $weights_text They have to outlive the function.
     explicit ${name}_function(const void *weights = nullptr, std::size_t weights_bytes = 0)
         : context_(new ${name}_context), arena_(allocated(${name}_arena_bytes())) {
         check(${name}_init(context_.get(), sizeof *context_, weights, weights_bytes));
-        for (std::size_t i = 0; i < ${guard}_NUM_INPUTS + std::size_t{0}; ++i)
-            inputs_.push_back(allocated(${name}_input(i)->bytes));
-        for (std::size_t i = 0; i < ${guard}_NUM_OUTPUTS + std::size_t{0}; ++i)
-            outputs_.push_back(allocated(${name}_output(i)->bytes));
-        for (auto &each : inputs_) input_places_.push_back(each.get());
-        for (auto &each : outputs_) output_places_.push_back(each.get());
+        allocate();
+    }
+
+    // Say what a size with a name is. Inputs have to be given anew.
+    void set_size(const std::string &name, std::int64_t size) {
+        check(${name}_set_size(context_.get(), name.c_str(), size));
+        rows_ = static_cast<std::size_t>(size);
+        allocate();
     }
 
     // Compute the outputs from the inputs.
@@ -88,7 +90,7 @@ public:
         std::size_t from = index(${name}_output, "output", output);
         std::size_t to = index(${name}_input, "input", input);
         const ${name}_tensor &y = *${name}_output(from), &x = *${name}_input(to);
-        if (x.bytes != y.bytes || std::string_view(x.dtype) != y.dtype)
+        if (bytes_of(x) != bytes_of(y) || std::string_view(x.dtype) != y.dtype)
             throw ${name}_error(${name}_bad_argument,
                                 std::string(x.name) + " is of another type than " + y.name);
         outputs_[from].swap(inputs_[to]);
@@ -104,6 +106,20 @@ private:
     };
     using memory = std::unique_ptr<unsigned char[], release>;
     using described = const ${name}_tensor *(*)(std::size_t);
+
+    void allocate() {
+        inputs_.clear(), outputs_.clear(), input_places_.clear(), output_places_.clear();
+        for (std::size_t i = 0; const ${name}_tensor *each = ${name}_input(i); ++i)
+            inputs_.push_back(allocated(bytes_of(*each)));
+        for (std::size_t i = 0; const ${name}_tensor *each = ${name}_output(i); ++i)
+            outputs_.push_back(allocated(bytes_of(*each)));
+        for (auto &each : inputs_) input_places_.push_back(each.get());
+        for (auto &each : outputs_) output_places_.push_back(each.get());
+    }
+
+    std::size_t bytes_of(const ${name}_tensor &tensor) const {
+        return tensor.rank > 0 && tensor.dims[0] < 0 ? tensor.bytes * rows_ : tensor.bytes;
+    }
 
     static memory allocated(std::size_t bytes) {
         void *data = ::operator new[](bytes + 1, std::align_val_t{64});
@@ -142,7 +158,7 @@ private:
     }
 
     template <class T>
-    static ${name}_span<T> spanned(const ${name}_tensor &tensor, unsigned char *data) {
+    ${name}_span<T> spanned(const ${name}_tensor &tensor, unsigned char *data) const {
         using plain = std::remove_const_t<T>;
         static_assert(std::is_arithmetic_v<plain> || std::is_same_v<plain, std::complex<float>> ||
                           std::is_same_v<plain, std::complex<double>>,
@@ -151,9 +167,10 @@ private:
         if (given != tensor.dtype && !std::is_same_v<plain, unsigned char>)
             throw ${name}_error(${name}_bad_argument, std::string(tensor.name) + " is of " +
                                                           tensor.dtype + ", not of " + given);
-        return {reinterpret_cast<T *>(data), tensor.bytes / sizeof(T)};
+        return {reinterpret_cast<T *>(data), bytes_of(tensor) / sizeof(T)};
     }
 
+    std::size_t rows_ = 0;
     std::unique_ptr<${name}_context> context_;
     memory arena_;
     std::vector<memory> inputs_, outputs_;

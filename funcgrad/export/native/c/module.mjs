@@ -6,7 +6,7 @@
 //     const f = await load();
 //     const { output0 } = f.run({ x: [1, 2, 3] });
 
-const WASM = "$name.wasm", WEIGHTS = $weights_url;
+const WASM = "$name.wasm", WEIGHTS = $weights_url, SIZE = $size_name;
 const ARRAYS = {
   bool: Uint8Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array, uint16: Uint16Array,
   int32: Int32Array, uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array,
@@ -47,7 +47,7 @@ export class ${name}Error extends Error {
 }
 
 class Loaded {
-  #c; #end; #context; #inputs; #outputs; #ins; #outs; #arena;
+  #c; #end; #context; #inputs; #outputs; #ins; #outs; #arena; #start; #rows = 0;
 
   constructor(c, weights) {
     this.#c = c;
@@ -61,9 +61,9 @@ class Loaded {
     const at = weights ? this.#block(bytes.length) : 0;
     new Uint8Array(c.memory.buffer).set(bytes, at);
     this.#check(c.${name}_init(this.#context, 256, at, bytes.length));
-    this.#ins = this.#places(this.#inputs);
-    this.#outs = this.#places(this.#outputs);
     this.#arena = this.#block(c.${name}_arena_bytes());
+    this.#start = this.#end;
+    if (SIZE === null) this.#allocate(1);
   }
 
   /** Names, dtypes and dimensions of what goes in and comes out. */
@@ -71,18 +71,46 @@ class Loaded {
   get outputs() { return this.#outputs.map(shown); }
 
   /** The outputs, as new typed arrays by name, of inputs by name: numbers, arrays of numbers, or
-   *  typed arrays of the input's dtype. */
+   *  typed arrays of the input's dtype. Where a first dimension is -1, their lengths say how many
+   *  rows there are. */
   run(inputs = {}) {
     const c = this.#c;
     for (const name of Object.keys(inputs))
       if (!this.#inputs.some((t) => t.name === name))
         throw new ${name}Error("there is no input " + name);
-    for (const t of this.#inputs)
-      new t.type(c.memory.buffer, t.at, t.length).set(values(t, inputs[t.name]));
+    const given = this.#inputs.map((t) => values(t, inputs[t.name]));
+    this.#resize(given);
+    this.#inputs.forEach((t, i) => {
+      if (given[i].length !== t.length)
+        throw new ${name}Error(t.name + " has " + t.length + " numbers, got " + given[i].length);
+      new t.type(c.memory.buffer, t.at, t.length).set(given[i]);
+    });
     this.#check(c.${name}_run(this.#context, this.#ins, this.#outs, this.#arena,
                               c.${name}_arena_bytes()));
     const found = (t) => new t.type(c.memory.buffer, t.at, t.length).slice();
     return Object.fromEntries(this.#outputs.map((t) => [t.name, found(t)]));
+  }
+
+  /** Memory for as many rows as the first input with rows has. */
+  #resize(given) {
+    const i = this.#inputs.findIndex((t) => t.dims[0] === -1);
+    if (i < 0) return;
+    const rows = given[i].length / this.#inputs[i].each;
+    if (!Number.isInteger(rows))
+      throw new ${name}Error(this.#inputs[i].name + " has rows of " + this.#inputs[i].each +
+                             " numbers, got " + given[i].length);
+    if (rows === this.#rows) return;
+    const name = this.#block(SIZE.length + 1);
+    new Uint8Array(this.#c.memory.buffer).set([...new TextEncoder().encode(SIZE), 0], name);
+    this.#check(this.#c.${name}_set_size(this.#context, name, BigInt(rows)));
+    this.#allocate(rows);
+  }
+
+  #allocate(rows) {
+    this.#rows = rows;
+    this.#end = this.#start;
+    this.#ins = this.#places(this.#inputs);
+    this.#outs = this.#places(this.#outputs);
   }
 
   #check(status) {
@@ -99,7 +127,7 @@ class Loaded {
       found.push({
         name: this.#text(name), dtype: this.#text(dtype), type,
         dims: [...new BigInt64Array(this.#c.memory.buffer, dims, rank)].map(Number),
-        bytes, length: bytes / type.BYTES_PER_ELEMENT,
+        each: bytes / type.BYTES_PER_ELEMENT,
       });
     }
     return found;
@@ -112,7 +140,10 @@ class Loaded {
 
   /** Memory for arrays, and an array of its addresses. */
   #places(tensors) {
-    for (const t of tensors) t.at = this.#block(t.bytes);
+    for (const t of tensors) {
+      t.length = t.dims[0] === -1 ? t.each * this.#rows : t.each;
+      t.at = this.#block(t.length * t.type.BYTES_PER_ELEMENT);
+    }
     const at = this.#block(4 * tensors.length);
     new Uint32Array(this.#c.memory.buffer, at, tensors.length).set(tensors.map((t) => t.at));
     return at;
@@ -134,7 +165,5 @@ function values(t, given) {
   if (given === undefined || (ArrayBuffer.isView(given) && !(given instanceof t.type)))
     throw new ${name}Error(t.name + " must be numbers of " + t.dtype + ", got " +
                            (given?.constructor.name ?? "nothing"));
-  if (all.length !== t.length)
-    throw new ${name}Error(t.name + " has " + t.length + " numbers, got " + all.length);
   return all;
 }
