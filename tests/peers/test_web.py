@@ -103,6 +103,37 @@ def test_a_module_under_node(tmp_path, weights):
 
 
 @needs_node
+def test_a_module_computes_any_number_of_rows(tmp_path):
+    shape = export.symbolic_shape("b, 4", constraints=["b <= 100"])
+    exported = export.export(fg.jit(lambda x, n: (fnp.sin(x) @ W, x[:, 0] > n)))(
+        fg.ShapeDtypeStruct(shape, "float32"), fg.ShapeDtypeStruct((), "float32")
+    )
+    export.aot(exported, tmp_path, name="net", target="wasm32")
+    code = """
+        import { load } from "./net.mjs";
+        const f = await load(), found = [];
+        for (const rows of [1, 75, 3]) {
+          const x = Float32Array.from({ length: 4 * rows }, (_, i) => i);
+          found.push(Object.values(f.run({ x, n: 9 })).map((y) => [...y]));
+        }
+        for (const x of [[1, 2, 3], new Float32Array(404), []])
+          try { f.run({ x, n: 9 }); } catch (error) { found.push(error.message); }
+        console.log(JSON.stringify(found));
+    """
+    done = subprocess.run([NODE, "--input-type=module", "-e", code], cwd=tmp_path, check=True,
+                          capture_output=True, text=True)  # fmt: skip
+    *found, ragged, many, none = json.loads(done.stdout)
+    for rows, got in zip((1, 75, 3), found, strict=True):
+        x = np.arange(4 * rows, dtype="float32").reshape(rows, 4)
+        products, above = exported.call(x, np.float32(9))
+        np.testing.assert_allclose(np.reshape(got[0], (rows, 4)), products, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(got[1], above)
+    assert ragged == "net: x has rows of 4 numbers, got 3"
+    assert many == "net: the size has to be: b <= 100"
+    assert none == "net: the size has to be at least 1"
+
+
+@needs_node
 def test_a_gpt_writes_under_node(page):
     folder, text = page
     code = (

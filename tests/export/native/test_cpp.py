@@ -59,6 +59,15 @@ def test_a_function_in_cpp(tmp_path, library):
     ]
 
 
+def test_pages_of_16_kilobytes_map_a_library(library):
+    if shutil.which("readelf") is None:
+        pytest.skip("needs readelf")
+    told = subprocess.run(["readelf", "-lW", library.library], check=True, capture_output=True,
+                          text=True)  # fmt: skip
+    loads = [line.split()[-1] for line in told.stdout.splitlines() if line.split()[:1] == ["LOAD"]]
+    assert set(loads) == {"0x4000"}
+
+
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="needs pkg-config")
 def test_pkg_config_finds_a_library(library):
     folder = library.header.parent
