@@ -25,6 +25,7 @@ from tests.serve.test_page import BROWSER, opened
 ROOT = Path(__file__).parents[2]
 ALPHABET = "\nabcß…"
 NODE = shutil.which("node")
+pytestmark = pytest.mark.timeout(900)  # zig's first link compiles a C library
 needs_node = pytest.mark.skipif(NODE is None, reason="needs node")
 
 
