@@ -21,10 +21,11 @@ def test_the_page():
     runner.run(test, clear_globs=False)
     assert runner.summarize(verbose=False).failed == 0
     folder = Path(test.globs["folder"])
+    flags = ["-Wall", "-Wextra", "-Werror", "-L.", "-Wl,-rpath,."]
     for language, compiler in (("c", ["gcc", "-std=c11"]), ("cpp", ["g++", "-std=c++17"])):
         (program,) = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
         (folder / f"main.{language}").write_text(program)
-        subprocess.run([*compiler, "-Wall", "-Wextra", "-Werror", f"main.{language}", "-L.",
-                        "-lmodel", "-Wl,-rpath,.", "-o", "main"], cwd=folder, check=True)  # fmt: skip
+        command = [*compiler, *flags, f"main.{language}", "-lmodel", "-o", "main"]
+        subprocess.run(command, cwd=folder, check=True)
         subprocess.run(["./main"], cwd=folder, check=True)
     shutil.rmtree(folder)
