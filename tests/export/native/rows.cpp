@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
     } catch (const net_error &error) {
         std::cout << error.what() << "\n";
     }
-    for (std::int64_t rows : {3, 73, 1, 200}) {
+    for (std::int64_t rows : {3, 71, 73, 1, 200}) {
         f.set_size("b", rows);
         auto x = f.input<float>("x");
         std::ifstream(folder + "/x.bin", std::ios::binary)
