@@ -14,7 +14,7 @@ from dataclasses import replace
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, sub_jaxprs
 from funcgrad.core.sharding import AbstractMesh, NamedSharding, P
-from funcgrad.errors import ExportError
+from funcgrad.errors import ExportError, FuncgradError
 from funcgrad.export.content import Content
 from funcgrad.export.symbolic import Dim
 from funcgrad.parallel.partitioner.partition import partition
@@ -41,7 +41,10 @@ def row_symbol(content: Content) -> str:
         if not _fits(aval, symbols[0]):
             raise ExportError(f"{symbols[0]} isn't the first size of result {i}, {aval}")
     # Integers are polynomials of the size, of degree two: what three sizes share, all do.
-    first, *others = [_per_row(content, n) for n in sorted({1, 2, 3, *BLOCKS})]
+    try:
+        first, *others = [_per_row(content, n) for n in sorted({1, 2, 3, *BLOCKS})]
+    except FuncgradError as e:
+        raise ExportError(f"it computes no single rows: {e}") from None
     for program in others:
         if (op := _collective(program.jaxpr)) or _cut(program, signature.out_avals):
             raise ExportError(op or "its results aren't computed row by row")
