@@ -23,10 +23,10 @@ from funcgrad.export.rows import BLOCKS
 
 TARGETS = ("host", "generic", *LEVELS, *FOREIGN)
 _KINDS = ("shared", "static", "object")
+_WEIGHTS = ("inside", "beside")
 _FUNCTIONS = (
-    "abi_version", "arena_bytes", "input", "output", "init", "level", "set_level",
-    "set_size", "run",
-    "arena_used", "message",
+    "abi_version", "arena_bytes", "input", "output", "init", "level", "set_level", "set_size",
+    "run", "arena_used", "message",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
@@ -73,8 +73,8 @@ def aot(
     may run at a time.
 
     A symbolic size may count rows that are independent of each other (`Exported.row_size`): such a
-    library has code for 64, 8 and 1 of them, which computes any number, and `<name>_set_size` says
-    how many.
+    library has code for 64, 8 and 1 of them, which computes any number, with other last bits than
+    `jit`'s, and `<name>_set_size` says how many.
 
     Raises ExportError for what only Python can do, which is named with the user's line, for a kind
     that a system lacks, where there is no C compiler for the target, and for other symbolic sizes
@@ -91,35 +91,37 @@ def aot(
     if not _NAME.fullmatch(name):
         raise ArgumentError(f"export.aot: {name!r} can't begin names in C: give name=")
     targets = targets_of(target)
-    for what, given, known in (
-        ("kind", kind, _KINDS),
-        ("weights", weights, ("inside", "beside")),
-    ):
+    for what, given, known in (("kind", kind, _KINDS), ("weights", weights, _WEIGHTS)):
         if given not in known:
             raise ArgumentError(f"export.aot: {what} must be one of {known}, got {given!r}")
     if exported.is_symbolic:
         _check_rows(exported)
-    to = Path(folder)
+    return _write(exported, Path(folder), name, targets, kind, weights == "inside")
+
+
+def _write(exported: Exported, to: Path, name: str, targets: Sequence[str], kind: str,
+           inside: bool) -> CLibrary:  # fmt: skip
     to.mkdir(parents=True, exist_ok=True)
-    file = file_of(targets[0], kind, name)
+    file, signature = file_of(targets[0], kind, name), f"{exported!r}"
     tools = toolchain(targets[0])  # there is one, before anything is compiled
     parts = parts_of(exported, _codes(exported, name, targets))
-    weights_file = to / f"{name}.safetensors"
-    weights_file.write_bytes(parts.weights)
+    weights = to / f"{name}.safetensors"
+    weights.write_bytes(parts.weights)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        build = _Build(name, f"{exported!r}", parts, weights == "inside", to, work, tools)
-        scratch = _scratch(exported, build, weights_file) if parts.takes_scratch else 0
+        build = _Build(name, signature, parts, inside, to, work, tools)
+        scratch = _scratch(exported, build, weights) if parts.takes_scratch else 0
         library = build.linked(scratch, kind, to / file)
         for header in (f"{name}.h", f"{name}.hpp"):
             shutil.copyfile(work / header, to / header)
+    beside: dict[str, str] = {}
     if library.suffix == ".wasm":
-        text = module(name, f"{exported!r}", parts.size, weights == "inside")
-        (to / f"{name}.mjs").write_text(text, encoding="utf-8")
+        beside = {f"{name}.mjs": module(name, signature, parts.size, inside)}
     elif kind != "object":
-        for path, text in for_builds(name, kind, library.name, f"{exported!r}").items():
-            (to / path).write_text(text, encoding="utf-8")
-    return CLibrary(to / f"{name}.h", library, weights_file, parts.arena + scratch)
+        beside = for_builds(name, kind, library.name, signature)
+    for path, text in beside.items():
+        (to / path).write_text(text, encoding="utf-8")
+    return CLibrary(to / f"{name}.h", library, weights, parts.arena + scratch)
 
 
 def _check_rows(exported: Exported) -> None:
