@@ -17,7 +17,8 @@ from funcgrad import export
 CXX = shutil.which("g++") or shutil.which("clang++")
 pytestmark = pytest.mark.skipif(CXX is None, reason="needs a C++ compiler")
 MAIN = Path(__file__).with_name("main.cpp")
-STRICT = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+STRICT = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion",
+          "-Wshadow", "-Werror"]  # fmt: skip
 
 X, N = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4), np.arange(3, dtype="int32")
 

@@ -284,11 +284,12 @@ static void compute_all(const ${name}_context *context, const void *const *input
     size_t rows = (size_t)context->reserved[CONTEXT_ROWS];
     for (size_t row = 0; row < rows; row += code->rows) {
         /* What is left is computed with rows before it, once more, or else by code for fewer. */
-        while (code->rows > rows - row)
+        while (code->rows > rows - row) {
             if (row >= code->rows && rows - row > code[1].rows)
                 row = rows - code->rows;
             else
                 code++;
+        }
         compute(code, weights, inputs, outputs, arena, row);
     }
 }

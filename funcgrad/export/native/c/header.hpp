@@ -26,8 +26,8 @@
 // What went wrong, with the status of the C function that said so.
 class ${name}_error : public std::runtime_error {
 public:
-    ${name}_error(${name}_status status, const std::string &what)
-        : std::runtime_error("$name: " + what), status(status) {}
+    ${name}_error(${name}_status given, const std::string &what)
+        : std::runtime_error("$name: " + what), status(given) {}
     ${name}_status status;
 };
 
@@ -139,13 +139,11 @@ private:
         throw ${name}_error(${name}_bad_argument,
                             "there is no " + std::string(side) + " " + std::string(name));
     }
-    static std::size_t index(described tensors, const char *side, std::size_t i) {
-        if (tensors(i) != nullptr) return i;
+    template <class I, std::enable_if_t<std::is_integral_v<I>, int> = 0>
+    static std::size_t index(described tensors, const char *side, I i) {
+        if (tensors(static_cast<std::size_t>(i)) != nullptr) return static_cast<std::size_t>(i);
         throw ${name}_error(${name}_bad_argument,
                             "there is no " + std::string(side) + " " + std::to_string(i));
-    }
-    static std::size_t index(described tensors, const char *side, int i) {
-        return index(tensors, side, static_cast<std::size_t>(i));
     }
 
     template <class T>
