@@ -57,19 +57,24 @@ def save(folder, params, cfg: gpt.Config, alphabet: str, slots: int = 8) -> None
     )  # fmt: skip
 
 
+def trained(out: Path):
+    """The parameters of the last checkpoint, and the model's shape."""
+    with Checkpointer(out / "checkpoints") as checkpoints:
+        if checkpoints.latest() is None:
+            raise SystemExit(f"{out} has no checkpoint: run gpt.py first")
+        run = checkpoints.contents().metadata["run"]
+        cfg = gpt.Config(**{f.name: run[f.name] for f in fields(gpt.Config)})
+        like = {"params": fg.eval_shape(partial(gpt.init_params, cfg=cfg), random.key(0))}
+        return checkpoints.restore(like, partial=True)["params"], cfg
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Read the last checkpoint, write the folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("examples/out"))
     parser.add_argument("--slots", type=int, default=8, help="sequences at a time")
     args = parser.parse_args(arguments)
-    with Checkpointer(args.out / "checkpoints") as checkpoints:
-        if checkpoints.latest() is None:
-            raise SystemExit(f"{args.out} has no checkpoint: run gpt.py first")
-        run = checkpoints.contents().metadata["run"]
-        cfg = gpt.Config(**{f.name: run[f.name] for f in fields(gpt.Config)})
-        like = {"params": fg.eval_shape(partial(gpt.init_params, cfg=cfg), random.key(0))}
-        params = checkpoints.restore(like, partial=True)["params"]
+    params, cfg = trained(args.out)
     save(args.out / "served" / "gpt", params, cfg, gpt.load_text()[2], args.slots)
     print(f"wrote {args.out / 'served'}")
 

@@ -20,10 +20,11 @@ from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.ir import ClosedJaxpr, eval_jaxpr
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.types import Tree
-from funcgrad.errors import ArgumentError, FormatError
+from funcgrad.errors import ArgumentError, ExportError, FormatError
 from funcgrad.export.archive import pack, unpack
 from funcgrad.export.content import Content
 from funcgrad.export.program.trees import tree_from_json
+from funcgrad.export.rows import at_any, row_symbol
 from funcgrad.export.signature import Signature
 from funcgrad.export.tensors import tensors_from_bytes, tensors_to_bytes
 from funcgrad.export.tracing import content_of, symbolic_content
@@ -140,6 +141,41 @@ class Exported:
     def constraints(self) -> tuple[str, ...]:
         """What holds for symbolic sizes."""
         return self._content.signature.constraints or ()
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether sizes are symbols."""
+        return self._content.is_symbolic
+
+    @property
+    def row_size(self) -> str | None:
+        """The symbol that counts rows which are computed independently of each other: one compiled
+        program does for any number of them, as in the libraries of `aot`. None where there is none,
+        or where a program is compiled for each size.
+
+        >>> from funcgrad import export
+        >>> x = fg.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
+        >>> export.export(fg.jit(lambda x: nn.softmax(x)))(x).row_size
+        'b'
+        >>> export.export(fg.jit(lambda x: x - fnp.mean(x, 0)))(x).row_size is None
+        True
+        """
+        return None if isinstance(self._row_size, ExportError) else self._row_size
+
+    @functools.cached_property
+    def _row_size(self) -> str | ExportError:
+        try:
+            return row_symbol(self._content)
+        except ExportError as e:
+            return e
+
+    def rows(self, count: int) -> Exported:
+        """The function for a number of the rows that `row_size` counts, which may be less than its
+        constraints ask for. Raises ExportError, which says why, where rows aren't independent.
+        """
+        if isinstance(self._row_size, ExportError):
+            raise self._row_size
+        return Exported(at_any(self._content, count))
 
     def specialize(self, **sizes: int) -> Exported:
         """The function where the symbols have these values.

@@ -120,7 +120,7 @@ class SymbolicScope:
         if isinstance(constraints, str):
             raise ArgumentError("SymbolicScope: constraints are a sequence of texts, got one text")
         self.constraints = tuple(map(str.strip, constraints))
-        self._parsed = [self._parse(text) for text in self.constraints]
+        self.parsed = [self._parse(text) for text in self.constraints]
 
     @staticmethod
     def _parse(text: str) -> tuple[Dim, str, Dim]:
@@ -134,7 +134,7 @@ class SymbolicScope:
 
     def broken(self, sizes: Sizes) -> str | None:
         """The first constraint that doesn't hold; None if all do."""
-        for text, (left, sign, right) in zip(self.constraints, self._parsed, strict=True):
+        for text, (left, sign, right) in zip(self.constraints, self.parsed, strict=True):
             if left.symbols | right.symbols <= sizes.keys() and not _HOLDS[sign](
                 left.at(sizes), right.at(sizes)
             ):
@@ -143,7 +143,7 @@ class SymbolicScope:
 
     def numbers(self) -> set[int]:
         """The constants in it: sizes that are tried are looked for near them."""
-        return {abs(c) for a, _, b in self._parsed for d in (a, b) for c in d.terms.values()}
+        return {abs(c) for a, _, b in self.parsed for d in (a, b) for c in d.terms.values()}
 
     def __repr__(self) -> str:
         return f"SymbolicScope({', '.join(self.constraints)})"

@@ -18,6 +18,8 @@ from funcgrad.export.native.toolchain import toolchain
 
 PROGRAMS = Path(__file__).parents[1] / "export" / "native"
 
+pytestmark = pytest.mark.timeout(900)  # zig's first link for a target compiles a C library
+
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(16, 16)).astype("float32")
 X = RNG.normal(size=(8, 16)).astype("float32")

@@ -21,7 +21,7 @@ RUNTIME = (
     "fg_scratch_give",
 )  # fmt: skip
 # Names of generated code, and the beginning of what is seen outside of its module.
-_OURS = re.compile(r"(?<![\w.])fg_")
+_OURS = re.compile(r"(?<![\w.])fg_(\w*)")
 _SEEN = re.compile(r"^(define (?:external )?|@[\w.\"]+ = (?=global |constant ))", re.MULTILINE)
 _LINKAGES = ("internal ", "private ", "weak", "linkonce", "available", "hidden ")
 # How names begin that only a Python process has.
@@ -35,8 +35,9 @@ class Standalone(NamedTuple):
     features: tuple[str, ...]
 
 
-def standalone(built: Built, prefix: str) -> Standalone:
-    """The objects of a program, whose names begin with `prefix` in place of "fg_" and are hidden.
+def standalone(built: Built, prefix: str, runtime: str) -> Standalone:
+    """The objects of a program, whose names begin with `prefix` in place of "fg_" and are hidden;
+    those of `RUNTIME` begin with `runtime`.
 
     Raises CompileError for code that calls what only this process has, such as NumPy's LAPACK.
     """
@@ -46,15 +47,20 @@ def standalone(built: Built, prefix: str) -> Standalone:
     while left:
         library = left.pop()
         if library not in found:
-            found[library], called = _object(target, library, prefix)
+            found[library], called = _object(target, library, prefix, runtime)
             left += [*library.uses, *_meant(target, called)]
     features = target.target.features.split(",")
     return Standalone(list(found.values()), tuple(f[1:] for f in features if f.startswith("+")))
 
 
-def _object(target: Engine, library: Library, prefix: str) -> tuple[bytes, list[str]]:
+def _object(target: Engine, library: Library, prefix: str,
+            runtime: str) -> tuple[bytes, list[str]]:  # fmt: skip
     """A library's object, and what it takes from others."""
-    text = _SEEN.sub(_hidden, _OURS.sub(prefix, library.source))
+
+    def named(found: re.Match) -> str:
+        return (runtime if found[0] in RUNTIME else prefix) + found[1]
+
+    text = _SEEN.sub(_hidden, _OURS.sub(named, library.source))
     for name in HALF_CALLS:  # which each library has that needs them
         seen = rf"^define (?:external )?hidden (?=.*@\"?{name}\b)"
         text = re.sub(seen, "define weak hidden ", text, flags=re.MULTILINE)

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
+import shutil
 import tempfile
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from funcgrad.backends.llvm.native.foreign import FOREIGN
 from funcgrad.backends.llvm.native.target import LEVELS, Target
 from funcgrad.errors import ArgumentError, ExportError
 from funcgrad.export.exported import Exported
+from funcgrad.export.native.codes import Code, Piece, codes_of, runs_here
 from funcgrad.export.native.measure import LEAST, scratch_bytes
 from funcgrad.export.native.parts import Parts, parts_of
-from funcgrad.export.native.sources import cmake, sources
+from funcgrad.export.native.sources import for_builds, module, sources
 from funcgrad.export.native.toolchain import Toolchain, file_of, toolchain
+from funcgrad.export.rows import BLOCKS
 
 TARGETS = ("host", "generic", *LEVELS, *FOREIGN)
 _KINDS = ("shared", "static", "object")
-_FUNCTIONS = ("abi_version", "input", "output", "init", "run", "arena_used", "message")
+_WEIGHTS = ("inside", "beside")
+_FUNCTIONS = (
+    "abi_version", "arena_bytes", "input", "output", "init", "level", "set_level", "set_size",
+    "run", "arena_used", "message",
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 
 @dataclass(frozen=True)
 class CLibrary:
-    """What `aot` wrote.
+    """What `aot` wrote. Beside the C header is one for C++, which ends in .hpp, and for
+    WebAssembly a JavaScript module, which ends in .mjs.
 
     arena_bytes: memory that a run needs
     """
@@ -48,11 +54,14 @@ def aot(
     kind: str = "shared",
     weights: str = "inside",
 ) -> CLibrary:
-    """Write a function as a C library: a C99 header, the library, its weights, a file for CMake.
+    """Write a function as a C library: headers for C99 and C++17, the library, its weights, files
+    for CMake and pkg-config.
 
     name: how files and symbols begin, by default the function's name
     target: "host", this processor; "generic", all of its architecture; a level of x86-64 such as
-        "x86-64-v3"; or another processor and system: one of `TARGETS`, such as "aarch64-linux"
+        "x86-64-v3", or several, "x86-64-v2+v3+v4", of which `<name>_init` chooses the highest that
+        the processor reaches; or another processor and system: one of `TARGETS`, such as
+        "aarch64-linux"
     kind: "shared", "static" or "object"
     weights: "inside" of the library, or "beside": the program then maps the file and gives it to
         `<name>_init`
@@ -63,9 +72,13 @@ def aot(
     it can't be found for); a run that needs more gives a status. One thread computes a run; several
     may run at a time.
 
+    A symbolic size may count rows that are independent of each other (`Exported.row_size`): such a
+    library has code for 64, 8 and 1 of them, which computes any number, with other last bits than
+    `jit`'s, and `<name>_set_size` says how many.
+
     Raises ExportError for what only Python can do, which is named with the user's line, for a kind
-    that a system lacks, and where there is no C compiler for the target; ArgumentError for symbolic
-    sizes (`specialize` them).
+    that a system lacks, where there is no C compiler for the target, and for other symbolic sizes
+    (`specialize` them).
 
     >>> import tempfile
     >>> from funcgrad import export
@@ -77,63 +90,76 @@ def aot(
     name = exported.fun_name if name is None else name
     if not _NAME.fullmatch(name):
         raise ArgumentError(f"export.aot: {name!r} can't begin names in C: give name=")
-    for what, given, known in (
-        ("kind", kind, _KINDS),
-        ("weights", weights, ("inside", "beside")),
-        ("target", target, TARGETS),
-    ):
+    targets = targets_of(target)
+    for what, given, known in (("kind", kind, _KINDS), ("weights", weights, _WEIGHTS)):
         if given not in known:
             raise ArgumentError(f"export.aot: {what} must be one of {known}, got {given!r}")
-    to = Path(folder)
+    if exported.is_symbolic:
+        _check_rows(exported)
+    return _write(exported, Path(folder), name, targets, kind, weights == "inside")
+
+
+def _write(exported: Exported, to: Path, name: str, targets: Sequence[str], kind: str,
+           inside: bool) -> CLibrary:  # fmt: skip
     to.mkdir(parents=True, exist_ok=True)
-    options = Options(name, kind, weights)
-    file_of(target, kind, name)
-    asked = os.environ.get("FUNCGRAD_TARGET") or "host"
-    if target in FOREIGN or target in LEVELS:
-        toolchain(target)  # there is one, before anything is compiled
-        return _elsewhere(exported, to, _reached(target), options)
-    if target != asked:
-        return _elsewhere(exported, to, target, options)
-    return write(exported, to, target, options)
-
-
-@dataclass(frozen=True)
-class Options:
-    """What `aot` was asked for.
-
-    scratch: bytes that tasks are given where they can't be measured; -1: they are
-    """
-
-    name: str
-    kind: str
-    weights: str
-    scratch: int = -1
-
-
-def write(exported: Exported, to: Path, target: str, options: Options) -> CLibrary:
-    """The library, for the target that this process compiles for."""
-    name, kind = options.name, options.kind
-    tools = toolchain(target)
-    file = file_of(target, kind, name)
-    parts = parts_of(exported, f"{name}_fg_")
-    weights_file = to / f"{name}.safetensors"
-    weights_file.write_bytes(parts.weights)
-    inside = options.weights == "inside"
+    file, signature = file_of(targets[0], kind, name), f"{exported!r}"
+    tools = toolchain(targets[0])  # there is one, before anything is compiled
+    parts = parts_of(exported, _codes(exported, name, targets))
+    weights = to / f"{name}.safetensors"
+    weights.write_bytes(parts.weights)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        build = _Build(name, f"{exported!r}", parts, inside, to, work, tools)
-        scratch = max(options.scratch, 0)
-        if options.scratch < 0 and parts.takes_scratch:
-            library = build.linked(0, "shared", work / f"lib{name}.so")
-            samples = [sample.args for sample in exported.samples]
-            scratch = scratch_bytes(library, name, weights_file, parts, samples)
+        build = _Build(name, signature, parts, inside, to, work, tools)
+        scratch = _scratch(exported, build, weights) if parts.takes_scratch else 0
         library = build.linked(scratch, kind, to / file)
-        header = to / f"{name}.h"
-        header.write_text((work / f"{name}.h").read_text(encoding="utf-8"), encoding="utf-8")
-    if kind != "object":
-        text = cmake(name, kind, library.name)
-        (to / f"{name}Config.cmake").write_text(text, encoding="utf-8")
-    return CLibrary(header, library, weights_file, parts.arena + scratch)
+        for header in (f"{name}.h", f"{name}.hpp"):
+            shutil.copyfile(work / header, to / header)
+    beside: dict[str, str] = {}
+    if library.suffix == ".wasm":
+        beside = {f"{name}.mjs": module(name, signature, parts.size, inside)}
+    elif kind != "object":
+        beside = for_builds(name, kind, library.name, signature)
+    for path, text in beside.items():
+        (to / path).write_text(text, encoding="utf-8")
+    return CLibrary(to / f"{name}.h", library, weights, parts.arena + scratch)
+
+
+def _check_rows(exported: Exported) -> None:
+    try:
+        exported.rows(1)
+    except ExportError as e:
+        raise ExportError(
+            f"export.aot of {exported.fun_name}: {e}; a library for all sizes needs rows that are "
+            "independent of each other: specialize(…) fixes the sizes"
+        ) from None
+
+
+def targets_of(target: str) -> list[str]:
+    """The targets that a text names: one, or several levels of x86-64, from the least on.
+
+    >>> targets_of("x86-64-v4+v2")
+    ['x86-64-v2', 'x86-64-v4']
+    """
+    first, *others = target.split("+")
+    levels = [first, *(level if level in LEVELS else f"x86-64-{level}" for level in others)]
+    known = LEVELS if others else TARGETS
+    if not set(levels) <= set(known) or len(set(levels)) < len(levels):
+        raise ArgumentError(
+            f"export.aot: target must be one of {TARGETS}, or some levels of x86-64 such as "
+            f"'x86-64-v2+v3+v4', got {target!r}"
+        )
+    return sorted(levels, key=list(known).index)
+
+
+def _codes(exported: Exported, name: str, targets: Sequence[str]) -> dict[str, list[Code]]:
+    """The code for each target."""
+    runtime = f"{name}_fg_"
+    rows = BLOCKS if exported.is_symbolic else (0,)
+    return {
+        target: codes_of(exported, [Piece(f"{runtime}{i}_{n}_", n) for n in rows], runtime,
+                         _reached(target))
+        for i, target in enumerate(targets)
+    }  # fmt: skip
 
 
 def _reached(target: str) -> str:
@@ -145,47 +171,20 @@ def _reached(target: str) -> str:
     return target
 
 
-# Code is planned for one target a process.
-_ELSEWHERE = """
-import json, pathlib, sys
-from funcgrad import errors, export
-from funcgrad.export.native import library
-path, folder, target, options = sys.argv[1:]
-try:
-    asked = library.Options(*json.loads(options))
-    made = library.write(export.load(path), pathlib.Path(folder), target, asked)
-except (errors.ExportError, ValueError) as e:
-    raise SystemExit(str(e))
-print(json.dumps([str(made.header), str(made.library), str(made.weights), made.arena_bytes]))
-"""
-
-
-def _elsewhere(exported: Exported, folder: Path, target: str, options: Options) -> CLibrary:
-    """The library that a process for another target makes."""
-    if not Target.named(target).runs_here:
-        options = replace(options, scratch=_scratch_here(exported))
-    with tempfile.TemporaryDirectory() as temporary:
-        path = os.path.join(temporary, "exported.fg")
-        exported.save(path)
-        done = subprocess.run(
-            [sys.executable, "-c", _ELSEWHERE, path, str(folder), target,
-             json.dumps(astuple(options))],
-            env=os.environ | {"FUNCGRAD_TARGET": target, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    if done.returncode:
-        raise ExportError(f"export.aot for {target}: {done.stderr.strip()[-2000:]}")
-    header, library, weights, arena = json.loads(done.stdout.splitlines()[-1])
-    return CLibrary(Path(header), Path(library), Path(weights), arena)
-
-
-def _scratch_here(exported: Exported) -> int:
-    """Bytes for the tasks of another processor, whose code can't be run: twice what they take on
-    this one, and at least some."""
-    with tempfile.TemporaryDirectory() as folder:
-        made = write(exported, Path(folder), "host", Options("net", "shared", "beside"))
-        measured = made.arena_bytes - parts_of(exported, "net_fg_").arena
-    return max(2 * measured, LEAST)
+def _scratch(exported: Exported, build: _Build, weights: Path) -> int:
+    """Bytes for tasks: what they take on this processor; twice that for others, whose code can't be
+    run, and at least some."""
+    levels = [level.name for level in build.parts.levels]
+    here = [level for level in levels if runs_here(_reached(level))]
+    if not here:
+        with tempfile.TemporaryDirectory() as folder:
+            made = aot(exported, folder, name="net", weights="beside")
+            codes = _codes(exported, "net", ["host"])
+            return max(2 * (made.arena_bytes - parts_of(exported, codes).arena), LEAST)
+    library = build.linked(0, "shared", build.work / f"lib{build.name}.so")
+    samples = [sample.args for sample in exported.samples]
+    taken = scratch_bytes(library, build.name, weights, build.parts, here, samples)
+    return taken if here == levels else 2 * taken
 
 
 @dataclass(frozen=True)
@@ -208,9 +207,14 @@ class _Build:
         objects = [f"{self.name}.glue.o"]
         include, to = self.folder.resolve(), to.resolve()
         self.tools.compile(self.work, f"{self.name}.c", objects[0], include)
-        for i, code in enumerate(self.parts.objects):
-            objects.append(f"{self.name}.{i}.o")
-            (self.work / objects[-1]).write_bytes(code)
+        for code in (code for level in self.parts.levels for code in level.codes):
+            for data in code.objects:
+                objects.append(f"{self.name}.{len(objects)}.o")
+                (self.work / objects[-1]).write_bytes(data)
+        if kind == "static" and len(self.parts.levels) > 1:
+            # What levels share is to be that of the least, which is first.
+            self.tools.link(self.work, "object", objects, [], self.work / f"{self.name}.o")
+            objects = [f"{self.name}.o"]
         public = [f"{self.name}_{f}" for f in _FUNCTIONS]
         self.tools.link(self.work, kind, objects, public, to)
         return to

@@ -1,4 +1,4 @@
-"""A function's compiled code and its arrays, as a C library has them."""
+"""What a C library is made of: compiled code, weights, and where arrays lie in them."""
 
 from __future__ import annotations
 
@@ -9,103 +9,127 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from funcgrad.backends.llvm.build import built
-from funcgrad.backends.llvm.native.target import default_target
-from funcgrad.backends.llvm.standalone import standalone
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import Jaxpr, sub_jaxprs
-from funcgrad.errors import CompileError, ExportError
 from funcgrad.export.exported import Exported
+from funcgrad.export.native.codes import Code
+from funcgrad.export.rows import has_rows
+from funcgrad.export.symbolic import SymbolicScope
 from funcgrad.export.tensors import tensors_to_bytes
-from funcgrad.ops.sharding import jaxpr_meshes
 
 _BLOCK = 64
-_LAPACK = {"gesdd": "svd", "geev": "eig"}  # routines, and the ops that call them
+
+
+@dataclass(frozen=True)
+class Level:
+    """A function's code for one processor: for all sizes, from the most rows to one.
+
+    name: the target, as `aot` takes it
+    constants: for each code, where the arrays that it reads begin in the weights
+    """
+
+    name: str
+    codes: Sequence[Code]
+    constants: Sequence[Sequence[int]]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the processor has to have."""
+        return tuple(dict.fromkeys(f for code in self.codes for f in code.features))
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a library is made of.
 
+    names, ins, outs: of arguments and results; of what has rows, one
+    size: what counts the rows; "" for a function whose sizes have no names
+    in_rows, out_rows: which have rows
+    constraints: pairs of texts, of what holds for the size, and of the same in C, for `size`
     weights: a safetensors file with all constants and captured arrays
-    constants, captured: where they begin in it
     head: bytes of it that say what it holds
-    arena: bytes of temporaries of the program, without what its tasks take beside
+    captured: where captured arrays begin in it
+    levels: code, for processors from the least on
     """
 
-    objects: list[bytes]
-    features: tuple[str, ...]
-    cpu: str
     names: tuple[str, ...]
     ins: tuple[ShapedArray, ...]
     outs: tuple[ShapedArray, ...]
+    size: str
+    in_rows: tuple[bool, ...]
+    out_rows: tuple[bool, ...]
+    constraints: Sequence[tuple[str, str]]
     weights: bytes
     head: int
-    constants: tuple[int, ...]
     captured: tuple[int, ...]
-    arena: int
+    levels: Sequence[Level]
+
+    @property
+    def arena(self) -> int:
+        """Bytes of temporaries, without what tasks take beside."""
+        return max(arena_of(code) for level in self.levels for code in level.codes)
 
     @property
     def takes_scratch(self) -> bool:
         """Whether tasks take memory."""
-        return any(b"fg_scratch_take" in o for o in self.objects)
+        objects = [o for level in self.levels for code in level.codes for o in code.objects]
+        return any(b"fg_scratch_take" in o for o in objects)
 
 
-def parts_of(exported: Exported, prefix: str) -> Parts:
-    """The parts of a function, the names of whose code have a prefix.
+def parts_of(exported: Exported, codes: dict[str, list[Code]]) -> Parts:
+    """The parts of a function's library.
 
-    Raises ExportError for what only a Python process can do: steps that NumPy computes, by the name
-    of the operation and the user's line, and programs of several devices.
+    codes: for each target, from the most rows to one
     """
-    name, closed = exported.fun_name, exported.jaxpr
-    if jaxpr_meshes(closed.jaxpr):
-        raise ExportError(f"export.aot of {name}: a C library runs on one device, not on a mesh")
-    made = built(closed.jaxpr, (False,) * len(closed.jaxpr.ins), name)
-    if made.host_steps:
-        # An op on complex numbers is one around another.
-        ops = list(dict.fromkeys(s.params.get("prim", s.prim).name for s in made.host_steps))
-        raise ExportError(
-            f"export.aot of {name}: {', '.join(op + _place(closed.jaxpr, op) for op in ops)} would "
-            "be computed by NumPy, which a C library hasn't"
-        )
-    try:
-        code = standalone(made, prefix)
-    except CompileError as e:
-        op = next((op for routine, op in _LAPACK.items() if routine in str(e)), "")
-        raise ExportError(
-            f"export.aot of {name}: {op}{_place(closed.jaxpr, op)} can't be in a C library: {e}"
-        ) from None
-    arrays = {f"constant{i}": np.asarray(c) for i, c in enumerate(made.program.constants)}
+    arrays: dict[str, np.ndarray] = {}
+    known: dict[tuple, str] = {}
+    for code in (code for each in codes.values() for code in each):
+        for c in code.constants:
+            if known.setdefault(_key(c), f"constant{len(known)}") not in arrays:
+                arrays[known[_key(c)]] = c
+    one = exported.rows(1) if exported.row_size else exported
+    consts = one.jaxpr.consts
     numbers: dict[int, int] = {}  # of captured arrays, some of which are several inputs
-    for c in closed.consts:
+    for c in consts:
         i = numbers.setdefault(id(c), len(numbers))
         arrays[f"captured{i}"] = np.asarray(c.value)
     weights = tensors_to_bytes(arrays)
     places, head = _places(weights)
+    levels = [
+        Level(target, each, [[places[known[_key(c)]] for c in code.constants] for code in each])
+        for target, each in codes.items()
+    ]
     return Parts(
-        objects=code.objects,
-        features=code.features,
-        cpu=default_target().cpu,
         names=exported.arg_names,
-        ins=tuple(closed.in_avals),
-        outs=tuple(closed.out_avals),
+        ins=tuple(one.in_avals),
+        outs=tuple(one.out_avals),
+        size=exported.row_size or "",
+        in_rows=tuple(map(has_rows, exported.in_avals)),
+        out_rows=tuple(map(has_rows, exported.out_avals)),
+        constraints=_constraints(exported),
         weights=weights,
         head=head,
-        constants=tuple(places[f"constant{i}"] for i in range(len(made.program.constants))),
-        captured=tuple(places[f"captured{numbers[id(c)]}"] for c in closed.consts),
-        arena=-(-made.program.arena_bytes // _BLOCK) * _BLOCK,
+        captured=tuple(places[f"captured{numbers[id(c)]}"] for c in consts),
+        levels=levels,
     )
 
 
-def _place(jaxpr: Jaxpr, op: str) -> str:
-    """Where in the user's code an operation stands; empty where planning made it."""
-    for eqn in jaxpr.eqns:
-        if eqn.prim.name == op and eqn.source is not None:
-            return f" at {eqn.source}"
-        for sub in sub_jaxprs(eqn):
-            if found := _place(sub, op):
-                return found
-    return ""
+def _constraints(exported: Exported) -> list[tuple[str, str]]:
+    scope, known = SymbolicScope(exported.constraints), {exported.row_size}
+    return [
+        (text, f"{left} {sign} {right}".replace(str(exported.row_size), "size"))
+        for text, (left, sign, right) in zip(scope.constraints, scope.parsed, strict=True)
+        if left.symbols | right.symbols <= known
+    ]
+
+
+def arena_of(code: Code) -> int:
+    """Bytes of a code's temporaries, in whole blocks."""
+    return -(-code.arena // _BLOCK) * _BLOCK
+
+
+def _key(x: np.ndarray) -> tuple:
+    """The same for arrays that are the same."""
+    return x.dtype, x.shape, x.tobytes()
 
 
 def _places(weights: bytes) -> tuple[dict[str, int], int]:

@@ -23,9 +23,9 @@ static unsigned char *content(const char *path, size_t bytes) {
 
 static void *work(void *outputs) {
     net_context context;
-    void *arena = block(NET_ARENA_BYTES);
+    void *arena = block(net_arena_bytes());
     if (net_init(&context, sizeof context, weights, weights ? NET_WEIGHTS_BYTES : 0) != net_ok ||
-        net_run(&context, inputs, outputs, arena, NET_ARENA_BYTES) != net_ok) {
+        net_run(&context, inputs, outputs, arena, net_arena_bytes()) != net_ok) {
         fprintf(stderr, "%s\n", net_message(&context));
         exit(3);
     }

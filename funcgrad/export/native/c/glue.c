@@ -16,7 +16,6 @@
 #include <string.h>
 
 /* Names of compiled code, and of what it calls. */
-#define fg_program ${name}_fg_program
 #define fg_scratch_take ${name}_fg_scratch_take
 #define fg_scratch_give ${name}_fg_scratch_give
 #define fg_pool_limit ${name}_fg_pool_limit
@@ -42,10 +41,10 @@ typedef jmp_buf place;
 #define MAGIC UINT64_C(0x66756e6367726164)
 #define BLOCK 64
 
-enum { CONTEXT_MAGIC, CONTEXT_WEIGHTS, CONTEXT_USED };
+enum { CONTEXT_MAGIC, CONTEXT_WEIGHTS, CONTEXT_USED, CONTEXT_LEVEL, CONTEXT_ROWS };
 
-int32_t fg_program(const void *const *inputs, void *const *outputs, void *arena,
-                   const void *const *constants, void *callback, void *comms);
+typedef int32_t program(const void *const *inputs, void *const *outputs, void *arena,
+                        const void *const *constants, void *callback, void *comms);
 
 /* ---- memory for tasks: a stack in the arena */
 
@@ -108,22 +107,40 @@ HIDDEN int32_t fg_poll(void *words) {
 
 $tables
 
-static const struct {
-    uint64_t at; /* in the weights */
-} constants[] = {$constants}, captured[] = {$captured};
+/* ---- code, for each level of processors, for so many rows at a time, from the most to one; and
+   where the arrays that it reads begin in the weights */
 
-#define NUM_CONSTANTS $num_constants
+struct code {
+    program *run;
+    size_t rows, num_constants;
+    const size_t *constants;
+};
+
+struct level {
+    const char *name;
+    int (*lacks)(void); /* whether the processor lacks instructions */
+    struct code codes[$blocks];
+};
+
+$codes
+
+static const size_t captured[] = {$captured};
+
+#define NUM_LEVELS (sizeof levels / sizeof *levels)
 #define NUM_CAPTURED $num_captured
-#define PROGRAM_ARENA $program_arena
+#define MOST_CONSTANTS $most_constants
 /* As variables, since compilers warn of loops to a constant 0. */
-static const size_t num_constants = NUM_CONSTANTS, num_captured = NUM_CAPTURED,
-                    num_inputs = ${guard}_NUM_INPUTS, num_outputs = ${guard}_NUM_OUTPUTS,
-                    program_arena = PROGRAM_ARENA, needed_arena = ${guard}_ARENA_BYTES;
+static const size_t num_captured = NUM_CAPTURED, num_inputs = ${guard}_NUM_INPUTS,
+                    num_outputs = ${guard}_NUM_OUTPUTS, program_arena = $program_arena,
+                    needed_arena = ${guard}_ARENA_BYTES;
+static const char size_name[] = "$size_name"; /* of what counts rows, or empty */
 #define WEIGHTS_DIGEST UINT64_C($weights_digest)
 #define WEIGHTS_HEAD $weights_head
 
 $inside
 uint32_t ${name}_abi_version(void) { return ${guard}_ABI_VERSION; }
+
+size_t ${name}_arena_bytes(void) { return needed_arena; }
 
 const ${name}_tensor *${name}_input(size_t i) {
     return i < num_inputs ? &inputs_table[i] : NULL;
@@ -151,16 +168,13 @@ static uint64_t digest(const unsigned char *bytes, size_t n) {
     return hash;
 }
 
-static int lacks_instructions(void) {
-    $features
-    return 0;
-}
-
 ${name}_status ${name}_init(${name}_context *context, size_t context_bytes, const void *weights,
                             size_t weights_bytes) {
     if (context == NULL || context_bytes < sizeof *context) return ${name}_bad_argument;
     memset(context, 0, sizeof *context);
-    if (lacks_instructions())
+    size_t level = NUM_LEVELS;
+    while (level > 0 && levels[level - 1].lacks()) level--;
+    if (level == 0)
         return fail(context, ${name}_bad_processor, "the processor lacks instructions of $cpu");
     if (weights == NULL) {
         weights = $default_weights;
@@ -172,7 +186,30 @@ ${name}_status ${name}_init(${name}_context *context, size_t context_bytes, cons
                     "weights must be the file $name.safetensors, aligned to 64 bytes");
     context->reserved[CONTEXT_MAGIC] = MAGIC;
     context->reserved[CONTEXT_WEIGHTS] = (uint64_t)(uintptr_t)weights;
+    context->reserved[CONTEXT_LEVEL] = level - 1;
+    context->reserved[CONTEXT_ROWS] = !*size_name;
     return ${name}_ok;
+}
+
+static int is_ready(const ${name}_context *context) {
+    return context != NULL && context->reserved[CONTEXT_MAGIC] == MAGIC;
+}
+
+const char *${name}_level(const ${name}_context *context) {
+    return is_ready(context) ? levels[context->reserved[CONTEXT_LEVEL]].name : "";
+}
+
+${name}_status ${name}_set_level(${name}_context *context, const char *name) {
+    if (!is_ready(context)) return ${name}_bad_argument;
+    for (size_t i = 0; name != NULL && i < NUM_LEVELS; i++)
+        if (strcmp(name, levels[i].name) == 0) {
+            if (levels[i].lacks())
+                return fail(context, ${name}_bad_processor,
+                            "the processor lacks instructions of the level");
+            context->reserved[CONTEXT_LEVEL] = i;
+            return ${name}_ok;
+        }
+    return fail(context, ${name}_bad_argument, "the library has no code for the level");
 }
 
 const char *${name}_message(const ${name}_context *context) {
@@ -185,9 +222,22 @@ size_t ${name}_arena_used(const ${name}_context *context) {
 
 /* ---- runs */
 
+${name}_status ${name}_set_size(${name}_context *context, const char *name, int64_t size) {
+    if (!is_ready(context)) return ${name}_bad_argument;
+    if (name == NULL || !*size_name || strcmp(name, size_name) != 0)
+        return fail(context, ${name}_bad_argument, "there is no size of the name");
+    if (size < 1 || size >= INT64_C(1) << 40)
+        return fail(context, ${name}_bad_argument, "the size has to be at least 1");
+    $size_checks
+    context->reserved[CONTEXT_ROWS] = (uint64_t)size;
+    return ${name}_ok;
+}
+
 static ${name}_status check(${name}_context *context, const void *const *inputs,
                             void *const *outputs, const void *arena, size_t arena_bytes) {
     char text[128];
+    if (context->reserved[CONTEXT_ROWS] == 0)
+        return fail(context, ${name}_bad_argument, "${name}_set_size has to say what a size is");
     if (inputs == NULL && num_inputs > 0)
         return fail(context, ${name}_bad_argument, "inputs is NULL");
     if (outputs == NULL && num_outputs > 0)
@@ -213,19 +263,45 @@ static ${name}_status check(${name}_context *context, const void *const *inputs,
     return ${name}_ok;
 }
 
+/* Compute some rows, from a first one on. */
+static void compute(const struct code *code, const char *weights, const void *const *inputs,
+                    void *const *outputs, void *arena, size_t row) {
+    const void *places[NUM_CAPTURED + ${guard}_NUM_INPUTS + 1], *constants[MOST_CONSTANTS + 1];
+    void *results[${guard}_NUM_OUTPUTS + 1];
+    for (size_t i = 0; i < num_captured; i++) places[i] = weights + captured[i];
+    for (size_t i = 0; i < code->num_constants; i++) constants[i] = weights + code->constants[i];
+    for (size_t i = 0; i < num_inputs; i++)
+        places[num_captured + i] = (const char *)inputs[i] + row * input_step[i];
+    for (size_t i = 0; i < num_outputs; i++)
+        results[i] = (char *)outputs[i] + row * output_step[i];
+    code->run(places, results, arena, constants, NULL, NULL);
+}
+
+static void compute_all(const ${name}_context *context, const void *const *inputs,
+                        void *const *outputs, void *arena) {
+    const struct code *code = levels[context->reserved[CONTEXT_LEVEL]].codes;
+    const char *weights = (const char *)(uintptr_t)context->reserved[CONTEXT_WEIGHTS];
+    size_t rows = (size_t)context->reserved[CONTEXT_ROWS];
+    for (size_t row = 0; row < rows; row += code->rows) {
+        /* What is left is computed with rows before it, once more, or else by code for fewer. */
+        while (code->rows > rows - row) {
+            if (row >= code->rows && rows - row > code[1].rows)
+                row = rows - code->rows;
+            else
+                code++;
+        }
+        compute(code, weights, inputs, outputs, arena, row);
+    }
+}
+
 ${name}_status ${name}_run(${name}_context *context, const void *const *inputs,
                            void *const *outputs, void *arena, size_t arena_bytes) {
-    const void *places[NUM_CAPTURED + ${guard}_NUM_INPUTS + 1], *values[NUM_CONSTANTS + 1];
     place out;
-    if (context == NULL || context->reserved[CONTEXT_MAGIC] != MAGIC) return ${name}_bad_argument;
+    if (!is_ready(context)) return ${name}_bad_argument;
     context->message[0] = 0;
     ${name}_status status = check(context, inputs, outputs, arena, arena_bytes);
     if (status != ${name}_ok) return status;
-    const char *weights = (const char *)(uintptr_t)context->reserved[CONTEXT_WEIGHTS];
-    for (size_t i = 0; i < num_captured; i++) places[i] = weights + captured[i].at;
-    for (size_t i = 0; i < num_constants; i++) values[i] = weights + constants[i].at;
-    for (size_t i = 0; i < num_inputs; i++) places[NUM_CAPTURED + i] = inputs[i];
-    scratch.begin = (char *)arena + (arena ? PROGRAM_ARENA : 0);
+    scratch.begin = (char *)arena + (arena ? program_arena : 0);
     scratch.end = (char *)arena + (arena ? arena_bytes / BLOCK * BLOCK : 0);
     scratch.most = scratch.begin;
     scratch.top = NULL;
@@ -233,10 +309,10 @@ ${name}_status ${name}_run(${name}_context *context, const void *const *inputs,
     if (RETURNED_TO(out)) {
         char text[128];
         snprintf(text, sizeof text, "the arena is too small: it needs at least %zu bytes",
-                 (size_t)(PROGRAM_ARENA + scratch.wanted));
+                 (size_t)(program_arena + scratch.wanted));
         return fail(context, ${name}_small_arena, text);
     }
-    fg_program(places, outputs, arena, values, NULL, NULL);
-    context->reserved[CONTEXT_USED] = PROGRAM_ARENA + (uint64_t)(scratch.most - scratch.begin);
+    compute_all(context, inputs, outputs, arena);
+    context->reserved[CONTEXT_USED] = program_arena + (uint64_t)(scratch.most - scratch.begin);
     return ${name}_ok;
 }

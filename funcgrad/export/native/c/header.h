@@ -19,6 +19,7 @@ extern "C" {
 #define ${guard}_ABI_VERSION 1
 #define ${guard}_NUM_INPUTS $num_inputs
 #define ${guard}_NUM_OUTPUTS $num_outputs
+#define ${guard}_NUM_SIZES $num_sizes
 /* Bytes of memory that a run needs, aligned to 64 bytes, as weights are. */
 #define ${guard}_ARENA_BYTES $arena_bytes
 #define ${guard}_WEIGHTS_BYTES $weights_bytes
@@ -35,8 +36,8 @@ typedef struct ${name}_tensor {
     const char *name;  /* the argument's name; results are numbered */
     const char *dtype; /* "float32", "int64", "bool" (a byte), "bfloat16", "complex64", ... */
     int rank;
-    const int64_t *dims;
-    size_t bytes;
+    const int64_t *dims; /* the first is -1 where a size with a name counts the rows */
+    size_t bytes;        /* of one row, then */
 } ${name}_tensor;
 
 /* The state of one thread, in memory of the caller's. */
@@ -45,7 +46,11 @@ typedef struct ${name}_context {
     char message[192];
 } ${name}_context;
 
+/* What is added to this interface doesn't change its number. */
 uint32_t ${name}_abi_version(void);
+
+/* What ${guard}_ARENA_BYTES is in the library, which may be made later than this header. */
+size_t ${name}_arena_bytes(void);
 
 /* The i-th input or output; NULL if there is none. */
 const ${name}_tensor *${name}_input(size_t i);
@@ -55,6 +60,15 @@ const ${name}_tensor *${name}_output(size_t i);
    weights: $weights_text */
 ${name}_status ${name}_init(${name}_context *context, size_t context_bytes, const void *weights,
                             size_t weights_bytes);
+
+/* The level of processors whose code runs: the highest in the library that this one reaches. */
+const char *${name}_level(const ${name}_context *context);
+
+/* Choose another: $level_names. */
+${name}_status ${name}_set_level(${name}_context *context, const char *name);
+
+/* Say what a size with a name is, before the first run of a function that has one. */
+${name}_status ${name}_set_size(${name}_context *context, const char *name, int64_t size);
 
 /* Compute all outputs. Outputs may not overlap inputs, weights, or the arena. */
 ${name}_status ${name}_run(${name}_context *context, const void *const *inputs,
