@@ -7,7 +7,7 @@ formulas compute with sizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad.backends.rewrites.complex_pairs import as_pairs
@@ -16,6 +16,7 @@ from funcgrad.core.ir import Eqn, Jaxpr
 from funcgrad.core.rewriting import Writer
 from funcgrad.core.staging import stage
 from funcgrad.errors import FuncgradError
+from funcgrad.export.onnx.linalg import FORMULAS
 from funcgrad.export.onnx.rules import RULES
 from funcgrad.transforms.passes.simplify import simplify
 
@@ -38,21 +39,21 @@ class _Formulas(Writer):
 
     def equation(self, eqn: Eqn, ins: list) -> None:
         found = None
-        if eqn.prim.formula is not None and eqn.prim not in RULES:
-            found = _formula(eqn)
+        formula = FORMULAS.get(eqn.prim, eqn.prim.formula)
+        if formula is not None and eqn.prim not in RULES:
+            found = _formula(eqn, formula)
         if found is None:
             self.keep(eqn, ins)
         else:
             self.inline(eqn, ins, found)
 
 
-def _formula(eqn: Eqn) -> Jaxpr | None:
+def _formula(eqn: Eqn, formula: Callable) -> Jaxpr | None:
     """The program of an op that is made of others; None if it has none for these operands."""
     prim = eqn.prim
 
     def call(*args: Any) -> Sequence[Any]:
-        assert prim.formula is not None
-        out = prim.formula(*args, **eqn.params)
+        out = formula(*args, **eqn.params)
         return out if prim.multiple else [out]
 
     try:
