@@ -13,6 +13,7 @@ import onnxruntime
 
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx import to_onnx
+from tests.export.onnx.applications import APPLICATIONS
 from tests.export.onnx.models import UNKNOWN, agrees, checked, lacks, row_model
 from tests.export.onnx.programs import PROGRAMS
 from tests.op_checks import by_dtype
@@ -48,9 +49,9 @@ def test_ops_mean_the_same_in_onnx_runtime(row, dtype, tmp_path):
         agrees(row, case, dtype, run(path, found[0]), found, ULPS)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *APPLICATIONS])
 def test_programs_mean_the_same_in_onnx_runtime(name, tmp_path):
-    program = PROGRAMS[name]()
+    program = (PROGRAMS | APPLICATIONS)[name]()
     path = str(tmp_path / "program.onnx")
     to_onnx(
         program.fun, path, *program.args, stored_argnums=program.stored, dynamic=program.dynamic

@@ -56,9 +56,9 @@ def from_onnx(path: str | os.PathLike) -> tuple[Callable, dict[str, Array]]:
     The floats among its weights are `params`, by name: what `grad` differentiates and an optimizer
     changes. Integers (shapes, axes, indices), and factors of sizes, are part of the function.
     Inputs are in the model's order, or given by name; f gives an array, or a tuple where the model
-    has several outputs. It is a function as any other: it differentiates, batches and compiles. `f.signature` lists its
-    inputs' names, dtypes and shapes (-1: any size). Operators of opset 13 and
-    later are read, those in `funcgrad.export.onnx.read.model.RULES`.
+    has several outputs. It is a function as any other: it differentiates, batches and compiles.
+    `f.signature` lists its inputs' names, dtypes and shapes (-1: any size). Operators of opset 13
+    and later are read, those in `funcgrad.export.onnx.read.model.RULES`.
 
     Raises FormatError for what is no model, ExportError where it needs what can't be read.
 
