@@ -93,7 +93,8 @@ class Generator:
         def begin(cache: Tree, slot: Array, tokens: Array, length: Array, *how: Array) -> tuple:
             assert prefill is not None
             logits, cache = prefill(cache, slot, tokens, length)
-            return sample(logits[None], fnp.reshape(length - 1, (1,)), *how)[0], cache
+            last = fnp.reshape(fnp.subtract(length, 1), (1,))
+            return sample(logits[None], last, *how)[0], cache
 
         self._advance = jit(advance, donate_argnums=0)
         self._begin = None if prefill is None else jit(begin, donate_argnums=0)

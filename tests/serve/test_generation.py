@@ -308,9 +308,11 @@ def test_what_is_no_generator(tmp_path):
     with pytest.raises(ArgumentError, match="end doesn't fit 5 logits"):
         make(step, end=5)
     row = np.zeros(5, "f4")
-    for bad, match in ((lambda *a: row, r"prefill must give \(logits, cache\)"),
-                       (lambda *a: (row[:2], {}), r"floating logits of shape \(5,\)"),
-                       (lambda *a: (row, {"x": row}), "prefill must give a cache like")):  # fmt: skip
+    for bad, match in (
+        (lambda *a: row, r"prefill must give \(logits, cache\)"),
+        (lambda *a: (row[:2], {}), r"floating logits of shape \(5,\)"),
+        (lambda *a: (row, {"x": row}), "prefill must give a cache like"),
+    ):
         with pytest.raises(ArgumentError, match=match):
             make(step, prefill=bad)
     with pytest.raises(ArgumentError, match="context"):
