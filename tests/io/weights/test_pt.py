@@ -1,9 +1,11 @@
 """PyTorch's files: what they hold comes out, and what is no weights stays inert."""
 
 import contextlib
+import io
 import os
 import pickle
 import struct
+import tarfile
 import zipfile
 
 import numpy as np
