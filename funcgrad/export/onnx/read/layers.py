@@ -39,6 +39,7 @@ def _pads(node: Node, size: Sequence[int], kernel: Sequence[int], strides: Seque
 
 
 def convolved(node: Node, x: Any, w: Any, b: Any = None) -> Any:
+    """A convolution, channels first, with the node's strides, holes and border."""
     rank = x.ndim - 2
     strides = node.get("strides") or [1] * rank
     holes = node.get("dilations") or [1] * rank
